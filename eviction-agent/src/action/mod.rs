@@ -1,0 +1,1 @@
+//! What is done: evictions and their outcomes. Never sees `source`.

@@ -1,0 +1,1 @@
+//! Wiring: the loop that owns the engine, supervision, shutdown.

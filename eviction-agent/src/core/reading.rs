@@ -1,0 +1,45 @@
+//! A figure that was read, or the reason why it is not known.
+
+use serde::{Deserialize, Serialize};
+
+/// A reading of the node. `Unknown` never counts as zero and never evicts anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reading<T> {
+    /// The figure.
+    Known(T),
+    /// Why there is none.
+    Unknown(Why),
+}
+
+/// Why a figure is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Why {
+    /// Nobody has looked yet, or the source has no such figure.
+    Absent,
+    /// The file could not be read; the error number.
+    Unreadable(i32),
+    /// The text did not have the expected form.
+    Unparsable,
+    /// Older than what may be decided on.
+    Stale,
+    /// It parsed, but cannot be true.
+    Implausible,
+}
+
+impl<T> Reading<T> {
+    /// The figure, if known.
+    pub fn known(self) -> Option<T> {
+        match self {
+            Self::Known(value) => Some(value),
+            Self::Unknown(_) => None,
+        }
+    }
+
+    /// Applies `f` to a known figure.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
+        match self {
+            Self::Known(value) => Reading::Known(f(value)),
+            Self::Unknown(why) => Reading::Unknown(why),
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! An eBPF-accelerated node pressure monitor for Kubernetes.
+//!
+//! Data goes one way: [`source`] → [`core`] → [`action`]. One loop in [`agent`] owns the
+//! engine; what happened comes in as an `Input` with its own time, what is to be done goes
+//! out as data, and what came of it returns as an `Input`.
+
+pub mod action;
+pub mod agent;
+pub mod cli;
+pub mod config;
+pub mod core;
+pub mod source;

@@ -1,0 +1,1 @@
+//! Where figures and events come from. Never sees `action`.

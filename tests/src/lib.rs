@@ -1,0 +1,1 @@
+//! Helpers of the test programs in this package.

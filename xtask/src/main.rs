@@ -1,0 +1,3 @@
+//! The project's tasks.
+
+fn main() {}
