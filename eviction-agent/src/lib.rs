@@ -9,4 +9,6 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod core;
+pub mod http;
+pub mod metrics;
 pub mod source;

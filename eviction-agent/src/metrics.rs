@@ -1,0 +1,242 @@
+//! The metrics: one struct of handles, made once, shared by reference.
+//!
+//! Counters and gauges are atomics, so the reaction path may touch them; histograms and
+//! families take a lock and are only touched on the slow side.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+/// A gauge of whole numbers.
+pub type IntGauge = Gauge<i64, AtomicI64>;
+/// A gauge of seconds.
+pub type SecondsGauge = Gauge<f64, AtomicU64>;
+
+/// Which source uses which rung of its ladder.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct SourceLabels {
+    /// `charge`, `oom`, `task`, `cgroup`, `usage`, `timer`.
+    pub source: String,
+    /// The rung in use, for instance `tp_btf mod_memcg_state`.
+    pub rung: String,
+}
+
+/// An eviction signal.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct SignalLabels {
+    /// `memory.available`, …
+    pub eviction_signal: &'static str,
+}
+
+/// A threshold: a signal and its kind.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ThresholdLabels {
+    /// `memory.available`, …
+    pub eviction_signal: &'static str,
+    /// `hard` or `soft`.
+    pub kind: &'static str,
+}
+
+/// What an eviction came to.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct EvictionLabels {
+    /// The signal that was handled.
+    pub eviction_signal: &'static str,
+    /// Namespace of the pod.
+    pub namespace: String,
+}
+
+/// What came of a request to the acting hand.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct OutcomeLabels {
+    /// `gone`, `left`, `refused`, `dry_run`.
+    pub outcome: &'static str,
+}
+
+/// Whose limit an OOM kill hit.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct OomLabels {
+    /// `container`, `pod`, `qos`, `kubepods`, `other`, `node`, `unknown`.
+    pub limit_owner: &'static str,
+    /// Namespace of the victim's pod, empty if it belongs to none.
+    pub namespace: String,
+}
+
+/// A node condition.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ConditionLabels {
+    /// `MemoryPressure`, …
+    pub condition: &'static str,
+}
+
+/// Why the agent looked at the node.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct TriggerLabels {
+    /// `charge`, `v1_threshold`, `timer`, `pods`, `outcome`.
+    pub trigger: &'static str,
+}
+
+/// All metrics of the agent.
+pub struct Metrics {
+    registry: Registry,
+    /// Rung in use per source.
+    pub source: Family<SourceLabels, IntGauge>,
+    /// Records read from the ring buffer.
+    pub records: Counter,
+    /// Records that the kernel side could not place.
+    pub records_lost: Counter,
+    /// Records that were not of this program's form.
+    pub records_invalid: Counter,
+    /// Looks at the node.
+    pub looks: Family<TriggerLabels, Counter>,
+    /// Readings that were not known.
+    pub unknown: Family<SignalLabels, Counter>,
+    /// What is available of each signal.
+    pub available: Family<SignalLabels, IntGauge>,
+    /// The capacity that it is held against.
+    pub capacity: Family<SignalLabels, IntGauge>,
+    /// Thresholds met.
+    pub threshold_met: Family<ThresholdLabels, IntGauge>,
+    /// Node conditions.
+    pub condition: Family<ConditionLabels, IntGauge>,
+    /// Decisions to evict.
+    pub decisions: Family<SignalLabels, Counter>,
+    /// Evictions carried out.
+    pub evictions: Family<EvictionLabels, Counter>,
+    /// What came of each.
+    pub outcomes: Family<OutcomeLabels, Counter>,
+    /// OOM kills by limit owner.
+    pub oom_kills: Family<OomLabels, Counter>,
+    /// From the kernel's stamp of the crossing to the decision.
+    pub crossing_to_decision: Histogram,
+    /// Pods known.
+    pub pods: IntGauge,
+    /// Pods without a cgroup, and cgroups without a pod.
+    pub unmatched: Family<OutcomeLabels, IntGauge>,
+    /// Times that the pods file could not be used.
+    pub pods_file_errors: Counter,
+    /// Notes that the slow side could not take.
+    pub notes_dropped: Counter,
+    /// When the loop turned last, seconds since the Unix epoch.
+    pub last_turn: SecondsGauge,
+}
+
+impl Metrics {
+    /// Registers everything under `eviction_agent_`.
+    pub fn new(version: &str, commit: &str) -> Self {
+        let mut registry = Registry::with_prefix("eviction_agent");
+        registry.register(
+            "build",
+            "Version of the agent",
+            Info::new(vec![
+                ("version".to_owned(), version.to_owned()),
+                ("commit".to_owned(), commit.to_owned()),
+            ]),
+        );
+        let mut metrics = Self {
+            source: Family::default(),
+            records: Counter::default(),
+            records_lost: Counter::default(),
+            records_invalid: Counter::default(),
+            looks: Family::default(),
+            unknown: Family::default(),
+            available: Family::default(),
+            capacity: Family::default(),
+            threshold_met: Family::default(),
+            condition: Family::default(),
+            decisions: Family::default(),
+            evictions: Family::default(),
+            outcomes: Family::default(),
+            oom_kills: Family::default(),
+            // 20 µs to 10 s: the goal is under 0.5 ms, a poll is 10 s late.
+            crossing_to_decision: Histogram::new([
+                20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 0.25, 1.0, 10.0,
+            ]),
+            pods: Gauge::default(),
+            unmatched: Family::default(),
+            pods_file_errors: Counter::default(),
+            notes_dropped: Counter::default(),
+            last_turn: Gauge::default(),
+            registry,
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let r = &mut self.registry;
+        r.register("source_info", "1 for the rung that each kernel source uses", self.source.clone());
+        r.register("records", "Records read from the kernel's ring buffer", self.records.clone());
+        r.register(
+            "records_lost",
+            "Records that did not fit into the ring buffer",
+            self.records_lost.clone(),
+        );
+        r.register(
+            "records_invalid",
+            "Records of an unknown version, kind or length",
+            self.records_invalid.clone(),
+        );
+        r.register("looks", "Looks at the node by what caused them", self.looks.clone());
+        r.register("signal_unknown", "Readings of a signal that were not known", self.unknown.clone());
+        r.register(
+            "signal_available",
+            "What is available of a signal, in bytes, inodes or process ids",
+            self.available.clone(),
+        );
+        r.register("signal_capacity", "Capacity that a signal is held against", self.capacity.clone());
+        r.register("threshold_met", "1 while a threshold is met", self.threshold_met.clone());
+        r.register("node_condition", "1 while a node condition holds", self.condition.clone());
+        r.register("decisions", "Decisions to evict a pod", self.decisions.clone());
+        r.register("evictions", "Evictions carried out, by signal and namespace", self.evictions.clone());
+        r.register("outcomes", "What came of decisions to evict", self.outcomes.clone());
+        r.register(
+            "oom_kills",
+            "Kernel OOM kills by whose limit was hit and by namespace",
+            self.oom_kills.clone(),
+        );
+        r.register_with_unit(
+            "crossing_to_decision",
+            "From the kernel's stamp of a crossing to the decision",
+            Unit::Seconds,
+            self.crossing_to_decision.clone(),
+        );
+        r.register("pods", "Pods known to the agent", self.pods.clone());
+        r.register("unmatched", "Pods without a cgroup and cgroups without a pod", self.unmatched.clone());
+        r.register(
+            "pods_file_errors",
+            "Times that the pods file could not be used",
+            self.pods_file_errors.clone(),
+        );
+        r.register("notes_dropped", "Notes that the slow side could not take", self.notes_dropped.clone());
+        r.register_with_unit(
+            "last_turn_timestamp",
+            "When the reaction loop turned last",
+            Unit::Seconds,
+            self.last_turn.clone(),
+        );
+    }
+
+    /// The registry in the OpenMetrics text form.
+    ///
+    /// # Errors
+    /// Only if a metric cannot write itself.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::with_capacity(16 * 1024);
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
