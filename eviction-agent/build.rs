@@ -4,12 +4,30 @@
 use anyhow::Context as _;
 use aya_build::Toolchain;
 
+const TOOLCHAIN: &str = "EVICTION_EBPF_TOOLCHAIN";
+
 fn main() -> anyhow::Result<()> {
+    // aya-build looks at the programs' own folder only.
+    println!("cargo::rerun-if-changed=../eviction-common");
+    println!("cargo::rerun-if-changed=../.git/HEAD");
+    println!("cargo::rustc-env=EVICTION_AGENT_ABI={}", eviction_common::ABI_VERSION);
+    println!("cargo::rustc-env=EVICTION_AGENT_COMMIT={}", commit());
     let package = aya_build::Package {
         name: "eviction-ebpf",
         root_dir: concat!(env!("CARGO_MANIFEST_DIR"), "/../eviction-ebpf"),
         ..Default::default()
     };
-    aya_build::build_ebpf([package], Toolchain::Nightly)
+    // `cargo xtask` sets it where the machine's own nightly does not fit the BPF linker.
+    println!("cargo::rerun-if-env-changed={TOOLCHAIN}");
+    let chosen = std::env::var(TOOLCHAIN).ok();
+    let toolchain = chosen.as_deref().map_or(Toolchain::Nightly, Toolchain::Custom);
+    aya_build::build_ebpf([package], toolchain)
         .context("the BPF programs need a nightly toolchain with rust-src, and bpf-linker; `cargo xtask setup` installs them")
+}
+
+/// The commit that is built, or `unknown` outside a repository.
+fn commit() -> String {
+    let git = std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
+    let hash = git.ok().filter(|out| out.status.success()).and_then(|out| String::from_utf8(out.stdout).ok());
+    hash.map_or_else(|| "unknown".to_owned(), |hash| hash.trim().to_owned())
 }

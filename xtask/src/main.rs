@@ -1,3 +1,66 @@
-//! The project's tasks.
+//! The project's tasks: `cargo xtask help` lists them.
+//!
+//! A task installs what it lacks before it starts ([`setup`]), prints what people read on
+//! standard error or as plain lines, and ends with a status that a script can trust.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod bench;
+mod build;
+mod demo;
+mod deny;
+mod dist;
+mod elf;
+mod layers;
+mod length;
+mod lint;
+mod setup;
+mod shell;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "The tasks of eviction-agent")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what the other tasks need and this machine lacks (they do it by themselves)
+    Setup,
+    /// Build the agent, BPF programs included, and print its size
+    Build(build::Args),
+    /// Run every test of the workspace, or those whose name contains FILTER
+    Test(test::Args),
+    /// Four short stories of node pressure on real cgroups, each checked from outside
+    Demo(demo::Args),
+    /// Measure the agent as it is shipped
+    Bench(bench::Args),
+    /// Format, clippy, docs, dependencies, file lengths and the layer rule
+    Lint,
+    /// Put the static binary, its licences and checksums into target/dist
+    Dist,
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().task {
+        Task::Setup => setup::run(),
+        Task::Build(args) => build::run(&args),
+        Task::Test(args) => test::run(&args),
+        Task::Demo(args) => demo::run(&args),
+        Task::Bench(args) => bench::run(&args),
+        Task::Lint => lint::run(),
+        Task::Dist => dist::run(),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! `cargo xtask lint`: everything that can be said about the code without running it.
+
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::setup::{self, Need, Tools};
+use crate::shell::{self, EBPF};
+use crate::{deny, layers, length};
+
+pub(crate) fn run() -> Result<ExitCode> {
+    let tools = setup::ensure(&[Need::Bpf, Need::Lints, Need::Deny])?;
+    // The quick ones first; all of them, since each may have something to say.
+    let steps: [(&str, &dyn Fn() -> Result<()>); 7] = [
+        ("format", &|| shell::run(shell::cargo().args(["fmt", "--all", "--check"]))),
+        ("file length", &length::run),
+        ("layers", &layers::run),
+        ("dependencies", &|| deny::run(&tools)),
+        ("clippy of the BPF programs", &|| shell::run(&mut bpf_clippy(&tools))),
+        ("clippy", &|| shell::run(&mut clippy(&tools))),
+        ("documentation", &|| shell::run(&mut doc(&tools))),
+    ];
+    let mut summary = Vec::new();
+    let mut failed = 0;
+    for (name, step) in steps {
+        let started = Instant::now();
+        let done = step();
+        let seconds = started.elapsed().as_secs_f64();
+        if let Err(error) = &done {
+            println!("error: {name}: {error:#}");
+            failed += 1;
+        }
+        let verdict = if done.is_ok() { "ok" } else { "FAILED" };
+        summary.push(format!("{verdict:<7} {name} ({seconds:.1} s)"));
+    }
+    println!("{}", summary.join("\n"));
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn clippy(tools: &Tools) -> Command {
+    let mut cargo = shell::cargo();
+    cargo.args(["clippy", "--workspace", "--exclude", EBPF, "--all-targets", "--", "-Dwarnings"]);
+    tools.apply(&mut cargo);
+    cargo
+}
+
+/// The BPF programs as they are built: by the nightly toolchain, for their own target.
+fn bpf_clippy(tools: &Tools) -> Command {
+    let mut cargo = Command::new("rustup");
+    cargo
+        .current_dir(shell::root())
+        .args(["run", &tools.bpf_toolchain, "cargo", "clippy", "--package", EBPF])
+        .args(["--release", "--target=bpfel-unknown-none", "-Zbuild-std=core"])
+        .args(["--target-dir=target/bpf-clippy", "--", "-Dwarnings"])
+        .env("CARGO_ENCODED_RUSTFLAGS", format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH));
+    // `cargo xtask` sets these to its own toolchain.
+    for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN"] {
+        cargo.env_remove(name);
+    }
+    cargo
+}
+
+fn doc(tools: &Tools) -> Command {
+    let mut cargo = shell::cargo();
+    cargo.args(["doc", "--workspace", "--exclude", EBPF, "--no-deps", "--document-private-items"]);
+    cargo.env("RUSTDOCFLAGS", "-Dwarnings");
+    tools.apply(&mut cargo);
+    cargo
+}

@@ -1,0 +1,260 @@
+//! `cargo xtask setup`: what the tasks need and this machine lacks.
+//!
+//! Every task calls [`ensure`] first. Where nothing is missing that is a handful of file
+//! look-ups; where something is, it is said in a line and installed, once.
+
+mod machine;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell;
+use machine::{Machine, Nightly};
+
+/// The linker of the BPF target. 0.10.3 is the last one for LLVM 22, which is what rustc 1.95
+/// and the nightlies up to [`DATED_NIGHTLY`] carry; later ones want LLVM 23.
+const BPF_LINKER: &str = "0.10.3";
+/// The major version of LLVM that [`BPF_LINKER`] understands.
+const LLVM: u32 = 22;
+/// Taken when the machine's own `nightly` carries another LLVM, or when there is none.
+const DATED_NIGHTLY: &str = "nightly-2026-05-20";
+/// Built without optimisation: it runs for a second, and compiles in 1.5 minutes instead of 4.
+const CARGO_DENY: &str = "0.20.2";
+/// The first cargo-deny that reads our deny.toml.
+const CARGO_DENY_MIN: (u32, u32) = (0, 20);
+
+/// Something that a task needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A nightly toolchain with `rust-src`, and the BPF linker.
+    Bpf,
+    /// The static target of the agent.
+    Musl,
+    /// rustfmt and clippy, also for the BPF programs.
+    Lints,
+    /// cargo-deny.
+    Deny,
+}
+
+/// What a task works with once nothing is missing.
+#[derive(Debug, Default)]
+pub(crate) struct Tools {
+    /// The toolchain that builds the BPF programs.
+    pub(crate) bpf_toolchain: String,
+    /// The BPF linker, where it is not the one that a plain `cargo build` finds.
+    bpf_linker: Option<PathBuf>,
+    /// cargo-deny.
+    pub(crate) cargo_deny: Option<PathBuf>,
+}
+
+impl Tools {
+    /// Tells a cargo that builds the agent which tools to take, where they are not the default
+    /// ones: on most machines this changes nothing, so that plain cargo reuses the build.
+    pub(crate) fn apply(&self, cargo: &mut Command) {
+        if self.bpf_toolchain != "nightly" {
+            cargo.env("EVICTION_EBPF_TOOLCHAIN", &self.bpf_toolchain);
+        }
+        if let Some(linker) = &self.bpf_linker {
+            cargo.env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker);
+        }
+    }
+}
+
+/// One thing to be done, and why.
+#[derive(Debug, PartialEq, Eq)]
+struct Step {
+    missing: String,
+    program: &'static str,
+    args: Vec<String>,
+    env: &'static [(&'static str, &'static str)],
+}
+
+impl Step {
+    fn rustup<const N: usize>(missing: &str, args: [&str; N]) -> Self {
+        Self {
+            missing: missing.to_owned(),
+            program: "rustup",
+            args: args.map(str::to_owned).to_vec(),
+            env: &[],
+        }
+    }
+
+    fn run(&self) -> Result<()> {
+        let mut command = Command::new(self.program);
+        // A private target folder or flags of this build are not meant for a tool.
+        command
+            .args(&self.args)
+            .current_dir(std::env::temp_dir())
+            .envs(self.env.iter().copied())
+            .env_remove("CARGO_TARGET_DIR")
+            .env_remove("CARGO_BUILD_TARGET")
+            .env_remove("RUSTFLAGS")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS");
+        let patience = if self.program == "cargo" { ", which takes minutes" } else { "" };
+        eprintln!("setup: {} is missing: {}{patience}", self.missing, shell::show(&command));
+        shell::run_unseen(&mut command).with_context(|| {
+            let rustup = if self.program == "rustup" { "rustup, https://rustup.rs, and " } else { "" };
+            format!("setup: install {} ({rustup}the network is needed)", self.missing)
+        })
+    }
+}
+
+pub(crate) fn run() -> Result<ExitCode> {
+    let tools = ensure(&[Need::Bpf, Need::Musl, Need::Lints, Need::Deny])?;
+    println!("nothing is missing (BPF programs: {})", tools.bpf_toolchain);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Installs what is missing for `needs`.
+pub(crate) fn ensure(needs: &[Need]) -> Result<Tools> {
+    let machine = Machine::of_this_process()?;
+    let mut last = None;
+    loop {
+        let step = match next_step(&machine, needs) {
+            Plan::Ready(tools) => return Ok(tools),
+            Plan::Do(step) => step,
+        };
+        if last.as_ref() == Some(&step) {
+            bail!(
+                "setup: {} is still missing after `{} {}`",
+                step.missing,
+                step.program,
+                step.args.join(" ")
+            );
+        }
+        step.run()?;
+        last = Some(step);
+    }
+}
+
+enum Plan {
+    Ready(Tools),
+    Do(Step),
+}
+
+/// The first thing that is missing. Every step is found anew after the one before it: a
+/// toolchain just installed may lack a component.
+fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
+    let mut tools = Tools::default();
+    for need in needs {
+        let step = match need {
+            Need::Bpf => bpf(machine, &mut tools),
+            Need::Musl => musl(machine),
+            Need::Lints => lints(machine),
+            Need::Deny => deny(machine, &mut tools),
+        };
+        if let Some(step) = step {
+            return Plan::Do(step);
+        }
+    }
+    Plan::Ready(tools)
+}
+
+/// The nightly that builds the BPF programs: the machine's own if the linker understands its
+/// LLVM, else one that is known to fit.
+fn bpf_toolchain(machine: &Machine) -> &'static str {
+    match machine.nightly("nightly") {
+        Nightly::Llvm(LLVM) => "nightly",
+        Nightly::Llvm(_) | Nightly::Absent => DATED_NIGHTLY,
+    }
+}
+
+fn bpf(machine: &Machine, tools: &mut Tools) -> Option<Step> {
+    let toolchain = bpf_toolchain(machine);
+    if machine.nightly(toolchain) == Nightly::Absent {
+        return Some(Step::rustup(
+            "a nightly toolchain for the BPF programs",
+            [
+                "toolchain",
+                "install",
+                toolchain,
+                "--profile=minimal",
+                "--component=rust-src",
+                "--no-self-update",
+            ],
+        ));
+    }
+    if !machine.has_source(toolchain) {
+        return Some(Step::rustup(
+            &format!("rust-src of {toolchain}"),
+            ["component", "add", "rust-src", "--toolchain", toolchain],
+        ));
+    }
+    toolchain.clone_into(&mut tools.bpf_toolchain);
+
+    let fits = |version: &str| version == BPF_LINKER;
+    let own = machine.own_tool("bpf-linker");
+    match machine.tool_on_path("bpf-linker") {
+        Some((_, version)) if fits(&version) => None,
+        Some(_) if own.as_ref().is_some_and(|(_, version)| fits(version)) => {
+            tools.bpf_linker = own.map(|(path, _)| path);
+            None
+        }
+        // Another project on this machine may need the version it has, so ours goes beside it.
+        Some(_) => Some(install(machine, "bpf-linker", BPF_LINKER, Place::Own)),
+        None => Some(install(machine, "bpf-linker", BPF_LINKER, Place::Cargo)),
+    }
+}
+
+fn musl(machine: &Machine) -> Option<Step> {
+    let target = crate::build::TARGET;
+    (!machine.has_target(target))
+        .then(|| Step::rustup(&format!("the standard library for {target}"), ["target", "add", target]))
+}
+
+fn lints(machine: &Machine) -> Option<Step> {
+    let nightly = bpf_toolchain(machine);
+    for (component, program) in [("rustfmt", "rustfmt"), ("clippy", "cargo-clippy")] {
+        if !machine.has_program(program) {
+            return Some(Step::rustup(component, ["component", "add", component]));
+        }
+    }
+    (!machine.nightly_has_program(nightly, "cargo-clippy")).then(|| {
+        Step::rustup(&format!("clippy of {nightly}"), ["component", "add", "clippy", "--toolchain", nightly])
+    })
+}
+
+fn deny(machine: &Machine, tools: &mut Tools) -> Option<Step> {
+    let fits = |version: &str| {
+        let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
+        matches!((parts.next(), parts.next()), (Some(major), Some(minor)) if (major, minor) >= CARGO_DENY_MIN)
+    };
+    let found = [machine.tool_on_path("cargo-deny"), machine.own_tool("cargo-deny")]
+        .into_iter()
+        .flatten()
+        .find(|(_, version)| fits(version));
+    match found {
+        Some((path, _)) => {
+            tools.cargo_deny = Some(path);
+            None
+        }
+        None => Some(install(machine, "cargo-deny", CARGO_DENY, Place::Own)),
+    }
+}
+
+/// Where a tool goes.
+enum Place {
+    /// Where cargo puts tools, so that a plain `cargo build` finds it.
+    Cargo,
+    /// The project's own folder.
+    Own,
+}
+
+fn install(machine: &Machine, tool: &str, version: &str, place: Place) -> Step {
+    let tool_version = format!("{tool}@{version}");
+    let mut args = ["install", &tool_version, "--locked", "--quiet"].map(str::to_owned).to_vec();
+    let mut env: &[_] = &[];
+    if tool == "cargo-deny" {
+        args.push("--debug".to_owned());
+        env = &[("CARGO_PROFILE_DEV_DEBUG", "0")];
+    }
+    if let Place::Own = place {
+        args.push(format!("--root={}", machine.own_root().display()));
+    }
+    Step { missing: format!("{tool} {version}"), program: "cargo", args, env }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Invented machines: folders as rustup and cargo leave them, tools that print a version.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const HOST: &str = "x86_64-unknown-linux-gnu";
+const ALL: &[Need] = &[Need::Bpf, Need::Musl, Need::Lints, Need::Deny];
+
+struct Fake {
+    dir: TempDir,
+    machine: Machine,
+}
+
+impl Fake {
+    /// rustup with a stable toolchain, clippy and rustfmt, and nothing else.
+    fn fresh() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let machine = Machine {
+            rustup_home: root.join("rustup"),
+            sysroot: root.join("rustup/toolchains").join(format!("stable-{HOST}")),
+            host: HOST.to_owned(),
+            path: vec![root.join("usr"), root.join("cargo/bin")],
+            own: root.join("own"),
+        };
+        let fake = Self { dir, machine };
+        for program in ["rustfmt", "cargo-clippy"] {
+            fake.file(&format!("rustup/toolchains/stable-{HOST}/bin/{program}"));
+        }
+        fake
+    }
+
+    fn file(&self, path: &str) {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+
+    fn nightly(&self, name: &str, llvm: u32) -> &Self {
+        self.file(&format!("rustup/toolchains/{name}-{HOST}/lib/libLLVM.so.{llvm}.1-rust-nightly"));
+        self.file(&format!("rustup/toolchains/{name}-{HOST}/bin/cargo-clippy"));
+        self
+    }
+
+    fn source(&self, name: &str) -> &Self {
+        self.file(&format!("rustup/toolchains/{name}-{HOST}/lib/rustlib/src/rust/library/core/Cargo.toml"));
+        self
+    }
+
+    fn musl(&self) -> &Self {
+        let target = crate::build::TARGET;
+        self.file(&format!("rustup/toolchains/stable-{HOST}/lib/rustlib/{target}/lib/libstd.rlib"));
+        self
+    }
+
+    fn tool(&self, folder: &str, tool: &str, version: &str) -> &Self {
+        let path = self.dir.path().join(folder).join(tool);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, format!("#!/bin/sh\necho {tool} {version}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        self
+    }
+
+    /// The command that would be run next for all needs.
+    fn next(&self) -> String {
+        match next_step(&self.machine, ALL) {
+            Plan::Do(step) => format!("{} {}", step.program, step.args.join(" "))
+                .replace(&self.dir.path().display().to_string(), "~"),
+            Plan::Ready(_) => "ready".to_owned(),
+        }
+    }
+
+    fn ready(&self) -> Tools {
+        match next_step(&self.machine, ALL) {
+            Plan::Ready(tools) => tools,
+            Plan::Do(step) => panic!("{step:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_machine_with_stable_alone_gets_everything_in_turn() {
+    let fake = Fake::fresh();
+    assert_eq!(
+        fake.next(),
+        "rustup toolchain install nightly-2026-05-20 --profile=minimal --component=rust-src --no-self-update"
+    );
+    fake.file(&format!("rustup/toolchains/{DATED_NIGHTLY}-{HOST}/lib/libLLVM.so.22.1-rust"));
+    fake.source(DATED_NIGHTLY);
+    assert_eq!(fake.next(), "cargo install bpf-linker@0.10.3 --locked --quiet");
+    fake.tool("cargo/bin", "bpf-linker", "0.10.3");
+    assert_eq!(fake.next(), "rustup target add x86_64-unknown-linux-musl");
+    fake.musl();
+    assert_eq!(fake.next(), "rustup component add clippy --toolchain nightly-2026-05-20");
+    fake.file(&format!("rustup/toolchains/{DATED_NIGHTLY}-{HOST}/bin/cargo-clippy"));
+    assert_eq!(fake.next(), "cargo install cargo-deny@0.20.2 --locked --quiet --debug --root=~/own");
+    fake.tool("own/bin", "cargo-deny", "0.20.2");
+    assert_eq!(fake.ready().bpf_toolchain, DATED_NIGHTLY);
+}
+
+#[test]
+fn a_nightly_without_source_gets_it() {
+    let fake = Fake::fresh();
+    fake.nightly("nightly", LLVM);
+    assert_eq!(fake.next(), "rustup component add rust-src --toolchain nightly");
+    fake.source("nightly").tool("usr", "bpf-linker", BPF_LINKER).musl();
+    fake.tool("usr", "cargo-deny", "0.21.0");
+    let tools = fake.ready();
+    assert_eq!(tools.bpf_toolchain, "nightly");
+    assert!(tools.cargo_deny.unwrap().ends_with("usr/cargo-deny"));
+    let mut cargo = Command::new("cargo");
+    Tools { cargo_deny: None, ..fake.ready() }.apply(&mut cargo);
+    assert_eq!(cargo.get_envs().count(), 0, "plain cargo must find the same build");
+}
+
+#[test]
+fn a_nightly_with_another_llvm_is_left_alone() {
+    let fake = Fake::fresh();
+    fake.nightly("nightly", LLVM + 1).source("nightly");
+    assert!(fake.next().starts_with("rustup toolchain install nightly-2026-05-20"));
+}
+
+#[test]
+fn another_projects_linker_is_left_alone() {
+    let fake = Fake::fresh();
+    fake.nightly("nightly", LLVM).source("nightly").musl();
+    fake.tool("cargo/bin", "bpf-linker", "0.11.0").tool("usr", "cargo-deny", "0.20.0");
+    assert_eq!(fake.next(), "cargo install bpf-linker@0.10.3 --locked --quiet --root=~/own");
+    fake.tool("own/bin", "bpf-linker", BPF_LINKER);
+    let mut cargo = Command::new("cargo");
+    fake.ready().apply(&mut cargo);
+    let linker = fake.dir.path().join("own/bin/bpf-linker");
+    let envs: Vec<_> = cargo.get_envs().collect();
+    let name = std::ffi::OsStr::new("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER");
+    assert_eq!(envs, [(name, Some(linker.as_os_str()))]);
+}
+
+#[test]
+fn an_old_cargo_deny_is_not_taken() {
+    let fake = Fake::fresh();
+    fake.nightly("nightly", LLVM).source("nightly").musl();
+    fake.tool("usr", "bpf-linker", BPF_LINKER).tool("usr", "cargo-deny", "0.14.2");
+    assert!(fake.next().starts_with("cargo install cargo-deny@0.20.2"));
+}
+
+#[test]
+fn a_step_that_fails_names_what_it_was_for() {
+    let step = Step { missing: "bpf-linker 0.0.0".to_owned(), program: "false", args: vec![], env: &[] };
+    let error = format!("{:#}", step.run().unwrap_err());
+    assert_eq!(
+        error,
+        "setup: install bpf-linker 0.0.0 (the network is needed): `false` ended with exit status: 1"
+    );
+}
+
+#[test]
+fn a_step_without_its_program_says_so() {
+    let step = Step { missing: "rust-src".to_owned(), program: "rustup-is-not-here", args: vec![], env: &[] };
+    let error = format!("{:#}", step.run().unwrap_err());
+    assert!(error.contains("run `rustup-is-not-here`: No such file"), "{error}");
+}

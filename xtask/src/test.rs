@@ -1,0 +1,256 @@
+//! `cargo xtask test`: every test of the workspace, counted.
+//!
+//! The test programs are built once and then started one after the other. A test that finds
+//! that it cannot run here prints `SKIPPED <name>: <reason>` and passes; it is counted and
+//! shown as skipped, never as passed.
+
+mod report;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use crate::setup::{self, Need, Tools};
+use crate::shell::{self, EBPF, Metadata};
+use report::Report;
+
+/// Packages whose tests load programs into the kernel or make cgroups, which is shared.
+const ONE_AT_A_TIME: &[&str] = &["tests"];
+/// The task's own package: built apart, so that its dependencies have the features that
+/// `cargo xtask` itself is built with.
+const XTASK: &str = "xtask";
+/// A guard against a test that never ends, no measure of speed.
+const HANG: Duration = Duration::from_secs(20 * 60);
+
+/// Arguments of the task.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Run only the tests whose name contains this
+    filter: Option<String>,
+    /// Fail if a test was skipped, as on a machine that is known to run them all
+    #[arg(long)]
+    deny_skips: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let tools = setup::ensure(&[Need::Bpf])?;
+    let metadata = Metadata::read()?;
+    let packages: Vec<&str> = metadata
+        .packages
+        .iter()
+        .map(|package| package.name.as_str())
+        .filter(|name| ![EBPF, XTASK].contains(name))
+        .collect();
+
+    let mut built = build(&packages, &["--bins", "--tests"], &tools)?;
+    let own = build(&[XTASK], &["--tests"], &tools)?;
+    built.tests.extend(own.tests);
+    // The quick ones first.
+    built.tests.sort_by_key(|test| (ONE_AT_A_TIME.contains(&test.package.as_str()), test.title()));
+
+    let logs = metadata.target_directory.join("xtask/tests");
+    std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+    let mut total = Report::default();
+    for test in &built.tests {
+        let log = logs.join(format!("{}.log", test.title().replace(['/', ' '], "-")));
+        total.add(run_one(&test.title(), test.command(args, &built.programs), &log)?);
+    }
+    let log = logs.join("doc.log");
+    total.add(run_one("documentation", doc_tests(&packages, args, &tools), &log)?);
+
+    finish(&total, args)
+}
+
+/// Prints what was skipped and what failed, and the closing line.
+fn finish(total: &Report, args: &Args) -> Result<ExitCode> {
+    println!();
+    for skip in &total.skipped {
+        println!("SKIPPED {skip}");
+    }
+    for name in &total.failed {
+        println!("FAILED {name}");
+    }
+    let denied = args.deny_skips && !total.skipped.is_empty();
+    if denied {
+        println!("error: a skipped test is a failure here (--deny-skips)");
+    }
+    println!("{}", total.closing_line());
+    if total.is_empty() {
+        match &args.filter {
+            Some(filter) => bail!("no test has a name with `{filter}` in it"),
+            None => bail!("no test was run"),
+        }
+    }
+    Ok(if total.failed.is_empty() && !denied { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What a build left.
+#[derive(Default)]
+struct Built {
+    tests: Vec<TestProgram>,
+    /// The binaries that tests start, by name.
+    programs: Vec<(String, PathBuf)>,
+}
+
+struct TestProgram {
+    package: String,
+    /// Empty for the tests inside a library.
+    target: String,
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+impl TestProgram {
+    fn title(&self) -> String {
+        if self.target.is_empty() {
+            self.package.clone()
+        } else {
+            format!("{}/{}", self.package, self.target)
+        }
+    }
+
+    /// As `cargo test` would start it.
+    fn command(&self, args: &Args, programs: &[(String, PathBuf)]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.current_dir(&self.folder).args(&args.filter).arg("--show-output");
+        if ONE_AT_A_TIME.contains(&self.package.as_str()) {
+            command.arg("--test-threads=1");
+        }
+        command
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .env("CARGO_PKG_NAME", &self.package)
+            .envs(programs.iter().map(|(name, path)| (format!("CARGO_BIN_EXE_{name}"), path)))
+            .env("INSTA_WORKSPACE_ROOT", shell::root());
+        command
+    }
+}
+
+/// A line of cargo's messages.
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+    profile: Option<Profile>,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// Builds these targets of these packages.
+fn build(packages: &[&str], targets: &[&str], tools: &Tools) -> Result<Built> {
+    let mut cargo = shell::cargo();
+    cargo
+        .args(["build", "--message-format=json-render-diagnostics"])
+        .args(targets)
+        .args(packages.iter().flat_map(|package| ["--package", package]));
+    tools.apply(&mut cargo);
+    eprintln!("$ {}", shell::show(&cargo));
+    let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("run cargo build")?;
+    if !output.status.success() {
+        bail!("the tests do not build");
+    }
+    let text = String::from_utf8(output.stdout).context("the messages of cargo build")?;
+    let mut built = Built::default();
+    for line in text.lines().filter(|line| line.starts_with('{')) {
+        let message: Message = serde_json::from_str(line).context("a message of cargo build")?;
+        built.add(message);
+    }
+    Ok(built)
+}
+
+impl Built {
+    fn add(&mut self, message: Message) {
+        let Message { reason, manifest_path, target, profile, executable } = message;
+        let (Some(manifest), Some(target), Some(profile), Some(program)) =
+            (manifest_path, target, profile, executable)
+        else {
+            return;
+        };
+        if reason != "compiler-artifact" {
+            return;
+        }
+        let folder = manifest.parent().unwrap_or(Path::new("/")).to_owned();
+        let package = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let kind = target.kind.first().map_or("", String::as_str);
+        match (profile.test, kind) {
+            (false, "bin") => self.programs.push((target.name, program)),
+            (true, kind) => {
+                let name = match kind {
+                    "test" => target.name,
+                    "bin" => format!("bin {}", target.name),
+                    _ => String::new(),
+                };
+                self.tests.push(TestProgram { package, target: name, folder, program });
+            }
+            (false, _) => {}
+        }
+    }
+}
+
+fn doc_tests(packages: &[&str], args: &Args, tools: &Tools) -> Command {
+    let mut cargo = shell::cargo();
+    cargo.args(["test", "--doc", "--no-fail-fast"]);
+    cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+    cargo.arg("--").args(&args.filter).arg("--show-output");
+    tools.apply(&mut cargo);
+    cargo
+}
+
+/// Runs a test program to its end and reads what it says. All it prints goes to a file, where
+/// it can be followed and read afterwards.
+fn run_one(title: &str, mut command: Command, log: &Path) -> Result<Report> {
+    let file = File::create(log).with_context(|| format!("create {}", log.display()))?;
+    let started = Instant::now();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().context("share the log")?)
+        .stderr(file)
+        .spawn()
+        .with_context(|| format!("start the tests of {title}"))?;
+    let status: Option<ExitStatus> = loop {
+        if let Some(status) = child.try_wait().context("wait for a test program")? {
+            break Some(status);
+        }
+        if started.elapsed() > HANG {
+            child.kill().context("end a test program that hangs")?;
+            child.wait().context("wait for a test program")?;
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+
+    let output = std::fs::read(log).with_context(|| format!("read {}", log.display()))?;
+    let output = String::from_utf8_lossy(&output);
+    let mut report = Report::read(title, &output);
+    let end = match status {
+        Some(status) if status.success() => None,
+        Some(status) => Some(format!("ended with {status}")),
+        None => Some(format!("did not end within {} minutes", HANG.as_secs() / 60)),
+    };
+    if let Some(end) = &end
+        && report.failed.is_empty()
+    {
+        report.failed.push(format!("{title}: {end}"));
+    }
+    if !report.failed.is_empty() {
+        println!("{}", output.trim_end());
+    }
+    if !report.is_empty() {
+        println!("{title}: {} ({:.1} s)", report.closing_line(), started.elapsed().as_secs_f64());
+    }
+    Ok(report)
+}
