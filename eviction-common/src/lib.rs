@@ -1,9 +1,26 @@
-//! What the kernel side and the user side of eviction-agent share: records, map keys, knobs.
+//! What the kernel side and the user side of eviction-agent share: records, map keys and
+//! values, and the one read-only global that the programs are loaded with.
 //!
 //! Everything here is `#[repr(C)]` with explicit padding, and is read by two programs that
 //! were built by different compilers: a change of layout is a change of [`ABI_VERSION`].
+//! Figures of memory are in pages, as the kernel's page counters have them; times are
+//! nanoseconds of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`); a cgroup's id is the inode number
+//! of its directory in the memory controller's hierarchy.
 #![no_std]
 #![forbid(unsafe_code)]
 
-/// Version of the layout of everything in this crate.
-pub const ABI_VERSION: u32 = 1;
+mod map;
+mod record;
+mod setup;
+
+pub use map::{Armed, Counter, Dirty, Last, STILL_PAGES, SeenOom, TaskCount, Ticket};
+pub use record::{
+    Ancestor, CgroupChange, Crossed, Edge, Header, Kind, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
+    UNLIMITED_BYTES, ancestor_flag, oom_flag,
+};
+pub use setup::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, Setup};
+
+/// Version of the layout of everything in this crate. The programs do nothing when the
+/// setup that they were loaded with has another one, and the reader refuses records of
+/// another one.
+pub const ABI_VERSION: u16 = 1;

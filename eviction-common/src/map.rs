@@ -1,0 +1,151 @@
+//! Keys and values of the maps.
+
+/// What is armed on one cgroup; the value of map `ARMED`, whose key is the cgroup's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Armed {
+    /// Number of this arming; none is used twice.
+    pub generation: u64,
+    /// Fires when usage is at least so many pages; `u64::MAX` never.
+    pub usage_above: u64,
+    /// Fires when usage is less than so many pages; 0 never.
+    pub usage_below: u64,
+    /// Fires when so many pages were charged since the arming; `u64::MAX` never.
+    pub gross_limit: u64,
+    /// Pages charged since the arming, whatever was uncharged meanwhile.
+    pub gross: u64,
+    /// For each [`crate::Edge`] the generation that fired last. It only saves the look at
+    /// `TICKETS`, which decides: this element may be reused for another cgroup under a program
+    /// that still holds it, and a foreign generation does no harm.
+    pub fired: [u64; 3],
+}
+
+/// The right to fire once; the key of map `TICKETS`. User space puts one in for each edge that
+/// it arms, and of all the CPUs that see the crossing the one that takes it out pushes the
+/// record. (Kernels before 5.12 have no compare-and-exchange for programs.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Ticket {
+    /// The cgroup.
+    pub id: u64,
+    /// [`Armed::generation`].
+    pub generation: u64,
+    /// An [`crate::Edge`].
+    pub edge: u32,
+    /// Explicit padding.
+    pub pad: u32,
+}
+
+/// A memory cgroup that charged since the last look; the value of map `DIRTY`, whose key is its id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Dirty {
+    /// Pages charged since; 0 on rungs that do not see every charge.
+    pub gross: u64,
+    /// How often the hook fired for it.
+    pub fired: u64,
+    /// Usage at the first firing, pages.
+    pub usage_first: u64,
+    /// Usage at the last one, pages.
+    pub usage_last: u64,
+}
+
+/// Where a CPU looked last; the value of map `LAST`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Last {
+    /// Address of the memory cgroup.
+    pub memcg: u64,
+    /// Its usage, pages.
+    pub usage: u64,
+}
+
+/// A hook that fires for each kernel page (64 times for a fork with an exec) and does not see every
+/// charge passes over a memory cgroup whose usage moved by less than so many pages since
+/// this CPU last looked at it. It is twice the batch in which each CPU charges
+/// (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h), and little beside the grain of such a hook.
+pub const STILL_PAGES: u64 = 128;
+
+/// Event counts of a memory cgroup when a program last looked at it; the value of map
+/// `SEEN_OOM`, whose key is its id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SeenOom {
+    /// `MEMCG_OOM`.
+    pub oom: u64,
+    /// `MEMCG_OOM_KILL`.
+    pub oom_kill: u64,
+    /// When it was, if it was at a charge; 0 if it was when nothing can have been under way: at the
+    /// cgroup's making or at an earlier kill.
+    pub ktime_ns: u64,
+}
+
+impl SeenOom {
+    /// A look at a charge that is not older than this may have fallen between the kernel's
+    /// count and its kill, and says nothing about that kill.
+    pub const UNSURE_NS: u64 = 10_000_000;
+}
+
+/// What a memory cgroup's tasks did since the programs were attached, on one CPU; the value of
+/// map `TASKS`, whose key is the cgroup's id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct TaskCount {
+    /// Tasks (threads included) made.
+    pub forks: u64,
+    /// Tasks ended.
+    pub exits: u64,
+    /// Processes made.
+    pub process_forks: u64,
+    /// Processes whose first thread ended.
+    pub process_exits: u64,
+}
+
+impl TaskCount {
+    /// Nothing yet.
+    pub const NONE: Self = Self { forks: 0, exits: 0, process_forks: 0, process_exits: 0 };
+}
+
+/// What the programs count per CPU; the index into map `COUNTERS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Counter {
+    /// Records written or lost, which is the next record's sequence number.
+    Records = 0,
+    /// `Crossed` records that did not fit into the ring.
+    LostCrossed = 1,
+    /// `OomKill` records that did not fit.
+    LostOomKill = 2,
+    /// `CgroupMade` records that did not fit.
+    LostCgroupMade = 3,
+    /// `CgroupGone` records that did not fit.
+    LostCgroupGone = 4,
+    /// Charging cgroups that found no room in `DIRTY`.
+    DirtyFull = 5,
+    /// Cgroups that found no room in `SEEN_OOM`.
+    SeenFull = 6,
+    /// Cgroups that found no room in `TASKS`.
+    TasksFull = 7,
+    /// Walks that ended before the root because the tree is too deep.
+    WalkCut = 8,
+    /// How often the charge hook looked at a memory cgroup.
+    Charges = 9,
+    /// Tasks (threads included) made on the whole machine.
+    Forks = 10,
+    /// Tasks ended on the whole machine.
+    Exits = 11,
+}
+
+impl Counter {
+    /// How many there are.
+    pub const COUNT: u32 = 12;
+}
+
+const _: () = {
+    assert!(size_of::<Armed>() == 64);
+    assert!(size_of::<Ticket>() == 24);
+    assert!(size_of::<Dirty>() == 32);
+    assert!(size_of::<SeenOom>() == 24);
+    assert!(size_of::<Last>() == 16);
+    assert!(size_of::<TaskCount>() == 32);
+};

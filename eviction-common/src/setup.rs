@@ -1,0 +1,134 @@
+//! The read-only global that the programs are loaded with.
+
+/// Offset of a member that this kernel has not: what needs it is left out by the verifier,
+/// since the global is frozen before the programs are loaded.
+pub const ABSENT: u32 = u32::MAX;
+
+/// How many levels of the tree a charge is followed upwards.
+pub const MAX_ANCESTORS: usize = 24;
+
+/// How many ancestors of a victim an [`crate::OomKill`] names.
+pub const MAX_CHAIN: usize = 16;
+
+/// Where the members are that the programs read: bytes from the start of their structure, or
+/// [`ABSENT`]. Resolved from the running kernel's BTF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Offsets {
+    /// `mem_cgroup.css`: it must be 0, since a css is read as its memory cgroup.
+    pub memcg_css: u32,
+    /// `mem_cgroup.memory`.
+    pub memcg_memory: u32,
+    /// `mem_cgroup.memory_events_local[MEMCG_OOM]`.
+    pub memcg_oom: u32,
+    /// `mem_cgroup.memory_events_local[MEMCG_OOM_KILL]`.
+    pub memcg_oom_kill: u32,
+    /// `page_counter.usage`.
+    pub counter_usage: u32,
+    /// `page_counter.max`.
+    pub counter_max: u32,
+    /// `page_counter.parent`.
+    pub counter_parent: u32,
+    /// `cgroup_subsys_state.cgroup`.
+    pub css_cgroup: u32,
+    /// `cgroup_subsys_state.parent`.
+    pub css_parent: u32,
+    /// `cgroup_subsys_state.flags`.
+    pub css_flags: u32,
+    /// `cgroup.kn`.
+    pub cgroup_kn: u32,
+    /// `cgroup.level`.
+    pub cgroup_level: u32,
+    /// `cgroup.root`.
+    pub cgroup_root: u32,
+    /// `cgroup_root.hierarchy_id`.
+    pub root_hierarchy: u32,
+    /// `kernfs_node.id`.
+    pub kn_id: u32,
+    /// `task_struct.cgroups`.
+    pub task_cgroups: u32,
+    /// `css_set.subsys[memory_cgrp_id]`.
+    pub cset_memory: u32,
+    /// `task_struct.pid`.
+    pub task_pid: u32,
+    /// `task_struct.tgid`.
+    pub task_tgid: u32,
+    /// `task_struct.comm`.
+    pub task_comm: u32,
+    /// `task_struct.signal`.
+    pub task_signal: u32,
+    /// `signal_struct.oom_score_adj`.
+    pub signal_oom_score_adj: u32,
+    /// `task_struct.real_cred`.
+    pub task_cred: u32,
+    /// `cred.uid`.
+    pub cred_uid: u32,
+    /// `task_struct.mm`.
+    pub task_mm: u32,
+    /// The count of `MM_ANONPAGES` in `mm_struct`.
+    pub mm_anon: u32,
+    /// The count of `MM_FILEPAGES`.
+    pub mm_file: u32,
+    /// The count of `MM_SHMEMPAGES`.
+    pub mm_shmem: u32,
+    /// The count of `MM_SWAPENTS`.
+    pub mm_swap: u32,
+}
+
+impl Offsets {
+    /// Nothing is known.
+    pub const NONE: Self = Self {
+        memcg_css: ABSENT,
+        memcg_memory: ABSENT,
+        memcg_oom: ABSENT,
+        memcg_oom_kill: ABSENT,
+        counter_usage: ABSENT,
+        counter_max: ABSENT,
+        counter_parent: ABSENT,
+        css_cgroup: ABSENT,
+        css_parent: ABSENT,
+        css_flags: ABSENT,
+        cgroup_kn: ABSENT,
+        cgroup_level: ABSENT,
+        cgroup_root: ABSENT,
+        root_hierarchy: ABSENT,
+        kn_id: ABSENT,
+        task_cgroups: ABSENT,
+        cset_memory: ABSENT,
+        task_pid: ABSENT,
+        task_tgid: ABSENT,
+        task_comm: ABSENT,
+        task_signal: ABSENT,
+        signal_oom_score_adj: ABSENT,
+        task_cred: ABSENT,
+        cred_uid: ABSENT,
+        task_mm: ABSENT,
+        mm_anon: ABSENT,
+        mm_file: ABSENT,
+        mm_shmem: ABSENT,
+        mm_swap: ABSENT,
+    };
+}
+
+/// All that the programs know when they are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Setup {
+    /// [`crate::ABI_VERSION`] of the loader.
+    pub abi: u32,
+    /// The memory controller's hierarchy, as in /proc/cgroups: 0 is cgroup v2. Changes of
+    /// cgroups elsewhere are not recorded.
+    pub hierarchy: i32,
+    /// The bit of `cgroup_subsys_state.flags` that a css has until its cgroup is removed
+    /// (`CSS_ONLINE`).
+    pub css_online: u32,
+    /// Where members are.
+    pub offsets: Offsets,
+}
+
+impl Setup {
+    /// What the object carries until the loader overrides it.
+    pub const NONE: Self = Self { abi: 0, hierarchy: 0, css_online: 0, offsets: Offsets::NONE };
+}
+
+const _: () = assert!(size_of::<Setup>() == 4 * (3 + 29));
