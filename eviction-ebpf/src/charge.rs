@@ -1,0 +1,122 @@
+//! Charges of memory cgroups: armed levels and the dirty set.
+
+use aya_ebpf::{
+    EbpfContext, bindings::BPF_NOEXIST, helpers::bpf_ktime_get_ns, macros::btf_tracepoint,
+    programs::BtfTracePointContext,
+};
+use aya_log_ebpf::{debug, warn};
+use eviction_common::{Counter, Dirty, MAX_ANCESTORS, STILL_PAGES, SeenOom};
+
+use crate::{
+    level::{Seen, compare},
+    maps::{ARMED, DIRTY, LAST, SEEN_OOM, add, count},
+    memcg::Memcg,
+    read::{Direct, Read},
+    setup::is_ours,
+};
+
+/// Fires when pages of the kernel itself are accounted to a memory cgroup: page tables above
+/// all, and so once for each 2 MiB of fresh memory. It sees usage, not charges, and nothing where
+/// the page tables are there already.
+#[btf_tracepoint(function = "mod_memcg_state")]
+pub(crate) fn charge_mod_memcg_state(ctx: BtfTracePointContext) -> i32 {
+    // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
+    let memcg = unsafe { Memcg::new(ctx.arg(0)) };
+    if has_moved(ctx.arg(0), memcg.usage::<Direct>()) {
+        on_charge::<Direct, _>(&ctx, memcg, None);
+    }
+    0
+}
+
+/// Whether this CPU has not looked at the memory cgroup at this address since its usage moved.
+#[inline(always)]
+fn has_moved(memcg: u64, usage: u64) -> bool {
+    let Some(last) = LAST.get_ptr_mut(0) else {
+        return true;
+    };
+    // SAFETY: the map's value, of this CPU. An interrupt's program may write it in between: then
+    // one look is made too many, or one is left to the next firing.
+    unsafe {
+        let moved = usage.wrapping_sub((*last).usage).wrapping_add(STILL_PAGES) > 2 * STILL_PAGES;
+        if (*last).memcg == memcg && !moved {
+            return false;
+        }
+        (*last).memcg = memcg;
+        (*last).usage = usage;
+    }
+    true
+}
+
+/// Something was charged to `memcg`: how many pages, where the hook sees every charge.
+#[inline(always)]
+fn on_charge<R: Read, C: EbpfContext>(ctx: &C, memcg: Memcg, charged: Option<u64>) {
+    if !is_ours() {
+        return;
+    }
+    count(Counter::Charges);
+    let leaf_id = memcg.id::<R>();
+    let is_new = memcg.is_online::<R>() && mark_dirty(leaf_id, memcg.usage::<R>(), charged);
+    let mut memcg = memcg;
+    for _ in 0..MAX_ANCESTORS {
+        let level_id = memcg.id::<R>();
+        if is_new {
+            remember_events(level_id, &memcg);
+        }
+        if let Some(armed) = ARMED.get_ptr_mut(level_id) {
+            let seen = Seen { level_id, leaf_id, usage: memcg.usage::<R>(), charged };
+            if compare(armed, &seen) {
+                debug!(ctx, "crossed the level of cgroup {}", level_id);
+            }
+        }
+        match memcg.parent::<R>() {
+            Some(parent) => memcg = parent,
+            None => return,
+        }
+    }
+    count(Counter::WalkCut);
+    warn!(ctx, "cgroup {} is too deep, its upper ancestors are not seen", leaf_id);
+}
+
+/// Puts the cgroup into the dirty set; says whether it was not in it.
+#[inline(always)]
+fn mark_dirty(id: u64, usage: u64, charged: Option<u64>) -> bool {
+    if let Some(dirty) = DIRTY.get_ptr_mut(id) {
+        // SAFETY: the map's value.
+        unsafe {
+            if let Some(pages) = charged {
+                add(&raw mut (*dirty).gross, pages);
+            }
+            add(&raw mut (*dirty).fired, 1);
+            core::ptr::write_volatile(&raw mut (*dirty).usage_last, usage);
+        }
+        return false;
+    }
+    let first = Dirty { gross: charged.unwrap_or(0), fired: 1, usage_first: usage, usage_last: usage };
+    if DIRTY.insert(id, first, BPF_NOEXIST as u64).is_err() {
+        // Another CPU's was first, or there is no room.
+        if DIRTY.get_ptr(id).is_none() {
+            count(Counter::DirtyFull);
+        }
+        return false;
+    }
+    true
+}
+
+/// Notes the event counts of a cgroup that was not looked at before, so that it shows at an
+/// out-of-memory kill whether they moved. Never of one that was: between the kernel's count and its
+/// kill another CPU may come by here.
+#[inline(always)]
+fn remember_events(id: u64, memcg: &Memcg) {
+    if SEEN_OOM.get_ptr(id).is_some() {
+        return;
+    }
+    let Some((oom, oom_kill)) = memcg.oom_events() else {
+        return;
+    };
+    // SAFETY: a helper without arguments.
+    let ktime_ns = unsafe { bpf_ktime_get_ns() };
+    let seen = SeenOom { oom, oom_kill, ktime_ns };
+    if SEEN_OOM.insert(id, seen, BPF_NOEXIST as u64).is_err() && SEEN_OOM.get_ptr(id).is_none() {
+        count(Counter::SeenFull);
+    }
+}

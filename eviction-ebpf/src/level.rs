@@ -1,0 +1,91 @@
+//! Armed levels: compared at each charge, fired once.
+
+use aya_ebpf::helpers::bpf_get_current_pid_tgid;
+use eviction_common::{Armed, Counter, Crossed, Edge, Kind, Ticket};
+
+use crate::{
+    emit::{URGENT, header, lost},
+    maps::{RING, TICKETS, add},
+};
+
+/// What a hook knows when it looks at a level.
+pub(crate) struct Seen {
+    /// The level's cgroup.
+    pub(crate) level_id: u64,
+    /// The one that was charged.
+    pub(crate) leaf_id: u64,
+    /// The level's usage, pages.
+    pub(crate) usage: u64,
+    /// Pages of this charge, where the hook sees every charge.
+    pub(crate) charged: Option<u64>,
+}
+
+/// Compares with what is armed and fires what was crossed; says whether anything was.
+#[inline(always)]
+pub(crate) fn compare(armed: *mut Armed, seen: &Seen) -> bool {
+    // SAFETY: `armed` is the map's value. User space replaces it as a whole, never in place,
+    // so that its fields belong together. It may be reused for another cgroup under us: then
+    // its generation is another, and its ticket decides.
+    let (generation, above, below, limit) = unsafe {
+        if let Some(pages) = seen.charged {
+            add(&raw mut (*armed).gross, pages);
+        }
+        ((*armed).generation, (*armed).usage_above, (*armed).usage_below, (*armed).gross_limit)
+    };
+    let mut fired = false;
+    if seen.usage >= above {
+        fired |= fire(armed, generation, Edge::UsageAbove, seen);
+    }
+    if seen.usage < below {
+        fired |= fire(armed, generation, Edge::UsageBelow, seen);
+    }
+    if seen.charged.is_some() {
+        // SAFETY: the map's value; volatile, since other CPUs add to it.
+        let gross = unsafe { core::ptr::read_volatile(&raw const (*armed).gross) };
+        if gross >= limit {
+            fired |= fire(armed, generation, Edge::Gross, seen);
+        }
+    }
+    fired
+}
+
+/// Pushes the record if nobody did for this arming. When it does not fit, the level stays
+/// armed, and the next charge tries again.
+#[inline(always)]
+fn fire(armed: *mut Armed, generation: u64, edge: Edge, seen: &Seen) -> bool {
+    // SAFETY: the map's value; the index is below 3.
+    let fired = unsafe { &raw mut (*armed).fired[edge as usize] };
+    // SAFETY: the map's value; volatile, since other CPUs write it.
+    if unsafe { core::ptr::read_volatile(fired) } == generation {
+        return false;
+    }
+    let Some(mut record) = RING.reserve::<Crossed>(0) else {
+        lost(Counter::LostCrossed);
+        return false;
+    };
+    let ticket = Ticket { id: seen.level_id, generation, edge: edge as u32, pad: 0 };
+    let taken = TICKETS.remove(ticket).is_ok();
+    // SAFETY: as above.
+    unsafe { core::ptr::write_volatile(fired, generation) };
+    if !taken {
+        record.discard(aya_ebpf::bindings::BPF_RB_NO_WAKEUP as u64);
+        return false;
+    }
+    let task = bpf_get_current_pid_tgid();
+    // SAFETY: the map's value.
+    let gross = unsafe { core::ptr::read_volatile(&raw const (*armed).gross) };
+    record.write(Crossed {
+        header: header::<Crossed>(Kind::Crossed),
+        level_id: seen.level_id,
+        leaf_id: seen.leaf_id,
+        generation,
+        usage: seen.usage,
+        gross,
+        tgid: (task >> 32) as u32,
+        pid: task as u32,
+        edge: edge as u32,
+        pad: 0,
+    });
+    record.submit(URGENT);
+    true
+}

@@ -1,0 +1,73 @@
+//! All maps. Their sizes are those of the loader's defaults; it overrides them.
+
+use core::intrinsics::{AtomicOrdering, atomic_xadd};
+
+use aya_ebpf::{
+    bindings::BPF_F_NO_PREALLOC,
+    macros::map,
+    maps::{HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
+};
+use eviction_common::{Armed, Counter, Dirty, Last, SeenOom, TaskCount, Ticket};
+
+/// Everything that is told to user space.
+#[map]
+pub(crate) static RING: RingBuf = RingBuf::with_byte_size(256 * 1024, 0);
+
+/// What is armed, by the id of the cgroup.
+#[map]
+pub(crate) static ARMED: HashMap<u64, Armed> = HashMap::with_max_entries(1024, 0);
+
+/// Who takes a ticket out fires.
+#[map]
+pub(crate) static TICKETS: HashMap<Ticket, u8> = HashMap::with_max_entries(8192, 0);
+
+/// Memory cgroups that charged since user space last took them out.
+#[map]
+pub(crate) static DIRTY: HashMap<u64, Dirty> = HashMap::with_max_entries(4096, 0);
+
+/// Where each CPU looked last.
+#[map]
+pub(crate) static LAST: PerCpuArray<Last> = PerCpuArray::with_max_entries(1, 0);
+
+/// Event counts of memory cgroups as they were last seen.
+#[map]
+pub(crate) static SEEN_OOM: HashMap<u64, SeenOom> = HashMap::with_max_entries(4096, 0);
+
+/// Forks and exits, by the id of the memory cgroup. Memory is taken when a cgroup first forks: one
+/// value for each CPU of a big machine and each cgroup that could be is more than all else.
+#[map]
+pub(crate) static TASKS: PerCpuHashMap<u64, TaskCount> =
+    PerCpuHashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
+
+/// See [`Counter`].
+#[map]
+pub(crate) static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::COUNT, 0);
+
+/// Adds to a word that others add to as well. The result is not asked for, and the order does
+/// not matter: so it is the one atomic instruction that kernels before 5.12 have.
+///
+/// # Safety
+/// `word` points to an aligned u64 inside a map's value or the ring.
+#[inline(always)]
+pub(crate) unsafe fn add(word: *mut u64, amount: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(word, amount) };
+}
+
+/// Counts one more.
+#[inline(always)]
+pub(crate) fn count(counter: Counter) {
+    if let Some(word) = COUNTERS.get_ptr_mut(counter as u32) {
+        // SAFETY: the map's value.
+        unsafe { add(word, 1) };
+    }
+}
+
+/// How often it was counted on this CPU.
+#[inline(always)]
+pub(crate) fn counted(counter: Counter) -> u64 {
+    match COUNTERS.get(counter as u32) {
+        Some(count) => *count,
+        None => 0,
+    }
+}

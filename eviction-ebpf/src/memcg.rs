@@ -1,0 +1,173 @@
+//! Memory cgroups: their ids, their figures, and the way up to the root.
+
+use crate::{
+    read::{Probe, Read},
+    setup::{css_online, offset},
+};
+use eviction_common::ABSENT;
+
+/// A memory cgroup on the way up. The css chain has the ids and the counter chain the figures;
+/// they are walked side by side, since neither pointer can be turned into the other where the
+/// verifier keeps their types.
+#[derive(Clone, Copy)]
+pub(crate) struct Memcg {
+    css: *const u8,
+    counter: *const u8,
+}
+
+impl Memcg {
+    /// From a pointer to a `mem_cgroup`.
+    ///
+    /// # Safety
+    /// It is one.
+    #[inline(always)]
+    pub(crate) unsafe fn new(memcg: *const u8) -> Self {
+        // SAFETY: the offsets are of members of `mem_cgroup`; `css` is its first.
+        unsafe {
+            Self {
+                css: memcg.add(offset!(memcg_css) as usize),
+                counter: memcg.add(offset!(memcg_memory) as usize),
+            }
+        }
+    }
+
+    /// The memory cgroup of a task; null while it has none. (An `Option` of it would leave
+    /// registers unset that the verifier wants set.)
+    ///
+    /// # Safety
+    /// `task` is a pointer to a `task_struct`.
+    #[inline(always)]
+    pub(crate) unsafe fn of_task(task: *const u8) -> Self {
+        // SAFETY: as the caller promises; any address goes.
+        let css = unsafe { css_of_task::<Probe>(task) };
+        // A css is the first member of its memory cgroup (the loader checks it).
+        Self { css, counter: css.wrapping_add(offset!(memcg_memory) as usize) }
+    }
+
+    /// Whether there is none.
+    #[inline(always)]
+    pub(crate) fn is_null(&self) -> bool {
+        self.css.is_null()
+    }
+
+    /// Its id.
+    #[inline(always)]
+    pub(crate) fn id<R: Read>(&self) -> u64 {
+        // SAFETY: `css` is a css.
+        unsafe { id_of_css::<R>(self.css) }
+    }
+
+    /// Its usage, pages.
+    #[inline(always)]
+    pub(crate) fn usage<R: Read>(&self) -> u64 {
+        // SAFETY: `counter` is a page counter.
+        unsafe { R::at(self.counter, offset!(counter_usage)) }
+    }
+
+    /// Its limit, pages.
+    #[inline(always)]
+    pub(crate) fn max<R: Read>(&self) -> u64 {
+        // SAFETY: `counter` is a page counter.
+        unsafe { R::at(self.counter, offset!(counter_max)) }
+    }
+
+    /// Whether its cgroup is not removed yet; what is removed still gives back, and must not
+    /// be taken into maps that are cleaned when it goes.
+    #[inline(always)]
+    pub(crate) fn is_online<R: Read>(&self) -> bool {
+        if offset!(css_flags) == ABSENT {
+            return true;
+        }
+        // SAFETY: `css` is a css.
+        let flags: u32 = unsafe { R::at(self.css, offset!(css_flags)) };
+        flags & css_online() != 0
+    }
+
+    /// How often it ran out of memory by its own limit, and how many of its own processes were
+    /// killed; nothing where the kernel does not count it.
+    #[inline(always)]
+    pub(crate) fn oom_events(&self) -> Option<(u64, u64)> {
+        if offset!(memcg_oom) == ABSENT || offset!(memcg_oom_kill) == ABSENT {
+            return None;
+        }
+        // SAFETY: `css` is the first member of its memory cgroup; any address goes.
+        unsafe {
+            Some((Probe::at(self.css, offset!(memcg_oom)), Probe::at(self.css, offset!(memcg_oom_kill))))
+        }
+    }
+
+    /// The next one up, or nothing at the root.
+    #[inline(always)]
+    pub(crate) fn parent<R: Read>(&self) -> Option<Self> {
+        // SAFETY: `css` is a css and `counter` a page counter.
+        let (css, counter): (usize, usize) =
+            unsafe { (R::at(self.css, offset!(css_parent)), R::at(self.counter, offset!(counter_parent))) };
+        if css == 0 || counter == 0 {
+            return None;
+        }
+        Some(Self { css: css as *const u8, counter: counter as *const u8 })
+    }
+}
+
+/// The css of the memory controller that a task belongs to.
+///
+/// # Safety
+/// `task` is a pointer to a `task_struct`.
+#[inline(always)]
+unsafe fn css_of_task<R: Read>(task: *const u8) -> *const u8 {
+    // SAFETY: the caller's promise, and types of members.
+    unsafe {
+        let set: usize = R::at(task, offset!(task_cgroups));
+        if set == 0 {
+            return core::ptr::null();
+        }
+        let css: usize = R::at(set as *const u8, offset!(cset_memory));
+        css as *const u8
+    }
+}
+
+/// The id of the memory cgroup that a task belongs to; 0 while it has none.
+///
+/// # Safety
+/// `task` is a pointer to a `task_struct`.
+#[inline(always)]
+pub(crate) unsafe fn id_of_task<R: Read>(task: *const u8) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let css = css_of_task::<R>(task);
+        match css.is_null() {
+            true => 0,
+            false => id_of_css::<R>(css),
+        }
+    }
+}
+
+/// # Safety
+/// `css` is a pointer to a `cgroup_subsys_state`.
+#[inline(always)]
+unsafe fn id_of_css<R: Read>(css: *const u8) -> u64 {
+    // SAFETY: the caller's promise, and the type of the member.
+    unsafe {
+        let cgroup: usize = R::at(css, offset!(css_cgroup));
+        match cgroup {
+            0 => 0,
+            cgroup => id_of_cgroup::<R>(cgroup as *const u8),
+        }
+    }
+}
+
+/// The id of a cgroup.
+///
+/// # Safety
+/// `cgroup` is a pointer to a `cgroup`.
+#[inline(always)]
+pub(crate) unsafe fn id_of_cgroup<R: Read>(cgroup: *const u8) -> u64 {
+    // SAFETY: the caller's promise, and the type of the member.
+    unsafe {
+        let node: usize = R::at(cgroup, offset!(cgroup_kn));
+        match node {
+            0 => 0,
+            node => R::at(node as *const u8, offset!(kn_id)),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Two ways to read kernel memory.
+
+use aya_ebpf::helpers::bpf_probe_read_kernel;
+
+/// How a program reads what a pointer of the kernel points to. A fault reads as 0.
+pub(crate) trait Read {
+    /// Reads a `T` that lies `offset` bytes behind `base`.
+    ///
+    /// # Safety
+    /// `base` is a pointer that the hook gave or that was read by the same `Read`.
+    unsafe fn at<T: Copy + Default>(base: *const u8, offset: u32) -> T;
+}
+
+/// Plain loads, where the verifier knows from BTF what a pointer points to; half the price of
+/// the other. A pointer keeps its type: a css cannot be read as the memory cgroup around it.
+pub(crate) struct Direct;
+
+impl Read for Direct {
+    #[inline(always)]
+    unsafe fn at<T: Copy + Default>(base: *const u8, offset: u32) -> T {
+        // SAFETY: the verifier checks it against the type in BTF, and a fault reads as 0.
+        // Volatile, since the kernel changes it meanwhile.
+        unsafe { core::ptr::read_volatile(base.add(offset as usize).cast()) }
+    }
+}
+
+/// Reads by helper: any address goes.
+pub(crate) struct Probe;
+
+impl Read for Probe {
+    #[inline(always)]
+    unsafe fn at<T: Copy + Default>(base: *const u8, offset: u32) -> T {
+        // SAFETY: the helper checks the address.
+        unsafe { bpf_probe_read_kernel(base.wrapping_add(offset as usize).cast()) }.unwrap_or_default()
+    }
+}

@@ -1,0 +1,54 @@
+//! What the loader told: read-only and frozen before the programs are loaded, so that the
+//! verifier knows each value and leaves out what hangs on an absent one.
+
+use aya_ebpf::Global;
+use eviction_common::{ABI_VERSION, Setup};
+
+/// Overridden by the loader.
+#[unsafe(no_mangle)]
+pub(crate) static SETUP: Global<Setup> = Global::new(Setup::NONE);
+
+/// The value of one member of [`eviction_common::Offsets`], bytes.
+macro_rules! offset {
+    ($member:ident) => {
+        crate::setup::offset_at(
+            core::mem::offset_of!(eviction_common::Setup, offsets)
+                + core::mem::offset_of!(eviction_common::Offsets, $member),
+        )
+    };
+}
+pub(crate) use offset;
+
+/// The word that lies `place` bytes into [`SETUP`].
+#[inline(always)]
+pub(crate) fn offset_at(place: usize) -> u32 {
+    // SAFETY: `offset!` gives the place of a u32 inside it. Volatile, since the loader changes it.
+    unsafe { core::ptr::read_volatile(setup().byte_add(place).cast()) }
+}
+
+/// Whether the loader and the programs mean the same layout.
+#[inline(always)]
+pub(crate) fn is_ours() -> bool {
+    // SAFETY: a static; volatile, since the loader changes it.
+    unsafe { core::ptr::read_volatile(&raw const (*setup()).abi) == ABI_VERSION as u32 }
+}
+
+/// The memory controller's hierarchy.
+#[inline(always)]
+pub(crate) fn hierarchy() -> i32 {
+    // SAFETY: a static; volatile, since the loader changes it.
+    unsafe { core::ptr::read_volatile(&raw const (*setup()).hierarchy) }
+}
+
+/// The bit that an online css has.
+#[inline(always)]
+pub(crate) fn css_online() -> u32 {
+    // SAFETY: a static; volatile, since the loader changes it.
+    unsafe { core::ptr::read_volatile(&raw const (*setup()).css_online) }
+}
+
+/// `Global` is transparent, and loading it as a whole would copy it to the stack.
+#[inline(always)]
+fn setup() -> *const Setup {
+    (&raw const SETUP).cast()
+}
