@@ -1,0 +1,209 @@
+//! Durations as Go writes and reads them: `time.Duration`.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Signed nanoseconds, written `1h2m3.5s`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GoDuration(i64);
+
+/// Why a text is no duration. The texts are those of Go.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DurationError {
+    /// No number where one belongs, or too large.
+    #[error("time: invalid duration {}", quote(.0))]
+    Invalid(String),
+    /// A number without a unit.
+    #[error("time: missing unit in duration {}", quote(.0))]
+    MissingUnit(String),
+    /// A unit other than `ns us µs ms s m h`.
+    #[error("time: unknown unit {} in duration {}", quote(.unit), quote(.text))]
+    UnknownUnit {
+        /// What stands in its place.
+        unit: String,
+        /// The whole text.
+        text: String,
+    },
+}
+
+impl GoDuration {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+
+    /// From nanoseconds.
+    pub const fn from_nanos(nanos: i64) -> Self {
+        Self(nanos)
+    }
+
+    /// From seconds; beyond 292 years it is the longest duration.
+    pub const fn from_secs(seconds: i64) -> Self {
+        Self(seconds.saturating_mul(1_000_000_000))
+    }
+
+    /// In nanoseconds.
+    pub const fn as_nanos(self) -> i64 {
+        self.0
+    }
+
+    /// Reads numbers with units, such as `1h30m` or `-1.5s`; `0` needs none: `time.ParseDuration`.
+    ///
+    /// # Errors
+    /// If the text has another form or is longer than 292 years.
+    pub fn parse(text: &str) -> Result<Self, DurationError> {
+        const LIMIT: u64 = 1 << 63;
+        let invalid = || DurationError::Invalid(text.to_owned());
+        let (negative, mut rest) = match text.as_bytes().first() {
+            Some(b'-') => (true, &text[1..]),
+            Some(b'+') => (false, &text[1..]),
+            _ => (false, text),
+        };
+        if rest == "0" {
+            return Ok(Self::ZERO);
+        }
+        if rest.is_empty() {
+            return Err(invalid());
+        }
+        let mut sum = 0u64;
+        while !rest.is_empty() {
+            let (integer, fraction, after) = number(rest).ok_or_else(invalid)?;
+            let end = after.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after.len());
+            let (unit, next) = after.split_at(end);
+            if unit.is_empty() {
+                return Err(DurationError::MissingUnit(text.to_owned()));
+            }
+            let nanos = nanoseconds(unit)
+                .ok_or_else(|| DurationError::UnknownUnit { unit: unit.to_owned(), text: text.to_owned() })?;
+            let whole = whole(integer).filter(|whole| *whole <= LIMIT / nanos).ok_or_else(invalid)?;
+            let part = whole * nanos + part(fraction, nanos);
+            // Two halves of 2^64 make 0 in Go.
+            sum = sum.wrapping_add(part);
+            if part > LIMIT || sum > LIMIT {
+                return Err(invalid());
+            }
+            rest = next;
+        }
+        match (negative, i64::try_from(sum)) {
+            (true, _) => Ok(Self(sum.cast_signed().wrapping_neg())),
+            (false, Ok(sum)) => Ok(Self(sum)),
+            (false, Err(_)) => Err(invalid()),
+        }
+    }
+}
+
+/// The digits before and after the point, and what follows; at least one digit, and none of
+/// the digits before the point beyond 2^63.
+fn number(text: &str) -> Option<(&str, &str, &str)> {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let (integer, rest) = text.split_at(digits(text));
+    whole(integer)?;
+    let (fraction, rest) = match rest.strip_prefix('.') {
+        Some(rest) => rest.split_at(digits(rest)),
+        None => ("", rest),
+    };
+    (!integer.is_empty() || !fraction.is_empty()).then_some((integer, fraction, rest))
+}
+
+fn whole(digits: &str) -> Option<u64> {
+    let value = if digits.is_empty() { Ok(0) } else { digits.parse() };
+    value.ok().filter(|value| *value <= 1 << 63)
+}
+
+/// A fraction of a unit, in floating point as Go has it; digits that do not fit are dropped.
+fn part(digits: &str, unit: u64) -> u64 {
+    let (mut value, mut scale) = (0u64, 1.0f64);
+    for digit in digits.bytes() {
+        if value > (i64::MAX / 10).unsigned_abs() {
+            break;
+        }
+        let next = value * 10 + u64::from(digit - b'0');
+        if next > 1 << 63 {
+            break;
+        }
+        value = next;
+        scale *= 10.0;
+    }
+    (value as f64 * (unit as f64 / scale)) as u64
+}
+
+fn nanoseconds(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ns" => 1,
+        // The micro sign, and the Greek letter.
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    })
+}
+
+/// The quoting of package `time`, which is not that of `strconv`.
+fn quote(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            ' '..='\u{7f}' => quoted.push(c),
+            _ => {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    quoted.push_str(&format!("\\x{byte:02x}"));
+                }
+            }
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+impl fmt::Display for GoDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.unsigned_abs();
+        let sign = if self.0 < 0 { "-" } else { "" };
+        match nanos {
+            0 => f.write_str("0s"),
+            1..1_000 => write!(f, "{sign}{nanos}ns"),
+            1_000..1_000_000 => write!(f, "{sign}{}µs", Fraction(nanos, 3)),
+            1_000_000..1_000_000_000 => write!(f, "{sign}{}ms", Fraction(nanos, 6)),
+            _ => {
+                let seconds = nanos / 1_000_000_000;
+                let rest = Fraction(nanos % 60_000_000_000, 9);
+                match (seconds / 3600, seconds / 60 % 60) {
+                    (0, 0) => write!(f, "{sign}{rest}s"),
+                    (0, minutes) => write!(f, "{sign}{minutes}m{rest}s"),
+                    (hours, minutes) => write!(f, "{sign}{hours}h{minutes}m{rest}s"),
+                }
+            }
+        }
+    }
+}
+
+/// A number divided by a power of ten, without trailing zeros.
+struct Fraction(u64, u32);
+
+impl fmt::Display for Fraction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(value, places) = *self;
+        let unit = 10u64.pow(places);
+        write!(f, "{}", value / unit)?;
+        let fraction = format!("{:0width$}", value % unit, width = places as usize);
+        match fraction.trim_end_matches('0') {
+            "" => Ok(()),
+            digits => write!(f, ".{digits}"),
+        }
+    }
+}
+
+impl Serialize for GoDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for GoDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
+}

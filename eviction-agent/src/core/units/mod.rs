@@ -1,0 +1,19 @@
+//! Quantities, percentages, durations and quoted texts as Kubernetes writes them.
+//!
+//! Everything here equals what the kubelet v1.36.3 computes and prints, texts and error
+//! texts included, since both reach users in events and annotations.
+
+mod decimal;
+mod duration;
+mod float;
+mod percentage;
+mod quantity;
+mod quote;
+#[cfg(test)]
+mod tests;
+
+pub use duration::{DurationError, GoDuration};
+pub use float::FloatError;
+pub use percentage::{ThresholdValue, parse_percentage};
+pub use quantity::{Format, Quantity, QuantityError};
+pub use quote::quote;

@@ -1,0 +1,93 @@
+use super::{Format, Quantity, QuantityError};
+
+fn parsed(text: &str) -> Quantity {
+    Quantity::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// Texts, what Go writes for them, and what it writes once the text is forgotten.
+#[test]
+fn texts_are_written_as_the_kubelet_writes_them() {
+    for (text, written, canonical) in [
+        ("0", "0", "0"),
+        ("00", "0", "0"),
+        ("-0", "0", "0"),
+        (".", "0", "0"),
+        ("+", "0", "0"),
+        ("+5Mi", "+5Mi", "5Mi"),
+        ("00012Mi", "00012Mi", "12Mi"),
+        ("8Mi", "8Mi", "8Mi"),
+        ("1024Ki", "1Mi", "1Mi"),
+        ("1025Ki", "1025Ki", "1025Ki"),
+        ("1.5Gi", "1536Mi", "1536Mi"),
+        ("1.500M", "1.500M", "1500k"),
+        ("1.5G", "1500M", "1500M"),
+        ("1.G", "1.G", "1G"),
+        ("5E3", "5E3", "5e3"),
+        ("1000k", "1M", "1M"),
+        ("1000E", "1", "1"),
+        ("0.5", "500m", "500m"),
+        ("0.5Ki", "512", "512"),
+        ("0.5e-9", "1e-9", "1e-9"),
+        ("0.0000000001", "1n", "1n"),
+        ("-0.0000000011", "-2n", "-2n"),
+        ("0.001Ki", "1024m", "1024m"),
+        ("0.0001Ki", "102400u", "102400u"),
+        ("9Ei", "9223372036854775807", "9223372036854775807"),
+        ("-9Ei", "-9223372036854775807", "-9223372036854775807"),
+        ("100E", "100E", "100E"),
+        ("123456789012345678", "123456789012345678", "123456789012345678"),
+        ("1234567890123456789012", "1234567890123456789012", "1234567890123456789012"),
+        ("1e4294967299", "1e4294967299", "1e3"),
+        ("10e2147483647", "10e2147483647", "10e2147483647"),
+    ] {
+        let mut quantity = parsed(text);
+        assert_eq!(quantity.to_string(), written, "{text}");
+        quantity.add(&Quantity::ZERO);
+        assert_eq!(quantity.to_string(), canonical, "{text} plus zero");
+    }
+}
+
+#[test]
+fn integers_are_written_in_their_format() {
+    for (value, binary, decimal) in [
+        (0, "0", "0"),
+        (1023, "1023", "1023"),
+        (1024, "1Ki", "1024"),
+        (-2048, "-2Ki", "-2048"),
+        (1000, "1k", "1k"),
+        (70_000_000_298, "70000000298", "70000000298"),
+        (i64::MAX, "9223372036854775807", "9223372036854775807"),
+        (i64::MIN, "-9223372036854775808", "-9223372036854775808"),
+    ] {
+        assert_eq!(Quantity::from_i64(value, Format::BinarySi).to_string(), binary);
+        assert_eq!(Quantity::from_i64(value, Format::DecimalSi).to_string(), decimal);
+    }
+}
+
+#[test]
+fn errors_are_those_of_kubernetes() {
+    use QuantityError::{Format, Numeric, Suffix};
+    for (text, error) in [
+        ("", Format),
+        (" 5", Format),
+        ("5 ", Format),
+        ("1..5", Format),
+        ("5x", Format),
+        ("5µ", Format),
+        ("> 5", Format),
+        ("1K", Suffix),
+        ("5e", Suffix),
+        ("5KI", Format),
+        ("5mi", Suffix),
+        ("+-5", Suffix),
+        (".e-10", Numeric),
+        ("5e99999999999999999999", Suffix),
+    ] {
+        assert_eq!(Quantity::parse(text).map(|_| ()), Err(error), "{text:?}");
+    }
+    assert_eq!(Quantity::parse(&"9".repeat(20_000)), Err(QuantityError::Length));
+    assert_eq!(
+        QuantityError::Format.to_string(),
+        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    );
+}
