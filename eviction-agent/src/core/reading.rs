@@ -16,6 +16,8 @@ pub enum Reading<T> {
 pub enum Why {
     /// Nobody has looked yet, or the source has no such figure.
     Absent,
+    /// Whoever was asked answered with an error.
+    Failed,
     /// The file could not be read; the error number.
     Unreadable(i32),
     /// The text did not have the expected form.
@@ -24,6 +26,13 @@ pub enum Why {
     Stale,
     /// It parsed, but cannot be true.
     Implausible,
+}
+
+/// Nobody has looked.
+impl<T> Default for Reading<T> {
+    fn default() -> Self {
+        Self::Unknown(Why::Absent)
+    }
 }
 
 impl<T> Reading<T> {
@@ -40,6 +49,14 @@ impl<T> Reading<T> {
         match self {
             Self::Known(value) => Reading::Known(f(value)),
             Self::Unknown(why) => Reading::Unknown(why),
+        }
+    }
+}
+impl<T> From<Result<T, Why>> for Reading<T> {
+    fn from(result: Result<T, Why>) -> Self {
+        match result {
+            Ok(value) => Self::Known(value),
+            Err(why) => Self::Unknown(why),
         }
     }
 }

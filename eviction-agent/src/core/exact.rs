@@ -1,0 +1,62 @@
+//! Quantities as integers, for the comparisons that a pass makes by the thousand.
+
+use super::units::Quantity;
+
+/// A quantity in billionths, the finest that Kubernetes has. Beyond ±1.7 × 10^29 units it
+/// is [`Nanos::MAX`] or [`Nanos::MIN`], which lie beyond every figure of a node, so that a
+/// comparison with a figure is exact all the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nanos(i128);
+
+impl Nanos {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+    /// More than any figure.
+    pub const MAX: Self = Self(i128::MAX);
+    /// Less than any figure.
+    pub const MIN: Self = Self(i128::MIN);
+
+    /// A whole number of units.
+    pub const fn from_units(units: i128) -> Self {
+        Self(units.saturating_mul(1_000_000_000))
+    }
+
+    /// A quantity.
+    pub fn from_quantity(quantity: &Quantity) -> Self {
+        match quantity.as_nanos() {
+            Some(nanos) => Self(nanos),
+            None if quantity.signum() < 0 => Self::MIN,
+            None => Self::MAX,
+        }
+    }
+
+    /// The billionths.
+    pub const fn get(self) -> i128 {
+        self.0
+    }
+
+    /// The sum.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference.
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The next whole number of units, or the nearest that fits.
+    pub fn units_rounded_up(self) -> i64 {
+        const UNIT: i128 = 1_000_000_000;
+        let units = self.0.div_euclid(UNIT) + i128::from(self.0.rem_euclid(UNIT) != 0);
+        let nearest = if units < 0 { i64::MIN } else { i64::MAX };
+        i64::try_from(units).unwrap_or(nearest)
+    }
+
+    /// Whether it stands for more or less than can be told.
+    pub const fn is_saturated(self) -> bool {
+        matches!(self, Self::MAX | Self::MIN)
+    }
+}

@@ -1,0 +1,48 @@
+//! What the engine is told. Everything carries its own time, which may repeat or go back.
+
+use std::sync::Arc;
+
+use super::layout::DiskLayout;
+use super::pods::{KnownPod, PodSet};
+use super::reading::Why;
+use super::snapshot::Snapshot;
+use super::time::Timestamp;
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub struct Input {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub event: Event,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The active pods are now these: those bound to the node that have not finished.
+    Pods(Arc<PodSet>),
+    /// The answer to how the node's file systems are laid out. Until there is one, looks
+    /// decide nothing; after it, further answers are ignored.
+    DiskLayout(Result<DiskLayout, Why>),
+    /// A look at the node: one pass of the pipeline.
+    Look(Arc<Snapshot>),
+    /// There was to be a look, but it failed: the pass ends with nothing changed.
+    LookFailed(Why),
+    /// The node-level reclaim that a decision asked for is over, and this is what the node
+    /// looks like now, or why nobody knows. The pass goes on.
+    Reclaimed(Result<Arc<Snapshot>, Why>),
+    /// What came of an eviction that a decision asked for.
+    Evicted(EvictionOutcome),
+    /// May this pod start here?
+    Admission(Arc<KnownPod>),
+}
+
+/// What came of an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvictionOutcome {
+    /// Whose.
+    pub uid: Box<str>,
+    /// Whether the pod is gone, or why it is not.
+    pub result: Result<(), Box<str>>,
+}

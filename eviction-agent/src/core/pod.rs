@@ -1,0 +1,145 @@
+//! A pod as far as decisions depend on it: a plain mirror of parts of `v1.Pod`.
+
+use std::collections::BTreeMap;
+
+use super::time::Timestamp;
+use super::units::Quantity;
+
+/// Amounts by resource name: `v1.ResourceList`.
+pub type ResourceList = BTreeMap<Box<str>, Quantity>;
+
+/// One pod. Nothing in it is validated; names may hold anything.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pod {
+    /// `metadata.uid`, the key of statistics.
+    pub uid: Box<str>,
+    /// `metadata.name`.
+    pub name: Box<str>,
+    /// `metadata.namespace`.
+    pub namespace: Box<str>,
+    /// `metadata.generation`, 0 if absent.
+    pub generation: i64,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<Box<str>, Box<str>>,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<Box<str>, Box<str>>,
+    /// The owner that is its controller, else the first owner.
+    pub owner: Option<Owner>,
+    /// `spec.priority`.
+    pub priority: Option<i32>,
+    /// `spec.priorityClassName`, empty if absent.
+    pub priority_class: Box<str>,
+    /// `spec.terminationGracePeriodSeconds`.
+    pub termination_grace_period_seconds: Option<i64>,
+    /// `spec.containers`, in order.
+    pub containers: Vec<Container>,
+    /// `spec.initContainers`, in order.
+    pub init_containers: Vec<Container>,
+    /// `spec.resources`; present but empty is not the same as absent.
+    pub resources: Option<Resources>,
+    /// `spec.overhead`, empty if absent.
+    pub overhead: ResourceList,
+    /// `spec.volumes`, in order.
+    pub volumes: Vec<Volume>,
+    /// `spec.tolerations`, in order.
+    pub tolerations: Vec<Toleration>,
+    /// `status.qosClass`, empty if absent.
+    pub qos_class: Box<str>,
+    /// Name by id of each container in the status, the id without the runtime's prefix.
+    pub container_ids: Vec<(Box<str>, Box<str>)>,
+    /// `status.startTime`.
+    pub start_time: Option<Timestamp>,
+    /// `status.conditions`, in order.
+    pub conditions: Vec<PodCondition>,
+}
+
+/// `metav1.OwnerReference`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// For instance `ReplicaSet`.
+    pub kind: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+    /// Its uid.
+    pub uid: Box<str>,
+}
+
+/// A container or init container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Container {
+    /// `name`.
+    pub name: Box<str>,
+    /// `resources`.
+    pub resources: Resources,
+    /// `restartPolicy: Always`: an init container that keeps running, a sidecar.
+    pub restartable: bool,
+}
+
+/// `v1.ResourceRequirements`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Resources {
+    /// `requests`, empty if absent.
+    pub requests: ResourceList,
+    /// `limits`, empty if absent.
+    pub limits: ResourceList,
+}
+
+/// A volume: its name, and which of the sources that count it has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Volume {
+    /// `name`.
+    pub name: Box<str>,
+    /// `hostPath` is present.
+    pub host_path: bool,
+    /// `gitRepo` is present.
+    pub git_repo: bool,
+    /// `configMap` is present.
+    pub config_map: bool,
+    /// `emptyDir`.
+    pub empty_dir: Option<EmptyDir>,
+}
+
+/// `v1.EmptyDirVolumeSource`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EmptyDir {
+    /// `medium`, empty for the node's disk.
+    pub medium: Box<str>,
+    /// `sizeLimit`.
+    pub size_limit: Option<Quantity>,
+}
+
+impl Volume {
+    /// Whether its bytes and inodes lie on the node's own disk: `helpers.go: localVolumeNames`.
+    pub fn is_local(&self) -> bool {
+        let on_disk = |dir: &EmptyDir| dir.medium.is_empty();
+        self.host_path || self.git_repo || self.config_map || self.empty_dir.as_ref().is_some_and(on_disk)
+    }
+}
+
+/// `v1.Toleration`, empty where absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Toleration {
+    /// `key`; empty is any.
+    pub key: Box<str>,
+    /// `operator`; empty is `Equal`.
+    pub operator: Box<str>,
+    /// `value`.
+    pub value: Box<str>,
+    /// `effect`; empty is any.
+    pub effect: Box<str>,
+}
+
+/// `v1.PodCondition`, empty where absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodCondition {
+    /// `type`.
+    pub kind: Box<str>,
+    /// `status`.
+    pub status: Box<str>,
+    /// `reason`.
+    pub reason: Box<str>,
+    /// `message`.
+    pub message: Box<str>,
+    /// `observedGeneration`, 0 if absent.
+    pub observed_generation: i64,
+}

@@ -1,0 +1,157 @@
+//! All active pods, laid out for passes.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+
+use crate::core::exact::Nanos;
+use crate::core::pod::Pod;
+use crate::core::policy::Gates;
+use crate::core::signal::Resource;
+
+use super::limited::{LimitedPod, LimitedPods};
+use super::{KnownPod, pod_request};
+
+/// What ranking asks of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankFacts {
+    /// `spec.priority`, 0 if absent.
+    pub priority: i32,
+    /// Requested bytes of memory.
+    pub memory: Nanos,
+    /// Requested bytes of local storage.
+    pub storage: Nanos,
+    /// Requested inodes: a pod may name such a resource, though nobody grants it.
+    pub inodes: Nanos,
+}
+
+impl RankFacts {
+    pub(super) fn of(pod: &Pod, gates: Gates) -> Self {
+        let request = |resource: Resource| Nanos::from_quantity(&pod_request(pod, resource.name(), gates));
+        Self {
+            priority: pod.priority.unwrap_or(0),
+            memory: request(Resource::Memory),
+            storage: request(Resource::EphemeralStorage),
+            inodes: request(Resource::Inodes),
+        }
+    }
+}
+
+/// The active pods in an order of their own, each at its *place*. Made when pods come or go.
+#[derive(Clone, Debug, Default)]
+pub struct PodSet {
+    pods: Vec<Arc<KnownPod>>,
+    facts: Vec<RankFacts>,
+    uid_order: Vec<u32>,
+    limited: LimitedPods,
+    by_uid: HashMap<Box<str>, u32, BuildHasherDefault<DefaultHasher>>,
+    repeated: Vec<(u32, u32)>,
+    volumes: LocalVolumes,
+}
+
+/// The names of all local volumes in one text, so that reading them is reading on.
+#[derive(Clone, Debug, Default)]
+struct LocalVolumes {
+    text: String,
+    ends: Vec<usize>,
+    of_pod: Vec<(usize, usize)>,
+}
+
+impl PodSet {
+    /// Takes the pods in the given order. A uid may occur twice; both share its statistics.
+    pub fn new(pods: Vec<Arc<KnownPod>>) -> Self {
+        let mut set = Self { facts: pods.iter().map(|known| known.rank).collect(), pods, ..Self::default() };
+        for (place, known) in (0..).zip(&set.pods) {
+            set.limited.push(place, known);
+            match set.by_uid.get(&known.pod.uid) {
+                Some(&first) => set.repeated.push((place, first)),
+                None => {
+                    set.by_uid.insert(known.pod.uid.clone(), place);
+                }
+            }
+            set.volumes.push(&known.pod);
+        }
+        set.uid_order = set.order_by_uid();
+        set
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// All of them, by place.
+    pub fn pods(&self) -> &[Arc<KnownPod>] {
+        &self.pods
+    }
+
+    /// The pod at a place.
+    pub fn get(&self, place: u32) -> Option<&KnownPod> {
+        self.pods.get(place as usize).map(|known| &**known)
+    }
+
+    /// The first place of a uid.
+    pub fn place(&self, uid: &str) -> Option<u32> {
+        self.by_uid.get(uid).copied()
+    }
+
+    /// The facts for ranking, by place.
+    pub fn facts(&self) -> &[RankFacts] {
+        &self.facts
+    }
+
+    /// By place, where the pod stands when all are sorted by uid, then place.
+    pub fn uid_order(&self) -> &[u32] {
+        &self.uid_order
+    }
+
+    /// The pods with limits of their local storage, in order.
+    pub fn limited(&self) -> impl ExactSizeIterator<Item = LimitedPod<'_>> {
+        self.limited.iter()
+    }
+
+    /// Places whose uid occurs earlier, with its first place.
+    pub(crate) fn repeated(&self) -> &[(u32, u32)] {
+        &self.repeated
+    }
+
+    /// The names of the local volumes of the pod at a place: `helpers.go: localVolumeNames`.
+    pub fn local_volumes(&self, place: u32) -> impl Iterator<Item = &str> {
+        self.volumes.names(place as usize)
+    }
+
+    fn order_by_uid(&self) -> Vec<u32> {
+        let uid = |&place: &usize| (&*self.pods[place].pod.uid, place);
+        let mut places: Vec<usize> = (0..self.pods.len()).collect();
+        places.sort_unstable_by(|a, b| uid(a).cmp(&uid(b)));
+        let mut order = vec![0; places.len()];
+        for (rank, place) in (0..).zip(places) {
+            order[place] = rank;
+        }
+        order
+    }
+}
+
+impl LocalVolumes {
+    fn push(&mut self, pod: &Pod) {
+        let start = self.ends.len();
+        for volume in pod.volumes.iter().filter(|volume| volume.is_local()) {
+            self.text.push_str(&volume.name);
+            self.ends.push(self.text.len());
+        }
+        self.of_pod.push((start, self.ends.len()));
+    }
+
+    fn names(&self, place: usize) -> impl Iterator<Item = &str> {
+        let (start, end) = self.of_pod.get(place).copied().unwrap_or_default();
+        (start..end).map(|name| {
+            let from = name.checked_sub(1).map_or(0, |before| self.ends[before]);
+            &self.text[from..self.ends[name]]
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! The nine eviction signals, what they starve of, and the node condition each raises.
+//!
+//! Mirrors `pkg/kubelet/eviction/api/types.go` and the tables in `helpers.go: init`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What is measured. A threshold is met when the figure is *less than* its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Signal {
+    /// Memory capacity less working set of the node, in bytes.
+    #[serde(rename = "memory.available")]
+    MemoryAvailable,
+    /// The same of the cgroup that holds all pods.
+    #[serde(rename = "allocatableMemory.available")]
+    AllocatableMemoryAvailable,
+    /// Bytes free on the kubelet's file system.
+    #[serde(rename = "nodefs.available")]
+    NodeFsAvailable,
+    /// Inodes free on the kubelet's file system.
+    #[serde(rename = "nodefs.inodesFree")]
+    NodeFsInodesFree,
+    /// Bytes free on the file system of the images.
+    #[serde(rename = "imagefs.available")]
+    ImageFsAvailable,
+    /// Inodes free on the file system of the images.
+    #[serde(rename = "imagefs.inodesFree")]
+    ImageFsInodesFree,
+    /// Bytes free on the file system of the writable layers.
+    #[serde(rename = "containerfs.available")]
+    ContainerFsAvailable,
+    /// Inodes free on the file system of the writable layers.
+    #[serde(rename = "containerfs.inodesFree")]
+    ContainerFsInodesFree,
+    /// Process ids left. May be negative.
+    #[serde(rename = "pid.available")]
+    PidAvailable,
+}
+
+impl Signal {
+    /// How many there are; a signal as `usize` is below.
+    pub const COUNT: usize = 9;
+
+    /// All of them, memory first.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::MemoryAvailable,
+        Self::AllocatableMemoryAvailable,
+        Self::NodeFsAvailable,
+        Self::NodeFsInodesFree,
+        Self::ImageFsAvailable,
+        Self::ImageFsInodesFree,
+        Self::ContainerFsAvailable,
+        Self::ContainerFsInodesFree,
+        Self::PidAvailable,
+    ];
+
+    /// The name in a configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MemoryAvailable => "memory.available",
+            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
+            Self::NodeFsAvailable => "nodefs.available",
+            Self::NodeFsInodesFree => "nodefs.inodesFree",
+            Self::ImageFsAvailable => "imagefs.available",
+            Self::ImageFsInodesFree => "imagefs.inodesFree",
+            Self::ContainerFsAvailable => "containerfs.available",
+            Self::ContainerFsInodesFree => "containerfs.inodesFree",
+            Self::PidAvailable => "pid.available",
+        }
+    }
+
+    /// The signal of a name in a configuration.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|signal| signal.name() == name)
+    }
+
+    /// What is short when a threshold of this signal is met.
+    pub const fn resource(self) -> Resource {
+        match self {
+            Self::MemoryAvailable | Self::AllocatableMemoryAvailable => Resource::Memory,
+            Self::NodeFsAvailable | Self::ImageFsAvailable | Self::ContainerFsAvailable => {
+                Resource::EphemeralStorage
+            }
+            Self::NodeFsInodesFree | Self::ImageFsInodesFree | Self::ContainerFsInodesFree => {
+                Resource::Inodes
+            }
+            Self::PidAvailable => Resource::Pids,
+        }
+    }
+
+    /// The node condition that a met threshold of this signal raises.
+    pub const fn condition(self) -> NodeCondition {
+        match self.resource() {
+            Resource::Memory => NodeCondition::MemoryPressure,
+            Resource::EphemeralStorage | Resource::Inodes => NodeCondition::DiskPressure,
+            Resource::Pids => NodeCondition::PidPressure,
+        }
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a node can run out of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resource {
+    /// Bytes of memory.
+    Memory,
+    /// Bytes of local disk.
+    EphemeralStorage,
+    /// Inodes of local disk.
+    Inodes,
+    /// Process ids.
+    Pids,
+}
+
+impl Resource {
+    /// The name in resource lists, messages and annotations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::EphemeralStorage => "ephemeral-storage",
+            Self::Inodes => "inodes",
+            Self::Pids => "pids",
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A condition of the node that holds while it is short of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum NodeCondition {
+    /// Disk space or inodes.
+    DiskPressure,
+    /// Memory.
+    MemoryPressure,
+    /// Process ids.
+    #[serde(rename = "PIDPressure")]
+    PidPressure,
+}
+
+impl NodeCondition {
+    /// The condition type in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DiskPressure => "DiskPressure",
+            Self::MemoryPressure => "MemoryPressure",
+            Self::PidPressure => "PIDPressure",
+        }
+    }
+}
+
+impl fmt::Display for NodeCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,166 @@
+//! One look at the node and its pods.
+//!
+//! A snapshot of ten thousand pods is a handful of flat arrays: building it into an old one
+//! allocates nothing, and dropping it frees a few blocks. It is filled by [`SnapshotBuilder`].
+
+mod builder;
+mod figures;
+mod join;
+mod node;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+pub use builder::{PodBuilder, SnapshotBuilder};
+pub use figures::{ContainerFigures, PodFigures, VolumeFigures};
+pub use node::{FsStats, MemoryStats, NodeStats, ProcessStats, SourceId};
+
+use figures::Figures;
+use join::Joined;
+
+pub(crate) use join::NO_STATS;
+
+/// One look at the node and its pods.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The node's own figures.
+    pub node: NodeStats,
+    text: String,
+    pods: Vec<PodEntry>,
+    containers: Vec<ContainerEntry>,
+    volumes: Vec<VolumeEntry>,
+    joined: Joined,
+}
+
+/// A piece of the snapshot's text.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PodEntry {
+    uid: Span,
+    containers: (u32, u32),
+    volumes: (u32, u32),
+    figures: Figures<3>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ContainerEntry {
+    name: Span,
+    figures: Figures<5>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct VolumeEntry {
+    name: Span,
+    figures: Figures<2>,
+}
+
+impl Snapshot {
+    /// Of how many pods there are statistics.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Whether there are statistics of no pod.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// The statistics at a place below [`Snapshot::len`], which `NO_STATS` never is.
+    pub fn pod(&self, place: u32) -> Option<PodStats<'_>> {
+        self.pods.get(place as usize).map(|entry| PodStats { snapshot: self, entry })
+    }
+
+    /// The statistics of all pods, in the order in which they were added.
+    pub fn pods(&self) -> impl ExactSizeIterator<Item = PodStats<'_>> {
+        self.pods.iter().map(|entry| PodStats { snapshot: self, entry })
+    }
+
+    fn text(&self, span: Span) -> &str {
+        self.text.get(span.start as usize..span.end as usize).unwrap_or_default()
+    }
+}
+
+/// The statistics of one pod: `stats.PodStats`.
+#[derive(Clone, Copy, Debug)]
+pub struct PodStats<'a> {
+    snapshot: &'a Snapshot,
+    entry: &'a PodEntry,
+}
+
+impl<'a> PodStats<'a> {
+    /// `podRef.uid`.
+    pub fn uid(self) -> &'a str {
+        self.snapshot.text(self.entry.uid)
+    }
+
+    /// The pod's own figures.
+    pub fn figures(self) -> PodFigures {
+        PodFigures::unpack(self.entry.figures)
+    }
+
+    /// The containers, in order, whatever their kind.
+    pub fn containers(self) -> impl ExactSizeIterator<Item = ContainerStats<'a>> {
+        let text = &self.snapshot.text;
+        slice(&self.snapshot.containers, self.entry.containers)
+            .iter()
+            .map(move |entry| ContainerStats { text, entry })
+    }
+
+    /// The volumes, in order.
+    pub fn volumes(self) -> impl DoubleEndedIterator<Item = VolumeStats<'a>> {
+        let text = &self.snapshot.text;
+        slice(&self.snapshot.volumes, self.entry.volumes).iter().map(move |entry| VolumeStats { text, entry })
+    }
+}
+
+/// The statistics of one container: `stats.ContainerStats`.
+#[derive(Clone, Copy, Debug)]
+pub struct ContainerStats<'a> {
+    text: &'a str,
+    entry: &'a ContainerEntry,
+}
+
+impl<'a> ContainerStats<'a> {
+    /// `name`.
+    pub fn name(self) -> &'a str {
+        part(self.text, self.entry.name)
+    }
+
+    /// Its figures.
+    pub fn figures(self) -> ContainerFigures {
+        ContainerFigures::unpack(self.entry.figures)
+    }
+}
+
+/// The statistics of one volume: `stats.VolumeStats`.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumeStats<'a> {
+    text: &'a str,
+    entry: &'a VolumeEntry,
+}
+
+impl<'a> VolumeStats<'a> {
+    /// `name`.
+    pub fn name(self) -> &'a str {
+        part(self.text, self.entry.name)
+    }
+
+    /// Its figures.
+    pub fn figures(self) -> VolumeFigures {
+        VolumeFigures::unpack(self.entry.figures)
+    }
+}
+
+fn part(text: &str, span: Span) -> &str {
+    text.get(span.start as usize..span.end as usize).unwrap_or_default()
+}
+
+fn slice<T>(all: &[T], (start, end): (u32, u32)) -> &[T] {
+    all.get(Range { start: start as usize, end: end as usize }).unwrap_or_default()
+}
