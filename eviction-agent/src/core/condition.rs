@@ -1,0 +1,55 @@
+//! Node conditions, which outlive their cause by the transition period.
+
+use serde::{Deserialize, Serialize};
+
+use super::signal::NodeCondition;
+use super::time::{Timestamp, since};
+use super::units::GoDuration;
+
+/// Which conditions were raised, and when last.
+///
+/// The order is that of the thresholds which raised them, then that of former passes: one of
+/// the orders of the kubelet's map. It shows in the message of a refused admission.
+#[derive(Clone, Debug, Default)]
+pub struct Conditions {
+    known: Vec<Raised>,
+    before: Vec<Raised>,
+    hold: Vec<Raised>,
+}
+
+/// A condition that was raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Raised {
+    /// Which.
+    pub condition: NodeCondition,
+    /// By the last pass in which a threshold that raises it was met.
+    pub at: Timestamp,
+}
+
+impl Conditions {
+    /// Conditions that hold, in the order described at [`Conditions`].
+    pub fn hold(&self) -> &[Raised] {
+        &self.hold
+    }
+
+    /// Raises conditions now; a condition holds while it is younger than the period. Mirrors
+    /// `helpers.go: nodeConditionsLastObservedAt, nodeConditionsObservedSince`.
+    pub(crate) fn raise(
+        &mut self,
+        at: Timestamp,
+        raised: impl Iterator<Item = NodeCondition>,
+        period: GoDuration,
+    ) {
+        std::mem::swap(&mut self.before, &mut self.known);
+        self.known.clear();
+        let now = raised.map(|condition| Raised { condition, at });
+        for raised in now.chain(self.before.iter().copied()) {
+            if !self.known.iter().any(|other| other.condition == raised.condition) {
+                self.known.push(raised);
+            }
+        }
+        self.hold.clear();
+        let holds = |raised: &&Raised| since(at, raised.at) < period;
+        self.hold.extend(self.known.iter().filter(holds));
+    }
+}

@@ -1,0 +1,167 @@
+//! Which thresholds are met, since when, and which of them may evict in this pass.
+
+mod capacity;
+mod containerfs;
+mod line;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use capacity::room;
+use containerfs::Replacement;
+pub use line::Line;
+
+use super::layout::DiskLayout;
+use super::observe::Observations;
+use super::policy::Threshold;
+use super::time::{GO_ZERO, Timestamp, is_unset, since};
+
+/// Room for the four derived thresholds is left in the numbers that name thresholds.
+const MOST: usize = 250;
+
+/// All thresholds of a node and their state between passes.
+///
+/// Thresholds are named by their place in [`Thresholds::lines`]. Lists of them keep the order
+/// of the configuration, with those that only minimum reclaim keeps behind the others; where
+/// the kubelet walks a map in random order, this is one of its orders.
+#[derive(Clone, Debug)]
+pub struct Thresholds {
+    /// All that ever counted: one that was replaced may still wait for its minimum reclaim.
+    lines: Arc<[Line]>,
+    /// What the next pass looks at.
+    visible: Arc<[u8]>,
+    /// What counts from the pass after it on.
+    effective: Arc<[u8]>,
+    before: Vec<Met>,
+    last: Observations,
+}
+
+/// A threshold that is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Met {
+    /// Its place in the list of thresholds.
+    pub line: u8,
+    /// Since when.
+    pub first_seen: Timestamp,
+    /// It is above its value again, but not by its minimum reclaim.
+    pub by_min_reclaim: bool,
+    /// Its grace period is over.
+    pub ripe: bool,
+    /// It is ripe, and its figures are newer than those of the last pass: it may evict.
+    pub fresh: bool,
+}
+
+impl Thresholds {
+    /// Thresholds as configured. There can be 24, and what is beyond 250 is left out.
+    pub fn new(given: &[Threshold]) -> Self {
+        let given = &given[..given.len().min(MOST)];
+        let all: Arc<[u8]> = (0..).take(given.len()).collect();
+        Self {
+            lines: given.iter().cloned().map(Line::new).collect(),
+            visible: Arc::clone(&all),
+            effective: all,
+            before: Vec::new(),
+            last: Observations::default(),
+        }
+    }
+
+    /// All of them.
+    pub fn lines(&self) -> &Arc<[Line]> {
+        &self.lines
+    }
+
+    /// The places of those that the next pass looks at.
+    pub fn visible(&self) -> &Arc<[u8]> {
+        &self.visible
+    }
+
+    /// Adapts the thresholds of containerfs; `room` is that of [`Policy::list_room`]. Some of
+    /// it stays out of sight until [`Thresholds::show_all`].
+    ///
+    /// [`Policy::list_room`]: super::policy::Policy::list_room
+    pub(crate) fn derive_containerfs(&mut self, room: usize, layout: DiskLayout) {
+        let given: Vec<_> = self.lines.iter().map(|line| line.threshold.clone()).collect();
+        let derived = containerfs::derive(&given, room, layout);
+        let mut lines = self.lines.to_vec();
+        let mut add = |threshold| {
+            lines.push(Line::new(threshold));
+            u8::try_from(lines.len() - 1).ok()
+        };
+        let mut visible: Vec<Option<u8>> = self.effective.iter().copied().map(Some).collect();
+        let mut effective = visible.clone();
+        for Replacement { place, by, at_once } in derived.replaced {
+            effective[place] = by.and_then(&mut add);
+            if at_once {
+                visible[place] = effective[place];
+            }
+        }
+        effective.extend(derived.appended.into_iter().map(add));
+        self.lines = lines.into();
+        self.visible = visible.into_iter().flatten().collect();
+        self.effective = effective.into_iter().flatten().collect();
+    }
+
+    /// Lets the next pass see all thresholds that count.
+    pub(crate) fn show_all(&mut self) {
+        self.visible = Arc::clone(&self.effective);
+    }
+
+    /// Holds the observations against the thresholds and remembers both. Writes what is met to
+    /// `met`: `eviction_manager.go: synchronize`, from `thresholdsMet` to `lastObservations`.
+    pub(crate) fn observe(&mut self, at: Timestamp, seen: &Observations, met: &mut Vec<Met>) {
+        met.clear();
+        for &place in self.visible.iter() {
+            if self.lines[usize::from(place)].is_met(seen) {
+                met.push(self.met(at, place, false));
+            }
+        }
+        for ripe in self.before.iter().filter(|before| before.ripe) {
+            let line = self.line(*ripe);
+            let is_there = |met: &Met| self.line(*met).is_like(line);
+            if line.is_unresolved(seen) && !met.iter().any(is_there) {
+                met.push(self.met(at, ripe.line, true));
+            }
+        }
+        for met in &mut *met {
+            let threshold = &self.line(*met).threshold;
+            met.ripe = since(at, met.first_seen) >= threshold.grace_period;
+            met.fresh = met.ripe && is_fresh(threshold, seen, &self.last);
+        }
+        self.before.clear();
+        self.before.extend_from_slice(met);
+        self.last = *seen;
+    }
+
+    /// Whether any threshold that counts, visible or not, hard or soft, is still short of its
+    /// minimum reclaim: how `reclaimNodeLevelResources` judges its success.
+    pub(crate) fn any_unresolved(&self, seen: &Observations) -> bool {
+        let is_unresolved = |&place: &u8| self.lines[usize::from(place)].is_unresolved(seen);
+        self.effective.iter().any(is_unresolved)
+    }
+
+    fn line(&self, met: Met) -> &Line {
+        &self.lines[usize::from(met.line)]
+    }
+
+    /// `helpers.go: thresholdsFirstObservedAt`.
+    fn met(&self, at: Timestamp, line: u8, by_min_reclaim: bool) -> Met {
+        let before = self.before.iter().find(|met| met.line == line);
+        Met {
+            line,
+            first_seen: before.map_or(at, |met| met.first_seen),
+            by_min_reclaim,
+            ripe: false,
+            fresh: false,
+        }
+    }
+}
+
+/// `helpers.go: thresholdsUpdatedStats`.
+fn is_fresh(threshold: &Threshold, seen: &Observations, last: &Observations) -> bool {
+    let Some(now) = seen.get(threshold.signal) else {
+        return false;
+    };
+    last.get(threshold.signal)
+        .is_none_or(|before| is_unset(now.time) || now.time > Some(before.time.unwrap_or(GO_ZERO)))
+}
