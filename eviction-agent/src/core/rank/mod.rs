@@ -1,0 +1,110 @@
+//! Who goes first.
+//!
+//! Every pod gets a [`Candidate`], a key that is compared field by field and ends in a number
+//! no other pod has, so the order is strict whatever the pods. The kubelet's sort leaves full
+//! ties to chance; here the lower uid goes first.
+
+#[cfg(test)]
+mod tests;
+mod usage;
+
+use std::cmp::{Ordering, Reverse};
+
+use serde::Serialize;
+pub(crate) use usage::Measure;
+
+use super::exact::Nanos;
+use super::pods::{PodSet, RankFacts};
+use super::snapshot::{NO_STATS, PodStats, Snapshot};
+
+/// A pod with the key it is ranked by. The least goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its place among the active pods.
+    pub place: u32,
+    /// The first criterion.
+    pub standing: Standing,
+    /// The second criterion: lower goes first.
+    pub priority: i32,
+    /// The third criterion, usage less request: more goes first.
+    pub excess: Nanos,
+    /// The last criterion: the place in the order of uids.
+    pub tie: u32,
+}
+
+/// How a pod stands to what it requested, in the order of eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Nothing is known of its usage.
+    NoStats,
+    /// It uses more than it requested.
+    Exceeds,
+    /// It uses at most what it requested.
+    Within,
+    /// Nobody asks: process ids cannot be requested.
+    Alike,
+}
+
+impl Candidate {
+    /// The fields in their order; the first two are one number, which is quicker to compare.
+    #[inline]
+    fn key(&self) -> (i64, Reverse<Nanos>, u32) {
+        let head = ((self.standing as i64) << 32) | (i64::from(self.priority) + (1 << 31));
+        (head, Reverse(self.excess), self.tie)
+    }
+}
+
+/// Ranks all pods, the first to go first. `joined` are the places of their statistics.
+/// Mirrors `helpers.go: rankMemoryPressure, rankPIDPressure, rankDiskPressureFunc`.
+pub(crate) fn rank(measure: Measure, pods: &PodSet, snapshot: &Snapshot, joined: &[u32]) -> Vec<Candidate> {
+    let candidate = |place: u32, facts: &RankFacts, stats: Option<PodStats<'_>>| {
+        let (standing, excess) = measure.key(pods, place, facts, stats);
+        Candidate {
+            place,
+            standing,
+            priority: facts.priority,
+            excess,
+            tie: pods.uid_order().get(place as usize).copied().unwrap_or(place),
+        }
+    };
+    let mut ranked: Vec<Candidate> = (0..)
+        .zip(pods.facts())
+        .zip(joined)
+        .map(|((place, facts), &at)| {
+            let stats = if at == NO_STATS { None } else { snapshot.pod(at) };
+            candidate(place, facts, stats)
+        })
+        .collect();
+    if ranked.iter().any(|candidate| candidate.excess.is_saturated()) {
+        ranked.sort_unstable_by(|a, b| compare(measure, pods, snapshot, joined, a, b));
+    } else {
+        ranked.sort_unstable_by_key(Candidate::key);
+    }
+    ranked
+}
+
+/// The order of candidates, which is that of their keys. Where an excess is beyond what a key
+/// can hold, it is worked out to the last digit.
+fn compare(
+    measure: Measure,
+    pods: &PodSet,
+    snapshot: &Snapshot,
+    joined: &[u32],
+    a: &Candidate,
+    b: &Candidate,
+) -> Ordering {
+    let excess = || {
+        if a.excess == b.excess && a.excess.is_saturated() {
+            let exact = |one: &Candidate| {
+                let at = joined.get(one.place as usize);
+                measure.exact_excess(pods, one.place, at.and_then(|&at| snapshot.pod(at)))
+            };
+            return exact(b).cmp(&exact(a));
+        }
+        b.excess.cmp(&a.excess)
+    };
+    let (a_head, _, a_tie) = a.key();
+    let (b_head, _, b_tie) = b.key();
+    a_head.cmp(&b_head).then_with(excess).then(a_tie.cmp(&b_tie))
+}
