@@ -1,4 +1,32 @@
 //! The decision core: no IO, no clock, no async, no logging, no randomness, no hash order.
 //! Time arrives with each input and may go backwards. Imports nothing else of ours.
+//!
+//! [`engine::Engine::step`] takes an [`input::Input`] and answers with a
+//! [`decision::Decision`]. A pass walks through the files like this: [`observe`] →
+//! [`threshold`] → [`condition`] → `local_storage` → [`layout`] (node-level reclaim) →
+//! [`rank`] → [`decision`]; [`message`] writes the texts of what was decided,
+//! [`report`] all of it as data.
 
+mod admission;
+pub mod condition;
+pub mod decision;
+pub mod engine;
+pub mod exact;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub mod input;
+pub mod layout;
+mod local_storage;
+pub mod message;
+pub mod observe;
+pub mod pod;
+pub mod pods;
+pub mod policy;
+pub mod rank;
 pub mod reading;
+pub mod report;
+pub mod signal;
+pub mod snapshot;
+pub mod threshold;
+pub mod time;
+pub mod units;

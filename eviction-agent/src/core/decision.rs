@@ -1,0 +1,197 @@
+//! What the engine answers: what to do, and on which grounds, in indices and numbers.
+//!
+//! A decision keeps the pods, the snapshot and the thresholds that it was made of, so that
+//! texts and reports can be written from it later, away from the path of reaction. In a
+//! calm pass none of this allocates.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::condition::Raised;
+use super::layout::{DiskLayout, Reclaim};
+use super::observe::Observations;
+use super::pods::{KnownPod, PodSet};
+use super::rank::Candidate;
+use super::reading::Why;
+use super::signal::{Resource, Signal};
+use super::snapshot::Snapshot;
+use super::threshold::{Line, Met};
+use super::time::Timestamp;
+
+/// The answer to one input.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The time of the input.
+    pub at: Timestamp,
+    /// What to do, in this order.
+    pub actions: Vec<Action>,
+    /// The node conditions that hold from now on.
+    pub conditions: Vec<Raised>,
+    /// What was decided about.
+    pub subject: Subject,
+}
+
+/// What a decision is about.
+#[expect(clippy::large_enum_variant, reason = "a calm pass allocates nothing, so it has no box of its own")]
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// The input changed what the engine knows, and nothing else.
+    Noted,
+    /// A pass over the node.
+    Pass(Pass),
+    /// A pass that ended before it looked at anything.
+    NoPass(NoPass),
+    /// Whether a pod may start.
+    Admission(Admission),
+}
+
+/// Why a look decided nothing at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoPass {
+    /// There are no thresholds, and pods are not held to limits.
+    NothingToEnforce,
+    /// It is not known how the file systems are laid out.
+    LayoutUnknown,
+    /// The image file system is split, and the gate `KubeletSeparateDiskGC` is off. Passes
+    /// after this one raise conditions, but evict for no threshold.
+    LayoutRefused,
+    /// The look failed.
+    NoLook(Why),
+    /// The second look came without a pass that waits for one.
+    NotWaiting,
+}
+
+/// Something to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Record on the node that an eviction threshold is met: Warning `EvictionThresholdMet`.
+    Announce(Resource),
+    /// Collect garbage of this kind, then look again and tell the engine.
+    Reclaim(Reclaim),
+    /// Evict a pod.
+    Evict(Eviction),
+}
+
+/// The eviction of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// Its place among the pods of the pass.
+    pub place: u32,
+    /// How long it may take to end. May be zero or negative, as configured.
+    pub grace_period_seconds: i64,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Why a pod is evicted. Places are those of its specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A threshold of the node, by its place.
+    Threshold {
+        /// Place in [`Pass::lines`].
+        line: u8,
+    },
+    /// An emptyDir volume above its size limit.
+    EmptyDir {
+        /// Which volume.
+        volume: usize,
+    },
+    /// Local storage above the limit of all containers together.
+    PodStorage,
+    /// A container above its own limit of local storage.
+    ContainerStorage {
+        /// Which main container.
+        container: usize,
+    },
+}
+
+/// One pass over the node.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    /// How it ended.
+    pub end: PassEnd,
+    /// What was seen.
+    pub seen: Observations,
+    /// The thresholds that are met, in the order in which they were found.
+    pub met: Vec<Met>,
+    /// The one that drives the pass: a place in `lines`.
+    pub handled: Option<u8>,
+    /// What was seen after node-level reclaim.
+    pub seen_after_reclaim: Option<Box<Observations>>,
+    /// The pods by rank, if they were ranked.
+    pub ranked: Vec<Candidate>,
+    /// Places of critical pods that would have been evicted.
+    pub spared: Vec<u32>,
+    /// Volumes under a limit whose usage is not known.
+    pub unknown_volumes: u32,
+    /// By which layout the pass went.
+    pub layout: DiskLayout,
+    /// All thresholds, also those that do not count (any more).
+    pub lines: Arc<[Line]>,
+    /// The places of those that counted in this pass.
+    pub visible: Arc<[u8]>,
+    /// The active pods.
+    pub pods: Arc<PodSet>,
+    /// The look.
+    pub snapshot: Arc<Snapshot>,
+}
+
+/// How a pass ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PassEnd {
+    /// No threshold asks for an eviction.
+    Calm,
+    /// Pods above their own limits go; thresholds are not dealt with.
+    LocalStorage,
+    /// Node-level reclaim is under way; the pass goes on with the second look.
+    AwaitingReclaim,
+    /// Node-level reclaim was enough.
+    Reclaimed,
+    /// Nothing is known about how to rank pods for the signal.
+    CannotRank,
+    /// There is no pod to evict.
+    NoPods,
+    /// All pods are critical.
+    OnlyCritical,
+    /// A pod goes.
+    Evicted,
+}
+
+impl Pass {
+    /// A threshold of the pass.
+    pub fn line(&self, place: u8) -> Option<&Line> {
+        self.lines.get(usize::from(place))
+    }
+
+    /// The signal that drives the pass.
+    pub fn handled_signal(&self) -> Option<Signal> {
+        Some(self.line(self.handled?)?.threshold.signal)
+    }
+}
+
+/// Whether a pod may start here.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// Which pod.
+    pub pod: Arc<KnownPod>,
+    /// The answer.
+    pub admit: bool,
+}
+
+impl Decision {
+    /// The pass, if there was one.
+    pub fn pass(&self) -> Option<&Pass> {
+        match &self.subject {
+            Subject::Pass(pass) => Some(pass),
+            Subject::Noted | Subject::NoPass(_) | Subject::Admission(_) => None,
+        }
+    }
+
+    /// Whether node-level reclaim and a second look are asked for.
+    pub fn awaits_reclaim(&self) -> bool {
+        self.actions.iter().any(|action| matches!(action, Action::Reclaim(_)))
+    }
+}

@@ -1,0 +1,173 @@
+//! The engine: one input in, one decision out.
+
+mod evict;
+mod pass;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use super::admission::admits;
+use super::condition::{Conditions, Raised};
+use super::decision::{Action, Admission, Decision, NoPass, Pass, Subject};
+use super::input::{Event, Input};
+use super::layout::DiskLayout;
+use super::pods::PodSet;
+use super::policy::Policy;
+use super::reading::Why;
+use super::snapshot::Snapshot;
+use super::threshold::Thresholds;
+use super::time::Timestamp;
+
+/// Decides. Its state changes by inputs alone, and the same inputs give the same decisions.
+///
+/// A look is a pass. Where the pass needs garbage to be collected first, the decision says
+/// [`Action::Reclaim`], and the pass goes on when [`Event::Reclaimed`] comes in. A look that
+/// comes in before that ends the waiting pass: a reclaim whose end nobody reports blocks
+/// nothing.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    policy: Policy,
+    pods: Arc<PodSet>,
+    layout: Layout,
+    thresholds: Thresholds,
+    conditions: Conditions,
+    waiting: Option<Box<Pass>>,
+    joined: Vec<u32>,
+}
+
+/// What is known of the disk layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    Unknown,
+    /// Known; the pass that is told of it first does not see derived thresholds.
+    Known {
+        layout: DiskLayout,
+        is_new: bool,
+    },
+    /// A split that the gates do not allow; the first pass ends for it.
+    Refused {
+        layout: DiskLayout,
+        is_new: bool,
+    },
+}
+
+impl Engine {
+    /// An engine that knows nothing yet but its policy.
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            thresholds: Thresholds::new(&policy.thresholds),
+            policy,
+            pods: Arc::default(),
+            layout: Layout::Unknown,
+            conditions: Conditions::default(),
+            waiting: None,
+            joined: Vec::new(),
+        }
+    }
+
+    /// The active pods, for [`Snapshot::index`].
+    pub fn pods(&self) -> &Arc<PodSet> {
+        &self.pods
+    }
+
+    /// Whether [`Event::DiskLayout`] is still waited for.
+    pub fn wants_layout(&self) -> bool {
+        self.enforces_something() && self.layout == Layout::Unknown
+    }
+
+    /// The node conditions that hold.
+    pub fn conditions(&self) -> &[Raised] {
+        self.conditions.hold()
+    }
+
+    /// What the engine decides by.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Takes note of an input and decides.
+    pub fn step(&mut self, Input { at, event }: Input) -> Decision {
+        let mut actions = Vec::new();
+        let subject = match event {
+            Event::Pods(pods) => {
+                self.pods = pods;
+                Subject::Noted
+            }
+            Event::DiskLayout(answer) => {
+                self.learn_layout(answer);
+                Subject::Noted
+            }
+            // A failed kill is an eviction like any other: `eviction_manager.go: evictPod`.
+            Event::Evicted(_) => Subject::Noted,
+            Event::Look(snapshot) => self.look(at, snapshot, &mut actions),
+            Event::LookFailed(why) => self.without_look(why),
+            Event::Reclaimed(second) => self.resume(second, &mut actions),
+            Event::Admission(pod) => {
+                Subject::Admission(Admission { admit: admits(self.conditions.hold(), &pod), pod })
+            }
+        };
+        Decision { at, actions, conditions: self.conditions.hold().to_vec(), subject }
+    }
+
+    fn look(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> Subject {
+        self.waiting = None;
+        match self.begin_pass() {
+            Ok(layout) => {
+                let pass = self.pass(at, layout, snapshot, actions);
+                self.end_first_pass();
+                Subject::Pass(pass)
+            }
+            Err(no_pass) => Subject::NoPass(no_pass),
+        }
+    }
+
+    fn without_look(&mut self, why: Why) -> Subject {
+        self.waiting = None;
+        let begun = self.begin_pass();
+        if begun.is_ok() {
+            self.end_first_pass();
+        }
+        Subject::NoPass(begun.err().unwrap_or(NoPass::NoLook(why)))
+    }
+
+    fn enforces_something(&self) -> bool {
+        !self.policy.thresholds.is_empty() || self.policy.local_storage_capacity_isolation
+    }
+
+    fn learn_layout(&mut self, answer: Result<DiskLayout, Why>) {
+        let (Layout::Unknown, Ok(layout)) = (self.layout, answer) else {
+            return;
+        };
+        let is_new = true;
+        self.layout = if layout.split_image_fs && !self.policy.gates.separate_disk_gc {
+            Layout::Refused { layout, is_new }
+        } else {
+            self.thresholds.derive_containerfs(self.policy.list_room, layout);
+            Layout::Known { layout, is_new }
+        };
+    }
+
+    fn begin_pass(&mut self) -> Result<DiskLayout, NoPass> {
+        if !self.enforces_something() {
+            return Err(NoPass::NothingToEnforce);
+        }
+        match &mut self.layout {
+            Layout::Unknown => Err(NoPass::LayoutUnknown),
+            Layout::Refused { is_new, .. } if *is_new => {
+                *is_new = false;
+                Err(NoPass::LayoutRefused)
+            }
+            Layout::Refused { layout, .. } | Layout::Known { layout, .. } => Ok(*layout),
+        }
+    }
+
+    /// From now on derived thresholds count.
+    fn end_first_pass(&mut self) {
+        if let Layout::Known { is_new, .. } = &mut self.layout
+            && std::mem::take(is_new)
+        {
+            self.thresholds.show_all();
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! One pass: `eviction_manager.go: synchronize`.
+
+use std::sync::Arc;
+
+use crate::core::decision::{Action, NoPass, Pass, PassEnd, Subject};
+use crate::core::layout::DiskLayout;
+use crate::core::observe::Observations;
+use crate::core::reading::Why;
+use crate::core::signal::Resource;
+use crate::core::snapshot::Snapshot;
+use crate::core::threshold::{Line, Met};
+use crate::core::time::Timestamp;
+
+use super::{Engine, Layout};
+
+impl Engine {
+    /// Everything from the observations on.
+    pub(super) fn pass(
+        &mut self,
+        at: Timestamp,
+        layout: DiskLayout,
+        snapshot: Arc<Snapshot>,
+        actions: &mut Vec<Action>,
+    ) -> Pass {
+        let mut pass = Pass {
+            end: PassEnd::Calm,
+            seen: Observations::of(&snapshot.node),
+            met: Vec::new(),
+            handled: None,
+            seen_after_reclaim: None,
+            ranked: Vec::new(),
+            spared: Vec::new(),
+            unknown_volumes: 0,
+            layout,
+            lines: Arc::clone(self.thresholds.lines()),
+            visible: Arc::clone(self.thresholds.visible()),
+            pods: Arc::clone(&self.pods),
+            snapshot,
+        };
+        self.thresholds.observe(at, &pass.seen, &mut pass.met);
+        self.raise_conditions(at, &pass.met);
+        if self.policy.local_storage_capacity_isolation && self.evict_above_limits(&mut pass, actions) {
+            pass.end = PassEnd::LocalStorage;
+            return pass;
+        }
+        pass.handled = most_urgent(&pass.met, &pass.lines);
+        let Some(signal) = pass.handled_signal() else {
+            return pass;
+        };
+        actions.push(Action::Announce(signal.resource()));
+        let reclaims = layout.reclaims(signal);
+        if reclaims.is_empty() || !self.has_tables() {
+            self.evict_for_threshold(&mut pass, actions);
+        } else {
+            actions.extend(reclaims.iter().copied().map(Action::Reclaim));
+            pass.end = PassEnd::AwaitingReclaim;
+            self.waiting = Some(Box::new(pass.clone()));
+        }
+        pass
+    }
+
+    /// `reclaimNodeLevelResources` from the second look on. Without a look it was no success.
+    pub(super) fn resume(
+        &mut self,
+        second: Result<Arc<Snapshot>, Why>,
+        actions: &mut Vec<Action>,
+    ) -> Subject {
+        let Some(mut pass) = self.waiting.take() else {
+            return Subject::NoPass(NoPass::NotWaiting);
+        };
+        if let Ok(snapshot) = second {
+            let seen = Observations::of(&snapshot.node);
+            pass.seen_after_reclaim = Some(Box::new(seen));
+            if !self.thresholds.any_unresolved(&seen) {
+                pass.end = PassEnd::Reclaimed;
+                return Subject::Pass(*pass);
+            }
+        }
+        self.evict_for_threshold(&mut pass, actions);
+        Subject::Pass(*pass)
+    }
+
+    fn raise_conditions(&mut self, at: Timestamp, met: &[Met]) {
+        let lines = self.thresholds.lines();
+        let raised = met
+            .iter()
+            .filter_map(|met| lines.get(usize::from(met.line)))
+            .map(|line| line.threshold.signal.condition());
+        self.conditions.raise(at, raised, self.policy.pressure_transition_period);
+    }
+
+    /// Whether it is known how to collect garbage and to rank pods: not in a layout that the
+    /// gates do not allow.
+    pub(super) fn has_tables(&self) -> bool {
+        matches!(self.layout, Layout::Known { .. })
+    }
+}
+
+/// The threshold that the pass deals with: `helpers.go: byEvictionPriority`.
+///
+/// Memory goes before everything else, and nothing is said about the rest. The kubelet's sort
+/// turns thresholds of memory around and leaves the others as its map gave them. Of the
+/// outcomes it can have, this is the one for thresholds in their configured order: the last
+/// one of memory, else the first one.
+fn most_urgent(met: &[Met], lines: &[Line]) -> Option<u8> {
+    let is_memory = |met: &&Met| {
+        lines
+            .get(usize::from(met.line))
+            .is_some_and(|line| line.threshold.signal.resource() == Resource::Memory)
+    };
+    let fresh = || met.iter().filter(|met| met.fresh);
+    let urgent = fresh().rfind(is_memory).or_else(|| fresh().next());
+    urgent.map(|met| met.line)
+}

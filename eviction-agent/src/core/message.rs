@@ -1,0 +1,183 @@
+//! The texts of a decision, to the letter as the kubelet writes them.
+//!
+//! Written from a [`Pass`] after the fact: `helpers.go: evictionMessage` and the formats at
+//! its top. Every sentence ends in a blank.
+
+use std::collections::BTreeMap;
+
+use super::condition::Raised;
+use super::decision::{Cause, Eviction, Pass};
+use super::pod::{Container, Pod};
+use super::pods::{KnownPod, has_pod_level_resources, pod_limit};
+use super::signal::Resource;
+use super::snapshot::{ContainerStats, NO_STATS, PodStats};
+use super::units::{Format, Quantity, quote};
+
+/// Reason of the event, of the pod's status, and of a refused admission.
+pub const REASON_EVICTED: &str = "Evicted";
+/// Reason of the event on the node.
+pub const REASON_THRESHOLD_MET: &str = "EvictionThresholdMet";
+
+/// What is said about an eviction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvictionText {
+    /// For the event, the status and the condition of the pod.
+    pub message: String,
+    /// For the event. None for a pod above its own limits; empty for one without statistics.
+    pub annotations: Option<BTreeMap<&'static str, String>>,
+}
+
+/// The message of the event on the node.
+pub fn announcement(resource: Resource) -> String {
+    format!("Attempting to reclaim {resource}")
+}
+
+/// The message of a refused admission.
+pub fn refusal(conditions: &[Raised]) -> String {
+    let names: Vec<_> = conditions.iter().map(|raised| raised.condition.name()).collect();
+    format!("The node had condition: [{}]. ", names.join(" "))
+}
+
+/// What is said about an eviction of a pass.
+pub fn eviction(pass: &Pass, eviction: &Eviction) -> EvictionText {
+    let Some(known) = pass.pods.get(eviction.place) else {
+        return EvictionText::default();
+    };
+    match eviction.cause {
+        Cause::Threshold { line } => for_threshold(pass, eviction.place, line, known),
+        Cause::EmptyDir { volume } => plain(empty_dir(&known.pod, volume)),
+        Cause::PodStorage => plain(pod_storage(&known.pod)),
+        Cause::ContainerStorage { container } => plain(container_storage(&known.pod, container)),
+    }
+}
+
+fn plain(message: Option<String>) -> EvictionText {
+    EvictionText { message: message.unwrap_or_default(), annotations: None }
+}
+
+/// `emptyDirMessageFmt`.
+fn empty_dir(pod: &Pod, volume: usize) -> Option<String> {
+    let volume = pod.volumes.get(volume)?;
+    let limit = volume.empty_dir.as_ref()?.size_limit.as_ref()?.to_string();
+    let (name, limit) = (quote(&volume.name), quote(&limit));
+    Some(format!("Usage of EmptyDir volume {name} exceeds the limit {limit}. "))
+}
+
+/// `podEphemeralStorageMessageFmt`.
+fn pod_storage(pod: &Pod) -> Option<String> {
+    let limit = pod_limit(pod, Resource::EphemeralStorage.name())?;
+    Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "))
+}
+
+/// `containerEphemeralStorageMessageFmt`.
+fn container_storage(pod: &Pod, container: usize) -> Option<String> {
+    let container = pod.containers.get(container)?;
+    let limits = &container.resources.limits;
+    let limit = limits.get(Resource::EphemeralStorage.name())?.to_string();
+    let (name, limit) = (&container.name, quote(&limit));
+    Some(format!("Container {name} exceeded its local ephemeral storage limit {limit}. "))
+}
+
+fn for_threshold(pass: &Pass, place: u32, line: u8, known: &KnownPod) -> EvictionText {
+    let mut annotations = BTreeMap::new();
+    let Some(threshold) = pass.line(line).map(|line| &line.threshold) else {
+        return EvictionText::default();
+    };
+    let resource = threshold.signal.resource();
+    let mut message = format!("The node was low on resource: {resource}. ");
+    if let Some(seen) = pass.seen.get(threshold.signal) {
+        let quantity = threshold.value.quantity(seen.capacity);
+        let available = seen.available_quantity(threshold.signal);
+        message += &format!("Threshold quantity: {quantity}, available: {available}. ");
+    }
+    if let Some(stats) = stats_of(pass, place) {
+        if resource == Resource::Memory {
+            name_pod(known, stats, &mut message, &mut annotations);
+        }
+        name_containers(&known.pod, stats, resource, &mut message, &mut annotations);
+        annotations.insert("starved_resource", resource.name().to_owned());
+    }
+    EvictionText { message, annotations: Some(annotations) }
+}
+
+fn stats_of(pass: &Pass, place: u32) -> Option<PodStats<'_>> {
+    let mut scratch = Vec::new();
+    let joined = pass.snapshot.joined(&pass.pods, &mut scratch);
+    let at = joined.get(place as usize).filter(|&&at| at != NO_STATS)?;
+    pass.snapshot.pod(*at)
+}
+
+/// The sentence about the pod as a whole, if it requests memory for itself. It claims that the
+/// usage is larger, whether or not it is.
+fn name_pod(
+    known: &KnownPod,
+    stats: PodStats<'_>,
+    message: &mut String,
+    annotations: &mut BTreeMap<&'static str, String>,
+) {
+    let (pod, figures) = (&known.pod, stats.figures());
+    let set = known.gates.pod_level_resources && has_pod_level_resources(pod);
+    let requests = pod.resources.as_ref().map(|resources| &resources.requests);
+    let request = requests.and_then(|requests| requests.get(Resource::Memory.name()));
+    if let Some(request) = request.filter(|_| set && figures.has_memory) {
+        let usage = bytes(figures.memory_working_set.unwrap_or(0));
+        *message += &larger_consumption("Pod", &pod.name, &usage, request, Resource::Memory);
+        annotations.insert("offending_pod", pod.name.to_string());
+        annotations.insert("offending_pod_usage", usage.to_string());
+    }
+}
+
+/// The sentences about containers that use more than they request, in the order of the
+/// statistics. Ephemeral containers cannot request anything and are not named.
+fn name_containers(
+    pod: &Pod,
+    stats: PodStats<'_>,
+    resource: Resource,
+    message: &mut String,
+    annotations: &mut BTreeMap<&'static str, String>,
+) {
+    let (mut names, mut usages) = (Vec::new(), Vec::new());
+    for container in stats.containers() {
+        let specs = pod.containers.iter().chain(&pod.init_containers);
+        let of_name = |spec: &&Container| &*spec.name == container.name();
+        let (Some(spec), Some(usage)) = (specs.clone().find(of_name), container_usage(container, resource))
+        else {
+            continue;
+        };
+        let none = Quantity::ZERO;
+        let requests = &spec.resources.requests;
+        let request = requests.get(resource.name()).unwrap_or(&none);
+        if usage > *request {
+            *message += &larger_consumption("Container", &spec.name, &usage, request, resource);
+            names.push(&*spec.name);
+            usages.push(usage.to_string());
+        }
+    }
+    annotations.insert("offending_containers", names.join(","));
+    annotations.insert("offending_containers_usage", usages.join(","));
+}
+
+/// Nothing for inodes and process ids; for local storage both figures must exist.
+fn container_usage(container: ContainerStats<'_>, resource: Resource) -> Option<Quantity> {
+    let figures = container.figures();
+    match resource {
+        Resource::Memory => figures.memory_working_set.map(bytes),
+        Resource::EphemeralStorage => Some(bytes(figures.rootfs_used?.wrapping_add(figures.logs_used?))),
+        Resource::Inodes | Resource::Pids => None,
+    }
+}
+
+/// `podMessageFmt` and `containerMessageFmt`.
+fn larger_consumption(
+    what: &str,
+    name: &str,
+    usage: &Quantity,
+    request: &Quantity,
+    resource: Resource,
+) -> String {
+    format!("{what} {name} was using {usage}, request is {request}, has larger consumption of {resource}. ")
+}
+
+fn bytes(figure: u64) -> Quantity {
+    Quantity::from_i64(figure.cast_signed(), Format::BinarySi)
+}

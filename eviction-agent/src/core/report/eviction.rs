@@ -1,0 +1,67 @@
+//! Evictions in a report.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::core::decision::{Cause, Eviction, Pass};
+use crate::core::message::{self, EvictionText};
+use crate::core::pod::Pod;
+use crate::core::signal::Signal;
+
+/// By which people and machines know a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodName {
+    /// `metadata.namespace`.
+    pub namespace: Box<str>,
+    /// `metadata.name`.
+    pub name: Box<str>,
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+}
+
+/// A pod that goes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EvictionReport {
+    /// Who.
+    pub pod: PodName,
+    /// For what: the label of the kubelet's metric `kubelet_evictions`.
+    pub signal: &'static str,
+    /// How long it may take to end.
+    pub grace_period_seconds: i64,
+    /// For the event, the status and the condition of the pod.
+    pub message: String,
+    /// For the event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<BTreeMap<&'static str, String>>,
+}
+
+impl PodName {
+    pub(super) fn of(pod: &Pod) -> Self {
+        Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+    }
+}
+
+impl EvictionReport {
+    pub(super) fn of(pass: &Pass, eviction: &Eviction) -> Option<Self> {
+        let known = pass.pods.get(eviction.place)?;
+        let EvictionText { message, annotations } = message::eviction(pass, eviction);
+        Some(Self {
+            pod: PodName::of(&known.pod),
+            signal: signal_label(pass, eviction.cause),
+            grace_period_seconds: eviction.grace_period_seconds,
+            message,
+            annotations,
+        })
+    }
+}
+
+/// `eviction_manager.go: signalEphemeralContainerFsLimit` and its neighbours.
+fn signal_label(pass: &Pass, cause: Cause) -> &'static str {
+    match cause {
+        Cause::Threshold { .. } => pass.handled_signal().map_or("", Signal::name),
+        Cause::EmptyDir { .. } => "emptydirfs.limit",
+        Cause::PodStorage => "ephemeralpodfs.limit",
+        Cause::ContainerStorage { .. } => "ephemeralcontainerfs.limit",
+    }
+}

@@ -1,0 +1,173 @@
+//! A decision with its whole reason, as plain data.
+//!
+//! A [`Report`] is made from a [`Decision`] after the fact, away from the path of reaction.
+//! Logs, events, metrics, recordings and screens are all made from it. The same decision
+//! gives the same bytes.
+
+mod candidate;
+mod eviction;
+#[cfg(test)]
+mod tests;
+mod threshold;
+
+use serde::Serialize;
+
+pub use candidate::CandidateReport;
+pub use eviction::{EvictionReport, PodName};
+pub use threshold::{SignalReport, ThresholdReport};
+
+use super::condition::Raised;
+use super::decision::{Action, Decision, NoPass, Pass, PassEnd, Subject};
+use super::layout::Reclaim;
+use super::message;
+use super::policy::Policy;
+use super::signal::{NodeCondition, Resource, Signal};
+use super::time::{Timestamp, since};
+use super::units::GoDuration;
+
+/// One decision, explained.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The time of the input.
+    pub at: Timestamp,
+    /// What was decided about.
+    #[serde(flatten)]
+    pub about: About,
+    /// The node conditions that hold, and why.
+    pub conditions: Vec<ConditionReport>,
+}
+
+/// What was decided about.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum About {
+    /// Nothing: something was taken note of.
+    Nothing,
+    /// A pass.
+    Pass(Box<PassReport>),
+    /// A pass that did not take place.
+    NoPass(NoPass),
+    /// An admission.
+    Admission {
+        /// Of which pod.
+        pod: PodName,
+        /// The answer.
+        admit: bool,
+        /// What the pod is told, if it was no.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+    },
+}
+
+/// A node condition that holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ConditionReport {
+    /// Which.
+    pub condition: NodeCondition,
+    /// When a threshold that raises it was last met.
+    pub raised_at: Timestamp,
+    /// Whether that is over, and only the transition period keeps it.
+    pub outlives_its_cause: bool,
+    /// How long it will hold if nothing raises it again.
+    pub holds_for: GoDuration,
+}
+
+/// One pass, explained.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PassReport {
+    /// How it ended.
+    pub end: PassEnd,
+    /// What was seen, signal by signal.
+    pub signals: Vec<SignalReport>,
+    /// What was seen after node-level reclaim.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signals_after_reclaim: Vec<SignalReport>,
+    /// The thresholds that count.
+    pub thresholds: Vec<ThresholdReport>,
+    /// What is short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starved: Option<Resource>,
+    /// How much of it would have to come free for the threshold that drives the pass, in
+    /// whole units, its minimum reclaim included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deficit: Option<i64>,
+    /// What garbage is to be collected.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reclaim: Vec<Reclaim>,
+    /// The pods, the first to go first, with what they are ranked by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<CandidateReport>,
+    /// Pods that would have gone, but are critical.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spared: Vec<PodName>,
+    /// Pods that go.
+    pub evictions: Vec<EvictionReport>,
+    /// How many volumes under a limit have no known usage.
+    pub unknown_volumes: u32,
+}
+
+impl Report {
+    /// Explains a decision that was made by a policy.
+    pub fn of(decision: &Decision, policy: &Policy) -> Self {
+        let about = match &decision.subject {
+            Subject::Noted => About::Nothing,
+            Subject::NoPass(why) => About::NoPass(*why),
+            Subject::Pass(pass) => About::Pass(Box::new(PassReport::of(decision, pass))),
+            Subject::Admission(admission) => About::Admission {
+                pod: PodName::of(&admission.pod.pod),
+                admit: admission.admit,
+                message: (!admission.admit).then(|| message::refusal(&decision.conditions)),
+            },
+        };
+        let period = policy.pressure_transition_period;
+        let conditions = decision.conditions.iter();
+        Self {
+            at: decision.at,
+            about,
+            conditions: conditions.map(|raised| ConditionReport::of(raised, decision.at, period)).collect(),
+        }
+    }
+}
+
+impl ConditionReport {
+    fn of(raised: &Raised, now: Timestamp, period: GoDuration) -> Self {
+        let age = since(now, raised.at).as_nanos();
+        Self {
+            condition: raised.condition,
+            raised_at: raised.at,
+            outlives_its_cause: age != 0,
+            holds_for: GoDuration::from_nanos(period.as_nanos().saturating_sub(age)),
+        }
+    }
+}
+
+impl PassReport {
+    fn of(decision: &Decision, pass: &Pass) -> Self {
+        let evictions = decision.actions.iter().filter_map(|action| match action {
+            Action::Evict(eviction) => EvictionReport::of(pass, eviction),
+            Action::Announce(_) | Action::Reclaim(_) => None,
+        });
+        let reclaim = decision.actions.iter().filter_map(|action| match action {
+            Action::Reclaim(reclaim) => Some(*reclaim),
+            Action::Announce(_) | Action::Evict(_) => None,
+        });
+        let signals = |seen| SignalReport::all(seen, decision.at);
+        Self {
+            end: pass.end,
+            signals: signals(&pass.seen),
+            signals_after_reclaim: pass.seen_after_reclaim.as_deref().map_or(Vec::new(), signals),
+            thresholds: ThresholdReport::all(pass, decision.at),
+            starved: pass.handled_signal().map(Signal::resource),
+            deficit: threshold::deficit(pass),
+            reclaim: reclaim.collect(),
+            candidates: CandidateReport::all(pass),
+            spared: pass
+                .spared
+                .iter()
+                .filter_map(|&place| Some(PodName::of(&pass.pods.get(place)?.pod)))
+                .collect(),
+            evictions: evictions.collect(),
+            unknown_volumes: pass.unknown_volumes,
+        }
+    }
+}

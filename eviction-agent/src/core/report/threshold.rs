@@ -1,0 +1,133 @@
+//! Signals and thresholds in a report.
+
+use serde::Serialize;
+
+use crate::core::decision::Pass;
+use crate::core::observe::Observations;
+use crate::core::reading::{Reading, Why};
+use crate::core::signal::Signal;
+use crate::core::snapshot::SourceId;
+use crate::core::threshold::Met;
+use crate::core::time::{Timestamp, since};
+use crate::core::units::{GoDuration, ThresholdValue};
+
+/// What was seen of a signal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SignalReport {
+    /// Which.
+    pub signal: Signal,
+    /// What is left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available: Option<i64>,
+    /// What there is in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<i64>,
+    /// How old the figures are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age: Option<GoDuration>,
+    /// Where they came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceId>,
+    /// Why nothing was seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<Why>,
+}
+
+/// A threshold that counts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ThresholdReport {
+    /// Of which signal.
+    pub signal: Signal,
+    /// The line, as configured or worked out from the capacity.
+    pub quantity: Option<String>,
+    /// How much more must be available before it is resolved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_reclaim: Option<String>,
+    /// How long it must be met before it evicts; zero for a hard one.
+    pub grace_period: GoDuration,
+    /// Its state, if it is met.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub met: Option<MetReport>,
+}
+
+/// A threshold that is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MetReport {
+    /// Since when.
+    pub first_seen: Timestamp,
+    /// How much of its grace period is left.
+    pub remaining_grace: GoDuration,
+    /// It is above its line again, but not by its minimum reclaim.
+    pub by_min_reclaim: bool,
+    /// Its figures are no newer than those of the last pass, so that it does not act.
+    pub stale: bool,
+    /// It drives the pass.
+    pub handled: bool,
+}
+
+impl SignalReport {
+    pub(super) fn all(seen: &Observations, now: Timestamp) -> Vec<Self> {
+        let report = |signal| match seen.reading(signal) {
+            Reading::Known(seen) => Self {
+                signal,
+                available: Some(seen.available),
+                capacity: Some(seen.capacity),
+                age: seen.time.map(|time| since(now, time)),
+                source: Some(seen.source),
+                unknown: None,
+            },
+            Reading::Unknown(why) => {
+                Self { signal, available: None, capacity: None, age: None, source: None, unknown: Some(why) }
+            }
+        };
+        Signal::ALL.into_iter().map(report).collect()
+    }
+}
+
+impl ThresholdReport {
+    /// Those that count in this pass, and replaced ones that still hold.
+    pub(super) fn all(pass: &Pass, now: Timestamp) -> Vec<Self> {
+        let state = |place: u8| pass.met.iter().find(|met| met.line == place);
+        let places = (0..).take(pass.lines.len());
+        places
+            .filter(|place| pass.visible.contains(place) || state(*place).is_some())
+            .filter_map(|place| Self::of(pass, place, state(place), now))
+            .collect()
+    }
+
+    fn of(pass: &Pass, place: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
+        let threshold = &pass.line(place)?.threshold;
+        let capacity = pass.seen.get(threshold.signal).map(|seen| seen.capacity);
+        let text = |value: &ThresholdValue| match (value, capacity) {
+            (ThresholdValue::Quantity(quantity), _) => Some(quantity.to_string()),
+            (share, Some(capacity)) => Some(share.quantity(capacity).to_string()),
+            (ThresholdValue::Percentage(_), None) => None,
+        };
+        Some(Self {
+            signal: threshold.signal,
+            quantity: text(&threshold.value),
+            min_reclaim: threshold.min_reclaim.as_ref().and_then(text),
+            grace_period: threshold.grace_period,
+            met: met.map(|met| MetReport {
+                first_seen: met.first_seen,
+                remaining_grace: remaining(threshold.grace_period, since(now, met.first_seen)),
+                by_min_reclaim: met.by_min_reclaim,
+                stale: met.ripe && !met.fresh,
+                handled: pass.handled == Some(place),
+            }),
+        })
+    }
+}
+
+fn remaining(grace: GoDuration, passed: GoDuration) -> GoDuration {
+    let left = grace.as_nanos().saturating_sub(passed.as_nanos());
+    GoDuration::from_nanos(left.max(0))
+}
+
+/// What the threshold that drives the pass lacks, rounded up to whole units.
+pub(super) fn deficit(pass: &Pass) -> Option<i64> {
+    let line = pass.line(pass.handled?)?;
+    let seen = pass.seen.get(line.threshold.signal)?;
+    let lacking = line.resolved_at(seen.capacity).minus(seen.nanos());
+    Some(lacking.units_rounded_up())
+}
