@@ -1,1 +1,11 @@
 //! From what users write to what the core decides by.
+//!
+//! Everything that is wrong with a configuration is reported at once, each with its file and
+//! field; see [`Problems`].
+
+mod document;
+mod kubelet;
+mod problem;
+
+pub use kubelet::{KubeletConfiguration, KubeletError, Origin, Setting, Stage, kubelet_policy, load_kubelet};
+pub use problem::{Problem, Problems};

@@ -1,0 +1,157 @@
+//! From the eviction maps to thresholds: `ParseThresholdConfig`.
+//!
+//! The kubelet stops at the first error, and within one map it takes the entries in random
+//! order. Here all errors are reported, maps in the kubelet's order and entries by key, so
+//! that the first is one that the kubelet could have reported.
+
+use std::collections::BTreeMap;
+
+use super::super::problem::{Problem, did_you_mean, member};
+use super::fields::{Fields, StringMap};
+use crate::core::policy::Threshold;
+use crate::core::signal::Signal;
+use crate::core::threshold::room;
+use crate::core::units::{GoDuration, Quantity, ThresholdValue, parse_percentage};
+
+/// The thresholds in the kubelet's order; within one map, by signal. And how much room the
+/// kubelet's list of them has.
+pub(super) fn resolve(fields: &Fields, problems: &mut Vec<Problem>) -> (Vec<Threshold>, usize) {
+    let hard = entries("evictionHard", &fields.eviction_hard, problems, threshold);
+    let soft = entries("evictionSoft", &fields.eviction_soft, problems, threshold);
+    let graces =
+        entries("evictionSoftGracePeriod", &fields.eviction_soft_grace_period, problems, grace_period);
+    let reclaims =
+        entries("evictionMinimumReclaim", &fields.eviction_minimum_reclaim, problems, minimum_reclaim);
+    let given = |signal: Signal| {
+        let map = fields.eviction_soft_grace_period.as_ref();
+        map.is_some_and(|map| map.contains_key(signal.name()))
+    };
+    problems.extend(in_key_order(&soft).filter(|signal| !given(*signal)).map(|signal| {
+        Problem::new(
+            member("evictionSoft", signal.name()),
+            format!("grace period must be specified for the soft eviction threshold {signal}"),
+        )
+    }));
+
+    let make = |signal: Signal, value: &Option<ThresholdValue>, grace_period| {
+        Some(Threshold {
+            signal,
+            value: value.clone()?,
+            grace_period,
+            min_reclaim: reclaims.get(&signal).cloned(),
+        })
+    };
+    let mut thresholds: Vec<Threshold> = Vec::new();
+    thresholds.extend(hard.iter().filter_map(|(signal, value)| make(*signal, value, GoDuration::ZERO)));
+    thresholds.extend(soft.iter().filter_map(|(signal, value)| make(*signal, value, *graces.get(signal)?)));
+    let hards = hard.values().flatten().count();
+    let softs = thresholds.len() - hards;
+    let mut copied = None;
+    if fields.enforced().contains(&"pods") {
+        let copies: Vec<Threshold> = thresholds
+            .iter()
+            .filter(|threshold| threshold.signal == Signal::MemoryAvailable && threshold.is_hard())
+            .map(|threshold| Threshold { signal: Signal::AllocatableMemoryAvailable, ..threshold.clone() })
+            .collect();
+        copied = Some(copies.len());
+        thresholds.extend(copies);
+    }
+    (thresholds, room(hards, softs, copied))
+}
+
+/// The entries of one map that are right.
+fn entries<T>(
+    field: &str,
+    map: &Option<StringMap>,
+    problems: &mut Vec<Problem>,
+    parse: fn(Signal, &str) -> Result<T, String>,
+) -> BTreeMap<Signal, T> {
+    let mut parsed = BTreeMap::new();
+    for (key, text) in map.iter().flatten() {
+        let path = || member(field, key);
+        let Some(signal) = Signal::from_name(key) else {
+            let names = Signal::ALL.map(Signal::name);
+            problems.push(
+                Problem::new(path(), format!("unsupported eviction signal {key}"))
+                    .with_help(did_you_mean(key, names)),
+            );
+            continue;
+        };
+        match parse(signal, text) {
+            Ok(value) => {
+                parsed.insert(signal, value);
+            }
+            Err(cause) => problems.push(Problem::new(path(), cause).with_help(examples(field, text))),
+        }
+    }
+    parsed
+}
+
+/// What a right value looks like, if this one has another form.
+fn examples(field: &str, text: &str) -> Option<String> {
+    let looks = if field == "evictionSoftGracePeriod" {
+        GoDuration::parse(text).is_err().then_some("a duration is written as 30s or 1m30s")
+    } else if text.ends_with('%') {
+        parse_percentage(text).is_err().then_some("a percentage is written as 5% or 7.5%")
+    } else {
+        Quantity::parse(text)
+            .is_err()
+            .then_some("a quantity is written as 500Mi or 1.5Gi, a percentage as 5%")
+    };
+    looks.map(str::to_owned)
+}
+
+/// The signals of real thresholds, in the order of their names.
+fn in_key_order(thresholds: &BTreeMap<Signal, Option<ThresholdValue>>) -> impl Iterator<Item = Signal> {
+    let mut signals: Vec<Signal> =
+        thresholds.iter().filter(|(_, value)| value.is_some()).map(|(signal, _)| *signal).collect();
+    signals.sort_by_key(|signal| signal.name());
+    signals.into_iter()
+}
+
+/// `parseThresholdStatement`; `0%` and `100%` make no threshold at all.
+fn threshold(signal: Signal, text: &str) -> Result<Option<ThresholdValue>, String> {
+    if text == "0%" || text == "100%" {
+        return Ok(None);
+    }
+    if text.ends_with('%') {
+        let share = parse_percentage(text).map_err(|error| error.to_string())?;
+        if share < 0.0 {
+            return Err(format!("eviction percentage threshold {signal} must be >= 0%: {text}"));
+        }
+        if share > 1.0 {
+            return Err(format!("eviction percentage threshold {signal} must be <= 100%: {text}"));
+        }
+        return Ok(Some(ThresholdValue::Percentage(share)));
+    }
+    let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
+    if quantity.signum() <= 0 {
+        return Err(format!("eviction threshold {signal} must be positive: {quantity}"));
+    }
+    Ok(Some(ThresholdValue::Quantity(quantity)))
+}
+
+/// `parseGracePeriods`.
+fn grace_period(_: Signal, text: &str) -> Result<GoDuration, String> {
+    let duration = GoDuration::parse(text).map_err(|error| error.to_string())?;
+    if duration < GoDuration::ZERO {
+        return Err(format!("invalid eviction grace period specified: {text}, must be a positive value"));
+    }
+    Ok(duration)
+}
+
+/// `parseMinimumReclaims`; a percentage has no upper bound.
+fn minimum_reclaim(signal: Signal, text: &str) -> Result<ThresholdValue, String> {
+    if text.ends_with('%') {
+        let share = parse_percentage(text).map_err(|error| error.to_string())?;
+        if share <= 0.0 {
+            return Err(format!("eviction percentage minimum reclaim {signal} must be positive: {text}"));
+        }
+        return Ok(ThresholdValue::Percentage(share));
+    }
+    let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
+    if quantity.signum() < 0 {
+        return Err(format!("negative eviction minimum reclaim specified for {signal}"));
+    }
+    Ok(ThresholdValue::Quantity(quantity))
+}
