@@ -1,0 +1,201 @@
+//! The meters of all groups of a tree.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use super::files::Version;
+use super::meter::{Meter, Reader};
+use super::sample::Changes;
+use super::tree::Tree;
+use super::working_set::{Level, at_limit};
+use crate::source::clock::now_ns;
+
+/// How much a group is taken to have moved that the kernel side saw charging: more than any
+/// that it did not see.
+const DIRTY: u64 = 1 << 50;
+
+/// Which usages are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sweep {
+    /// All but those of groups below which nothing can have moved. A group's charges are its
+    /// ancestors' too, in the same batches: where the usage of a group has not changed by a
+    /// byte, and no limit holds it there, nothing below it has moved, but for opposite moves
+    /// of the same size between two samples; the next full sample finds those.
+    Moved,
+    /// All.
+    All,
+}
+
+/// A tree of groups with a meter for each, in the same order.
+#[derive(Debug)]
+pub(super) struct Groups {
+    pub(super) tree: Tree,
+    pub(super) meters: Vec<Meter>,
+    /// The group at a limit whose turn to be read it was last.
+    pub(super) turn: usize,
+    /// Whether a group was found to be gone since the tree was read.
+    pub(super) stale: bool,
+    reader: Reader,
+    by_id: Vec<(u64, usize)>,
+    levels: Vec<Level>,
+    path: PathBuf,
+    below: Vec<i64>,
+}
+
+impl Groups {
+    pub(super) fn new(version: Version, descriptors: usize, tree: Tree) -> Self {
+        let mut groups = Self {
+            tree: tree.clone(),
+            meters: Vec::new(),
+            turn: 0,
+            levels: Vec::new(),
+            stale: false,
+            reader: Reader::new(version, descriptors),
+            by_id: Vec::new(),
+            path: PathBuf::new(),
+            below: Vec::new(),
+        };
+        groups.adopt(tree);
+        groups
+    }
+
+    /// Takes over a newer tree; figures and descriptors of groups that stay are kept.
+    pub(super) fn adopt(&mut self, tree: Tree) -> Changes {
+        let mut changes = Changes { skipped: tree.skipped(), ..Changes::default() };
+        let mut before: HashMap<u64, Meter> = self.meters.drain(..).map(|meter| (meter.id, meter)).collect();
+        let kept: Vec<Option<Meter>> = tree.groups().iter().map(|group| before.remove(&group.id)).collect();
+        // Descriptors of groups that are gone are given back before new ones are opened.
+        for (_, meter) in before {
+            changes.removed += 1;
+            self.reader.close(meter);
+        }
+        for (index, meter) in kept.into_iter().enumerate() {
+            let meter = match meter {
+                Some(meter) if !meter.gone => meter,
+                // Another group with the id of one that is gone.
+                gone_or_none => {
+                    changes.removed += usize::from(gone_or_none.is_some());
+                    changes.added += 1;
+                    gone_or_none.into_iter().for_each(|meter| self.reader.close(meter));
+                    tree.write_path(index, &mut self.path);
+                    self.reader.open(tree.groups()[index].id, &mut self.path)
+                }
+            };
+            self.meters.push(meter);
+        }
+        let was = std::mem::take(&mut self.by_id);
+        let was_at = |id: u64| Some(was[was.binary_search_by_key(&id, |(id, _)| *id).ok()?].1);
+        let levels =
+            self.levels.drain(..).filter(|level| tree.groups().iter().any(|group| group.id == level.id));
+        self.levels =
+            levels.map(|level| level.moved(tree.groups().iter().map(|group| was_at(group.id)))).collect();
+        self.by_id = tree.groups().iter().enumerate().map(|(index, group)| (group.id, index)).collect();
+        self.by_id.sort_unstable();
+        self.below = vec![0; tree.groups().len()];
+        self.tree = tree;
+        self.stale = false;
+        changes
+    }
+
+    pub(super) fn index(&self, cgroup_id: u64) -> Option<usize> {
+        let at = self.by_id.binary_search_by_key(&cgroup_id, |(id, _)| *id).ok()?;
+        Some(self.by_id[at].1)
+    }
+
+    /// One past the last group below `index`.
+    pub(super) fn end(&self, index: usize) -> usize {
+        self.tree.groups().get(index).map_or(index, |group| group.end)
+    }
+
+    pub(super) fn read_usage(&mut self, index: usize, at_ns: u64) {
+        let Some(meter) = self.meters.get_mut(index) else { return };
+        self.reader.read_usage(meter, at_ns, &mut self.path, |path| self.tree.write_path(index, path));
+        self.stale |= meter.gone;
+    }
+
+    pub(super) fn read_stat(&mut self, index: usize, at_ns: u64) {
+        let Some(meter) = self.meters.get_mut(index) else { return };
+        self.reader.read_stat(meter, at_ns, &mut self.path, |path| self.tree.write_path(index, path));
+        self.stale |= meter.gone;
+        let id = meter.id;
+        if let Some(level) = self.levels.iter_mut().find(|level| level.id == id) {
+            let below =
+                (index + 1..self.tree.groups()[index].end).map(|below| (below, self.tree.is_leaf(below)));
+            level.note(self.reader.last_stat_text(), below, &self.meters, at_ns);
+        }
+    }
+
+    pub(super) fn read_limit(&mut self, index: usize) {
+        let Some(meter) = self.meters.get_mut(index) else { return };
+        self.tree.write_path(index, &mut self.path);
+        meter.limit = self.reader.read_limit(&mut self.path);
+    }
+
+    /// Watches the memory.stat of a group for standing still.
+    pub(super) fn watch(&mut self, index: usize) {
+        let id = self.meters[index].id;
+        if !self.levels.iter().any(|level| level.id == id) {
+            self.levels.push(Level::new(id, self.meters.len()));
+        }
+    }
+
+    /// What the groups below a watched group have gained since its memory.stat was up to date.
+    pub(super) fn difference(&self, index: usize) -> i64 {
+        let id = self.meters[index].id;
+        self.levels.iter().find(|level| level.id == id).map_or(0, |level| level.difference(&self.meters))
+    }
+
+    /// Begins a sample: reads usages and notes what moved, `dirty` groups (by cgroup id) as
+    /// having moved most.
+    pub(super) fn read_usages(&mut self, sweep: Sweep, dirty: &[u64]) {
+        let at_ns = now_ns();
+        for meter in &mut self.meters {
+            meter.change = 0;
+        }
+        let mut index = 0;
+        while index < self.meters.len() {
+            let known = self.meters[index].usage.known().is_some();
+            if !self.meters[index].gone {
+                self.read_usage(index, at_ns);
+            }
+            let above = self.tree.groups()[index].parent.is_some_and(|parent| self.meters[parent].full);
+            let meter = &mut self.meters[index];
+            meter.full = above || at_limit(meter);
+            let still = known && meter.change == 0 && meter.usage.known().is_some() && !meter.full;
+            index = match sweep {
+                Sweep::Moved if still => self.end(index),
+                Sweep::Moved | Sweep::All => index + 1,
+            };
+        }
+        // What the groups below do not explain is the group's own.
+        self.below.fill(0);
+        for index in (0..self.meters.len()).rev() {
+            let meter = &mut self.meters[index];
+            let own = meter.change.saturating_sub(self.below[index]).unsigned_abs();
+            meter.moved = meter.moved.saturating_add(own);
+            let change = meter.change;
+            if let Some(parent) = self.tree.groups()[index].parent {
+                self.below[parent] = self.below[parent].saturating_add(change);
+            }
+        }
+        for id in dirty {
+            if let Some(index) = self.index(*id) {
+                let meter = &mut self.meters[index];
+                meter.moved = meter.moved.saturating_add(DIRTY);
+            }
+        }
+    }
+
+    /// Reads memory.stat of marked groups, those below before those above.
+    pub(super) fn read_marked(&mut self, from: usize, to: usize) -> usize {
+        let mut reads = 0;
+        for index in (from..to).rev() {
+            if self.meters[index].marked && !self.meters[index].gone {
+                self.read_stat(index, now_ns());
+                reads += 1;
+            }
+        }
+        reads
+    }
+}

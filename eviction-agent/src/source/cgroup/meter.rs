@@ -1,0 +1,201 @@
+//! The memory figures of one group, and the descriptors that they are read through.
+#![forbid(unsafe_code)]
+
+use std::hash::{DefaultHasher, Hasher as _};
+use std::path::{Path, PathBuf};
+
+use super::files::{Limit, MemoryStat, Version, parse_limit, parse_memory_stat, parse_usage};
+use super::sample::{GroupSample, working_set_of};
+use crate::core::reading::{Reading, Why};
+use crate::source::file::{KeptFile, is_gone, read_once, unreadable};
+
+/// A `memory.stat` is 1.5 to 2 KB on kernels up to 7.2.
+const STAT_BUFFER: usize = 32 << 10;
+
+/// Longer than any number with its line feed.
+const NUMBER_BUFFER: usize = 32;
+
+/// The last figures of a group.
+#[derive(Debug)]
+pub(super) struct Meter {
+    pub(super) id: u64,
+    pub(super) usage: Reading<u64>,
+    pub(super) usage_at_ns: u64,
+    pub(super) stat: MemoryStat,
+    pub(super) stat_at_ns: u64,
+    pub(super) limit: Limit,
+    /// Bytes by which the group's own usage went up and down since its memory.stat was read.
+    pub(super) moved: u64,
+    /// Whether its usage or that of a group above it has reached a limit.
+    pub(super) full: bool,
+    /// How the usage changed at the last look.
+    pub(super) change: i64,
+    /// Whether the group was removed.
+    pub(super) gone: bool,
+    /// Whether its memory.stat is to be read.
+    pub(super) marked: bool,
+    usage_file: Option<KeptFile>,
+    stat_file: Option<KeptFile>,
+}
+
+impl Meter {
+    pub(super) fn sample(&self) -> GroupSample {
+        GroupSample {
+            cgroup_id: self.id,
+            usage: self.usage,
+            usage_at_ns: self.usage_at_ns,
+            working_set: working_set_of(self.usage, self.stat.inactive_file),
+            stat: self.stat,
+            stat_at_ns: self.stat_at_ns,
+            limit: self.limit,
+        }
+    }
+}
+
+/// Reads the files of groups: through kept descriptors as far as they reach, by opening them
+/// each time beyond.
+#[derive(Debug)]
+pub(super) struct Reader {
+    version: Version,
+    /// Descriptors that may still be kept.
+    descriptors: usize,
+    buffer: Box<[u8]>,
+    /// Length of the memory.stat in the buffer.
+    length: usize,
+}
+
+impl Reader {
+    pub(super) fn new(version: Version, descriptors: usize) -> Self {
+        Self { version, descriptors, buffer: vec![0; STAT_BUFFER].into(), length: 0 }
+    }
+
+    fn usage_name(&self) -> &'static str {
+        match self.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        }
+    }
+
+    /// A meter for the group in `path`, which is left as it was.
+    pub(super) fn open(&mut self, id: u64, path: &mut PathBuf) -> Meter {
+        let usage_file = self.keep(path, self.usage_name());
+        let limit = self.read_limit(path);
+        Meter {
+            id,
+            usage: Reading::Unknown(Why::Absent),
+            usage_at_ns: 0,
+            stat: MemoryStat::unknown(Why::Absent),
+            stat_at_ns: 0,
+            full: false,
+            limit,
+            moved: 0,
+            change: 0,
+            gone: false,
+            marked: false,
+            usage_file,
+            stat_file: None,
+        }
+    }
+
+    /// Gives back the descriptors of a meter that is no longer needed.
+    pub(super) fn close(&mut self, meter: Meter) {
+        self.descriptors += usize::from(meter.usage_file.is_some()) + usize::from(meter.stat_file.is_some());
+    }
+
+    /// The lowest limit on the memory of the group in `path`. One that cannot be read limits
+    /// nothing as far as anybody can tell: it only guides which groups are looked at.
+    pub(super) fn read_limit(&self, path: &mut PathBuf) -> Limit {
+        let names: &[&str] = match self.version {
+            Version::V1 => &["memory.limit_in_bytes"],
+            Version::V2 => &["memory.max", "memory.high"],
+        };
+        let mut lowest = Limit::Unlimited;
+        for name in names {
+            path.push(name);
+            let limit = read_once(path, NUMBER_BUFFER).and_then(|text| parse_limit(&text));
+            path.pop();
+            lowest = lowest.min(limit.unwrap_or(Limit::Unlimited));
+        }
+        lowest
+    }
+
+    /// Reads the usage of a group; `path` is written by `locate` where the file has to be opened.
+    pub(super) fn read_usage(
+        &mut self,
+        meter: &mut Meter,
+        at_ns: u64,
+        path: &mut PathBuf,
+        locate: impl Fn(&mut PathBuf),
+    ) {
+        let mut number = [0; NUMBER_BUFFER];
+        let text = match &meter.usage_file {
+            Some(file) => file.read(&mut number),
+            None => {
+                locate(path);
+                path.push(self.usage_name());
+                read_unkept(path, &mut number)
+            }
+        };
+        let usage = text.and_then(parse_usage);
+        let before = meter.usage.known();
+        meter.gone |= usage.is_err_and(is_gone);
+        meter.change = match usage {
+            Ok(now) => now.cast_signed() - before.unwrap_or(0).cast_signed(),
+            Err(_) => 0,
+        };
+        meter.usage = usage.into();
+        meter.usage_at_ns = at_ns;
+    }
+
+    /// Reads the memory.stat of a group, which makes the kernel bring it up to date.
+    pub(super) fn read_stat(
+        &mut self,
+        meter: &mut Meter,
+        at_ns: u64,
+        path: &mut PathBuf,
+        locate: impl Fn(&mut PathBuf),
+    ) {
+        meter.marked = false;
+        meter.moved = 0;
+        if meter.stat_file.is_none() {
+            locate(path);
+            meter.stat_file = self.keep(path, "memory.stat");
+        }
+        let text = match &meter.stat_file {
+            Some(file) => file.read(&mut self.buffer),
+            None => {
+                locate(path);
+                path.push("memory.stat");
+                read_unkept(path, &mut self.buffer)
+            }
+        };
+        (meter.stat, self.length) = match text {
+            Ok(text) => (parse_memory_stat(self.version, text), text.len()),
+            Err(why) => {
+                meter.gone |= is_gone(why);
+                (MemoryStat::unknown(why), 0)
+            }
+        };
+        meter.stat_at_ns = at_ns;
+    }
+
+    /// A number that tells the text of the memory.stat that was read last from other texts.
+    pub(super) fn last_stat_text(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&self.buffer[..self.length]);
+        hasher.finish()
+    }
+
+    fn keep(&mut self, path: &mut PathBuf, name: &str) -> Option<KeptFile> {
+        self.descriptors = self.descriptors.checked_sub(1)?;
+        path.push(name);
+        let file = KeptFile::open(path).ok();
+        path.pop();
+        self.descriptors += usize::from(file.is_none());
+        file
+    }
+}
+
+fn read_unkept<'b>(path: &Path, buffer: &'b mut [u8]) -> Result<&'b [u8], Why> {
+    KeptFile::open(path).map_err(unreadable)?.read(buffer)
+}

@@ -1,0 +1,194 @@
+//! Pods and containers in a tree of groups.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::names::{ContainerKind, GroupName, PodUid, QosClass, parse_container_name, parse_group_name};
+use super::tree::Tree;
+
+/// A container's group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Container {
+    /// Its id as in the pod's status, without the runtime's prefix.
+    pub id: Box<str>,
+    /// What it is, as far as the name tells.
+    pub kind: ContainerKind,
+    /// Its cgroup id.
+    pub cgroup_id: u64,
+    /// Its path from the root of the tree.
+    pub path: PathBuf,
+}
+
+/// A pod's group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pod {
+    /// The uid in the group's name: for a static pod the hash in `kubernetes.io/config.hash`.
+    pub uid: PodUid,
+    /// The QoS class that the place in the tree tells.
+    pub qos: Option<QosClass>,
+    /// Its cgroup id.
+    pub cgroup_id: u64,
+    /// Its path from the root of the tree, which is the same in every hierarchy.
+    pub path: PathBuf,
+    /// The groups directly below it, and containers of it that a runtime put elsewhere.
+    pub containers: Vec<Container>,
+    /// The groups of this pod that have no groups below them.
+    pub leaves: Vec<u64>,
+}
+
+/// Whose a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Index of the pod.
+    pub pod: usize,
+    /// Index of the container in the pod; `None` for the pod's own group.
+    pub container: Option<usize>,
+}
+
+/// All pods of a tree.
+#[derive(Clone, Debug, Default)]
+pub struct Pods {
+    /// The pods in order of the tree. While the kubelet's driver is being changed a uid may
+    /// be there twice.
+    pub pods: Vec<Pod>,
+    /// The cgroup id of the group of all pods, `kubepods`, where there is one.
+    pub pods_root: Option<u64>,
+    /// The cgroup ids of the groups of QoS classes.
+    pub qos: Vec<(QosClass, u64)>,
+    owners: Vec<(u64, Owner)>,
+}
+
+/// What the parent of a group is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// The root of the tree, about which nothing is known.
+    Root,
+    PodsRoot,
+    /// A QoS class; whether it is below a `kubepods`.
+    Qos(QosClass, bool),
+    Elsewhere,
+}
+
+impl Pods {
+    /// Finds the pods of a tree by the kubelet's names.
+    ///
+    /// Pods are found below a group named like the kubelet's `kubepods` at any depth outside
+    /// of pods, and directly below the root of the tree, for a root that is such a group under
+    /// another name; there a name must be a UUID, a static pod's hash, or `is_known`, for it
+    /// may be any program's.
+    pub fn find(tree: &Tree, is_known: impl Fn(&PodUid) -> bool) -> Self {
+        let mut found = Self::default();
+        let mut misplaced = Vec::new();
+        let groups = tree.groups();
+        let mut places = vec![Place::Elsewhere; groups.len()];
+        let mut index = 0;
+        while let Some(group) = groups.get(index) {
+            let name = match group.parent {
+                None => tree.root().file_name().unwrap_or_default(),
+                Some(_) => &group.name,
+            };
+            let parent = group.parent.map(|parent| places[parent]);
+            let next = index + 1;
+            let name = name.to_str().map_or(GroupName::Other, parse_group_name);
+            let (place, pod) = match (name, parent) {
+                (GroupName::PodsRoot, _) => {
+                    found.pods_root.get_or_insert(group.id);
+                    (Place::PodsRoot, None)
+                }
+                (_, None) => (Place::Root, None),
+                (GroupName::Qos(class), Some(Place::PodsRoot)) => {
+                    found.qos.push((class, group.id));
+                    (Place::Qos(class, true), None)
+                }
+                (GroupName::Qos(class), Some(Place::Root)) => (Place::Qos(class, false), None),
+                (GroupName::Pod { uid, certain }, Some(place)) => {
+                    let credible = |uid: &PodUid| certain || is_known(uid);
+                    let pod = match place {
+                        Place::PodsRoot => Some((uid, Some(QosClass::Guaranteed))),
+                        Place::Qos(class, true) => Some((uid, Some(class))),
+                        Place::Qos(class, false) if credible(&uid) => Some((uid, Some(class))),
+                        Place::Root if credible(&uid) => Some((uid, None)),
+                        Place::Root | Place::Qos(..) | Place::Elsewhere => None,
+                    };
+                    (Place::Elsewhere, pod)
+                }
+                (GroupName::Misplaced { uid, container }, Some(_)) => {
+                    misplaced.push((uid, container.into(), index));
+                    (Place::Elsewhere, None)
+                }
+                (GroupName::Qos(_) | GroupName::Other, Some(_)) => (Place::Elsewhere, None),
+            };
+            places[index] = place;
+            index = match pod {
+                Some((uid, qos)) => {
+                    found.add(tree, index, uid, qos);
+                    group.end
+                }
+                None => next,
+            };
+        }
+        for (uid, id, index) in misplaced {
+            found.add_misplaced(tree, &uid, id, index);
+        }
+        found.owners.sort_unstable_by_key(|(id, _)| *id);
+        found
+    }
+
+    /// Whose the group with this cgroup id is: at any depth inside a pod.
+    pub fn owner(&self, cgroup_id: u64) -> Option<Owner> {
+        let at = self.owners.binary_search_by_key(&cgroup_id, |(id, _)| *id).ok()?;
+        Some(self.owners[at].1)
+    }
+
+    /// The pods with this uid.
+    pub fn by_uid(&self, uid: &PodUid) -> impl Iterator<Item = &Pod> {
+        self.pods.iter().filter(move |pod| pod.uid == *uid)
+    }
+
+    fn add(&mut self, tree: &Tree, index: usize, uid: PodUid, qos: Option<QosClass>) {
+        let pod = self.pods.len();
+        self.pods.push(Pod {
+            uid,
+            qos,
+            cgroup_id: tree.groups()[index].id,
+            path: tree.relative_path(index),
+            containers: Vec::new(),
+            leaves: Vec::new(),
+        });
+        self.owners.push((tree.groups()[index].id, Owner { pod, container: None }));
+        if tree.is_leaf(index) {
+            self.pods[pod].leaves.push(tree.groups()[index].id);
+        }
+        for child in tree.children(index) {
+            let name = tree.groups()[child].name.to_string_lossy();
+            let (kind, id) = parse_container_name(&name);
+            self.add_container(tree, child, pod, kind, id.into());
+        }
+    }
+
+    fn add_container(&mut self, tree: &Tree, index: usize, pod: usize, kind: ContainerKind, id: Box<str>) {
+        let container = Some(self.pods[pod].containers.len());
+        let group = &tree.groups()[index];
+        self.pods[pod].containers.push(Container {
+            id,
+            kind,
+            cgroup_id: group.id,
+            path: tree.relative_path(index),
+        });
+        for below in index..group.end {
+            let id = tree.groups()[below].id;
+            self.owners.push((id, Owner { pod, container }));
+            if tree.is_leaf(below) {
+                self.pods[pod].leaves.push(id);
+            }
+        }
+    }
+
+    fn add_misplaced(&mut self, tree: &Tree, uid: &PodUid, id: Box<str>, index: usize) {
+        if let Some(pod) = self.pods.iter().position(|pod| pod.uid == *uid) {
+            self.add_container(tree, index, pod, ContainerKind::Container, id);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What samples say.
+#![forbid(unsafe_code)]
+
+use serde::Serialize;
+
+use super::files::{Limit, MemoryStat};
+use crate::core::reading::Reading;
+
+/// The memory of a level of the tree: the node, the pods' root, a QoS class, a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LevelSample {
+    /// When the figures were read: nanoseconds of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// Bytes in use, page cache included.
+    pub usage: Reading<u64>,
+    /// Bytes of page cache that have not been used lately.
+    pub inactive_file: Reading<u64>,
+    /// Bytes in use less inactive page cache, never below zero (cadvisor's `setMemoryStats`).
+    pub working_set: Reading<u64>,
+    /// memory.stat files that were read for this.
+    pub stat_reads: usize,
+    /// Bytes that moved, one way or the other, in groups below whose memory.stat was left for
+    /// a later sample: as far as they were page cache, `inactive_file` may be off by them.
+    pub left_out: u64,
+    /// Bytes by which `inactive_file` was corrected, since the level's own memory.stat was not
+    /// up to date with those of the groups below it.
+    pub difference: i64,
+}
+
+impl LevelSample {
+    pub(super) fn new(at_ns: u64, usage: Reading<u64>, inactive_file: Reading<u64>) -> Self {
+        Self {
+            at_ns,
+            usage,
+            inactive_file,
+            working_set: working_set_of(usage, inactive_file),
+            stat_reads: 0,
+            left_out: 0,
+            difference: 0,
+        }
+    }
+}
+
+/// The memory of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeSample {
+    /// The figures of the node's level.
+    pub level: LevelSample,
+    /// MemTotal of the machine; for a node that is a group with a limit, that limit if lower.
+    pub capacity: Reading<u64>,
+}
+
+/// The last figures of one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupSample {
+    /// The cgroup id.
+    pub cgroup_id: u64,
+    /// Bytes in use, page cache included.
+    pub usage: Reading<u64>,
+    /// When usage was read.
+    pub usage_at_ns: u64,
+    /// Usage less inactive file pages, which may be older than the usage.
+    pub working_set: Reading<u64>,
+    /// The figures of memory.stat.
+    pub stat: MemoryStat,
+    /// When memory.stat was read; 0 for never.
+    pub stat_at_ns: u64,
+    /// The lowest limit that is set on this very group.
+    pub limit: Limit,
+}
+
+/// The last figures of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PodSample {
+    /// The figures of the pod's group.
+    pub memory: GroupSample,
+    /// Tasks in the pod's group and below (`pids.current`).
+    pub tasks: Reading<u64>,
+    /// When the tasks were counted.
+    pub tasks_at_ns: u64,
+}
+
+/// Whose memory.stat a sample of pods reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Fresh<'a> {
+    /// Nobody's: usage and tasks only.
+    Usage,
+    /// That of these groups and of those below them, by cgroup id.
+    These(&'a [u64]),
+    /// Everybody's.
+    All,
+}
+
+/// What a refresh found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Changes {
+    /// Groups that are new.
+    pub added: usize,
+    /// Groups that are gone.
+    pub removed: usize,
+    /// Groups that exist but cannot be read, or are too many.
+    pub skipped: usize,
+}
+
+pub(super) fn working_set_of(usage: Reading<u64>, inactive_file: Reading<u64>) -> Reading<u64> {
+    match (usage, inactive_file) {
+        (Reading::Known(usage), Reading::Known(inactive)) => Reading::Known(usage.saturating_sub(inactive)),
+        (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
+    }
+}

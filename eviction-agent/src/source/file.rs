@@ -1,0 +1,171 @@
+//! Small kernel files behind descriptors that stay open.
+#![forbid(unsafe_code)]
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, pread};
+
+use crate::core::reading::Why;
+
+/// A file that is read again and again from its beginning. Reading through a descriptor that
+/// is kept costs a half to an eighth of opening it each time.
+#[derive(Debug)]
+pub struct KeptFile(OwnedFd);
+
+const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+impl KeptFile {
+    /// Opens `path` for reading.
+    pub fn open(path: &Path) -> Result<Self, Errno> {
+        retry(|| rustix::fs::open(path, READ, Mode::empty())).map(Self)
+    }
+
+    /// Opens `name` in the directory `directory` for reading.
+    pub fn open_at(directory: BorrowedFd<'_>, name: &CStr) -> Result<Self, Errno> {
+        retry(|| rustix::fs::openat(directory, name, READ, Mode::empty())).map(Self)
+    }
+
+    /// The whole file, read into `buffer` with one call. A file that does not fit is
+    /// [`Why::Unparsable`]: a part of it must not pass for the whole.
+    pub fn read<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], Why> {
+        let length = retry(|| pread(&self.0, &mut *buffer, 0)).map_err(unreadable)?;
+        if length < buffer.len() { Ok(&buffer[..length]) } else { Err(Why::Unparsable) }
+    }
+
+    /// The whole file, read into `buffer` with as many calls as it takes, at most `limit` bytes.
+    pub fn read_all<'b>(&self, buffer: &'b mut Vec<u8>, limit: usize) -> Result<&'b [u8], Why> {
+        let mut length = 0;
+        loop {
+            if buffer.len() < length + 4096 {
+                buffer.resize(length + 8192, 0);
+            }
+            let read = retry(|| pread(&self.0, &mut buffer[length..], length as u64)).map_err(unreadable)?;
+            length += read;
+            if read == 0 {
+                return Ok(&buffer[..length]);
+            }
+            if length > limit {
+                return Err(Why::Unparsable);
+            }
+        }
+    }
+}
+
+impl AsFd for KeptFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Opens, reads and closes a file of at most `limit` bytes.
+pub fn read_once(path: &Path, limit: usize) -> Result<Vec<u8>, Why> {
+    let mut buffer = Vec::new();
+    let length = KeptFile::open(path).map_err(unreadable)?.read_all(&mut buffer, limit)?.len();
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+/// Raises the limit of open files as far as it goes without a privilege (the hard limit of
+/// RLIMIT_NOFILE, at most 2^20); returns what it is then.
+pub fn raise_descriptor_limit() -> Result<u64, Errno> {
+    const ENOUGH: u64 = 1 << 20;
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limits = getrlimit(Resource::Nofile);
+    let wanted = limits.maximum.unwrap_or(ENOUGH).min(ENOUGH);
+    if limits.current.is_some_and(|current| current < wanted) {
+        limits.current = Some(wanted);
+        setrlimit(Resource::Nofile, limits)?;
+    }
+    Ok(limits.current.unwrap_or(ENOUGH))
+}
+
+/// The reason that goes with an error number.
+pub fn unreadable(errno: Errno) -> Why {
+    Why::Unreadable(errno.raw_os_error())
+}
+
+/// A reason in words.
+#[derive(Clone, Copy, Debug)]
+pub struct InWords(pub Why);
+
+impl std::fmt::Display for InWords {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Why::Absent => f.write_str("there is no such figure"),
+            Why::Failed => f.write_str("whoever was asked answered with an error"),
+            Why::Unreadable(errno) => std::io::Error::from_raw_os_error(errno).fmt(f),
+            Why::Unparsable => f.write_str("not of the expected form"),
+            Why::Stale => f.write_str("too old"),
+            Why::Implausible => f.write_str("cannot be true"),
+        }
+    }
+}
+
+/// Whether the reason says that the file, or the control group that it belonged to, has been
+/// removed: the kernel answers ENODEV on descriptors of a removed group.
+pub fn is_gone(why: Why) -> bool {
+    [Errno::NODEV, Errno::NOENT].iter().any(|errno| why == unreadable(*errno))
+}
+
+/// Repeats a call that a signal interrupted.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_does_not_fit_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        std::fs::write(&path, "12345\n").unwrap();
+        let file = KeptFile::open(&path).unwrap();
+        assert_eq!(file.read(&mut [0; 7]), Ok(&b"12345\n"[..]));
+        assert_eq!(file.read(&mut [0; 6]), Err(Why::Unparsable));
+        assert_eq!(file.read_all(&mut Vec::new(), 6), Ok(&b"12345\n"[..]));
+        assert_eq!(file.read_all(&mut Vec::new(), 5), Err(Why::Unparsable));
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(file.read(&mut [0; 7]), Ok(&b""[..]));
+    }
+
+    #[test]
+    fn the_error_number_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let why = read_once(&folder.path().join("absent"), 10).unwrap_err();
+        assert_eq!(why, Why::Unreadable(2));
+        assert!(is_gone(why));
+        assert_eq!(read_once(folder.path(), 10), Err(Why::Unreadable(21)));
+        assert!(!is_gone(Why::Unreadable(13)));
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_raised() {
+        let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let now = raise_descriptor_limit().unwrap();
+        assert!(before.current.is_none_or(|before| now >= before.min(1 << 20)));
+        let after = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        assert!(after.current.is_none_or(|after| after == now));
+        assert_eq!(after.maximum, before.maximum);
+    }
+
+    #[test]
+    fn an_interrupted_call_is_repeated() {
+        let mut interruptions = 3;
+        let result = retry(|| {
+            interruptions -= 1;
+            if interruptions > 0 { Err(Errno::INTR) } else { Ok(7) }
+        });
+        assert_eq!(result, Ok(7));
+        assert_eq!(retry::<()>(|| Err(Errno::ACCESS)), Err(Errno::ACCESS));
+    }
+}

@@ -1,0 +1,149 @@
+//! When the next sample is due.
+//!
+//! A timer is the guarantee where the kernel's events have blind spots: the next sample comes
+//! before the line can have been reached at the greatest rate at which memory can fill.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+/// A sample is never due sooner.
+pub const FLOOR: Duration = Duration::from_millis(1);
+
+/// The full sample of a node that is near a line, or under pressure.
+pub const FULL_NEAR: Duration = Duration::from_secs(1);
+
+/// The full sample of a node that is calm and far from every line.
+pub const FULL_CALM: Duration = Duration::from_secs(10);
+
+/// What one CPU can clear of memory, in bytes per second.
+const PER_CPU: u64 = 2_000_000_000;
+
+/// The least rate that is reckoned with, in bytes per second.
+const LEAST_RATE: u64 = 4_000_000_000;
+
+/// How fast memory can fill, by what was seen and by what the CPUs can do.
+#[derive(Clone, Copy, Debug)]
+pub struct FillRate {
+    bound: u64,
+    greatest_seen: u64,
+    last: Option<(u64, u64)>,
+}
+
+impl FillRate {
+    /// On a machine with so many CPUs, nothing seen yet.
+    pub fn new(cpus: usize) -> Self {
+        let cpus = u64::try_from(cpus).unwrap_or(u64::MAX);
+        Self { bound: PER_CPU.saturating_mul(cpus).max(LEAST_RATE), greatest_seen: 0, last: None }
+    }
+
+    /// Takes note of a working set. A clock that stands still or goes back teaches nothing, and
+    /// neither does a step shorter than a tenth of a millisecond, which is noise.
+    pub fn observe(&mut self, at_ns: u64, working_set: u64) {
+        const SHORTEST_NS: u64 = 100_000;
+        if let Some((last_ns, last)) = self.last {
+            let elapsed = at_ns.saturating_sub(last_ns);
+            if elapsed < SHORTEST_NS && at_ns >= last_ns {
+                return;
+            }
+            if let Some(grown) = working_set.checked_sub(last).filter(|_| elapsed > 0) {
+                let rate = u128::from(grown) * 1_000_000_000 / u128::from(elapsed);
+                self.greatest_seen = self.greatest_seen.max(u64::try_from(rate).unwrap_or(u64::MAX));
+            }
+        }
+        self.last = Some((at_ns, working_set));
+    }
+
+    /// The rate to reckon with, in bytes per second: twice the greatest seen, and never less
+    /// than what the CPUs can clear.
+    pub fn bytes_per_second(&self) -> u64 {
+        self.greatest_seen.saturating_mul(2).max(self.bound)
+    }
+
+    /// The least time in which `distance` bytes can fill.
+    pub fn time_to_fill(&self, distance: u64) -> Duration {
+        let ns = u128::from(distance) * 1_000_000_000 / u128::from(self.bytes_per_second());
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+}
+
+/// When what is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Until the next sample of the level that the line is at.
+    pub sample: Duration,
+    /// Until the next full sample, counted from the last one.
+    pub full: Duration,
+}
+
+/// When the next samples are due.
+///
+/// `distance` is from the working set to the nearest line above it in bytes, `None` if that is
+/// unknown or there is no line; `calm` means that no threshold is met. A line that cannot be
+/// reached within [`FULL_NEAR`] is far. An unknown distance is no reason to hurry, since it
+/// gives nothing to decide on, and none to rest.
+pub fn due(distance: Option<u64>, rate: &FillRate, calm: bool) -> Due {
+    let Some(time) = distance.map(|distance| rate.time_to_fill(distance)) else {
+        return Due { sample: FULL_NEAR, full: FULL_NEAR };
+    };
+    let full = if calm && time > FULL_NEAR { FULL_CALM } else { FULL_NEAR };
+    Due { sample: time.clamp(FLOOR, full), full }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_nearer_the_sooner() {
+        let rate = FillRate::new(2);
+        assert_eq!(rate.bytes_per_second(), LEAST_RATE);
+        assert_eq!(due(Some(0), &rate, true), Due { sample: FLOOR, full: FULL_NEAR });
+        assert_eq!(due(Some(400 * 1_000_000), &rate, true).sample, Duration::from_millis(100));
+        assert_eq!(
+            due(Some(8_000_000_000), &rate, true),
+            Due { sample: Duration::from_secs(2), full: FULL_CALM }
+        );
+        assert_eq!(due(Some(8_000_000_000), &rate, false), Due { sample: FULL_NEAR, full: FULL_NEAR });
+        assert_eq!(due(Some(u64::MAX), &rate, true), Due { sample: FULL_CALM, full: FULL_CALM });
+        assert_eq!(due(None, &rate, true), Due { sample: FULL_NEAR, full: FULL_NEAR });
+    }
+
+    #[test]
+    fn what_was_seen_counts_double() {
+        let mut rate = FillRate::new(2);
+        rate.observe(1_000_000_000, 100 * MIB);
+        rate.observe(1_000_000_000, 900 * MIB);
+        assert_eq!(rate.bytes_per_second(), LEAST_RATE, "no time has passed");
+        rate.observe(1_001_000_000, 110 * MIB);
+        assert_eq!(rate.bytes_per_second(), 2 * 10 * MIB * 1000);
+        rate.observe(500_000_000, 800 * MIB);
+        rate.observe(501_000_000, 801 * MIB);
+        assert_eq!(rate.bytes_per_second(), 2 * 10 * MIB * 1000, "a clock that went back teaches nothing");
+        assert_eq!(FillRate::new(64).bytes_per_second(), 64 * PER_CPU);
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_is_never_passed_between_samples(distance: u64, cpus in 1..512_usize, grown in 0..1_u64 << 40) {
+            let mut rate = FillRate::new(cpus);
+            rate.observe(0, 0);
+            rate.observe(1_000_000_000, grown);
+            let due = due(Some(distance), &rate, true);
+            prop_assert!(due.sample >= FLOOR && due.sample <= FULL_CALM);
+            let filled = u128::from(rate.bytes_per_second()) * due.sample.as_nanos() / 1_000_000_000;
+            prop_assert!(filled <= u128::from(distance) || due.sample == FLOOR);
+        }
+
+        #[test]
+        fn any_observations_are_survived(steps: Vec<(u64, u64)>, distance: u64) {
+            let mut rate = FillRate::new(usize::MAX);
+            for (at_ns, working_set) in steps {
+                rate.observe(at_ns, working_set);
+            }
+            due(Some(distance), &rate, false);
+        }
+    }
+}

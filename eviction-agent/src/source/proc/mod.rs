@@ -1,0 +1,7 @@
+//! Figures of the whole machine from `/proc`.
+
+pub mod capabilities;
+pub mod meminfo;
+pub mod pressure;
+pub mod tasks;
+pub mod vmstat;

@@ -1,0 +1,116 @@
+//! A timer of sub-millisecond precision.
+//!
+//! tokio's own clock ticks in milliseconds; near a line a sample is due within one.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use tokio::io::unix::AsyncFd;
+
+use super::info::SourceInfo;
+use super::wait::{register, take_count};
+
+/// A timer on CLOCK_MONOTONIC behind an async descriptor.
+#[derive(Debug)]
+pub struct Timer(AsyncFd<OwnedFd>);
+
+impl Timer {
+    /// A timer that is not set. Needs a tokio runtime with IO.
+    pub fn new() -> io::Result<Self> {
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        register(timer).map(Self)
+    }
+
+    /// What this is, for the log and `check`.
+    pub fn info() -> SourceInfo {
+        SourceInfo {
+            source: "timer",
+            rung: "timerfd",
+            reason: "the next sample comes before the line can be reached, on every kernel".to_owned(),
+            sees_every_charge: false,
+            grain_bytes: 0,
+        }
+    }
+
+    /// Fires once after `delay`, in place of whatever was set.
+    pub fn set_once(&self, delay: Duration) -> io::Result<()> {
+        // Zero would mean never.
+        self.set(delay.max(Duration::from_nanos(1)), Duration::ZERO)
+    }
+
+    /// Fires every `period`, in place of whatever was set.
+    pub fn set_every(&self, period: Duration) -> io::Result<()> {
+        let period = period.max(Duration::from_nanos(1));
+        self.set(period, period)
+    }
+
+    /// Does not fire any more.
+    pub fn stop(&self) -> io::Result<()> {
+        self.set(Duration::ZERO, Duration::ZERO)
+    }
+
+    /// Waits until the timer has fired; returns how many times since it was last waited for.
+    pub async fn expired(&self) -> io::Result<u64> {
+        take_count(&self.0).await
+    }
+
+    fn set(&self, first: Duration, period: Duration) -> io::Result<()> {
+        let setting = Itimerspec { it_interval: timespec(period), it_value: timespec(first) };
+        timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &setting)?;
+        Ok(())
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        // 292 years are as good as more.
+        tv_sec: duration.as_secs().min(u64::from(u32::MAX)).cast_signed(),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn fires_once_not_before_its_time() {
+        runtime().block_on(async {
+            let timer = Timer::new().unwrap();
+            for delay in [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(3)] {
+                let start = Instant::now();
+                timer.set_once(delay).unwrap();
+                assert_eq!(timer.expired().await.unwrap(), 1);
+                assert!(start.elapsed() >= delay);
+            }
+            let again = tokio::time::timeout(Duration::from_millis(20), timer.expired());
+            assert!(again.await.is_err(), "a timer that fired once does not fire again");
+        });
+    }
+
+    #[test]
+    fn counts_its_periods_and_stops() {
+        runtime().block_on(async {
+            let timer = Timer::new().unwrap();
+            timer.set_every(Duration::from_millis(1)).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(timer.expired().await.unwrap() >= 19);
+            timer.set_once(Duration::from_secs(3600)).unwrap();
+            timer.set_once(Duration::MAX).unwrap();
+            timer.stop().unwrap();
+            let again = tokio::time::timeout(Duration::from_millis(20), timer.expired());
+            assert!(again.await.is_err());
+        });
+    }
+}

@@ -1,0 +1,102 @@
+use eviction_agent::core::reading::{Reading, Why};
+use eviction_agent::source::cgroup::sample::Fresh;
+
+use crate::recorded::{Node, V1, V2};
+
+const LEAF: &str = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0b5c2e77_4a19_4c83_9f6e_1d2a3b4c5d6e.slice";
+
+#[test]
+fn a_bad_memory_stat_makes_that_figure_unknown_and_no_other() {
+    for (text, why) in [
+        ("", Why::Unparsable),
+        ("anon 1\nfile 2\n", Why::Absent),
+        ("inactive_file 5\ninactive_file 5\n", Why::Unparsable),
+        ("inactive_file 18446744073709551615\n", Why::Implausible),
+        ("inactive_file -1\n", Why::Implausible),
+        ("inactive_file max\n", Why::Unparsable),
+        ("inactive_file 123", Why::Unparsable),
+        ("\0\0\0\n", Why::Absent),
+    ] {
+        let node = Node::unpack(V2);
+        let stat = format!("sys/fs/cgroup/{LEAF}/memory.stat");
+        node.write(&stat, text);
+        let mut sampler = node.sampler("/");
+        let samples = sampler.sample_pods(Fresh::All).to_vec();
+        let (bad, good): (Vec<_>, Vec<_>) =
+            samples.into_iter().partition(|sample| sample.memory.working_set.known().is_none());
+        assert_eq!((bad.len(), good.len()), (1, 4), "{text:?}");
+        assert_eq!(bad[0].memory.working_set, Reading::Unknown(why), "{text:?}");
+        assert!(bad[0].memory.usage.known().is_some());
+    }
+}
+
+#[test]
+fn a_bad_usage_is_unknown_and_never_zero() {
+    for (text, why) in [
+        ("", Why::Unparsable),
+        ("max\n", Why::Unparsable),
+        ("-4096\n", Why::Implausible),
+        ("18446744073709551615\n", Why::Implausible),
+        ("12 34\n", Why::Unparsable),
+        ("99999999999999999999999999999999999999999999\n", Why::Unparsable),
+    ] {
+        let node = Node::unpack(V2);
+        node.write("sys/fs/cgroup/kubepods.slice/memory.current", text);
+        let level = node.sampler("/kubepods.slice").sample_node(&[]).level;
+        assert_eq!(level.usage, Reading::Unknown(why), "{text:?}");
+        assert_eq!(level.working_set, Reading::Unknown(why), "{text:?}");
+        assert!(level.inactive_file.known().is_some());
+    }
+}
+
+#[test]
+fn bad_meminfo_leaves_the_node_unknown() {
+    for (text, why) in [
+        (String::new(), Why::Unparsable),
+        ("MemTotal: 1 kB\n".to_owned(), Why::Absent),
+        ("x".repeat(100_000), Why::Unparsable),
+    ] {
+        let node = Node::unpack(V1);
+        node.write("proc/meminfo", text);
+        let sample = node.sampler("/").sample_node(&[]);
+        assert_eq!(sample.level.working_set, Reading::Unknown(why));
+    }
+    let node = Node::unpack(V1);
+    std::fs::remove_file(node.path("proc/meminfo")).unwrap();
+    let sample = node.sampler("/").sample_node(&[]);
+    assert_eq!(sample.level.working_set, Reading::Unknown(Why::Unreadable(2)));
+    assert_eq!(sample.capacity, Reading::Unknown(Why::Unreadable(2)));
+}
+
+#[test]
+fn a_machine_without_a_pids_controller_counts_no_tasks_but_works() {
+    let node = Node::unpack(V1);
+    std::fs::remove_dir_all(node.path("sys/fs/cgroup/pids")).unwrap();
+    let mut sampler = node.sampler("/");
+    for pod in sampler.sample_pods(Fresh::All) {
+        assert_eq!(pod.tasks, Reading::Unknown(Why::Absent));
+        assert!(pod.memory.working_set.known().is_some());
+    }
+    assert_eq!(sampler.read_tasks().0, Reading::Unknown(Why::Absent));
+}
+
+#[test]
+fn a_group_without_the_controller_is_unknown() {
+    let node = Node::unpack(V2);
+    for file in ["memory.current", "memory.stat", "memory.max", "memory.high"] {
+        std::fs::remove_file(node.path(&format!("sys/fs/cgroup/{LEAF}/{file}"))).unwrap();
+    }
+    let mut sampler = node.sampler("/");
+    let unknown =
+        sampler.sample_pods(Fresh::All).iter().filter(|pod| pod.memory.usage.known().is_none()).count();
+    assert_eq!(unknown, 1);
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_is_counted() {
+    let node = Node::unpack(V1);
+    assert!(eviction_agent::source::cgroup::tree::Tree::scan(&node.path("no/such"), None).is_err());
+    let file = node.path("sys/fs/cgroup/memory/memory.stat");
+    let error = eviction_agent::source::cgroup::tree::Tree::scan(&file, None).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot read control group {}", file.display()));
+}

@@ -1,0 +1,190 @@
+use eviction_agent::source::cgroup::names::{ContainerKind, PodUid, QosClass};
+use eviction_agent::source::cgroup::pods::{Owner, Pods};
+use eviction_agent::source::cgroup::tree::Tree;
+
+use crate::recorded::{Node, V1, V2};
+
+const GUARANTEED: &str = "3c1f6a52-9e0b-4d7c-8a61-5b2e7f90c314";
+const BURSTABLE: &str = "a7d0c9e4-12f8-4b36-9c5d-e81f02a64b97";
+const BEST_EFFORT: &str = "6e94b1d8-70c3-4f2a-b5e6-0d9a8c7f1e23";
+const STATIC: &str = "9d3f0a1b2c3d4e5f60718293a4b5c6d7";
+const DOCKER: &str = "0b5c2e77-4a19-4c83-9f6e-1d2a3b4c5d6e";
+
+fn find(node: &Node, cgroup_root: &str) -> (Tree, Pods) {
+    let tree = Tree::scan(&node.root(cgroup_root).memory, None).unwrap();
+    let pods = Pods::find(&tree, |_| false);
+    (tree, pods)
+}
+
+fn uids(pods: &Pods) -> Vec<(&str, Option<QosClass>)> {
+    let mut uids: Vec<_> = pods.pods.iter().map(|pod| (pod.uid.as_str(), pod.qos)).collect();
+    uids.sort_unstable();
+    uids
+}
+
+#[test]
+fn pods_of_the_cgroupfs_driver() {
+    let node = Node::unpack(V1);
+    let (tree, pods) = find(&node, "/");
+    let expected = [
+        (GUARANTEED, Some(QosClass::Guaranteed)),
+        (BEST_EFFORT, Some(QosClass::BestEffort)),
+        (STATIC, Some(QosClass::Burstable)),
+        (BURSTABLE, Some(QosClass::Burstable)),
+    ];
+    assert_eq!(uids(&pods), expected);
+    assert_eq!(pods.qos.len(), 2);
+    let kubepods = tree.groups().iter().find(|group| &*group.name == "kubepods").unwrap();
+    assert_eq!(pods.pods_root, Some(kubepods.id));
+
+    let pod = pods.by_uid(&PodUid::new(BURSTABLE)).next().unwrap();
+    assert_eq!(pod.path.to_str().unwrap(), format!("kubepods/burstable/pod{BURSTABLE}"));
+    assert_eq!(pod.containers.len(), 3);
+    assert!(pod.containers.iter().all(|container| container.kind == ContainerKind::Container));
+    assert!(pod.containers.iter().all(|container| container.id.len() == 64));
+    // One container has groups of its own, two levels deep on one side: init and workers/a.
+    assert_eq!(pod.leaves.len(), 4);
+    let nested =
+        pod.containers.iter().position(|container| container.id.starts_with("45f2709597e1")).unwrap();
+    let deepest = tree.groups().iter().find(|group| &*group.name == "a").unwrap();
+    let index = pods.pods.iter().position(|other| other.uid == pod.uid).unwrap();
+    assert_eq!(pods.owner(deepest.id), Some(Owner { pod: index, container: Some(nested) }));
+    assert_eq!(pods.owner(pod.cgroup_id), Some(Owner { pod: index, container: None }));
+    assert_eq!(pods.owner(kubepods.id), None);
+}
+
+#[test]
+fn pods_of_the_systemd_driver_with_each_runtime() {
+    let node = Node::unpack(V2);
+    let (_, pods) = find(&node, "/");
+    let expected = [
+        (DOCKER, Some(QosClass::Burstable)),
+        (GUARANTEED, Some(QosClass::Guaranteed)),
+        (BEST_EFFORT, Some(QosClass::BestEffort)),
+        (STATIC, Some(QosClass::Burstable)),
+        (BURSTABLE, Some(QosClass::Burstable)),
+    ];
+    assert_eq!(uids(&pods), expected);
+
+    let kinds = |uid: &str| {
+        let pod = pods.by_uid(&PodUid::new(uid)).next().unwrap();
+        let mut kinds: Vec<_> = pod.containers.iter().map(|c| (c.kind, &c.id[..4])).collect();
+        kinds.sort_unstable();
+        (kinds, pod.leaves.len())
+    };
+    use ContainerKind::{Container, Monitor};
+    assert_eq!(kinds(GUARANTEED), (vec![(Container, "49c9"), (Container, "e643")], 2));
+    // CRI-O: the container's processes are one level down, and its monitor is a group of its own.
+    assert_eq!(kinds(BEST_EFFORT), (vec![(Container, "908b"), (Container, "c38a"), (Monitor, "c38a")], 3));
+    // One container is where the runtime should have put it, one where a runtime with the other
+    // driver did.
+    assert_eq!(kinds(DOCKER), (vec![(Container, "99af"), (Container, "bfc1")], 2));
+}
+
+#[test]
+fn a_custom_cgroup_root() {
+    let node = Node::unpack(V1);
+    let (_, all) = find(&node, "/");
+    // The kubelet's --cgroup-root puts kubepods deeper.
+    std::fs::create_dir_all(node.path("sys/fs/cgroup/memory/some/where")).unwrap();
+    std::fs::rename(
+        node.path("sys/fs/cgroup/memory/kubepods"),
+        node.path("sys/fs/cgroup/memory/some/where/kubepods"),
+    )
+    .unwrap();
+    let (_, deeper) = find(&node, "/");
+    assert_eq!(uids(&deeper), uids(&all));
+    // The root given to the agent is the pods' root itself.
+    let (tree, given) = find(&node, "/some/where/kubepods");
+    assert_eq!(uids(&given), uids(&all));
+    assert_eq!(given.pods_root, Some(tree.groups()[0].id));
+    assert_eq!(given.pods[0].path.to_str().unwrap().matches("kubepods").count(), 0);
+    // Under another name only the form of the names below tells.
+    std::fs::rename(
+        node.path("sys/fs/cgroup/memory/some/where/kubepods"),
+        node.path("sys/fs/cgroup/memory/mine"),
+    )
+    .unwrap();
+    let (_, unnamed) = find(&node, "/mine");
+    let classes: Vec<_> = uids(&unnamed).iter().map(|(_, class)| *class).collect();
+    let (burstable, best) = (Some(QosClass::Burstable), Some(QosClass::BestEffort));
+    assert_eq!(classes, [None, best, burstable, burstable]);
+    assert_eq!(unnamed.pods_root, None);
+    // And from further above nothing does.
+    assert!(find(&node, "/").1.pods.is_empty());
+}
+
+#[test]
+fn names_that_only_look_like_pods() {
+    let node = Node::unpack(V1);
+    let at = |path: &str| node.write(&format!("sys/fs/cgroup/memory/{path}/cgroup.procs"), "");
+    at("podman");
+    at("system.slice/pod11111111-1111-4111-8111-111111111111");
+    at("pod22222222-2222-4222-8222-222222222222");
+    // A node inside a container of a pod has pods of its own; they are that container's.
+    let inner = format!("kubepods/burstable/pod{BURSTABLE}/{}/kubelet/kubepods", "ab".repeat(32));
+    at(&format!("{inner}/pod33333333-3333-4333-8333-333333333333"));
+    // The kubelet lets a static pod's manifest choose the uid.
+    at("kubepods/burstable/podby-hand");
+    let (_, pods) = find(&node, "/");
+    let found = uids(&pods);
+    assert_eq!(found.len(), 6, "{found:?}");
+    assert!(found.contains(&("22222222-2222-4222-8222-222222222222", None)));
+    assert!(found.contains(&("by-hand", Some(QosClass::Burstable))));
+    let tree = Tree::scan(&node.root("/").memory, None).unwrap();
+    let known = Pods::find(&tree, |uid| uid.as_str() == "man");
+    assert_eq!(known.pods.len(), 7, "a name that is known to be a pod's is one");
+}
+
+#[test]
+fn paths_in_every_hierarchy() {
+    let node = Node::unpack(V1);
+    let root = node.root("/");
+    let (_, pods) = find(&node, "/");
+    let paths = root.paths_of(&pods.pods[0].path);
+    assert!(paths.memory.is_dir());
+    assert!(paths.pids.unwrap().join("pids.current").is_file());
+    assert!(paths.freezer.unwrap().join("freezer.state").is_file());
+    assert_eq!(paths.unified, None);
+    let absent = root.paths_of(std::path::Path::new("no/such"));
+    assert_eq!((absent.pids, absent.freezer), (None, None));
+}
+
+#[test]
+fn a_second_look_sees_what_came_and_went() {
+    let node = Node::unpack(V1);
+    let mut sampler = node.sampler("/");
+    let before = sampler.tree().groups().len();
+    assert_eq!(sampler.refresh(|_| false).unwrap().added, 0);
+
+    let folder = node.path(&format!("sys/fs/cgroup/memory/kubepods/burstable/pod{BURSTABLE}"));
+    std::fs::create_dir(folder.join("ab".repeat(32))).unwrap();
+    let deepest = walk(&folder).into_iter().find(|path| path.ends_with("workers/a")).unwrap();
+    std::fs::create_dir(deepest.join("deeper")).unwrap();
+    std::fs::remove_dir_all(node.path(&format!("sys/fs/cgroup/memory/kubepods/pod{GUARANTEED}"))).unwrap();
+    let changes = sampler.refresh(|_| false).unwrap();
+    assert_eq!((changes.added, changes.removed, changes.skipped), (2, 3, 0));
+    assert_eq!(sampler.tree().groups().len(), before - 1);
+    assert_eq!(sampler.pods().pods.len(), 3);
+
+    // As many in as out: the number of folders does not tell, but they do.
+    std::fs::remove_dir(folder.join("ab".repeat(32))).unwrap();
+    std::fs::create_dir(folder.join("cd".repeat(32))).unwrap();
+    sampler.refresh(|_| false).unwrap();
+    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap();
+    assert!(pod.containers.iter().any(|container| *container.id == *"cd".repeat(32)));
+    assert!(!pod.containers.iter().any(|container| *container.id == *"ab".repeat(32)));
+    let again = Tree::scan(sampler.tree().root(), None).unwrap();
+    let ids = |tree: &Tree| tree.groups().iter().map(|group| group.id).collect::<Vec<_>>();
+    assert_eq!(ids(sampler.tree()), ids(&again));
+}
+
+fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut found = vec![folder.to_owned()];
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(walk(&entry.path()));
+        }
+    }
+    found
+}

@@ -1,0 +1,221 @@
+use eviction_agent::core::reading::{Reading, Why};
+use eviction_agent::source::cgroup::files::Limit;
+use eviction_agent::source::cgroup::names::PodUid;
+use eviction_agent::source::cgroup::sample::Fresh;
+use eviction_agent::source::proc::tasks::{TaskCounter, read_task_capacity};
+
+use crate::recorded::{Node, V1, V2};
+
+const BURSTABLE: &str = "a7d0c9e4-12f8-4b36-9c5d-e81f02a64b97";
+
+#[test]
+fn a_node_that_is_a_group_of_version_1() {
+    let node = Node::unpack(V1);
+    std::fs::rename(node.path("sys/fs/cgroup/memory"), node.path("outside")).unwrap();
+    node.write("sys/fs/cgroup/memory/cgroup.procs", "");
+    std::fs::rename(node.path("outside"), node.path("sys/fs/cgroup/memory/node")).unwrap();
+    let mut sampler = node.sampler("/node");
+    let sample = sampler.sample_node(&[]);
+    assert_eq!(sample.level.usage, Reading::Known(110_338_048));
+    assert_eq!(sample.level.inactive_file, Reading::Known(58_720_256));
+    assert_eq!(sample.level.working_set, Reading::Known(110_338_048 - 58_720_256));
+    assert_eq!(sample.capacity, Reading::Known(268_435_456), "the limit of the group");
+    assert_eq!((sample.level.difference, sample.level.left_out), (0, 0));
+    let kubelet = sampler.sample_as_kubelet();
+    assert_eq!(kubelet.working_set, sample.level.working_set);
+}
+
+#[test]
+fn the_whole_machine_is_read_from_meminfo() {
+    for (recording, total) in [(V1, 24_684_096), (V2, 8_128_512)] {
+        let node = Node::unpack(recording);
+        let sample = node.sampler("/").sample_node(&[]);
+        assert_eq!(sample.capacity, Reading::Known(total << 10));
+        assert_eq!(sample.level.stat_reads, 0);
+        assert!(sample.level.working_set.known().unwrap() > 0);
+    }
+}
+
+#[test]
+fn on_version_2_meminfo_is_what_the_kubelet_adds_up() {
+    let node = Node::unpack(V2);
+    let mut sampler = node.sampler("/");
+    let ours = sampler.sample_node(&[]).level;
+    let kubelet = sampler.sample_as_kubelet();
+    assert_eq!((ours.usage, ours.working_set), (kubelet.usage, kubelet.working_set));
+}
+
+#[test]
+fn pods_and_containers() {
+    for recording in [V1, V2] {
+        let node = Node::unpack(recording);
+        // With descriptors for everything, for some, and for nothing.
+        for descriptors in [4096, 7, 0] {
+            let mut sampler = node.sampler_with("/", descriptors);
+            let usage_only = sampler.sample_pods(Fresh::Usage).to_vec();
+            assert!(usage_only.iter().all(|pod| pod.memory.usage.known().is_some()));
+            assert!(usage_only.iter().all(|pod| pod.memory.working_set == Reading::Unknown(Why::Absent)));
+            let samples = sampler.sample_pods(Fresh::All).to_vec();
+            assert_eq!(samples.len(), sampler.pods().pods.len());
+            for (pod, sample) in sampler.pods().pods.iter().zip(&samples) {
+                assert_eq!(sample.memory.cgroup_id, pod.cgroup_id);
+                assert!(sample.tasks.known().is_some());
+                let of_pod = sample.memory.working_set.known().unwrap();
+                let inside = pod.containers.iter().filter(|container| container.path.starts_with(&pod.path));
+                let containers = inside.map(|container| sampler.group(container.cgroup_id).unwrap());
+                let sum: u64 = containers.map(|group| group.working_set.known().unwrap()).sum();
+                assert!(of_pod.abs_diff(sum) < 1 << 20, "{}: {of_pod} and {sum}", pod.uid);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_pods_that_are_asked_for_are_read_afresh() {
+    let node = Node::unpack(V2);
+    let mut sampler = node.sampler("/");
+    sampler.sample_pods(Fresh::All);
+    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    let before: Vec<u64> = pod.leaves.iter().map(|id| sampler.group(*id).unwrap().stat_at_ns).collect();
+    let others = sampler.pods().pods.iter().find(|other| other.uid != pod.uid).unwrap().cgroup_id;
+    let other_before = sampler.group(others).unwrap().stat_at_ns;
+    sampler.sample_pods(Fresh::These(&[pod.cgroup_id, 0]));
+    for (id, before) in pod.leaves.iter().zip(before) {
+        assert!(sampler.group(*id).unwrap().stat_at_ns > before);
+    }
+    assert_eq!(sampler.group(others).unwrap().stat_at_ns, other_before);
+    assert!(sampler.group(others).unwrap().usage_at_ns > other_before);
+}
+
+#[test]
+fn limits_of_both_versions() {
+    let node = Node::unpack(V2);
+    let mut sampler = node.sampler("/");
+    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    let limits = |sampler: &eviction_agent::source::cgroup::sampler::Sampler| {
+        pod.containers.iter().map(|c| sampler.group(c.cgroup_id).unwrap().limit).collect::<Vec<_>>()
+    };
+    let high = Limit::At(160 << 20);
+    assert_eq!(
+        limits(&sampler),
+        [high, Limit::Unlimited, Limit::Unlimited],
+        "memory.high is below memory.max"
+    );
+    // A resize in place.
+    let path = format!("sys/fs/cgroup/{}/memory.max", pod.containers[1].path.display());
+    node.write(&path, "33554432\n");
+    sampler.read_limits();
+    assert_eq!(limits(&sampler), [high, Limit::At(32 << 20), Limit::Unlimited]);
+
+    let node = Node::unpack(V1);
+    let sampler = node.sampler("/");
+    let root = sampler.group(sampler.tree().groups()[0].id).unwrap();
+    assert_eq!(root.limit, Limit::At(256 << 20));
+}
+
+#[test]
+fn tasks_of_the_machine_and_of_a_group() {
+    let node = Node::unpack(V2);
+    assert_eq!(TaskCounter::open(&node.path("proc")).read(), Reading::Known(412));
+    assert_eq!(read_task_capacity(&node.path("proc")), Reading::Known(63_278));
+    let sampler = node.sampler("/kubepods.slice/kubepods-burstable.slice");
+    assert_eq!(sampler.read_tasks(), (Reading::Known(31), Reading::Known(Limit::Unlimited)));
+    let node = Node::unpack(V1);
+    assert_eq!(node.sampler("/").read_tasks().1, Reading::Known(Limit::At(64)));
+}
+
+#[test]
+fn what_moved_is_read_before_what_is_above_it() {
+    let node = Node::unpack(V2);
+    let root = "/kubepods.slice";
+    let mut sampler = node.sampler(root);
+    sampler.sample_pods(Fresh::All);
+    assert_eq!(sampler.sample_node(&[]).level.stat_reads, 1, "nothing moved: the group itself");
+
+    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    let folder = format!("sys/fs/cgroup{root}/{}", pod.containers[0].path.display());
+    let leaf = format!("{folder}/workers/a");
+    let grow = |path: &str, by: u64| {
+        let file = format!("{path}/memory.current");
+        let usage: u64 = std::fs::read_to_string(node.path(&file)).unwrap().trim().parse().unwrap();
+        node.write(&file, format!("{}\n", usage + by));
+    };
+    let chain = [leaf.clone(), format!("{folder}/workers"), folder.clone()];
+    let above = ["kubepods-burstable.slice", "."].map(|part| format!("sys/fs/cgroup{root}/{part}"));
+    let pod_folder = format!("sys/fs/cgroup{root}/{}", pod.path.display());
+    for path in chain.iter().chain([&pod_folder]).chain(&above) {
+        grow(path, 5 << 20);
+    }
+    // Leaf, workers, container, pod, QoS class, and the root.
+    let sample = sampler.sample_node(&[]).level;
+    assert_eq!((sample.stat_reads, sample.left_out), (6, 0));
+    assert_eq!(sampler.sample_node(&[]).level.stat_reads, 1);
+    // What the kernel side saw charging is read although its usage stands still.
+    let init = sampler.sample_node(&[pod.leaves[0], 0]).level;
+    assert_eq!(init.stat_reads, 5, "init, container, pod, QoS class, and the root");
+}
+
+#[test]
+fn an_ancestor_that_stands_still_is_corrected_by_its_leaves() {
+    let node = Node::unpack(V2);
+    let mut sampler = node.sampler("/kubepods.slice");
+    sampler.sample_pods(Fresh::All);
+    let before = sampler.sample_node(&[]).level;
+    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    let leaf =
+        format!("sys/fs/cgroup/kubepods.slice/{}/workers/a/memory.stat", pod.containers[0].path.display());
+    let text = std::fs::read_to_string(node.path(&leaf)).unwrap();
+    let lost = |bytes: u64| {
+        text.replace("inactive_file 34603008\n", &format!("inactive_file {}\n", 34_603_008 - bytes))
+    };
+    assert_ne!(lost(1), text);
+    let deepest = pod
+        .leaves
+        .iter()
+        .copied()
+        .find(|id| sampler.group(*id).unwrap().stat.inactive_file == Reading::Known(34_603_008))
+        .unwrap();
+
+    node.write(&leaf, lost(10 << 20));
+    let sample = sampler.sample_node(&[deepest]).level;
+    assert_eq!(sample.difference, -(10 << 20));
+    assert_eq!(sample.working_set.known().unwrap(), before.working_set.known().unwrap() + (10 << 20));
+    node.write(&leaf, lost(15 << 20));
+    assert_eq!(sampler.sample_node(&[deepest]).level.difference, -(15 << 20));
+    // It is kept while the tree is read again, and ends when the ancestor has caught up.
+    std::fs::create_dir(node.path("sys/fs/cgroup/kubepods.slice/aaa")).unwrap();
+    sampler.refresh(|_| false).unwrap();
+    assert_eq!(sampler.sample_node(&[]).level.difference, -(15 << 20));
+    let root = "sys/fs/cgroup/kubepods.slice/memory.stat";
+    let of_root = std::fs::read_to_string(node.path(root)).unwrap();
+    let now = before.inactive_file.known().unwrap();
+    node.write(
+        root,
+        of_root.replace(&format!("inactive_file {now}\n"), &format!("inactive_file {}\n", now - (15 << 20))),
+    );
+    let sample = sampler.sample_node(&[deepest]).level;
+    assert_eq!(sample.difference, 0);
+    assert_eq!(sample.inactive_file, Reading::Known(now - (15 << 20)));
+    node.write(&leaf, lost(16 << 20));
+    assert_eq!(sampler.sample_node(&[deepest]).level.difference, -(1 << 20));
+}
+
+#[test]
+fn groups_at_a_limit_are_read_although_usage_stands_still() {
+    let node = Node::unpack(V2);
+    let root = "sys/fs/cgroup/kubepods.slice";
+    let usage = std::fs::read_to_string(node.path(&format!("{root}/memory.current"))).unwrap();
+    node.write(&format!("{root}/memory.max"), usage);
+    let mut sampler = node.sampler("/kubepods.slice");
+    sampler.sample_pods(Fresh::All);
+    let leaves: Vec<u64> = sampler.pods().pods.iter().flat_map(|pod| pod.leaves.clone()).collect();
+    let start: Vec<u64> = leaves.iter().map(|id| sampler.group(*id).unwrap().stat_at_ns).collect();
+    let first = sampler.sample_node(&[]).level;
+    assert!((2..30).contains(&first.stat_reads), "{} reads", first.stat_reads);
+    for _ in 0..leaves.len() + 2 {
+        sampler.sample_node(&[]);
+    }
+    for (id, start) in leaves.iter().zip(start) {
+        assert!(sampler.group(*id).unwrap().stat_at_ns > start, "each has its turn");
+    }
+}

@@ -1,0 +1,197 @@
+//! A pods file that is written, replaced, broken and repaired while it is watched.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
+use std::future::Future;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use eviction_agent::source::pods_file::{Change, LARGEST, PodsFile, PodsFileError};
+
+type Watched = PodsFile<String, String>;
+
+/// A text that begins with `bad` is not understood.
+fn parse(text: &[u8]) -> Result<String, String> {
+    let text = String::from_utf8_lossy(text).into_owned();
+    if text.starts_with("bad") { Err(text) } else { Ok(text) }
+}
+
+fn run<F: Future>(test: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let guarded = async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("hangs") };
+    runtime.block_on(guarded)
+}
+
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pods.yaml");
+    std::fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+fn open(path: &Path) -> (Watched, String) {
+    PodsFile::open(path, parse).unwrap()
+}
+
+async fn new(watched: &mut Watched) -> String {
+    match watched.changed().await {
+        Change::New(content) => content,
+        Change::Invalid(error) => panic!("{error}"),
+    }
+}
+
+async fn invalid(watched: &mut Watched) -> PodsFileError<String> {
+    match watched.changed().await {
+        Change::New(content) => panic!("{content}"),
+        Change::Invalid(error) => error,
+    }
+}
+
+/// Nothing comes while the agent would have looked several times.
+async fn nothing(watched: &mut Watched) {
+    let told = tokio::time::timeout(Duration::from_millis(2500), watched.changed()).await;
+    assert!(told.is_err(), "{told:?}");
+}
+
+#[test]
+fn writing_in_place_and_replacing() {
+    run(async {
+        let (folder, path) = file("one");
+        let (mut watched, content) = open(&path);
+        assert_eq!(content, "one");
+        assert_eq!(watched.info().rung, "inotify");
+        std::fs::write(&path, "two").unwrap();
+        assert_eq!(new(&mut watched).await, "two");
+        // Of the same length within the same tick of the clock.
+        std::fs::write(&path, "2wo").unwrap();
+        assert_eq!(new(&mut watched).await, "2wo");
+        let other = folder.path().join("other");
+        std::fs::write(&other, "three").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert_eq!(new(&mut watched).await, "three");
+    });
+}
+
+#[test]
+fn the_same_content_again_is_no_change() {
+    run(async {
+        let (_folder, path) = file("one");
+        let (mut watched, _) = open(&path);
+        std::fs::write(&path, "one").unwrap();
+        nothing(&mut watched).await;
+        std::fs::write(&path, "two").unwrap();
+        assert_eq!(new(&mut watched).await, "two");
+    });
+}
+
+#[test]
+fn a_config_map_that_is_swapped() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let fill = |name: &str, text: &str| {
+            std::fs::create_dir(at(name)).unwrap();
+            std::fs::write(at(name).join("pods.yaml"), text).unwrap();
+        };
+        fill("..2024_1", "one");
+        symlink("..2024_1", at("..data")).unwrap();
+        symlink("..data/pods.yaml", at("pods.yaml")).unwrap();
+        let (mut watched, content) = open(&at("pods.yaml"));
+        assert_eq!(content, "one");
+        for (number, text) in [(2, "two"), (3, "three")] {
+            fill(&format!("..2024_{number}"), text);
+            symlink(format!("..2024_{number}"), at("..data_tmp")).unwrap();
+            std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
+            std::fs::remove_dir_all(at(&format!("..2024_{}", number - 1))).unwrap();
+            assert_eq!(new(&mut watched).await, text);
+        }
+    });
+}
+
+#[test]
+fn what_is_wrong_is_told_once() {
+    run(async {
+        let (_folder, path) = file("one");
+        let (mut watched, _) = open(&path);
+        std::fs::write(&path, "bad 1").unwrap();
+        let error = invalid(&mut watched).await;
+        assert_eq!(error.to_string(), format!("cannot understand {}", path.display()));
+        assert!(matches!(error, PodsFileError::Parse { source, .. } if source == "bad 1"));
+        nothing(&mut watched).await;
+        std::fs::write(&path, "bad 2").unwrap();
+        assert!(matches!(invalid(&mut watched).await, PodsFileError::Parse { .. }));
+
+        std::fs::remove_file(&path).unwrap();
+        let error = invalid(&mut watched).await;
+        assert_eq!(error.to_string(), format!("cannot read {}", path.display()));
+        nothing(&mut watched).await;
+        std::fs::write(&path, "two").unwrap();
+        // Between creating and writing the file is empty, which is a content like any other.
+        let mut content = new(&mut watched).await;
+        if content.is_empty() {
+            content = new(&mut watched).await;
+        }
+        assert_eq!(content, "two");
+    });
+}
+
+#[test]
+fn the_directory_is_replaced() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let path = inner.join("pods.yaml");
+        std::fs::write(&path, "one").unwrap();
+        let (mut watched, _) = open(&path);
+        std::fs::rename(&inner, folder.path().join("gone")).unwrap();
+        assert!(matches!(invalid(&mut watched).await, PodsFileError::Read { .. }));
+        std::fs::create_dir(&inner).unwrap();
+        std::fs::write(inner.join("tmp"), "two").unwrap();
+        std::fs::rename(inner.join("tmp"), &path).unwrap();
+        assert_eq!(new(&mut watched).await, "two");
+    });
+}
+
+#[test]
+fn what_is_no_usable_file_is_refused_at_once() {
+    run(async {
+        let refuse = |path: &Path| match PodsFile::open(path, parse) {
+            Ok(_) => panic!("{} was taken", path.display()),
+            Err(error) => error,
+        };
+        let (folder, path) = file("bad");
+        assert!(matches!(refuse(&path), PodsFileError::Parse { .. }));
+        assert!(matches!(refuse(&folder.path().join("absent")), PodsFileError::Read { .. }));
+        assert!(matches!(refuse(folder.path()), PodsFileError::Read { .. }));
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        assert!(matches!(refuse(&pipe), PodsFileError::Read { .. }));
+        let large = folder.path().join("large");
+        std::fs::File::create(&large).unwrap().set_len(LARGEST + 1).unwrap();
+        let error = refuse(&large);
+        assert!(matches!(error, PodsFileError::TooLarge { size, .. } if size == LARGEST + 1), "{error}");
+    });
+}
+
+#[test]
+fn a_wait_may_be_given_up() {
+    run(async {
+        let (_folder, path) = file("one");
+        let (mut watched, _) = open(&path);
+        for number in 0..20 {
+            std::fs::write(&path, format!("text {number}")).unwrap();
+            let _ = tokio::time::timeout(Duration::from_micros(number * 50), watched.changed()).await;
+        }
+        std::fs::write(&path, "last").unwrap();
+        while new(&mut watched).await != "last" {}
+    });
+}
