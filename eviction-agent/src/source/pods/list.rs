@@ -1,0 +1,193 @@
+//! One pod, and lists of pods as `kubectl get pods -o json` or `-o yaml` writes them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::decode::Pod;
+use crate::core::pod as core;
+use crate::yaml;
+
+/// What is wrong with a pod, or with the list as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodError {
+    /// `namespace/name`, or the place in the list; empty for the list as a whole.
+    pub pod: String,
+    /// The field, such as `spec.containers[0].resources.requests.memory`.
+    pub path: String,
+    /// What is wrong with it.
+    pub cause: String,
+}
+
+impl PodError {
+    fn of_list(path: &str, cause: impl fmt::Display) -> Self {
+        Self { pod: String::new(), path: path.to_owned(), cause: cause.to_string() }
+    }
+}
+
+impl fmt::Display for PodError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.pod.is_empty() {
+            write!(f, "pod {}: ", self.pod)?;
+        }
+        if !self.path.is_empty() && self.path != "." {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.cause)
+    }
+}
+
+impl std::error::Error for PodError {}
+
+/// Everything that is wrong with a list of pods; never empty. Written one a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodErrors(pub Vec<PodError>);
+
+impl fmt::Display for PodErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            let line = if index > 0 { "\n" } else { "" };
+            write!(f, "{line}{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PodErrors {}
+
+/// Reads a pod from JSON. It must have a name and a uid.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn parse_pod(json: &[u8]) -> Result<core::Pod, PodError> {
+    pod(&mut serde_json::Deserializer::from_slice(json)).map_err(|mut error| {
+        error.pod = name_of(serde_json::from_slice(json).ok()).unwrap_or_default();
+        error
+    })
+}
+
+/// Reads a `v1` PodList, or a List of pods, from JSON or YAML. Each pod must have a name and a
+/// uid of its own.
+///
+/// # Errors
+/// If it is no such list, or for each pod the first thing that is wrong with it.
+pub fn parse_pod_list(text: &[u8]) -> Result<Vec<core::Pod>, PodErrors> {
+    let start = text.iter().find(|byte| !byte.is_ascii_whitespace());
+    let whole = |error: PodError| PodErrors(vec![error]);
+    match start {
+        None => Err(whole(PodError::of_list("", "is empty"))),
+        Some(b'{') => {
+            let list: List<Box<RawValue>> = serde_json::from_slice(text)
+                .map_err(|error| whole(PodError::of_list("", format!("not JSON: {error}"))))?;
+            let items = list.items().map_err(whole)?;
+            collect(items.iter().map(|item| parse_pod(item.get().as_bytes())))
+        }
+        Some(_) => {
+            let text = std::str::from_utf8(text)
+                .map_err(|error| whole(PodError::of_list("", format!("not UTF-8 text: {error}"))))?;
+            let list: List<Value> =
+                yaml::from_str(text).map_err(|cause| whole(PodError::of_list("", cause)))?;
+            let items = list.items().map_err(whole)?;
+            collect(items.into_iter().map(|mut item| {
+                write_whole_numbers_as_integers(&mut item);
+                pod(&item).map_err(|mut error| {
+                    error.pod = name_of(Some(item)).unwrap_or_default();
+                    error
+                })
+            }))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct List<T> {
+    api_version: Option<String>,
+    kind: Option<String>,
+    items: Option<Vec<T>>,
+}
+
+impl<T> List<T> {
+    fn items(self) -> Result<Vec<T>, PodError> {
+        let version = self.api_version.unwrap_or_default();
+        if version != "v1" {
+            let cause = format!("expected `v1`, found `{version}`");
+            return Err(PodError::of_list("apiVersion", cause));
+        }
+        match self.kind.unwrap_or_default().as_str() {
+            "PodList" | "List" => Ok(self.items.unwrap_or_default()),
+            other => Err(PodError::of_list("kind", format!("expected `PodList`, found `{other}`"))),
+        }
+    }
+}
+
+/// Decodes one pod and holds it to what every pod of a node has.
+fn pod<'de, D: Deserializer<'de>>(deserializer: D) -> Result<core::Pod, PodError> {
+    let wrong = |path: &str, cause: String| PodError { pod: String::new(), path: path.to_owned(), cause };
+    let pod: Pod = serde_path_to_error::deserialize(deserializer).map_err(|error| {
+        let cause = error.inner().to_string();
+        // The line and the column are those of the single pod.
+        let cause = cause.rsplit_once(" at line ").map_or(cause.as_str(), |(cause, _)| cause);
+        wrong(&error.path().to_string(), cause.to_owned())
+    })?;
+    let pod = core::Pod::from(pod);
+    for (path, text) in [("metadata.name", &pod.name), ("metadata.uid", &pod.uid)] {
+        if text.is_empty() {
+            return Err(wrong(path, "is missing".to_owned()));
+        }
+    }
+    Ok(pod)
+}
+
+fn collect(pods: impl Iterator<Item = Result<core::Pod, PodError>>) -> Result<Vec<core::Pod>, PodErrors> {
+    let mut good: Vec<core::Pod> = Vec::new();
+    let mut errors = Vec::new();
+    let mut uids = BTreeSet::new();
+    for (index, pod) in pods.enumerate() {
+        match pod {
+            Ok(pod) if !uids.insert(pod.uid.clone()) => errors.push(PodError {
+                pod: format!("{}/{}", pod.namespace, pod.name),
+                path: "metadata.uid".to_owned(),
+                cause: format!("`{}` is that of another pod as well", pod.uid),
+            }),
+            Ok(pod) => good.push(pod),
+            Err(mut error) => {
+                if error.pod.is_empty() {
+                    error.pod = format!("items[{index}]");
+                }
+                errors.push(error);
+            }
+        }
+    }
+    if errors.is_empty() { Ok(good) } else { Err(PodErrors(errors)) }
+}
+
+/// `namespace/name`, if there is a name.
+fn name_of(pod: Option<Value>) -> Option<String> {
+    let pod = pod?;
+    let metadata = pod.get("metadata")?;
+    let name = metadata.get("name")?.as_str().filter(|name| !name.is_empty())?;
+    let namespace = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    Some(format!("{namespace}/{name}"))
+}
+
+/// YAML knows floats such as `1e9` that are written as integers when turned into JSON.
+fn write_whole_numbers_as_integers(value: &mut Value) {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => {
+            if let Some(float) = number.as_f64().filter(|_| number.is_f64())
+                && float.fract() == 0.0
+                && float.abs() <= EXACT
+            {
+                *value = Value::from(float as i64);
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(write_whole_numbers_as_integers),
+        Value::Object(object) => object.values_mut().for_each(write_whole_numbers_as_integers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}

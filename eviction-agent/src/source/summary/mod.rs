@@ -1,0 +1,238 @@
+//! The kubelet's own statistics: the Summary of `stats/v1alpha1`.
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+mod tests;
+
+use serde::Deserialize;
+
+use crate::core::reading::{Reading, Why};
+use crate::core::snapshot::{
+    ContainerFigures, FsStats, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot, SnapshotBuilder,
+    SourceId, VolumeFigures,
+};
+use crate::core::time::Timestamp;
+use crate::source::nullable::{nullable, nullable_list};
+
+/// A Summary cut down to what decisions depend on. Absent and null are the same, and neither
+/// is zero.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Summary {
+    #[serde(deserialize_with = "nullable")]
+    node: Node,
+    #[serde(deserialize_with = "nullable_list")]
+    pods: Vec<Pod>,
+}
+
+/// Why a text is no Summary.
+#[derive(Debug, thiserror::Error)]
+#[error("decode the stats summary: {path}: {source}")]
+pub struct SummaryError {
+    path: String,
+    source: serde_json::Error,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Node {
+    memory: Option<Memory>,
+    #[serde(deserialize_with = "nullable_list")]
+    system_containers: Vec<Container>,
+    fs: Option<Fs>,
+    runtime: Option<Runtime>,
+    rlimit: Option<Rlimit>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Runtime {
+    image_fs: Option<Fs>,
+    container_fs: Option<Fs>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Memory {
+    time: Option<Timestamp>,
+    available_bytes: Option<u64>,
+    working_set_bytes: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Fs {
+    time: Option<Timestamp>,
+    available_bytes: Option<u64>,
+    capacity_bytes: Option<u64>,
+    used_bytes: Option<u64>,
+    inodes_free: Option<u64>,
+    inodes: Option<u64>,
+    inodes_used: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Rlimit {
+    time: Option<Timestamp>,
+    maxpid: Option<i64>,
+    curproc: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Pod {
+    #[serde(deserialize_with = "nullable")]
+    pod_ref: PodReference,
+    memory: Option<Memory>,
+    #[serde(rename = "ephemeral-storage")]
+    ephemeral_storage: Option<Fs>,
+    #[serde(rename = "process_stats")]
+    process_stats: Option<Processes>,
+    #[serde(deserialize_with = "nullable_list")]
+    containers: Vec<Container>,
+    #[serde(deserialize_with = "nullable_list")]
+    volume: Vec<Volume>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct PodReference {
+    #[serde(deserialize_with = "nullable")]
+    uid: Box<str>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Processes {
+    process_count: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Container {
+    #[serde(deserialize_with = "nullable")]
+    name: Box<str>,
+    memory: Option<Memory>,
+    rootfs: Option<Fs>,
+    logs: Option<Fs>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Volume {
+    #[serde(deserialize_with = "nullable")]
+    name: Box<str>,
+    used_bytes: Option<u64>,
+    inodes_used: Option<u64>,
+}
+
+impl Summary {
+    /// Reads a Summary from JSON.
+    ///
+    /// # Errors
+    /// If it is no JSON, or a figure has the wrong type or does not fit its type.
+    pub fn parse(json: &[u8]) -> Result<Self, SummaryError> {
+        serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(json))
+            .map_err(|error| SummaryError { path: error.path().to_string(), source: error.into_inner() })
+    }
+
+    /// What it says, in new memory.
+    pub fn snapshot(&self) -> Snapshot {
+        self.snapshot_into(SnapshotBuilder::new())
+    }
+
+    /// What it says, in the memory of a snapshot that is no longer needed.
+    pub fn snapshot_into(&self, mut builder: SnapshotBuilder) -> Snapshot {
+        let Self { node, pods } = self;
+        builder.node(node.stats());
+        for pod in pods {
+            let mut entry = builder.pod(&pod.pod_ref.uid, pod.figures());
+            for container in &pod.containers {
+                entry.container(&container.name, container.figures());
+            }
+            for volume in &pod.volume {
+                let figures = VolumeFigures { used: volume.used_bytes, inodes: volume.inodes_used };
+                entry.volume(&volume.name, figures);
+            }
+        }
+        builder.finish()
+    }
+}
+
+impl Node {
+    fn stats(&self) -> NodeStats {
+        let Self { memory, system_containers, fs, runtime, rlimit } = self;
+        let pods = system_containers.iter().find(|container| &*container.name == "pods");
+        let runtime = runtime.unwrap_or_default();
+        NodeStats {
+            memory: known(*memory, Memory::stats),
+            allocatable_memory: known(pods.and_then(|pods| pods.memory), Memory::stats),
+            node_fs: known(*fs, Fs::stats),
+            image_fs: known(runtime.image_fs, Fs::stats),
+            container_fs: known(runtime.container_fs, Fs::stats),
+            processes: known(*rlimit, |Rlimit { time, maxpid, curproc }| ProcessStats {
+                max: maxpid,
+                running: curproc,
+                time,
+                source: SourceId::SUMMARY,
+            }),
+        }
+    }
+}
+
+fn known<T, U>(figures: Option<T>, stats: impl FnOnce(T) -> U) -> Reading<U> {
+    match figures {
+        Some(figures) => Reading::Known(stats(figures)),
+        None => Reading::Unknown(Why::Absent),
+    }
+}
+
+impl Memory {
+    fn stats(self) -> MemoryStats {
+        MemoryStats {
+            available: self.available_bytes,
+            working_set: self.working_set_bytes,
+            time: self.time,
+            source: SourceId::SUMMARY,
+        }
+    }
+}
+
+impl Fs {
+    fn stats(self) -> FsStats {
+        FsStats {
+            available: self.available_bytes,
+            capacity: self.capacity_bytes,
+            inodes_free: self.inodes_free,
+            inodes: self.inodes,
+            time: self.time,
+            source: SourceId::SUMMARY,
+        }
+    }
+}
+
+impl Pod {
+    fn figures(&self) -> PodFigures {
+        PodFigures {
+            has_memory: self.memory.is_some(),
+            memory_working_set: self.memory.and_then(|memory| memory.working_set_bytes),
+            ephemeral_storage_used: self.ephemeral_storage.and_then(|fs| fs.used_bytes),
+            process_count: self.process_stats.and_then(|stats| stats.process_count),
+        }
+    }
+}
+
+impl Container {
+    fn figures(&self) -> ContainerFigures {
+        let rootfs = self.rootfs.unwrap_or_default();
+        let logs = self.logs.unwrap_or_default();
+        ContainerFigures {
+            memory_working_set: self.memory.and_then(|memory| memory.working_set_bytes),
+            rootfs_used: rootfs.used_bytes,
+            rootfs_inodes: rootfs.inodes_used,
+            logs_used: logs.used_bytes,
+            logs_inodes: logs.inodes_used,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+use proptest::prelude::*;
+
+use super::Summary;
+use crate::core::reading::{Reading, Why};
+use crate::core::snapshot::{MemoryStats, SnapshotBuilder, SourceId};
+
+const FULL: &str = r#"{
+  "node": {
+    "nodeName": "n",
+    "systemContainers": [
+      {"name": "kubelet", "memory": {"availableBytes": 1, "workingSetBytes": 1}},
+      {"name": "pods", "memory": {"time": "2026-01-01T00:00:01Z", "availableBytes": 70, "workingSetBytes": 30}},
+      {"name": "pods", "memory": {"availableBytes": 2, "workingSetBytes": 2}}
+    ],
+    "memory": {"time": "2026-01-01T00:00:00Z", "availableBytes": 18446744073709551615, "workingSetBytes": 0, "rssBytes": 5},
+    "fs": {"time": "0001-01-01T00:00:00Z", "availableBytes": 10, "capacityBytes": 100, "usedBytes": 90, "inodesFree": 4, "inodes": 9},
+    "runtime": {
+      "imageFs": {"time": null, "availableBytes": 11, "capacityBytes": null},
+      "containerFs": {"inodesFree": 3}
+    },
+    "rlimit": {"time": "2026-01-01T00:00:00.123456789+01:00", "maxpid": -5, "curproc": 7}
+  },
+  "pods": [
+    {
+      "podRef": {"name": "p", "namespace": "d", "uid": "u"},
+      "memory": {"workingSetBytes": 12},
+      "ephemeral-storage": {"usedBytes": 13},
+      "process_stats": {"process_count": 14},
+      "containers": [
+        {"name": "c", "memory": {"workingSetBytes": 1}, "rootfs": {"usedBytes": 2, "inodesUsed": 3}, "logs": {"usedBytes": 4, "inodesUsed": 5}},
+        {"name": "d"}
+      ],
+      "volume": [{"name": "v", "usedBytes": 6, "inodesUsed": 7, "pvcRef": {"name": "x"}}, {"name": "w"}]
+    },
+    {"podRef": {"uid": "u"}, "memory": {}},
+    {"podRef": {"uid": "o"}}
+  ]
+}"#;
+
+#[test]
+fn everything_that_counts_is_read() {
+    let snapshot = Summary::parse(FULL.as_bytes()).unwrap().snapshot();
+    let pods: Vec<_> = snapshot
+        .pods()
+        .map(|pod| {
+            let containers: Vec<_> = pod.containers().map(|c| (c.name(), c.figures())).collect();
+            let volumes: Vec<_> = pod.volumes().map(|v| (v.name(), v.figures())).collect();
+            (pod.uid(), pod.figures(), containers, volumes)
+        })
+        .collect();
+    insta::assert_debug_snapshot!((snapshot.node, pods));
+}
+
+#[test]
+fn nothing_is_not_zero() {
+    let empty = Summary::parse(b"{}").unwrap().snapshot();
+    assert_eq!(empty.node.memory, Reading::Unknown(Why::Absent));
+    assert!(empty.is_empty());
+    let nulls = r#"{"node": {"memory": null, "systemContainers": null, "fs": null, "runtime": null, "rlimit": null}, "pods": null}"#;
+    for text in [nulls, r#"{"node": null, "pods": []}"#] {
+        assert_eq!(Summary::parse(text.as_bytes()).unwrap().snapshot().node, empty.node);
+    }
+    let without_figures = Summary::parse(br#"{"node": {"memory": {}}, "pods": [null]}"#).unwrap();
+    let snapshot = without_figures.snapshot();
+    let nothing = MemoryStats { source: SourceId::SUMMARY, ..MemoryStats::default() };
+    assert_eq!(snapshot.node.memory, Reading::Known(nothing));
+    assert_eq!(snapshot.pod(0).map(|pod| pod.uid().to_owned()), Some(String::new()));
+}
+
+#[test]
+fn memory_is_used_again() {
+    let summary = Summary::parse(FULL.as_bytes()).unwrap();
+    let old = summary.snapshot();
+    let again = summary.snapshot_into(SnapshotBuilder::reuse(old.clone()));
+    assert_eq!(format!("{again:?}"), format!("{old:?}"));
+}
+
+#[test]
+fn errors_name_the_field() {
+    for (text, error) in [
+        (
+            r#"{"node": {"memory": {"availableBytes": -1}}}"#,
+            "decode the stats summary: node.memory.availableBytes: invalid value: integer `-1`, expected u64 at line 1 column 41",
+        ),
+        (
+            r#"{"node": {"memory": {"availableBytes": 18446744073709551616}}}"#,
+            "decode the stats summary: node.memory.availableBytes: invalid type: floating point `1.8446744073709552e+19`, expected u64 at line 1 column 59",
+        ),
+        (
+            r#"{"pods": [{}, {"containers": [{"name": 5}]}]}"#,
+            "decode the stats summary: pods[1].containers[0].name: invalid type: integer `5`, expected a string at line 1 column 40",
+        ),
+        (r#"{"node": {"rlimit": {"time": "noon"}}}"#, "decode the stats summary: node.rlimit.time: "),
+    ] {
+        let found = Summary::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(found.starts_with(error), "{found}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_damage_makes_it_panic(at in 0..FULL.len(), byte in any::<u8>(), end in 0..FULL.len()) {
+        let mut bytes = FULL.as_bytes().to_vec();
+        bytes[at] = byte;
+        if let Ok(summary) = Summary::parse(&bytes) {
+            let _ = summary.snapshot();
+        }
+        let _ = Summary::parse(&bytes[..end]);
+    }
+}
