@@ -1,0 +1,278 @@
+//! A small reader of BTF, the kernel's own description of its types: where members are, what
+//! enumerators are worth, what a tracepoint's arguments are.
+//!
+//! It walks the blob in place and notes only where each type begins and where the names are that
+//! were asked for: the whole of a kernel's BTF as Rust values takes 40 MB, more than the rest of
+//! the agent. Whatever the blob is, it ends in a result or an error, never in a panic.
+#![forbid(unsafe_code)]
+
+mod raw;
+#[cfg(test)]
+pub(super) mod tests;
+
+use std::{collections::HashMap, fmt};
+
+use thiserror::Error;
+
+use raw::{CHAIN, Kind, Type, Types, u32_at};
+
+/// Why a blob of BTF is of no use.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BtfError {
+    /// It does not begin as BTF of this machine's byte order does.
+    #[error("no BTF: begins with {0:#06x}")]
+    Magic(u16),
+    /// It ends before what its header promises.
+    #[error("BTF is cut off: {what} reaches to byte {end} of {have}")]
+    Cut {
+        /// What is beyond the end.
+        what: &'static str,
+        /// Where it would end.
+        end: u64,
+        /// How long the blob is.
+        have: usize,
+    },
+    /// A type of a kind that is not known, behind which nothing can be found.
+    #[error("BTF type {id} is of unknown kind {kind}")]
+    Kind {
+        /// The type.
+        id: u32,
+        /// Its kind.
+        kind: u32,
+    },
+}
+
+/// Why something was not found.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Missing {
+    /// No such type.
+    #[error("this kernel has no {0}")]
+    Type(String),
+    /// The type has no such member.
+    #[error("this kernel's {0} has no {1}")]
+    Member(String, String),
+    /// It is there, but not of the form that is read.
+    #[error("this kernel's {0} is not {1}")]
+    Form(String, &'static str),
+}
+
+/// What is to be found in a blob.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'w> {
+    /// Names of structures.
+    pub structs: &'w [&'w str],
+    /// Beginning of the names of typedefs.
+    pub typedef_prefix: &'w str,
+    /// Names of enumerators.
+    pub enumerators: &'w [&'w str],
+}
+
+/// Where a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Bytes from the start of the structure.
+    pub offset: u32,
+    /// Its type.
+    type_id: u32,
+}
+
+impl Member {
+    /// A member of the structure that this member is, from the start of the outer one.
+    pub fn of(&self, inner: Member) -> Member {
+        Member { offset: self.offset.saturating_add(inner.offset), ..inner }
+    }
+}
+
+/// What an argument of a tracepoint is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Argument {
+    /// A pointer to a structure.
+    Struct(String),
+    /// A pointer to anything else.
+    Pointer,
+    /// A number.
+    Number,
+    /// Something else.
+    Other,
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Struct(name) => write!(f, "struct {name} *"),
+            Self::Pointer => f.write_str("pointer"),
+            Self::Number => f.write_str("number"),
+            Self::Other => f.write_str("neither number nor pointer"),
+        }
+    }
+}
+
+/// More than any structure has, with all that are inside it; a garbled one could have itself inside.
+const MEMBERS: u32 = 100_000;
+
+/// What was found in a blob of BTF.
+pub struct Btf<'a> {
+    types: Types<'a>,
+    names: Names<'a>,
+}
+
+#[derive(Default)]
+struct Names<'a> {
+    structs: HashMap<&'a str, u32>,
+    typedefs: HashMap<&'a str, u32>,
+    enumerators: HashMap<&'a str, i64>,
+}
+
+impl<'a> Names<'a> {
+    fn note(&mut self, types: &Types<'a>, id: u32, found: &Type<'a>, wanted: &Wanted<'_>) {
+        match found.kind {
+            Kind::Struct => {
+                if let Some(name) = types.name(found.name)
+                    && wanted.structs.contains(&name)
+                {
+                    self.structs.entry(name).or_insert(id);
+                }
+            }
+            Kind::Typedef => {
+                if let Some(name) = types.name(found.name)
+                    && name.starts_with(wanted.typedef_prefix)
+                {
+                    self.typedefs.entry(name).or_insert(id);
+                }
+            }
+            Kind::Enum => {
+                for entry in found.tail.chunks_exact(8) {
+                    if let Some(name) = u32_at(entry, 0).and_then(|name| types.name(name))
+                        && wanted.enumerators.contains(&name)
+                        && let Some(value) = u32_at(entry, 4)
+                    {
+                        let value = i64::from(value.cast_signed());
+                        self.enumerators.entry(name).or_insert(value);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<'a> Btf<'a> {
+    /// Reads the blob, looking for what is wanted.
+    pub fn parse(blob: &'a [u8], wanted: &Wanted<'_>) -> Result<Self, BtfError> {
+        let mut names = Names::default();
+        let types = Types::walk(blob, |types, id, found| names.note(types, id, found, wanted))?;
+        Ok(Self { types, names })
+    }
+
+    /// What an enumerator is worth, whatever enumeration it is of.
+    pub fn enumerator(&self, name: &str) -> Result<i64, Missing> {
+        let value = self.names.enumerators.get(name).copied();
+        value.ok_or_else(|| Missing::Type(format!("enumerator {name}")))
+    }
+
+    /// Where a structure has a member, also one of an anonymous structure or union inside it.
+    pub fn member(&self, structure: &str, member: &str) -> Result<Member, Missing> {
+        let id = self.names.structs.get(structure);
+        let found = id
+            .and_then(|id| self.types.by_id(*id))
+            .ok_or_else(|| Missing::Type(format!("struct {structure}")))?;
+        let (bits, type_id, is_bitfield) = self
+            .member_in(&found, member, 0, &mut { MEMBERS })
+            .ok_or_else(|| Missing::Member(format!("struct {structure}"), member.to_owned()))?;
+        if is_bitfield || bits % 8 != 0 {
+            let whole = format!("{structure}.{member}");
+            return Err(Missing::Form(whole, "made of whole bytes"));
+        }
+        Ok(Member { offset: bits / 8, type_id })
+    }
+
+    /// The member's place in bits, its type, and whether it is a bit field. Looks at no more than
+    /// `budget` members.
+    fn member_in(
+        &self,
+        found: &Type<'a>,
+        wanted: &str,
+        depth: usize,
+        budget: &mut u32,
+    ) -> Option<(u32, u32, bool)> {
+        if !matches!(found.kind, Kind::Struct | Kind::Union) || depth > CHAIN {
+            return None;
+        }
+        for entry in found.tail.chunks_exact(12) {
+            *budget = budget.checked_sub(1)?;
+            let (name, type_id, place) = (u32_at(entry, 0)?, u32_at(entry, 4)?, u32_at(entry, 8)?);
+            let (bits, width) = match found.kind_flag {
+                true => (place & 0xff_ffff, place >> 24),
+                false => (place, 0),
+            };
+            match self.types.name(name) {
+                Some("") => {
+                    if let Some(inner) = self.types.bare(type_id)
+                        && let Some((more, type_id, is_bitfield)) =
+                            self.member_in(&inner, wanted, depth + 1, budget)
+                    {
+                        return Some((bits.checked_add(more)?, type_id, is_bitfield));
+                    }
+                }
+                Some(found) if found == wanted => return Some((bits, type_id, width != 0)),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// The name of the structure that a member is, if it is one.
+    pub fn structure_of(&self, member: &Member) -> Option<&'a str> {
+        let found = self.types.bare(member.type_id)?;
+        match found.kind {
+            Kind::Struct => self.types.name(found.name),
+            _ => None,
+        }
+    }
+
+    /// Where an array that is a member has its element `index`, from the start of the structure.
+    pub fn element(&self, what: &str, array: &Member, index: i64) -> Result<Member, Missing> {
+        let no = |form| Missing::Form(what.to_owned(), form);
+        let found = self.types.bare(array.type_id);
+        let (type_id, len) = found.and_then(|found| found.array()).ok_or(no("an array"))?;
+        let index = u32::try_from(index).ok().filter(|index| *index < len);
+        let index = index.ok_or(no("long enough"))?;
+        let size = self.types.size(type_id).ok_or(no("an array of a known size"))?;
+        let offset = size
+            .checked_mul(u64::from(index))
+            .and_then(|bytes| bytes.checked_add(u64::from(array.offset)))
+            .and_then(|bytes| u32::try_from(bytes).ok());
+        Ok(Member { offset: offset.ok_or(no("of a possible size"))?, type_id })
+    }
+
+    /// The arguments of a tracepoint, as its `btf_trace_` typedef has them, or nothing if the
+    /// kernel has no such tracepoint.
+    pub fn tracepoint(&self, name: &str) -> Option<Vec<Argument>> {
+        let typedef = *self.names.typedefs.get(format!("btf_trace_{name}").as_str())?;
+        let pointer = self.types.bare(typedef).filter(|found| found.kind == Kind::Ptr)?;
+        let prototype = self.types.bare(pointer.word)?;
+        if prototype.kind != Kind::FuncProto {
+            return None;
+        }
+        // The first is the tracepoint's own data.
+        let arguments = prototype.tail.chunks_exact(8).skip(1);
+        let known = arguments.map(|entry| u32_at(entry, 4).map_or(Argument::Other, |id| self.argument(id)));
+        Some(known.collect())
+    }
+
+    fn argument(&self, id: u32) -> Argument {
+        let Some(found) = self.types.bare(id) else {
+            return Argument::Other;
+        };
+        match found.kind {
+            Kind::Ptr => match self.types.bare(found.word) {
+                Some(target) if matches!(target.kind, Kind::Struct | Kind::Fwd) => {
+                    Argument::Struct(self.types.name(target.name).unwrap_or_default().to_owned())
+                }
+                _ => Argument::Pointer,
+            },
+            Kind::Int | Kind::Enum => Argument::Number,
+            _ => Argument::Other,
+        }
+    }
+}

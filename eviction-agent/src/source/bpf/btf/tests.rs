@@ -1,0 +1,266 @@
+//! Blobs made by hand, cut off and garbled.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Makes a blob, type by type.
+#[derive(Default)]
+pub(in super::super) struct Blob {
+    types: Vec<u8>,
+    strings: Vec<u8>,
+    next: u32,
+}
+
+impl Blob {
+    pub(in super::super) fn new() -> Self {
+        Self { strings: vec![0], next: 1, ..Self::default() }
+    }
+
+    fn string(&mut self, text: &str) -> u32 {
+        if text.is_empty() {
+            return 0;
+        }
+        let place = self.strings.len() as u32;
+        self.strings.extend(text.as_bytes());
+        self.strings.push(0);
+        place
+    }
+
+    fn words(&mut self, words: &[u32]) {
+        self.types.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+    }
+
+    fn one(&mut self, name: &str, kind: u32, entries: usize, word: u32, tail: &[u32]) -> u32 {
+        let name = self.string(name);
+        self.words(&[name, kind << 24 | entries as u32, word]);
+        self.words(tail);
+        self.next += 1;
+        self.next - 1
+    }
+
+    pub(in super::super) fn int(&mut self, name: &str, bytes: u32) -> u32 {
+        self.one(name, 1, 0, bytes, &[bytes * 8])
+    }
+
+    pub(in super::super) fn pointer(&mut self, to: u32) -> u32 {
+        self.one("", 2, 0, to, &[])
+    }
+
+    pub(in super::super) fn array(&mut self, of: u32, len: u32) -> u32 {
+        self.one("", 3, 0, 0, &[of, of, len])
+    }
+
+    /// Members are (name, type, byte offset).
+    pub(in super::super) fn structure(
+        &mut self,
+        name: &str,
+        bytes: u32,
+        members: &[(&str, u32, u32)],
+    ) -> u32 {
+        let mut tail = Vec::new();
+        for (name, id, offset) in members {
+            tail.extend([self.string(name), *id, offset * 8]);
+        }
+        self.one(name, 4, members.len(), bytes, &tail)
+    }
+
+    pub(in super::super) fn union(&mut self, bytes: u32, members: &[(&str, u32, u32)]) -> u32 {
+        let mut tail = Vec::new();
+        for (name, id, offset) in members {
+            tail.extend([self.string(name), *id, offset * 8]);
+        }
+        self.one("", 5, members.len(), bytes, &tail)
+    }
+
+    pub(in super::super) fn enumeration(&mut self, members: &[(&str, i32)]) -> u32 {
+        let mut tail = Vec::new();
+        for (name, value) in members {
+            tail.extend([self.string(name), value.cast_unsigned()]);
+        }
+        self.one("", 6, members.len(), 4, &tail)
+    }
+
+    pub(in super::super) fn typedef(&mut self, name: &str, of: u32) -> u32 {
+        self.one(name, 8, 0, of, &[])
+    }
+
+    pub(in super::super) fn tracepoint(&mut self, name: &str, arguments: &[u32]) {
+        let data = self.pointer(0);
+        let tail: Vec<_> = [data].iter().chain(arguments).flat_map(|id| [0, *id]).collect();
+        let prototype = self.one("", 13, tail.len() / 2, 0, &tail);
+        let pointer = self.pointer(prototype);
+        self.typedef(&format!("btf_trace_{name}"), pointer);
+    }
+
+    pub(in super::super) fn bytes(&self) -> Vec<u8> {
+        let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
+        let mut blob = Vec::new();
+        blob.extend(0xeb9f_u16.to_ne_bytes());
+        blob.extend([1, 0]);
+        for word in [24, 0, types, types, strings] {
+            blob.extend(word.to_ne_bytes());
+        }
+        blob.extend(&self.types);
+        blob.extend(&self.strings);
+        blob
+    }
+}
+
+const WANTED: Wanted<'static> =
+    Wanted { structs: &["outer", "bits"], typedef_prefix: "btf_trace_", enumerators: &["SECOND", "BELOW"] };
+
+fn sample() -> Blob {
+    let mut blob = Blob::new();
+    let long = blob.int("long", 8);
+    let counter = blob.structure("counter", 40, &[("lock", long, 0), ("count", long, 8)]);
+    let counters = blob.array(counter, 4);
+    let union = blob.union(8, &[("swap", long, 0), ("memsw", long, 0)]);
+    let inner = blob.structure("", 16, &[("", union, 8)]);
+    blob.structure("outer", 200, &[("first", long, 0), ("", inner, 8), ("counters", counters, 24)]);
+    blob.enumeration(&[("FIRST", 0), ("SECOND", 1), ("BELOW", -1)]);
+    let task = blob.structure("task_struct", 8, &[]);
+    let task = blob.pointer(task);
+    let uid = blob.typedef("uid_t", long);
+    blob.tracepoint("mark", &[task, uid, long]);
+    let text = blob.pointer(long);
+    blob.tracepoint("other", &[text, counter]);
+    blob
+}
+
+#[test]
+fn members_of_anonymous_structures_and_unions_are_found() {
+    let blob = sample().bytes();
+    let btf = Btf::parse(&blob, &WANTED).unwrap();
+    assert_eq!(btf.member("outer", "first").unwrap().offset, 0);
+    assert_eq!(btf.member("outer", "memsw").unwrap().offset, 16);
+    let counters = btf.member("outer", "counters").unwrap();
+    let third = btf.element("outer.counters", &counters, 2).unwrap();
+    assert_eq!(third.offset, 24 + 2 * 40);
+    assert_eq!(btf.structure_of(&third), Some("counter"));
+    assert_eq!(btf.enumerator("BELOW").unwrap(), -1);
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let blob = sample().bytes();
+    let btf = Btf::parse(&blob, &WANTED).unwrap();
+    let text = |missing: Missing| missing.to_string();
+    assert_eq!(text(btf.member("none", "x").unwrap_err()), "this kernel has no struct none");
+    assert_eq!(text(btf.member("outer", "x").unwrap_err()), "this kernel's struct outer has no x");
+    assert_eq!(text(btf.enumerator("THIRD").unwrap_err()), "this kernel has no enumerator THIRD");
+    let first = btf.member("outer", "first").unwrap();
+    let error = btf.element("outer.first", &first, 0).unwrap_err();
+    assert_eq!(text(error), "this kernel's outer.first is not an array");
+    let counters = btf.member("outer", "counters").unwrap();
+    for index in [4, -1, i64::MAX] {
+        let error = btf.element("outer.counters", &counters, index).unwrap_err();
+        assert_eq!(text(error), "this kernel's outer.counters is not long enough");
+    }
+}
+
+#[test]
+fn a_bit_field_is_refused() {
+    let mut blob = Blob::new();
+    let int = blob.int("int", 4);
+    let name = blob.string("flag");
+    let structure = blob.string("bits");
+    // kind_flag: the place's upper byte is the width.
+    blob.words(&[structure, 1 << 31 | 4 << 24 | 1, 4, name, int, 1 << 24 | 8]);
+    let blob = blob.bytes();
+    let btf = Btf::parse(&blob, &WANTED).unwrap();
+    let error = btf.member("bits", "flag").unwrap_err();
+    assert_eq!(error.to_string(), "this kernel's bits.flag is not made of whole bytes");
+}
+
+#[test]
+fn tracepoints_have_their_arguments_without_the_first() {
+    let blob = sample().bytes();
+    let btf = Btf::parse(&blob, &WANTED).unwrap();
+    let task = Argument::Struct("task_struct".into());
+    assert_eq!(btf.tracepoint("mark").unwrap(), [task, Argument::Number, Argument::Number]);
+    assert_eq!(btf.tracepoint("other").unwrap(), [Argument::Pointer, Argument::Other]);
+    assert_eq!(btf.tracepoint("none"), None);
+}
+
+#[test]
+fn types_that_refer_to_themselves_end_in_nothing() {
+    let mut blob = Blob::new();
+    let itself = blob.next;
+    blob.typedef("btf_trace_loop", itself);
+    let itself = blob.next;
+    let array = blob.array(itself, 2);
+    blob.structure("outer", 8, &[("loop", array, 0), ("", itself + 1, 0)]);
+    let blob = blob.bytes();
+    let btf = Btf::parse(&blob, &WANTED).unwrap();
+    assert_eq!(btf.tracepoint("loop"), None);
+    let member = btf.member("outer", "loop").unwrap();
+    assert!(btf.element("outer.loop", &member, 1).is_err());
+    assert!(btf.member("outer", "elsewhere").is_err());
+}
+
+#[test]
+fn a_structure_that_has_itself_inside_many_times_is_given_up() {
+    let mut blob = Blob::new();
+    let itself = blob.next;
+    blob.structure("outer", 8, &[("", itself, 0); 64]);
+    let blob = blob.bytes();
+    let btf = Btf::parse(&blob, &WANTED).unwrap();
+    assert!(btf.member("outer", "none").is_err());
+}
+
+#[test]
+fn a_foreign_blob_is_refused_with_its_reason() {
+    let error = |blob: &[u8]| Btf::parse(blob, &WANTED).err().expect("an error").to_string();
+    assert_eq!(error(b""), "BTF is cut off: its header reaches to byte 24 of 0");
+    assert_eq!(error(&[0; 64]), "no BTF: begins with 0x0000");
+    let mut unknown = Blob::new();
+    unknown.int("int", 4);
+    unknown.one("new", 31, 0, 0, &[]);
+    assert_eq!(error(&unknown.bytes()), "BTF type 2 is of unknown kind 31");
+}
+
+fn ask_everything(blob: &[u8]) {
+    let Ok(btf) = Btf::parse(blob, &WANTED) else {
+        return;
+    };
+    for member in ["first", "memsw", "counters", "none"] {
+        if let Ok(member) = btf.member("outer", member) {
+            let _ = btf.element("outer", &member, 3);
+            let _ = btf.structure_of(&member);
+        }
+    }
+    let _ = (btf.enumerator("SECOND"), btf.tracepoint("mark"), btf.tracepoint("other"));
+}
+
+#[test]
+fn every_beginning_of_a_blob_is_an_error() {
+    let blob = sample().bytes();
+    for end in 0..blob.len() {
+        assert!(Btf::parse(&blob[..end], &WANTED).is_err(), "cut at {end}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn garbled_blobs_never_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12)) {
+        let mut blob = sample().bytes();
+        for (place, value) in changes {
+            let place = place.index(blob.len());
+            blob[place] = value;
+        }
+        ask_everything(&blob);
+    }
+
+    #[test]
+    fn random_bytes_behind_a_header_never_panic(noise in prop::collection::vec(any::<u8>(), 0..400)) {
+        let mut blob = sample().bytes();
+        blob.truncate(24);
+        let len = noise.len() as u32;
+        blob[12..16].copy_from_slice(&len.to_ne_bytes());
+        blob[16..20].copy_from_slice(&0_u32.to_ne_bytes());
+        blob[20..24].copy_from_slice(&len.to_ne_bytes());
+        blob.extend(noise);
+        ask_everything(&blob);
+    }
+}

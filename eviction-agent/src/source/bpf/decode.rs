@@ -1,0 +1,246 @@
+//! From the bytes of a record to an [`Event`]. Whatever the bytes are, it ends in an event or
+//! in an error that says what was wrong with them.
+
+use bytes::{Buf, TryGetError};
+use eviction_common::{
+    ABI_VERSION, Edge, Kind, MAX_CHAIN, PATH_BYTES, UNLIMITED_BYTES, ancestor_flag, oom_flag,
+};
+use thiserror::Error;
+
+use super::event::{Ancestor, CgroupChange, Crossed, Event, OomEvents, OomKill, Rss, Stamp};
+
+/// Why the bytes of a record are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// It ends before its figures do.
+    #[error("record of {have} bytes ends early")]
+    Short {
+        /// How many bytes there were.
+        have: usize,
+    },
+    /// The kernel side was built with another layout.
+    #[error("record of ABI {found}, this is {ABI_VERSION}")]
+    Abi {
+        /// What it says it is.
+        found: u16,
+    },
+    /// No such kind.
+    #[error("record of unknown kind {found}")]
+    Kind {
+        /// What it says it is.
+        found: u16,
+    },
+    /// The length in its header is not how long it is.
+    #[error("record says it has {said} bytes and has {have}")]
+    Length {
+        /// What its header says.
+        said: u32,
+        /// How many bytes there were.
+        have: usize,
+    },
+    /// It goes on behind its last figure.
+    #[error("record of kind {kind} goes on behind its end: it has {have} bytes")]
+    Long {
+        /// How many bytes there were.
+        have: usize,
+        /// The record's kind.
+        kind: &'static str,
+    },
+    /// A figure that no program writes.
+    #[error("record of kind {kind} has {value} as its {field}")]
+    Field {
+        /// The record's kind.
+        kind: &'static str,
+        /// Which figure.
+        field: &'static str,
+        /// What it was.
+        value: u64,
+    },
+}
+
+/// Decodes records of a machine with pages of `page_bytes`.
+pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event<'_>, DecodeError> {
+    let have = record.len();
+    let mut fields = Fields { rest: record, have, page_bytes };
+    let kind = fields.u16()?;
+    let abi = fields.u16()?;
+    if abi != ABI_VERSION {
+        return Err(DecodeError::Abi { found: abi });
+    }
+    let kind = Kind::from_raw(kind).ok_or(DecodeError::Kind { found: kind })?;
+    let said = fields.u32()?;
+    if said as usize != have {
+        return Err(DecodeError::Length { said, have });
+    }
+    let cpu = fields.u32()?;
+    fields.u32()?;
+    let stamp = Stamp { cpu, seq: fields.u64()?, ktime_ns: fields.u64()? };
+    let event = match kind {
+        Kind::Crossed => Event::Crossed(fields.crossed(stamp)?),
+        Kind::OomKill => match fields.oom_kill(stamp)? {
+            mark if mark.was_killed() == Some(false) => Event::OomMark(mark),
+            kill => Event::OomKill(kill),
+        },
+        Kind::CgroupMade => Event::CgroupMade(fields.cgroup_change(stamp, kind)?),
+        Kind::CgroupGone => Event::CgroupGone(fields.cgroup_change(stamp, kind)?),
+    };
+    match fields.rest.len() {
+        0 => Ok(event),
+        _ => Err(DecodeError::Long { have, kind: kind.name() }),
+    }
+}
+
+struct Fields<'a> {
+    rest: &'a [u8],
+    have: usize,
+    page_bytes: u64,
+}
+
+impl<'a> Fields<'a> {
+    fn short(&self) -> impl Fn(TryGetError) -> DecodeError + use<> {
+        let have = self.have;
+        move |_| DecodeError::Short { have }
+    }
+
+    fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.rest.try_get_u16_ne().map_err(self.short())
+    }
+
+    fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.rest.try_get_u32_ne().map_err(self.short())
+    }
+
+    fn i32(&mut self) -> Result<i32, DecodeError> {
+        self.rest.try_get_i32_ne().map_err(self.short())
+    }
+
+    fn u64(&mut self) -> Result<u64, DecodeError> {
+        self.rest.try_get_u64_ne().map_err(self.short())
+    }
+
+    /// Pages as bytes. A counter that is below zero for a moment reads as a huge number.
+    fn pages(&mut self) -> Result<u64, DecodeError> {
+        let pages = self.u64()?;
+        Ok(match i64::try_from(pages) {
+            Ok(_) => pages.saturating_mul(self.page_bytes),
+            Err(_) => 0,
+        })
+    }
+
+    fn slice(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        let (slice, rest) = self.rest.split_at_checked(len).ok_or(DecodeError::Short { have: self.have })?;
+        self.rest = rest;
+        Ok(slice)
+    }
+
+    fn crossed(&mut self, stamp: Stamp) -> Result<Crossed, DecodeError> {
+        let level_id = self.u64()?;
+        let leaf_id = self.u64()?;
+        let generation = self.u64()?;
+        let usage = self.pages()?;
+        let gross = self.pages()?;
+        let tgid = self.u32()?;
+        let pid = self.u32()?;
+        let edge = self.u32()?;
+        self.u32()?;
+        Ok(Crossed {
+            stamp,
+            level_id,
+            leaf_id,
+            generation,
+            edge: Edge::from_raw(edge).ok_or(DecodeError::Field {
+                kind: Kind::Crossed.name(),
+                field: "edge",
+                value: edge.into(),
+            })?,
+            usage,
+            gross,
+            tgid,
+            pid,
+        })
+    }
+
+    fn oom_kill(&mut self, stamp: Stamp) -> Result<OomKill, DecodeError> {
+        let mut comm = [0; 16];
+        comm.copy_from_slice(self.slice(16)?);
+        let pid = self.u32()?;
+        let tgid = self.u32()?;
+        let uid = self.u32()?;
+        let oom_score_adj = self.i32()?;
+        let rss = Rss { anon: self.pages()?, file: self.pages()?, shmem: self.pages()?, swap: self.pages()? };
+        let trigger_tgid = self.u32()?;
+        let trigger_pid = self.u32()?;
+        let flags = self.u32()?;
+        let chain_len = self.u32()?;
+        if chain_len as usize > MAX_CHAIN {
+            return Err(DecodeError::Field {
+                kind: Kind::OomKill.name(),
+                field: "chain length",
+                value: chain_len.into(),
+            });
+        }
+        let mut chain = Vec::with_capacity(chain_len as usize);
+        for place in 0..MAX_CHAIN {
+            let ancestor = self.ancestor()?;
+            if place < chain_len as usize {
+                chain.push(ancestor);
+            }
+        }
+        let has = |flag| flags & flag != 0;
+        Ok(OomKill {
+            stamp,
+            tgid,
+            pid,
+            comm,
+            uid: has(oom_flag::UID).then_some(uid),
+            oom_score_adj: has(oom_flag::SCORE).then_some(oom_score_adj),
+            rss: has(oom_flag::RSS).then_some(rss),
+            trigger_tgid,
+            trigger_pid,
+            cut: has(oom_flag::CUT),
+            pid_only: has(oom_flag::PID_ONLY),
+            chain,
+        })
+    }
+
+    fn ancestor(&mut self) -> Result<Ancestor, DecodeError> {
+        let id = self.u64()?;
+        let usage = self.pages()?;
+        let max = self.u64()?.saturating_mul(self.page_bytes);
+        let oom = self.u64()?;
+        let oom_before = self.u64()?;
+        let oom_kill = self.u64()?;
+        let oom_kill_before = self.u64()?;
+        let flags = self.u32()?;
+        self.u32()?;
+        let has = |flag| flags & flag != 0;
+        Ok(Ancestor {
+            id,
+            usage,
+            max: (max < UNLIMITED_BYTES).then_some(max),
+            events: has(ancestor_flag::EVENTS).then_some(OomEvents {
+                oom,
+                oom_kill,
+                before: has(ancestor_flag::SEEN).then_some((oom_before, oom_kill_before)),
+            }),
+        })
+    }
+
+    fn cgroup_change(&mut self, stamp: Stamp, kind: Kind) -> Result<CgroupChange<'a>, DecodeError> {
+        let id = self.u64()?;
+        self.i32()?;
+        let level = self.u32()?;
+        let path_len = self.u32()?;
+        let cut = self.u32()? != 0;
+        let room = self.slice(PATH_BYTES)?;
+        let path = room.get(..path_len as usize).ok_or(DecodeError::Field {
+            kind: kind.name(),
+            field: "path length",
+            value: path_len.into(),
+        })?;
+        Ok(CgroupChange { stamp, id, level, path, cut })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! Records made by hand, garbled and cut off.
+
+use std::mem::offset_of;
+
+use eviction_common::{self as raw, Header};
+use proptest::prelude::*;
+
+use super::*;
+
+const PAGE: u64 = 4096;
+
+/// A record of zeros with a right header.
+fn record(kind: Kind, bytes: usize) -> Vec<u8> {
+    let mut record = vec![0; bytes];
+    put(&mut record, offset_of!(Header, kind), &(kind as u16).to_ne_bytes());
+    put(&mut record, offset_of!(Header, abi), &ABI_VERSION.to_ne_bytes());
+    put(&mut record, offset_of!(Header, len), &(bytes as u32).to_ne_bytes());
+    put(&mut record, offset_of!(Header, cpu), &3_u32.to_ne_bytes());
+    put(&mut record, offset_of!(Header, seq), &9_u64.to_ne_bytes());
+    put(&mut record, offset_of!(Header, ktime_ns), &1234_u64.to_ne_bytes());
+    record
+}
+
+fn put(record: &mut [u8], place: usize, bytes: &[u8]) {
+    record[place..place + bytes.len()].copy_from_slice(bytes);
+}
+
+const STAMP: Stamp = Stamp { ktime_ns: 1234, cpu: 3, seq: 9 };
+
+#[test]
+fn a_crossing() {
+    let mut bytes = record(Kind::Crossed, size_of::<raw::Crossed>());
+    for (place, value) in [
+        (offset_of!(raw::Crossed, level_id), 11_u64),
+        (offset_of!(raw::Crossed, leaf_id), 12),
+        (offset_of!(raw::Crossed, generation), 13),
+        (offset_of!(raw::Crossed, usage), 14),
+        (offset_of!(raw::Crossed, gross), u64::MAX),
+    ] {
+        put(&mut bytes, place, &value.to_ne_bytes());
+    }
+    for (place, value) in [
+        (offset_of!(raw::Crossed, tgid), 15_u32),
+        (offset_of!(raw::Crossed, pid), 16),
+        (offset_of!(raw::Crossed, edge), Edge::UsageBelow as u32),
+    ] {
+        put(&mut bytes, place, &value.to_ne_bytes());
+    }
+    let crossed = Crossed {
+        stamp: STAMP,
+        level_id: 11,
+        leaf_id: 12,
+        generation: 13,
+        edge: Edge::UsageBelow,
+        usage: 14 * PAGE,
+        gross: 0,
+        tgid: 15,
+        pid: 16,
+    };
+    assert_eq!(decode(&bytes, PAGE), Ok(Event::Crossed(crossed)));
+
+    put(&mut bytes, offset_of!(raw::Crossed, edge), &7_u32.to_ne_bytes());
+    let error = decode(&bytes, PAGE).unwrap_err().to_string();
+    assert_eq!(error, "record of kind crossed has 7 as its edge");
+}
+
+#[test]
+fn a_kill_with_what_is_known_and_without_what_is_not() {
+    let mut bytes = record(Kind::OomKill, size_of::<raw::OomKill>());
+    put(&mut bytes, offset_of!(raw::OomKill, comm), b"java\0garbage");
+    put(&mut bytes, offset_of!(raw::OomKill, tgid), &77_u32.to_ne_bytes());
+    put(&mut bytes, offset_of!(raw::OomKill, uid), &1000_u32.to_ne_bytes());
+    put(&mut bytes, offset_of!(raw::OomKill, oom_score_adj), &(-997_i32).to_ne_bytes());
+    put(&mut bytes, offset_of!(raw::OomKill, anon), &5_u64.to_ne_bytes());
+    let flags = oom_flag::SCORE | oom_flag::RSS | oom_flag::CUT;
+    put(&mut bytes, offset_of!(raw::OomKill, flags), &flags.to_ne_bytes());
+    put(&mut bytes, offset_of!(raw::OomKill, chain_len), &2_u32.to_ne_bytes());
+    let second = offset_of!(raw::OomKill, chain) + size_of::<raw::Ancestor>();
+    let in_second = |place| second + place;
+    put(&mut bytes, in_second(offset_of!(raw::Ancestor, id)), &42_u64.to_ne_bytes());
+    let unlimited = i64::MAX as u64 / PAGE;
+    put(&mut bytes, in_second(offset_of!(raw::Ancestor, max)), &unlimited.to_ne_bytes());
+    put(&mut bytes, in_second(offset_of!(raw::Ancestor, oom)), &3_u64.to_ne_bytes());
+    put(&mut bytes, in_second(offset_of!(raw::Ancestor, oom_before)), &2_u64.to_ne_bytes());
+    let flags = ancestor_flag::EVENTS | ancestor_flag::SEEN;
+    put(&mut bytes, in_second(offset_of!(raw::Ancestor, flags)), &flags.to_ne_bytes());
+
+    let Ok(Event::OomKill(kill)) = decode(&bytes, PAGE) else {
+        panic!("{:?}", decode(&bytes, PAGE));
+    };
+    assert_eq!((kill.stamp, kill.tgid), (STAMP, 77));
+    assert_eq!(kill.comm_lossy().to_string(), "java");
+    assert_eq!((kill.uid, kill.oom_score_adj), (None, Some(-997)));
+    assert_eq!(kill.rss.unwrap().anon, 5 * PAGE);
+    assert!(kill.cut && !kill.pid_only);
+    assert_eq!(kill.chain.len(), 2);
+    assert_eq!((kill.chain[0].max, kill.chain[0].events), (Some(0), None));
+    assert_eq!((kill.chain[1].id, kill.chain[1].max), (42, None));
+    let events = OomEvents { oom: 3, oom_kill: 0, before: Some((2, 0)) };
+    assert_eq!(kill.chain[1].events, Some(events));
+
+    // The victim's own group counted no kill.
+    let first = offset_of!(raw::OomKill, chain) + offset_of!(raw::Ancestor, flags);
+    put(&mut bytes, first, &flags.to_ne_bytes());
+    assert!(matches!(decode(&bytes, PAGE), Ok(Event::OomMark(_))));
+
+    let too_many = MAX_CHAIN as u32 + 1;
+    put(&mut bytes, offset_of!(raw::OomKill, chain_len), &too_many.to_ne_bytes());
+    let error = decode(&bytes, PAGE).unwrap_err().to_string();
+    assert_eq!(error, "record of kind oom_kill has 17 as its chain length");
+}
+
+#[test]
+fn a_new_cgroup() {
+    let mut bytes = record(Kind::CgroupMade, size_of::<raw::CgroupChange>());
+    put(&mut bytes, offset_of!(raw::CgroupChange, id), &5_u64.to_ne_bytes());
+    put(&mut bytes, offset_of!(raw::CgroupChange, level), &2_u32.to_ne_bytes());
+    put(&mut bytes, offset_of!(raw::CgroupChange, path_len), &4_u32.to_ne_bytes());
+    put(&mut bytes, offset_of!(raw::CgroupChange, path), b"/a/b\0more");
+    let change = CgroupChange { stamp: STAMP, id: 5, level: 2, path: b"/a/b", cut: false };
+    assert_eq!(decode(&bytes, PAGE), Ok(Event::CgroupMade(change)));
+
+    let too_long = PATH_BYTES as u32 + 1;
+    put(&mut bytes, offset_of!(raw::CgroupChange, path_len), &too_long.to_ne_bytes());
+    assert!(decode(&bytes, PAGE).is_err());
+}
+
+#[test]
+fn what_is_no_record_is_refused_with_its_reason() {
+    let whole = record(Kind::Crossed, size_of::<raw::Crossed>());
+    let error = |bytes: &[u8]| decode(bytes, PAGE).unwrap_err().to_string();
+    assert_eq!(error(&[]), "record of 0 bytes ends early");
+    assert_eq!(error(&whole[..40]), "record says it has 88 bytes and has 40");
+    let mut foreign = whole.clone();
+    put(&mut foreign, offset_of!(Header, abi), &9_u16.to_ne_bytes());
+    assert_eq!(error(&foreign), "record of ABI 9, this is 1");
+    let mut unknown = whole.clone();
+    put(&mut unknown, offset_of!(Header, kind), &99_u16.to_ne_bytes());
+    assert_eq!(error(&unknown), "record of unknown kind 99");
+    let mut long = whole;
+    long.extend([0; 8]);
+    put(&mut long, offset_of!(Header, len), &96_u32.to_ne_bytes());
+    assert_eq!(error(&long), "record of kind crossed goes on behind its end: it has 96 bytes");
+}
+
+fn sizes() -> impl Strategy<Value = (Kind, usize)> {
+    prop::sample::select(vec![
+        (Kind::Crossed, size_of::<raw::Crossed>()),
+        (Kind::OomKill, size_of::<raw::OomKill>()),
+        (Kind::CgroupMade, size_of::<raw::CgroupChange>()),
+        (Kind::CgroupGone, size_of::<raw::CgroupChange>()),
+    ])
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_end_in_an_event_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..1300)) {
+        let _ = decode(&bytes, PAGE);
+    }
+
+    #[test]
+    fn any_bytes_behind_a_right_header_end_in_an_event_or_an_error(
+        (kind, bytes) in sizes(),
+        noise in prop::collection::vec(any::<u8>(), 1300),
+    ) {
+        let mut record = record(kind, bytes);
+        record[32..].copy_from_slice(&noise[..bytes - 32]);
+        if let Ok(event) = decode(&record, 1 << 16) {
+            prop_assert_eq!(event.stamp(), STAMP);
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_length_is_no_event((kind, bytes) in sizes(), len in 0_usize..1300) {
+        prop_assume!(len != bytes);
+        let mut record = record(kind, bytes.max(len));
+        record.truncate(len);
+        if len >= 8 {
+            put(&mut record, offset_of!(Header, len), &(len as u32).to_ne_bytes());
+        }
+        prop_assert!(decode(&record, PAGE).is_err());
+    }
+}

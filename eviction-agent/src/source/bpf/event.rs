@@ -1,0 +1,182 @@
+//! What the kernel told, in the units of the rest of the house: bytes, and nanoseconds of
+//! `CLOCK_MONOTONIC`.
+
+use std::fmt;
+
+pub use eviction_common::Edge;
+
+/// When and where the kernel side wrote a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Nanoseconds of `CLOCK_MONOTONIC` when the program ran.
+    pub ktime_ns: u64,
+    /// The CPU that it ran on.
+    pub cpu: u32,
+    /// Number of the record among those of its CPU, lost ones counted.
+    pub seq: u64,
+}
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// An armed level was crossed.
+    Crossed(Crossed),
+    /// The kernel kills a process, out of memory. Also when it is not known whether it does
+    /// ([`OomKill::was_killed`]).
+    OomKill(OomKill),
+    /// The kernel ran out of memory, and marked a task that was about to end of itself; it killed
+    /// nobody. So end processes at their limit that somebody else sent SIGKILL.
+    OomMark(OomKill),
+    /// A cgroup of the memory controller's hierarchy was made.
+    CgroupMade(CgroupChange<'a>),
+    /// A cgroup of the memory controller's hierarchy was removed.
+    CgroupGone(CgroupChange<'a>),
+}
+
+impl Event<'_> {
+    /// When and where it was written.
+    pub fn stamp(&self) -> Stamp {
+        match self {
+            Self::Crossed(crossed) => crossed.stamp,
+            Self::OomKill(kill) | Self::OomMark(kill) => kill.stamp,
+            Self::CgroupMade(change) | Self::CgroupGone(change) => change.stamp,
+        }
+    }
+}
+
+/// An armed level was crossed. Comes once for each arming and edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crossed {
+    /// When and where.
+    pub stamp: Stamp,
+    /// The cgroup whose level it is.
+    pub level_id: u64,
+    /// The cgroup that was charged: the level's own, or one below it.
+    pub leaf_id: u64,
+    /// Which arming it was: [`Generation`](super::Generation) as [`arm`](super::Kernel::arm) gave it.
+    pub generation: u64,
+    /// What was crossed.
+    pub edge: Edge,
+    /// Usage of the level's cgroup then, bytes.
+    pub usage: u64,
+    /// Bytes charged since the arming; 0 on rungs that do not see every charge.
+    pub gross: u64,
+    /// The process that ran then: who charged, mostly.
+    pub tgid: u32,
+    /// Its thread.
+    pub pid: u32,
+}
+
+/// A memory cgroup between a victim and the root of the hierarchy, as it was at the kill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ancestor {
+    /// Its id.
+    pub id: u64,
+    /// Usage, bytes.
+    pub usage: u64,
+    /// Limit, bytes; `None` is unlimited.
+    pub max: Option<u64>,
+    /// What its event counts say, where the kernel has them.
+    pub events: Option<OomEvents>,
+}
+
+/// A memory cgroup's own event counts at a kill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OomEvents {
+    /// How often it ran out of memory by its own limit (`MEMCG_OOM`).
+    pub oom: u64,
+    /// How many of its own processes were killed (`MEMCG_OOM_KILL`).
+    pub oom_kill: u64,
+    /// Both when the kernel side last looked; `None` when it never did.
+    pub before: Option<(u64, u64)>,
+}
+
+/// The kernel chose a victim and is about to kill it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OomKill {
+    /// When and where.
+    pub stamp: Stamp,
+    /// The victim's process.
+    pub tgid: u32,
+    /// The thread of it that the kernel named.
+    pub pid: u32,
+    /// Its name, zero-padded, as the kernel has it; empty where only the pid was to be had.
+    pub comm: [u8; 16],
+    /// Its owner.
+    pub uid: Option<u32>,
+    /// Its `oom_score_adj`.
+    pub oom_score_adj: Option<i32>,
+    /// Its resident memory.
+    pub rss: Option<Rss>,
+    /// The process in whose context the kernel killed.
+    pub trigger_tgid: u32,
+    /// Its thread.
+    pub trigger_pid: u32,
+    /// The tree was deeper than the record: the chain ends before the root.
+    pub cut: bool,
+    /// The kernel gave only the victim's pid: the chain is that of the triggering task.
+    pub pid_only: bool,
+    /// The memory cgroups from the victim's own up to the root; empty where the kernel gave none.
+    pub chain: Vec<Ancestor>,
+}
+
+/// Resident memory of a victim, bytes. Exact but for what each CPU has not yet folded in
+/// (at most 32 pages or twice the number of CPUs), like the kernel's own log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rss {
+    /// Anonymous.
+    pub anon: u64,
+    /// Of files.
+    pub file: u64,
+    /// Shared memory.
+    pub shmem: u64,
+    /// Swapped out.
+    pub swap: u64,
+}
+
+impl OomKill {
+    /// The victim's memory cgroup, where it is known.
+    pub fn memcg_id(&self) -> Option<u64> {
+        match self.pid_only {
+            true => None,
+            false => self.chain.first().map(|ancestor| ancestor.id),
+        }
+    }
+
+    /// Whether the kernel killed it. It also marks a task as its victim that is about to end of
+    /// itself, to speed it up, and counts no kill then (`task_will_free_mem` in mm/oom_kill.c): a
+    /// process that was sent SIGKILL at its limit is no out-of-memory kill. `None` where the kernel
+    /// side did not know the count before.
+    pub fn was_killed(&self) -> Option<bool> {
+        if self.pid_only {
+            return None;
+        }
+        let events = self.chain.first()?.events?;
+        match events.before {
+            Some((_, before)) => Some(before != events.oom_kill),
+            None if events.oom_kill == 0 => Some(false),
+            None => None,
+        }
+    }
+
+    /// The victim's name with what is not UTF-8 replaced.
+    pub fn comm_lossy(&self) -> impl fmt::Display + '_ {
+        let name = self.comm.split(|byte| *byte == 0).next();
+        String::from_utf8_lossy(name.unwrap_or_default())
+    }
+}
+
+/// A cgroup was made or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CgroupChange<'a> {
+    /// When and where.
+    pub stamp: Stamp,
+    /// Its id.
+    pub id: u64,
+    /// How deep below the hierarchy's root it is.
+    pub level: u32,
+    /// The path below the hierarchy's root; begins with a slash.
+    pub path: &'a [u8],
+    /// The path was too long for the record and lacks its end.
+    pub cut: bool,
+}

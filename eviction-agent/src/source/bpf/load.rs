@@ -1,0 +1,322 @@
+//! Loads and attaches what the plan says, best first.
+
+use std::{
+    error::Error,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use aya::{
+    Btf, Ebpf, EbpfError, EbpfLoader,
+    maps::{MapData, MapError, RingBuf},
+    programs::{BtfTracePoint, ProgramError, links::FdLink},
+};
+use aya_log::EbpfLogger;
+use eviction_common::{ABI_VERSION, Setup};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use thiserror::Error;
+
+use super::{
+    kernel::{Kernel, Maps},
+    plan::{self, FamilyPlan, Hook, Rejected, SourceInfo},
+    probe::{self, Facts},
+    ring::Ring,
+    sys::Entry,
+};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/eviction-ebpf"));
+
+/// How much of the programs' own diagnostics is logged, through the `log` facade.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProgramLog {
+    /// Nothing, and it costs nothing: the verifier takes the calls out.
+    #[default]
+    Off,
+    /// What went wrong.
+    Warn,
+    /// What was done, too.
+    Debug,
+}
+
+impl ProgramLog {
+    /// As the programs compare it: a message goes out when its own level is not greater.
+    fn level(self) -> u8 {
+        match self {
+            Self::Off => 0,
+            Self::Warn => aya_log::Level::Warn as u8,
+            Self::Debug => aya_log::Level::Debug as u8,
+        }
+    }
+}
+
+/// What can be chosen at load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Size of the ring buffer, bytes; made a power of two of pages.
+    pub ring_bytes: u32,
+    /// For how many cgroups there is room in each map; each costs some 300 bytes of kernel memory.
+    pub cgroups: u32,
+    /// On how many cgroups a level can be armed.
+    pub levels: u32,
+    /// Rungs that must not be used, by name.
+    pub deny: Vec<String>,
+    /// The programs' own diagnostics.
+    pub log: ProgramLog,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { ring_bytes: 256 * 1024, cgroups: 4096, levels: 1024, deny: Vec::new(), log: ProgramLog::Off }
+    }
+}
+
+/// What was loaded.
+pub struct Loaded {
+    /// The handle; dropping it detaches everything.
+    pub kernel: Kernel,
+    /// The reader of the records.
+    pub ring: Ring,
+    /// Families of which nothing could be attached, with the reasons (`rung` is empty).
+    pub missing: Vec<SourceInfo>,
+    /// The reader of the programs' own diagnostics, unless they are off.
+    pub log: Option<ProgramLogReader>,
+}
+
+/// The programs' own diagnostics; readable (poll, epoll) when there are any.
+pub struct ProgramLogReader(EbpfLogger<&'static dyn log::Log>);
+
+impl ProgramLogReader {
+    /// Hands what is there to the `log` facade.
+    pub fn flush(&mut self) {
+        self.0.flush();
+    }
+}
+
+impl AsFd for ProgramLogReader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Nothing could be loaded; the agent runs on its fallbacks.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("no BPF program could be attached: {why}")]
+pub struct Refused {
+    /// The first cause, in one line.
+    pub why: String,
+    /// The reason for each family (`rung` is empty).
+    pub missing: Vec<SourceInfo>,
+}
+
+/// Finds out what this kernel offers, loads the best of it and attaches it.
+pub fn load(options: &LoadOptions) -> Result<Loaded, Refused> {
+    load_on(&probe::facts(), options)
+}
+
+/// The same on facts that are known already.
+pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
+    let LoadOptions { deny, log, .. } = options;
+    let plans = plan::plan(facts, deny);
+    let setup = match (&facts.btf, &facts.hierarchy) {
+        (Ok(btf), Ok(hierarchy)) => Setup {
+            abi: ABI_VERSION.into(),
+            hierarchy: *hierarchy,
+            css_online: btf.resolved.css_online,
+            offsets: btf.resolved.offsets,
+        },
+        _ => Setup::NONE,
+    };
+    if plans.iter().all(|plan| plan.candidates.is_empty()) {
+        return Err(refused(plans, None));
+    }
+    // One after the other: aya holds the kernel's BTF while it makes the maps, some 15 MB.
+    let opened = open(setup, options).and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
+    let (mut ebpf, btf) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return Err(refused(plans, Some(brief(&error)))),
+    };
+    let mut links = Vec::new();
+    let mut sources = Vec::new();
+    let mut missing = Vec::new();
+    for plan in plans {
+        match climb(plan, &mut ebpf, &btf) {
+            Ok((info, attached)) => {
+                sources.push(info);
+                links.extend(attached);
+            }
+            Err(none) => missing.push(none),
+        }
+    }
+    drop(btf);
+    let failed = |why: String, missing| Refused { why, missing };
+    if sources.is_empty() {
+        let why = missing.first().map(|none| none.reason.clone());
+        return Err(failed(why.unwrap_or_default(), missing));
+    }
+    let log = match log {
+        ProgramLog::Off => None,
+        ProgramLog::Warn | ProgramLog::Debug => EbpfLogger::init(&mut ebpf).ok().map(ProgramLogReader),
+    };
+    match take_maps(&mut ebpf) {
+        Ok((maps, ring)) => Ok(Loaded { kernel: Kernel::new(maps, links, sources), ring, missing, log }),
+        Err(error) => Err(failed(brief(&error), missing)),
+    }
+}
+
+fn refused(plans: Vec<FamilyPlan>, why: Option<String>) -> Refused {
+    let missing: Vec<_> = plans
+        .iter()
+        .map(|FamilyPlan { family, rejected, .. }| match &why {
+            None => plan::nothing(*family, rejected),
+            Some(why) => SourceInfo { reason: why.clone(), ..plan::nothing(*family, rejected) },
+        })
+        .collect();
+    let first = missing.first().map(|none| none.reason.clone());
+    Refused { why: why.or(first).unwrap_or_default(), missing }
+}
+
+/// Makes the maps.
+fn open(setup: Setup, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
+    let LoadOptions { ring_bytes, cgroups, levels, deny: _, log } = options;
+    raise_memlock();
+    let page = rustix::param::page_size() as u32;
+    let setup = Entry(setup);
+    let level = log.level();
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global("SETUP", &setup, true)
+        .override_global(aya_log::LEVEL, &level, true)
+        .map_max_entries("RING", (*ring_bytes).max(page))
+        .map_max_entries("ARMED", (*levels).max(1))
+        // Three edges, and the tickets of an arming go when the next one's are in.
+        .map_max_entries("TICKETS", levels.saturating_mul(6).max(8))
+        .map_max_entries("DIRTY", (*cgroups).max(1))
+        .map_max_entries("SEEN_OOM", (*cgroups).max(1))
+        .map_max_entries("TASKS", (*cgroups).max(1));
+    if *log == ProgramLog::Off {
+        loader.map_max_entries("AYA_LOGS", page);
+    }
+    loader.load(OBJECT)
+}
+
+/// Before 5.11 the kernel charges maps to the limit of locked memory. Where it cannot be raised
+/// and is too low, making the maps says so.
+fn raise_memlock() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Memlock);
+    let unlimited = Rlimit { current: None, maximum: None };
+    if setrlimit(Resource::Memlock, unlimited).is_err() {
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
+    }
+}
+
+/// Tries a family's rungs, best first.
+fn climb(plan: FamilyPlan, ebpf: &mut Ebpf, btf: &Btf) -> Result<(SourceInfo, Vec<FdLink>), SourceInfo> {
+    let FamilyPlan { family, candidates, mut rejected } = plan;
+    for rung in candidates {
+        let attached: Result<Vec<_>, _> = rung.hooks.iter().map(|hook| attach(hook, ebpf, btf)).collect();
+        match attached {
+            Ok(links) => return Ok((rung.info(&rejected), links)),
+            Err(error) => rejected.push(Rejected { rung: rung.name, why: error }),
+        }
+    }
+    Err(plan::nothing(family, &rejected))
+}
+
+fn attach(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<FdLink, String> {
+    let mut attach = || -> Result<FdLink, ProgramError> {
+        let program: &mut BtfTracePoint =
+            ebpf.program_mut(hook.program).ok_or(ProgramError::NotLoaded)?.try_into()?;
+        program.load(hook.tracepoint, btf)?;
+        let link = program.attach()?;
+        Ok(program.take_link(link)?.into())
+    };
+    attach().map_err(|error| format!("{}: {}", hook.program, brief(&error)))
+}
+
+fn take_maps(ebpf: &mut Ebpf) -> Result<(Maps, Ring), MapError> {
+    let mut take =
+        |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
+    let ring: RingBuf<MapData> = take("RING")?.try_into()?;
+    let maps = Maps {
+        armed: take("ARMED")?.try_into()?,
+        tickets: take("TICKETS")?.try_into()?,
+        dirty: match take("DIRTY")? {
+            aya::maps::Map::HashMap(map) => map,
+            _ => return Err(MapError::InvalidName { name: "DIRTY".into() }),
+        },
+        tasks: take("TASKS")?.try_into()?,
+        counters: take("COUNTERS")?.try_into()?,
+    };
+    Ok((maps, Ring::new(ring)))
+}
+
+/// An error and its causes in one short line. The verifier's log, which may be long, is cut
+/// down to what it says last.
+fn brief(error: &(dyn Error + 'static)) -> String {
+    if let Some(ProgramError::LoadError { io_error, verifier_log }) = error.downcast_ref() {
+        let log = verifier_log.to_string();
+        return match verdict(&log) {
+            Some(verdict) => format!("the kernel refuses it: {io_error}: {verdict}"),
+            None => format!("the kernel refuses it: {io_error}"),
+        };
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let error_text = error.to_string();
+        if !text.contains(&error_text) {
+            text = format!("{text}: {error_text}");
+        }
+        cause = error.source();
+    }
+    cut(text.lines().next().unwrap_or_default())
+}
+
+/// The line of a verifier's log that says what was wrong: the last one before its statistics.
+fn verdict(log: &str) -> Option<String> {
+    let statistics = ["processed ", "verification time", "stack depth", "peak_states"];
+    log.lines()
+        .map(str::trim)
+        .rfind(|line| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start)))
+        .map(cut)
+}
+
+fn cut(line: &str) -> String {
+    const LONGEST: usize = 200;
+    match line.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verifiers_verdict_is_its_last_line_before_the_statistics() {
+        let log = "0: R1=ctx() R10=fp0\n; code\n12: (79) r1 = *(u64 *)(r2 +3)\n\
+            access beyond struct cgroup at off 3 size 8\n\
+            processed 13 insns (limit 1000000) max_states_per_insn 0\n\n";
+        assert_eq!(verdict(log).as_deref(), Some("access beyond struct cgroup at off 3 size 8"));
+        assert_eq!(verdict(""), None);
+        assert_eq!(verdict("processed 1 insns\n"), None);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        let line = "é".repeat(300);
+        assert_eq!(cut(&line).chars().count(), 201);
+        assert_eq!(cut("short"), "short");
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_causes_once() {
+        let error = MapError::SyscallError(aya::sys::SyscallError {
+            call: "bpf_map_create",
+            io_error: std::io::Error::from_raw_os_error(1),
+        });
+        let text = brief(&EbpfError::from(error));
+        assert!(text.contains("bpf_map_create") && text.contains("Operation not permitted"), "{text}");
+        assert_eq!(text.matches("bpf_map_create").count(), 1, "{text}");
+    }
+}

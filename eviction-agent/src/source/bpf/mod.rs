@@ -1,0 +1,31 @@
+//! The kernel side's user side: finds out what this kernel offers ([`probe`]), chooses the
+//! rungs to try ([`plan`]), loads and attaches them ([`mod@load`]), and then is told what happened
+//! through one ring buffer ([`ring`], [`event`]).
+//!
+//! ```text
+//! probe::facts ─► plan::plan ─► load::load ─► Kernel { arm, disarm, take_dirty, task_counts, lost }
+//!                                     └─────► Ring   { drain(|Event|) }  AsFd, or ring::AsyncRing
+//! ```
+//! Nothing is pinned: when [`Kernel`] is dropped every program is detached. When the kernel
+//! refuses BPF as a whole, [`load`](load::load) says why for each source, and the agent runs
+//! on its fallbacks.
+
+pub mod btf;
+pub mod decode;
+pub mod event;
+pub mod ids;
+mod kernel;
+pub mod load;
+pub mod offsets;
+pub mod owner;
+pub mod plan;
+pub mod probe;
+pub mod ring;
+pub mod rungs;
+mod sys;
+
+pub use event::{Ancestor, CgroupChange, Crossed, Edge, Event, OomKill, Stamp};
+pub use kernel::{ArmError, DirtyLeaf, Generation, Kernel, Level, Lost, TaskCount};
+pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
+pub use plan::{Family, SourceInfo};
+pub use ring::{AsyncRing, Drained, Ring};

@@ -1,0 +1,250 @@
+//! Which rungs to try for each family of events, best first, and why the others not. Decides
+//! on facts alone ([`Facts`]), so that every kernel can be told about in a test; whether a rung holds
+//! shows when it is loaded.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use eviction_common::STILL_PAGES;
+
+pub use crate::source::info::SourceInfo;
+
+use super::{
+    btf::Argument,
+    probe::{BtfFacts, Facts, Lockdown},
+    rungs::RUNGS,
+};
+
+/// What a program tells about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// Charges of memory cgroups: crossings and the dirty set.
+    Charge,
+    /// Out-of-memory kills.
+    Oom,
+    /// Forks and exits.
+    Task,
+    /// Cgroups made and removed.
+    Cgroup,
+}
+
+impl Family {
+    /// Every family.
+    pub const ALL: [Self; 4] = [Self::Charge, Self::Oom, Self::Task, Self::Cgroup];
+
+    /// How it is called in logs, metrics and `check`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Charge => "charge",
+            Self::Oom => "oom",
+            Self::Task => "task",
+            Self::Cgroup => "cgroup",
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One way to see a family of events: programs that are attached together.
+#[derive(Debug)]
+pub struct Rung {
+    /// Its name in logs, metrics, `check` and options.
+    pub name: &'static str,
+    /// What it tells about.
+    pub family: Family,
+    /// Its programs.
+    pub hooks: &'static [Hook],
+    /// The members without which it is of no use, by the names of their fields in
+    /// [`eviction_common::Offsets`].
+    pub(super) needs: &'static [&'static [&'static str]],
+    pub(super) sees_every_charge: bool,
+    pub(super) grain: Grain,
+}
+
+/// How far a cgroup can grow before a rung sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Grain {
+    /// That says nothing about it.
+    None,
+    /// What one page of page tables maps, and what is passed over.
+    PageTable,
+}
+
+impl Grain {
+    fn bytes(self, page_bytes: u64) -> u64 {
+        match self {
+            Self::None => 0,
+            // An entry is 8 bytes on every machine that BPF programs are compiled for.
+            Self::PageTable => page_bytes / 8 * page_bytes + STILL_PAGES * page_bytes,
+        }
+    }
+}
+
+/// One program of the object, and where it goes.
+#[derive(Debug)]
+pub struct Hook {
+    /// Its name in the object.
+    pub program: &'static str,
+    /// The tracepoint, for a program that is attached to it by BTF.
+    pub tracepoint: &'static str,
+    /// What its first arguments have to be.
+    pub(super) arguments: &'static [Expected],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expected {
+    Struct(&'static str),
+    Pointer,
+    Number,
+}
+
+impl Expected {
+    fn is(self, argument: &Argument) -> bool {
+        match (self, argument) {
+            (Self::Struct(name), Argument::Struct(found)) => name == found,
+            (Self::Pointer, Argument::Pointer) | (Self::Number, Argument::Number) => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Struct(name) => write!(f, "struct {name} *"),
+            Self::Pointer => f.write_str("pointer"),
+            Self::Number => f.write_str("number"),
+        }
+    }
+}
+
+/// A rung that is not tried, or did not hold, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejected {
+    /// The rung's name.
+    pub rung: &'static str,
+    /// Why.
+    pub why: String,
+}
+
+/// What to try for one family.
+#[derive(Debug)]
+pub struct FamilyPlan {
+    /// Which family.
+    pub family: Family,
+    /// The rungs to try, best first.
+    pub candidates: Vec<&'static Rung>,
+    /// Those that are not worth a try.
+    pub rejected: Vec<Rejected>,
+}
+
+/// Plans every family on these facts, without the rungs whose names are in `deny`.
+pub fn plan(facts: &Facts, deny: &[String]) -> Vec<FamilyPlan> {
+    Family::ALL
+        .into_iter()
+        .map(|family| {
+            let mut candidates = Vec::new();
+            let mut rejected = Vec::new();
+            for rung in RUNGS.iter().filter(|rung| rung.family == family) {
+                match rung.refusal(facts, deny) {
+                    None => candidates.push(rung),
+                    Some(why) => rejected.push(Rejected { rung: rung.name, why }),
+                }
+            }
+            FamilyPlan { family, candidates, rejected }
+        })
+        .collect()
+}
+
+impl Rung {
+    /// Why it is not worth a try.
+    fn refusal(&self, facts: &Facts, deny: &[String]) -> Option<String> {
+        let Facts { btf, capabilities, lockdown, hierarchy } = facts;
+        if deny.iter().any(|name| name == self.name) {
+            return Some("denied by an option".into());
+        }
+        if let Some(lacking) = capabilities.lacking() {
+            return Some(format!("no {lacking}"));
+        }
+        if *lockdown == Lockdown::Confidentiality {
+            return Some("lockdown=confidentiality lets BPF read no kernel memory".into());
+        }
+        if let Err(why) = hierarchy {
+            return Some(why.clone());
+        }
+        match btf {
+            Err(why) => Some(why.clone()),
+            Ok(btf) => self.hooks.iter().find_map(|hook| hook.refusal(btf)).or_else(|| self.lacking(btf)),
+        }
+    }
+
+    fn lacking(&self, btf: &BtfFacts) -> Option<String> {
+        self.needs
+            .iter()
+            .copied()
+            .flatten()
+            .find_map(|field| btf.resolved.why(field))
+            .map(ToString::to_string)
+    }
+
+    /// What `check`, the log and the metrics say of it once it is attached.
+    pub fn info(&self, rejected: &[Rejected]) -> SourceInfo {
+        // What ranks below it needs no reason.
+        let above: Vec<_> = RUNGS.iter().take_while(|rung| rung.name != self.name).collect();
+        let better: Vec<_> = rejected
+            .iter()
+            .filter(|rejected| above.iter().any(|rung| rung.name == rejected.rung))
+            .cloned()
+            .collect();
+        SourceInfo {
+            source: self.family.name(),
+            rung: self.name,
+            reason: if better.is_empty() { "the best there is".into() } else { list(&better) },
+            sees_every_charge: self.sees_every_charge,
+            grain_bytes: self.grain.bytes(rustix::param::page_size() as u64),
+        }
+    }
+}
+
+impl Hook {
+    fn refusal(&self, btf: &BtfFacts) -> Option<String> {
+        let Some(found) = btf.tracepoints.get(self.tracepoint) else {
+            return Some(format!("this kernel has no tracepoint {}", self.tracepoint));
+        };
+        for (place, expected) in self.arguments.iter().enumerate() {
+            let argument = found.get(place);
+            if !argument.is_some_and(|argument| expected.is(argument)) {
+                let found = argument.map_or("absent".to_owned(), ToString::to_string);
+                return Some(format!(
+                    "argument {} of {} is {found}, not {expected}",
+                    place + 1,
+                    self.tracepoint
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// A family of which nothing is attached.
+pub fn nothing(family: Family, rejected: &[Rejected]) -> SourceInfo {
+    SourceInfo {
+        source: family.name(),
+        rung: "",
+        reason: list(rejected),
+        sees_every_charge: false,
+        grain_bytes: 0,
+    }
+}
+
+fn list(rejected: &[Rejected]) -> String {
+    let each: Vec<_> = rejected.iter().map(|Rejected { rung, why }| format!("{rung}: {why}")).collect();
+    each.join("; ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! Plans for kernels made up.
+
+use std::collections::BTreeMap;
+
+use eviction_common::Offsets;
+
+use super::*;
+use crate::source::bpf::{btf::Missing, offsets::Resolved, probe::Capabilities};
+
+fn structure(name: &str) -> Argument {
+    Argument::Struct(name.into())
+}
+
+/// A kernel that has everything.
+fn rich() -> Facts {
+    let task = || structure("task_struct");
+    let tracepoints = BTreeMap::from([
+        ("mod_memcg_state", vec![structure("mem_cgroup"), Argument::Number, Argument::Number]),
+        ("mark_victim", vec![task(), Argument::Number]),
+        ("sched_process_fork", vec![task(), task()]),
+        ("sched_process_exit", vec![task(), Argument::Number]),
+        ("cgroup_mkdir", vec![structure("cgroup"), Argument::Pointer]),
+        ("cgroup_rmdir", vec![structure("cgroup"), Argument::Pointer]),
+    ]);
+    let resolved = Resolved { offsets: Offsets::NONE, css_online: 2, missing: Vec::new() };
+    Facts {
+        btf: Ok(BtfFacts { resolved, tracepoints }),
+        capabilities: Capabilities { bpf: true, perfmon: true, sys_admin: false },
+        lockdown: Lockdown::Integrity,
+        hierarchy: Ok(4),
+    }
+}
+
+fn btf(facts: &mut Facts) -> &mut BtfFacts {
+    facts.btf.as_mut().unwrap()
+}
+
+/// The candidates of each family, and the reasons against the others.
+fn told(facts: &Facts, deny: &[String]) -> Vec<String> {
+    plan(facts, deny)
+        .iter()
+        .map(|plan| {
+            let names: Vec<_> = plan.candidates.iter().map(|rung| rung.name).collect();
+            let against: Vec<_> = plan.rejected.iter().map(|rejected| rejected.why.as_str()).collect();
+            format!("{}: {} | {}", plan.family, names.join(", "), against.join(", "))
+        })
+        .collect()
+}
+
+#[test]
+fn a_rich_kernel_gets_the_best_rung_of_each_family() {
+    assert_eq!(
+        told(&rich(), &[]),
+        [
+            "charge: tp_btf mod_memcg_state | ",
+            "oom: tp_btf mark_victim(task) | argument 1 of mark_victim is struct task_struct *, not number",
+            "task: tp_btf sched_process_fork, sched_process_exit | ",
+            "cgroup: tp_btf cgroup_mkdir, cgroup_rmdir | ",
+        ]
+    );
+}
+
+#[test]
+fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
+    let mut facts = rich();
+    btf(&mut facts).tracepoints.remove("mod_memcg_state");
+    btf(&mut facts).tracepoints.insert("mark_victim", vec![Argument::Number]);
+    let told = told(&facts, &[]);
+    assert_eq!(told[0], "charge:  | this kernel has no tracepoint mod_memcg_state");
+    assert_eq!(
+        told[1],
+        "oom: tp_btf mark_victim(pid) | argument 1 of mark_victim is number, not struct task_struct *"
+    );
+    let plans = plan(&facts, &[]);
+    let info = plans[1].candidates[0].info(&plans[1].rejected);
+    assert!(info.reason.starts_with("tp_btf mark_victim(task): argument 1"), "{info:?}");
+}
+
+#[test]
+fn what_ranks_below_the_chosen_rung_is_no_reason() {
+    let plans = plan(&rich(), &[]);
+    let info = plans[1].candidates[0].info(&plans[1].rejected);
+    assert_eq!(info.reason, "the best there is");
+}
+
+#[test]
+fn a_tracepoint_with_fewer_arguments_is_refused() {
+    let mut facts = rich();
+    let task = structure("task_struct");
+    btf(&mut facts).tracepoints.insert("sched_process_fork", vec![task]);
+    let why = "argument 2 of sched_process_fork is absent, not struct task_struct *";
+    assert_eq!(told(&facts, &[])[2], format!("task:  | {why}"));
+}
+
+#[test]
+fn a_missing_member_costs_the_families_that_need_it() {
+    let mut facts = rich();
+    let missing = Missing::Member("struct cgroup".into(), "root".into());
+    btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
+    let told = told(&facts, &[]);
+    assert_eq!(told[3], "cgroup:  | this kernel's struct cgroup has no root");
+    assert!(told[..3].iter().all(|line| line.contains("tp_btf")), "{told:?}");
+}
+
+#[test]
+fn a_missing_figure_of_a_victim_costs_no_family() {
+    let mut facts = rich();
+    for field in ["mm_anon", "cred_uid", "memcg_oom", "css_flags"] {
+        let missing = Missing::Type("such thing".into());
+        btf(&mut facts).resolved.missing.push((field, missing));
+    }
+    assert_eq!(told(&facts, &[]), told(&rich(), &[]));
+}
+
+#[test]
+fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
+    let all = |change: &dyn Fn(&mut Facts), why: &str| {
+        let mut facts = rich();
+        change(&mut facts);
+        for line in told(&facts, &[]) {
+            assert!(line.contains(&format!(":  | {why}")), "{line}");
+        }
+    };
+    all(&|facts| facts.capabilities = Capabilities::default(), "no CAP_BPF and CAP_PERFMON");
+    all(&|facts| facts.capabilities.perfmon = false, "no CAP_PERFMON");
+    all(&|facts| facts.capabilities.bpf = false, "no CAP_BPF");
+    all(
+        &|facts| facts.lockdown = Lockdown::Confidentiality,
+        "lockdown=confidentiality lets BPF read no kernel memory",
+    );
+    all(&|facts| facts.btf = Err("read vmlinux: no such file".into()), "read vmlinux: no such file");
+    all(
+        &|facts| facts.hierarchy = Err("the memory controller is off".into()),
+        "the memory controller is off",
+    );
+}
+
+#[test]
+fn a_denied_rung_is_not_tried() {
+    let deny = ["tp_btf mod_memcg_state".to_owned()];
+    assert_eq!(told(&rich(), &deny)[0], "charge:  | denied by an option");
+    let nothing = nothing(Family::Charge, &plan(&rich(), &deny)[0].rejected);
+    assert_eq!(nothing.reason, "tp_btf mod_memcg_state: denied by an option");
+}
+
+#[test]
+fn rungs_are_named_apart_and_need_offsets_that_exist() {
+    let names: Vec<_> = RUNGS.iter().map(|rung| rung.name).collect();
+    let mut apart = names.clone();
+    apart.sort_unstable();
+    apart.dedup();
+    assert_eq!(apart.len(), names.len());
+    // Without any BTF every field of `Offsets` is missing by its name.
+    let empty = crate::source::bpf::btf::tests::Blob::new().bytes();
+    let btf = crate::source::bpf::btf::Btf::parse(&empty, &Default::default()).unwrap();
+    let resolved = crate::source::bpf::offsets::resolve(&btf);
+    assert_eq!(resolved.offsets, Offsets::NONE);
+    for field in RUNGS.iter().flat_map(|rung| rung.needs).copied().flatten() {
+        assert!(resolved.why(field).is_some(), "no offset is called {field}");
+    }
+}

@@ -1,0 +1,102 @@
+//! The few calls of bpf(2) that aya does not make, and how the shared types go through it.
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd as _, AsRawFd as _},
+};
+
+use aya::{
+    Pod,
+    maps::{MapData, MapError},
+    sys::SyscallError,
+};
+use eviction_common::{Armed, Dirty, Setup, TaskCount, Ticket};
+
+/// A shared type as aya takes it.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Entry<T>(pub(super) T);
+
+macro_rules! pod {
+    ($($shared:ty),+) => {$(
+        // SAFETY: `#[repr(C)]` with integers alone and without implicit padding (their sizes
+        // are asserted), so every byte of it is initialised and every bit pattern is valid.
+        unsafe impl Pod for Entry<$shared> {}
+    )+};
+}
+pod!(Armed, Ticket, TaskCount, Setup, Dirty, u64);
+
+const BPF_MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
+
+/// How many entries are taken at once.
+const BATCH: u32 = 256;
+
+/// The part of `union bpf_attr` that the batch commands use (linux/bpf.h).
+#[repr(C)]
+struct BatchAttr {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+/// Takes everything out of a hash map and hands it on. What is put in meanwhile stays or is
+/// taken, but is not lost.
+pub(super) fn take_all<K, V>(map: &MapData, mut each: impl FnMut(K, V)) -> Result<(), MapError>
+where
+    K: Copy,
+    V: Copy,
+    Entry<K>: Pod,
+    Entry<V>: Pod,
+{
+    let mut keys = [const { MaybeUninit::<K>::uninit() }; BATCH as usize];
+    let mut values = [const { MaybeUninit::<V>::uninit() }; BATCH as usize];
+    let mut place = 0_u32;
+    let mut first = true;
+    loop {
+        let mut next = 0_u32;
+        let mut attr = BatchAttr {
+            in_batch: if first { 0 } else { (&raw const place) as u64 },
+            out_batch: (&raw mut next) as u64,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count: BATCH,
+            map_fd: map.fd().as_fd().as_raw_fd() as u32,
+            elem_flags: 0,
+            flags: 0,
+        };
+        // SAFETY: `attr` is the batch part of `bpf_attr`, its size is given, and its pointers
+        // are to memory that outlives the call: a hash map's place is a u32, and `keys` and
+        // `values` have room for `count` entries of the map's key and value sizes.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                BPF_MAP_LOOKUP_AND_DELETE_BATCH,
+                &raw mut attr,
+                size_of::<BatchAttr>(),
+            )
+        };
+        let done = match (result < 0).then(io::Error::last_os_error) {
+            None => false,
+            Some(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+            Some(io_error) => {
+                let call = "bpf_map_lookup_and_delete_batch";
+                return Err(MapError::SyscallError(SyscallError { call, io_error }));
+            }
+        };
+        for (key, value) in keys.iter().zip(&values).take(attr.count as usize) {
+            // SAFETY: the kernel wrote `count` keys and values, and `Entry` of both is `Pod`.
+            each(unsafe { key.assume_init() }, unsafe { value.assume_init() });
+        }
+        if done {
+            return Ok(());
+        }
+        place = next;
+        first = false;
+    }
+}
