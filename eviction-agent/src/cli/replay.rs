@@ -1,0 +1,111 @@
+//! `replay`: what was seen once more, through the engine of today.
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use crate::scenario::compare::{Difference, compare};
+use crate::scenario::format::{Case, Outcome};
+use crate::scenario::read::{self, Found};
+use crate::scenario::run::run as run_scenario;
+
+/// Run scenarios through the engine.
+#[derive(Debug, Args)]
+pub(super) struct ReplayArgs {
+    /// Scenarios: a file, a folder, a stream with one a line, or - for standard input; each
+    /// may be compressed with zstd (.zst).
+    #[arg(long, value_name = "PATH", required = true)]
+    scenarios: PathBuf,
+    /// Compare with the expected outcomes, instead of printing outcomes.
+    #[arg(long)]
+    check: bool,
+    /// Whose decisions.
+    #[arg(long, value_enum, default_value_t = Profile::Kubelet)]
+    profile: Profile,
+}
+
+/// Whose decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Profile {
+    /// Those of the kubelet's own eviction manager, to the letter.
+    Kubelet,
+}
+
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+    errors: usize,
+}
+
+/// Runs the verb: 0 if all went well, 1 if a scenario failed or is none.
+pub(super) fn run(args: &ReplayArgs) -> ExitCode {
+    let ReplayArgs { scenarios, check, profile: Profile::Kubelet } = args;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut tally = Tally::default();
+    let mut broken = None;
+    read::each(scenarios, &mut |found| {
+        let written = match outcome(found) {
+            Ok((outcome, expected)) if *check => judge(&outcome, &expected, &mut tally, &mut out),
+            Ok((outcome, _)) => print(&outcome, &mut tally, &mut out),
+            Err(cause) => {
+                tally.errors += 1;
+                eprintln!("error: {cause}");
+                Ok(())
+            }
+        };
+        broken = broken.take().or(written.err());
+    });
+    if *check {
+        let Tally { passed, failed, .. } = tally;
+        let written = writeln!(out, "{passed} passed, {failed} failed");
+        broken = broken.or(written.err());
+    }
+    if let Some(cause) = broken.or(out.flush().err()) {
+        if cause.kind() != io::ErrorKind::BrokenPipe {
+            eprintln!("error: write standard output: {cause}");
+        }
+        return ExitCode::FAILURE;
+    }
+    match tally {
+        Tally { failed: 0, errors: 0, .. } => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn outcome(found: Found) -> Result<(Outcome, Vec<Outcome>), String> {
+    let Case { scenario, expected } = found.map_err(|error| error.to_string())?;
+    let name = scenario.name.clone();
+    let outcome = run_scenario(scenario).map_err(|error| format!("replay {name}: {error}"))?;
+    Ok((outcome, expected))
+}
+
+fn print(outcome: &Outcome, tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
+    tally.passed += 1;
+    serde_json::to_writer(&mut *out, outcome)?;
+    out.write_all(b"\n")
+}
+
+fn judge(outcome: &Outcome, expected: &[Outcome], tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
+    if expected.is_empty() {
+        tally.errors += 1;
+        eprintln!("error: check {}: no outcome is expected", outcome.name);
+        return Ok(());
+    }
+    match compare(outcome, expected) {
+        None => {
+            tally.passed += 1;
+            Ok(())
+        }
+        Some(difference) => {
+            tally.failed += 1;
+            report(&outcome.name, &difference, out)
+        }
+    }
+}
+
+fn report(name: &str, difference: &Difference, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{name}: {difference}")
+}

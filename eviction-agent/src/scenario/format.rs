@@ -1,0 +1,215 @@
+//! Scenario files as they are written: inputs, and every outcome that the kubelet's own
+//! eviction manager was seen to give for them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::core::time::Timestamp;
+use crate::source::pods;
+use crate::source::summary::Summary;
+
+/// A scenario with the outcomes to expect.
+#[derive(Debug, Deserialize)]
+pub struct Case {
+    /// What happens.
+    pub scenario: Scenario,
+    /// What may come of it.
+    #[serde(default)]
+    pub expected: Vec<Outcome>,
+}
+
+/// What happens to a node and its pods.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Scenario {
+    /// By which it is known.
+    pub name: String,
+    /// The node's own configuration.
+    #[serde(default)]
+    pub kubelet_configuration: Value,
+    /// How disks are laid out.
+    #[serde(default)]
+    pub filesystems: Filesystems,
+    /// Every pod there is.
+    #[serde(default, deserialize_with = "nullable")]
+    pub pods: Vec<pods::Pod>,
+    /// Passes, one after the other.
+    #[serde(default, deserialize_with = "nullable")]
+    pub steps: Vec<Step>,
+}
+
+/// How disks are laid out.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Filesystems {
+    /// Images are on a file system of their own.
+    #[serde(default)]
+    pub dedicated_image_fs: bool,
+    /// Writable layers are not on the file system of the images.
+    #[serde(default)]
+    pub split_image_fs: bool,
+}
+
+/// One pass.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// The clock during the pass.
+    pub at: Timestamp,
+    /// What the first look sees.
+    pub summary: Option<Summary>,
+    /// Uids of the active pods; else all that were not evicted in an earlier step.
+    pub active_pods: Option<Vec<Box<str>>>,
+    /// What the look after node-level reclaim sees, else the first look's.
+    pub summary_after_reclaim: Option<Summary>,
+    /// Why the first look fails.
+    #[serde(default)]
+    pub summary_error: String,
+    /// Why the look after node-level reclaim fails.
+    #[serde(default)]
+    pub summary_after_reclaim_error: String,
+    /// Why nobody knows whether images have a file system of their own.
+    #[serde(default)]
+    pub disk_info_error: String,
+    /// Why nobody knows whether it is split.
+    #[serde(default)]
+    pub container_fs_info_error: String,
+    /// Why each kill fails.
+    #[serde(default)]
+    pub kill_error: String,
+    /// Uids of the pods that ask for admission after the pass.
+    #[serde(default, deserialize_with = "nullable")]
+    pub admit: Vec<Box<str>>,
+}
+
+/// What came of a scenario.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Outcome {
+    /// Of which scenario.
+    #[serde(default)]
+    pub name: String,
+    /// Why there was no manager at all; then there are no steps.
+    #[serde(default)]
+    pub config_error: Option<String>,
+    /// When the configuration failed: `decode`, `validate`, `featureGates`, `thresholds`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub config_error_stage: String,
+    /// Pass by pass.
+    #[serde(default, deserialize_with = "nullable")]
+    pub steps: Vec<StepOutcome>,
+}
+
+/// What came of one pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StepOutcome {
+    /// When it was.
+    #[serde(default)]
+    pub at: String,
+    /// The conditions after it, sorted.
+    #[serde(default, deserialize_with = "nullable")]
+    pub node_conditions: Vec<String>,
+    /// `containers` and `images` in the order of the calls.
+    #[serde(default, deserialize_with = "nullable")]
+    pub reclaim: Vec<String>,
+    /// In the order of the pods.
+    #[serde(default, deserialize_with = "nullable")]
+    pub evictions: Vec<EvictionOutcome>,
+    /// The node's, then the pods' in their order.
+    #[serde(default, deserialize_with = "nullable")]
+    pub events: Vec<EventOutcome>,
+    /// Answers to questions for admission.
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub admit: Vec<AdmitOutcome>,
+}
+
+/// One call to the function that kills a pod, and the pod's status that goes with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct EvictionOutcome {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// How long the pod may take to end.
+    pub grace_period_seconds: i64,
+    /// `status.phase`.
+    pub phase: String,
+    /// `status.reason`.
+    pub reason: String,
+    /// `status.message`.
+    pub message: String,
+    /// Of the event. Null for a pod above its own limits.
+    pub annotations: Option<BTreeMap<String, String>>,
+    /// `status.conditions`.
+    #[serde(deserialize_with = "nullable")]
+    pub conditions: Vec<ConditionOutcome>,
+    /// Why the call failed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kill_error: String,
+}
+
+/// A condition of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ConditionOutcome {
+    /// `type`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `status`.
+    pub status: String,
+    /// `reason`.
+    pub reason: String,
+    /// `message`.
+    pub message: String,
+    /// `observedGeneration`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub observed_generation: i64,
+}
+
+/// An event.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct EventOutcome {
+    /// `Node/node` or `Pod/namespace/name`.
+    pub object: String,
+    /// `Warning`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `reason`.
+    pub reason: String,
+    /// `message`.
+    pub message: String,
+}
+
+/// The answer to one question for admission.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AdmitOutcome {
+    /// Who asked.
+    pub uid: String,
+    /// The answer.
+    pub admit: bool,
+    /// Empty if it was yes.
+    pub reason: String,
+    /// Empty if it was yes.
+    pub message: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+fn nullable<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

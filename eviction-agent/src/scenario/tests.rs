@@ -1,0 +1,75 @@
+use super::compare::compare;
+use super::format::{EvictionOutcome, Outcome, StepOutcome};
+
+fn outcome(messages: &[&str]) -> Outcome {
+    let eviction =
+        |message: &&str| EvictionOutcome { message: (*message).to_owned(), ..EvictionOutcome::default() };
+    Outcome {
+        name: "a".to_owned(),
+        steps: vec![StepOutcome {
+            evictions: messages.iter().map(eviction).collect(),
+            ..StepOutcome::default()
+        }],
+        ..Outcome::default()
+    }
+}
+
+fn failed(stage: &str, text: &str) -> Outcome {
+    Outcome {
+        config_error: Some(text.to_owned()),
+        config_error_stage: stage.to_owned(),
+        ..Outcome::default()
+    }
+}
+
+#[test]
+fn one_of_the_expected_is_enough() {
+    let expected = [outcome(&["x"]), outcome(&["y"])];
+    assert_eq!(compare(&outcome(&["y"]), &expected), None);
+}
+
+#[test]
+fn the_difference_is_told_against_the_nearest() {
+    let expected = [outcome(&["other", "b"]), outcome(&["a", "b"])];
+    let difference = compare(&outcome(&["a", "c"]), &expected).unwrap();
+    assert_eq!(difference.path, "steps[0].evictions[1].message");
+    assert_eq!(
+        difference.to_string(),
+        "steps[0].evictions[1].message:\n  expected \"b\" (the nearest of 2 outcomes)\n  found    \"c\""
+    );
+}
+
+#[test]
+fn what_is_too_much_or_missing_is_a_difference() {
+    let difference = |found: &[&str]| compare(&outcome(found), &[outcome(&["a"])]).unwrap();
+    assert_eq!(difference(&["a", "b"]).path, "steps[0].evictions[1]");
+    assert_eq!(difference(&["a", "b"]).expected, None);
+    assert_eq!(difference(&[]).found, None);
+}
+
+#[test]
+fn no_annotations_are_not_empty_annotations() {
+    let mut empty = outcome(&["a"]);
+    empty.steps[0].evictions[0].annotations = Some([].into());
+    assert!(compare(&outcome(&["a"]), &[empty]).is_some());
+}
+
+#[test]
+fn of_an_error_of_configuration_the_text_counts_for_thresholds_only() {
+    let differs = |stage: &str, text: &str| {
+        let expected = [failed("thresholds", "bad"), failed("decode", "bad")];
+        compare(&failed(stage, text), &expected).is_some()
+    };
+    assert!(!differs("thresholds", "bad"));
+    assert!(differs("thresholds", "good"));
+    assert!(!differs("decode", "good"));
+    assert!(differs("validate", "bad"));
+}
+
+#[test]
+fn absent_is_zero_and_unknown_is_refused() {
+    let parsed: Outcome = serde_json::from_str(r#"{"name": "a", "steps": [{}]}"#).unwrap();
+    assert_eq!(parsed.steps[0], StepOutcome::default());
+    let unknown = serde_json::from_str::<Outcome>(r#"{"name": "a", "colour": "red"}"#);
+    assert!(unknown.is_err());
+}

@@ -1,0 +1,158 @@
+//! The world around the engine in a scenario: what looks see, which calls fail, who is gone.
+//!
+//! All decisions are the engine's, and all texts those of [`crate::core::message`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
+use super::record::Record;
+use crate::core::decision::{Action, Decision, Subject};
+use crate::core::engine::Engine;
+use crate::core::input::{Event, EvictionOutcome, Input};
+use crate::core::layout::DiskLayout;
+use crate::core::message::{REASON_EVICTED, refusal};
+use crate::core::pod::Pod;
+use crate::core::pods::{KnownPod, PodSet};
+use crate::core::policy::Policy;
+use crate::core::reading::Why;
+use crate::core::snapshot::Snapshot;
+use crate::source::summary::Summary;
+
+/// An engine, and everything that it hears from.
+pub(super) struct World {
+    engine: Engine,
+    filesystems: Filesystems,
+    pods: Vec<Arc<KnownPod>>,
+    gone: Vec<bool>,
+    places: HashMap<Box<str>, usize>,
+}
+
+impl World {
+    pub(super) fn new(policy: Policy, filesystems: Filesystems, pods: Vec<Pod>) -> Self {
+        let gates = policy.gates;
+        let known = |pod| Arc::new(KnownPod::new(pod, gates));
+        let pods: Vec<_> = pods.into_iter().map(known).collect();
+        let place = |(place, known): (usize, &Arc<KnownPod>)| (known.pod.uid.clone(), place);
+        Self {
+            engine: Engine::new(policy),
+            filesystems,
+            gone: vec![false; pods.len()],
+            places: pods.iter().enumerate().map(place).collect(),
+            pods,
+        }
+    }
+
+    /// One pass, and what is asked after it.
+    pub(super) fn step(&mut self, step: &Step) -> StepOutcome {
+        let active = self.active(step);
+        let mut record = Record::new(step.at, &active);
+        self.tell(step, Event::Pods(Arc::new(PodSet::new(active))));
+        if self.engine.wants_layout() {
+            let layout = self.layout(step);
+            self.tell(step, Event::DiskLayout(layout));
+        }
+        let first = look(step.summary.as_ref(), &step.summary_error);
+        let first = first.map_or_else(Event::LookFailed, Event::Look);
+        let decision = self.tell(step, first);
+        self.carry_out(step, &decision, &mut record);
+        if decision.awaits_reclaim() {
+            let again = step.summary_after_reclaim.as_ref();
+            let second = look(again.or(step.summary.as_ref()), &step.summary_after_reclaim_error);
+            let decision = self.tell(step, Event::Reclaimed(second));
+            self.carry_out(step, &decision, &mut record);
+        }
+        for uid in &step.admit {
+            let answer = self.admit(step, uid);
+            record.answer(answer);
+        }
+        record.finish(self.engine.conditions())
+    }
+
+    fn tell(&mut self, step: &Step, event: Event) -> Decision {
+        self.engine.step(Input { at: step.at, event })
+    }
+
+    fn active(&self, step: &Step) -> Vec<Arc<KnownPod>> {
+        match &step.active_pods {
+            Some(uids) => uids.iter().filter_map(|uid| self.known(uid)).collect(),
+            None => self
+                .pods
+                .iter()
+                .zip(&self.gone)
+                .filter(|(_, gone)| !**gone)
+                .map(|(known, _)| Arc::clone(known))
+                .collect(),
+        }
+    }
+
+    fn known(&self, uid: &str) -> Option<Arc<KnownPod>> {
+        self.places.get(uid).map(|&place| Arc::clone(&self.pods[place]))
+    }
+
+    fn layout(&self, step: &Step) -> Result<DiskLayout, Why> {
+        let Filesystems { dedicated_image_fs, split_image_fs } = self.filesystems;
+        if !step.disk_info_error.is_empty() {
+            return Err(Why::Failed);
+        }
+        Ok(DiskLayout {
+            dedicated_image_fs,
+            split_image_fs: split_image_fs && step.container_fs_info_error.is_empty(),
+        })
+    }
+
+    fn carry_out(&mut self, step: &Step, decision: &Decision, record: &mut Record) {
+        let Subject::Pass(pass) = &decision.subject else {
+            return;
+        };
+        for action in &decision.actions {
+            match action {
+                Action::Announce(resource) => record.announce(*resource),
+                Action::Reclaim(reclaim) => record.reclaim(*reclaim),
+                Action::Evict(eviction) => {
+                    let Some(known) = pass.pods.get(eviction.place) else {
+                        continue;
+                    };
+                    record.evict(pass, eviction, known, &step.kill_error);
+                    self.kill(step, &known.pod.uid);
+                }
+            }
+        }
+    }
+
+    fn kill(&mut self, step: &Step, uid: &str) {
+        let result = if step.kill_error.is_empty() {
+            if let Some(&place) = self.places.get(uid) {
+                self.gone[place] = true;
+            }
+            Ok(())
+        } else {
+            Err(step.kill_error.as_str().into())
+        };
+        let uid = uid.into();
+        self.tell(step, Event::Evicted(EvictionOutcome { uid, result }));
+    }
+
+    fn admit(&mut self, step: &Step, uid: &str) -> AdmitOutcome {
+        let mut answer = AdmitOutcome { uid: uid.to_owned(), ..AdmitOutcome::default() };
+        let Some(known) = self.known(uid) else {
+            return answer;
+        };
+        let decision = self.tell(step, Event::Admission(known));
+        if let Subject::Admission(admission) = &decision.subject {
+            answer.admit = admission.admit;
+        }
+        if !answer.admit {
+            answer.reason = REASON_EVICTED.to_owned();
+            answer.message = refusal(&decision.conditions);
+        }
+        answer
+    }
+}
+
+fn look(summary: Option<&Summary>, error: &str) -> Result<Arc<Snapshot>, Why> {
+    match summary {
+        Some(summary) if error.is_empty() => Ok(Arc::new(summary.snapshot())),
+        _ => Err(Why::Failed),
+    }
+}

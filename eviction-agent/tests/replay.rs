@@ -1,0 +1,154 @@
+//! `replay --scenarios` as a user calls it.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_eviction-agent");
+const STEP: &str = r#"{"at": "2026-01-05T09:00:00.50+01:00", "summary": {"node": {"memory":
+    {"availableBytes": 1, "workingSetBytes": 9}}, "pods": []}}"#;
+
+/// A scenario on one line, and what is expected of it.
+fn case(name: &str, conditions: &str) -> String {
+    let step = STEP.replace('\n', "");
+    format!(
+        r#"{{"scenario": {{"name": "{name}", "kubeletConfiguration": {{"evictionHard": {{"memory.available": "2"}}}}, "filesystems": {{}}, "pods": [], "steps": [{step}]}}, "expected": [{{"name": "{name}", "configError": null, "steps": [{{"at": "2026-01-05T08:00:00.5Z", "nodeConditions": [{conditions}], "events": [{{"object": "Node/node", "type": "Warning", "reason": "EvictionThresholdMet", "message": "Attempting to reclaim memory"}}]}}]}}]}}"#
+    )
+}
+
+fn good(name: &str) -> String {
+    case(name, r#""MemoryPressure""#)
+}
+
+fn replay(path: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let output =
+        Command::new(AGENT).args(["replay", "--scenarios"]).arg(path).args(arguments).output().unwrap();
+    texts(&output)
+}
+
+fn texts(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let code = output.status.code().unwrap();
+    (code, text(&output.stdout), text(&output.stderr))
+}
+
+fn written(folder: &tempfile::TempDir, name: &str, text: &str) -> std::path::PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn all_as_expected_is_success() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(&folder, "two.jsonl", &format!("{}\n\n{}\n", good("a"), good("b")));
+    let (code, out, err) = replay(&path, &["--check"]);
+    assert_eq!((code, &*out, &*err), (0, "2 passed, 0 failed\n", ""));
+}
+
+#[test]
+fn a_divergence_names_scenario_step_and_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(&folder, "one.json", &case("calm", ""));
+    let (code, out, _) = replay(&path, &["--check", "--profile", "kubelet"]);
+    assert_eq!(code, 1);
+    assert_eq!(
+        out,
+        "calm: steps[0].nodeConditions[0]:\n  expected nothing\n  found    \"MemoryPressure\"\n\
+         0 passed, 1 failed\n"
+    );
+}
+
+#[test]
+fn outcomes_are_printed_one_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    written(&folder, "b.json", &good("second"));
+    written(&folder, "a.jsonl", &good("first"));
+    written(&folder, "notes.txt", "no scenario");
+    let (code, out, _) = replay(folder.path(), &[]);
+    let names = out.lines().map(|line| {
+        let outcome: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(outcome["steps"][0]["at"], "2026-01-05T08:00:00.5Z");
+        outcome["name"].as_str().unwrap().to_owned()
+    });
+    assert_eq!((code, names.collect::<Vec<_>>()), (0, vec!["first".into(), "second".into()]));
+}
+
+#[test]
+fn malformed_lines_are_errors_with_their_place_and_the_rest_still_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = [
+        &good("a")[..70],
+        &good("b"),
+        r#"{"scenario": {"name": "c", "steps": [{"at": "noon"}]}}"#,
+        r#"{"expected": []}"#,
+        &good("d"),
+        r#"{"scenario": {"name": "e", "steps": [{"at": "2026-01-05T08:00:00Z"}]}, "expected": [{}]}"#,
+        &good("f")[..99],
+    ];
+    let path = written(&folder, "some.jsonl", &lines.join("\n"));
+    let (code, out, err) = replay(&path, &["--check"]);
+    assert_eq!((code, &*out), (1, "2 passed, 0 failed\n"));
+    let errors: Vec<_> = err.lines().collect();
+    assert_eq!(errors.len(), 5, "{err}");
+    for (error, line) in errors.iter().zip([1, 3, 4]) {
+        let start = format!("error: parse {}:{line}: ", path.display());
+        assert!(error.starts_with(&start), "{error}");
+    }
+    assert!(errors[2].contains("missing field `scenario`"), "{err}");
+    assert_eq!(errors[3], "error: replay e: steps[0]: neither summary nor summaryError");
+    assert!(errors[4].contains(":7: EOF while parsing"), "{err}");
+}
+
+#[test]
+fn a_value_over_several_lines_is_named_by_its_own_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "{\n \"scenario\": {\n  \"name\": \"a\",\n  \"steps\": 7\n }\n}\n";
+    let path = written(&folder, "one.json", text);
+    let (code, _, err) = replay(&path, &[]);
+    assert_eq!(code, 1);
+    assert!(err.starts_with(&format!("error: parse {}:4: ", path.display())), "{err}");
+}
+
+#[test]
+fn standard_input_and_compressed_files_are_read_too() {
+    let mut child = Command::new(AGENT)
+        .args(["replay", "--scenarios", "-", "--check"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(good("a").as_bytes()).unwrap();
+    let (code, out, _) = texts(&child.wait_with_output().unwrap());
+    assert_eq!((code, &*out), (0, "1 passed, 0 failed\n"));
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("one.jsonl.zst");
+    std::fs::write(&path, zstd_raw(good("a").as_bytes())).unwrap();
+    let (code, out, err) = replay(&path, &["--check"]);
+    assert_eq!((code, &*out, &*err), (0, "1 passed, 0 failed\n", ""));
+    std::fs::write(&path, b"no zstd").unwrap();
+    assert_eq!(replay(&path, &["--check"]).0, 1);
+}
+
+/// A zstd frame with one uncompressed block (RFC 8878, 3.1.1).
+fn zstd_raw(content: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(content.len()).unwrap();
+    let single_segment_with_four_byte_size = 0b1010_0000;
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, single_segment_with_four_byte_size];
+    frame.extend(size.to_le_bytes());
+    frame.extend(&(size << 3 | 1).to_le_bytes()[..3]);
+    frame.extend(content);
+    frame
+}
+
+#[test]
+fn wrong_usage_and_missing_files_are_told_apart() {
+    let (code, _, err) = replay(Path::new("/nowhere/at/all"), &[]);
+    assert_eq!(code, 1);
+    assert!(err.starts_with("error: read /nowhere/at/all: "), "{err}");
+    assert_eq!(replay(Path::new("-"), &["--profile", "nobody"]).0, 2);
+}
