@@ -1,1 +1,26 @@
 //! What is done: evictions and their outcomes. Never sees `source`.
+//!
+//! [`Executor::begin`] takes a decision as plain data, [`KillTarget`], and answers at once: begun,
+//! or [`Refused`] with the reason. What comes of it arrives as [`Outcome`]s. Nothing outside the
+//! node's root cgroup is touched, no process outside the pod's cgroup is signalled, and what is
+//! stopped for a while (forking, running) goes on again, also after the agent was killed.
+
+mod boundary;
+mod clock;
+mod executor;
+mod hold;
+mod job;
+mod lock;
+mod members;
+mod outcome;
+mod pacing;
+mod survivors;
+mod target;
+mod worker;
+
+pub use boundary::OpenError;
+pub use executor::{Begun, Executor, ExecutorConfig, Hand, StartError};
+pub use lock::{ActingLock, Holder, LockError};
+pub use outcome::{Outcome, Progress, Refused, Signalled, Surviving, Survivor};
+pub use pacing::{Admitted, Flight, Pacing, PacingPolicy};
+pub use target::{GroupDirs, KillTarget, PodName};

@@ -1,0 +1,221 @@
+//! What came of it.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::target::PodName;
+
+/// One step of carrying out a decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Number of the decision.
+    pub decision: u64,
+    /// Whose processes.
+    pub pod: Arc<PodName>,
+    /// When: CLOCK_MONOTONIC in nanoseconds.
+    pub at_ns: u64,
+    /// What.
+    pub progress: Progress,
+}
+
+/// How far it has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Progress {
+    /// Dry run: these processes would have been signalled. Nothing follows.
+    WouldSignal {
+        /// Their process ids, sorted.
+        pids: Vec<u32>,
+        /// Processes of the pod that this PID namespace does not show.
+        unreachable: u32,
+    },
+    /// SIGTERM was sent.
+    TermSent(Signalled),
+    /// SIGKILL was sent.
+    KillSent(Signalled),
+    /// A step could not be done; the work goes on without it.
+    Trouble {
+        /// Operation, subject and cause.
+        what: String,
+    },
+    /// No process is left in the pod's cgroup. Nothing follows.
+    Gone {
+        /// Processes that SIGKILL was sent to; the others ended by themselves or with the group.
+        killed: u32,
+        /// Tasks that ended but were not waited for by their parents, where the pids controller
+        /// tells. They hold process ids, but no memory.
+        unreaped: Option<u64>,
+    },
+    /// Given up: these survive. Nothing follows.
+    Left {
+        /// Who and why, by process id.
+        processes: Vec<Survivor>,
+        /// Processes of the pod that this PID namespace does not show.
+        unreachable: u32,
+        /// Cgroups below the pod's that cannot be read.
+        unreadable_groups: u32,
+    },
+    /// The agent ends before the work does. Whatever was stopped or frozen goes on again.
+    Abandoned,
+}
+
+impl Progress {
+    /// Whether nothing follows.
+    pub fn is_last(&self) -> bool {
+        match self {
+            Self::WouldSignal { .. } | Self::Gone { .. } | Self::Left { .. } | Self::Abandoned => true,
+            Self::TermSent(_) | Self::KillSent(_) | Self::Trouble { .. } => false,
+        }
+    }
+}
+
+/// How many processes a pass over the pod's cgroup has met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Signalled {
+    /// The signal was sent to so many.
+    pub sent: u32,
+    /// Ended by themselves before they could be signalled.
+    pub ended: u32,
+    /// Were in another cgroup by then, and were let be.
+    pub moved: u32,
+    /// No signal could be sent: CAP_KILL or a free descriptor is missing.
+    pub denied: u32,
+    /// In the cgroup, but outside this PID namespace.
+    pub unreachable: u32,
+    /// Cgroups below the pod's that could not be read.
+    pub unreadable_groups: u32,
+    /// The kernel has killed the whole group at once, whoever is in it.
+    pub whole_group: bool,
+}
+
+/// A process that SIGKILL has not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Survivor {
+    /// Its process id.
+    pub pid: u32,
+    /// Why it is still there.
+    pub why: Surviving,
+}
+
+/// Why a process outlives SIGKILL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Surviving {
+    /// In uninterruptible sleep, most often for a device or a file server.
+    Uninterruptible,
+    /// Its main thread has ended, others have not.
+    Zombie,
+    /// Frozen by a cgroup above the pod's.
+    Frozen,
+    /// Signals do not end kernel threads.
+    KernelThread,
+    /// No signal could be sent: CAP_KILL or a free descriptor is missing.
+    Denied,
+    /// It runs; it may have come at the last moment.
+    Running,
+}
+
+/// Why a decision is not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "why")]
+pub enum Refused {
+    /// The last victim for the same pressure still has time to go.
+    VictimPending {
+        /// The decision that it goes by.
+        decision: u64,
+        /// When the next one may follow, at the latest.
+        until_ns: u64,
+    },
+    /// The pod was killed a moment ago: something restarts it.
+    CoolDown {
+        /// When it may be killed again.
+        until_ns: u64,
+    },
+    /// The pod was killed too often lately.
+    PodLimit {
+        /// How often.
+        kills: u32,
+        /// When it may be killed again.
+        until_ns: u64,
+    },
+    /// Too many pods of this node were killed lately.
+    NodeLimit {
+        /// How many.
+        kills: u32,
+        /// When the next one may be killed.
+        until_ns: u64,
+    },
+    /// Too many pods are being killed.
+    Busy {
+        /// How many.
+        in_flight: u32,
+    },
+    /// The pod is on its way out by this decision already.
+    AlreadyGoing {
+        /// Which one.
+        decision: u64,
+    },
+    /// Made so long ago that what it was made on may no longer be true.
+    Stale {
+        /// How long ago.
+        age_ns: u64,
+    },
+    /// No process is in the pod's cgroup, or the cgroup is gone.
+    Empty,
+    /// All of the pod's processes are outside this PID namespace.
+    Unreachable {
+        /// How many.
+        processes: u32,
+    },
+    /// The cgroup is not what the decision was made about, or not one to be killed.
+    NotAPod {
+        /// Operation, subject and cause.
+        what: String,
+    },
+    /// The hand has stopped working.
+    Broken {
+        /// Operation, subject and cause.
+        what: String,
+    },
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::VictimPending { decision, .. } => {
+                write!(f, "the victim of decision {decision} still has time to go")
+            }
+            Self::CoolDown { .. } => f.write_str("the pod was killed a moment ago"),
+            Self::PodLimit { kills, .. } => write!(f, "the pod was killed {kills} times lately"),
+            Self::NodeLimit { kills, .. } => {
+                write!(f, "{kills} pods of this node were killed lately")
+            }
+            Self::Busy { in_flight } => write!(f, "{in_flight} pods are being killed"),
+            Self::AlreadyGoing { decision } => {
+                write!(f, "the pod goes by decision {decision} already")
+            }
+            Self::Stale { age_ns } => {
+                write!(f, "the decision is {} ms old", age_ns / 1_000_000)
+            }
+            Self::Empty => f.write_str("no process is in the pod's cgroup"),
+            Self::Unreachable { processes } => {
+                write!(f, "none of the pod's {processes} processes is in the agent's PID namespace")
+            }
+            Self::NotAPod { what } | Self::Broken { what } => f.write_str(what),
+        }
+    }
+}
+
+impl Refused {
+    /// What can be done about it.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            Self::Unreachable { .. } => Some(HOST_PID),
+            _ => None,
+        }
+    }
+}
+
+/// Said where processes are outside the PID namespace.
+pub(super) const HOST_PID: &str = "run the agent in the host's PID namespace (hostPID: true)";

@@ -1,0 +1,31 @@
+//! Why a process outlives SIGKILL.
+#![forbid(unsafe_code)]
+
+use procfs::process::{Process, StatFlags};
+
+use super::boundary::Pinned;
+use super::members::file_says;
+use super::outcome::{Surviving, Survivor};
+
+/// Looks at a process that should have ended. `is_denied`: no signal could be sent to it.
+pub(super) fn look_at(pid: u32, is_denied: bool, group: &Pinned) -> Survivor {
+    let id = i32::try_from(pid).unwrap_or(i32::MAX);
+    let stat = Process::new(id).and_then(|process| process.stat());
+    let why = match stat {
+        Ok(stat) if stat.flags & StatFlags::PF_KTHREAD.bits() != 0 => Surviving::KernelThread,
+        Ok(_) if is_denied => Surviving::Denied,
+        Ok(stat) if stat.state == 'Z' => Surviving::Zombie,
+        Ok(_) if is_frozen_above(group) => Surviving::Frozen,
+        Ok(stat) if stat.state == 'D' => Surviving::Uninterruptible,
+        Ok(_) | Err(_) => Surviving::Running,
+    };
+    Survivor { pid, why }
+}
+
+/// Version 1: whether the pod's group is frozen because one above it is.
+fn is_frozen_above(group: &Pinned) -> bool {
+    let Some((dir, _)) = &group.freezer else {
+        return false;
+    };
+    file_says(dir, c"freezer.parent_freezing", b"1")
+}
