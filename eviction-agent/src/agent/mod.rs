@@ -1,1 +1,44 @@
 //! Wiring: the loop that owns the engine, supervision, shutdown.
+//!
+//! ```text
+//! reaction thread:  hook, v1 threshold, timer ─► eyes ─► engine ─► executor
+//!                        ▲                         │ notes (bounded)
+//!                        │ commands                ▼
+//! main thread:      pods file, signals        lines, metrics, HTTP
+//! ```
+//! Nothing on the main thread can delay the reaction thread.
+
+mod arming;
+mod check;
+mod clock;
+pub mod event;
+mod eyes;
+mod failure;
+mod flight;
+mod hook;
+mod lines;
+mod notes;
+mod oom;
+mod pods;
+mod reaction;
+mod roster;
+mod run;
+mod slow;
+mod start;
+mod text;
+mod v1;
+
+pub use check::{Findings, check};
+pub use run::{Act, Options, Output, run};
+
+pub use failure::Failure;
+
+/// Version, commit and the layout of the kernel side's records.
+pub const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("EVICTION_AGENT_COMMIT"),
+    ", BPF ABI ",
+    env!("EVICTION_AGENT_ABI"),
+    ")"
+);

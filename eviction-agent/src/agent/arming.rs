@@ -1,0 +1,143 @@
+//! What to arm in the kernel after a look, and when to look again whatever the kernel says.
+//!
+//! A line is a working set that a threshold does not allow. The nearest line above the present
+//! working set is armed at its distance, less the grain of the rung; the nearest one below is
+//! armed to see pressure end. Where a rung has blind spots the next look is due before the
+//! fastest possible growth could have covered the distance.
+
+use std::time::Duration;
+
+/// Lower than this a distance is not worth arming: the next look comes sooner anyhow.
+const FLOOR_BYTES: u64 = 256 * 1024;
+
+/// How a rung sees growth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rung {
+    /// Gross charges can be armed, and bound the growth of the working set.
+    pub(crate) sees_every_charge: bool,
+    /// How much can be charged before the rung notices.
+    pub(crate) grain_bytes: u64,
+}
+
+/// The node's memory at a look, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) usage: u64,
+    pub(crate) working_set: u64,
+}
+
+/// What to arm at the node's group; bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Arming {
+    /// Usage at which the kernel side wakes the agent.
+    pub(crate) usage_above: Option<u64>,
+    /// Gross charges at which it does.
+    pub(crate) gross: Option<u64>,
+    /// Usage below which it does.
+    pub(crate) usage_below: Option<u64>,
+    /// Usage at which the kernel's own v1 threshold fires: the line itself.
+    pub(crate) v1_threshold: Option<u64>,
+    /// How far the nearest line above is.
+    pub(crate) distance: Option<u64>,
+}
+
+/// What to arm, given the working sets at which thresholds are met (any order).
+pub(crate) fn plan(rung: Rung, seen: Seen, lines: impl IntoIterator<Item = u64>) -> Arming {
+    let (mut above, mut below) = (None::<u64>, None::<u64>);
+    for line in lines {
+        if line > seen.working_set {
+            above = Some(above.map_or(line, |nearest| nearest.min(line)));
+        } else {
+            below = Some(below.map_or(line, |nearest| nearest.max(line)));
+        }
+    }
+    let distance = above.map(|line| line - seen.working_set);
+    // Within a grain of the line an early wake-up would come at once, and again at once: there
+    // the line itself is armed and the timer is at its floor.
+    let early = distance.map(|far| if far > 2 * rung.grain_bytes { far - rung.grain_bytes } else { far });
+    let early = early.map(|far| far.max(FLOOR_BYTES));
+    Arming {
+        usage_above: early.map(|far| seen.usage.saturating_add(far)),
+        gross: early.filter(|_| rung.sees_every_charge),
+        usage_below: below
+            .map(|line| seen.usage.saturating_sub(seen.working_set - line))
+            .filter(|at| *at > 0),
+        v1_threshold: distance.map(|far| seen.usage.saturating_add(far)),
+        distance,
+    }
+}
+
+/// Whether a v1 threshold at `armed` still serves for one at `wanted`: registering one costs
+/// more than a look, so it is left while it is off by little of the distance.
+pub(crate) fn still_serves(armed: u64, wanted: u64, distance: u64) -> bool {
+    armed.abs_diff(wanted) <= (distance / 16).max(FLOOR_BYTES)
+}
+
+/// Process ids do not run away as memory does: each costs a fork.
+const FORKS_PER_SECOND: u64 = 4_000;
+
+/// When process ids must be looked at again: before the fastest forking seen, doubled, could
+/// have used up `left`.
+pub(crate) fn pids_due(left: u64, seen_per_second: u64) -> Duration {
+    let rate = seen_per_second.saturating_mul(2).max(FORKS_PER_SECOND);
+    Duration::from_micros(left.saturating_mul(1_000_000) / rate).max(Duration::from_millis(5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const RUNG_3: Rung = Rung { sees_every_charge: false, grain_bytes: 2 * MIB };
+
+    #[test]
+    fn the_nearest_line_above_is_armed_early_by_the_grain() {
+        let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
+        let arming = plan(RUNG_3, seen, [900 * MIB, 400 * MIB]);
+        assert_eq!(arming.distance, Some(100 * MIB));
+        assert_eq!(arming.usage_above, Some(598 * MIB));
+        assert_eq!(arming.v1_threshold, Some(600 * MIB));
+        assert_eq!((arming.gross, arming.usage_below), (None, None));
+    }
+
+    #[test]
+    fn a_rung_that_sees_every_charge_arms_gross_charges() {
+        let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
+        let rung = Rung { sees_every_charge: true, grain_bytes: MIB };
+        assert_eq!(plan(rung, seen, [400 * MIB]).gross, Some(99 * MIB));
+    }
+
+    #[test]
+    fn near_the_line_it_converges_and_stops_at_the_floor() {
+        let seen = |working_set| Seen { usage: 500 * MIB, working_set };
+        assert_eq!(plan(RUNG_3, seen(397 * MIB), [400 * MIB]).usage_above, Some(503 * MIB));
+        let last = plan(RUNG_3, seen(400 * MIB - 4096), [400 * MIB]);
+        assert_eq!(last.usage_above, Some(500 * MIB + FLOOR_BYTES));
+        assert_eq!(last.v1_threshold, Some(500 * MIB + 4096));
+    }
+
+    #[test]
+    fn under_pressure_the_way_back_and_the_next_line_are_armed() {
+        let seen = Seen { usage: 500 * MIB, working_set: 450 * MIB };
+        let arming = plan(RUNG_3, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
+        assert_eq!(arming.usage_below, Some(450 * MIB));
+        assert_eq!(arming.distance, Some(150 * MIB));
+    }
+
+    #[test]
+    fn without_lines_nothing_is_armed() {
+        let seen = Seen { usage: 5, working_set: 5 };
+        assert_eq!(plan(RUNG_3, seen, []), Arming::default());
+        // A line at the working set itself is not crossed yet in the kubelet's strict sense, but
+        // one more byte crosses it: it counts as one below, so pressure is looked at at once.
+        assert_eq!(plan(RUNG_3, seen, [5]).distance, None);
+    }
+
+    #[test]
+    fn pids_are_looked_at_before_they_can_be_used_up() {
+        assert_eq!(pids_due(400, 0), Duration::from_millis(100));
+        assert_eq!(pids_due(400, 20_000), Duration::from_millis(10));
+        assert_eq!(pids_due(0, 0), Duration::from_millis(5));
+        assert!(pids_due(u64::MAX, u64::MAX) >= Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,109 @@
+//! What `check` finds: the same steps as a start, each with what came of it.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::failure::{Failure, chain};
+use crate::source::bpf::{LoadOptions, SourceInfo, load::load};
+use crate::source::cgroup::hierarchy::{Hierarchies, Host};
+use crate::source::cgroup::root::NodeRoot;
+use crate::source::cgroup::sampler::{Sampler, SamplerOptions};
+use crate::source::pods::parse_pod_list;
+use crate::source::probe::{Fact, probe};
+use crate::source::timer::Timer;
+
+use super::event::Source;
+use super::start;
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Findings {
+    /// Whether `run` would start with the same arguments.
+    pub would_start: bool,
+    /// The rung that each source would use, and why.
+    pub sources: Vec<Source>,
+    /// What the machine offers.
+    pub facts: Vec<Fact>,
+    /// What would keep `run` from starting.
+    pub problems: Vec<String>,
+}
+
+/// Finds out, by trying, what a start would find. Everything that is attached for it is
+/// detached before this returns.
+///
+/// # Errors
+/// If the runtime that the timer needs cannot be made.
+pub fn check(
+    kubelet_config: Option<&Path>,
+    pods: Option<&Path>,
+    cgroup_root: &Path,
+    deny_rungs: &[String],
+) -> Result<Findings, Failure> {
+    let host = Host::default();
+    let mut problems = Vec::new();
+    if let Err(failure) = start::policy(kubelet_config) {
+        problems.extend(failure.into_causes());
+    }
+    if let Some(pods) = pods {
+        problems.extend(pods_problem(pods));
+    }
+    let (hierarchies, root) = match Hierarchies::discover(&host) {
+        Ok(hierarchies) => {
+            let root = NodeRoot::resolve(&hierarchies, cgroup_root);
+            (Some(hierarchies), root.map_err(|error| problems.push(chain(&error))).ok())
+        }
+        Err(error) => {
+            problems.push(chain(&error));
+            (None, None)
+        }
+    };
+    let (figures, hidden) = root.as_ref().map(look).unwrap_or_default();
+    problems.extend(hidden);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::because("start a runtime", &error))?;
+    let facts = runtime.block_on(async {
+        hierarchies.map_or_else(Vec::new, |hierarchies| probe(&host, &hierarchies, root.as_ref()))
+    });
+    let required = facts.iter().filter(|fact| fact.required && !fact.usable);
+    problems.extend(required.map(|fact| format!("{}: {}", fact.subject.name(), fact.found)));
+    Ok(Findings { would_start: problems.is_empty(), sources: sources(deny_rungs, figures), facts, problems })
+}
+
+/// The kernel sources' rungs, by loading and attaching them, and what is beside them.
+fn sources(deny_rungs: &[String], figures: Vec<SourceInfo>) -> Vec<Source> {
+    let options = LoadOptions { deny: deny_rungs.to_vec(), ..LoadOptions::default() };
+    let mut sources = match load(&options) {
+        Ok(loaded) => {
+            let mut sources = loaded.kernel.sources().to_vec();
+            sources.extend(loaded.missing.iter().cloned());
+            sources
+        }
+        Err(refused) => refused.missing,
+    };
+    sources.push(Timer::info());
+    sources.extend(figures);
+    sources.into_iter().map(start::source_event).collect()
+}
+
+fn pods_problem(path: &Path) -> Option<String> {
+    let subject = |cause: &dyn std::error::Error| format!("read pods {}: {}", path.display(), chain(cause));
+    match std::fs::read(path) {
+        Err(error) => Some(subject(&error)),
+        Ok(text) => parse_pod_list(&text).err().map(|error| subject(&error)),
+    }
+}
+
+/// Looks at the tree as a start does: the sources of figures, and what is wrong with the tree.
+fn look(root: &NodeRoot) -> (Vec<SourceInfo>, Option<String>) {
+    let options = SamplerOptions { max_descriptors: 0, ..SamplerOptions::default() };
+    match Sampler::new(root.clone(), &options, |_| false) {
+        Err(error) => (Vec::new(), Some(chain(&error))),
+        Ok(sampler) => {
+            let hidden = sampler.root().require_visible(sampler.pods()).err();
+            (sampler.info().to_vec(), hidden.map(|error| chain(&error)))
+        }
+    }
+}

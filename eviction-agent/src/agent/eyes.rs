@@ -1,0 +1,180 @@
+//! Looks at the node: from readings of files to a snapshot for the engine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::core::reading::{Reading, Why};
+use crate::core::snapshot::{
+    ContainerFigures, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot, SnapshotBuilder, SourceId,
+};
+use crate::source::cgroup::files::Limit;
+use crate::source::cgroup::sample::Fresh;
+use crate::source::cgroup::sampler::Sampler;
+use crate::source::proc::tasks::TaskCounter;
+
+use super::arming::Seen;
+use super::clock::Instant;
+use super::roster::Roster;
+
+/// Up to so many pods all memory.stat files are read before a decision; with more, those of the
+/// pods that use most, which are the ones that can be first.
+const ALL_FRESH: usize = 32;
+
+/// What counts as the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    /// Bytes of memory.
+    pub(crate) memory: u64,
+    /// Process ids.
+    pub(crate) pids: u64,
+}
+
+/// What was seen of the node itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeLook {
+    pub(crate) at: Instant,
+    pub(crate) memory: Reading<Seen>,
+    pub(crate) tasks: Reading<u64>,
+}
+
+/// Reads the node and its pods.
+#[derive(Debug)]
+pub(crate) struct Eyes {
+    pub(crate) sampler: Sampler,
+    capacity: Capacity,
+    tasks: Option<TaskCounter>,
+    spare: Option<Snapshot>,
+    ids: Vec<u64>,
+}
+
+impl Eyes {
+    /// `whole_machine`: tasks are those of the machine, not of a group.
+    pub(crate) fn new(sampler: Sampler, capacity: Capacity, proc: &Path, whole_machine: bool) -> Self {
+        let tasks = whole_machine.then(|| TaskCounter::open(proc));
+        Self { sampler, capacity, tasks, spare: None, ids: Vec::new() }
+    }
+
+    pub(crate) fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Reads the node's own figures, those of the leaves in `dirty` first.
+    pub(crate) fn look_at_node(&mut self, at: Instant, dirty: &[u64]) -> NodeLook {
+        let level = self.sampler.sample_node(dirty).level;
+        let memory = match (level.usage, level.working_set) {
+            (Reading::Known(usage), Reading::Known(working_set)) => {
+                Reading::Known(Seen { usage, working_set })
+            }
+            (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
+        };
+        let tasks = match &self.tasks {
+            Some(machine) => machine.read(),
+            None => self.sampler.read_tasks().0,
+        };
+        NodeLook { at, memory, tasks }
+    }
+
+    /// What is available of memory and process ids.
+    pub(crate) fn available(&self, look: &NodeLook) -> (Reading<i64>, Reading<i64>) {
+        let left = |capacity: u64, used: u64| signed(capacity).saturating_sub(signed(used));
+        (
+            look.memory.map(|seen| left(self.capacity.memory, seen.working_set).max(0)),
+            look.tasks.map(|tasks| left(self.capacity.pids, tasks)),
+        )
+    }
+
+    /// A snapshot of the node alone: enough for a pass that ranks nobody.
+    pub(crate) fn snapshot_of_node(&mut self, look: &NodeLook) -> SnapshotBuilder {
+        let mut builder = self.spare.take().map_or_else(SnapshotBuilder::new, SnapshotBuilder::reuse);
+        builder.node(self.node_stats(look));
+        builder
+    }
+
+    /// The same with the figures of all pods, fresh ones for those that may go.
+    pub(crate) fn snapshot_with_pods(&mut self, look: &NodeLook, roster: &Roster) -> SnapshotBuilder {
+        let mut builder = self.snapshot_of_node(look);
+        self.refresh_pods();
+        // Samples are in the order of the pods; one whose group is gone has none.
+        let mut samples = self.sampler.last_pods().iter().peekable();
+        for cgroup in &self.sampler.pods().pods {
+            let sample = samples.next_if(|sample| sample.memory.cgroup_id == cgroup.cgroup_id);
+            let Some(known) = roster.pod_of(cgroup) else { continue };
+            let Some(sample) = sample else { continue };
+            let figures = PodFigures {
+                has_memory: true,
+                memory_working_set: sample.memory.working_set.known(),
+                process_count: sample.tasks.known(),
+                ephemeral_storage_used: None,
+            };
+            let mut pod = builder.pod(&known.pod.uid, figures);
+            for container in &cgroup.containers {
+                let group = self.sampler.group(container.cgroup_id);
+                let figures = ContainerFigures {
+                    memory_working_set: group.and_then(|group| group.working_set.known()),
+                    ..ContainerFigures::default()
+                };
+                pod.container(roster.container_name(&container.id), figures);
+            }
+        }
+        builder
+    }
+
+    /// Gives a snapshot's memory back for the next one, if nobody keeps it.
+    pub(crate) fn recycle(&mut self, snapshot: Arc<Snapshot>) {
+        if let Some(snapshot) = Arc::into_inner(snapshot) {
+            self.spare = Some(snapshot);
+        }
+    }
+
+    fn refresh_pods(&mut self) {
+        let count = self.sampler.pods().pods.len();
+        if count <= ALL_FRESH {
+            self.sampler.sample_pods(Fresh::All);
+            return;
+        }
+        let mut by_use: Vec<(u64, u64)> = self
+            .sampler
+            .sample_pods(Fresh::Usage)
+            .iter()
+            .map(|pod| (pod.memory.usage.known().unwrap_or(0), pod.memory.cgroup_id))
+            .collect();
+        by_use.sort_unstable_by(|a, b| b.cmp(a));
+        self.ids.clear();
+        self.ids.extend(by_use.into_iter().take(ALL_FRESH).map(|(_, id)| id));
+        self.sampler.sample_pods(Fresh::These(&self.ids));
+    }
+
+    fn node_stats(&self, look: &NodeLook) -> NodeStats {
+        let Capacity { memory, pids } = self.capacity;
+        let time = Some(look.at.wall);
+        let source = SourceId::default();
+        NodeStats {
+            memory: look.memory.map(|seen| MemoryStats {
+                available: Some(memory.saturating_sub(seen.working_set)),
+                working_set: Some(seen.working_set),
+                time,
+                source,
+            }),
+            processes: look.tasks.map(|tasks| ProcessStats {
+                max: Some(signed(pids)),
+                running: Some(signed(tasks)),
+                time,
+                source,
+            }),
+            ..NodeStats::default()
+        }
+    }
+}
+
+/// What the node's group itself sets as limits, where the caller gave no capacity.
+pub(crate) fn pid_limit(sampler: &Sampler) -> Reading<u64> {
+    match sampler.read_tasks().1 {
+        Reading::Known(Limit::At(limit)) => Reading::Known(limit),
+        Reading::Known(Limit::Unlimited) => Reading::Unknown(Why::Absent),
+        Reading::Unknown(why) => Reading::Unknown(why),
+    }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

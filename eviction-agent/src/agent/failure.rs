@@ -1,0 +1,77 @@
+//! How a verb fails: one report on standard error, one exit code.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// Why a verb could not do its work.
+///
+/// Written as `error: <operation> <subject>: <cause>`, one line per cause, and a `help:` line
+/// where there is something to do.
+#[derive(Debug)]
+pub struct Failure {
+    causes: Vec<String>,
+    help: Option<String>,
+    code: u8,
+}
+
+impl Failure {
+    /// The operation failed; exit code 1.
+    pub fn failed(what: impl Into<String>) -> Self {
+        Self { causes: vec![what.into()], help: None, code: 1 }
+    }
+
+    /// The call was wrong; exit code 2.
+    pub fn usage(what: impl Into<String>) -> Self {
+        Self { causes: vec![what.into()], help: None, code: 2 }
+    }
+
+    /// Several causes at once, each a line of its own.
+    pub fn all(causes: Vec<String>) -> Self {
+        Self { causes, help: None, code: 1 }
+    }
+
+    /// `operation` failed because of `error` and what is behind it.
+    pub fn because(operation: impl AsRef<str>, error: &dyn Error) -> Self {
+        Self::failed(format!("{}: {}", operation.as_ref(), chain(error)))
+    }
+
+    /// What the user can do about it.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// The causes, for a report of another kind.
+    pub(crate) fn into_causes(self) -> Vec<String> {
+        self.causes
+    }
+
+    /// The report for standard error, and the exit code that goes with it.
+    pub fn report(&self) -> (String, ExitCode) {
+        let mut text = String::new();
+        for cause in &self.causes {
+            let _infallible = writeln!(text, "error: {cause}");
+        }
+        if let Some(help) = &self.help {
+            let _infallible = writeln!(text, "help: {help}");
+        }
+        (text, ExitCode::from(self.code))
+    }
+}
+
+/// An error and its sources in one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        // Many libraries repeat their source in their own text.
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            let _infallible = write!(text, ": {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,94 @@
+//! The eviction that is under way.
+//!
+//! The kubelet waits up to 30 s for its victim to be gone before it looks again
+//! (`eviction_manager.go: waitForPodsCleanup`, `podCleanupTimeout`). So does the agent: no
+//! second victim for the same pressure until the first is gone or the time is over.
+
+/// `podCleanupTimeout`.
+const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// `monitoringInterval`: after a victim was refused the same one would be chosen again at once.
+const REFUSED_NS: u64 = 10_000_000_000;
+
+/// What is under way, by the monotonic clock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flight {
+    victims: Vec<u64>,
+    until_ns: u64,
+}
+
+impl Flight {
+    /// An eviction begins.
+    pub(crate) fn begin(&mut self, decision: u64, now_ns: u64) {
+        self.victims.push(decision);
+        self.until_ns = now_ns.saturating_add(PATIENCE_NS);
+    }
+
+    /// It was refused: nothing is under way, but to choose again at once would choose the same.
+    pub(crate) fn refused(&mut self, decision: u64, now_ns: u64) {
+        if self.victims.iter().all(|victim| *victim == decision) {
+            self.until_ns = now_ns.saturating_add(REFUSED_NS);
+        }
+    }
+
+    /// It is over, whatever came of it. True if it was the last one under way.
+    pub(crate) fn end(&mut self, decision: u64) -> bool {
+        let before = self.victims.len();
+        self.victims.retain(|victim| *victim != decision);
+        before > 0 && self.victims.is_empty()
+    }
+
+    /// Whether another victim must wait.
+    pub(crate) fn holds(&mut self, now_ns: u64) -> bool {
+        if now_ns >= self.until_ns {
+            self.victims.clear();
+        }
+        !self.victims.is_empty()
+    }
+
+    /// When patience ends, if something is under way.
+    pub(crate) fn until_ns(&self) -> Option<u64> {
+        (!self.victims.is_empty()).then_some(self.until_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_until_the_last_victim_is_gone() {
+        let mut flight = Flight::default();
+        assert!(!flight.holds(0));
+        flight.begin(1, 10);
+        flight.begin(2, 20);
+        assert!(!flight.end(1));
+        assert!(flight.holds(30));
+        assert!(!flight.end(1), "ended once already");
+        assert!(flight.end(2));
+        assert!(!flight.holds(30));
+        assert_eq!(flight.until_ns(), None);
+    }
+
+    #[test]
+    fn a_refusal_is_thought_over_for_the_time_between_two_looks_of_the_kubelet() {
+        let mut flight = Flight::default();
+        flight.begin(1, 5);
+        flight.refused(1, 5);
+        assert!(flight.holds(5 + REFUSED_NS - 1));
+        assert!(!flight.holds(5 + REFUSED_NS));
+        flight.begin(2, 0);
+        flight.begin(3, 0);
+        flight.refused(3, 0);
+        assert_eq!(flight.until_ns(), Some(PATIENCE_NS), "the other one is under way");
+    }
+
+    #[test]
+    fn patience_ends() {
+        let mut flight = Flight::default();
+        flight.begin(1, 5);
+        assert!(flight.holds(5 + PATIENCE_NS - 1));
+        assert!(!flight.holds(5 + PATIENCE_NS));
+        assert!(!flight.end(1));
+    }
+}

@@ -1,0 +1,147 @@
+//! The kernel side as the loop sees it: present or not, it is asked and told the same way.
+
+use crate::metrics::Metrics;
+use crate::source::bpf::load::ProgramLogReader;
+use crate::source::bpf::{
+    AsyncRing, Crossed, DirtyLeaf, Drained, Event, Kernel, Level, Loaded, OomKill, SourceInfo,
+};
+use crate::source::cgroup::sampler::Sampler;
+
+use super::arming::{Arming, Rung};
+
+/// What the kernel side told in one go.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// The last crossing of an armed level.
+    pub(crate) crossed: Option<Crossed>,
+    /// Cgroups came or went.
+    pub(crate) tree_changed: bool,
+    /// Processes that the kernel killed.
+    pub(crate) kills: Vec<OomKill>,
+    /// The ring cannot be read any more: the kernel side was given up, for this reason.
+    pub(crate) gave_up: Option<String>,
+}
+
+impl Told {
+    fn take(&mut self, event: Event<'_>) {
+        match event {
+            Event::Crossed(crossed) => self.crossed = Some(crossed),
+            Event::OomKill(kill) => self.kills.push(kill),
+            Event::OomMark(mark) => {
+                tracing::debug!(pid = mark.tgid, comm = %mark.comm_lossy(), "out of memory while it was ending anyway");
+            }
+            Event::CgroupMade(_) | Event::CgroupGone(_) => self.tree_changed = true,
+        }
+    }
+}
+
+/// The programs, their ring, and what was counted so far.
+#[derive(Default)]
+pub(crate) struct Hook {
+    loaded: Option<(Kernel, AsyncRing)>,
+    log: Option<ProgramLogReader>,
+    leaves: Vec<DirtyLeaf>,
+    invalid: u64,
+    lost: u64,
+}
+
+/// What was lost in all, if that has grown since the last question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Losses {
+    pub(crate) records: u64,
+    pub(crate) invalid: u64,
+}
+
+impl Hook {
+    /// The programs of a loaded kernel side.
+    ///
+    /// # Errors
+    /// If the ring cannot be watched.
+    pub(crate) fn new(Loaded { kernel, ring, missing: _, log }: Loaded) -> std::io::Result<Self> {
+        Ok(Self { loaded: Some((kernel, AsyncRing::new(ring)?)), log, ..Self::default() })
+    }
+
+    /// How charges are seen.
+    pub(crate) fn rung(&self) -> Option<Rung> {
+        let info = self.charge()?;
+        Some(Rung { sees_every_charge: info.sees_every_charge, grain_bytes: info.grain_bytes })
+    }
+
+    /// The name of that rung.
+    pub(crate) fn charge_rung(&self) -> &'static str {
+        self.charge().map_or("none", |info| info.rung)
+    }
+
+    fn charge(&self) -> Option<&SourceInfo> {
+        let (kernel, _) = self.loaded.as_ref()?;
+        kernel.sources().iter().find(|info| info.source == "charge" && !info.rung.is_empty())
+    }
+
+    /// Waits for a record that must not wait. For ever, where nothing is loaded.
+    pub(crate) async fn told(&mut self, metrics: &Metrics) -> Told {
+        let Some((_, ring)) = &mut self.loaded else { return std::future::pending().await };
+        let mut told = Told::default();
+        match ring.drain_ready(|event| told.take(event)).await {
+            Ok(drained) => self.count(drained, metrics),
+            Err(error) => {
+                // The descriptor is of no use any more: the timer and the v1 threshold go on.
+                self.loaded = None;
+                told.gave_up = Some(format!("the ring buffer cannot be read any more: {error}"));
+            }
+        }
+        told
+    }
+
+    /// Takes what is there without waiting: routine records, and the leaves that charged.
+    pub(crate) fn sweep(&mut self, dirty: &mut Vec<u64>, metrics: &Metrics) -> Told {
+        dirty.clear();
+        let mut told = Told::default();
+        let Some((kernel, ring)) = &mut self.loaded else { return told };
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
+        let drained = ring.drain(|event| told.take(event));
+        match kernel.take_dirty(&mut self.leaves) {
+            Ok(()) => dirty.extend(self.leaves.iter().map(|leaf| leaf.id)),
+            // The sweep of usage files finds them too.
+            Err(error) => tracing::debug!(%error, "reading the dirty set"),
+        }
+        self.count(drained, metrics);
+        told
+    }
+
+    /// Arms the node's group, whose id this is.
+    pub(crate) fn arm(&mut self, root: u64, arming: &Arming) {
+        let Some((kernel, _)) = &mut self.loaded else { return };
+        let Arming { usage_above, gross, usage_below, v1_threshold: _, distance: _ } = *arming;
+        // Where every charge is seen, gross charges bound the growth; usage would come late.
+        let usage_above = usage_above.filter(|_| gross.is_none());
+        if let Err(error) = kernel.arm(root, Level { usage_above, usage_below, gross }) {
+            tracing::warn!(error = %super::failure::chain(&error), "arming the node's level");
+        }
+    }
+
+    /// What was lost since the last question, in all.
+    pub(crate) fn losses(&mut self, metrics: &Metrics) -> Option<Losses> {
+        let (kernel, _) = self.loaded.as_ref()?;
+        let lost = kernel.lost().ok()?.records_lost();
+        let new = lost.saturating_sub(self.lost);
+        self.lost = lost;
+        metrics.records_lost.inc_by(new);
+        (new > 0).then_some(Losses { records: lost, invalid: self.invalid })
+    }
+
+    fn count(&mut self, Drained { events, malformed, why }: Drained, metrics: &Metrics) {
+        metrics.records.inc_by(events);
+        if malformed > 0 {
+            metrics.records_invalid.inc_by(malformed);
+            self.invalid += malformed;
+            tracing::warn!(malformed, why = ?why, "records of an unknown form");
+        }
+    }
+}
+
+/// The id of the group that stands for the node.
+pub(crate) fn root_id(sampler: &Sampler) -> Option<u64> {
+    sampler.tree().groups().first().map(|group| group.id)
+}

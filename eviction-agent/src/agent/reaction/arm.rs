@@ -1,0 +1,103 @@
+//! What is armed after a look, and when the next one is due.
+
+use std::time::Duration;
+
+use crate::core::decision::Decision;
+use crate::core::reading::Reading;
+use crate::source::cgroup::sample::Fresh;
+use crate::source::pace;
+
+use super::super::arming;
+use super::super::clock::mono_ns;
+use super::super::eyes::NodeLook;
+use super::super::hook::{Losses, root_id};
+use super::super::notes::Note;
+use super::Reaction;
+
+/// With less time than this until the line could be reached nothing but the node is looked at.
+const BRIEF: Duration = Duration::from_millis(20);
+
+impl Reaction {
+    /// Arms the kernel side at the distances that this look found, and the timer for whatever
+    /// comes first.
+    pub(super) fn arm(
+        &mut self,
+        look: &NodeLook,
+        memory: Reading<i64>,
+        pids: Reading<i64>,
+        pressed: bool,
+        grace: Option<Duration>,
+    ) {
+        let now_ns = mono_ns();
+        let mut distance = None;
+        if let (Reading::Known(seen), Some(root)) = (look.memory, root_id(&self.eyes.sampler)) {
+            let rung = self.hook.rung().unwrap_or_default();
+            let lines = self.memory_lines.working_sets(self.eyes.capacity().memory);
+            let arming = arming::plan(rung, seen, lines);
+            distance = arming.distance;
+            self.hook.arm(root, &arming);
+            self.v1.arm(&arming, now_ns);
+        }
+        let calm = !pressed && memory.known().is_some();
+        let pace::Due { sample, full } = pace::due(distance, &self.rate, calm);
+        let mut due = sample;
+        if let Reading::Known(left) = pids {
+            due = due.min(self.pids_due(left, look.at.mono_ns));
+        }
+        let full_in =
+            full.saturating_sub(Duration::from_nanos(now_ns.saturating_sub(self.state.last_full_ns)));
+        if full_in.is_zero() && sample > BRIEF {
+            self.look_in_full(now_ns);
+            due = due.min(full);
+        } else {
+            due = due.min(full_in.max(pace::FLOOR));
+        }
+        let tree = self.tree_due(now_ns, sample > BRIEF);
+        let patience = self.state.flight.until_ns().map(|until| until.saturating_sub(now_ns));
+        for other in [patience, tree].into_iter().flatten() {
+            due = due.min(Duration::from_nanos(other));
+        }
+        if let Some(grace) = grace {
+            due = due.min(grace);
+        }
+        if let Err(error) = self.timer.set_once(due.max(pace::FLOOR)) {
+            tracing::error!(%error, "setting the timer");
+        }
+    }
+
+    /// Repairs what records and hooks did not tell: the tree, all figures, what was lost.
+    pub(super) fn look_in_full(&mut self, now_ns: u64) {
+        self.state.last_full_ns = now_ns;
+        self.refresh_tree();
+        self.eyes.sampler.sample_pods(Fresh::All);
+        if let Some(Losses { records, invalid }) = self.hook.losses(&self.metrics) {
+            self.notes.send(Note::Lost { records, invalid, at: self.clock.now() });
+        }
+    }
+
+    /// When process ids are to be looked at again, by how fast they went since the last look.
+    pub(super) fn pids_due(&mut self, left: i64, now_ns: u64) -> Duration {
+        let Some(distance) = self.pid_lines.distance(left) else { return pace::FULL_NEAR };
+        let left = left.max(0).unsigned_abs();
+        let before = self.state.last_left.replace((now_ns, left));
+        let per_second = match before {
+            Some((then, more)) if now_ns > then => {
+                more.saturating_sub(left).saturating_mul(1_000_000_000) / (now_ns - then)
+            }
+            _ => 0,
+        };
+        arming::pids_due(distance, per_second)
+    }
+}
+
+/// When the next grace period of a threshold that is met ends.
+pub(super) fn next_grace(decision: &Decision) -> Option<Duration> {
+    let pass = decision.pass()?;
+    let waiting = pass.met.iter().filter(|met| !met.ripe);
+    let ends = waiting.filter_map(|met| {
+        let grace = pass.line(met.line)?.threshold.grace_period.as_nanos();
+        let waited = decision.at.as_nanosecond() - met.first_seen.as_nanosecond();
+        u64::try_from(i128::from(grace) - waited).ok()
+    });
+    ends.min().map(Duration::from_nanos)
+}

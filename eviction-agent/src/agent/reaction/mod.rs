@@ -1,0 +1,275 @@
+//! The loop that owns the engine, on a thread of its own.
+//!
+//! It waits for the kernel side, the kernel's v1 threshold, a timer, outcomes and new pods;
+//! looks at the node; lets the engine decide; hands victims to the executor; and arms the
+//! kernel side again. Nothing here waits for anything slow.
+
+mod arm;
+mod tree;
+mod victims;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::Receiver;
+
+use crate::action::{Executor, Outcome, PodName};
+use crate::core::decision::Decision;
+use crate::core::engine::Engine;
+use crate::core::input::{Event, Input};
+use crate::core::reading::{Reading, Why};
+use crate::core::signal::{NodeCondition, Signal};
+use crate::core::snapshot::SnapshotBuilder;
+use crate::metrics::{Metrics, SignalLabels, TriggerLabels};
+use crate::source::bpf::Crossed;
+use crate::source::pace::FillRate;
+use crate::source::timer::Timer;
+
+use super::clock::{Clock, Instant, mono_ns};
+use super::eyes::{Eyes, NodeLook};
+use super::flight::Flight;
+use super::hook::{Hook, Told};
+use super::lines::Lines;
+use super::notes::{Note, Notes, PassNote};
+use super::roster::Roster;
+use super::v1::V1Threshold;
+use arm::next_grace;
+
+/// What the slow side asks for.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// These are the pods now.
+    Pods(Roster),
+    /// End.
+    Stop,
+}
+
+/// Everything that the loop works with.
+pub(crate) struct Reaction {
+    pub(crate) clock: Clock,
+    pub(crate) engine: Engine,
+    pub(crate) eyes: Eyes,
+    pub(crate) roster: Roster,
+    pub(crate) hook: Hook,
+    pub(crate) v1: V1Threshold,
+    pub(crate) timer: Timer,
+    pub(crate) executor: Executor,
+    pub(crate) outcomes: Receiver<Outcome>,
+    pub(crate) notes: Notes,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) memory_lines: Lines,
+    pub(crate) pid_lines: Lines,
+    pub(crate) rate: FillRate,
+    pub(crate) state: State,
+}
+
+/// What the loop remembers from one turn to the next.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    flight: Flight,
+    /// Decisions so far: the next one's number.
+    decisions: u64,
+    under_way: Vec<UnderWay>,
+    last_change: Change,
+    unknown: [Option<Why>; Signal::COUNT],
+    last_full_ns: u64,
+    tree_due_ns: Option<u64>,
+    last_left: Option<(u64, u64)>,
+    dirty: Vec<u64>,
+}
+
+/// An eviction that has not come to an end.
+#[derive(Debug)]
+struct UnderWay {
+    id: u64,
+    pod: Arc<PodName>,
+    signal: Option<Signal>,
+    decided_mono_ns: u64,
+}
+
+/// What of a pass people want to be told when it changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Change {
+    met: Vec<u8>,
+    conditions: Vec<NodeCondition>,
+}
+
+/// Why the loop turns.
+enum Wake {
+    Kernel(Told),
+    V1Threshold,
+    Timer,
+    Outcome(Outcome),
+    Command(Command),
+}
+
+impl Wake {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Kernel(_) => "charge",
+            Self::V1Threshold => "v1_threshold",
+            Self::Timer => "timer",
+            Self::Outcome(_) => "outcome",
+            Self::Command(_) => "pods",
+        }
+    }
+}
+
+impl Reaction {
+    /// Runs until told to stop.
+    pub(crate) async fn run(mut self, mut commands: Receiver<Command>) {
+        let roster = std::mem::take(&mut self.roster);
+        self.take_pods(roster);
+        self.look("start", None);
+        loop {
+            let wake = tokio::select! {
+                biased;
+                // First, so that no storm of events keeps the agent from ending.
+                command = commands.recv() => match command {
+                    None | Some(Command::Stop) => return,
+                    Some(command) => Wake::Command(command),
+                },
+                told = self.hook.told(&self.metrics) => Wake::Kernel(told),
+                () = self.v1.crossed() => Wake::V1Threshold,
+                Some(outcome) = self.outcomes.recv() => Wake::Outcome(outcome),
+                fired = self.timer.expired() => {
+                    if let Err(error) = fired {
+                        tracing::error!(%error, "waiting for the timer");
+                        return;
+                    }
+                    Wake::Timer
+                }
+            };
+            self.turn(wake);
+        }
+    }
+
+    fn turn(&mut self, wake: Wake) {
+        let trigger = wake.name();
+        let crossed = match wake {
+            Wake::Kernel(told) => match self.take_told(told) {
+                Some(crossed) => Some(crossed),
+                None => return,
+            },
+            Wake::V1Threshold | Wake::Timer => None,
+            Wake::Outcome(outcome) => {
+                if !self.take_outcome(outcome) {
+                    return;
+                }
+                None
+            }
+            Wake::Command(Command::Pods(roster)) => {
+                self.take_pods(roster);
+                None
+            }
+            Wake::Command(Command::Stop) => None,
+        };
+        self.look(trigger, crossed);
+    }
+
+    /// One look at the node, a pass if one may be made, and everything armed anew.
+    fn look(&mut self, trigger: &'static str, crossed: Option<Crossed>) {
+        self.metrics.looks.get_or_create(&TriggerLabels { trigger }).inc();
+        let at = self.clock.now();
+        self.metrics.last_turn.set(at.wall.as_millisecond() as f64 / 1000.0);
+        let told = self.hook.sweep(&mut self.state.dirty, &self.metrics);
+        let crossed = self.take_told(told).or(crossed);
+        let look = self.eyes.look_at_node(at, &self.state.dirty);
+        let (memory, pids) = self.eyes.available(&look);
+        self.note_reading(Signal::MemoryAvailable, memory, self.eyes.capacity().memory, at);
+        self.note_reading(Signal::PidAvailable, pids, self.eyes.capacity().pids, at);
+        if let Reading::Known(seen) = look.memory {
+            self.rate.observe(at.mono_ns, seen.working_set);
+        }
+        let pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left))
+            || pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
+        let mut grace_due = None;
+        if !self.state.flight.holds(at.mono_ns) {
+            let snapshot = match pressed {
+                true => self.eyes.snapshot_with_pods(&look, &self.roster),
+                false => self.eyes.snapshot_of_node(&look),
+            };
+            grace_due = self.pass(trigger, crossed, &look, snapshot);
+        }
+        self.arm(&look, memory, pids, pressed, grace_due);
+    }
+
+    /// Lets the engine decide and carries out what it says. Returns when a grace period ends.
+    fn pass(
+        &mut self,
+        trigger: &'static str,
+        crossed: Option<Crossed>,
+        look: &NodeLook,
+        snapshot: SnapshotBuilder,
+    ) -> Option<Duration> {
+        let at = look.at.wall;
+        if self.engine.wants_layout() {
+            // Standalone mode watches no disk: those signals are unknown whatever the layout.
+            self.engine.step(Input { at, event: Event::DiskLayout(Ok(Default::default())) });
+        }
+        let snapshot = Arc::new(snapshot.finish());
+        let mut decision = self.engine.step(Input { at, event: Event::Look(Arc::clone(&snapshot)) });
+        if decision.awaits_reclaim() {
+            decision = self.engine.step(Input { at, event: Event::Reclaimed(Err(Why::Absent)) });
+        }
+        let decided_mono_ns = mono_ns();
+        let first_id = self.state.decisions + 1;
+        self.carry_out(&decision, decided_mono_ns);
+        let grace_due = next_grace(&decision);
+        let change = Change::of(&decision);
+        let evicts = self.state.decisions >= first_id;
+        if evicts || change != self.state.last_change {
+            self.state.last_change = change;
+            let note = PassNote {
+                first_id,
+                seen: look.memory.known(),
+                seen_by: self.seen_by(trigger),
+                crossed_mono_ns: crossed.map(|crossed| crossed.stamp.ktime_ns),
+                looked: look.at,
+                decided_mono_ns,
+                decision,
+            };
+            self.notes.send(Note::Pass(Box::new(note)));
+        } else {
+            drop(decision);
+            self.eyes.recycle(snapshot);
+        }
+        grace_due
+    }
+
+    fn note_reading(&mut self, signal: Signal, available: Reading<i64>, capacity: u64, at: Instant) {
+        let labels = SignalLabels { eviction_signal: signal.name() };
+        let why = match available {
+            Reading::Known(available) => {
+                self.metrics.available.get_or_create(&labels).set(available);
+                let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
+                self.metrics.capacity.get_or_create(&labels).set(capacity);
+                None
+            }
+            Reading::Unknown(why) => {
+                self.metrics.unknown.get_or_create(&labels).inc();
+                Some(why)
+            }
+        };
+        let before = &mut self.state.unknown[signal as usize];
+        if *before != why {
+            *before = why;
+            self.notes.send(Note::Unknown(signal, why, at));
+        }
+    }
+
+    fn seen_by(&self, trigger: &'static str) -> &'static str {
+        match trigger {
+            "charge" => self.hook.charge_rung(),
+            "v1_threshold" => "cgroup v1 usage threshold",
+            other => other,
+        }
+    }
+}
+
+impl Change {
+    fn of(decision: &Decision) -> Self {
+        let met = decision.pass().map_or_else(Vec::new, |pass| pass.met.iter().map(|met| met.line).collect());
+        Self { met, conditions: decision.conditions.iter().map(|raised| raised.condition).collect() }
+    }
+}

@@ -1,0 +1,111 @@
+//! Pods and the cgroup tree: who runs here, and who was killed by the kernel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::core::input::{Event, Input};
+use crate::source::bpf::{Crossed, OomKill};
+
+use super::super::clock::mono_ns;
+use super::super::event;
+use super::super::failure::chain;
+use super::super::hook::{Told, root_id};
+use super::super::notes::Note;
+use super::super::oom;
+use super::super::roster::Roster;
+use super::{Reaction, UnderWay};
+
+/// How soon the tree is read anew after a cgroup came or went: a pod's containers come together.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// How much longer that waits close to a line: a pod that is not known cannot be chosen.
+const POSTPONED: Duration = Duration::from_secs(1);
+
+impl Reaction {
+    /// Kills are told at once; a change of the tree is taken in when it has settled. A kill in a
+    /// cgroup that came a moment ago needs the tree now.
+    pub(super) fn take_told(&mut self, told: Told) -> Option<Crossed> {
+        let Told { crossed, tree_changed, kills, gave_up } = told;
+        if let Some(reason) = gave_up {
+            tracing::error!(reason, "the kernel side is given up: the fallbacks carry the decisions");
+            for source in ["charge", "oom", "task", "cgroup"] {
+                let (source, rung) = (source.to_owned(), "none".to_owned());
+                let source = event::Source { source, rung, reason: reason.clone() };
+                self.notes.send(Note::Source(source, self.clock.now()));
+            }
+        }
+        if tree_changed {
+            self.note_tree_change();
+        }
+        if !kills.is_empty() && self.state.tree_due_ns.is_some() {
+            self.refresh_tree();
+        }
+        for kill in kills.iter().filter(|kill| self.concerns_the_node(kill)) {
+            let mut told = oom::describe(kill, &self.eyes.sampler, &self.roster);
+            let being_evicted = |under_way: &&UnderWay| told.uid.as_deref() == Some(&*under_way.pod.uid);
+            told.during_eviction = self.state.under_way.iter().find(being_evicted).map(|it| it.id);
+            self.notes.send(Note::OomKill(Box::new(told), self.clock.at(kill.stamp.ktime_ns)));
+        }
+        crossed
+    }
+
+    /// Whether the victim is in the node's group, where that is not the whole machine.
+    fn concerns_the_node(&self, kill: &OomKill) -> bool {
+        let sampler = &self.eyes.sampler;
+        let root = root_id(sampler);
+        let known = !kill.pid_only && !kill.cut && !kill.chain.is_empty();
+        sampler.root().whole_machine || !known || kill.chain.iter().any(|group| Some(group.id) == root)
+    }
+
+    pub(super) fn take_pods(&mut self, roster: Roster) {
+        self.roster = roster;
+        self.read_tree(true);
+        // Also if the same pods run: what is known of them may be new.
+        self.tell_pods();
+    }
+
+    pub(super) fn tell_pods(&mut self) {
+        let at = self.clock.now().wall;
+        self.engine.step(Input { at, event: Event::Pods(Arc::clone(self.roster.active())) });
+    }
+
+    pub(super) fn note_tree_change(&mut self) {
+        self.state.tree_due_ns.get_or_insert_with(|| mono_ns().saturating_add(nanos(SETTLE)));
+    }
+
+    /// Reads the tree anew when a change of it has settled: at once with `leisure`, else, that is
+    /// close to a line, when it has waited for long. In how many nanoseconds it is due otherwise.
+    pub(super) fn tree_due(&mut self, now_ns: u64, leisure: bool) -> Option<u64> {
+        let due_ns = self.state.tree_due_ns?;
+        let due_ns = if leisure { due_ns } else { due_ns.saturating_add(nanos(POSTPONED)) };
+        if now_ns < due_ns {
+            return Some(due_ns - now_ns);
+        }
+        self.refresh_tree();
+        None
+    }
+
+    pub(super) fn refresh_tree(&mut self) {
+        self.read_tree(false);
+    }
+
+    pub(super) fn read_tree(&mut self, reread: bool) {
+        self.state.tree_due_ns = None;
+        let roster = &self.roster;
+        match self.eyes.sampler.refresh(|uid| roster.knows(uid)) {
+            Ok(_) => {
+                let tree = self.eyes.sampler.pods();
+                if self.roster.join(tree) {
+                    self.tell_pods();
+                }
+                let pods = self.roster.tell(self.eyes.sampler.pods());
+                self.notes.send(Note::Pods { pods, reread, at: self.clock.now() });
+            }
+            Err(error) => tracing::warn!(error = %chain(&error), "reading the cgroup tree"),
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

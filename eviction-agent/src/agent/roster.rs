@@ -1,0 +1,129 @@
+//! Which pod a cgroup belongs to: the pods as the API has them, joined with those of the tree.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::core::pods::{KnownPod, PodSet};
+use crate::source::cgroup::names::PodUid;
+use crate::source::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
+
+use super::event;
+
+/// On a static pod: the uid that its cgroup carries, which is not the one that the API shows.
+const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+/// The pods, by which uid the cgroup tree knows each, and those that run here.
+///
+/// Only a pod with a cgroup is active: one without has nothing to give back, and the kubelet's
+/// ranking would take it first for want of statistics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Roster {
+    known: Vec<Arc<KnownPod>>,
+    by_cgroup_uid: BTreeMap<PodUid, usize>,
+    container_names: BTreeMap<Box<str>, Box<str>>,
+    active: Arc<PodSet>,
+    places: Vec<Option<u32>>,
+}
+
+impl Roster {
+    pub(crate) fn new(known: Vec<Arc<KnownPod>>) -> Self {
+        let mut by_cgroup_uid = BTreeMap::new();
+        let mut container_names = BTreeMap::new();
+        for (index, known) in known.iter().enumerate() {
+            let pod = &known.pod;
+            let uid = pod.annotations.get(CONFIG_HASH).unwrap_or(&pod.uid);
+            by_cgroup_uid.entry(PodUid::new(uid)).or_insert(index);
+            for (id, name) in &pod.container_ids {
+                container_names.insert(id.clone(), name.clone());
+            }
+        }
+        Self {
+            places: vec![None; known.len()],
+            known,
+            by_cgroup_uid,
+            container_names,
+            active: Arc::default(),
+        }
+    }
+
+    /// How many pods the API has.
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether a pod has this uid in the cgroup tree.
+    pub(crate) fn knows(&self, uid: &PodUid) -> bool {
+        self.by_cgroup_uid.contains_key(uid)
+    }
+
+    /// Finds out which pods run here. True if they are others than before.
+    pub(crate) fn join(&mut self, tree: &CgroupPods) -> bool {
+        let mut found = vec![false; self.known.len()];
+        for cgroup in &tree.pods {
+            if let Some(index) = self.by_cgroup_uid.get(&cgroup.uid) {
+                found[*index] = true;
+            }
+        }
+        if self.places.iter().map(Option::is_some).eq(found.iter().copied()) {
+            return false;
+        }
+        let mut next = 0;
+        self.places = found
+            .iter()
+            .map(|found| {
+                found.then(|| {
+                    next += 1;
+                    next - 1
+                })
+            })
+            .collect();
+        let active = self.known.iter().zip(&found).filter(|(_, found)| **found);
+        self.active = Arc::new(PodSet::new(active.map(|(known, _)| Arc::clone(known)).collect()));
+        true
+    }
+
+    /// The pods that run here, as the engine is told of them.
+    pub(crate) fn active(&self) -> &Arc<PodSet> {
+        &self.active
+    }
+
+    /// The pod whose cgroup this is.
+    pub(crate) fn pod_of(&self, cgroup: &CgroupPod) -> Option<&Arc<KnownPod>> {
+        self.known.get(*self.by_cgroup_uid.get(&cgroup.uid)?)
+    }
+
+    /// The cgroups of the active pod at a place: more than one while the kubelet's cgroup driver
+    /// is being changed.
+    pub(crate) fn cgroups_of<'a>(
+        &'a self,
+        place: u32,
+        tree: &'a CgroupPods,
+    ) -> impl Iterator<Item = &'a CgroupPod> {
+        let place_of = |cgroup: &CgroupPod| *self.places.get(*self.by_cgroup_uid.get(&cgroup.uid)?)?;
+        tree.pods.iter().filter(move |cgroup| place_of(cgroup) == Some(place))
+    }
+
+    /// The name of a container, or its id as far as people read it.
+    pub(crate) fn container_name<'a>(&'a self, id: &'a str) -> &'a str {
+        const SHORT: usize = 12;
+        match self.container_names.get(id) {
+            Some(name) => name,
+            None => id.get(..SHORT).unwrap_or(id),
+        }
+    }
+
+    /// Who has no cgroup, and which cgroups have no pod.
+    pub(crate) fn tell(&self, tree: &CgroupPods) -> event::Pods {
+        let missing = self.known.iter().zip(&self.places).filter(|(_, place)| place.is_none());
+        let strange = tree.pods.iter().filter(|cgroup| !self.knows(&cgroup.uid));
+        event::Pods {
+            pods: self.known.len(),
+            with_cgroup: self.active.len(),
+            without_cgroup: missing
+                .map(|(known, _)| format!("{}/{}", known.pod.namespace, known.pod.name))
+                .collect(),
+            strange_cgroups: strange.map(|cgroup| cgroup.uid.as_str().to_owned()).collect(),
+            error: None,
+        }
+    }
+}

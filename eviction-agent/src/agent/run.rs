@@ -1,0 +1,230 @@
+//! Start, supervision and end of the daemon.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+use super::VERSION;
+use super::failure::Failure;
+use crate::http::{self, Health};
+use crate::metrics::Metrics;
+
+use super::clock::Clock;
+use super::event::{self, Event};
+use super::notes::{Note, Notes};
+use super::pods::PodsFile;
+use super::reaction::Command;
+use super::slow::Slow;
+use super::start::{self, Ready};
+
+/// The loop turns at least every ten seconds, calm and far from every line; a turn missed by half
+/// is no chance.
+const LATELY: f64 = 15.0;
+/// A SIGTERM ends the agent within a second; the reaction thread gets most of it.
+const LAST_TURN: Duration = Duration::from_millis(800);
+
+/// What is done to victims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Say what would be done.
+    DryRun,
+    /// End the processes of the victim's cgroup.
+    Kill,
+}
+
+impl Act {
+    /// As the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DryRun => "dry-run",
+            Self::Kill => "kill",
+        }
+    }
+}
+
+/// How events are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// JSON lines.
+    Json,
+}
+
+/// What `run` was asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// KubeletConfiguration file.
+    pub kubelet_config: Option<PathBuf>,
+    /// PodList file.
+    pub pods: Option<PathBuf>,
+    /// The group that stands for the node.
+    pub cgroup_root: PathBuf,
+    /// Memory that the node has, a quantity.
+    pub memory_capacity: Option<String>,
+    /// Process ids that the node has.
+    pub pid_capacity: Option<u64>,
+    /// What is done to victims.
+    pub act: Act,
+    /// How events are written.
+    pub output: Output,
+    /// Where HTTP is served.
+    pub listen: SocketAddr,
+    /// Rungs that must not be used.
+    pub deny_rungs: Vec<String>,
+    /// Log the BPF programs' own diagnostics.
+    pub bpf_log: bool,
+}
+
+/// Runs the agent until it is told to end.
+///
+/// # Errors
+/// What kept it from starting, or what ended it.
+pub fn run(options: Options) -> Result<(), Failure> {
+    let plan = start::prepare(&options)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::because("start the runtime", &error))?;
+    let ended = runtime.block_on(supervise(options, plan));
+    // Does not wait for what may hang: a file of pods on a dead server, a thread that does not end.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
+    let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
+    let mut terminate = watch_signal(SignalKind::terminate())?;
+    let mut interrupt = watch_signal(SignalKind::interrupt())?;
+    let listener = http::bind(options.listen)
+        .await
+        .map_err(|error| Failure::because(format!("listen on {}", options.listen), &error))?;
+    let listen = listener.local_addr().ok().map(|address| address.to_string());
+
+    let (notes, receiver) = Notes::new(Arc::clone(&metrics));
+    let (commands, command_receiver) = mpsc::channel(4);
+    let (ready_sender, ready) = oneshot::channel();
+    let (mut pods, roster) = PodsFile::open(options.pods.as_deref(), plan.policy.gates)?;
+    let pod_count = roster.len();
+    let (thread_notes, thread_metrics) = (notes.clone(), Arc::clone(&metrics));
+    let reaction = std::thread::Builder::new()
+        .name("reaction".to_owned())
+        .spawn(move || {
+            start::react(plan, roster, thread_notes, thread_metrics, command_receiver, ready_sender)
+        })
+        .map_err(|error| Failure::because("start the reaction thread", &error))?;
+    let mut slow = Slow::new(options.output, Arc::clone(&metrics));
+    // The thread ends early only if it could not start; then its result says why.
+    let Ok(ready) = ready.await else { return joined(reaction.join()) };
+    let state =
+        Arc::new(State { metrics: Arc::clone(&metrics), pods_known: AtomicBool::new(pods.is_given()) });
+    let started = started(&options, &ready, pod_count, listen);
+    for source in &started.sources {
+        slow.source(source);
+    }
+    slow.say(Clock::start().now().wall, Event::Started(started));
+    let writer = tokio::spawn(slow.run(receiver));
+    let server =
+        tokio::spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&state) as Arc<dyn Health>));
+
+    let mut clock = Clock::start();
+    let why = loop {
+        tokio::select! {
+            _ = terminate.recv() => break "SIGTERM",
+            _ = interrupt.recv() => break "SIGINT",
+            changed = pods.changed() => match changed {
+                Ok(roster) => {
+                    state.pods_known.store(true, Ordering::Relaxed);
+                    // Full only while the reaction thread is busy; the next change brings all.
+                    if commands.send(Command::Pods(roster)).await.is_err() {
+                        break "the reaction thread ended";
+                    }
+                }
+                Err(error) => {
+                    metrics.pods_file_errors.inc();
+                    tracing::error!(error, "the pods file cannot be used; the last good one stays");
+                    notes.send(Note::PodsInvalid(error, clock.now()));
+                }
+            },
+            () = commands.closed() => break "the reaction thread ended",
+        }
+    };
+    // A second signal ends the agent at once: everything attached goes with the process.
+    tokio::spawn(async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        std::process::exit(1);
+    });
+    server.abort();
+    drop(notes);
+    let ended = end(commands, reaction).await;
+    if let Ok(Ok(slow)) = tokio::time::timeout(LAST_TURN, writer).await {
+        slow.say(Clock::start().now().wall, Event::Stopped(event::Stopped { why: why.to_owned() }));
+    }
+    ended
+}
+
+type Reaction = std::thread::JoinHandle<Result<(), Failure>>;
+
+async fn end(commands: mpsc::Sender<Command>, reaction: Reaction) -> Result<(), Failure> {
+    // A full queue means the thread is busy; dropping the sender ends it as well.
+    drop(commands.try_send(Command::Stop));
+    drop(commands);
+    let join = tokio::task::spawn_blocking(move || joined(reaction.join()));
+    match tokio::time::timeout(LAST_TURN, join).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) | Err(_) => Err(Failure::failed("stop: the reaction thread did not end in time")),
+    }
+}
+
+fn joined(result: std::thread::Result<Result<(), Failure>>) -> Result<(), Failure> {
+    result.unwrap_or_else(|_| Err(Failure::failed("run: the reaction thread panicked")))
+}
+
+fn watch_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure> {
+    signal(kind).map_err(|error| Failure::because("watch for signals", &error))
+}
+
+fn started(options: &Options, ready: &Ready, pods: usize, listen: Option<String>) -> event::Started {
+    let Ready { sources, capacity, root } = ready;
+    event::Started {
+        version: VERSION,
+        act: options.act.name(),
+        profile: "kubelet",
+        node: event::Node {
+            root: root.clone(),
+            memory_capacity: capacity.memory,
+            pid_capacity: capacity.pids,
+        },
+        sources: sources.clone(),
+        pods,
+        listen,
+    }
+}
+
+/// What `/healthz` and `/readyz` answer from.
+struct State {
+    metrics: Arc<Metrics>,
+    pods_known: AtomicBool,
+}
+
+impl Health for State {
+    fn healthy(&self) -> Result<(), String> {
+        let now = Clock::start().now().wall.as_millisecond();
+        #[expect(clippy::cast_precision_loss, reason = "seconds to the millisecond")]
+        let since = now as f64 / 1000.0 - self.metrics.last_turn.get();
+        if since <= LATELY { Ok(()) } else { Err(format!("the reaction loop turned {since:.0} s ago")) }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.healthy()?;
+        match self.pods_known.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err("pods are not known".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The slow side of the queue: notes become lines on standard output and metrics.
+//!
+//! Everything that people see is made here from the same decision.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use tokio::sync::mpsc::Receiver;
+
+use crate::action::{Progress, Signalled};
+use crate::core::decision::{Action, Pass};
+use crate::core::exact::Nanos;
+use crate::core::message;
+use crate::core::pods::KnownPod;
+use crate::core::rank::Standing;
+use crate::core::signal::{NodeCondition, Resource, Signal};
+use crate::metrics::{
+    ConditionLabels, EvictionLabels, Metrics, OomLabels, OutcomeLabels, SignalLabels, SourceLabels,
+    ThresholdLabels,
+};
+
+use crate::source::file::InWords;
+
+use super::clock::{Clock, Instant};
+use super::event::{self, Event, Line};
+use super::notes::{Note, OutcomeNote, PassNote, Step};
+use super::run::Output;
+
+/// How many of the ranked pods a line shows.
+const SHOWN: usize = 8;
+
+const CONDITIONS: [NodeCondition; 3] =
+    [NodeCondition::DiskPressure, NodeCondition::MemoryPressure, NodeCondition::PidPressure];
+
+/// Writes lines and keeps the metrics that need more than an atomic.
+pub(crate) struct Slow {
+    output: Output,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    sources: Vec<SourceLabels>,
+    met: Vec<u8>,
+    conditions: Vec<NodeCondition>,
+    pods: event::Pods,
+}
+
+impl Slow {
+    pub(crate) fn new(output: Output, metrics: Arc<Metrics>) -> Self {
+        for condition in CONDITIONS {
+            metrics.condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
+        }
+        Self {
+            output,
+            metrics,
+            clock: Clock::start(),
+            sources: Vec::new(),
+            met: Vec::new(),
+            conditions: Vec::new(),
+            pods: event::Pods::default(),
+        }
+    }
+
+    /// Takes notes until the other end is gone.
+    pub(crate) async fn run(mut self, mut notes: Receiver<Note>) -> Self {
+        while let Some(note) = notes.recv().await {
+            self.take(note);
+        }
+        self
+    }
+
+    /// Writes a line.
+    pub(crate) fn say(&self, at: jiff::Timestamp, event: Event) {
+        let line = Line { at, event };
+        let mut out = std::io::stdout().lock();
+        let written = match self.output {
+            Output::Text => writeln!(out, "{line}"),
+            Output::Json => {
+                serde_json::to_writer(&mut out, &line).map_err(Into::into).and_then(|()| writeln!(out))
+            }
+        };
+        // Nobody reads any more: the agent's work does not depend on it.
+        if let Err(error) = written.and_then(|()| out.flush()) {
+            tracing::debug!(%error, "writing an event");
+        }
+    }
+
+    fn take(&mut self, note: Note) {
+        match note {
+            Note::Pass(pass) => self.pass(*pass),
+            Note::Outcome(outcome) => self.outcome(outcome),
+            Note::OomKill(kill, at) => {
+                let labels = OomLabels {
+                    limit_owner: kill.limit_owner,
+                    namespace: kill
+                        .pod
+                        .as_deref()
+                        .and_then(|pod| pod.split('/').next())
+                        .unwrap_or_default()
+                        .to_owned(),
+                };
+                self.metrics.oom_kills.get_or_create(&labels).inc();
+                self.say(at.wall, Event::OomKill(kill));
+            }
+            Note::Unknown(signal, Some(why), at) => {
+                let why = InWords(why).to_string();
+                self.say(at.wall, Event::Unknown(event::Unknown { signal: signal.name(), why }));
+            }
+            Note::Unknown(_, None, _) => {}
+            Note::Pods { pods, reread, at } => {
+                // A list that was good again ends the error; what only the tree tells does not.
+                let error = self.pods.error.take().filter(|_| !reread);
+                self.pods(event::Pods { error, ..pods }, reread, at);
+            }
+            Note::PodsInvalid(error, at) => {
+                self.pods.error = Some(error);
+                self.say(at.wall, Event::Pods(self.pods.clone()));
+            }
+            Note::Lost { records, invalid, at } => {
+                self.say(at.wall, Event::Lost(event::Lost { records, invalid }));
+            }
+            Note::Source(source, at) => {
+                self.source(&source);
+                self.say(at.wall, Event::Source(source));
+            }
+        }
+    }
+
+    /// Exports the rung that a source uses, in place of the one that it used before.
+    pub(crate) fn source(&mut self, source: &event::Source) {
+        let event::Source { source, rung, reason: _ } = source.clone();
+        let now = SourceLabels { source, rung };
+        self.sources.retain(|before| {
+            let replaced = before.source == now.source;
+            if replaced {
+                self.metrics.source.remove(before);
+            }
+            !replaced
+        });
+        self.metrics.source.get_or_create(&now).set(1);
+        self.sources.push(now);
+    }
+
+    fn pods(&mut self, pods: event::Pods, reread: bool, at: Instant) {
+        let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        self.metrics.pods.set(gauge(pods.pods));
+        for (outcome, list) in
+            [("without_cgroup", &pods.without_cgroup), ("strange_cgroup", &pods.strange_cgroups)]
+        {
+            self.metrics.unmatched.get_or_create(&OutcomeLabels { outcome }).set(gauge(list.len()));
+        }
+        let changed = reread || self.pods != pods;
+        self.pods = pods;
+        if changed {
+            self.say(at.wall, Event::Pods(self.pods.clone()));
+        }
+    }
+
+    fn pass(&mut self, note: PassNote) {
+        let PassNote { decision, first_id, seen, seen_by, crossed_mono_ns, looked, decided_mono_ns } = note;
+        if let Some(pass) = decision.pass() {
+            self.thresholds(pass, seen_by, looked);
+        }
+        self.conditions(decision.conditions.iter().map(|raised| raised.condition).collect(), looked);
+        let Some(pass) = decision.pass() else { return };
+        let late = crossed_mono_ns.map(|crossed| decided_mono_ns.saturating_sub(crossed));
+        let evictions = decision.actions.iter().filter_map(|action| match action {
+            Action::Evict(eviction) => Some(eviction),
+            Action::Announce(_) | Action::Reclaim(_) => None,
+        });
+        for (id, eviction) in (first_id..).zip(evictions) {
+            let Some(known) = pass.pods.get(eviction.place) else { continue };
+            let text = message::eviction(pass, eviction);
+            let line = pass.handled.and_then(|line| pass.line(line));
+            let signal = pass.handled_signal();
+            if let Some(late) = late {
+                #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
+                self.metrics.crossing_to_decision.observe(late as f64 / 1e9);
+            }
+            if let Some(signal) = signal {
+                self.metrics.decisions.get_or_create(&SignalLabels { eviction_signal: signal.name() }).inc();
+            }
+            let observed = signal.and_then(|signal| pass.seen.get(signal));
+            let capacity = observed.map_or(0, |seen| seen.capacity);
+            self.say(
+                decision.at,
+                Event::Decision(Box::new(event::Decision {
+                    id,
+                    signal: signal.map_or("", Signal::name),
+                    kind: line.map_or("", |line| kind(line.threshold.is_hard())),
+                    pod: format!("{}/{}", known.pod.namespace, known.pod.name),
+                    uid: known.pod.uid.to_string(),
+                    grace_seconds: eviction.grace_period_seconds,
+                    message: text.message,
+                    annotations: text
+                        .annotations
+                        .map(|all| all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+                    value: line
+                        .map_or_else(String::new, |line| line.threshold.value.quantity(capacity).to_string()),
+                    available: observed.map(|seen| seen.available),
+                    usage: seen.map(|seen| seen.usage),
+                    working_set: seen.map(|seen| seen.working_set),
+                    seen_by: seen_by.to_owned(),
+                    age_us: Some(micros(decided_mono_ns.saturating_sub(looked.mono_ns))),
+                    candidates: candidates(pass),
+                    crossed_mono_ns,
+                    seen_mono_ns: looked.mono_ns,
+                    decided_mono_ns,
+                    crossed_to_decided_us: late.map(micros),
+                })),
+            );
+        }
+    }
+
+    fn thresholds(&mut self, pass: &Pass, seen_by: &'static str, looked: Instant) {
+        let now: Vec<u8> = pass.met.iter().map(|met| met.line).collect();
+        for (place, line) in (0..).zip(pass.lines.iter()) {
+            let (is, was) = (now.contains(&place), self.met.contains(&place));
+            let threshold = &line.threshold;
+            let labels =
+                ThresholdLabels { eviction_signal: threshold.signal.name(), kind: kind(threshold.is_hard()) };
+            self.metrics.threshold_met.get_or_create(&labels).set(i64::from(is));
+            if is == was {
+                continue;
+            }
+            let seen = pass.seen.get(threshold.signal);
+            let event = event::Threshold {
+                signal: threshold.signal.name(),
+                kind: kind(threshold.is_hard()),
+                state: if is { "met" } else { "cleared" },
+                value: threshold.value.quantity(seen.map_or(0, |seen| seen.capacity)).to_string(),
+                available: seen.map(|seen| seen.available),
+                capacity: seen.map(|seen| seen.capacity),
+                seen_by: seen_by.to_owned(),
+            };
+            self.say(looked.wall, Event::Threshold(event));
+        }
+        self.met = now;
+    }
+
+    fn conditions(&mut self, now: Vec<NodeCondition>, looked: Instant) {
+        for condition in CONDITIONS {
+            let holds = now.contains(&condition);
+            self.metrics
+                .condition
+                .get_or_create(&ConditionLabels { condition: condition.name() })
+                .set(i64::from(holds));
+            if holds != self.conditions.contains(&condition) {
+                let status = if holds { "True" } else { "False" };
+                self.say(
+                    looked.wall,
+                    Event::Condition(event::Condition { condition: condition.name(), status }),
+                );
+            }
+        }
+        self.conditions = now;
+    }
+
+    fn outcome(&mut self, note: OutcomeNote) {
+        let OutcomeNote { id, pod, signal, decided_mono_ns, step } = note;
+        let at = match &step {
+            Step::Progress(outcome) => self.clock.at(outcome.at_ns),
+            Step::Refused(_) => self.clock.at(decided_mono_ns),
+        };
+        let (outcome, processes, why) = describe(step);
+        self.metrics.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
+        if outcome == GONE {
+            let eviction_signal = signal.map_or("", Signal::name);
+            let labels = EvictionLabels { eviction_signal, namespace: pod.namespace.to_string() };
+            self.metrics.evictions.get_or_create(&labels).inc();
+        }
+        let event = event::Eviction {
+            id,
+            pod: format!("{}/{}", pod.namespace, pod.name),
+            uid: pod.uid.to_string(),
+            outcome,
+            processes,
+            why,
+            mono_ns: at.mono_ns,
+            decided_to_now_us: micros(at.mono_ns.saturating_sub(decided_mono_ns)),
+        };
+        self.say(at.wall, Event::Eviction(event));
+    }
+}
+
+const GONE: &str = "gone";
+
+/// The name of a step, how many processes it was about, and what there is to say about it.
+fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
+    let sent = |signalled: Signalled| {
+        let Signalled { sent, ended: _, moved, denied, unreachable, unreadable_groups, whole_group: _ } =
+            signalled;
+        let odd = [
+            (moved, "left the cgroup and were let be"),
+            (denied, "refused by the kernel: CAP_KILL is missing"),
+            (unreachable, "outside this PID namespace"),
+            (unreadable_groups, "cgroups could not be read"),
+        ];
+        let odd: Vec<_> =
+            odd.iter().filter(|(count, _)| *count > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        (Some(sent as usize), (!odd.is_empty()).then(|| odd.join(", ")))
+    };
+    let progress = match step {
+        Step::Refused(refused) => return ("refused", None, Some(refused.to_string())),
+        Step::Progress(outcome) => outcome.progress,
+    };
+    match progress {
+        Progress::WouldSignal { pids, unreachable } => {
+            let why = (unreachable > 0).then(|| format!("{unreachable} more outside this PID namespace"));
+            ("dry_run", Some(pids.len()), why)
+        }
+        Progress::TermSent(signalled) => {
+            let (processes, why) = sent(signalled);
+            ("signalled", processes, why)
+        }
+        Progress::KillSent(signalled) => {
+            let (processes, why) = sent(signalled);
+            ("killed", processes, why)
+        }
+        Progress::Trouble { what } => ("trouble", None, Some(what)),
+        Progress::Gone { unreaped, killed: _ } => {
+            let unreaped = unreaped.filter(|count| *count > 0);
+            (GONE, None, unreaped.map(|count| format!("{count} ended tasks are not yet reaped")))
+        }
+        Progress::Left { processes, unreachable, unreadable_groups } => {
+            let survivors = processes.iter().map(|it| format!("{} ({:?})", it.pid, it.why).to_lowercase());
+            let mut why = survivors.collect::<Vec<_>>().join(", ");
+            if unreachable > 0 {
+                why.push_str(&format!(" and {unreachable} outside this PID namespace"));
+            }
+            if unreadable_groups > 0 {
+                why.push_str(&format!(" and those of {unreadable_groups} cgroups that could not be read"));
+            }
+            ("left", Some(processes.len()), Some(why))
+        }
+        Progress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),
+    }
+}
+
+fn candidates(pass: &Pass) -> Vec<event::Candidate> {
+    let shown = pass.ranked.iter().take(SHOWN).filter_map(|candidate| {
+        let known = pass.pods.get(candidate.place)?;
+        let request = request(known, pass.handled_signal()?.resource());
+        let usage = (candidate.standing != Standing::NoStats).then(|| candidate.excess.plus(request));
+        Some(event::Candidate {
+            pod: format!("{}/{}", known.pod.namespace, known.pod.name),
+            usage: usage.map(whole),
+            request: Some(whole(request)),
+            priority: candidate.priority,
+            passed_over: known.critical.then(|| "critical".to_owned()),
+        })
+    });
+    shown.collect()
+}
+
+fn request(known: &KnownPod, resource: Resource) -> Nanos {
+    match resource {
+        Resource::Memory => known.rank.memory,
+        Resource::EphemeralStorage | Resource::Inodes => known.rank.storage,
+        Resource::Pids => Nanos::ZERO,
+    }
+}
+
+fn whole(nanos: Nanos) -> i64 {
+    let units = nanos.get() / 1_000_000_000;
+    i64::try_from(units).unwrap_or(if units < 0 { i64::MIN } else { i64::MAX })
+}
+
+fn kind(hard: bool) -> &'static str {
+    if hard { "hard" } else { "soft" }
+}
+
+fn micros(ns: u64) -> u64 {
+    ns / 1_000
+}

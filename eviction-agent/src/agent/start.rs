@@ -1,0 +1,258 @@
+//! From options to a running loop: everything that can keep the agent from starting.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::failure::{Failure, chain};
+use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome};
+use crate::config::{KubeletConfiguration, load_kubelet};
+use crate::core::engine::Engine;
+use crate::core::policy::Policy;
+use crate::core::reading::Reading;
+use crate::core::signal::Signal;
+use crate::core::units::Quantity;
+use crate::metrics::Metrics;
+use crate::source::bpf::{LoadOptions, SourceInfo, load::ProgramLog, load::load};
+use crate::source::cgroup::files::Version;
+use crate::source::cgroup::hierarchy::{Hierarchies, Host};
+use crate::source::cgroup::root::NodeRoot;
+use crate::source::cgroup::sampler::{Sampler, SamplerOptions};
+use crate::source::eventfd::UsageThreshold;
+use crate::source::file::raise_descriptor_limit;
+use crate::source::pace::FillRate;
+use crate::source::proc::tasks::read_task_capacity;
+use crate::source::timer::Timer;
+
+use super::clock::Clock;
+use super::event;
+use super::eyes::{Capacity, Eyes, pid_limit};
+use super::hook::Hook;
+use super::lines::Lines;
+use super::notes::Notes;
+use super::reaction::{Command, Reaction, State};
+use super::roster::Roster;
+use super::run::{Act, Options};
+use super::v1::V1Threshold;
+
+/// Steps of evictions that wait for the loop; it takes them at once.
+const OUTCOMES: usize = 64;
+
+type Outcomes = mpsc::Receiver<Outcome>;
+
+/// What is needed to start the loop. All that users can get wrong was checked.
+pub(crate) struct Plan {
+    pub(crate) policy: Policy,
+    root: NodeRoot,
+    root_name: String,
+    host: Host,
+    memory_capacity: Option<u64>,
+    pid_capacity: Option<u64>,
+    executor: Executor,
+    outcomes: Outcomes,
+    load: LoadOptions,
+}
+
+/// What the loop started with.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) sources: Vec<event::Source>,
+    pub(crate) capacity: Capacity,
+    pub(crate) root: String,
+}
+
+/// Checks everything that users give, and takes the right to act.
+pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
+    let policy = policy(options.kubelet_config.as_deref())?;
+    let host = Host::default();
+    let root = resolve_root(&host, &options.cgroup_root)?;
+    let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
+    let (executor, outcomes) = executor(&root, options.act)?;
+    // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
+    if let Err(error) = raise_descriptor_limit() {
+        tracing::warn!(%error, "raising the limit of open files");
+    }
+    let log = if options.bpf_log { ProgramLog::Debug } else { ProgramLog::Off };
+    Ok(Plan {
+        policy,
+        root,
+        root_name: options.cgroup_root.display().to_string(),
+        host,
+        memory_capacity,
+        pid_capacity: options.pid_capacity,
+        executor,
+        outcomes,
+        load: LoadOptions { deny: options.deny_rungs.clone(), log, ..LoadOptions::default() },
+    })
+}
+
+/// The thresholds of a KubeletConfiguration, or the kubelet's defaults.
+pub(crate) fn policy(file: Option<&Path>) -> Result<Policy, Failure> {
+    let KubeletConfiguration { policy, notes, .. } = load_kubelet(file, None).map_err(|problems| {
+        Failure::all(problems.0.iter().map(|it| format!("read kubelet configuration: {it}")).collect())
+    })?;
+    for note in notes {
+        tracing::warn!(%note, "kubelet configuration");
+    }
+    Ok(policy)
+}
+
+/// The group that stands for the node, which must be there.
+pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, Failure> {
+    let hierarchies = Hierarchies::discover(host)
+        .map_err(|error| Failure::because("find the cgroup hierarchies", &error))?;
+    NodeRoot::resolve(&hierarchies, cgroup_root)
+        .map_err(|error| Failure::because("find the node's cgroup", &error).help(error.help()))
+}
+
+/// The hand; the acting one takes the right to act on this node.
+fn executor(root: &NodeRoot, act: Act) -> Result<(Executor, Outcomes), Failure> {
+    let hand = match act {
+        Act::DryRun => Hand::DryRun,
+        Act::Kill => Hand::Kill,
+    };
+    let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
+    let roots = GroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
+    let (sender, outcomes) = mpsc::channel(OUTCOMES);
+    match Executor::new(ExecutorConfig::new(hand, roots), sender) {
+        Ok(executor) => Ok((executor, outcomes)),
+        Err(error) => {
+            let failure = Failure::failed(chain(&error));
+            Err(match error.help() {
+                Some(help) => failure.help(help),
+                None => failure,
+            })
+        }
+    }
+}
+
+fn memory_quantity(text: &str) -> Result<u64, Failure> {
+    let usage = |why: String| Failure::usage(format!("--memory-capacity {text}: {why}"));
+    let quantity = Quantity::parse(text).map_err(|error| usage(error.to_string()))?;
+    match u64::try_from(quantity.value()) {
+        Ok(bytes) if bytes > 0 => Ok(bytes),
+        _ => Err(usage("must be positive".to_owned())),
+    }
+}
+
+/// The reaction thread: loads the kernel side, says what is used, runs the loop.
+pub(crate) fn react(
+    plan: Plan,
+    roster: Roster,
+    notes: Notes,
+    metrics: Arc<Metrics>,
+    commands: mpsc::Receiver<Command>,
+    ready: oneshot::Sender<Ready>,
+) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::because("start the reaction runtime", &error))?;
+    let ended = runtime.block_on(async {
+        let Plan {
+            policy,
+            root,
+            root_name,
+            host,
+            memory_capacity,
+            pid_capacity,
+            executor,
+            outcomes,
+            load: options,
+        } = plan;
+        let (hook, mut sources) = load_hook(&options);
+        let v1 = V1Threshold::new(&root);
+        if root.version == Version::V1 {
+            sources.push(UsageThreshold::info("beside the charge hook, on the node's own group".to_owned()));
+        }
+        sources.push(Timer::info());
+        let whole_machine = root.whole_machine;
+        let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
+            .map_err(|error| Failure::because("read the cgroup tree", &error))?;
+        sampler
+            .root()
+            .require_visible(sampler.pods())
+            .map_err(|error| Failure::because("find pods", &error).help(error.help()))?;
+        sources.extend(sampler.info());
+        let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
+        let eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let reaction = Reaction {
+            clock: Clock::start(),
+            memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
+            pid_lines: Lines::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
+            engine: Engine::new(policy),
+            eyes,
+            roster,
+            hook,
+            v1,
+            timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,
+            executor,
+            outcomes,
+            notes,
+            metrics,
+            rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
+            state: State::default(),
+        };
+        let sources = sources.into_iter().map(source_event).collect();
+        // Nobody waits any more when the main thread is ending already.
+        drop(ready.send(Ready { sources, capacity, root: root_name }));
+        reaction.run(commands).await;
+        Ok(())
+    });
+    // A registration under way holds nothing that the end of the process does not give back.
+    runtime.shutdown_background();
+    ended
+}
+
+/// The kernel side, or nothing with the reasons: the agent runs on its fallbacks then.
+fn load_hook(options: &LoadOptions) -> (Hook, Vec<SourceInfo>) {
+    let refused = |why: String, missing: Vec<SourceInfo>| {
+        tracing::warn!(why, "no BPF: the fallbacks carry the decisions");
+        (Hook::default(), missing)
+    };
+    match load(options) {
+        Ok(loaded) => {
+            let mut sources = loaded.kernel.sources().to_vec();
+            sources.extend(loaded.missing.iter().cloned());
+            match Hook::new(loaded) {
+                Ok(hook) => (hook, sources),
+                Err(error) => refused(format!("the ring buffer cannot be watched: {error}"), Vec::new()),
+            }
+        }
+        Err(error) => refused(error.why, error.missing),
+    }
+}
+
+pub(crate) fn source_event(info: SourceInfo) -> event::Source {
+    let SourceInfo { source, rung, reason, sees_every_charge: _, grain_bytes: _ } = info;
+    let rung = if rung.is_empty() { "none" } else { rung };
+    event::Source { source: source.to_owned(), rung: rung.to_owned(), reason }
+}
+
+/// What the node has: as given, else as its group or the machine says.
+fn capacity(
+    mut sampler: Sampler,
+    host: &Host,
+    memory: Option<u64>,
+    pids: Option<u64>,
+) -> Result<(Sampler, Capacity), Failure> {
+    let memory = match memory {
+        Some(memory) => memory,
+        None => sampler.sample_node(&[]).capacity.known().ok_or_else(|| {
+            Failure::failed("find the node's memory capacity: MemTotal cannot be read")
+                .help("give --memory-capacity")
+        })?,
+    };
+    let machine = read_task_capacity(&host.proc);
+    let group = if sampler.root().whole_machine { machine } else { pid_limit(&sampler) };
+    let pids = match (pids, group, machine) {
+        (Some(pids), _, _) => pids,
+        (None, Reading::Known(pids), _) | (None, _, Reading::Known(pids)) => pids,
+        (None, Reading::Unknown(_), Reading::Unknown(_)) => {
+            return Err(Failure::failed("find how many process ids the node has").help("give --pid-capacity"));
+        }
+    };
+    Ok((sampler, Capacity { memory, pids }))
+}

@@ -1,0 +1,92 @@
+//! The kernel's own usage threshold beside the charge hook, on cgroup v1.
+//!
+//! Registering one waits for an RCU grace period, milliseconds: it is done on a thread for
+//! blocking work, and seldom.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use crate::source::cgroup::files::Version;
+use crate::source::cgroup::root::NodeRoot;
+use crate::source::eventfd::{GRAIN, ThresholdError, UsageThreshold};
+
+use super::arming::{self, Arming};
+
+/// Working sets and usage drift apart all the time; more often is not worth its cost.
+const SELDOM: Duration = Duration::from_secs(1);
+
+type Registration = Result<UsageThreshold, ThresholdError>;
+
+/// A threshold on the usage of the node's group, where there is such a thing.
+#[derive(Debug, Default)]
+pub(crate) struct V1Threshold {
+    group: Option<PathBuf>,
+    current: Option<UsageThreshold>,
+    pending: Option<JoinHandle<Registration>>,
+    at: Option<u64>,
+    last_ns: u64,
+}
+
+impl V1Threshold {
+    pub(crate) fn new(root: &NodeRoot) -> Self {
+        Self { group: (root.version == Version::V1).then(|| root.memory.clone()), ..Self::default() }
+    }
+
+    /// Has the line moved so far that the threshold must be registered anew, that is begun.
+    pub(crate) fn arm(&mut self, arming: &Arming, now_ns: u64) {
+        let (Some(group), None) = (&self.group, &self.pending) else { return };
+        let (Some(line), Some(distance)) = (arming.v1_threshold, arming.distance) else { return };
+        let serves = self.at.is_some_and(|at| arming::still_serves(at, line, distance));
+        let soon = u128::from(now_ns.saturating_sub(self.last_ns)) < SELDOM.as_nanos();
+        if serves || (soon && self.current.is_some()) {
+            return;
+        }
+        self.at = Some(line);
+        self.last_ns = now_ns;
+        let group = group.clone();
+        self.pending = Some(tokio::task::spawn_blocking(move || {
+            UsageThreshold::register(&group, &[line.saturating_sub(GRAIN), line])
+        }));
+    }
+
+    /// Waits until usage crosses the line. For ever, where there is no such threshold.
+    pub(crate) async fn crossed(&mut self) {
+        loop {
+            tokio::select! {
+                registered = registration(&mut self.pending) => self.adopt(registered),
+                () = signal(self.current.as_ref()) => return,
+            }
+        }
+    }
+
+    fn adopt(&mut self, registered: Option<Registration>) {
+        self.pending = None;
+        match registered {
+            Some(Ok(threshold)) => self.current = Some(threshold),
+            Some(Err(error)) => {
+                tracing::warn!(error = %super::failure::chain(&error), "the v1 usage threshold is given up; the timer goes on");
+                self.group = None;
+                self.current = None;
+            }
+            None => self.at = None,
+        }
+    }
+}
+
+async fn registration(pending: &mut Option<JoinHandle<Registration>>) -> Option<Registration> {
+    match pending {
+        Some(handle) => handle.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+async fn signal(current: Option<&UsageThreshold>) {
+    if let Some(threshold) = current
+        && threshold.crossed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
