@@ -11,4 +11,6 @@ pub mod config;
 pub mod core;
 pub mod http;
 pub mod metrics;
+pub mod scenario;
 pub mod source;
+mod yaml;

@@ -1,0 +1,84 @@
+//! `check`: what this machine offers, what would be used, what is missing.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::table::Table;
+use crate::agent::{self, Failure, Findings};
+
+/// What this machine can do for the agent, and what is missing; exit code 1 if `run` would not start.
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// How findings are written.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    /// Check this KubeletConfiguration file too.
+    #[arg(long, value_name = "FILE")]
+    kubelet_config: Option<PathBuf>,
+    /// Check this file of pods too.
+    #[arg(long, value_name = "FILE")]
+    pods: Option<PathBuf>,
+    /// The group that stands for the node, relative to the mount of each cgroup hierarchy.
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    cgroup_root: PathBuf,
+    /// Do not use this rung of a kernel source; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    deny_rung: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Table,
+    Json,
+    Yaml,
+}
+
+pub(super) fn check(args: &CheckArgs) -> Result<ExitCode, Failure> {
+    let CheckArgs { output, kubelet_config, pods, cgroup_root, deny_rung } = args;
+    let findings = agent::check(kubelet_config.as_deref(), pods.as_deref(), cgroup_root, deny_rung)?;
+    match output {
+        Format::Table => print!("{}", table(&findings)),
+        Format::Json => println!("{}", json(&findings)?),
+        Format::Yaml => print!("{}", yaml(&findings)?),
+    }
+    Ok(if findings.would_start { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn json(findings: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(findings).map_err(|error| Failure::because("write findings", &error))
+}
+
+fn yaml(findings: &impl Serialize) -> Result<String, Failure> {
+    serde_yaml_ng::to_string(findings).map_err(|error| Failure::because("write findings", &error))
+}
+
+fn table(findings: &Findings) -> String {
+    let Findings { would_start, sources, facts, problems } = findings;
+    let mut rungs = Table::new(["SOURCE", "RUNG", "REASON"]);
+    for source in sources {
+        rungs.row([&source.source, &source.rung, &source.reason]);
+    }
+    let mut offers = Table::new(["MACHINE", "USABLE", "FOUND"]);
+    for fact in facts {
+        let usable = match (fact.usable, fact.required) {
+            (true, _) => "yes",
+            (false, true) => "no, required",
+            (false, false) => "no",
+        };
+        offers.row([fact.subject.name(), usable, &fact.found]);
+    }
+    let mut text = format!("{rungs}\n{offers}");
+    let helps =
+        facts.iter().filter(|fact| !fact.usable).filter_map(|fact| Some((fact.subject.name(), fact.help?)));
+    for (subject, help) in helps {
+        text.push_str(&format!("\nhelp: {subject}: {help}"));
+    }
+    for problem in problems {
+        text.push_str(&format!("\nerror: {problem}"));
+    }
+    let verdict = if *would_start { "run would start" } else { "run would not start" };
+    format!("{text}\n\n{verdict}\n")
+}

@@ -1,0 +1,93 @@
+//! `run`: the daemon.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use crate::agent::{self, Act, Failure, Options, Output};
+
+/// Watch the node's pressure and evict pods by the kubelet's rules.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) that the thresholds are taken
+    /// from; without it the kubelet's defaults hold.
+    #[arg(long, value_name = "FILE")]
+    kubelet_config: Option<PathBuf>,
+    /// The node's pods: a v1 PodList, JSON or YAML; read again when it changes.
+    #[arg(long, value_name = "FILE")]
+    pods: Option<PathBuf>,
+    /// The group that stands for the node, relative to the mount of each cgroup hierarchy.
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    cgroup_root: PathBuf,
+    /// Memory that the node has, a quantity; default: MemTotal.
+    #[arg(long, value_name = "QUANTITY")]
+    memory_capacity: Option<String>,
+    /// Process ids that the node has; default: what the kernel allows.
+    #[arg(long, value_name = "N")]
+    pid_capacity: Option<u64>,
+    /// What is done to victims.
+    #[arg(long, value_enum, default_value_t = ActArg::DryRun)]
+    act: ActArg,
+    /// How events are written on standard output.
+    #[arg(long, value_enum, default_value_t = OutputArg::Text)]
+    output: OutputArg,
+    /// Address of /metrics, /healthz and /readyz; port 0 lets the system choose.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9095")]
+    listen: SocketAddr,
+    /// Do not use this rung of a kernel source, for instance "tp_btf mod_memcg_state"; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    deny_rung: Vec<String>,
+    /// Let the BPF programs log their own diagnostics.
+    #[arg(long)]
+    bpf_log: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ActArg {
+    /// Say what would be done.
+    DryRun,
+    /// End the processes of the victim's cgroup.
+    Kill,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OutputArg {
+    Text,
+    Json,
+}
+
+pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+    let RunArgs {
+        kubelet_config,
+        pods,
+        cgroup_root,
+        memory_capacity,
+        pid_capacity,
+        act,
+        output,
+        listen,
+        deny_rung,
+        bpf_log,
+    } = args;
+    agent::run(Options {
+        kubelet_config,
+        pods,
+        cgroup_root,
+        memory_capacity,
+        pid_capacity,
+        act: match act {
+            ActArg::DryRun => Act::DryRun,
+            ActArg::Kill => Act::Kill,
+        },
+        output: match output {
+            OutputArg::Text => Output::Text,
+            OutputArg::Json => Output::Json,
+        },
+        listen,
+        deny_rungs: deny_rung,
+        bpf_log,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
