@@ -1,1 +1,23 @@
-//! Helpers of the test programs in this package.
+//! Helpers of the test programs in this package: cgroup subtrees, processes, workloads.
+//!
+//! Nothing here uses the agent's own code, so that what checks it cannot share its faults.
+
+pub mod agent;
+pub mod allocations;
+pub mod bench;
+pub mod cgroup;
+pub mod clock;
+pub mod death;
+pub mod folder;
+pub mod growth;
+pub mod interrupt;
+pub mod metrics;
+pub mod mounts;
+pub mod node;
+pub mod process;
+mod skip;
+pub mod stamps;
+pub mod workload;
+pub mod world;
+
+pub use skip::report as report_skip;

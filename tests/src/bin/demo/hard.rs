@@ -1,0 +1,114 @@
+//! A runaway grows past the hard line of memory.available.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use tests::node::{MIB, Node};
+use tests::workload::Workload;
+
+use crate::pods;
+use crate::runaway::{Plan, Runaway};
+use crate::scene::Scene;
+
+/// Whether the node's memory is full of page cache when it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cache {
+    /// Usage and working set grow together.
+    Empty,
+    /// Usage stands at the limit, and the working set grows inside it.
+    Full,
+}
+
+/// Memory of the node, and a bound that nothing in it can pass.
+pub(crate) const MEMORY: u64 = 768 * MIB;
+pub(crate) const PIDS: u64 = 100;
+/// What must stay available.
+const THRESHOLD: u64 = 128 * MIB;
+const LINE: u64 = MEMORY - THRESHOLD;
+/// What the bystanders hold, MiB.
+const CHECKOUT: u64 = 320;
+const ETCD: u64 = 48;
+/// The runaway would grow beyond the line, and not to the bound.
+const PLAN: Plan<'_> = Plan { mode: "grow", size: 352 * MIB, rate: 256 * MIB, more: &[], line: LINE };
+/// The kernel charges in batches of 64 pages on each processor, so usage runs ahead of what was
+/// touched by that much.
+const GRAIN: i64 = 1 << 20;
+
+pub(crate) fn tell(scene: &mut Scene<'_>, cache: Cache) -> Result<()> {
+    let mut node = scene.node(MEMORY, PIDS)?;
+    let checkout = node.add(pods::checkout())?;
+    let etcd = node.add(pods::etcd())?;
+    let report = node.add(pods::report())?;
+    describe(scene);
+    let mut bystanders = pods::bystanders(scene, &node, &[(checkout, CHECKOUT), (etcd, ETCD)])?;
+    let _reader = match cache {
+        Cache::Empty => None,
+        Cache::Full => Some(fill(scene, &node, checkout)?),
+    };
+    let config = json!({"evictionHard": {"memory.available": format!("{}Mi", THRESHOLD / MIB)}});
+    let mut agent = scene.agent(&node, &config, "charge")?;
+    let kills_before = node.oom_kills()?;
+
+    let mut runaway = Runaway::start(scene, &node, report, PLAN)?;
+    let Some(decision) = scene.eviction(&mut agent, "memory.available", &node.pods[report])? else {
+        return Ok(());
+    };
+    let climb = runaway.follow(scene, &decision)?;
+    let beyond = climb.overshoot(decision.number("decided_mono_ns").context("the decision has no time")?);
+    scene.check(
+        "after the crossing, not before",
+        beyond.is_some_and(|beyond| beyond > -GRAIN),
+        format_args!("{beyond:?} bytes beyond the line"),
+    );
+    runaway.check_ended(scene, &node)?;
+
+    // Time for a second victim to be chosen, were the first not enough for the agent.
+    scene.interrupt.sleep(Duration::from_millis(1500))?;
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+    scene.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
+    let reasons = ["the biggest, but within its request", "critical, though it exceeds its request"];
+    for (bystander, why) in bystanders.iter_mut().zip(reasons) {
+        bystander.check(scene, why)?;
+    }
+    pods::check_no_oom_kill(scene, &node, kills_before)?;
+    pods::check_counters(scene, &agent, &[("memory.available", &node.pods[report])], 0)?;
+    agent.stop()?;
+    Ok(())
+}
+
+fn describe(scene: &Scene<'_>) {
+    scene.printer.line(
+        "node",
+        format_args!(
+            "{} MiB; memory.available is below {} MiB once the working set passes {} MiB",
+            MEMORY / MIB,
+            THRESHOLD / MIB,
+            LINE / MIB
+        ),
+    );
+    let pod = |text: String| scene.printer.line("pod", text);
+    pod(format!("shop/checkout     {CHECKOUT} MiB, 400 MiB requested: the biggest, within its request"));
+    pod(format!("kube-system/etcd   {ETCD} MiB, 16 MiB requested: critical, being static"));
+    pod(format!("batch/report      grows at {} MiB/s, 32 MiB requested", PLAN.rate / MIB));
+}
+
+/// Reads a file until the node's memory is full.
+fn fill(scene: &Scene<'_>, node: &Node, pod: usize) -> Result<Workload> {
+    let size = (MEMORY + 64 * MIB).to_string();
+    // Beside the programs is a disk; the folder for temporary files may be memory.
+    let own = std::env::current_exe().context("find this program")?;
+    let folder = own.parent().context("the folder of this program")?.display().to_string();
+    let arguments = ["cache", "--size", &size, "--dir", &folder];
+    let reader = scene.settled(node.pods[pod].first()?, &arguments, "cached")?;
+    let (usage, working_set) = (node.root().memory()? / MIB, node.working_set()? / MIB);
+    ensure!(
+        usage > MEMORY / MIB - 16 && working_set < LINE / MIB,
+        "the page cache did not fill: usage {usage} MiB, working set {working_set} MiB",
+    );
+    scene.printer.line(
+        "cache",
+        format_args!("shop/checkout has read files: usage {usage} MiB, working set {working_set} MiB"),
+    );
+    Ok(reader)
+}

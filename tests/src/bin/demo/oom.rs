@@ -1,0 +1,128 @@
+//! A container hits its own limit and the kernel kills a child process in it. That is no
+//! eviction, and must not look like one.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Error, Result};
+use serde_json::{Value, json};
+use tests::agent::Event;
+use tests::node::{MIB, Pod, PodSpec};
+use tests::process;
+use tests::stamps::Record;
+
+use crate::hard::{MEMORY, PIDS};
+use crate::pods;
+use crate::scene::{GUARD, Scene, Skip};
+use crate::timeline::Timeline;
+
+/// What each container of the pod may have, MiB; the pod as a whole may have twice that.
+const LIMIT: u64 = 64;
+const ETCD: u64 = 48;
+const RATE: u64 = 128 * MIB;
+
+pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
+    let mut node = scene.node(MEMORY, PIDS)?;
+    let spec = PodSpec {
+        containers: &["app", "proxy"],
+        request_mib: 32,
+        limit_mib: Some(LIMIT),
+        ..pods::checkout()
+    };
+    let checkout = node.add(spec)?;
+    let etcd = node.add(pods::etcd())?;
+    let report = node.add(pods::report())?;
+    scene
+        .printer
+        .line("pod", format_args!("shop/checkout     containers app and proxy, limit {LIMIT} MiB each"));
+    scene.printer.line("node", "far from its threshold");
+    let mut bystanders = pods::bystanders(scene, &node, &[(etcd, ETCD), (report, 16)])?;
+    let config = json!({"evictionHard": {"memory.available": "128Mi"}});
+    let mut agent = scene.agent(&node, &config, "oom")?;
+    if scene.rung.as_deref().is_none_or(|rung| rung.is_empty() || rung == "none") {
+        return Err(Error::new(Skip("no source of OOM kills can be used here".to_owned())));
+    }
+
+    let pod = &node.pods[checkout];
+    let app = pod.containers.first().context("the pod has no container")?;
+    let kills_before = app.group.oom_kills()?;
+    let stamps = node.file("stamps-child");
+    let (size, rate, file) = ((4 * LIMIT * MIB).to_string(), RATE.to_string(), stamps.display().to_string());
+    let arguments = ["child", "--touch-first", "--size", &size, "--rate", &rate, "--stamps", &file];
+    let mut main = scene.process(&app.group, &arguments)?;
+    main.go()?;
+    let child = main.wait_event("child")?;
+    let child = child.get("child").and_then(Value::as_u64).context("the child's pid")?;
+    let child = u32::try_from(child).context("the child's pid")?;
+    scene
+        .interrupt
+        .until("the kernel kills the child", GUARD, || Ok((!process::is_alive(child)).then_some(())))?;
+    let ended = main.wait_event("child-ended")?;
+    let told = agent.wait_for("of the OOM kill", GUARD, |event| event.kind() == "oom_kill")?;
+
+    put_down(scene, &Record::read(&stamps)?, &ended, &told)?;
+    check_told(scene, &told, child, pod)?;
+    let kills = app.group.oom_kills()?.saturating_sub(kills_before);
+    scene.check("the kernel counts one OOM kill in that container", kills == 1, format_args!("{kills}"));
+    let signal = ended.get("signal").and_then(Value::as_u64);
+    scene.check("the child died by SIGKILL", signal == Some(9), format_args!("signal {signal:?}"));
+    scene.check("the container's main process lives", main.process().is_running()?, "it ended");
+
+    // Time for an eviction to be decided on, were the kill taken for one.
+    scene.interrupt.sleep(Duration::from_millis(1500))?;
+    let heard = agent.heard()?;
+    let acted = heard.iter().filter(|event| ["decision", "eviction"].contains(&event.kind())).count();
+    let kills = heard.iter().filter(|event| event.kind() == "oom_kill").count();
+    scene.check(
+        "told once, and nothing was evicted",
+        acted == 0 && kills == 1,
+        format_args!("{acted} acts, {kills} kills"),
+    );
+    for (bystander, why) in bystanders.iter_mut().zip(["nothing was evicted", "nothing was evicted"]) {
+        bystander.check(scene, why)?;
+    }
+    pods::check_counters(scene, &agent, &[], 1)?;
+    agent.stop()?;
+    Ok(())
+}
+
+fn put_down(scene: &mut Scene<'_>, record: &Record, ended: &Value, told: &Event) -> Result<()> {
+    let last = record.last().context("the child has stamped nothing")?;
+    let what = format!("the child's own last stamp, {} MiB touched", last.bytes / MIB);
+    scene.timeline = Timeline::crossed(last.ns, what);
+    if let Some(at) = told.number("mono_ns") {
+        scene.timeline.mark("kernel", at, "the kernel chose its victim");
+    }
+    let dead = ended.get("ns").and_then(Value::as_u64).context("the time of the child's end")?;
+    scene.timeline.mark("dead", dead, "its parent has seen its end");
+    scene.timeline.mark("seen", told.heard_ns, "the agent had told of it");
+    scene.printer.timeline(scene);
+    for key in ["pid", "comm", "pod", "container", "limit_owner", "inferred", "usage", "limit", "anon"] {
+        scene.value(key, told.value.get(key).cloned().unwrap_or(Value::Null));
+    }
+    Ok(())
+}
+
+/// The agent's own words about it.
+fn check_told(scene: &mut Scene<'_>, told: &Event, child: u32, pod: &Pod) -> Result<()> {
+    let app = pod.containers.first().context("the pod has no container")?;
+    let victim = told.number("pid");
+    scene.check(
+        format!("the agent names the victim, process {child}"),
+        victim == Some(child.into()),
+        format_args!("process {victim:?}"),
+    );
+    let container = told.text("container");
+    let of_app = container == app.name || container.contains(&app.id);
+    scene.check(
+        "in container app of shop/checkout",
+        of_app && told.text("pod") == pod.full_name() && told.text("uid") == pod.uid(),
+        format_args!("container `{container}` of {} ({})", told.text("pod"), told.text("uid")),
+    );
+    let (owner, limit) = (told.text("limit_owner"), told.number("limit"));
+    scene.check(
+        format!("at the container's own limit of {LIMIT} MiB"),
+        owner == "container" && limit.is_none_or(|limit| limit == LIMIT * MIB),
+        format_args!("a limit of {limit:?} bytes of the {owner}"),
+    );
+    Ok(())
+}

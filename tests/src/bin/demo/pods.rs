@@ -1,0 +1,122 @@
+//! The three pods of every story.
+
+use anyhow::Result;
+use tests::agent::Agent;
+use tests::node::{MIB, Node, Pod, PodSpec};
+use tests::workload::Workload;
+
+use crate::scene::Scene;
+
+/// A service that serves people: big, and within what it asked for.
+pub(crate) fn checkout() -> PodSpec {
+    PodSpec {
+        namespace: "shop",
+        name: "checkout".to_owned(),
+        containers: &["app"],
+        request_mib: 400,
+        limit_mib: None,
+        priority: Some(100),
+        is_static: false,
+    }
+}
+
+/// Started by the node itself, so critical. It has no priority and exceeds its request, so that
+/// it would be the first to go if that were overlooked.
+pub(crate) fn etcd() -> PodSpec {
+    PodSpec {
+        namespace: "kube-system",
+        name: "etcd".to_owned(),
+        containers: &["etcd"],
+        request_mib: 16,
+        limit_mib: None,
+        priority: None,
+        is_static: true,
+    }
+}
+
+/// The one that gets out of hand.
+pub(crate) fn report() -> PodSpec {
+    PodSpec {
+        namespace: "batch",
+        name: "report".to_owned(),
+        containers: &["job"],
+        request_mib: 32,
+        limit_mib: None,
+        priority: Some(100),
+        is_static: false,
+    }
+}
+
+/// A pod that must come to no harm, and its first process.
+#[derive(Debug)]
+pub(crate) struct Bystander {
+    pod: String,
+    process: Workload,
+    /// Processes of the pod before the story began.
+    before: Vec<u32>,
+}
+
+impl Bystander {
+    pub(crate) fn new(pod: &Pod, process: Workload) -> Self {
+        Self { pod: pod.full_name(), process, before: pod.group.processes() }
+    }
+
+    /// Checks that every process of the pod lives.
+    pub(crate) fn check(&mut self, scene: &mut Scene<'_>, why: &str) -> Result<()> {
+        let dead: Vec<u32> =
+            self.before.iter().copied().filter(|pid| !tests::process::is_alive(*pid)).collect();
+        let lives = self.process.process().is_running()? && dead.is_empty();
+        let expected = format!("{} lives: {why}", self.pod);
+        scene.check(expected, lives, format_args!("{dead:?} of its processes are dead"));
+        Ok(())
+    }
+}
+
+/// The usual two bystanders, settled: `checkout` and `etcd`, each holding so many MiB.
+pub(crate) fn bystanders(scene: &Scene<'_>, node: &Node, sizes: &[(usize, u64)]) -> Result<Vec<Bystander>> {
+    let mut settled = Vec::new();
+    for (index, mib) in sizes {
+        let pod = &node.pods[*index];
+        let size = (mib * MIB).to_string();
+        let process = scene.settled(pod.first()?, &["hold", "--size", &size], "holding")?;
+        settled.push(Bystander::new(pod, process));
+    }
+    Ok(settled)
+}
+
+/// Checks that the kernel counts no OOM kill in the node since `before`.
+pub(crate) fn check_no_oom_kill(scene: &mut Scene<'_>, node: &Node, before: u64) -> Result<()> {
+    let kills = node.oom_kills()?.saturating_sub(before);
+    scene.check("the kernel counts no OOM kill: this was an eviction", kills == 0, format_args!("{kills}"));
+    Ok(())
+}
+
+/// Checks the agent's counters against what happened.
+pub(crate) fn check_counters(
+    scene: &mut Scene<'_>,
+    agent: &Agent,
+    evictions: &[(&str, &Pod)],
+    oom_kills: u64,
+) -> Result<()> {
+    let metrics = agent.metrics()?;
+    let count = |name: &str, labels: &[(&str, &str)]| metrics.sum(name, labels);
+    let name = "eviction_agent_evictions_total";
+    let all = count(name, &[]);
+    let (expected, matching) = match evictions {
+        [] => ("/metrics counts no eviction".to_owned(), 0.0),
+        list => (
+            format!("/metrics counts {} eviction, by {}", list.len(), list[0].0),
+            list.iter()
+                .map(|(signal, pod)| {
+                    count(name, &[("eviction_signal", signal), ("namespace", pod.namespace())])
+                })
+                .sum(),
+        ),
+    };
+    let right = all == evictions.len() as f64 && matching == all;
+    scene.check(expected, right, format_args!("{all} evictions, {matching} of them as expected"));
+    let kills = count("eviction_agent_oom_kills_total", &[]);
+    let expected = format!("/metrics counts {oom_kills} OOM kills");
+    scene.check(expected, kills == oom_kills as f64, format_args!("{kills}"));
+    Ok(())
+}

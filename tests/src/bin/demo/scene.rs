@@ -1,0 +1,175 @@
+//! What a story has to do with: the programs, the checks, the moments and values it puts down.
+
+use std::fmt::{self, Display};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Error, Result};
+use serde_json::{Map, Value};
+use tests::agent::{Agent, Event, Options};
+use tests::cgroup::Group;
+use tests::interrupt::Interrupt;
+use tests::mounts::Mounts;
+use tests::node::{Node, Pod};
+use tests::workload::Workload;
+
+use crate::print::Printer;
+use crate::timeline::Timeline;
+use crate::verdict::{Check, Checks};
+
+/// This machine cannot run the story: why.
+#[derive(Debug)]
+pub(crate) struct Skip(pub(crate) String);
+
+impl Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
+/// A guard against what hangs, no measure of speed.
+pub(crate) const GUARD: Duration = Duration::from_secs(30);
+
+/// The stage of one story, and what is put down about it.
+#[derive(Debug)]
+pub(crate) struct Scene<'a> {
+    agent: &'a Path,
+    workload: &'a Path,
+    /// Ctrl-C.
+    pub(crate) interrupt: &'a Interrupt,
+    /// The tale.
+    pub(crate) printer: &'a Printer,
+    /// What was checked.
+    pub(crate) checks: Checks,
+    /// What happened when.
+    pub(crate) timeline: Timeline,
+    /// Figures for machines.
+    pub(crate) values: Map<String, Value>,
+    /// How the kernel was watched.
+    pub(crate) rung: Option<String>,
+}
+
+impl<'a> Scene<'a> {
+    pub(crate) fn new(
+        agent: &'a Path,
+        workload: &'a Path,
+        interrupt: &'a Interrupt,
+        printer: &'a Printer,
+    ) -> Self {
+        Self {
+            agent,
+            workload,
+            interrupt,
+            printer,
+            checks: Checks::default(),
+            timeline: Timeline::default(),
+            values: Map::new(),
+            rung: None,
+        }
+    }
+
+    /// Makes the node; a machine on which none can be made cannot tell the story.
+    pub(crate) fn node(&self, memory: u64, pids: u64) -> Result<Node> {
+        self.interrupt.check()?;
+        Node::new("demo", memory, pids).map_err(|error| {
+            if is_refusal(&error) {
+                Error::new(Skip(format!("no cgroups can be made here: {error:#}")))
+            } else {
+                error
+            }
+        })
+    }
+
+    /// Starts the agent on the node, with that configuration and the hand that kills.
+    pub(crate) fn agent(&mut self, node: &Node, config: &Value, source: &str) -> Result<Agent> {
+        let options = Options {
+            binary: self.agent,
+            kubelet_config: &node.write_config(config)?,
+            pods: &node.write_pods()?,
+            cgroup_root: &node.cgroup_root(),
+            memory_capacity: node.memory_capacity(),
+            pid_capacity: node.pid_capacity(),
+            act: "kill",
+        };
+        let agent = Agent::start(&options, self.interrupt)?;
+        if let Some((rung, reason)) = agent.rung(source) {
+            self.printer.line("agent", format_args!("watches by {rung} ({reason})"));
+            self.rung = Some(rung);
+        }
+        Ok(agent)
+    }
+
+    /// Starts a process in a group; it is ready, and waits for the go.
+    pub(crate) fn process(&self, group: &Group, arguments: &[&str]) -> Result<Workload> {
+        self.interrupt.check()?;
+        Workload::start(self.workload, group, arguments)
+    }
+
+    /// Starts a process in a group and waits until it says that.
+    pub(crate) fn settled(&self, group: &Group, arguments: &[&str], event: &str) -> Result<Workload> {
+        let mut workload = self.process(group, arguments)?;
+        workload.go()?;
+        workload.wait_event(event)?;
+        Ok(workload)
+    }
+
+    /// Puts down what was expected, whether it is so, and what was seen.
+    pub(crate) fn check(&mut self, expected: impl Into<String>, holds: bool, seen: impl Display) {
+        let check = Check { expected: expected.into(), seen: (!holds).then(|| seen.to_string()) };
+        self.printer.check(&check);
+        self.checks.add(check);
+    }
+
+    /// Waits for the agent's decision and for what it says came of it; `None` if that is another
+    /// pod, another signal or no end: then there is no story to be told.
+    pub(crate) fn eviction(&mut self, agent: &mut Agent, signal: &str, pod: &Pod) -> Result<Option<Event>> {
+        let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision")?;
+        let (chosen, reason) = (decision.text("pod"), decision.text("signal"));
+        let right = chosen == pod.full_name() && reason == signal;
+        let expected = format!("the agent chose {}, for {signal}", pod.full_name());
+        self.check(expected, right, format_args!("{chosen}, for {reason}"));
+        if !right {
+            return Ok(None);
+        }
+        let ended = agent.wait_for("what came of it", GUARD, |event| {
+            event.kind() == "eviction"
+                && event.number("id") == decision.number("id")
+                && !["signalled", "killed"].contains(&event.text("outcome"))
+        })?;
+        let (outcome, why) = (ended.text("outcome"), ended.text("why"));
+        self.check("and says that it is gone", outcome == "gone", format_args!("{outcome} {why}"));
+        Ok((outcome == "gone").then_some(decision))
+    }
+
+    /// Puts down a figure.
+    pub(crate) fn value(&mut self, key: &str, value: impl Into<Value>) {
+        self.values.insert(key.to_owned(), value.into());
+    }
+
+    /// Puts down what the agent and the kernel said about a decision.
+    pub(crate) fn mark_decision(&mut self, decision: &Event) {
+        let seen_by = decision.text("seen_by").to_owned();
+        if let Some(at) = decision.number("crossed_mono_ns") {
+            self.timeline.mark("kernel", at, "the kernel program saw it");
+        }
+        if let Some(at) = decision.number("seen_mono_ns") {
+            self.timeline.mark("seen", at, format!("the agent looked, woken by {seen_by}"));
+        }
+        if let Some(at) = decision.number("decided_mono_ns") {
+            self.timeline.mark("decided", at, format!("the agent chose {}", decision.text("pod")));
+        }
+        self.value("seen_by", seen_by);
+    }
+}
+
+/// Whether an error is the machine's no rather than a fault.
+fn is_refusal(error: &Error) -> bool {
+    Mounts::discover().is_err()
+        || error
+            .chain()
+            .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+            .any(|cause| matches!(cause.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem))
+}

@@ -1,0 +1,149 @@
+//! A soft threshold: a spike shorter than the grace period is forgiven, a longer one is not, and
+//! the node condition outlives both by the transition period.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Error, Result};
+use serde_json::json;
+use tests::agent::{Agent, Event};
+use tests::clock;
+use tests::node::{MIB, Node};
+
+use crate::hard::{MEMORY, PIDS};
+use crate::pods;
+use crate::runaway::{Plan, Runaway};
+use crate::scene::{GUARD, Scene, Skip};
+use crate::timeline::millis;
+
+const SOFT: u64 = 128 * MIB;
+const HARD: u64 = 16 * MIB;
+const LINE: u64 = MEMORY - SOFT;
+const GRACE: Duration = Duration::from_secs(2);
+const TRANSITION: Duration = Duration::from_secs(3);
+const CHECKOUT: u64 = 320;
+const ETCD: u64 = 48;
+const SIZE: u64 = 320 * MIB;
+const RATE: u64 = 512 * MIB;
+const SPIKE: Plan<'_> = Plan { mode: "spike", size: SIZE, rate: RATE, more: &["--hold", "400"], line: LINE };
+const LONGER: Plan<'_> = Plan { mode: "grow", size: SIZE, rate: RATE, more: &[], line: LINE };
+/// The kernel charges ahead of what is touched: at this rate that is less than this much time.
+const GRAIN: Duration = Duration::from_millis(5);
+/// The agent looks at least once in that time while a threshold is met.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
+    let mut node = scene.node(MEMORY, PIDS)?;
+    let checkout = node.add(pods::checkout())?;
+    let etcd = node.add(pods::etcd())?;
+    let report = node.add(pods::report())?;
+    describe(scene);
+    let mut bystanders = pods::bystanders(scene, &node, &[(checkout, CHECKOUT), (etcd, ETCD)])?;
+    let config = json!({
+        "evictionHard": {"memory.available": format!("{}Mi", HARD / MIB)},
+        "evictionSoft": {"memory.available": format!("{}Mi", SOFT / MIB)},
+        "evictionSoftGracePeriod": {"memory.available": format!("{}s", GRACE.as_secs())},
+        "evictionPressureTransitionPeriod": format!("{}s", TRANSITION.as_secs()),
+        "evictionMaxPodGracePeriod": 1,
+    });
+    let mut agent = scene.agent(&node, &config, "charge")?;
+    let kills_before = node.oom_kills()?;
+
+    spike(scene, &node, report, &mut agent)?;
+    pods::check_counters(scene, &agent, &[], 0)?;
+
+    let mut runaway = Runaway::start(scene, &node, report, LONGER)?;
+    let Some(decision) = scene.eviction(&mut agent, "memory.available", &node.pods[report])? else {
+        return Ok(());
+    };
+    let climb = runaway.follow(scene, &decision)?;
+    let crossed = climb.crossed().context("the line was never crossed")?;
+    let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
+    let waited = Duration::from_nanos(decided.saturating_sub(crossed));
+    scene.value("crossed_to_decided_us", micros(waited));
+    scene.check(
+        format!("the longer one is evicted, not before {} s have passed", GRACE.as_secs()),
+        decision.text("kind") == "soft" && waited + GRAIN >= GRACE,
+        format_args!("a {} decision after {waited:?}", decision.text("kind")),
+    );
+    runaway.check_ended(scene, &node)?;
+    let fell = below_line(scene, &node)?;
+    check_condition_stays(scene, &mut agent, fell, "the eviction")?;
+
+    for (bystander, why) in bystanders.iter_mut().zip(["within its request", "critical"]) {
+        bystander.check(scene, why)?;
+    }
+    pods::check_no_oom_kill(scene, &node, kills_before)?;
+    pods::check_counters(scene, &agent, &[("memory.available", &node.pods[report])], 0)?;
+    agent.stop()?;
+    Ok(())
+}
+
+fn describe(scene: &Scene<'_>) {
+    scene.printer.line(
+        "node",
+        format_args!(
+            "{} MiB; soft line at {} MiB of working set, grace period {} s, transition period {} s",
+            MEMORY / MIB,
+            LINE / MIB,
+            GRACE.as_secs(),
+            TRANSITION.as_secs()
+        ),
+    );
+}
+
+/// The spike that is forgiven.
+fn spike(scene: &mut Scene<'_>, node: &Node, pod: usize, agent: &mut Agent) -> Result<()> {
+    let mut spike = Runaway::start(scene, node, pod, SPIKE)?;
+    let interrupt = scene.interrupt;
+    interrupt.until("the spike passes the line", GUARD, || Ok(spike.climb()?.crossed()))?;
+    let fell = below_line(scene, node)?;
+    let crossed = spike.climb()?.crossed().context("the spike has no crossing")?;
+    let lasted = Duration::from_nanos(fell.saturating_sub(crossed));
+    scene.value("spike_us", micros(lasted));
+    if lasted >= GRACE {
+        return Err(Error::new(Skip(format!(
+            "this machine is too busy: a spike of 0.4 s lasted {:.1} s",
+            lasted.as_secs_f64()
+        ))));
+    }
+    scene.printer.line("spike", format_args!("above the line for {:.2} s", lasted.as_secs_f64()));
+    let condition = |status: &'static str| {
+        move |event: &Event| event.kind() == "condition" && event.text("status") == status
+    };
+    agent.wait_for("MemoryPressure True", GUARD, condition("True"))?;
+    check_condition_stays(scene, agent, fell, "the spike")?;
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+    let lives = spike.process().process().is_running()?;
+    scene.check(
+        "the spike is forgiven: its process lives, nothing was decided",
+        lives && decisions == 0,
+        format_args!("process lives: {lives}, {decisions} decisions"),
+    );
+    Ok(())
+}
+
+/// Waits until the working set is below the line again, and says when that was.
+fn below_line(scene: &Scene<'_>, node: &Node) -> Result<u64> {
+    scene.interrupt.until("the working set falls below the line", GUARD, || {
+        Ok((node.working_set()? < LINE).then(clock::now))
+    })
+}
+
+/// Checks that the condition, true now, ends, and not before the transition period has passed.
+fn check_condition_stays(scene: &mut Scene<'_>, agent: &mut Agent, fell: u64, after: &str) -> Result<()> {
+    let ended = agent.wait_for("the end of MemoryPressure", GUARD, |event| {
+        event.kind() == "condition" && event.text("status") == "False" && event.heard_ns > fell
+    })?;
+    let stayed = Duration::from_nanos(ended.heard_ns.saturating_sub(fell));
+    scene.value(&format!("condition_after_{}_us", after.replace("the ", "")), micros(stayed));
+    scene.check(
+        format!("MemoryPressure outlives {after} by the transition period"),
+        ended.text("condition") == "MemoryPressure" && stayed + LOOK >= TRANSITION,
+        format_args!("{} ended {} ms after it", ended.text("condition"), millis(micros(stayed))),
+    );
+    Ok(())
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}

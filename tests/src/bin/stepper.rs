@@ -1,0 +1,117 @@
+//! A process that does to its memory and its tasks what it is told, one step a line, and says
+//! `ok` after each: for tests that look between the steps.
+//!
+//! `touch MIB` maps fresh pages and writes to each; `free` unmaps all; `forks N` starts and reaps N processes, one after the
+//! other; `threads N` starts and joins N threads; `child MIB` starts a process that the kernel
+//! likes to kill and that touches so much, says `child PID` before it does and `ended SIGNAL` after.
+//! It ends with its input.
+
+use std::{
+    fs,
+    io::{self, BufRead as _, Write as _},
+    os::unix::process::ExitStatusExt as _,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::{
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap},
+    process::{Signal, set_parent_process_death_signal},
+};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// Anonymous memory without huge pages.
+struct Region {
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl Region {
+    fn map(bytes: usize) -> Result<Self> {
+        // SAFETY: a fresh mapping at an address that the kernel chooses.
+        let start = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        }
+        .context("map memory")?;
+        let region = Self { start: start.cast(), bytes };
+        // SAFETY: the mapping is ours, and no reference into it exists.
+        unsafe { madvise(region.start.cast(), bytes, Advice::LinuxNoHugepage) }
+            .context("ask for small pages")?;
+        Ok(region)
+    }
+
+    fn touch(&self) {
+        for offset in (0..self.bytes).step_by(PAGE) {
+            // SAFETY: inside the mapping, which is writable.
+            unsafe { self.start.add(offset).write_volatile(1) };
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no reference into it exists.
+        let _ = unsafe { munmap(self.start.cast(), self.bytes) };
+    }
+}
+
+fn main() -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
+    let mut regions = Vec::new();
+    let mut out = io::stdout();
+    for line in io::stdin().lock().lines() {
+        let line = line.context("read a step")?;
+        let (step, argument) = line.split_once(' ').unwrap_or((&line, "0"));
+        let argument: usize = argument.parse().with_context(|| format!("step {line:?}"))?;
+        match step {
+            "touch" => {
+                let region = Region::map(argument * MIB)?;
+                region.touch();
+                regions.push(region);
+            }
+            "free" => regions.clear(),
+            "forks" => {
+                for _ in 0..argument {
+                    Command::new("/proc/self/exe")
+                        .stdin(Stdio::null())
+                        .status()
+                        .context("start a process")?;
+                }
+            }
+            "threads" => {
+                for _ in 0..argument {
+                    if std::thread::spawn(|| ()).join().is_err() {
+                        bail!("a thread panicked");
+                    }
+                }
+            }
+            "child" => child(argument)?,
+            "prefer" => prefer()?,
+            _ => bail!("unknown step {line:?}"),
+        }
+        writeln!(out, "ok").context("say ok")?;
+    }
+    Ok(())
+}
+
+/// Makes this process the kernel's first choice.
+fn prefer() -> Result<()> {
+    fs::write("/proc/self/oom_score_adj", "1000").context("ask to be killed first")
+}
+
+fn child(mib: usize) -> Result<()> {
+    let mut child = Command::new("/proc/self/exe")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("start a child")?;
+    let mut out = io::stdout();
+    writeln!(out, "child {}", child.id()).context("name the child")?;
+    let mut steps = child.stdin.take().context("the child's input")?;
+    writeln!(steps, "prefer\ntouch {mib}").context("tell the child")?;
+    drop(steps);
+    let status = child.wait().context("wait for the child")?;
+    writeln!(out, "ended {}", status.signal().unwrap_or(0)).context("name its end")
+}

@@ -1,0 +1,164 @@
+//! Arguments.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+#[derive(Debug, Parser)]
+#[command(about = "Presses on a node in one defined way, within bounds")]
+pub(crate) struct Cli {
+    /// Begin only when a line comes on standard input; its end ends the workload
+    #[arg(long, global = true)]
+    pub(crate) wait: bool,
+    /// Move into these cgroup directories before anything is allocated
+    #[arg(long, global = true, value_delimiter = ',', value_name = "DIR,…")]
+    pub(crate) join: Vec<PathBuf>,
+    /// Keep stamps of (time, bytes touched) in this new file
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) stamps: Option<PathBuf>,
+    /// What SIGTERM does
+    #[arg(long, global = true, value_enum, default_value_t = OnTerm::Exit)]
+    pub(crate) on_term: OnTerm,
+    /// Milliseconds between SIGTERM and the exit
+    #[arg(long, global = true, value_parser = millis, default_value = "0", value_name = "MS")]
+    pub(crate) term_delay: Duration,
+    #[command(subcommand)]
+    pub(crate) mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnTerm {
+    Exit,
+    Ignore,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Mode {
+    /// Grow at a steady rate, then hold what was touched
+    Grow {
+        #[command(flatten)]
+        growth: GrowthArgs,
+        /// Exit when grown
+        #[arg(long)]
+        exit: bool,
+    },
+    /// Allocate at once and hold
+    Hold {
+        #[command(flatten)]
+        growth: GrowthArgs,
+    },
+    /// Grow, hold for a time, free everything, stay
+    Spike {
+        #[command(flatten)]
+        growth: GrowthArgs,
+        /// Milliseconds at the top
+        #[arg(long, value_parser = millis, value_name = "MS")]
+        hold: Duration,
+    },
+    /// Fill the page cache by reading a sparse file: clean, inactive file pages
+    Cache {
+        #[command(flatten)]
+        cache: CacheArgs,
+        /// Read it again and again, which makes its pages active
+        #[arg(long)]
+        again: bool,
+    },
+    /// A parent whose child grows; the parent stays when the child is killed
+    Child {
+        #[command(flatten)]
+        growth: GrowthArgs,
+    },
+    /// Fork processes that wait
+    Forks(ForksArgs),
+    /// Use the processor
+    Busy {
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+        threads: u32,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct GrowthArgs {
+    /// What is touched
+    #[arg(long, value_enum, default_value_t = Kind::Fresh)]
+    pub(crate) kind: Kind,
+    /// Never touch more than this (K, M, G: powers of 1024)
+    #[arg(long, value_parser = bytes)]
+    pub(crate) size: u64,
+    /// Bytes per second over all threads, kept each 256 KiB; 0: as fast as it goes
+    #[arg(long, value_parser = bytes, default_value = "0")]
+    pub(crate) rate: u64,
+    /// Stop here, below the size
+    #[arg(long, value_parser = bytes)]
+    pub(crate) stop_at: Option<u64>,
+    /// Touch everything once before, and give it back: what the machine lends anew is slow
+    #[arg(long)]
+    pub(crate) touch_first: bool,
+    /// Threads that share the growth (memory, not files)
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) threads: u32,
+    /// Where files go: default /dev/shm for tmpfs, the temporary folder for page-cache
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Anonymous pages of 4 KiB that never existed before
+    Fresh,
+    /// Anonymous pages given back before with MADV_DONTNEED: their page tables exist
+    Refault,
+    /// Anonymous pages of 2 MiB
+    Huge,
+    /// A file in memory
+    Tmpfs,
+    /// A file on disk, written
+    PageCache,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CacheArgs {
+    /// Size of the file
+    #[arg(long, value_parser = bytes)]
+    pub(crate) size: u64,
+    /// Bytes per second; 0: as fast as it goes
+    #[arg(long, value_parser = bytes, default_value = "0")]
+    pub(crate) rate: u64,
+    /// Where the file goes: default the temporary folder
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ForksArgs {
+    /// Forks in all, never more
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) max: u32,
+    /// Forks per second
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rate: u32,
+    /// Children fork too, and outlive their parents
+    #[arg(long)]
+    pub(crate) bomb: bool,
+    /// Children exit after so many milliseconds
+    #[arg(long, value_parser = millis, value_name = "MS")]
+    pub(crate) life: Option<Duration>,
+}
+
+fn millis(text: &str) -> Result<Duration, std::num::ParseIntError> {
+    text.parse().map(Duration::from_millis)
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches(['i', 'B']);
+    let (digits, shift) = match number.chars().last() {
+        Some('K') => (&number[..number.len() - 1], 10),
+        Some('M') => (&number[..number.len() - 1], 20),
+        Some('G') => (&number[..number.len() - 1], 30),
+        _ => (number, 0),
+    };
+    let value: u64 =
+        digits.parse().map_err(|error| format!("{error}; expected a number of bytes such as 700M"))?;
+    value.checked_shl(shift).filter(|bytes| bytes >> shift == value).ok_or_else(|| "too large".to_owned())
+}

@@ -1,0 +1,109 @@
+//! A folder for the files of one run, removed with it, or by a later run if that crashed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::process;
+
+/// A folder of this process.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes one in memory, where writing a file never waits for a disk.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn in_memory(prefix: &str) -> Result<Self> {
+        let memory = Path::new("/dev/shm");
+        Self::below(if memory.is_dir() { memory } else { Path::new("/tmp") }, prefix)
+    }
+
+    /// Makes one below that folder, after removing those of processes that are gone.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn below(parent: &Path, prefix: &str) -> Result<Self> {
+        sweep(parent, prefix).with_context(|| format!("clear {} of earlier runs", parent.display()))?;
+        let pid = std::process::id();
+        let (_, start) = process::stat(pid).context("read own start time")?;
+        let mut serial = 0;
+        loop {
+            let path = parent.join(format!("{prefix}-{serial}-{pid}-{start}"));
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => serial += 1,
+                Err(error) => {
+                    return Err(error).with_context(|| format!("make {}", path.display()));
+                }
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+fn sweep(parent: &Path, prefix: &str) -> Result<()> {
+    for entry in fs::read_dir(parent)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(|name| is_abandoned(name, prefix)) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name is `<prefix>-<serial>-<pid>-<start>` of a process that is gone.
+fn is_abandoned(name: &str, prefix: &str) -> bool {
+    let Some(rest) = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-')) else {
+        return false;
+    };
+    let parts: Vec<Option<u64>> = rest.split('-').map(|part| part.parse().ok()).collect();
+    let [Some(_), Some(pid), Some(start)] = parts[..] else { return false };
+    let running = u32::try_from(pid).ok().and_then(process::stat);
+    running.is_none_or(|(_, now)| now != start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_goes_with_its_owner() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let one = Folder::below(parent.path(), "x").expect("one");
+        let two = Folder::below(parent.path(), "x").expect("another");
+        assert_ne!(one.path(), two.path());
+        let gone = one.path().to_owned();
+        drop(one);
+        assert!(!gone.exists() && two.path().exists());
+    }
+
+    #[test]
+    fn only_what_a_dead_process_left_is_cleared_away() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let own = std::process::id();
+        let dead = format!("x-0-{own}-1");
+        let names = [dead.as_str(), "x-y-1-1", "y-0-1-1", "x-0-1"];
+        for name in names {
+            fs::create_dir(parent.path().join(name)).expect("a folder");
+        }
+        let mine = Folder::below(parent.path(), "x").expect("a folder");
+        let kept: Vec<bool> = names.map(|name| parent.path().join(name).exists()).to_vec();
+        assert_eq!(kept, [false, true, true, true]);
+        assert!(mine.path().exists());
+    }
+}

@@ -1,0 +1,215 @@
+//! The growth of a process by its own clock: how much it had touched when, and so when a limit
+//! was crossed and how far beyond it the process was at some moment.
+
+use crate::stamps::{Record, Stamp};
+
+/// The stamps of one growing process, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Growth {
+    stamps: Vec<Stamp>,
+}
+
+/// Pages that one page table maps; the table is a page itself, charged to the same group.
+const MAPPED_BY_TABLE: u64 = 512;
+
+impl Growth {
+    /// Takes the stamps of one climb; one that goes back in time or in bytes ends it.
+    pub fn new(stamps: impl IntoIterator<Item = Stamp>) -> Self {
+        let mut kept: Vec<Stamp> = Vec::new();
+        for stamp in stamps {
+            match kept.last() {
+                Some(last) if stamp.ns < last.ns || stamp.bytes < last.bytes => break,
+                _ => kept.push(stamp),
+            }
+        }
+        Self { stamps: kept }
+    }
+
+    /// From the record that a workload keeps.
+    pub fn of(record: &Record) -> Self {
+        let go = record.go.map(|ns| Stamp { ns, bytes: 0 });
+        Self::new(go.into_iter().chain(record.stamps.iter().copied()))
+    }
+
+    /// The last stamp.
+    pub fn last(&self) -> Option<Stamp> {
+        self.stamps.last().copied()
+    }
+
+    /// Bytes touched at that time, interpolated; before the first stamp the first, after the last
+    /// the last.
+    pub fn bytes_at(&self, ns: u64) -> Option<u64> {
+        let after = self.stamps.partition_point(|stamp| stamp.ns <= ns);
+        let Some(before) = after.checked_sub(1).and_then(|i| self.stamps.get(i)) else {
+            return self.stamps.first().map(|stamp| stamp.bytes);
+        };
+        let Some(next) = self.stamps.get(after) else { return Some(before.bytes) };
+        let share = part(ns - before.ns, next.ns - before.ns);
+        Some(before.bytes + scale(next.bytes - before.bytes, share))
+    }
+
+    /// When so many bytes had been touched, interpolated; `None` if they never were.
+    pub fn reached(&self, bytes: u64) -> Option<u64> {
+        let at = self.stamps.partition_point(|stamp| stamp.bytes < bytes);
+        let next = self.stamps.get(at)?;
+        let Some(before) = at.checked_sub(1).and_then(|i| self.stamps.get(i)) else {
+            return Some(next.ns);
+        };
+        let share = part(bytes - before.bytes, next.bytes - before.bytes);
+        Some(before.ns + scale(next.ns - before.ns, share))
+    }
+
+    /// Bytes per second between two times; `None` where no time lies between.
+    pub fn rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
+        let grown = self.bytes_at(to_ns)?.checked_sub(self.bytes_at(from_ns)?)?;
+        let time = to_ns.checked_sub(from_ns).filter(|time| *time > 0)?;
+        Some(grown as f64 * 1e9 / time as f64)
+    }
+}
+
+/// A growth held against a line that the working set of a node must not pass.
+#[derive(Clone, Debug)]
+pub struct Climb {
+    growth: Growth,
+    base: u64,
+    line: u64,
+    pages: Pages,
+}
+
+/// What touching a page charges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// The page, and its share of a new page table.
+    Fresh,
+    /// The page alone: the table was there.
+    Refault,
+}
+
+impl Climb {
+    /// `base` is the working set before the growth.
+    pub fn new(growth: Growth, base: u64, line: u64, pages: Pages) -> Self {
+        Self { growth, base, line, pages }
+    }
+
+    /// The growth itself.
+    pub fn growth(&self) -> &Growth {
+        &self.growth
+    }
+
+    /// When the working set passed the line; `None` if it never did.
+    pub fn crossed(&self) -> Option<u64> {
+        let charged = self.line.checked_sub(self.base)?;
+        self.growth.reached(self.pages.touched(charged))
+    }
+
+    /// Bytes beyond the line at that time; negative before it.
+    pub fn overshoot(&self, ns: u64) -> Option<i64> {
+        let working_set = self.base + self.pages.charged(self.growth.bytes_at(ns)?);
+        i64::try_from(i128::from(working_set) - i128::from(self.line)).ok()
+    }
+}
+
+impl Pages {
+    fn charged(self, touched: u64) -> u64 {
+        match self {
+            Self::Fresh => touched + touched / MAPPED_BY_TABLE,
+            Self::Refault => touched,
+        }
+    }
+
+    /// The inverse of [`Self::charged`].
+    fn touched(self, charged: u64) -> u64 {
+        match self {
+            Self::Fresh => {
+                charged / (MAPPED_BY_TABLE + 1) * MAPPED_BY_TABLE + charged % (MAPPED_BY_TABLE + 1)
+            }
+            Self::Refault => charged,
+        }
+    }
+}
+
+fn part(of: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { of as f64 / whole as f64 }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a u64 is between 0 and that u64"
+)]
+fn scale(whole: u64, share: f64) -> u64 {
+    (whole as f64 * share).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn climb() -> Growth {
+        Growth::new([(100, 0), (200, 1000), (300, 3000)].map(|(ns, bytes)| Stamp { ns, bytes }))
+    }
+
+    #[test]
+    fn times_and_bytes_are_interpolated_between_stamps() {
+        let climb = climb();
+        assert_eq!(climb.reached(0), Some(100));
+        assert_eq!(climb.reached(500), Some(150));
+        assert_eq!(climb.reached(1000), Some(200));
+        assert_eq!(climb.reached(2000), Some(250));
+        assert_eq!(climb.reached(3000), Some(300));
+        assert_eq!(climb.bytes_at(150), Some(500));
+        assert_eq!(climb.bytes_at(250), Some(2000));
+    }
+
+    #[test]
+    fn nothing_is_made_up_outside_the_stamps() {
+        let climb = climb();
+        assert_eq!(climb.reached(3001), None);
+        assert_eq!(climb.bytes_at(0), Some(0));
+        assert_eq!(climb.bytes_at(1000), Some(3000));
+        assert_eq!(Growth::default().bytes_at(5), None);
+        assert_eq!(Growth::default().reached(5), None);
+    }
+
+    #[test]
+    fn a_climb_ends_where_it_falls() {
+        let stamps = [(1, 10), (2, 20), (3, 5), (4, 30)].map(|(ns, bytes)| Stamp { ns, bytes });
+        assert_eq!(Growth::new(stamps).last(), Some(Stamp { ns: 2, bytes: 20 }));
+    }
+
+    #[test]
+    fn a_rate_is_bytes_per_second() {
+        assert_eq!(climb().rate(100, 200), Some(1000.0 * 1e7));
+        assert_eq!(climb().rate(200, 200), None);
+    }
+
+    #[test]
+    fn stamps_at_one_moment_do_not_divide_by_zero() {
+        let stamps = [(1, 0), (1, 10), (1, 20)].map(|(ns, bytes)| Stamp { ns, bytes });
+        let growth = Growth::new(stamps);
+        assert_eq!(growth.reached(15), Some(1));
+        assert_eq!(growth.bytes_at(1), Some(20));
+    }
+
+    #[test]
+    fn page_tables_are_counted() {
+        assert_eq!(Pages::Fresh.charged(512 << 20), 513 << 20);
+        assert_eq!(Pages::Fresh.touched(513 << 20), 512 << 20);
+        assert_eq!(Pages::Refault.touched(Pages::Refault.charged(7)), 7);
+    }
+
+    #[test]
+    fn a_climb_knows_when_it_passed_the_line_and_how_far_it_was() {
+        let climb = Climb::new(climb(), 500, 2500, Pages::Refault);
+        assert_eq!(climb.crossed(), Some(250));
+        assert_eq!(climb.overshoot(250), Some(0));
+        assert_eq!(climb.overshoot(300), Some(1000));
+        assert_eq!(climb.overshoot(200), Some(-1000));
+    }
+
+    #[test]
+    fn a_line_below_the_base_or_beyond_the_growth_is_never_crossed() {
+        assert_eq!(Climb::new(climb(), 500, 400, Pages::Refault).crossed(), None);
+        assert_eq!(Climb::new(climb(), 500, 3501, Pages::Refault).crossed(), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! The agent's /metrics as a monitoring system reads them: over the wire, by name and labels.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// A page of metrics.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics {
+    samples: Vec<Sample>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Sample {
+    name: String,
+    labels: Vec<(String, String)>,
+    value: f64,
+}
+
+/// A guard against an endpoint that hangs.
+const GUARD: Duration = Duration::from_secs(10);
+
+impl Metrics {
+    /// Asks the endpoint at that address.
+    ///
+    /// # Errors
+    /// If it does not answer with a page of metrics.
+    pub fn read(address: SocketAddr) -> Result<Self> {
+        let text = get(address, "/metrics").with_context(|| format!("get http://{address}/metrics"))?;
+        Self::parse(&text)
+    }
+
+    /// Reads the text format, exemplars and timestamps left aside.
+    ///
+    /// # Errors
+    /// If a line is not of that format.
+    pub fn parse(text: &str) -> Result<Self> {
+        let samples = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(|line| sample(line).with_context(|| format!("metrics line `{line}`")))
+            .collect::<Result<_>>()?;
+        Ok(Self { samples })
+    }
+
+    /// The sum of all series of that name that carry these labels; a series that does not exist
+    /// has counted nothing.
+    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.samples
+            .iter()
+            .filter(|sample| {
+                sample.name == name
+                    && labels
+                        .iter()
+                        .all(|(key, value)| sample.labels.iter().any(|(k, v)| k == key && v == value))
+            })
+            .map(|sample| sample.value)
+            .sum()
+    }
+
+    /// Whether there is any series of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.samples.iter().any(|sample| sample.name == name)
+    }
+}
+
+fn get(address: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, GUARD).context("connect")?;
+    stream.set_read_timeout(Some(GUARD))?;
+    stream.set_write_timeout(Some(GUARD))?;
+    // HTTP/1.0: the answer comes in one piece and ends with the connection.
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("read the answer")?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an answer without an end of its head")?;
+    let status = head.lines().next().unwrap_or_default();
+    ensure!(status.split(' ').nth(1) == Some("200"), "the answer was `{status}`");
+    Ok(body.to_owned())
+}
+
+fn sample(line: &str) -> Result<Sample> {
+    let (name, rest) = match line.split_once('{') {
+        Some((name, rest)) if !name.contains(' ') => (name, rest),
+        _ => {
+            let (name, value) = line.split_once(' ').context("no value")?;
+            return Ok(Sample { name: name.to_owned(), labels: Vec::new(), value: number(value)? });
+        }
+    };
+    let (labels, rest) = labels(rest)?;
+    Ok(Sample { name: name.to_owned(), labels, value: number(rest)? })
+}
+
+/// Reads `key="value",…}` and hands back what follows.
+fn labels(mut rest: &str) -> Result<(Vec<(String, String)>, &str)> {
+    let mut labels = Vec::new();
+    loop {
+        rest = rest.trim_start_matches(',');
+        if let Some(rest) = rest.strip_prefix('}') {
+            return Ok((labels, rest));
+        }
+        let (key, quoted) = rest.split_once("=\"").context("no label")?;
+        let mut value = String::new();
+        let mut letters = quoted.char_indices();
+        let end = loop {
+            match letters.next() {
+                Some((at, '"')) => break at,
+                Some((_, '\\')) => match letters.next() {
+                    Some((_, 'n')) => value.push('\n'),
+                    Some((_, letter)) => value.push(letter),
+                    None => bail!("a label without an end"),
+                },
+                Some((_, letter)) => value.push(letter),
+                None => bail!("a label without an end"),
+            }
+        };
+        labels.push((key.to_owned(), value));
+        rest = &quoted[end + 1..];
+    }
+}
+
+fn number(text: &str) -> Result<f64> {
+    let first = text.split_whitespace().next().context("no value")?;
+    first.parse().with_context(|| format!("value `{first}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "\
+# HELP eviction_agent_evictions Evictions carried out.
+# TYPE eviction_agent_evictions counter
+eviction_agent_evictions_total{eviction_signal=\"memory.available\",namespace=\"a\"} 2
+eviction_agent_evictions_total{eviction_signal=\"pid.available\",namespace=\"a\"} 1
+eviction_agent_pods 3
+eviction_agent_x_bucket{le=\"+Inf\"} 7 # {id=\"9\"} 0.5
+eviction_agent_odd{text=\"a \\\"quoted\\\" } brace, and\\nmore\"} 1e3
+# EOF
+";
+
+    #[test]
+    fn series_are_found_by_name_and_labels() {
+        let page = Metrics::parse(PAGE).expect("a page");
+        let evictions = "eviction_agent_evictions_total";
+        assert_eq!(page.sum(evictions, &[]), 3.0);
+        assert_eq!(page.sum(evictions, &[("eviction_signal", "memory.available")]), 2.0);
+        assert_eq!(page.sum(evictions, &[("namespace", "b")]), 0.0);
+        assert_eq!(page.sum("eviction_agent_pods", &[]), 3.0);
+        assert_eq!(page.sum("eviction_agent_x_bucket", &[("le", "+Inf")]), 7.0);
+        assert_eq!(page.sum("eviction_agent_odd", &[("text", "a \"quoted\" } brace, and\nmore")]), 1000.0);
+        assert!(page.has("eviction_agent_pods") && !page.has("eviction_agent_pod"));
+    }
+
+    #[test]
+    fn what_is_no_page_of_metrics_is_refused() {
+        for line in ["eviction_agent_pods", "a{b=\"c} 1", "a{b} 1", "a{b=\"c\"}", "a many"] {
+            assert!(Metrics::parse(line).is_err(), "{line}");
+        }
+    }
+}

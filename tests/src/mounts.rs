@@ -1,0 +1,100 @@
+//! Where the cgroup hierarchies are mounted.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+/// A cgroup hierarchy that the agent looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hierarchy {
+    /// v1 memory controller.
+    Memory,
+    /// v1 pids controller.
+    Pids,
+    /// v1 freezer.
+    Freezer,
+    /// cgroup v2, whichever controllers it has.
+    Unified,
+}
+
+/// The mount point of each hierarchy that this machine has.
+#[derive(Clone, Debug)]
+pub struct Mounts(BTreeMap<Hierarchy, PathBuf>);
+
+impl Mounts {
+    /// Finds them in /proc/self/mountinfo.
+    pub fn discover() -> Result<Self> {
+        let text = std::fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
+        let mounts = Self::parse(&text);
+        if mounts.0.is_empty() {
+            bail!("no cgroup hierarchy with memory, pids, freezer or cgroup2 is mounted");
+        }
+        Ok(mounts)
+    }
+
+    fn parse(mountinfo: &str) -> Self {
+        let mut found = BTreeMap::new();
+        for line in mountinfo.lines() {
+            let Some((mount, filesystem)) = line.split_once(" - ") else {
+                continue;
+            };
+            let mut filesystem = filesystem.split(' ');
+            let kind = filesystem.next().unwrap_or_default();
+            let options = filesystem.nth(1).unwrap_or_default();
+            let Some(point) = mount.split(' ').nth(4) else {
+                continue;
+            };
+            let mut add = |hierarchy| {
+                found.entry(hierarchy).or_insert_with(|| point.into());
+            };
+            match kind {
+                "cgroup2" => add(Hierarchy::Unified),
+                "cgroup" => {
+                    for option in options.split(',') {
+                        match option {
+                            "memory" => add(Hierarchy::Memory),
+                            "pids" => add(Hierarchy::Pids),
+                            "freezer" => add(Hierarchy::Freezer),
+                            _ => {}
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Self(found)
+    }
+
+    /// The mount point, if the hierarchy is mounted.
+    pub fn get(&self, hierarchy: Hierarchy) -> Option<&Path> {
+        self.0.get(&hierarchy).map(PathBuf::as_path)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (Hierarchy, &Path)> {
+        self.0.iter().map(|(&hierarchy, path)| (hierarchy, path.as_path()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v1_hybrid_and_v2() {
+        let hybrid = Mounts::parse(
+            "30 23 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
+             31 23 0:27 / /sys/fs/cgroup/memory rw,relatime shared:3 - cgroup cgroup rw,memory\n\
+             32 23 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
+             33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+        );
+        let memory = Path::new("/sys/fs/cgroup/memory");
+        assert_eq!(hybrid.get(Hierarchy::Memory), Some(memory));
+        assert_eq!(hybrid.get(Hierarchy::Freezer), None);
+        assert_eq!(hybrid.iter().count(), 3);
+        let unified =
+            Mounts::parse("29 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+        assert_eq!(unified.iter().count(), 1);
+    }
+}

@@ -1,0 +1,99 @@
+//! Processes that tests start, and what /proc says about any process.
+
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// How long anything may take before a test counts as hung. Never a statement about speed.
+pub const HANG: Duration = Duration::from_secs(60);
+
+/// Waits until `condition` holds; an error that names `what` after [`HANG`].
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !condition() {
+        if start.elapsed() > HANG {
+            bail!("waited {} s for: {what}", HANG.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// The state letter and start time (clock ticks since boot) of a process.
+pub fn stat(pid: u32) -> Option<(char, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command may hold spaces and parentheses; the fields start after the last one.
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let start = fields.nth(18)?.parse().ok()?;
+    Some((state, start))
+}
+
+/// Whether the process runs: it exists and is no zombie.
+pub fn is_alive(pid: u32) -> bool {
+    stat(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
+}
+
+/// Sends a signal through a pidfd; a process that is gone already is no error.
+pub fn signal(pid: u32, signal: Signal) -> Result<()> {
+    let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        bail!("signal pid {pid}: not a process id");
+    };
+    let sent = pidfd_open(raw, PidfdFlags::empty()).and_then(|fd| pidfd_send_signal(fd, signal));
+    match sent {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("signal pid {pid}")),
+    }
+}
+
+/// A child process that is killed and reaped when dropped.
+#[derive(Debug)]
+pub struct Process(Child);
+
+impl Process {
+    /// Starts the command.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let child = command.spawn().with_context(|| format!("start {:?}", command.get_program()))?;
+        Ok(Self(child))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// The child, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.0
+    }
+
+    /// Whether it has not exited yet.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.0.try_wait().context("wait for a child")?.is_none())
+    }
+
+    /// Waits for its end, at most [`HANG`].
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        let mut status = None;
+        wait_until(&format!("end of pid {}", self.pid()), || {
+            status = self.0.try_wait().ok().flatten();
+            status.is_some()
+        })?;
+        status.context("no exit status")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        // A killed child in a frozen cgroup would never be reaped; its group's owner thaws it.
+        for _ in 0..500 {
+            if !matches!(self.0.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What a growing process had touched at which moment, readable also after its SIGKILL.
+//!
+//! A file mapped shared by the workload: a header, then a ring of (nanoseconds, bytes) pairs,
+//! one pair for each [`STEP`] touched. Times are CLOCK_MONOTONIC.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+/// Bytes between two stamps: 64 pages of 4 KiB.
+pub const STEP: u64 = 256 * 1024;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"evstamp1");
+const HEADER: usize = 4096;
+const CAPACITY: u64 = 65_536;
+const LEN: usize = HEADER + CAPACITY as usize * 16;
+
+#[derive(Clone, Copy)]
+enum Field {
+    Magic = 0,
+    Count = 1,
+    Go = 2,
+    Term = 3,
+    Done = 4,
+    Pid = 5,
+}
+
+/// The workload's side. Safe to use from several threads, forked children and signal handlers.
+#[derive(Clone, Copy)]
+pub struct Writer(&'static [AtomicU64]);
+
+impl Writer {
+    /// Makes the file, maps it and touches all of it, so that stamping charges nothing later.
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = File::create_new(path).with_context(|| format!("create {}", path.display()))?;
+        file.set_len(LEN as u64).with_context(|| format!("size {}", path.display()))?;
+        Self::map(&file, MapFlags::SHARED).with_context(|| format!("map {}", path.display()))
+    }
+
+    /// Stamps that nobody reads.
+    pub fn nowhere() -> Result<Self> {
+        let file = tempfile::tempfile().context("create a temporary file")?;
+        file.set_len(LEN as u64).context("size a temporary file")?;
+        Self::map(&file, MapFlags::SHARED).context("map a temporary file")
+    }
+
+    fn map(file: &File, flags: MapFlags) -> Result<Self> {
+        // SAFETY: a new mapping of LEN bytes that exist in the file, never unmapped, page-aligned,
+        // accessed only as atomics.
+        let words = unsafe {
+            let base = mmap(std::ptr::null_mut(), LEN, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0)?;
+            std::slice::from_raw_parts(base.cast::<AtomicU64>(), LEN / 8)
+        };
+        for word in words {
+            word.store(0, Ordering::Relaxed);
+        }
+        words[Field::Pid as usize].store(std::process::id().into(), Ordering::Relaxed);
+        words[Field::Magic as usize].store(MAGIC, Ordering::Release);
+        Ok(Self(words))
+    }
+
+    fn field(&self, field: Field) -> &AtomicU64 {
+        &self.0[field as usize]
+    }
+
+    /// Growth begins now.
+    pub fn go(&self) {
+        self.field(Field::Go).store(crate::clock::now(), Ordering::Release);
+    }
+
+    /// Growth has ended by itself.
+    pub fn done(&self) {
+        self.field(Field::Done).store(crate::clock::now(), Ordering::Release);
+    }
+
+    /// A SIGTERM has come; the first one counts. For signal handlers.
+    pub fn term(&self) {
+        let _ = self.field(Field::Term).compare_exchange(
+            0,
+            crate::clock::now(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+    }
+
+    /// By now `bytes` have been touched.
+    pub fn stamp(&self, bytes: u64) {
+        let index = self.field(Field::Count).fetch_add(1, Ordering::Relaxed) % CAPACITY;
+        let at = HEADER / 8 + index as usize * 2;
+        self.0[at].store(0, Ordering::Release);
+        self.0[at + 1].store(bytes, Ordering::Release);
+        self.0[at].store(crate::clock::now(), Ordering::Release);
+    }
+}
+
+/// By `ns`, `bytes` had been touched, and fewer than [`STEP`] more per thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// CLOCK_MONOTONIC.
+    pub ns: u64,
+    /// Bytes touched since the go.
+    pub bytes: u64,
+}
+
+/// What the workload has stamped so far.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    /// When growth began.
+    pub go: Option<u64>,
+    /// When the first SIGTERM came.
+    pub term: Option<u64>,
+    /// When growth ended by itself.
+    pub done: Option<u64>,
+    /// Process id of the workload.
+    pub pid: u32,
+    /// Stamps that the ring has lost.
+    pub lost: u64,
+    /// In order of time.
+    pub stamps: Vec<Stamp>,
+}
+
+impl Record {
+    /// Reads the file, also while the workload runs.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        Self::parse(&bytes).with_context(|| format!("stamps in {}", path.display()))
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() != LEN {
+            bail!("{} bytes instead of {LEN}", bytes.len());
+        }
+        let word = |index: usize| {
+            let mut raw = [0; 8];
+            raw.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
+            u64::from_ne_bytes(raw)
+        };
+        let field = |field: Field| word(field as usize);
+        let time = |at: Field| Some(field(at)).filter(|&ns| ns != 0);
+        if field(Field::Magic) != MAGIC {
+            bail!("wrong magic number");
+        }
+        let count = field(Field::Count);
+        let mut stamps: Vec<_> = (0..count.min(CAPACITY) as usize)
+            .map(|index| HEADER / 8 + index * 2)
+            .map(|at| Stamp { ns: word(at), bytes: word(at + 1) })
+            .filter(|stamp| stamp.ns != 0)
+            .collect();
+        stamps.sort_by_key(|stamp| (stamp.ns, stamp.bytes));
+        Ok(Self {
+            go: time(Field::Go),
+            term: time(Field::Term),
+            done: time(Field::Done),
+            pid: u32::try_from(field(Field::Pid)).context("process id")?,
+            lost: count.saturating_sub(CAPACITY),
+            stamps,
+        })
+    }
+
+    /// Bytes that had certainly been touched at `ns`.
+    pub fn bytes_at(&self, ns: u64) -> u64 {
+        let stamps = self.stamps.iter().filter(|stamp| stamp.ns <= ns);
+        stamps.map(|stamp| stamp.bytes).max().unwrap_or(0)
+    }
+
+    /// When at least `bytes` had been touched.
+    pub fn reached(&self, bytes: u64) -> Option<u64> {
+        self.stamps.iter().find(|stamp| stamp.bytes >= bytes).map(|stamp| stamp.ns)
+    }
+
+    /// The last stamp: nothing beyond it plus one [`STEP`] per thread was ever touched.
+    pub fn last(&self) -> Option<Stamp> {
+        self.stamps.last().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_stamps_are_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stamps");
+        let writer = Writer::create(&path).unwrap();
+        assert_eq!(Record::read(&path).unwrap().stamps, []);
+        writer.go();
+        for step in 1..=10 {
+            writer.stamp(step * STEP);
+        }
+        writer.term();
+        let record = Record::read(&path).unwrap();
+        assert_eq!(record.pid, std::process::id());
+        assert_eq!(record.stamps.len(), 10);
+        assert_eq!(record.done, None);
+        let third = record.reached(3 * STEP - 1).unwrap();
+        assert_eq!(record.bytes_at(third - 1).max(2 * STEP), 2 * STEP);
+        assert_eq!(record.bytes_at(u64::MAX), 10 * STEP);
+        assert!(record.go.unwrap() <= third && third <= record.term.unwrap());
+    }
+
+    #[test]
+    fn the_ring_keeps_the_newest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stamps");
+        let writer = Writer::create(&path).unwrap();
+        for step in 1..=CAPACITY + 5 {
+            writer.stamp(step);
+        }
+        let record = Record::read(&path).unwrap();
+        assert_eq!(record.lost, 5);
+        assert_eq!(record.last().unwrap().bytes, CAPACITY + 5);
+        assert_eq!(record.stamps[0].bytes, 6);
+    }
+
+    #[test]
+    fn a_foreign_file_is_refused() {
+        assert!(Record::parse(b"short").is_err());
+        assert!(Record::parse(&vec![0; LEN]).is_err());
+    }
+}

@@ -1,0 +1,103 @@
+//! Starting the `workload` program of this package.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::cgroup::Group;
+use crate::process::Process;
+
+/// Where the program is: `EVICTION_WORKLOAD`, or beside the running one.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("EVICTION_WORKLOAD") {
+        return Ok(path.into());
+    }
+    let own = std::env::current_exe().context("find own program")?;
+    let folders = own.ancestors().skip(1).take(2);
+    let mut candidates = folders.map(|folder| folder.join("workload"));
+    candidates.find(|path| path.is_file()).with_context(|| {
+        format!("no workload program beside {} (cargo build -p tests --bin workload)", own.display())
+    })
+}
+
+/// A running workload that has joined its group and waits for the go. Killed when dropped.
+#[derive(Debug)]
+pub struct Workload {
+    process: Process,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Workload {
+    /// Starts `workload <mode> <arguments>` inside `group` and waits until it is ready.
+    pub fn start<S: AsRef<OsStr>>(
+        binary: &Path,
+        group: &Group,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<Self> {
+        let mut join = std::ffi::OsString::new();
+        for dir in group.dirs() {
+            if !join.is_empty() {
+                join.push(",");
+            }
+            join.push(dir);
+        }
+        let mut command = Command::new(binary);
+        command.arg("--wait").arg("--join").arg(join).args(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::spawn(&mut command)?;
+        let input = process.child().stdin.take().context("no standard input")?;
+        let output = process.child().stdout.take().context("no standard output")?;
+        let mut workload = Self { process, input, output: BufReader::new(output) };
+        workload.wait_event("ready")?;
+        Ok(workload)
+    }
+
+    /// Starts it and lets it go at once.
+    pub fn run<S: AsRef<OsStr>>(
+        binary: &Path,
+        group: &Group,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<Self> {
+        let mut workload = Self::start(binary, group, arguments)?;
+        workload.go()?;
+        Ok(workload)
+    }
+
+    /// Lets it begin.
+    pub fn go(&mut self) -> Result<()> {
+        self.input.write_all(b"go\n").context("send the go to a workload")
+    }
+
+    /// Reads its lines until one tells of `event`, and returns that one. Blocks as long as the
+    /// workload lives and says nothing.
+    pub fn wait_event(&mut self, event: &str) -> Result<Value> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let read = self.output.read_line(&mut line).context("read from a workload")?;
+            if read == 0 {
+                bail!("workload {} ended before {event:?}", self.pid());
+            }
+            let value: Value =
+                serde_json::from_str(&line).with_context(|| format!("line of a workload: {line:?}"))?;
+            if value["event"] == event {
+                return Ok(value);
+            }
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
