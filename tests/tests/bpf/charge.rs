@@ -1,0 +1,295 @@
+//! Armed levels and the dirty set.
+
+use eviction_agent::source::bpf::{AsyncRing, DirtyLeaf, Edge, Event, Level, LoadOptions};
+
+use crate::rig::{Cgroup, MIB, Rig, Stepper, mount, need_bpf};
+
+fn above(bytes: u64) -> Level {
+    Level { usage_above: Some(bytes), ..Level::default() }
+}
+
+fn below(bytes: u64) -> Level {
+    Level { usage_below: Some(bytes), ..Level::default() }
+}
+
+#[test]
+fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
+    need_bpf!();
+    let pod = Cgroup::new();
+    let container = pod.child("container");
+    let mut process = Stepper::start(&container);
+    process.step("touch 8");
+    let mut rig = Rig::load();
+    let grain = rig.kernel.sources()[0].grain_bytes;
+
+    let line = pod.usage() + 32 * MIB;
+    let first = rig.kernel.arm(pod.id(), above(line)).unwrap();
+    process.step("touch 16");
+    assert_eq!(rig.crossings(first), [], "not yet there");
+    process.step("touch 64");
+    rig.wait("the crossing", |told| !told.crossed.is_empty());
+    process.step("touch 16");
+    let crossings = rig.crossings(first);
+    let [crossed] = crossings.as_slice() else {
+        panic!("one crossing, not {crossings:?}");
+    };
+    assert_eq!(crossed.level_id, pod.id());
+    assert_eq!(crossed.leaf_id, container.id());
+    assert_eq!(crossed.edge, Edge::UsageAbove);
+    assert_eq!((crossed.tgid, crossed.pid), (process.pid(), process.pid()));
+    assert!(crossed.usage >= line, "{crossed:?}");
+    assert!(crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
+    assert!(crossed.stamp.ktime_ns > 0);
+
+    let second = rig.kernel.arm(pod.id(), above(line + 96 * MIB)).unwrap();
+    assert!(second > first);
+    process.step("touch 128");
+    rig.wait("the second crossing", |told| told.crossed.len() > 1);
+    assert_eq!(rig.crossings(second).len(), 1);
+    assert_eq!(rig.crossings(first).len(), 1);
+}
+
+#[test]
+fn of_many_that_cross_at_once_one_record_comes() {
+    need_bpf!();
+    let pod = Cgroup::new();
+    let groups: Vec<_> = (0..4).map(|place| pod.child(&format!("c{place}"))).collect();
+    let mut processes: Vec<_> = groups.iter().map(Stepper::start).collect();
+    for process in &mut processes {
+        process.step("touch 1");
+    }
+    let mut rig = Rig::load();
+    for round in 0..20 {
+        let armed = rig.kernel.arm(pod.id(), above(pod.usage() + 16 * MIB)).unwrap();
+        for process in &mut processes {
+            process.tell("touch 16");
+        }
+        for process in &mut processes {
+            assert_eq!(process.answer(), "ok");
+        }
+        assert_eq!(rig.crossings(armed).len(), 1, "round {round}");
+        for process in &mut processes {
+            process.step("free");
+        }
+    }
+    assert_eq!(rig.kernel.lost().unwrap().crossed, 0);
+}
+
+#[test]
+fn a_growing_process_is_followed_by_arming_at_each_crossing() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let mut process = Stepper::start(&group);
+    process.step("touch 1");
+    let mut rig = Rig::load();
+    let mut line = 8 * MIB;
+    let mut armed = rig.kernel.arm(group.id(), above(line)).unwrap();
+    process.tell("touch 400");
+    let mut told = Vec::new();
+    while line < 256 * MIB {
+        rig.wait("the next crossing", |told| {
+            told.crossed.iter().any(|crossed| crossed.generation == armed.0)
+        });
+        let crossings = rig.crossings(armed);
+        assert_eq!(crossings.len(), 1);
+        assert!(crossings[0].usage >= line, "{:?}", crossings[0]);
+        told.push(armed);
+        line = crossings[0].usage + 8 * MIB;
+        armed = rig.kernel.arm(group.id(), above(line)).unwrap();
+    }
+    assert_eq!(process.answer(), "ok");
+    for armed in told {
+        assert_eq!(rig.crossings(armed).len(), 1, "{armed:?}");
+    }
+}
+
+#[test]
+fn a_level_that_is_crossed_already_fires_at_the_next_charge() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let mut process = Stepper::start(&group);
+    process.step("touch 32");
+    let mut rig = Rig::load();
+    let armed = rig.kernel.arm(group.id(), above(MIB)).unwrap();
+    process.step("touch 8");
+    assert_eq!(rig.crossings(armed).len(), 1);
+}
+
+#[test]
+fn the_way_down_is_told_once() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let mut process = Stepper::start(&group);
+    process.step("touch 64");
+    let mut rig = Rig::load();
+    let armed = rig.kernel.arm(group.id(), below(32 * MIB)).unwrap();
+    process.step("touch 16");
+    assert_eq!(rig.crossings(armed), []);
+    process.step("free");
+    process.step("touch 4");
+    let crossings = rig.crossings(armed);
+    let [crossed] = crossings.as_slice() else {
+        panic!("one crossing, not {crossings:?}");
+    };
+    assert_eq!(crossed.edge, Edge::UsageBelow);
+    assert!(crossed.usage < 32 * MIB);
+}
+
+#[test]
+fn both_edges_of_one_arming_fire_each_for_itself() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let mut process = Stepper::start(&group);
+    process.step("touch 16");
+    let mut rig = Rig::load();
+    let level = Level { usage_above: Some(32 * MIB), usage_below: Some(8 * MIB), gross: Some(MIB) };
+    let armed = rig.kernel.arm(group.id(), level).unwrap();
+    for step in ["touch 32", "free", "touch 2", "touch 48"] {
+        process.step(step);
+    }
+    let edges: Vec<_> = rig.crossings(armed).iter().map(|crossed| crossed.edge).collect();
+    // This rung does not see every charge, so the sum of charges is never reached.
+    assert_eq!(edges, [Edge::UsageAbove, Edge::UsageBelow]);
+}
+
+#[test]
+fn what_was_disarmed_is_silent() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let mut process = Stepper::start(&group);
+    let mut rig = Rig::load();
+    let armed = rig.kernel.arm(group.id(), above(16 * MIB)).unwrap();
+    assert_eq!(rig.kernel.armed().collect::<Vec<_>>(), [group.id()]);
+    rig.kernel.disarm(group.id());
+    rig.kernel.disarm(group.id());
+    assert_eq!(rig.kernel.armed().count(), 0);
+    process.step("touch 64");
+    assert_eq!(rig.crossings(armed), []);
+}
+
+#[test]
+fn the_whole_node_is_armed_at_the_root() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let mut process = Stepper::start(&group);
+    let mut rig = Rig::load();
+    let root = eviction_agent::source::bpf::ids::read_cgroup_id(&mount()).unwrap();
+    let armed = rig.kernel.arm(root, above(MIB)).unwrap();
+    process.step("touch 16");
+    rig.wait("the crossing", |told| !told.crossed.is_empty());
+    let crossings = rig.crossings(armed);
+    assert_eq!(crossings.len(), 1);
+    assert_eq!(crossings[0].level_id, root);
+}
+
+#[test]
+fn a_full_table_of_levels_is_an_error_and_loses_nothing_that_was_armed() {
+    need_bpf!();
+    let (one, two) = (Cgroup::new(), Cgroup::new());
+    let mut process = Stepper::start(&one);
+    let mut rig = Rig::with(&LoadOptions { levels: 1, ..LoadOptions::default() });
+    let armed = rig.kernel.arm(one.id(), above(16 * MIB)).unwrap();
+    for _ in 0..20 {
+        rig.kernel.arm(two.id(), above(16 * MIB)).unwrap_err();
+    }
+    process.step("touch 64");
+    assert_eq!(rig.crossings(armed).len(), 1);
+    rig.kernel.disarm(one.id());
+    rig.kernel.arm(two.id(), above(16 * MIB)).unwrap();
+}
+
+#[test]
+fn the_dirty_set_names_the_leaf_that_grew_and_is_empty_after() {
+    need_bpf!();
+    let pod = Cgroup::new();
+    let (busy, calm) = (pod.child("busy"), pod.child("calm"));
+    let mut grower = Stepper::start(&busy);
+    let mut rester = Stepper::start(&calm);
+    rester.step("touch 4");
+    grower.step("touch 4");
+    let mut rig = Rig::load();
+    let mut dirty = Vec::new();
+    rig.kernel.take_dirty(&mut dirty).unwrap();
+
+    grower.step("touch 64");
+    rig.kernel.take_dirty(&mut dirty).unwrap();
+    let of = |dirty: &[DirtyLeaf], id| dirty.iter().find(|leaf| leaf.id == id).copied();
+    let leaf = of(&dirty, busy.id()).expect("the leaf that grew");
+    assert!((48 * MIB..=65 * MIB).contains(&leaf.grown), "{leaf:?}");
+    assert!(leaf.fired >= 24, "{leaf:?}");
+    assert_eq!(of(&dirty, calm.id()), None);
+    assert_eq!(of(&dirty, pod.id()), None, "only the group that was charged itself");
+    assert!(dirty.is_sorted_by_key(|leaf| std::cmp::Reverse(leaf.gross.max(leaf.grown))));
+
+    rig.kernel.take_dirty(&mut dirty).unwrap();
+    assert_eq!(of(&dirty, busy.id()), None);
+    rester.step("touch 8");
+    rig.kernel.take_dirty(&mut dirty).unwrap();
+    assert!(of(&dirty, calm.id()).is_some());
+}
+
+#[test]
+fn a_dirty_set_without_room_is_counted() {
+    need_bpf!();
+    let groups = [Cgroup::new(), Cgroup::new(), Cgroup::new()];
+    let mut processes: Vec<_> = groups.iter().map(Stepper::start).collect();
+    let rig = Rig::with(&LoadOptions { cgroups: 1, ..LoadOptions::default() });
+    for process in &mut processes {
+        process.step("touch 8");
+    }
+    let lost = rig.kernel.lost().unwrap();
+    assert!(lost.dirty_full > 0, "{lost:?}");
+    assert!(lost.charges > lost.dirty_full, "{lost:?}");
+}
+
+#[test]
+fn a_tree_that_is_too_deep_is_counted() {
+    need_bpf!();
+    let top = Cgroup::new();
+    let mut groups = vec![top.child("g")];
+    for _ in 0..30 {
+        let next = groups.last().unwrap().child("g");
+        groups.push(next);
+    }
+    let mut process = Stepper::start(groups.last().unwrap());
+    let rig = Rig::load();
+    process.step("touch 8");
+    assert!(rig.kernel.lost().unwrap().walk_cut > 0);
+    drop(process);
+    while let Some(group) = groups.pop() {
+        group.remove();
+    }
+}
+
+#[test]
+fn a_crossing_wakes_a_reader_on_tokio() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let mut process = Stepper::start(&group);
+    let Rig { mut kernel, ring, .. } = Rig::load();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let mut ring = AsyncRing::new(ring).unwrap();
+        ring.drain(|_| ());
+        let armed = kernel.arm(group.id(), above(16 * MIB)).unwrap();
+        let grower = std::thread::spawn(move || {
+            process.step("touch 64");
+            process
+        });
+        let mut crossings = 0;
+        let wait = async {
+            while crossings == 0 {
+                let drained = ring.drain_ready(|event| {
+                    if let Event::Crossed(crossed) = event {
+                        crossings += u32::from(crossed.generation == armed.0);
+                    }
+                });
+                assert_eq!(drained.await.unwrap().malformed, 0);
+            }
+        };
+        let guard = std::time::Duration::from_secs(60);
+        tokio::time::timeout(guard, wait).await.expect("woken by the crossing");
+        grower.join().unwrap();
+        assert_eq!(crossings, 1);
+    });
+}

@@ -1,0 +1,138 @@
+//! Loading, being refused, and leaving nothing behind.
+
+use std::sync::Mutex;
+
+use eviction_agent::source::bpf::{
+    self, Family, LoadOptions, ProgramLog,
+    btf::Btf,
+    offsets::{WANTED, resolve},
+    probe,
+    rungs::RUNGS,
+};
+
+use crate::rig::{Cgroup, Rig, need_bpf, report_skip, wait_until};
+
+#[test]
+fn every_family_is_attached_and_nothing_is_left_when_it_is_dropped() {
+    need_bpf!();
+    let rig = Rig::load();
+    let sources: Vec<_> = rig.kernel.sources().iter().map(|info| info.source).collect();
+    assert_eq!(sources, Family::ALL.map(Family::name));
+    let ids = rig.kernel.program_ids();
+    assert_eq!(ids.len(), 6);
+    let loaded = |id: &u32| program_exists(*id);
+    assert!(ids.iter().all(loaded));
+    drop(rig);
+    // The kernel frees them after a grace period of its own.
+    wait_until("the programs to be gone", || !ids.iter().any(loaded));
+}
+
+/// Whether the kernel still has the program, looked up by its id.
+fn program_exists(id: u32) -> bool {
+    aya::programs::loaded_programs().filter_map(Result::ok).any(|info| info.id() == id)
+}
+
+/// Keeps what the programs say.
+struct Lines(Mutex<Vec<String>>);
+
+static LINES: Lines = Lines(Mutex::new(Vec::new()));
+
+impl log::Log for Lines {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.lock().unwrap().push(format!("{} {}", record.level(), record.args()));
+    }
+
+    fn flush(&self) {}
+}
+
+#[test]
+fn the_programs_say_what_they_do_when_asked() {
+    need_bpf!();
+    log::set_logger(&LINES).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    for (level, speaks) in [(ProgramLog::Warn, false), (ProgramLog::Debug, true)] {
+        let loaded = bpf::load(&LoadOptions { log: level, ..LoadOptions::default() }).unwrap();
+        assert_eq!(loaded.missing, []);
+        let mut log = loaded.log.expect("a reader of the diagnostics");
+        let group = Cgroup::new();
+        log.flush();
+        let line = format!("DEBUG cgroup {} made", group.id());
+        assert_eq!(LINES.0.lock().unwrap().contains(&line), speaks, "{level:?}");
+    }
+    assert!(bpf::load(&LoadOptions::default()).unwrap().log.is_none());
+}
+
+#[test]
+fn the_rung_for_old_kernels_is_accepted_by_the_verifier() {
+    need_bpf!();
+    let mut facts = probe::facts();
+    let btf = facts.btf.as_mut().unwrap();
+    btf.tracepoints.insert("mark_victim", vec![bpf::btf::Argument::Number]);
+    let loaded = bpf::load::load_on(&facts, &LoadOptions::default()).unwrap();
+    assert_eq!(loaded.missing, []);
+    let oom = loaded.kernel.sources().iter().find(|info| info.source == "oom").unwrap();
+    assert_eq!(oom.rung, "tp_btf mark_victim(pid)");
+}
+
+#[test]
+fn what_is_denied_is_missing_with_its_reason() {
+    need_bpf!();
+    let all: Vec<_> = RUNGS.iter().map(|rung| rung.name.to_owned()).collect();
+    let charge = all[0].clone();
+    let loaded = bpf::load(&LoadOptions { deny: vec![charge.clone()], ..LoadOptions::default() }).unwrap();
+    let [missing] = loaded.missing.as_slice() else {
+        panic!("one family, not {:?}", loaded.missing);
+    };
+    assert_eq!((missing.source, missing.rung), ("charge", ""));
+    assert_eq!(missing.reason, format!("{charge}: denied by an option"));
+
+    let refused =
+        bpf::load(&LoadOptions { deny: all, ..LoadOptions::default() }).err().expect("nothing to load");
+    assert_eq!(refused.missing.len(), Family::ALL.len());
+    assert!(refused.to_string().contains("denied by an option"), "{refused}");
+}
+
+#[test]
+fn a_program_that_the_kernel_refuses_costs_its_family_alone_and_says_why() {
+    need_bpf!();
+    let mut facts = probe::facts();
+    // Eight bytes at an odd place inside `cgroup`: no member is there.
+    facts.btf.as_mut().unwrap().resolved.offsets.cgroup_root = 3;
+    let loaded = bpf::load::load_on(&facts, &LoadOptions::default()).unwrap();
+    let [missing] = loaded.missing.as_slice() else {
+        panic!("one family, not {:?}", loaded.missing);
+    };
+    assert_eq!(missing.source, "cgroup");
+    assert!(missing.reason.contains("the kernel refuses it"), "{missing:?}");
+    assert!(missing.reason.len() < 400 && !missing.reason.contains('\n'), "{missing:?}");
+    assert_eq!(loaded.kernel.sources().len(), 3);
+}
+
+#[test]
+fn this_kernels_btf_cut_off_anywhere_is_an_error_or_lacks_members() {
+    let Ok(blob) = std::fs::read("/sys/kernel/btf/vmlinux") else {
+        report_skip("the kernel has no BTF");
+        return;
+    };
+    let whole = resolve(&Btf::parse(&blob, &WANTED).unwrap());
+    assert_eq!(whole.missing, []);
+    let step = blob.len() / 97;
+    for end in (0..64).chain((64..blob.len()).step_by(step)) {
+        assert!(Btf::parse(&blob[..end], &WANTED).is_err(), "cut at {end}");
+    }
+    // A header that promises less than there is: what lies beyond is not found, and said so.
+    let types = u32::from_ne_bytes(blob[12..16].try_into().unwrap());
+    let mut shorter = blob.clone();
+    let mut lacking = 0;
+    for kept in (0..types).step_by(types as usize / 23) {
+        shorter[12..16].copy_from_slice(&kept.to_ne_bytes());
+        if let Ok(btf) = Btf::parse(&shorter, &WANTED) {
+            lacking += usize::from(!resolve(&btf).missing.is_empty());
+        }
+    }
+    assert!(lacking > 0);
+}

@@ -1,0 +1,196 @@
+//! Out-of-memory kills: who died, and whose limit it was.
+
+use std::time::Duration;
+
+use eviction_agent::source::bpf::{
+    LoadOptions, OomKill,
+    owner::{Attribution, Owner, attribute},
+};
+
+use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf};
+
+fn page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+fn owner_id(kill: &OomKill) -> (Option<u64>, bool) {
+    let Attribution { owner, inferred } = attribute(kill, page());
+    match owner {
+        Owner::Memcg(ancestor) => (Some(ancestor.id), inferred),
+        Owner::Global => (None, inferred),
+        Owner::Unknown => panic!("no chain: {kill:?}"),
+    }
+}
+
+#[test]
+fn a_kill_at_the_containers_own_limit() {
+    need_bpf!();
+    let mut rig = Rig::load();
+    let pod = Cgroup::new();
+    let container = pod.child("container");
+    container.limit(32 * MIB);
+    let mut process = Stepper::start(&container);
+    process.step("prefer");
+    process.tell("touch 256");
+    assert_eq!(process.answer(), "", "it must be killed");
+
+    let kill = rig.kill_of(process.pid());
+    assert_eq!(kill.pid, process.pid());
+    assert_eq!(kill.comm_lossy().to_string(), "stepper");
+    assert_eq!(kill.memcg_id(), Some(container.id()));
+    assert_eq!(kill.uid, Some(0));
+    assert_eq!(kill.oom_score_adj, Some(1000));
+    assert_eq!(kill.trigger_tgid, process.pid());
+    assert!(!kill.cut && !kill.pid_only);
+    let rss = kill.rss.expect("its resident memory");
+    assert!((28 * MIB..=32 * MIB).contains(&rss.anon), "{rss:?}");
+    assert!(rss.file > 0, "{rss:?}");
+
+    let ids: Vec<_> = kill.chain.iter().map(|ancestor| ancestor.id).collect();
+    assert_eq!(ids[..2], [container.id(), pod.id()]);
+    assert_eq!(ids.len(), 3, "up to the root: {ids:?}");
+    assert_eq!(kill.chain[0].max, Some(32 * MIB));
+    assert_eq!(kill.chain[1].max, None);
+    assert!(kill.chain[0].usage <= 32 * MIB);
+    assert!(kill.chain[0].usage > 31 * MIB, "{:?}", kill.chain[0]);
+    assert_eq!(owner_id(&kill), (Some(container.id()), false));
+    let events = kill.chain[0].events.expect("event counts");
+    assert_eq!(events.before, Some((0, 0)));
+    assert!(events.oom >= 1 && events.oom_kill == 1, "{events:?}");
+}
+
+#[test]
+fn a_child_in_a_container_is_killed_at_the_pods_limit() {
+    need_bpf!();
+    let mut rig = Rig::load();
+    let pod = Cgroup::new();
+    pod.limit(48 * MIB);
+    let (first, second) = (pod.child("first"), pod.child("second"));
+    let mut bystander = Stepper::start(&first);
+    bystander.step("touch 8");
+    let mut parent = Stepper::start(&second);
+    parent.tell("child 256");
+    let child: u32 = parent.answer().strip_prefix("child ").unwrap().parse().unwrap();
+    assert_eq!(parent.answer(), "ended 9");
+    assert_eq!(parent.answer(), "ok", "the parent lives");
+    bystander.step("touch 1");
+
+    let kill = rig.kill_of(child);
+    assert_eq!(kill.memcg_id(), Some(second.id()));
+    assert_eq!(owner_id(&kill), (Some(pod.id()), false));
+}
+
+#[test]
+fn the_pods_limit_is_told_from_an_equal_one_of_its_container() {
+    need_bpf!();
+    let mut rig = Rig::load();
+    let pod = Cgroup::new();
+    let container = pod.child("container");
+    // The container's limit lies above the pod's by less than can be seen from usage.
+    pod.limit(32 * MIB);
+    container.limit(32 * MIB + 16 * page());
+    let mut process = Stepper::start(&container);
+    process.tell("touch 256");
+    assert_eq!(process.answer(), "");
+    let kill = rig.kill_of(process.pid());
+    assert_eq!(owner_id(&kill), (Some(pod.id()), false));
+}
+
+#[test]
+fn many_kills_one_after_the_other_each_have_their_owner() {
+    need_bpf!();
+    let mut rig = Rig::load();
+    let pod = Cgroup::new();
+    pod.limit(40 * MIB);
+    let container = pod.child("container");
+    for round in 0..20 {
+        let owner = match round % 2 {
+            0 => {
+                container.limit(16 * MIB);
+                container.id()
+            }
+            _ => {
+                container.limit(1 << 40);
+                pod.id()
+            }
+        };
+        let mut process = Stepper::start(&container);
+        process.tell("touch 256");
+        assert_eq!(process.answer(), "");
+        let kill = rig.kill_of(process.pid());
+        assert_eq!(owner_id(&kill), (Some(owner), false), "round {round}: {kill:?}");
+        assert_eq!(kill.was_killed(), Some(true), "round {round}: {kill:?}");
+    }
+    assert_eq!(container.oom_kills(), 20);
+}
+
+#[test]
+fn a_kill_that_did_not_fit_is_counted_and_does_not_blur_the_next() {
+    need_bpf!();
+    let pod = Cgroup::new();
+    pod.limit(24 * MIB);
+    let container = pod.child("container");
+    let mut rig = Rig::with(&LoadOptions { ring_bytes: 1, ..LoadOptions::default() });
+    for round in 0..40 {
+        pod.child(&format!("g{round}")).remove();
+    }
+    let killed = |limit: u64| {
+        container.limit(limit);
+        let mut process = Stepper::start(&container);
+        process.tell("touch 256");
+        assert_eq!(process.answer(), "");
+        process.pid()
+    };
+    killed(16 * MIB);
+    assert!(rig.kernel.lost().unwrap().oom_kill > 0);
+    rig.drain();
+    let victim = killed(1 << 40);
+    assert_eq!(owner_id(&rig.kill_of(victim)), (Some(pod.id()), false));
+}
+
+#[test]
+fn a_process_that_is_ending_at_its_limit_is_told_from_one_that_the_kernel_killed() {
+    need_bpf!();
+    let mut rig = Rig::load();
+    let group = Cgroup::new();
+    group.limit(16 * MIB);
+    for round in 0..90 {
+        let mut process = Stepper::start(&group);
+        process.step("touch 12");
+        process.tell("touch 256");
+        match round % 3 {
+            0 => assert_eq!(process.answer(), "", "the kernel kills it"),
+            _ => process.kill(),
+        }
+    }
+    rig.drain();
+    let ours = |kill: &&OomKill| kill.memcg_id() == Some(group.id());
+    let kills = rig.told.kills.iter().filter(ours).count() as u64;
+    assert!(kills >= 30, "{kills}");
+    assert_eq!(kills, group.oom_kills());
+    // How many of the others the kernel marked is its own affair.
+    assert!(rig.told.marks.iter().filter(ours).all(|mark| mark.was_killed() == Some(false)));
+}
+
+#[test]
+fn a_group_that_had_kills_before_the_programs_came_is_known_once_it_charged() {
+    need_bpf!();
+    let pod = Cgroup::new();
+    let container = pod.child("container");
+    container.limit(32 * MIB);
+    let mut process = Stepper::start(&container);
+    process.tell("touch 256");
+    assert_eq!(process.answer(), "", "a kill that nobody saw");
+
+    let mut rig = Rig::load();
+    let mut process = Stepper::start(&container);
+    process.step("touch 8");
+    // What is seen a moment before a kill says nothing about that kill.
+    std::thread::sleep(Duration::from_millis(50));
+    process.tell("touch 256");
+    assert_eq!(process.answer(), "");
+    let kill = rig.kill_of(process.pid());
+    let events = kill.chain[0].events.expect("event counts");
+    assert!(events.before.is_some_and(|(oom, _)| oom >= 1), "{events:?}");
+    assert_eq!(owner_id(&kill), (Some(container.id()), false));
+}

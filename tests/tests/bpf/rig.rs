@@ -1,0 +1,331 @@
+//! Private memory cgroups, processes in them, and the programs loaded beside.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use eviction_agent::source::bpf::{
+    self, CgroupChange, Crossed, Event, Generation, Kernel, LoadOptions, OomKill, Ring,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// No test waits longer than this for what must happen; nothing is measured by it.
+const HANG: Duration = Duration::from_secs(60);
+
+/// Where the memory controller is.
+pub(crate) fn mount() -> PathBuf {
+    let v1 = Path::new("/sys/fs/cgroup/memory");
+    match v1.is_dir() {
+        true => v1.to_owned(),
+        false => PathBuf::from("/sys/fs/cgroup"),
+    }
+}
+
+/// Why the tests cannot run here, if they cannot.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
+    OBSTACLE.get_or_init(find_obstacle).as_deref()
+}
+
+fn find_obstacle() -> Option<String> {
+    let probe = mount().join(format!("eviction-bpf-probe-{}", std::process::id()));
+    match fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)) {
+        Ok(()) => bpf::load(&LoadOptions::default()).err().map(|refused| refused.to_string()),
+        Err(error) => Some(format!("make a cgroup in {}: {error}", mount().display())),
+    }
+}
+
+fn serial() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A memory cgroup. Dropping it kills what is in it and removes it with all below it.
+pub(crate) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    pub(crate) fn new() -> Self {
+        let name = format!("eviction-bpf-{}-{}", std::process::id(), serial());
+        let group = Self { path: mount().join(name) };
+        group.make();
+        group
+    }
+
+    pub(crate) fn child(&self, name: &str) -> Self {
+        let group = Self { path: self.path.join(name) };
+        group.make();
+        group
+    }
+
+    fn make(&self) {
+        let control = self.path.parent().unwrap().join("cgroup.subtree_control");
+        if control.exists() {
+            let _ = fs::write(control, "+memory");
+        }
+        fs::create_dir(&self.path).unwrap();
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        fs::metadata(&self.path).unwrap().ino()
+    }
+
+    /// The path below the mount, as records have it.
+    pub(crate) fn path(&self) -> String {
+        format!("/{}", self.path.strip_prefix(mount()).unwrap().display())
+    }
+
+    pub(crate) fn limit(&self, bytes: u64) {
+        let v1 = self.path.join("memory.limit_in_bytes");
+        let file = if v1.exists() { v1 } else { self.path.join("memory.max") };
+        fs::write(file, bytes.to_string()).unwrap();
+    }
+
+    pub(crate) fn usage(&self) -> u64 {
+        let v1 = self.path.join("memory.usage_in_bytes");
+        let file = if v1.exists() { v1 } else { self.path.join("memory.current") };
+        fs::read_to_string(file).unwrap().trim().parse().unwrap()
+    }
+
+    /// How many of its processes the kernel killed, as the kernel itself counts it.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let v1 = self.path.join("memory.oom_control");
+        let file = if v1.exists() { v1 } else { self.path.join("memory.events") };
+        let text = fs::read_to_string(file).unwrap();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.unwrap().parse().unwrap()
+    }
+
+    /// Removes it, which the kernel refuses for a moment after its last process ended.
+    pub(crate) fn remove(&self) {
+        let start = Instant::now();
+        while let Err(error) = remove_tree(&self.path) {
+            assert!(start.elapsed() < HANG, "remove {}: {error}", self.path.display());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        if self.path.exists() {
+            self.remove();
+        }
+    }
+}
+
+fn remove_tree(path: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(path)?.flatten() {
+        if entry.file_type()?.is_dir() {
+            remove_tree(&entry.path())?;
+        }
+    }
+    for pid in fs::read_to_string(path.join("cgroup.procs"))?.lines() {
+        if let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+    fs::remove_dir(path)
+}
+
+/// A process in a cgroup that does what it is told.
+pub(crate) struct Stepper {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Stepper {
+    pub(crate) fn start(group: &Cgroup) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_stepper"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        fs::write(group.path.join("cgroup.procs"), child.id().to_string()).unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, input, output }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Does a step and waits until it is done.
+    pub(crate) fn step(&mut self, step: &str) {
+        self.tell(step);
+        assert_eq!(self.answer(), "ok", "after {step}");
+    }
+
+    /// Tells a step that may be its last.
+    pub(crate) fn tell(&mut self, step: &str) {
+        writeln!(self.input, "{step}").unwrap();
+    }
+
+    /// One line of its output; empty at the end.
+    pub(crate) fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Lets it end.
+    pub(crate) fn end(mut self) {
+        drop(std::mem::replace(&mut self.input, dead_input()));
+        self.child.wait().unwrap();
+    }
+}
+
+/// The input of a process that has ended.
+fn dead_input() -> ChildStdin {
+    let mut child = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
+    let input = child.stdin.take().unwrap();
+    child.wait().unwrap();
+    input
+}
+
+impl Drop for Stepper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the kernel told so far.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) crossed: Vec<Crossed>,
+    pub(crate) kills: Vec<OomKill>,
+    pub(crate) marks: Vec<OomKill>,
+    pub(crate) made: Vec<Change>,
+    pub(crate) gone: Vec<Change>,
+    pub(crate) events: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) id: u64,
+    pub(crate) path: String,
+    pub(crate) cut: bool,
+    pub(crate) level: u32,
+}
+
+impl Change {
+    fn of(change: &CgroupChange<'_>) -> Self {
+        Self {
+            id: change.id,
+            path: String::from_utf8_lossy(change.path).into_owned(),
+            cut: change.cut,
+            level: change.level,
+        }
+    }
+}
+
+/// The programs, loaded.
+pub(crate) struct Rig {
+    pub(crate) kernel: Kernel,
+    pub(crate) ring: Ring,
+    pub(crate) told: Told,
+}
+
+impl Rig {
+    pub(crate) fn load() -> Self {
+        Self::with(&LoadOptions::default())
+    }
+
+    pub(crate) fn with(options: &LoadOptions) -> Self {
+        let loaded = bpf::load(options).unwrap();
+        assert_eq!(loaded.missing, [], "every family is attached");
+        Self { kernel: loaded.kernel, ring: loaded.ring, told: Told::default() }
+    }
+
+    /// Takes in what is there.
+    pub(crate) fn drain(&mut self) {
+        let told = &mut self.told;
+        let drained = self.ring.drain(|event| match event {
+            Event::Crossed(crossed) => told.crossed.push(crossed),
+            Event::OomKill(kill) => told.kills.push(kill),
+            Event::OomMark(mark) => told.marks.push(mark),
+            Event::CgroupMade(change) => told.made.push(Change::of(&change)),
+            Event::CgroupGone(change) => told.gone.push(Change::of(&change)),
+        });
+        assert_eq!((drained.malformed, drained.why), (0, None));
+        told.events += drained.events;
+    }
+
+    /// Waits for what must come; woken by the ring.
+    pub(crate) fn wait(&mut self, what: &str, found: impl Fn(&Told) -> bool) {
+        let start = Instant::now();
+        loop {
+            self.drain();
+            if found(&self.told) {
+                return;
+            }
+            assert!(start.elapsed() < HANG, "waited in vain for {what}");
+            let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
+            let ring = self.ring.as_fd();
+            let mut descriptors = [PollFd::new(&ring, PollFlags::IN)];
+            let _ = poll(&mut descriptors, Some(&timeout));
+        }
+    }
+
+    /// The crossings of one arming that came so far.
+    pub(crate) fn crossings(&mut self, generation: Generation) -> Vec<Crossed> {
+        self.drain();
+        let ours = self.told.crossed.iter();
+        ours.filter(|crossed| crossed.generation == generation.0).copied().collect()
+    }
+
+    /// The kill of this process.
+    pub(crate) fn kill_of(&mut self, tgid: u32) -> OomKill {
+        self.wait("an out-of-memory kill", |told| told.kills.iter().any(|kill| kill.tgid == tgid));
+        self.told.kills.iter().find(|kill| kill.tgid == tgid).unwrap().clone()
+    }
+}
+
+/// Waits for what must become true.
+pub(crate) fn wait_until(what: &str, mut found: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !found() {
+        assert!(start.elapsed() < HANG, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Prints what the task that runs the tests counts, past the harness's capture.
+pub(crate) fn report_skip(reason: &str) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("unnamed");
+    let line = format!("SKIPPED {name}: {}\n", reason.replace('\n', " "));
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Ends a test that this machine cannot run.
+macro_rules! need_bpf {
+    () => {
+        if let Some(why) = crate::rig::obstacle() {
+            crate::rig::report_skip(why);
+            return;
+        }
+    };
+}
+pub(crate) use need_bpf;

@@ -1,0 +1,359 @@
+//! The command line as a user calls it: what is wrong is said in one line each, with its place
+//! and cause, and the exit code tells usage (2) from failure (1).
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tests::cgroup::{Driver, Qos, Subtree, pod_uid};
+use tests::folder::Folder;
+use tests::{agent, process};
+
+/// A guard against a program that hangs, no measure of its speed.
+const GUARD: Duration = Duration::from_secs(30);
+
+const GOOD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+    evictionHard:\n  memory.available: 64Mi\n";
+
+fn agent_command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(agent::binary().unwrap());
+    command.args(arguments).env("RUST_LOG", "info").env("NO_COLOR", "1").stdin(Stdio::null());
+    command
+}
+
+/// Runs the agent, which must end by itself.
+fn output(mut command: Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + GUARD;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            child.kill().unwrap();
+            panic!("the agent did not end by itself: {command:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The lines that begin with `error: `.
+fn errors(output: &Output) -> Vec<String> {
+    stderr(output).lines().filter_map(|line| line.strip_prefix("error: ")).map(str::to_owned).collect()
+}
+
+fn file(folder: &Folder, name: &str, text: &str) -> String {
+    let path = folder.path().join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// The errors of `run` with this kubelet configuration.
+fn configuration_errors(text: &str) -> Vec<String> {
+    let folder = Folder::below(&std::env::temp_dir(), "cli").unwrap();
+    let path = file(&folder, "kubelet.yaml", text);
+    let output = output(agent_command(&["run", "--listen", "127.0.0.1:0", "--kubelet-config", &path]));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert_eq!(output.stdout, b"", "nothing was begun");
+    let errors = errors(&output);
+    assert!(errors.iter().all(|error| error.contains(&path)), "each names the file: {errors:?}");
+    errors
+}
+
+/// A running agent, ended when dropped.
+struct Running {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    fn start(mut command: Command) -> (Self, Value) {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut running = Self { child, lines };
+        let started = running.until("started");
+        (running, started)
+    }
+
+    /// The next event of this kind.
+    fn until(&mut self, kind: &str) -> Value {
+        for line in self.lines.by_ref() {
+            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            if event["event"] == kind {
+                return event;
+            }
+        }
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        panic!("the agent ended before it said {kind}: {log}");
+    }
+
+    /// Ends it with SIGTERM; its exit code, its log, and how long it took.
+    fn stop(mut self) -> (Option<i32>, String, Duration) {
+        let asked = Instant::now();
+        process::signal(self.child.id(), Signal::TERM).unwrap();
+        let status = self.child.wait().unwrap();
+        let took = asked.elapsed();
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (status.code(), log, took)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn in_subtree(subtree: &Subtree, more: &[&str]) -> Command {
+    let root = subtree.path();
+    let root = root.to_str().unwrap();
+    let mut arguments = vec!["run", "--output", "json", "--listen", "127.0.0.1:0", "--cgroup-root", root];
+    arguments.extend(["--memory-capacity", "256Mi", "--pid-capacity", "100"]);
+    arguments.extend(more);
+    agent_command(&arguments)
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    for arguments in [
+        &["run", "--act", "evict"][..],
+        &["run", "--listen", "here"],
+        &["run", "--pid-capacity", "many"],
+        &["run", "--memory-capacity", "lots"],
+        &["run", "--memory-capacity", "0"],
+        &["run", "--no-such-option"],
+        &["evict"],
+        &[],
+    ] {
+        let output = output(agent_command(arguments));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(output.stdout, b"", "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_quantity_that_is_none_is_named() {
+    let output = output(agent_command(&["run", "--memory-capacity", "1K"]));
+    assert_eq!(errors(&output), ["--memory-capacity 1K: unable to parse quantity's suffix"]);
+}
+
+#[test]
+fn a_file_that_is_not_there() {
+    for option in ["--kubelet-config", "--pods"] {
+        let output = output(agent_command(&["run", "--listen", "127.0.0.1:0", option, "/no/such/file"]));
+        assert_eq!(output.status.code(), Some(1));
+        let errors = errors(&output);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains("/no/such/file") && errors[0].contains("No such file"), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_configuration_that_is_not_yaml() {
+    let errors = configuration_errors("evictionHard: [\n");
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("line"), "the place in the file: {errors:?}");
+}
+
+#[test]
+fn a_configuration_of_another_kind() {
+    let errors = configuration_errors("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: ConfigMap\n");
+    assert!(errors.iter().any(|error| error.contains("kind")), "{errors:?}");
+}
+
+#[test]
+fn all_errors_of_a_configuration_at_once() {
+    let errors = configuration_errors(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+         evictionHard:\n  memory.available: 10m%\n  memori.available: 64Mi\n\
+         evictionSoft:\n  memory.available: 128Mi\n",
+    );
+    let expected = [
+        ("evictionHard[\"memory.available\"]", "10m"),
+        ("evictionHard[\"memori.available\"]", "unsupported eviction signal"),
+        ("memory.available", "grace period must be specified"),
+    ];
+    assert_eq!(errors.len(), expected.len(), "{errors:?}");
+    for (place, cause) in expected {
+        let found = errors.iter().any(|error| error.contains(place) && error.contains(cause));
+        assert!(found, "{place}: {cause} in {errors:?}");
+    }
+}
+
+#[test]
+fn a_cgroup_root_that_is_not_there() {
+    let output = output(agent_command(&["run", "--cgroup-root", "/no/such/group"]));
+    assert_eq!(output.status.code(), Some(1));
+    let errors = errors(&output);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("/no/such/group does not exist"), "{errors:?}");
+    assert!(stderr(&output).contains("help: "));
+}
+
+#[test]
+fn check_says_what_run_would_use() {
+    let output = output(agent_command(&["check", "-o", "json"]));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(findings["would_start"], true);
+    let rung = |source: &str| {
+        let sources = findings["sources"].as_array().unwrap();
+        let found = sources.iter().find(|it| it["source"] == source).unwrap();
+        assert!(!found["reason"].as_str().unwrap().is_empty(), "{source} has a reason");
+        found["rung"].as_str().unwrap().to_owned()
+    };
+    for source in ["charge", "oom", "task", "cgroup", "timer"] {
+        assert_ne!(rung(source), "", "{source}");
+    }
+    assert!(findings["facts"].as_array().unwrap().iter().any(|fact| fact["subject"] == "memory-controller"));
+}
+
+#[test]
+fn check_fails_where_run_would_not_start() {
+    let output =
+        output(agent_command(&["check", "--cgroup-root", "/no/such/group", "--kubelet-config", "/no/file"]));
+    assert_eq!(output.status.code(), Some(1));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("run would not start"), "{table}");
+    assert!(table.contains("/no/such/group") && table.contains("/no/file"), "both are said: {table}");
+}
+
+#[test]
+fn sigterm_ends_it_and_nothing_stays_attached() {
+    let subtree = Subtree::new("cli-term").unwrap();
+    let (running, started) = Running::start(in_subtree(&subtree, &[]));
+    let rung = |source: &str| {
+        let sources = started["sources"].as_array().unwrap();
+        sources.iter().find(|it| it["source"] == source).unwrap()["rung"].clone()
+    };
+    assert_eq!(rung("charge"), "tp_btf mod_memcg_state");
+    assert_eq!(started["act"], "dry-run", "nothing is done that was not asked for");
+    let pid = running.child.id();
+    let programs = || fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+    assert!(programs() > 0);
+    let (code, log, took) = running.stop();
+    assert_eq!(code, Some(0), "{log}");
+    // Programs hang on descriptors alone: with the process they are gone.
+    assert_eq!(programs(), 0);
+    assert!(took < GUARD);
+}
+
+#[test]
+fn a_second_acting_agent_is_refused_and_the_first_is_named() {
+    let subtree = Subtree::new("cli-lock").unwrap();
+    let (first, _) = Running::start(in_subtree(&subtree, &["--act", "kill"]));
+    let second = output(in_subtree(&subtree, &["--act", "kill"]));
+    assert_eq!(second.status.code(), Some(1));
+    let errors = errors(&second);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains(&format!("pid {}", first.child.id())), "{errors:?}");
+    // One that only watches works beside it.
+    let (third, _) = Running::start(in_subtree(&subtree, &[]));
+    assert_eq!(third.stop().0, Some(0));
+    assert_eq!(first.stop().0, Some(0));
+}
+
+#[test]
+fn a_pods_file_that_becomes_invalid_keeps_the_last_good_one() {
+    let subtree = Subtree::new("cli-pods").unwrap();
+    let uid = pod_uid(1);
+    let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
+    let folder = Folder::below(&std::env::temp_dir(), "cli-pods").unwrap();
+    let list = |name: &str| {
+        format!(
+            "{{\"apiVersion\":\"v1\",\"kind\":\"PodList\",\"items\":[{{\"metadata\":\
+             {{\"name\":\"{name}\",\"namespace\":\"ns\",\"uid\":\"{uid}\"}},\"spec\":{{\"containers\":[]}}}}]}}"
+        )
+    };
+    let pods = file(&folder, "pods.json", &list("good"));
+    let (mut running, started) = Running::start(in_subtree(&subtree, &["--pods", &pods]));
+    assert_eq!(started["pods"], 1);
+    assert_eq!(running.until("pods")["with_cgroup"], 1);
+    let listen = started["listen"].as_str().unwrap().parse().unwrap();
+    fs::write(&pods, "{\"items\": 3").unwrap();
+    let said = running.until("pods");
+    let error = said["error"].as_str().unwrap();
+    assert!(error.contains("pods.json"), "{error}");
+    assert_eq!(said["pods"], 1, "the last good one stays");
+    let metrics = tests::metrics::Metrics::read(listen).unwrap();
+    assert!(metrics.sum("eviction_agent_pods_file_errors_total", &[]) >= 1.0);
+    fs::write(&pods, list("other")).unwrap();
+    // The file may have been seen half-written in between.
+    while running.until("pods").get("error").is_some() {}
+    assert_eq!(running.stop().0, Some(0));
+}
+
+#[test]
+fn a_new_cgroup_is_taken_in_without_a_storm_of_looks() {
+    let subtree = Subtree::new("cli-tree").unwrap();
+    let (mut running, started) = Running::start(in_subtree(&subtree, &[]));
+    let listen = started["listen"].as_str().unwrap().parse().unwrap();
+    let uid = pod_uid(7);
+    let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
+    while running.until("pods")["strange_cgroups"][0] != uid.as_str() {}
+    // A timer that is always due would turn the loop some ten thousand times in this while.
+    std::thread::sleep(Duration::from_secs(1));
+    let looks = tests::metrics::Metrics::read(listen).unwrap().sum("eviction_agent_looks_total", &[]);
+    assert!(looks < 3_000.0, "{looks} looks");
+    assert_eq!(running.stop().0, Some(0));
+}
+
+#[test]
+fn without_btf_it_runs_on_its_fallbacks_and_says_so() {
+    let subtree = Subtree::new("cli-btf").unwrap();
+    let folder = Folder::below(&std::env::temp_dir(), "cli-btf").unwrap();
+    let kubelet = file(&folder, "kubelet.yaml", GOOD);
+    let inner = in_subtree(&subtree, &["--kubelet-config", &kubelet]);
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"", "sh"]);
+    command.arg(inner.get_program()).args(inner.get_args()).stdin(Stdio::null());
+    let (running, started) = Running::start(command);
+    let sources = started["sources"].as_array().unwrap();
+    let of = |source: &str| sources.iter().find(|it| it["source"] == source).unwrap();
+    assert_eq!(of("charge")["rung"], "none");
+    assert!(of("charge")["reason"].as_str().unwrap().contains("btf"), "{}", of("charge"));
+    assert_eq!(of("timer")["rung"], "timerfd");
+    let (code, log, _) = running.stop();
+    assert_eq!(code, Some(0));
+    assert!(log.contains("no BPF"), "{log}");
+}
+
+#[test]
+fn without_privilege_it_says_so() {
+    let subtree = Subtree::new("cli-user").unwrap();
+    // Where nobody can reach it: a build folder may be closed to others.
+    let folder = Folder::below(&std::env::temp_dir(), "cli-user").unwrap();
+    let program: PathBuf = folder.path().join("eviction-agent");
+    fs::copy(agent::binary().unwrap(), &program).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(folder.path(), open).unwrap();
+    let inner = in_subtree(&subtree, &[]);
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    ]);
+    command.arg(&program).args(inner.get_args()).env("NO_COLOR", "1").stdin(Stdio::null());
+    let (running, started) = Running::start(command);
+    let sources = started["sources"].as_array().unwrap();
+    let charge = sources.iter().find(|it| it["source"] == "charge").unwrap();
+    assert_eq!(charge["rung"], "none");
+    assert!(charge["reason"].as_str().unwrap().contains("CAP_"), "the missing capability is named: {charge}");
+    assert_eq!(running.stop().0, Some(0));
+}

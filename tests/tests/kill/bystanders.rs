@@ -1,0 +1,119 @@
+//! Who is hit and who is not.
+
+use std::time::Duration;
+
+use eviction_agent::action::{Begun, Progress, Signalled};
+use tests::process::{is_alive, wait_until};
+
+use crate::rig::{LONG, Rig, ended_by, run, soft, steps, stubborn, tame, target};
+
+#[test]
+fn everybody_in_the_pod_ends_and_nobody_outside() {
+    let rig = Rig::new("all");
+    let (pod, container) = rig.pod(1);
+    let second = pod.group("second").unwrap();
+    let nested = second.group("nested/deeper").unwrap();
+    let mut victims =
+        [stubborn(&container), tame(&container), stubborn(&second), stubborn(&nested), stubborn(&pod)];
+    let forked = run(&nested, "forks --max 20 --rate 100000");
+
+    // One pod's name begins with the other's; one process each sits in the groups above.
+    let class = rig.subtree.group("kubepods/burstable").unwrap();
+    let similar = class.group(format!("{}0", pod.path().file_name().unwrap().display())).unwrap();
+    let similar_below = similar.group("container").unwrap();
+    let (_, other) = rig.pod(2);
+    let system = rig.subtree.group("system").unwrap();
+    let mut bystanders = [
+        stubborn(&class),
+        stubborn(&similar),
+        stubborn(&similar_below),
+        stubborn(&other),
+        stubborn(&system),
+        stubborn(rig.subtree.root()),
+    ];
+    wait_until("20 forks", || nested.processes().len() == 22).unwrap();
+
+    let mut hand = rig.hand();
+    let outcomes = hand.kill(target(&pod));
+    assert_eq!(steps(&outcomes), ["kill", "gone"]);
+    let Progress::KillSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    assert_eq!(sum, &Signalled { sent: 26, ..Signalled::default() });
+    assert_eq!(pod.processes(), [0_u32; 0]);
+    for victim in &mut victims {
+        assert_eq!(ended_by(victim), Some(9));
+    }
+    drop(forked);
+    for bystander in &mut bystanders {
+        assert!(is_alive(bystander.pid()));
+    }
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn more_processes_than_a_batch() {
+    let rig = Rig::new("many");
+    let (pod, container) = rig.pod(1);
+    let mut bomb = run(&container, "--on-term ignore forks --max 300 --rate 100000");
+    bomb.wait_event("forked").unwrap();
+    let mut hand = rig.hand();
+    let outcomes = hand.kill(soft(&pod, Duration::from_millis(1)));
+    assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
+    let Progress::TermSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    assert_eq!(sum, &Signalled { sent: 301, ..Signalled::default() });
+    assert!(matches!(outcomes[2].progress, Progress::Gone { killed: 301, .. }), "{outcomes:?}");
+    assert_eq!(pod.processes(), [0_u32; 0]);
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn who_has_left_the_pod_is_let_be() {
+    let rig = Rig::new("leaves");
+    let (pod, container) = rig.pod(1);
+    let (_, other) = rig.pod(2);
+    let mut leaver = stubborn(&container);
+    let mut stayer = stubborn(&container);
+    let mut hand = rig.hand();
+    hand.begin(soft(&pod, Duration::from_secs(2))).unwrap();
+    assert!(matches!(hand.next().progress, Progress::TermSent(Signalled { sent: 2, .. })));
+    other.add(leaver.pid()).unwrap();
+    let outcomes = hand.wait_last();
+    assert_eq!(steps(&outcomes), ["kill", "gone"]);
+    assert_eq!(ended_by(&mut stayer), Some(9));
+    assert!(leaver.process().is_running().unwrap());
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn who_comes_during_the_grace_period_ends_too() {
+    let rig = Rig::new("comes");
+    let (pod, container) = rig.pod(1);
+    let _first = stubborn(&container);
+    let mut hand = rig.hand();
+    hand.begin(soft(&pod, Duration::from_secs(1))).unwrap();
+    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    // As a probe or `kubectl exec` does, also into a group that was not there.
+    let late_group = pod.group("late").unwrap();
+    let mut late = stubborn(&late_group);
+    assert_eq!(steps(&hand.wait_last()), ["kill", "gone"]);
+    assert_eq!(ended_by(&mut late), Some(9));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn a_cgroup_that_goes_away_meanwhile_is_gone() {
+    let rig = Rig::new("vanishes");
+    let (pod, container) = rig.pod(1);
+    let victim = stubborn(&container);
+    let mut hand = rig.hand();
+    assert_eq!(hand.begin(soft(&pod, LONG)), Ok(Begun::Started));
+    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    // As the runtime does when the pod is deleted at the same time.
+    pod.destroy().unwrap();
+    assert_eq!(steps(&hand.wait_last()), ["gone"]);
+    drop((victim, hand));
+    rig.subtree.remove().unwrap();
+}

@@ -1,0 +1,125 @@
+//! Processes that fork while they are being killed.
+
+use std::time::Duration;
+
+use eviction_agent::action::{GroupDirs, KillTarget, Progress};
+use eviction_agent::core::signal::Resource;
+use tests::process::{is_alive, wait_until};
+
+use crate::rig::{LONG, Rig, run, soft, steps, stubborn, tame, target};
+
+const BOMB: &str = "--on-term ignore forks --max 100000 --rate 100000 --bomb";
+
+/// A bomb that has filled its limit, and goes off again whenever a process ends.
+fn bomb(label: &str, kill: impl FnOnce(KillTarget) -> KillTarget) -> Vec<&'static str> {
+    let rig = Rig::new(label);
+    let (pod, container) = rig.pod(1);
+    let (_, other) = rig.pod(10);
+    pod.limit_pids(100).unwrap();
+    let bystander = stubborn(&other);
+    let bomb = run(&container, BOMB);
+    wait_until("the bomb to fill its limit", || pod.pids().unwrap() == 100).unwrap();
+    let mut hand = rig.hand();
+    let outcomes = hand.kill(kill(target(&pod)));
+    assert_eq!(pod.processes(), [0_u32; 0]);
+    assert_eq!(pod.pids_limit().unwrap(), "100");
+    assert!(is_alive(bystander.pid()));
+    drop((bomb, hand));
+    rig.subtree.remove().unwrap();
+    steps(&outcomes)
+}
+
+#[test]
+fn a_fork_bomb_ends() {
+    let pids = |target| KillTarget { resource: Resource::Pids, ..target };
+    assert_eq!(bomb("bomb-hard", pids), ["kill", "gone"]);
+    let grace = Duration::from_millis(50);
+    let graceful = |target| KillTarget { grace, ..pids(target) };
+    assert_eq!(bomb("bomb-grace", graceful), ["term", "kill", "gone"]);
+    let soft = |target| KillTarget { hard: false, ..graceful(target) };
+    assert_eq!(bomb("bomb-soft", soft), ["term", "kill", "gone"]);
+    let memory = |target| KillTarget { hard: false, grace, ..target };
+    assert_eq!(bomb("bomb-memory", memory), ["term", "kill", "gone"]);
+}
+
+#[test]
+fn a_fork_bomb_ends_also_where_forking_cannot_be_stopped() {
+    // As if the pids controller were off or its files could not be written: the freezer holds the
+    // bomb still while everybody in it is signalled.
+    let blind = |target: KillTarget| {
+        let groups = target.groups.into_iter().map(|dirs| GroupDirs { pids: None, ..dirs });
+        KillTarget { groups: groups.collect(), ..target }
+    };
+    assert_eq!(bomb("bomb-blind", blind), ["kill", "gone"]);
+}
+
+#[test]
+fn a_hard_threshold_stops_forking_until_the_end() {
+    let rig = Rig::new("stops");
+    let (pod, container) = rig.pod(1);
+    let _victim = stubborn(&container);
+    let mut hand = rig.hand();
+    assert_eq!(pod.pids_limit().unwrap(), "max");
+    hand.begin(KillTarget { grace: LONG, ..target(&pod) }).unwrap();
+    // On return, not some time later.
+    assert_eq!(pod.pids_limit().unwrap(), "0");
+    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    // An agent that ends lets the pod go on.
+    assert_eq!(hand.stop(), [Progress::Abandoned]);
+    assert_eq!(pod.pids_limit().unwrap(), "max");
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn a_limit_that_somebody_sets_meanwhile_stays() {
+    let rig = Rig::new("limit");
+    let (pod, container) = rig.pod(1);
+    let _victim = stubborn(&container);
+    let mut hand = rig.hand();
+    hand.begin(KillTarget { grace: Duration::from_millis(500), ..target(&pod) }).unwrap();
+    pod.limit_pids(77).unwrap();
+    assert_eq!(steps(&hand.wait_last()), ["term", "kill", "gone"]);
+    assert_eq!(pod.pids_limit().unwrap(), "77");
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn what_a_killed_agent_has_stopped_goes_on() {
+    let rig = Rig::new("recovers");
+    let (pod, container) = rig.pod(1);
+    let _victim = stubborn(&container);
+    pod.limit_pids(50).unwrap();
+    let mut hand = rig.hand();
+    hand.begin(KillTarget { grace: LONG, ..target(&pod) }).unwrap();
+    // What it has noted by now is what is left of an agent that is killed at this moment.
+    let logs: Vec<_> = std::fs::read_dir(rig.run_dir.path()).unwrap().flatten().collect();
+    let [log] = logs.as_slice() else { panic!("{logs:?}") };
+    let noted = std::fs::read(log.path()).unwrap();
+    drop(hand);
+    pod.limit_pids(0).unwrap();
+    std::fs::write(log.path(), &noted).unwrap();
+    let hand = rig.hand();
+    assert_eq!(pod.pids_limit().unwrap(), "50");
+    drop(hand);
+    // And a limit that was set since is not touched.
+    pod.limit_pids(60).unwrap();
+    std::fs::write(log.path(), &noted).unwrap();
+    drop(rig.hand());
+    assert_eq!(pod.pids_limit().unwrap(), "60");
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn what_is_not_waited_for_is_counted() {
+    let rig = Rig::new("zombie");
+    let (pod, container) = rig.pod(1);
+    // Its parent, this test, does not wait for it yet.
+    let victim = tame(&container);
+    let mut hand = rig.hand();
+    let outcomes = hand.kill(soft(&pod, LONG));
+    assert_eq!(steps(&outcomes), ["term", "gone"]);
+    assert_eq!(outcomes[1].progress, Progress::Gone { killed: 0, unreaped: Some(1) });
+    drop((victim, hand));
+    rig.subtree.remove().unwrap();
+}

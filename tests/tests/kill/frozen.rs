@@ -1,0 +1,86 @@
+//! Frozen groups.
+
+use std::time::Duration;
+
+use eviction_agent::action::{Hand, Progress, Surviving};
+use tests::mounts::Hierarchy;
+use tests::process::{is_alive, wait_until};
+
+use crate::rig::{Rig, ended_by, soft, steps, stubborn, target};
+
+#[test]
+fn a_frozen_pod_ends() {
+    let rig = Rig::new("frozen");
+    let (pod, container) = rig.pod(1);
+    let mut victim = stubborn(&container);
+    pod.freeze(true).unwrap();
+    let mut hand = rig.hand();
+    assert_eq!(steps(&hand.kill(target(&pod))), ["kill", "gone"]);
+    assert_eq!(ended_by(&mut victim), Some(9));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn a_frozen_container_ends() {
+    let rig = Rig::new("frozen-below");
+    let (pod, container) = rig.pod(1);
+    let nested = container.group("nested").unwrap();
+    let mut victims = [stubborn(&container), stubborn(&nested), stubborn(&pod)];
+    nested.freeze(true).unwrap();
+    container.freeze(true).unwrap();
+    let mut hand = rig.hand();
+    assert_eq!(steps(&hand.kill(soft(&pod, Duration::from_millis(1)))), ["term", "kill", "gone"]);
+    for victim in &mut victims {
+        assert_eq!(ended_by(victim), Some(9));
+    }
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn nothing_stays_frozen_after_sigterm() {
+    let rig = Rig::new("thaws");
+    let (pod, container) = rig.pod(1);
+    let victim = stubborn(&container);
+    let mut hand = rig.hand();
+    hand.begin(soft(&pod, Duration::from_secs(3600))).unwrap();
+    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    let (dir, file, thawed) = match pod.dir(Hierarchy::Freezer) {
+        Some(dir) => (dir, "freezer.state", "THAWED"),
+        None => (pod.dir(Hierarchy::Unified).unwrap(), "cgroup.freeze", "0"),
+    };
+    assert_eq!(std::fs::read_to_string(dir.join(file)).unwrap().trim(), thawed);
+    assert!(is_alive(victim.pid()));
+    assert_eq!(hand.stop(), [Progress::Abandoned]);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn frozen_from_above_is_reported_as_left() {
+    let rig = Rig::new("frozen-above");
+    if rig.subtree.root().dir(Hierarchy::Freezer).is_none() {
+        tests::skip!("frozen groups of cgroup v2 can be killed");
+    }
+    let (pod, container) = rig.pod(1);
+    let mut victim = stubborn(&container);
+    let class = rig.subtree.group("kubepods/burstable").unwrap();
+    class.freeze(true).unwrap();
+    let mut config = rig.config(Hand::Kill);
+    config.kill_wait = Duration::from_millis(300);
+    let mut hand = rig.try_hand(config).unwrap();
+    let outcomes = hand.kill(target(&pod));
+    assert_eq!(steps(&outcomes), ["kill", "left"]);
+    let Progress::Left { processes, unreachable: 0, unreadable_groups: 0 } = &outcomes[1].progress else {
+        panic!("{outcomes:?}");
+    };
+    let [left] = processes.as_slice() else { panic!("{outcomes:?}") };
+    assert_eq!((left.pid, left.why), (victim.pid(), Surviving::Frozen));
+    assert_eq!(pod.pids_limit().unwrap(), "max");
+    // The signal waits for it.
+    class.freeze(false).unwrap();
+    wait_until("the process to end", || !is_alive(victim.pid())).unwrap();
+    assert_eq!(ended_by(&mut victim), Some(9));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}

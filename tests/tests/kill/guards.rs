@@ -1,0 +1,123 @@
+//! What is not killed, and why.
+
+use eviction_agent::action::{Begun, GroupDirs, KillTarget, PacingPolicy, Refused};
+use eviction_agent::core::signal::Resource;
+use tests::process::is_alive;
+
+use crate::rig::{LONG, Rig, dirs_of, soft, steps, stubborn, target};
+
+#[test]
+fn only_what_lies_below_the_nodes_root() {
+    let rig = Rig::new("inside");
+    let outside = Rig::new("outside");
+    let (pod, container) = outside.pod(1);
+    let bystander = stubborn(&container);
+    let mut hand = rig.hand();
+    let refused = |result: Result<Begun, Refused>| match result {
+        Err(Refused::NotAPod { what }) => what,
+        other => panic!("{other:?}"),
+    };
+    let said = refused(hand.begin(target(&pod)));
+    assert!(said.contains("does not lie below the node's root"), "{said}");
+    // Neither by a way around, nor the node itself.
+    let around = |dirs: GroupDirs| {
+        let relative = format!("../../{}", pod.path().display());
+        let join = |dir: Option<std::path::PathBuf>| dir.map(|dir| dir.join("kubepods").join(&relative));
+        GroupDirs { memory: join(dirs.memory), pids: None, freezer: None, unified: None, ..dirs }
+    };
+    rig.subtree.group("kubepods").unwrap();
+    let roundabout = around(dirs_of(rig.subtree.root()));
+    assert!(roundabout.memory.as_ref().unwrap().exists());
+    refused(hand.begin(KillTarget { groups: vec![roundabout], ..target(&pod) }));
+    refused(hand.begin(target(rig.subtree.root())));
+    assert!(is_alive(bystander.pid()));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+    outside.subtree.remove().unwrap();
+}
+
+#[test]
+fn not_a_group_that_took_the_place_of_another() {
+    let rig = Rig::new("replaced");
+    let (pod, _) = rig.pod(1);
+    let id = |dirs: &GroupDirs| {
+        use std::os::unix::fs::MetadataExt as _;
+        std::fs::metadata(dirs.deciding().unwrap()).unwrap().ino()
+    };
+    let dirs = dirs_of(&pod);
+    let dirs = GroupDirs { id: Some(id(&dirs)), ..dirs };
+    let decided = KillTarget { groups: vec![dirs], ..target(&pod) };
+    pod.destroy().unwrap();
+    let mut hand = rig.hand();
+    assert_eq!(hand.begin(decided.clone()), Err(Refused::Empty));
+    let (pod, container) = rig.pod(1);
+    let bystander = stubborn(&container);
+    let refused = hand.begin(decided.clone()).unwrap_err();
+    assert!(refused.to_string().contains("another one than was decided on"), "{refused}");
+    assert!(is_alive(bystander.pid()));
+    let dirs = dirs_of(&pod);
+    let dirs = GroupDirs { id: Some(id(&dirs)), ..dirs };
+    assert_eq!(steps(&hand.kill(KillTarget { groups: vec![dirs], ..decided })), ["kill", "gone"]);
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn not_a_pod_without_processes() {
+    let rig = Rig::new("empty");
+    let (pod, _) = rig.pod(1);
+    let mut hand = rig.hand();
+    assert_eq!(hand.begin(target(&pod)), Err(Refused::Empty));
+    // That was no kill: nothing has to be waited for.
+    assert_eq!(hand.begin(target(&pod)), Err(Refused::Empty));
+    assert_eq!(hand.executor.in_flight(), []);
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn not_while_the_last_victim_has_time_to_go() {
+    let rig = Rig::new("pace");
+    let (first, first_container) = rig.pod(1);
+    let (second, second_container) = rig.pod(2);
+    let victims = [stubborn(&first_container), stubborn(&second_container)];
+    let mut hand = rig.hand();
+    hand.begin(soft(&first, LONG)).unwrap();
+    assert!(matches!(hand.begin(soft(&second, LONG)), Err(Refused::VictimPending { decision: 1, .. })));
+    let flights = hand.executor.in_flight();
+    assert_eq!((flights.len(), flights[0].decision, flights[0].hard), (1, 1, false));
+    // A hard threshold does not wait for a soft victim, nor one resource for another's.
+    hand.begin(KillTarget { resource: Resource::Pids, ..soft(&second, LONG) }).unwrap();
+    assert_eq!(hand.begin(target(&second)), Ok(Begun::Hurried { decision: 3 }));
+    drop((victims, hand));
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn not_in_a_loop() {
+    let rig = Rig::new("loop");
+    let (pod, container) = rig.pod(1);
+    let first = stubborn(&container);
+    let mut hand = rig.hand();
+    assert_eq!(steps(&hand.kill(target(&pod))), ["kill", "gone"]);
+    // Something restarts it at once, in the same pod or in one of the same name.
+    let again = stubborn(&container);
+    let refused = hand.begin(target(&pod)).unwrap_err();
+    assert!(matches!(refused, Refused::CoolDown { .. }), "{refused:?}");
+    assert!(is_alive(again.pid()));
+    drop((first, hand));
+    // Another policy lets it be killed three times.
+    let mut config = rig.config(eviction_agent::action::Hand::Kill);
+    config.pacing = PacingPolicy { cool_down: std::time::Duration::ZERO, ..PacingPolicy::default() };
+    let mut hand = rig.try_hand(config).unwrap();
+    let mut restarted = vec![again];
+    for _ in 0..3 {
+        assert_eq!(steps(&hand.kill(target(&pod))), ["kill", "gone"]);
+        restarted.push(stubborn(&container));
+    }
+    let refused = hand.begin(target(&pod)).unwrap_err();
+    assert!(matches!(refused, Refused::PodLimit { kills: 3, .. }), "{refused:?}");
+    assert!(is_alive(restarted.last().unwrap().pid()));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}

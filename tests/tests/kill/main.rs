@@ -1,0 +1,12 @@
+//! The kill hand on real cgroups with real processes: everybody inside ends, nobody outside is hit.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod bystanders;
+mod forks;
+mod frozen;
+mod guards;
+mod hands;
+mod rig;
+mod signals;
+mod unified;

@@ -1,0 +1,193 @@
+//! A node with pods, and an executor on it.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use eviction_agent::action::{
+    Begun, Executor, ExecutorConfig, GroupDirs, Hand, KillTarget, Outcome, PodName, Progress, Refused,
+    StartError,
+};
+use eviction_agent::core::signal::Resource;
+use tempfile::TempDir;
+use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
+use tests::mounts::Hierarchy;
+use tests::process::{HANG, wait_until};
+use tests::workload::Workload;
+use tokio::sync::mpsc;
+
+const MIB: u64 = 1 << 20;
+
+/// Long enough never to end in a test.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
+
+pub(crate) struct Rig {
+    pub(crate) subtree: Subtree,
+    pub(crate) run_dir: TempDir,
+}
+
+impl Rig {
+    /// A node whose tasks and memory are bounded.
+    pub(crate) fn new(label: &str) -> Self {
+        let subtree = Subtree::new(&format!("kill-{label}")).unwrap();
+        subtree.root().limit_memory(512 * MIB).unwrap();
+        subtree.root().limit_pids(600).unwrap();
+        Self { subtree, run_dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// A pod's group, and that of its only container.
+    pub(crate) fn pod(&self, n: u64) -> (Group, Group) {
+        let pod = self.subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(n)).unwrap();
+        let container = pod.group(container_id(n)).unwrap();
+        (pod, container)
+    }
+
+    pub(crate) fn config(&self, hand: Hand) -> ExecutorConfig {
+        let mut config = ExecutorConfig::new(hand, dirs_of(self.subtree.root()));
+        config.run_dir = self.run_dir.path().to_owned();
+        config
+    }
+
+    pub(crate) fn hand(&self) -> Acting {
+        self.try_hand(self.config(Hand::Kill)).unwrap()
+    }
+
+    pub(crate) fn try_hand(&self, config: ExecutorConfig) -> Result<Acting, StartError> {
+        let (sender, outcomes) = mpsc::channel(64);
+        Ok(Acting { executor: Executor::new(config, sender)?, outcomes, decisions: 0 })
+    }
+}
+
+/// The directories of a group, as the agent finds them.
+pub(crate) fn dirs_of(group: &Group) -> GroupDirs {
+    let unified = group.dir(Hierarchy::Unified);
+    let or_unified = |hierarchy| group.dir(hierarchy).or_else(|| unified.clone());
+    GroupDirs {
+        id: None,
+        memory: or_unified(Hierarchy::Memory),
+        pids: or_unified(Hierarchy::Pids),
+        freezer: or_unified(Hierarchy::Freezer),
+        unified: unified.clone(),
+    }
+}
+
+/// A target for a hard memory threshold without a grace period.
+pub(crate) fn target(pod: &Group) -> KillTarget {
+    let name = pod.path().file_name().and_then(OsStr::to_str).unwrap();
+    KillTarget {
+        decision: 0,
+        at_ns: tests::clock::now(),
+        pod: Arc::new(PodName { uid: name.into(), namespace: "default".into(), name: name.into() }),
+        groups: vec![dirs_of(pod)],
+        grace: Duration::ZERO,
+        resource: Resource::Memory,
+        hard: true,
+    }
+}
+
+/// The same for a soft threshold.
+pub(crate) fn soft(pod: &Group, grace: Duration) -> KillTarget {
+    KillTarget { grace, hard: false, ..target(pod) }
+}
+
+/// An executor and what it tells.
+pub(crate) struct Acting {
+    pub(crate) executor: Executor,
+    outcomes: mpsc::Receiver<Outcome>,
+    decisions: u64,
+}
+
+impl Acting {
+    /// Begins, as a decision made now.
+    pub(crate) fn begin(&mut self, target: KillTarget) -> Result<Begun, Refused> {
+        self.decisions += 1;
+        let at_ns = tests::clock::now();
+        self.executor.begin(&KillTarget { decision: self.decisions, at_ns, ..target })
+    }
+
+    /// Begins and waits for the end.
+    pub(crate) fn kill(&mut self, target: KillTarget) -> Vec<Outcome> {
+        assert_eq!(self.begin(target), Ok(Begun::Started));
+        self.wait_last()
+    }
+
+    /// The next outcome.
+    pub(crate) fn next(&mut self) -> Outcome {
+        let mut next = None;
+        wait_until("an outcome", || {
+            next = self.outcomes.try_recv().ok();
+            next.is_some()
+        })
+        .unwrap();
+        next.unwrap()
+    }
+
+    /// Outcomes up to the last one of a decision.
+    pub(crate) fn wait_last(&mut self) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        loop {
+            outcomes.push(self.next());
+            if outcomes.last().unwrap().progress.is_last() {
+                return outcomes;
+            }
+        }
+    }
+
+    /// Ends the executor and gives what it said last.
+    pub(crate) fn stop(self) -> Vec<Progress> {
+        let Self { executor, mut outcomes, .. } = self;
+        drop(executor);
+        std::iter::from_fn(|| outcomes.try_recv().ok()).map(|outcome| outcome.progress).collect()
+    }
+}
+
+/// How far it came, step by step.
+pub(crate) fn steps(outcomes: &[Outcome]) -> Vec<&'static str> {
+    let name = |outcome: &Outcome| match outcome.progress {
+        Progress::WouldSignal { .. } => "would signal",
+        Progress::TermSent(_) => "term",
+        Progress::KillSent(_) => "kill",
+        Progress::Trouble { .. } => "trouble",
+        Progress::Gone { .. } => "gone",
+        Progress::Left { .. } => "left",
+        Progress::Abandoned => "abandoned",
+    };
+    outcomes.iter().map(name).collect()
+}
+
+pub(crate) fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_workload"))
+}
+
+/// A workload in its group, running.
+pub(crate) fn run(group: &Group, arguments: &str) -> Workload {
+    let mut workload = Workload::run(binary(), group, arguments.split(' ')).unwrap();
+    workload.wait_event("go").unwrap();
+    workload
+}
+
+/// A process that ends on SIGTERM.
+pub(crate) fn tame(group: &Group) -> Workload {
+    run(group, "hold --size 1M")
+}
+
+/// A process that ignores SIGTERM.
+pub(crate) fn stubborn(group: &Group) -> Workload {
+    run(group, "--on-term ignore hold --size 1M")
+}
+
+/// The signal that has ended a workload.
+pub(crate) fn ended_by(workload: &mut Workload) -> Option<i32> {
+    use std::os::unix::process::ExitStatusExt as _;
+    workload.process().wait().unwrap().signal()
+}
+
+/// A file that the workload stamps, in a folder that is removed.
+pub(crate) fn stamps() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stamps");
+    (folder, path)
+}
+
+const _: () = assert!(HANG.as_secs() < LONG.as_secs());

@@ -1,0 +1,145 @@
+//! SIGTERM, the grace period, SIGKILL.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use eviction_agent::action::{Begun, KillTarget, Progress, Refused};
+use rustix::process::Signal;
+use tests::process::{self, Process, wait_until};
+use tests::stamps::Record;
+
+use crate::rig::{LONG, Rig, ended_by, run, soft, stamps, steps, stubborn, tame, target};
+
+#[test]
+fn sigkill_comes_after_the_grace_period_and_not_before() {
+    let rig = Rig::new("ignores");
+    let (pod, container) = rig.pod(1);
+    let (_folder, path) = stamps();
+    let arguments = format!("--stamps {} --on-term ignore hold --size 1M", path.display());
+    let mut victim = run(&container, &arguments);
+    let mut hand = rig.hand();
+    let grace = Duration::from_millis(300);
+    let outcomes = hand.kill(soft(&pod, grace));
+    assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
+    assert_eq!(ended_by(&mut victim), Some(9));
+    let [term, kill, gone] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+    let termed_ns = Record::read(&path).unwrap().term.unwrap();
+    assert!(kill.at_ns - termed_ns.min(term.at_ns) >= grace.as_nanos() as u64 * 9 / 10, "{outcomes:?}");
+    assert!(term.at_ns <= kill.at_ns && kill.at_ns <= gone.at_ns);
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn who_ends_in_time_gets_no_sigkill() {
+    for hard in [false, true] {
+        let rig = Rig::new("in-time");
+        let (pod, container) = rig.pod(1);
+        let mut victim = run(&container, "--term-delay 200 hold --size 1M");
+        let mut hand = rig.hand();
+        let outcomes = hand.kill(KillTarget { hard, ..soft(&pod, LONG) });
+        assert_eq!(steps(&outcomes), ["term", "gone"]);
+        assert!(matches!(outcomes[1].progress, Progress::Gone { killed: 0, .. }));
+        assert_eq!(victim.process().wait().unwrap().code(), Some(0));
+        drop(hand);
+        rig.subtree.remove().unwrap();
+    }
+}
+
+/// A shell that cleans up on SIGTERM with the help of children of its own.
+fn shell(rig: &Rig, group: &tests::cgroup::Group) -> (Process, std::path::PathBuf) {
+    let done = rig.run_dir.path().join("done");
+    let script = format!(
+        "trap 'for i in 1 2 3; do sleep 0.1; done; echo cleaned >> {0}; exit 7' TERM; \
+         echo ready > {0}; while :; do read line || sleep 1000 & wait; done",
+        done.display()
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).stdin(Stdio::null());
+    let shell = Process::spawn(&mut command).unwrap();
+    group.add(shell.pid()).unwrap();
+    wait_until("the shell", || done.exists()).unwrap();
+    (shell, done)
+}
+
+#[test]
+fn for_a_soft_threshold_handlers_of_sigterm_may_fork() {
+    let rig = Rig::new("cleanup");
+    let (pod, container) = rig.pod(1);
+    let (mut shell, done) = shell(&rig, &container);
+    let mut hand = rig.hand();
+    let outcomes = hand.kill(soft(&pod, LONG));
+    assert_eq!(steps(&outcomes), ["term", "gone"]);
+    assert_eq!(shell.wait().unwrap().code(), Some(7));
+    // Once: what the handler forks is not signalled again.
+    assert_eq!(std::fs::read_to_string(done).unwrap(), "ready\ncleaned\n");
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn stopped_processes_get_to_handle_sigterm() {
+    let rig = Rig::new("stopped");
+    let (pod, container) = rig.pod(1);
+    let mut victim = tame(&container);
+    stop(victim.pid());
+    let mut hand = rig.hand();
+    assert_eq!(steps(&hand.kill(soft(&pod, LONG))), ["term", "gone"]);
+    assert_eq!(victim.process().wait().unwrap().code(), Some(0));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn stopped_processes_are_killed() {
+    let rig = Rig::new("stopped-kill");
+    let (pod, container) = rig.pod(1);
+    let mut victim = stubborn(&container);
+    stop(victim.pid());
+    let mut hand = rig.hand();
+    assert_eq!(steps(&hand.kill(target(&pod))), ["kill", "gone"]);
+    assert_eq!(ended_by(&mut victim), Some(9));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+fn stop(pid: u32) {
+    process::signal(pid, Signal::STOP).unwrap();
+    wait_until("the process to stop", || process::stat(pid).is_some_and(|(state, _)| state == 'T')).unwrap();
+}
+
+#[test]
+fn a_worse_node_hurries_a_soft_victim() {
+    let rig = Rig::new("hurry");
+    let (pod, container) = rig.pod(1);
+    let mut victim = stubborn(&container);
+    let mut hand = rig.hand();
+    hand.begin(soft(&pod, LONG)).unwrap();
+    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    assert_eq!(hand.begin(soft(&pod, LONG)), Err(Refused::AlreadyGoing { decision: 1 }));
+    assert_eq!(hand.begin(target(&pod)), Ok(Begun::Hurried { decision: 1 }));
+    let outcomes = hand.wait_last();
+    assert_eq!(steps(&outcomes), ["kill", "gone"]);
+    assert!(outcomes.iter().all(|outcome| outcome.decision == 1));
+    assert_eq!(ended_by(&mut victim), Some(9));
+    assert_eq!(hand.executor.in_flight(), []);
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn a_monitor_of_a_container_is_not_asked_to_end() {
+    let rig = Rig::new("monitor");
+    let (pod, container) = rig.pod(1);
+    let monitors = pod.group("crio-conmon-0123.scope").unwrap();
+    // It would end on SIGTERM, and take its container with it before the grace period is over.
+    let mut monitor = tame(&monitors);
+    let mut victim = run(&container, "--term-delay 300 hold --size 1M");
+    let mut hand = rig.hand();
+    let outcomes = hand.kill(soft(&pod, Duration::from_secs(2)));
+    assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
+    assert_eq!(victim.process().wait().unwrap().code(), Some(0));
+    assert_eq!(ended_by(&mut monitor), Some(9));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}

@@ -1,0 +1,92 @@
+//! Version 2: on a hybrid machine the unified hierarchy stands in for a node that has no other.
+
+use std::time::Duration;
+
+use eviction_agent::action::{ExecutorConfig, GroupDirs, Hand, KillTarget, Progress};
+use tests::cgroup::Group;
+use tests::mounts::Hierarchy;
+use tests::process::is_alive;
+
+use crate::rig::{Acting, LONG, Rig, ended_by, soft, steps, stubborn, tame, target};
+
+/// The group as if there were the unified hierarchy alone.
+fn unified(group: &Group) -> GroupDirs {
+    let dir = group.dir(Hierarchy::Unified);
+    GroupDirs { id: None, memory: None, pids: dir.clone(), freezer: dir.clone(), unified: dir }
+}
+
+fn hand(rig: &Rig) -> Acting {
+    let roots = unified(rig.subtree.root());
+    let config = ExecutorConfig { roots, ..rig.config(Hand::Kill) };
+    rig.try_hand(config).unwrap()
+}
+
+fn only(pod: &Group, target: KillTarget) -> KillTarget {
+    KillTarget { groups: vec![unified(pod)], ..target }
+}
+
+fn has_kill(group: &Group) -> bool {
+    group.dir(Hierarchy::Unified).is_some_and(|dir| dir.join("cgroup.kill").exists())
+}
+
+#[test]
+fn the_kernel_kills_the_whole_group() {
+    let rig = Rig::new("v2");
+    let (pod, container) = rig.pod(1);
+    if !has_kill(&pod) {
+        tests::skip!("no unified hierarchy with cgroup.kill");
+    }
+    let nested = container.group("nested").unwrap();
+    let (_, other) = rig.pod(10);
+    let bystander = stubborn(&other);
+    let mut victims = [stubborn(&pod), stubborn(&container), tame(&nested)];
+    let mut hand = hand(&rig);
+    let outcomes = hand.kill(only(&pod, target(&pod)));
+    assert_eq!(steps(&outcomes), ["kill", "gone"]);
+    let Progress::KillSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    assert!(sum.whole_group);
+    for victim in &mut victims {
+        assert_eq!(ended_by(victim), Some(9));
+    }
+    assert!(is_alive(bystander.pid()));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn a_frozen_group_ends_at_once_and_a_soft_one_is_thawed() {
+    let rig = Rig::new("v2-frozen");
+    let (pod, container) = rig.pod(1);
+    if !has_kill(&pod) {
+        tests::skip!("no unified hierarchy with cgroup.kill");
+    }
+    let mut victim = stubborn(&container);
+    let dir = pod.dir(Hierarchy::Unified).unwrap();
+    let mut hand = hand(&rig);
+    hand.begin(only(&pod, soft(&pod, LONG))).unwrap();
+    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    assert_eq!(std::fs::read_to_string(dir.join("cgroup.freeze")).unwrap().trim(), "0");
+    std::fs::write(dir.join("cgroup.freeze"), "1").unwrap();
+    hand.begin(only(&pod, target(&pod))).unwrap();
+    assert_eq!(steps(&hand.wait_last()), ["kill", "gone"]);
+    assert_eq!(ended_by(&mut victim), Some(9));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn processes_that_end_in_time_are_not_killed() {
+    let rig = Rig::new("v2-soft");
+    let (pod, container) = rig.pod(1);
+    if !has_kill(&pod) {
+        tests::skip!("no unified hierarchy with cgroup.kill");
+    }
+    let mut victims = [tame(&container), tame(&pod)];
+    let mut hand = hand(&rig);
+    assert_eq!(steps(&hand.kill(only(&pod, soft(&pod, Duration::from_secs(600))))), ["term", "gone"]);
+    for victim in &mut victims {
+        assert_eq!(victim.process().wait().unwrap().code(), Some(0));
+    }
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}

@@ -1,0 +1,122 @@
+//! Groups that come and go while they are sampled.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use eviction_agent::core::reading::{Reading, Why};
+use eviction_agent::source::cgroup::names::PodUid;
+use eviction_agent::source::cgroup::sample::Fresh;
+use eviction_agent::source::file::is_gone;
+use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
+use tests::process::HANG;
+use tests::workload::Workload;
+
+use crate::{MIB, sampler, workload};
+
+/// Tells to stop when dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_group_that_is_removed_is_gone_and_not_zero() {
+    let subtree = Subtree::new("gone").unwrap();
+    let pod = subtree.pod(Driver::Systemd, Qos::BestEffort, &pod_uid(1)).unwrap();
+    let name = Driver::Systemd.container(&container_id(1));
+    let container = pod.group(&name).unwrap();
+    let mut sampler = sampler(&subtree);
+    let before = sampler.sample_pods(Fresh::All).to_vec();
+    assert_eq!(before.len(), 1);
+    assert_eq!(before[0].tasks, Reading::Known(0));
+    let found = sampler.pods().pods[0].clone();
+    assert_eq!(found.uid, PodUid::new(&pod_uid(1)));
+    assert_eq!(*found.containers[0].id, *container_id(1));
+
+    container.destroy().unwrap();
+    sampler.sample_pods(Fresh::All);
+    let gone = sampler.group(found.containers[0].cgroup_id).unwrap();
+    assert!(matches!(gone.usage, Reading::Unknown(why) if is_gone(why)), "{gone:?}");
+    assert!(matches!(gone.working_set, Reading::Unknown(_)));
+    assert!(sampler.is_stale());
+    let changes = sampler.refresh(|_| false).unwrap();
+    assert_eq!((changes.added, changes.removed), (0, 1));
+    assert!(!sampler.is_stale());
+    assert_eq!(sampler.group(found.containers[0].cgroup_id), None);
+
+    // The same name again is another group.
+    let again = pod.group(&name).unwrap();
+    sampler.refresh(|_| false).unwrap();
+    let new = sampler.pods().pods[0].containers[0].clone();
+    assert_ne!(new.cgroup_id, found.containers[0].cgroup_id);
+    drop(again);
+    subtree.remove().unwrap();
+}
+
+#[test]
+fn the_root_itself_is_removed() {
+    let subtree = Subtree::new("root-gone").unwrap();
+    let mut sampler = sampler(&subtree);
+    assert!(sampler.sample_node(&[]).level.working_set.known().is_some());
+    subtree.remove().unwrap();
+    let level = sampler.sample_node(&[]).level;
+    assert_eq!(level.working_set, Reading::Unknown(Why::Unreadable(19)));
+    assert!(sampler.refresh(|_| false).is_err());
+}
+
+#[test]
+fn sampling_goes_on_while_groups_come_and_go() {
+    let subtree = Subtree::new("churn").unwrap();
+    subtree.root().limit_memory(64 * MIB).unwrap();
+    let lasting = subtree.pod(Driver::Cgroupfs, Qos::Guaranteed, &pod_uid(0)).unwrap();
+    let lasting = lasting.group(container_id(0)).unwrap();
+    let mut holder = Workload::run(workload(), &lasting, ["hold", "--size", "16M"]).unwrap();
+    holder.wait_event("holding").unwrap();
+    let stop = AtomicBool::new(false);
+    let (mut samples, mut added, mut removed) = (0, 0, 0);
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(|| {
+            let mut made = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                let pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(1 + made % 7)).unwrap();
+                for container in 0..3 {
+                    pod.group(container_id(made * 3 + container)).unwrap();
+                }
+                pod.destroy().unwrap();
+                made += 1;
+            }
+            made
+        });
+        // A failed assertion must not leave the other thread at work for ever.
+        let stopper = Stop(&stop);
+        let mut sampler = sampler(&subtree);
+        let start = Instant::now();
+        while (added < 150 || removed < 150) && start.elapsed() < HANG {
+            let level = sampler.sample_node(&[]).level;
+            assert!(level.working_set.known().unwrap() >= 16 * MIB, "{level:?}");
+            for pod in sampler.sample_pods(Fresh::All) {
+                // Never a figure of a group that is gone.
+                let gone = matches!(pod.memory.usage, Reading::Unknown(why) if is_gone(why));
+                assert!(gone || pod.memory.usage.known().is_some(), "{pod:?}");
+            }
+            let changes = sampler.refresh(|_| false).unwrap();
+            assert_eq!(changes.skipped, 0);
+            added += changes.added;
+            removed += changes.removed;
+            samples += 1;
+            let kept = sampler.pods().by_uid(&PodUid::new(&pod_uid(0))).next().unwrap();
+            assert_eq!(kept.containers.len(), 1, "the lasting pod is never lost");
+        }
+        drop(stopper);
+        println!(
+            "{} pods made, {samples} samples, {added} groups seen to come, {removed} to go",
+            maker.join().unwrap()
+        );
+    });
+    assert!(added >= 150 && removed >= 150, "{added} {removed}");
+    drop(holder);
+    subtree.remove().unwrap();
+}

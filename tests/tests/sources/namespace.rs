@@ -1,0 +1,92 @@
+//! An agent in a private cgroup namespace, with and without the host's hierarchies mounted.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use eviction_agent::source::cgroup::hierarchy::{Hierarchies, Host};
+use eviction_agent::source::cgroup::pods::Pods;
+use eviction_agent::source::cgroup::root::{NodeRoot, RootError};
+use eviction_agent::source::cgroup::tree::Tree;
+use eviction_agent::source::probe::{Subject, probe};
+use tests::cgroup::{Driver, Qos, Subtree, pod_uid};
+use tests::mounts::Hierarchy;
+
+/// Takes the calling thread, which is in no group of its own yet, out of the machine's cgroup
+/// and mount namespaces.
+fn leave_namespaces() -> std::io::Result<()> {
+    // SAFETY: changes the namespaces of this thread alone, which ends with the test.
+    match unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Runs a command in the namespaces of this thread.
+fn run(command: &str, arguments: &[&str]) {
+    let status = Command::new(command).args(arguments).status().unwrap();
+    assert!(status.success(), "{command} {arguments:?}: {status}");
+}
+
+fn pods(root: &NodeRoot) -> Pods {
+    Pods::find(&Tree::scan(&root.memory, None).unwrap(), |_| false)
+}
+
+#[test]
+fn a_private_namespace_is_seen_through_or_reported() {
+    let subtree = Subtree::new("namespace").unwrap();
+    let Some(group) = subtree.group("agent").unwrap().dir(Hierarchy::Memory) else {
+        tests::skip!("no memory controller of version 1")
+    };
+    subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(1)).unwrap();
+    // A thread can leave namespaces for itself, and takes them with it when it ends.
+    let path = subtree.path();
+    let refused = std::thread::scope(|scope| scope.spawn(|| in_namespace(&group, &path)).join()).unwrap();
+    subtree.remove().unwrap();
+    if let Err(error) = refused {
+        tests::skip!("no private namespaces: {error}");
+    }
+}
+
+/// Checks what an agent in the group `own` sees of the subtree at `node`.
+fn in_namespace(own: &Path, node: &Path) -> std::io::Result<()> {
+    // The thread's own view, under the name that the agent looks at.
+    let view = tempfile::tempdir().unwrap();
+    let thread = rustix::thread::gettid().as_raw_nonzero();
+    std::os::unix::fs::symlink(format!("/proc/self/task/{thread}"), view.path().join("self")).unwrap();
+    let host = Host { proc: view.path().to_owned(), root: "/".into() };
+    let own_mount = tempfile::tempdir().unwrap();
+    let at = own_mount.path();
+    fs::write(own.join("tasks"), thread.to_string()).unwrap();
+    leave_namespaces()?;
+    run("mount", &["--make-rprivate", "/"]);
+    run("mount", &["-t", "cgroup", "-o", "memory", "none", at.to_str().unwrap()]);
+
+    // The host's hierarchies are there too: they show more, so they are used.
+    let seen = Hierarchies::discover(&host).unwrap();
+    let memory = seen.memory.as_ref().unwrap();
+    assert!(memory.whole && memory.mount_point != at, "{memory:?}");
+    let root = NodeRoot::resolve(&seen, node).unwrap();
+    assert_eq!(pods(&root).pods.len(), 1);
+    assert_eq!(root.require_visible(&pods(&root)), Ok(()));
+
+    // Without them only what is below the agent's own group is seen, and said to be hidden.
+    run("umount", &["-l", "/sys/fs/cgroup"]);
+    let seen = Hierarchies::discover(&host).unwrap();
+    let memory = seen.memory.as_ref().unwrap();
+    assert!(!memory.whole && memory.mount_point == at, "{memory:?}");
+    let root = NodeRoot::resolve(&seen, Path::new("/")).unwrap();
+    let hidden = root.require_visible(&pods(&root)).unwrap_err();
+    assert_eq!(hidden, RootError::HidesTheTree { mount: at.to_owned() });
+    let facts = probe(&host, &seen, Some(&root));
+    let namespace = facts.iter().find(|fact| fact.subject == Subject::CgroupNamespace).unwrap();
+    assert!(namespace.found.starts_with("a private one") && !namespace.usable, "{namespace:?}");
+
+    // A kubelet inside the same namespace, as in a node that is a container: its pods are seen.
+    fs::create_dir(at.join("kubepods")).unwrap();
+    assert_eq!(root.require_visible(&pods(&root)), Ok(()));
+    fs::remove_dir(at.join("kubepods")).unwrap();
+    // Else the temporary folder would be cleared through the mount.
+    run("umount", &[at.to_str().unwrap()]);
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! The kernel's threshold on the usage of a version 1 group.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use eviction_agent::source::eventfd::{GRAIN, ThresholdError, UsageThreshold};
+use tests::cgroup::{Group, Subtree};
+use tests::mounts::Hierarchy;
+use tests::process::HANG;
+use tests::workload::Workload;
+
+use crate::{MIB, workload};
+
+/// The folder of the memory controller of version 1, if that is what the machine has.
+fn folder(group: &Group) -> Option<PathBuf> {
+    group.dir(Hierarchy::Memory)
+}
+
+fn run<F: Future>(test: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(HANG, test).await.expect("hangs") })
+}
+
+async fn is_quiet(threshold: &UsageThreshold) -> bool {
+    tokio::time::timeout(Duration::from_millis(200), threshold.crossed()).await.is_err()
+}
+
+#[test]
+fn a_crossing_is_told_in_both_directions() {
+    let subtree = Subtree::new("threshold").unwrap();
+    subtree.root().limit_memory(128 * MIB).unwrap();
+    let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory controller of version 1") };
+    run(async {
+        let arguments = ["grow", "--size", "64M", "--stop-at", "32M", "--rate", "100M"];
+        let mut grower = Workload::start(workload(), subtree.root(), arguments).unwrap();
+        let base = subtree.root().memory().unwrap();
+        let start = Instant::now();
+        let mut threshold = UsageThreshold::register(&folder, &[base + 16 * MIB, base + 60 * MIB]).unwrap();
+        println!("two lines registered in {} us", start.elapsed().as_micros());
+        assert!(is_quiet(&threshold).await);
+        grower.go().unwrap();
+        threshold.crossed().await.unwrap();
+        let usage = subtree.root().memory().unwrap();
+        assert!(usage + GRAIN >= base + 16 * MIB, "{usage} is below {base} + 16 MiB");
+        grower.wait_event("grown").unwrap();
+
+        // Downwards, over a line that was set while usage was above it.
+        let start = Instant::now();
+        threshold.rearm(&[base + 8 * MIB]).unwrap();
+        println!("one line set anew in {} us", start.elapsed().as_micros());
+        assert!(is_quiet(&threshold).await, "the old lines are gone");
+        drop(grower);
+        threshold.crossed().await.unwrap();
+        drop(threshold);
+        subtree.remove().unwrap();
+    });
+}
+
+#[test]
+fn the_end_of_the_group_wakes_the_waiter() {
+    let subtree = Subtree::new("threshold-end").unwrap();
+    let group = subtree.group("group").unwrap();
+    let Some(folder) = folder(&group) else { tests::skip!("no memory controller of version 1") };
+    run(async {
+        let threshold = UsageThreshold::register(&folder, &[1 << 40]).unwrap();
+        std::fs::remove_dir(&folder).unwrap();
+        threshold.crossed().await.unwrap();
+        let error = UsageThreshold::register(&folder, &[1]).unwrap_err();
+        assert!(matches!(error, ThresholdError::Open { .. }), "{error}");
+        subtree.remove().unwrap();
+    });
+}
+
+#[test]
+fn a_refusal_says_what_to_do() {
+    let refused = |errno: i32| ThresholdError::Open {
+        path: "/x/cgroup.event_control".into(),
+        source: std::io::Error::from_raw_os_error(errno),
+    };
+    assert!(refused(30).help().unwrap().contains("writable"));
+    assert!(refused(13).help().unwrap().contains("DAC_OVERRIDE"));
+    assert!(refused(2).help().unwrap().contains("version 1"));
+    assert_eq!(refused(5).help(), None);
+    assert_eq!(refused(30).to_string(), "cannot open /x/cgroup.event_control");
+}
