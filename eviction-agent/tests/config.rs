@@ -1,11 +1,11 @@
-//! Configurations of the kubelet, good and bad, one a file.
+//! Configurations of the kubelet and of the agent, good and bad, one a file.
 
 #![expect(clippy::expect_used, reason = "a test stops at the first surprise")]
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use eviction_agent::config::{KubeletConfiguration, load_kubelet};
+use eviction_agent::config::{AGENT_SCHEMA, Problem, Setting, load_agent, load_kubelet};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("the folder is part of the repository");
@@ -14,15 +14,19 @@ fn files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-fn written(configuration: &KubeletConfiguration) -> String {
+fn written(settings: &[Setting], notes: &[Problem]) -> String {
     let mut text = String::new();
-    for setting in &configuration.settings {
-        writeln!(text, "{} = {} ({})", setting.path, setting.value, setting.origin).expect("it is a string");
+    for Setting { path, value, origin } in settings {
+        writeln!(text, "{path} = {value} ({origin})").expect("it is a string");
     }
-    for note in &configuration.notes {
+    for note in notes {
         writeln!(text, "note: {note}").expect("it is a string");
     }
     text
+}
+
+fn snapshot_name(folder: &str, file: &Path) -> String {
+    format!("{folder}-{}", name(file)).replace('.', "-")
 }
 
 fn name(file: &Path) -> String {
@@ -35,10 +39,8 @@ fn good_configurations_are_resolved() {
     assert!(files.len() >= 8, "only {} files", files.len());
     for file in files {
         let configuration = load_kubelet(Some(&file), None).unwrap_or_else(|errors| panic!("{errors}"));
-        insta::assert_snapshot!(
-            format!("good/{}", name(&file)).replace(['/', '.'], "-"),
-            written(&configuration)
-        );
+        let text = written(&configuration.settings, &configuration.notes);
+        insta::assert_snapshot!(snapshot_name("good", &file), text);
     }
 }
 
@@ -49,7 +51,7 @@ fn all_that_is_wrong_is_said_at_once() {
     for file in files {
         let errors = load_kubelet(Some(&file), None).expect_err(&name(&file));
         assert!(!errors.0.is_empty());
-        insta::assert_snapshot!(format!("bad/{}", name(&file)).replace(['/', '.'], "-"), errors.to_string());
+        insta::assert_snapshot!(snapshot_name("bad", &file), errors.to_string());
     }
 }
 
@@ -58,9 +60,9 @@ fn drop_in_files_are_laid_over_in_their_order() {
     let base = Path::new("tests/kubelet/drop-in/base.yaml");
     let directory = Path::new("tests/kubelet/drop-in/conf.d");
     let both = load_kubelet(Some(base), Some(directory)).expect("both are right");
-    insta::assert_snapshot!("drop-in-both", written(&both));
+    insta::assert_snapshot!("drop-in-both", written(&both.settings, &both.notes));
     let alone = load_kubelet(None, Some(directory)).expect("it is right");
-    insta::assert_snapshot!("drop-in-alone", written(&alone));
+    insta::assert_snapshot!("drop-in-alone", written(&alone.settings, &alone.notes));
     let faulty = Path::new("tests/kubelet/drop-in/faulty.d");
     let errors = load_kubelet(Some(base), Some(faulty)).expect_err("it is wrong");
     insta::assert_snapshot!("drop-in-faulty", errors.to_string());
@@ -77,4 +79,60 @@ fn what_cannot_be_read_is_named() {
     let base = "tests/kubelet/good/defaults.yaml";
     let directory = errors(base, Some(Path::new("tests/kubelet/none.d")));
     assert_eq!(directory, "tests/kubelet/none.d: No such file or directory (os error 2)");
+}
+
+#[test]
+fn good_configurations_of_the_agent_are_resolved() {
+    let files = files("tests/agent/good");
+    assert!(files.len() >= 5, "only {} files", files.len());
+    for file in files {
+        let configuration = load_agent(Some(&file)).unwrap_or_else(|errors| panic!("{errors}"));
+        let text = written(&configuration.settings, &configuration.notes);
+        insta::assert_snapshot!(snapshot_name("agent-good", &file), text);
+    }
+    let configuration = load_agent(None).expect("nothing is wrong with nothing");
+    insta::assert_snapshot!("agent-default", written(&configuration.settings, &configuration.notes));
+}
+
+#[test]
+fn all_that_is_wrong_for_the_agent_is_said_at_once() {
+    let files = files("tests/agent/bad");
+    assert!(files.len() >= 5, "only {} files", files.len());
+    for file in files {
+        let errors = load_agent(Some(&file)).expect_err(&name(&file));
+        insta::assert_snapshot!(snapshot_name("agent-bad", &file), errors.to_string());
+    }
+}
+
+fn manual() -> String {
+    std::fs::read_to_string("../docs/configuration.md").expect("it is part of the repository")
+}
+
+#[test]
+fn what_the_documentation_shows_is_right() {
+    let manual = manual();
+    let blocks: Vec<&str> = manual.split("```yaml\n").skip(1).collect();
+    assert_eq!(blocks.len(), 1);
+    let folder = tempfile::tempdir().expect("there is room for a file");
+    let file = folder.path().join("agent.yaml");
+    let text = blocks[0].split("```").next().expect("the block ends");
+    std::fs::write(&file, text).expect("there is room for a file");
+    let configuration = load_agent(Some(&file)).unwrap_or_else(|errors| panic!("{errors}"));
+    insta::assert_debug_snapshot!("agent-documented", configuration.policy);
+}
+
+#[test]
+fn the_documentation_explains_every_field() {
+    let manual = manual();
+    let schema: serde_json::Value = serde_json::from_str(AGENT_SCHEMA).expect("it is JSON");
+    let mut fields = 0;
+    let objects = schema["$defs"].as_object().into_iter().flat_map(|objects| objects.values());
+    for object in objects.chain([&schema]) {
+        for field in object["properties"].as_object().into_iter().flat_map(|fields| fields.keys()) {
+            let named = [format!("`{field}`"), format!(".{field}`"), format!("`{field}:")];
+            assert!(named.iter().any(|name| manual.contains(name)), "nothing is said about {field}");
+            fields += 1;
+        }
+    }
+    assert!(fields > 30, "only {fields} fields");
 }

@@ -3,9 +3,12 @@
 //! Everything that is wrong with a configuration is reported at once, each with its file and
 //! field; see [`Problems`].
 
+mod agent;
 mod document;
+mod examples;
 mod kubelet;
 mod problem;
 
+pub use agent::{AGENT_SCHEMA, AgentConfiguration, load_agent, with_own_thresholds};
 pub use kubelet::{KubeletConfiguration, KubeletError, Origin, Setting, Stage, kubelet_policy, load_kubelet};
 pub use problem::{Problem, Problems};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::super::document::{Document, found, integer};
+use super::super::examples;
 use super::super::problem::{Problem, member};
 use crate::core::units::GoDuration;
 
@@ -31,9 +32,9 @@ impl Layer<'_> {
         self.report_with_help(path, cause, None);
     }
 
-    fn report_with_help(&mut self, path: String, cause: impl std::fmt::Display, help: Option<&str>) {
+    fn report_with_help(&mut self, path: String, cause: impl std::fmt::Display, help: Option<String>) {
         let problem = Problem::new(path, cause).in_file(self.file());
-        self.problems.push(problem.with_help(help.map(str::to_owned)));
+        self.problems.push(problem.with_help(help));
     }
 
     /// Null takes a field away, and with it what is known of its origin.
@@ -187,7 +188,7 @@ impl Layer<'_> {
                         map.insert(name.clone(), value);
                     }
                     None => {
-                        let help = value.is_number().then_some("numbers must be in quotes here");
+                        let help = examples::of_text(value);
                         let cause = format!("expected {wanted}, found {}", found(value));
                         self.report_with_help(path, cause, help);
                         continue;

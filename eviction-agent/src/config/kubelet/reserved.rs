@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::examples::of_threshold;
 use super::super::problem::{Problem, did_you_mean, member};
 use super::fields::StringMap;
 use crate::core::units::Quantity;
@@ -31,7 +32,7 @@ pub(super) fn parse(
             Ok(quantity) => {
                 parsed.insert(resource.clone(), quantity);
             }
-            Err(error) => problems.push(Problem::new(path(), error)),
+            Err(error) => problems.push(Problem::new(path(), error).with_help(of_threshold(text))),
         }
     }
     parsed

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::examples::{of_duration, of_threshold};
 use super::super::problem::{Problem, did_you_mean, member};
 use super::fields::{Fields, StringMap};
 use crate::core::policy::Threshold;
@@ -16,12 +17,12 @@ use crate::core::units::{GoDuration, Quantity, ThresholdValue, parse_percentage}
 /// The thresholds in the kubelet's order; within one map, by signal. And how much room the
 /// kubelet's list of them has.
 pub(super) fn resolve(fields: &Fields, problems: &mut Vec<Problem>) -> (Vec<Threshold>, usize) {
-    let hard = entries("evictionHard", &fields.eviction_hard, problems, threshold);
-    let soft = entries("evictionSoft", &fields.eviction_soft, problems, threshold);
-    let graces =
-        entries("evictionSoftGracePeriod", &fields.eviction_soft_grace_period, problems, grace_period);
-    let reclaims =
-        entries("evictionMinimumReclaim", &fields.eviction_minimum_reclaim, problems, minimum_reclaim);
+    let hard = entries("evictionHard", &fields.eviction_hard, problems, (threshold, of_threshold));
+    let soft = entries("evictionSoft", &fields.eviction_soft, problems, (threshold, of_threshold));
+    let graces = &fields.eviction_soft_grace_period;
+    let graces = entries("evictionSoftGracePeriod", graces, problems, (grace_period, of_duration));
+    let reclaims = &fields.eviction_minimum_reclaim;
+    let reclaims = entries("evictionMinimumReclaim", reclaims, problems, (minimum_reclaim, of_threshold));
     let given = |signal: Signal| {
         let map = fields.eviction_soft_grace_period.as_ref();
         map.is_some_and(|map| map.contains_key(signal.name()))
@@ -59,12 +60,15 @@ pub(super) fn resolve(fields: &Fields, problems: &mut Vec<Problem>) -> (Vec<Thre
     (thresholds, room(hards, softs, copied))
 }
 
+type Parse<T> = fn(Signal, &str) -> Result<T, String>;
+type Example = fn(&str) -> Option<String>;
+
 /// The entries of one map that are right.
 fn entries<T>(
     field: &str,
     map: &Option<StringMap>,
     problems: &mut Vec<Problem>,
-    parse: fn(Signal, &str) -> Result<T, String>,
+    (parse, example): (Parse<T>, Example),
 ) -> BTreeMap<Signal, T> {
     let mut parsed = BTreeMap::new();
     for (key, text) in map.iter().flatten() {
@@ -81,24 +85,10 @@ fn entries<T>(
             Ok(value) => {
                 parsed.insert(signal, value);
             }
-            Err(cause) => problems.push(Problem::new(path(), cause).with_help(examples(field, text))),
+            Err(cause) => problems.push(Problem::new(path(), cause).with_help(example(text))),
         }
     }
     parsed
-}
-
-/// What a right value looks like, if this one has another form.
-fn examples(field: &str, text: &str) -> Option<String> {
-    let looks = if field == "evictionSoftGracePeriod" {
-        GoDuration::parse(text).is_err().then_some("a duration is written as 30s or 1m30s")
-    } else if text.ends_with('%') {
-        parse_percentage(text).is_err().then_some("a percentage is written as 5% or 7.5%")
-    } else {
-        Quantity::parse(text)
-            .is_err()
-            .then_some("a quantity is written as 500Mi or 1.5Gi, a percentage as 5%")
-    };
-    looks.map(str::to_owned)
 }
 
 /// The signals of real thresholds, in the order of their names.

@@ -6,6 +6,7 @@
 mod decimal;
 mod duration;
 mod float;
+mod limit;
 mod percentage;
 mod quantity;
 mod quote;
@@ -14,6 +15,7 @@ mod tests;
 
 pub use duration::{DurationError, GoDuration};
 pub use float::FloatError;
+pub use limit::Limit;
 pub use percentage::{ThresholdValue, parse_percentage};
 pub use quantity::{Format, Quantity, QuantityError};
 pub use quote::quote;

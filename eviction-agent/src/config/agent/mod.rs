@@ -1,0 +1,166 @@
+//! The agent's own configuration: `eviction-agent.io/v1alpha1`, `AgentConfiguration`.
+//!
+//! Its fields, defaults and documentation are those of [`core::preferences`](crate::core::preferences).
+//! The JSON schema is made from these types and shipped; a file is held against it, so that
+//! everything that is wrong is found at once.
+
+mod labels;
+mod resolve;
+mod rules;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::document::Document;
+use super::kubelet::{Origin, Setting};
+use super::problem::{Problem, Problems, member};
+use crate::core::preferences::{Preferences, Profile};
+pub use resolve::with_own_thresholds;
+
+const API_VERSION: &str = "eviction-agent.io/v1alpha1";
+const KIND: &str = "AgentConfiguration";
+
+/// The JSON schema of the file, as shipped.
+pub const AGENT_SCHEMA: &str = include_str!("../../../schema/agent-configuration.v1alpha1.json");
+
+/// Configuration of eviction-agent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    /// The version of this format.
+    api_version: ApiVersion,
+    /// The kind of this file.
+    kind: Kind,
+    /// Whose decisions the agent makes.
+    #[serde(default)]
+    profile: Profile,
+    /// How the enhanced profile decides.
+    #[serde(default)]
+    policy: Preferences,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+enum ApiVersion {
+    #[default]
+    #[serde(rename = "eviction-agent.io/v1alpha1")]
+    V1Alpha1,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+enum Kind {
+    #[default]
+    AgentConfiguration,
+}
+
+/// What the agent was told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentConfiguration {
+    /// Whose decisions it makes.
+    pub profile: Profile,
+    /// How the enhanced profile decides.
+    pub policy: Preferences,
+    /// Every value, and where it came from.
+    pub settings: Vec<Setting>,
+    /// What is accepted but will surprise.
+    pub notes: Vec<Problem>,
+}
+
+/// Reads the agent's configuration, YAML or JSON. Without a file all is default.
+///
+/// # Errors
+/// Everything that is wrong, each with its field.
+pub fn load_agent(file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
+    let object = match file {
+        Some(file) => Document::read(file, API_VERSION, KIND).map_err(Problems)?.object,
+        None => Map::new(),
+    };
+    resolve(object, file)
+}
+
+fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
+    for (key, value) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        given.entry(key).or_insert_with(|| value.into());
+    }
+    let mut given = Value::Object(given);
+    drop_nulls(&mut given);
+    // To YAML 1.1, which other tools still write, `off` is a boolean.
+    if given.pointer("/policy/predict") == Some(&Value::Bool(false)) {
+        given["policy"]["predict"] = "off".into();
+    }
+    let mut problems = schema::check(AGENT_SCHEMA, &given);
+    rules::check(&given["policy"], &mut problems);
+    let parsed = match problems.is_empty() {
+        true => serde_path_to_error::deserialize::<_, File>(&given)
+            .map_err(|error| problems.push(Problem::new(error.path().to_string(), error.inner())))
+            .ok(),
+        false => None,
+    };
+    problems.sort_by(|a, b| a.path.cmp(&b.path));
+    let Some(File { api_version: _, kind: _, profile, policy }) = parsed else {
+        return Err(Problems(problems.into_iter().map(|problem| problem.in_file(file)).collect()));
+    };
+    let settings = settings(profile, &policy, &given, file);
+    let mut notes = Vec::new();
+    if profile == Profile::Kubelet && policy != Preferences::default() {
+        let cause = "is not used: the profile is `kubelet`";
+        notes.push(Problem::new("policy", cause).in_file(file));
+    }
+    Ok(AgentConfiguration { profile, policy, settings, notes })
+}
+
+/// Null is the same as absent, as in Kubernetes: a key whose members are all commented out.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            object.retain(|_, value| !value.is_null());
+            object.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(list) => list.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+/// Every value: those of the file, and the defaults.
+fn settings(profile: Profile, policy: &Preferences, given: &Value, file: Option<&Path>) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    let all = [("profile", serde_json::to_value(profile)), ("policy", serde_json::to_value(policy))];
+    for (key, value) in all {
+        let value = value.unwrap_or_default();
+        flatten(key.to_owned(), &value, given.get(key), file, &mut settings);
+    }
+    settings
+}
+
+fn flatten(path: String, value: &Value, given: Option<&Value>, file: Option<&Path>, into: &mut Vec<Setting>) {
+    match value {
+        Value::Object(object) if !object.is_empty() => {
+            for (key, value) in object {
+                let given = given.and_then(|given| given.get(key));
+                flatten(member(&path, key), value, given, file, into);
+            }
+        }
+        Value::Array(list) if list.iter().any(Value::is_object) => {
+            for (index, value) in list.iter().enumerate() {
+                let given = given.and_then(|given| given.get(index));
+                flatten(format!("{path}[{index}]"), value, given, file, into);
+            }
+        }
+        value => {
+            let value = match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let origin = match (given, file) {
+                (Some(_), Some(file)) => Origin::File(file.to_owned()),
+                _ => Origin::Default,
+            };
+            into.push(Setting { path, value, origin });
+        }
+    }
+}

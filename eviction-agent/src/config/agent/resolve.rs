@@ -1,0 +1,50 @@
+//! The agent's own thresholds beside those of the kubelet.
+
+use crate::core::policy::Threshold;
+use crate::core::preferences::SignalThresholds;
+use crate::core::signal::Signal;
+use crate::core::units::GoDuration;
+
+/// The kubelet's thresholds, of which those of the signals given are replaced. The copies that
+/// hold allocatable memory to the hard threshold of memory follow it.
+pub fn with_own_thresholds(kubelet: &[Threshold], own: &[SignalThresholds]) -> Vec<Threshold> {
+    let replaced = |signal: Signal| own.iter().any(|own| own.signal == signal);
+    let hard_memory: Vec<&Threshold> = kubelet
+        .iter()
+        .filter(|threshold| threshold.signal == Signal::MemoryAvailable && threshold.is_hard())
+        .collect();
+    let is_copy = |threshold: &Threshold| {
+        threshold.signal == Signal::AllocatableMemoryAvailable
+            && threshold.is_hard()
+            && hard_memory.iter().any(|memory| memory.value == threshold.value)
+    };
+    let copied = kubelet.iter().any(is_copy);
+    let drops = |threshold: &Threshold| {
+        replaced(threshold.signal) || replaced(Signal::MemoryAvailable) && is_copy(threshold)
+    };
+    let mut thresholds: Vec<Threshold> =
+        kubelet.iter().filter(|threshold| !drops(threshold)).cloned().collect();
+    for own in own {
+        let SignalThresholds { signal, hard, soft, grace_period, min_reclaim } = own;
+        let min_reclaim = min_reclaim.as_ref().map(|limit| limit.value().clone());
+        let threshold = |signal, value, grace_period| Threshold {
+            signal,
+            value,
+            grace_period,
+            min_reclaim: min_reclaim.clone(),
+        };
+        if let Some(hard) = hard {
+            thresholds.push(threshold(*signal, hard.value().clone(), GoDuration::ZERO));
+            if copied && *signal == Signal::MemoryAvailable && !replaced(Signal::AllocatableMemoryAvailable) {
+                let copy = Signal::AllocatableMemoryAvailable;
+                thresholds.push(threshold(copy, hard.value().clone(), GoDuration::ZERO));
+            }
+        }
+        if let (Some(soft), Some(grace_period)) = (soft, grace_period) {
+            thresholds.push(threshold(*signal, soft.value().clone(), *grace_period));
+        }
+    }
+    // Hard ones first; the sort is stable.
+    thresholds.sort_by_key(|threshold| !threshold.is_hard());
+    thresholds
+}

@@ -1,0 +1,221 @@
+use super::*;
+
+/// `UPDATE_SCHEMA=1 cargo test -p eviction-agent schema` writes the file again.
+#[test]
+fn the_schema_is_that_of_the_types() {
+    let schema = schemars::schema_for!(File);
+    let text = format!("{}\n", serde_json::to_string_pretty(&schema).unwrap());
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/agent-configuration.v1alpha1.json");
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        std::fs::write(file, &text).unwrap();
+    }
+    let shipped = std::fs::read_to_string(file).unwrap();
+    assert_eq!(shipped, text, "run with UPDATE_SCHEMA=1 to write it again");
+}
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::super::kubelet::kubelet_policy;
+use crate::core::policy::Threshold;
+use crate::core::preferences::SignalThresholds;
+use crate::core::units::Limit;
+
+fn resolved(policy: Value) -> Result<AgentConfiguration, Problems> {
+    let object = json!({ "policy": policy });
+    resolve(object.as_object().unwrap().clone(), None)
+}
+
+#[test]
+fn what_is_written_out_is_right_and_means_the_same() {
+    let text = serde_json::to_value(File::default()).unwrap();
+    let configuration = resolve(text.as_object().unwrap().clone(), None).unwrap();
+    assert_eq!(configuration.policy, Preferences::default());
+    assert_eq!(configuration.policy, resolved(json!({})).unwrap().policy);
+}
+
+/// Whatever the types can read and the rules allow, the schema allows as well, and the other
+/// way round.
+#[test]
+fn schema_and_types_agree() {
+    for policy in [
+        json!({"maxVictimsPerPass": 1}),
+        json!({"signals": [{"signal": "pid.available", "hard": "5"}]}),
+        json!({"coolDownAfterOomKill": "1h", "memory": {"swapUsed": "1%"}}),
+        json!({"soft": {"gracePeriodCap": null}, "limits": null, "maxUnknown": null}),
+    ] {
+        let configuration = resolved(policy.clone()).unwrap_or_else(|errors| panic!("{policy}: {errors}"));
+        let again = serde_json::to_value(&configuration.policy).unwrap();
+        assert_eq!(resolved(again).unwrap().policy, configuration.policy);
+    }
+    for policy in [
+        json!({"maxVictimsPerPass": 1.0}),
+        json!({"maxVictimsPerPass": "1"}),
+        json!({"signals": [{"signal": "pid.available", "hard": 5}]}),
+        json!({"coolDownAfterOomKill": 60}),
+        json!({"signals": [null]}),
+        json!({"extra": 1}),
+    ] {
+        assert!(resolved(policy.clone()).is_err(), "{policy}");
+        assert!(serde_json::from_value::<Preferences>(policy.clone()).is_err(), "{policy}");
+    }
+}
+
+fn thresholds(configuration: Value, own: &[(&str, Option<&str>, Option<&str>)]) -> Vec<String> {
+    let kubelet = kubelet_policy(&configuration).unwrap();
+    let limit = |text: &str| Limit::parse(text).unwrap();
+    let own: Vec<SignalThresholds> = own
+        .iter()
+        .map(|(signal, hard, soft)| SignalThresholds {
+            signal: crate::core::signal::Signal::from_name(signal).unwrap(),
+            hard: hard.map(limit),
+            soft: soft.map(limit),
+            grace_period: soft.map(|_| crate::core::units::GoDuration::from_secs(60)),
+            min_reclaim: Some(limit("1Mi")),
+        })
+        .collect();
+    let written = |threshold: &Threshold| {
+        let value = threshold.value.quantity(100);
+        let reclaim = threshold.min_reclaim.as_ref().map(|reclaim| reclaim.quantity(100).to_string());
+        let reclaim = reclaim.unwrap_or_default();
+        format!("{} {value} {} {reclaim}", threshold.signal, threshold.grace_period)
+    };
+    with_own_thresholds(&kubelet.thresholds, &own).iter().map(written).collect()
+}
+
+#[test]
+fn own_thresholds_replace_those_of_the_kubelet() {
+    let configuration = json!({
+        "evictionHard": {"memory.available": "1Gi", "pid.available": "7"},
+        "evictionSoft": {"memory.available": "2Gi"},
+        "evictionSoftGracePeriod": {"memory.available": "1m"},
+    });
+    let kubelet = [
+        "memory.available 1Gi 0s ",
+        "pid.available 7 0s ",
+        "allocatableMemory.available 1Gi 0s ",
+        "memory.available 2Gi 1m0s ",
+    ];
+    assert_eq!(thresholds(configuration.clone(), &[]), kubelet);
+    assert_eq!(
+        thresholds(configuration.clone(), &[("memory.available", Some("3Gi"), None)]),
+        ["pid.available 7 0s ", "memory.available 3Gi 0s 1Mi", "allocatableMemory.available 3Gi 0s 1Mi",]
+    );
+    assert_eq!(
+        thresholds(configuration.clone(), &[("pid.available", None, Some("9"))]),
+        [
+            "memory.available 1Gi 0s ",
+            "allocatableMemory.available 1Gi 0s ",
+            "memory.available 2Gi 1m0s ",
+            "pid.available 9 1m0s 1Mi",
+        ]
+    );
+    let both = [("memory.available", None, Some("3Gi")), ("allocatableMemory.available", Some("4Gi"), None)];
+    assert_eq!(
+        thresholds(configuration, &both),
+        ["pid.available 7 0s ", "allocatableMemory.available 4Gi 0s 1Mi", "memory.available 3Gi 1m0s 1Mi",]
+    );
+    let without_copies = json!({"evictionHard": {"memory.available": "1Gi"}, "enforceNodeAllocatable": []});
+    assert_eq!(
+        thresholds(without_copies, &[("memory.available", Some("3Gi"), None)]),
+        ["memory.available 3Gi 0s 1Mi"]
+    );
+}
+
+#[test]
+fn names_and_labels_are_those_of_kubernetes() {
+    let long = "a".repeat(64);
+    for (key, right) in [
+        ("app", true),
+        ("a_b.C-1", true),
+        ("example.com/app", true),
+        ("kubernetes.io/", false),
+        ("/app", false),
+        ("a/b/c", false),
+        ("Example.com/app", false),
+        ("-a", false),
+        ("", false),
+        (long.as_str(), false),
+    ] {
+        assert_eq!(labels::check_key(key).is_ok(), right, "{key}");
+    }
+    for (value, right) in [("", true), ("A1", true), ("a b", false), ("é", false), (long.as_str(), false)] {
+        assert_eq!(labels::check_value(value).is_ok(), right, "{value}");
+    }
+    for (name, label, subdomain) in [
+        ("kube-system", true, true),
+        ("a.b", false, true),
+        ("a..b", false, false),
+        ("A", false, false),
+        ("-a", false, false),
+        ("", false, false),
+        (long.as_str(), false, true),
+    ] {
+        assert_eq!(labels::check_name(name, 63).is_ok(), label, "{name}");
+        assert_eq!(labels::check_name(name, 253).is_ok(), subdomain, "{name}");
+    }
+}
+
+/// Any JSON, with the names of fields often among its keys and values.
+fn any_json() -> impl Strategy<Value = Value> {
+    let words = [
+        "signals",
+        "signal",
+        "hard",
+        "soft",
+        "gracePeriod",
+        "memory",
+        "pressure",
+        "trigger",
+        "stall",
+        "window",
+        "avg10",
+        "limits",
+        "scope",
+        "protection",
+        "selector",
+        "matchLabels",
+        "matchExpressions",
+        "key",
+        "operator",
+        "values",
+        "evict",
+        "memory.available",
+        "owner",
+        "never",
+        "In",
+        "1Gi",
+        "5%",
+        "1m",
+    ];
+    let word = prop::sample::select(words.to_vec()).prop_map(str::to_owned);
+    let text = prop_oneof![3 => word, 1 => "\\PC{0,6}"];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        text.clone().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 60, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map(text.clone(), inner, 0..6)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_json_makes_it_panic(policy in any_json()) {
+        match resolved(policy.clone()) {
+            Ok(_) => {
+                let mut policy = policy;
+                drop_nulls(&mut policy);
+                prop_assert!(policy.is_null() || serde_json::from_value::<Preferences>(policy).is_ok());
+            }
+            Err(problems) => prop_assert!(!problems.0.is_empty() && !problems.to_string().is_empty()),
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What the enhanced profile can be told: the `policy` part of an `AgentConfiguration`.
+//!
+//! These types are the one place of its fields, defaults and documentation: the schema and the
+//! checks of `config` are made from them. Everything here has been checked there.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::selector::LabelSelector;
+use super::signal::Signal;
+use super::units::{GoDuration, Limit};
+
+/// Whose decisions the agent makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Profile {
+    /// The kubelet's, to the letter. `policy` is not used.
+    #[default]
+    Kubelet,
+    /// What operators would want instead; `policy` says how.
+    Enhanced,
+}
+
+/// How the enhanced profile decides. Everything has a default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Preferences {
+    /// Thresholds of the agent's own. They replace those of the kubelet's configuration for
+    /// their signal; signals that are not named here keep the kubelet's.
+    pub signals: Vec<SignalThresholds>,
+    /// How available memory is measured.
+    pub memory: MemoryPreferences,
+    /// Evictions for soft thresholds.
+    pub soft: SoftEvictions,
+    /// Evictions for hard thresholds.
+    pub hard: HardEvictions,
+    /// How many pods one pass may evict, 1 to 100. A hard threshold may take more if the node
+    /// would be exhausted before a single one is gone.
+    #[schemars(range(min = 1, max = 100))]
+    pub max_victims_per_pass: u32,
+    /// Who goes first, last or never. The first rule that fits a pod counts; a pod that none
+    /// fits is `normal`.
+    pub protection: Vec<ProtectionRule>,
+    /// For how long a pod is not evicted after the kernel killed one of its processes for lack
+    /// of memory, so that whoever watches sees the kill and not the eviction. Zero is off.
+    #[schemars(with = "String", extend("format" = "duration"))]
+    pub cool_down_after_oom_kill: GoDuration,
+    /// How many pods of one owner or one namespace may be evicted within a time.
+    pub limits: Vec<EvictionLimit>,
+    /// For how many passes a signal may be unknown before it is reported as blind, at least 1.
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_unknown: u32,
+    /// When a changed configuration takes effect that would evict at once.
+    pub accept_changes: AcceptChanges,
+    /// What is done about thresholds that are about to be met.
+    pub predict: Predict,
+}
+
+impl Default for Preferences {
+    fn default() -> Self {
+        Self {
+            signals: Vec::new(),
+            memory: MemoryPreferences::default(),
+            soft: SoftEvictions::default(),
+            hard: HardEvictions::default(),
+            max_victims_per_pass: 3,
+            protection: Vec::new(),
+            cool_down_after_oom_kill: GoDuration::from_secs(300),
+            limits: vec![EvictionLimit {
+                scope: LimitScope::Owner,
+                max_evictions: 3,
+                window: GoDuration::from_secs(600),
+            }],
+            max_unknown: 3,
+            accept_changes: AcceptChanges::default(),
+            predict: Predict::default(),
+        }
+    }
+}
+
+/// The thresholds of one signal. At least one of `hard` and `soft` is given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SignalThresholds {
+    /// What is measured.
+    pub signal: Signal,
+    /// Below this pods are evicted at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "threshold"))]
+    pub hard: Option<Limit>,
+    /// Below this pods are evicted after `gracePeriod`. More than `hard`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "threshold"))]
+    pub soft: Option<Limit>,
+    /// How long the soft threshold must be met before it evicts, more than zero. Goes with
+    /// `soft`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "positive-duration"))]
+    pub grace_period: Option<GoDuration>,
+    /// How much more than the threshold must be available before it counts as resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "threshold"))]
+    pub min_reclaim: Option<Limit>,
+}
+
+/// How available memory is measured. All measures appear in every report, whichever decides.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MemoryPreferences {
+    /// What `memory.available` is.
+    pub measure: MemoryMeasure,
+    /// If given, a memory threshold is met only while tasks stall for memory as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<MemoryPressure>,
+    /// If given, a memory threshold is met only while at least this much swap is used. A node
+    /// without swap has used all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "threshold"))]
+    pub swap_used: Option<Limit>,
+}
+
+/// What `memory.available` is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum MemoryMeasure {
+    /// Capacity less working set (usage without inactive file pages), as the kubelet has it:
+    /// active page cache counts as used.
+    #[default]
+    WorkingSet,
+    /// The kernel's own estimate, `MemAvailable` of /proc/meminfo.
+    MemAvailable,
+    /// Capacity less working set, active file pages not counted either.
+    WorkingSetMinusActiveFile,
+}
+
+/// Stalls for memory, by the kernel's pressure stall information. Exactly one of `avg10` and
+/// `trigger` is given.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MemoryPressure {
+    /// Whose stalls count.
+    #[serde(default)]
+    pub stalled: Stalled,
+    /// The share of the last ten seconds, in percent, that must have been lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.01, max = 100.0))]
+    pub avg10: Option<f64>,
+    /// A stall of some length within a window, which the kernel reports by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<PressureTrigger>,
+}
+
+/// Whose stalls count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Stalled {
+    /// At least one task waits.
+    #[default]
+    Some,
+    /// All tasks wait at once.
+    Full,
+}
+
+/// A stall of some length within a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PressureTrigger {
+    /// How long tasks must stall, more than zero and at most `window`.
+    #[schemars(with = "String", extend("format" = "positive-duration"))]
+    pub stall: GoDuration,
+    /// Within which time, 500ms to 10s.
+    #[schemars(with = "String", extend("format" = "positive-duration"))]
+    pub window: GoDuration,
+}
+
+/// Evictions for soft thresholds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct SoftEvictions {
+    /// The most time that a pod gets to end. Absent: its own `terminationGracePeriodSeconds`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "duration"))]
+    pub grace_period_cap: Option<GoDuration>,
+    /// Whether pods without an owner may be evicted, which nothing would bring back.
+    pub evict_bare_pods: bool,
+}
+
+/// Evictions for hard thresholds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HardEvictions {
+    /// Whether a hard memory threshold may evict pods that opted out by annotation, once there
+    /// is nobody else.
+    pub override_opt_out: bool,
+}
+
+/// A rule about pods. All conditions that are given must fit; at least one is given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ProtectionRule {
+    /// The pod is in one of these namespaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
+    /// The pod's labels fit. An empty selector fits every pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+    /// The pod has one of these priority classes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub priority_classes: Vec<String>,
+    /// What becomes of such pods.
+    pub evict: Protection,
+}
+
+/// When a pod is evicted, compared with others.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum Protection {
+    /// Before all others.
+    First,
+    /// As it ranks.
+    #[default]
+    Normal,
+    /// After all others.
+    Last,
+    /// Not at all.
+    Never,
+}
+
+/// How many pods of one owner or one namespace may be evicted within a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EvictionLimit {
+    /// What the pods have in common.
+    pub scope: LimitScope,
+    /// The most evictions, at least 1.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub max_evictions: u32,
+    /// The time, more than zero.
+    #[schemars(with = "String", extend("format" = "positive-duration"))]
+    pub window: GoDuration,
+}
+
+/// What pods have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum LimitScope {
+    /// The namespace.
+    Namespace,
+    /// The owner, such as a ReplicaSet. Pods without one are not limited.
+    Owner,
+}
+
+/// When a changed configuration takes effect that would evict at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum AcceptChanges {
+    /// After the pressure transition period, or when it is accepted by hand.
+    #[default]
+    AfterTransitionPeriod,
+    /// Only when it is accepted by hand.
+    ByHand,
+    /// At once.
+    AtOnce,
+}
+
+/// What is done about thresholds that are about to be met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Predict {
+    /// They are reported.
+    #[default]
+    Off,
+    /// The node's condition is raised.
+    Condition,
+    /// Pods are evicted as if the threshold were met.
+    Evict,
+}
