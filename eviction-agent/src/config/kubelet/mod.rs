@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use super::document::{Document, found};
 use super::problem::{Problem, Problems};
-use crate::core::policy::{Policy, Threshold};
+use crate::core::policy::{Policy, Rules, Threshold};
 use crate::core::units::{GoDuration, Quantity};
 use fields::Fields;
 use layer::{Layer, Origins};
@@ -217,5 +217,6 @@ fn policy(
         max_pod_grace_period_seconds: fields.eviction_max_pod_grace_period.unwrap_or(0).into(),
         local_storage_capacity_isolation: fields.local_storage_capacity_isolation.unwrap_or(true),
         gates: gates.policy(),
+        rules: Rules::kubelet(),
     }
 }

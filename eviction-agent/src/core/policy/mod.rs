@@ -1,4 +1,10 @@
-//! What the engine decides by: the resolved eviction settings of a node.
+//! What the engine decides by: the resolved eviction settings of a node, and the profile's rules.
+
+mod rules;
+
+pub use rules::{
+    DiskRanking, PodLevelRequests, ReclaimGoal, Rules, SoftGrace, Urgency, Victims, WithoutStats,
+};
 
 use super::signal::Signal;
 use super::units::{GoDuration, ThresholdValue};
@@ -22,6 +28,8 @@ pub struct Policy {
     pub local_storage_capacity_isolation: bool,
     /// Feature gates that decide.
     pub gates: Gates,
+    /// Where the profiles differ.
+    pub rules: Rules,
 }
 
 /// One line that an observation must not fall below.

@@ -1,0 +1,131 @@
+//! Where the two profiles differ: every choice of the pipeline that is not the same in both.
+//!
+//! The pipeline is one. It asks these rules where the kubelet's way is not what an operator
+//! would want, and nothing outside of this file asks for the profile. Each enhanced choice is
+//! justified in docs/decisions.md and has scenarios in tests/scenarios/enhanced.
+
+use crate::core::preferences::Preferences;
+
+/// The choices of a profile.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rules {
+    /// Which of the thresholds that are met drives a pass.
+    pub urgency: Urgency,
+    /// How much time a soft eviction grants.
+    pub soft_grace: SoftGrace,
+    /// How many pods go in one pass.
+    pub victims: Victims,
+    /// Where pods without statistics rank.
+    pub without_stats: WithoutStats,
+    /// What usage of a file system is held against.
+    pub disk_ranking: DiskRanking,
+    /// What requests at the level of the pod do to those of its containers.
+    pub pod_level_requests: PodLevelRequests,
+    /// When node-level reclaim was enough.
+    pub reclaim: ReclaimGoal,
+    /// What else the enhanced profile was told. `None` is the kubelet's profile: no
+    /// protection, no limits, no plausibility, no prediction.
+    pub preferences: Option<Preferences>,
+}
+
+/// Which of the thresholds that are met drives a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// The last one of memory, else the first: `helpers.go: byEvictionPriority`, as far as it
+    /// is an order.
+    Kubelet,
+    /// Hard before soft, memory before the rest, then as configured.
+    HardFirst,
+}
+
+/// How much time a soft eviction grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SoftGrace {
+    /// The pod's own, up to `evictionMaxPodGracePeriod`, which is 0 unless it is set.
+    Bounded,
+    /// The pod's own, up to a cap in seconds if there is one.
+    Own {
+        /// The cap.
+        cap: Option<i64>,
+    },
+}
+
+/// How many pods go in one pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victims {
+    /// One. Nothing is known of it afterwards.
+    One,
+    /// As many as cover the deficit. Those on their way are remembered, and what they will
+    /// free is taken off the deficit.
+    Sized {
+        /// The most of them; a hard threshold may take more if time runs out.
+        most: u32,
+    },
+}
+
+/// Where pods without statistics rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutStats {
+    /// Before all others.
+    First,
+    /// By request and priority, behind those that are known to exceed their request.
+    BehindExceeding,
+}
+
+/// What usage of a file system is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskRanking {
+    /// Bytes and inodes against requested bytes; images that no eviction frees evict too.
+    Kubelet,
+    /// Inodes by inodes alone, and nobody goes whose removal frees nothing.
+    ByWhatIsFreed,
+}
+
+/// What requests at the level of the pod do to those of its containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodLevelRequests {
+    /// Any of them hides all.
+    HideAll,
+    /// Each hides those of its own resource.
+    HideTheirOwn,
+}
+
+/// When node-level reclaim was enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReclaimGoal {
+    /// When every threshold of the node is resolved.
+    EveryThreshold,
+    /// When those of the signal that it was for are.
+    ItsOwnSignal,
+}
+
+impl Rules {
+    /// The kubelet's, to the letter.
+    pub fn kubelet() -> Self {
+        Self {
+            urgency: Urgency::Kubelet,
+            soft_grace: SoftGrace::Bounded,
+            victims: Victims::One,
+            without_stats: WithoutStats::First,
+            disk_ranking: DiskRanking::Kubelet,
+            pod_level_requests: PodLevelRequests::HideAll,
+            reclaim: ReclaimGoal::EveryThreshold,
+            preferences: None,
+        }
+    }
+
+    /// What an operator would want instead.
+    pub fn enhanced(preferences: &Preferences) -> Self {
+        let cap = preferences.soft.grace_period_cap.map(|cap| cap.as_nanos() / 1_000_000_000);
+        Self {
+            urgency: Urgency::HardFirst,
+            soft_grace: SoftGrace::Own { cap },
+            victims: Victims::Sized { most: preferences.max_victims_per_pass },
+            without_stats: WithoutStats::BehindExceeding,
+            disk_ranking: DiskRanking::ByWhatIsFreed,
+            pod_level_requests: PodLevelRequests::HideTheirOwn,
+            reclaim: ReclaimGoal::ItsOwnSignal,
+            preferences: Some(preferences.clone()),
+        }
+    }
+}
