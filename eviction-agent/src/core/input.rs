@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::layout::DiskLayout;
+use super::oom::{ContainerEnded, OomKill};
 use super::pods::{KnownPod, PodSet};
 use super::reading::Why;
 use super::snapshot::Snapshot;
@@ -34,6 +35,11 @@ pub enum Event {
     Reclaimed(Result<Arc<Snapshot>, Why>),
     /// What came of an eviction that a decision asked for.
     Evicted(EvictionOutcome),
+    /// The kernel killed a process for want of memory. The time of the input is when this was
+    /// learned; the record has its own.
+    OomKill(Box<OomKill>),
+    /// A container ended, or more became known of an end that was told before.
+    ContainerEnded(Box<ContainerEnded>),
     /// May this pod start here?
     Admission(Arc<KnownPod>),
 }

@@ -19,6 +19,7 @@ pub mod layout;
 mod local_storage;
 pub mod message;
 pub mod observe;
+pub mod oom;
 pub mod pod;
 pub mod pods;
 pub mod policy;

@@ -99,7 +99,7 @@ impl Engine {
                 Subject::Noted
             }
             // A failed kill is an eviction like any other: `eviction_manager.go: evictPod`.
-            Event::Evicted(_) => Subject::Noted,
+            Event::Evicted(_) | Event::OomKill(_) | Event::ContainerEnded(_) => Subject::Noted,
             Event::Look(snapshot) => self.look(at, snapshot, &mut actions),
             Event::LookFailed(why) => self.without_look(why),
             Event::Reclaimed(second) => self.resume(second, &mut actions),
