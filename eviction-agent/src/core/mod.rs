@@ -32,4 +32,5 @@ pub mod signal;
 pub mod snapshot;
 pub mod threshold;
 pub mod time;
+pub mod trend;
 pub mod units;
