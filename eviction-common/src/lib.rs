@@ -13,7 +13,10 @@ mod map;
 mod record;
 mod setup;
 
-pub use map::{Armed, Counter, Dirty, Last, STILL_PAGES, SeenOom, TaskCount, Ticket};
+pub use map::{
+    Armed, BATCH_PAGES, Counter, Dirty, LAST_CHARGE, LAST_HOOKS, LAST_NEAR, Last, STILL_PAGES, SeenOom,
+    TaskCount, Ticket,
+};
 pub use record::{
     Ancestor, CgroupChange, Crossed, Edge, Header, Kind, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
     UNLIMITED_BYTES, ancestor_flag, oom_flag,

@@ -50,6 +50,19 @@ pub struct Dirty {
     pub usage_last: u64,
 }
 
+/// Indices into map `LAST`: the hook that is always there.
+pub const LAST_CHARGE: u32 = 0;
+
+/// The dense one, near a line.
+pub const LAST_NEAR: u32 = 1;
+
+/// How many there are.
+pub const LAST_HOOKS: u32 = 2;
+
+/// The most pages that a CPU charges ahead of what is touched (`MEMCG_CHARGE_BATCH` in
+/// linux/memcontrol.h).
+pub const BATCH_PAGES: u64 = 64;
+
 /// Where a CPU looked last; the value of map `LAST`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -62,9 +75,8 @@ pub struct Last {
 
 /// A hook that fires for each kernel page (64 times for a fork with an exec) and does not see every
 /// charge passes over a memory cgroup whose usage moved by less than so many pages since
-/// this CPU last looked at it. It is twice the batch in which each CPU charges
-/// (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h), and little beside the grain of such a hook.
-pub const STILL_PAGES: u64 = 128;
+/// this CPU last looked at it: little beside the grain of such a hook.
+pub const STILL_PAGES: u64 = 2 * BATCH_PAGES;
 
 /// Event counts of a memory cgroup when a program last looked at it; the value of map
 /// `SEEN_OOM`, whose key is its id.

@@ -5,7 +5,7 @@ use aya_ebpf::{
     programs::BtfTracePointContext,
 };
 use aya_log_ebpf::{debug, warn};
-use eviction_common::{Counter, Dirty, MAX_ANCESTORS, STILL_PAGES, SeenOom};
+use eviction_common::{Counter, Dirty, LAST_CHARGE, LAST_NEAR, MAX_ANCESTORS, STILL_PAGES, SeenOom};
 
 use crate::{
     level::{Seen, compare},
@@ -22,22 +22,35 @@ use crate::{
 pub(crate) fn charge_mod_memcg_state(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
-    if has_moved(ctx.arg(0), memcg.usage::<Direct>()) {
+    if has_moved(LAST_CHARGE, ctx.arg(0), memcg.usage::<Direct>(), STILL_PAGES) {
         on_charge::<Direct, _>(&ctx, memcg, None);
     }
     0
 }
 
-/// Whether this CPU has not looked at the memory cgroup at this address since its usage moved.
+/// Fires at each page fault, and so also where page tables are there already; too often to be
+/// attached but near a line. A CPU charges in batches, so most faults leave usage as it is.
+#[btf_tracepoint(function = "count_memcg_events")]
+pub(crate) fn near_count_memcg_events(ctx: BtfTracePointContext) -> i32 {
+    // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
+    let memcg = unsafe { Memcg::new(ctx.arg(0)) };
+    if has_moved(LAST_NEAR, ctx.arg(0), memcg.usage::<Direct>(), 0) {
+        on_charge::<Direct, _>(&ctx, memcg, None);
+    }
+    0
+}
+
+/// Whether this CPU has not looked at the memory cgroup at this address, by this hook, since its
+/// usage moved by more than `still` pages.
 #[inline(always)]
-fn has_moved(memcg: u64, usage: u64) -> bool {
-    let Some(last) = LAST.get_ptr_mut(0) else {
+fn has_moved(hook: u32, memcg: u64, usage: u64, still: u64) -> bool {
+    let Some(last) = LAST.get_ptr_mut(hook) else {
         return true;
     };
     // SAFETY: the map's value, of this CPU. An interrupt's program may write it in between: then
     // one look is made too many, or one is left to the next firing.
     unsafe {
-        let moved = usage.wrapping_sub((*last).usage).wrapping_add(STILL_PAGES) > 2 * STILL_PAGES;
+        let moved = usage.wrapping_sub((*last).usage).wrapping_add(still) > 2 * still;
         if (*last).memcg == memcg && !moved {
             return false;
         }

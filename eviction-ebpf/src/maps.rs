@@ -7,7 +7,7 @@ use aya_ebpf::{
     macros::map,
     maps::{HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
 };
-use eviction_common::{Armed, Counter, Dirty, Last, SeenOom, TaskCount, Ticket};
+use eviction_common::{Armed, Counter, Dirty, LAST_HOOKS, Last, SeenOom, TaskCount, Ticket};
 
 /// Everything that is told to user space.
 #[map]
@@ -25,9 +25,9 @@ pub(crate) static TICKETS: HashMap<Ticket, u8> = HashMap::with_max_entries(8192,
 #[map]
 pub(crate) static DIRTY: HashMap<u64, Dirty> = HashMap::with_max_entries(4096, 0);
 
-/// Where each CPU looked last.
+/// Where each CPU looked last, for each hook.
 #[map]
-pub(crate) static LAST: PerCpuArray<Last> = PerCpuArray::with_max_entries(1, 0);
+pub(crate) static LAST: PerCpuArray<Last> = PerCpuArray::with_max_entries(LAST_HOOKS, 0);
 
 /// Event counts of memory cgroups as they were last seen.
 #[map]

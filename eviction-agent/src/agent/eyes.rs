@@ -8,7 +8,7 @@ use crate::core::snapshot::{
     ContainerFigures, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot, SnapshotBuilder, SourceId,
 };
 use crate::source::cgroup::files::Limit;
-use crate::source::cgroup::sample::Fresh;
+use crate::source::cgroup::sample::{Fresh, Tasks};
 use crate::source::cgroup::sampler::Sampler;
 use crate::source::proc::tasks::TaskCounter;
 
@@ -16,9 +16,9 @@ use super::arming::Seen;
 use super::clock::Instant;
 use super::roster::Roster;
 
-/// Up to so many pods all memory.stat files are read before a decision; with more, those of the
-/// pods that use most, which are the ones that can be first.
-const ALL_FRESH: usize = 32;
+/// The most memory.stat files that are read before a decision, those of the groups that use most:
+/// a read takes some 10 µs. A full sample has read all of them a second ago.
+const MOST_STATS: usize = 32;
 
 /// What counts as the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +44,13 @@ pub(crate) struct Eyes {
     capacity: Capacity,
     tasks: Option<TaskCounter>,
     spare: Option<Snapshot>,
-    ids: Vec<u64>,
 }
 
 impl Eyes {
     /// `whole_machine`: tasks are those of the machine, not of a group.
     pub(crate) fn new(sampler: Sampler, capacity: Capacity, proc: &Path, whole_machine: bool) -> Self {
         let tasks = whole_machine.then(|| TaskCounter::open(proc));
-        Self { sampler, capacity, tasks, spare: None, ids: Vec::new() }
+        Self { sampler, capacity, tasks, spare: None }
     }
 
     pub(crate) fn capacity(&self) -> Capacity {
@@ -91,9 +90,14 @@ impl Eyes {
     }
 
     /// The same with the figures of all pods, fresh ones for those that may go.
-    pub(crate) fn snapshot_with_pods(&mut self, look: &NodeLook, roster: &Roster) -> SnapshotBuilder {
+    pub(crate) fn snapshot_with_pods(
+        &mut self,
+        look: &NodeLook,
+        roster: &Roster,
+        tasks: Tasks,
+    ) -> SnapshotBuilder {
         let mut builder = self.snapshot_of_node(look);
-        self.refresh_pods();
+        self.sampler.sample_pods(Fresh::Changed { most: MOST_STATS }, tasks);
         // Samples are in the order of the pods; one whose group is gone has none.
         let mut samples = self.sampler.last_pods().iter().peekable();
         for cgroup in &self.sampler.pods().pods {
@@ -124,24 +128,6 @@ impl Eyes {
         if let Some(snapshot) = Arc::into_inner(snapshot) {
             self.spare = Some(snapshot);
         }
-    }
-
-    fn refresh_pods(&mut self) {
-        let count = self.sampler.pods().pods.len();
-        if count <= ALL_FRESH {
-            self.sampler.sample_pods(Fresh::All);
-            return;
-        }
-        let mut by_use: Vec<(u64, u64)> = self
-            .sampler
-            .sample_pods(Fresh::Usage)
-            .iter()
-            .map(|pod| (pod.memory.usage.known().unwrap_or(0), pod.memory.cgroup_id))
-            .collect();
-        by_use.sort_unstable_by(|a, b| b.cmp(a));
-        self.ids.clear();
-        self.ids.extend(by_use.into_iter().take(ALL_FRESH).map(|(_, id)| id));
-        self.sampler.sample_pods(Fresh::These(&self.ids));
     }
 
     fn node_stats(&self, look: &NodeLook) -> NodeStats {

@@ -3,11 +3,12 @@
 use crate::metrics::Metrics;
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
-    AsyncRing, Crossed, DirtyLeaf, Drained, Event, Kernel, Level, Loaded, OomKill, SourceInfo,
+    AsyncRing, Crossed, DirtyLeaf, Drained, Event, Family, Kernel, Level, Loaded, OomKill, SourceInfo,
 };
 use crate::source::cgroup::sampler::Sampler;
 
 use super::arming::{Arming, Rung};
+use super::range::Range;
 
 /// What the kernel side told in one go.
 #[derive(Debug, Default)]
@@ -41,6 +42,7 @@ pub(crate) struct Hook {
     loaded: Option<(Kernel, AsyncRing)>,
     log: Option<ProgramLogReader>,
     leaves: Vec<DirtyLeaf>,
+    range: Range,
     invalid: u64,
     lost: u64,
 }
@@ -61,7 +63,7 @@ impl Hook {
         Ok(Self { loaded: Some((kernel, AsyncRing::new(ring)?)), log, ..Self::default() })
     }
 
-    /// How charges are seen.
+    /// How charges are seen at present.
     pub(crate) fn rung(&self) -> Option<Rung> {
         let info = self.charge()?;
         Some(Rung { sees_every_charge: info.sees_every_charge, grain_bytes: info.grain_bytes })
@@ -74,7 +76,23 @@ impl Hook {
 
     fn charge(&self) -> Option<&SourceInfo> {
         let (kernel, _) = self.loaded.as_ref()?;
-        kernel.sources().iter().find(|info| info.source == "charge" && !info.rung.is_empty())
+        let family = if kernel.is_near() { Family::Near } else { Family::Charge };
+        kernel.sources().iter().find(|info| info.source == family.name() && !info.rung.is_empty())
+    }
+
+    /// Attaches the dense hook while the line is near, and takes it off when it is far again.
+    pub(crate) fn approach(&mut self, distance: Option<u64>, memory_capacity: u64, now_ns: u64) {
+        let Some((kernel, _)) = &mut self.loaded else { return };
+        let near = kernel.is_near();
+        match self.range.is_near(distance, memory_capacity, now_ns, near) {
+            true if !near => {
+                if let Err(error) = kernel.come_near() {
+                    tracing::warn!(%error, "the dense hook is given up: the timer goes on");
+                }
+            }
+            false if near => kernel.go_far(),
+            _ => {}
+        }
     }
 
     /// Waits for a record that must not wait. For ever, where nothing is loaded.

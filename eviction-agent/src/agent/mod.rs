@@ -20,6 +20,7 @@ mod lines;
 mod notes;
 mod oom;
 mod pods;
+mod range;
 mod reaction;
 mod roster;
 mod run;

@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use eviction_agent::source::cgroup::sample::Fresh;
+use eviction_agent::source::cgroup::sample::{Fresh, Tasks};
 use eviction_agent::source::proc::tasks::TaskCounter;
 
 use crate::recorded;
@@ -54,9 +54,8 @@ fn samples_take_no_memory() {
             sampler.sample_node(&dirty);
             sampler.sample_level(level, &dirty);
             sampler.sample_as_kubelet();
-            sampler.sample_pods(Fresh::Usage);
-            sampler.sample_pods(Fresh::These(&dirty[..1]));
-            sampler.sample_pods(Fresh::All);
+            sampler.sample_pods(Fresh::Changed { most: 8 }, Tasks::Leave);
+            sampler.sample_pods(Fresh::All, Tasks::Count);
             sampler.group(level);
             tasks.read();
         };

@@ -1,7 +1,8 @@
 use eviction_agent::core::reading::{Reading, Why};
 use eviction_agent::source::cgroup::files::Limit;
 use eviction_agent::source::cgroup::names::PodUid;
-use eviction_agent::source::cgroup::sample::Fresh;
+use eviction_agent::source::cgroup::sample::{Fresh, Tasks};
+use eviction_agent::source::cgroup::sampler::Sampler;
 use eviction_agent::source::proc::tasks::{TaskCounter, read_task_capacity};
 
 use crate::recorded::{Node, V1, V2};
@@ -52,10 +53,11 @@ fn pods_and_containers() {
         // With descriptors for everything, for some, and for nothing.
         for descriptors in [4096, 7, 0] {
             let mut sampler = node.sampler_with("/", descriptors);
-            let usage_only = sampler.sample_pods(Fresh::Usage).to_vec();
+            let usage_only = sampler.sample_pods(Fresh::Changed { most: 0 }, Tasks::Leave).to_vec();
             assert!(usage_only.iter().all(|pod| pod.memory.usage.known().is_some()));
             assert!(usage_only.iter().all(|pod| pod.memory.working_set == Reading::Unknown(Why::Absent)));
-            let samples = sampler.sample_pods(Fresh::All).to_vec();
+            assert!(usage_only.iter().all(|pod| pod.tasks == Reading::Unknown(Why::Absent)));
+            let samples = sampler.sample_pods(Fresh::All, Tasks::Count).to_vec();
             assert_eq!(samples.len(), sampler.pods().pods.len());
             for (pod, sample) in sampler.pods().pods.iter().zip(&samples) {
                 assert_eq!(sample.memory.cgroup_id, pod.cgroup_id);
@@ -71,20 +73,26 @@ fn pods_and_containers() {
 }
 
 #[test]
-fn only_the_pods_that_are_asked_for_are_read_afresh() {
+fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
-    sampler.sample_pods(Fresh::All);
+    sampler.sample_pods(Fresh::All, Tasks::Count);
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
-    let before: Vec<u64> = pod.leaves.iter().map(|id| sampler.group(*id).unwrap().stat_at_ns).collect();
-    let others = sampler.pods().pods.iter().find(|other| other.uid != pod.uid).unwrap().cgroup_id;
-    let other_before = sampler.group(others).unwrap().stat_at_ns;
-    sampler.sample_pods(Fresh::These(&[pod.cgroup_id, 0]));
-    for (id, before) in pod.leaves.iter().zip(before) {
-        assert!(sampler.group(*id).unwrap().stat_at_ns > before);
+    let other = sampler.pods().pods.iter().find(|other| other.uid != pod.uid).unwrap().cgroup_id;
+    let read_at = |sampler: &Sampler, id| sampler.group(id).unwrap().stat_at_ns;
+    let (before, other_before) = (read_at(&sampler, pod.cgroup_id), read_at(&sampler, other));
+    // The pod and all above it have grown.
+    for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
+        node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
     }
-    assert_eq!(sampler.group(others).unwrap().stat_at_ns, other_before);
-    assert!(sampler.group(others).unwrap().usage_at_ns > other_before);
+    sampler.sample_pods(Fresh::Changed { most: 0 }, Tasks::Leave);
+    assert_eq!(read_at(&sampler, pod.cgroup_id), before, "none may be read");
+    sampler.sample_pods(Fresh::Changed { most: 32 }, Tasks::Leave);
+    assert!(read_at(&sampler, pod.cgroup_id) > before);
+    assert_eq!(read_at(&sampler, other), other_before);
+    let again = read_at(&sampler, pod.cgroup_id);
+    sampler.sample_pods(Fresh::Changed { most: 32 }, Tasks::Leave);
+    assert_eq!(read_at(&sampler, pod.cgroup_id), again, "it has been read since it moved");
 }
 
 #[test]
@@ -92,7 +100,7 @@ fn limits_of_both_versions() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
-    let limits = |sampler: &eviction_agent::source::cgroup::sampler::Sampler| {
+    let limits = |sampler: &Sampler| {
         pod.containers.iter().map(|c| sampler.group(c.cgroup_id).unwrap().limit).collect::<Vec<_>>()
     };
     let high = Limit::At(160 << 20);
@@ -129,7 +137,7 @@ fn what_moved_is_read_before_what_is_above_it() {
     let node = Node::unpack(V2);
     let root = "/kubepods.slice";
     let mut sampler = node.sampler(root);
-    sampler.sample_pods(Fresh::All);
+    sampler.sample_pods(Fresh::All, Tasks::Count);
     assert_eq!(sampler.sample_node(&[]).level.stat_reads, 1, "nothing moved: the group itself");
 
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
@@ -159,7 +167,7 @@ fn what_moved_is_read_before_what_is_above_it() {
 fn an_ancestor_that_stands_still_is_corrected_by_its_leaves() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/kubepods.slice");
-    sampler.sample_pods(Fresh::All);
+    sampler.sample_pods(Fresh::All, Tasks::Count);
     let before = sampler.sample_node(&[]).level;
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
     let leaf =
@@ -207,7 +215,7 @@ fn groups_at_a_limit_are_read_although_usage_stands_still() {
     let usage = std::fs::read_to_string(node.path(&format!("{root}/memory.current"))).unwrap();
     node.write(&format!("{root}/memory.max"), usage);
     let mut sampler = node.sampler("/kubepods.slice");
-    sampler.sample_pods(Fresh::All);
+    sampler.sample_pods(Fresh::All, Tasks::Count);
     let leaves: Vec<u64> = sampler.pods().pods.iter().flat_map(|pod| pod.leaves.clone()).collect();
     let start: Vec<u64> = leaves.iter().map(|id| sampler.group(*id).unwrap().stat_at_ns).collect();
     let first = sampler.sample_node(&[]).level;

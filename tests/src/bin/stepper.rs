@@ -1,7 +1,8 @@
 //! A process that does to its memory and its tasks what it is told, one step a line, and says
 //! `ok` after each: for tests that look between the steps.
 //!
-//! `touch MIB` maps fresh pages and writes to each; `free` unmaps all; `forks N` starts and reaps N processes, one after the
+//! `touch MIB` maps fresh pages and writes to each; `free` unmaps all; `give-back` gives
+//! it back but keeps it mapped, page tables and all; `again` writes to each page of what is mapped; `forks N` starts and reaps N processes, one after the
 //! other; `threads N` starts and joins N threads; `child MIB` starts a process that the kernel
 //! likes to kill and that touches so much, says `child PID` before it does and `ended SIGNAL` after.
 //! It ends with its input.
@@ -42,6 +43,11 @@ impl Region {
         Ok(region)
     }
 
+    fn give_back(&self) -> Result<()> {
+        // SAFETY: the mapping is ours, and no reference into it exists.
+        unsafe { madvise(self.start.cast(), self.bytes, Advice::LinuxDontNeed) }.context("give memory back")
+    }
+
     fn touch(&self) {
         for offset in (0..self.bytes).step_by(PAGE) {
             // SAFETY: inside the mapping, which is writable.
@@ -72,6 +78,8 @@ fn main() -> Result<()> {
                 regions.push(region);
             }
             "free" => regions.clear(),
+            "give-back" => regions.iter().try_for_each(Region::give_back)?,
+            "again" => regions.iter().for_each(Region::touch),
             "forks" => {
                 for _ in 0..argument {
                     Command::new("/proc/self/exe")

@@ -293,3 +293,40 @@ fn a_crossing_wakes_a_reader_on_tokio() {
         assert_eq!(crossings, 1);
     });
 }
+
+#[test]
+fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let mut process = Stepper::start(&group);
+    process.step("touch 128");
+    process.step("give-back");
+    let mut rig = Rig::load();
+    let near = rig.kernel.sources().iter().find(|info| info.source == "charge near").unwrap();
+    let grain = near.grain_bytes;
+    assert!(!rig.kernel.is_near(), "it costs too much for every day");
+    for round in 0..3 {
+        rig.kernel.come_near().unwrap();
+        rig.kernel.come_near().unwrap();
+        assert!(rig.kernel.is_near());
+        let line = group.usage() + 64 * MIB;
+        let armed = rig.kernel.arm(group.id(), above(line)).unwrap();
+        process.step("again");
+        let crossings = rig.crossings(armed);
+        let [crossed] = crossings.as_slice() else {
+            panic!("one crossing in round {round}, not {crossings:?}");
+        };
+        assert!(crossed.usage >= line && crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
+        process.step("give-back");
+
+        rig.kernel.go_far();
+        assert!(!rig.kernel.is_near());
+        let mut leaves = Vec::new();
+        rig.kernel.take_dirty(&mut leaves).unwrap();
+        process.step("again");
+        process.step("give-back");
+        rig.kernel.take_dirty(&mut leaves).unwrap();
+        let fired: u64 = leaves.iter().filter(|leaf| leaf.id == group.id()).map(|leaf| leaf.fired).sum();
+        assert!(fired < 128 * MIB / grain / 2, "detached, it looks no more: {fired} times");
+    }
+}

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eviction_agent::source::cgroup::sample::{Fresh, LevelSample};
+use eviction_agent::source::cgroup::sample::{Fresh, LevelSample, Tasks};
 use eviction_agent::source::cgroup::sampler::Sampler;
 use eviction_agent::source::clock::now_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
@@ -55,7 +55,7 @@ fn grow_in_full_cache(
         fillers.push(filler);
         // The kernel brings everything up to date every 2 s.
         std::thread::sleep(Duration::from_millis(2500));
-        sampler.sample_pods(Fresh::All);
+        sampler.sample_pods(Fresh::All, Tasks::Count);
         let base = sampler.sample_node(&[]).level;
         if base.usage.known().unwrap() > NODE - TOLERANCE {
             break base.working_set.known().unwrap();
@@ -155,7 +155,7 @@ fn a_leaf_at_its_own_limit_is_followed_too() {
     let arguments = ["--stamps", stamps.to_str().unwrap(), "grow", "--size", &growth, "--rate", "200M"];
     let mut grower = Workload::start(workload(), &two, arguments).unwrap();
     let mut sampler = sampler(&subtree);
-    sampler.sample_pods(Fresh::All);
+    sampler.sample_pods(Fresh::All, Tasks::Count);
     let base = sampler.sample_node(&[]).level;
     grower.go().unwrap();
     grower.wait_event("grown").unwrap();

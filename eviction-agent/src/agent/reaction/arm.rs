@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::core::decision::Decision;
 use crate::core::reading::Reading;
-use crate::source::cgroup::sample::Fresh;
+use crate::source::cgroup::sample::{Fresh, Tasks};
 use crate::source::pace;
 
 use super::super::arming;
@@ -31,9 +31,11 @@ impl Reaction {
         let now_ns = mono_ns();
         let mut distance = None;
         if let (Reading::Known(seen), Some(root)) = (look.memory, root_id(&self.eyes.sampler)) {
+            let capacity = self.eyes.capacity().memory;
+            let far = memory.known().and_then(|available| self.memory_lines.distance(available));
+            self.hook.approach(far, capacity, now_ns);
             let rung = self.hook.rung().unwrap_or_default();
-            let lines = self.memory_lines.working_sets(self.eyes.capacity().memory);
-            let arming = arming::plan(rung, seen, lines);
+            let arming = arming::plan(rung, seen, self.memory_lines.working_sets(capacity));
             distance = arming.distance;
             self.hook.arm(root, &arming);
             self.v1.arm(&arming, now_ns);
@@ -69,7 +71,7 @@ impl Reaction {
     pub(super) fn look_in_full(&mut self, now_ns: u64) {
         self.state.last_full_ns = now_ns;
         self.refresh_tree();
-        self.eyes.sampler.sample_pods(Fresh::All);
+        self.eyes.sampler.sample_pods(Fresh::All, Tasks::Leave);
         if let Some(Losses { records, invalid }) = self.hook.losses(&self.metrics) {
             self.notes.send(Note::Lost { records, invalid, at: self.clock.now() });
         }

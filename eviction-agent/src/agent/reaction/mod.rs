@@ -22,6 +22,7 @@ use crate::core::signal::{NodeCondition, Signal};
 use crate::core::snapshot::SnapshotBuilder;
 use crate::metrics::{Metrics, SignalLabels, TriggerLabels};
 use crate::source::bpf::Crossed;
+use crate::source::cgroup::sample::Tasks;
 use crate::source::pace::FillRate;
 use crate::source::timer::Timer;
 
@@ -181,12 +182,15 @@ impl Reaction {
         if let Reading::Known(seen) = look.memory {
             self.rate.observe(at.mono_ns, seen.working_set);
         }
-        let pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left))
-            || pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
+        let pids_pressed = pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
+        let pressed = pids_pressed || memory.known().is_some_and(|left| self.memory_lines.may_be_met(left));
         let mut grace_due = None;
         if !self.state.flight.holds(at.mono_ns) {
             let snapshot = match pressed {
-                true => self.eyes.snapshot_with_pods(&look, &self.roster),
+                true => {
+                    let tasks = if pids_pressed { Tasks::Count } else { Tasks::Leave };
+                    self.eyes.snapshot_with_pods(&look, &self.roster, tasks)
+                }
                 false => self.eyes.snapshot_of_node(&look),
             };
             grace_due = self.pass(trigger, crossed, &look, snapshot);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::input::{Event, Input};
-use crate::source::bpf::{Crossed, OomKill};
+use crate::source::bpf::{Crossed, Family, OomKill};
 
 use super::super::clock::mono_ns;
 use super::super::event;
@@ -28,7 +28,7 @@ impl Reaction {
         let Told { crossed, tree_changed, kills, gave_up } = told;
         if let Some(reason) = gave_up {
             tracing::error!(reason, "the kernel side is given up: the fallbacks carry the decisions");
-            for source in ["charge", "oom", "task", "cgroup"] {
+            for source in Family::ALL.map(Family::name) {
                 let (source, rung) = (source.to_owned(), "none".to_owned());
                 let source = event::Source { source, rung, reason: reason.clone() };
                 self.notes.send(Note::Source(source, self.clock.now()));

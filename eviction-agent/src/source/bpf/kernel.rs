@@ -10,6 +10,7 @@ use eviction_common::{Armed, Counter, Dirty, Edge, TaskCount as RawTaskCount, Ti
 use thiserror::Error;
 
 use super::{
+    near::Near,
     plan::SourceInfo,
     sys::{self, Entry},
 };
@@ -115,6 +116,7 @@ pub(super) struct Maps {
 pub struct Kernel {
     pub(super) maps: Maps,
     pub(super) links: Vec<FdLink>,
+    pub(super) near: Option<Near>,
     pub(super) sources: Vec<SourceInfo>,
     pub(super) page_bytes: u64,
     generation: u64,
@@ -122,10 +124,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    pub(super) fn new(maps: Maps, links: Vec<FdLink>, sources: Vec<SourceInfo>) -> Self {
+    pub(super) fn new(maps: Maps, links: Vec<FdLink>, near: Option<Near>, sources: Vec<SourceInfo>) -> Self {
         Self {
             maps,
             links,
+            near,
             sources,
             page_bytes: rustix::param::page_size() as u64,
             generation: 0,
@@ -136,6 +139,29 @@ impl Kernel {
     /// What is attached, one for each family.
     pub fn sources(&self) -> &[SourceInfo] {
         &self.sources
+    }
+
+    /// Attaches the dense hook, if there is one: a line is near. It sees within a batch what the
+    /// other hook passes over. An error is told once; then there is none any more.
+    ///
+    /// # Errors
+    /// If the kernel refuses it now.
+    pub fn come_near(&mut self) -> std::io::Result<()> {
+        let attached = self.near.as_mut().map_or(Ok(()), Near::attach);
+        if attached.is_err() {
+            self.near = None;
+        }
+        attached
+    }
+
+    /// Takes the dense hook off: no line is near.
+    pub fn go_far(&mut self) {
+        self.near.iter_mut().for_each(Near::detach);
+    }
+
+    /// Whether the dense hook is attached.
+    pub fn is_near(&self) -> bool {
+        self.near.as_ref().is_some_and(Near::is_attached)
     }
 
     /// The kernel's ids of the attached programs, as `bpftool prog` lists them.

@@ -17,7 +17,8 @@ use thiserror::Error;
 
 use super::{
     kernel::{Kernel, Maps},
-    plan::{self, FamilyPlan, Hook, Rejected, SourceInfo},
+    near::Near,
+    plan::{self, Family, FamilyPlan, Hook, Rejected, Rung, SourceInfo},
     probe::{self, Facts},
     ring::Ring,
     sys::Entry,
@@ -137,12 +138,19 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
     let mut links = Vec::new();
     let mut sources = Vec::new();
     let mut missing = Vec::new();
+    let mut near = None;
     for plan in plans {
-        match climb(plan, &mut ebpf, &btf) {
-            Ok((info, attached)) => {
-                sources.push(info);
-                links.extend(attached);
+        let family = plan.family;
+        // What costs too much for every day has shown that it can be attached, and is taken off.
+        let kept = climb(plan, &mut ebpf, &btf).and_then(|(info, rung, attached)| {
+            match family {
+                Family::Near => near = Some(keep(rung, &ebpf).map_err(|why| plan::nothing(family, &why))?),
+                Family::Charge | Family::Oom | Family::Task | Family::Cgroup => links.extend(attached),
             }
+            Ok(info)
+        });
+        match kept {
+            Ok(info) => sources.push(info),
             Err(none) => missing.push(none),
         }
     }
@@ -157,7 +165,9 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
         ProgramLog::Warn | ProgramLog::Debug => EbpfLogger::init(&mut ebpf).ok().map(ProgramLogReader),
     };
     match take_maps(&mut ebpf) {
-        Ok((maps, ring)) => Ok(Loaded { kernel: Kernel::new(maps, links, sources), ring, missing, log }),
+        Ok((maps, ring)) => {
+            Ok(Loaded { kernel: Kernel::new(maps, links, near, sources), ring, missing, log })
+        }
         Err(error) => Err(failed(brief(&error), missing)),
     }
 }
@@ -209,12 +219,16 @@ fn raise_memlock() {
 }
 
 /// Tries a family's rungs, best first.
-fn climb(plan: FamilyPlan, ebpf: &mut Ebpf, btf: &Btf) -> Result<(SourceInfo, Vec<FdLink>), SourceInfo> {
+fn climb(
+    plan: FamilyPlan,
+    ebpf: &mut Ebpf,
+    btf: &Btf,
+) -> Result<(SourceInfo, &'static Rung, Vec<FdLink>), SourceInfo> {
     let FamilyPlan { family, candidates, mut rejected } = plan;
     for rung in candidates {
         let attached: Result<Vec<_>, _> = rung.hooks.iter().map(|hook| attach(hook, ebpf, btf)).collect();
         match attached {
-            Ok(links) => return Ok((rung.info(&rejected), links)),
+            Ok(links) => return Ok((rung.info(&rejected), rung, links)),
             Err(error) => rejected.push(Rejected { rung: rung.name, why: error }),
         }
     }
@@ -230,6 +244,16 @@ fn attach(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<FdLink, String> {
         Ok(program.take_link(link)?.into())
     };
     attach().map_err(|error| format!("{}: {}", hook.program, brief(&error)))
+}
+
+/// The program of a rung, to be attached when it is needed.
+fn keep(rung: &'static Rung, ebpf: &Ebpf) -> Result<Near, [Rejected; 1]> {
+    let program = rung.hooks.first().and_then(|hook| ebpf.program(hook.program));
+    let kept = program.ok_or(ProgramError::NotLoaded).and_then(|program| {
+        let fd = program.fd()?.as_fd().try_clone_to_owned();
+        fd.map_err(ProgramError::IOError)
+    });
+    kept.map(Near::new).map_err(|error| [Rejected { rung: rung.name, why: brief(&error) }])
 }
 
 fn take_maps(ebpf: &mut Ebpf) -> Result<(Maps, Ring), MapError> {

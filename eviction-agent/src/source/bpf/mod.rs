@@ -16,6 +16,7 @@ pub mod event;
 pub mod ids;
 mod kernel;
 pub mod load;
+mod near;
 pub mod offsets;
 pub mod owner;
 pub mod plan;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use eviction_common::STILL_PAGES;
+use eviction_common::{BATCH_PAGES, STILL_PAGES};
 
 pub use crate::source::info::SourceInfo;
 
@@ -20,6 +20,8 @@ use super::{
 pub enum Family {
     /// Charges of memory cgroups: crossings and the dirty set.
     Charge,
+    /// The same by a hook that costs too much to be attached but near a line.
+    Near,
     /// Out-of-memory kills.
     Oom,
     /// Forks and exits.
@@ -30,12 +32,13 @@ pub enum Family {
 
 impl Family {
     /// Every family.
-    pub const ALL: [Self; 4] = [Self::Charge, Self::Oom, Self::Task, Self::Cgroup];
+    pub const ALL: [Self; 5] = [Self::Charge, Self::Near, Self::Oom, Self::Task, Self::Cgroup];
 
     /// How it is called in logs, metrics and `check`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Charge => "charge",
+            Self::Near => "charge near",
             Self::Oom => "oom",
             Self::Task => "task",
             Self::Cgroup => "cgroup",
@@ -72,6 +75,8 @@ pub(super) enum Grain {
     None,
     /// What one page of page tables maps, and what is passed over.
     PageTable,
+    /// What each CPU charges ahead at once.
+    Batch,
 }
 
 impl Grain {
@@ -80,6 +85,7 @@ impl Grain {
             Self::None => 0,
             // An entry is 8 bytes on every machine that BPF programs are compiled for.
             Self::PageTable => page_bytes / 8 * page_bytes + STILL_PAGES * page_bytes,
+            Self::Batch => BATCH_PAGES * page_bytes,
         }
     }
 }

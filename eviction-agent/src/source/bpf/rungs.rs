@@ -26,6 +26,18 @@ pub static RUNGS: &[Rung] = &[
         grain: Grain::PageTable,
     },
     Rung {
+        name: "tp_btf count_memcg_events",
+        family: Family::Near,
+        hooks: &[Hook {
+            program: "near_count_memcg_events",
+            tracepoint: "count_memcg_events",
+            arguments: &[Expected::Struct("mem_cgroup")],
+        }],
+        needs: &[IDENTITY, WALK],
+        sees_every_charge: false,
+        grain: Grain::Batch,
+    },
+    Rung {
         name: "tp_btf mark_victim(task)",
         family: Family::Oom,
         hooks: &[Hook {

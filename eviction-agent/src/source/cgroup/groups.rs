@@ -15,6 +15,9 @@ use crate::source::clock::now_ns;
 /// that it did not see.
 const DIRTY: u64 = 1 << 50;
 
+/// So long a memory.stat is taken for what it was while usage stands still.
+const KEEPS_NS: u64 = 2_000_000_000;
+
 /// Which usages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sweep {
@@ -41,6 +44,7 @@ pub(super) struct Groups {
     levels: Vec<Level>,
     path: PathBuf,
     below: Vec<i64>,
+    changed: Vec<(u64, usize)>,
 }
 
 impl Groups {
@@ -55,6 +59,7 @@ impl Groups {
             by_id: Vec::new(),
             path: PathBuf::new(),
             below: Vec::new(),
+            changed: Vec::new(),
         };
         groups.adopt(tree);
         groups
@@ -93,6 +98,7 @@ impl Groups {
         self.by_id = tree.groups().iter().enumerate().map(|(index, group)| (group.id, index)).collect();
         self.by_id.sort_unstable();
         self.below = vec![0; tree.groups().len()];
+        self.changed.reserve(tree.groups().len());
         self.tree = tree;
         self.stale = false;
         changes
@@ -184,6 +190,26 @@ impl Groups {
                 let meter = &mut self.meters[index];
                 meter.moved = meter.moved.saturating_add(DIRTY);
             }
+        }
+    }
+
+    /// Marks the groups whose memory.stat can say something else than when it was read last, or
+    /// was read too long ago; of more than `most` those that use most.
+    pub(super) fn mark_changed(&mut self, most: usize) {
+        let now = now_ns();
+        self.changed.clear();
+        for (index, meter) in self.meters.iter().enumerate() {
+            let is_old = now.saturating_sub(meter.stat_at_ns) > KEEPS_NS;
+            if !meter.gone && (meter.moved > 0 || meter.full || is_old) {
+                self.changed.push((meter.usage.known().unwrap_or(0), index));
+            }
+        }
+        if self.changed.len() > most {
+            self.changed.select_nth_unstable_by(most, |a, b| b.cmp(a));
+            self.changed.truncate(most);
+        }
+        for &(_, index) in &self.changed {
+            self.meters[index].marked = true;
         }
     }
 

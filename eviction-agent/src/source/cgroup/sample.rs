@@ -82,13 +82,24 @@ pub struct PodSample {
 
 /// Whose memory.stat a sample of pods reads.
 #[derive(Clone, Copy, Debug)]
-pub enum Fresh<'a> {
-    /// Nobody's: usage and tasks only.
-    Usage,
-    /// That of these groups and of those below them, by cgroup id.
-    These(&'a [u64]),
+pub enum Fresh {
+    /// That of groups whose figures can have changed since it was read, the greatest so many of
+    /// them; usages are read as far down as something moved.
+    Changed {
+        /// The most memory.stat files to read.
+        most: usize,
+    },
     /// Everybody's.
     All,
+}
+
+/// Whether a sample of pods counts tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tasks {
+    /// It does.
+    Count,
+    /// It leaves them unknown: nobody asks, and it is a file for each pod.
+    Leave,
 }
 
 /// What a refresh found.

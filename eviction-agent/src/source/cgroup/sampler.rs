@@ -9,7 +9,7 @@ use super::groups::{Groups, Sweep};
 use super::names::PodUid;
 use super::pods::Pods;
 use super::root::NodeRoot;
-use super::sample::{Changes, Fresh, GroupSample, LevelSample, NodeSample, PodSample};
+use super::sample::{Changes, Fresh, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
 use super::tree::{ScanError, Tree};
 use super::working_set;
 use crate::core::reading::{Reading, Why};
@@ -188,27 +188,21 @@ impl Sampler {
         LevelSample::new(at_ns, usage, meter.stat.inactive_file)
     }
 
-    /// Samples every pod: usage and tasks of all, memory.stat of those that are asked for. The
-    /// samples are in the order of [`Self::pods`]; those of containers are then had by
-    /// [`Self::group`].
-    pub fn sample_pods(&mut self, fresh: Fresh<'_>) -> &[PodSample] {
+    /// Samples every pod: usage of all, tasks and memory.stat as asked for. The samples are in
+    /// the order of [`Self::pods`]; those of containers are then had by [`Self::group`].
+    pub fn sample_pods(&mut self, fresh: Fresh, tasks: Tasks) -> &[PodSample] {
         let groups = &mut self.groups;
-        groups.read_usages(Sweep::All, &[]);
+        let sweep = if matches!(fresh, Fresh::Changed { .. }) { Sweep::Moved } else { Sweep::All };
+        groups.read_usages(sweep, &[]);
         match fresh {
-            Fresh::Usage => {}
+            Fresh::Changed { most } => groups.mark_changed(most),
             Fresh::All => groups.meters.iter_mut().for_each(|meter| meter.marked = true),
-            Fresh::These(ids) => {
-                for id in ids {
-                    let Some(index) = groups.index(*id) else { continue };
-                    let end = groups.end(index);
-                    groups.meters[index..end].iter_mut().for_each(|meter| meter.marked = true);
-                }
-            }
         }
         groups.read_marked(0, groups.meters.len());
         self.pod_samples.clear();
-        for (pod, (cgroup_id, tasks)) in self.pods.pods.iter().zip(&self.tasks) {
-            let tasks = match (tasks, &self.root.pids) {
+        for (pod, (cgroup_id, file)) in self.pods.pods.iter().zip(&self.tasks) {
+            let tasks = match (file, &self.root.pids) {
+                _ if tasks == Tasks::Leave => Reading::Unknown(Why::Absent),
                 (Some(file), _) => file.read(&mut [0; 32]).and_then(parse_usage).into(),
                 (None, Some(root)) => {
                     let file = root.join(&pod.path).join("pids.current");
