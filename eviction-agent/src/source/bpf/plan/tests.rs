@@ -16,6 +16,7 @@ fn rich() -> Facts {
     let task = || structure("task_struct");
     let tracepoints = BTreeMap::from([
         ("mod_memcg_state", vec![structure("mem_cgroup"), Argument::Number, Argument::Number]),
+        ("count_memcg_events", vec![structure("mem_cgroup"), Argument::Number, Argument::Number]),
         ("mark_victim", vec![task(), Argument::Number]),
         ("sched_process_fork", vec![task(), task()]),
         ("sched_process_exit", vec![task(), Argument::Number]),
@@ -53,6 +54,7 @@ fn a_rich_kernel_gets_the_best_rung_of_each_family() {
         told(&rich(), &[]),
         [
             "charge: tp_btf mod_memcg_state | ",
+            "charge near: tp_btf count_memcg_events | ",
             "oom: tp_btf mark_victim(task) | argument 1 of mark_victim is struct task_struct *, not number",
             "task: tp_btf sched_process_fork, sched_process_exit | ",
             "cgroup: tp_btf cgroup_mkdir, cgroup_rmdir | ",
@@ -68,18 +70,18 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
     let told = told(&facts, &[]);
     assert_eq!(told[0], "charge:  | this kernel has no tracepoint mod_memcg_state");
     assert_eq!(
-        told[1],
+        told[2],
         "oom: tp_btf mark_victim(pid) | argument 1 of mark_victim is number, not struct task_struct *"
     );
     let plans = plan(&facts, &[]);
-    let info = plans[1].candidates[0].info(&plans[1].rejected);
+    let info = plans[2].candidates[0].info(&plans[2].rejected);
     assert!(info.reason.starts_with("tp_btf mark_victim(task): argument 1"), "{info:?}");
 }
 
 #[test]
 fn what_ranks_below_the_chosen_rung_is_no_reason() {
     let plans = plan(&rich(), &[]);
-    let info = plans[1].candidates[0].info(&plans[1].rejected);
+    let info = plans[2].candidates[0].info(&plans[2].rejected);
     assert_eq!(info.reason, "the best there is");
 }
 
@@ -89,7 +91,7 @@ fn a_tracepoint_with_fewer_arguments_is_refused() {
     let task = structure("task_struct");
     btf(&mut facts).tracepoints.insert("sched_process_fork", vec![task]);
     let why = "argument 2 of sched_process_fork is absent, not struct task_struct *";
-    assert_eq!(told(&facts, &[])[2], format!("task:  | {why}"));
+    assert_eq!(told(&facts, &[])[3], format!("task:  | {why}"));
 }
 
 #[test]
@@ -98,8 +100,8 @@ fn a_missing_member_costs_the_families_that_need_it() {
     let missing = Missing::Member("struct cgroup".into(), "root".into());
     btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
     let told = told(&facts, &[]);
-    assert_eq!(told[3], "cgroup:  | this kernel's struct cgroup has no root");
-    assert!(told[..3].iter().all(|line| line.contains("tp_btf")), "{told:?}");
+    assert_eq!(told[4], "cgroup:  | this kernel's struct cgroup has no root");
+    assert!(told[..4].iter().all(|line| line.contains("tp_btf")), "{told:?}");
 }
 
 #[test]
