@@ -14,7 +14,7 @@ use crate::source::probe::{Fact, probe};
 use crate::source::timer::Timer;
 
 use super::event::Source;
-use super::start;
+use super::{start, thread};
 
 /// What was found.
 #[derive(Debug, Serialize)]
@@ -84,6 +84,8 @@ fn sources(deny_rungs: &[String], figures: Vec<SourceInfo>) -> Vec<Source> {
         Err(refused) => refused.missing,
     };
     sources.push(Timer::info());
+    // On a thread of its own, since there is no way back for an ordinary user.
+    sources.extend(std::thread::spawn(thread::prepare).join().into_iter().flatten());
     sources.extend(figures);
     sources.into_iter().map(start::source_event).collect()
 }

@@ -27,6 +27,7 @@ mod run;
 mod slow;
 mod start;
 mod text;
+mod thread;
 mod v1;
 
 pub use check::{Findings, check};

@@ -21,6 +21,7 @@ use super::pods::PodsFile;
 use super::reaction::Command;
 use super::slow::Slow;
 use super::start::{self, Ready};
+use super::thread;
 
 /// The loop turns at least every ten seconds, calm and far from every line; a turn missed by half
 /// is no chance.
@@ -101,6 +102,7 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
     let mut terminate = watch_signal(SignalKind::terminate())?;
     let mut interrupt = watch_signal(SignalKind::interrupt())?;
+    let mut overrun = watch_signal(SignalKind::from_raw(libc::SIGXCPU))?;
     let listener = http::bind(options.listen)
         .await
         .map_err(|error| Failure::because(format!("listen on {}", options.listen), &error))?;
@@ -123,6 +125,7 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
     let state =
         Arc::new(State { metrics: Arc::clone(&metrics), pods_known: AtomicBool::new(pods.is_given()) });
+    let reaction_thread = ready.thread;
     let started = started(&options, &ready, pod_count, listen);
     for source in &started.sources {
         slow.source(source);
@@ -151,6 +154,10 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
                     notes.send(Note::PodsInvalid(error, clock.now()));
                 }
             },
+            _ = overrun.recv() => {
+                let result = thread::step_down(reaction_thread);
+                tracing::error!(?result, "the reaction thread ran too long without waiting: it is an ordinary thread now");
+            }
             () = commands.closed() => break "the reaction thread ended",
         }
     };
@@ -190,7 +197,7 @@ fn watch_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure
 }
 
 fn started(options: &Options, ready: &Ready, pods: usize, listen: Option<String>) -> event::Started {
-    let Ready { sources, capacity, root } = ready;
+    let Ready { sources, capacity, root, thread: _ } = ready;
     event::Started {
         version: VERSION,
         act: options.act.name(),

@@ -34,6 +34,7 @@ use super::notes::Notes;
 use super::reaction::{Command, Reaction, State};
 use super::roster::Roster;
 use super::run::{Act, Options};
+use super::thread;
 use super::v1::V1Threshold;
 
 /// Steps of evictions that wait for the loop; it takes them at once.
@@ -60,6 +61,8 @@ pub(crate) struct Ready {
     pub(crate) sources: Vec<event::Source>,
     pub(crate) capacity: Capacity,
     pub(crate) root: String,
+    /// The reaction thread.
+    pub(crate) thread: rustix::thread::Pid,
 }
 
 /// Checks everything that users give, and takes the right to act.
@@ -162,6 +165,7 @@ pub(crate) fn react(
             load: options,
         } = plan;
         let (hook, mut sources) = load_hook(&options);
+        sources.extend(thread::prepare());
         let v1 = V1Threshold::new(&root);
         if root.version == Version::V1 {
             sources.push(UsageThreshold::info("beside the charge hook, on the node's own group".to_owned()));
@@ -197,7 +201,7 @@ pub(crate) fn react(
         };
         let sources = sources.into_iter().map(source_event).collect();
         // Nobody waits any more when the main thread is ending already.
-        drop(ready.send(Ready { sources, capacity, root: root_name }));
+        drop(ready.send(Ready { sources, capacity, root: root_name, thread: thread::this() }));
         reaction.run(commands).await;
         Ok(())
     });
