@@ -16,8 +16,8 @@ fn files(folder: &str) -> Vec<PathBuf> {
 
 fn written(settings: &[Setting], notes: &[Problem]) -> String {
     let mut text = String::new();
-    for Setting { path, value, origin } in settings {
-        writeln!(text, "{path} = {value} ({origin})").expect("it is a string");
+    for setting in settings {
+        writeln!(text, "{setting}").expect("it is a string");
     }
     for note in notes {
         writeln!(text, "note: {note}").expect("it is a string");

@@ -152,3 +152,67 @@ fn wrong_usage_and_missing_files_are_told_apart() {
     assert!(err.starts_with("error: read /nowhere/at/all: "), "{err}");
     assert_eq!(replay(Path::new("-"), &["--profile", "nobody"]).0, 2);
 }
+
+const AGENT_FILE: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nprofile: enhanced\n\
+    policy:\n  signals:\n  - {signal: memory.available, hard: \"1\"}\n";
+
+/// The end of the first pass, which only the enhanced profile tells, and the conditions.
+fn first_step(out: &str) -> (Option<String>, usize) {
+    let outcome: serde_json::Value = serde_json::from_str(out).unwrap();
+    let step = &outcome["steps"][0];
+    let end = step["report"]["end"].as_str().map(str::to_owned);
+    (end, step["nodeConditions"].as_array().unwrap().len())
+}
+
+#[test]
+fn a_profile_and_a_configuration_for_all_scenarios() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = written(&folder, "plain.json", &good("a"));
+    let own = good("a").replace("\"pods\"", r#""agentConfiguration": {"profile": "enhanced"}, "pods""#);
+    let own = written(&folder, "own.json", &own);
+    let agent = written(&folder, "agent.yaml", AGENT_FILE);
+    let agent = agent.to_str().unwrap();
+    let no_pods = Some("no_pods".to_owned());
+    let calm = Some("calm".to_owned());
+    for (path, arguments, expected) in [
+        (&plain, &[][..], (None, 1)),
+        (&own, &[], (no_pods.clone(), 1)),
+        (&plain, &["--profile", "enhanced"], (no_pods, 1)),
+        (&own, &["--profile", "kubelet"], (None, 1)),
+        // The threshold of the file is not met.
+        (&plain, &["--config", agent], (calm.clone(), 0)),
+        (&own, &["--config", agent], (calm, 0)),
+        (&own, &["--config", agent, "--profile", "kubelet"], (None, 1)),
+    ] {
+        let (code, out, err) = replay(path, arguments);
+        assert_eq!((code, &*err), (0, ""), "{arguments:?}");
+        assert_eq!(first_step(&out), expected, "{arguments:?} {out}");
+    }
+}
+
+#[test]
+fn a_bad_configuration_for_all_scenarios_ends_it_with_all_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = written(&folder, "a.json", &good("a"));
+    let agent =
+        written(&folder, "agent.yaml", &AGENT_FILE.replace("hard", "herd").replace("policy", "polisy"));
+    let (code, out, err) = replay(&scenario, &["--config", agent.to_str().unwrap()]);
+    assert_eq!((code, &*out), (1, ""));
+    let start = format!(
+        "error: read configuration: {}: polisy: is not known here (did you mean `policy`?)",
+        agent.display()
+    );
+    assert_eq!(err.trim_end(), start);
+    let (code, _, err) = replay(&scenario, &["--config", "/no/such/file"]);
+    assert_eq!(code, 1);
+    assert!(err.starts_with("error: read configuration: /no/such/file: No such file"), "{err}");
+}
+
+#[test]
+fn what_a_scenario_tells_of_pods_that_are_not_there_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = good("a").replacen("\"at\"", r#""evicted": [{"uid": "nobody"}], "at""#, 1);
+    let path = written(&folder, "a.json", &text);
+    let (code, _, err) = replay(&path, &[]);
+    assert_eq!((code, &*err), (1, "error: replay a: steps[0].evicted: no pod has uid \"nobody\"\n"));
+}

@@ -1,6 +1,7 @@
 //! The command line: one file per verb.
 
 mod check;
+mod profile;
 mod replay;
 mod run;
 mod table;

@@ -4,12 +4,14 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::profile::ProfileArg;
+use crate::config::load_agent;
 use crate::scenario::compare::{Difference, compare};
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, Found};
-use crate::scenario::run::run as run_scenario;
+use crate::scenario::run::{Overrides, run_under};
 
 /// Run scenarios through the engine.
 #[derive(Debug, Args)]
@@ -21,16 +23,13 @@ pub(super) struct ReplayArgs {
     /// Compare with the expected outcomes, instead of printing outcomes.
     #[arg(long)]
     check: bool,
-    /// Whose decisions.
-    #[arg(long, value_enum, default_value_t = Profile::Kubelet)]
-    profile: Profile,
-}
-
-/// Whose decisions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Profile {
-    /// Those of the kubelet's own eviction manager, to the letter.
-    Kubelet,
+    /// AgentConfiguration file (eviction-agent.io/v1alpha1) for all scenarios, in the place of their
+    /// own.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Whose decisions, whatever the configuration says; default: what it says.
+    #[arg(long, value_enum)]
+    profile: Option<ProfileArg>,
 }
 
 #[derive(Default)]
@@ -42,12 +41,22 @@ struct Tally {
 
 /// Runs the verb: 0 if all went well, 1 if a scenario failed or is none.
 pub(super) fn run(args: &ReplayArgs) -> ExitCode {
-    let ReplayArgs { scenarios, check, profile: Profile::Kubelet } = args;
+    let ReplayArgs { scenarios, check, config, profile } = args;
+    let agent = match config.as_deref().map(|file| load_agent(Some(file))).transpose() {
+        Ok(agent) => agent,
+        Err(problems) => {
+            for problem in problems.0 {
+                eprintln!("error: read configuration: {problem}");
+            }
+            return ExitCode::FAILURE;
+        }
+    };
+    let overrides = Overrides { agent, profile: profile.map(Into::into) };
     let mut out = BufWriter::new(io::stdout().lock());
     let mut tally = Tally::default();
     let mut broken = None;
     read::each(scenarios, &mut |found| {
-        let written = match outcome(found) {
+        let written = match outcome(found, &overrides) {
             Ok((outcome, expected)) if *check => judge(&outcome, &expected, &mut tally, &mut out),
             Ok((outcome, _)) => print(&outcome, &mut tally, &mut out),
             Err(cause) => {
@@ -75,10 +84,10 @@ pub(super) fn run(args: &ReplayArgs) -> ExitCode {
     }
 }
 
-fn outcome(found: Found) -> Result<(Outcome, Vec<Outcome>), String> {
+fn outcome(found: Found, overrides: &Overrides) -> Result<(Outcome, Vec<Outcome>), String> {
     let Case { scenario, expected } = found.map_err(|error| error.to_string())?;
     let name = scenario.name.clone();
-    let outcome = run_scenario(scenario).map_err(|error| format!("replay {name}: {error}"))?;
+    let outcome = run_under(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))?;
     Ok((outcome, expected))
 }
 

@@ -1,11 +1,16 @@
-//! Scenario files as they are written: inputs, and every outcome that the kubelet's own
-//! eviction manager was seen to give for them.
+//! Scenario files as they are written: inputs, and every outcome that may come of them.
+//!
+//! The form is that of the files in `tests/scenarios/kubelet`, whose outcomes the kubelet's own
+//! eviction manager was seen to give, and more of our own; `tests/scenarios/README.md` has it all.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::brief::Brief;
+use super::told::Evicted;
+use crate::core::oom::{ContainerEnded, OomKill};
 use crate::core::time::Timestamp;
 use crate::source::pods;
 use crate::source::summary::Summary;
@@ -29,6 +34,9 @@ pub struct Scenario {
     /// The node's own configuration.
     #[serde(default)]
     pub kubelet_configuration: Value,
+    /// The agent's own configuration; null is the kubelet's profile.
+    #[serde(default)]
+    pub agent_configuration: Value,
     /// How disks are laid out.
     #[serde(default)]
     pub filesystems: Filesystems,
@@ -60,7 +68,16 @@ pub struct Step {
     pub at: Timestamp,
     /// What the first look sees.
     pub summary: Option<Summary>,
-    /// Uids of the active pods; else all that were not evicted in an earlier step.
+    /// What came of evictions since the last step; else every pod that was evicted and is not
+    /// named by `active_pods` is gone.
+    pub evicted: Option<Vec<Evicted>>,
+    /// Kills by the kernel since the last step.
+    #[serde(default, deserialize_with = "nullable")]
+    pub oom_kills: Vec<OomKill>,
+    /// Containers that ended since the last step, or of whose end more became known.
+    #[serde(default, deserialize_with = "nullable")]
+    pub containers_ended: Vec<ContainerEnded>,
+    /// Uids of the active pods; else all that are not gone.
     pub active_pods: Option<Vec<Box<str>>>,
     /// What the look after node-level reclaim sees, else the first look's.
     pub summary_after_reclaim: Option<Summary>,
@@ -94,7 +111,8 @@ pub struct Outcome {
     /// Why there was no manager at all; then there are no steps.
     #[serde(default)]
     pub config_error: Option<String>,
-    /// When the configuration failed: `decode`, `validate`, `featureGates`, `thresholds`.
+    /// When the configuration failed: `decode`, `validate`, `featureGates`, `thresholds`; and
+    /// `agent` for the agent's own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub config_error_stage: String,
     /// Pass by pass.
@@ -124,6 +142,9 @@ pub struct StepOutcome {
     /// Answers to questions for admission.
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub admit: Vec<AdmitOutcome>,
+    /// What else the engine has to say, in the enhanced profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<Brief>,
 }
 
 /// One call to the function that kills a pod, and the pod's status that goes with it.

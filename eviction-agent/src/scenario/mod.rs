@@ -1,6 +1,7 @@
 //! Scenarios: worlds in a file, run through the same configuration and engine as a live node,
-//! and compared with what the kubelet's own eviction manager did.
+//! and compared with what is expected of them.
 
+pub mod brief;
 pub mod compare;
 pub mod format;
 pub mod read;
@@ -8,4 +9,5 @@ mod record;
 pub mod run;
 #[cfg(test)]
 mod tests;
+pub mod told;
 mod world;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::brief::Brief;
 use super::format::{AdmitOutcome, ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
 use crate::core::condition::Raised;
 use crate::core::decision::{Cause, Eviction, Pass};
@@ -10,6 +11,7 @@ use crate::core::layout::Reclaim;
 use crate::core::message::{self, REASON_EVICTED, REASON_THRESHOLD_MET};
 use crate::core::pod::{Pod, PodCondition};
 use crate::core::pods::KnownPod;
+use crate::core::report::Report;
 use crate::core::signal::Resource;
 use crate::core::time::Timestamp;
 
@@ -78,6 +80,10 @@ impl Record {
 
     pub(super) fn answer(&mut self, answer: AdmitOutcome) {
         self.outcome.admit.push(answer);
+    }
+
+    pub(super) fn report(&mut self, report: &Report) {
+        self.outcome.report = Some(Brief::of(report));
     }
 
     pub(super) fn finish(mut self, conditions: &[Raised]) -> StepOutcome {

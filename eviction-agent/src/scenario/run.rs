@@ -2,10 +2,14 @@
 
 use std::collections::HashSet;
 
+use serde_json::Value;
+
 use super::format::{Outcome, Scenario, Step};
 use super::world::World;
-use crate::config::kubelet_policy;
+use crate::config::{AgentConfiguration, kubelet_policy, parse_agent};
 use crate::core::pod::Pod;
+use crate::core::policy::Policy;
+use crate::core::preferences::Profile;
 
 /// Why a scenario makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,27 +40,54 @@ pub enum ScenarioError {
     },
 }
 
-/// Runs a scenario.
+/// What is laid over the configuration that scenarios have of the agent.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// Stands in the place of every `agentConfiguration`.
+    pub agent: Option<AgentConfiguration>,
+    /// Stands in the place of its profile.
+    pub profile: Option<Profile>,
+}
+
+/// Runs a scenario as it is written.
 ///
 /// # Errors
 /// If the scenario contradicts itself. An error of its configuration is an outcome.
 pub fn run(scenario: Scenario) -> Result<Outcome, ScenarioError> {
-    let Scenario { name, kubelet_configuration, filesystems, pods, steps } = scenario;
+    run_under(scenario, &Overrides::default())
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_under(scenario: Scenario, overrides: &Overrides) -> Result<Outcome, ScenarioError> {
+    let Scenario { name, kubelet_configuration, agent_configuration, filesystems, pods, steps } = scenario;
     let pods: Vec<Pod> = pods.into_iter().map(Pod::from).collect();
     validate(&pods, &steps)?;
     let outcome = Outcome { name, ..Outcome::default() };
-    let policy = match kubelet_policy(&kubelet_configuration) {
+    let policy = match policy(&kubelet_configuration, &agent_configuration, overrides) {
         Ok(policy) => policy,
-        Err(error) => {
-            return Ok(Outcome {
-                config_error: Some(error.text),
-                config_error_stage: error.stage.name().to_owned(),
-                ..outcome
-            });
+        Err((stage, text)) => {
+            return Ok(Outcome { config_error: Some(text), config_error_stage: stage.to_owned(), ..outcome });
         }
     };
     let mut world = World::new(policy, filesystems, pods);
     Ok(Outcome { steps: steps.iter().map(|step| world.step(step)).collect(), ..outcome })
+}
+
+/// What the engine decides by, or the stage at which the configuration fails, and why.
+fn policy(kubelet: &Value, agent: &Value, overrides: &Overrides) -> Result<Policy, (&'static str, String)> {
+    let kubelet = kubelet_policy(kubelet).map_err(|error| (error.stage.name(), error.text))?;
+    let agent = match &overrides.agent {
+        Some(agent) => agent.clone(),
+        None => parse_agent(agent).map_err(|problems| ("agent", problems.to_string()))?,
+    };
+    Ok(match overrides.profile {
+        Some(profile) => agent.with_profile(profile),
+        None => agent,
+    }
+    .over(kubelet))
 }
 
 fn validate(pods: &[Pod], steps: &[Step]) -> Result<(), ScenarioError> {
@@ -74,7 +105,8 @@ fn validate(pods: &[Pod], steps: &[Step]) -> Result<(), ScenarioError> {
         let active = step.active_pods.iter().flatten();
         let active = active.map(|uid| ("activePods", uid));
         let admit = step.admit.iter().map(|uid| ("admit", uid));
-        for (field, uid) in active.chain(admit) {
+        let evicted = step.evicted.iter().flatten().map(|evicted| ("evicted", &evicted.uid));
+        for (field, uid) in active.chain(admit).chain(evicted) {
             if !uids.contains(&**uid) {
                 return Err(ScenarioError::UnknownUid { step: place, field, uid: uid.clone() });
             }

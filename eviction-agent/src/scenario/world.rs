@@ -2,11 +2,12 @@
 //!
 //! All decisions are the engine's, and all texts those of [`crate::core::message`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
 use super::record::Record;
+use super::told::Evicted;
 use crate::core::decision::{Action, Decision, Subject};
 use crate::core::engine::Engine;
 use crate::core::input::{Event, EvictionOutcome, Input};
@@ -16,6 +17,7 @@ use crate::core::pod::Pod;
 use crate::core::pods::{KnownPod, PodSet};
 use crate::core::policy::Policy;
 use crate::core::reading::Why;
+use crate::core::report::Report;
 use crate::core::snapshot::Snapshot;
 use crate::source::summary::Summary;
 
@@ -24,8 +26,17 @@ pub(super) struct World {
     engine: Engine,
     filesystems: Filesystems,
     pods: Vec<Arc<KnownPod>>,
-    gone: Vec<bool>,
+    fates: Vec<Fate>,
     places: HashMap<Box<str>, usize>,
+}
+
+/// Where a pod is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Active,
+    /// Evicted, and the engine was not yet told what came of it.
+    Leaving,
+    Gone,
 }
 
 impl World {
@@ -37,7 +48,7 @@ impl World {
         Self {
             engine: Engine::new(policy),
             filesystems,
-            gone: vec![false; pods.len()],
+            fates: vec![Fate::Active; pods.len()],
             places: pods.iter().enumerate().map(place).collect(),
             pods,
         }
@@ -45,22 +56,33 @@ impl World {
 
     /// One pass, and what is asked after it.
     pub(super) fn step(&mut self, step: &Step) -> StepOutcome {
+        self.settle(step);
         let active = self.active(step);
         let mut record = Record::new(step.at, &active);
         self.tell(step, Event::Pods(Arc::new(PodSet::new(active))));
+        for kill in &step.oom_kills {
+            self.tell(step, Event::OomKill(Box::new(kill.clone())));
+        }
+        for end in &step.containers_ended {
+            self.tell(step, Event::ContainerEnded(Box::new(end.clone())));
+        }
         if self.engine.wants_layout() {
             let layout = self.layout(step);
             self.tell(step, Event::DiskLayout(layout));
         }
         let first = look(step.summary.as_ref(), &step.summary_error);
         let first = first.map_or_else(Event::LookFailed, Event::Look);
-        let decision = self.tell(step, first);
+        let mut decision = self.tell(step, first);
         self.carry_out(step, &decision, &mut record);
         if decision.awaits_reclaim() {
             let again = step.summary_after_reclaim.as_ref();
             let second = look(again.or(step.summary.as_ref()), &step.summary_after_reclaim_error);
-            let decision = self.tell(step, Event::Reclaimed(second));
+            decision = self.tell(step, Event::Reclaimed(second));
             self.carry_out(step, &decision, &mut record);
+        }
+        // The kubelet's profile keeps the form of the kubelet's outcomes.
+        if self.engine.policy().rules.preferences.is_some() {
+            record.report(&Report::of(&decision, self.engine.policy()));
         }
         for uid in &step.admit {
             let answer = self.admit(step, uid);
@@ -73,14 +95,40 @@ impl World {
         self.engine.step(Input { at: step.at, event })
     }
 
+    /// Tells what came of the evictions that are under way.
+    fn settle(&mut self, step: &Step) {
+        if let Some(told) = &step.evicted {
+            for Evicted { uid, error } in told {
+                let fate = if error.is_empty() { Fate::Gone } else { Fate::Active };
+                self.settle_one(step, uid, fate, error);
+            }
+            return;
+        }
+        let named: HashSet<&str> = step.active_pods.iter().flatten().map(|uid| &**uid).collect();
+        for place in 0..self.pods.len() {
+            let uid = self.pods[place].pod.uid.clone();
+            if self.fates[place] == Fate::Leaving && !named.contains(&*uid) {
+                self.settle_one(step, &uid, Fate::Gone, "");
+            }
+        }
+    }
+
+    fn settle_one(&mut self, step: &Step, uid: &str, fate: Fate, error: &str) {
+        if let Some(&place) = self.places.get(uid) {
+            self.fates[place] = fate;
+        }
+        let result = if error.is_empty() { Ok(()) } else { Err(error.into()) };
+        self.tell(step, Event::Evicted(EvictionOutcome { uid: uid.into(), result }));
+    }
+
     fn active(&self, step: &Step) -> Vec<Arc<KnownPod>> {
         match &step.active_pods {
             Some(uids) => uids.iter().filter_map(|uid| self.known(uid)).collect(),
             None => self
                 .pods
                 .iter()
-                .zip(&self.gone)
-                .filter(|(_, gone)| !**gone)
+                .zip(&self.fates)
+                .filter(|(_, fate)| **fate != Fate::Gone)
                 .map(|(known, _)| Arc::clone(known))
                 .collect(),
         }
@@ -121,16 +169,11 @@ impl World {
     }
 
     fn kill(&mut self, step: &Step, uid: &str) {
-        let result = if step.kill_error.is_empty() {
-            if let Some(&place) = self.places.get(uid) {
-                self.gone[place] = true;
-            }
-            Ok(())
-        } else {
-            Err(step.kill_error.as_str().into())
-        };
-        let uid = uid.into();
-        self.tell(step, Event::Evicted(EvictionOutcome { uid, result }));
+        if !step.kill_error.is_empty() {
+            self.settle_one(step, uid, Fate::Active, &step.kill_error);
+        } else if let Some(&place) = self.places.get(uid) {
+            self.fates[place] = Fate::Leaving;
+        }
     }
 
     fn admit(&mut self, step: &Step, uid: &str) -> AdmitOutcome {

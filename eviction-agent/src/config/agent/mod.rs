@@ -11,13 +11,13 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::document::Document;
+use super::document::{Document, found};
 use super::kubelet::{Origin, Setting};
 use super::problem::{Problem, Problems, member};
 use crate::core::preferences::{Preferences, Profile};
@@ -61,6 +61,8 @@ enum Kind {
 /// What the agent was told.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentConfiguration {
+    /// Where it was read.
+    pub file: Option<PathBuf>,
     /// Whose decisions it makes.
     pub profile: Profile,
     /// How the enhanced profile decides.
@@ -81,6 +83,19 @@ pub fn load_agent(file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
         None => Map::new(),
     };
     resolve(object, file)
+}
+
+/// What the agent makes of a configuration as a scenario file has it: `apiVersion` and `kind` may
+/// be absent, and null is the same as an empty object.
+///
+/// # Errors
+/// Everything that is wrong, each with its field.
+pub fn parse_agent(configuration: &Value) -> Result<AgentConfiguration, Problems> {
+    match configuration {
+        Value::Object(object) => resolve(object.clone(), None),
+        Value::Null => resolve(Map::new(), None),
+        other => Err(Problem::new("", format!("expected an object, found {}", found(other))).into()),
+    }
 }
 
 fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
@@ -106,12 +121,28 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         return Err(Problems(problems.into_iter().map(|problem| problem.in_file(file)).collect()));
     };
     let settings = settings(profile, &policy, &given, file);
-    let mut notes = Vec::new();
-    if profile == Profile::Kubelet && policy != Preferences::default() {
-        let cause = "is not used: the profile is `kubelet`";
-        notes.push(Problem::new("policy", cause).in_file(file));
+    let notes = notes(profile, &policy, file);
+    Ok(AgentConfiguration { file: file.map(Path::to_owned), profile, policy, settings, notes })
+}
+
+impl AgentConfiguration {
+    /// The same, with the profile that the command line asks for.
+    #[must_use]
+    pub fn with_profile(mut self, profile: Profile) -> Self {
+        let value = serde_json::to_value(profile).unwrap_or_default();
+        let value = value.as_str().unwrap_or_default().to_owned();
+        self.settings.retain(|setting| setting.path != "profile");
+        self.settings.insert(0, Setting { path: "profile".to_owned(), value, origin: Origin::CommandLine });
+        self.notes = notes(profile, &self.policy, self.file.as_deref());
+        Self { profile, ..self }
     }
-    Ok(AgentConfiguration { profile, policy, settings, notes })
+}
+
+fn notes(profile: Profile, policy: &Preferences, file: Option<&Path>) -> Vec<Problem> {
+    if profile == Profile::Enhanced || *policy == Preferences::default() {
+        return Vec::new();
+    }
+    vec![Problem::new("policy", "is not used: the profile is `kubelet`").in_file(file)]
 }
 
 /// Null is the same as absent, as in Kubernetes: a key whose members are all commented out.

@@ -1,9 +1,24 @@
-//! The agent's own thresholds beside those of the kubelet.
+//! What the agent decides by: the kubelet's settings, and its own over them.
 
-use crate::core::policy::Threshold;
-use crate::core::preferences::SignalThresholds;
+use super::AgentConfiguration;
+use crate::core::policy::{Policy, Rules, Threshold};
+use crate::core::preferences::{Profile, SignalThresholds};
 use crate::core::signal::Signal;
 use crate::core::units::GoDuration;
+
+impl AgentConfiguration {
+    /// The kubelet's settings as this profile takes them.
+    pub fn over(&self, kubelet: Policy) -> Policy {
+        match self.profile {
+            Profile::Kubelet => Policy { rules: Rules::kubelet(), ..kubelet },
+            Profile::Enhanced => Policy {
+                thresholds: with_own_thresholds(&kubelet.thresholds, &self.policy.signals),
+                rules: Rules::enhanced(&self.policy),
+                ..kubelet
+            },
+        }
+    }
+}
 
 /// The kubelet's thresholds, of which those of the signals given are replaced. The copies that
 /// hold allocatable memory to the hard threshold of memory follow it.

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::kubelet::kubelet_policy;
-use crate::core::policy::Threshold;
+use crate::core::policy::{Policy, Rules, Threshold};
 use crate::core::preferences::SignalThresholds;
 use crate::core::units::Limit;
 
@@ -120,6 +120,33 @@ fn own_thresholds_replace_those_of_the_kubelet() {
         thresholds(without_copies, &[("memory.available", Some("3Gi"), None)]),
         ["memory.available 3Gi 0s 1Mi"]
     );
+}
+
+#[test]
+fn the_command_line_chooses_the_profile_and_nothing_else() {
+    let object = json!({"profile": "enhanced", "policy": {"maxVictimsPerPass": 7}});
+    let file = Path::new("agent.yaml");
+    let configuration = resolve(object.as_object().unwrap().clone(), Some(file)).unwrap();
+    assert_eq!(configuration.notes, []);
+    let kubelet = configuration.clone().with_profile(Profile::Kubelet);
+    assert_eq!((kubelet.profile, kubelet.policy.max_victims_per_pass), (Profile::Kubelet, 7));
+    assert_eq!(kubelet.settings[0].to_string(), "profile = kubelet (command line)");
+    assert_eq!(kubelet.settings.len(), configuration.settings.len());
+    assert_eq!(kubelet.notes[0].to_string(), "agent.yaml: policy: is not used: the profile is `kubelet`");
+    let again = kubelet.with_profile(Profile::Enhanced);
+    assert_eq!((again.policy, again.notes), (configuration.policy, vec![]));
+}
+
+#[test]
+fn a_profile_decides_whose_thresholds_and_rules_count() {
+    let kubelet = kubelet_policy(&json!({"evictionHard": {"memory.available": "1Gi"}})).unwrap();
+    let policy = json!({"signals": [{"signal": "memory.available", "hard": "2Gi"}], "maxVictimsPerPass": 5});
+    let enhanced = AgentConfiguration { profile: Profile::Enhanced, ..resolved(policy).unwrap() };
+    assert_eq!(enhanced.clone().with_profile(Profile::Kubelet).over(kubelet.clone()), kubelet);
+    let over = enhanced.over(kubelet.clone());
+    assert_ne!(over.thresholds, kubelet.thresholds);
+    assert_eq!(over.rules, Rules::enhanced(&enhanced.policy));
+    assert_eq!(Policy { thresholds: kubelet.thresholds.clone(), rules: Rules::kubelet(), ..over }, kubelet);
 }
 
 #[test]

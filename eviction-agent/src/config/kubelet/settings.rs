@@ -29,6 +29,8 @@ pub enum Origin {
     Default,
     /// A file.
     File(PathBuf),
+    /// An option on the command line.
+    CommandLine,
 }
 
 impl fmt::Display for Origin {
@@ -36,7 +38,15 @@ impl fmt::Display for Origin {
         match self {
             Self::Default => f.write_str("default"),
             Self::File(file) => write!(f, "{}", file.display()),
+            Self::CommandLine => f.write_str("command line"),
         }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, value, origin } = self;
+        write!(f, "{path} = {value} ({origin})")
     }
 }
 
