@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::core::pods::PodSet;
 use crate::core::reading::{Reading, Why};
 use crate::core::snapshot::{
     ContainerFigures, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot, SnapshotBuilder, SourceId,
+    SpareSnapshot,
 };
 use crate::source::cgroup::files::Limit;
 use crate::source::cgroup::sample::{Fresh, Tasks};
@@ -43,14 +45,14 @@ pub(crate) struct Eyes {
     pub(crate) sampler: Sampler,
     capacity: Capacity,
     tasks: Option<TaskCounter>,
-    spare: Option<Snapshot>,
+    spare: SpareSnapshot,
 }
 
 impl Eyes {
     /// `whole_machine`: tasks are those of the machine, not of a group.
     pub(crate) fn new(sampler: Sampler, capacity: Capacity, proc: &Path, whole_machine: bool) -> Self {
         let tasks = whole_machine.then(|| TaskCounter::open(proc));
-        Self { sampler, capacity, tasks, spare: None }
+        Self { sampler, capacity, tasks, spare: SpareSnapshot::default() }
     }
 
     pub(crate) fn capacity(&self) -> Capacity {
@@ -84,7 +86,7 @@ impl Eyes {
 
     /// A snapshot of the node alone: enough for a pass that ranks nobody.
     pub(crate) fn snapshot_of_node(&mut self, look: &NodeLook) -> SnapshotBuilder {
-        let mut builder = self.spare.take().map_or_else(SnapshotBuilder::new, SnapshotBuilder::reuse);
+        let mut builder = self.spare.begin();
         builder.node(self.node_stats(look));
         builder
     }
@@ -123,11 +125,19 @@ impl Eyes {
         builder
     }
 
+    /// Ends a snapshot, for an engine that knows these pods. Whose figures they are is looked up
+    /// once for the pass and for all that is told of it.
+    pub(crate) fn finish(&mut self, builder: SnapshotBuilder, pods: &Arc<PodSet>) -> Arc<Snapshot> {
+        let mut snapshot = builder.finish();
+        if !snapshot.is_empty() {
+            snapshot.index(pods);
+        }
+        self.spare.share(snapshot)
+    }
+
     /// Gives a snapshot's memory back for the next one, if nobody keeps it.
     pub(crate) fn recycle(&mut self, snapshot: Arc<Snapshot>) {
-        if let Some(snapshot) = Arc::into_inner(snapshot) {
-            self.spare = Some(snapshot);
-        }
+        self.spare.recycle(snapshot);
     }
 
     fn node_stats(&self, look: &NodeLook) -> NodeStats {

@@ -13,13 +13,14 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
+use eviction_agent::core::preferences::Profile;
 use serde_json::Value;
 use tests::allocations::Counting;
 use tests::bench::machine;
 use tests::bench::row::Row;
 use tests::world::{Case, World};
 
-use crate::node::Node;
+use crate::measure::Drop;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -79,11 +80,15 @@ fn run(Args { json, commit, bench: _ }: &Args) -> Result<()> {
             rows.push(measured);
             Ok(())
         };
-        for case in Case::ALL {
-            keep(measure::pass(&mut Node::new(&world, case)?, passes)?)?;
+        for profile in [Profile::Kubelet, Profile::Enhanced] {
+            for case in Case::ALL {
+                for drop_as in [Drop::Recycled, Drop::Freed] {
+                    keep(measure::pass(&world, case, profile, drop_as, passes)?)?;
+                }
+            }
+            keep(measure::report(&world, profile, passes.min(100))?)?;
         }
-        keep(measure::index(&mut Node::new(&world, Case::Calm)?, passes)?)?;
-        keep(measure::report(&mut Node::new(&world, Case::MemoryPressure)?, passes.min(100))?)?;
+        keep(measure::index(&world, passes)?)?;
         keep(measure::decode(&world, passes.min(200_000 / pods))?)?;
     }
     let text = table::render(&rows);

@@ -89,7 +89,7 @@ struct UnderWay {
 }
 
 /// What of a pass people want to be told when it changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Change {
     met: Vec<u8>,
     conditions: Vec<NodeCondition>,
@@ -211,7 +211,7 @@ impl Reaction {
             // Standalone mode watches no disk: those signals are unknown whatever the layout.
             self.engine.step(Input { at, event: Event::DiskLayout(Ok(Default::default())) });
         }
-        let snapshot = Arc::new(snapshot.finish());
+        let snapshot = self.eyes.finish(snapshot, self.engine.pods());
         let mut decision = self.engine.step(Input { at, event: Event::Look(Arc::clone(&snapshot)) });
         if decision.awaits_reclaim() {
             decision = self.engine.step(Input { at, event: Event::Reclaimed(Err(Why::Absent)) });
@@ -220,10 +220,8 @@ impl Reaction {
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, decided_mono_ns);
         let grace_due = next_grace(&decision);
-        let change = Change::of(&decision);
         let evicts = self.state.decisions >= first_id;
-        if evicts || change != self.state.last_change {
-            self.state.last_change = change;
+        if self.state.last_change.take(&decision) || evicts {
             let note = PassNote {
                 first_id,
                 seen: look.memory.known(),
@@ -235,7 +233,7 @@ impl Reaction {
             };
             self.notes.send(Note::Pass(Box::new(note)));
         } else {
-            drop(decision);
+            self.engine.recycle(decision);
             self.eyes.recycle(snapshot);
         }
         grace_due
@@ -272,8 +270,18 @@ impl Reaction {
 }
 
 impl Change {
-    fn of(decision: &Decision) -> Self {
-        let met = decision.pass().map_or_else(Vec::new, |pass| pass.met.iter().map(|met| met.line).collect());
-        Self { met, conditions: decision.conditions.iter().map(|raised| raised.condition).collect() }
+    /// Takes note of a decision; true if something changed.
+    fn take(&mut self, decision: &Decision) -> bool {
+        let met = decision.pass().map_or(&[][..], |pass| &pass.met).iter().map(|met| met.line);
+        let conditions = decision.conditions.iter().map(|raised| raised.condition);
+        let same = met.clone().eq(self.met.iter().copied())
+            && conditions.clone().eq(self.conditions.iter().copied());
+        if !same {
+            self.met.clear();
+            self.met.extend(met);
+            self.conditions.clear();
+            self.conditions.extend(conditions);
+        }
+        !same
     }
 }

@@ -14,7 +14,7 @@ impl Engine {
     /// Evicts every pod that is above its own limits: `localStorageEviction`. Whether there
     /// was one.
     pub(super) fn evict_above_limits(&mut self, pass: &mut Pass, actions: &mut Vec<Action>) -> bool {
-        if pass.pods.limited().len() == 0 {
+        if pass.pods.limited().len() == 0 || pass.snapshot.is_empty() {
             return false;
         }
         let before = actions.len();
@@ -54,7 +54,7 @@ impl Engine {
         }
         let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);
         let measure = Measure::of(signal, pass.layout);
-        pass.ranked = rank(measure, &pass.pods, &pass.snapshot, joined);
+        rank(measure, &pass.pods, &pass.snapshot, joined, &mut pass.ranked);
         pass.end = PassEnd::OnlyCritical;
         for candidate in &pass.ranked {
             let Some(known) = pass.pods.get(candidate.place) else {

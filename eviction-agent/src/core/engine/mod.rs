@@ -2,9 +2,11 @@
 
 mod evict;
 mod pass;
+mod spare;
 #[cfg(test)]
 mod tests;
 
+use std::mem::take;
 use std::sync::Arc;
 
 use super::admission::admits;
@@ -18,6 +20,7 @@ use super::reading::Why;
 use super::snapshot::Snapshot;
 use super::threshold::Thresholds;
 use super::time::Timestamp;
+use spare::Spare;
 
 /// Decides. Its state changes by inputs alone, and the same inputs give the same decisions.
 ///
@@ -34,6 +37,7 @@ pub struct Engine {
     conditions: Conditions,
     waiting: Option<Box<Pass>>,
     joined: Vec<u32>,
+    spare: Spare,
 }
 
 /// What is known of the disk layout.
@@ -63,6 +67,7 @@ impl Engine {
             conditions: Conditions::default(),
             waiting: None,
             joined: Vec::new(),
+            spare: Spare::default(),
         }
     }
 
@@ -88,7 +93,7 @@ impl Engine {
 
     /// Takes note of an input and decides.
     pub fn step(&mut self, Input { at, event }: Input) -> Decision {
-        let mut actions = Vec::new();
+        let mut actions = take(&mut self.spare.actions);
         let subject = match event {
             Event::Pods(pods) => {
                 self.pods = pods;
@@ -107,7 +112,9 @@ impl Engine {
                 Subject::Admission(Admission { admit: admits(self.conditions.hold(), &pod), pod })
             }
         };
-        Decision { at, actions, conditions: self.conditions.hold().to_vec(), subject }
+        let mut conditions = take(&mut self.spare.conditions);
+        conditions.extend_from_slice(self.conditions.hold());
+        Decision { at, actions, conditions, subject }
     }
 
     fn look(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> Subject {
@@ -165,7 +172,7 @@ impl Engine {
     /// From now on derived thresholds count.
     fn end_first_pass(&mut self) {
         if let Layout::Known { is_new, .. } = &mut self.layout
-            && std::mem::take(is_new)
+            && take(is_new)
         {
             self.thresholds.show_all();
         }

@@ -1,5 +1,6 @@
 //! One pass: `eviction_manager.go: synchronize`.
 
+use std::mem::take;
 use std::sync::Arc;
 
 use crate::core::decision::{Action, NoPass, Pass, PassEnd, Subject};
@@ -25,11 +26,11 @@ impl Engine {
         let mut pass = Pass {
             end: PassEnd::Calm,
             seen: Observations::of(&snapshot.node),
-            met: Vec::new(),
+            met: take(&mut self.spare.met),
             handled: None,
             seen_after_reclaim: None,
-            ranked: Vec::new(),
-            spared: Vec::new(),
+            ranked: take(&mut self.spare.ranked),
+            spared: take(&mut self.spare.spared),
             unknown_volumes: 0,
             layout,
             lines: Arc::clone(self.thresholds.lines()),

@@ -55,9 +55,15 @@ impl Candidate {
     }
 }
 
-/// Ranks all pods, the first to go first. `joined` are the places of their statistics.
+/// Writes all pods to `ranked`, the first to go first. `joined` are the places of their statistics.
 /// Mirrors `helpers.go: rankMemoryPressure, rankPIDPressure, rankDiskPressureFunc`.
-pub(crate) fn rank(measure: Measure, pods: &PodSet, snapshot: &Snapshot, joined: &[u32]) -> Vec<Candidate> {
+pub(crate) fn rank(
+    measure: Measure,
+    pods: &PodSet,
+    snapshot: &Snapshot,
+    joined: &[u32],
+    ranked: &mut Vec<Candidate>,
+) {
     let candidate = |place: u32, facts: &RankFacts, stats: Option<PodStats<'_>>| {
         let (standing, excess) = measure.key(pods, place, facts, stats);
         Candidate {
@@ -68,20 +74,16 @@ pub(crate) fn rank(measure: Measure, pods: &PodSet, snapshot: &Snapshot, joined:
             tie: pods.uid_order().get(place as usize).copied().unwrap_or(place),
         }
     };
-    let mut ranked: Vec<Candidate> = (0..)
-        .zip(pods.facts())
-        .zip(joined)
-        .map(|((place, facts), &at)| {
-            let stats = if at == NO_STATS { None } else { snapshot.pod(at) };
-            candidate(place, facts, stats)
-        })
-        .collect();
+    ranked.clear();
+    ranked.extend((0..).zip(pods.facts()).zip(joined).map(|((place, facts), &at)| {
+        let stats = if at == NO_STATS { None } else { snapshot.pod(at) };
+        candidate(place, facts, stats)
+    }));
     if ranked.iter().any(|candidate| candidate.excess.is_saturated()) {
         ranked.sort_unstable_by(|a, b| compare(measure, pods, snapshot, joined, a, b));
     } else {
         ranked.sort_unstable_by_key(Candidate::key);
     }
-    ranked
 }
 
 /// The order of candidates, which is that of their keys. Where an excess is beyond what a key

@@ -17,7 +17,9 @@ fn order(measure: Measure, pods: Vec<Pod>, usage: &[(&str, u64)]) -> Vec<String>
     let mut scratch = Vec::new();
     let joined = look.joined(&pods, &mut scratch);
     let uid = |candidate: &Candidate| pods.get(candidate.place).unwrap().pod.uid.to_string();
-    rank(measure, &pods, &look, joined).iter().map(uid).collect()
+    let mut ranked = Vec::new();
+    rank(measure, &pods, &look, joined, &mut ranked);
+    ranked.iter().map(uid).collect()
 }
 
 fn with_priority(uid: &str, memory: &str, priority: i32) -> Pod {
@@ -74,7 +76,8 @@ proptest! {
     ) {
         let mut scratch = Vec::new();
         let joined = look.joined(&pods, &mut scratch);
-        let ranked = rank(measure, &pods, &look, joined);
+        let mut ranked = Vec::new();
+        rank(measure, &pods, &look, joined, &mut ranked);
         prop_assert_eq!(ranked.len(), pods.len());
         for (i, a) in ranked.iter().enumerate() {
             for b in &ranked[i + 1..] {

@@ -1,12 +1,14 @@
 //! One look at the node and its pods.
 //!
 //! A snapshot of ten thousand pods is a handful of flat arrays: building it into an old one
-//! allocates nothing, and dropping it frees a few blocks. It is filled by [`SnapshotBuilder`].
+//! allocates nothing, and dropping it frees a few blocks. It is filled by [`SnapshotBuilder`], and
+//! [`SpareSnapshot`] keeps the old one.
 
 mod builder;
 mod figures;
 mod join;
 mod node;
+mod spare;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +17,7 @@ use std::ops::Range;
 pub use builder::{PodBuilder, SnapshotBuilder};
 pub use figures::{ContainerFigures, PodFigures, VolumeFigures};
 pub use node::{FsStats, MemoryStats, NodeStats, ProcessStats, SourceId};
+pub use spare::SpareSnapshot;
 
 use figures::Figures;
 use join::Joined;

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use super::{ContainerFigures, NO_STATS, PodFigures, Snapshot, SnapshotBuilder, VolumeFigures};
+use super::{
+    ContainerFigures, NO_STATS, PodFigures, Snapshot, SnapshotBuilder, SpareSnapshot, VolumeFigures,
+};
 use crate::core::fixture::{pod, set};
 
 fn used(bytes: u64) -> VolumeFigures {
@@ -74,4 +76,24 @@ fn the_last_statistics_of_a_uid_count_and_a_repeated_pod_shares_them() {
     let others = set(vec![pod("b", "1")]);
     assert_eq!(snapshot.joined(&others, &mut scratch), [1], "of other pods");
     assert_eq!(Arc::strong_count(&pods), 2, "the index keeps its pods");
+}
+
+#[test]
+fn a_snapshot_that_came_back_is_the_next_one_unless_somebody_keeps_it() {
+    let mut spare = SpareSnapshot::default();
+    let look = |spare: &mut SpareSnapshot| {
+        let snapshot = filled(spare.begin());
+        spare.share(snapshot)
+    };
+    let place = |snapshot: &Arc<Snapshot>| (Arc::as_ptr(snapshot), snapshot.pods.as_ptr());
+    let first = look(&mut spare);
+    let before = place(&first);
+    spare.recycle(first);
+    let second = look(&mut spare);
+    assert_eq!(place(&second), before);
+    let kept = Arc::clone(&second);
+    spare.recycle(second);
+    let third = look(&mut spare);
+    assert_ne!(place(&third), before);
+    assert_eq!(kept.len(), 3);
 }

@@ -1,0 +1,59 @@
+//! The memory of decisions that nobody needs any more, for the next ones.
+
+use crate::core::condition::Raised;
+use crate::core::decision::{Action, Decision, Pass, Subject};
+use crate::core::rank::Candidate;
+use crate::core::threshold::Met;
+
+use super::Engine;
+
+/// Lists, all of them empty.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spare {
+    pub(super) actions: Vec<Action>,
+    pub(super) conditions: Vec<Raised>,
+    pub(super) met: Vec<Met>,
+    pub(super) ranked: Vec<Candidate>,
+    pub(super) spared: Vec<u32>,
+}
+
+impl Engine {
+    /// Takes back a decision that is no longer needed, for the sake of its memory; to drop one
+    /// instead does no harm. While all decisions come back, a pass allocates nothing that does
+    /// not ask for node-level reclaim, unless there is more to list than there ever was.
+    pub fn recycle(&mut self, decision: Decision) {
+        let Decision { at: _, actions, conditions, subject } = decision;
+        keep(&mut self.spare.actions, actions);
+        keep(&mut self.spare.conditions, conditions);
+        let Subject::Pass(pass) = subject else {
+            return;
+        };
+        // In full: a list that is added to a pass has to come back as well.
+        let Pass {
+            met,
+            ranked,
+            spared,
+            end: _,
+            seen: _,
+            handled: _,
+            seen_after_reclaim: _,
+            unknown_volumes: _,
+            layout: _,
+            lines: _,
+            visible: _,
+            pods: _,
+            snapshot: _,
+        } = pass;
+        keep(&mut self.spare.met, met);
+        keep(&mut self.spare.ranked, ranked);
+        keep(&mut self.spare.spared, spared);
+    }
+}
+
+/// Keeps the larger one.
+fn keep<T>(spare: &mut Vec<T>, mut list: Vec<T>) {
+    if list.capacity() > spare.capacity() {
+        list.clear();
+        *spare = list;
+    }
+}

@@ -1,0 +1,117 @@
+//! A pass asks the allocator for nothing: an allocator may have to wait for the very memory that
+//! is short. The nodes are those that the bench measures.
+
+#[path = "../benches/core/node.rs"]
+mod node;
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use eviction_agent::core::decision::PassEnd;
+use eviction_agent::core::input::{Event, Input};
+use eviction_agent::core::preferences::Profile;
+use eviction_agent::core::time::Timestamp;
+use serde_json::{Value, json};
+use tests::allocations::{Counting, counted};
+use tests::world::{Case, World};
+
+use crate::node::Node;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const PROFILES: [Profile; 2] = [Profile::Kubelet, Profile::Enhanced];
+
+/// Passes after which every buffer has found its size.
+const WARM_UP: usize = 3;
+
+/// How a node was after some passes, and what the last one asked the allocator for.
+#[derive(Debug, PartialEq, Eq)]
+struct Last {
+    end: PassEnd,
+    met: usize,
+    conditions: usize,
+    allocations: u64,
+}
+
+/// Passes over a node, in which everything comes back that the engine gives away.
+fn passes(node: &mut Node) -> Result<Last> {
+    let mut spare = None;
+    for _ in 0..WARM_UP {
+        let snapshot = node.look(spare.take())?;
+        let decision = node.pass(&snapshot);
+        node.engine.recycle(decision);
+        spare = Some(snapshot);
+    }
+    let snapshot = node.look(spare)?;
+    let (decision, in_pass) = counted(|| node.pass(&snapshot));
+    let pass = decision.pass().context("there was no pass")?;
+    let (end, met, conditions) = (pass.end, pass.met.len(), decision.conditions.len());
+    let ((), in_recycle) = counted(|| node.engine.recycle(decision));
+    Ok(Last { end, met, conditions, allocations: in_pass + in_recycle })
+}
+
+fn node(profile: Profile, configuration: &Value, case: Case) -> Result<Node> {
+    Node::new(&World::new(50, 1), profile, configuration, case)
+}
+
+/// A calm node that was short of memory a while ago.
+fn node_after_pressure(profile: Profile) -> Result<Node> {
+    let mut pressed = node(profile, &json!({}), Case::MemoryPressure)?;
+    assert_eq!(passes(&mut pressed)?.conditions, 1, "it was short of memory");
+    let mut node = node(profile, &json!({}), Case::Calm)?;
+    node.engine = pressed.engine;
+    let event = Event::Pods(Arc::clone(&node.pods));
+    node.engine.step(Input { at: Timestamp::UNIX_EPOCH, event });
+    Ok(node)
+}
+
+#[test]
+fn allocations_are_counted() {
+    assert_eq!(counted(|| drop(std::hint::black_box(vec![0_u8; 10]))).1, 1);
+}
+
+#[test]
+fn a_calm_pass_allocates_nothing() -> Result<()> {
+    for profile in PROFILES {
+        for case in [Case::Calm, Case::CalmNoLocalStorage] {
+            let last = passes(&mut node(profile, &case.configuration(), case)?)?;
+            let calm = Last { end: PassEnd::Calm, met: 0, conditions: 0, allocations: 0 };
+            assert_eq!(last, calm, "{profile:?}, {}", case.name());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nor_does_one_in_which_a_condition_outlives_its_cause() -> Result<()> {
+    for profile in PROFILES {
+        let last = passes(&mut node_after_pressure(profile)?)?;
+        let calm = Last { end: PassEnd::Calm, met: 0, conditions: 1, allocations: 0 };
+        assert_eq!(last, calm, "{profile:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn nor_does_one_in_which_a_grace_period_runs() -> Result<()> {
+    let soft = json!({
+        "evictionHard": {"nodefs.available": "1Ki"},
+        "evictionSoft": {"memory.available": "10Gi"},
+        "evictionSoftGracePeriod": {"memory.available": "1h"},
+    });
+    for profile in PROFILES {
+        let last = passes(&mut node(profile, &soft, Case::MemoryPressure)?)?;
+        let calm = Last { end: PassEnd::Calm, met: 1, conditions: 1, allocations: 0 };
+        assert_eq!(last, calm, "{profile:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn nor_does_one_that_ranks_pods() -> Result<()> {
+    let last = passes(&mut node(Profile::Kubelet, &json!({}), Case::MemoryPressure)?)?;
+    // Of the node, and of what is allocatable to pods.
+    assert_eq!(last, Last { end: PassEnd::Evicted, met: 2, conditions: 1, allocations: 0 });
+    Ok(())
+}
