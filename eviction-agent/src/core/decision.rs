@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::condition::Raised;
 use super::layout::{DiskLayout, Reclaim};
 use super::observe::Observations;
+use super::oom::{EndedContainer, StoryNote};
 use super::pods::{KnownPod, PodSet};
 use super::rank::Candidate;
 use super::reading::Why;
@@ -30,6 +31,8 @@ pub struct Decision {
     pub conditions: Vec<Raised>,
     /// What was decided about.
     pub subject: Subject,
+    /// Containers that ended some time ago, and the verdict on each: given now, and once.
+    pub ended: Vec<EndedContainer>,
 }
 
 /// What a decision is about.
@@ -44,6 +47,8 @@ pub enum Subject {
     NoPass(NoPass),
     /// Whether a pod may start.
     Admission(Admission),
+    /// A kill by the kernel, or the end of a container.
+    Story(StoryNote),
 }
 
 /// Why a look decided nothing at all.
@@ -186,7 +191,7 @@ impl Decision {
     pub fn pass(&self) -> Option<&Pass> {
         match &self.subject {
             Subject::Pass(pass) => Some(pass),
-            Subject::Noted | Subject::NoPass(_) | Subject::Admission(_) => None,
+            Subject::Noted | Subject::NoPass(_) | Subject::Admission(_) | Subject::Story(_) => None,
         }
     }
 

@@ -3,6 +3,7 @@
 mod evict;
 mod pass;
 mod spare;
+mod story;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ use super::condition::{Conditions, Raised};
 use super::decision::{Action, Admission, Decision, NoPass, Pass, Subject};
 use super::input::{Event, Input};
 use super::layout::DiskLayout;
+use super::oom::Story;
 use super::pods::PodSet;
 use super::policy::Policy;
 use super::reading::Why;
@@ -38,6 +40,7 @@ pub struct Engine {
     waiting: Option<Box<Pass>>,
     joined: Vec<u32>,
     spare: Spare,
+    story: Story,
 }
 
 /// What is known of the disk layout.
@@ -68,6 +71,7 @@ impl Engine {
             waiting: None,
             joined: Vec::new(),
             spare: Spare::default(),
+            story: Story::default(),
         }
     }
 
@@ -96,6 +100,7 @@ impl Engine {
         let mut actions = take(&mut self.spare.actions);
         let subject = match event {
             Event::Pods(pods) => {
+                self.story.pods_are(at, &pods);
                 self.pods = pods;
                 Subject::Noted
             }
@@ -104,7 +109,12 @@ impl Engine {
                 Subject::Noted
             }
             // A failed kill is an eviction like any other: `eviction_manager.go: evictPod`.
-            Event::Evicted(_) | Event::OomKill(_) | Event::ContainerEnded(_) => Subject::Noted,
+            Event::Evicted(outcome) => {
+                self.story.evicted(at, &outcome);
+                Subject::Noted
+            }
+            Event::OomKill(kill) => self.take_kill(at, *kill),
+            Event::ContainerEnded(end) => self.take_end(at, *end),
             Event::Look(snapshot) => self.look(at, snapshot, &mut actions),
             Event::LookFailed(why) => self.without_look(why),
             Event::Reclaimed(second) => self.resume(second, &mut actions),
@@ -112,9 +122,10 @@ impl Engine {
                 Subject::Admission(Admission { admit: admits(self.conditions.hold(), &pod), pod })
             }
         };
+        let ended = self.settle(at, &subject, &actions);
         let mut conditions = take(&mut self.spare.conditions);
         conditions.extend_from_slice(self.conditions.hold());
-        Decision { at, actions, conditions, subject }
+        Decision { at, actions, conditions, subject, ended }
     }
 
     fn look(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> Subject {

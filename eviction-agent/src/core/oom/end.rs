@@ -27,12 +27,14 @@ pub struct ContainerEnded {
     /// `state.terminated.reason`, such as `OOMKilled`; empty if not known. It is the runtime's
     /// word, which says so as well when a child was killed long before.
     pub reason: Box<str>,
-    /// Who is on record to have evicted the pod.
+    /// Who is on record to have evicted the pod. What the engine decided itself it knows anyway.
     pub evicted_by: Option<Evictor>,
+    /// Since when that is on record.
+    pub evicted_at: Option<Timestamp>,
 }
 
 /// Who saw that a container ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndSeen {
     /// The pod's status says so.

@@ -6,6 +6,7 @@
 
 mod candidate;
 mod eviction;
+mod story;
 #[cfg(test)]
 mod tests;
 mod threshold;
@@ -14,12 +15,14 @@ use serde::Serialize;
 
 pub use candidate::CandidateReport;
 pub use eviction::{EvictionReport, PodName};
+pub use story::{EndReport, KillReport, StoryReport};
 pub use threshold::{SignalReport, ThresholdReport};
 
 use super::condition::Raised;
 use super::decision::{Action, Decision, NoPass, Pass, PassEnd, Subject};
 use super::layout::Reclaim;
 use super::message;
+use super::oom::EndedContainer;
 use super::policy::Policy;
 use super::signal::{NodeCondition, Resource, Signal};
 use super::time::{Timestamp, since};
@@ -35,6 +38,9 @@ pub struct Report {
     pub about: About,
     /// The node conditions that hold, and why.
     pub conditions: Vec<ConditionReport>,
+    /// Containers that ended, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<EndedContainer>,
 }
 
 /// What was decided about.
@@ -57,6 +63,8 @@ pub enum About {
         #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<String>,
     },
+    /// A kill by the kernel, or the end of a container.
+    Story(StoryReport),
 }
 
 /// A node condition that holds.
@@ -113,6 +121,7 @@ impl Report {
             Subject::Noted => About::Nothing,
             Subject::NoPass(why) => About::NoPass(*why),
             Subject::Pass(pass) => About::Pass(Box::new(PassReport::of(decision, pass))),
+            Subject::Story(note) => About::Story(StoryReport::of(note)),
             Subject::Admission(admission) => About::Admission {
                 pod: PodName::of(&admission.pod.pod),
                 admit: admission.admit,
@@ -125,6 +134,7 @@ impl Report {
             at: decision.at,
             about,
             conditions: conditions.map(|raised| ConditionReport::of(raised, decision.at, period)).collect(),
+            ended: decision.ended.clone(),
         }
     }
 }
