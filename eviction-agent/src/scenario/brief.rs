@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::story::{EndBrief, KillBrief};
 use crate::core::report::{About, PodName, Report};
 
 /// A step's report in brief. A field that says nothing is left out.
@@ -17,6 +18,12 @@ pub struct Brief {
     /// Uids of the critical pods that would have gone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<String>,
+    /// Kills by the kernel that were told since the last step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub oom_kills: Vec<KillBrief>,
+    /// Verdicts on containers that ended, given since the last step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<EndBrief>,
 }
 
 impl Brief {
@@ -27,15 +34,16 @@ impl Brief {
                 end: name(&pass.end),
                 deficit: pass.deficit,
                 spared: pass.spared.iter().map(|PodName { uid, .. }| uid.to_string()).collect(),
+                ..Self::default()
             },
             About::NoPass(why) => Self { end: name(why), ..Self::default() },
-            About::Nothing | About::Admission { .. } => Self::default(),
+            About::Nothing | About::Admission { .. } | About::Story(_) => Self::default(),
         }
     }
 }
 
 /// The name of a variant; one that holds another is `outer: inner`.
-fn name(variant: &impl Serialize) -> String {
+pub(super) fn name(variant: &impl Serialize) -> String {
     match serde_json::to_value(variant) {
         Ok(serde_json::Value::String(name)) => name,
         Ok(serde_json::Value::Object(object)) => {

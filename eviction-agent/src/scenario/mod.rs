@@ -7,6 +7,7 @@ pub mod format;
 pub mod read;
 mod record;
 pub mod run;
+pub mod story;
 #[cfg(test)]
 mod tests;
 pub mod told;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::brief::Brief;
 use super::format::{AdmitOutcome, ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
+use super::story::StoryBrief;
 use crate::core::condition::Raised;
 use crate::core::decision::{Cause, Eviction, Pass};
 use crate::core::layout::Reclaim;
@@ -82,8 +83,8 @@ impl Record {
         self.outcome.admit.push(answer);
     }
 
-    pub(super) fn report(&mut self, report: &Report) {
-        self.outcome.report = Some(Brief::of(report));
+    pub(super) fn report(&mut self, report: &Report, StoryBrief { oom_kills, ended }: StoryBrief) {
+        self.outcome.report = Some(Brief { oom_kills, ended, ..Brief::of(report) });
     }
 
     pub(super) fn finish(mut self, conditions: &[Raised]) -> StepOutcome {

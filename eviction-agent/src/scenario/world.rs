@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
 use super::record::Record;
+use super::story::StoryBrief;
 use super::told::Evicted;
 use crate::core::decision::{Action, Decision, Subject};
 use crate::core::engine::Engine;
@@ -28,6 +29,7 @@ pub(super) struct World {
     pods: Vec<Arc<KnownPod>>,
     fates: Vec<Fate>,
     places: HashMap<Box<str>, usize>,
+    story: StoryBrief,
 }
 
 /// Where a pod is on its way.
@@ -51,6 +53,7 @@ impl World {
             fates: vec![Fate::Active; pods.len()],
             places: pods.iter().enumerate().map(place).collect(),
             pods,
+            story: StoryBrief::default(),
         }
     }
 
@@ -82,7 +85,8 @@ impl World {
         }
         // The kubelet's profile keeps the form of the kubelet's outcomes.
         if self.engine.policy().rules.preferences.is_some() {
-            record.report(&Report::of(&decision, self.engine.policy()));
+            let story = std::mem::take(&mut self.story);
+            record.report(&Report::of(&decision, self.engine.policy()), story);
         }
         for uid in &step.admit {
             let answer = self.admit(step, uid);
@@ -92,7 +96,9 @@ impl World {
     }
 
     fn tell(&mut self, step: &Step, event: Event) -> Decision {
-        self.engine.step(Input { at: step.at, event })
+        let decision = self.engine.step(Input { at: step.at, event });
+        self.story.add(&decision);
+        decision
     }
 
     /// Tells what came of the evictions that are under way.

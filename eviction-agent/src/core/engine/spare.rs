@@ -22,7 +22,7 @@ impl Engine {
     /// instead does no harm. While all decisions come back, a pass allocates nothing that does
     /// not ask for node-level reclaim, unless there is more to list than there ever was.
     pub fn recycle(&mut self, decision: Decision) {
-        let Decision { at: _, actions, conditions, subject } = decision;
+        let Decision { at: _, actions, conditions, subject, ended: _ } = decision;
         keep(&mut self.spare.actions, actions);
         keep(&mut self.spare.conditions, conditions);
         let Subject::Pass(pass) = subject else {

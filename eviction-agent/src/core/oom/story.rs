@@ -13,7 +13,7 @@ use super::group::{GroupKill, Groups};
 use super::kill::OomKill;
 use super::pod::{Begun, Killed, PodStory, Stored};
 use super::tally::{Ends, Kills, Oddities};
-use super::text::clip;
+use super::text::clipped;
 
 /// Pods with a story; one more drops the one of which nothing was heard for longest.
 const PODS: usize = 1024;
@@ -176,15 +176,17 @@ impl Story {
 
     /// An eviction was decided on. One that is under way goes on.
     pub(crate) fn evicting(&mut self, now: Timestamp, uid: &str, active: &PodSet) {
-        let pod = self.pod_mut(uid, now, active);
-        if !pod.eviction.is_some_and(|begun| begun.is_on()) {
-            pod.eviction = Some(Begun { at: now, until: None });
+        // The same pod may be chosen pass after pass, which is to cost nothing.
+        let on = |pod: &PodStory| pod.eviction.as_ref().is_some_and(Begun::is_on);
+        if self.pods.get(clipped(uid)).is_some_and(on) {
+            return;
         }
+        self.pod_mut(uid, now, active).eviction = Some(Begun { at: now, until: None });
     }
 
     /// An eviction came to an end. One that failed explains no later end of a container.
     pub(crate) fn evicted(&mut self, now: Timestamp, outcome: &EvictionOutcome) {
-        let Some(pod) = self.pods.get_mut(&*clip(&outcome.uid)) else { return };
+        let Some(pod) = self.pods.get_mut(clipped(&outcome.uid)) else { return };
         if let (Err(_), Some(begun)) = (&outcome.result, pod.eviction.as_mut()) {
             begun.until.get_or_insert(now);
         }
@@ -198,11 +200,10 @@ impl Story {
                 pod.settle(now, uid, &mut settled);
             }
         } else if let Some((uid, pod)) = touched.and_then(|uid| {
-            let uid = clip(uid);
-            let pod = self.pods.get_mut(&uid)?;
-            Some((uid, pod))
+            let uid = clipped(uid);
+            Some((uid, self.pods.get_mut(uid)?))
         }) {
-            pod.settle(now, &uid, &mut settled);
+            pod.settle(now, uid, &mut settled);
         } else if settled.is_empty() {
             return settled;
         }
@@ -231,17 +232,17 @@ impl Story {
     }
 
     fn pod_mut(&mut self, uid: &str, now: Timestamp, active: &PodSet) -> &mut PodStory {
-        let uid = clip(uid);
-        if !self.pods.contains_key(&uid) {
+        let uid = clipped(uid);
+        if !self.pods.contains_key(uid) {
             if self.pods.len() >= PODS {
                 self.forget_one(active);
             }
-            let place = active.place(&uid);
+            let place = active.place(uid);
             let known = place.and_then(|place| active.pods().get(place as usize)).cloned();
             self.oddities.unknown_pods += u64::from(known.is_none());
-            self.pods.insert(uid.clone(), PodStory::new(known));
+            self.pods.insert(uid.into(), PodStory::new(known));
         }
-        let pod = self.pods.entry(uid).or_default();
+        let pod = self.pods.entry(uid.into()).or_default();
         pod.heard = pod.heard.max(now);
         pod
     }

@@ -5,6 +5,10 @@ const LONGEST: usize = 256;
 
 /// The text, or as much of it as is kept.
 pub(super) fn clip(text: &str) -> Box<str> {
-    let end = text.floor_char_boundary(LONGEST);
-    text[..end].into()
+    clipped(text).into()
+}
+
+/// As [`clip`], without a copy.
+pub(super) fn clipped(text: &str) -> &str {
+    &text[..text.floor_char_boundary(LONGEST)]
 }
