@@ -64,17 +64,17 @@ fn set_limit() -> io::Result<()> {
 }
 
 fn set_scheduler(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: priority };
     // Threads for blocking work are made by this one, and must not be like it.
     let policy = policy | libc::SCHED_RESET_ON_FORK;
-    // By its number: musl's function of that name refuses to work.
-    // SAFETY: the kernel reads one structure, which outlives the call.
+    // By its number: musl's function of that name refuses to work, and its structure is longer
+    // than the kernel's `sched_param`, which is this one number.
+    // SAFETY: the kernel reads an int, which outlives the call.
     let result = unsafe {
         libc::syscall(
             libc::SYS_sched_setscheduler,
             thread.as_raw_nonzero().get(),
             policy,
-            &raw const parameters,
+            &raw const priority,
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
