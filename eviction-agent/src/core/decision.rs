@@ -15,7 +15,8 @@ use super::oom::{EndedContainer, StoryNote};
 use super::pods::{KnownPod, PodSet};
 use super::rank::Candidate;
 use super::reading::Why;
-use super::signal::{Resource, Signal};
+use super::sight::Seen;
+use super::signal::{NodeCondition, Resource, Signal, SignalSet};
 use super::snapshot::Snapshot;
 use super::threshold::{Line, Met};
 use super::time::Timestamp;
@@ -29,10 +30,38 @@ pub struct Decision {
     pub actions: Vec<Action>,
     /// The node conditions that hold from now on.
     pub conditions: Vec<Raised>,
+    /// Signals that thresholds ask for, but that have been unknown for so long that nobody
+    /// watches them.
+    pub blind: SignalSet,
+    /// What becomes of a policy that was proposed.
+    pub proposal: Option<ProposalState>,
     /// What was decided about.
     pub subject: Subject,
     /// Containers that ended some time ago, and the verdict on each: given now, and once.
     pub ended: Vec<EndedContainer>,
+}
+
+/// What becomes of a policy that was proposed.
+#[derive(Clone, Debug)]
+pub enum ProposalState {
+    /// It is the one in force already.
+    Unchanged,
+    /// It is in force from now on, for this very decision if that is a pass.
+    TookEffect,
+    /// It would evict pods that the policy in force would not, or has not been held against a
+    /// look.
+    Waits(Box<Waiting>),
+}
+
+/// A policy that waits to take effect.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// Since when.
+    pub since: Timestamp,
+    /// When it takes effect in any case; nothing if only by hand.
+    pub until: Option<Timestamp>,
+    /// What it would have decided on the same look.
+    pub trial: Option<Box<Decision>>,
 }
 
 /// What a decision is about.
@@ -117,8 +146,10 @@ pub enum Cause {
 pub struct Pass {
     /// How it ended.
     pub end: PassEnd,
-    /// What was seen.
+    /// What was seen, as far as it is believed.
     pub seen: Observations,
+    /// What was seen beside.
+    pub sight: Seen,
     /// The thresholds that are met, in the order in which they were found.
     pub met: Vec<Met>,
     /// The one that drives the pass: a place in `lines`.
@@ -193,6 +224,15 @@ impl Decision {
             Subject::Pass(pass) => Some(pass),
             Subject::Noted | Subject::NoPass(_) | Subject::Admission(_) | Subject::Story(_) => None,
         }
+    }
+
+    /// Conditions of which nobody can tell whether they hold, since a signal that raises them
+    /// is blind.
+    pub fn unknown_conditions(&self) -> impl Iterator<Item = NodeCondition> {
+        let all = [NodeCondition::DiskPressure, NodeCondition::MemoryPressure, NodeCondition::PidPressure];
+        let blind = |condition| self.blind.iter().any(|signal| signal.condition() == condition);
+        let holds = |condition| self.conditions.iter().any(|raised| raised.condition == condition);
+        all.into_iter().filter(move |condition| blind(*condition) && !holds(*condition))
     }
 
     /// Whether node-level reclaim and a second look are asked for.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::layout::DiskLayout;
 use super::oom::{ContainerEnded, OomKill};
 use super::pods::{KnownPod, PodSet};
+use super::policy::Policy;
 use super::reading::Why;
 use super::snapshot::Snapshot;
 use super::time::Timestamp;
@@ -40,6 +41,11 @@ pub enum Event {
     OomKill(Box<OomKill>),
     /// A container ended, or more became known of an end that was told before.
     ContainerEnded(Box<ContainerEnded>),
+    /// The configuration was changed. The policy that it makes takes effect when it was held
+    /// against a look, see [`ProposalState`](super::decision::ProposalState).
+    Propose(Box<Policy>),
+    /// Whatever the proposed policy will evict, it is to take effect now.
+    Accept,
     /// May this pod start here?
     Admission(Arc<KnownPod>),
 }

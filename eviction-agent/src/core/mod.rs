@@ -3,7 +3,7 @@
 //!
 //! [`engine::Engine::step`] takes an [`input::Input`] and answers with a
 //! [`decision::Decision`]. A pass walks through the files like this: [`observe`] →
-//! [`threshold`] → [`condition`] → `local_storage` → [`layout`] (node-level reclaim) →
+//! [`sight`] → [`threshold`] → [`condition`] → `local_storage` → [`layout`] (node-level reclaim) →
 //! [`rank`] → [`decision`]; [`message`] writes the texts of what was decided,
 //! [`report`] all of it as data.
 
@@ -28,6 +28,7 @@ pub mod rank;
 pub mod reading;
 pub mod report;
 pub mod selector;
+pub mod sight;
 pub mod signal;
 pub mod snapshot;
 pub mod threshold;

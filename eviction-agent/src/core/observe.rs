@@ -27,7 +27,7 @@ pub struct Observation {
 pub struct Observations([Reading<Observation>; Signal::COUNT]);
 
 impl Observations {
-    /// Derives all observations. One exists only if all figures that it is made of do. There
+    /// Derives all observations, those of memory by the working set. One exists only if all figures that it is made of do. There
     /// is no fallback from one file system to another.
     pub fn of(node: &NodeStats) -> Self {
         let NodeStats {
@@ -37,6 +37,7 @@ impl Observations {
             image_fs,
             container_fs,
             processes: pids,
+            memory_detail: _,
         } = *node;
         Self(Signal::ALL.map(|signal| match signal {
             Signal::MemoryAvailable => make(of_node, memory),
@@ -49,6 +50,11 @@ impl Observations {
             Signal::ContainerFsInodesFree => make(container_fs, inodes),
             Signal::PidAvailable => make(pids, processes),
         }))
+    }
+
+    /// Says otherwise of a signal.
+    pub(super) fn set(&mut self, signal: Signal, reading: Reading<Observation>) {
+        self.0[signal as usize] = reading;
     }
 
     /// What was seen of a signal.

@@ -54,6 +54,9 @@ pub struct Preferences {
     pub accept_changes: AcceptChanges,
     /// What is done about thresholds that are about to be met.
     pub predict: Predict,
+    /// How soon that is: within this time, if the figures go on as they did.
+    #[schemars(with = "String", extend("format" = "positive-duration"))]
+    pub predict_within: GoDuration,
 }
 
 impl Default for Preferences {
@@ -74,6 +77,7 @@ impl Default for Preferences {
             max_unknown: 3,
             accept_changes: AcceptChanges::default(),
             predict: Predict::default(),
+            predict_within: GoDuration::from_secs(30),
         }
     }
 }

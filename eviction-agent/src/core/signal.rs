@@ -107,6 +107,35 @@ impl fmt::Display for Signal {
     }
 }
 
+/// Some of the signals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SignalSet(u16);
+
+impl SignalSet {
+    /// None of them.
+    pub const EMPTY: Self = Self(0);
+
+    /// Adds one.
+    pub fn insert(&mut self, signal: Signal) {
+        self.0 |= 1 << signal as u16;
+    }
+
+    /// Whether it is among them.
+    pub fn contains(self, signal: Signal) -> bool {
+        self.0 & 1 << signal as u16 != 0
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self == Self::EMPTY
+    }
+
+    /// In the order of [`Signal::ALL`].
+    pub fn iter(self) -> impl Iterator<Item = Signal> {
+        Signal::ALL.into_iter().filter(move |signal| self.contains(*signal))
+    }
+}
+
 /// What a node can run out of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

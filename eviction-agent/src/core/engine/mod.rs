@@ -1,5 +1,8 @@
 //! The engine: one input in, one decision out.
 
+mod change;
+#[cfg(test)]
+mod change_tests;
 mod evict;
 mod pass;
 mod spare;
@@ -19,9 +22,12 @@ use super::oom::Story;
 use super::pods::PodSet;
 use super::policy::Policy;
 use super::reading::Why;
+use super::sight::Sight;
+use super::signal::SignalSet;
 use super::snapshot::Snapshot;
 use super::threshold::Thresholds;
 use super::time::Timestamp;
+use change::Proposal;
 use spare::Spare;
 
 /// Decides. Its state changes by inputs alone, and the same inputs give the same decisions.
@@ -41,6 +47,9 @@ pub struct Engine {
     joined: Vec<u32>,
     spare: Spare,
     story: Story,
+    sight: Sight,
+    blind: SignalSet,
+    proposal: Option<Box<Proposal>>,
 }
 
 /// What is known of the disk layout.
@@ -72,6 +81,9 @@ impl Engine {
             joined: Vec::new(),
             spare: Spare::default(),
             story: Story::default(),
+            sight: Sight::default(),
+            blind: SignalSet::EMPTY,
+            proposal: None,
         }
     }
 
@@ -97,7 +109,14 @@ impl Engine {
 
     /// Takes note of an input and decides.
     pub fn step(&mut self, Input { at, event }: Input) -> Decision {
+        if self.proposal.is_some()
+            && let Event::Look(snapshot) = &event
+            && let Some(decision) = self.look_with_proposal(at, snapshot)
+        {
+            return decision;
+        }
         let mut actions = take(&mut self.spare.actions);
+        let mut proposal = None;
         let subject = match event {
             Event::Pods(pods) => {
                 self.story.pods_are(at, &pods);
@@ -113,8 +132,19 @@ impl Engine {
                 self.story.evicted(at, &outcome);
                 Subject::Noted
             }
-            Event::OomKill(kill) => self.take_kill(at, *kill),
+            Event::OomKill(kill) => {
+                self.sight.note_oom_kill();
+                self.take_kill(at, *kill)
+            }
             Event::ContainerEnded(end) => self.take_end(at, *end),
+            Event::Propose(policy) => {
+                proposal = Some(self.propose(at, *policy));
+                Subject::Noted
+            }
+            Event::Accept => {
+                proposal = self.accept();
+                Subject::Noted
+            }
             Event::Look(snapshot) => self.look(at, snapshot, &mut actions),
             Event::LookFailed(why) => self.without_look(why),
             Event::Reclaimed(second) => self.resume(second, &mut actions),
@@ -125,7 +155,7 @@ impl Engine {
         let ended = self.settle(at, &subject, &actions);
         let mut conditions = take(&mut self.spare.conditions);
         conditions.extend_from_slice(self.conditions.hold());
-        Decision { at, actions, conditions, subject, ended }
+        Decision { at, actions, conditions, blind: self.blind, proposal, subject, ended }
     }
 
     fn look(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> Subject {
@@ -144,6 +174,7 @@ impl Engine {
         self.waiting = None;
         let begun = self.begin_pass();
         if begun.is_ok() {
+            self.blind = self.sight.look_failed(&self.policy.thresholds, &self.policy.rules);
             self.end_first_pass();
         }
         Subject::NoPass(begun.err().unwrap_or(NoPass::NoLook(why)))

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use crate::core::decision::{Action, NoPass, Pass, PassEnd, Subject};
 use crate::core::layout::DiskLayout;
-use crate::core::observe::Observations;
+use crate::core::policy::Foresight;
+use crate::core::preferences::Predict;
 use crate::core::reading::Why;
+use crate::core::sight::Seen;
 use crate::core::signal::Resource;
 use crate::core::snapshot::Snapshot;
 use crate::core::threshold::{Line, Met};
@@ -23,9 +25,18 @@ impl Engine {
         snapshot: Arc<Snapshot>,
         actions: &mut Vec<Action>,
     ) -> Pass {
+        let rules = &self.policy.rules;
+        let mut sight = Seen {
+            refused: take(&mut self.spare.refused),
+            imminent: take(&mut self.spare.imminent),
+            ..Seen::default()
+        };
+        let seen = self.sight.look(at, &snapshot, &self.policy.thresholds, rules, &mut sight);
+        self.blind = sight.blind;
         let mut pass = Pass {
             end: PassEnd::Calm,
-            seen: Observations::of(&snapshot.node),
+            seen,
+            sight,
             met: take(&mut self.spare.met),
             handled: None,
             seen_after_reclaim: None,
@@ -38,8 +49,12 @@ impl Engine {
             pods: Arc::clone(&self.pods),
             snapshot,
         };
-        self.thresholds.observe(at, &pass.seen, &mut pass.met);
-        self.raise_conditions(at, &pass.met);
+        let predicted = self.look_ahead(&mut pass);
+        let gate = pass.sight.gate;
+        let acted_on: &[u8] = if predicted == Predict::Evict { &pass.sight.imminent } else { &[] };
+        self.thresholds.observe(at, &pass.seen, gate, acted_on, &mut pass.met);
+        let raising: &[u8] = if predicted == Predict::Off { &[] } else { &pass.sight.imminent };
+        self.raise_conditions(at, &pass.met, raising);
         if self.policy.local_storage_capacity_isolation && self.evict_above_limits(&mut pass, actions) {
             pass.end = PassEnd::LocalStorage;
             return pass;
@@ -70,7 +85,7 @@ impl Engine {
             return Subject::NoPass(NoPass::NotWaiting);
         };
         if let Ok(snapshot) = second {
-            let seen = Observations::of(&snapshot.node);
+            let seen = self.sight.look_again(&snapshot.node, &self.policy.rules);
             pass.seen_after_reclaim = Some(Box::new(seen));
             if !self.thresholds.any_unresolved(&seen) {
                 pass.end = PassEnd::Reclaimed;
@@ -81,11 +96,31 @@ impl Engine {
         Subject::Pass(*pass)
     }
 
-    fn raise_conditions(&mut self, at: Timestamp, met: &[Met]) {
+    /// Finds the thresholds that are about to be met; returns what is done about them.
+    fn look_ahead(&self, pass: &mut Pass) -> Predict {
+        let Foresight::Trend { predict, within } = self.policy.rules.foresight else {
+            return Predict::Off;
+        };
+        let mut imminent = take(&mut pass.sight.imminent);
+        for &place in pass.visible.iter() {
+            let line = pass.line(place);
+            if line.is_some_and(|line| pass.sight.is_imminent(line, &pass.seen, within)) {
+                imminent.push(place);
+            }
+        }
+        pass.sight.imminent = imminent;
+        match predict {
+            // Nobody goes by prediction on a look that saw no pod.
+            Predict::Evict if pass.snapshot.is_empty() => Predict::Condition,
+            predict => predict,
+        }
+    }
+
+    fn raise_conditions(&mut self, at: Timestamp, met: &[Met], imminent: &[u8]) {
         let lines = self.thresholds.lines();
-        let raised = met
-            .iter()
-            .filter_map(|met| lines.get(usize::from(met.line)))
+        let places = met.iter().map(|met| met.line).chain(imminent.iter().copied());
+        let raised = places
+            .filter_map(|place| lines.get(usize::from(place)))
             .map(|line| line.threshold.signal.condition());
         self.conditions.raise(at, raised, self.policy.pressure_transition_period);
     }

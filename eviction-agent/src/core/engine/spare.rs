@@ -3,6 +3,7 @@
 use crate::core::condition::Raised;
 use crate::core::decision::{Action, Decision, Pass, Subject};
 use crate::core::rank::Candidate;
+use crate::core::sight::{Refused, Seen};
 use crate::core::threshold::Met;
 
 use super::Engine;
@@ -15,6 +16,8 @@ pub(super) struct Spare {
     pub(super) met: Vec<Met>,
     pub(super) ranked: Vec<Candidate>,
     pub(super) spared: Vec<u32>,
+    pub(super) refused: Vec<Refused>,
+    pub(super) imminent: Vec<u8>,
 }
 
 impl Engine {
@@ -22,7 +25,7 @@ impl Engine {
     /// instead does no harm. While all decisions come back, a pass allocates nothing that does
     /// not ask for node-level reclaim, unless there is more to list than there ever was.
     pub fn recycle(&mut self, decision: Decision) {
-        let Decision { at: _, actions, conditions, subject, ended: _ } = decision;
+        let Decision { at: _, actions, conditions, blind: _, proposal: _, subject, ended: _ } = decision;
         keep(&mut self.spare.actions, actions);
         keep(&mut self.spare.conditions, conditions);
         let Subject::Pass(pass) = subject else {
@@ -33,6 +36,7 @@ impl Engine {
             met,
             ranked,
             spared,
+            sight,
             end: _,
             seen: _,
             handled: _,
@@ -44,6 +48,9 @@ impl Engine {
             pods: _,
             snapshot: _,
         } = pass;
+        let Seen { refused, imminent, gate: _, blind: _, slopes: _, growing: _ } = sight;
+        keep(&mut self.spare.refused, refused);
+        keep(&mut self.spare.imminent, imminent);
         keep(&mut self.spare.met, met);
         keep(&mut self.spare.ranked, ranked);
         keep(&mut self.spare.spared, spared);

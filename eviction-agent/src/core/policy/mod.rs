@@ -3,7 +3,8 @@
 mod rules;
 
 pub use rules::{
-    DiskRanking, PodLevelRequests, ReclaimGoal, Rules, SoftGrace, Urgency, Victims, WithoutStats,
+    Belief, DiskRanking, Foresight, PodLevelRequests, ReclaimGoal, Rules, SoftGrace, Urgency, Victims,
+    WithoutStats,
 };
 
 use super::signal::Signal;

@@ -4,7 +4,8 @@
 //! would want, and nothing outside of this file asks for the profile. Each enhanced choice is
 //! justified in docs/decisions.md and has scenarios in tests/scenarios/enhanced.
 
-use crate::core::preferences::Preferences;
+use crate::core::preferences::{AcceptChanges, MemoryPreferences, Predict, Preferences};
+use crate::core::units::GoDuration;
 
 /// The choices of a profile.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +24,14 @@ pub struct Rules {
     pub pod_level_requests: PodLevelRequests,
     /// When node-level reclaim was enough.
     pub reclaim: ReclaimGoal,
+    /// How available memory is measured, and what else its thresholds ask for.
+    pub memory: MemoryPreferences,
+    /// Which readings are believed.
+    pub belief: Belief,
+    /// What is done about thresholds that are about to be met.
+    pub foresight: Foresight,
+    /// When a changed policy takes effect that would evict at once.
+    pub accept_changes: AcceptChanges,
     /// What else the enhanced profile was told. `None` is the kubelet's profile: no
     /// protection, no limits, no plausibility, no prediction.
     pub preferences: Option<Preferences>,
@@ -99,6 +108,32 @@ pub enum ReclaimGoal {
     ItsOwnSignal,
 }
 
+/// Which readings are believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belief {
+    /// All.
+    Everything,
+    /// Those that can be true. One that is not known for long is reported.
+    Plausible {
+        /// In how many passes in a row a signal may be unknown before it is blind.
+        max_unknown: u32,
+    },
+}
+
+/// What is done about thresholds that are about to be met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foresight {
+    /// Nobody looks ahead.
+    None,
+    /// Figures are followed, and the trend is in every report.
+    Trend {
+        /// What is done about it.
+        predict: Predict,
+        /// How soon a threshold must be expected to be met.
+        within: GoDuration,
+    },
+}
+
 impl Rules {
     /// The kubelet's, to the letter.
     pub fn kubelet() -> Self {
@@ -110,6 +145,10 @@ impl Rules {
             disk_ranking: DiskRanking::Kubelet,
             pod_level_requests: PodLevelRequests::HideAll,
             reclaim: ReclaimGoal::EveryThreshold,
+            memory: MemoryPreferences::default(),
+            belief: Belief::Everything,
+            foresight: Foresight::None,
+            accept_changes: AcceptChanges::AtOnce,
             preferences: None,
         }
     }
@@ -125,6 +164,10 @@ impl Rules {
             disk_ranking: DiskRanking::ByWhatIsFreed,
             pod_level_requests: PodLevelRequests::HideTheirOwn,
             reclaim: ReclaimGoal::ItsOwnSignal,
+            memory: preferences.memory.clone(),
+            belief: Belief::Plausible { max_unknown: preferences.max_unknown },
+            foresight: Foresight::Trend { predict: preferences.predict, within: preferences.predict_within },
+            accept_changes: preferences.accept_changes,
             preferences: Some(preferences.clone()),
         }
     }

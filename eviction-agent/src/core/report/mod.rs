@@ -6,6 +6,7 @@
 
 mod candidate;
 mod eviction;
+mod sight;
 mod story;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 pub use candidate::CandidateReport;
 pub use eviction::{EvictionReport, PodName};
+pub use sight::{GrowthReport, MemoryReport, ProposalReport, UnknownFigure};
 pub use story::{EndReport, KillReport, StoryReport};
 pub use threshold::{SignalReport, ThresholdReport};
 
@@ -24,6 +26,7 @@ use super::layout::Reclaim;
 use super::message;
 use super::oom::EndedContainer;
 use super::policy::Policy;
+use super::sight::Refused;
 use super::signal::{NodeCondition, Resource, Signal};
 use super::time::{Timestamp, since};
 use super::units::GoDuration;
@@ -41,6 +44,16 @@ pub struct Report {
     /// Containers that ended, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<EndedContainer>,
+    /// Conditions of which nobody can tell whether they hold: a signal that raises them has
+    /// been unknown for long.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_conditions: Vec<NodeCondition>,
+    /// Those signals.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blind: Vec<Signal>,
+    /// What becomes of a policy that was proposed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<ProposalReport>,
 }
 
 /// What was decided about.
@@ -90,6 +103,15 @@ pub struct PassReport {
     /// What was seen after node-level reclaim.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signals_after_reclaim: Vec<SignalReport>,
+    /// The node's memory by every measure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryReport>,
+    /// Readings that were not believed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
+    /// The pods whose memory grows fastest, of those that use most.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub growing: Vec<GrowthReport>,
     /// The thresholds that count.
     pub thresholds: Vec<ThresholdReport>,
     /// What is short.
@@ -135,6 +157,9 @@ impl Report {
             about,
             conditions: conditions.map(|raised| ConditionReport::of(raised, decision.at, period)).collect(),
             ended: decision.ended.clone(),
+            unknown_conditions: decision.unknown_conditions().collect(),
+            blind: decision.blind.iter().collect(),
+            proposal: decision.proposal.as_ref().map(ProposalReport::of),
         }
     }
 }
@@ -161,11 +186,15 @@ impl PassReport {
             Action::Reclaim(reclaim) => Some(*reclaim),
             Action::Announce(_) | Action::Evict(_) => None,
         });
-        let signals = |seen| SignalReport::all(seen, decision.at);
+        let slopes = |signal: Signal| pass.sight.slopes[signal as usize];
+        let signals = |seen| SignalReport::all(seen, decision.at, slopes);
         Self {
             end: pass.end,
             signals: signals(&pass.seen),
             signals_after_reclaim: pass.seen_after_reclaim.as_deref().map_or(Vec::new(), signals),
+            memory: MemoryReport::of(pass),
+            refused: pass.sight.refused.clone(),
+            growing: GrowthReport::all(pass),
             thresholds: ThresholdReport::all(pass, decision.at),
             starved: pass.handled_signal().map(Signal::resource),
             deficit: threshold::deficit(pass),

@@ -5,10 +5,12 @@ use serde::Serialize;
 use crate::core::decision::Pass;
 use crate::core::observe::Observations;
 use crate::core::reading::{Reading, Why};
+use crate::core::sight::eta;
 use crate::core::signal::Signal;
 use crate::core::snapshot::SourceId;
 use crate::core::threshold::Met;
 use crate::core::time::{Timestamp, since};
+use crate::core::trend::{Eta, Slope};
 use crate::core::units::{GoDuration, ThresholdValue};
 
 /// What was seen of a signal.
@@ -28,6 +30,9 @@ pub struct SignalReport {
     /// Where they came from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceId>,
+    /// How fast what is left changes, in units per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trend: Option<Slope>,
     /// Why nothing was seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<Why>,
@@ -45,6 +50,12 @@ pub struct ThresholdReport {
     pub min_reclaim: Option<String>,
     /// How long it must be met before it evicts; zero for a hard one.
     pub grace_period: GoDuration,
+    /// When it will be met, if it is not and all goes on as it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eta: Option<Eta>,
+    /// That is so soon, and so sure, that the policy would act on it if it says so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub imminent: bool,
     /// Its state, if it is met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub met: Option<MetReport>,
@@ -59,6 +70,9 @@ pub struct MetReport {
     pub remaining_grace: GoDuration,
     /// It is above its line again, but not by its minimum reclaim.
     pub by_min_reclaim: bool,
+    /// It is only about to be met, and the policy acts on that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_prediction: bool,
     /// Its figures are no newer than those of the last pass, so that it does not act.
     pub stale: bool,
     /// It drives the pass.
@@ -66,7 +80,11 @@ pub struct MetReport {
 }
 
 impl SignalReport {
-    pub(super) fn all(seen: &Observations, now: Timestamp) -> Vec<Self> {
+    pub(super) fn all(
+        seen: &Observations,
+        now: Timestamp,
+        trend: impl Fn(Signal) -> Option<Slope>,
+    ) -> Vec<Self> {
         let report = |signal| match seen.reading(signal) {
             Reading::Known(seen) => Self {
                 signal,
@@ -74,11 +92,18 @@ impl SignalReport {
                 capacity: Some(seen.capacity),
                 age: seen.time.map(|time| since(now, time)),
                 source: Some(seen.source),
+                trend: trend(signal),
                 unknown: None,
             },
-            Reading::Unknown(why) => {
-                Self { signal, available: None, capacity: None, age: None, source: None, unknown: Some(why) }
-            }
+            Reading::Unknown(why) => Self {
+                signal,
+                available: None,
+                capacity: None,
+                age: None,
+                source: None,
+                trend: trend(signal),
+                unknown: Some(why),
+            },
         };
         Signal::ALL.into_iter().map(report).collect()
     }
@@ -108,10 +133,16 @@ impl ThresholdReport {
             quantity: text(&threshold.value),
             min_reclaim: threshold.min_reclaim.as_ref().and_then(text),
             grace_period: threshold.grace_period,
+            eta: pass
+                .line(place)
+                .filter(|_| met.is_none())
+                .and_then(|line| eta(line, &pass.seen, &pass.sight)),
+            imminent: pass.sight.imminent.contains(&place),
             met: met.map(|met| MetReport {
                 first_seen: met.first_seen,
                 remaining_grace: remaining(threshold.grace_period, since(now, met.first_seen)),
                 by_min_reclaim: met.by_min_reclaim,
+                by_prediction: met.by_prediction,
                 stale: met.ripe && !met.fresh,
                 handled: pass.handled == Some(place),
             }),

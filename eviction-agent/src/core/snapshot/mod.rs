@@ -16,7 +16,7 @@ use std::ops::Range;
 
 pub use builder::{PodBuilder, SnapshotBuilder};
 pub use figures::{ContainerFigures, PodFigures, VolumeFigures};
-pub use node::{FsStats, MemoryStats, NodeStats, ProcessStats, SourceId};
+pub use node::{FsStats, MemoryDetail, MemoryStats, NodeStats, ProcessStats, SourceId};
 pub use spare::SpareSnapshot;
 
 use figures::Figures;

@@ -29,6 +29,29 @@ pub struct NodeStats {
     pub container_fs: Reading<FsStats>,
     /// `node.rlimit`.
     pub processes: Reading<ProcessStats>,
+    /// What the kernel says of the node's memory beside these.
+    pub memory_detail: MemoryDetail,
+}
+
+/// The other measures of the node's memory, and what may be asked for beside one of them. Each
+/// figure stands for itself; they are as old as those of `memory`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryDetail {
+    /// `MemAvailable` of /proc/meminfo, the kernel's own estimate, in bytes.
+    pub mem_available: Reading<u64>,
+    /// Page cache that was used lately, in bytes.
+    pub active_file: Reading<u64>,
+    /// The share of the last ten seconds in which some task stalled for memory, in hundredths
+    /// of a percent.
+    pub some_avg10: Reading<u64>,
+    /// The share in which all tasks stalled at once.
+    pub full_avg10: Reading<u64>,
+    /// Whether tasks stalled as long as the policy's trigger asks for, within its window.
+    pub stalled: Reading<bool>,
+    /// Swap in use, in bytes.
+    pub swap_used: Reading<u64>,
+    /// All swap there is, in bytes.
+    pub swap_total: Reading<u64>,
 }
 
 /// `stats.MemoryStats`, in bytes.

@@ -16,13 +16,13 @@ pub struct Line {
 
 /// A value or minimum reclaim, as far as it can be worked out without a capacity.
 #[derive(Clone, Copy, Debug)]
-enum Level {
+pub(crate) enum Level {
     Fixed(Nanos),
     Share(f32),
 }
 
 impl Level {
-    fn of(value: &ThresholdValue) -> Self {
+    pub(crate) fn of(value: &ThresholdValue) -> Self {
         match value {
             ThresholdValue::Quantity(quantity) => Self::Fixed(Nanos::from_quantity(quantity)),
             ThresholdValue::Percentage(share) => Self::Share(*share),
@@ -30,7 +30,7 @@ impl Level {
     }
 
     /// `api/types.go: GetThresholdQuantity`.
-    fn at(self, capacity: i64) -> Nanos {
+    pub(crate) fn at(self, capacity: i64) -> Nanos {
         match self {
             Self::Fixed(nanos) => nanos,
             Self::Share(share) => Nanos::from_quantity(&ThresholdValue::Percentage(share).quantity(capacity)),

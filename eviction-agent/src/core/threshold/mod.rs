@@ -10,11 +10,14 @@ use std::sync::Arc;
 
 pub use capacity::room;
 use containerfs::Replacement;
+pub(crate) use line::Level;
 pub use line::Line;
 
 use super::layout::DiskLayout;
 use super::observe::Observations;
 use super::policy::Threshold;
+use super::sight::Gate;
+use super::signal::Resource;
 use super::time::{GO_ZERO, Timestamp, is_unset, since};
 
 /// Room for the four derived thresholds is left in the numbers that name thresholds.
@@ -46,6 +49,8 @@ pub struct Met {
     pub first_seen: Timestamp,
     /// It is above its value again, but not by its minimum reclaim.
     pub by_min_reclaim: bool,
+    /// It is not met yet, but about to be, and the policy acts on that.
+    pub by_prediction: bool,
     /// Its grace period is over.
     pub ripe: bool,
     /// It is ripe, and its figures are newer than those of the last pass: it may evict.
@@ -109,18 +114,31 @@ impl Thresholds {
 
     /// Holds the observations against the thresholds and remembers both. Writes what is met to
     /// `met`: `eviction_manager.go: synchronize`, from `thresholdsMet` to `lastObservations`.
-    pub(crate) fn observe(&mut self, at: Timestamp, seen: &Observations, met: &mut Vec<Met>) {
+    ///
+    /// Without an open gate no threshold of memory is met or held; `predicted` ones count as
+    /// met.
+    pub(crate) fn observe(
+        &mut self,
+        at: Timestamp,
+        seen: &Observations,
+        gate: Gate,
+        predicted: &[u8],
+        met: &mut Vec<Met>,
+    ) {
         met.clear();
+        let passes = |line: &Line| gate == Gate::Open || line.threshold.signal.resource() != Resource::Memory;
         for &place in self.visible.iter() {
-            if self.lines[usize::from(place)].is_met(seen) {
-                met.push(self.met(at, place, false));
+            let line = &self.lines[usize::from(place)];
+            let is_met = line.is_met(seen);
+            if passes(line) && (is_met || predicted.contains(&place)) {
+                met.push(Met { by_prediction: !is_met, ..self.met(at, place) });
             }
         }
         for ripe in self.before.iter().filter(|before| before.ripe) {
             let line = self.line(*ripe);
             let is_there = |met: &Met| self.line(*met).is_like(line);
-            if line.is_unresolved(seen) && !met.iter().any(is_there) {
-                met.push(self.met(at, ripe.line, true));
+            if passes(line) && line.is_unresolved(seen) && !met.iter().any(is_there) {
+                met.push(Met { by_min_reclaim: true, ..self.met(at, ripe.line) });
             }
         }
         for met in &mut *met {
@@ -144,13 +162,36 @@ impl Thresholds {
         &self.lines[usize::from(met.line)]
     }
 
+    /// Other thresholds in the place of these. Those that are the same have been met as long
+    /// as they were.
+    pub(crate) fn replaced(&self, given: &[Threshold], derived: Option<(usize, DiskLayout)>) -> Self {
+        let mut new = Self::new(given);
+        if let Some((room, layout)) = derived {
+            new.derive_containerfs(room, layout);
+            new.show_all();
+        }
+        let place_of = |old: &Line| new.lines.iter().position(|line| line.is_like(old));
+        let moved = |met: &Met| {
+            let place = u8::try_from(place_of(self.line(*met))?).ok()?;
+            Some(Met { line: place, ..*met })
+        };
+        let before = self.before.iter().filter_map(moved).collect();
+        Self { before, last: self.last, ..new }
+    }
+
+    /// Takes the next figures for new ones, whatever their time.
+    pub(crate) fn forget_figures(&mut self) {
+        self.last = Observations::default();
+    }
+
     /// `helpers.go: thresholdsFirstObservedAt`.
-    fn met(&self, at: Timestamp, line: u8, by_min_reclaim: bool) -> Met {
+    fn met(&self, at: Timestamp, line: u8) -> Met {
         let before = self.before.iter().find(|met| met.line == line);
         Met {
             line,
             first_seen: before.map_or(at, |met| met.first_seen),
-            by_min_reclaim,
+            by_min_reclaim: false,
+            by_prediction: false,
             ripe: false,
             fresh: false,
         }

@@ -5,6 +5,7 @@ use crate::core::layout::DiskLayout;
 use crate::core::observe::Observations;
 use crate::core::policy::Threshold;
 use crate::core::reading::Reading;
+use crate::core::sight::Gate;
 use crate::core::signal::Signal::{
     ContainerFsAvailable, ContainerFsInodesFree, ImageFsAvailable, MemoryAvailable, NodeFsAvailable,
     NodeFsInodesFree, PidAvailable,
@@ -17,7 +18,7 @@ const DEDICATED: DiskLayout = DiskLayout { dedicated_image_fs: true, split_image
 
 fn observe(thresholds: &mut Thresholds, seconds: i64, node: &NodeStats) -> Vec<Met> {
     let mut met = Vec::new();
-    thresholds.observe(at(seconds), &Observations::of(node), &mut met);
+    thresholds.observe(at(seconds), &Observations::of(node), Gate::Open, &[], &mut met);
     met
 }
 

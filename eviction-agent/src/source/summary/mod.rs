@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use crate::core::reading::{Reading, Why};
 use crate::core::snapshot::{
-    ContainerFigures, FsStats, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot, SnapshotBuilder,
-    SourceId, VolumeFigures,
+    ContainerFigures, FsStats, MemoryDetail, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot,
+    SnapshotBuilder, SourceId, VolumeFigures,
 };
 use crate::core::time::Timestamp;
 use crate::source::nullable::{nullable, nullable_list};
@@ -177,6 +177,7 @@ impl Node {
                 time,
                 source: SourceId::SUMMARY,
             }),
+            memory_detail: MemoryDetail::default(),
         }
     }
 }

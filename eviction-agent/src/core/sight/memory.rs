@@ -1,0 +1,93 @@
+//! The memory signal by the measure that the policy chose, and what else it asks for.
+
+use serde::Serialize;
+
+use crate::core::exact::Nanos;
+use crate::core::observe::{Observation, Observations};
+use crate::core::preferences::{MemoryMeasure, MemoryPreferences, MemoryPressure, Stalled};
+use crate::core::reading::{Reading, Why};
+use crate::core::signal::Signal;
+use crate::core::snapshot::{MemoryDetail, NodeStats};
+use crate::core::threshold::Level;
+use crate::core::units::Limit;
+
+/// Whether what thresholds of memory ask for beside the amount is there. Only an open gate
+/// lets one be met, or be held by its minimum reclaim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gate {
+    /// It is, or nothing is asked for.
+    #[default]
+    Open,
+    /// Tasks do not stall for memory as much as is asked for.
+    TooLittleStall,
+    /// Not as much swap is used as is asked for.
+    TooLittleSwapUsed,
+    /// Nobody knows, for this reason.
+    Unknown(Why),
+}
+
+impl Gate {
+    /// A condition that is known not to be fulfilled counts more than one that is not known.
+    pub(super) fn of(detail: &MemoryDetail, asked: &MemoryPreferences) -> Self {
+        let MemoryPreferences { measure: _, pressure, swap_used } = asked;
+        let stall = pressure.as_ref().map_or(Reading::Known(true), |asked| stalls(detail, asked));
+        let swap = swap_used.as_ref().map_or(Reading::Known(true), |asked| swaps(detail, asked));
+        match (stall, swap) {
+            (Reading::Known(false), _) => Self::TooLittleStall,
+            (_, Reading::Known(false)) => Self::TooLittleSwapUsed,
+            (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Self::Unknown(why),
+            (Reading::Known(true), Reading::Known(true)) => Self::Open,
+        }
+    }
+}
+
+fn stalls(detail: &MemoryDetail, asked: &MemoryPressure) -> Reading<bool> {
+    let MemoryPressure { stalled, avg10, trigger: _ } = *asked;
+    let Some(percent) = avg10 else { return detail.stalled };
+    let share = match stalled {
+        Stalled::Some => detail.some_avg10,
+        Stalled::Full => detail.full_avg10,
+    };
+    share.map(|hundredths| hundredths as f64 >= percent * 100.0)
+}
+
+/// Swap that is full is enough, however much was asked for.
+fn swaps(detail: &MemoryDetail, asked: &Limit) -> Reading<bool> {
+    let (used, total) = match (detail.swap_used, detail.swap_total) {
+        (Reading::Known(used), Reading::Known(total)) => (used, total),
+        (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => return Reading::Unknown(why),
+    };
+    let bytes = |bytes: u64| Nanos::from_units(i128::from(bytes));
+    let asked = Level::of(asked.value()).at(i64::try_from(total).unwrap_or(i64::MAX));
+    Reading::Known(bytes(used) >= asked.min(bytes(total)))
+}
+
+/// The observations, `memory.available` by a measure. All measures have the same capacity.
+pub(super) fn observe(node: &NodeStats, measure: MemoryMeasure) -> Observations {
+    let mut observations = Observations::of(node);
+    let by_working_set = observations.reading(Signal::MemoryAvailable);
+    let MemoryDetail { mem_available, active_file, .. } = node.memory_detail;
+    let observe =
+        |figure: Reading<u64>, available: fn(Observation, i64) -> i64| match (by_working_set, figure) {
+            (Reading::Known(seen), Reading::Known(figure)) => match i64::try_from(figure) {
+                Ok(figure) => Reading::Known(Observation { available: available(seen, figure), ..seen }),
+                Err(_) => Reading::Unknown(Why::Implausible),
+            },
+            (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
+        };
+    match measure {
+        MemoryMeasure::WorkingSet => return observations,
+        MemoryMeasure::MemAvailable => {
+            observations.set(Signal::MemoryAvailable, observe(mem_available, |_, available| available));
+        }
+        MemoryMeasure::WorkingSetMinusActiveFile => {
+            // Figures of two moments may add up to more than there is.
+            let more = |seen: Observation, cache: i64| {
+                seen.available.saturating_add(cache).min(seen.capacity.max(seen.available))
+            };
+            observations.set(Signal::MemoryAvailable, observe(active_file, more));
+        }
+    }
+    observations
+}

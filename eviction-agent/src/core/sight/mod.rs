@@ -1,0 +1,146 @@
+//! What is seen of the node, and what of it is believed.
+//!
+//! From the figures of a look to observations: by the measure of memory that the policy
+//! chose, without readings that cannot be true, with what else thresholds of memory ask for,
+//! and with where the figures are going. In the kubelet's profile all of it is as read.
+
+mod doubt;
+mod growth;
+mod memory;
+mod outlook;
+#[cfg(test)]
+mod tests;
+
+pub use doubt::{Implausible, Refused};
+pub use growth::{Growing, PodGrowth};
+pub use memory::Gate;
+pub use outlook::eta;
+
+use super::observe::Observations;
+use super::policy::{Belief, Foresight, Rules, Threshold};
+use super::reading::Reading;
+use super::signal::{Resource, Signal, SignalSet};
+use super::snapshot::{NodeStats, Snapshot};
+use super::time::Timestamp;
+use super::trend::{Slope, Trend};
+use doubt::Doubts;
+use growth::PodTrends;
+
+/// What is remembered of former looks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sight {
+    doubts: Doubts,
+    /// In how many looks in a row each signal was not known.
+    unknown_for: [u32; Signal::COUNT],
+    trends: [Trend; Signal::COUNT],
+    pods: PodTrends,
+    oom_killed: bool,
+}
+
+/// What a look saw beside the observations.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Whether what else thresholds of memory ask for is there.
+    pub gate: Gate,
+    /// Readings that were not believed.
+    pub refused: Vec<Refused>,
+    /// Signals that have been unknown for so long that nobody watches them.
+    pub blind: SignalSet,
+    /// How fast what is available of each signal changes.
+    pub slopes: [Option<Slope>; Signal::COUNT],
+    /// The pods whose memory grows fastest.
+    pub growing: Growing,
+    /// Thresholds that are about to be met, by their place.
+    pub imminent: Vec<u8>,
+}
+
+impl Sight {
+    /// The kernel killed a process for lack of memory: after that a figure may be anything.
+    pub(crate) fn note_oom_kill(&mut self) {
+        self.oom_killed = true;
+    }
+
+    /// Takes in a look; what it has to say beside the observations goes to `seen`.
+    pub(crate) fn look(
+        &mut self,
+        at: Timestamp,
+        snapshot: &Snapshot,
+        thresholds: &[Threshold],
+        rules: &Rules,
+        seen: &mut Seen,
+    ) -> Observations {
+        seen.gate = Gate::of(&snapshot.node.memory_detail, &rules.memory);
+        let mut observations = memory::observe(&snapshot.node, rules.memory.measure);
+        if let Belief::Plausible { max_unknown } = rules.belief {
+            let explained = std::mem::take(&mut self.oom_killed);
+            self.doubts.refuse(
+                at,
+                &snapshot.node,
+                explained,
+                max_unknown,
+                &mut observations,
+                &mut seen.refused,
+            );
+            seen.blind = self.count_unknown(
+                |signal| is_known(&observations, seen.gate, signal),
+                thresholds,
+                max_unknown,
+            );
+        }
+        if let Foresight::Trend { .. } = rules.foresight {
+            for signal in Signal::ALL {
+                if let Some(observed) = observations.get(signal) {
+                    self.trends[signal as usize].observe(observed.time.unwrap_or(at), observed.available);
+                }
+            }
+            seen.slopes = self.trends.each_ref().map(Trend::slope);
+            self.pods.observe(at, snapshot);
+            seen.growing = self.pods.fastest();
+        }
+        observations
+    }
+
+    /// There was to be a look, but it failed: no signal is known.
+    pub(crate) fn look_failed(&mut self, thresholds: &[Threshold], rules: &Rules) -> SignalSet {
+        match rules.belief {
+            Belief::Everything => SignalSet::EMPTY,
+            Belief::Plausible { max_unknown } => self.count_unknown(|_| false, thresholds, max_unknown),
+        }
+    }
+
+    /// The look after node-level reclaim, which belongs to the look before it: nothing is
+    /// learned from it, and what cannot be true is not known.
+    pub(crate) fn look_again(&self, node: &NodeStats, rules: &Rules) -> Observations {
+        let mut observations = memory::observe(node, rules.memory.measure);
+        if rules.belief != Belief::Everything {
+            self.doubts.refuse_again(node, self.oom_killed, &mut observations);
+        }
+        observations
+    }
+
+    /// Counts looks in which signals that thresholds ask for were not known, and returns those
+    /// with so many in a row that they are blind.
+    fn count_unknown(
+        &mut self,
+        is_known: impl Fn(Signal) -> bool,
+        thresholds: &[Threshold],
+        max_unknown: u32,
+    ) -> SignalSet {
+        let mut blind = SignalSet::EMPTY;
+        for signal in Signal::ALL {
+            let passes = &mut self.unknown_for[signal as usize];
+            let asked_for = || thresholds.iter().any(|threshold| threshold.signal == signal);
+            *passes = if is_known(signal) { 0 } else { passes.saturating_add(1) };
+            if *passes >= max_unknown && asked_for() {
+                blind.insert(signal);
+            }
+        }
+        blind
+    }
+}
+
+/// Whether it can be told if thresholds of a signal are met.
+pub(crate) fn is_known(observations: &Observations, gate: Gate, signal: Signal) -> bool {
+    let gate_is_known = !matches!(gate, Gate::Unknown(_)) || signal.resource() != Resource::Memory;
+    gate_is_known && matches!(observations.reading(signal), Reading::Known(_))
+}
