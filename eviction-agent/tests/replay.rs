@@ -199,13 +199,13 @@ fn a_bad_configuration_for_all_scenarios_ends_it_with_all_errors() {
     let (code, out, err) = replay(&scenario, &["--config", agent.to_str().unwrap()]);
     assert_eq!((code, &*out), (1, ""));
     let start = format!(
-        "error: read configuration: {}: polisy: is not known here (did you mean `policy`?)",
+        "error: read agent configuration: {}: polisy: is not known here (did you mean `policy`?)",
         agent.display()
     );
     assert_eq!(err.trim_end(), start);
     let (code, _, err) = replay(&scenario, &["--config", "/no/such/file"]);
     assert_eq!(code, 1);
-    assert!(err.starts_with("error: read configuration: /no/such/file: No such file"), "{err}");
+    assert!(err.starts_with("error: read agent configuration: /no/such/file: No such file"), "{err}");
 }
 
 #[test]

@@ -4,7 +4,10 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::configuration::{Configuration, ConfigurationFiles};
 use super::failure::{Failure, chain};
+use crate::config::Setting;
+use crate::core::preferences::Profile;
 use crate::source::bpf::{LoadOptions, SourceInfo, load::load};
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
 use crate::source::cgroup::root::NodeRoot;
@@ -19,6 +22,9 @@ use super::{start, thread};
 /// What was found.
 #[derive(Debug, Serialize)]
 pub struct Findings {
+    /// What `run` would decide by, if nothing is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<Configured>,
     /// Whether `run` would start with the same arguments.
     pub would_start: bool,
     /// The rung that each source would use, and why.
@@ -29,22 +35,39 @@ pub struct Findings {
     pub problems: Vec<String>,
 }
 
+/// What is decided by.
+#[derive(Debug, Serialize)]
+pub struct Configured {
+    /// Whose decisions.
+    pub profile: Profile,
+    /// Every value, and where it came from.
+    pub settings: Vec<Setting>,
+    /// What is accepted but will surprise.
+    pub notes: Vec<String>,
+}
+
 /// Finds out, by trying, what a start would find. Everything that is attached for it is
 /// detached before this returns.
 ///
 /// # Errors
 /// If the runtime that the timer needs cannot be made.
 pub fn check(
-    kubelet_config: Option<&Path>,
+    files: &ConfigurationFiles,
     pods: Option<&Path>,
     cgroup_root: &Path,
     deny_rungs: &[String],
 ) -> Result<Findings, Failure> {
     let host = Host::default();
     let mut problems = Vec::new();
-    if let Err(failure) = start::policy(kubelet_config) {
-        problems.extend(failure.into_causes());
-    }
+    let configuration = match files.load() {
+        Ok(Configuration { policy: _, profile, settings, notes }) => {
+            Some(Configured { profile, settings, notes })
+        }
+        Err(failure) => {
+            problems.extend(failure.into_causes());
+            None
+        }
+    };
     if let Some(pods) = pods {
         problems.extend(pods_problem(pods));
     }
@@ -69,7 +92,13 @@ pub fn check(
     });
     let required = facts.iter().filter(|fact| fact.required && !fact.usable);
     problems.extend(required.map(|fact| format!("{}: {}", fact.subject.name(), fact.found)));
-    Ok(Findings { would_start: problems.is_empty(), sources: sources(deny_rungs, figures), facts, problems })
+    Ok(Findings {
+        configuration,
+        would_start: problems.is_empty(),
+        sources: sources(deny_rungs, figures),
+        facts,
+        problems,
+    })
 }
 
 /// The kernel sources' rungs, by loading and attaching them, and what is beside them.

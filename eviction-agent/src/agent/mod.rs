@@ -11,6 +11,7 @@
 mod arming;
 mod check;
 mod clock;
+mod configuration;
 pub mod event;
 mod eyes;
 mod failure;
@@ -30,7 +31,8 @@ mod text;
 mod thread;
 mod v1;
 
-pub use check::{Findings, check};
+pub use check::{Configured, Findings, check};
+pub use configuration::ConfigurationFiles;
 pub use run::{Act, Options, Output, run};
 
 pub use failure::Failure;

@@ -11,10 +11,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::VERSION;
 use super::failure::Failure;
+use crate::core::preferences::Profile;
 use crate::http::{self, Health};
 use crate::metrics::Metrics;
 
 use super::clock::Clock;
+use super::configuration::ConfigurationFiles;
 use super::event::{self, Event};
 use super::notes::{Note, Notes};
 use super::pods::PodsFile;
@@ -60,8 +62,8 @@ pub enum Output {
 /// What `run` was asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// KubeletConfiguration file.
-    pub kubelet_config: Option<PathBuf>,
+    /// How to decide.
+    pub configuration: ConfigurationFiles,
     /// PodList file.
     pub pods: Option<PathBuf>,
     /// The group that stands for the node.
@@ -113,6 +115,7 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
     let (ready_sender, ready) = oneshot::channel();
     let (mut pods, roster) = PodsFile::open(options.pods.as_deref(), plan.policy.gates)?;
     let pod_count = roster.len();
+    let profile = plan.profile;
     let (thread_notes, thread_metrics) = (notes.clone(), Arc::clone(&metrics));
     let reaction = std::thread::Builder::new()
         .name("reaction".to_owned())
@@ -126,7 +129,7 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
     let state =
         Arc::new(State { metrics: Arc::clone(&metrics), pods_known: AtomicBool::new(pods.is_given()) });
     let reaction_thread = ready.thread;
-    let started = started(&options, &ready, pod_count, listen);
+    let started = started(&options, profile, &ready, pod_count, listen);
     for source in &started.sources {
         slow.source(source);
     }
@@ -196,12 +199,18 @@ fn watch_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure
     signal(kind).map_err(|error| Failure::because("watch for signals", &error))
 }
 
-fn started(options: &Options, ready: &Ready, pods: usize, listen: Option<String>) -> event::Started {
+fn started(
+    options: &Options,
+    profile: Profile,
+    ready: &Ready,
+    pods: usize,
+    listen: Option<String>,
+) -> event::Started {
     let Ready { sources, capacity, root, thread: _ } = ready;
     event::Started {
         version: VERSION,
         act: options.act.name(),
-        profile: "kubelet",
+        profile: profile.name(),
         node: event::Node {
             root: root.clone(),
             memory_capacity: capacity.memory,

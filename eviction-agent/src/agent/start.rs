@@ -7,9 +7,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::failure::{Failure, chain};
 use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome};
-use crate::config::{KubeletConfiguration, load_kubelet};
 use crate::core::engine::Engine;
 use crate::core::policy::Policy;
+use crate::core::preferences::Profile;
 use crate::core::reading::Reading;
 use crate::core::signal::Signal;
 use crate::core::units::Quantity;
@@ -26,6 +26,7 @@ use crate::source::proc::tasks::read_task_capacity;
 use crate::source::timer::Timer;
 
 use super::clock::Clock;
+use super::configuration::Configuration;
 use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
 use super::hook::Hook;
@@ -45,6 +46,7 @@ type Outcomes = mpsc::Receiver<Outcome>;
 /// What is needed to start the loop. All that users can get wrong was checked.
 pub(crate) struct Plan {
     pub(crate) policy: Policy,
+    pub(crate) profile: Profile,
     root: NodeRoot,
     root_name: String,
     host: Host,
@@ -67,7 +69,9 @@ pub(crate) struct Ready {
 
 /// Checks everything that users give, and takes the right to act.
 pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
-    let policy = policy(options.kubelet_config.as_deref())?;
+    let configuration = options.configuration.load()?;
+    configuration.log();
+    let Configuration { policy, profile, settings: _, notes: _ } = configuration;
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
@@ -79,6 +83,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
     let log = if options.bpf_log { ProgramLog::Debug } else { ProgramLog::Off };
     Ok(Plan {
         policy,
+        profile,
         root,
         root_name: options.cgroup_root.display().to_string(),
         host,
@@ -88,17 +93,6 @@ pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
         outcomes,
         load: LoadOptions { deny: options.deny_rungs.clone(), log, ..LoadOptions::default() },
     })
-}
-
-/// The thresholds of a KubeletConfiguration, or the kubelet's defaults.
-pub(crate) fn policy(file: Option<&Path>) -> Result<Policy, Failure> {
-    let KubeletConfiguration { policy, notes, .. } = load_kubelet(file, None).map_err(|problems| {
-        Failure::all(problems.0.iter().map(|it| format!("read kubelet configuration: {it}")).collect())
-    })?;
-    for note in notes {
-        tracing::warn!(%note, "kubelet configuration");
-    }
-    Ok(policy)
 }
 
 /// The group that stands for the node, which must be there.
@@ -155,6 +149,7 @@ pub(crate) fn react(
     let ended = runtime.block_on(async {
         let Plan {
             policy,
+            profile: _,
             root,
             root_name,
             host,

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::configuration::ConfigurationArgs;
 use super::table::Table;
-use crate::agent::{self, Failure, Findings};
+use crate::agent::{self, Configured, Failure, Findings};
+use crate::config::Setting;
 
 /// What this machine can do for the agent, and what is missing; exit code 1 if `run` would not start.
 #[derive(Debug, Args)]
@@ -15,9 +17,8 @@ pub(super) struct CheckArgs {
     /// How findings are written.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
-    /// Check this KubeletConfiguration file too.
-    #[arg(long, value_name = "FILE")]
-    kubelet_config: Option<PathBuf>,
+    #[command(flatten)]
+    configuration: ConfigurationArgs,
     /// Check this file of pods too.
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
@@ -36,9 +37,9 @@ enum Format {
     Yaml,
 }
 
-pub(super) fn check(args: &CheckArgs) -> Result<ExitCode, Failure> {
-    let CheckArgs { output, kubelet_config, pods, cgroup_root, deny_rung } = args;
-    let findings = agent::check(kubelet_config.as_deref(), pods.as_deref(), cgroup_root, deny_rung)?;
+pub(super) fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
+    let CheckArgs { output, configuration, pods, cgroup_root, deny_rung } = args;
+    let findings = agent::check(&configuration.into(), pods.as_deref(), &cgroup_root, &deny_rung)?;
     match output {
         Format::Table => print!("{}", table(&findings)),
         Format::Json => println!("{}", json(&findings)?),
@@ -56,7 +57,7 @@ fn yaml(findings: &impl Serialize) -> Result<String, Failure> {
 }
 
 fn table(findings: &Findings) -> String {
-    let Findings { would_start, sources, facts, problems } = findings;
+    let Findings { configuration, would_start, sources, facts, problems } = findings;
     let mut rungs = Table::new(["SOURCE", "RUNG", "REASON"]);
     for source in sources {
         rungs.row([&source.source, &source.rung, &source.reason]);
@@ -71,6 +72,9 @@ fn table(findings: &Findings) -> String {
         offers.row([fact.subject.name(), usable, &fact.found]);
     }
     let mut text = format!("{rungs}\n{offers}");
+    if let Some(configured) = configuration {
+        text.push_str(&format!("\n{}", settings(configured)));
+    }
     let helps =
         facts.iter().filter(|fact| !fact.usable).filter_map(|fact| Some((fact.subject.name(), fact.help?)));
     for (subject, help) in helps {
@@ -81,4 +85,17 @@ fn table(findings: &Findings) -> String {
     }
     let verdict = if *would_start { "run would start" } else { "run would not start" };
     format!("{text}\n\n{verdict}\n")
+}
+
+/// Whose decisions, and what does not have its default.
+fn settings(configured: &Configured) -> String {
+    let Configured { profile, settings, notes } = configured;
+    let mut table = Table::new(["SETTING", "FROM", "VALUE"]);
+    let chosen = settings.iter().filter(|setting| !setting.origin.is_default());
+    for Setting { path, value, origin } in chosen {
+        table.row([path, &origin.to_string(), value]);
+    }
+    let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
+    let profile = profile.name();
+    format!("profile {profile}; what is not listed here has its default\n{table}{notes}")
 }

@@ -1,6 +1,7 @@
 //! The command line: one file per verb.
 
 mod check;
+mod configuration;
 mod profile;
 mod replay;
 mod run;
@@ -44,7 +45,7 @@ pub fn main() -> ExitCode {
     start_log(log_format);
     let result = match verb {
         Verb::Run(args) => run::run(args),
-        Verb::Check(args) => check::check(&args),
+        Verb::Check(args) => check::check(args),
         Verb::Replay(args) => Ok(replay::run(&args)),
     };
     match result {

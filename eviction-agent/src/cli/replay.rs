@@ -46,7 +46,7 @@ pub(super) fn run(args: &ReplayArgs) -> ExitCode {
         Ok(agent) => agent,
         Err(problems) => {
             for problem in problems.0 {
-                eprintln!("error: read configuration: {problem}");
+                eprintln!("error: read agent configuration: {problem}");
             }
             return ExitCode::FAILURE;
         }

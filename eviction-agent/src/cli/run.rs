@@ -6,15 +6,14 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
+use super::configuration::ConfigurationArgs;
 use crate::agent::{self, Act, Failure, Options, Output};
 
-/// Watch the node's pressure and evict pods by the kubelet's rules.
+/// Watch the node's pressure and evict pods by the kubelet's rules, or by better ones.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) that the thresholds are taken
-    /// from; without it the kubelet's defaults hold.
-    #[arg(long, value_name = "FILE")]
-    kubelet_config: Option<PathBuf>,
+    #[command(flatten)]
+    configuration: ConfigurationArgs,
     /// The node's pods: a v1 PodList, JSON or YAML; read again when it changes.
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
@@ -60,7 +59,7 @@ enum OutputArg {
 
 pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let RunArgs {
-        kubelet_config,
+        configuration,
         pods,
         cgroup_root,
         memory_capacity,
@@ -72,7 +71,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         bpf_log,
     } = args;
     agent::run(Options {
-        kubelet_config,
+        configuration: configuration.into(),
         pods,
         cgroup_root,
         memory_capacity,

@@ -21,6 +21,16 @@ pub enum Profile {
     Enhanced,
 }
 
+impl Profile {
+    /// As files and the command line have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kubelet => "kubelet",
+            Self::Enhanced => "enhanced",
+        }
+    }
+}
+
 /// How the enhanced profile decides. Everything has a default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

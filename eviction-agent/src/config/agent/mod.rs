@@ -129,8 +129,7 @@ impl AgentConfiguration {
     /// The same, with the profile that the command line asks for.
     #[must_use]
     pub fn with_profile(mut self, profile: Profile) -> Self {
-        let value = serde_json::to_value(profile).unwrap_or_default();
-        let value = value.as_str().unwrap_or_default().to_owned();
+        let value = profile.name().to_owned();
         self.settings.retain(|setting| setting.path != "profile");
         self.settings.insert(0, Setting { path: "profile".to_owned(), value, origin: Origin::CommandLine });
         self.notes = notes(profile, &self.policy, self.file.as_deref());

@@ -33,6 +33,13 @@ pub enum Origin {
     CommandLine,
 }
 
+impl Origin {
+    /// Whether nobody said anything.
+    pub fn is_default(&self) -> bool {
+        matches!(self, Self::Default)
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
