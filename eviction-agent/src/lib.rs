@@ -14,3 +14,8 @@ pub mod metrics;
 pub mod scenario;
 pub mod source;
 mod yaml;
+
+/// Tests of the path of reaction count what it asks the allocator for.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: ::tests::allocations::Counting = ::tests::allocations::Counting;

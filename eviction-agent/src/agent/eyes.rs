@@ -1,5 +1,8 @@
 //! Looks at the node: from readings of files to a snapshot for the engine.
 
+#[cfg(test)]
+mod tests;
+
 use std::path::Path;
 use std::sync::Arc;
 

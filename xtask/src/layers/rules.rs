@@ -13,7 +13,7 @@ pub(super) struct PackageRule {
 pub(super) const PACKAGES: &[PackageRule] = &[
     PackageRule { package: "eviction-common", sees: &[], tests_see: &[] },
     PackageRule { package: "eviction-ebpf", sees: &["eviction-common"], tests_see: &[] },
-    PackageRule { package: "eviction-agent", sees: &["eviction-common"], tests_see: &[] },
+    PackageRule { package: "eviction-agent", sees: &["eviction-common"], tests_see: &["tests"] },
     PackageRule { package: "tests", sees: &[], tests_see: &["eviction-agent", "eviction-common"] },
     PackageRule { package: "xtask", sees: &["tests"], tests_see: &[] },
 ];

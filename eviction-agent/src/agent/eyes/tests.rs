@@ -1,0 +1,152 @@
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::tests::allocations::counted;
+use tempfile::TempDir;
+
+use super::{Capacity, Eyes};
+use crate::agent::clock::Clock;
+use crate::agent::roster::Roster;
+use crate::core::decision::{Decision, PassEnd};
+use crate::core::engine::Engine;
+use crate::core::fixture::{container, engine, hard, limits, pod, policy};
+use crate::core::input::{Event, Input};
+use crate::core::pod::Pod;
+use crate::core::pods::KnownPod;
+use crate::core::policy::Gates;
+use crate::core::signal::Signal::MemoryAvailable;
+use crate::core::snapshot::Snapshot;
+use crate::source::cgroup::files::Version;
+use crate::source::cgroup::root::NodeRoot;
+use crate::source::cgroup::sample::Tasks;
+use crate::source::cgroup::sampler::{Sampler, SamplerOptions};
+
+const MIB: u64 = 1 << 20;
+const UIDS: [&str; 2] = ["5d3fa8a5-3b1c-4e6f-9a55-0d5f0d4d8b01", "5d3fa8a5-3b1c-4e6f-9a55-0d5f0d4d8b02"];
+
+/// A node in plain files, with eyes and an engine.
+struct Node {
+    folder: TempDir,
+    eyes: Eyes,
+    roster: Roster,
+    engine: Engine,
+    clock: Clock,
+}
+
+fn write_group(folder: &Path, usage: u64) {
+    fs::create_dir_all(folder).unwrap();
+    let stat = "cache 0\nrss 0\ninactive_file 0\nactive_file 0\ntotal_cache 0\ntotal_rss 0\ntotal_inactive_file 0\ntotal_active_file 0\n";
+    for (name, text) in [
+        ("cgroup.procs", String::new()),
+        ("memory.limit_in_bytes", format!("{}\n", 1024 * MIB)),
+        ("memory.usage_in_bytes", format!("{usage}\n")),
+        ("memory.stat", stat.to_owned()),
+        ("pids.current", "7\n".to_owned()),
+        ("pids.max", "1000\n".to_owned()),
+    ] {
+        fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+/// A pod with limits of its local storage, so that the engine looks for its figures.
+fn limited(uid: &str) -> Pod {
+    Pod { containers: vec![container("main", limits(&[("ephemeral-storage", "1Gi")]))], ..pod(uid, "1Mi") }
+}
+
+impl Node {
+    fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let top = folder.path();
+        write_group(top, 500 * MIB);
+        for uid in UIDS {
+            let pod = top.join("kubepods/burstable").join(format!("pod{uid}"));
+            write_group(&pod, 200 * MIB);
+            write_group(&pod.join("0123456789abcdef"), 200 * MIB);
+        }
+        for parent in ["kubepods", "kubepods/burstable"] {
+            write_group(&top.join(parent), 400 * MIB);
+        }
+        fs::write(top.join("meminfo"), "MemTotal: 2097152 kB\nMemAvailable: 2000000 kB\n").unwrap();
+        let root = NodeRoot {
+            memory: top.to_owned(),
+            version: Version::V1,
+            pids: Some(top.to_owned()),
+            freezer: None,
+            unified: None,
+            whole_machine: false,
+            partial: false,
+        };
+        let options = SamplerOptions { proc: top.to_owned(), max_descriptors: 100 };
+        let sampler = Sampler::new(root, &options, |_| true).unwrap();
+        let known = UIDS.map(|uid| Arc::new(KnownPod::new(limited(uid), Gates::default())));
+        let mut roster = Roster::new(known.into());
+        assert!(roster.join(sampler.pods()), "its pods are found");
+        let engine = engine(policy(vec![hard(MemoryAvailable, "100Mi")]), roster.active());
+        let capacity = Capacity { memory: 1024 * MIB, pids: 1000 };
+        let eyes = Eyes::new(sampler, capacity, top, false);
+        Self { folder, eyes, roster, engine, clock: Clock::start() }
+    }
+
+    fn use_memory(&self, bytes: u64) {
+        fs::write(self.folder.path().join("memory.usage_in_bytes"), format!("{bytes}\n")).unwrap();
+    }
+
+    /// As the loop does it.
+    fn look(&mut self, with_pods: bool) -> (Decision, Arc<Snapshot>) {
+        let look = self.eyes.look_at_node(self.clock.now(), &[]);
+        let builder = match with_pods {
+            true => self.eyes.snapshot_with_pods(&look, &self.roster, Tasks::Count),
+            false => self.eyes.snapshot_of_node(&look),
+        };
+        let snapshot = self.eyes.finish(builder, self.engine.pods());
+        let event = Event::Look(Arc::clone(&snapshot));
+        (self.engine.step(Input { at: look.at.wall, event }), snapshot)
+    }
+
+    fn recycle(&mut self, (decision, snapshot): (Decision, Arc<Snapshot>)) {
+        self.engine.recycle(decision);
+        self.eyes.recycle(snapshot);
+    }
+
+    /// How the last of some looks ended, and what it asked the allocator for.
+    fn last_of_some(&mut self, with_pods: bool) -> (PassEnd, u64) {
+        for _ in 0..3 {
+            let seen = self.look(with_pods);
+            self.recycle(seen);
+            // Figures have to be newer than the last ones to count.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let (seen, looking) = counted(|| self.look(with_pods));
+        let end = seen.0.pass().unwrap().end;
+        let ((), recycling) = counted(|| self.recycle(seen));
+        (end, looking + recycling)
+    }
+}
+
+#[test]
+fn a_calm_look_allocates_nothing() {
+    let mut node = Node::new();
+    assert_eq!(node.last_of_some(false), (PassEnd::Calm, 0));
+    assert_eq!(node.last_of_some(true), (PassEnd::Calm, 0), "nor one that looks at all pods");
+}
+
+#[test]
+fn nor_does_one_that_evicts_in_the_end() {
+    let mut node = Node::new();
+    node.use_memory(1000 * MIB);
+    assert_eq!(node.last_of_some(true), (PassEnd::Evicted, 0));
+}
+
+#[test]
+fn the_figures_of_a_look_are_those_of_its_pods() {
+    let mut node = Node::new();
+    let (decision, snapshot) = node.look(true);
+    assert_eq!(snapshot.len(), 2);
+    let stats = snapshot.pod(1).unwrap();
+    assert_eq!((stats.uid(), stats.figures().memory_working_set), (UIDS[1], Some(200 * MIB)));
+    assert_eq!(stats.figures().process_count, Some(7));
+    node.recycle((decision, snapshot));
+    assert!(node.look(false).1.is_empty(), "nothing is left of them in the next one");
+}
