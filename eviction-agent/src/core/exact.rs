@@ -35,16 +35,25 @@ impl Nanos {
         self.0
     }
 
-    /// The sum.
+    /// The sum. What lies beyond everything stays there.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
+        match (self, other) {
+            (Self::MAX | Self::MIN, _) => self,
+            (_, Self::MAX | Self::MIN) => other,
+            _ => Self(self.0.saturating_add(other.0)),
+        }
     }
 
-    /// The difference.
+    /// The difference. What lies beyond everything stays there.
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
+        match (self, other) {
+            (Self::MAX | Self::MIN, _) => self,
+            (_, Self::MAX) => Self::MIN,
+            (_, Self::MIN) => Self::MAX,
+            _ => Self(self.0.saturating_sub(other.0)),
+        }
     }
 
     /// The next whole number of units, or the nearest that fits.

@@ -32,7 +32,7 @@ impl Brief {
         match &report.about {
             About::Pass(pass) => Self {
                 end: name(&pass.end),
-                deficit: pass.deficit,
+                deficit: pass.deficit.map(|deficit| deficit.total),
                 spared: pass.spared.iter().map(|PodName { uid, .. }| uid.to_string()).collect(),
                 ..Self::default()
             },

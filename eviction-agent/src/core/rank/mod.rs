@@ -7,11 +7,13 @@
 #[cfg(test)]
 mod tests;
 mod usage;
+mod what_if;
 
 use std::cmp::{Ordering, Reverse};
 
 use serde::Serialize;
 pub(crate) use usage::Measure;
+pub(crate) use what_if::WhatIf;
 
 use super::exact::Nanos;
 use super::pods::{PodSet, RankFacts};

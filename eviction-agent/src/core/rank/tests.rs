@@ -50,9 +50,9 @@ fn for_process_ids_a_pod_without_statistics_is_first_within_its_priority_only() 
 
 #[test]
 fn requests_beyond_all_bounds_are_told_apart() {
-    let pods = vec![pod("c", "3e40"), pod("a", "1e40"), pod("b", "2e40")];
+    let pods = vec![pod("a", "3e40"), pod("c", "1e40"), pod("b", "2e40")];
     let usage = [("a", 1), ("b", 1), ("c", 1)];
-    assert_eq!(order(Measure::Memory, pods, &usage), ["a", "b", "c"]);
+    assert_eq!(order(Measure::Memory, pods, &usage), ["c", "b", "a"]);
 }
 
 #[test]

@@ -33,8 +33,7 @@ impl Measure {
         }
     }
 
-    /// First and third criterion. For process ids a pod without statistics counts as using
-    /// more than any other, but only within its priority.
+    /// First and third criterion.
     pub(super) fn key(
         self,
         pods: &PodSet,
@@ -42,13 +41,18 @@ impl Measure {
         facts: &RankFacts,
         stats: Option<PodStats<'_>>,
     ) -> (Standing, Nanos) {
-        let Some(stats) = stats else {
+        self.key_at(facts, stats.map(|stats| self.usage(pods, place, stats)))
+    }
+
+    /// The same for a usage, whoever has it. For process ids a pod without statistics counts
+    /// as using more than any other, but only within its priority.
+    pub(super) fn key_at(self, facts: &RankFacts, usage: Option<i128>) -> (Standing, Nanos) {
+        let Some(used) = usage.map(Nanos::from_units) else {
             return match self {
                 Self::Processes => (Standing::Alike, Nanos::MAX),
                 _ => (Standing::NoStats, Nanos::ZERO),
             };
         };
-        let used = Nanos::from_units(self.usage(pods, place, stats));
         let (bound, base) = match self {
             Self::Memory => (facts.memory, facts.memory),
             Self::Bytes(_) => (facts.storage, facts.storage),

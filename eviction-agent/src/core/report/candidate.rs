@@ -1,9 +1,12 @@
 //! Ranked pods in a report.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::PodName;
-use crate::core::decision::Pass;
+use super::margin::{Choice, MarginReport, NearestReport};
+use crate::core::decision::{Action, Cause, Decision, Pass};
 use crate::core::rank::{Candidate, Measure, Standing};
 use crate::core::snapshot::NO_STATS;
 
@@ -12,6 +15,8 @@ use crate::core::snapshot::NO_STATS;
 pub struct CandidateReport {
     /// Who.
     pub pod: PodName,
+    /// What became of it.
+    pub fate: Fate,
     /// How its usage stands to its request.
     pub standing: Standing,
     /// Its priority: lower goes first.
@@ -29,23 +34,57 @@ pub struct CandidateReport {
     pub tie: u32,
     /// It is critical, and so is passed over.
     pub critical: bool,
+    /// How far it is from the opposite fate. Absent if nobody goes or nobody else could, and
+    /// for a pod that could not go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub margin: Option<MarginReport>,
 }
 
-impl CandidateReport {
-    pub(super) fn all(pass: &Pass) -> Vec<Self> {
+/// What became of a ranked pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It goes.
+    Goes,
+    /// Its turn came, but it is critical.
+    Critical,
+    /// Its turn did not come.
+    Stays,
+}
+
+/// All candidates, the first to go first.
+#[derive(Default)]
+pub(super) struct Candidates {
+    pub(super) all: Vec<CandidateReport>,
+    pub(super) nearest: Option<NearestReport>,
+}
+
+impl Candidates {
+    pub(super) fn of(decision: &Decision, pass: &Pass) -> Self {
         let Some(signal) = pass.handled_signal() else {
-            return Vec::new();
+            return Self::default();
         };
         let measure = Measure::of(signal, pass.layout);
         let mut scratch = Vec::new();
         let joined = pass.snapshot.joined(&pass.pods, &mut scratch);
-        let report = |candidate: &Candidate| {
-            let known = pass.pods.get(candidate.place)?;
-            let at = joined.get(candidate.place as usize).copied();
+        let going: BTreeSet<u32> = decision.actions.iter().filter_map(for_threshold).collect();
+        let spared: BTreeSet<u32> = pass.spared.iter().copied().collect();
+        let critical = |place| pass.pods.get(place).is_some_and(|known| known.critical);
+        let goes = |place| going.contains(&place);
+        let choice = Choice::new(pass, measure, joined, goes, critical);
+        let report = |(rank, candidate): (usize, &Candidate)| {
+            let place = candidate.place;
+            let known = pass.pods.get(place)?;
+            let at = joined.get(place as usize).copied();
             let stats = at.filter(|&at| at != NO_STATS).and_then(|at| pass.snapshot.pod(at));
-            let usage = stats.map(|stats| measure.usage(&pass.pods, candidate.place, stats));
-            Some(Self {
+            let usage = stats.map(|stats| measure.usage(&pass.pods, place, stats));
+            Some(CandidateReport {
                 pod: PodName::of(&known.pod),
+                fate: match () {
+                    () if goes(place) => Fate::Goes,
+                    () if spared.contains(&place) => Fate::Critical,
+                    () => Fate::Stays,
+                },
                 standing: candidate.standing,
                 priority: candidate.priority,
                 usage: usage.map(clamped),
@@ -53,9 +92,32 @@ impl CandidateReport {
                 excess: usage.map(|_| candidate.excess.units_rounded_up()),
                 tie: candidate.tie,
                 critical: known.critical,
+                margin: if known.critical { None } else { choice.margin(rank, goes(place)) },
             })
         };
-        pass.ranked.iter().filter_map(report).collect()
+        let all: Vec<_> = pass.ranked.iter().enumerate().filter_map(report).collect();
+        Self { nearest: nearest(&all), all }
+    }
+}
+
+/// The least change of usage that any margin needs; of equal ones that of the pod which ranks
+/// first.
+fn nearest(all: &[CandidateReport]) -> Option<NearestReport> {
+    let margins = all.iter().filter_map(|one| Some((one, one.margin?, one.margin?.usage?)));
+    let (pod, margin, usage) = margins.min_by_key(|(.., usage)| usage.unsigned_abs())?;
+    let rival = all.get(margin.against)?.pod.clone();
+    let pod_name = pod.pod.clone();
+    let (stays, goes) = match pod.fate {
+        Fate::Goes => (pod_name.clone(), rival),
+        Fate::Critical | Fate::Stays => (rival, pod_name.clone()),
+    };
+    Some(NearestReport { pod: pod_name, usage, stays, goes })
+}
+
+fn for_threshold(action: &Action) -> Option<u32> {
+    match action {
+        Action::Evict(eviction) if matches!(eviction.cause, Cause::Threshold { .. }) => Some(eviction.place),
+        Action::Evict(_) | Action::Announce(_) | Action::Reclaim(_) => None,
     }
 }
 

@@ -5,7 +5,10 @@
 //! gives the same bytes.
 
 mod candidate;
+mod condition;
+mod deficit;
 mod eviction;
+mod margin;
 mod sight;
 mod story;
 #[cfg(test)]
@@ -14,13 +17,16 @@ mod threshold;
 
 use serde::Serialize;
 
-pub use candidate::CandidateReport;
+use candidate::Candidates;
+pub use candidate::{CandidateReport, Fate};
+pub use condition::{ConditionReport, RaiserReport};
+pub use deficit::DeficitReport;
 pub use eviction::{EvictionReport, PodName};
+pub use margin::{MarginReport, NearestReport};
 pub use sight::{GrowthReport, MemoryReport, ProposalReport, UnknownFigure};
 pub use story::{EndReport, KillReport, StoryReport};
-pub use threshold::{SignalReport, ThresholdReport};
+pub use threshold::{MetReport, SignalReport, ThresholdReport};
 
-use super::condition::Raised;
 use super::decision::{Action, Decision, NoPass, Pass, PassEnd, Subject};
 use super::layout::Reclaim;
 use super::message;
@@ -28,8 +34,7 @@ use super::oom::EndedContainer;
 use super::policy::Policy;
 use super::sight::Refused;
 use super::signal::{NodeCondition, Resource, Signal};
-use super::time::{Timestamp, since};
-use super::units::GoDuration;
+use super::time::Timestamp;
 
 /// One decision, explained.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -80,19 +85,6 @@ pub enum About {
     Story(StoryReport),
 }
 
-/// A node condition that holds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ConditionReport {
-    /// Which.
-    pub condition: NodeCondition,
-    /// When a threshold that raises it was last met.
-    pub raised_at: Timestamp,
-    /// Whether that is over, and only the transition period keeps it.
-    pub outlives_its_cause: bool,
-    /// How long it will hold if nothing raises it again.
-    pub holds_for: GoDuration,
-}
-
 /// One pass, explained.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PassReport {
@@ -117,16 +109,18 @@ pub struct PassReport {
     /// What is short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starved: Option<Resource>,
-    /// How much of it would have to come free for the threshold that drives the pass, in
-    /// whole units, its minimum reclaim included.
+    /// How much would have to come free for the threshold that drives the pass.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub deficit: Option<i64>,
+    pub deficit: Option<DeficitReport>,
     /// What garbage is to be collected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reclaim: Vec<Reclaim>,
     /// The pods, the first to go first, with what they are ranked by.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<CandidateReport>,
+    /// The smallest change of what a single pod uses with which another pod had gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nearest: Option<NearestReport>,
     /// Pods that would have gone, but are critical.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<PodName>,
@@ -151,27 +145,19 @@ impl Report {
             },
         };
         let period = policy.pressure_transition_period;
-        let conditions = decision.conditions.iter();
+        let thresholds = match &about {
+            About::Pass(pass) => &*pass.thresholds,
+            About::Nothing | About::NoPass(_) | About::Admission { .. } | About::Story(_) => &[],
+        };
+        let condition = |raised| ConditionReport::of(raised, thresholds, decision.at, period);
         Self {
             at: decision.at,
+            conditions: decision.conditions.iter().map(condition).collect(),
             about,
-            conditions: conditions.map(|raised| ConditionReport::of(raised, decision.at, period)).collect(),
             ended: decision.ended.clone(),
             unknown_conditions: decision.unknown_conditions().collect(),
             blind: decision.blind.iter().collect(),
             proposal: decision.proposal.as_ref().map(ProposalReport::of),
-        }
-    }
-}
-
-impl ConditionReport {
-    fn of(raised: &Raised, now: Timestamp, period: GoDuration) -> Self {
-        let age = since(now, raised.at).as_nanos();
-        Self {
-            condition: raised.condition,
-            raised_at: raised.at,
-            outlives_its_cause: age != 0,
-            holds_for: GoDuration::from_nanos(period.as_nanos().saturating_sub(age)),
         }
     }
 }
@@ -188,6 +174,7 @@ impl PassReport {
         });
         let slopes = |signal: Signal| pass.sight.slopes[signal as usize];
         let signals = |seen| SignalReport::all(seen, decision.at, slopes);
+        let candidates = Candidates::of(decision, pass);
         Self {
             end: pass.end,
             signals: signals(&pass.seen),
@@ -197,9 +184,10 @@ impl PassReport {
             growing: GrowthReport::all(pass),
             thresholds: ThresholdReport::all(pass, decision.at),
             starved: pass.handled_signal().map(Signal::resource),
-            deficit: threshold::deficit(pass),
+            deficit: DeficitReport::of(pass),
             reclaim: reclaim.collect(),
-            candidates: CandidateReport::all(pass),
+            candidates: candidates.all,
+            nearest: candidates.nearest,
             spared: pass
                 .spared
                 .iter()

@@ -43,7 +43,10 @@ pub struct SignalReport {
 pub struct ThresholdReport {
     /// Of which signal.
     pub signal: Signal,
+    /// The line as configured: a quantity or a percentage.
+    pub configured: String,
     /// The line, as configured or worked out from the capacity.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub quantity: Option<String>,
     /// How much more must be available before it is resolved.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,6 +69,9 @@ pub struct ThresholdReport {
 pub struct MetReport {
     /// Since when.
     pub first_seen: Timestamp,
+    /// By how much less is available than it takes to resolve it, its minimum reclaim
+    /// included, in whole units.
+    pub lacks: i64,
     /// How much of its grace period is left.
     pub remaining_grace: GoDuration,
     /// It is above its line again, but not by its minimum reclaim.
@@ -121,8 +127,12 @@ impl ThresholdReport {
     }
 
     fn of(pass: &Pass, place: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
-        let threshold = &pass.line(place)?.threshold;
-        let capacity = pass.seen.get(threshold.signal).map(|seen| seen.capacity);
+        let line = pass.line(place)?;
+        let threshold = &line.threshold;
+        let seen = pass.seen.get(threshold.signal);
+        let capacity = seen.map(|seen| seen.capacity);
+        let lacks =
+            seen.map_or(0, |seen| line.resolved_at(seen.capacity).minus(seen.nanos()).units_rounded_up());
         let text = |value: &ThresholdValue| match (value, capacity) {
             (ThresholdValue::Quantity(quantity), _) => Some(quantity.to_string()),
             (share, Some(capacity)) => Some(share.quantity(capacity).to_string()),
@@ -130,6 +140,7 @@ impl ThresholdReport {
         };
         Some(Self {
             signal: threshold.signal,
+            configured: configured(&threshold.value),
             quantity: text(&threshold.value),
             min_reclaim: threshold.min_reclaim.as_ref().and_then(text),
             grace_period: threshold.grace_period,
@@ -140,6 +151,7 @@ impl ThresholdReport {
             imminent: pass.sight.imminent.contains(&place),
             met: met.map(|met| MetReport {
                 first_seen: met.first_seen,
+                lacks,
                 remaining_grace: remaining(threshold.grace_period, since(now, met.first_seen)),
                 by_min_reclaim: met.by_min_reclaim,
                 by_prediction: met.by_prediction,
@@ -155,10 +167,13 @@ fn remaining(grace: GoDuration, passed: GoDuration) -> GoDuration {
     GoDuration::from_nanos(left.max(0))
 }
 
-/// What the threshold that drives the pass lacks, rounded up to whole units.
-pub(super) fn deficit(pass: &Pass) -> Option<i64> {
-    let line = pass.line(pass.handled?)?;
-    let seen = pass.seen.get(line.threshold.signal)?;
-    let lacking = line.resolved_at(seen.capacity).minus(seen.nanos());
-    Some(lacking.units_rounded_up())
+/// A share is written in percent, to the digits that binary32 tells apart.
+fn configured(value: &ThresholdValue) -> String {
+    match value {
+        ThresholdValue::Quantity(quantity) => quantity.to_string(),
+        ThresholdValue::Percentage(share) => {
+            let percent = format!("{share}e2").parse::<f64>();
+            percent.map_or_else(|_| share.to_string(), |percent| format!("{percent}%"))
+        }
+    }
 }
