@@ -1,17 +1,20 @@
 //! `replay`: what was seen once more, through the engine of today.
 
+mod explain;
+
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
+use self::explain::{ExplainArgs, Explanations};
 use super::profile::ProfileArg;
 use crate::config::load_agent;
 use crate::scenario::compare::{Difference, compare};
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, Found};
-use crate::scenario::run::{Overrides, run_under};
+use crate::scenario::run::{Explained, Overrides, explain_under, run_under};
 
 /// Run scenarios through the engine.
 #[derive(Debug, Args)]
@@ -30,6 +33,8 @@ pub(super) struct ReplayArgs {
     /// Whose decisions, whatever the configuration says; default: what it says.
     #[arg(long, value_enum)]
     profile: Option<ProfileArg>,
+    #[command(flatten)]
+    explanation: ExplainArgs,
 }
 
 #[derive(Default)]
@@ -41,7 +46,7 @@ struct Tally {
 
 /// Runs the verb: 0 if all went well, 1 if a scenario failed or is none.
 pub(super) fn run(args: &ReplayArgs) -> ExitCode {
-    let ReplayArgs { scenarios, check, config, profile } = args;
+    let ReplayArgs { scenarios, check, config, profile, explanation } = args;
     let agent = match config.as_deref().map(|file| load_agent(Some(file))).transpose() {
         Ok(agent) => agent,
         Err(problems) => {
@@ -55,18 +60,27 @@ pub(super) fn run(args: &ReplayArgs) -> ExitCode {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut tally = Tally::default();
     let mut broken = None;
+    let mut explanations = Explanations::new(explanation);
     read::each(scenarios, &mut |found| {
-        let written = match outcome(found, &overrides) {
-            Ok((outcome, expected)) if *check => judge(&outcome, &expected, &mut tally, &mut out),
-            Ok((outcome, _)) => print(&outcome, &mut tally, &mut out),
-            Err(cause) => {
-                tally.errors += 1;
-                eprintln!("error: {cause}");
-                Ok(())
-            }
+        let written = if explanation.explain {
+            explained(found, &overrides).map(|explained| explanations.write(&explained, &mut out))
+        } else {
+            outcome(found, &overrides).map(|(outcome, expected)| match check {
+                true => judge(&outcome, &expected, &mut tally, &mut out),
+                false => print(&outcome, &mut tally, &mut out),
+            })
         };
+        let written = written.unwrap_or_else(|cause| {
+            tally.errors += 1;
+            eprintln!("error: {cause}");
+            Ok(())
+        });
         broken = broken.take().or(written.err());
     });
+    if let Some(complaint) = explanations.complaint() {
+        tally.errors += 1;
+        eprintln!("error: {complaint}");
+    }
     if *check {
         let Tally { passed, failed, .. } = tally;
         let written = writeln!(out, "{passed} passed, {failed} failed");
@@ -89,6 +103,12 @@ fn outcome(found: Found, overrides: &Overrides) -> Result<(Outcome, Vec<Outcome>
     let name = scenario.name.clone();
     let outcome = run_under(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))?;
     Ok((outcome, expected))
+}
+
+fn explained(found: Found, overrides: &Overrides) -> Result<Explained, String> {
+    let Case { scenario, expected: _ } = found.map_err(|error| error.to_string())?;
+    let name = scenario.name.clone();
+    explain_under(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))
 }
 
 fn print(outcome: &Outcome, tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {

@@ -5,13 +5,14 @@
 //! [`decision::Decision`]. A pass walks through the files like this: [`observe`] →
 //! [`sight`] → [`threshold`] → [`condition`] → `local_storage` → [`layout`] (node-level reclaim) →
 //! [`rank`] → [`decision`]; [`message`] writes the texts of what was decided,
-//! [`report`] all of it as data.
+//! [`report`] all of it as data, and [`explain`] that as text for people.
 
 mod admission;
 pub mod condition;
 pub mod decision;
 pub mod engine;
 pub mod exact;
+pub mod explain;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod input;

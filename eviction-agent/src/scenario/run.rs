@@ -10,6 +10,7 @@ use crate::config::{AgentConfiguration, kubelet_policy, parse_agent};
 use crate::core::pod::Pod;
 use crate::core::policy::Policy;
 use crate::core::preferences::Profile;
+use crate::core::report::{PodName, Report};
 
 /// Why a scenario makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +51,18 @@ pub struct Overrides {
 }
 
 /// Runs a scenario as it is written.
+/// A scenario's outcome, and how every decision of it came about.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Every pod there was.
+    pub pods: Vec<PodName>,
+    /// Of all passes and admissions, in their order.
+    pub reports: Vec<Report>,
+}
+
+/// Runs a scenario.
 ///
 /// # Errors
 /// If the scenario contradicts itself. An error of its configuration is an outcome.
@@ -62,18 +75,37 @@ pub fn run(scenario: Scenario) -> Result<Outcome, ScenarioError> {
 /// # Errors
 /// As [`run`].
 pub fn run_under(scenario: Scenario, overrides: &Overrides) -> Result<Outcome, ScenarioError> {
+    play(scenario, overrides, false).map(|explained| explained.outcome)
+}
+
+/// Runs a scenario and keeps the reports.
+///
+/// # Errors
+/// As [`run`].
+pub fn explain_under(scenario: Scenario, overrides: &Overrides) -> Result<Explained, ScenarioError> {
+    play(scenario, overrides, true)
+}
+
+fn play(scenario: Scenario, overrides: &Overrides, keep_reports: bool) -> Result<Explained, ScenarioError> {
     let Scenario { name, kubelet_configuration, agent_configuration, filesystems, pods, steps } = scenario;
     let pods: Vec<Pod> = pods.into_iter().map(Pod::from).collect();
     validate(&pods, &steps)?;
     let outcome = Outcome { name, ..Outcome::default() };
+    let names = pods.iter().map(PodName::of).collect();
     let policy = match policy(&kubelet_configuration, &agent_configuration, overrides) {
         Ok(policy) => policy,
         Err((stage, text)) => {
-            return Ok(Outcome { config_error: Some(text), config_error_stage: stage.to_owned(), ..outcome });
+            let outcome =
+                Outcome { config_error: Some(text), config_error_stage: stage.to_owned(), ..outcome };
+            return Ok(Explained { outcome, pods: names, reports: Vec::new() });
         }
     };
     let mut world = World::new(policy, filesystems, pods);
-    Ok(Outcome { steps: steps.iter().map(|step| world.step(step)).collect(), ..outcome })
+    if keep_reports {
+        world.keep_reports();
+    }
+    let outcome = Outcome { steps: steps.iter().map(|step| world.step(step)).collect(), ..outcome };
+    Ok(Explained { outcome, pods: names, reports: world.into_reports() })
 }
 
 /// What the engine decides by, or the stage at which the configuration fails, and why.

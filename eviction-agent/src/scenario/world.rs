@@ -30,6 +30,8 @@ pub(super) struct World {
     fates: Vec<Fate>,
     places: HashMap<Box<str>, usize>,
     story: StoryBrief,
+    /// What was decided, if anybody wants to know.
+    reports: Option<Vec<Report>>,
 }
 
 /// Where a pod is on its way.
@@ -54,7 +56,18 @@ impl World {
             places: pods.iter().enumerate().map(place).collect(),
             pods,
             story: StoryBrief::default(),
+            reports: None,
         }
+    }
+
+    /// Keeps the reports of all decisions from now on.
+    pub(super) fn keep_reports(&mut self) {
+        self.reports = Some(Vec::new());
+    }
+
+    /// The reports that were kept.
+    pub(super) fn into_reports(self) -> Vec<Report> {
+        self.reports.unwrap_or_default()
     }
 
     /// One pass, and what is asked after it.
@@ -98,6 +111,11 @@ impl World {
     fn tell(&mut self, step: &Step, event: Event) -> Decision {
         let decision = self.engine.step(Input { at: step.at, event });
         self.story.add(&decision);
+        if let Some(reports) = &mut self.reports
+            && (!matches!(decision.subject, Subject::Noted) || !decision.ended.is_empty())
+        {
+            reports.push(Report::of(&decision, self.engine.policy()));
+        }
         decision
     }
 

@@ -39,7 +39,7 @@ impl WhatIf {
     /// back, so the smallest change is found by halving, with the very keys that rank.
     ///
     /// Nothing is told where the keys of both cannot hold what they request.
-    pub(crate) fn to_pass(&self, rival: &Candidate) -> Changes {
+    pub(crate) fn changes_to_pass(&self, rival: &Candidate) -> Changes {
         let is_beyond =
             |candidate: &Candidate| self.measure != Measure::Processes && candidate.excess.is_saturated();
         if is_beyond(&self.candidate) && is_beyond(rival) {

@@ -37,7 +37,8 @@ pub struct EvictionReport {
 }
 
 impl PodName {
-    pub(super) fn of(pod: &Pod) -> Self {
+    /// The name of a pod.
+    pub fn of(pod: &Pod) -> Self {
         Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
     }
 }

@@ -73,7 +73,7 @@ impl<'a> Choice<'a> {
     pub(super) fn margin(&self, place: usize, goes: bool) -> Option<MarginReport> {
         let (last, first) = self.border?;
         let against = if goes { first } else { last };
-        let changes = self.what_if(place)?.to_pass(self.pass.ranked.get(against)?);
+        let changes = self.what_if(place)?.changes_to_pass(self.pass.ranked.get(against)?);
         Some(MarginReport {
             against,
             usage: changes.usage,

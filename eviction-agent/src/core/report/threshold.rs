@@ -116,6 +116,11 @@ impl SignalReport {
 }
 
 impl ThresholdReport {
+    /// Whether it evicts at once.
+    pub fn is_hard(&self) -> bool {
+        self.grace_period == GoDuration::ZERO
+    }
+
     /// Those that count in this pass, and replaced ones that still hold.
     pub(super) fn all(pass: &Pass, now: Timestamp) -> Vec<Self> {
         let state = |place: u8| pass.met.iter().find(|met| met.line == place);

@@ -1,0 +1,166 @@
+//! Reports as text for people: what was short, who went and why, who did not and why not, and
+//! how little it would have taken for another to go.
+//!
+//! Everything here is made from [`Report`] alone, without IO, so that a replay, a live agent
+//! and a recording read the same. [`Explainer`] is told one report after the other. Passes in
+//! which nothing happened become one line.
+
+mod amount;
+mod candidates;
+mod margin;
+mod pass;
+mod pod;
+mod shortage;
+mod story;
+mod style;
+mod table;
+#[cfg(test)]
+mod tests;
+mod why;
+
+pub use style::Style;
+
+use pass::Page;
+use style::Tone;
+
+use super::decision::NoPass;
+use super::report::{About, PassReport, PodName, Report, StoryReport};
+use super::signal::NodeCondition;
+use super::time::Timestamp;
+
+/// Writes text about reports, in the order in which they come.
+#[derive(Debug, Default)]
+pub struct Explainer {
+    style: Style,
+    story: Option<pod::Story>,
+    calm: Option<Calm>,
+}
+
+/// Passes in a row in which nothing happened.
+#[derive(Debug)]
+struct Calm {
+    passes: usize,
+    from: Timestamp,
+    to: Timestamp,
+    conditions: Vec<NodeCondition>,
+    blind: Vec<String>,
+}
+
+impl Explainer {
+    /// Tells all there is to tell.
+    pub fn new(style: Style) -> Self {
+        Self { style, ..Self::default() }
+    }
+
+    /// Tells what concerns one pod.
+    pub fn of_pod(style: Style, pod: PodName) -> Self {
+        Self { style, story: Some(pod::Story::new(pod)), calm: None }
+    }
+
+    /// Explains a report: text with line ends, or nothing yet.
+    pub fn explain(&mut self, report: &Report) -> String {
+        let mut out = String::new();
+        if let Some(story) = &mut self.story {
+            story.tell(report, &mut Page { style: self.style, out: &mut out });
+            return out;
+        }
+        match &report.about {
+            About::Nothing | About::Story(StoryReport::ContainerEnded(_)) => {}
+            About::Story(StoryReport::OomKill(kill)) => {
+                self.end_calm(&mut out);
+                story::kill(report.at, kill, &mut Page { style: self.style, out: &mut out });
+            }
+            About::Pass(pass) if pass::is_calm(pass) => self.count_calm(report, pass, &mut out),
+            About::Pass(pass) => {
+                self.end_calm(&mut out);
+                pass::write(report, pass, &mut Page { style: self.style, out: &mut out });
+                out.push('\n');
+            }
+            About::NoPass(why) => {
+                self.end_calm(&mut out);
+                let mut page = Page { style: self.style, out: &mut out };
+                page.heading(&report.at.to_string(), Tone::Warning, &format!("NO PASS: {}", no_pass(*why)));
+                page.out.push('\n');
+            }
+            About::Admission { pod, admit, message } => {
+                self.end_calm(&mut out);
+                let mut page = Page { style: self.style, out: &mut out };
+                admission(report, pod, *admit, message.as_deref(), &mut page);
+                page.out.push('\n');
+            }
+        }
+        if !report.ended.is_empty() {
+            self.end_calm(&mut out);
+            let mut page = Page { style: self.style, out: &mut out };
+            report.ended.iter().for_each(|ended| story::ended(report.at, ended, &mut page));
+        }
+        out
+    }
+
+    /// What is still to be said when no report follows.
+    pub fn finish(&mut self) -> String {
+        let mut out = String::new();
+        self.end_calm(&mut out);
+        if let Some(story) = self.story.take() {
+            story.finish(&mut Page { style: self.style, out: &mut out });
+        }
+        out
+    }
+
+    fn count_calm(&mut self, report: &Report, pass: &PassReport, out: &mut String) {
+        let conditions: Vec<_> = report.conditions.iter().map(|condition| condition.condition).collect();
+        let blind = shortage::blind(pass);
+        let is_like = |calm: &&mut Calm| calm.conditions == conditions && calm.blind == blind;
+        if let Some(calm) = self.calm.as_mut().filter(is_like) {
+            calm.passes += 1;
+            calm.to = report.at;
+            return;
+        }
+        self.end_calm(out);
+        self.calm = Some(Calm { passes: 1, from: report.at, to: report.at, conditions, blind });
+    }
+
+    fn end_calm(&mut self, out: &mut String) {
+        let Some(Calm { passes, from, to, conditions, blind }) = self.calm.take() else {
+            return;
+        };
+        let until = if passes == 1 { String::new() } else { format!(", until {}", amount::clock(to, from)) };
+        let held = match &*conditions {
+            [] => String::new(),
+            held => {
+                let names: Vec<_> = held.iter().map(|condition| condition.name()).collect();
+                format!("; the transition period keeps {}", names.join(" and "))
+            }
+        };
+        let passes = amount::passes(passes);
+        let text = self.style.paint(Tone::Good, &format!("CALM for {passes}{until}{held}"));
+        let mut page = Page { style: self.style, out };
+        *page.out += &format!("{from}  {text}\n");
+        page.lines("unknown", blind);
+        page.out.push('\n');
+    }
+}
+
+fn no_pass(why: NoPass) -> String {
+    match why {
+        NoPass::NothingToEnforce => "there are no thresholds, and pods are not held to limits".to_owned(),
+        NoPass::LayoutUnknown => "it is not known yet how the file systems are laid out".to_owned(),
+        NoPass::LayoutRefused => {
+            "the image file system is split, which KubeletSeparateDiskGC does not allow: \
+             later passes raise conditions, but evict for no threshold"
+                .to_owned()
+        }
+        NoPass::NoLook(why) => format!("the look at the node failed: {}", shortage::unknown(why)),
+        NoPass::NotWaiting => "a second look came although nothing was being reclaimed".to_owned(),
+    }
+}
+
+fn admission(report: &Report, name: &PodName, admit: bool, message: Option<&str>, page: &mut Page<'_>) {
+    let (name, at) = (amount::pod(name), report.at.to_string());
+    let reason =
+        message.map_or_else(String::new, |message| format!(": {}", amount::printable(message.trim_end())));
+    match admit {
+        true => page.heading(&at, Tone::Good, &format!("ADMIT {name}")),
+        false => page.heading(&at, Tone::Warning, &format!("REFUSE {name}{reason}")),
+    }
+}

@@ -1,0 +1,179 @@
+use super::{Explainer, Style};
+use crate::core::engine::Engine;
+use crate::core::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, tell};
+use crate::core::input::Event;
+use crate::core::oom::{Cause, EndedContainer, Ground, LimitOwner, Verdict, Victim};
+use crate::core::pod::Pod;
+use crate::core::policy::{Policy, Threshold};
+use crate::core::report::{About, KillReport, PodName, Report, StoryReport};
+use crate::core::signal::Signal::{MemoryAvailable, NodeFsAvailable};
+use crate::core::units::ThresholdValue;
+
+struct Node {
+    engine: Engine,
+    policy: Policy,
+    explainer: Explainer,
+    text: String,
+}
+
+impl Node {
+    fn new(explainer: Explainer) -> Self {
+        let critical = Pod { priority: Some(2_000_000_000), ..pod("critical", "0") };
+        let odd = Pod { name: "bell\u{7}\u{1b}[31m".into(), ..pod("odd", "40") };
+        let pods = set(vec![pod("greedy", "10"), pod("modest", "300"), critical, odd]);
+        let share = ThresholdValue::Percentage(0.05);
+        let policy = policy(vec![
+            Threshold { min_reclaim: Some(share), ..hard(MemoryAvailable, "10%") },
+            soft(NodeFsAvailable, "950", 60),
+        ]);
+        let engine = engine(policy.clone(), &pods);
+        Self { engine, policy, explainer, text: String::new() }
+    }
+
+    fn looks(mut self, looks: &[(i64, u64, u64)]) -> String {
+        let usage = [("greedy", 200), ("modest", 250), ("critical", 290), ("odd", 90)]
+            .map(|(uid, used)| memory_of(uid, used));
+        for &(seconds, memory, disk) in looks {
+            let look = snapshot(node(memory, disk, at(seconds)), &usage);
+            let decision = tell(&mut self.engine, seconds, Event::Look(look));
+            self.text += &self.explainer.explain(&Report::of(&decision, &self.policy));
+        }
+        self.text + &self.explainer.finish()
+    }
+}
+
+fn name_of(uid: &str) -> PodName {
+    PodName { namespace: "default".into(), name: format!("pod-{uid}").into(), uid: uid.into() }
+}
+
+/// Pressure on memory, then by minimum reclaim alone, then none, but a soft threshold.
+const STORM: [(i64, u64, u64); 6] =
+    [(1, 900, 990), (11, 900, 990), (21, 50, 990), (31, 120, 990), (41, 900, 900), (451, 900, 990)];
+
+#[test]
+fn a_storm_is_told_pass_by_pass() {
+    insta::assert_snapshot!(Node::new(Explainer::new(Style::Plain)).looks(&STORM));
+}
+
+#[test]
+fn a_terminal_gets_colours() {
+    insta::assert_snapshot!(Node::new(Explainer::new(Style::Coloured)).looks(&STORM[..4]).escape_debug());
+}
+
+#[test]
+fn a_pod_that_went_has_its_story() {
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("greedy"))).looks(&STORM));
+}
+
+#[test]
+fn a_pod_that_stayed_has_its_story() {
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("modest"))).looks(&STORM));
+}
+
+#[test]
+fn a_critical_pod_has_its_story() {
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("critical"))).looks(&STORM));
+}
+
+fn kill() -> KillReport {
+    KillReport {
+        killed_at: at(5),
+        tgid: 4711,
+        comm: "java\u{1b}".into(),
+        pod: Some(name_of("greedy")),
+        container: Some("main".into()),
+        limit_owner: LimitOwner::Container,
+        inferred: false,
+        victim: Victim::Child,
+        group: None,
+        usage: Some(1 << 30),
+        limit: Some(1 << 30),
+        anon: Some(900 << 20),
+        file: Some(0),
+        shmem: None,
+        evicting_since: Some(at(2)),
+        kills_in_pod: 2,
+        repeated: false,
+    }
+}
+
+fn end() -> EndedContainer {
+    let causes = vec![
+        Cause {
+            verdict: Verdict::EvictedByAgent,
+            ground: Ground::EvictionUnderWay,
+            at: Some(at(2)),
+            limit_owner: None,
+        },
+        Cause {
+            verdict: Verdict::OomKilled,
+            ground: Ground::MainProcessKilled,
+            at: Some(at(5)),
+            limit_owner: Some(LimitOwner::Node),
+        },
+    ];
+    EndedContainer {
+        namespace: "default".into(),
+        name: "pod-greedy".into(),
+        uid: "greedy".into(),
+        container: "main".into(),
+        instance: None,
+        ended_at: at(6),
+        exit_code: Some(137),
+        signal: None,
+        reason: "OOMKilled".into(),
+        causes,
+        evidence: Vec::new(),
+    }
+}
+
+/// A kill, a kill in no pod, one that was told before, and an end.
+fn kills() -> [Report; 4] {
+    let report = |about, ended| Report {
+        at: at(7),
+        about,
+        conditions: Vec::new(),
+        ended,
+        unknown_conditions: Vec::new(),
+        blind: Vec::new(),
+        proposal: None,
+    };
+    let told = |kill| About::Story(StoryReport::OomKill(Box::new(kill)));
+    let elsewhere = KillReport {
+        pod: None,
+        container: None,
+        limit_owner: LimitOwner::Node,
+        inferred: true,
+        victim: Victim::Unknown,
+        usage: None,
+        limit: None,
+        anon: None,
+        file: None,
+        evicting_since: None,
+        kills_in_pod: 0,
+        ..kill()
+    };
+    [
+        report(told(kill()), Vec::new()),
+        report(told(elsewhere), Vec::new()),
+        report(told(KillReport { repeated: true, ..kill() }), Vec::new()),
+        report(About::Nothing, vec![end()]),
+    ]
+}
+
+#[test]
+fn kills_by_the_kernel_and_ends_are_told() {
+    let mut explainer = Explainer::new(Style::Plain);
+    let text: String = kills().iter().map(|report| explainer.explain(report)).collect();
+    insta::assert_snapshot!(text + &explainer.finish());
+}
+
+#[test]
+fn kills_belong_to_the_story_of_a_pod() {
+    let mut explainer = Explainer::of_pod(Style::Plain, name_of("greedy"));
+    let text: String = kills().iter().map(|report| explainer.explain(report)).collect();
+    let text = text + &explainer.finish();
+    assert!(!text.contains("in no pod"), "{text}");
+    assert!(text.contains("ENDED at 08:00:06Z in default/pod-greedy, container main: evicted"), "{text}");
+    assert!(text.ends_with("never chosen; the kernel killed a process of it\n"), "{text}");
+}

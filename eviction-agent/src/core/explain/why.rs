@@ -1,0 +1,65 @@
+//! Why one pod ranks before another: the first criterion that tells them apart.
+
+use crate::core::rank::Standing;
+use crate::core::report::CandidateReport;
+use crate::core::signal::Resource;
+
+use super::amount::{amount, spoken};
+
+/// Why `ahead` ranks before `behind`, as a sentence about the former without its subject.
+pub(super) fn ahead(resource: Resource, ahead: &CandidateReport, behind: &CandidateReport) -> String {
+    if ahead.standing != behind.standing {
+        return standing(ahead, behind);
+    }
+    if ahead.priority != behind.priority {
+        return format!("its priority is lower: {} against {}", ahead.priority, behind.priority);
+    }
+    match (ahead.excess, behind.excess) {
+        (Some(a), Some(b)) if a != b => excess(resource, (ahead, a), (behind, b)),
+        (None, Some(_)) => format!("nothing is known of its {resource}, which counts as most"),
+        _ => "they are alike in everything that counts, and its uid is the lower one".to_owned(),
+    }
+}
+
+/// How a pod stands to its request: `500Mi above its request`.
+pub(super) fn stands(resource: Resource, candidate: &CandidateReport) -> String {
+    match candidate.excess {
+        None => "nothing is known of its usage".to_owned(),
+        Some(excess) if candidate.request.is_none() => format!("it uses {}", spoken(resource, excess)),
+        Some(excess) if excess < 0 => {
+            format!("it is {} below its request", amount(resource, excess.saturating_neg()))
+        }
+        Some(0) => "it uses just what it requests".to_owned(),
+        Some(excess) => format!("it is {} above its request", amount(resource, excess)),
+    }
+}
+
+fn standing(ahead: &CandidateReport, behind: &CandidateReport) -> String {
+    let reason = match ahead.standing {
+        Standing::NoStats => "nothing is known of its usage, and such pods go first",
+        Standing::Exceeds => "it uses more than it requests",
+        Standing::Within => "it uses no more than it requests",
+        Standing::Alike => "nobody asks for its request",
+    };
+    let other = match behind.standing {
+        Standing::NoStats => "nothing is known of the other's usage",
+        Standing::Exceeds => "the other uses more than it requests",
+        Standing::Within => "the other does not",
+        Standing::Alike => "nobody asks for the other's",
+    };
+    match (ahead.standing, behind.standing) {
+        (Standing::NoStats, _) => reason.to_owned(),
+        _ => format!("{reason}, {other}"),
+    }
+}
+
+fn excess(
+    resource: Resource,
+    (ahead, a): (&CandidateReport, i64),
+    (behind, b): (&CandidateReport, i64),
+) -> String {
+    if ahead.request.is_none() {
+        return format!("it uses more: {} against {}", amount(resource, a), spoken(resource, b));
+    }
+    format!("{}, the other {}", stands(resource, ahead), stands(resource, behind).trim_start_matches("it "))
+}

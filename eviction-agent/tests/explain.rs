@@ -1,0 +1,114 @@
+//! `replay --explain` as a user calls it, on scenarios that the kubelet decided as well.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const AGENT: &str = env!("CARGO_BIN_EXE_eviction-agent");
+
+fn scenarios() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/scenarios/kubelet")
+}
+
+fn explain(path: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(AGENT)
+        .args(["replay", "--explain", "--scenarios"])
+        .arg(path)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// What is told about a scenario of the kubelet's.
+fn told(name: &str, arguments: &[&str]) -> String {
+    let (code, out, err) = explain(&scenarios().join(name).with_extension("json"), arguments);
+    assert_eq!((code, &*err), (0, ""), "{out}");
+    out
+}
+
+macro_rules! stories {
+    ($($test:ident: $name:literal $($argument:literal)*;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                insta::assert_snapshot!(told($name, &[$($argument),*]));
+            }
+        )*
+    };
+}
+
+stories! {
+    above_request: "memory-rank-1-above-request-first";
+    lower_priority: "memory-rank-2-lower-priority-first";
+    larger_excess: "memory-rank-3-largest-excess-over-request-first";
+    alike: "memory-equal-pods-any-may-go";
+    without_stats: "memory-pod-without-stats-goes-first";
+    critical: "memory-critical-pod-is-passed-over";
+    only_critical: "memory-only-critical-pods-nothing-evicted";
+    soft_waits: "memory-soft-waits-for-its-grace-period";
+    soft_grants_grace: "memory-soft-pod-grace-is-the-smaller-of-two";
+    min_reclaim: "memory-min-reclaim-keeps-the-threshold-met";
+    stale: "memory-same-stats-time-no-second-eviction";
+    transition_period: "memory-condition-outlives-the-pressure-by-the-transition-period";
+    missing_figure: "memory-missing-figure-means-no-observation";
+    reclaim_enough: "disk-shared-reclaim-is-enough";
+    reclaim_not_enough: "disk-shared-reclaim-is-not-enough";
+    reclaim_without_second_look: "disk-no-stats-after-reclaim-means-evict";
+    inodes: "disk-inodes";
+    processes: "pid-rank-by-priority-then-processes";
+    above_own_limit: "local-emptydir-above-its-size-limit";
+    above_own_limit_but_critical: "local-critical-pod-is-not-evicted";
+    no_pods: "no-active-pods";
+    no_summary: "error-no-summary-changes-nothing";
+    refused_configuration: "config-error-percent-above-100";
+    admission: "admission-under-memory-pressure";
+    story_of_a_victim: "memory-rank-3-largest-excess-over-request-first" "--pod" "pod-b";
+    story_of_a_survivor: "memory-rank-3-largest-excess-over-request-first" "--pod" "default/pod-a";
+    story_above_own_limit: "local-emptydir-above-its-size-limit" "--pod" "pod-a";
+    json: "memory-hard-threshold-evicts-one-pod" "-o" "json";
+}
+
+#[test]
+fn every_scenario_can_be_explained_in_every_form() {
+    let (code, text, err) = explain(&scenarios(), &[]);
+    assert_eq!((code, &*err), (0, ""));
+    assert_eq!(text.lines().filter(|line| line.starts_with("scenario ")).count(), 85);
+    assert!(!text.contains('\u{1b}'), "no colour into a pipe");
+    let (code, lines, err) = explain(&scenarios(), &["-o", "json"]);
+    assert_eq!((code, &*err), (0, ""));
+    let report = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    let reports: Vec<_> = lines.lines().map(report).collect();
+    assert!(reports.iter().all(|report| report["scenario"].is_string() && report["at"].is_string()));
+    assert!(reports.iter().any(|report| report["pass"]["nearest"]["usage"].is_i64()));
+}
+
+#[test]
+fn a_pod_that_nobody_knows_is_an_error_that_names_the_nearest() {
+    let (code, out, err) = explain(&scenarios().join("disk-inodes.json"), &["--pod", "default/podb"]);
+    assert_eq!((code, &*out), (1, ""));
+    assert_eq!(
+        err,
+        "error: explain pod default/podb: no scenario has a pod of that name\nhelp: the nearest is default/pod-b\n"
+    );
+}
+
+#[test]
+fn a_pod_is_looked_for_in_all_scenarios() {
+    let (code, out, err) = explain(&scenarios(), &["--pod", "default/pod-a"]);
+    assert_eq!((code, &*err), (0, ""), "{out}");
+    assert!(out.matches("\nscenario ").count() > 10, "{out}");
+}
+
+#[test]
+fn usage_errors_are_told() {
+    let folder = scenarios();
+    for wrong in [&["--check"][..], &["-o", "xml"], &["--pod"]] {
+        assert_eq!(explain(&folder, wrong).0, 2, "{wrong:?}");
+    }
+    let output =
+        Command::new(AGENT).args(["replay", "--pod", "a", "--scenarios"]).arg(&folder).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "--pod needs --explain");
+}
