@@ -53,6 +53,17 @@ pub(crate) fn programs(packages: &[&str], tools: &Tools) -> Result<PathBuf> {
     Ok(Metadata::read()?.target_directory.join("debug"))
 }
 
+/// Builds the programs of these packages as static files, unoptimised, and says in which folder
+/// they are.
+pub(crate) fn static_programs(packages: &[&str], tools: &Tools) -> Result<PathBuf> {
+    let mut cargo = shell::cargo();
+    cargo.args(["build", "--bins", "--target", TARGET]);
+    cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+    tools.apply(&mut cargo);
+    shell::run(&mut cargo)?;
+    Ok(Metadata::read()?.target_directory.join(TARGET).join("debug"))
+}
+
 /// A size as people read it, rounded up.
 pub(crate) fn mib(bytes: u64) -> String {
     let tenths = (bytes * 10).div_ceil(1 << 20);

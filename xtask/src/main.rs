@@ -16,6 +16,7 @@ mod lint;
 mod setup;
 mod shell;
 mod test;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,8 @@ enum Task {
     Demo(demo::Args),
     /// Measure the agent as it is shipped
     Bench(bench::Args),
+    /// The agent and the demo's stories on other kernels, in QEMU
+    Vm(vm::Args),
     /// Format, clippy, docs, dependencies, file lengths and the layer rule
     Lint,
     /// Put the static binary, its licences and checksums into target/dist
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Vm(args) => vm::run(&args),
         Task::Lint => lint::run(),
         Task::Dist => dist::run(),
     };

@@ -36,6 +36,8 @@ pub(crate) enum Need {
     Lints,
     /// cargo-deny.
     Deny,
+    /// QEMU, and what a guest is packed with.
+    Guests,
 }
 
 /// What a task works with once nothing is missing.
@@ -144,6 +146,7 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Musl => musl(machine),
             Need::Lints => lints(machine),
             Need::Deny => deny(machine, &mut tools),
+            Need::Guests => guests(machine),
         };
         if let Some(step) = step {
             return Plan::Do(step);
@@ -232,6 +235,31 @@ fn deny(machine: &Machine, tools: &mut Tools) -> Option<Step> {
         }
         None => Some(install(machine, "cargo-deny", CARGO_DENY, Place::Own)),
     }
+}
+
+/// Programs by the Debian package that has them.
+const GUESTS: [(&str, &str); 4] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("strip", "binutils"),
+];
+
+fn guests(machine: &Machine) -> Option<Step> {
+    let missing: Vec<_> = GUESTS.iter().filter(|(program, _)| !machine.is_on_path(program)).collect();
+    let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+    (!missing.is_empty()).then(|| Step {
+        missing: packages.join(", "),
+        program: "sh",
+        args: vec![
+            "-c".to_owned(),
+            format!(
+                "apt-get -qq update && apt-get -qq install --yes --no-install-recommends {}",
+                packages.join(" ")
+            ),
+        ],
+        env: &[("DEBIAN_FRONTEND", "noninteractive")],
+    })
 }
 
 /// Where a tool goes.

@@ -90,6 +90,12 @@ impl Machine {
         self.sysroot.join("bin").join(program).is_file()
     }
 
+    /// Whether a shell would find that program; system tools lie where not every path leads.
+    pub(super) fn is_on_path(&self, program: &str) -> bool {
+        let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+        self.path.iter().chain(&system).any(|folder| folder.join(program).is_file())
+    }
+
     /// A tool that a shell would find, and its version.
     pub(super) fn tool_on_path(&self, tool: &str) -> Option<(PathBuf, String)> {
         self.path.iter().map(|folder| folder.join(tool)).find_map(with_version)

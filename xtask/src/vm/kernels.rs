@@ -1,0 +1,231 @@
+//! Debian's cloud kernels, fetched by apt from suites beside the machine's own and kept in a cache
+//! outside the target folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell;
+
+/// A kernel that can be booted.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    /// Of its package.
+    pub(super) version: String,
+    /// Its image.
+    pub(super) image: PathBuf,
+}
+
+/// Where kernels are kept.
+#[derive(Debug)]
+pub(super) struct Cache {
+    folder: PathBuf,
+}
+
+/// The suites that have 5.10, 6.1, 6.12 and 7.2; security updates of the oldest are apart.
+const SUITES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
+const SECURITY: &str = "bullseye-security";
+
+impl Cache {
+    pub(super) fn open() -> Result<Self> {
+        let home = std::env::home_dir().context("vm: no home folder: set HOME")?;
+        let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from);
+        let folder = base.join("eviction-agent/vm");
+        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        Ok(Self { folder })
+    }
+
+    /// The newest kernel of that series, fetched if it is not here.
+    pub(super) fn kernel(&self, series: &str) -> Result<Kernel> {
+        let kept = self.folder.join("kernels").join(series);
+        let (image, version) = (kept.join("vmlinuz"), kept.join("version"));
+        if let Some(version) = kept_version(&image, &version) {
+            return Ok(Kernel { version, image });
+        }
+        let package = self.package(series)?;
+        let work = self.folder.join("fetch");
+        let _ = fs::remove_dir_all(&work);
+        fs::create_dir_all(&work).with_context(|| format!("make {}", work.display()))?;
+        // apt holds what it downloads against the hash of the signed index.
+        shell::run(self.apt("apt-get").args(["download", &package]).current_dir(&work))?;
+        let file = only_file(&work)?;
+        let tree = work.join("tree");
+        shell::run(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&tree))?;
+        let found = find_image(&tree).with_context(|| format!("vm: {package} has no kernel image"))?;
+        fs::create_dir_all(&kept).with_context(|| format!("make {}", kept.display()))?;
+        fs::copy(&found, &image).with_context(|| format!("copy {}", found.display()))?;
+        let size = fs::metadata(&image).with_context(|| format!("read {}", image.display()))?.len();
+        fs::write(&version, format!("{package} {size}\n"))
+            .with_context(|| format!("write {}", version.display()))?;
+        fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
+        Ok(Kernel { version: package, image })
+    }
+
+    /// The name of the newest package with an image of that series.
+    fn package(&self, series: &str) -> Result<String> {
+        self.update()?;
+        // From 7.2 on the image is in a package of its own.
+        for kind in ["linux-binary", "linux-image"] {
+            let pattern = format!("^{kind}-{}[.0-9].*-cloud-amd64$", series.replace('.', "[.]"));
+            let found = shell::read(self.apt("apt-cache").args(["search", "--names-only", &pattern]))?;
+            if let Some(newest) = newest(&found, series) {
+                return Ok(newest);
+            }
+        }
+        bail!("vm: no suite of {} has a cloud kernel {series}", SUITES.join(", "))
+    }
+
+    /// Reads the indices once; they are kept.
+    fn update(&self) -> Result<()> {
+        let sources = self.folder.join("apt/debian.sources");
+        let done = self.folder.join("apt/updated");
+        if done.exists() {
+            return Ok(());
+        }
+        for folder in ["state/lists/partial", "cache/archives/partial"] {
+            let folder = self.folder.join("apt").join(folder);
+            fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        }
+        let installed = installed_sources()?;
+        fs::write(&sources, widen(&installed)?).with_context(|| format!("write {}", sources.display()))?;
+        shell::run(self.apt("apt-get").args(["--quiet=2", "update"]))?;
+        fs::write(&done, "").with_context(|| format!("write {}", done.display()))
+    }
+
+    /// apt on folders of its own: the machine's stays as it is.
+    fn apt(&self, program: &str) -> Command {
+        let apt = self.folder.join("apt");
+        let mut command = Command::new(program);
+        for (key, value) in [
+            ("Dir::Etc::SourceList", apt.join("debian.sources")),
+            ("Dir::Etc::SourceParts", PathBuf::from("/dev/null")),
+            ("Dir::State", apt.join("state")),
+            ("Dir::State::status", PathBuf::from("/var/lib/dpkg/status")),
+            ("Dir::Cache", apt.join("cache")),
+            ("APT::Sandbox::User", PathBuf::from("root")),
+        ] {
+            command.arg("-o").arg(format!("{key}={}", value.display()));
+        }
+        command
+    }
+}
+
+/// What is kept, unless it was cut off.
+fn kept_version(image: &Path, version: &Path) -> Option<String> {
+    let text = fs::read_to_string(version).ok()?;
+    let (name, size) = text.trim().split_once(' ')?;
+    (fs::metadata(image).ok()?.len() == size.parse::<u64>().ok()?).then(|| name.to_owned())
+}
+
+/// Of the lines of `apt-cache search` the package with the greatest version of that series, which
+/// stands in its name.
+fn newest(found: &str, series: &str) -> Option<String> {
+    let numbers = |name: &str| -> Option<Vec<u64>> {
+        let version = name.split('-').skip(2).collect::<Vec<_>>().join("-");
+        let rest = version.strip_prefix(series)?;
+        // 6.1 is no 6.12, what has no more of a version has no kernel, and backports of other
+        // releases say so.
+        if !rest.starts_with('.') || rest.contains("deb11") || rest.contains("bpo") {
+            return None;
+        }
+        Some(rest.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect())
+    };
+    let names = found.lines().filter_map(|line| line.split_whitespace().next());
+    let numbered = names.filter_map(|name| Some((numbers(name)?, name)));
+    numbered.max().map(|(_, name)| name.to_owned())
+}
+
+/// The deb822 sources of this machine, where its Debian comes from.
+fn installed_sources() -> Result<String> {
+    let folder = Path::new("/etc/apt/sources.list.d");
+    let files = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    let mut paths: Vec<_> = files.flatten().map(|file| file.path()).collect();
+    paths.sort();
+    for path in paths.iter().filter(|path| path.extension().is_some_and(|end| end == "sources")) {
+        let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        if text.contains("debian-archive-keyring") {
+            return Ok(text);
+        }
+    }
+    bail!("vm: {} names no source of Debian packages", folder.display())
+}
+
+/// The same sources, with the suites that have the kernels.
+fn widen(installed: &str) -> Result<String> {
+    let stanzas: Vec<_> = installed
+        .split("\n\n")
+        .filter(|stanza| stanza.lines().any(|line| line.starts_with("URIs:")))
+        .map(|stanza| {
+            let is_security = stanza.contains("security");
+            let suites = if is_security { SECURITY.to_owned() } else { SUITES.join(" ") };
+            let lines = stanza.lines().filter(|line| !line.starts_with('#')).map(|line| {
+                if line.starts_with("Suites:") { format!("Suites: {suites}") } else { line.to_owned() }
+            });
+            lines.collect::<Vec<_>>().join("\n")
+        })
+        .collect();
+    if stanzas.is_empty() {
+        bail!("vm: the machine's sources of packages have no URIs");
+    }
+    Ok(stanzas.join("\n\n") + "\n")
+}
+
+fn only_file(folder: &Path) -> Result<PathBuf> {
+    let mut files = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?.flatten();
+    let file = files.next().context("vm: apt downloaded nothing")?;
+    Ok(file.path())
+}
+
+/// `boot/vmlinuz-*`, from 7.2 on `usr/lib/modules/*/vmlinuz`.
+fn find_image(tree: &Path) -> Option<PathBuf> {
+    let entries = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
+    let is_image =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz"));
+    let modules = ["usr/lib/modules", "lib/modules"].map(|folder| tree.join(folder));
+    entries(tree.join("boot"))
+        .find(is_image)
+        .or_else(|| modules.into_iter().flat_map(entries).flat_map(entries).find(is_image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_of_its_series_and_of_no_other() {
+        let found = "linux-image-6.1.0-47-cloud-amd64 - Linux 6.1\n\
+            linux-image-6.12.107+deb13-cloud-amd64 - Linux 6.12\n\
+            linux-image-6.12.94+deb13-cloud-amd64 - Linux 6.12\n\
+            linux-image-6.1.0-50-cloud-amd64 - Linux 6.1\n\
+            linux-image-6.1.0-0.deb11.52-cloud-amd64 - Linux 6.1 for another release\n\
+            linux-image-6.1-cloud-amd64 - no kernel, but what needs one\n";
+        assert_eq!(newest(found, "6.1").as_deref(), Some("linux-image-6.1.0-50-cloud-amd64"));
+        assert_eq!(newest(found, "6.12").as_deref(), Some("linux-image-6.12.107+deb13-cloud-amd64"));
+        assert_eq!(newest(found, "7.2"), None);
+    }
+
+    #[test]
+    fn sources_keep_where_they_are_and_get_other_suites() {
+        let installed = "Types: deb\n# a note\nURIs: http://mirror/debian\nSuites: bookworm bookworm-updates\n\n\
+            Types: deb\nURIs: http://mirror/debian-security\nSuites: bookworm-security\n";
+        let wide = widen(installed).unwrap();
+        assert!(wide.contains("Suites: bullseye bookworm trixie sid"), "{wide}");
+        assert!(wide.contains("URIs: http://mirror/debian-security\nSuites: bullseye-security"), "{wide}");
+        assert!(!wide.contains('#'), "{wide}");
+        assert!(widen("Types: deb\n").is_err());
+    }
+
+    #[test]
+    fn a_download_that_was_cut_off_is_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (image, version) = (folder.path().join("vmlinuz"), folder.path().join("version"));
+        assert_eq!(kept_version(&image, &version), None);
+        fs::write(&image, "12345").unwrap();
+        fs::write(&version, "linux-image-6.1 5\n").unwrap();
+        assert_eq!(kept_version(&image, &version).as_deref(), Some("linux-image-6.1"));
+        fs::write(&image, "123").unwrap();
+        assert_eq!(kept_version(&image, &version), None);
+    }
+}
