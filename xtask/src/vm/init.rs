@@ -92,6 +92,8 @@ ip link set lo up
 mount -t ext4 /dev/nvme0n1 /disk
 cp /bin/eviction-agent /bin/demo /bin/workload /disk/
 cd /disk
+# The firmware has left its line open.
+echo
 echo "{MARK}release"
 uname -r
 echo "{MARK}check"
