@@ -111,10 +111,11 @@ impl World {
     fn tell(&mut self, step: &Step, event: Event) -> Decision {
         let decision = self.engine.step(Input { at: step.at, event });
         self.story.add(&decision);
-        if let Some(reports) = &mut self.reports
-            && (!matches!(decision.subject, Subject::Noted) || !decision.ended.is_empty())
-        {
-            reports.push(Report::of(&decision, self.engine.policy()));
+        if let Some(reports) = &mut self.reports {
+            let Decision { ended, proposal, subject, .. } = &decision;
+            if !matches!(subject, Subject::Noted) || !ended.is_empty() || proposal.is_some() {
+                reports.push(Report::of(&decision, self.engine.policy()));
+            }
         }
         decision
     }

@@ -11,6 +11,7 @@ mod margin;
 mod pass;
 mod pod;
 mod shortage;
+mod sight;
 mod story;
 mod style;
 mod table;
@@ -65,12 +66,22 @@ impl Explainer {
             return out;
         }
         match &report.about {
-            About::Nothing | About::Story(StoryReport::ContainerEnded(_)) => {}
+            About::Nothing | About::Story(StoryReport::ContainerEnded(_)) => {
+                if let Some(proposal) = &report.proposal {
+                    self.end_calm(&mut out);
+                    let mut page = Page { style: self.style, out: &mut out };
+                    page.heading(&report.at.to_string(), Tone::Warning, "POLICY");
+                    page.lines("policy", sight::proposal(proposal, report.at));
+                    page.out.push('\n');
+                }
+            }
             About::Story(StoryReport::OomKill(kill)) => {
                 self.end_calm(&mut out);
                 story::kill(report.at, kill, &mut Page { style: self.style, out: &mut out });
             }
-            About::Pass(pass) if pass::is_calm(pass) => self.count_calm(report, pass, &mut out),
+            About::Pass(pass) if report.proposal.is_none() && pass::is_calm(pass) => {
+                self.count_calm(report, pass, &mut out)
+            }
             About::Pass(pass) => {
                 self.end_calm(&mut out);
                 pass::write(report, pass, &mut Page { style: self.style, out: &mut out });
@@ -109,7 +120,8 @@ impl Explainer {
 
     fn count_calm(&mut self, report: &Report, pass: &PassReport, out: &mut String) {
         let conditions: Vec<_> = report.conditions.iter().map(|condition| condition.condition).collect();
-        let blind = shortage::blind(pass);
+        let mut blind = shortage::blind(pass);
+        blind.extend(sight::blind(report));
         let is_like = |calm: &&mut Calm| calm.conditions == conditions && calm.blind == blind;
         if let Some(calm) = self.calm.as_mut().filter(is_like) {
             calm.passes += 1;

@@ -6,7 +6,7 @@ use crate::core::signal::Resource;
 
 use super::amount::{count, pod};
 use super::style::{Style, Tone};
-use super::{candidates, margin, shortage};
+use super::{candidates, margin, shortage, sight};
 
 /// Width of the labels at the left.
 const LABEL: usize = 11;
@@ -37,7 +37,8 @@ pub(super) fn is_calm(pass: &PassReport) -> bool {
         && pass.evictions.is_empty()
         && pass.spared.is_empty()
         && pass.unknown_volumes == 0
-        && pass.thresholds.iter().all(|threshold| threshold.met.is_none())
+        && pass.refused.is_empty()
+        && pass.thresholds.iter().all(|threshold| threshold.met.is_none() && !threshold.imminent)
 }
 
 /// All of a pass.
@@ -45,7 +46,12 @@ pub(super) fn write(report: &Report, pass: &PassReport, page: &mut Page<'_>) {
     let (tone, heading) = heading(pass);
     page.heading(&report.at.to_string(), tone, &heading);
     page.lines("short", shortage::met(pass, report.at));
+    page.lines("memory", pass.memory.iter().flat_map(sight::memory));
+    page.lines("ahead", sight::ahead(pass));
     page.lines("unknown", shortage::blind(pass));
+    page.lines("refused", sight::refused(&pass.refused));
+    page.lines("blind", sight::blind(report));
+    page.lines("policy", report.proposal.iter().flat_map(|one| sight::proposal(one, report.at)));
     page.lines("reclaim", reclaim(pass));
     page.lines("conditions", report.conditions.iter().map(|one| shortage::condition(one, report.at)));
     page.lines("deficit", pass.deficit.iter().map(shortage::deficit));
@@ -77,6 +83,9 @@ fn heading(pass: &PassReport) -> (Tone, String) {
         PassEnd::OnlyCritical => (Tone::Warning, format!("NOBODY GOES{short}, but all pods are critical")),
         PassEnd::Calm if pass.thresholds.iter().any(|threshold| threshold.met.is_some()) => {
             (Tone::Warning, "WAIT: thresholds are met, but may not evict yet".to_owned())
+        }
+        PassEnd::Calm if pass.thresholds.iter().any(|threshold| threshold.imminent) => {
+            (Tone::Warning, "CALM, but not for long".to_owned())
         }
         PassEnd::Calm => (Tone::Good, "CALM".to_owned()),
     }

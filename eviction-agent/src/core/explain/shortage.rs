@@ -33,6 +33,7 @@ fn line(threshold: &ThresholdReport, met: MetReport, seen: Option<&SignalReport>
     let lacks = amount(signal.resource(), met.lacks);
     let min_reclaim = threshold.min_reclaim.as_deref().map(|text| quantity(signal.resource(), text));
     parts.push(match min_reclaim {
+        _ if met.by_prediction => format!("not yet below {line}, but about to be"),
         Some(more) if met.by_min_reclaim => {
             format!("above {line} again, but {lacks} below it and its minimum reclaim of {more}")
         }

@@ -2,12 +2,19 @@ use super::{Explainer, Style};
 use crate::core::engine::Engine;
 use crate::core::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, tell};
 use crate::core::input::Event;
+use crate::core::layout::Reclaim;
 use crate::core::oom::{Cause, EndedContainer, Ground, LimitOwner, Verdict, Victim};
 use crate::core::pod::Pod;
 use crate::core::policy::{Policy, Threshold};
-use crate::core::report::{About, KillReport, PodName, Report, StoryReport};
+use crate::core::reading::Why;
+use crate::core::report::{
+    About, KillReport, MemoryReport, PodName, ProposalReport, Report, StoryReport, UnknownFigure,
+};
+use crate::core::sight::{Gate, Implausible, Refused};
 use crate::core::signal::Signal::{MemoryAvailable, NodeFsAvailable};
-use crate::core::units::ThresholdValue;
+use crate::core::signal::{NodeCondition, Signal};
+use crate::core::trend::Eta;
+use crate::core::units::{GoDuration, ThresholdValue};
 
 struct Node {
     engine: Engine,
@@ -176,4 +183,67 @@ fn kills_belong_to_the_story_of_a_pod() {
     assert!(!text.contains("in no pod"), "{text}");
     assert!(text.contains("ENDED at 08:00:06Z in default/pod-greedy, container main: evicted"), "{text}");
     assert!(text.ends_with("never chosen; the kernel killed a process of it\n"), "{text}");
+}
+
+/// The report of a look.
+fn look(memory: u64, disk: u64) -> Report {
+    let Node { mut engine, policy, .. } = Node::new(Explainer::default());
+    let decision = tell(&mut engine, 1, Event::Look(snapshot(node(memory, disk, at(1)), &[])));
+    Report::of(&decision, &policy)
+}
+
+#[test]
+fn what_was_seen_beside_is_told() {
+    let mut report = look(900, 990);
+    let About::Pass(pass) = &mut report.about else {
+        panic!("no pass");
+    };
+    pass.memory = Some(MemoryReport {
+        available_by_working_set: Some(900 << 20),
+        available_without_active_file: Some(1300 << 20),
+        mem_available: None,
+        working_set: Some(100 << 20),
+        active_file: Some(400 << 20),
+        some_avg10: Some(12.5),
+        full_avg10: Some(0.25),
+        stalled: Some(true),
+        swap_used: Some(1 << 30),
+        swap_total: Some(2 << 30),
+        gate: Gate::TooLittleStall,
+        unknown: vec![UnknownFigure { figure: "mem_available", why: Why::Unparsable }],
+    });
+    pass.refused = vec![
+        Refused {
+            signal: MemoryAvailable,
+            available: 0,
+            capacity: 1000,
+            why: Implausible::SuddenlyNothing { before: 900 },
+        },
+        Refused {
+            signal: NodeFsAvailable,
+            available: 7,
+            capacity: 3,
+            why: Implausible::AvailableAboveCapacity,
+        },
+    ];
+    pass.thresholds[0].imminent = true;
+    pass.thresholds[0].eta = Some(Eta {
+        soonest: GoDuration::from_secs(4),
+        expected: GoDuration::from_nanos(6_543_210_987),
+        latest: None,
+    });
+    report.blind = vec![Signal::PidAvailable];
+    report.unknown_conditions = vec![NodeCondition::PidPressure];
+    report.proposal = Some(ProposalReport::Waits {
+        since: at(0),
+        until: Some(at(300)),
+        would_evict: vec![name_of("greedy")],
+        would_reclaim: vec![Reclaim::Images],
+    });
+    let mut explainer = Explainer::new(Style::Plain);
+    let text = explainer.explain(&report);
+    let mut later = look(900, 990);
+    later.blind = vec![Signal::PidAvailable];
+    let text = text + &explainer.explain(&later) + &explainer.finish();
+    insta::assert_snapshot!(text);
 }
