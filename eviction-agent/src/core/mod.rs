@@ -36,3 +36,4 @@ pub mod threshold;
 pub mod time;
 pub mod trend;
 pub mod units;
+mod work;

@@ -9,6 +9,8 @@ mod spare;
 mod story;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod work_tests;
 
 use std::mem::take;
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use crate::core::exact::Nanos;
 use crate::core::pod::Pod;
 use crate::core::policy::Gates;
 use crate::core::signal::Resource;
+use crate::core::work::step;
 
 use super::limited::{LimitedPod, LimitedPods};
 use super::{KnownPod, pod_request};
@@ -92,11 +93,13 @@ impl PodSet {
 
     /// The pod at a place.
     pub fn get(&self, place: u32) -> Option<&KnownPod> {
+        step();
         self.pods.get(place as usize).map(|known| &**known)
     }
 
     /// The first place of a uid.
     pub fn place(&self, uid: &str) -> Option<u32> {
+        step();
         self.by_uid.get(uid).copied()
     }
 
@@ -112,7 +115,7 @@ impl PodSet {
 
     /// The pods with limits of their local storage, in order.
     pub fn limited(&self) -> impl ExactSizeIterator<Item = LimitedPod<'_>> {
-        self.limited.iter()
+        self.limited.iter().inspect(|_| step())
     }
 
     /// Places whose uid occurs earlier, with its first place.

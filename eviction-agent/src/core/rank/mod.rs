@@ -18,6 +18,7 @@ pub(crate) use what_if::WhatIf;
 use super::exact::Nanos;
 use super::pods::{PodSet, RankFacts};
 use super::snapshot::{NO_STATS, PodStats, Snapshot};
+use super::work::step;
 
 /// A pod with the key it is ranked by. The least goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,7 @@ impl Candidate {
     /// The fields in their order; the first two are one number, which is quicker to compare.
     #[inline]
     fn key(&self) -> (i64, Reverse<Nanos>, u32) {
+        step();
         let head = ((self.standing as i64) << 32) | (i64::from(self.priority) + (1 << 31));
         (head, Reverse(self.excess), self.tie)
     }

@@ -19,6 +19,7 @@ pub use figures::{ContainerFigures, PodFigures, VolumeFigures};
 pub use node::{FsStats, MemoryDetail, MemoryStats, NodeStats, ProcessStats, SourceId};
 pub use spare::SpareSnapshot;
 
+use super::work::step;
 use figures::Figures;
 use join::Joined;
 
@@ -76,12 +77,16 @@ impl Snapshot {
 
     /// The statistics at a place below [`Snapshot::len`], which `NO_STATS` never is.
     pub fn pod(&self, place: u32) -> Option<PodStats<'_>> {
+        step();
         self.pods.get(place as usize).map(|entry| PodStats { snapshot: self, entry })
     }
 
     /// The statistics of all pods, in the order in which they were added.
     pub fn pods(&self) -> impl ExactSizeIterator<Item = PodStats<'_>> {
-        self.pods.iter().map(|entry| PodStats { snapshot: self, entry })
+        self.pods.iter().map(|entry| {
+            step();
+            PodStats { snapshot: self, entry }
+        })
     }
 
     fn text(&self, span: Span) -> &str {
@@ -110,15 +115,19 @@ impl<'a> PodStats<'a> {
     /// The containers, in order, whatever their kind.
     pub fn containers(self) -> impl ExactSizeIterator<Item = ContainerStats<'a>> {
         let text = &self.snapshot.text;
-        slice(&self.snapshot.containers, self.entry.containers)
-            .iter()
-            .map(move |entry| ContainerStats { text, entry })
+        slice(&self.snapshot.containers, self.entry.containers).iter().map(move |entry| {
+            step();
+            ContainerStats { text, entry }
+        })
     }
 
     /// The volumes, in order.
     pub fn volumes(self) -> impl DoubleEndedIterator<Item = VolumeStats<'a>> {
         let text = &self.snapshot.text;
-        slice(&self.snapshot.volumes, self.entry.volumes).iter().map(move |entry| VolumeStats { text, entry })
+        slice(&self.snapshot.volumes, self.entry.volumes).iter().map(move |entry| {
+            step();
+            VolumeStats { text, entry }
+        })
     }
 }
 
