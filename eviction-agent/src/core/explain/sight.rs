@@ -148,6 +148,7 @@ fn implausible(why: Implausible, resource: Resource) -> String {
     let tell = |number| amount(resource, number);
     match why {
         Implausible::NegativeCapacity => "there cannot be less than nothing in all".to_owned(),
+        Implausible::NegativeAvailable => "less than nothing cannot be left".to_owned(),
         Implausible::AvailableAboveCapacity => "more cannot be left than there is in all".to_owned(),
         Implausible::CapacityChanged { before } => {
             format!("it was {} in all a moment ago; not believed until it lasts", tell(before))

@@ -24,6 +24,9 @@ const FAR: i64 = 10;
 pub enum Implausible {
     /// There is less than nothing in all.
     NegativeCapacity,
+    /// Less than nothing is available of what no one can use more of than there is: all but
+    /// process ids, whose limit can be lowered under those that run.
+    NegativeAvailable,
     /// More is available than there is in all.
     AvailableAboveCapacity,
     /// The capacity is less than half of what it was, or more than half more.
@@ -87,7 +90,7 @@ impl Doubts {
             let Some(seen) = observations.get(signal) else { continue };
             let doubt = &mut self.0[signal as usize];
             let explained = signal.resource() == Resource::Memory && (explained || says_so(node, seen));
-            if let Err(why) = doubt.judge(at, seen, explained, max_unknown) {
+            if let Err(why) = doubt.judge(at, signal, seen, explained, max_unknown) {
                 observations.set(signal, Reading::Unknown(Why::Implausible));
                 let Observation { available, capacity, .. } = seen;
                 refused.push(Refused { signal, available, capacity, why });
@@ -101,7 +104,7 @@ impl Doubts {
             let Some(seen) = observations.get(signal) else { continue };
             let explained = signal.resource() == Resource::Memory && (explained || says_so(node, seen));
             let believed = self.0[signal as usize].believed;
-            if possible(seen).and_then(|()| follows(seen, believed, explained)).is_err() {
+            if possible(signal, seen).and_then(|()| follows(seen, believed, explained)).is_err() {
                 observations.set(signal, Reading::Unknown(Why::Implausible));
             }
         }
@@ -112,11 +115,12 @@ impl Doubt {
     fn judge(
         &mut self,
         at: Timestamp,
+        signal: Signal,
         seen: Observation,
         explained: bool,
         max_unknown: u32,
     ) -> Result<(), Implausible> {
-        possible(seen)?;
+        possible(signal, seen)?;
         let Err(why) = follows(seen, self.believed, explained) else {
             *self = Self { believed: Some(seen), probation: None };
             return Ok(());
@@ -141,9 +145,12 @@ impl Doubt {
 }
 
 /// Whether a reading can be true whatever came before.
-fn possible(seen: Observation) -> Result<(), Implausible> {
+fn possible(signal: Signal, seen: Observation) -> Result<(), Implausible> {
     if seen.capacity < 0 {
         return Err(Implausible::NegativeCapacity);
+    }
+    if seen.available < 0 && signal.resource() != Resource::Pids {
+        return Err(Implausible::NegativeAvailable);
     }
     if seen.available > seen.capacity {
         return Err(Implausible::AvailableAboveCapacity);

@@ -179,13 +179,13 @@ fn refusals(decision: &Decision) -> Vec<(Signal, Implausible)> {
 }
 
 #[test]
-fn more_than_there_is_is_never_believed() {
+fn less_than_nothing_and_more_than_there_is_are_never_believed() {
     let mut engine = doubtful();
     let fs = FsStats { available: Some(u64::MAX), capacity: Some(1000), ..FsStats::default() };
     for seconds in [0, 10, 20, 30, 40, 50] {
         let node = NodeStats { node_fs: Reading::Known(fs), ..node(900, 900, at(seconds)) };
         let decision = look(&mut engine, seconds, node);
-        assert_eq!(refusals(&decision), [], "−1 of 1000 is short of something, as pids are");
+        assert_eq!(refusals(&decision), [(NodeFsAvailable, Implausible::NegativeAvailable)]);
         let fs = FsStats { available: Some(1001), ..fs };
         let node = NodeStats { node_fs: Reading::Known(fs), ..node };
         let decision = look(&mut engine, seconds + 5, node);
@@ -195,6 +195,17 @@ fn more_than_there_is_is_never_believed() {
             Reading::Unknown(Why::Implausible)
         );
     }
+}
+
+#[test]
+fn a_limit_of_process_ids_can_be_below_those_that_run() {
+    let mut engine = doubtful();
+    let processes = ProcessStats { max: Some(1000), running: Some(1200), ..ProcessStats::default() };
+    let node = NodeStats { processes: Reading::Known(processes), ..node(900, 900, at(0)) };
+    let decision = look(&mut engine, 0, node);
+    assert_eq!(refusals(&decision), []);
+    let seen = decision.pass().unwrap().seen.get(PidAvailable).unwrap();
+    assert_eq!((seen.available, seen.capacity), (-200, 1000));
 }
 
 #[test]
