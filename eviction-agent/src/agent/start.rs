@@ -160,7 +160,6 @@ pub(crate) fn react(
             load: options,
         } = plan;
         let (hook, mut sources) = load_hook(&options);
-        sources.extend(thread::prepare());
         let v1 = V1Threshold::new(&root);
         if root.version == Version::V1 {
             sources.push(UsageThreshold::info("beside the charge hook, on the node's own group".to_owned()));
@@ -194,6 +193,8 @@ pub(crate) fn react(
             rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
             state: State::default(),
         };
+        // Last of all: loading programs and reading a great tree take long, and need not be quick.
+        sources.extend(thread::prepare());
         let sources = sources.into_iter().map(source_event).collect();
         // Nobody waits any more when the main thread is ending already.
         drop(ready.send(Ready { sources, capacity, root: root_name, thread: thread::this() }));

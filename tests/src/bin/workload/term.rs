@@ -21,10 +21,7 @@ pub(crate) fn install(stamps: Writer, on_term: OnTerm, delay: Duration) -> Resul
     TERM.get_or_init(|| Term {
         stamps,
         exit: on_term == OnTerm::Exit,
-        delay: libc::timespec {
-            tv_sec: delay.as_secs() as libc::time_t,
-            tv_nsec: delay.subsec_nanos() as libc::c_long,
-        },
+        delay: libc::timespec { tv_sec: delay.as_secs() as _, tv_nsec: delay.subsec_nanos() as libc::c_long },
     });
     // SAFETY: the action is fully initialised, and its handler calls only what may be called in one.
     let result = unsafe {
