@@ -112,6 +112,7 @@ impl Eyes {
             let figures = PodFigures {
                 has_memory: true,
                 memory_working_set: sample.memory.working_set.known(),
+                memory_anonymous: sample.memory.stat.anon.known(),
                 process_count: sample.tasks.known(),
                 ephemeral_storage_used: None,
             };
@@ -143,7 +144,8 @@ impl Eyes {
         self.spare.recycle(snapshot);
     }
 
-    fn node_stats(&self, look: &NodeLook) -> NodeStats {
+    /// The figures of the node.
+    pub(crate) fn node_stats(&self, look: &NodeLook) -> NodeStats {
         let Capacity { memory, pids } = self.capacity;
         let time = Some(look.at.wall);
         let source = SourceId::default();

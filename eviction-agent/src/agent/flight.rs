@@ -1,8 +1,11 @@
-//! The eviction that is under way.
+//! The eviction that is under way, where the engine remembers none.
 //!
 //! The kubelet waits up to 30 s for its victim to be gone before it looks again
 //! (`eviction_manager.go: waitForPodsCleanup`, `podCleanupTimeout`). So does the agent: no
-//! second victim for the same pressure until the first is gone or the time is over.
+//! second victim for the same pressure until the first is gone or the time is over. Where
+//! evictions are sized, the engine knows what is on its way, and nothing waits here.
+
+use crate::core::policy::Victims;
 
 /// `podCleanupTimeout`.
 const PATIENCE_NS: u64 = 30_000_000_000;
@@ -18,6 +21,11 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
+    /// What waits for the last victim to go, if anything has to.
+    pub(crate) fn of(victims: Victims) -> Option<Self> {
+        (victims == Victims::One).then(Self::default)
+    }
+
     /// An eviction begins.
     pub(crate) fn begin(&mut self, decision: u64, now_ns: u64) {
         self.victims.push(decision);

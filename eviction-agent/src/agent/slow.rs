@@ -163,14 +163,14 @@ impl Slow {
         let Some(pass) = decision.pass() else { return };
         let late = crossed_mono_ns.map(|crossed| decided_mono_ns.saturating_sub(crossed));
         let evictions = decision.actions.iter().filter_map(|action| match action {
-            Action::Evict(eviction) => Some(eviction),
+            Action::Evict(eviction) | Action::Hasten(eviction) => Some(eviction),
             Action::Announce(_) | Action::Reclaim(_) => None,
         });
         for (id, eviction) in (first_id..).zip(evictions) {
             let Some(known) = pass.pods.get(eviction.place) else { continue };
             let text = message::eviction(pass, eviction);
-            let line = pass.handled.and_then(|line| pass.line(line));
-            let signal = pass.handled_signal();
+            let line = pass.line_of(eviction.cause);
+            let signal = line.map(|line| line.threshold.signal);
             if let Some(late) = late {
                 #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
                 self.metrics.crossing_to_decision.observe(late as f64 / 1e9);

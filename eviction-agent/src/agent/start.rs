@@ -2,13 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::failure::{Failure, chain};
 use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome};
 use crate::core::engine::Engine;
-use crate::core::policy::Policy;
+use crate::core::policy::{Policy, Victims};
 use crate::core::preferences::Profile;
 use crate::core::reading::Reading;
 use crate::core::signal::Signal;
@@ -75,7 +76,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
-    let (executor, outcomes) = executor(&root, options.act)?;
+    let (executor, outcomes) = executor(&root, options.act, policy.rules.victims)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "raising the limit of open files");
@@ -104,7 +105,7 @@ pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, 
 }
 
 /// The hand; the acting one takes the right to act on this node.
-fn executor(root: &NodeRoot, act: Act) -> Result<(Executor, Outcomes), Failure> {
+fn executor(root: &NodeRoot, act: Act, victims: Victims) -> Result<(Executor, Outcomes), Failure> {
     let hand = match act {
         Act::DryRun => Hand::DryRun,
         Act::Kill => Hand::Kill,
@@ -112,7 +113,12 @@ fn executor(root: &NodeRoot, act: Act) -> Result<(Executor, Outcomes), Failure> 
     let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
     let roots = GroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
     let (sender, outcomes) = mpsc::channel(OUTCOMES);
-    match Executor::new(ExecutorConfig::new(hand, roots), sender) {
+    let mut config = ExecutorConfig::new(hand, roots);
+    if let Victims::Sized { .. } = victims {
+        // Who waits for whom is decided by what each of them frees.
+        config.pacing.victim_wait = Duration::ZERO;
+    }
+    match Executor::new(config, sender) {
         Ok(executor) => Ok((executor, outcomes)),
         Err(error) => {
             let failure = Failure::failed(chain(&error));
@@ -176,6 +182,7 @@ pub(crate) fn react(
         let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
         let eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let state = State::new(policy.rules.victims);
         let reaction = Reaction {
             clock: Clock::start(),
             memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
@@ -191,7 +198,7 @@ pub(crate) fn react(
             notes,
             metrics,
             rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
-            state: State::default(),
+            state,
         };
         // Last of all: loading programs and reading a great tree take long, and need not be quick.
         sources.extend(thread::prepare());

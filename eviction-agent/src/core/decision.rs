@@ -9,6 +9,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::condition::Raised;
+use super::deficit::Deficit;
+use super::flight::Flight;
 use super::layout::{DiskLayout, Reclaim};
 use super::observe::Observations;
 use super::oom::{EndedContainer, StoryNote};
@@ -106,6 +108,8 @@ pub enum Action {
     Reclaim(Reclaim),
     /// Evict a pod.
     Evict(Eviction),
+    /// A pod that goes for a soft threshold has less time from now on: a hard one is met.
+    Hasten(Eviction),
 }
 
 /// The eviction of a pod.
@@ -160,6 +164,10 @@ pub struct Pass {
     pub ranked: Vec<Candidate>,
     /// Places of critical pods that would have been evicted.
     pub spared: Vec<u32>,
+    /// What was remembered of earlier evictions when the pass began.
+    pub flights: Vec<Flight>,
+    /// What the thresholds lack that were dealt with, in this order, where evictions are sized.
+    pub deficits: Vec<Deficit>,
     /// Volumes under a limit whose usage is not known.
     pub unknown_volumes: u32,
     /// By which layout the pass went.
@@ -194,6 +202,12 @@ pub enum PassEnd {
     OnlyCritical,
     /// A pod goes.
     Evicted,
+    /// Pods on their way will free what is lacking.
+    Covered,
+    /// No pod may be evicted for now: whoever evicts has reached a limit of his own.
+    Held,
+    /// No pod is left that may go: each is critical, on its way, or failed to go a moment ago.
+    NobodyLeft,
 }
 
 impl Pass {
@@ -202,9 +216,40 @@ impl Pass {
         self.lines.get(usize::from(place))
     }
 
+    /// The signal of a threshold of the pass.
+    pub fn signal_of(&self, place: u8) -> Option<Signal> {
+        Some(self.line(place)?.threshold.signal)
+    }
+
+    /// The threshold that a pod goes for, if it is one.
+    pub fn line_of(&self, cause: Cause) -> Option<&Line> {
+        match cause {
+            Cause::Threshold { line } => self.line(line),
+            Cause::EmptyDir { .. } | Cause::PodStorage | Cause::ContainerStorage { .. } => None,
+        }
+    }
+
+    /// What a pod goes for, as the kubelet's metrics name it:
+    /// `eviction_manager.go: signalEphemeralContainerFsLimit` and its neighbours.
+    pub fn label_of(&self, cause: Cause) -> &'static str {
+        match cause {
+            Cause::Threshold { line } => self.signal_of(line).map_or("", Signal::name),
+            Cause::EmptyDir { .. } => "emptydirfs.limit",
+            Cause::PodStorage => "ephemeralpodfs.limit",
+            Cause::ContainerStorage { .. } => "ephemeralcontainerfs.limit",
+        }
+    }
+
+    /// Notes how it ended for the threshold that was dealt with last.
+    pub(crate) fn end_deficit(&mut self) {
+        if let Some(deficit) = self.deficits.last_mut().filter(|last| Some(last.line) == self.handled) {
+            deficit.end = self.end;
+        }
+    }
+
     /// The signal that drives the pass.
     pub fn handled_signal(&self) -> Option<Signal> {
-        Some(self.line(self.handled?)?.threshold.signal)
+        self.signal_of(self.handled?)
     }
 }
 

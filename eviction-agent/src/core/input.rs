@@ -36,6 +36,8 @@ pub enum Event {
     Reclaimed(Result<Arc<Snapshot>, Why>),
     /// What came of an eviction that a decision asked for.
     Evicted(EvictionOutcome),
+    /// Whoever evicts has reached a limit of his own: nobody new can go before this time.
+    EvictionsHeld(Timestamp),
     /// The kernel killed a process for want of memory. The time of the input is when this was
     /// learned; the record has its own.
     OomKill(Box<OomKill>),

@@ -10,11 +10,13 @@
 mod admission;
 pub mod condition;
 pub mod decision;
+pub mod deficit;
 pub mod engine;
 pub mod exact;
 pub mod explain;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub mod flight;
 pub mod input;
 pub mod layout;
 mod local_storage;
@@ -27,6 +29,7 @@ pub mod policy;
 pub mod preferences;
 pub mod rank;
 pub mod reading;
+pub mod release;
 pub mod report;
 pub mod selector;
 pub mod sight;

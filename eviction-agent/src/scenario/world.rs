@@ -182,7 +182,7 @@ impl World {
             match action {
                 Action::Announce(resource) => record.announce(*resource),
                 Action::Reclaim(reclaim) => record.reclaim(*reclaim),
-                Action::Evict(eviction) => {
+                Action::Evict(eviction) | Action::Hasten(eviction) => {
                     let Some(known) = pass.pods.get(eviction.place) else {
                         continue;
                     };

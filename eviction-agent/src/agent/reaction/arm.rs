@@ -10,6 +10,7 @@ use crate::source::pace;
 use super::super::arming;
 use super::super::clock::mono_ns;
 use super::super::eyes::NodeLook;
+use super::super::flight::Flight;
 use super::super::hook::{Losses, root_id};
 use super::super::notes::Note;
 use super::Reaction;
@@ -55,7 +56,8 @@ impl Reaction {
             due = due.min(full_in.max(pace::FLOOR));
         }
         let tree = self.tree_due(now_ns, sample > BRIEF);
-        let patience = self.state.flight.until_ns().map(|until| until.saturating_sub(now_ns));
+        let patience =
+            self.state.flight.as_ref().and_then(Flight::until_ns).map(|until| until.saturating_sub(now_ns));
         for other in [patience, tree].into_iter().flatten() {
             due = due.min(Duration::from_nanos(other));
         }

@@ -17,6 +17,7 @@ use crate::action::{Executor, Outcome, PodName};
 use crate::core::decision::Decision;
 use crate::core::engine::Engine;
 use crate::core::input::{Event, Input};
+use crate::core::policy::Victims;
 use crate::core::reading::{Reading, Why};
 use crate::core::signal::{NodeCondition, Signal};
 use crate::core::snapshot::SnapshotBuilder;
@@ -67,7 +68,8 @@ pub(crate) struct Reaction {
 /// What the loop remembers from one turn to the next.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    flight: Flight,
+    /// Holds up passes while a victim is under way, where the engine does not know of it.
+    flight: Option<Flight>,
     /// Decisions so far: the next one's number.
     decisions: u64,
     under_way: Vec<UnderWay>,
@@ -77,6 +79,13 @@ pub(crate) struct State {
     tree_due_ns: Option<u64>,
     last_left: Option<(u64, u64)>,
     dirty: Vec<u64>,
+}
+
+impl State {
+    /// Nothing so far.
+    pub(crate) fn new(victims: Victims) -> Self {
+        Self { flight: Flight::of(victims), ..Self::default() }
+    }
 }
 
 /// An eviction that has not come to an end.
@@ -185,8 +194,9 @@ impl Reaction {
         let pids_pressed = pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
         let pressed = pids_pressed || memory.known().is_some_and(|left| self.memory_lines.may_be_met(left));
         let mut grace_due = None;
-        if !self.state.flight.holds(at.mono_ns) {
-            let snapshot = match pressed {
+        if !self.state.flight.as_mut().is_some_and(|flight| flight.holds(at.mono_ns)) {
+            let ranks = pressed && self.engine.wants_pods(&self.eyes.node_stats(&look));
+            let snapshot = match ranks {
                 true => {
                     let tasks = if pids_pressed { Tasks::Count } else { Tasks::Leave };
                     self.eyes.snapshot_with_pods(&look, &self.roster, tasks)

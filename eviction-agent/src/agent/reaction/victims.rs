@@ -3,28 +3,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::{Begun, GroupDirs, KillTarget, Outcome, PodName, Progress};
+use crate::action::{Begun, GroupDirs, KillTarget, Outcome, PodName, Progress, Refused};
 use crate::core::decision::{Action, Decision};
+use crate::core::input::{Event, EvictionOutcome, Input};
 use crate::core::signal::{Resource, Signal};
 use crate::source::cgroup::root::GroupPaths;
 
 use super::super::notes::{Note, OutcomeNote, Step};
 use super::{Reaction, UnderWay};
 
+/// Between two tries while the hand is full: as soon as one pod is gone there is room.
+const FULL_NS: u64 = 1_000_000_000;
+
 impl Reaction {
     pub(super) fn carry_out(&mut self, decision: &Decision, decided_mono_ns: u64) {
         let Some(pass) = decision.pass() else { return };
         for action in &decision.actions {
-            let Action::Evict(eviction) = action else { continue };
+            // The executor tells by itself whom it has to hurry.
+            let (Action::Evict(eviction) | Action::Hasten(eviction)) = action else { continue };
             let Some(known) = pass.pods.pods().get(eviction.place as usize) else { continue };
             let pod = &known.pod;
             let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
             let pod = Arc::new(PodName { uid, namespace, name });
-            let line = pass.handled.and_then(|line| pass.line(line));
+            let line = pass.line_of(eviction.cause);
             let signal = line.map(|line| line.threshold.signal);
             self.state.decisions += 1;
             let id = self.state.decisions;
-            self.state.flight.begin(id, decided_mono_ns);
             let target = KillTarget {
                 decision: id,
                 at_ns: decided_mono_ns,
@@ -36,19 +40,54 @@ impl Reaction {
                 hard: line.is_none_or(|line| line.threshold.is_hard()),
             };
             let under_way = UnderWay { id, pod, signal, decided_mono_ns };
+            let flight = self.state.flight.as_mut();
             match self.executor.begin(&target) {
-                Ok(Begun::Started) => self.state.under_way.push(under_way),
+                Ok(Begun::Started) => {
+                    if let Some(flight) = flight {
+                        flight.begin(id, decided_mono_ns);
+                    }
+                    self.state.under_way.push(under_way);
+                }
                 // Outcomes keep the number of the decision by which it is on its way already.
                 Ok(Begun::Hurried { decision }) => {
-                    self.state.flight.end(id);
-                    self.state.flight.begin(decision, decided_mono_ns);
+                    if let Some(flight) = flight {
+                        flight.begin(decision, decided_mono_ns);
+                    }
                 }
                 Err(refused) => {
-                    self.state.flight.refused(id, decided_mono_ns);
+                    if let Some(flight) = flight {
+                        flight.begin(id, decided_mono_ns);
+                        flight.refused(id, decided_mono_ns);
+                    }
+                    self.tell_refused(&under_way, &refused);
                     self.note_outcome(&under_way, Step::Refused(refused));
                 }
             }
         }
+    }
+
+    /// What the engine has to know of a victim that was refused. A limit that is not the pod's
+    /// own stands in the way of all others as well.
+    fn tell_refused(&mut self, under_way: &UnderWay, refused: &Refused) {
+        let decided_ns = under_way.decided_mono_ns;
+        let held_until_ns = match refused {
+            Refused::AlreadyGoing { .. } => return,
+            Refused::NodeLimit { until_ns, .. } | Refused::VictimPending { until_ns, .. } => Some(*until_ns),
+            Refused::Busy { .. } => Some(decided_ns.saturating_add(FULL_NS)),
+            _ => None,
+        };
+        let is_gone = *refused == Refused::Empty;
+        self.tell_outcome(&under_way.pod, if is_gone { Ok(()) } else { Err(refused.to_string().into()) });
+        if let Some(until_ns) = held_until_ns {
+            let (at, until) = (self.clock.now().wall, self.clock.at(until_ns).wall);
+            self.engine.step(Input { at, event: Event::EvictionsHeld(until) });
+        }
+    }
+
+    fn tell_outcome(&mut self, pod: &PodName, result: Result<(), Box<str>>) {
+        let at = self.clock.now().wall;
+        let event = Event::Evicted(EvictionOutcome { uid: pod.uid.clone(), result });
+        self.engine.step(Input { at, event });
     }
 
     /// The folders of the pod's group, and of containers that a runtime has put elsewhere.
@@ -71,15 +110,28 @@ impl Reaction {
     pub(super) fn take_outcome(&mut self, outcome: Outcome) -> bool {
         let id = outcome.decision;
         let Some(index) = self.state.under_way.iter().position(|it| it.id == id) else { return false };
-        // What survives leaves the pressure as it is: another look at once would choose the same
-        // pod again, so the patience of an eviction under way runs on.
-        let gone = matches!(outcome.progress, Progress::Gone { .. });
+        let result = match &outcome.progress {
+            Progress::Gone { .. } => Some(Ok(())),
+            Progress::Left { processes, unreachable, .. } => {
+                let left = processes.len() + *unreachable as usize;
+                Some(Err(format!("{left} processes outlive SIGKILL").into()))
+            }
+            _ => None,
+        };
         let last = outcome.progress.is_last();
         self.note_outcome(&self.state.under_way[index], Step::Progress(outcome));
         if last {
-            self.state.under_way.swap_remove(index);
+            let pod = self.state.under_way.swap_remove(index).pod;
+            if let Some(result) = result.clone() {
+                self.tell_outcome(&pod, result);
+            }
         }
-        gone && self.state.flight.end(id)
+        match &mut self.state.flight {
+            // What survives leaves the pressure as it is: another look at once would choose the
+            // same pod again, so the patience of an eviction under way runs on.
+            Some(flight) => result == Some(Ok(())) && flight.end(id),
+            None => result.is_some(),
+        }
     }
 
     pub(super) fn note_outcome(&self, under_way: &UnderWay, step: Step) {

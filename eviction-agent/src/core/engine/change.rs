@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use crate::core::decision::{Action, Decision, NoPass, PassEnd, ProposalState, Subject, Waiting};
+use crate::core::flight::Flights;
 use crate::core::input::{Event, Input};
 use crate::core::pods::{KnownPod, PodSet};
-use crate::core::policy::{Belief, Policy};
+use crate::core::policy::{Belief, Policy, Victims};
 use crate::core::preferences::AcceptChanges;
 use crate::core::sight::is_known;
 use crate::core::snapshot::Snapshot;
@@ -114,6 +115,9 @@ impl Engine {
         self.thresholds = self.thresholds.replaced(&policy.thresholds, derived);
         // A second look for a pass by the former policy would be judged by this one.
         self.waiting = None;
+        if policy.rules.victims == Victims::One {
+            self.flights = Flights::default();
+        }
         self.policy = policy;
         self.pods = self.under_this_policy(&self.pods);
     }
@@ -149,7 +153,9 @@ fn spares_whom_the_other_spares(trial: &Decision, decision: &Decision) -> bool {
 
 fn evicted(decision: &Decision) -> impl Iterator<Item = &str> {
     decision.actions.iter().filter_map(|action| match action {
-        Action::Evict(eviction) => Some(&*decision.pass()?.pods.get(eviction.place)?.pod.uid),
+        Action::Evict(eviction) | Action::Hasten(eviction) => {
+            Some(&*decision.pass()?.pods.get(eviction.place)?.pod.uid)
+        }
         Action::Announce(_) | Action::Reclaim(_) => None,
     })
 }

@@ -81,7 +81,7 @@ fn it_takes_effect_as_soon_as_it_would_evict_nobody_more() {
     assert!(waits(&look(&mut engine, 1, 500)).is_some());
     assert!(took_effect(&look(&mut engine, 2, 700)));
     let mut pressed = started(cautious(vec![hard(MemoryAvailable, "100")]));
-    propose(&mut pressed, 0, cautious(vec![hard(MemoryAvailable, "600")]));
+    propose(&mut pressed, 0, cautious(vec![hard(MemoryAvailable, "300")]));
     let decision = look(&mut pressed, 1, 50);
     assert!(took_effect(&decision), "the same pod goes by either");
     assert_eq!(victims(&decision), [("greedy", 1)]);

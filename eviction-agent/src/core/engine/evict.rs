@@ -3,12 +3,16 @@
 use crate::core::decision::{Action, Cause, Eviction, Pass, PassEnd};
 use crate::core::local_storage::judge;
 use crate::core::pods::KnownPod;
+use crate::core::policy::{SoftGrace, Victims};
 use crate::core::rank::{Measure, rank};
 
 use super::Engine;
 
 /// `immediateEvictionGracePeriodSeconds`.
-const IMMEDIATE_GRACE_SECONDS: i64 = 1;
+pub(super) const IMMEDIATE_GRACE_SECONDS: i64 = 1;
+
+/// `corev1.DefaultTerminationGracePeriodSeconds`: what the API server gives a pod without one.
+const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 impl Engine {
     /// Evicts every pod that is above its own limits: `localStorageEviction`. Whether there
@@ -17,6 +21,7 @@ impl Engine {
         if pass.pods.limited().len() == 0 || pass.snapshot.is_empty() {
             return false;
         }
+        let remembers = self.policy.rules.victims != Victims::One;
         let before = actions.len();
         let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);
         for pod in pass.pods.limited() {
@@ -29,19 +34,21 @@ impl Engine {
             pass.unknown_volumes += verdict.unknown_volumes;
             match verdict.cause {
                 Some(_) if pod.critical() => pass.spared.push(place),
-                Some(cause) => actions.push(Action::Evict(Eviction {
-                    place,
-                    grace_period_seconds: IMMEDIATE_GRACE_SECONDS,
-                    cause,
-                })),
+                Some(cause) => {
+                    let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
+                    let eviction = Eviction { place, grace_period_seconds, cause };
+                    if !remembers || self.flights.begin(pass, &eviction, true, Some(stats)) {
+                        actions.push(Action::Evict(eviction));
+                    }
+                }
                 None => {}
             }
         }
         actions.len() > before
     }
 
-    /// Ranks the pods for the threshold of the pass and evicts the first that is not critical:
-    /// the end of `synchronize`. A failed kill would end the pass as well.
+    /// Ranks the pods for the threshold of the pass and evicts as many as the rules say: the end
+    /// of `synchronize`.
     pub(super) fn evict_for_threshold(&mut self, pass: &mut Pass, actions: &mut Vec<Action>) {
         let handled = pass.handled.zip(pass.handled_signal());
         let Some((line, signal)) = handled.filter(|_| self.has_tables()) else {
@@ -55,6 +62,14 @@ impl Engine {
         let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);
         let measure = Measure::of(signal, pass.layout);
         rank(measure, &pass.pods, &pass.snapshot, joined, &mut pass.ranked);
+        match self.policy.rules.victims {
+            Victims::One => self.evict_the_first(pass, line, actions),
+            Victims::Sized { most } => self.evict_as_many_as_needed(pass, line, most, actions),
+        }
+    }
+
+    /// The first that is not critical. A failed kill would end the pass as well.
+    fn evict_the_first(&self, pass: &mut Pass, line: u8, actions: &mut Vec<Action>) {
         pass.end = PassEnd::OnlyCritical;
         for candidate in &pass.ranked {
             let Some(known) = pass.pods.get(candidate.place) else {
@@ -74,14 +89,22 @@ impl Engine {
         }
     }
 
-    /// One second for a hard threshold; for a soft one the pod's own, up to the configured
-    /// bound, which is 0 unless it is set.
-    fn grace_period(&self, pass: &Pass, line: u8, known: &KnownPod) -> i64 {
-        let is_hard = |line: &crate::core::threshold::Line| line.threshold.is_hard();
-        if pass.line(line).is_some_and(is_hard) {
+    /// One second for a hard threshold; for a soft one what the rules say.
+    pub(super) fn grace_period(&self, pass: &Pass, line: u8, known: &KnownPod) -> i64 {
+        if pass.line(line).is_some_and(|line| line.threshold.is_hard()) {
             return IMMEDIATE_GRACE_SECONDS;
         }
-        let bound = self.policy.max_pod_grace_period_seconds;
-        known.pod.termination_grace_period_seconds.map_or(bound, |own| own.min(bound))
+        let own = known.pod.termination_grace_period_seconds;
+        match self.policy.rules.soft_grace {
+            SoftGrace::Bounded => {
+                let bound = self.policy.max_pod_grace_period_seconds;
+                own.map_or(bound, |own| own.min(bound))
+            }
+            // Less than a second is a second: `pod_workers.go: calculateEffectiveGracePeriod`.
+            SoftGrace::Own { cap } => {
+                let own = own.unwrap_or(DEFAULT_GRACE_SECONDS);
+                own.min(cap.unwrap_or(i64::MAX)).max(IMMEDIATE_GRACE_SECONDS)
+            }
+        }
     }
 }

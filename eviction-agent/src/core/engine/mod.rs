@@ -5,10 +5,13 @@ mod change;
 mod change_tests;
 mod evict;
 mod pass;
+mod sized;
 mod spare;
 mod story;
 #[cfg(test)]
 mod tests;
+mod urgent;
+mod walk;
 #[cfg(test)]
 mod work_tests;
 
@@ -18,11 +21,12 @@ use std::sync::Arc;
 use super::admission::admits;
 use super::condition::{Conditions, Raised};
 use super::decision::{Action, Admission, Decision, NoPass, Pass, Subject};
+use super::flight::Flights;
 use super::input::{Event, Input};
 use super::layout::DiskLayout;
 use super::oom::Story;
 use super::pods::PodSet;
-use super::policy::Policy;
+use super::policy::{Policy, Victims};
 use super::reading::Why;
 use super::sight::Sight;
 use super::signal::SignalSet;
@@ -47,6 +51,10 @@ pub struct Engine {
     conditions: Conditions,
     waiting: Option<Box<Pass>>,
     joined: Vec<u32>,
+    /// Empty where nothing is known of victims.
+    flights: Flights,
+    /// Room for the order of thresholds.
+    urgent: Vec<u8>,
     spare: Spare,
     story: Story,
     sight: Sight,
@@ -81,6 +89,8 @@ impl Engine {
             conditions: Conditions::default(),
             waiting: None,
             joined: Vec::new(),
+            flights: Flights::default(),
+            urgent: Vec::new(),
             spare: Spare::default(),
             story: Story::default(),
             sight: Sight::default(),
@@ -119,9 +129,14 @@ impl Engine {
         }
         let mut actions = take(&mut self.spare.actions);
         let mut proposal = None;
+        let remembers = self.policy.rules.victims != Victims::One;
+        if remembers {
+            self.flights.advance(at);
+        }
         let subject = match event {
             Event::Pods(pods) => {
                 self.story.pods_are(at, &pods);
+                self.flights.note_pods(at, &pods);
                 self.pods = pods;
                 Subject::Noted
             }
@@ -129,9 +144,17 @@ impl Engine {
                 self.learn_layout(answer);
                 Subject::Noted
             }
-            // A failed kill is an eviction like any other: `eviction_manager.go: evictPod`.
+            // Where nothing is remembered, a failed kill is an eviction like any other:
+            // `eviction_manager.go: evictPod`.
             Event::Evicted(outcome) => {
                 self.story.evicted(at, &outcome);
+                self.flights.note_outcome(at, outcome);
+                Subject::Noted
+            }
+            Event::EvictionsHeld(until) => {
+                if remembers {
+                    self.flights.hold_until(at, until);
+                }
                 Subject::Noted
             }
             Event::OomKill(kill) => {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::core::decision::{Action, NoPass, Pass, PassEnd, Subject};
 use crate::core::layout::DiskLayout;
-use crate::core::policy::Foresight;
+use crate::core::policy::{Foresight, ReclaimGoal, Victims};
 use crate::core::preferences::Predict;
 use crate::core::reading::Why;
 use crate::core::sight::Seen;
 use crate::core::signal::Resource;
 use crate::core::snapshot::Snapshot;
-use crate::core::threshold::{Line, Met};
+use crate::core::threshold::Met;
 use crate::core::time::Timestamp;
 
 use super::{Engine, Layout};
@@ -42,6 +42,8 @@ impl Engine {
             seen_after_reclaim: None,
             ranked: take(&mut self.spare.ranked),
             spared: take(&mut self.spare.spared),
+            flights: self.flights.copy_into(take(&mut self.spare.flights)),
+            deficits: take(&mut self.spare.deficits),
             unknown_volumes: 0,
             layout,
             lines: Arc::clone(self.thresholds.lines()),
@@ -57,22 +59,45 @@ impl Engine {
         self.raise_conditions(at, &pass.met, raising);
         if self.policy.local_storage_capacity_isolation && self.evict_above_limits(&mut pass, actions) {
             pass.end = PassEnd::LocalStorage;
-            return pass;
+            // What one pod did to its own limits does not keep the node waiting for the next one.
+            if self.policy.rules.victims == Victims::One {
+                return pass;
+            }
         }
-        pass.handled = most_urgent(&pass.met, &pass.lines);
-        let Some(signal) = pass.handled_signal() else {
-            return pass;
-        };
-        actions.push(Action::Announce(signal.resource()));
-        let reclaims = layout.reclaims(signal);
-        if reclaims.is_empty() || !self.has_tables() {
-            self.evict_for_threshold(&mut pass, actions);
-        } else {
-            actions.extend(reclaims.iter().copied().map(Action::Reclaim));
-            pass.end = PassEnd::AwaitingReclaim;
-            self.waiting = Some(Box::new(pass.clone()));
+        let mut urgent = take(&mut self.urgent);
+        self.policy.rules.urgency.order(&pass.met, &pass.lines, &mut urgent);
+        for &line in &urgent {
+            pass.handled = Some(line);
+            let ends = self.deal_with(&mut pass, line, actions);
+            pass.end_deficit();
+            if ends {
+                break;
+            }
         }
+        self.urgent = urgent;
         pass
+    }
+
+    /// Does what a threshold asks for. Whether the pass ends with it; if not, the next one has
+    /// its turn.
+    fn deal_with(&mut self, pass: &mut Pass, line: u8, actions: &mut Vec<Action>) -> bool {
+        let Some(signal) = pass.handled_signal() else {
+            return false;
+        };
+        if self.is_covered(pass, line, actions) {
+            pass.end = PassEnd::Covered;
+            return false;
+        }
+        announce(signal.resource(), actions);
+        let reclaims = pass.layout.reclaims(signal);
+        if reclaims.is_empty() || !self.has_tables() {
+            self.evict_for_threshold(pass, actions);
+            return pass.end == PassEnd::Evicted;
+        }
+        actions.extend(reclaims.iter().copied().map(Action::Reclaim));
+        pass.end = PassEnd::AwaitingReclaim;
+        self.waiting = Some(Box::new(pass.clone()));
+        true
     }
 
     /// `reclaimNodeLevelResources` from the second look on. Without a look it was no success.
@@ -87,12 +112,17 @@ impl Engine {
         if let Ok(snapshot) = second {
             let seen = self.sight.look_again(&snapshot.node, &self.policy.rules);
             pass.seen_after_reclaim = Some(Box::new(seen));
-            if !self.thresholds.any_unresolved(&seen) {
+            let lacks = match (self.policy.rules.reclaim, pass.handled) {
+                (ReclaimGoal::ItsOwnSignal, Some(line)) => self.thresholds.is_unresolved(line, &seen),
+                (ReclaimGoal::EveryThreshold, _) | (_, None) => self.thresholds.any_unresolved(&seen),
+            };
+            if !lacks {
                 pass.end = PassEnd::Reclaimed;
                 return Subject::Pass(*pass);
             }
         }
         self.evict_for_threshold(&mut pass, actions);
+        pass.end_deficit();
         Subject::Pass(*pass)
     }
 
@@ -132,19 +162,10 @@ impl Engine {
     }
 }
 
-/// The threshold that the pass deals with: `helpers.go: byEvictionPriority`.
-///
-/// Memory goes before everything else, and nothing is said about the rest. The kubelet's sort
-/// turns thresholds of memory around and leaves the others as its map gave them. Of the
-/// outcomes it can have, this is the one for thresholds in their configured order: the last
-/// one of memory, else the first one.
-fn most_urgent(met: &[Met], lines: &[Line]) -> Option<u8> {
-    let is_memory = |met: &&Met| {
-        lines
-            .get(usize::from(met.line))
-            .is_some_and(|line| line.threshold.signal.resource() == Resource::Memory)
-    };
-    let fresh = || met.iter().filter(|met| met.fresh);
-    let urgent = fresh().rfind(is_memory).or_else(|| fresh().next());
-    urgent.map(|met| met.line)
+/// Says once what the node is short of.
+pub(super) fn announce(resource: Resource, actions: &mut Vec<Action>) {
+    let announcement = Action::Announce(resource);
+    if !actions.contains(&announcement) {
+        actions.push(announcement);
+    }
 }

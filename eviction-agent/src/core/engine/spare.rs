@@ -2,6 +2,8 @@
 
 use crate::core::condition::Raised;
 use crate::core::decision::{Action, Decision, Pass, Subject};
+use crate::core::deficit::Deficit;
+use crate::core::flight::Flight;
 use crate::core::rank::Candidate;
 use crate::core::sight::{Refused, Seen};
 use crate::core::threshold::Met;
@@ -18,6 +20,8 @@ pub(super) struct Spare {
     pub(super) spared: Vec<u32>,
     pub(super) refused: Vec<Refused>,
     pub(super) imminent: Vec<u8>,
+    pub(super) flights: Vec<Flight>,
+    pub(super) deficits: Vec<Deficit>,
 }
 
 impl Engine {
@@ -37,6 +41,8 @@ impl Engine {
             ranked,
             spared,
             sight,
+            flights,
+            deficits,
             end: _,
             seen: _,
             handled: _,
@@ -54,6 +60,8 @@ impl Engine {
         keep(&mut self.spare.met, met);
         keep(&mut self.spare.ranked, ranked);
         keep(&mut self.spare.spared, spared);
+        keep(&mut self.spare.flights, flights);
+        keep(&mut self.spare.deficits, deficits);
     }
 }
 

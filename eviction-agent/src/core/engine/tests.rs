@@ -211,7 +211,7 @@ proptest! {
         for input in inputs {
             let decision = engine.step(input);
             for action in &decision.actions {
-                if let Action::Evict(eviction) = action {
+                if let Action::Evict(eviction) | Action::Hasten(eviction) = action {
                     let pods = &decision.pass().unwrap().pods;
                     prop_assert!(!pods.get(eviction.place).unwrap().critical);
                 }

@@ -12,6 +12,7 @@ mod pass;
 mod pod;
 mod shortage;
 mod sight;
+mod sizing;
 mod story;
 mod style;
 mod table;

@@ -6,7 +6,7 @@ use crate::core::signal::Resource;
 
 use super::amount::{count, pod};
 use super::style::{Style, Tone};
-use super::{candidates, margin, shortage, sight};
+use super::{candidates, margin, shortage, sight, sizing};
 
 /// Width of the labels at the left.
 const LABEL: usize = 11;
@@ -55,6 +55,9 @@ pub(super) fn write(report: &Report, pass: &PassReport, page: &mut Page<'_>) {
     page.lines("reclaim", reclaim(pass));
     page.lines("conditions", report.conditions.iter().map(|one| shortage::condition(one, report.at)));
     page.lines("deficit", pass.deficit.iter().map(shortage::deficit));
+    page.lines("on the way", sizing::flights(pass));
+    page.lines("sized", sizing::sums(pass));
+    page.lines("passed by", sizing::passed_over(pass));
     above_limits(pass, page);
     if let Some(resource) = pass.starved {
         ranking(pass, resource, page);
@@ -81,6 +84,9 @@ fn heading(pass: &PassReport) -> (Tone, String) {
         }
         PassEnd::NoPods => (Tone::Warning, format!("NOBODY GOES{short}, but there are no pods")),
         PassEnd::OnlyCritical => (Tone::Warning, format!("NOBODY GOES{short}, but all pods are critical")),
+        PassEnd::Covered => (Tone::Warning, format!("WAIT{short}: pods on their way make up for it")),
+        PassEnd::Held => (Tone::Warning, format!("NOBODY ELSE GOES{short}, but too many went a moment ago")),
+        PassEnd::NobodyLeft => (Tone::Warning, format!("NOBODY GOES{short}, but nobody is left who may")),
         PassEnd::Calm if pass.thresholds.iter().any(|threshold| threshold.met.is_some()) => {
             (Tone::Warning, "WAIT: thresholds are met, but may not evict yet".to_owned())
         }

@@ -104,7 +104,7 @@ pub enum PodLevelRequests {
 pub enum ReclaimGoal {
     /// When every threshold of the node is resolved.
     EveryThreshold,
-    /// When those of the signal that it was for are.
+    /// When the threshold that it was for is, whatever other signals are short of.
     ItsOwnSignal,
 }
 

@@ -69,9 +69,13 @@ impl Candidates {
         let joined = pass.snapshot.joined(&pass.pods, &mut scratch);
         let going: BTreeSet<u32> = decision.actions.iter().filter_map(for_threshold).collect();
         let spared: BTreeSet<u32> = pass.spared.iter().copied().collect();
-        let critical = |place| pass.pods.get(place).is_some_and(|known| known.critical);
+        let remembered = |uid: &str| pass.flights.iter().any(|flight| *flight.pod.pod.uid == *uid);
+        let barred = |place| {
+            let known = pass.pods.get(place);
+            known.is_some_and(|known| known.critical || remembered(&known.pod.uid))
+        };
         let goes = |place| going.contains(&place);
-        let choice = Choice::new(pass, measure, joined, goes, critical);
+        let choice = Choice::new(pass, measure, joined, goes, barred);
         let report = |(rank, candidate): (usize, &Candidate)| {
             let place = candidate.place;
             let known = pass.pods.get(place)?;
@@ -92,7 +96,7 @@ impl Candidates {
                 excess: usage.map(|_| candidate.excess.units_rounded_up()),
                 tie: candidate.tie,
                 critical: known.critical,
-                margin: if known.critical { None } else { choice.margin(rank, goes(place)) },
+                margin: if barred(place) && !goes(place) { None } else { choice.margin(rank, goes(place)) },
             })
         };
         let all: Vec<_> = pass.ranked.iter().enumerate().filter_map(report).collect();
@@ -117,7 +121,7 @@ fn nearest(all: &[CandidateReport]) -> Option<NearestReport> {
 fn for_threshold(action: &Action) -> Option<u32> {
     match action {
         Action::Evict(eviction) if matches!(eviction.cause, Cause::Threshold { .. }) => Some(eviction.place),
-        Action::Evict(_) | Action::Announce(_) | Action::Reclaim(_) => None,
+        Action::Evict(_) | Action::Hasten(_) | Action::Announce(_) | Action::Reclaim(_) => None,
     }
 }
 

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::core::decision::{Cause, Eviction, Pass};
+use crate::core::decision::{Eviction, Pass};
 use crate::core::message::{self, EvictionText};
 use crate::core::pod::Pod;
-use crate::core::signal::Signal;
 
 /// By which people and machines know a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,6 +28,9 @@ pub struct EvictionReport {
     pub signal: &'static str,
     /// How long it may take to end.
     pub grace_period_seconds: i64,
+    /// It went for a soft threshold already, and has less time from now on.
+    #[serde(skip_serializing_if = "is_not")]
+    pub takes_over: bool,
     /// For the event, the status and the condition of the pod.
     pub message: String,
     /// For the event.
@@ -44,25 +46,22 @@ impl PodName {
 }
 
 impl EvictionReport {
-    pub(super) fn of(pass: &Pass, eviction: &Eviction) -> Option<Self> {
+    pub(super) fn of(pass: &Pass, eviction: &Eviction, takes_over: bool) -> Option<Self> {
         let known = pass.pods.get(eviction.place)?;
         let EvictionText { message, annotations } = message::eviction(pass, eviction);
         Some(Self {
             pod: PodName::of(&known.pod),
-            signal: signal_label(pass, eviction.cause),
+            signal: pass.label_of(eviction.cause),
             grace_period_seconds: eviction.grace_period_seconds,
+            takes_over,
             message,
             annotations,
         })
     }
 }
 
-/// `eviction_manager.go: signalEphemeralContainerFsLimit` and its neighbours.
-fn signal_label(pass: &Pass, cause: Cause) -> &'static str {
-    match cause {
-        Cause::Threshold { .. } => pass.handled_signal().map_or("", Signal::name),
-        Cause::EmptyDir { .. } => "emptydirfs.limit",
-        Cause::PodStorage => "ephemeralpodfs.limit",
-        Cause::ContainerStorage { .. } => "ephemeralcontainerfs.limit",
-    }
+/// Whether to leave out what only matters if it is true.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_not(flag: &bool) -> bool {
+    !flag
 }

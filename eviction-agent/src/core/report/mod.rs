@@ -8,8 +8,10 @@ mod candidate;
 mod condition;
 mod deficit;
 mod eviction;
+mod flight;
 mod margin;
 mod sight;
+mod sizing;
 mod story;
 #[cfg(test)]
 mod tests;
@@ -22,8 +24,10 @@ pub use candidate::{CandidateReport, Fate};
 pub use condition::{ConditionReport, RaiserReport};
 pub use deficit::DeficitReport;
 pub use eviction::{EvictionReport, PodName};
+pub use flight::{ExpectedReport, FlightReport, FlightState};
 pub use margin::{MarginReport, NearestReport};
 pub use sight::{GrowthReport, MemoryReport, ProposalReport, UnknownFigure};
+pub use sizing::{PassedOverReport, SizingReport, VictimReport};
 pub use story::{EndReport, KillReport, StoryReport};
 pub use threshold::{MetReport, SignalReport, ThresholdReport};
 
@@ -112,6 +116,13 @@ pub struct PassReport {
     /// How much would have to come free for the threshold that drives the pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deficit: Option<DeficitReport>,
+    /// Earlier evictions that were remembered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flights: Vec<FlightReport>,
+    /// What was lacking for each threshold that was dealt with, the last one as in `starved`,
+    /// where evictions are sized.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sizing: Vec<SizingReport>,
     /// What garbage is to be collected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reclaim: Vec<Reclaim>,
@@ -165,12 +176,13 @@ impl Report {
 impl PassReport {
     fn of(decision: &Decision, pass: &Pass) -> Self {
         let evictions = decision.actions.iter().filter_map(|action| match action {
-            Action::Evict(eviction) => EvictionReport::of(pass, eviction),
+            Action::Evict(eviction) => EvictionReport::of(pass, eviction, false),
+            Action::Hasten(eviction) => EvictionReport::of(pass, eviction, true),
             Action::Announce(_) | Action::Reclaim(_) => None,
         });
         let reclaim = decision.actions.iter().filter_map(|action| match action {
             Action::Reclaim(reclaim) => Some(*reclaim),
-            Action::Announce(_) | Action::Evict(_) => None,
+            Action::Announce(_) | Action::Evict(_) | Action::Hasten(_) => None,
         });
         let slopes = |signal: Signal| pass.sight.slopes[signal as usize];
         let signals = |seen| SignalReport::all(seen, decision.at, slopes);
@@ -185,6 +197,8 @@ impl PassReport {
             thresholds: ThresholdReport::all(pass, decision.at),
             starved: pass.handled_signal().map(Signal::resource),
             deficit: DeficitReport::of(pass),
+            flights: FlightReport::all(pass),
+            sizing: SizingReport::all(pass),
             reclaim: reclaim.collect(),
             candidates: candidates.all,
             nearest: candidates.nearest,

@@ -176,13 +176,15 @@ impl ProposalReport {
                 let actions = trial.map_or_else(Vec::new, actions);
                 let pods = trial.and_then(Decision::pass).map(|pass| &pass.pods);
                 let evicted = actions.iter().filter_map(|action| match action {
-                    Action::Evict(eviction) => Some(PodName::of(&pods?.get(eviction.place)?.pod)),
+                    Action::Evict(eviction) | Action::Hasten(eviction) => {
+                        Some(PodName::of(&pods?.get(eviction.place)?.pod))
+                    }
                     Action::Announce(_) | Action::Reclaim(_) => None,
                 });
                 let would_evict = evicted.collect();
                 let reclaim = actions.iter().filter_map(|action| match action {
                     Action::Reclaim(reclaim) => Some(*reclaim),
-                    Action::Announce(_) | Action::Evict(_) => None,
+                    Action::Announce(_) | Action::Evict(_) | Action::Hasten(_) => None,
                 });
                 Self::Waits {
                     since: waiting.since,

@@ -29,6 +29,9 @@ pub struct PodFigures {
     pub has_memory: bool,
     /// `memory.workingSetBytes`.
     pub memory_working_set: Option<u64>,
+    /// Anonymous memory, all of which comes free when the processes end: `memory.rssBytes`,
+    /// `anon` of `memory.stat`.
+    pub memory_anonymous: Option<u64>,
     /// `ephemeral-storage.usedBytes`.
     pub ephemeral_storage_used: Option<u64>,
     /// `process_stats.process_count`.
@@ -59,13 +62,17 @@ pub struct VolumeFigures {
     pub inodes: Option<u64>,
 }
 
-/// The bit of [`Figures::present`] behind the three figures of a pod.
-const HAS_MEMORY: u8 = 1 << 3;
+/// The bit of [`Figures::present`] behind the four figures of a pod.
+const HAS_MEMORY: u8 = 1 << 4;
 
 impl PodFigures {
-    pub(super) fn pack(self) -> Figures<3> {
-        let mut figures =
-            Figures::pack([self.memory_working_set, self.ephemeral_storage_used, self.process_count]);
+    pub(super) fn pack(self) -> Figures<4> {
+        let mut figures = Figures::pack([
+            self.memory_working_set,
+            self.ephemeral_storage_used,
+            self.process_count,
+            self.memory_anonymous,
+        ]);
         if self.has_memory || self.memory_working_set.is_some() {
             figures.present |= HAS_MEMORY;
         }
@@ -73,12 +80,13 @@ impl PodFigures {
     }
 
     #[inline]
-    pub(super) fn unpack(figures: Figures<3>) -> Self {
+    pub(super) fn unpack(figures: Figures<4>) -> Self {
         Self {
             has_memory: figures.present & HAS_MEMORY != 0,
             memory_working_set: figures.get(0),
             ephemeral_storage_used: figures.get(1),
             process_count: figures.get(2),
+            memory_anonymous: figures.get(3),
         }
     }
 }

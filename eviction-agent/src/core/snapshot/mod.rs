@@ -49,7 +49,7 @@ struct PodEntry {
     uid: Span,
     containers: (u32, u32),
     volumes: (u32, u32),
-    figures: Figures<3>,
+    figures: Figures<4>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -158,6 +158,19 @@ impl Thresholds {
         self.effective.iter().any(is_unresolved)
     }
 
+    /// Whether one threshold is still short of its minimum reclaim.
+    pub(crate) fn is_unresolved(&self, place: u8, seen: &Observations) -> bool {
+        self.lines.get(usize::from(place)).is_some_and(|line| line.is_unresolved(seen))
+    }
+
+    /// Those that a pass over these observations would find met, whatever their grace period.
+    pub(crate) fn met_by(&self, seen: &Observations) -> impl Iterator<Item = (u8, &Line)> {
+        let visible = self.visible.iter().filter(|&&place| self.lines[usize::from(place)].is_met(seen));
+        let kept = self.before.iter().filter(|before| before.ripe).map(|before| &before.line);
+        let kept = kept.filter(|&&place| self.lines[usize::from(place)].is_unresolved(seen));
+        visible.chain(kept).map(|&place| (place, &self.lines[usize::from(place)]))
+    }
+
     fn line(&self, met: Met) -> &Line {
         &self.lines[usize::from(met.line)]
     }

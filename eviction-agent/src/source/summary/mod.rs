@@ -57,6 +57,7 @@ struct Memory {
     time: Option<Timestamp>,
     available_bytes: Option<u64>,
     working_set_bytes: Option<u64>,
+    rss_bytes: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -218,6 +219,7 @@ impl Pod {
         PodFigures {
             has_memory: self.memory.is_some(),
             memory_working_set: self.memory.and_then(|memory| memory.working_set_bytes),
+            memory_anonymous: self.memory.and_then(|memory| memory.rss_bytes),
             ephemeral_storage_used: self.ephemeral_storage.and_then(|fs| fs.used_bytes),
             process_count: self.process_stats.and_then(|stats| stats.process_count),
         }

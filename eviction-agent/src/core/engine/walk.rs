@@ -1,0 +1,126 @@
+//! The walk through the ranked pods that ends when enough of them go.
+
+use crate::core::decision::{Action, Cause, Eviction, Pass, PassEnd};
+use crate::core::deficit::{PassedOver, Victim, WhyPassedOver, is_next_to_nothing};
+use crate::core::flight::Stance;
+use crate::core::rank::{Candidate, Standing};
+use crate::core::release::Release;
+
+use super::Engine;
+
+/// One walk, for the last deficit of the pass.
+pub(super) struct Walk<'a> {
+    pub(super) engine: &'a mut Engine,
+    pub(super) pass: &'a mut Pass,
+    /// The places of the pods' statistics.
+    pub(super) joined: &'a [u32],
+    pub(super) line: u8,
+    pub(super) hard: bool,
+    /// What is still lacking.
+    pub(super) open: i64,
+    /// How many more may go.
+    pub(super) room: u32,
+    pub(super) actions: &'a mut Vec<Action>,
+}
+
+impl Walk<'_> {
+    /// Walks, and tells how it ended.
+    pub(super) fn through(&mut self, ranked: &[Candidate]) -> PassEnd {
+        let (mut some_go, mut last) = (false, Vec::new());
+        for class in ranked.chunk_by(|a, b| class_of(a) == class_of(b)) {
+            if !self.goes_on() {
+                break;
+            }
+            some_go |= self.through_class(class, &mut last);
+        }
+        for mut passed_over in last {
+            if self.goes_on() {
+                some_go |= self.take(passed_over.place, passed_over.release);
+            } else {
+                passed_over.why = WhyPassedOver::DidNotGo;
+                self.pass_over(passed_over);
+            }
+        }
+        match some_go {
+            true => PassEnd::Evicted,
+            false if self.pass.spared.len() == ranked.len() => PassEnd::OnlyCritical,
+            false => PassEnd::NobodyLeft,
+        }
+    }
+
+    /// Takes those that free something, then the others. Those that did not go lately are put
+    /// off to `last`. Whether any goes.
+    fn through_class(&mut self, class: &[Candidate], last: &mut Vec<PassedOver>) -> bool {
+        let (mut some_go, mut small) = (false, Vec::new());
+        for &Candidate { place, .. } in class {
+            if !self.goes_on() {
+                break;
+            }
+            let stance = self.engine.stance(self.pass, place);
+            let Some(stance) = stance.filter(|stance| *stance != Stance::Taken) else {
+                continue;
+            };
+            let release = self.release(place);
+            let why = WhyPassedOver::FreesNextToNothing;
+            let passed_over = PassedOver { place, why, release, open: self.open };
+            if stance == Stance::Last {
+                last.push(passed_over);
+            } else if is_next_to_nothing(release.amount, self.open) {
+                small.push(passed_over);
+            } else {
+                some_go |= self.take(place, release);
+            }
+        }
+        let has_better = some_go;
+        for passed_over in small {
+            if self.goes_on() {
+                some_go |= self.take(passed_over.place, passed_over.release);
+            } else if has_better {
+                self.pass_over(passed_over);
+            }
+        }
+        some_go
+    }
+
+    fn goes_on(&self) -> bool {
+        self.open > 0 && self.room > 0
+    }
+
+    fn release(&self, place: u32) -> Release {
+        let (pass, at) = (&*self.pass, self.joined.get(place as usize));
+        let stats = at.and_then(|&at| pass.snapshot.pod(at));
+        pass.signal_of(self.line)
+            .map_or(Release::UNKNOWN, |signal| Release::of(signal, pass.layout, &pass.pods, place, stats))
+    }
+
+    /// Lets a pod go, unless another one with its uid does. Whether it goes.
+    fn take(&mut self, place: u32, release: Release) -> bool {
+        let Some(known) = self.pass.pods.get(place) else {
+            return false;
+        };
+        let grace_period_seconds = self.engine.grace_period(self.pass, self.line, known);
+        let eviction = Eviction { place, grace_period_seconds, cause: Cause::Threshold { line: self.line } };
+        let stats = self.joined.get(place as usize).and_then(|&at| self.pass.snapshot.pod(at));
+        if !self.engine.flights.begin(self.pass, &eviction, self.hard, stats) {
+            return false;
+        }
+        self.actions.push(Action::Evict(eviction));
+        self.open = self.open.saturating_sub(release.amount);
+        self.room -= 1;
+        if let Some(deficit) = self.pass.deficits.last_mut() {
+            deficit.victims.push(Victim { place, release });
+        }
+        true
+    }
+
+    fn pass_over(&mut self, passed_over: PassedOver) {
+        if let Some(deficit) = self.pass.deficits.last_mut() {
+            deficit.passed_over.push(passed_over);
+        }
+    }
+}
+
+/// Among whom what a pod frees has a say.
+fn class_of(candidate: &Candidate) -> (Standing, i32) {
+    (candidate.standing, candidate.priority)
+}

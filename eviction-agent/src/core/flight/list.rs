@@ -1,0 +1,200 @@
+//! All evictions that are remembered.
+
+use std::sync::Arc;
+
+use crate::core::decision::{Eviction, Pass};
+use crate::core::input::EvictionOutcome;
+use crate::core::pods::PodSet;
+use crate::core::release::Release;
+use crate::core::signal::Signal;
+use crate::core::snapshot::PodStats;
+use crate::core::time::{Timestamp, since};
+use crate::core::units::GoDuration;
+
+use super::{Failure, Flight, MARGIN, Phase, REMEMBERED, RETRY};
+
+/// The evictions that are remembered, in the order of their decisions; one for a uid at most.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flights {
+    list: Vec<Flight>,
+    last: Option<Timestamp>,
+    held: GoDuration,
+}
+
+/// Whether a pod may be chosen, as far as earlier evictions of it have a say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stance {
+    /// Yes.
+    Free,
+    /// After all others: it did not go before.
+    Last,
+    /// No: it is on its way, gone, or failed to go a moment ago.
+    Taken,
+}
+
+impl Flights {
+    /// In the order of their decisions.
+    pub(crate) fn list(&self) -> &[Flight] {
+        &self.list
+    }
+
+    /// The same, in the memory of a list that is empty.
+    pub(crate) fn copy_into(&self, mut empty: Vec<Flight>) -> Vec<Flight> {
+        empty.extend_from_slice(&self.list);
+        empty
+    }
+
+    /// Takes note of the time. What took too long fails, and what is over is forgotten.
+    pub(crate) fn advance(&mut self, at: Timestamp) {
+        let passed = self.last.map_or(0, |last| since(at, last).as_nanos().max(0));
+        self.last = Some(at);
+        self.held = GoDuration::from_nanos(self.held.as_nanos().saturating_sub(passed).max(0));
+        for flight in &mut self.list {
+            flight.age = plus(flight.age, GoDuration::from_nanos(passed));
+            let grace = GoDuration::from_secs(flight.grace_period_seconds.max(0));
+            if flight.phase == Phase::UnderWay && flight.age >= plus(grace, MARGIN) {
+                flight.end(Phase::Failed(Failure::Expired));
+            }
+        }
+        self.list.retain(|flight| match flight.phase {
+            Phase::UnderWay => true,
+            Phase::Gone(_) => flight.age < MARGIN,
+            Phase::Failed(_) => flight.age < REMEMBERED,
+        });
+    }
+
+    /// Takes note of the active pods: who is not among them is gone.
+    pub(crate) fn note_pods(&mut self, at: Timestamp, pods: &PodSet) {
+        let is_there = |flight: &Flight| pods.place(&flight.pod.pod.uid).is_some();
+        self.list.retain(|flight| !matches!(flight.phase, Phase::Failed(_)) || is_there(flight));
+        for flight in &mut self.list {
+            if flight.phase == Phase::UnderWay && !is_there(flight) {
+                flight.end(Phase::Gone(at));
+            }
+        }
+    }
+
+    /// Takes note of what came of an eviction. One that nobody decided changes nothing.
+    pub(crate) fn note_outcome(&mut self, at: Timestamp, outcome: EvictionOutcome) {
+        let EvictionOutcome { uid, result } = outcome;
+        let is_meant = |flight: &&mut Flight| flight.pod.pod.uid == uid && flight.phase == Phase::UnderWay;
+        if let Some(flight) = self.list.iter_mut().find(is_meant) {
+            flight.end(match result {
+                Ok(()) => Phase::Gone(at),
+                Err(why) => Phase::Failed(Failure::Reported(why)),
+            });
+        }
+    }
+
+    /// Nobody new may be chosen before this time.
+    pub(crate) fn hold_until(&mut self, at: Timestamp, until: Timestamp) {
+        self.held = since(until, at).max(GoDuration::ZERO);
+    }
+
+    /// Whether nobody new may be chosen.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held > GoDuration::ZERO
+    }
+
+    /// Remembers that a pod of a pass goes, unless it is taken. Whether it goes.
+    pub(crate) fn begin(
+        &mut self,
+        pass: &Pass,
+        eviction: &Eviction,
+        hard: bool,
+        stats: Option<PodStats<'_>>,
+    ) -> bool {
+        let &Eviction { place, grace_period_seconds, cause } = eviction;
+        let Some(pod) = pass.pods.pods().get(place as usize) else {
+            return false;
+        };
+        if self.stance(&pod.pod.uid) == Stance::Taken {
+            return false;
+        }
+        self.list.retain(|failed| failed.pod.pod.uid != pod.pod.uid);
+        self.list.push(Flight {
+            pod: Arc::clone(pod),
+            signal: pass.label_of(cause),
+            hard,
+            decided_at: self.last.unwrap_or_default(),
+            grace_period_seconds,
+            expected: Release::of_all(pass.layout, &pass.pods, place, stats),
+            phase: Phase::UnderWay,
+            age: GoDuration::ZERO,
+        });
+        true
+    }
+
+    /// Whether a pod may be chosen.
+    pub(crate) fn stance(&self, uid: &str) -> Stance {
+        let flight = self.list.iter().find(|flight| *flight.pod.pod.uid == *uid);
+        match flight.map(|flight| (&flight.phase, flight.age)) {
+            None => Stance::Free,
+            Some((Phase::Failed(_), age)) if age >= RETRY => Stance::Last,
+            Some(_) => Stance::Taken,
+        }
+    }
+
+    /// What all of them free, for figures of a time. Given the grace period of a hard threshold,
+    /// those are left out that it would have to hurry.
+    pub(crate) fn expected(
+        &self,
+        signal: Signal,
+        figures: Option<Timestamp>,
+        hard: Option<GoDuration>,
+    ) -> i64 {
+        let in_time = |flight: &&Flight| hard.is_none_or(|grace| !flight.can_hurry(grace));
+        let amounts = self.list.iter().filter(in_time).map(|flight| flight.expected(signal, figures));
+        amounts.fold(0, i64::saturating_add)
+    }
+
+    /// Hurries the first that can be and frees something of a signal. Where its pod is, and
+    /// what it frees.
+    pub(crate) fn hurry(
+        &mut self,
+        signal: Signal,
+        grace_period_seconds: i64,
+        place_of: impl Fn(&str) -> Option<u32>,
+    ) -> Option<(u32, i64)> {
+        let grace = GoDuration::from_secs(grace_period_seconds);
+        self.list.iter_mut().find_map(|flight| {
+            let amount = flight.release(signal).amount;
+            if amount == 0 || !flight.can_hurry(grace) {
+                return None;
+            }
+            let place = place_of(&flight.pod.pod.uid)?;
+            flight.hard = true;
+            flight.signal = signal.name();
+            flight.grace_period_seconds = grace_period_seconds;
+            flight.age = GoDuration::ZERO;
+            Some((place, amount))
+        })
+    }
+
+    /// What pods under way hold by a later look; of two figures the larger one stays. Figures of
+    /// the node and of its pods are not of one moment: a smaller one may be of a time at which
+    /// the node was not seen to be better off yet.
+    pub(crate) fn note_growth(&mut self, holds: impl Fn(&str) -> Option<[Release; Signal::COUNT]>) {
+        for flight in self.list.iter_mut().filter(|flight| flight.phase == Phase::UnderWay) {
+            let Some(now) = holds(&flight.pod.pod.uid) else {
+                continue;
+            };
+            for (before, now) in flight.expected.iter_mut().zip(now) {
+                if now.amount > before.amount {
+                    *before = now;
+                }
+            }
+        }
+    }
+}
+
+impl Flight {
+    fn end(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.age = GoDuration::ZERO;
+    }
+}
+
+fn plus(one: GoDuration, other: GoDuration) -> GoDuration {
+    GoDuration::from_nanos(one.as_nanos().saturating_add(other.as_nanos()))
+}
