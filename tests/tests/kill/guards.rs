@@ -1,10 +1,12 @@
 //! What is not killed, and why.
 
-use eviction_agent::action::{Begun, GroupDirs, KillTarget, PacingPolicy, Refused};
+use std::time::Duration;
+
+use eviction_agent::action::{Begun, GroupDirs, Hand, KillTarget, PacingPolicy, Refused};
 use eviction_agent::core::signal::Resource;
 use tests::process::is_alive;
 
-use crate::rig::{LONG, Rig, dirs_of, soft, steps, stubborn, target};
+use crate::rig::{LONG, Rig, dirs_of, ended_by, soft, steps, stubborn, target};
 
 #[test]
 fn only_what_lies_below_the_nodes_root() {
@@ -72,6 +74,26 @@ fn not_a_pod_without_processes() {
     assert_eq!(hand.begin(target(&pod)), Err(Refused::Empty));
     assert_eq!(hand.executor.in_flight(), []);
     drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn at_once_where_decisions_are_sized_and_hurried_one_by_one() {
+    let rig = Rig::new("sized");
+    let (first, first_container) = rig.pod(1);
+    let (second, second_container) = rig.pod(2);
+    let mut victims = [stubborn(&first_container), stubborn(&second_container)];
+    let mut config = rig.config(Hand::Kill);
+    config.pacing.victim_wait = Duration::ZERO;
+    let mut hand = rig.try_hand(config).unwrap();
+    hand.begin(soft(&first, LONG)).unwrap();
+    hand.begin(soft(&second, LONG)).unwrap();
+    assert_eq!(hand.executor.in_flight().len(), 2);
+    let hasten = KillTarget { grace: Duration::from_millis(300), ..target(&first) };
+    assert_eq!(hand.begin(hasten), Ok(Begun::Hurried { decision: 1 }));
+    assert_eq!(ended_by(&mut victims[0]), Some(9));
+    assert!(hand.executor.in_flight().iter().any(|flight| flight.decision == 2 && !flight.hard));
+    drop((victims, hand));
     rig.subtree.remove().unwrap();
 }
 
