@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::KnownPod;
+use super::{KnownPod, LocalLimits};
 use crate::core::exact::Nanos;
 
 /// All pods with limits of their local storage.
@@ -18,6 +18,7 @@ pub(super) struct LimitedPods {
 struct Entry {
     place: u32,
     critical: bool,
+    least: LeastLimits,
     pod: Option<Nanos>,
     dirs: Range<usize>,
     containers: Range<usize>,
@@ -28,6 +29,18 @@ struct Named {
     name: Range<usize>,
     limit: Nanos,
     index: usize,
+}
+
+/// The least limit of each kind that a pod has, as the first whole number of bytes above it.
+/// What does not reach it exceeds no limit of that kind, whatever its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeastLimits {
+    /// Of its emptyDir volumes.
+    pub(crate) empty_dir: Option<i64>,
+    /// Of all containers together.
+    pub(crate) pod: Option<i64>,
+    /// Of its containers.
+    pub(crate) container: Option<i64>,
 }
 
 /// A pod with limits of its local storage.
@@ -67,6 +80,7 @@ impl LimitedPods {
         self.pods.push(Entry {
             place,
             critical: known.critical,
+            least: LeastLimits::of(limits),
             pod: limits.pod,
             dirs: dirs..self.dirs.len(),
             containers: containers..self.containers.len(),
@@ -83,6 +97,16 @@ impl LimitedPods {
     }
 }
 
+impl LeastLimits {
+    fn of(LocalLimits { empty_dirs, pod, containers }: &LocalLimits) -> Self {
+        Self {
+            empty_dir: empty_dirs.iter().map(|dir| dir.limit.next_unit()).min(),
+            pod: pod.map(Nanos::next_unit),
+            container: containers.iter().map(|container| container.limit.next_unit()).min(),
+        }
+    }
+}
+
 impl<'a> LimitedPod<'a> {
     /// Its place among the active pods.
     pub fn place(self) -> u32 {
@@ -92,6 +116,11 @@ impl<'a> LimitedPod<'a> {
     /// Whether it must never be evicted.
     pub fn critical(self) -> bool {
         self.entry.critical
+    }
+
+    /// What no figure reaches in a pod that is within its limits.
+    pub(crate) fn least(self) -> LeastLimits {
+        self.entry.least
     }
 
     /// The limit of all containers together.

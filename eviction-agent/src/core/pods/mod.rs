@@ -10,6 +10,7 @@ mod set;
 mod tests;
 
 pub use criticality::is_critical;
+pub(crate) use limited::LeastLimits;
 pub use limited::{LimitedPod, NamedLimit};
 pub use limits::{ContainerLimit, EmptyDirLimit, LocalLimits};
 pub use qos::is_best_effort;

@@ -144,6 +144,12 @@ impl<'a> ContainerStats<'a> {
         part(self.text, self.entry.name)
     }
 
+    /// Whether that is its name; quicker than to ask for the name.
+    #[inline]
+    pub fn is_named(self, name: &str) -> bool {
+        is_named(self.text, self.entry.name, name)
+    }
+
     /// Its figures.
     pub fn figures(self) -> ContainerFigures {
         ContainerFigures::unpack(self.entry.figures)
@@ -163,6 +169,12 @@ impl<'a> VolumeStats<'a> {
         part(self.text, self.entry.name)
     }
 
+    /// Whether that is its name; quicker than to ask for the name.
+    #[inline]
+    pub fn is_named(self, name: &str) -> bool {
+        is_named(self.text, self.entry.name, name)
+    }
+
     /// Its figures.
     pub fn figures(self) -> VolumeFigures {
         VolumeFigures::unpack(self.entry.figures)
@@ -171,6 +183,13 @@ impl<'a> VolumeStats<'a> {
 
 fn part(text: &str, span: Span) -> &str {
     text.get(span.start as usize..span.end as usize).unwrap_or_default()
+}
+
+/// Names of other lengths are told apart without fetching them.
+#[inline]
+fn is_named(text: &str, Span { start, end }: Span, name: &str) -> bool {
+    (end - start) as usize == name.len()
+        && text.as_bytes().get(start as usize..end as usize) == Some(name.as_bytes())
 }
 
 fn slice<T>(all: &[T], (start, end): (u32, u32)) -> &[T] {
