@@ -69,6 +69,19 @@ pub struct OomLabels {
     pub namespace: String,
 }
 
+/// Why a container ended.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct EndedLabels {
+    /// `evicted_by_agent`, `evicted_by_kubelet`, `oom_killed`, `other`.
+    pub verdict: &'static str,
+    /// What else happened to it before it was gone, in the same words; empty if nothing did.
+    pub also: &'static str,
+    /// Whose limit it was, if a kill by the kernel had a part in it; else empty.
+    pub limit_owner: &'static str,
+    /// Namespace of its pod, empty if that is not known.
+    pub namespace: String,
+}
+
 /// A node condition.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ConditionLabels {
@@ -114,6 +127,10 @@ pub struct Metrics {
     pub outcomes: Family<OutcomeLabels, Counter>,
     /// OOM kills by limit owner.
     pub oom_kills: Family<OomLabels, Counter>,
+    /// Containers that ended, by why.
+    pub containers_ended: Family<EndedLabels, Counter>,
+    /// Records of kills and ends that made no sense or came too late.
+    pub odd_records: Family<OutcomeLabels, IntGauge>,
     /// From the kernel's stamp of the crossing to the decision.
     pub crossing_to_decision: Histogram,
     /// Pods known.
@@ -155,6 +172,8 @@ impl Metrics {
             evictions: Family::default(),
             outcomes: Family::default(),
             oom_kills: Family::default(),
+            containers_ended: Family::default(),
+            odd_records: Family::default(),
             // 20 µs to 10 s: the goal is under 0.5 ms, a poll is 10 s late.
             crossing_to_decision: Histogram::new([
                 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 0.25, 1.0, 10.0,
@@ -201,6 +220,16 @@ impl Metrics {
             "oom_kills",
             "Kernel OOM kills by whose limit was hit and by namespace",
             self.oom_kills.clone(),
+        );
+        r.register(
+            "containers_ended",
+            "Containers that ended by why: evicted, killed by the kernel, other",
+            self.containers_ended.clone(),
+        );
+        r.register(
+            "odd_records",
+            "Records of kills and ends that were repeated, late or absurd, since the start",
+            self.odd_records.clone(),
         );
         r.register_with_unit(
             "crossing_to_decision",

@@ -1,10 +1,14 @@
 //! What `run` prints: one line an event, for people or for machines. docs/events.md is its contract.
 
+mod story;
+
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
 use jiff::Timestamp;
 use serde::Serialize;
+
+pub use story::{ContainerEnded, OomKill};
 
 use super::text::bytes;
 
@@ -38,6 +42,8 @@ pub enum Event {
     Eviction(Eviction),
     /// The kernel killed a process for want of memory.
     OomKill(Box<OomKill>),
+    /// A container ended, and this is why.
+    ContainerEnded(Box<ContainerEnded>),
     /// A signal cannot be read.
     Unknown(Unknown),
     /// Kernel records were lost or of an unknown form.
@@ -177,39 +183,6 @@ pub struct Eviction {
     pub decided_to_now_us: u64,
 }
 
-/// See [`Event::OomKill`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
-pub struct OomKill {
-    pub pid: u32,
-    pub comm: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cgroup: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uid: Option<String>,
-    pub limit_owner: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner_cgroup: Option<String>,
-    pub inferred: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub anon: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shmem: Option<u64>,
-    pub mono_ns: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub during_eviction: Option<u64>,
-}
-
 /// See [`Event::Unknown`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
@@ -255,6 +228,7 @@ impl fmt::Display for Event {
             Self::Decision(decision) => decision.fmt(f),
             Self::Eviction(eviction) => eviction.fmt(f),
             Self::OomKill(kill) => kill.fmt(f),
+            Self::ContainerEnded(ended) => ended.fmt(f),
             Self::Unknown(Unknown { signal, why }) => write!(f, "{signal} is unknown: {why}"),
             Self::Lost(Lost { records, invalid }) => {
                 write!(
@@ -367,32 +341,6 @@ impl fmt::Display for Eviction {
             write!(f, ": {why}")?;
         }
         write!(f, " ({} after the decision)", milliseconds(*decided_to_now_us))
-    }
-}
-
-impl fmt::Display for OomKill {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "kernel OOM kill of {} (pid {})", self.comm, self.pid)?;
-        match (&self.container, &self.pod) {
-            (Some(container), Some(pod)) => write!(f, " in container {container} of {pod}")?,
-            (None, Some(pod)) => write!(f, " in {pod}")?,
-            _ => write!(f, " in {}", self.cgroup.as_deref().unwrap_or("an unknown cgroup"))?,
-        }
-        write!(f, ": limit of the {}", self.limit_owner)?;
-        if self.inferred {
-            f.write_str(" (inferred)")?;
-        }
-        if let (Some(usage), Some(limit)) = (self.usage, self.limit) {
-            write!(f, ", {} of {}", bytes(usage), bytes(limit))?;
-        }
-        if let (Some(anon), Some(file), Some(shmem)) = (self.anon, self.file, self.shmem) {
-            write!(f, "; victim: anon {}, file {}, shmem {}", bytes(anon), bytes(file), bytes(shmem))?;
-        }
-        f.write_str("; not an eviction")?;
-        match self.during_eviction {
-            Some(id) => write!(f, ", though decision {id} was evicting the pod"),
-            None => Ok(()),
-        }
     }
 }
 

@@ -8,8 +8,10 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use crate::action::{Outcome, PodName, Refused};
 use crate::core::decision::Decision;
+use crate::core::oom::EndedContainer;
 use crate::core::reading::Why;
 use crate::core::signal::Signal;
+use crate::core::time::Timestamp;
 use crate::metrics::Metrics;
 
 use super::arming::Seen;
@@ -28,6 +30,8 @@ pub(crate) enum Note {
     Outcome(OutcomeNote),
     /// The kernel killed a process.
     OomKill(Box<event::OomKill>, Instant),
+    /// A container ended some time ago, and the verdict was given at this instant.
+    Ended(Box<EndedContainer>, Timestamp),
     /// A signal cannot be read, for this reason; `None` if it can again.
     Unknown(Signal, Option<Why>, Instant),
     /// Pods and cgroups were joined anew; `reread`: with a list of pods that was read anew.

@@ -105,11 +105,17 @@ impl Roster {
 
     /// The name of a container, or its id as far as people read it.
     pub(crate) fn container_name<'a>(&'a self, id: &'a str) -> &'a str {
-        const SHORT: usize = 12;
-        match self.container_names.get(id) {
-            Some(name) => name,
-            None => id.get(..SHORT).unwrap_or(id),
-        }
+        self.named(id).unwrap_or_else(|| short(id))
+    }
+
+    /// The name of a container, if a status tells it.
+    pub(crate) fn named(&self, id: &str) -> Option<&str> {
+        self.container_names.get(id).map(|name| &**name)
+    }
+
+    /// The pods as the API has them.
+    pub(crate) fn known(&self) -> &[Arc<KnownPod>] {
+        &self.known
     }
 
     /// Who has no cgroup, and which cgroups have no pod.
@@ -126,4 +132,10 @@ impl Roster {
             error: None,
         }
     }
+}
+
+/// The start of a container's id, as far as people read it.
+pub(crate) fn short(id: &str) -> &str {
+    const SHORT: usize = 12;
+    id.get(..SHORT).unwrap_or(id)
 }

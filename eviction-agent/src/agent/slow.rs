@@ -11,12 +11,13 @@ use crate::action::{Progress, Signalled};
 use crate::core::decision::{Action, Pass};
 use crate::core::exact::Nanos;
 use crate::core::message;
+use crate::core::oom::{LimitOwner, Verdict};
 use crate::core::pods::KnownPod;
 use crate::core::rank::Standing;
 use crate::core::signal::{NodeCondition, Resource, Signal};
 use crate::metrics::{
-    ConditionLabels, EvictionLabels, Metrics, OomLabels, OutcomeLabels, SignalLabels, SourceLabels,
-    ThresholdLabels,
+    ConditionLabels, EndedLabels, EvictionLabels, Metrics, OomLabels, OutcomeLabels, SignalLabels,
+    SourceLabels, ThresholdLabels,
 };
 
 use crate::source::file::InWords;
@@ -99,6 +100,20 @@ impl Slow {
                 };
                 self.metrics.oom_kills.get_or_create(&labels).inc();
                 self.say(at.wall, Event::OomKill(kill));
+            }
+            Note::Ended(ended, at) => {
+                let labels = EndedLabels {
+                    verdict: ended.verdict().name(),
+                    also: ended.also().map_or("", Verdict::name),
+                    limit_owner: ended
+                        .causes
+                        .iter()
+                        .find_map(|cause| cause.limit_owner)
+                        .map_or("", LimitOwner::name),
+                    namespace: ended.namespace.to_string(),
+                };
+                self.metrics.containers_ended.get_or_create(&labels).inc();
+                self.say(at, Event::ContainerEnded(Box::new((*ended).into())));
             }
             Note::Unknown(signal, Some(why), at) => {
                 let why = InWords(why).to_string();

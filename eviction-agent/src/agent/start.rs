@@ -32,10 +32,12 @@ use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
 use super::hook::Hook;
 use super::lines::Lines;
+use super::mains::Mains;
 use super::notes::Notes;
 use super::reaction::{Command, Reaction, State};
 use super::roster::Roster;
 use super::run::{Act, Options};
+use super::statuses::Statuses;
 use super::thread;
 use super::v1::V1Threshold;
 
@@ -56,6 +58,7 @@ pub(crate) struct Plan {
     executor: Executor,
     outcomes: Outcomes,
     load: LoadOptions,
+    dry_run: bool,
 }
 
 /// What the loop started with.
@@ -92,6 +95,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
         pid_capacity: options.pid_capacity,
         executor,
         outcomes,
+        dry_run: options.act == Act::DryRun,
         load: LoadOptions { deny: options.deny_rungs.clone(), log, ..LoadOptions::default() },
     })
 }
@@ -164,6 +168,7 @@ pub(crate) fn react(
             executor,
             outcomes,
             load: options,
+            dry_run,
         } = plan;
         let (hook, mut sources) = load_hook(&options);
         let v1 = V1Threshold::new(&root);
@@ -183,13 +188,17 @@ pub(crate) fn react(
         let eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let state = State::new(policy.rules.victims);
+        let mut clock = Clock::start();
+        let statuses = Statuses::new(clock.now().wall);
         let reaction = Reaction {
-            clock: Clock::start(),
+            clock,
             memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
             pid_lines: Lines::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
-            engine: Engine::new(policy),
+            engine: engine(policy, dry_run),
             eyes,
             roster,
+            mains: Mains::new(&host.proc),
+            statuses,
             hook,
             v1,
             timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,
@@ -211,6 +220,14 @@ pub(crate) fn react(
     // A registration under way holds nothing that the end of the process does not give back.
     runtime.shutdown_background();
     ended
+}
+
+fn engine(policy: Policy, dry_run: bool) -> Engine {
+    let mut engine = Engine::new(policy);
+    if dry_run {
+        engine.only_advises();
+    }
+    engine
 }
 
 /// The kernel side, or nothing with the reasons: the agent runs on its fallbacks then.

@@ -51,6 +51,27 @@ pub struct Pod {
     pub start_time: Option<Timestamp>,
     /// `status.conditions`, in order.
     pub conditions: Vec<PodCondition>,
+    /// `status.reason`, empty if absent; `Evicted` after an eviction by the kubelet.
+    pub reason: Box<str>,
+    /// Containers that ended: `terminated` in `state` and `lastState` of each status.
+    pub ended: Vec<ContainerEnd>,
+}
+
+/// `v1.ContainerStateTerminated` of a container, empty or 0 where absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerEnd {
+    /// Name of the container.
+    pub container: Box<str>,
+    /// Its id without the runtime's prefix: a restarted container has another.
+    pub instance: Box<str>,
+    /// `exitCode`.
+    pub exit_code: i32,
+    /// `signal`.
+    pub signal: i32,
+    /// `reason`, such as `OOMKilled`.
+    pub reason: Box<str>,
+    /// `finishedAt`.
+    pub finished_at: Option<Timestamp>,
 }
 
 /// `metav1.OwnerReference`.
@@ -142,4 +163,6 @@ pub struct PodCondition {
     pub message: Box<str>,
     /// `observedGeneration`, 0 if absent.
     pub observed_generation: i64,
+    /// `lastTransitionTime`.
+    pub last_transition_time: Option<Timestamp>,
 }

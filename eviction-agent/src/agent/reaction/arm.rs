@@ -61,8 +61,8 @@ impl Reaction {
         for other in [patience, tree].into_iter().flatten() {
             due = due.min(Duration::from_nanos(other));
         }
-        if let Some(grace) = grace {
-            due = due.min(grace);
+        for other in [grace, self.verdict_due(look.at.wall)].into_iter().flatten() {
+            due = due.min(other);
         }
         if let Err(error) = self.timer.set_once(due.max(pace::FLOOR)) {
             tracing::error!(%error, "setting the timer");
@@ -73,6 +73,7 @@ impl Reaction {
     pub(super) fn look_in_full(&mut self, now_ns: u64) {
         self.state.last_full_ns = now_ns;
         self.refresh_tree();
+        self.export_oddities();
         self.eyes.sampler.sample_pods(Fresh::All, Tasks::Leave);
         if let Some(Losses { records, invalid }) = self.hook.losses(&self.metrics) {
             self.notes.send(Note::Lost { records, invalid, at: self.clock.now() });

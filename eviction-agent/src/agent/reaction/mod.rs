@@ -5,6 +5,7 @@
 //! kernel side again. Nothing here waits for anything slow.
 
 mod arm;
+mod story;
 mod tree;
 mod victims;
 
@@ -32,8 +33,10 @@ use super::eyes::{Eyes, NodeLook};
 use super::flight::Flight;
 use super::hook::{Hook, Told};
 use super::lines::Lines;
+use super::mains::Mains;
 use super::notes::{Note, Notes, PassNote};
 use super::roster::Roster;
+use super::statuses::Statuses;
 use super::v1::V1Threshold;
 use arm::next_grace;
 
@@ -52,6 +55,8 @@ pub(crate) struct Reaction {
     pub(crate) engine: Engine,
     pub(crate) eyes: Eyes,
     pub(crate) roster: Roster,
+    pub(crate) mains: Mains,
+    pub(crate) statuses: Statuses,
     pub(crate) hook: Hook,
     pub(crate) v1: V1Threshold,
     pub(crate) timer: Timer,
@@ -157,10 +162,14 @@ impl Reaction {
     fn turn(&mut self, wake: Wake) {
         let trigger = wake.name();
         let crossed = match wake {
-            Wake::Kernel(told) => match self.take_told(told) {
-                Some(crossed) => Some(crossed),
-                None => return,
-            },
+            Wake::Kernel(told) => {
+                // After a kill the containers are looked at soon, which a look arms the timer for.
+                let killed = !told.kills.is_empty();
+                match self.take_told(told) {
+                    None if !killed => return,
+                    crossed => crossed,
+                }
+            }
             Wake::V1Threshold | Wake::Timer => None,
             Wake::Outcome(outcome) => {
                 if !self.take_outcome(outcome) {
@@ -184,6 +193,7 @@ impl Reaction {
         self.metrics.last_turn.set(at.wall.as_millisecond() as f64 / 1000.0);
         let told = self.hook.sweep(&mut self.state.dirty, &self.metrics);
         let crossed = self.take_told(told).or(crossed);
+        self.give_verdicts(at.wall);
         let look = self.eyes.look_at_node(at, &self.state.dirty);
         let (memory, pids) = self.eyes.available(&look);
         self.note_reading(Signal::MemoryAvailable, memory, self.eyes.capacity().memory, at);
@@ -219,12 +229,12 @@ impl Reaction {
         let at = look.at.wall;
         if self.engine.wants_layout() {
             // Standalone mode watches no disk: those signals are unknown whatever the layout.
-            self.engine.step(Input { at, event: Event::DiskLayout(Ok(Default::default())) });
+            self.step(Input { at, event: Event::DiskLayout(Ok(Default::default())) });
         }
         let snapshot = self.eyes.finish(snapshot, self.engine.pods());
-        let mut decision = self.engine.step(Input { at, event: Event::Look(Arc::clone(&snapshot)) });
+        let mut decision = self.step(Input { at, event: Event::Look(Arc::clone(&snapshot)) });
         if decision.awaits_reclaim() {
-            decision = self.engine.step(Input { at, event: Event::Reclaimed(Err(Why::Absent)) });
+            decision = self.step(Input { at, event: Event::Reclaimed(Err(Why::Absent)) });
         }
         let decided_mono_ns = mono_ns();
         let first_id = self.state.decisions + 1;

@@ -1,19 +1,18 @@
-//! Pods and the cgroup tree: who runs here, and who was killed by the kernel.
+//! Pods and the cgroup tree: who runs here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::input::{Event, Input};
-use crate::source::bpf::{Crossed, Family, OomKill};
+use crate::source::bpf::{Crossed, Family};
 
 use super::super::clock::mono_ns;
 use super::super::event;
 use super::super::failure::chain;
-use super::super::hook::{Told, root_id};
+use super::super::hook::Told;
 use super::super::notes::Note;
-use super::super::oom;
 use super::super::roster::Roster;
-use super::{Reaction, UnderWay};
+use super::Reaction;
 
 /// How soon the tree is read anew after a cgroup came or went: a pod's containers come together.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -40,33 +39,21 @@ impl Reaction {
         if !kills.is_empty() && self.state.tree_due_ns.is_some() {
             self.refresh_tree();
         }
-        for kill in kills.iter().filter(|kill| self.concerns_the_node(kill)) {
-            let mut told = oom::describe(kill, &self.eyes.sampler, &self.roster);
-            let being_evicted = |under_way: &&UnderWay| told.uid.as_deref() == Some(&*under_way.pod.uid);
-            told.during_eviction = self.state.under_way.iter().find(being_evicted).map(|it| it.id);
-            self.notes.send(Note::OomKill(Box::new(told), self.clock.at(kill.stamp.ktime_ns)));
-        }
+        self.take_kills(&kills);
         crossed
-    }
-
-    /// Whether the victim is in the node's group, where that is not the whole machine.
-    fn concerns_the_node(&self, kill: &OomKill) -> bool {
-        let sampler = &self.eyes.sampler;
-        let root = root_id(sampler);
-        let known = !kill.pid_only && !kill.cut && !kill.chain.is_empty();
-        sampler.root().whole_machine || !known || kill.chain.iter().any(|group| Some(group.id) == root)
     }
 
     pub(super) fn take_pods(&mut self, roster: Roster) {
         self.roster = roster;
         self.read_tree(true);
+        self.take_statuses();
         // Also if the same pods run: what is known of them may be new.
         self.tell_pods();
     }
 
     pub(super) fn tell_pods(&mut self) {
         let at = self.clock.now().wall;
-        self.engine.step(Input { at, event: Event::Pods(Arc::clone(self.roster.active())) });
+        self.step(Input { at, event: Event::Pods(Arc::clone(self.roster.active())) });
     }
 
     pub(super) fn note_tree_change(&mut self) {
@@ -100,6 +87,7 @@ impl Reaction {
                 }
                 let pods = self.roster.tell(self.eyes.sampler.pods());
                 self.notes.send(Note::Pods { pods, reread, at: self.clock.now() });
+                self.watch_containers();
             }
             Err(error) => tracing::warn!(error = %chain(&error), "reading the cgroup tree"),
         }

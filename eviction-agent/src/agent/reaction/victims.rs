@@ -80,14 +80,14 @@ impl Reaction {
         self.tell_outcome(&under_way.pod, if is_gone { Ok(()) } else { Err(refused.to_string().into()) });
         if let Some(until_ns) = held_until_ns {
             let (at, until) = (self.clock.now().wall, self.clock.at(until_ns).wall);
-            self.engine.step(Input { at, event: Event::EvictionsHeld(until) });
+            self.step(Input { at, event: Event::EvictionsHeld(until) });
         }
     }
 
     fn tell_outcome(&mut self, pod: &PodName, result: Result<(), Box<str>>) {
         let at = self.clock.now().wall;
         let event = Event::Evicted(EvictionOutcome { uid: pod.uid.clone(), result });
-        self.engine.step(Input { at, event });
+        self.step(Input { at, event });
     }
 
     /// The folders of the pod's group, and of containers that a runtime has put elsewhere.

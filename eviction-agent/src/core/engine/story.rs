@@ -12,6 +12,12 @@ impl Engine {
         &self.story
     }
 
+    /// What this engine decides is not carried out (a dry run): its evictions explain no
+    /// container's end.
+    pub fn only_advises(&mut self) {
+        self.story.only_advises();
+    }
+
     pub(super) fn take_kill(&mut self, at: Timestamp, kill: OomKill) -> Subject {
         Subject::Story(StoryNote::Kill(Box::new(self.story.kill(at, kill, &self.pods))))
     }

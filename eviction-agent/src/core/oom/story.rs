@@ -38,6 +38,8 @@ pub struct Story {
     groups: Groups,
     /// Verdicts that were given early, for want of room.
     early: Vec<EndedContainer>,
+    /// Evictions are decided on and not carried out.
+    dry_run: bool,
     /// When the next verdict is due.
     due: Option<Timestamp>,
 }
@@ -127,6 +129,11 @@ impl Story {
         self.due
     }
 
+    /// Evictions that are decided on are not carried out.
+    pub(crate) fn only_advises(&mut self) {
+        self.dry_run = true;
+    }
+
     /// Takes note of a kill.
     pub(crate) fn kill(&mut self, now: Timestamp, kill: OomKill, active: &PodSet) -> KillNote {
         let at = self.date(kill.at, now);
@@ -178,7 +185,7 @@ impl Story {
     pub(crate) fn evicting(&mut self, now: Timestamp, uid: &str, active: &PodSet) {
         // The same pod may be chosen pass after pass, which is to cost nothing.
         let on = |pod: &PodStory| pod.eviction.as_ref().is_some_and(Begun::is_on);
-        if self.pods.get(clipped(uid)).is_some_and(on) {
+        if self.dry_run || self.pods.get(clipped(uid)).is_some_and(on) {
             return;
         }
         self.pod_mut(uid, now, active).eviction = Some(Begun { at: now, until: None });

@@ -130,6 +130,8 @@ struct Toleration {
 struct Status {
     #[serde(deserialize_with = "nullable")]
     qos_class: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    reason: Box<str>,
     start_time: Option<Timestamp>,
     #[serde(deserialize_with = "nullable_list")]
     conditions: Vec<Condition>,
@@ -147,6 +149,30 @@ struct ContainerStatus {
     /// Of the form `containerd://ID`; empty until the container is made.
     #[serde(rename = "containerID", deserialize_with = "nullable")]
     container_id: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    state: ContainerState,
+    #[serde(rename = "lastState", deserialize_with = "nullable")]
+    last_state: ContainerState,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContainerState {
+    terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Terminated {
+    #[serde(rename = "containerID", deserialize_with = "nullable")]
+    container_id: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    exit_code: i32,
+    #[serde(deserialize_with = "nullable")]
+    signal: i32,
+    #[serde(deserialize_with = "nullable")]
+    reason: Box<str>,
+    finished_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -162,6 +188,7 @@ struct Condition {
     message: Box<str>,
     #[serde(deserialize_with = "nullable")]
     observed_generation: i64,
+    last_transition_time: Option<Timestamp>,
 }
 
 /// Null is the empty text, for members as well.
@@ -189,13 +216,17 @@ impl From<Pod> for core::Pod {
             volumes,
             tolerations,
         } = spec;
-        let Status { qos_class, start_time, conditions, container_statuses, init_container_statuses } =
+        let Status { qos_class, reason, start_time, conditions, container_statuses, init_container_statuses } =
             status;
-        let container_ids = container_statuses.into_iter().chain(init_container_statuses);
-        let container_ids = container_ids.filter_map(|ContainerStatus { name, container_id }| {
-            let (_, id) = container_id.split_once("://")?;
-            Some((id.into(), name))
-        });
+        let (mut container_ids, mut ended) = (Vec::new(), Vec::new());
+        for status in container_statuses.into_iter().chain(init_container_statuses) {
+            let ContainerStatus { name, container_id, state, last_state } = status;
+            let terminated = [state, last_state].into_iter().filter_map(|state| state.terminated);
+            ended.extend(terminated.map(|terminated| terminated.of(&name)));
+            if let Some(id) = without_runtime(&container_id) {
+                container_ids.push((id.into(), name));
+            }
+        }
         Self {
             uid,
             name,
@@ -214,10 +245,25 @@ impl From<Pod> for core::Pod {
             volumes: each(volumes),
             tolerations: each(tolerations),
             qos_class,
-            container_ids: container_ids.collect(),
+            container_ids,
             start_time,
             conditions: each(conditions),
+            reason,
+            ended,
         }
+    }
+}
+
+/// The id in a text of the form `containerd://ID`.
+fn without_runtime(container_id: &str) -> Option<&str> {
+    container_id.split_once("://").map(|(_, id)| id)
+}
+
+impl Terminated {
+    fn of(self, container: &str) -> core::ContainerEnd {
+        let Self { container_id, exit_code, signal, reason, finished_at } = self;
+        let instance = without_runtime(&container_id).unwrap_or_default().into();
+        core::ContainerEnd { container: container.into(), instance, exit_code, signal, reason, finished_at }
     }
 }
 
@@ -277,7 +323,8 @@ impl From<Toleration> for core::Toleration {
 
 impl From<Condition> for core::PodCondition {
     fn from(condition: Condition) -> Self {
-        let Condition { kind, status, reason, message, observed_generation } = condition;
-        Self { kind, status, reason, message, observed_generation }
+        let Condition { kind, status, reason, message, observed_generation, last_transition_time } =
+            condition;
+        Self { kind, status, reason, message, observed_generation, last_transition_time }
     }
 }

@@ -37,10 +37,15 @@ const FULL: &str = r#"{
     "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}]
   },
   "status": {
-    "qosClass": "Burstable", "startTime": "2026-01-02T03:04:05Z",
-    "conditions": [{"type": "Ready", "status": "True", "observedGeneration": 2}],
+    "qosClass": "Burstable", "reason": "Evicted", "startTime": "2026-01-02T03:04:05Z",
+    "conditions": [{"type": "Ready", "status": "True", "observedGeneration": 2, "lastTransitionTime": "2026-01-02T03:05:01Z"}],
     "containerStatuses": [
-      {"name": "main", "containerID": "containerd://4f1c"}, {"name": "late", "containerID": ""}
+      {
+        "name": "main", "containerID": "containerd://4f1c", "state": {"running": {"startedAt": "2026-01-02T03:05:00Z"}},
+        "lastState": {"terminated": {
+          "exitCode": 137, "signal": 9, "reason": "OOMKilled", "finishedAt": "2026-01-02T03:04:59Z", "containerID": "containerd://3e0b"
+        }}
+      }, {"name": "late", "containerID": ""}
     ],
     "initContainerStatuses": [{"name": "setup", "containerID": "cri-o://77aa"}]
   }
@@ -66,7 +71,9 @@ fn absent_and_null_are_the_same() {
             "volumes": null, "tolerations": null,
         },
         "status": {
-            "qosClass": null, "startTime": null, "conditions": null, "containerStatuses": null,
+            "qosClass": null, "startTime": null, "conditions": null, "reason": null, "containerStatuses": [
+                {"name": null, "containerID": null, "state": null, "lastState": {"terminated": null}},
+            ],
         },
     });
     let expected = Pod { name: "p".into(), uid: "u".into(), ..Pod::default() };

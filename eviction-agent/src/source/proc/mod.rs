@@ -3,5 +3,6 @@
 pub mod capabilities;
 pub mod meminfo;
 pub mod pressure;
+pub mod process;
 pub mod tasks;
 pub mod vmstat;

@@ -1,0 +1,237 @@
+//! Lines of the OOM story.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::core::oom::{Cause, EndedContainer, Evidence, GroupKill, KillNote, Verdict};
+
+use super::super::text::bytes;
+
+/// See [`super::Event::OomKill`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+pub struct OomKill {
+    pub pid: u32,
+    pub comm: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    pub limit_owner: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_cgroup: Option<String>,
+    pub inferred: bool,
+    pub victim: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub killed_together: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anon: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shmem: Option<u64>,
+    pub kills_in_pod: u64,
+    pub mono_ns: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub during_eviction: Option<u64>,
+}
+
+impl OomKill {
+    /// What the engine said of it. Where in the tree it was, and in which decision's eviction, is
+    /// not for the engine to know.
+    pub(crate) fn of(note: &KillNote, mono_ns: u64) -> Self {
+        let KillNote { kill, at: _, repeated: _, pod, evicting_since: _, group, in_pod } = note;
+        let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
+        Self {
+            pid: kill.tgid,
+            comm: kill.comm.to_string(),
+            cgroup: None,
+            container: text(&kill.container),
+            container_id: text(&kill.instance),
+            pod: pod.as_ref().map(|(namespace, name)| format!("{namespace}/{name}")),
+            uid: text(&kill.pod),
+            limit_owner: kill.owner.name(),
+            owner_cgroup: None,
+            inferred: kill.inferred,
+            victim: kill.victim.name(),
+            group: kill.group,
+            killed_together: group.as_ref().map(GroupKill::processes),
+            usage: kill.usage,
+            limit: kill.limit,
+            anon: kill.anon,
+            file: kill.file,
+            shmem: kill.shmem,
+            kills_in_pod: *in_pod,
+            mono_ns,
+            during_eviction: None,
+        }
+    }
+}
+
+impl fmt::Display for OomKill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kernel OOM kill of {} (pid {}", self.comm, self.pid)?;
+        match self.victim {
+            "main" => f.write_str(", main process)")?,
+            "child" => f.write_str(", a child process)")?,
+            _ => f.write_str(")")?,
+        }
+        match (&self.container, &self.pod) {
+            (Some(container), Some(pod)) => write!(f, " in container {container} of {pod}")?,
+            (None, Some(pod)) => write!(f, " in {pod}")?,
+            _ => write!(f, " in {}", self.cgroup.as_deref().unwrap_or("an unknown cgroup"))?,
+        }
+        write!(f, ": limit of the {}", self.limit_owner)?;
+        if self.inferred {
+            f.write_str(" (inferred)")?;
+        }
+        if let (Some(usage), Some(limit)) = (self.usage, self.limit) {
+            write!(f, ", {} of {}", bytes(usage), bytes(limit))?;
+        }
+        if let (Some(anon), Some(file), Some(shmem)) = (self.anon, self.file, self.shmem) {
+            write!(f, "; victim: anon {}, file {}, shmem {}", bytes(anon), bytes(file), bytes(shmem))?;
+        }
+        if let Some(together) = self.killed_together {
+            write!(f, "; killed with its whole group, {together} processes so far")?;
+        }
+        f.write_str("; not an eviction")?;
+        match self.during_eviction {
+            Some(id) => write!(f, ", though decision {id} was evicting the pod"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// See [`super::Event::ContainerEnded`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+pub struct ContainerEnded {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    pub uid: String,
+    pub container: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
+    pub verdict: &'static str,
+    pub ground: &'static str,
+    pub inferred: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_owner: Option<&'static str>,
+    pub ended_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub evidence: Vec<Evidence>,
+}
+
+impl From<EndedContainer> for ContainerEnded {
+    fn from(ended: EndedContainer) -> Self {
+        let verdict = ended.verdict();
+        let limit_owner = ended.causes.iter().find_map(|cause| cause.limit_owner);
+        let EndedContainer {
+            namespace,
+            name,
+            uid,
+            container,
+            instance,
+            ended_at,
+            exit_code,
+            signal,
+            reason,
+            causes,
+            evidence,
+        } = ended;
+        let others = causes.iter().skip(1).map(|cause| cause.verdict.name());
+        Self {
+            pod: (!name.is_empty()).then(|| format!("{namespace}/{name}")),
+            uid: uid.into(),
+            container: container.into(),
+            container_id: instance.map(Into::into),
+            verdict: verdict.name(),
+            ground: causes.first().map_or("", |Cause { ground, .. }| ground.text()),
+            inferred: causes.first().is_some_and(|cause| cause.ground.is_inferred()),
+            also: others.collect(),
+            limit_owner: limit_owner.map(|owner| owner.name()),
+            ended_at,
+            exit_code,
+            signal,
+            reason: (!reason.is_empty()).then(|| reason.into()),
+            evidence,
+        }
+    }
+}
+
+impl fmt::Display for ContainerEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pod = self.pod.as_deref().unwrap_or(&self.uid);
+        write!(f, "container {} of {pod} ended: {}", self.container, self.verdict.replace('_', " "))?;
+        if let Some(owner) = self.limit_owner.filter(|_| self.verdict == Verdict::OomKilled.name()) {
+            write!(f, " by the limit of the {owner}")?;
+        }
+        write!(f, ", {}", self.ground)?;
+        if let (Some(code), _) | (None, Some(code)) = (self.exit_code, self.signal) {
+            let what = if self.exit_code.is_some() { "exit code" } else { "signal" };
+            write!(f, "; {what} {code}")?;
+        }
+        if let Some(reason) = &self.reason {
+            write!(f, "; the runtime says {reason}")?;
+        }
+        match self.also.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; then also {}", self.also.join(", ").replace('_', " ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::oom::{EndSeen, Ground, LimitOwner};
+
+    #[test]
+    fn an_end_in_one_line() {
+        let cause = |verdict, ground, limit_owner| Cause { verdict, ground, at: None, limit_owner };
+        let mut ended = EndedContainer {
+            namespace: "shop".into(),
+            name: "web".into(),
+            uid: "u".into(),
+            container: "app".into(),
+            instance: Some("4f1c".into()),
+            ended_at: Timestamp::UNIX_EPOCH,
+            exit_code: None,
+            signal: Some(9),
+            reason: "".into(),
+            causes: vec![cause(Verdict::OomKilled, Ground::MainProcessKilled, Some(LimitOwner::Pod))],
+            evidence: vec![Evidence::Ended { seen: EndSeen::Process }],
+        };
+        assert_eq!(
+            ContainerEnded::from(ended.clone()).to_string(),
+            "container app of shop/web ended: oom killed by the limit of the pod, the kernel killed its main process; signal 9"
+        );
+        ended.causes.insert(0, cause(Verdict::EvictedByAgent, Ground::EvictionUnderWay, None));
+        (ended.exit_code, ended.reason) = (Some(137), "OOMKilled".into());
+        assert_eq!(
+            ContainerEnded::from(ended).to_string(),
+            "container app of shop/web ended: evicted by agent, its eviction was under way; exit code 137; the runtime says OOMKilled; then also oom killed"
+        );
+    }
+}

@@ -1,0 +1,266 @@
+//! Which process of a container is its first one, noted while it lives, and which containers
+//! are there no more.
+//!
+//! A container ends when its main process does. Of the processes in its group that is the one
+//! whose parent is outside (the runtime's shim), and of several such (`kubectl exec` makes more)
+//! the oldest. After a kill it is too late to ask: a victim may be reaped before anybody looks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use crate::core::oom::{ContainerEnded, EndSeen, Victim};
+use crate::core::time::Timestamp;
+use crate::source::cgroup::names::ContainerKind;
+use crate::source::cgroup::sampler::Sampler;
+use crate::source::proc::process::{Process, is_gone, read_processes, sees_global_pids};
+
+use super::roster::Roster;
+
+/// Containers whose main process is looked for in one go, some 30 µs each: after a start on a
+/// full node the rest is found at the next look at the tree.
+const AT_ONCE: usize = 64;
+
+/// The containers of the node.
+#[derive(Debug)]
+pub(crate) struct Mains {
+    proc: PathBuf,
+    /// Ids in this process namespace are those of the kernel's records.
+    global_pids: bool,
+    by_cgroup: BTreeMap<u64, Watched>,
+}
+
+/// A container that was seen in the tree.
+#[derive(Debug)]
+struct Watched {
+    pod: Box<str>,
+    id: Box<str>,
+    /// Its name, if the pods' statuses ever told it.
+    name: Option<Box<str>>,
+    /// Other containers of the pod have names, so one without is its sandbox.
+    siblings_named: bool,
+    group: PathBuf,
+    main: Option<Main>,
+    ended: bool,
+}
+
+/// A main process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Main {
+    pid: u32,
+    started: u64,
+}
+
+impl Mains {
+    pub(crate) fn new(proc: &Path) -> Self {
+        Self { proc: proc.to_owned(), global_pids: sees_global_pids(proc), by_cgroup: BTreeMap::new() }
+    }
+
+    /// Takes in the tree as it was just read; the containers that have ended since.
+    pub(crate) fn update(
+        &mut self,
+        now: Timestamp,
+        sampler: &Sampler,
+        roster: &Roster,
+    ) -> Vec<ContainerEnded> {
+        let mut ends = Vec::new();
+        let present = self.adopt(sampler, roster);
+        self.by_cgroup.retain(|cgroup, watched| {
+            let stays = present.contains(cgroup);
+            if !stays && !watched.ended {
+                ends.extend(watched.end(now, EndSeen::Cgroup, None));
+            }
+            stays
+        });
+        let mut looks = 0;
+        for watched in self.by_cgroup.values_mut() {
+            match watched.main {
+                Some(main) if !watched.ended => {
+                    if let Some(last) = main.has_ended(&self.proc) {
+                        watched.ended = true;
+                        ends.extend(watched.end(now, EndSeen::Process, last));
+                    }
+                }
+                None if looks < AT_ONCE => {
+                    looks += 1;
+                    watched.main = find_main(&self.proc, &watched.group, None);
+                }
+                _ => {}
+            }
+        }
+        ends
+    }
+
+    /// What a victim was to the container in whose group it was.
+    pub(crate) fn victim(&mut self, container: u64, tgid: u32) -> Victim {
+        let Some(watched) = self.by_cgroup.get_mut(&container).filter(|_| self.global_pids) else {
+            return Victim::Unknown;
+        };
+        if watched.main.is_none() {
+            // It may not have been noted yet; what is not in the list any more cannot be judged.
+            watched.main = find_main(&self.proc, &watched.group, Some(tgid));
+        }
+        match watched.main {
+            Some(main) if main.pid == tgid => Victim::Main,
+            Some(_) => Victim::Child,
+            None => Victim::Unknown,
+        }
+    }
+
+    fn adopt(&mut self, sampler: &Sampler, roster: &Roster) -> BTreeSet<u64> {
+        let mut present = BTreeSet::new();
+        for pod in &sampler.pods().pods {
+            let known = roster.pod_of(pod).map(|known| &known.pod);
+            let named = |id: &str| roster.named(id).is_some();
+            let siblings_named = pod.containers.iter().any(|container| named(&container.id));
+            let containers = pod.containers.iter().filter(|it| it.kind == ContainerKind::Container);
+            for container in containers {
+                present.insert(container.cgroup_id);
+                let watched = self.by_cgroup.entry(container.cgroup_id).or_insert_with(|| Watched {
+                    pod: Box::default(),
+                    id: container.id.clone(),
+                    name: None,
+                    siblings_named,
+                    group: sampler.root().memory.join(&container.path),
+                    main: None,
+                    ended: false,
+                });
+                watched.siblings_named |= siblings_named;
+                if let Some(name) = roster.named(&container.id) {
+                    watched.name = Some(name.into());
+                }
+                match known {
+                    Some(pod) => watched.pod = pod.uid.clone(),
+                    None if watched.pod.is_empty() => watched.pod = pod.uid.as_str().into(),
+                    None => {}
+                }
+            }
+        }
+        present
+    }
+}
+
+impl Watched {
+    /// Its end; none for a pod's sandbox, which is no container of it.
+    fn end(&self, at: Timestamp, seen: EndSeen, last: Option<Process>) -> Option<ContainerEnded> {
+        let container = match &self.name {
+            Some(name) => name.clone(),
+            None if self.siblings_named => return None,
+            None => super::roster::short(&self.id).into(),
+        };
+        let (exit_code, signal) = last.map_or((None, None), |last| last.exit());
+        Some(ContainerEnded {
+            at: Some(at),
+            pod: self.pod.clone(),
+            container,
+            instance: Some(self.id.clone()),
+            seen,
+            exit_code,
+            signal,
+            ..ContainerEnded::default()
+        })
+    }
+}
+
+impl Main {
+    /// Whether it is there no more, and what the kernel still knows of it.
+    fn has_ended(self, proc: &Path) -> Option<Option<Process>> {
+        match Process::read(proc, self.pid) {
+            Ok(process) if process.started != self.started => Some(None),
+            Ok(process) => process.ended.map(|_| Some(process)),
+            Err(why) => is_gone(why).then_some(None),
+        }
+    }
+}
+
+/// The main process of a group, if all that is needed to tell can be read. With `among` only if
+/// that process is still there to be compared.
+fn find_main(proc: &Path, group: &Path, among: Option<u32>) -> Option<Main> {
+    let pids = read_processes(group).ok()?;
+    if pids.contains(&0) || among.is_some_and(|pid| !pids.contains(&pid)) {
+        return None;
+    }
+    let mut oldest = None;
+    for &pid in &pids {
+        match Process::read(proc, pid) {
+            Ok(process) if !pids.contains(&process.parent) => {
+                let main = Main { pid, started: process.started };
+                let is_older = |other: &Main| (main.started, main.pid) < (other.started, other.pid);
+                if oldest.as_ref().is_none_or(is_older) {
+                    oldest = Some(main);
+                }
+            }
+            Ok(_) => {}
+            // A process that ended meanwhile may have been the one.
+            Err(_) => return None,
+        }
+    }
+    oldest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct World {
+        folder: tempfile::TempDir,
+    }
+
+    impl World {
+        fn new(processes: &[(u32, u32, u64)]) -> Self {
+            let world = Self { folder: tempfile::tempdir().unwrap() };
+            let pids: String = processes.iter().map(|(pid, ..)| format!("{pid}\n")).collect();
+            std::fs::write(world.path().join("cgroup.procs"), pids).unwrap();
+            for (pid, parent, started) in processes {
+                world.put(*pid, *parent, 'S', *started);
+            }
+            world
+        }
+
+        fn path(&self) -> &Path {
+            self.folder.path()
+        }
+
+        fn put(&self, pid: u32, parent: u32, state: char, started: u64) {
+            let folder = self.path().join(pid.to_string());
+            std::fs::create_dir_all(&folder).unwrap();
+            let zeros = vec!["0"; 29].join(" ");
+            let text = format!(
+                "{pid} (p) {state} {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {started} {zeros} 9\n"
+            );
+            std::fs::write(folder.join("stat"), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_main_process_is_the_oldest_whose_parent_is_outside() {
+        // An exec'd shell is younger, a child of the main process has a lower id.
+        let world = World::new(&[(5, 40, 110), (40, 3, 100), (60, 3, 105)]);
+        let main = find_main(world.path(), world.path(), None);
+        assert_eq!(main, Some(Main { pid: 40, started: 100 }));
+        assert_eq!(find_main(world.path(), world.path(), Some(5)), main);
+        assert_eq!(find_main(world.path(), world.path(), Some(7)), None, "it left the group already");
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_unknown() {
+        let world = World::new(&[]);
+        assert_eq!(find_main(world.path(), world.path(), None), None);
+        for procs in ["0\n", "40\n"] {
+            std::fs::write(world.path().join("cgroup.procs"), procs).unwrap();
+            assert_eq!(find_main(world.path(), world.path(), None), None, "{procs:?}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_a_gone_a_dead_or_another_process() {
+        let world = World::new(&[(40, 3, 100)]);
+        let main = Main { pid: 40, started: 100 };
+        assert_eq!(main.has_ended(world.path()), None);
+        world.put(40, 3, 'Z', 100);
+        assert_eq!(main.has_ended(world.path()).unwrap().unwrap().exit(), (None, Some(9)));
+        world.put(40, 3, 'S', 900);
+        assert_eq!(main.has_ended(world.path()), Some(None), "the id is used again");
+        std::fs::remove_dir_all(world.path().join("40")).unwrap();
+        assert_eq!(main.has_ended(world.path()), Some(None));
+    }
+}

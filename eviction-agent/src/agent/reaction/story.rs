@@ -1,0 +1,123 @@
+//! The OOM story: kills and ends go to the engine, and what it says of them to people.
+
+use std::time::Duration;
+
+use crate::core::decision::{Decision, Subject};
+use crate::core::input::{Event, Input};
+use crate::core::oom::{ContainerEnded, Oddities, StoryNote};
+use crate::core::time::Timestamp;
+use crate::metrics::OutcomeLabels;
+use crate::source::bpf::OomKill;
+
+use super::super::event;
+use super::super::hook::root_id;
+use super::super::notes::Note;
+use super::super::oom::{Described, describe};
+use super::{Reaction, UnderWay};
+
+impl Reaction {
+    /// Lets the engine take note of something. What it says of containers that ended is told,
+    /// whatever the input was.
+    pub(super) fn step(&mut self, input: Input) -> Decision {
+        let mut decision = self.engine.step(input);
+        for ended in decision.ended.drain(..) {
+            self.notes.send(Note::Ended(Box::new(ended), decision.at));
+        }
+        decision
+    }
+
+    pub(super) fn take_kills(&mut self, kills: &[OomKill]) {
+        for kill in kills {
+            if self.concerns_the_node(kill) {
+                self.take_kill(kill);
+            }
+        }
+        if !kills.is_empty() {
+            // A container may have ended by it: nothing else says so before the next full look.
+            self.note_tree_change();
+        }
+    }
+
+    fn take_kill(&mut self, kill: &OomKill) {
+        let killed = self.clock.at(kill.stamp.ktime_ns);
+        let Described { kill: told, cgroup, owner_cgroup } =
+            describe(kill, killed.wall, &self.eyes.sampler, &self.roster, &mut self.mains);
+        let at = self.clock.now().wall;
+        let decision = self.step(Input { at, event: Event::OomKill(Box::new(told)) });
+        let Subject::Story(StoryNote::Kill(note)) = decision.subject else { return };
+        let uid = note.kill.pod.as_deref();
+        let being_evicted = |under_way: &&UnderWay| uid == Some(&*under_way.pod.uid);
+        let during_eviction = self.state.under_way.iter().find(being_evicted).map(|it| it.id);
+        let told = event::OomKill::of(&note, kill.stamp.ktime_ns);
+        let told = event::OomKill { cgroup, owner_cgroup, during_eviction, ..told };
+        self.notes.send(Note::OomKill(Box::new(told), killed));
+    }
+
+    /// Whether the victim is in the node's group, where that is not the whole machine.
+    fn concerns_the_node(&self, kill: &OomKill) -> bool {
+        let sampler = &self.eyes.sampler;
+        let root = root_id(sampler);
+        let known = !kill.pid_only && !kill.cut && !kill.chain.is_empty();
+        sampler.root().whole_machine || !known || kill.chain.iter().any(|group| Some(group.id) == root)
+    }
+
+    /// Verdicts on ended containers that are due come with any input, also while looks decide
+    /// nothing.
+    pub(super) fn give_verdicts(&mut self, now: Timestamp) {
+        if self.engine.story().due().is_some_and(|due| due <= now) {
+            self.tell_pods();
+        }
+    }
+
+    /// How long until one is due.
+    pub(super) fn verdict_due(&self, now: Timestamp) -> Option<Duration> {
+        let due = self.engine.story().due()?;
+        let nanos = due.as_nanosecond().saturating_sub(now.as_nanosecond());
+        Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
+    }
+
+    /// Exports what records made no sense.
+    pub(super) fn export_oddities(&self) {
+        let Oddities {
+            repeated_kills,
+            late_kills,
+            late_ends,
+            unknown_pods,
+            from_the_future,
+            nameless_ends,
+            forgotten,
+        } = *self.engine.story().oddities();
+        for (outcome, count) in [
+            ("repeated_kill", repeated_kills),
+            ("late_kill", late_kills),
+            ("late_end", late_ends),
+            ("unknown_pod", unknown_pods),
+            ("from_the_future", from_the_future),
+            ("nameless_end", nameless_ends),
+            ("forgotten", forgotten),
+        ] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.metrics.odd_records.get_or_create(&OutcomeLabels { outcome }).set(count);
+        }
+    }
+
+    /// Containers that are gone from the tree as it was just read, or whose main process is.
+    pub(super) fn watch_containers(&mut self) {
+        let now = self.clock.now().wall;
+        let ends = self.mains.update(now, &self.eyes.sampler, &self.roster);
+        self.tell_ends(ends);
+    }
+
+    /// What the pods' statuses tell of containers that ended.
+    pub(super) fn take_statuses(&mut self) {
+        let ends = self.statuses.update(&self.roster);
+        self.tell_ends(ends);
+    }
+
+    fn tell_ends(&mut self, ends: Vec<ContainerEnded>) {
+        let at = self.clock.now().wall;
+        for end in ends {
+            self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The OOM story as it is told from outside: who was killed by the kernel, and why each container
+//! ended, by real kills in real cgroups.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, Event, Options};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+use tests::workload::Workload;
+
+/// A guard against an agent that hangs. A verdict takes up to ten seconds until the end is seen,
+/// and ten more for records that may be late.
+const GUARD: Duration = Duration::from_secs(90);
+
+const MEMORY: u64 = 320 * MIB;
+const LIMIT: u64 = 32;
+
+fn pod(namespace: &'static str, name: &str, containers: &'static [&'static str]) -> PodSpec {
+    PodSpec {
+        namespace,
+        name: name.to_owned(),
+        containers,
+        request_mib: 8,
+        limit_mib: None,
+        priority: None,
+        is_static: false,
+    }
+}
+
+fn start(node: &Node) -> Agent {
+    let config = json!({
+        "evictionHard": {"memory.available": "16Mi"},
+        "evictionSoft": {"memory.available": "128Mi"},
+        "evictionSoftGracePeriod": {"memory.available": "1s"},
+        "evictionMaxPodGracePeriod": 5,
+    });
+    let options = Options {
+        binary: &agent::binary().unwrap(),
+        kubelet_config: &node.write_config(&config).unwrap(),
+        pods: &node.write_pods().unwrap(),
+        cgroup_root: &node.cgroup_root(),
+        memory_capacity: node.memory_capacity(),
+        pid_capacity: node.pid_capacity(),
+        act: "kill",
+    };
+    Agent::start(&options, &Interrupt::default()).unwrap()
+}
+
+fn workload(node: &Node, pod: usize, container: usize, arguments: &[&str]) -> Workload {
+    let group = &node.pods[pod].containers[container].group;
+    Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
+}
+
+fn kill_of(agent: &mut Agent, pid: u32) -> Event {
+    let of_it = |event: &Event| event.kind() == "oom_kill" && event.number("pid") == Some(pid.into());
+    agent.wait_for("the OOM kill", GUARD, of_it).unwrap()
+}
+
+fn end_of(agent: &mut Agent, pod: &str, container: &str) -> Event {
+    let of_it = |event: &Event| {
+        event.kind() == "container_ended" && event.text("pod") == pod && event.text("container") == container
+    };
+    agent.wait_for("the verdict on a container", GUARD, of_it).unwrap()
+}
+
+/// Writes into the pods file how the first container of a pod ended, as a kubelet does: in whole seconds.
+fn write_status(node: &Node, pod: usize, killed: &Event, terminated: &Value) {
+    let file = node.write_pods().unwrap();
+    let mut list: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let mut terminated = terminated.clone();
+    terminated["containerID"] = json!(format!("containerd://{}", node.pods[pod].containers[0].id));
+    terminated["finishedAt"] = json!(format!("{}Z", &killed.text("at")[..19]));
+    list["items"][pod]["status"]["containerStatuses"][0]["state"] = json!({"terminated": terminated});
+    let new = file.with_extension("new");
+    std::fs::write(&new, list.to_string()).unwrap();
+    std::fs::rename(new, file).unwrap();
+}
+
+#[test]
+fn kills_and_ends_are_attributed_as_they_were() {
+    let Ok(mut node) = Node::new("story", MEMORY, 200) else { skip!("no cgroups can be made here") };
+    let web = node.add(pod("shop", "web", &["app"])).unwrap();
+    let batch = node.add(pod("batch", "crunch", &["job"])).unwrap();
+    let report = node.add(pod("batch", "report", &["job", "hog"])).unwrap();
+    for pod in [web, batch, report] {
+        node.pods[pod].containers[0].group.limit_memory(LIMIT * MIB).unwrap();
+    }
+    let mut main = workload(&node, web, 0, &["grow", "--size", "256M"]);
+    let mut parent = workload(&node, batch, 0, &["child", "--size", "256M"]);
+    let mut job = workload(&node, report, 0, &["--on-term", "ignore", "grow", "--size", "256M"]);
+    let mut hog = workload(&node, report, 1, &["--on-term", "ignore", "hold", "--size", "230M"]);
+    let mut agent = start(&node);
+    if agent.rung("oom").is_none_or(|(rung, _)| rung.is_empty() || rung == "none") {
+        skip!("no source of OOM kills can be used here");
+    }
+
+    // A child is killed: the container goes on.
+    parent.go().unwrap();
+    let child = parent.wait_event("child").unwrap()["child"].as_u64().unwrap();
+    let told = kill_of(&mut agent, u32::try_from(child).unwrap());
+    assert_eq!((told.text("victim"), told.text("limit_owner")), ("child", "container"), "{told:?}");
+    assert_eq!((told.text("pod"), told.text("container")), ("batch/crunch", "job"));
+    assert!(parent.process().is_running().unwrap());
+
+    // The main process is killed: the container ended by it, and the kubelet says so too.
+    main.go().unwrap();
+    let told = kill_of(&mut agent, main.pid());
+    assert_eq!((told.text("victim"), told.text("limit_owner")), ("main", "container"), "{told:?}");
+    write_status(&node, web, &told, &json!({"exitCode": 137, "reason": "OOMKilled"}));
+    let end = end_of(&mut agent, "shop/web", "app");
+    assert_eq!((end.text("verdict"), end.text("limit_owner")), ("oom_killed", "container"), "{end:?}");
+    assert_eq!(end.value["inferred"], false, "{end:?}");
+    assert_eq!((&end.value["exit_code"], end.text("reason")), (&json!(137), "OOMKilled"), "{end:?}");
+    assert_eq!(end.value.get("also"), None, "{end:?}");
+
+    // The kernel kills inside a pod that is being evicted: both, in order, once in each.
+    hog.go().unwrap();
+    let decided = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
+    assert_eq!(decided.text("pod"), "batch/report");
+    job.go().unwrap();
+    let told = kill_of(&mut agent, job.pid());
+    assert_eq!(
+        (told.text("victim"), told.number("during_eviction")),
+        ("main", decided.number("id")),
+        "{told:?}"
+    );
+    let end = end_of(&mut agent, "batch/report", "job");
+    assert_eq!(end.text("verdict"), "evicted_by_agent", "{end:?}");
+    assert_eq!(
+        (&end.value["also"], end.text("limit_owner")),
+        (&json!(["oom_killed"]), "container"),
+        "{end:?}"
+    );
+    let evidence: Vec<&String> = end.value["evidence"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|it| it.as_object().unwrap().keys())
+        .collect();
+    assert_eq!(evidence[..2], ["agent_evicts", "kernel_kills"], "in order");
+    let end = end_of(&mut agent, "batch/report", "hog");
+    assert_eq!((end.text("verdict"), end.value.get("also")), ("evicted_by_agent", None), "{end:?}");
+
+    let metrics = agent.metrics().unwrap();
+    let ended = |verdict, also| {
+        let labels = [("verdict", verdict), ("also", also)];
+        metrics.sum("eviction_agent_containers_ended_total", &labels)
+    };
+    assert_eq!(ended("oom_killed", ""), 1.0);
+    assert_eq!((ended("evicted_by_agent", "oom_killed"), ended("evicted_by_agent", "")), (1.0, 1.0));
+    assert_eq!(metrics.sum("eviction_agent_containers_ended_total", &[]), 3.0, "the parent's goes on");
+    assert_eq!(metrics.sum("eviction_agent_oom_kills_total", &[("limit_owner", "container")]), 3.0);
+    let by_kernel: u64 = [web, batch, report].map(|pod| node.pods[pod].oom_kills().unwrap()).iter().sum();
+    assert_eq!(by_kernel, 3, "as the kernel counts");
+    assert_eq!(metrics.sum("eviction_agent_evictions_total", &[]), 1.0);
+    assert!(parent.process().is_running().unwrap());
+    agent.stop().unwrap();
+}
