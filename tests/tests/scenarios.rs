@@ -14,7 +14,7 @@ use serde_json::Value;
 
 /// Fewer would mean that files were lost.
 const AT_LEAST_OF_THE_KUBELET: usize = 85;
-const AT_LEAST_OF_OURS: usize = 30;
+const AT_LEAST_OF_OURS: usize = 53;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios").join(name)
@@ -58,9 +58,12 @@ fn the_enhanced_profile_decides_as_operators_want() {
 /// Everything that a scenario of ours may say. A misspelt field would say nothing.
 const OF_A_SCENARIO: [&str; 7] =
     ["name", "description", "kubeletConfiguration", "agentConfiguration", "filesystems", "pods", "steps"];
-const OF_A_STEP: [&str; 15] = [
+const OF_A_STEP: [&str; 18] = [
     "at",
     "evicted",
+    "memory",
+    "propose",
+    "accept",
     "activePods",
     "oomKills",
     "containersEnded",

@@ -1,9 +1,10 @@
 //! What an outcome says of the engine's reasons: a [`Report`] in brief.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::story::{EndBrief, KillBrief};
-use crate::core::report::{About, PodName, Report};
+use crate::core::report::{About, PodName, ProposalReport, Report, ThresholdReport};
 
 /// A step's report in brief. A field that says nothing is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,25 @@ pub struct Brief {
     /// Uids of the critical pods that would have gone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<String>,
+    /// What the kernel says of memory, and whether that lets thresholds of memory be met.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Value>,
+    /// Readings that were not believed, each with its reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
+    /// Signals that have been unknown for long.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blind: Vec<String>,
+    /// Conditions of which nobody can tell whether they hold.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_conditions: Vec<String>,
+    /// Thresholds that are about to be met: `SIGNAL < QUANTITY in TIME`, or `now` if that is
+    /// acted on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub imminent: Vec<String>,
+    /// What becomes of a changed configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<String>,
     /// Kills by the kernel that were told since the last step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub oom_kills: Vec<KillBrief>,
@@ -29,15 +49,59 @@ pub struct Brief {
 impl Brief {
     /// What the report of a pass says.
     pub(super) fn of(report: &Report) -> Self {
+        Self {
+            blind: report.blind.iter().map(ToString::to_string).collect(),
+            unknown_conditions: report.unknown_conditions.iter().map(ToString::to_string).collect(),
+            proposal: report.proposal.as_ref().map(proposal),
+            ..Self::of_pass(report)
+        }
+    }
+
+    fn of_pass(report: &Report) -> Self {
         match &report.about {
             About::Pass(pass) => Self {
                 end: name(&pass.end),
                 deficit: pass.deficit.map(|deficit| deficit.total),
+                memory: pass.memory.as_ref().and_then(|memory| serde_json::to_value(memory).ok()),
+                refused: pass.refused.iter().map(|it| format!("{}: {}", it.signal, kind(&it.why))).collect(),
+                imminent: pass.thresholds.iter().filter_map(imminent).collect(),
                 spared: pass.spared.iter().map(|PodName { uid, .. }| uid.to_string()).collect(),
                 ..Self::default()
             },
             About::NoPass(why) => Self { end: name(why), ..Self::default() },
             About::Nothing | About::Admission { .. } | About::Story(_) => Self::default(),
+        }
+    }
+}
+
+fn imminent(threshold: &ThresholdReport) -> Option<String> {
+    let ThresholdReport { signal, quantity, eta, imminent, met, .. } = threshold;
+    let line = format!("{signal} < {}", quantity.as_deref().unwrap_or("?"));
+    match (eta, met) {
+        (Some(eta), None) if *imminent => Some(format!("{line} in {}", eta.expected)),
+        (_, Some(met)) if met.by_prediction => Some(format!("{line} now")),
+        _ => None,
+    }
+}
+
+/// The name of a variant, whatever it holds.
+fn kind(variant: &impl Serialize) -> String {
+    name(variant).split(": ").next().unwrap_or_default().to_owned()
+}
+
+fn proposal(state: &ProposalReport) -> String {
+    match state {
+        ProposalReport::Unchanged => "unchanged".to_owned(),
+        ProposalReport::TookEffect => "took effect".to_owned(),
+        ProposalReport::Waits { since: _, until, would_evict, would_reclaim } => {
+            let until = until.map_or_else(|| "it is accepted".to_owned(), |until| until.to_string());
+            let pods = would_evict.iter().map(|pod| format!("evict {}", pod.name));
+            let garbage = would_reclaim.iter().map(|reclaim| format!("collect {}", reclaim.name()));
+            let would: Vec<_> = garbage.chain(pods).collect();
+            match would.is_empty() {
+                true => format!("waits until {until}: not everything is known"),
+                false => format!("waits until {until}: would {}", would.join(", ")),
+            }
         }
     }
 }

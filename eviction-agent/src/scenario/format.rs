@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::brief::Brief;
-use super::told::Evicted;
+use super::told::{Evicted, Memory, Proposed};
 use crate::core::oom::{ContainerEnded, OomKill};
 use crate::core::time::Timestamp;
 use crate::source::pods;
@@ -79,6 +79,14 @@ pub struct Step {
     pub containers_ended: Vec<ContainerEnded>,
     /// Uids of the active pods; else all that are not gone.
     pub active_pods: Option<Vec<Box<str>>>,
+    /// What the looks see of the node's memory beside the Summary.
+    #[serde(default)]
+    pub memory: Memory,
+    /// The configuration was changed.
+    pub propose: Option<Proposed>,
+    /// Somebody accepts a changed configuration that waits.
+    #[serde(default)]
+    pub accept: bool,
     /// What the look after node-level reclaim sees, else the first look's.
     pub summary_after_reclaim: Option<Summary>,
     /// Why the first look fails.

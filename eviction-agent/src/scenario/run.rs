@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::format::{Outcome, Scenario, Step};
+use super::told::Proposed;
 use super::world::World;
 use crate::config::{AgentConfiguration, kubelet_policy, parse_agent};
 use crate::core::pod::Pod;
@@ -32,6 +33,14 @@ pub enum ScenarioError {
         field: &'static str,
         /// Who is named.
         uid: Box<str>,
+    },
+    /// A configuration that is proposed has errors: live, it would never get to the engine.
+    #[error("steps[{step}].propose: {text}")]
+    BadProposal {
+        /// Which step.
+        step: usize,
+        /// What is wrong.
+        text: String,
     },
     /// A step sees nothing, and does not say that the look fails.
     #[error("steps[{step}]: neither summary nor summaryError")]
@@ -100,11 +109,22 @@ fn play(scenario: Scenario, overrides: &Overrides, keep_reports: bool) -> Result
             return Ok(Explained { outcome, pods: names, reports: Vec::new() });
         }
     };
+    let proposed = steps.iter().enumerate().map(|(place, step)| {
+        let Some(Proposed { kubelet_configuration: kubelet, agent_configuration: agent }) = &step.propose
+        else {
+            return Ok(None);
+        };
+        let kubelet = kubelet.as_ref().unwrap_or(&kubelet_configuration);
+        let agent = agent.as_ref().unwrap_or(&agent_configuration);
+        let changed = self::policy(kubelet, agent, overrides);
+        changed.map(Some).map_err(|(_, text)| ScenarioError::BadProposal { step: place, text })
+    });
     let mut world = World::new(policy, filesystems, pods);
     if keep_reports {
         world.keep_reports();
     }
-    let outcome = Outcome { steps: steps.iter().map(|step| world.step(step)).collect(), ..outcome };
+    let outcomes = steps.iter().zip(proposed).map(|(step, proposed)| Ok(world.step(step, proposed?)));
+    let outcome = Outcome { steps: outcomes.collect::<Result<_, ScenarioError>>()?, ..outcome };
     Ok(Explained { outcome, pods: names, reports: world.into_reports() })
 }
 

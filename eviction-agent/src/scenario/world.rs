@@ -9,7 +9,7 @@ use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
 use super::record::Record;
 use super::story::StoryBrief;
 use super::told::Evicted;
-use crate::core::decision::{Action, Decision, Subject};
+use crate::core::decision::{Action, Decision, ProposalState, Subject};
 use crate::core::engine::Engine;
 use crate::core::input::{Event, EvictionOutcome, Input};
 use crate::core::layout::DiskLayout;
@@ -18,7 +18,7 @@ use crate::core::pod::Pod;
 use crate::core::pods::{KnownPod, PodSet};
 use crate::core::policy::Policy;
 use crate::core::reading::Why;
-use crate::core::report::Report;
+use crate::core::report::{ProposalReport, Report};
 use crate::core::snapshot::Snapshot;
 use crate::source::summary::Summary;
 
@@ -32,6 +32,8 @@ pub(super) struct World {
     story: StoryBrief,
     /// What was decided, if anybody wants to know.
     reports: Option<Vec<Report>>,
+    /// What was said last of a changed configuration.
+    proposal: Option<ProposalReport>,
 }
 
 /// Where a pod is on its way.
@@ -57,6 +59,7 @@ impl World {
             pods,
             story: StoryBrief::default(),
             reports: None,
+            proposal: None,
         }
     }
 
@@ -70,8 +73,9 @@ impl World {
         self.reports.unwrap_or_default()
     }
 
-    /// One pass, and what is asked after it.
-    pub(super) fn step(&mut self, step: &Step) -> StepOutcome {
+    /// One pass, and what is asked after it. `proposed`: what the changed configuration of the
+    /// step makes.
+    pub(super) fn step(&mut self, step: &Step, proposed: Option<Policy>) -> StepOutcome {
         self.settle(step);
         let active = self.active(step);
         let mut record = Record::new(step.at, &active);
@@ -82,24 +86,33 @@ impl World {
         for end in &step.containers_ended {
             self.tell(step, Event::ContainerEnded(Box::new(end.clone())));
         }
+        if let Some(policy) = proposed {
+            self.tell(step, Event::Propose(Box::new(policy)));
+        }
+        if step.accept {
+            self.tell(step, Event::Accept);
+        }
         if self.engine.wants_layout() {
             let layout = self.layout(step);
             self.tell(step, Event::DiskLayout(layout));
         }
-        let first = look(step.summary.as_ref(), &step.summary_error);
+        let first = look(step, step.summary.as_ref(), &step.summary_error);
         let first = first.map_or_else(Event::LookFailed, Event::Look);
         let mut decision = self.tell(step, first);
         self.carry_out(step, &decision, &mut record);
         if decision.awaits_reclaim() {
             let again = step.summary_after_reclaim.as_ref();
-            let second = look(again.or(step.summary.as_ref()), &step.summary_after_reclaim_error);
+            let again = again.or(step.summary.as_ref());
+            let second = look(step, again, &step.summary_after_reclaim_error);
             decision = self.tell(step, Event::Reclaimed(second));
             self.carry_out(step, &decision, &mut record);
         }
         // The kubelet's profile keeps the form of the kubelet's outcomes.
         if self.engine.policy().rules.preferences.is_some() {
             let story = std::mem::take(&mut self.story);
-            record.report(&Report::of(&decision, self.engine.policy()), story);
+            let mut report = Report::of(&decision, self.engine.policy());
+            report.proposal = self.proposal.take();
+            record.report(&report, story);
         }
         for uid in &step.admit {
             let answer = self.admit(step, uid);
@@ -116,6 +129,14 @@ impl World {
             if !matches!(subject, Subject::Noted) || !ended.is_empty() || proposal.is_some() {
                 reports.push(Report::of(&decision, self.engine.policy()));
             }
+        }
+        if decision.proposal.is_some() {
+            self.proposal = Report::of(&decision, self.engine.policy()).proposal;
+        }
+        if let Some(ProposalState::TookEffect) = decision.proposal {
+            let gates = self.engine.policy().gates;
+            let renew = |known: &Arc<KnownPod>| Arc::new(KnownPod::new(known.pod.clone(), gates));
+            self.pods = self.pods.iter().map(renew).collect();
         }
         decision
     }
@@ -218,9 +239,13 @@ impl World {
     }
 }
 
-fn look(summary: Option<&Summary>, error: &str) -> Result<Arc<Snapshot>, Why> {
+fn look(step: &Step, summary: Option<&Summary>, error: &str) -> Result<Arc<Snapshot>, Why> {
     match summary {
-        Some(summary) if error.is_empty() => Ok(Arc::new(summary.snapshot())),
+        Some(summary) if error.is_empty() => {
+            let mut snapshot = summary.snapshot();
+            snapshot.node.memory_detail = step.memory.detail();
+            Ok(Arc::new(snapshot))
+        }
         _ => Err(Why::Failed),
     }
 }

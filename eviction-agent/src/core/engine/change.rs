@@ -10,9 +10,8 @@ use crate::core::decision::{Action, Decision, NoPass, PassEnd, ProposalState, Su
 use crate::core::flight::Flights;
 use crate::core::input::{Event, Input};
 use crate::core::pods::{KnownPod, PodSet};
-use crate::core::policy::{Belief, Policy, Victims};
+use crate::core::policy::{Policy, Victims};
 use crate::core::preferences::AcceptChanges;
-use crate::core::sight::is_known;
 use crate::core::snapshot::Snapshot;
 use crate::core::time::Timestamp;
 use crate::core::units::GoDuration;
@@ -122,13 +121,12 @@ impl Engine {
         self.pods = self.under_this_policy(&self.pods);
     }
 
-    /// Whether a decision says what this policy does at present: every signal that it asks for
-    /// is known, or is blind, and no thresholds were left for the next pass.
+    /// Whether a decision of a trial says what its policy does at present: every signal that it
+    /// asks for is known, or is blind, and no thresholds were left for the next pass.
     fn is_conclusive(&self, decision: &Decision) -> bool {
         let Subject::Pass(pass) = &decision.subject else { return true };
-        let seen = |signal| is_known(&pass.seen, pass.sight.gate, signal) || decision.blind.contains(signal);
-        let all_seen = || self.policy.thresholds.iter().all(|threshold| seen(threshold.signal));
-        pass.end != PassEnd::LocalStorage && (self.policy.rules.belief == Belief::Everything || all_seen())
+        let Policy { thresholds, rules, .. } = &self.policy;
+        pass.end != PassEnd::LocalStorage && !self.sight.awaits(thresholds, rules)
     }
 
     /// Pods with what follows from them under the policy in force.

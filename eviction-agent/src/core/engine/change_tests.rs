@@ -90,6 +90,7 @@ fn it_takes_effect_as_soon_as_it_would_evict_nobody_more() {
 #[test]
 fn what_nobody_sees_at_present_proves_nothing() {
     let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
+    look(&mut engine, 0, 500);
     propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
     for (seconds, effect) in [(1, false), (2, false), (3, true)] {
         let decision = tell(&mut engine, seconds, Event::Look(snapshot(Default::default(), &[])));

@@ -18,7 +18,7 @@ pub use outlook::eta;
 
 use super::observe::Observations;
 use super::policy::{Belief, Foresight, Rules, Threshold};
-use super::reading::Reading;
+use super::reading::{Reading, Why};
 use super::signal::{Resource, Signal, SignalSet};
 use super::snapshot::{NodeStats, Snapshot};
 use super::time::Timestamp;
@@ -32,6 +32,9 @@ pub(crate) struct Sight {
     doubts: Doubts,
     /// In how many looks in a row each signal was not known.
     unknown_for: [u32; Signal::COUNT],
+    /// Signals of which there ever was a figure, or an error in its place. What a node does not
+    /// have at all nobody watches, and nobody is blind to.
+    shown: SignalSet,
     trends: [Trend; Signal::COUNT],
     pods: PodTrends,
     oom_killed: bool,
@@ -81,11 +84,15 @@ impl Sight {
                 &mut observations,
                 &mut seen.refused,
             );
-            seen.blind = self.count_unknown(
-                |signal| is_known(&observations, seen.gate, signal),
-                thresholds,
-                max_unknown,
-            );
+            let shown = Observations::of(&snapshot.node);
+            for signal in Signal::ALL {
+                if shown.reading(signal) != Reading::Unknown(Why::Absent) {
+                    self.shown.insert(signal);
+                }
+            }
+            let all_shown = self.shown;
+            let known = |signal| !all_shown.contains(signal) || is_known(&observations, seen.gate, signal);
+            seen.blind = self.count_unknown(known, thresholds, max_unknown);
         }
         if let Foresight::Trend { .. } = rules.foresight {
             for signal in Signal::ALL {
@@ -118,6 +125,14 @@ impl Sight {
         observations
     }
 
+    /// Whether a signal that thresholds ask for is not known, but may be by the next look.
+    pub(crate) fn awaits(&self, thresholds: &[Threshold], rules: &Rules) -> bool {
+        let Belief::Plausible { max_unknown } = rules.belief else { return false };
+        thresholds
+            .iter()
+            .any(|threshold| (1..max_unknown).contains(&self.unknown_for[threshold.signal as usize]))
+    }
+
     /// Counts looks in which signals that thresholds ask for were not known, and returns those
     /// with so many in a row that they are blind.
     fn count_unknown(
@@ -140,7 +155,7 @@ impl Sight {
 }
 
 /// Whether it can be told if thresholds of a signal are met.
-pub(crate) fn is_known(observations: &Observations, gate: Gate, signal: Signal) -> bool {
+fn is_known(observations: &Observations, gate: Gate, signal: Signal) -> bool {
     let gate_is_known = !matches!(gate, Gate::Unknown(_)) || signal.resource() != Resource::Memory;
     gate_is_known && matches!(observations.reading(signal), Reading::Known(_))
 }

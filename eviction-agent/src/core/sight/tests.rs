@@ -312,6 +312,20 @@ fn a_signal_that_is_unknown_for_long_is_blind_and_sees_again() {
 }
 
 #[test]
+fn what_a_node_does_not_have_blinds_nobody() {
+    let mut engine = doubtful();
+    let without = |seconds| NodeStats { node_fs: Reading::Unknown(Why::Absent), ..node(500, 1, at(seconds)) };
+    for seconds in 0..5 {
+        assert!(look(&mut engine, seconds, without(seconds)).blind.is_empty());
+    }
+    look(&mut engine, 5, node(500, 900, at(5)));
+    for seconds in 6..9 {
+        let decision = look(&mut engine, seconds, without(seconds));
+        assert_eq!(decision.blind.contains(NodeFsAvailable), seconds == 8, "there was one");
+    }
+}
+
+#[test]
 fn a_condition_that_is_not_known_blinds_as_well() {
     let mut engine = watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
         preferences.memory.swap_used = Limit::parse("50%").ok();
