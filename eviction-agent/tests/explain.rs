@@ -68,6 +68,8 @@ stories! {
     story_of_a_victim: "memory-rank-3-largest-excess-over-request-first" "--pod" "pod-b";
     story_of_a_survivor: "memory-rank-3-largest-excess-over-request-first" "--pod" "default/pod-a";
     story_above_own_limit: "local-emptydir-above-its-size-limit" "--pod" "pod-a";
+    sized: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced";
+    sized_story: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced" "--pod" "pod-a";
     json: "memory-hard-threshold-evicts-one-pod" "-o" "json";
 }
 

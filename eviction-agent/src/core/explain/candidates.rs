@@ -103,6 +103,7 @@ pub(super) fn victim(
             format!("goes before {}: {reason}", pod(&next.pod))
         }
         None if pass.candidates.len() == 1 => "is the only pod".to_owned(),
+        None if rank > 0 => "is the last that may go".to_owned(),
         None => "is the only pod that may go".to_owned(),
     });
     if let Some(eviction) = pass.evictions.iter().find(|eviction| eviction.pod == candidate.pod) {

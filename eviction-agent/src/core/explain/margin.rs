@@ -26,9 +26,15 @@ pub(super) fn changes(resource: Resource, candidate: &CandidateReport) -> Option
 }
 
 /// What it would have taken, as a sentence about the candidate without its subject.
+///
+/// Where evictions are sized, what each frees counts as well, and nothing is said but where the
+/// pod would have ranked.
 pub(super) fn sentence(resource: Resource, candidate: &CandidateReport, rival: &CandidateReport) -> String {
     let rival = pod(&rival.pod);
+    let sized = candidate.margin.is_some_and(|margin| margin.sized);
     match (changes(resource, candidate), candidate.fate) {
+        (Some(changes), Fate::Goes) if sized => format!("would have ranked behind {rival} with {changes}"),
+        (Some(changes), _) if sized => format!("would have ranked before {rival} with {changes}"),
         (Some(changes), Fate::Goes) => format!("would have stayed, and {rival} gone, with {changes}"),
         (Some(changes), _) => format!("would have gone instead of {rival} with {changes}"),
         (None, Fate::Goes) => format!("would have gone before {rival} whatever it used or requested"),
@@ -40,6 +46,7 @@ pub(super) fn sentence(resource: Resource, candidate: &CandidateReport, rival: &
 pub(super) fn cell(resource: Resource, candidate: &CandidateReport) -> String {
     match candidate.margin {
         Some(margin) => match (margin.usage, margin.priority) {
+            (Some(usage), _) if margin.sized => format!("in turn with {} more used", exact(resource, usage)),
             (Some(usage), _) => format!("goes with {} more used", exact(resource, usage)),
             (None, Some(by)) => {
                 format!("goes with a priority of {}", i64::from(candidate.priority).saturating_add(by))

@@ -153,6 +153,6 @@ fn ranking(pass: &PassReport, resource: Resource, page: &mut Page<'_>) {
     }
     // What would have spared one that goes has just been told.
     let told = |name: &PodName| pass.evictions.iter().any(|eviction| eviction.pod == *name);
-    let nearest = pass.nearest.iter().filter(|nearest| !told(&nearest.pod));
+    let nearest = pass.nearest.iter().filter(|nearest| pass.sizing.is_empty() && !told(&nearest.pod));
     page.lines("nearest", nearest.map(|nearest| margin::nearest(resource, nearest)));
 }

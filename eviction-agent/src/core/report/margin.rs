@@ -29,6 +29,10 @@ pub struct MarginReport {
     /// Change of its priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
+    /// Evictions are sized: what each pod frees counts as well, so that the changes tell where it
+    /// would have ranked, and not yet who would have gone.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sized: bool,
 }
 
 /// The smallest change of what a single pod uses with which another pod had gone.
@@ -64,7 +68,10 @@ impl<'a> Choice<'a> {
         barred: impl Fn(u32) -> bool,
     ) -> Self {
         let last = pass.ranked.iter().rposition(|candidate| goes(candidate.place));
-        let stays = |candidate: &Candidate| !goes(candidate.place) && !barred(candidate.place);
+        let stays = |candidate: &Candidate| {
+            let place = candidate.place;
+            !goes(place) && !barred(place) && !is_passed_over(pass, place)
+        };
         let first = pass.ranked.iter().position(stays);
         Self { pass, measure, joined, border: last.zip(first) }
     }
@@ -72,6 +79,10 @@ impl<'a> Choice<'a> {
     /// What would have put a candidate on the other side.
     pub(super) fn margin(&self, place: usize, goes: bool) -> Option<MarginReport> {
         let (last, first) = self.border?;
+        let own = self.pass.ranked.get(place)?;
+        if !goes && is_passed_over(self.pass, own.place) {
+            return None;
+        }
         let against = if goes { first } else { last };
         let changes = self.what_if(place)?.changes_to_pass(self.pass.ranked.get(against)?);
         Some(MarginReport {
@@ -79,6 +90,7 @@ impl<'a> Choice<'a> {
             usage: changes.usage,
             request: changes.request,
             priority: changes.priority,
+            sized: !self.pass.deficits.is_empty(),
         })
     }
 
@@ -93,4 +105,10 @@ impl<'a> Choice<'a> {
             usage: stats.map(|stats| self.measure.usage(&self.pass.pods, candidate.place, stats)),
         })
     }
+}
+
+/// Whether one that ranks behind it was taken for what it frees, or since it did not go before.
+fn is_passed_over(pass: &Pass, place: u32) -> bool {
+    let mut passed_over = pass.deficits.iter().flat_map(|deficit| &deficit.passed_over);
+    passed_over.any(|one| one.place == place)
 }
