@@ -25,7 +25,7 @@ fn scenarios() -> Vec<Value> {
             scenarios.push(case["scenario"].take());
         }
     }
-    assert!(scenarios.len() > 85, "only {} scenarios", scenarios.len());
+    assert!(scenarios.len() > 140, "only {} scenarios", scenarios.len());
     scenarios
 }
 
