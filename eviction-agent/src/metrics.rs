@@ -35,6 +35,15 @@ pub struct SignalLabels {
     pub eviction_signal: &'static str,
 }
 
+/// A reading that was not believed.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct RefusedLabels {
+    /// `memory.available`, …
+    pub eviction_signal: &'static str,
+    /// `negative_capacity`, `available_above_capacity`, `capacity_changed`, `suddenly_nothing`.
+    pub reason: &'static str,
+}
+
 /// A threshold: a signal and its kind.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ThresholdLabels {
@@ -92,7 +101,7 @@ pub struct ConditionLabels {
 /// Why the agent looked at the node.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct TriggerLabels {
-    /// `charge`, `v1_threshold`, `timer`, `pods`, `outcome`.
+    /// `charge`, `v1_threshold`, `timer`, `pods`, `configuration`, `outcome`.
     pub trigger: &'static str,
 }
 
@@ -111,6 +120,14 @@ pub struct Metrics {
     pub looks: Family<TriggerLabels, Counter>,
     /// Readings that were not known.
     pub unknown: Family<SignalLabels, Counter>,
+    /// Signals that have been unknown for so long that nobody watches them.
+    pub blind: Family<SignalLabels, IntGauge>,
+    /// Readings that were not believed.
+    pub refused: Family<RefusedLabels, Counter>,
+    /// Times that a changed configuration could not be used.
+    pub configuration_errors: Counter,
+    /// Whether a changed configuration waits to take effect.
+    pub configuration_pending: IntGauge,
     /// What is available of each signal.
     pub available: Family<SignalLabels, IntGauge>,
     /// The capacity that it is held against.
@@ -164,6 +181,10 @@ impl Metrics {
             records_invalid: Counter::default(),
             looks: Family::default(),
             unknown: Family::default(),
+            blind: Family::default(),
+            refused: Family::default(),
+            configuration_errors: Counter::default(),
+            configuration_pending: Gauge::default(),
             available: Family::default(),
             capacity: Family::default(),
             threshold_met: Family::default(),
@@ -205,6 +226,26 @@ impl Metrics {
         );
         r.register("looks", "Looks at the node by what caused them", self.looks.clone());
         r.register("signal_unknown", "Readings of a signal that were not known", self.unknown.clone());
+        r.register(
+            "signal_blind",
+            "1 while a signal that thresholds ask for has been unknown for long",
+            self.blind.clone(),
+        );
+        r.register(
+            "readings_refused",
+            "Times that readings of a signal began to be refused, by reason",
+            self.refused.clone(),
+        );
+        r.register(
+            "configuration_errors",
+            "Times that a changed configuration could not be used",
+            self.configuration_errors.clone(),
+        );
+        r.register(
+            "configuration_pending",
+            "1 while a changed configuration waits to take effect",
+            self.configuration_pending.clone(),
+        );
         r.register(
             "signal_available",
             "What is available of a signal, in bytes, inodes or process ids",

@@ -97,6 +97,10 @@ impl Running {
         panic!("the agent ended before it said {kind}: {log}");
     }
 
+    fn signal(&self, signal: Signal) {
+        process::signal(self.child.id(), signal).unwrap();
+    }
+
     /// Ends it with SIGTERM; its exit code, its log, and how long it took.
     fn stop(mut self) -> (Option<i32>, String, Duration) {
         let asked = Instant::now();
@@ -423,6 +427,64 @@ fn a_pods_file_that_becomes_invalid_keeps_the_last_good_one() {
     fs::write(&pods, list("other")).unwrap();
     // The file may have been seen half-written in between.
     while running.until("pods").get("error").is_some() {}
+    assert_eq!(running.stop().0, Some(0));
+}
+
+#[test]
+fn a_changed_configuration_is_held_against_the_present() {
+    let subtree = Subtree::new("cli-reload").unwrap();
+    let uid = pod_uid(1);
+    let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
+    let folder = Folder::below(&std::env::temp_dir(), "cli-reload").unwrap();
+    let pods = format!(
+        "{{\"apiVersion\":\"v1\",\"kind\":\"PodList\",\"items\":[{{\"metadata\":{{\"name\":\"only\",\
+         \"namespace\":\"ns\",\"uid\":\"{uid}\",\"ownerReferences\":[{{\"kind\":\"ReplicaSet\",\"name\":\"o\",\
+         \"uid\":\"o\",\"controller\":true}}]}},\"spec\":{{\"containers\":[]}}}}]}}"
+    );
+    let pods = file(&folder, "pods.json", &pods);
+    let agent = file(&folder, "agent.yaml", &format!("{AGENT}profile: enhanced\n"));
+    let memory = |available: &str| {
+        format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+             evictionHard:\n  memory.available: {available}\n"
+        )
+    };
+    let kubelet = file(&folder, "kubelet.yaml", &memory("64Mi"));
+    let options = ["--kubelet-config", &kubelet, "--config", &agent, "--pods", &pods];
+    let (mut running, started) = Running::start(in_subtree(&subtree, &options));
+    assert_eq!(running.until("pods")["with_cgroup"], 1);
+    let listen = started["listen"].as_str().unwrap().parse().unwrap();
+    let metric = |name: &str| tests::metrics::Metrics::read(listen).unwrap().sum(name, &[]);
+
+    // The node has 256Mi: with this line there is always too little.
+    fs::write(&kubelet, memory("300Mi")).unwrap();
+    running.signal(Signal::HUP);
+    let waits = running.until("configuration");
+    assert_eq!(waits["state"], "waits", "{waits}");
+    assert!(waits["until"].is_string(), "the transition period ends some time: {waits}");
+    assert_eq!(waits["would_evict"][0], "ns/only", "{waits}");
+    assert!(metric("eviction_agent_configuration_pending") >= 1.0);
+    fs::write(&kubelet, memory("no quantity")).unwrap();
+    running.signal(Signal::HUP);
+    let invalid = running.until("configuration");
+    assert_eq!(invalid["state"], "invalid", "{invalid}");
+    let error = invalid["errors"][0].as_str().unwrap();
+    assert!(error.contains("kubelet.yaml") && error.contains("memory.available"), "{error}");
+    assert!(metric("eviction_agent_configuration_errors_total") >= 1.0);
+    running.signal(Signal::USR1);
+    assert_eq!(running.until("configuration")["state"], "took_effect", "the last good one still waited");
+    let decision = running.until("decision");
+    assert_eq!((&decision["pod"], &decision["value"]), (&"ns/only".into(), &"300Mi".into()));
+
+    fs::write(&kubelet, memory("64Mi")).unwrap();
+    running.signal(Signal::HUP);
+    let harmless = loop {
+        let told = running.until("configuration");
+        if told["state"] != "waits" {
+            break told;
+        }
+    };
+    assert_eq!(harmless["state"], "took_effect", "it evicts nobody: {harmless}");
     assert_eq!(running.stop().0, Some(0));
 }
 

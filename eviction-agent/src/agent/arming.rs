@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use crate::core::preferences::MemoryMeasure;
+
 /// Lower than this a distance is not worth arming: the next look comes sooner anyhow.
 const FLOOR_BYTES: u64 = 256 * 1024;
 
@@ -24,6 +26,24 @@ pub(crate) struct Rung {
 pub(crate) struct Seen {
     pub(crate) usage: u64,
     pub(crate) working_set: u64,
+}
+
+impl Seen {
+    /// The same where another measure than the working set says what is available: what it
+    /// does not call available is used. No measure loses more than is charged.
+    pub(crate) fn by_measure(self, capacity: u64, available: Option<i64>) -> Self {
+        let used = available.map(|available| capacity.saturating_sub(available.max(0).unsigned_abs()));
+        Self { working_set: used.unwrap_or(self.working_set), ..self }
+    }
+}
+
+/// A line for what can be charged without getting there: the kernel's own estimate falls as well
+/// by what nobody is charged for, so it is looked at again half-way.
+pub(crate) fn sure_line(measure: MemoryMeasure, seen: Seen, line: u64) -> u64 {
+    match measure {
+        MemoryMeasure::WorkingSet | MemoryMeasure::WorkingSetMinusActiveFile => line,
+        MemoryMeasure::MemAvailable => line - line.saturating_sub(seen.working_set) / 2,
+    }
 }
 
 /// What to arm at the node's group; bytes.
@@ -105,6 +125,19 @@ mod tests {
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
         let rung = Rung { sees_every_charge: true, grain_bytes: MIB };
         assert_eq!(plan(rung, seen, [400 * MIB]).gross, Some(99 * MIB));
+    }
+
+    #[test]
+    fn another_measure_is_armed_at_its_own_distance() {
+        let seen = Seen { usage: 500 * MIB, working_set: 450 * MIB };
+        let seen = seen.by_measure(1000 * MIB, Some(900 * MIB as i64));
+        assert_eq!(seen, Seen { usage: 500 * MIB, working_set: 100 * MIB });
+        assert_eq!(plan(RUNG_3, seen, [300 * MIB]).v1_threshold, Some(700 * MIB));
+        let sure = |measure, line| sure_line(measure, seen, line);
+        assert_eq!(sure(MemoryMeasure::MemAvailable, 300 * MIB), 200 * MIB, "half-way");
+        assert_eq!(sure(MemoryMeasure::MemAvailable, 50 * MIB), 50 * MIB, "passed");
+        assert_eq!(sure(MemoryMeasure::WorkingSetMinusActiveFile, 300 * MIB), 300 * MIB);
+        assert_eq!(seen.by_measure(1000 * MIB, None), seen, "not known: as before");
     }
 
     #[test]

@@ -46,6 +46,12 @@ pub enum Event {
     ContainerEnded(Box<ContainerEnded>),
     /// A signal cannot be read.
     Unknown(Unknown),
+    /// A signal has been unknown for long, or is known again.
+    Blind(Blind),
+    /// Readings of a signal are not believed.
+    Refused(Refusal),
+    /// The configuration was changed.
+    Configuration(Configuration),
     /// Kernel records were lost or of an unknown form.
     Lost(Lost),
     /// The agent ends.
@@ -191,6 +197,37 @@ pub struct Unknown {
     pub why: String,
 }
 
+/// See [`Event::Blind`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+pub struct Blind {
+    pub signal: &'static str,
+    pub state: &'static str,
+}
+
+/// See [`Event::Refused`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+pub struct Refusal {
+    pub signal: &'static str,
+    pub reason: &'static str,
+    pub available: i64,
+    pub capacity: i64,
+}
+
+/// See [`Event::Configuration`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+pub struct Configuration {
+    pub state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub would_evict: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
+}
+
 /// See [`Event::Lost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
@@ -230,6 +267,15 @@ impl fmt::Display for Event {
             Self::OomKill(kill) => kill.fmt(f),
             Self::ContainerEnded(ended) => ended.fmt(f),
             Self::Unknown(Unknown { signal, why }) => write!(f, "{signal} is unknown: {why}"),
+            Self::Blind(Blind { signal, state: "blind" }) => {
+                write!(f, "{signal} has been unknown for long: nobody watches it")
+            }
+            Self::Blind(Blind { signal, state: _ }) => write!(f, "{signal} is known again"),
+            Self::Refused(Refusal { signal, reason, available, capacity }) => {
+                let reason = reason.replace('_', " ");
+                write!(f, "{signal} is not believed: {reason}: {available} available of {capacity}")
+            }
+            Self::Configuration(configuration) => configuration.fmt(f),
             Self::Lost(Lost { records, invalid }) => {
                 write!(
                     f,
@@ -257,6 +303,20 @@ impl fmt::Display for Started {
             Some(address) => write!(f, "; http://{address}/metrics"),
             None => Ok(()),
         }
+    }
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { state, until, would_evict, errors } = self;
+        write!(f, "changed configuration: {}", state.replace('_', " "))?;
+        if !errors.is_empty() {
+            return write!(f, ": {}; the last good one stays", errors.join("; "));
+        }
+        if let Some(until) = until {
+            write!(f, " until {until}")?;
+        }
+        list(f, "would evict", would_evict)
     }
 }
 

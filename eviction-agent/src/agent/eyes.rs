@@ -7,15 +7,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::core::pods::PodSet;
+use crate::core::policy::Rules;
+use crate::core::preferences::{MemoryMeasure, MemoryPreferences};
 use crate::core::reading::{Reading, Why};
+use crate::core::sight::observe;
+use crate::core::signal::Signal;
 use crate::core::snapshot::{
-    ContainerFigures, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot, SnapshotBuilder, SourceId,
-    SpareSnapshot,
+    ContainerFigures, MemoryDetail, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot,
+    SnapshotBuilder, SourceId, SpareSnapshot,
 };
 use crate::source::cgroup::files::Limit;
-use crate::source::cgroup::sample::{Fresh, Tasks};
+use crate::source::cgroup::sample::{Fresh, NodeSample, Tasks};
 use crate::source::cgroup::sampler::Sampler;
 use crate::source::proc::tasks::TaskCounter;
+use crate::source::stall::{Stalling, Stalls};
 
 use super::arming::Seen;
 use super::clock::Instant;
@@ -40,6 +45,7 @@ pub(crate) struct NodeLook {
     pub(crate) at: Instant,
     pub(crate) memory: Reading<Seen>,
     pub(crate) tasks: Reading<u64>,
+    detail: MemoryDetail,
 }
 
 /// Reads the node and its pods.
@@ -49,13 +55,44 @@ pub(crate) struct Eyes {
     capacity: Capacity,
     tasks: Option<TaskCounter>,
     spare: SpareSnapshot,
+    stalls: Stalls,
+    memory: MemoryPreferences,
+    /// Whether measures beside the working set are read as well.
+    all_measures: bool,
 }
 
 impl Eyes {
     /// `whole_machine`: tasks are those of the machine, not of a group.
     pub(crate) fn new(sampler: Sampler, capacity: Capacity, proc: &Path, whole_machine: bool) -> Self {
         let tasks = whole_machine.then(|| TaskCounter::open(proc));
-        Self { sampler, capacity, tasks, spare: SpareSnapshot::default() }
+        let stalls = Stalls::open(sampler.root(), proc);
+        let memory = MemoryPreferences::default();
+        Self {
+            sampler,
+            capacity,
+            tasks,
+            spare: SpareSnapshot::default(),
+            stalls,
+            memory,
+            all_measures: false,
+        }
+    }
+
+    /// Measures as a policy wants it. The kubelet's profile needs one measure only.
+    pub(crate) fn follow(&mut self, rules: &Rules) {
+        self.memory = rules.memory.clone();
+        self.all_measures = rules.preferences.is_some();
+        self.stalls.ask(self.memory.pressure.as_ref());
+    }
+
+    /// What `memory.available` is.
+    pub(crate) fn measure(&self) -> MemoryMeasure {
+        self.memory.measure
+    }
+
+    /// How soon memory must be looked at again while there is little, to see a stall.
+    pub(crate) fn stall_interval_ns(&self) -> Option<u64> {
+        self.stalls.interval_ns()
     }
 
     pub(crate) fn capacity(&self) -> Capacity {
@@ -64,7 +101,7 @@ impl Eyes {
 
     /// Reads the node's own figures, those of the leaves in `dirty` first.
     pub(crate) fn look_at_node(&mut self, at: Instant, dirty: &[u64]) -> NodeLook {
-        let level = self.sampler.sample_node(dirty).level;
+        let NodeSample { level, capacity, detail } = self.sampler.sample_node(dirty);
         let memory = match (level.usage, level.working_set) {
             (Reading::Known(usage), Reading::Known(working_set)) => {
                 Reading::Known(Seen { usage, working_set })
@@ -75,16 +112,27 @@ impl Eyes {
             Some(machine) => machine.read(),
             None => self.sampler.read_tasks().0,
         };
-        NodeLook { at, memory, tasks }
+        let detail = match self.all_measures {
+            true => self.detail(at, capacity, detail),
+            false => MemoryDetail::default(),
+        };
+        NodeLook { at, memory, tasks, detail }
+    }
+
+    /// Adds stalls; and where the node counts for less than the machine has, the rest is not
+    /// available.
+    fn detail(&mut self, at: Instant, machine: Reading<u64>, detail: MemoryDetail) -> MemoryDetail {
+        let Stalling { some_avg10, full_avg10, stalled } = self.stalls.read(at.mono_ns);
+        let left_out = machine.known().unwrap_or(0).saturating_sub(self.capacity.memory);
+        let mem_available = detail.mem_available.map(|bytes| bytes.saturating_sub(left_out));
+        MemoryDetail { mem_available, some_avg10, full_avg10, stalled, ..detail }
     }
 
     /// What is available of memory and process ids.
     pub(crate) fn available(&self, look: &NodeLook) -> (Reading<i64>, Reading<i64>) {
-        let left = |capacity: u64, used: u64| signed(capacity).saturating_sub(signed(used));
-        (
-            look.memory.map(|seen| left(self.capacity.memory, seen.working_set).max(0)),
-            look.tasks.map(|tasks| left(self.capacity.pids, tasks)),
-        )
+        let seen = observe(&self.node_stats(look), self.memory.measure);
+        let available = |signal| seen.reading(signal).map(|seen| seen.available);
+        (available(Signal::MemoryAvailable), available(Signal::PidAvailable))
     }
 
     /// A snapshot of the node alone: enough for a pass that ranks nobody.
@@ -162,6 +210,7 @@ impl Eyes {
                 time,
                 source,
             }),
+            memory_detail: look.detail,
             ..NodeStats::default()
         }
     }

@@ -24,6 +24,7 @@ mod oom;
 mod pods;
 mod range;
 mod reaction;
+mod reload;
 mod roster;
 mod run;
 mod slow;
@@ -32,6 +33,7 @@ mod statuses;
 mod text;
 mod thread;
 mod v1;
+mod watch;
 
 pub use check::{Configured, Findings, check};
 pub use configuration::ConfigurationFiles;

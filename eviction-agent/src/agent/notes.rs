@@ -38,6 +38,8 @@ pub(crate) enum Note {
     Pods { pods: event::Pods, reread: bool, at: Instant },
     /// The pods file cannot be used any more; why.
     PodsInvalid(String, Instant),
+    /// A changed configuration cannot be used; everything that is wrong with it.
+    ConfigurationInvalid(Vec<String>, Instant),
     /// Kernel records lost and of an unknown form, in all.
     Lost { records: u64, invalid: u64, at: Instant },
     /// A source has another rung now.

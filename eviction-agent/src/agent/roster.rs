@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::core::pods::{KnownPod, PodSet};
+use crate::core::policy::Gates;
 use crate::source::cgroup::names::PodUid;
 use crate::source::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
 
@@ -44,6 +45,14 @@ impl Roster {
             container_names,
             active: Arc::default(),
         }
+    }
+
+    /// The same pods, with what follows from them under these gates.
+    pub(crate) fn under(self, gates: Gates) -> Self {
+        if self.known.iter().all(|known| known.gates == gates) {
+            return self;
+        }
+        Self::new(self.known.iter().map(|known| Arc::new(KnownPod::new(known.pod.clone(), gates))).collect())
     }
 
     /// How many pods the API has.

@@ -21,6 +21,7 @@ use super::event::{self, Event};
 use super::notes::{Note, Notes};
 use super::pods::PodsFile;
 use super::reaction::Command;
+use super::reload::Reload;
 use super::slow::Slow;
 use super::start::{self, Ready};
 use super::thread;
@@ -104,6 +105,8 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
     let mut terminate = watch_signal(SignalKind::terminate())?;
     let mut interrupt = watch_signal(SignalKind::interrupt())?;
+    let hangup = watch_signal(SignalKind::hangup())?;
+    let mut accept = watch_signal(SignalKind::user_defined1())?;
     let mut overrun = watch_signal(SignalKind::from_raw(libc::SIGXCPU))?;
     let listener = http::bind(options.listen)
         .await
@@ -138,6 +141,7 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
     let server =
         tokio::spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&state) as Arc<dyn Health>));
 
+    let mut reload = Reload::new(options.configuration.clone(), hangup);
     let mut clock = Clock::start();
     let why = loop {
         tokio::select! {
@@ -157,6 +161,26 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
                     notes.send(Note::PodsInvalid(error, clock.now()));
                 }
             },
+            changed = reload.changed() => match changed {
+                Ok(configuration) => {
+                    configuration.log();
+                    if commands.send(Command::Propose(Box::new(configuration.policy))).await.is_err() {
+                        break "the reaction thread ended";
+                    }
+                }
+                Err(errors) => {
+                    metrics.configuration_errors.inc();
+                    for error in &errors {
+                        tracing::error!(error, "the changed configuration cannot be used; the last good one stays");
+                    }
+                    notes.send(Note::ConfigurationInvalid(errors, clock.now()));
+                }
+            },
+            _ = accept.recv() => {
+                if commands.send(Command::Accept).await.is_err() {
+                    break "the reaction thread ended";
+                }
+            }
             _ = overrun.recv() => {
                 let result = thread::step_down(reaction_thread);
                 tracing::error!(?result, "the reaction thread ran too long without waiting: it is an ordinary thread now");

@@ -26,6 +26,7 @@ use super::clock::{Clock, Instant};
 use super::event::{self, Event, Line};
 use super::notes::{Note, OutcomeNote, PassNote, Step};
 use super::run::Output;
+use super::watch::Watch;
 
 /// How many of the ranked pods a line shows.
 const SHOWN: usize = 8;
@@ -41,6 +42,8 @@ pub(crate) struct Slow {
     sources: Vec<SourceLabels>,
     met: Vec<u8>,
     conditions: Vec<NodeCondition>,
+    unknown_conditions: Vec<NodeCondition>,
+    watch: Watch,
     pods: event::Pods,
 }
 
@@ -56,6 +59,8 @@ impl Slow {
             sources: Vec::new(),
             met: Vec::new(),
             conditions: Vec::new(),
+            unknown_conditions: Vec::new(),
+            watch: Watch::default(),
             pods: event::Pods::default(),
         }
     }
@@ -129,6 +134,11 @@ impl Slow {
                 self.pods.error = Some(error);
                 self.say(at.wall, Event::Pods(self.pods.clone()));
             }
+            Note::ConfigurationInvalid(errors, at) => {
+                let state = "invalid";
+                let event = event::Configuration { state, until: None, would_evict: Vec::new(), errors };
+                self.say(at.wall, Event::Configuration(event));
+            }
             Note::Lost { records, invalid, at } => {
                 self.say(at.wall, Event::Lost(event::Lost { records, invalid }));
             }
@@ -174,7 +184,11 @@ impl Slow {
         if let Some(pass) = decision.pass() {
             self.thresholds(pass, seen_by, looked);
         }
-        self.conditions(decision.conditions.iter().map(|raised| raised.condition).collect(), looked);
+        for event in self.watch.take(&decision, &self.metrics) {
+            self.say(looked.wall, event);
+        }
+        let hold = decision.conditions.iter().map(|raised| raised.condition).collect();
+        self.conditions(hold, decision.unknown_conditions().collect(), looked);
         let Some(pass) = decision.pass() else { return };
         let late = crossed_mono_ns.map(|crossed| decided_mono_ns.saturating_sub(crossed));
         let evictions = decision.actions.iter().filter_map(|action| match action {
@@ -251,15 +265,22 @@ impl Slow {
         self.met = now;
     }
 
-    fn conditions(&mut self, now: Vec<NodeCondition>, looked: Instant) {
+    fn conditions(&mut self, now: Vec<NodeCondition>, unknown: Vec<NodeCondition>, looked: Instant) {
+        let status = |holds: bool, unknown: bool| match (holds, unknown) {
+            (true, _) => "True",
+            (false, true) => "Unknown",
+            (false, false) => "False",
+        };
         for condition in CONDITIONS {
             let holds = now.contains(&condition);
             self.metrics
                 .condition
                 .get_or_create(&ConditionLabels { condition: condition.name() })
                 .set(i64::from(holds));
-            if holds != self.conditions.contains(&condition) {
-                let status = if holds { "True" } else { "False" };
+            let before =
+                status(self.conditions.contains(&condition), self.unknown_conditions.contains(&condition));
+            let status = status(holds, unknown.contains(&condition));
+            if status != before {
                 self.say(
                     looked.wall,
                     Event::Condition(event::Condition { condition: condition.name(), status }),
@@ -267,6 +288,7 @@ impl Slow {
             }
         }
         self.conditions = now;
+        self.unknown_conditions = unknown;
     }
 
     fn outcome(&mut self, note: OutcomeNote) {

@@ -185,7 +185,8 @@ pub(crate) fn react(
             .map_err(|error| Failure::because("find pods", &error).help(error.help()))?;
         sources.extend(sampler.info());
         let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
-        let eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
+        let mut eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
+        eyes.follow(&policy.rules);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let state = State::new(policy.rules.victims);
         let mut clock = Clock::start();

@@ -159,7 +159,7 @@ pub struct MemoryPressure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.01, max = 100.0))]
     pub avg10: Option<f64>,
-    /// A stall of some length within a window, which the kernel reports by itself.
+    /// A stall of some length within a window, by the kernel's total of stalled time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<PressureTrigger>,
 }

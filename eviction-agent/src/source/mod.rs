@@ -15,6 +15,7 @@ pub mod pods;
 pub mod pods_file;
 pub mod probe;
 pub mod proc;
+pub mod stall;
 pub mod summary;
 pub mod text;
 pub mod timer;

@@ -33,10 +33,12 @@ impl Reaction {
         let mut distance = None;
         if let (Reading::Known(seen), Some(root)) = (look.memory, root_id(&self.eyes.sampler)) {
             let capacity = self.eyes.capacity().memory;
+            let seen = seen.by_measure(capacity, memory.known());
+            let sure = |line| arming::sure_line(self.eyes.measure(), seen, line);
             let far = memory.known().and_then(|available| self.memory_lines.distance(available));
             self.hook.approach(far, capacity, now_ns);
             let rung = self.hook.rung().unwrap_or_default();
-            let arming = arming::plan(rung, seen, self.memory_lines.working_sets(capacity));
+            let arming = arming::plan(rung, seen, self.memory_lines.working_sets(capacity).map(sure));
             distance = arming.distance;
             self.hook.arm(root, &arming);
             self.v1.arm(&arming, now_ns);
@@ -63,6 +65,9 @@ impl Reaction {
         }
         for other in [grace, self.verdict_due(look.at.wall)].into_iter().flatten() {
             due = due.min(other);
+        }
+        if let Some(interval) = self.eyes.stall_interval_ns().filter(|_| pressed) {
+            due = due.min(Duration::from_nanos(interval));
         }
         if let Err(error) = self.timer.set_once(due.max(pace::FLOOR)) {
             tracing::error!(%error, "setting the timer");

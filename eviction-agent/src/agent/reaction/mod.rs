@@ -5,6 +5,7 @@
 //! kernel side again. Nothing here waits for anything slow.
 
 mod arm;
+mod configuration;
 mod story;
 mod tree;
 mod victims;
@@ -15,13 +16,14 @@ use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 
 use crate::action::{Executor, Outcome, PodName};
-use crate::core::decision::Decision;
+use crate::core::decision::{Decision, ProposalState};
 use crate::core::engine::Engine;
 use crate::core::input::{Event, Input};
-use crate::core::policy::Victims;
+use crate::core::policy::{Policy, Victims};
 use crate::core::reading::{Reading, Why};
-use crate::core::signal::{NodeCondition, Signal};
+use crate::core::signal::{NodeCondition, Signal, SignalSet};
 use crate::core::snapshot::SnapshotBuilder;
+use crate::core::time::Timestamp;
 use crate::metrics::{Metrics, SignalLabels, TriggerLabels};
 use crate::source::bpf::Crossed;
 use crate::source::cgroup::sample::Tasks;
@@ -45,6 +47,10 @@ use arm::next_grace;
 pub(crate) enum Command {
     /// These are the pods now.
     Pods(Roster),
+    /// The configuration was changed to this.
+    Propose(Box<Policy>),
+    /// A changed configuration that waits is to take effect.
+    Accept,
     /// End.
     Stop,
 }
@@ -81,6 +87,8 @@ pub(crate) struct State {
     last_change: Change,
     unknown: [Option<Why>; Signal::COUNT],
     last_full_ns: u64,
+    /// As of which full sample the engine was told of the pods.
+    followed_ns: u64,
     tree_due_ns: Option<u64>,
     last_left: Option<(u64, u64)>,
     dirty: Vec<u64>,
@@ -107,6 +115,11 @@ struct UnderWay {
 struct Change {
     met: Vec<u8>,
     conditions: Vec<NodeCondition>,
+    blind: SignalSet,
+    refused: SignalSet,
+    imminent: bool,
+    /// Since when a changed configuration waits.
+    waits: Option<Timestamp>,
 }
 
 /// Why the loop turns.
@@ -125,7 +138,8 @@ impl Wake {
             Self::V1Threshold => "v1_threshold",
             Self::Timer => "timer",
             Self::Outcome(_) => "outcome",
-            Self::Command(_) => "pods",
+            Self::Command(Command::Propose(_) | Command::Accept) => "configuration",
+            Self::Command(Command::Pods(_) | Command::Stop) => "pods",
         }
     }
 }
@@ -178,7 +192,17 @@ impl Reaction {
                 None
             }
             Wake::Command(Command::Pods(roster)) => {
-                self.take_pods(roster);
+                // It was made under the policy of the start.
+                let gates = self.engine.policy().gates;
+                self.take_pods(roster.under(gates));
+                None
+            }
+            Wake::Command(Command::Propose(policy)) => {
+                self.tell_configuration(Event::Propose(policy));
+                None
+            }
+            Wake::Command(Command::Accept) => {
+                self.tell_configuration(Event::Accept);
                 None
             }
             Wake::Command(Command::Stop) => None,
@@ -199,14 +223,19 @@ impl Reaction {
         self.note_reading(Signal::MemoryAvailable, memory, self.eyes.capacity().memory, at);
         self.note_reading(Signal::PidAvailable, pids, self.eyes.capacity().pids, at);
         if let Reading::Known(seen) = look.memory {
+            let seen = seen.by_measure(self.eyes.capacity().memory, memory.known());
             self.rate.observe(at.mono_ns, seen.working_set);
         }
         let pids_pressed = pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
-        let pressed = pids_pressed || memory.known().is_some_and(|left| self.memory_lines.may_be_met(left));
+        // Whoever may go by prediction must have been seen.
+        let pressed = pids_pressed
+            || self.state.last_change.predicts()
+            || memory.known().is_some_and(|left| self.memory_lines.may_be_met(left));
         let mut grace_due = None;
         if !self.state.flight.as_mut().is_some_and(|flight| flight.holds(at.mono_ns)) {
             let ranks = pressed && self.engine.wants_pods(&self.eyes.node_stats(&look));
-            let snapshot = match ranks {
+            let with_pods = ranks || self.state.last_change.predicts() || self.follows_pods();
+            let snapshot = match with_pods {
                 true => {
                     let tasks = if pids_pressed { Tasks::Count } else { Tasks::Leave };
                     self.eyes.snapshot_with_pods(&look, &self.roster, tasks)
@@ -235,6 +264,9 @@ impl Reaction {
         let mut decision = self.step(Input { at, event: Event::Look(Arc::clone(&snapshot)) });
         if decision.awaits_reclaim() {
             decision = self.step(Input { at, event: Event::Reclaimed(Err(Why::Absent)) });
+        }
+        if let Some(ProposalState::TookEffect) = decision.proposal {
+            self.adopt_policy();
         }
         let decided_mono_ns = mono_ns();
         let first_id = self.state.decisions + 1;
@@ -290,12 +322,31 @@ impl Reaction {
 }
 
 impl Change {
+    /// Whether a threshold was about to be met.
+    fn predicts(&self) -> bool {
+        self.imminent
+    }
+
     /// Takes note of a decision; true if something changed.
     fn take(&mut self, decision: &Decision) -> bool {
         let met = decision.pass().map_or(&[][..], |pass| &pass.met).iter().map(|met| met.line);
         let conditions = decision.conditions.iter().map(|raised| raised.condition);
         let same = met.clone().eq(self.met.iter().copied())
             && conditions.clone().eq(self.conditions.iter().copied());
+        let sight = decision.pass().map(|pass| &pass.sight);
+        let mut refused = SignalSet::EMPTY;
+        for refusal in sight.map_or(&[][..], |sight| &sight.refused) {
+            refused.insert(refusal.signal);
+        }
+        let imminent = sight.is_some_and(|sight| !sight.imminent.is_empty());
+        let (waits, told) = match &decision.proposal {
+            Some(ProposalState::Waits(waiting)) => (Some(waiting.since), false),
+            Some(ProposalState::Unchanged | ProposalState::TookEffect) => (None, true),
+            None => (None, false),
+        };
+        let beside = (decision.blind, refused, imminent, waits);
+        let same = same && !told && beside == (self.blind, self.refused, self.imminent, self.waits);
+        (self.blind, self.refused, self.imminent, self.waits) = beside;
         if !same {
             self.met.clear();
             self.met.extend(met);

@@ -43,6 +43,18 @@ pub enum Implausible {
     },
 }
 
+impl Implausible {
+    /// The name in metrics and events.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NegativeCapacity => "negative_capacity",
+            Self::AvailableAboveCapacity => "available_above_capacity",
+            Self::CapacityChanged { .. } => "capacity_changed",
+            Self::SuddenlyNothing { .. } => "suddenly_nothing",
+        }
+    }
+}
+
 /// A reading that was not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {

@@ -64,7 +64,7 @@ fn swaps(detail: &MemoryDetail, asked: &Limit) -> Reading<bool> {
 }
 
 /// The observations, `memory.available` by a measure. All measures have the same capacity.
-pub(super) fn observe(node: &NodeStats, measure: MemoryMeasure) -> Observations {
+pub fn observe(node: &NodeStats, measure: MemoryMeasure) -> Observations {
     let mut observations = Observations::of(node);
     let by_working_set = observations.reading(Signal::MemoryAvailable);
     let MemoryDetail { mem_available, active_file, .. } = node.memory_detail;

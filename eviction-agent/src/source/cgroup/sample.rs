@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::files::{Limit, MemoryStat};
 use crate::core::reading::Reading;
+use crate::core::snapshot::MemoryDetail;
 
 /// The memory of a level of the tree: the node, the pods' root, a QoS class, a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,6 +49,9 @@ pub struct NodeSample {
     pub level: LevelSample,
     /// MemTotal of the machine; for a node that is a group with a limit, that limit if lower.
     pub capacity: Reading<u64>,
+    /// Its other measures, without stalls. Of a node that is a group only the active file pages
+    /// are known, which may be older than the rest.
+    pub detail: MemoryDetail,
 }
 
 /// The last figures of one group.

@@ -13,6 +13,7 @@ use super::sample::{Changes, Fresh, GroupSample, LevelSample, NodeSample, PodSam
 use super::tree::{ScanError, Tree};
 use super::working_set;
 use crate::core::reading::{Reading, Why};
+use crate::core::snapshot::MemoryDetail;
 use crate::source::clock::now_ns;
 use crate::source::file::{KeptFile, read_once, unreadable};
 use crate::source::info::SourceInfo;
@@ -154,7 +155,14 @@ impl Sampler {
         let meminfo = self.read_meminfo();
         if self.root.whole_machine {
             let level = LevelSample::new(now_ns(), meminfo.usage, meminfo.inactive_file);
-            return NodeSample { level, capacity: meminfo.total };
+            let detail = MemoryDetail {
+                mem_available: meminfo.available,
+                active_file: meminfo.active_file,
+                swap_used: meminfo.swap_used,
+                swap_total: meminfo.swap_total,
+                ..MemoryDetail::default()
+            };
+            return NodeSample { level, capacity: meminfo.total, detail };
         }
         self.groups.read_usages(Sweep::Moved, dirty);
         let level = working_set::sample(&mut self.groups, 0);
@@ -162,7 +170,8 @@ impl Sampler {
             Limit::At(limit) => meminfo.total.map(|total| total.min(limit)),
             Limit::Unlimited => meminfo.total,
         };
-        NodeSample { level, capacity }
+        let active_file = self.groups.meters[0].stat.active_file;
+        NodeSample { level, capacity, detail: MemoryDetail { active_file, ..MemoryDetail::default() } }
     }
 
     /// Samples a group, for instance the pods' root, as [`Self::sample_node`] does a node that

@@ -27,6 +27,12 @@ pub struct Meminfo {
     pub usage: Reading<u64>,
     /// `Inactive(file)`.
     pub inactive_file: Reading<u64>,
+    /// `Active(file)`.
+    pub active_file: Reading<u64>,
+    /// `SwapTotal`.
+    pub swap_total: Reading<u64>,
+    /// `SwapTotal` less `SwapFree`.
+    pub swap_used: Reading<u64>,
     /// `AnonPages`.
     pub anon: Reading<u64>,
     /// `Shmem`.
@@ -42,6 +48,9 @@ impl Meminfo {
             available: unknown,
             usage: unknown,
             inactive_file: unknown,
+            active_file: unknown,
+            swap_total: unknown,
+            swap_used: unknown,
             anon: unknown,
             shmem: unknown,
         }
@@ -51,7 +60,7 @@ impl Meminfo {
 /// Reads the text of `/proc/meminfo`. Every figure stands for itself; lines about other things
 /// are of no concern. Allocates nothing, which is why procfs is not used for it.
 pub fn parse_meminfo(text: &[u8]) -> Meminfo {
-    const KEYS: [&[u8]; 8] = [
+    const KEYS: [&[u8]; 11] = [
         b"MemTotal:",
         b"MemAvailable:",
         b"Buffers:",
@@ -60,6 +69,9 @@ pub fn parse_meminfo(text: &[u8]) -> Meminfo {
         b"Inactive(file):",
         b"AnonPages:",
         b"Shmem:",
+        b"Active(file):",
+        b"SwapTotal:",
+        b"SwapFree:",
     ];
     let lines = match complete_lines(text) {
         Ok(lines) => lines,
@@ -77,7 +89,10 @@ pub fn parse_meminfo(text: &[u8]) -> Meminfo {
             _ => Err(Why::Unparsable),
         });
     }
-    let [total, available, buffers, cached, swap_cached, inactive_file, anon, shmem] = found.map(Once::get);
+    let found = found.map(Once::get);
+    let [total, available, buffers, cached, swap_cached, inactive_file, anon, shmem, ..] = found;
+    let [.., active_file, swap_total, swap_free] = found;
+    let swap_used = swap_total.and_then(|total| total.checked_sub(swap_free?).ok_or(Why::Implausible));
     let usage = [anon, cached, buffers, swap_cached]
         .into_iter()
         .try_fold(0_u64, |sum, part| sum.checked_add(part?).ok_or(Why::Implausible));
@@ -86,6 +101,9 @@ pub fn parse_meminfo(text: &[u8]) -> Meminfo {
         available: available.into(),
         usage: usage.into(),
         inactive_file: inactive_file.into(),
+        active_file: active_file.into(),
+        swap_total: swap_total.into(),
+        swap_used: swap_used.into(),
         anon: anon.into(),
         shmem: shmem.into(),
     }
@@ -99,7 +117,7 @@ mod tests {
 
     const TEXT: &str = "MemTotal:       24684096 kB\nMemFree:        22390348 kB\nMemAvailable:   23809496 kB\n\
         Buffers:           17188 kB\nCached:          1548796 kB\nSwapCached:            4 kB\nActive(file):     474824 kB\n\
-        Inactive(file):  1082388 kB\nAnonPages:        379840 kB\nShmem:              8788 kB\nHugePages_Total:       0\n";
+        Inactive(file):  1082388 kB\nAnonPages:        379840 kB\nShmem:              8788 kB\nSwapTotal:          4096 kB\nSwapFree:           3072 kB\nHugePages_Total:       0\n";
 
     #[test]
     fn a_real_text() {
@@ -109,6 +127,8 @@ mod tests {
         assert_eq!(meminfo.usage, Known((379_840 + 1_548_796 + 17_188 + 4) << 10));
         assert_eq!(meminfo.inactive_file, Known(1_082_388 << 10));
         assert_eq!(meminfo.shmem, Known(8_788 << 10));
+        assert_eq!(meminfo.active_file, Known(474_824 << 10));
+        assert_eq!((meminfo.swap_total, meminfo.swap_used), (Known(4096 << 10), Known(1024 << 10)));
     }
 
     #[test]

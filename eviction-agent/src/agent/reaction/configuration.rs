@@ -1,0 +1,56 @@
+//! A changed configuration: told to the engine, and followed by the loop once it is in force.
+
+use crate::core::decision::ProposalState;
+use crate::core::input::{Event, Input};
+use crate::core::policy::Foresight;
+use crate::core::signal::Signal;
+
+use super::super::clock::mono_ns;
+use super::super::lines::Lines;
+use super::super::notes::{Note, PassNote};
+use super::Reaction;
+
+impl Reaction {
+    /// Tells the engine of a changed configuration or that it is accepted; a look follows.
+    pub(super) fn tell_configuration(&mut self, event: Event) {
+        let looked = self.clock.now();
+        let decision = self.step(Input { at: looked.wall, event });
+        if let Some(ProposalState::TookEffect) = decision.proposal {
+            self.adopt_policy();
+        }
+        // Whom a policy that waits would evict, the look that follows will find.
+        let waits = matches!(decision.proposal, Some(ProposalState::Waits(_)));
+        if !waits && self.state.last_change.take(&decision) {
+            let note = PassNote {
+                first_id: self.state.decisions + 1,
+                seen: None,
+                seen_by: "configuration",
+                crossed_mono_ns: None,
+                looked,
+                decided_mono_ns: mono_ns(),
+                decision,
+            };
+            self.notes.send(Note::Pass(Box::new(note)));
+        }
+    }
+
+    /// Lines, measures and what is known of pods, by the policy that is in force now.
+    pub(super) fn adopt_policy(&mut self) {
+        let policy = self.engine.policy();
+        let capacity = self.eyes.capacity();
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.memory_lines = Lines::of(policy, Signal::MemoryAvailable, signed(capacity.memory));
+        self.pid_lines = Lines::of(policy, Signal::PidAvailable, signed(capacity.pids));
+        self.eyes.follow(&policy.rules);
+        let roster = std::mem::take(&mut self.roster).under(policy.gates);
+        self.take_pods(roster);
+    }
+
+    /// Whether this look is to show the engine the pods for the sake of their trends: once for
+    /// each full sample.
+    pub(super) fn follows_pods(&mut self) -> bool {
+        let follows = self.engine.policy().rules.foresight != Foresight::None;
+        let last = std::mem::replace(&mut self.state.followed_ns, self.state.last_full_ns);
+        follows && last != self.state.last_full_ns
+    }
+}
