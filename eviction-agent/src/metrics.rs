@@ -40,7 +40,7 @@ pub struct SignalLabels {
 pub struct RefusedLabels {
     /// `memory.available`, …
     pub eviction_signal: &'static str,
-    /// `negative_capacity`, `available_above_capacity`, `capacity_changed`, `suddenly_nothing`.
+    /// `negative_capacity`, `negative_available`, `available_above_capacity`, `capacity_changed`, `suddenly_nothing`.
     pub reason: &'static str,
 }
 

@@ -6,6 +6,7 @@ use crate::core::policy::Foresight;
 use crate::core::signal::Signal;
 
 use super::super::clock::mono_ns;
+use super::super::flight::Flight;
 use super::super::lines::Lines;
 use super::super::notes::{Note, PassNote};
 use super::Reaction;
@@ -42,8 +43,10 @@ impl Reaction {
         self.memory_lines = Lines::of(policy, Signal::MemoryAvailable, signed(capacity.memory));
         self.pid_lines = Lines::of(policy, Signal::PidAvailable, signed(capacity.pids));
         self.eyes.follow(&policy.rules);
+        let victims = policy.rules.victims;
         let roster = std::mem::take(&mut self.roster).under(policy.gates);
         self.take_pods(roster);
+        self.state.flight = Flight::of(victims);
     }
 
     /// Whether this look is to show the engine the pods for the sake of their trends: once for

@@ -48,6 +48,7 @@ impl Implausible {
     pub const fn name(self) -> &'static str {
         match self {
             Self::NegativeCapacity => "negative_capacity",
+            Self::NegativeAvailable => "negative_available",
             Self::AvailableAboveCapacity => "available_above_capacity",
             Self::CapacityChanged { .. } => "capacity_changed",
             Self::SuddenlyNothing { .. } => "suddenly_nothing",
