@@ -58,7 +58,7 @@ pub(super) const CONFINED: &[(&str, &str)] = &[
 ];
 
 /// The crates that `core` may name; its tests may name any development dependency as well.
-pub(super) const CORE_CRATES: &[&str] = &["std", "serde", "thiserror", "jiff", "num_bigint"];
+pub(super) const CORE_CRATES: &[&str] = &["std", "serde", "schemars", "thiserror", "jiff", "num_bigint"];
 
 /// The crates that only the tests of `core` may name.
 pub(super) const CORE_TEST_CRATES: &[&str] = &["insta", "proptest", "serde_json", "tempfile"];
