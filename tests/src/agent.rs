@@ -54,6 +54,8 @@ pub struct Options<'a> {
     pub pid_capacity: u64,
     /// `--act`.
     pub act: &'a str,
+    /// `--config`, if any.
+    pub config: Option<&'a Path>,
 }
 
 /// A line that the agent printed.
@@ -110,7 +112,7 @@ impl Agent {
     }
 
     fn spawn(options: &Options<'_>, interrupt: &Interrupt) -> Result<Self> {
-        let Options { binary, kubelet_config, pods, cgroup_root, memory_capacity, pid_capacity, act } =
+        let Options { binary, kubelet_config, pods, cgroup_root, memory_capacity, pid_capacity, act, config } =
             options;
         let mut command = Command::new(binary);
         command
@@ -126,6 +128,9 @@ impl Agent {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if let Some(config) = config {
+            command.arg("--config").arg(config);
+        }
         die_with_parent(&mut command);
         let mut child = command.spawn().with_context(|| format!("start {}", binary.display()))?;
         let stdout = child.stdout.take().context("the agent's output")?;

@@ -47,6 +47,7 @@ fn start(node: &Node) -> Agent {
         memory_capacity: node.memory_capacity(),
         pid_capacity: node.pid_capacity(),
         act: "kill",
+        config: None,
     };
     Agent::start(&options, &Interrupt::default()).unwrap()
 }

@@ -53,6 +53,7 @@ pub(crate) fn measure(bench: &Bench<'_>, seconds: u64) -> Result<Vec<Row>> {
         memory_capacity: MEMORY,
         pid_capacity: node.pid_capacity(),
         act: "dry-run",
+        config: None,
     };
     let mut agent = Agent::start(&options, bench.interrupt)?;
     bench.interrupt.sleep(SETTLE)?;

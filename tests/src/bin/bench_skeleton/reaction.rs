@@ -152,6 +152,7 @@ impl Lab {
             memory_capacity: node.memory_capacity(),
             pid_capacity: node.pid_capacity(),
             act: "kill",
+            config: None,
         };
         let agent = Agent::start(&options, bench.interrupt)?;
         Ok(Self { agent, node, decisions: 0, random: clock::now() | 1 })

@@ -93,6 +93,7 @@ impl<'a> Scene<'a> {
             memory_capacity: node.memory_capacity(),
             pid_capacity: node.pid_capacity(),
             act: "kill",
+            config: None,
         };
         let agent = Agent::start(&options, self.interrupt)?;
         if let Some((rung, reason)) = agent.rung(source) {

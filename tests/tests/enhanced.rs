@@ -1,0 +1,138 @@
+//! The enhanced profile as it is lived: the agent as it is shipped, real cgroups, real processes.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use tests::agent::{self, Agent, Event, Options};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+use tests::workload::Workload;
+
+/// A guard against an agent that hangs.
+const GUARD: Duration = Duration::from_secs(60);
+
+const MEMORY: u64 = 384 * MIB;
+const PIDS: u64 = 200;
+
+fn pod(name: &str) -> PodSpec {
+    PodSpec {
+        namespace: "shop",
+        name: name.to_owned(),
+        containers: &["main"],
+        request_mib: 8,
+        limit_mib: None,
+        priority: None,
+        is_static: false,
+    }
+}
+
+fn start(node: &Node) -> Agent {
+    let kubelet = json!({
+        "evictionHard": {"memory.available": "64Mi", "pid.available": "60"},
+        "evictionSoft": {"memory.available": "192Mi"},
+        "evictionSoftGracePeriod": {"memory.available": "1s"},
+    });
+    // Nobody owns the pods of this node.
+    let config = node.file("agent.yaml");
+    let policy = json!({
+        "apiVersion": "eviction-agent.io/v1alpha1",
+        "kind": "AgentConfiguration",
+        "profile": "enhanced",
+        "policy": {"soft": {"evictBarePods": true}},
+    });
+    std::fs::write(&config, policy.to_string()).unwrap();
+    let options = Options {
+        binary: &agent::binary().unwrap(),
+        kubelet_config: &node.write_config(&kubelet).unwrap(),
+        pods: &node.write_pods().unwrap(),
+        cgroup_root: &node.cgroup_root(),
+        memory_capacity: node.memory_capacity(),
+        pid_capacity: node.pid_capacity(),
+        act: "kill",
+        config: Some(&config),
+    };
+    Agent::start(&options, &Interrupt::default()).unwrap()
+}
+
+fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
+    let group = &node.pods[pod].containers[0].group;
+    Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
+}
+
+fn decision(agent: &mut Agent, pod: &str, signal: &str, kind: &str) -> Event {
+    let is_it = |event: &Event| {
+        event.kind() == "decision"
+            && event.text("pod") == pod
+            && event.text("signal") == signal
+            && event.text("kind") == kind
+    };
+    agent.wait_for(&format!("a {kind} decision on {pod} for {signal}"), GUARD, is_it).unwrap()
+}
+
+fn gone(agent: &mut Agent, pod: &str) -> Event {
+    let is_it = |event: &Event| {
+        event.kind() == "eviction" && event.text("outcome") == "gone" && event.text("pod") == pod
+    };
+    agent.wait_for(&format!("the end of {pod}"), GUARD, is_it).unwrap()
+}
+
+/// A node where `slow` was chosen for the soft line of memory, and does not care for SIGTERM.
+fn with_a_slow_victim() -> Option<(Node, Agent, [Workload; 2])> {
+    let mut node = Node::new("enhanced", MEMORY, PIDS).ok()?;
+    for name in ["slow", "quiet", "bomb"] {
+        node.add(pod(name)).unwrap();
+    }
+    let mut quiet = workload(&node, QUIET, &["hold", "--size", "24M"]);
+    quiet.go().unwrap();
+    let mut agent = start(&node);
+    let mut slow = workload(&node, SLOW, &["grow", "--size", "190M", "--on-term", "ignore"]);
+    slow.go().unwrap();
+    let soft = decision(&mut agent, "shop/slow", "memory.available", "soft");
+    assert_eq!(soft.number("grace_seconds"), Some(30), "the API server's default: the pod says nothing");
+    Some((node, agent, [quiet, slow]))
+}
+
+const SLOW: usize = 0;
+const QUIET: usize = 1;
+const BOMB: usize = 2;
+
+fn is_empty(node: &Node, pod: usize) -> bool {
+    node.pods[pod].group.processes().is_empty()
+}
+
+#[test]
+fn a_slow_soft_victim_is_taken_over_when_the_hard_line_is_met() {
+    let Some((node, mut agent, [mut quiet, _slow])) = with_a_slow_victim() else {
+        skip!("no cgroups can be made here")
+    };
+    let mut more = workload(&node, SLOW, &["grow", "--size", "110M", "--on-term", "ignore"]);
+    more.go().unwrap();
+    decision(&mut agent, "shop/slow", "memory.available", "hard");
+    gone(&mut agent, "shop/slow");
+    assert!(is_empty(&node, SLOW));
+    assert!(quiet.process().is_running().unwrap(), "there is no second victim for one deficit");
+    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "decision");
+    assert!(decisions.into_iter().all(|event| event.text("pod") == "shop/slow"));
+    agent.stop().unwrap();
+}
+
+#[test]
+fn a_slow_victim_keeps_nobody_from_being_evicted_for_something_else() {
+    let Some((node, mut agent, [mut quiet, _slow])) = with_a_slow_victim() else {
+        skip!("no cgroups can be made here")
+    };
+    let mut forks = workload(&node, BOMB, &["forks", "--max", "170", "--rate", "1000"]);
+    forks.go().unwrap();
+    let bomb = decision(&mut agent, "shop/bomb", "pid.available", "hard");
+    gone(&mut agent, "shop/bomb");
+    assert!(is_empty(&node, BOMB));
+    let before = agent.heard().unwrap().iter().filter(|event| event.heard_ns < bomb.heard_ns);
+    let ended = before.filter(|event| event.kind() == "eviction" && event.text("outcome") == "gone").count();
+    assert_eq!(ended, 0, "the slow one was still on its way, where the kubelet waits");
+    assert!(quiet.process().is_running().unwrap());
+    agent.stop().unwrap();
+}
