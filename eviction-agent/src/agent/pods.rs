@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::failure::Failure;
 use crate::core::pod::Pod;
 use crate::core::pods::KnownPod;
-use crate::core::policy::Gates;
+use crate::core::policy::Policy;
 use crate::source::pods::{PodErrors, parse_pod_list};
 use crate::source::pods_file::{self, Change};
 
@@ -15,18 +15,18 @@ use super::roster::Roster;
 /// The pods file, if there is one.
 pub(crate) struct PodsFile {
     file: Option<pods_file::PodsFile<Vec<Pod>, PodErrors>>,
-    gates: Gates,
+    policy: Policy,
 }
 
 impl PodsFile {
     /// Reads the file for the first time: it must be good.
-    pub(crate) fn open(path: Option<&Path>, gates: Gates) -> Result<(Self, Roster), Failure> {
+    pub(crate) fn open(path: Option<&Path>, policy: &Policy) -> Result<(Self, Roster), Failure> {
         let Some(path) = path else {
-            return Ok((Self { file: None, gates }, Roster::default()));
+            return Ok((Self { file: None, policy: policy.clone() }, Roster::default()));
         };
         let (file, pods) = pods_file::PodsFile::open(path, parse_pod_list)
             .map_err(|error| Failure::because("read pods", &error))?;
-        Ok((Self { file: Some(file), gates }, roster(pods, gates)))
+        Ok((Self { file: Some(file), policy: policy.clone() }, roster(pods, policy)))
     }
 
     /// Waits for the next change: a new roster, or what is wrong with the file. For ever without one.
@@ -34,7 +34,7 @@ impl PodsFile {
         match &mut self.file {
             None => std::future::pending().await,
             Some(file) => match file.changed().await {
-                Change::New(pods) => Ok(roster(pods, self.gates)),
+                Change::New(pods) => Ok(roster(pods, &self.policy)),
                 Change::Invalid(error) => Err(super::failure::chain(&error)),
             },
         }
@@ -46,6 +46,6 @@ impl PodsFile {
     }
 }
 
-fn roster(pods: Vec<Pod>, gates: Gates) -> Roster {
-    Roster::new(pods.into_iter().map(|pod| Arc::new(KnownPod::new(pod, gates))).collect())
+fn roster(pods: Vec<Pod>, policy: &Policy) -> Roster {
+    Roster::new(pods.into_iter().map(|pod| Arc::new(KnownPod::new(pod, policy))).collect())
 }

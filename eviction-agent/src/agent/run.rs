@@ -116,7 +116,7 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
     let (notes, receiver) = Notes::new(Arc::clone(&metrics));
     let (commands, command_receiver) = mpsc::channel(4);
     let (ready_sender, ready) = oneshot::channel();
-    let (mut pods, roster) = PodsFile::open(options.pods.as_deref(), plan.policy.gates)?;
+    let (mut pods, roster) = PodsFile::open(options.pods.as_deref(), &plan.policy)?;
     let pod_count = roster.len();
     let profile = plan.profile;
     let (thread_notes, thread_metrics) = (notes.clone(), Arc::clone(&metrics));

@@ -79,11 +79,11 @@ fn evicted_at(pod: &Pod) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use crate::core::fixture::policy;
     use std::sync::Arc;
 
     use super::*;
     use crate::core::pods::KnownPod;
-    use crate::core::policy::Gates;
 
     fn second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -110,7 +110,7 @@ mod tests {
             }],
             ..Pod::default()
         };
-        Roster::new(vec![Arc::new(KnownPod::new(pod, Gates::default()))])
+        Roster::new(vec![Arc::new(KnownPod::new(pod, &policy(Vec::new())))])
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::layout::{DiskLayout, Reclaim};
 use super::observe::Observations;
 use super::oom::{EndedContainer, StoryNote};
 use super::pods::{KnownPod, PodSet};
+use super::protection::RefusedPod;
 use super::rank::Candidate;
 use super::reading::Why;
 use super::sight::Seen;
@@ -164,6 +165,8 @@ pub struct Pass {
     pub ranked: Vec<Candidate>,
     /// Places of critical pods that would have been evicted.
     pub spared: Vec<u32>,
+    /// Pods whose turn had come, but which are protected.
+    pub refused_pods: Vec<RefusedPod>,
     /// What was remembered of earlier evictions when the pass began.
     pub flights: Vec<Flight>,
     /// What the thresholds lack that were dealt with, in this order, where evictions are sized.
@@ -200,6 +203,8 @@ pub enum PassEnd {
     NoPods,
     /// All pods are critical.
     OnlyCritical,
+    /// All pods that are not critical are protected.
+    OnlyProtected,
     /// A pod goes.
     Evicted,
     /// Pods on their way will free what is lacking.

@@ -27,6 +27,7 @@ pub mod pod;
 pub mod pods;
 pub mod policy;
 pub mod preferences;
+pub mod protection;
 pub mod rank;
 pub mod reading;
 pub mod release;

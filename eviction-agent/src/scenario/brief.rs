@@ -1,7 +1,7 @@
 //! What an outcome says of the engine's reasons: a [`Report`] in brief.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::story::{EndBrief, KillBrief};
 use crate::core::report::{About, PodName, ProposalReport, Report, ThresholdReport};
@@ -38,6 +38,15 @@ pub struct Brief {
     /// What becomes of a changed configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposal: Option<String>,
+    /// Pods whose turn had come, but which are protected: `uid`, `reason`, and what goes with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_pods: Vec<Value>,
+    /// Uids of pods of which nothing is known, and which are too young for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub too_young: Vec<String>,
+    /// Annotations of pods that say nothing: `uid`, `annotation`, `value`, `mistake`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignored_annotations: Vec<Value>,
     /// Kills by the kernel that were told since the last step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub oom_kills: Vec<KillBrief>,
@@ -66,6 +75,25 @@ impl Brief {
                 refused: pass.refused.iter().map(|it| format!("{}: {}", it.signal, kind(&it.why))).collect(),
                 imminent: pass.thresholds.iter().filter_map(imminent).collect(),
                 spared: pass.spared.iter().map(|PodName { uid, .. }| uid.to_string()).collect(),
+                refused_pods: pass
+                    .refused_pods
+                    .iter()
+                    .map(|refused| of_pod(&refused.pod, &refused.why))
+                    .collect(),
+                too_young: pass
+                    .candidates
+                    .iter()
+                    .filter(|candidate| candidate.too_young.is_some())
+                    .map(|candidate| candidate.pod.uid.to_string())
+                    .collect(),
+                ignored_annotations: pass
+                    .candidates
+                    .iter()
+                    .filter_map(|candidate| Some((&candidate.pod, candidate.shelter.as_ref()?)))
+                    .flat_map(|(pod, shelter)| {
+                        shelter.ignored_annotations.iter().map(|ignored| of_pod(pod, ignored))
+                    })
+                    .collect(),
                 ..Self::default()
             },
             About::NoPass(why) => Self { end: name(why), ..Self::default() },
@@ -106,12 +134,21 @@ fn proposal(state: &ProposalReport) -> String {
     }
 }
 
+/// The fields of what is told of a pod, and its uid.
+fn of_pod(pod: &PodName, told: &impl Serialize) -> Value {
+    let mut fields = json!({ "uid": pod.uid });
+    if let (Some(fields), Ok(Value::Object(told))) = (fields.as_object_mut(), serde_json::to_value(told)) {
+        fields.extend(told);
+    }
+    fields
+}
+
 /// The name of a variant; one that holds another is `outer: inner`.
 pub(super) fn name(variant: &impl Serialize) -> String {
     match serde_json::to_value(variant) {
-        Ok(serde_json::Value::String(name)) => name,
-        Ok(serde_json::Value::Object(object)) => {
-            let named = |(outer, inner): (String, serde_json::Value)| format!("{outer}: {}", name(&inner));
+        Ok(Value::String(name)) => name,
+        Ok(Value::Object(object)) => {
+            let named = |(outer, inner): (String, Value)| format!("{outer}: {}", name(&inner));
             object.into_iter().next().map(named).unwrap_or_default()
         }
         _ => String::new(),

@@ -47,8 +47,7 @@ enum Fate {
 
 impl World {
     pub(super) fn new(policy: Policy, filesystems: Filesystems, pods: Vec<Pod>) -> Self {
-        let gates = policy.gates;
-        let known = |pod| Arc::new(KnownPod::new(pod, gates));
+        let known = |pod| Arc::new(KnownPod::new(pod, &policy));
         let pods: Vec<_> = pods.into_iter().map(known).collect();
         let place = |(place, known): (usize, &Arc<KnownPod>)| (known.pod.uid.clone(), place);
         Self {
@@ -134,8 +133,8 @@ impl World {
             self.proposal = Report::of(&decision, self.engine.policy()).proposal;
         }
         if let Some(ProposalState::TookEffect) = decision.proposal {
-            let gates = self.engine.policy().gates;
-            let renew = |known: &Arc<KnownPod>| Arc::new(KnownPod::new(known.pod.clone(), gates));
+            let policy = self.engine.policy();
+            let renew = |known: &Arc<KnownPod>| Arc::new(KnownPod::new(known.pod.clone(), policy));
             self.pods = self.pods.iter().map(renew).collect();
         }
         decision

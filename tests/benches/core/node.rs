@@ -39,8 +39,7 @@ impl Node {
         if profile == Profile::Enhanced {
             policy.rules = Rules::enhanced(&Preferences::default());
         }
-        let gates = policy.gates;
-        let known = |pod| Ok(Arc::new(KnownPod::new(serde_json::from_value::<Pod>(pod)?.into(), gates)));
+        let known = |pod| Ok(Arc::new(KnownPod::new(serde_json::from_value::<Pod>(pod)?.into(), &policy)));
         let pods: Result<_> = world.pods().map(known).collect();
         let pods = Arc::new(PodSet::new(pods.context("decode the world's pods")?));
         let mut snapshot = Summary::parse(world.summary(case, 0).as_bytes())?.snapshot();

@@ -15,7 +15,6 @@ use crate::core::fixture::{container, engine, hard, limits, pod, policy};
 use crate::core::input::{Event, Input};
 use crate::core::pod::Pod;
 use crate::core::pods::KnownPod;
-use crate::core::policy::Gates;
 use crate::core::signal::Signal::MemoryAvailable;
 use crate::core::snapshot::Snapshot;
 use crate::source::cgroup::files::Version;
@@ -80,10 +79,11 @@ impl Node {
         };
         let options = SamplerOptions { proc: top.to_owned(), max_descriptors: 100 };
         let sampler = Sampler::new(root, &options, |_| true).unwrap();
-        let known = UIDS.map(|uid| Arc::new(KnownPod::new(limited(uid), Gates::default())));
+        let policy = policy(vec![hard(MemoryAvailable, "100Mi")]);
+        let known = UIDS.map(|uid| Arc::new(KnownPod::new(limited(uid), &policy)));
         let mut roster = Roster::new(known.into());
         assert!(roster.join(sampler.pods()), "its pods are found");
-        let engine = engine(policy(vec![hard(MemoryAvailable, "100Mi")]), roster.active());
+        let engine = engine(policy, roster.active());
         let capacity = Capacity { memory: 1024 * MIB, pids: 1000 };
         let eyes = Eyes::new(sampler, capacity, top, false);
         Self { folder, eyes, roster, engine, clock: Clock::start() }

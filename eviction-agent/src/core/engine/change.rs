@@ -117,6 +117,8 @@ impl Engine {
         if policy.rules.victims == Victims::One {
             self.flights = Flights::default();
         }
+        self.guard.adopt(&policy.rules);
+        self.has_changed = true;
         self.policy = policy;
         self.pods = self.under_this_policy(&self.pods);
     }
@@ -130,9 +132,9 @@ impl Engine {
     }
 
     /// Pods with what follows from them under the policy in force.
-    fn under_this_policy(&self, pods: &PodSet) -> Arc<PodSet> {
+    pub(super) fn under_this_policy(&self, pods: &PodSet) -> Arc<PodSet> {
         let known = (0..).map_while(|place| pods.get(place));
-        let known = known.map(|known| Arc::new(KnownPod::new(known.pod.clone(), self.policy.gates)));
+        let known = known.map(|known| Arc::new(KnownPod::new(known.pod.clone(), &self.policy)));
         Arc::new(PodSet::new(known.collect()))
     }
 }

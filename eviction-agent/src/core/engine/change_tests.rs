@@ -4,6 +4,7 @@ use crate::core::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,
 };
 use crate::core::input::Event;
+use crate::core::pod::{Owner, Pod};
 use crate::core::policy::{Policy, Threshold};
 use crate::core::preferences::AcceptChanges;
 use crate::core::report::Report;
@@ -18,7 +19,9 @@ fn cautious(thresholds: Vec<Threshold>) -> Policy {
 }
 
 fn started(policy: Policy) -> Engine {
-    engine(policy, &set(vec![pod("greedy", "10"), pod("modest", "900")]))
+    let owner = || Owner { kind: "ReplicaSet".into(), name: "web".into(), uid: "web".into() };
+    let owned = |pod| Pod { owner: Some(owner()), ..pod };
+    engine(policy, &set(vec![owned(pod("greedy", "10")), owned(pod("modest", "900"))]))
 }
 
 fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {

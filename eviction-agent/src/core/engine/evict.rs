@@ -4,9 +4,12 @@ use crate::core::decision::{Action, Cause, Eviction, Pass, PassEnd};
 use crate::core::local_storage::judge;
 use crate::core::pods::KnownPod;
 use crate::core::policy::{SoftGrace, Victims};
+use crate::core::protection::{Ask, Motive, RefusedPod};
 use crate::core::rank::{Measure, rank};
+use crate::core::time::Timestamp;
 
 use super::Engine;
+use super::refuse::{Turn, refusal};
 
 /// `immediateEvictionGracePeriodSeconds`.
 pub(super) const IMMEDIATE_GRACE_SECONDS: i64 = 1;
@@ -17,7 +20,12 @@ const DEFAULT_GRACE_SECONDS: i64 = 30;
 impl Engine {
     /// Evicts every pod that is above its own limits: `localStorageEviction`. Whether there
     /// was one.
-    pub(super) fn evict_above_limits(&mut self, pass: &mut Pass, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn evict_above_limits(
+        &mut self,
+        at: Timestamp,
+        pass: &mut Pass,
+        actions: &mut Vec<Action>,
+    ) -> bool {
         if pass.pods.limited().len() == 0 || pass.snapshot.is_empty() {
             return false;
         }
@@ -32,16 +40,24 @@ impl Engine {
             };
             let verdict = judge(pod, stats, pass.layout.dedicated_image_fs);
             pass.unknown_volumes += verdict.unknown_volumes;
-            match verdict.cause {
-                Some(_) if pod.critical() => pass.spared.push(place),
-                Some(cause) => {
-                    let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
-                    let eviction = Eviction { place, grace_period_seconds, cause };
-                    if !remembers || self.flights.begin(pass, &eviction, true, Some(stats)) {
-                        actions.push(Action::Evict(eviction));
-                    }
-                }
-                None => {}
+            let (Some(cause), Some(known)) = (verdict.cause, pass.pods.get(place)) else {
+                continue;
+            };
+            if pod.critical() {
+                pass.spared.push(place);
+                continue;
+            }
+            let ask = Ask { at, motive: Motive::OwnLimits, nobody_else: false };
+            let turn = Turn { pods: &pass.pods, place, known, stats: Some(stats) };
+            if let Some(why) = refusal(&self.guard, ask, None, &turn) {
+                pass.refused_pods.push(RefusedPod { place, why });
+                continue;
+            }
+            let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
+            let eviction = Eviction { place, grace_period_seconds, cause };
+            if !remembers || self.flights.begin(pass, &eviction, true, Some(stats)) {
+                self.guard.evicted(at, known);
+                actions.push(Action::Evict(eviction));
             }
         }
         actions.len() > before
@@ -49,7 +65,7 @@ impl Engine {
 
     /// Ranks the pods for the threshold of the pass and evicts as many as the rules say: the end
     /// of `synchronize`.
-    pub(super) fn evict_for_threshold(&mut self, pass: &mut Pass, actions: &mut Vec<Action>) {
+    pub(super) fn evict_for_threshold(&mut self, at: Timestamp, pass: &mut Pass, actions: &mut Vec<Action>) {
         let handled = pass.handled.zip(pass.handled_signal());
         let Some((line, signal)) = handled.filter(|_| self.has_tables()) else {
             pass.end = PassEnd::CannotRank;
@@ -64,7 +80,7 @@ impl Engine {
         rank(measure, &pass.pods, &pass.snapshot, joined, &mut pass.ranked);
         match self.policy.rules.victims {
             Victims::One => self.evict_the_first(pass, line, actions),
-            Victims::Sized { most } => self.evict_as_many_as_needed(pass, line, most, actions),
+            Victims::Sized { most } => self.evict_as_many_as_needed(at, pass, line, most, actions),
         }
     }
 
@@ -91,7 +107,7 @@ impl Engine {
 
     /// One second for a hard threshold; for a soft one what the rules say.
     pub(super) fn grace_period(&self, pass: &Pass, line: u8, known: &KnownPod) -> i64 {
-        if pass.line(line).is_some_and(|line| line.threshold.is_hard()) {
+        if is_hard(pass, line) {
             return IMMEDIATE_GRACE_SECONDS;
         }
         let own = known.pod.termination_grace_period_seconds;
@@ -107,4 +123,8 @@ impl Engine {
             }
         }
     }
+}
+
+fn is_hard(pass: &Pass, line: u8) -> bool {
+    pass.line(line).is_some_and(|line| line.threshold.is_hard())
 }

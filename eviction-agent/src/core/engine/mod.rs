@@ -5,6 +5,7 @@ mod change;
 mod change_tests;
 mod evict;
 mod pass;
+mod refuse;
 mod sized;
 mod spare;
 mod story;
@@ -27,6 +28,7 @@ use super::layout::DiskLayout;
 use super::oom::Story;
 use super::pods::PodSet;
 use super::policy::{Policy, Victims};
+use super::protection::Guard;
 use super::reading::Why;
 use super::sight::Sight;
 use super::signal::SignalSet;
@@ -60,6 +62,8 @@ pub struct Engine {
     sight: Sight,
     blind: SignalSet,
     proposal: Option<Box<Proposal>>,
+    has_changed: bool,
+    guard: Guard,
 }
 
 /// What is known of the disk layout.
@@ -83,6 +87,7 @@ impl Engine {
     pub fn new(policy: Policy) -> Self {
         Self {
             thresholds: Thresholds::new(&policy.thresholds),
+            guard: Guard::new(&policy.rules),
             policy,
             pods: Arc::default(),
             layout: Layout::Unknown,
@@ -96,6 +101,7 @@ impl Engine {
             sight: Sight::default(),
             blind: SignalSet::EMPTY,
             proposal: None,
+            has_changed: false,
         }
     }
 
@@ -137,7 +143,8 @@ impl Engine {
             Event::Pods(pods) => {
                 self.story.pods_are(at, &pods);
                 self.flights.note_pods(at, &pods);
-                self.pods = pods;
+                // Whoever made them knows of the policy that the engine began with.
+                self.pods = if self.has_changed { self.under_this_policy(&pods) } else { pods };
                 Subject::Noted
             }
             Event::DiskLayout(answer) => {
@@ -147,6 +154,7 @@ impl Engine {
             // Where nothing is remembered, a failed kill is an eviction like any other:
             // `eviction_manager.go: evictPod`.
             Event::Evicted(outcome) => {
+                self.guard.outcome(&outcome);
                 self.story.evicted(at, &outcome);
                 self.flights.note_outcome(at, outcome);
                 Subject::Noted
@@ -159,6 +167,9 @@ impl Engine {
             }
             Event::OomKill(kill) => {
                 self.sight.note_oom_kill();
+                if let Some(uid) = &kill.pod {
+                    self.guard.oom_kill(kill.at.unwrap_or(at), uid);
+                }
                 self.take_kill(at, *kill)
             }
             Event::ContainerEnded(end) => self.take_end(at, *end),
@@ -172,7 +183,7 @@ impl Engine {
             }
             Event::Look(snapshot) => self.look(at, snapshot, &mut actions),
             Event::LookFailed(why) => self.without_look(why),
-            Event::Reclaimed(second) => self.resume(second, &mut actions),
+            Event::Reclaimed(second) => self.resume(at, second, &mut actions),
             Event::Admission(pod) => {
                 Subject::Admission(Admission { admit: admits(self.conditions.hold(), &pod), pod })
             }

@@ -42,6 +42,7 @@ impl Engine {
             seen_after_reclaim: None,
             ranked: take(&mut self.spare.ranked),
             spared: take(&mut self.spare.spared),
+            refused_pods: take(&mut self.spare.refused_pods),
             flights: self.flights.copy_into(take(&mut self.spare.flights)),
             deficits: take(&mut self.spare.deficits),
             unknown_volumes: 0,
@@ -57,7 +58,7 @@ impl Engine {
         self.thresholds.observe(at, &pass.seen, gate, acted_on, &mut pass.met);
         let raising: &[u8] = if predicted == Predict::Off { &[] } else { &pass.sight.imminent };
         self.raise_conditions(at, &pass.met, raising);
-        if self.policy.local_storage_capacity_isolation && self.evict_above_limits(&mut pass, actions) {
+        if self.policy.local_storage_capacity_isolation && self.evict_above_limits(at, &mut pass, actions) {
             pass.end = PassEnd::LocalStorage;
             // What one pod did to its own limits does not keep the node waiting for the next one.
             if self.policy.rules.victims == Victims::One {
@@ -68,7 +69,7 @@ impl Engine {
         self.policy.rules.urgency.order(&pass.met, &pass.lines, &mut urgent);
         for &line in &urgent {
             pass.handled = Some(line);
-            let ends = self.deal_with(&mut pass, line, actions);
+            let ends = self.deal_with(at, &mut pass, line, actions);
             pass.end_deficit();
             if ends {
                 break;
@@ -80,7 +81,7 @@ impl Engine {
 
     /// Does what a threshold asks for. Whether the pass ends with it; if not, the next one has
     /// its turn.
-    fn deal_with(&mut self, pass: &mut Pass, line: u8, actions: &mut Vec<Action>) -> bool {
+    fn deal_with(&mut self, at: Timestamp, pass: &mut Pass, line: u8, actions: &mut Vec<Action>) -> bool {
         let Some(signal) = pass.handled_signal() else {
             return false;
         };
@@ -91,7 +92,7 @@ impl Engine {
         announce(signal.resource(), actions);
         let reclaims = pass.layout.reclaims(signal);
         if reclaims.is_empty() || !self.has_tables() {
-            self.evict_for_threshold(pass, actions);
+            self.evict_for_threshold(at, pass, actions);
             return pass.end == PassEnd::Evicted;
         }
         actions.extend(reclaims.iter().copied().map(Action::Reclaim));
@@ -103,6 +104,7 @@ impl Engine {
     /// `reclaimNodeLevelResources` from the second look on. Without a look it was no success.
     pub(super) fn resume(
         &mut self,
+        at: Timestamp,
         second: Result<Arc<Snapshot>, Why>,
         actions: &mut Vec<Action>,
     ) -> Subject {
@@ -121,7 +123,7 @@ impl Engine {
                 return Subject::Pass(*pass);
             }
         }
-        self.evict_for_threshold(&mut pass, actions);
+        self.evict_for_threshold(at, &mut pass, actions);
         pass.end_deficit();
         Subject::Pass(*pass)
     }

@@ -12,6 +12,7 @@ use crate::core::flight::Stance;
 use crate::core::policy::Victims;
 use crate::core::release::Release;
 use crate::core::snapshot::NodeStats;
+use crate::core::time::Timestamp;
 use crate::core::units::GoDuration;
 
 use super::Engine;
@@ -100,6 +101,7 @@ impl Engine {
     /// nothing wait for those that free more. Pods that did not go lately wait for all others.
     pub(super) fn evict_as_many_as_needed(
         &mut self,
+        at: Timestamp,
         pass: &mut Pass,
         line: u8,
         most: u32,
@@ -127,7 +129,7 @@ impl Engine {
                 let snapshot = Arc::clone(&pass.snapshot);
                 let joined = snapshot.joined(&pass.pods, &mut scratch);
                 let room = if hard && runs_out { u32::MAX } else { most };
-                let mut walk = Walk { engine: self, pass, joined, line, hard, open, room, actions };
+                let mut walk = Walk { engine: self, at, pass, joined, line, hard, open, room, actions };
                 let end = walk.through(&ranked);
                 self.joined = scratch;
                 pass.ranked = ranked;

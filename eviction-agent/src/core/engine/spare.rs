@@ -4,6 +4,7 @@ use crate::core::condition::Raised;
 use crate::core::decision::{Action, Decision, Pass, Subject};
 use crate::core::deficit::Deficit;
 use crate::core::flight::Flight;
+use crate::core::protection::RefusedPod;
 use crate::core::rank::Candidate;
 use crate::core::sight::{Refused, Seen};
 use crate::core::threshold::Met;
@@ -19,6 +20,7 @@ pub(super) struct Spare {
     pub(super) ranked: Vec<Candidate>,
     pub(super) spared: Vec<u32>,
     pub(super) refused: Vec<Refused>,
+    pub(super) refused_pods: Vec<RefusedPod>,
     pub(super) imminent: Vec<u8>,
     pub(super) flights: Vec<Flight>,
     pub(super) deficits: Vec<Deficit>,
@@ -40,6 +42,7 @@ impl Engine {
             met,
             ranked,
             spared,
+            refused_pods,
             sight,
             flights,
             deficits,
@@ -62,6 +65,7 @@ impl Engine {
         keep(&mut self.spare.spared, spared);
         keep(&mut self.spare.flights, flights);
         keep(&mut self.spare.deficits, deficits);
+        keep(&mut self.spare.refused_pods, refused_pods);
     }
 }
 

@@ -2,15 +2,20 @@
 
 use crate::core::decision::{Action, Cause, Eviction, Pass, PassEnd};
 use crate::core::deficit::{PassedOver, Victim, WhyPassedOver, is_next_to_nothing};
-use crate::core::flight::Stance;
-use crate::core::rank::{Candidate, Standing};
+use crate::core::flight::{Flight, Phase, Stance};
+use crate::core::pods::KnownPod;
+use crate::core::protection::{self, Ask, Motive, Refusal, RefusedPod};
+use crate::core::rank::{Candidate, Measure, Standing};
 use crate::core::release::Release;
+use crate::core::time::Timestamp;
 
 use super::Engine;
+use super::refuse::{Turn, refusal};
 
 /// One walk, for the last deficit of the pass.
 pub(super) struct Walk<'a> {
     pub(super) engine: &'a mut Engine,
+    pub(super) at: Timestamp,
     pub(super) pass: &'a mut Pass,
     /// The places of the pods' statistics.
     pub(super) joined: &'a [u32],
@@ -44,6 +49,9 @@ impl Walk<'_> {
         match some_go {
             true => PassEnd::Evicted,
             false if self.pass.spared.len() == ranked.len() => PassEnd::OnlyCritical,
+            false if self.pass.spared.len() + self.pass.refused_pods.len() == ranked.len() => {
+                PassEnd::OnlyProtected
+            }
             false => PassEnd::NobodyLeft,
         }
     }
@@ -98,12 +106,17 @@ impl Walk<'_> {
         let Some(known) = self.pass.pods.get(place) else {
             return false;
         };
+        if let Some(why) = self.refusal(place, known) {
+            self.pass.refused_pods.push(RefusedPod { place, why });
+            return false;
+        }
         let grace_period_seconds = self.engine.grace_period(self.pass, self.line, known);
         let eviction = Eviction { place, grace_period_seconds, cause: Cause::Threshold { line: self.line } };
         let stats = self.joined.get(place as usize).and_then(|&at| self.pass.snapshot.pod(at));
         if !self.engine.flights.begin(self.pass, &eviction, self.hard, stats) {
             return false;
         }
+        self.engine.guard.evicted(self.at, known);
         self.actions.push(Action::Evict(eviction));
         self.open = self.open.saturating_sub(release.amount);
         self.room -= 1;
@@ -111,6 +124,18 @@ impl Walk<'_> {
             deficit.victims.push(Victim { place, release });
         }
         true
+    }
+
+    /// Why a pod may not go. Nobody else goes if none does in this pass or is on its way.
+    fn refusal(&self, place: u32, known: &KnownPod) -> Option<Refusal> {
+        let signal = self.pass.signal_of(self.line)?;
+        let is_on_its_way = |flight: &Flight| flight.phase == Phase::UnderWay;
+        let nobody_else = !self.engine.flights.list().iter().any(is_on_its_way);
+        let motive = Motive::Threshold { signal, hard: self.hard };
+        let ask = Ask { at: self.at, motive, nobody_else };
+        let stats = self.joined.get(place as usize).and_then(|&at| self.pass.snapshot.pod(at));
+        let turn = Turn { pods: &self.pass.pods, place, known, stats };
+        refusal(&self.engine.guard, ask, Some(Measure::of(signal, self.pass.layout)), &turn)
     }
 
     fn pass_over(&mut self, passed_over: PassedOver) {
@@ -121,6 +146,6 @@ impl Walk<'_> {
 }
 
 /// Among whom what a pod frees has a say.
-fn class_of(candidate: &Candidate) -> (Standing, i32) {
-    (candidate.standing, candidate.priority)
+fn class_of(candidate: &Candidate) -> (protection::Turn, Standing, i32, bool) {
+    (candidate.turn, candidate.standing, candidate.priority, candidate.bare)
 }

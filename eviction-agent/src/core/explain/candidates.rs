@@ -50,7 +50,7 @@ pub(super) fn rows(
         let above = candidate.request.as_ref().and(candidate.excess);
         let tone = match candidate.fate {
             Fate::Goes => Some(Tone::Bad),
-            Fate::Critical => Some(Tone::Warning),
+            Fate::Critical | Fate::Refused => Some(Tone::Warning),
             Fate::Stays => None,
         };
         table.row(
@@ -78,6 +78,7 @@ fn verdict(resource: Resource, candidate: &CandidateReport) -> String {
     match candidate.fate {
         Fate::Goes => "GOES".to_owned(),
         Fate::Critical => "critical: passed over".to_owned(),
+        Fate::Refused => "protected: passed over".to_owned(),
         Fate::Stays if candidate.critical => "critical: would be passed over".to_owned(),
         Fate::Stays => margin::cell(resource, candidate),
     }
@@ -96,7 +97,7 @@ pub(super) fn victim(
         .iter()
         .enumerate()
         .skip(rank + 1)
-        .find(|(_, other)| !matches!(other.fate, Fate::Critical) && !other.critical);
+        .find(|(_, other)| !matches!(other.fate, Fate::Critical | Fate::Refused) && !other.critical);
     lines.push(match next {
         Some((_, next)) => {
             let reason = why::ahead(resource, candidate, next);

@@ -10,6 +10,7 @@ mod candidates;
 mod margin;
 mod pass;
 mod pod;
+mod refusal;
 mod shortage;
 mod sight;
 mod sizing;

@@ -6,7 +6,7 @@ use crate::core::signal::Resource;
 
 use super::amount::{count, pod};
 use super::style::{Style, Tone};
-use super::{candidates, margin, shortage, sight, sizing};
+use super::{candidates, margin, refusal, shortage, sight, sizing};
 
 /// Width of the labels at the left.
 const LABEL: usize = 11;
@@ -36,6 +36,7 @@ pub(super) fn is_calm(pass: &PassReport) -> bool {
     pass.end == PassEnd::Calm
         && pass.evictions.is_empty()
         && pass.spared.is_empty()
+        && pass.refused_pods.is_empty()
         && pass.unknown_volumes == 0
         && pass.refused.is_empty()
         && pass.thresholds.iter().all(|threshold| threshold.met.is_none() && !threshold.imminent)
@@ -84,6 +85,9 @@ fn heading(pass: &PassReport) -> (Tone, String) {
         }
         PassEnd::NoPods => (Tone::Warning, format!("NOBODY GOES{short}, but there are no pods")),
         PassEnd::OnlyCritical => (Tone::Warning, format!("NOBODY GOES{short}, but all pods are critical")),
+        PassEnd::OnlyProtected => {
+            (Tone::Warning, format!("NOBODY GOES{short}, but all pods that are not critical are protected"))
+        }
         PassEnd::Covered => (Tone::Warning, format!("WAIT{short}: pods on their way make up for it")),
         PassEnd::Held => (Tone::Warning, format!("NOBODY ELSE GOES{short}, but too many went a moment ago")),
         PassEnd::NobodyLeft => (Tone::Warning, format!("NOBODY GOES{short}, but nobody is left who may")),
@@ -134,6 +138,7 @@ fn above_limits(pass: &PassReport, page: &mut Page<'_>) {
     if pass.candidates.is_empty() {
         let spared = |name| format!("{} is above its own limits, but critical", pod(name));
         page.lines("spared", pass.spared.iter().map(spared));
+        page.lines("refused", pass.refused_pods.iter().map(refusal::line));
     }
 }
 
@@ -144,6 +149,7 @@ fn ranking(pass: &PassReport, resource: Resource, page: &mut Page<'_>) {
     page.out.push('\n');
     candidates::table(pass, resource, page.style, page.out);
     page.out.push('\n');
+    page.lines("refused", pass.refused_pods.iter().map(refusal::line));
     let goes = |(_, candidate): &(usize, &CandidateReport)| candidate.fate == Fate::Goes;
     for (rank, candidate) in pass.candidates.iter().enumerate().filter(goes) {
         let mut lines = vec![pod(&candidate.pod)];

@@ -7,7 +7,7 @@ use crate::core::time::Timestamp;
 use super::amount::{passes, pod, printable};
 use super::pass::Page;
 use super::style::Tone;
-use super::{candidates, margin, story, why};
+use super::{candidates, margin, refusal, story, why};
 
 /// What is remembered of a pod from pass to pass.
 #[derive(Debug)]
@@ -84,6 +84,10 @@ impl Story {
             let name = pod(&self.pod);
             page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but critical"));
             page.out.push('\n');
+        } else if let Some(why) = refusal::of(pass, &self.pod) {
+            let name = pod(&self.pod);
+            page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but {why}"));
+            page.out.push('\n');
         }
     }
 }
@@ -100,6 +104,9 @@ fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &m
         Fate::Critical => {
             (Tone::Warning, format!("{name} had rank {place} and is critical: it was passed over"))
         }
+        Fate::Refused => {
+            (Tone::Warning, format!("{name} had rank {place} and is protected: it was passed over"))
+        }
         Fate::Stays => (Tone::Good, format!("{name} stays: rank {place}, short of {resource}")),
     };
     page.heading(at, tone, &heading);
@@ -107,6 +114,7 @@ fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &m
     match own.fate {
         Fate::Goes => page.lines("why", candidates::victim(pass, rank, own, resource)),
         Fate::Critical => {}
+        Fate::Refused => page.lines("why not", refusal::of(pass, &own.pod).map(|why| format!("it {why}"))),
         Fate::Stays => page.lines("why not", not(pass, own, resource)),
     }
     let told = pass.evictions.iter().filter(|eviction| eviction.pod == own.pod);

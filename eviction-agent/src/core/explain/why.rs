@@ -4,18 +4,34 @@ use crate::core::rank::Standing;
 use crate::core::report::CandidateReport;
 use crate::core::signal::Resource;
 
-use super::amount::{amount, spoken};
+use super::amount::{amount, quantity, spoken};
+use super::refusal;
 
 /// Why `ahead` ranks before `behind`, as a sentence about the former without its subject.
 pub(super) fn ahead(resource: Resource, ahead: &CandidateReport, behind: &CandidateReport) -> String {
-    if ahead.standing != behind.standing {
+    if let Some(reason) = refusal::turn_ahead(ahead, behind) {
+        return reason;
+    }
+    if ahead.standing.class() != behind.standing.class() {
         return standing(ahead, behind);
     }
     if ahead.priority != behind.priority {
         return format!("its priority is lower: {} against {}", ahead.priority, behind.priority);
     }
+    if ahead.standing != behind.standing {
+        return "nothing is known of the other's usage, and such pods go last among their priority"
+            .to_owned();
+    }
+    if let Some(reason) = refusal::shelter_ahead(ahead, behind) {
+        return reason;
+    }
     match (ahead.excess, behind.excess) {
         (Some(a), Some(b)) if a != b => excess(resource, (ahead, a), (behind, b)),
+        (None, None) if ahead.request != behind.request => {
+            let request = |one: &CandidateReport| one.request.as_deref().map(|text| quantity(resource, text));
+            let [a, b] = [ahead, behind].map(|one| request(one).unwrap_or_default());
+            format!("nothing is known of either, and it requests less: {a} against {b}")
+        }
         (None, Some(_)) => format!("nothing is known of its {resource}, which counts as most"),
         _ => "they are alike in everything that counts, and its uid is the lower one".to_owned(),
     }
@@ -39,12 +55,14 @@ fn standing(ahead: &CandidateReport, behind: &CandidateReport) -> String {
         Standing::NoStats => "nothing is known of its usage, and such pods go first",
         Standing::Exceeds => "it uses more than it requests",
         Standing::Within => "it uses no more than it requests",
+        Standing::Unknown => "it is not known to use more than it requests",
         Standing::Alike => "nobody asks for its request",
     };
     let other = match behind.standing {
         Standing::NoStats => "nothing is known of the other's usage",
         Standing::Exceeds => "the other uses more than it requests",
         Standing::Within => "the other does not",
+        Standing::Unknown => "the other is not known to",
         Standing::Alike => "nobody asks for the other's",
     };
     match (ahead.standing, behind.standing) {

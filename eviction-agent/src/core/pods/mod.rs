@@ -18,7 +18,10 @@ pub use requests::{has_pod_level_resources, pod_limit, pod_request};
 pub use set::{PodSet, RankFacts};
 
 use super::pod::Pod;
-use super::policy::Gates;
+use super::policy::{DiskRanking, Gates, PodLevelRequests, Policy};
+use super::protection::Shelter;
+use super::signal::Resource;
+use super::units::Quantity;
 
 /// A pod and what follows from its specification alone.
 #[derive(Clone, Debug)]
@@ -33,20 +36,36 @@ pub struct KnownPod {
     pub limits: LocalLimits,
     /// What ranking looks at.
     pub rank: RankFacts,
+    /// Whether and when it may be evicted at all.
+    pub shelter: Shelter,
     /// By which gates this was worked out.
     pub gates: Gates,
+    /// What its own requests did to those of its containers.
+    pub pod_level_requests: PodLevelRequests,
+    /// What its inodes are held against.
+    pub disk_ranking: DiskRanking,
 }
 
 impl KnownPod {
-    /// Works out the facts.
-    pub fn new(pod: Pod, gates: Gates) -> Self {
+    /// Works out the facts. They hold for this policy; another one needs them anew.
+    pub fn new(pod: Pod, policy: &Policy) -> Self {
+        let (gates, rules) = (policy.gates, &policy.rules);
+        let shelter = Shelter::of(&pod, rules);
         Self {
             critical: is_critical(&pod),
             best_effort: is_best_effort(&pod, gates),
             limits: LocalLimits::of(&pod),
-            rank: RankFacts::of(&pod, gates),
+            rank: RankFacts::of(&pod, policy, &shelter),
+            shelter,
             gates,
+            pod_level_requests: rules.pod_level_requests,
+            disk_ranking: rules.disk_ranking,
             pod,
         }
+    }
+
+    /// What it requests of a resource, zero if nothing.
+    pub fn request(&self, resource: Resource) -> Quantity {
+        pod_request(&self.pod, resource.name(), self.gates, self.pod_level_requests)
     }
 }

@@ -3,15 +3,17 @@
 //! `pkg/api/v1/resource/helpers.go: GetResourceRequestQuantity`.
 
 use crate::core::pod::{Pod, ResourceList, Resources};
-use crate::core::policy::Gates;
+use crate::core::policy::{Gates, PodLevelRequests};
 use crate::core::units::{Format, Quantity};
 
 /// The request that a pod's usage is held against, zero if there is none.
 ///
-/// With the gate, any request or limit of the pod for cpu, memory or huge pages hides the
-/// requests of its containers for *every* resource. Overhead is added to what is not zero.
-pub fn pod_request(pod: &Pod, resource: &str, gates: Gates) -> Quantity {
-    let hide_containers = gates.pod_level_resources && has_pod_level_resources(pod);
+/// With the gate, a request of the pod replaces those of its containers for that resource; to
+/// the kubelet any request or limit of the pod for cpu, memory or huge pages hides them for
+/// *every* resource. Overhead is added to what is not zero.
+pub fn pod_request(pod: &Pod, resource: &str, gates: Gates, level: PodLevelRequests) -> Quantity {
+    let hide_containers =
+        level == PodLevelRequests::HideAll && gates.pod_level_resources && has_pod_level_resources(pod);
     let of_containers = || total(pod, |resources| resources.requests.get(resource));
     let of_pod = || {
         let resources = pod.resources.as_ref()?;

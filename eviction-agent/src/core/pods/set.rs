@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::core::exact::Nanos;
 use crate::core::pod::Pod;
-use crate::core::policy::Gates;
+use crate::core::policy::{DiskRanking, Policy, WithoutStats};
+use crate::core::protection::{Shelter, Turn};
 use crate::core::signal::Resource;
 use crate::core::work::step;
 
@@ -14,10 +15,20 @@ use super::limited::{LimitedPod, LimitedPods};
 use super::{KnownPod, pod_request};
 
 /// What ranking asks of a pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankFacts {
+    /// When its turn is, whatever it uses.
+    pub turn: Turn,
     /// `spec.priority`, 0 if absent.
     pub priority: i32,
+    /// Nothing would bring it back, so that its like go before.
+    pub bare: bool,
+    /// What its annotation asks for among its like, from -100 to 100: lower goes first.
+    pub hint: i8,
+    /// A figure that is absent is not known, instead of 0.
+    pub absent_is_unknown: bool,
+    /// Inodes are held against requested inodes, instead of requested bytes.
+    pub inodes_alone: bool,
     /// Requested bytes of memory.
     pub memory: Nanos,
     /// Requested bytes of local storage.
@@ -27,10 +38,19 @@ pub struct RankFacts {
 }
 
 impl RankFacts {
-    pub(super) fn of(pod: &Pod, gates: Gates) -> Self {
-        let request = |resource: Resource| Nanos::from_quantity(&pod_request(pod, resource.name(), gates));
+    pub(super) fn of(pod: &Pod, policy: &Policy, shelter: &Shelter) -> Self {
+        let rules = &policy.rules;
+        let request = |resource: Resource| {
+            let level = rules.pod_level_requests;
+            Nanos::from_quantity(&pod_request(pod, resource.name(), policy.gates, level))
+        };
         Self {
+            turn: shelter.turn,
             priority: pod.priority.unwrap_or(0),
+            bare: shelter.bare,
+            hint: shelter.hint,
+            absent_is_unknown: rules.without_stats == WithoutStats::BehindExceeding,
+            inodes_alone: rules.disk_ranking == DiskRanking::ByWhatIsFreed,
             memory: request(Resource::Memory),
             storage: request(Resource::EphemeralStorage),
             inodes: request(Resource::Inodes),

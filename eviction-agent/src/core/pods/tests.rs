@@ -1,7 +1,7 @@
 use crate::core::exact::Nanos;
 use crate::core::fixture::{container, limits, list, pod, quantity, requests, set};
 use crate::core::pod::{Container, EmptyDir, Pod, Resources, Volume};
-use crate::core::policy::Gates;
+use crate::core::policy::{Gates, PodLevelRequests};
 
 use super::{KnownPod, LocalLimits, is_best_effort, is_critical, pod_limit, pod_request};
 
@@ -12,7 +12,7 @@ fn memory(text: &str) -> Resources {
 }
 
 fn memory_request(pod: &Pod, gates: Gates) -> String {
-    pod_request(pod, "memory", gates).to_string()
+    pod_request(pod, "memory", gates, PodLevelRequests::HideAll).to_string()
 }
 
 fn sidecar(name: &str, text: &str) -> Container {
@@ -127,7 +127,7 @@ fn local_limits_are_those_that_can_be_exceeded() {
     let containers: Vec<_> = limits.containers.iter().map(|c| (c.container, c.limit)).collect();
     assert_eq!(containers, [(1, Nanos::from_units(2))], "the last of a name");
     assert!(!limits.is_empty());
-    assert!(KnownPod::new(Pod::default(), Gates::default()).limits.is_empty());
+    assert!(KnownPod::new(Pod::default(), &crate::core::fixture::policy(Vec::new())).limits.is_empty());
 }
 
 #[test]

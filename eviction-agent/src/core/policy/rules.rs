@@ -77,7 +77,8 @@ pub enum Victims {
 pub enum WithoutStats {
     /// Before all others.
     First,
-    /// By request and priority, behind those that are known to exceed their request.
+    /// As pods within their request, behind those of their priority of which more is known. A
+    /// figure that is absent is not known.
     BehindExceeding,
 }
 
@@ -93,9 +94,9 @@ pub enum DiskRanking {
 /// What requests at the level of the pod do to those of its containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodLevelRequests {
-    /// Any of them hides all.
+    /// Any of them hides all, also of resources that it does not name.
     HideAll,
-    /// Each hides those of its own resource.
+    /// Each replaces those of its own resource: KEP-2837.
     HideTheirOwn,
 }
 

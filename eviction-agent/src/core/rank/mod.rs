@@ -5,6 +5,8 @@
 //! ties to chance; here the lower uid goes first.
 
 #[cfg(test)]
+mod enhanced;
+#[cfg(test)]
 mod tests;
 mod usage;
 mod what_if;
@@ -17,6 +19,7 @@ pub(crate) use what_if::WhatIf;
 
 use super::exact::Nanos;
 use super::pods::{PodSet, RankFacts};
+use super::protection::Turn;
 use super::snapshot::{NO_STATS, PodStats, Snapshot};
 use super::work::step;
 
@@ -25,10 +28,17 @@ use super::work::step;
 pub struct Candidate {
     /// Its place among the active pods.
     pub place: u32,
+    /// When its turn is, whatever it uses. The same for all pods in the kubelet's profile.
+    pub turn: Turn,
     /// The first criterion.
     pub standing: Standing,
     /// The second criterion: lower goes first.
     pub priority: i32,
+    /// Nothing would bring it back: goes after the others of its priority. Never so in the
+    /// kubelet's profile.
+    pub bare: bool,
+    /// What its annotation asks for among these: lower goes first. 0 in the kubelet's profile.
+    pub hint: i8,
     /// The third criterion, usage less request: more goes first.
     pub excess: Nanos,
     /// The last criterion: the place in the order of uids.
@@ -39,22 +49,46 @@ pub struct Candidate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// Nothing is known of its usage.
+    /// Nothing is known of its usage, for which the kubelet lets it go before all others.
     NoStats,
     /// It uses more than it requested.
     Exceeds,
     /// It uses at most what it requested.
     Within,
+    /// Nothing is known of its usage. It counts as within its request, and goes after those of
+    /// its priority of which more is known.
+    Unknown,
     /// Nobody asks: process ids cannot be requested.
     Alike,
 }
 
+impl Standing {
+    /// The place among the classes that go one after the other.
+    pub(in crate::core) const fn class(self) -> u64 {
+        match self {
+            Self::NoStats => 0,
+            Self::Exceeds => 1,
+            Self::Within | Self::Unknown | Self::Alike => 2,
+        }
+    }
+}
+
 impl Candidate {
-    /// The fields in their order; the first two are one number, which is quicker to compare.
+    /// The fields in their order; all before the excess are one number, which is quicker to
+    /// compare: turn, class, priority, whether nothing is known, whether it is bare, hint.
     #[inline]
-    fn key(&self) -> (i64, Reverse<Nanos>, u32) {
+    fn key(&self) -> (u64, Reverse<Nanos>, u32) {
         step();
-        let head = ((self.standing as i64) << 32) | (i64::from(self.priority) + (1 << 31));
+        // The sign bit turned, so that signed numbers keep their order.
+        let priority = u64::from(self.priority.cast_unsigned() ^ (1 << 31));
+        let hint = u64::from(self.hint.cast_unsigned() ^ (1 << 7));
+        let unknown = u64::from(self.standing == Standing::Unknown);
+        let head = (self.turn as u64) << 44
+            | self.standing.class() << 42
+            | priority << 10
+            | unknown << 9
+            | u64::from(self.bare) << 8
+            | hint;
         (head, Reverse(self.excess), self.tie)
     }
 }
@@ -72,8 +106,11 @@ pub(crate) fn rank(
         let (standing, excess) = measure.key(pods, place, facts, stats);
         Candidate {
             place,
+            turn: facts.turn,
             standing,
             priority: facts.priority,
+            bare: facts.bare,
+            hint: facts.hint,
             excess,
             tie: pods.uid_order().get(place as usize).copied().unwrap_or(place),
         }

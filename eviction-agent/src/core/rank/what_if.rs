@@ -80,9 +80,8 @@ impl WhatIf {
     /// The whole units of the request, if requests have a say.
     fn request(&self) -> Option<i128> {
         let request = match self.measure {
-            Measure::Memory => self.facts.memory,
-            Measure::Bytes(_) | Measure::Inodes(_) => self.facts.storage,
             Measure::Processes => return None,
+            measure => measure.base(&self.facts),
         };
         Some(request.get().div_euclid(Nanos::from_units(1).get()))
     }
@@ -91,6 +90,7 @@ impl WhatIf {
         let mut facts = self.facts;
         let request = match self.measure {
             Measure::Memory => &mut facts.memory,
+            Measure::Inodes(_) if facts.inodes_alone => &mut facts.inodes,
             Measure::Bytes(_) | Measure::Inodes(_) | Measure::Processes => &mut facts.storage,
         };
         *request = request.plus(Nanos::from_units(i128::from(more)));

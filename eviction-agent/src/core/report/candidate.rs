@@ -6,9 +6,11 @@ use serde::Serialize;
 
 use super::PodName;
 use super::margin::{Choice, MarginReport, NearestReport};
+use super::shelter::{ShelterReport, too_young};
 use crate::core::decision::{Action, Cause, Decision, Pass};
 use crate::core::rank::{Candidate, Measure, Standing};
 use crate::core::snapshot::NO_STATS;
+use crate::core::units::GoDuration;
 
 /// A pod with all that it was ranked by.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,6 +36,12 @@ pub struct CandidateReport {
     pub tie: u32,
     /// It is critical, and so is passed over.
     pub critical: bool,
+    /// What protects it or puts it forward, if anything does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shelter: Option<ShelterReport>,
+    /// Nothing is known of it, and it started only this long ago.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub too_young: Option<GoDuration>,
     /// How far it is from the opposite fate. Absent if nobody goes or nobody else could, and
     /// for a pod that could not go.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,6 +56,8 @@ pub enum Fate {
     Goes,
     /// Its turn came, but it is critical.
     Critical,
+    /// Its turn came, but it is protected.
+    Refused,
     /// Its turn did not come.
     Stays,
 }
@@ -75,18 +85,21 @@ impl Candidates {
             known.is_some_and(|known| known.critical || remembered(&known.pod.uid))
         };
         let goes = |place| going.contains(&place);
-        let choice = Choice::new(pass, measure, joined, goes, barred);
+        let refused: BTreeSet<u32> = pass.refused_pods.iter().map(|refused| refused.place).collect();
+        let may_go = |place| !barred(place) && !refused.contains(&place);
+        let choice = Choice::new(pass, measure, joined, goes, |place| !may_go(place));
         let report = |(rank, candidate): (usize, &Candidate)| {
             let place = candidate.place;
             let known = pass.pods.get(place)?;
             let at = joined.get(place as usize).copied();
             let stats = at.filter(|&at| at != NO_STATS).and_then(|at| pass.snapshot.pod(at));
-            let usage = stats.map(|stats| measure.usage(&pass.pods, place, stats));
+            let usage = measure.known_usage(&pass.pods, place, &known.rank, stats);
             Some(CandidateReport {
                 pod: PodName::of(&known.pod),
                 fate: match () {
                     () if goes(place) => Fate::Goes,
                     () if spared.contains(&place) => Fate::Critical,
+                    () if refused.contains(&place) => Fate::Refused,
                     () => Fate::Stays,
                 },
                 standing: candidate.standing,
@@ -96,7 +109,9 @@ impl Candidates {
                 excess: usage.map(|_| candidate.excess.units_rounded_up()),
                 tie: candidate.tie,
                 critical: known.critical,
-                margin: if barred(place) && !goes(place) { None } else { choice.margin(rank, goes(place)) },
+                shelter: ShelterReport::of(known),
+                too_young: too_young(known, candidate.standing, decision.at),
+                margin: if may_go(place) || goes(place) { choice.margin(rank, goes(place)) } else { None },
             })
         };
         let all: Vec<_> = pass.ranked.iter().enumerate().filter_map(report).collect();
@@ -113,7 +128,7 @@ fn nearest(all: &[CandidateReport]) -> Option<NearestReport> {
     let pod_name = pod.pod.clone();
     let (stays, goes) = match pod.fate {
         Fate::Goes => (pod_name.clone(), rival),
-        Fate::Critical | Fate::Stays => (rival, pod_name.clone()),
+        Fate::Critical | Fate::Refused | Fate::Stays => (rival, pod_name.clone()),
     };
     Some(NearestReport { pod: pod_name, usage, stays, goes })
 }

@@ -98,11 +98,12 @@ impl<'a> Choice<'a> {
         let candidate = *self.pass.ranked.get(place)?;
         let at = self.joined.get(candidate.place as usize).filter(|&&at| at != NO_STATS);
         let stats = at.and_then(|&at| self.pass.snapshot.pod(at));
+        let facts = self.pass.pods.facts().get(candidate.place as usize)?;
         Some(WhatIf {
             measure: self.measure,
             candidate,
-            facts: *self.pass.pods.facts().get(candidate.place as usize)?,
-            usage: stats.map(|stats| self.measure.usage(&self.pass.pods, candidate.place, stats)),
+            facts: *facts,
+            usage: self.measure.known_usage(&self.pass.pods, candidate.place, facts, stats),
         })
     }
 }

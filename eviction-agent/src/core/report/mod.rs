@@ -10,6 +10,8 @@ mod deficit;
 mod eviction;
 mod flight;
 mod margin;
+mod refused;
+mod shelter;
 mod sight;
 mod sizing;
 mod story;
@@ -26,6 +28,8 @@ pub use deficit::DeficitReport;
 pub use eviction::{EvictionReport, PodName};
 pub use flight::{ExpectedReport, FlightReport, FlightState};
 pub use margin::{MarginReport, NearestReport};
+pub use refused::RefusedReport;
+pub use shelter::ShelterReport;
 pub use sight::{GrowthReport, MemoryReport, ProposalReport, UnknownFigure};
 pub use sizing::{PassedOverReport, SizingReport, VictimReport};
 pub use story::{EndReport, KillReport, StoryReport};
@@ -135,6 +139,9 @@ pub struct PassReport {
     /// Pods that would have gone, but are critical.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<PodName>,
+    /// Pods whose turn had come, but which are protected, and by what.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_pods: Vec<RefusedReport>,
     /// Pods that go.
     pub evictions: Vec<EvictionReport>,
     /// How many volumes under a limit have no known usage.
@@ -207,6 +214,7 @@ impl PassReport {
                 .iter()
                 .filter_map(|&place| Some(PodName::of(&pass.pods.get(place)?.pod)))
                 .collect(),
+            refused_pods: RefusedReport::all(pass),
             evictions: evictions.collect(),
             unknown_volumes: pass.unknown_volumes,
         }

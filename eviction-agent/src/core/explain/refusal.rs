@@ -1,0 +1,68 @@
+//! Why a pod does not go although its turn has come, and what put its turn where it is.
+
+use crate::core::preferences::LimitScope;
+use crate::core::protection::{Refusal, Turn};
+use crate::core::report::{CandidateReport, PassReport, PodName, RefusedReport};
+
+use super::amount::{count, pod};
+
+/// Why a pod was refused in a pass, as a sentence without its subject.
+pub(super) fn of(pass: &PassReport, name: &PodName) -> Option<String> {
+    let refused = pass.refused_pods.iter().find(|refused| refused.pod == *name)?;
+    Some(reason(&refused.why))
+}
+
+/// A pod and why it was refused.
+pub(super) fn line(refused: &RefusedReport) -> String {
+    format!("{} {}", pod(&refused.pod), reason(&refused.why))
+}
+
+fn reason(why: &Refusal) -> String {
+    match why {
+        Refusal::ProtectedByRule { rule } => format!("is protected by policy.protection[{rule}]"),
+        Refusal::OptedOut => "opted out by annotation".to_owned(),
+        Refusal::Bare => "has no owner to bring it back, and the threshold is soft".to_owned(),
+        Refusal::FreesNothing => "has nothing on the file system that is short".to_owned(),
+        Refusal::CoolingDown { since, remaining } => {
+            format!("is spared for {remaining} more: the kernel killed in it at {since}")
+        }
+        Refusal::Limit { scope, max_evictions, window } => {
+            let whose = match scope {
+                LimitScope::Namespace => "namespace",
+                LimitScope::Owner => "owner",
+            };
+            let most = count(usize::try_from(*max_evictions).unwrap_or(usize::MAX), "pod");
+            format!("is spared: {most} of its {whose} in {window} is the limit")
+        }
+    }
+}
+
+/// Why one pod ranks before another if that is for what they are sheltered by, before standing
+/// and priority are looked at.
+pub(super) fn turn_ahead(ahead: &CandidateReport, behind: &CandidateReport) -> Option<String> {
+    let (a, b) = (turn(ahead), turn(behind));
+    if a == b {
+        return None;
+    }
+    Some(match (a, b) {
+        (Turn::First, _) => "it is to go first by the operator's table".to_owned(),
+        (_, Turn::Never) => "the other is never to go by the operator's table".to_owned(),
+        (_, Turn::OptedOut) => "the other opted out".to_owned(),
+        _ => "the other is to go last".to_owned(),
+    })
+}
+
+/// The same, among those of the same standing and priority.
+pub(super) fn shelter_ahead(ahead: &CandidateReport, behind: &CandidateReport) -> Option<String> {
+    let bare = |candidate: &CandidateReport| candidate.shelter.as_ref().is_some_and(|shelter| shelter.bare);
+    let hint = |candidate: &CandidateReport| candidate.shelter.as_ref().map_or(0, |shelter| shelter.hint);
+    if bare(ahead) != bare(behind) {
+        return Some("the other has no owner to bring it back".to_owned());
+    }
+    let (a, b) = (hint(ahead), hint(behind));
+    (a != b).then(|| format!("its hint is lower: {a} against {b}"))
+}
+
+fn turn(candidate: &CandidateReport) -> Turn {
+    candidate.shelter.as_ref().map_or(Turn::default(), |shelter| shelter.turn)
+}
