@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::core::pods::{KnownPod, PodSet};
-use crate::core::policy::Gates;
+use crate::core::policy::Policy;
 use crate::source::cgroup::names::PodUid;
 use crate::source::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
 
@@ -47,12 +47,12 @@ impl Roster {
         }
     }
 
-    /// The same pods, with what follows from them under these gates.
-    pub(crate) fn under(self, gates: Gates) -> Self {
-        if self.known.iter().all(|known| known.gates == gates) {
+    /// The same pods, with what follows from them under this policy.
+    pub(crate) fn under(self, policy: &Policy) -> Self {
+        if self.known.iter().all(|known| known.holds_under(policy)) {
             return self;
         }
-        Self::new(self.known.iter().map(|known| Arc::new(KnownPod::new(known.pod.clone(), gates))).collect())
+        Self::new(self.known.iter().map(|known| Arc::new(KnownPod::new(known.pod.clone(), policy))).collect())
     }
 
     /// How many pods the API has.

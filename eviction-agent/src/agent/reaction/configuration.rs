@@ -44,7 +44,7 @@ impl Reaction {
         self.pid_lines = Lines::of(policy, Signal::PidAvailable, signed(capacity.pids));
         self.eyes.follow(&policy.rules);
         let victims = policy.rules.victims;
-        let roster = std::mem::take(&mut self.roster).under(policy.gates);
+        let roster = std::mem::take(&mut self.roster).under(policy);
         self.take_pods(roster);
         self.state.flight = Flight::of(victims);
     }

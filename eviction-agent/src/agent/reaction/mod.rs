@@ -193,8 +193,8 @@ impl Reaction {
             }
             Wake::Command(Command::Pods(roster)) => {
                 // It was made under the policy of the start.
-                let gates = self.engine.policy().gates;
-                self.take_pods(roster.under(gates));
+                let roster = roster.under(self.engine.policy());
+                self.take_pods(roster);
                 None
             }
             Wake::Command(Command::Propose(policy)) => {

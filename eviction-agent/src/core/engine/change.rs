@@ -118,7 +118,6 @@ impl Engine {
             self.flights = Flights::default();
         }
         self.guard.adopt(&policy.rules);
-        self.has_changed = true;
         self.policy = policy;
         self.pods = self.under_this_policy(&self.pods);
     }
@@ -132,7 +131,7 @@ impl Engine {
     }
 
     /// Pods with what follows from them under the policy in force.
-    pub(super) fn under_this_policy(&self, pods: &PodSet) -> Arc<PodSet> {
+    fn under_this_policy(&self, pods: &PodSet) -> Arc<PodSet> {
         let known = (0..).map_while(|place| pods.get(place));
         let known = known.map(|known| Arc::new(KnownPod::new(known.pod.clone(), &self.policy)));
         Arc::new(PodSet::new(known.collect()))

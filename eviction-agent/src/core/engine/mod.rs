@@ -62,7 +62,6 @@ pub struct Engine {
     sight: Sight,
     blind: SignalSet,
     proposal: Option<Box<Proposal>>,
-    has_changed: bool,
     guard: Guard,
 }
 
@@ -101,7 +100,6 @@ impl Engine {
             sight: Sight::default(),
             blind: SignalSet::EMPTY,
             proposal: None,
-            has_changed: false,
         }
     }
 
@@ -143,8 +141,7 @@ impl Engine {
             Event::Pods(pods) => {
                 self.story.pods_are(at, &pods);
                 self.flights.note_pods(at, &pods);
-                // Whoever made them knows of the policy that the engine began with.
-                self.pods = if self.has_changed { self.under_this_policy(&pods) } else { pods };
+                self.pods = pods;
                 Subject::Noted
             }
             Event::DiskLayout(answer) => {

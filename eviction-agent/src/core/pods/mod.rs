@@ -18,7 +18,7 @@ pub use requests::{has_pod_level_resources, pod_limit, pod_request};
 pub use set::{PodSet, RankFacts};
 
 use super::pod::Pod;
-use super::policy::{DiskRanking, Gates, PodLevelRequests, Policy};
+use super::policy::{DiskRanking, Gates, PodLevelRequests, Policy, WithoutStats};
 use super::protection::Shelter;
 use super::signal::Resource;
 use super::units::Quantity;
@@ -62,6 +62,16 @@ impl KnownPod {
             disk_ranking: rules.disk_ranking,
             pod,
         }
+    }
+
+    /// Whether the facts are those that this policy makes of the pod.
+    pub fn holds_under(&self, policy: &Policy) -> bool {
+        let rules = &policy.rules;
+        self.gates == policy.gates
+            && self.pod_level_requests == rules.pod_level_requests
+            && self.disk_ranking == rules.disk_ranking
+            && self.rank.absent_is_unknown == (rules.without_stats == WithoutStats::BehindExceeding)
+            && self.shelter == Shelter::of(&self.pod, rules)
     }
 
     /// What it requests of a resource, zero if nothing.

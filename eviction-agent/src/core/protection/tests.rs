@@ -6,7 +6,7 @@ use crate::core::input::{Event, EvictionOutcome};
 use crate::core::layout::DiskLayout;
 use crate::core::oom::OomKill;
 use crate::core::pod::{Owner, Pod};
-use crate::core::pods::PodSet;
+use crate::core::pods::{KnownPod, PodSet};
 use crate::core::policy::{Policy, Rules, Threshold};
 use crate::core::preferences::{
     EvictionLimit, HardEvictions, LimitScope, Preferences, Protection, ProtectionRule, SoftEvictions,
@@ -298,4 +298,17 @@ fn bare_pods_are_not_limited_by_owner() {
         Preferences { limits: vec![limit(LimitScope::Owner, 1, 600)], ..Preferences::default() };
     let mut scene = Scene::hard_memory(&preferences, vec![pod("a", "10"), pod("b", "10")]);
     assert_eq!([1, 2].map(|seconds| scene.victim(seconds).unwrap()), ["a", "b"]);
+}
+
+#[test]
+fn what_is_known_of_a_pod_holds_for_its_policy_alone() {
+    let (kubelet, ours) = (policy(Vec::new()), enhanced(&without_limits(), Vec::new()));
+    let sparing = Preferences {
+        protection: vec![ProtectionRule { namespaces: vec!["default".into()], ..rule(Protection::Never) }],
+        ..without_limits()
+    };
+    let known = KnownPod::new(owned("a", "x"), &ours);
+    assert!(known.holds_under(&ours));
+    assert!(!known.holds_under(&kubelet));
+    assert!(!known.holds_under(&enhanced(&sparing, Vec::new())));
 }
