@@ -197,8 +197,7 @@ fn an_opt_out_holds_unless_the_policy_overrides_it_for_hard_memory() {
     last.push(owned("other", "y"));
     let mut scene = Scene::hard_memory(&overriding, last);
     assert_eq!(scene.victim(1).as_deref(), Some("other"), "who did not opt out goes before");
-    assert_eq!(scene.victim(2), None, "the other one is on its way");
-    assert_eq!(scene.victim(600).as_deref(), Some("out"));
+    assert_eq!(scene.victim(2).as_deref(), Some("out"), "the other one is gone");
 
     let soft = soft(MemoryAvailable, "100", 1);
     let mut scene = Scene::new(&overriding, soft, pods());
