@@ -6,7 +6,7 @@ use crate::core::signal::Resource;
 use super::amount::{amount, count, pod, printable, quantity};
 use super::style::{Style, Tone};
 use super::table::Table;
-use super::{margin, why};
+use super::{margin, refusal, why};
 
 /// How many of those that only rank are shown.
 const SHOWN: usize = 8;
@@ -61,7 +61,7 @@ pub(super) fn rows(
                 request.unwrap_or_else(|| "-".to_owned()),
                 above.map_or_else(|| "-".to_owned(), |above| signed(resource, above)),
                 candidate.priority.to_string(),
-                verdict(resource, candidate),
+                noted(verdict(resource, candidate), candidate),
             ],
             tone,
         );
@@ -82,6 +82,13 @@ fn verdict(resource: Resource, candidate: &CandidateReport) -> String {
         Fate::Stays if candidate.critical => "critical: would be passed over".to_owned(),
         Fate::Stays => margin::cell(resource, candidate),
     }
+}
+
+/// With what else is known of the pod, and moved its place.
+fn noted(verdict: String, candidate: &CandidateReport) -> String {
+    let young = candidate.too_young.map(|age| format!("started {age} ago, no sample yet"));
+    let notes: Vec<String> = refusal::notes(candidate).into_iter().chain(young).collect();
+    if notes.is_empty() { verdict } else { format!("{verdict} ({})", notes.join(", ")) }
 }
 
 /// Why a victim, what it is granted, and what would have spared it.

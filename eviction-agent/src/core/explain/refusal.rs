@@ -2,7 +2,7 @@
 
 use crate::core::preferences::LimitScope;
 use crate::core::protection::{Refusal, Turn};
-use crate::core::report::{CandidateReport, PassReport, PodName, RefusedReport};
+use crate::core::report::{CandidateReport, PassReport, PodName, RefusedReport, ShelterReport};
 
 use super::amount::{count, pod};
 
@@ -65,4 +65,30 @@ pub(super) fn shelter_ahead(ahead: &CandidateReport, behind: &CandidateReport) -
 
 fn turn(candidate: &CandidateReport) -> Turn {
     candidate.shelter.as_ref().map_or(Turn::default(), |shelter| shelter.turn)
+}
+
+/// What shelters a pod or puts it forward, for the table.
+pub(super) fn notes(candidate: &CandidateReport) -> Vec<String> {
+    let Some(ShelterReport { turn, rule, bare, hint, ignored_annotations }) = &candidate.shelter else {
+        return Vec::new();
+    };
+    let by_rule = rule.map_or_else(String::new, |rule| format!(" by policy.protection[{rule}]"));
+    let mut notes = Vec::new();
+    match turn {
+        Turn::First => notes.push(format!("first{by_rule}")),
+        Turn::Normal => {}
+        Turn::Last => notes.push(format!("last{by_rule}")),
+        Turn::OptedOut => notes.push("opted out".to_owned()),
+        Turn::Never => notes.push(format!("never{by_rule}")),
+    }
+    if *bare {
+        notes.push("no owner".to_owned());
+    }
+    if *hint != 0 {
+        notes.push(format!("hint {hint}"));
+    }
+    if !ignored_annotations.is_empty() {
+        notes.push(format!("{} ignored", count(ignored_annotations.len(), "annotation")));
+    }
+    notes
 }
