@@ -146,7 +146,11 @@ fn of_ten_thousand_pods_half_have_no_statistics() {
     let by_kubelet = evicted(Profile::Kubelet);
     assert_eq!(by_kubelet.len(), 1);
     assert_eq!((by_kubelet[0] % 2, by_kubelet[0] % 7), (0, 0), "{by_kubelet:?}");
-    assert!(!evicted(Profile::Enhanced).is_empty());
+    let by_enhanced = evicted(Profile::Enhanced);
+    assert!(!by_enhanced.is_empty());
+    for place in by_enhanced {
+        assert_eq!((place % 8, place % 7), (3, 0), "pod-{place} is not known to exceed its request");
+    }
 }
 
 #[test]

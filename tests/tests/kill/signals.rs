@@ -51,14 +51,18 @@ fn shell(rig: &Rig, group: &tests::cgroup::Group) -> (Process, std::path::PathBu
     let done = rig.run_dir.path().join("done");
     let script = format!(
         "trap 'for i in 1 2 3; do sleep 0.1; done; echo cleaned >> {0}; exit 7' TERM; \
-         echo ready > {0}; while :; do read line || sleep 1000 & wait; done",
+         echo ready > {0}; while :; do sleep 1000 & wait; done",
         done.display()
     );
     let mut command = Command::new("sh");
     command.args(["-c", &script]).stdin(Stdio::null());
     let shell = Process::spawn(&mut command).unwrap();
     group.add(shell.pid()).unwrap();
-    wait_until("the shell", || done.exists()).unwrap();
+    // With the child that it waits for: one that came after the signal would outlive it.
+    let sleeps = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep")
+    };
+    wait_until("the shell's child", || group.processes().iter().any(sleeps)).unwrap();
     (shell, done)
 }
 
