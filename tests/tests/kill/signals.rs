@@ -46,21 +46,26 @@ fn who_ends_in_time_gets_no_sigkill() {
     }
 }
 
-/// A shell that cleans up on SIGTERM with the help of children of its own.
+/// A shell that cleans up on SIGTERM with the help of children of its own. All that it does is
+/// done inside the group: it waits until it was moved there.
 fn shell(rig: &Rig, group: &tests::cgroup::Group) -> (Process, std::path::PathBuf) {
-    let done = rig.run_dir.path().join("done");
+    let [moved, done] = ["moved", "done"].map(|name| rig.run_dir.path().join(name));
     let script = format!(
-        "trap 'for i in 1 2 3; do sleep 0.1; done; echo cleaned >> {0}; exit 7' TERM; \
+        "until [ -e {1} ]; do sleep 0.01; done; \
+         trap 'for i in 1 2 3; do sleep 0.1; done; echo cleaned >> {0}; exit 7' TERM; \
          echo ready > {0}; while :; do sleep 1000 & wait; done",
-        done.display()
+        done.display(),
+        moved.display()
     );
     let mut command = Command::new("sh");
     command.args(["-c", &script]).stdin(Stdio::null());
     let shell = Process::spawn(&mut command).unwrap();
     group.add(shell.pid()).unwrap();
+    std::fs::write(moved, "").unwrap();
     // With the child that it waits for: one that came after the signal would outlive it.
     let sleeps = |pid: &u32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep")
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline"));
+        arguments.is_ok_and(|arguments| arguments == b"sleep\x001000\0")
     };
     wait_until("the shell's child", || group.processes().iter().any(sleeps)).unwrap();
     (shell, done)
