@@ -65,7 +65,9 @@ pub(crate) struct Arming {
 pub(crate) fn plan(rung: Rung, seen: Seen, lines: impl IntoIterator<Item = u64>) -> Arming {
     let (mut above, mut below) = (None::<u64>, None::<u64>);
     for line in lines {
-        if line > seen.working_set {
+        // A threshold is met by less than its value: at the line itself it is not crossed yet,
+        // and the next page crosses it.
+        if line >= seen.working_set {
             above = Some(above.map_or(line, |nearest| nearest.min(line)));
         } else {
             below = Some(below.map_or(line, |nearest| nearest.max(line)));
@@ -161,9 +163,15 @@ mod tests {
     fn without_lines_nothing_is_armed() {
         let seen = Seen { usage: 5, working_set: 5 };
         assert_eq!(plan(RUNG_3, seen, []), Arming::default());
-        // A line at the working set itself is not crossed yet in the kubelet's strict sense, but
-        // one more byte crosses it: it counts as one below, so pressure is looked at at once.
-        assert_eq!(plan(RUNG_3, seen, [5]).distance, None);
+    }
+
+    #[test]
+    fn the_line_itself_is_armed_and_looked_at_again_at_once() {
+        let seen = Seen { usage: 500 * MIB, working_set: 400 * MIB };
+        let arming = plan(RUNG_3, seen, [400 * MIB]);
+        assert_eq!(arming.distance, Some(0));
+        assert_eq!(arming.usage_above, Some(500 * MIB + FLOOR_BYTES));
+        assert_eq!(arming.usage_below, None);
     }
 
     #[test]
