@@ -16,9 +16,9 @@ use crate::source::proc::process::{Process, is_gone, read_processes, sees_global
 
 use super::roster::Roster;
 
-/// Containers whose main process is looked for in one go, some 30 µs each: after a start on a
-/// full node the rest is found at the next look at the tree.
-const AT_ONCE: usize = 64;
+/// Containers whose main process is looked for in one go: on v1 a list of processes takes the
+/// kernel some 200 µs. The others have their turn at the next look.
+const AT_ONCE: usize = 8;
 
 /// The containers of the node.
 #[derive(Debug)]
@@ -27,6 +27,9 @@ pub(crate) struct Mains {
     /// Ids in this process namespace are those of the kernel's records.
     global_pids: bool,
     by_cgroup: BTreeMap<u64, Watched>,
+    /// Up to here it was looked for main processes last: containers without any process must not
+    /// keep the others from their turn.
+    turn: u64,
 }
 
 /// A container that was seen in the tree.
@@ -52,7 +55,12 @@ struct Main {
 
 impl Mains {
     pub(crate) fn new(proc: &Path) -> Self {
-        Self { proc: proc.to_owned(), global_pids: sees_global_pids(proc), by_cgroup: BTreeMap::new() }
+        Self {
+            proc: proc.to_owned(),
+            global_pids: sees_global_pids(proc),
+            by_cgroup: BTreeMap::new(),
+            turn: 0,
+        }
     }
 
     /// Takes in the tree as it was just read; the containers that have ended since.
@@ -71,23 +79,27 @@ impl Mains {
             }
             stays
         });
-        let mut looks = 0;
-        for watched in self.by_cgroup.values_mut() {
-            match watched.main {
-                Some(main) if !watched.ended => {
-                    if let Some(last) = main.has_ended(&self.proc) {
-                        watched.ended = true;
-                        ends.extend(watched.end(now, EndSeen::Process, last));
-                    }
-                }
-                None if looks < AT_ONCE => {
-                    looks += 1;
-                    watched.main = find_main(&self.proc, &watched.group, None);
-                }
-                _ => {}
+        for watched in self.by_cgroup.values_mut().filter(|watched| !watched.ended) {
+            if let Some(last) = watched.main.and_then(|main| main.has_ended(&self.proc)) {
+                watched.ended = true;
+                ends.extend(watched.end(now, EndSeen::Process, last));
             }
         }
+        self.find_mains();
         ends
+    }
+
+    fn find_mains(&mut self) {
+        let (behind, before) = (self.turn.saturating_add(1).., ..=self.turn);
+        let turns = self.by_cgroup.range(behind).chain(self.by_cgroup.range(before));
+        let wanting: Vec<u64> =
+            turns.filter(|(_, watched)| watched.main.is_none()).map(|(id, _)| *id).take(AT_ONCE).collect();
+        for id in wanting {
+            if let Some(watched) = self.by_cgroup.get_mut(&id) {
+                watched.main = find_main(&self.proc, &watched.group, None);
+            }
+            self.turn = id;
+        }
     }
 
     /// What a victim was to the container in whose group it was.
