@@ -1,4 +1,4 @@
-//! `replay --explain` as a user calls it, on scenarios that the kubelet decided as well.
+//! `replay --explain` as a user calls it, on scenarios that the kubelet decided as well, and on ours.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -22,25 +22,27 @@ fn explain(path: &Path, arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// What is told about a scenario of the kubelet's.
-fn told(name: &str, arguments: &[&str]) -> String {
-    let (code, out, err) = explain(&scenarios().join(name).with_extension("json"), arguments);
+/// What is told about a scenario.
+fn told(path: &Path, arguments: &[&str]) -> String {
+    let (code, out, err) = explain(path, arguments);
     assert_eq!((code, &*err), (0, ""), "{out}");
     out
 }
 
 macro_rules! stories {
-    ($($test:ident: $name:literal $($argument:literal)*;)*) => {
+    ($folder:literal $($test:ident: $name:literal $($argument:literal)*;)*) => {
         $(
             #[test]
             fn $test() {
-                insta::assert_snapshot!(told($name, &[$($argument),*]));
+                let path = scenarios().join($folder).join($name).with_extension("json");
+                insta::assert_snapshot!(told(&path, &[$($argument),*]));
             }
         )*
     };
 }
 
 stories! {
+    "../kubelet"
     above_request: "memory-rank-1-above-request-first";
     lower_priority: "memory-rank-2-lower-priority-first";
     larger_excess: "memory-rank-3-largest-excess-over-request-first";
@@ -71,6 +73,33 @@ stories! {
     sized: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced";
     sized_story: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced" "--pod" "pod-a";
     json: "memory-hard-threshold-evicts-one-pod" "-o" "json";
+}
+
+stories! {
+    "../enhanced"
+    ours_hurried: "hard-takes-over-and-more-go-for-the-rest";
+    ours_story_of_one_hurried: "hard-takes-a-soft-victim-over" "--pod" "hog";
+    ours_on_its_way: "slow-soft-eviction-is-not-doubled";
+    ours_passed_over: "passed-over-page-cache-frees-nothing";
+    ours_story_of_one_passed_over: "passed-over-page-cache-frees-nothing" "--pod" "cache";
+    ours_failed: "failed-eviction-gives-way-at-once";
+    ours_expired: "expired-eviction-frees-its-place";
+    ours_opted_out: "optout-by-annotation-is-honoured";
+    ours_ignored_annotation: "optout-with-a-typing-error-is-named";
+    ours_last_resort: "optout-is-overridden-only-as-the-last-resort";
+    ours_never: "table-never-spares-the-database";
+    ours_bare: "bare-pod-is-not-lost-for-a-soft-threshold";
+    ours_limited: "limit-does-not-empty-a-deployment";
+    ours_cooling_down: "oom-cool-down-lets-the-autoscaler-learn";
+    ours_frees_nothing: "disk-pod-that-holds-nothing-there-stays";
+    ours_too_young: "unknown-just-started-pod-is-not-first";
+    ours_not_believed: "absurd-capacity-evicts-nobody";
+    ours_blind: "blind-when-nobody-answers-and-seeing-again";
+    ours_on_trial: "config-change-waits-for-a-hand";
+    ours_nobody_waits: "psi-nobody-waits-nobody-goes";
+    ours_predicted: "predict-condition-raises-before-the-line-is-crossed";
+    ours_killed_and_evicted: "oom-kill-inside-an-eviction-is-both-once";
+    ours_group_killed: "oom-group-kill-is-one-story";
 }
 
 #[test]

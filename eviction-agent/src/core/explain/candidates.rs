@@ -50,7 +50,12 @@ pub(super) fn rows(
         let above = candidate.request.as_ref().and(candidate.excess);
         let tone = match candidate.fate {
             Fate::Goes => Some(Tone::Bad),
-            Fate::Critical | Fate::Refused => Some(Tone::Warning),
+            Fate::Hurried
+            | Fate::OnItsWay
+            | Fate::LetBe
+            | Fate::Critical
+            | Fate::Refused
+            | Fate::PassedOver => Some(Tone::Warning),
             Fate::Stays => None,
         };
         table.row(
@@ -79,6 +84,10 @@ fn verdict(resource: Resource, candidate: &CandidateReport) -> String {
         Fate::Goes => "GOES".to_owned(),
         Fate::Critical => "critical: passed over".to_owned(),
         Fate::Refused => "protected: passed over".to_owned(),
+        Fate::Hurried => "on its way: hurried".to_owned(),
+        Fate::OnItsWay => "on its way".to_owned(),
+        Fate::LetBe => "did not go: let be".to_owned(),
+        Fate::PassedOver => "passed over".to_owned(),
         Fate::Stays if candidate.critical => "critical: would be passed over".to_owned(),
         Fate::Stays => margin::cell(resource, candidate),
     }
@@ -104,7 +113,7 @@ pub(super) fn victim(
         .iter()
         .enumerate()
         .skip(rank + 1)
-        .find(|(_, other)| !matches!(other.fate, Fate::Critical | Fate::Refused) && !other.critical);
+        .find(|(_, other)| matches!(other.fate, Fate::Goes | Fate::Stays) && !other.critical);
     lines.push(match next {
         Some((_, next)) => {
             let reason = why::ahead(resource, candidate, next);

@@ -73,8 +73,11 @@ fn heading(pass: &PassReport) -> (Tone, String) {
     let short = pass.starved.map_or_else(String::new, |resource| format!(": short of {resource}"));
     let going = going(&pass.evictions);
     match pass.end {
-        PassEnd::Evicted => (Tone::Bad, format!("EVICT {going}{short}")),
-        PassEnd::LocalStorage => (Tone::Bad, format!("EVICT {going}: above limits of local storage")),
+        PassEnd::Evicted => (Tone::Bad, format!("{going}{short}")),
+        PassEnd::LocalStorage => (Tone::Bad, format!("{going}: above limits of local storage")),
+        PassEnd::Covered | PassEnd::Held | PassEnd::NobodyLeft if !going.is_empty() => {
+            (Tone::Bad, format!("{going}{short}"))
+        }
         PassEnd::AwaitingReclaim => {
             let kinds: Vec<_> = pass.reclaim.iter().map(|kind| kind.name()).collect();
             (Tone::Warning, format!("RECLAIM unused {} before anybody goes{short}", kinds.join(" and ")))
@@ -101,10 +104,17 @@ fn heading(pass: &PassReport) -> (Tone, String) {
     }
 }
 
-/// `a/b`, `a/b and c/d`, `a/b and 3 more`.
+/// `EVICT a/b`, `EVICT a/b and c/d`, `EVICT a/b and 3 more, HURRY e/f`; empty if nobody goes.
 fn going(evictions: &[EvictionReport]) -> String {
+    let (hurried, chosen): (Vec<_>, Vec<_>) = evictions.iter().partition(|one| one.takes_over);
+    let parts = [("EVICT", chosen), ("HURRY", hurried)];
+    let parts = parts.iter().filter(|(_, pods)| !pods.is_empty());
+    parts.map(|(verb, pods)| format!("{verb} {}", named(pods))).collect::<Vec<_>>().join(", ")
+}
+
+fn named(evictions: &[&EvictionReport]) -> String {
     match evictions {
-        [] => "nobody".to_owned(),
+        [] => String::new(),
         [one] => pod(&one.pod),
         [one, other] => format!("{} and {}", pod(&one.pod), pod(&other.pod)),
         [one, rest @ ..] => format!("{} and {} more", pod(&one.pod), rest.len()),

@@ -7,7 +7,7 @@ use crate::core::time::Timestamp;
 use super::amount::{passes, pod, printable};
 use super::pass::Page;
 use super::style::Tone;
-use super::{candidates, margin, refusal, story, why};
+use super::{candidates, margin, refusal, sizing, story, why};
 
 /// What is remembered of a pod from pass to pass.
 #[derive(Debug)]
@@ -68,12 +68,17 @@ impl Story {
         let at = report.at.to_string();
         let found = pass.candidates.iter().position(|candidate| candidate.pod == self.pod);
         let evicted = pass.evictions.iter().find(|eviction| eviction.pod == self.pod);
-        if evicted.is_some() {
+        if evicted.is_some_and(|eviction| !eviction.takes_over) {
             self.evicted.push(report.at);
         }
         if let (Some(rank), Some(resource)) = (found, pass.starved) {
             self.ranked += 1;
             ranked(&at, pass, rank, resource, page);
+            page.out.push('\n');
+        } else if let Some(eviction) = evicted.filter(|eviction| eviction.takes_over) {
+            let name = pod(&self.pod);
+            page.heading(&at, Tone::Bad, &format!("HURRY {name}: it was on its way, with more time"));
+            page.lines("why", [candidates::above_limit(eviction)]);
             page.out.push('\n');
         } else if let Some(eviction) = evicted {
             page.heading(&at, Tone::Bad, &format!("EVICT {}: above a limit of its own", pod(&self.pod)));
@@ -107,6 +112,17 @@ fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &m
         Fate::Refused => {
             (Tone::Warning, format!("{name} had rank {place} and is protected: it was passed over"))
         }
+        Fate::Hurried => {
+            (Tone::Bad, format!("HURRY {name}: rank {place}, short of {resource}, and on its way already"))
+        }
+        Fate::OnItsWay => {
+            (Tone::Warning, format!("{name} is on its way already: rank {place}, short of {resource}"))
+        }
+        Fate::LetBe => (
+            Tone::Warning,
+            format!("{name} is let be: rank {place}, short of {resource}, and did not go before"),
+        ),
+        Fate::PassedOver => (Tone::Warning, format!("{name} had rank {place} and was passed over")),
         Fate::Stays => (Tone::Good, format!("{name} stays: rank {place}, short of {resource}")),
     };
     page.heading(at, tone, &heading);
@@ -115,6 +131,14 @@ fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &m
         Fate::Goes => page.lines("why", candidates::victim(pass, rank, own, resource)),
         Fate::Critical => {}
         Fate::Refused => page.lines("why not", refusal::of(pass, &own.pod).map(|why| format!("it {why}"))),
+        Fate::Hurried | Fate::OnItsWay | Fate::LetBe => {
+            let own = pass.flights.iter().filter(|flight| flight.pod == own.pod);
+            page.lines("why", own.map(sizing::flight));
+        }
+        Fate::PassedOver => {
+            let own = pass.sizing.iter().flat_map(sizing::passed_over_of).filter(|(pod, _)| **pod == own.pod);
+            page.lines("why not", own.map(|(_, why)| why));
+        }
         Fate::Stays => page.lines("why not", not(pass, own, resource)),
     }
     let told = pass.evictions.iter().filter(|eviction| eviction.pod == own.pod);

@@ -120,7 +120,11 @@ pub(super) fn condition(condition: &ConditionReport, at: Timestamp) -> String {
             GoDuration::ZERO => "hard",
             _ => "soft",
         };
-        let reason = if raiser.by_min_reclaim { ", by its minimum reclaim" } else { "" };
+        let reason = match raiser {
+            RaiserReport { by_prediction: true, .. } => ", foreseen",
+            RaiserReport { by_min_reclaim: true, .. } => ", by its minimum reclaim",
+            RaiserReport { .. } => "",
+        };
         format!("{} ({kind}{reason})", raiser.signal)
     };
     let raisers: Vec<String> = condition.raised_by.iter().map(raiser).collect();

@@ -2,27 +2,29 @@
 
 use crate::core::deficit::WhyPassedOver;
 use crate::core::release::Basis;
-use crate::core::report::{FlightReport, FlightState, PassReport, PassedOverReport, SizingReport};
+use crate::core::report::{FlightReport, FlightState, PassReport, PassedOverReport, PodName, SizingReport};
 
 use super::amount::{pod, printable, spoken};
 
 /// Earlier evictions that were remembered.
 pub(super) fn flights(pass: &PassReport) -> impl Iterator<Item = String> {
-    pass.flights.iter().map(|FlightReport { pod: name, signal, state, .. }| {
-        let name = pod(name);
-        match state {
-            FlightState::UnderWay { remaining_grace } => {
-                format!("{name} for {signal}, {remaining_grace} of its grace period left")
-            }
-            FlightState::Gone { .. } => format!("{name} is gone; figures from before that still count it"),
-            FlightState::Failed { why, age } => {
-                format!("{name} did not go ({}), {age} ago", printable(why))
-            }
-            FlightState::Expired { age } => {
-                format!("{name} did not go: its time was over {age} ago, and nothing was freed")
-            }
+    pass.flights.iter().map(flight)
+}
+
+pub(super) fn flight(FlightReport { pod: name, signal, state, .. }: &FlightReport) -> String {
+    let name = pod(name);
+    match state {
+        FlightState::UnderWay { remaining_grace } => {
+            format!("{name} for {signal}, {remaining_grace} of its grace period left")
         }
-    })
+        FlightState::Gone { .. } => format!("{name} is gone; figures from before that still count it"),
+        FlightState::Failed { why, age } => {
+            format!("{name} did not go ({}), {age} ago", printable(why))
+        }
+        FlightState::Expired { age } => {
+            format!("{name} did not go: its time was over {age} ago, and nothing was freed")
+        }
+    }
 }
 
 /// What each threshold lacked that was dealt with, and who makes up for it.
@@ -51,17 +53,21 @@ pub(super) fn sums(pass: &PassReport) -> impl Iterator<Item = String> {
 
 /// Those who would have gone before others, and why they did not.
 pub(super) fn passed_over(pass: &PassReport) -> impl Iterator<Item = String> {
-    pass.sizing.iter().flat_map(|sizing| {
-        let resource = sizing.signal.resource();
-        sizing.passed_over.iter().map(move |PassedOverReport { pod: name, why, release, open, .. }| {
-            let (release, open) = (spoken(resource, *release), spoken(resource, *open));
-            match why {
-                WhyPassedOver::FreesNextToNothing => format!(
-                    "{} would free {release} of {open}, and others of its standing and priority more",
-                    pod(name)
-                ),
-                WhyPassedOver::DidNotGo => format!("{} did not go when it was to", pod(name)),
-            }
-        })
+    pass.sizing.iter().flat_map(passed_over_of).map(|(_, why)| why)
+}
+
+/// The same for one threshold, with the pods.
+pub(super) fn passed_over_of(sizing: &SizingReport) -> impl Iterator<Item = (&PodName, String)> {
+    let resource = sizing.signal.resource();
+    sizing.passed_over.iter().map(move |PassedOverReport { pod: name, why, release, open, .. }| {
+        let (release, open) = (spoken(resource, *release), spoken(resource, *open));
+        let why = match why {
+            WhyPassedOver::FreesNextToNothing => format!(
+                "{} would free {release} of {open}, and others of its standing and priority more",
+                pod(name)
+            ),
+            WhyPassedOver::DidNotGo => format!("{} did not go when it was to", pod(name)),
+        };
+        (name, why)
     })
 }

@@ -14,14 +14,19 @@ pub(super) fn kill(at: Timestamp, kill: &KillReport, page: &mut Page<'_>) {
     if kill.repeated {
         return;
     }
-    let process = format!("{} ({})", printable(&kill.comm), kill.tgid);
+    let process = match (&*printable(&kill.comm), kill.tgid) {
+        ("", 0) => "a process".to_owned(),
+        (comm, tgid) => format!("{comm} ({tgid})"),
+    };
     let whose = whose(kill.pod.as_ref(), kill.container.as_deref());
     page.heading(&at.to_string(), Tone::Bad, &format!("OOM KILL by the kernel: {process} {whose}"));
     page.lines("limit", [limit(kill)]);
     page.lines("victim", [victim(kill)]);
     let group = kill.group.as_ref();
-    let group =
-        group.map(|group| format!("{} processes of its group were killed together", group.processes()));
+    let group = group.map(|group| match group.processes() {
+        1 => "its whole group is killed; it is the first".to_owned(),
+        more => format!("its whole group is killed: {more} processes so far"),
+    });
     page.lines("group", group);
     let since = kill.evicting_since.map(|since| clock(since, at));
     page.lines(

@@ -83,6 +83,18 @@ pub enum Failure {
     Expired,
 }
 
+impl Phase {
+    /// Whether the pod is on its way out.
+    pub fn is_under_way(&self) -> bool {
+        *self == Self::UnderWay
+    }
+
+    /// Whether it did not go.
+    pub fn has_failed(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+}
+
 impl Flight {
     /// What it will free by its end, for figures of a time: nothing if it failed, or if they
     /// were made without it.

@@ -8,6 +8,7 @@ use super::PodName;
 use super::margin::{Choice, MarginReport, NearestReport};
 use super::shelter::{ShelterReport, too_young};
 use crate::core::decision::{Action, Cause, Decision, Pass};
+use crate::core::flight::Phase;
 use crate::core::rank::{Candidate, Measure, Standing};
 use crate::core::snapshot::NO_STATS;
 use crate::core::units::GoDuration;
@@ -58,6 +59,14 @@ pub enum Fate {
     Critical,
     /// Its turn came, but it is protected.
     Refused,
+    /// It was on its way for a soft threshold, and has less time from now on.
+    Hurried,
+    /// It is on its way already.
+    OnItsWay,
+    /// It was to go a moment ago and did not: it is let be.
+    LetBe,
+    /// Its turn came, and one that ranks behind it went in its place.
+    PassedOver,
     /// Its turn did not come.
     Stays,
 }
@@ -86,6 +95,13 @@ impl Candidates {
         };
         let goes = |place| going.contains(&place);
         let refused: BTreeSet<u32> = pass.refused_pods.iter().map(|refused| refused.place).collect();
+        let sized = || pass.deficits.iter().filter(|deficit| Some(deficit.line) == pass.handled);
+        let hurried: BTreeSet<u32> = sized().flat_map(|deficit| deficit.hurried.iter().copied()).collect();
+        let passed_over: BTreeSet<u32> =
+            sized().flat_map(|deficit| deficit.passed_over.iter().map(|one| one.place)).collect();
+        let is = |uid: &str, what: fn(&Phase) -> bool| {
+            pass.flights.iter().any(|flight| *flight.pod.pod.uid == *uid && what(&flight.phase))
+        };
         let may_go = |place| !barred(place) && !refused.contains(&place);
         let choice = Choice::new(pass, measure, joined, goes, |place| !may_go(place));
         let report = |(rank, candidate): (usize, &Candidate)| {
@@ -100,6 +116,10 @@ impl Candidates {
                     () if goes(place) => Fate::Goes,
                     () if spared.contains(&place) => Fate::Critical,
                     () if refused.contains(&place) => Fate::Refused,
+                    () if hurried.contains(&place) => Fate::Hurried,
+                    () if passed_over.contains(&place) => Fate::PassedOver,
+                    () if is(&known.pod.uid, Phase::is_under_way) => Fate::OnItsWay,
+                    () if is(&known.pod.uid, Phase::has_failed) => Fate::LetBe,
                     () => Fate::Stays,
                 },
                 standing: candidate.standing,
@@ -128,7 +148,13 @@ fn nearest(all: &[CandidateReport]) -> Option<NearestReport> {
     let pod_name = pod.pod.clone();
     let (stays, goes) = match pod.fate {
         Fate::Goes => (pod_name.clone(), rival),
-        Fate::Critical | Fate::Refused | Fate::Stays => (rival, pod_name.clone()),
+        Fate::Critical
+        | Fate::Refused
+        | Fate::Hurried
+        | Fate::OnItsWay
+        | Fate::LetBe
+        | Fate::PassedOver
+        | Fate::Stays => (rival, pod_name.clone()),
     };
     Some(NearestReport { pod: pod_name, usage, stays, goes })
 }

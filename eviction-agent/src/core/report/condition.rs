@@ -30,10 +30,12 @@ pub struct RaiserReport {
     pub signal: Signal,
     /// Its grace period; zero for a hard one.
     pub grace_period: GoDuration,
-    /// Since when it is met.
+    /// Since when it is met, or foreseen to be.
     pub first_seen: Timestamp,
     /// Only its minimum reclaim keeps it.
     pub by_min_reclaim: bool,
+    /// It is about to be met.
+    pub by_prediction: bool,
 }
 
 impl ConditionReport {
@@ -51,12 +53,27 @@ impl ConditionReport {
                 grace_period: threshold.grace_period,
                 first_seen: met.first_seen,
                 by_min_reclaim: met.by_min_reclaim,
+                by_prediction: met.by_prediction,
             })
         };
+        let mut raised_by: Vec<_> = thresholds.iter().filter_map(raiser).collect();
+        // What nothing that is met raised just now was raised by what is about to be.
+        if raised_by.is_empty() && age == 0 {
+            let foreseen = |threshold: &&ThresholdReport| {
+                threshold.imminent && threshold.signal.condition() == raised.condition
+            };
+            raised_by.extend(thresholds.iter().filter(foreseen).map(|threshold| RaiserReport {
+                signal: threshold.signal,
+                grace_period: threshold.grace_period,
+                first_seen: now,
+                by_min_reclaim: false,
+                by_prediction: true,
+            }));
+        }
         Self {
             condition: raised.condition,
             raised_at: raised.at,
-            raised_by: thresholds.iter().filter_map(raiser).collect(),
+            raised_by,
             outlives_its_cause: age != 0,
             holds_for: GoDuration::from_nanos(period.as_nanos().saturating_sub(age)),
         }

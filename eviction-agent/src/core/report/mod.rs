@@ -19,6 +19,8 @@ mod story;
 mod tests;
 mod threshold;
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use candidate::Candidates;
@@ -209,14 +211,17 @@ impl PassReport {
             reclaim: reclaim.collect(),
             candidates: candidates.all,
             nearest: candidates.nearest,
-            spared: pass
-                .spared
-                .iter()
-                .filter_map(|&place| Some(PodName::of(&pass.pods.get(place)?.pod)))
-                .collect(),
+            spared: spared(pass),
             refused_pods: RefusedReport::all(pass),
             evictions: evictions.collect(),
             unknown_volumes: pass.unknown_volumes,
         }
     }
+}
+
+/// Each once, though its turn may have come for several thresholds.
+fn spared(pass: &Pass) -> Vec<PodName> {
+    let mut told = BTreeSet::new();
+    let places = pass.spared.iter().filter(|&&place| told.insert(place));
+    places.filter_map(|&place| Some(PodName::of(&pass.pods.get(place)?.pod))).collect()
 }

@@ -1,5 +1,7 @@
 //! Pods that do not go although their turn had come.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::PodName;
@@ -21,6 +23,14 @@ impl RefusedReport {
         let report = |RefusedPod { place, why }: &RefusedPod| {
             Some(Self { pod: PodName::of(&pass.pods.get(*place)?.pod), why: *why })
         };
-        pass.refused_pods.iter().filter_map(report).collect()
+        // The turn of a pod may come for several thresholds.
+        let mut told: BTreeMap<u32, Vec<Refusal>> = BTreeMap::new();
+        let is_new = |&&RefusedPod { place, why }: &&RefusedPod| {
+            let told = told.entry(place).or_default();
+            let is_new = !told.contains(&why);
+            told.extend(is_new.then_some(why));
+            is_new
+        };
+        pass.refused_pods.iter().filter(is_new).filter_map(report).collect()
     }
 }
