@@ -5,6 +5,7 @@
 mod node;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use eviction_agent::core::decision::PassEnd;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use tests::allocations::{Counting, counted};
 use tests::world::{Case, World};
 
-use crate::node::Node;
+use crate::node::{Node, victims};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -40,7 +41,9 @@ fn passes(node: &mut Node) -> Result<Last> {
     for _ in 0..WARM_UP {
         let snapshot = node.look(spare.take())?;
         let decision = node.pass(&snapshot);
+        let gone: Vec<_> = victims(&decision).collect();
         node.engine.recycle(decision);
+        node.carry_out(&gone, Duration::ZERO)?;
         spare = Some(snapshot);
     }
     let snapshot = node.look(spare)?;
@@ -108,10 +111,17 @@ fn nor_does_one_in_which_a_grace_period_runs() -> Result<()> {
     Ok(())
 }
 
+/// Each time somebody else, where the profile remembers who went.
 #[test]
-fn nor_does_one_that_ranks_pods() -> Result<()> {
-    let last = passes(&mut node(Profile::Kubelet, &json!({}), Case::MemoryPressure)?)?;
-    // Of the node, and of what is allocatable to pods.
-    assert_eq!(last, Last { end: PassEnd::Evicted, met: 2, conditions: 1, allocations: 0 });
+fn nor_does_one_that_evicts() -> Result<()> {
+    for profile in PROFILES {
+        // Memory of the node, and what is allocatable to pods; then nodefs, imagefs and containerfs,
+        // after a second look.
+        for (case, met) in [(Case::MemoryPressure, 2), (Case::DiskPressure, 3)] {
+            let last = passes(&mut node(profile, &case.configuration(), case)?)?;
+            let expected = Last { end: PassEnd::Evicted, met, conditions: 1, allocations: 0 };
+            assert_eq!(last, expected, "{profile:?}, {}", case.name());
+        }
+    }
     Ok(())
 }

@@ -15,11 +15,14 @@ use tests::allocations::counted;
 use tests::bench::row::Row;
 use tests::world::{Case, World};
 
-use crate::node::Node;
+use crate::node::{Node, victims};
 use crate::{Measured, baseline};
 
 /// Runs that are not measured: buffers find their size, and the processor finds its pace.
 const WARM_UP: usize = 5;
+
+/// After which nothing is remembered of an eviction that has a say in another one.
+const AN_HOUR: Duration = Duration::from_secs(3600);
 
 /// Times in nanoseconds, and the most allocations that one run made.
 #[derive(Default)]
@@ -84,7 +87,10 @@ fn node(world: &World, profile: Profile, case: Case) -> Result<(String, Node)> {
     };
     let mut node = Node::new(world, profile, &case.configuration(), case)?;
     let snapshot = node.look(None)?;
-    let end = node.pass(&snapshot).pass().map(|pass| pass.end);
+    let decision = node.pass(&snapshot);
+    let end = decision.pass().map(|pass| pass.end);
+    let gone: Vec<_> = victims(&decision).collect();
+    node.carry_out(&gone, AN_HOUR)?;
     let expected = match case {
         Case::Calm | Case::CalmNoLocalStorage => PassEnd::Calm,
         Case::MemoryPressure | Case::DiskPressure => PassEnd::Evicted,
@@ -103,10 +109,13 @@ pub(crate) fn pass(
 ) -> Result<Measured> {
     let (name, mut node) = node(world, profile, case)?;
     let mut spare: Option<Arc<Snapshot>> = None;
+    let mut gone = Vec::with_capacity(node.pods.len());
     let samples = Samples::of(passes, |samples| {
         let snapshot = node.look(spare.take())?;
+        gone.clear();
         spare = samples.take(|| {
             let decision = black_box(node.pass(&snapshot));
+            gone.extend(victims(&decision));
             match drop_as {
                 Drop::Recycled => {
                     node.engine.recycle(decision);
@@ -118,7 +127,8 @@ pub(crate) fn pass(
                 }
             }
         });
-        Ok(())
+        // Long enough for every pass to decide the same.
+        node.carry_out(&gone, AN_HOUR)
     })?;
     let metric = match drop_as {
         Drop::Recycled => "pass",

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use eviction_agent::config::kubelet_policy;
-use eviction_agent::core::decision::Decision;
+use eviction_agent::core::decision::{Action, Decision};
 use eviction_agent::core::engine::Engine;
-use eviction_agent::core::input::{Event, Input};
+use eviction_agent::core::input::{Event, EvictionOutcome, Input};
 use eviction_agent::core::layout::DiskLayout;
 use eviction_agent::core::pods::{KnownPod, PodSet};
 use eviction_agent::core::policy::Rules;
@@ -72,6 +72,26 @@ impl Node {
         self.engine.recycle(first);
         self.tell(Event::Reclaimed(Ok(Arc::clone(snapshot))))
     }
+
+    /// Pods that were chosen are gone, and so much time passes.
+    pub(crate) fn carry_out(&mut self, gone: &[u32], then: Duration) -> Result<()> {
+        for &place in gone {
+            let known = self.pods.get(place).context("a pod goes that is not there")?;
+            let outcome = EvictionOutcome { uid: known.pod.uid.clone(), result: Ok(()) };
+            let noted = self.tell(Event::Evicted(outcome));
+            self.engine.recycle(noted);
+        }
+        self.now = self.now.checked_add(then)?;
+        Ok(())
+    }
+}
+
+/// The places of the pods that go.
+pub(crate) fn victims(decision: &Decision) -> impl Iterator<Item = u32> {
+    decision.actions.iter().filter_map(|action| match action {
+        Action::Evict(eviction) => Some(eviction.place),
+        Action::Announce(_) | Action::Reclaim(_) | Action::Hasten(_) => None,
+    })
 }
 
 /// Makes all figures of the node new: figures as old as the last ones would not evict.

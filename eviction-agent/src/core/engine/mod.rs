@@ -51,7 +51,7 @@ pub struct Engine {
     layout: Layout,
     thresholds: Thresholds,
     conditions: Conditions,
-    waiting: Option<Box<Pass>>,
+    waiting: Option<Pass>,
     joined: Vec<u32>,
     /// Empty where nothing is known of victims.
     flights: Flights,
@@ -131,7 +131,7 @@ impl Engine {
         {
             return decision;
         }
-        let mut actions = take(&mut self.spare.actions);
+        let mut actions = self.spare.actions.take();
         let mut proposal = None;
         let remembers = self.policy.rules.victims != Victims::One;
         if remembers {
@@ -152,7 +152,7 @@ impl Engine {
             // `eviction_manager.go: evictPod`.
             Event::Evicted(outcome) => {
                 self.guard.outcome(&outcome);
-                self.story.evicted(at, &outcome);
+                self.story.evicted(at, &outcome, &self.pods);
                 self.flights.note_outcome(at, outcome);
                 Subject::Noted
             }
@@ -186,13 +186,13 @@ impl Engine {
             }
         };
         let ended = self.settle(at, &subject, &actions);
-        let mut conditions = take(&mut self.spare.conditions);
+        let mut conditions = self.spare.conditions.take();
         conditions.extend_from_slice(self.conditions.hold());
         Decision { at, actions, conditions, blind: self.blind, proposal, subject, ended }
     }
 
     fn look(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> Subject {
-        self.waiting = None;
+        self.forget_waiting();
         match self.begin_pass() {
             Ok(layout) => {
                 let pass = self.pass(at, layout, snapshot, actions);
@@ -204,13 +204,19 @@ impl Engine {
     }
 
     fn without_look(&mut self, why: Why) -> Subject {
-        self.waiting = None;
+        self.forget_waiting();
         let begun = self.begin_pass();
         if begun.is_ok() {
             self.blind = self.sight.look_failed(&self.policy.thresholds, &self.policy.rules);
             self.end_first_pass();
         }
         Subject::NoPass(begun.err().unwrap_or(NoPass::NoLook(why)))
+    }
+
+    fn forget_waiting(&mut self) {
+        if let Some(pass) = self.waiting.take() {
+            self.spare.keep_pass(pass);
+        }
     }
 
     fn enforces_something(&self) -> bool {

@@ -27,8 +27,8 @@ impl Engine {
     ) -> Pass {
         let rules = &self.policy.rules;
         let mut sight = Seen {
-            refused: take(&mut self.spare.refused),
-            imminent: take(&mut self.spare.imminent),
+            refused: self.spare.refused.take(),
+            imminent: self.spare.imminent.take(),
             ..Seen::default()
         };
         let seen = self.sight.look(at, &snapshot, &self.policy.thresholds, rules, &mut sight);
@@ -37,14 +37,14 @@ impl Engine {
             end: PassEnd::Calm,
             seen,
             sight,
-            met: take(&mut self.spare.met),
+            met: self.spare.met.take(),
             handled: None,
             seen_after_reclaim: None,
-            ranked: take(&mut self.spare.ranked),
-            spared: take(&mut self.spare.spared),
-            refused_pods: take(&mut self.spare.refused_pods),
-            flights: self.flights.copy_into(take(&mut self.spare.flights)),
-            deficits: take(&mut self.spare.deficits),
+            ranked: self.spare.ranked.take(),
+            spared: self.spare.spared.take(),
+            refused_pods: self.spare.refused_pods.take(),
+            flights: self.flights.copy_into(self.spare.flights.take()),
+            deficits: self.spare.deficits.take(),
             unknown_volumes: 0,
             layout,
             lines: Arc::clone(self.thresholds.lines()),
@@ -97,7 +97,7 @@ impl Engine {
         }
         actions.extend(reclaims.iter().copied().map(Action::Reclaim));
         pass.end = PassEnd::AwaitingReclaim;
-        self.waiting = Some(Box::new(pass.clone()));
+        self.waiting = Some(self.spare.copy_of(pass));
         true
     }
 
@@ -113,19 +113,19 @@ impl Engine {
         };
         if let Ok(snapshot) = second {
             let seen = self.sight.look_again(&snapshot.node, &self.policy.rules);
-            pass.seen_after_reclaim = Some(Box::new(seen));
+            pass.seen_after_reclaim = Some(self.spare.boxed(seen));
             let lacks = match (self.policy.rules.reclaim, pass.handled) {
                 (ReclaimGoal::ItsOwnSignal, Some(line)) => self.thresholds.is_unresolved(line, &seen),
                 (ReclaimGoal::EveryThreshold, _) | (_, None) => self.thresholds.any_unresolved(&seen),
             };
             if !lacks {
                 pass.end = PassEnd::Reclaimed;
-                return Subject::Pass(*pass);
+                return Subject::Pass(pass);
             }
         }
         self.evict_for_threshold(at, &mut pass, actions);
         pass.end_deficit();
-        Subject::Pass(*pass)
+        Subject::Pass(pass)
     }
 
     /// Finds the thresholds that are about to be met; returns what is done about them.

@@ -62,13 +62,13 @@ impl Engine {
         let (signal, hard) = (line.threshold.signal, line.threshold.is_hard());
         let after_reclaim = pass.seen_after_reclaim.as_ref().and_then(|seen| seen.get(signal));
         let seen = after_reclaim.or_else(|| pass.seen.get(signal))?;
-        let mut deficit = Deficit::of(place, line, &seen);
+        let mut deficit = self.spare.deficit(Deficit::of(place, line, &seen));
         self.note_growth(pass);
         deficit.in_flight = self.flights.expected(signal, seen.time, hard.then_some(IMMEDIATE));
         let cause = Cause::Threshold { line: place };
         while hard && deficit.open() > 0 {
             let place_of = |uid: &str| pass.pods.place(uid);
-            let hurried = self.flights.hurry(signal, IMMEDIATE_GRACE_SECONDS, place_of);
+            let hurried = self.flights.hurry(signal, deficit.open(), IMMEDIATE_GRACE_SECONDS, place_of);
             let Some((place, amount)) = hurried else {
                 break;
             };

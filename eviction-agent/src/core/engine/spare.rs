@@ -2,8 +2,9 @@
 
 use crate::core::condition::Raised;
 use crate::core::decision::{Action, Decision, Pass, Subject};
-use crate::core::deficit::Deficit;
+use crate::core::deficit::{Deficit, PassedOver, Victim};
 use crate::core::flight::Flight;
+use crate::core::observe::Observations;
 use crate::core::protection::RefusedPod;
 use crate::core::rank::Candidate;
 use crate::core::sight::{Refused, Seen};
@@ -11,32 +12,138 @@ use crate::core::threshold::Met;
 
 use super::Engine;
 
-/// Lists, all of them empty.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Spare {
-    pub(super) actions: Vec<Action>,
-    pub(super) conditions: Vec<Raised>,
-    pub(super) met: Vec<Met>,
-    pub(super) ranked: Vec<Candidate>,
-    pub(super) spared: Vec<u32>,
-    pub(super) refused: Vec<Refused>,
-    pub(super) refused_pods: Vec<RefusedPod>,
-    pub(super) imminent: Vec<u8>,
-    pub(super) flights: Vec<Flight>,
-    pub(super) deficits: Vec<Deficit>,
+/// Lists of a kind that are kept: a pass that waits for garbage collection and the decision
+/// that says so are there at the same time, and each threshold has lists of its own.
+const MOST: usize = 32;
+
+/// Lists, all of them empty, for the sake of their memory.
+#[derive(Clone, Debug)]
+pub(super) struct Room<T>(Vec<Vec<T>>);
+
+impl<T> Default for Room<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
 }
 
-impl Engine {
-    /// Takes back a decision that is no longer needed, for the sake of its memory; to drop one
-    /// instead does no harm. While all decisions come back, a pass allocates nothing that does
-    /// not ask for node-level reclaim, unless there is more to list than there ever was.
-    pub fn recycle(&mut self, decision: Decision) {
-        let Decision { at: _, actions, conditions, blind: _, proposal: _, subject, ended: _ } = decision;
-        keep(&mut self.spare.actions, actions);
-        keep(&mut self.spare.conditions, conditions);
-        let Subject::Pass(pass) = subject else {
-            return;
+impl<T> Room<T> {
+    /// The largest there is.
+    pub(super) fn take(&mut self) -> Vec<T> {
+        let largest = (0..self.0.len()).max_by_key(|&place| self.0[place].capacity());
+        largest.map_or_else(Vec::new, |place| self.0.swap_remove(place))
+    }
+
+    /// One with the same content.
+    fn copy_of(&mut self, list: &[T]) -> Vec<T>
+    where
+        T: Clone,
+    {
+        let mut copy = self.take();
+        copy.extend_from_slice(list);
+        copy
+    }
+
+    pub(super) fn keep(&mut self, mut list: Vec<T>) {
+        if list.capacity() > 0 && self.0.len() < MOST {
+            list.clear();
+            self.0.push(list);
+        }
+    }
+}
+
+/// What comes back, by kind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spare {
+    pub(super) actions: Room<Action>,
+    pub(super) conditions: Room<Raised>,
+    pub(super) met: Room<Met>,
+    pub(super) ranked: Room<Candidate>,
+    pub(super) refused: Room<Refused>,
+    pub(super) refused_pods: Room<RefusedPod>,
+    pub(super) imminent: Room<u8>,
+    pub(super) flights: Room<Flight>,
+    pub(super) deficits: Room<Deficit>,
+    /// Places of pods: those that were spared, and those that were hurried.
+    pub(super) spared: Room<u32>,
+    pub(super) victims: Room<Victim>,
+    pub(super) passed_over: Room<PassedOver>,
+    boxed: Option<Box<Observations>>,
+}
+
+impl Spare {
+    /// A deficit with lists that have room.
+    pub(super) fn deficit(&mut self, new: Deficit) -> Deficit {
+        Deficit {
+            hurried: self.spared.take(),
+            victims: self.victims.take(),
+            passed_over: self.passed_over.take(),
+            ..new
+        }
+    }
+
+    pub(super) fn boxed(&mut self, seen: Observations) -> Box<Observations> {
+        match self.boxed.take() {
+            Some(mut spare) => {
+                *spare = seen;
+                spare
+            }
+            None => Box::new(seen),
+        }
+    }
+
+    /// A copy of a pass, in memory that is spare.
+    pub(super) fn copy_of(&mut self, pass: &Pass) -> Pass {
+        let sight = Seen {
+            refused: self.refused.copy_of(&pass.sight.refused),
+            imminent: self.imminent.copy_of(&pass.sight.imminent),
+            gate: pass.sight.gate,
+            blind: pass.sight.blind,
+            slopes: pass.sight.slopes,
+            growing: pass.sight.growing,
         };
+        let mut deficits = self.deficits.take();
+        deficits.extend(pass.deficits.iter().map(|deficit| self.copy_of_deficit(deficit)));
+        Pass {
+            end: pass.end,
+            seen: pass.seen,
+            sight,
+            met: self.met.copy_of(&pass.met),
+            handled: pass.handled,
+            seen_after_reclaim: pass.seen_after_reclaim.clone(),
+            ranked: self.ranked.copy_of(&pass.ranked),
+            spared: self.spared.copy_of(&pass.spared),
+            refused_pods: self.refused_pods.copy_of(&pass.refused_pods),
+            flights: self.flights.copy_of(&pass.flights),
+            deficits,
+            unknown_volumes: pass.unknown_volumes,
+            layout: pass.layout,
+            lines: pass.lines.clone(),
+            visible: pass.visible.clone(),
+            pods: pass.pods.clone(),
+            snapshot: pass.snapshot.clone(),
+        }
+    }
+
+    fn copy_of_deficit(&mut self, deficit: &Deficit) -> Deficit {
+        Deficit {
+            hurried: self.spared.copy_of(&deficit.hurried),
+            victims: self.victims.copy_of(&deficit.victims),
+            passed_over: self.passed_over.copy_of(&deficit.passed_over),
+            ..*deficit
+        }
+    }
+
+    fn keep_deficits(&mut self, mut deficits: Vec<Deficit>) {
+        for Deficit { hurried, victims, passed_over, .. } in deficits.drain(..) {
+            self.spared.keep(hurried);
+            self.victims.keep(victims);
+            self.passed_over.keep(passed_over);
+        }
+        self.deficits.keep(deficits);
+    }
+
+    /// Keeps what a pass lists.
+    pub(super) fn keep_pass(&mut self, pass: Pass) {
         // In full: a list that is added to a pass has to come back as well.
         let Pass {
             met,
@@ -46,10 +153,10 @@ impl Engine {
             sight,
             flights,
             deficits,
+            seen_after_reclaim,
             end: _,
             seen: _,
             handled: _,
-            seen_after_reclaim: _,
             unknown_volumes: _,
             layout: _,
             lines: _,
@@ -58,21 +165,28 @@ impl Engine {
             snapshot: _,
         } = pass;
         let Seen { refused, imminent, gate: _, blind: _, slopes: _, growing: _ } = sight;
-        keep(&mut self.spare.refused, refused);
-        keep(&mut self.spare.imminent, imminent);
-        keep(&mut self.spare.met, met);
-        keep(&mut self.spare.ranked, ranked);
-        keep(&mut self.spare.spared, spared);
-        keep(&mut self.spare.flights, flights);
-        keep(&mut self.spare.deficits, deficits);
-        keep(&mut self.spare.refused_pods, refused_pods);
+        self.refused.keep(refused);
+        self.imminent.keep(imminent);
+        self.met.keep(met);
+        self.ranked.keep(ranked);
+        self.spared.keep(spared);
+        self.flights.keep(flights);
+        self.refused_pods.keep(refused_pods);
+        self.keep_deficits(deficits);
+        self.boxed = seen_after_reclaim.or(self.boxed.take());
     }
 }
 
-/// Keeps the larger one.
-fn keep<T>(spare: &mut Vec<T>, mut list: Vec<T>) {
-    if list.capacity() > spare.capacity() {
-        list.clear();
-        *spare = list;
+impl Engine {
+    /// Takes back a decision that is no longer needed, for the sake of its memory; to drop one
+    /// instead does no harm. While all decisions come back, a pass allocates nothing, unless
+    /// there is more to list than there ever was.
+    pub fn recycle(&mut self, decision: Decision) {
+        let Decision { at: _, actions, conditions, blind: _, proposal: _, subject, ended: _ } = decision;
+        self.spare.actions.keep(actions);
+        self.spare.conditions.keep(conditions);
+        if let Subject::Pass(pass) = subject {
+            self.spare.keep_pass(pass);
+        }
     }
 }

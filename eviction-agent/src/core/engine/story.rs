@@ -39,12 +39,12 @@ impl Engine {
             Subject::Story(StoryNote::End(note)) => Some(&*note.end.pod),
             Subject::Noted | Subject::Pass(_) | Subject::NoPass(_) | Subject::Admission(_) => None,
         };
-        let ended = self.story.settle(at, touched);
+        let ended = self.story.settle(at, touched, &self.pods);
         if let Subject::Pass(pass) = subject {
             for action in actions {
                 let Action::Evict(eviction) = action else { continue };
-                if let Some(known) = pass.pods.get(eviction.place) {
-                    self.story.evicting(at, &known.pod.uid, &pass.pods);
+                if let Some(known) = pass.pods.pods().get(eviction.place as usize) {
+                    self.story.evicting(at, known, &pass.pods);
                 }
             }
         }

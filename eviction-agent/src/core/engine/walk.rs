@@ -31,14 +31,15 @@ pub(super) struct Walk<'a> {
 impl Walk<'_> {
     /// Walks, and tells how it ended.
     pub(super) fn through(&mut self, ranked: &[Candidate]) -> PassEnd {
-        let (mut some_go, mut last) = (false, Vec::new());
+        let (mut some_go, mut last) = (false, self.engine.spare.passed_over.take());
+        let before = (self.pass.spared.len(), self.pass.refused_pods.len());
         for class in ranked.chunk_by(|a, b| class_of(a) == class_of(b)) {
             if !self.goes_on() {
                 break;
             }
             some_go |= self.through_class(class, &mut last);
         }
-        for mut passed_over in last {
+        for mut passed_over in last.drain(..) {
             if self.goes_on() {
                 some_go |= self.take(passed_over.place, passed_over.release);
             } else {
@@ -46,12 +47,13 @@ impl Walk<'_> {
                 self.pass_over(passed_over);
             }
         }
+        self.engine.spare.passed_over.keep(last);
+        let spared = self.pass.spared.len() - before.0;
+        let refused = self.pass.refused_pods.len() - before.1;
         match some_go {
             true => PassEnd::Evicted,
-            false if self.pass.spared.len() == ranked.len() => PassEnd::OnlyCritical,
-            false if self.pass.spared.len() + self.pass.refused_pods.len() == ranked.len() => {
-                PassEnd::OnlyProtected
-            }
+            false if spared == ranked.len() => PassEnd::OnlyCritical,
+            false if spared + refused == ranked.len() => PassEnd::OnlyProtected,
             false => PassEnd::NobodyLeft,
         }
     }
@@ -59,7 +61,7 @@ impl Walk<'_> {
     /// Takes those that free something, then the others. Those that did not go lately are put
     /// off to `last`. Whether any goes.
     fn through_class(&mut self, class: &[Candidate], last: &mut Vec<PassedOver>) -> bool {
-        let (mut some_go, mut small) = (false, Vec::new());
+        let (mut some_go, mut small) = (false, self.engine.spare.passed_over.take());
         for &Candidate { place, .. } in class {
             if !self.goes_on() {
                 break;
@@ -80,13 +82,14 @@ impl Walk<'_> {
             }
         }
         let has_better = some_go;
-        for passed_over in small {
+        for passed_over in small.drain(..) {
             if self.goes_on() {
                 some_go |= self.take(passed_over.place, passed_over.release);
             } else if has_better {
                 self.pass_over(passed_over);
             }
         }
+        self.engine.spare.passed_over.keep(small);
         some_go
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::core::decision::{Eviction, Pass};
+use crate::core::deficit::is_next_to_nothing;
 use crate::core::input::EvictionOutcome;
 use crate::core::pods::PodSet;
 use crate::core::release::Release;
@@ -148,18 +149,19 @@ impl Flights {
         amounts.fold(0, i64::saturating_add)
     }
 
-    /// Hurries the first that can be and frees something of a signal. Where its pod is, and
-    /// what it frees.
+    /// Hurries the first that can be and frees more than next to nothing of what is open of a
+    /// signal. Where its pod is, and what it frees.
     pub(crate) fn hurry(
         &mut self,
         signal: Signal,
+        open: i64,
         grace_period_seconds: i64,
         place_of: impl Fn(&str) -> Option<u32>,
     ) -> Option<(u32, i64)> {
         let grace = GoDuration::from_secs(grace_period_seconds);
         self.list.iter_mut().find_map(|flight| {
             let amount = flight.release(signal).amount;
-            if amount == 0 || !flight.can_hurry(grace) {
+            if is_next_to_nothing(amount, open) || !flight.can_hurry(grace) {
                 return None;
             }
             let place = place_of(&flight.pod.pod.uid)?;

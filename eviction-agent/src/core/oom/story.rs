@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::core::input::EvictionOutcome;
-use crate::core::pods::PodSet;
+use crate::core::pods::{KnownPod, PodSet};
 use crate::core::time::{Timestamp, since};
 
 use super::end::ContainerEnded;
@@ -21,6 +21,9 @@ const PODS: usize = 1024;
 /// Kills by which a repeated record is known.
 const SEEN: usize = 1024;
 
+/// Evictions that can be decided on without memory for them until the next record comes.
+const ROOM: usize = 64;
+
 /// How long the story of a pod outlives the pod.
 const KEEP_NANOS: i64 = 3_600_000_000_000;
 
@@ -36,6 +39,8 @@ pub struct Story {
     pods: BTreeMap<Box<str>, PodStory>,
     seen: VecDeque<(Timestamp, u32)>,
     groups: Groups,
+    /// Evictions that were decided on and not entered yet: that takes memory, which may be short.
+    chosen: Vec<(Timestamp, Arc<KnownPod>)>,
     /// Verdicts that were given early, for want of room.
     early: Vec<EndedContainer>,
     /// Evictions are decided on and not carried out.
@@ -136,6 +141,7 @@ impl Story {
 
     /// Takes note of a kill.
     pub(crate) fn kill(&mut self, now: Timestamp, kill: OomKill, active: &PodSet) -> KillNote {
+        self.enter_chosen(active);
         let at = self.date(kill.at, now);
         let repeated = self.seen.contains(&(at, kill.tgid));
         let mut note =
@@ -170,6 +176,7 @@ impl Story {
 
     /// Takes note of a record of an end.
     pub(crate) fn end(&mut self, now: Timestamp, end: ContainerEnded, active: &PodSet) -> EndNote {
+        self.enter_chosen(active);
         if end.pod.is_empty() || (end.container.is_empty() && end.instance.is_none()) {
             self.oddities.nameless_ends += 1;
             return EndNote { end, taken: Taken::Nameless };
@@ -182,17 +189,31 @@ impl Story {
     }
 
     /// An eviction was decided on. One that is under way goes on.
-    pub(crate) fn evicting(&mut self, now: Timestamp, uid: &str, active: &PodSet) {
+    pub(crate) fn evicting(&mut self, now: Timestamp, known: &Arc<KnownPod>, active: &PodSet) {
+        let uid = clipped(&known.pod.uid);
         // The same pod may be chosen pass after pass, which is to cost nothing.
         let on = |pod: &PodStory| pod.eviction.as_ref().is_some_and(Begun::is_on);
-        if self.dry_run || self.pods.get(clipped(uid)).is_some_and(on) {
+        let is_chosen = || self.chosen.iter().any(|(_, chosen)| *chosen.pod.uid == *known.pod.uid);
+        if self.dry_run || self.pods.get(uid).is_some_and(on) || is_chosen() {
             return;
         }
-        self.pod_mut(uid, now, active).eviction = Some(Begun { at: now, until: None });
+        if self.chosen.len() >= ROOM {
+            self.enter_chosen(active);
+        }
+        self.chosen.push((now, Arc::clone(known)));
+    }
+
+    /// Enters what was decided on. Whatever asks for the story of a pod comes after it.
+    fn enter_chosen(&mut self, active: &PodSet) {
+        for (at, known) in std::mem::take(&mut self.chosen) {
+            self.pod_mut(&known.pod.uid, at, active).eviction = Some(Begun { at, until: None });
+        }
+        self.chosen.reserve(ROOM);
     }
 
     /// An eviction came to an end. One that failed explains no later end of a container.
-    pub(crate) fn evicted(&mut self, now: Timestamp, outcome: &EvictionOutcome) {
+    pub(crate) fn evicted(&mut self, now: Timestamp, outcome: &EvictionOutcome, active: &PodSet) {
+        self.enter_chosen(active);
         let Some(pod) = self.pods.get_mut(clipped(&outcome.uid)) else { return };
         if let (Err(_), Some(begun)) = (&outcome.result, pod.eviction.as_mut()) {
             begun.until.get_or_insert(now);
@@ -200,9 +221,18 @@ impl Story {
     }
 
     /// The verdicts that can be given now.
-    pub(crate) fn settle(&mut self, now: Timestamp, touched: Option<&str>) -> Vec<EndedContainer> {
+    pub(crate) fn settle(
+        &mut self,
+        now: Timestamp,
+        touched: Option<&str>,
+        active: &PodSet,
+    ) -> Vec<EndedContainer> {
+        let is_due = self.due.is_some_and(|due| due <= now);
+        if is_due {
+            self.enter_chosen(active);
+        }
         let mut settled = std::mem::take(&mut self.early);
-        if self.due.is_some_and(|due| due <= now) {
+        if is_due {
             for (uid, pod) in &mut self.pods {
                 pod.settle(now, uid, &mut settled);
             }
@@ -223,6 +253,7 @@ impl Story {
 
     /// The pods are now these: learns their names, and forgets those that are long gone.
     pub(crate) fn pods_are(&mut self, now: Timestamp, active: &PodSet) {
+        self.enter_chosen(active);
         self.pods.retain(|uid, pod| {
             if let Some(known) = active.place(uid).and_then(|place| active.pods().get(place as usize)) {
                 pod.known = Some(Arc::clone(known));

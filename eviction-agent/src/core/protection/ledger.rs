@@ -1,7 +1,9 @@
 //! How many pods of an owner or a namespace went lately.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use crate::core::pod::Pod;
 use crate::core::pods::KnownPod;
 use crate::core::preferences::{EvictionLimit, LimitScope};
 use crate::core::time::Timestamp;
@@ -13,6 +15,9 @@ use super::refusal::Refusal;
 /// How many evictions are remembered: one a second for more than four hours.
 const MOST_ENTRIES: usize = 16_384;
 
+/// Entries that there is room for from the start.
+const ROOM: usize = 64;
+
 /// The evictions that still count, in the order in which they were decided.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
@@ -23,18 +28,40 @@ pub(super) struct Ledger {
 #[derive(Clone, Debug)]
 struct Entry {
     at: Timestamp,
-    uid: Box<str>,
-    namespace: Box<str>,
-    owner: Option<Box<str>>,
+    account: Arc<Account>,
 }
 
-impl Entry {
-    fn is_of(&self, scope: LimitScope, known: &KnownPod) -> bool {
+/// Under what the eviction of a pod is entered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// The pod's own uid.
+    pub uid: Box<str>,
+    /// Its namespace.
+    pub namespace: Box<str>,
+    /// The uid of its owner, or the next best.
+    pub owner: Option<Box<str>>,
+}
+
+impl Account {
+    pub(super) fn of(pod: &Pod) -> Self {
+        Self { uid: pod.uid.clone(), namespace: pod.namespace.clone(), owner: owner(pod) }
+    }
+
+    fn is_with(&self, other: &Self, scope: LimitScope) -> bool {
         match scope {
-            LimitScope::Namespace => self.namespace == known.pod.namespace,
-            LimitScope::Owner => self.owner.is_some() && self.owner == known.shelter.owner,
+            LimitScope::Namespace => self.namespace == other.namespace,
+            LimitScope::Owner => self.owner.is_some() && self.owner == other.owner,
         }
     }
+}
+
+/// A pod from a file may have an owner without a uid.
+fn owner(pod: &Pod) -> Option<Box<str>> {
+    let owner = pod.owner.as_ref()?;
+    if owner.uid.is_empty() {
+        return Some(format!("{}/{}/{}", pod.namespace, owner.kind, owner.name).into());
+    }
+    Some(owner.uid.clone())
 }
 
 impl Ledger {
@@ -42,6 +69,8 @@ impl Ledger {
         self.limits = limits.to_vec();
         if limits.is_empty() {
             self.entries.clear();
+        } else {
+            self.entries.reserve(ROOM);
         }
     }
 
@@ -49,10 +78,11 @@ impl Ledger {
     /// not count: a second decision about the same pod evicts nobody else.
     pub(super) fn refusal(&self, at: Timestamp, known: &KnownPod) -> Option<Refusal> {
         let is_reached = |limit: &&EvictionLimit| {
+            let own = &known.shelter.account;
             let counts = |entry: &&Entry| {
                 apart(at, entry.at) < limit.window
-                    && entry.is_of(limit.scope, known)
-                    && entry.uid != known.pod.uid
+                    && entry.account.is_with(own, limit.scope)
+                    && entry.account.uid != own.uid
             };
             let most = usize::try_from(limit.max_evictions).unwrap_or(usize::MAX);
             self.entries.iter().filter(counts).take(most).count() >= most
@@ -67,16 +97,11 @@ impl Ledger {
         }
         self.take_back(&known.pod.uid);
         self.prune(at);
-        self.entries.push_back(Entry {
-            at,
-            uid: known.pod.uid.clone(),
-            namespace: known.pod.namespace.clone(),
-            owner: known.shelter.owner.clone(),
-        });
+        self.entries.push_back(Entry { at, account: Arc::clone(&known.shelter.account) });
     }
 
     pub(super) fn take_back(&mut self, uid: &str) {
-        self.entries.retain(|entry| &*entry.uid != uid);
+        self.entries.retain(|entry| &*entry.account.uid != uid);
     }
 
     /// Keeps entries for twice the longest window, so that they count again after the clock

@@ -21,5 +21,6 @@ mod tests;
 pub use annotations::{DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION};
 pub use annotations::{EVICT, IgnoredAnnotation, Mistake, PRIORITY_HINT};
 pub use guard::{Ask, Guard, Motive};
+pub use ledger::Account;
 pub use refusal::{Refusal, RefusedPod};
 pub use shelter::{Shelter, Turn};

@@ -166,7 +166,7 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, Happening)>) -> Result
                         seconds,
                         uid: known.pod.uid.clone(),
                         namespace: known.pod.namespace.clone(),
-                        owner: known.shelter.owner.clone(),
+                        owner: known.shelter.account.owner.clone(),
                     });
                     limits_hold(&preferences.limits, &gone)?;
                 }

@@ -1,5 +1,7 @@
 //! Whether and when a pod may be evicted, as far as it follows from the pod and the policy.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use crate::core::pod::Pod;
@@ -7,6 +9,7 @@ use crate::core::policy::Rules;
 use crate::core::preferences::{Protection, ProtectionRule};
 
 use super::annotations::{IgnoredAnnotation, Wishes};
+use super::ledger::Account;
 
 /// When it is a pod's turn to be evicted. All of one turn go before any of the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -36,8 +39,8 @@ pub struct Shelter {
     pub bare: bool,
     /// What its annotation asks for among its like, from -100 to 100: lower goes first.
     pub hint: i8,
-    /// Whose evictions are counted with its own: the uid of its owner, or the next best.
-    pub owner: Option<Box<str>>,
+    /// With whose evictions its own is counted. Shared, so that to remember it takes no memory.
+    pub account: Arc<Account>,
     /// Its annotations that say nothing.
     pub ignored: Vec<IgnoredAnnotation>,
 }
@@ -48,8 +51,9 @@ impl Shelter {
     /// The operator's `never` is the last word, then the pod's opt-out. A rule that fits also
     /// beats a pod's wish to go after others, so that nobody escapes `first` by an annotation.
     pub(in crate::core) fn of(pod: &Pod, rules: &Rules) -> Self {
+        let account = Arc::new(Account::of(pod));
         let Some(preferences) = &rules.preferences else {
-            return Self::default();
+            return Self { account, ..Self::default() };
         };
         let Wishes { opts_out, consents, prefers_to_stay, hint, ignored } = Wishes::of(&pod.annotations);
         let rule = preferences.protection.iter().position(|rule| fits(rule, pod));
@@ -63,7 +67,7 @@ impl Shelter {
             Some(Protection::Normal) | None => Turn::Normal,
         };
         let bare = pod.owner.is_none() && !consents;
-        Self { turn, rule, bare, hint, owner: owner(pod), ignored }
+        Self { turn, rule, bare, hint, account, ignored }
     }
 }
 
@@ -74,13 +78,4 @@ fn fits(rule: &ProtectionRule, pod: &Pod) -> bool {
     one_of(namespaces, &pod.namespace)
         && one_of(priority_classes, &pod.priority_class)
         && selector.as_ref().is_none_or(|selector| selector.matches(&pod.labels))
-}
-
-/// A pod from a file may have an owner without a uid.
-fn owner(pod: &Pod) -> Option<Box<str>> {
-    let owner = pod.owner.as_ref()?;
-    if owner.uid.is_empty() {
-        return Some(format!("{}/{}/{}", pod.namespace, owner.kind, owner.name).into());
-    }
-    Some(owner.uid.clone())
 }

@@ -171,17 +171,17 @@ fn the_first_rule_that_fits_decides_and_all_its_conditions_must_fit() {
 fn nobody_is_sheltered_in_the_kubelets_profile() {
     let everything = [(EVICT, "false"), (PRIORITY_HINT, "9"), (DESCHEDULER_PREFER_NO_EVICTION, "")];
     let shelter = Shelter::of(&annotated(pod("a", "1"), &everything), &Rules::kubelet());
-    assert_eq!(shelter, Shelter::default());
+    assert_eq!(shelter, Shelter { account: Arc::clone(&shelter.account), ..Shelter::default() });
 }
 
 #[test]
 fn an_owner_without_a_uid_is_known_by_its_name() {
     let rules = Rules::enhanced(&Preferences::default());
     let mut pod = owned("a", "");
-    assert_eq!(Shelter::of(&pod, &rules).owner.as_deref(), Some("default/ReplicaSet/"));
+    assert_eq!(Shelter::of(&pod, &rules).account.owner.as_deref(), Some("default/ReplicaSet/"));
     pod.owner = None;
     let shelter = Shelter::of(&pod, &rules);
-    assert_eq!((shelter.owner, shelter.bare), (None, true));
+    assert_eq!((shelter.account.owner.clone(), shelter.bare), (None, true));
     let consenting = annotated(pod, &[(DESCHEDULER_EVICT, "")]);
     assert!(!Shelter::of(&consenting, &rules).bare);
 }

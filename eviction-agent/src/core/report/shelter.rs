@@ -1,5 +1,7 @@
 //! What protects a candidate or puts it forward, and why nothing may be known of it yet.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use crate::core::pods::KnownPod;
@@ -32,10 +34,10 @@ pub struct ShelterReport {
 impl ShelterReport {
     /// None if there is nothing to tell.
     pub(super) fn of(known: &KnownPod) -> Option<Self> {
-        if known.shelter == (Shelter { owner: known.shelter.owner.clone(), ..Shelter::default() }) {
+        if known.shelter == (Shelter { account: Arc::clone(&known.shelter.account), ..Shelter::default() }) {
             return None;
         }
-        let Shelter { turn, rule, bare, hint, owner: _, ignored } = known.shelter.clone();
+        let Shelter { turn, rule, bare, hint, account: _, ignored } = known.shelter.clone();
         Some(Self { turn, rule, bare, hint, ignored_annotations: ignored })
     }
 }

@@ -1,3 +1,5 @@
+mod flights;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -12,13 +14,12 @@ use crate::core::fixture::{
     at, container, engine, engine as engine_of, hard, limits, memory_of, node, pod, policy as kubelet,
     quantity, set, snapshot, soft, tell, victims,
 };
-use crate::core::flight::Phase;
 use crate::core::input::{Event, EvictionOutcome, Input};
 use crate::core::pod::Pod;
 use crate::core::policy::{Policy, SoftGrace, Threshold, Victims};
 use crate::core::reading::{Reading, Why};
 use crate::core::release::Basis;
-use crate::core::report::Report;
+use crate::core::report::{About, Report};
 use crate::core::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};
 use crate::core::snapshot::{NodeStats, PodFigures, ProcessStats, Snapshot};
 use crate::core::units::ThresholdValue;
@@ -118,141 +119,6 @@ fn as_many_go_as_it_takes_and_at_most_three() {
 }
 
 #[test]
-fn who_is_on_the_way_makes_up_for_the_deficit_until_it_is_gone() {
-    let pods = set(vec![with_grace("slow", 600), pod("other", "10")]);
-    let usage = [("slow", 300), ("other", 200)];
-    let mut engine = engine(enhanced(vec![soft(MemoryAvailable, "100", 1)]), &pods);
-    tell(&mut engine, 0, look(0, 50, &usage));
-    assert_eq!(victims(&tell(&mut engine, 1, look(1, 50, &usage))), [("slow", 600)]);
-    for seconds in 2..500 {
-        let decision = tell(&mut engine, seconds, look(seconds, 50, &usage));
-        assert_eq!((end(&decision), decision.actions.len()), (PassEnd::Covered, 0), "{seconds}");
-    }
-    tell(&mut engine, 502, outcome("slow", Ok(())));
-    let without = set(vec![pod("other", "10")]);
-    tell(&mut engine, 502, Event::Pods(without));
-    let decision = tell(&mut engine, 503, look(503, 50, &usage));
-    assert_eq!(victims(&decision), [("other", 30)], "gone, and still short");
-}
-
-#[test]
-fn a_hard_threshold_takes_a_soft_victim_over() {
-    let thresholds = vec![hard(MemoryAvailable, "100"), soft(MemoryAvailable, "200", 1)];
-    let pods = set(vec![with_grace("slow", 600), pod("other", "10")]);
-    let usage = [("slow", 300), ("other", 200)];
-    let mut engine = engine(enhanced(thresholds), &pods);
-    tell(&mut engine, 0, look(0, 150, &usage));
-    assert_eq!(victims(&tell(&mut engine, 1, look(1, 150, &usage))), [("slow", 600)]);
-    let worse = tell(&mut engine, 2, look(2, 50, &usage));
-    assert_eq!((victims(&worse), hastened(&worse)), (vec![], vec![("slow", 1)]));
-    assert_eq!(end(&worse), PassEnd::Covered);
-    assert!(matches!(worse.actions[0], Action::Announce(_)));
-    let again = tell(&mut engine, 3, look(3, 50, &usage));
-    assert!(again.actions.is_empty(), "once");
-    assert!(again.pass().unwrap().flights[0].hard);
-}
-
-#[test]
-fn a_taken_over_victim_that_is_not_enough_gets_company() {
-    let thresholds = vec![hard(MemoryAvailable, "400"), soft(MemoryAvailable, "500", 1)];
-    let pods = set(vec![with_grace("slow", 600), pod("b", "10"), pod("c", "10")]);
-    let usage = [("slow", 300), ("b", 200), ("c", 190)];
-    let mut engine = engine(enhanced(thresholds), &pods);
-    tell(&mut engine, 0, look(0, 450, &usage));
-    tell(&mut engine, 1, look(1, 450, &usage));
-    let worse = tell(&mut engine, 2, look(2, 50, &usage));
-    assert_eq!(hastened(&worse), [("slow", 1)]);
-    assert_eq!(victims(&worse), [("b", 1)], "350 are lacking, 300 were on their way");
-    let deficit = &worse.pass().unwrap().deficits[0];
-    assert_eq!((deficit.in_flight, deficit.hurried.len(), deficit.open()), (300, 1, -150));
-}
-
-#[test]
-fn one_slow_eviction_blocks_no_other_signal() {
-    let thresholds = vec![hard(PidAvailable, "10"), soft(MemoryAvailable, "100", 1)];
-    let pods = set(vec![with_grace("slow", 600), pod("forks", "10")]);
-    let figures = |uid, memory, processes| {
-        let figures = PodFigures {
-            memory_working_set: Some(memory),
-            process_count: Some(processes),
-            ..PodFigures::default()
-        };
-        (uid, figures)
-    };
-    let look = |seconds, pids: i64| {
-        let processes = ProcessStats {
-            max: Some(100),
-            running: Some(100 - pids),
-            time: Some(at(seconds)),
-            ..ProcessStats::default()
-        };
-        let node = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(seconds)) };
-        Event::Look(snapshot(node, &[figures("slow", 300, 1), figures("forks", 100, 80)]))
-    };
-    let mut engine = engine(enhanced(thresholds), &pods);
-    tell(&mut engine, 0, look(0, 50));
-    assert_eq!(victims(&tell(&mut engine, 1, look(1, 50))), [("slow", 600)]);
-    let decision = tell(&mut engine, 2, look(2, 5));
-    assert_eq!(victims(&decision), [("forks", 1)]);
-    // It is hurried as well: every process counts.
-    assert_eq!(hastened(&decision), [("slow", 1)]);
-    let covered = tell(&mut engine, 3, look(3, 5));
-    assert_eq!(covered.actions, []);
-}
-
-#[test]
-fn figures_from_before_the_end_of_a_pod_evict_nobody_else() {
-    let pods = set(vec![pod("a", "10"), pod("b", "10")]);
-    let usage = [("a", 300), ("b", 200)];
-    let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    assert_eq!(victims(&tell(&mut engine, 1, look(1, 50, &usage))), [("a", 1)]);
-    tell(&mut engine, 5, outcome("a", Ok(())));
-    let stale = tell(&mut engine, 6, Event::Look(seen(node(50, 900, at(4)), &usage)));
-    assert_eq!(end(&stale), PassEnd::Covered);
-    assert_eq!(victims(&tell(&mut engine, 7, look(7, 50, &usage))), [("b", 1)], "not the one that is gone");
-}
-
-#[test]
-fn a_failed_eviction_gives_way_at_once_and_is_tried_again_after_all_others() {
-    let pods = set(vec![pod("stuck", "10"), pod("b", "10")]);
-    let usage = [("stuck", 300), ("b", 200)];
-    let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    assert_eq!(victims(&tell(&mut engine, 1, look(1, 50, &usage))), [("stuck", 1)]);
-    tell(&mut engine, 2, outcome("stuck", Err("2 processes outlive SIGKILL")));
-    assert_eq!(victims(&tell(&mut engine, 3, look(3, 50, &usage))), [("b", 1)]);
-    tell(&mut engine, 4, outcome("b", Err("refused")));
-    assert_eq!(end(&tell(&mut engine, 5, look(5, 50, &usage))), PassEnd::NobodyLeft, "a moment ago");
-    let again = tell(&mut engine, 30, look(30, 50, &usage));
-    assert_eq!(victims(&again), [("stuck", 1)], "both did not go: by rank");
-    let passed_over = &again.pass().unwrap().deficits[0].passed_over;
-    assert_eq!(passed_over.iter().map(|one| one.why).collect::<Vec<_>>(), [WhyPassedOver::DidNotGo]);
-}
-
-#[test]
-fn what_frees_nothing_in_time_expires() {
-    let pods = set(vec![with_grace("a", 20), pod("b", "10")]);
-    let usage = [("a", 300), ("b", 200)];
-    let mut engine = engine(enhanced(vec![soft(MemoryAvailable, "100", 1)]), &pods);
-    tell(&mut engine, 0, look(0, 50, &usage));
-    tell(&mut engine, 1, look(1, 50, &usage));
-    assert_eq!(end(&tell(&mut engine, 50, look(50, 50, &usage))), PassEnd::Covered);
-    let decision = tell(&mut engine, 51, look(51, 50, &usage));
-    assert_eq!(victims(&decision), [("b", 30)]);
-    assert!(matches!(decision.pass().unwrap().flights[0].phase, Phase::Failed(_)));
-}
-
-#[test]
-fn a_clock_that_goes_back_neither_ends_nor_prolongs_what_is_under_way() {
-    let pods = set(vec![with_grace("a", 20), pod("b", "10")]);
-    let usage = [("a", 300), ("b", 200)];
-    let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    tell(&mut engine, 100_000, look(100_000, 50, &usage));
-    assert_eq!(end(&tell(&mut engine, 1, look(1, 50, &usage))), PassEnd::Calm, "met in the future");
-    let decision = tell(&mut engine, 31, look(100_032, 50, &usage));
-    assert_eq!(decision.pass().unwrap().flights[0].age.to_string(), "30s");
-}
-
-#[test]
 fn a_pod_that_frees_next_to_nothing_waits_for_one_of_its_class() {
     let pods = set(vec![pod("cache", "1"), pod("real", "100"), pod("within", "500")]);
     let figures = |uid, working_set, anonymous| {
@@ -280,6 +146,25 @@ fn a_pod_that_frees_next_to_nothing_waits_for_one_of_its_class() {
     assert_eq!(victims(&decision), [("cache", 1), ("within", 1)]);
 }
 
+/// What a walk found for another threshold is not counted twice.
+#[test]
+fn that_all_are_critical_is_said_for_each_threshold() {
+    let critical = Pod { priority: Some(2_000_000_000), ..pod("a", "10") };
+    let thresholds = vec![hard(MemoryAvailable, "100"), hard(PidAvailable, "10")];
+    let mut engine = engine(enhanced(thresholds), &set(vec![critical]));
+    let figures =
+        PodFigures { memory_working_set: Some(300), process_count: Some(80), ..PodFigures::default() };
+    let processes =
+        ProcessStats { max: Some(100), running: Some(95), time: Some(at(1)), ..ProcessStats::default() };
+    let stats = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(1)) };
+    let decision = tell(&mut engine, 1, Event::Look(snapshot(stats, &[("a", figures)])));
+    let ends: Vec<_> = decision.pass().unwrap().deficits.iter().map(|deficit| deficit.end).collect();
+    assert_eq!(ends, [PassEnd::OnlyCritical; 2]);
+    let report = Report::of(&decision, engine.policy());
+    let About::Pass(pass) = report.about else { panic!("no pass") };
+    assert_eq!(pass.spared.len(), 1, "named once");
+}
+
 #[test]
 fn an_unknown_usage_counts_as_the_request() {
     let pods = set(vec![pod("unseen", "80"), pod("b", "10"), pod("c", "10")]);
@@ -287,21 +172,6 @@ fn an_unknown_usage_counts_as_the_request() {
     let decision = tell(&mut engine, 1, look(1, 20, &[("b", 3), ("c", 2)]));
     let unseen = decision.pass().unwrap().deficits[0].victims.iter().find(|victim| victim.place == 0);
     assert_eq!(unseen.map(|it| (it.release.amount, it.release.basis)), Some((80, Basis::Request)));
-}
-
-#[test]
-fn while_evictions_are_held_nobody_new_goes_but_a_soft_victim_is_hurried() {
-    let thresholds = vec![hard(MemoryAvailable, "100"), soft(MemoryAvailable, "200", 1)];
-    let pods = set(vec![with_grace("slow", 600), pod("other", "10")]);
-    let usage = [("slow", 60), ("other", 50)];
-    let mut engine = engine(enhanced(thresholds), &pods);
-    tell(&mut engine, 0, look(0, 150, &usage));
-    tell(&mut engine, 1, look(1, 150, &usage));
-    tell(&mut engine, 2, Event::EvictionsHeld(at(60)));
-    let held = tell(&mut engine, 3, look(3, 10, &usage));
-    assert_eq!((end(&held), victims(&held), hastened(&held)), (PassEnd::Held, vec![], vec![("slow", 1)]));
-    assert!(victims(&tell(&mut engine, 59, look(59, 10, &usage))).is_empty());
-    assert!(!victims(&tell(&mut engine, 60, look(60, 10, &usage))).is_empty());
 }
 
 #[test]
