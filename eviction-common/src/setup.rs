@@ -35,6 +35,8 @@ pub struct Offsets {
     pub css_parent: u32,
     /// `cgroup_subsys_state.flags`.
     pub css_flags: u32,
+    /// `cgroup_subsys_state.ss`.
+    pub css_ss: u32,
     /// `cgroup.kn`.
     pub cgroup_kn: u32,
     /// `cgroup.level`.
@@ -88,6 +90,7 @@ impl Offsets {
         css_cgroup: ABSENT,
         css_parent: ABSENT,
         css_flags: ABSENT,
+        css_ss: ABSENT,
         cgroup_kn: ABSENT,
         cgroup_level: ABSENT,
         cgroup_root: ABSENT,
@@ -131,4 +134,4 @@ impl Setup {
     pub const NONE: Self = Self { abi: 0, hierarchy: 0, css_online: 0, offsets: Offsets::NONE };
 }
 
-const _: () = assert!(size_of::<Setup>() == 4 * (3 + 29));
+const _: () = assert!(size_of::<Setup>() == 4 * (3 + 30));

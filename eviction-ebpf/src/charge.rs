@@ -11,7 +11,7 @@ use crate::{
     level::{Seen, compare},
     maps::{ARMED, DIRTY, LAST, SEEN_OOM, add, count},
     memcg::Memcg,
-    read::{Direct, Read},
+    read::{Direct, Means},
     setup::is_ours,
 };
 
@@ -62,26 +62,26 @@ fn has_moved(hook: u32, memcg: u64, usage: u64, still: u64) -> bool {
 
 /// Something was charged to `memcg`: how many pages, where the hook sees every charge.
 #[inline(always)]
-fn on_charge<R: Read, C: EbpfContext>(ctx: &C, memcg: Memcg, charged: Option<u64>) {
+pub(crate) fn on_charge<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, charged: Option<u64>) {
     if !is_ours() {
         return;
     }
     count(Counter::Charges);
-    let leaf_id = memcg.id::<R>();
-    let is_new = memcg.is_online::<R>() && mark_dirty(leaf_id, memcg.usage::<R>(), charged);
+    let leaf_id = memcg.id::<M>();
+    let is_new = memcg.is_online::<M>() && mark_dirty(leaf_id, memcg.usage::<M>(), charged);
     let mut memcg = memcg;
     for _ in 0..MAX_ANCESTORS {
-        let level_id = memcg.id::<R>();
+        let level_id = memcg.id::<M>();
         if is_new {
             remember_events(level_id, &memcg);
         }
         if let Some(armed) = ARMED.get_ptr_mut(level_id) {
-            let seen = Seen { level_id, leaf_id, usage: memcg.usage::<R>(), charged };
+            let seen = Seen { level_id, leaf_id, usage: memcg.usage::<M>(), charged };
             if compare(armed, &seen) {
                 debug!(ctx, "crossed the level of cgroup {}", level_id);
             }
         }
-        match memcg.parent::<R>() {
+        match memcg.parent::<M>() {
             Some(parent) => memcg = parent,
             None => return,
         }

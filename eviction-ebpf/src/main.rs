@@ -13,6 +13,7 @@
 
 mod cgroup;
 mod charge;
+mod counter;
 mod emit;
 mod level;
 mod maps;

@@ -21,6 +21,20 @@ pub(crate) static ARMED: HashMap<u64, Armed> = HashMap::with_max_entries(1024, 0
 #[map]
 pub(crate) static TICKETS: HashMap<Ticket, u8> = HashMap::with_max_entries(8192, 0);
 
+/// Tries to charge that have not returned yet, by the address of the task. No more can be under
+/// way than there are CPUs, but for tasks that lost theirs in the middle of it.
+#[map]
+pub(crate) static TRIES: HashMap<u64, Try> = HashMap::with_max_entries(1024, 0);
+
+/// What a task tries to charge.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Try {
+    /// Address of the page counter.
+    pub(crate) counter: u64,
+    pub(crate) pages: u64,
+}
+
 /// Memory cgroups that charged since user space last took them out.
 #[map]
 pub(crate) static DIRTY: HashMap<u64, Dirty> = HashMap::with_max_entries(4096, 0);

@@ -1,10 +1,12 @@
 //! Memory cgroups: their ids, their figures, and the way up to the root.
 
+use aya_ebpf::helpers::bpf_get_current_task;
+use eviction_common::ABSENT;
+
 use crate::{
-    read::{Probe, Read},
+    read::{Means, Probe, Read},
     setup::{css_online, offset},
 };
-use eviction_common::ABSENT;
 
 /// A memory cgroup on the way up. The css chain has the ids and the counter chain the figures;
 /// they are walked side by side, since neither pointer can be turned into the other where the
@@ -31,6 +33,17 @@ impl Memcg {
         }
     }
 
+    /// From a page counter that [`is_of_memory`]. Its address is given twice: as the hook gave it,
+    /// which the verifier may know the type of, and as the plain number that it is, since one
+    /// cannot step back from such a pointer to what is around it.
+    ///
+    /// # Safety
+    /// Both are the address of such a counter.
+    #[inline(always)]
+    pub(crate) unsafe fn of_counter(counter: *const u8, address: u64) -> Self {
+        Self { css: css_of_counter(address), counter }
+    }
+
     /// The memory cgroup of a task; null while it has none. (An `Option` of it would leave
     /// registers unset that the verifier wants set.)
     ///
@@ -52,34 +65,34 @@ impl Memcg {
 
     /// Its id.
     #[inline(always)]
-    pub(crate) fn id<R: Read>(&self) -> u64 {
+    pub(crate) fn id<M: Means>(&self) -> u64 {
         // SAFETY: `css` is a css.
-        unsafe { id_of_css::<R>(self.css) }
+        unsafe { id_of_css::<M::Css>(self.css) }
     }
 
     /// Its usage, pages.
     #[inline(always)]
-    pub(crate) fn usage<R: Read>(&self) -> u64 {
+    pub(crate) fn usage<M: Means>(&self) -> u64 {
         // SAFETY: `counter` is a page counter.
-        unsafe { R::at(self.counter, offset!(counter_usage)) }
+        unsafe { M::Counter::at(self.counter, offset!(counter_usage)) }
     }
 
     /// Its limit, pages.
     #[inline(always)]
-    pub(crate) fn max<R: Read>(&self) -> u64 {
+    pub(crate) fn max<M: Means>(&self) -> u64 {
         // SAFETY: `counter` is a page counter.
-        unsafe { R::at(self.counter, offset!(counter_max)) }
+        unsafe { M::Counter::at(self.counter, offset!(counter_max)) }
     }
 
     /// Whether its cgroup is not removed yet; what is removed still gives back, and must not
     /// be taken into maps that are cleaned when it goes.
     #[inline(always)]
-    pub(crate) fn is_online<R: Read>(&self) -> bool {
+    pub(crate) fn is_online<M: Means>(&self) -> bool {
         if offset!(css_flags) == ABSENT {
             return true;
         }
         // SAFETY: `css` is a css.
-        let flags: u32 = unsafe { R::at(self.css, offset!(css_flags)) };
+        let flags: u32 = unsafe { M::Css::at(self.css, offset!(css_flags)) };
         flags & css_online() != 0
     }
 
@@ -98,15 +111,36 @@ impl Memcg {
 
     /// The next one up, or nothing at the root.
     #[inline(always)]
-    pub(crate) fn parent<R: Read>(&self) -> Option<Self> {
+    pub(crate) fn parent<M: Means>(&self) -> Option<Self> {
         // SAFETY: `css` is a css and `counter` a page counter.
-        let (css, counter): (usize, usize) =
-            unsafe { (R::at(self.css, offset!(css_parent)), R::at(self.counter, offset!(counter_parent))) };
+        let (css, counter): (usize, usize) = unsafe {
+            (M::Css::at(self.css, offset!(css_parent)), M::Counter::at(self.counter, offset!(counter_parent)))
+        };
         if css == 0 || counter == 0 {
             return None;
         }
         Some(Self { css: css as *const u8, counter: counter as *const u8 })
     }
+}
+
+/// Whether the page counter at this address counts the memory of a memory cgroup. Others are its
+/// memory with swap, kernel memory and TCP buffers, and those of other controllers: what would be
+/// the css then does not belong to the memory controller, as that of any task does.
+#[inline(always)]
+pub(crate) fn is_of_memory(counter: u64) -> bool {
+    // SAFETY: any address goes; the helper gives the running task.
+    unsafe {
+        let controller: usize = Probe::at(css_of_counter(counter), offset!(css_ss));
+        let css = css_of_task::<Probe>(bpf_get_current_task() as *const u8);
+        controller != 0 && !css.is_null() && controller == Probe::at::<usize>(css, offset!(css_ss))
+    }
+}
+
+/// The css of the memory cgroup whose counter of memory is at this address.
+#[inline(always)]
+fn css_of_counter(counter: u64) -> *const u8 {
+    let memcg = counter.wrapping_sub(offset!(memcg_memory) as u64);
+    memcg.wrapping_add(offset!(memcg_css) as u64) as *const u8
 }
 
 /// The css of the memory controller that a task belongs to.

@@ -34,3 +34,27 @@ impl Read for Probe {
         unsafe { bpf_probe_read_kernel(base.wrapping_add(offset as usize).cast()) }.unwrap_or_default()
     }
 }
+
+/// How the two chains of a memory cgroup are read, that of its css and that of its counter.
+pub(crate) trait Means {
+    type Css: Read;
+    type Counter: Read;
+}
+
+impl Means for Direct {
+    type Css = Self;
+    type Counter = Self;
+}
+
+impl Means for Probe {
+    type Css = Self;
+    type Counter = Self;
+}
+
+/// Where a hook gives the counter and BTF says so: the way from it to the css is a number.
+pub(crate) struct ByCounter;
+
+impl Means for ByCounter {
+    type Css = Probe;
+    type Counter = Direct;
+}

@@ -12,11 +12,13 @@ use crate::source::bpf::{LoadOptions, SourceInfo, load::load};
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
 use crate::source::cgroup::root::NodeRoot;
 use crate::source::cgroup::sampler::{Sampler, SamplerOptions};
+use crate::source::choice::Choice;
 use crate::source::pods::parse_pod_list;
 use crate::source::probe::{Fact, probe};
 use crate::source::timer::Timer;
 
 use super::event::Source;
+use super::v1::V1Threshold;
 use super::{start, thread};
 
 /// What was found.
@@ -55,7 +57,7 @@ pub fn check(
     files: &ConfigurationFiles,
     pods: Option<&Path>,
     cgroup_root: &Path,
-    deny_rungs: &[String],
+    rungs: &Choice,
 ) -> Result<Findings, Failure> {
     let host = Host::default();
     let mut problems = Vec::new();
@@ -92,18 +94,20 @@ pub fn check(
     });
     let required = facts.iter().filter(|fact| fact.required && !fact.usable);
     problems.extend(required.map(|fact| format!("{}: {}", fact.subject.name(), fact.found)));
+    let sources = sources(rungs, root.as_ref(), figures);
+    problems.extend(start::missing_rung(rungs, &sources).err().into_iter().flat_map(Failure::into_causes));
     Ok(Findings {
         configuration,
         would_start: problems.is_empty(),
-        sources: sources(deny_rungs, figures),
+        sources: sources.into_iter().map(start::source_event).collect(),
         facts,
         problems,
     })
 }
 
 /// The kernel sources' rungs, by loading and attaching them, and what is beside them.
-fn sources(deny_rungs: &[String], figures: Vec<SourceInfo>) -> Vec<Source> {
-    let options = LoadOptions { deny: deny_rungs.to_vec(), ..LoadOptions::default() };
+fn sources(choice: &Choice, root: Option<&NodeRoot>, figures: Vec<SourceInfo>) -> Vec<SourceInfo> {
+    let options = LoadOptions { choice: choice.clone(), ..LoadOptions::default() };
     let mut sources = match load(&options) {
         Ok(loaded) => {
             let mut sources = loaded.kernel.sources().to_vec();
@@ -112,11 +116,12 @@ fn sources(deny_rungs: &[String], figures: Vec<SourceInfo>) -> Vec<Source> {
         }
         Err(refused) => refused.missing,
     };
+    sources.extend(root.and_then(|root| V1Threshold::new(root, choice).1));
     sources.push(Timer::info());
     // On a thread of its own, since there is no way back for an ordinary user.
     sources.extend(std::thread::spawn(thread::prepare).join().into_iter().flatten());
     sources.extend(figures);
-    sources.into_iter().map(start::source_event).collect()
+    sources
 }
 
 fn pods_problem(path: &Path) -> Option<String> {

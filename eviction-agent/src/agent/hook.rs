@@ -3,12 +3,12 @@
 use crate::metrics::Metrics;
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
-    AsyncRing, Crossed, DirtyLeaf, Drained, Event, Family, Kernel, Level, Loaded, OomKill, SourceInfo,
+    AsyncRing, Crossed, DirtyLeaf, Drained, Event, Kernel, Level, Loaded, OomKill, SourceInfo, When,
 };
 use crate::source::cgroup::sampler::Sampler;
 
 use super::arming::{Arming, Rung};
-use super::range::Range;
+use super::range::{Linger, Range};
 
 /// What the kernel side told in one go.
 #[derive(Debug, Default)]
@@ -43,6 +43,7 @@ pub(crate) struct Hook {
     log: Option<ProgramLogReader>,
     leaves: Vec<DirtyLeaf>,
     range: Range,
+    way_down: Linger,
     invalid: u64,
     lost: u64,
 }
@@ -75,24 +76,23 @@ impl Hook {
     }
 
     fn charge(&self) -> Option<&SourceInfo> {
-        let (kernel, _) = self.loaded.as_ref()?;
-        let family = if kernel.is_near() { Family::Near } else { Family::Charge };
-        kernel.sources().iter().find(|info| info.source == family.name() && !info.rung.is_empty())
+        self.loaded.as_ref().and_then(|(kernel, _)| kernel.charge())
     }
 
     /// Attaches the dense hook while the line is near, and takes it off when it is far again.
     pub(crate) fn approach(&mut self, distance: Option<u64>, memory_capacity: u64, now_ns: u64) {
         let Some((kernel, _)) = &mut self.loaded else { return };
-        let near = kernel.is_near();
-        match self.range.is_near(distance, memory_capacity, now_ns, near) {
-            true if !near => {
-                if let Err(error) = kernel.come_near() {
-                    tracing::warn!(%error, "the dense hook is given up: the timer goes on");
-                }
-            }
-            false if near => kernel.go_far(),
-            _ => {}
-        }
+        let near = kernel.is_attached(When::NearLine);
+        let wanted = self.range.is_near(distance, memory_capacity, now_ns, near);
+        attach(kernel, When::NearLine, wanted);
+    }
+
+    /// Attaches the hook on what is given back while the way down is armed.
+    pub(crate) fn look_down(&mut self, armed: bool, now_ns: u64) {
+        let Some((kernel, _)) = &mut self.loaded else { return };
+        let attached = kernel.is_attached(When::WayDown);
+        let wanted = self.way_down.wants(armed, now_ns, attached);
+        attach(kernel, When::WayDown, wanted);
     }
 
     /// Waits for a record that must not wait. For ever, where nothing is loaded.
@@ -155,6 +155,18 @@ impl Hook {
             metrics.records_invalid.inc_by(malformed);
             self.invalid += malformed;
             tracing::warn!(malformed, why = ?why, "records of an unknown form");
+        }
+    }
+}
+
+/// Attaches a hook for a time, or takes it off.
+fn attach(kernel: &mut Kernel, when: When, wanted: bool) {
+    match wanted {
+        false => kernel.detach(when),
+        true => {
+            if let Err(error) = kernel.attach(when) {
+                tracing::warn!(%error, ?when, "a hook for a time is given up: the timer goes on");
+            }
         }
     }
 }

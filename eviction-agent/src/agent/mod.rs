@@ -41,6 +41,10 @@ pub use run::{Act, Options, Output, run};
 
 pub use failure::Failure;
 
+pub use crate::source::bpf::rungs::names as rung_names;
+pub use crate::source::choice::Choice;
+pub use crate::source::timer::RUNG as TIMER;
+
 /// Version, commit and the layout of the kernel side's records.
 pub const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),

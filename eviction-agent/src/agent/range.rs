@@ -1,5 +1,5 @@
-//! When the dense hook is worth its cost: it makes page faults several percent slower, and sees
-//! growth that the hook for every day passes over.
+//! When a hook for a time is worth its cost: it makes page faults several percent slower, and sees
+//! what the hook for every day passes over.
 
 use std::time::Duration;
 
@@ -9,14 +9,33 @@ const SHARE: u64 = 32;
 /// And never only nearer than this: attaching takes a moment, in which memory fills.
 const LEAST_BYTES: u64 = 64 << 20;
 
-/// For how long the line must have been far before the hook is taken off: it is made ready
-/// again at a price.
+/// For how long a hook must have been of no use before it is taken off: it is made ready again at
+/// a price.
 const CALM: Duration = Duration::from_secs(10);
+
+/// Holds on to a hook that may be of use again soon.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Linger {
+    idle_since_ns: Option<u64>,
+}
+
+impl Linger {
+    /// Whether the hook is to be attached; `of_use`: whether it is of use now, `attached`: whether
+    /// it is attached.
+    pub(crate) fn wants(&mut self, of_use: bool, now_ns: u64, attached: bool) -> bool {
+        if of_use {
+            self.idle_since_ns = None;
+            return true;
+        }
+        let since = *self.idle_since_ns.get_or_insert(now_ns);
+        attached && u128::from(now_ns.saturating_sub(since)) < CALM.as_nanos()
+    }
+}
 
 /// Remembers since when the line has been far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Range {
-    far_since_ns: Option<u64>,
+    linger: Linger,
 }
 
 impl Range {
@@ -31,12 +50,7 @@ impl Range {
         let reach = (memory_capacity / SHARE).max(LEAST_BYTES);
         // What swings around the edge must not attach and detach all the time.
         let reach = if near { reach.saturating_mul(2) } else { reach };
-        if distance.is_some_and(|distance| distance <= reach) {
-            self.far_since_ns = None;
-            return true;
-        }
-        let since = *self.far_since_ns.get_or_insert(now_ns);
-        near && u128::from(now_ns.saturating_sub(since)) < CALM.as_nanos()
+        self.linger.wants(distance.is_some_and(|distance| distance <= reach), now_ns, near)
     }
 }
 

@@ -14,6 +14,7 @@ use super::failure::Failure;
 use crate::core::preferences::Profile;
 use crate::http::{self, Health};
 use crate::metrics::Metrics;
+use crate::source::choice::Choice;
 
 use super::clock::Clock;
 use super::configuration::ConfigurationFiles;
@@ -79,8 +80,8 @@ pub struct Options {
     pub output: Output,
     /// Where HTTP is served.
     pub listen: SocketAddr,
-    /// Rungs that must not be used.
-    pub deny_rungs: Vec<String>,
+    /// Rungs that are asked for or denied.
+    pub rungs: Choice,
     /// Log the BPF programs' own diagnostics.
     pub bpf_log: bool,
 }

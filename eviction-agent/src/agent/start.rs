@@ -16,15 +16,14 @@ use crate::core::signal::Signal;
 use crate::core::units::Quantity;
 use crate::metrics::Metrics;
 use crate::source::bpf::{LoadOptions, SourceInfo, load::ProgramLog, load::load};
-use crate::source::cgroup::files::Version;
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
 use crate::source::cgroup::root::NodeRoot;
 use crate::source::cgroup::sampler::{Sampler, SamplerOptions};
-use crate::source::eventfd::UsageThreshold;
+use crate::source::choice::Choice;
 use crate::source::file::raise_descriptor_limit;
 use crate::source::pace::FillRate;
 use crate::source::proc::tasks::read_task_capacity;
-use crate::source::timer::Timer;
+use crate::source::timer::{self, Timer};
 
 use super::clock::Clock;
 use super::configuration::Configuration;
@@ -96,7 +95,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
         executor,
         outcomes,
         dry_run: options.act == Act::DryRun,
-        load: LoadOptions { deny: options.deny_rungs.clone(), log, ..LoadOptions::default() },
+        load: LoadOptions { choice: options.rungs.clone(), log, ..LoadOptions::default() },
     })
 }
 
@@ -171,10 +170,9 @@ pub(crate) fn react(
             dry_run,
         } = plan;
         let (hook, mut sources) = load_hook(&options);
-        let v1 = V1Threshold::new(&root);
-        if root.version == Version::V1 {
-            sources.push(UsageThreshold::info("beside the charge hook, on the node's own group".to_owned()));
-        }
+        let (v1, info) = V1Threshold::new(&root, &options.choice);
+        sources.extend(info);
+        missing_rung(&options.choice, &sources)?;
         sources.push(Timer::info());
         let whole_machine = root.whole_machine;
         let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
@@ -229,6 +227,16 @@ fn engine(policy: Policy, dry_run: bool) -> Engine {
         engine.only_advises();
     }
     engine
+}
+
+/// A rung that is asked for and not to be had keeps the agent from starting.
+pub(crate) fn missing_rung(choice: &Choice, sources: &[SourceInfo]) -> Result<(), Failure> {
+    let used = |name: &str| name == timer::RUNG || sources.iter().any(|info| info.rung == name);
+    let Some(missing) = choice.only.iter().find(|name| !used(name)) else { return Ok(()) };
+    let begin = format!("{missing}: ");
+    let why =
+        sources.iter().find_map(|info| info.reason.split("; ").find_map(|one| one.strip_prefix(&begin)));
+    Err(Failure::failed(format!("use rung {missing}: {}", why.unwrap_or("it is not to be had here"))))
 }
 
 /// The kernel side, or nothing with the reasons: the agent runs on its fallbacks then.

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+use crate::source::bpf::{Family, SourceInfo, rungs};
 use crate::source::cgroup::files::Version;
 use crate::source::cgroup::root::NodeRoot;
-use crate::source::eventfd::{GRAIN, ThresholdError, UsageThreshold};
+use crate::source::choice::Choice;
+use crate::source::eventfd::{self, GRAIN, ThresholdError, UsageThreshold};
 
 use super::arming::{self, Arming};
 
@@ -30,8 +32,18 @@ pub(crate) struct V1Threshold {
 }
 
 impl V1Threshold {
-    pub(crate) fn new(root: &NodeRoot) -> Self {
-        Self { group: (root.version == Version::V1).then(|| root.memory.clone()), ..Self::default() }
+    /// The threshold of this group, and what is said of it; on cgroup v2 there is neither.
+    pub(crate) fn new(root: &NodeRoot, choice: &Choice) -> (Self, Option<SourceInfo>) {
+        if root.version != Version::V1 {
+            return (Self::default(), None);
+        }
+        if let Some(why) = choice.refusal(eventfd::RUNG, rungs::ladder(Family::Charge)) {
+            let info = UsageThreshold::info(format!("{}: {why}", eventfd::RUNG));
+            return (Self::default(), Some(SourceInfo { rung: "", ..info }));
+        }
+        let reason = "beside the charge hook, on the node's own group".to_owned();
+        let this = Self { group: Some(root.memory.clone()), ..Self::default() };
+        (this, Some(UsageThreshold::info(reason)))
     }
 
     /// Has the line moved so far that the threshold must be registered anew, that is begun.

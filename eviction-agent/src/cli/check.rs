@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::configuration::ConfigurationArgs;
+use super::rungs::RungArgs;
 use super::table::Table;
 use crate::agent::{self, Configured, Failure, Findings};
 use crate::config::Setting;
@@ -25,9 +26,8 @@ pub(super) struct CheckArgs {
     /// The group that stands for the node, relative to the mount of each cgroup hierarchy.
     #[arg(long, value_name = "PATH", default_value = "/")]
     cgroup_root: PathBuf,
-    /// Do not use this rung of a kernel source; may be repeated.
-    #[arg(long, value_name = "NAME")]
-    deny_rung: Vec<String>,
+    #[command(flatten)]
+    rungs: RungArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,8 +38,8 @@ enum Format {
 }
 
 pub(super) fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
-    let CheckArgs { output, configuration, pods, cgroup_root, deny_rung } = args;
-    let findings = agent::check(&configuration.into(), pods.as_deref(), &cgroup_root, &deny_rung)?;
+    let CheckArgs { output, configuration, pods, cgroup_root, rungs } = args;
+    let findings = agent::check(&configuration.into(), pods.as_deref(), &cgroup_root, &rungs.into())?;
     match output {
         Format::Table => print!("{}", table(&findings)),
         Format::Json => println!("{}", json(&findings)?),

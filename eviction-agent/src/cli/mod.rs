@@ -5,6 +5,7 @@ mod configuration;
 mod profile;
 mod replay;
 mod run;
+mod rungs;
 mod table;
 
 use std::io::IsTerminal as _;

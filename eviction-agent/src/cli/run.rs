@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::configuration::ConfigurationArgs;
+use super::rungs::RungArgs;
 use crate::agent::{self, Act, Failure, Options, Output};
 
 /// Watch the node's pressure and evict pods by the kubelet's rules, or by better ones.
@@ -35,9 +36,8 @@ pub(super) struct RunArgs {
     /// Address of /metrics, /healthz and /readyz; port 0 lets the system choose.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9095")]
     listen: SocketAddr,
-    /// Do not use this rung of a kernel source, for instance "tp_btf mod_memcg_state"; may be repeated.
-    #[arg(long, value_name = "NAME")]
-    deny_rung: Vec<String>,
+    #[command(flatten)]
+    rungs: RungArgs,
     /// Let the BPF programs log their own diagnostics.
     #[arg(long)]
     bpf_log: bool,
@@ -67,7 +67,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         act,
         output,
         listen,
-        deny_rung,
+        rungs,
         bpf_log,
     } = args;
     agent::run(Options {
@@ -85,7 +85,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             OutputArg::Json => Output::Json,
         },
         listen,
-        deny_rungs: deny_rung,
+        rungs: rungs.into(),
         bpf_log,
     })?;
     Ok(ExitCode::SUCCESS)

@@ -25,6 +25,9 @@ use super::wait::{register, take_count};
 /// come in batches.
 pub const GRAIN: u64 = 1 << 20;
 
+/// Its name as a rung.
+pub const RUNG: &str = "cgroup v1 threshold";
+
 /// Why a threshold could not be set.
 #[derive(Debug, Error)]
 pub enum ThresholdError {
@@ -101,13 +104,7 @@ impl UsageThreshold {
 
     /// What this is, for the log and `check`.
     pub fn info(reason: String) -> SourceInfo {
-        SourceInfo {
-            source: "usage",
-            rung: "cgroup v1 threshold",
-            reason,
-            sees_every_charge: false,
-            grain_bytes: GRAIN,
-        }
+        SourceInfo { source: "usage", rung: RUNG, reason, sees_every_charge: false, grain_bytes: GRAIN }
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod bpf;
 pub mod cgroup;
+pub mod choice;
 pub mod clock;
 pub mod eventfd;
 pub mod file;

@@ -15,6 +15,9 @@ use tokio::io::unix::AsyncFd;
 use super::info::SourceInfo;
 use super::wait::{register, take_count};
 
+/// Its name as a rung.
+pub const RUNG: &str = "timerfd";
+
 /// A timer on CLOCK_MONOTONIC behind an async descriptor.
 #[derive(Debug)]
 pub struct Timer(AsyncFd<OwnedFd>);
@@ -31,7 +34,7 @@ impl Timer {
     pub fn info() -> SourceInfo {
         SourceInfo {
             source: "timer",
-            rung: "timerfd",
+            rung: RUNG,
             reason: "the next sample comes before the line can be reached, on every kernel".to_owned(),
             sees_every_charge: false,
             grain_bytes: 0,

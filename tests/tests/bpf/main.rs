@@ -4,6 +4,7 @@
 
 mod cgroups;
 mod charge;
+mod ladder;
 mod load;
 mod oom;
 mod rig;

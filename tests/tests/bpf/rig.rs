@@ -14,7 +14,7 @@ use std::{
 };
 
 use eviction_agent::source::bpf::{
-    self, CgroupChange, Crossed, Event, Generation, Kernel, LoadOptions, OomKill, Ring,
+    self, CgroupChange, Crossed, Event, Generation, Kernel, LoadOptions, Loaded, OomKill, Ring,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -255,6 +255,10 @@ impl Rig {
     pub(crate) fn with(options: &LoadOptions) -> Self {
         let loaded = bpf::load(options).unwrap();
         assert_eq!(loaded.missing, [], "every family is attached");
+        Self::of(loaded)
+    }
+
+    pub(crate) fn of(loaded: Loaded) -> Self {
         Self { kernel: loaded.kernel, ring: loaded.ring, told: Told::default() }
     }
 

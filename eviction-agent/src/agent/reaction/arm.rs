@@ -40,6 +40,7 @@ impl Reaction {
             let rung = self.hook.rung().unwrap_or_default();
             let arming = arming::plan(rung, seen, self.memory_lines.working_sets(capacity).map(sure));
             distance = arming.distance;
+            self.hook.look_down(arming.usage_below.is_some(), now_ns);
             self.hook.arm(root, &arming);
             self.v1.arm(&arming, now_ns);
         }

@@ -2,16 +2,14 @@
 
 use std::collections::HashMap;
 
-use aya::{
-    maps::{HashMap as BpfHashMap, MapData, MapError, PerCpuArray, PerCpuHashMap},
-    programs::links::FdLink,
-};
+use aya::maps::{HashMap as BpfHashMap, MapData, MapError, PerCpuArray, PerCpuHashMap};
 use eviction_common::{Armed, Counter, Dirty, Edge, TaskCount as RawTaskCount, Ticket};
 use thiserror::Error;
 
 use super::{
+    attach::Link,
     near::Near,
-    plan::SourceInfo,
+    plan::{Family, SourceInfo, When},
     sys::{self, Entry},
 };
 
@@ -40,6 +38,19 @@ pub struct ArmError {
     /// What the kernel said; "Argument list too long" is a full map.
     #[source]
     pub source: MapError,
+}
+
+/// A program that is not where it was attached any more.
+#[derive(Debug, Error)]
+#[error("{rung} was detached")]
+pub struct Detached {
+    /// What it told about.
+    pub family: Family,
+    /// Its rung.
+    pub rung: &'static str,
+    /// How that shows.
+    #[source]
+    pub source: std::io::Error,
 }
 
 /// A memory cgroup that charged since the last look.
@@ -115,7 +126,7 @@ pub(super) struct Maps {
 /// What is loaded into the kernel. Dropping it detaches every program.
 pub struct Kernel {
     pub(super) maps: Maps,
-    pub(super) links: Vec<FdLink>,
+    pub(super) links: Vec<(Family, Link)>,
     pub(super) near: Option<Near>,
     pub(super) sources: Vec<SourceInfo>,
     pub(super) page_bytes: u64,
@@ -124,7 +135,12 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    pub(super) fn new(maps: Maps, links: Vec<FdLink>, near: Option<Near>, sources: Vec<SourceInfo>) -> Self {
+    pub(super) fn new(
+        maps: Maps,
+        links: Vec<(Family, Link)>,
+        near: Option<Near>,
+        sources: Vec<SourceInfo>,
+    ) -> Self {
         Self {
             maps,
             links,
@@ -141,33 +157,55 @@ impl Kernel {
         &self.sources
     }
 
-    /// Attaches the dense hook, if there is one: a line is near. It sees within a batch what the
-    /// other hook passes over. An error is told once; then there is none any more.
+    /// How charges are seen at present; nothing where they are not.
+    pub fn charge(&self) -> Option<&SourceInfo> {
+        let dense = self.is_attached(When::NearLine);
+        let family = if dense { Family::Near } else { Family::Charge };
+        self.sources.iter().find(|info| info.source == family.name())
+    }
+
+    /// Attaches the hook for a time that is good for this, if there is one. An error is told once;
+    /// then there is none any more.
     ///
     /// # Errors
     /// If the kernel refuses it now.
-    pub fn come_near(&mut self) -> std::io::Result<()> {
-        let attached = self.near.as_mut().map_or(Ok(()), Near::attach);
+    pub fn attach(&mut self, when: When) -> std::io::Result<()> {
+        let attached = self.near.as_mut().filter(|near| near.when == when).map_or(Ok(()), Near::attach);
         if attached.is_err() {
             self.near = None;
         }
         attached
     }
 
-    /// Takes the dense hook off: no line is near.
-    pub fn go_far(&mut self) {
-        self.near.iter_mut().for_each(Near::detach);
+    /// Takes that hook off.
+    pub fn detach(&mut self, when: When) {
+        self.near.iter_mut().filter(|near| near.when == when).for_each(Near::detach);
     }
 
-    /// Whether the dense hook is attached.
-    pub fn is_near(&self) -> bool {
-        self.near.as_ref().is_some_and(Near::is_attached)
+    /// Whether that hook is attached.
+    pub fn is_attached(&self, when: When) -> bool {
+        self.near.as_ref().is_some_and(|near| near.when == when && near.is_attached())
+    }
+
+    /// Asks the kernel whether every program is where it was attached.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn verify(&self) -> Result<(), Detached> {
+        let near = self.near.as_ref().and_then(Near::link).map(|link| (Family::Near, link));
+        for (family, link) in self.links.iter().map(|(family, link)| (*family, link)).chain(near) {
+            link.verify().map_err(|source| {
+                let info = self.sources.iter().find(|info| info.source == family.name());
+                Detached { family, rung: info.map_or("", |info| info.rung), source }
+            })?;
+        }
+        Ok(())
     }
 
     /// The kernel's ids of the attached programs, as `bpftool prog` lists them.
     pub fn program_ids(&self) -> Vec<u32> {
-        let infos = self.links.iter().map(FdLink::info);
-        infos.flatten().map(|info| info.program_id()).collect()
+        let near = self.near.as_ref().and_then(Near::link);
+        self.links.iter().map(|(_, link)| link).chain(near).map(|link| link.program).collect()
     }
 
     /// Arms `level` on the cgroup with this id (the root's is the node's own level), instead of

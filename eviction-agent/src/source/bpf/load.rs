@@ -2,23 +2,26 @@
 
 use std::{
     error::Error,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
     maps::{MapData, MapError, RingBuf},
-    programs::{BtfTracePoint, ProgramError, links::FdLink},
+    programs::{BtfTracePoint, FExit, KProbe, ProgramError, ProgramFd, ProgramInfo},
 };
 use aya_log::EbpfLogger;
 use eviction_common::{ABI_VERSION, Setup};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
+use crate::source::choice::Choice;
+
 use super::{
+    attach::Link,
     kernel::{Kernel, Maps},
     near::Near,
-    plan::{self, Family, FamilyPlan, Hook, Rejected, Rung, SourceInfo},
+    plan::{self, At, Family, FamilyPlan, Hook, Rejected, Rung, SourceInfo, When},
     probe::{self, Facts},
     ring::Ring,
     sys::Entry,
@@ -58,15 +61,21 @@ pub struct LoadOptions {
     pub cgroups: u32,
     /// On how many cgroups a level can be armed.
     pub levels: u32,
-    /// Rungs that must not be used, by name.
-    pub deny: Vec<String>,
+    /// Rungs that are asked for or denied.
+    pub choice: Choice,
     /// The programs' own diagnostics.
     pub log: ProgramLog,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { ring_bytes: 256 * 1024, cgroups: 4096, levels: 1024, deny: Vec::new(), log: ProgramLog::Off }
+        Self {
+            ring_bytes: 256 * 1024,
+            cgroups: 4096,
+            levels: 1024,
+            choice: Choice::default(),
+            log: ProgramLog::Off,
+        }
     }
 }
 
@@ -115,8 +124,8 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, Refused> {
 
 /// The same on facts that are known already.
 pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
-    let LoadOptions { deny, log, .. } = options;
-    let plans = plan::plan(facts, deny);
+    let LoadOptions { choice, log, .. } = options;
+    let plans = plan::plan(facts, choice);
     let setup = match (&facts.btf, &facts.hierarchy) {
         (Ok(btf), Ok(hierarchy)) => Setup {
             abi: ABI_VERSION.into(),
@@ -139,18 +148,24 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
     let mut sources = Vec::new();
     let mut missing = Vec::new();
     let mut near = None;
-    for plan in plans {
+    let mut charge = "";
+    for mut plan in plans {
         let family = plan.family;
-        // What costs too much for every day has shown that it can be attached, and is taken off.
-        let kept = climb(plan, &mut ebpf, &btf).and_then(|(info, rung, attached)| {
-            match family {
-                Family::Near => near = Some(keep(rung, &ebpf).map_err(|why| plan::nothing(family, &why))?),
-                Family::Charge | Family::Oom | Family::Task | Family::Cgroup => links.extend(attached),
+        if family == Family::Near {
+            plan.only_beside(charge);
+        }
+        match climb(plan, &mut ebpf, &btf) {
+            Ok(Climbed { info, rung, attached }) => {
+                if family == Family::Charge {
+                    charge = rung.name;
+                }
+                match rung.beside {
+                    // What costs too much for every day has shown that it can be attached.
+                    Some(beside) => near = keep(attached, beside.when),
+                    None => links.extend(attached.into_iter().map(|Attached { link, .. }| (family, link))),
+                }
+                sources.push(info);
             }
-            Ok(info)
-        });
-        match kept {
-            Ok(info) => sources.push(info),
             Err(none) => missing.push(none),
         }
     }
@@ -186,7 +201,7 @@ fn refused(plans: Vec<FamilyPlan>, why: Option<String>) -> Refused {
 
 /// Makes the maps.
 fn open(setup: Setup, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, levels, deny: _, log } = options;
+    let LoadOptions { ring_bytes, cgroups, levels, choice: _, log } = options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
     let setup = Entry(setup);
@@ -218,42 +233,70 @@ fn raise_memlock() {
     }
 }
 
+/// The rung of a family that holds.
+struct Climbed {
+    info: SourceInfo,
+    rung: &'static Rung,
+    attached: Vec<Attached>,
+}
+
+/// A program, loaded and at its place.
+struct Attached {
+    at: At,
+    program: OwnedFd,
+    link: Link,
+}
+
 /// Tries a family's rungs, best first.
-fn climb(
-    plan: FamilyPlan,
-    ebpf: &mut Ebpf,
-    btf: &Btf,
-) -> Result<(SourceInfo, &'static Rung, Vec<FdLink>), SourceInfo> {
+fn climb(plan: FamilyPlan, ebpf: &mut Ebpf, btf: &Btf) -> Result<Climbed, SourceInfo> {
     let FamilyPlan { family, candidates, mut rejected } = plan;
     for rung in candidates {
         let attached: Result<Vec<_>, _> = rung.hooks.iter().map(|hook| attach(hook, ebpf, btf)).collect();
         match attached {
-            Ok(links) => return Ok((rung.info(&rejected), rung, links)),
+            Ok(attached) => return Ok(Climbed { info: rung.info(&rejected), rung, attached }),
             Err(error) => rejected.push(Rejected { rung: rung.name, why: error }),
         }
     }
     Err(plan::nothing(family, &rejected))
 }
 
-fn attach(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<FdLink, String> {
-    let mut attach = || -> Result<FdLink, ProgramError> {
-        let program: &mut BtfTracePoint =
-            ebpf.program_mut(hook.program).ok_or(ProgramError::NotLoaded)?.try_into()?;
-        program.load(hook.tracepoint, btf)?;
-        let link = program.attach()?;
-        Ok(program.take_link(link)?.into())
-    };
-    attach().map_err(|error| format!("{}: {}", hook.program, brief(&error)))
+fn attach(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<Attached, String> {
+    let Hook { program: name, at, arguments: _ } = *hook;
+    let fail = |error: &(dyn Error + 'static)| format!("{name}: {}", brief(error));
+    let (program, id) = load_program(hook, ebpf, btf).map_err(|error| fail(&error))?;
+    let link = Link::new(at, &program, id).map_err(|error| fail(&error))?;
+    Ok(Attached { at, program, link })
 }
 
-/// The program of a rung, to be attached when it is needed.
-fn keep(rung: &'static Rung, ebpf: &Ebpf) -> Result<Near, [Rejected; 1]> {
-    let program = rung.hooks.first().and_then(|hook| ebpf.program(hook.program));
-    let kept = program.ok_or(ProgramError::NotLoaded).and_then(|program| {
-        let fd = program.fd()?.as_fd().try_clone_to_owned();
-        fd.map_err(ProgramError::IOError)
-    });
-    kept.map(Near::new).map_err(|error| [Rejected { rung: rung.name, why: brief(&error) }])
+/// Hands a program to the verifier; gives its descriptor and the kernel's id of it.
+fn load_program(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<(OwnedFd, u32), ProgramError> {
+    let Hook { program, at, arguments: _ } = *hook;
+    let program = ebpf.program_mut(program).ok_or(ProgramError::NotLoaded)?;
+    let loaded = |fd: &ProgramFd, info: ProgramInfo| {
+        fd.as_fd().try_clone_to_owned().map(|fd| (fd, info.id())).map_err(ProgramError::IOError)
+    };
+    match at {
+        At::Tracepoint(name) => {
+            let program: &mut BtfTracePoint = program.try_into()?;
+            program.load(name, btf)?;
+            loaded(program.fd()?, program.info()?)
+        }
+        At::Exit(name) => {
+            let program: &mut FExit = program.try_into()?;
+            program.load(name, btf)?;
+            loaded(program.fd()?, program.info()?)
+        }
+        At::Probe(_) | At::ReturnProbe(_) => {
+            let program: &mut KProbe = program.try_into()?;
+            program.load()?;
+            loaded(program.fd()?, program.info()?)
+        }
+    }
+}
+
+/// The program of a rung for a time, which is taken off.
+fn keep(attached: Vec<Attached>, when: When) -> Option<Near> {
+    attached.into_iter().next().map(|Attached { at, program, link }| Near::new(when, at, program, link))
 }
 
 fn take_maps(ebpf: &mut Ebpf) -> Result<(Maps, Ring), MapError> {

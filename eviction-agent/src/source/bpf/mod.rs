@@ -10,6 +10,7 @@
 //! refuses BPF as a whole, [`load`](load::load) says why for each source, and the agent runs
 //! on its fallbacks.
 
+mod attach;
 pub mod btf;
 pub mod decode;
 pub mod event;
@@ -26,7 +27,7 @@ pub mod rungs;
 mod sys;
 
 pub use event::{Ancestor, CgroupChange, Crossed, Edge, Event, OomKill, Stamp};
-pub use kernel::{ArmError, DirtyLeaf, Generation, Kernel, Level, Lost, TaskCount};
+pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level, Lost, TaskCount};
 pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
-pub use plan::{Family, SourceInfo};
+pub use plan::{Family, SourceInfo, When};
 pub use ring::{AsyncRing, Drained, Ring};

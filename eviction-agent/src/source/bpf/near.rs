@@ -1,21 +1,25 @@
-//! The dense hook: attached while a line is near, and not a moment longer.
+//! A hook for a time: attached while it is worth its cost, and not a moment longer.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::sys::attach_tracepoint;
+use super::attach::Link;
+use super::plan::{At, When};
 
 /// A program that was loaded, and proved that it can be attached.
 #[derive(Debug)]
 pub(super) struct Near {
+    pub(super) when: When,
+    at: At,
     program: OwnedFd,
-    /// Closing it detaches the program.
-    link: Option<OwnedFd>,
+    id: u32,
+    link: Option<Link>,
 }
 
 impl Near {
-    pub(super) fn new(program: OwnedFd) -> Self {
-        Self { program, link: None }
+    /// Takes the program off.
+    pub(super) fn new(when: When, at: At, program: OwnedFd, link: Link) -> Self {
+        Self { when, at, program, id: link.program, link: None }
     }
 
     pub(super) fn is_attached(&self) -> bool {
@@ -24,12 +28,16 @@ impl Near {
 
     pub(super) fn attach(&mut self) -> io::Result<()> {
         if self.link.is_none() {
-            self.link = Some(attach_tracepoint(&self.program)?);
+            self.link = Some(Link::new(self.at, &self.program, self.id)?);
         }
         Ok(())
     }
 
     pub(super) fn detach(&mut self) {
         self.link = None;
+    }
+
+    pub(super) fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
     }
 }

@@ -5,7 +5,7 @@ use eviction_common::{ABSENT, Offsets};
 
 use super::btf::{Btf, Missing, Wanted};
 
-/// What is looked for in the kernel's BTF.
+/// What is looked for in the kernel's BTF, beside the functions that rungs are attached to.
 pub const WANTED: Wanted<'static> = Wanted {
     structs: &[
         "mem_cgroup",
@@ -33,6 +33,7 @@ pub const WANTED: Wanted<'static> = Wanted {
         "MM_SWAPENTS",
         "MM_SHMEMPAGES",
     ],
+    functions: &[],
 };
 
 /// What was found, and what was not.
@@ -77,6 +78,7 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         css_cgroup: take("css_cgroup", at("cgroup_subsys_state", "cgroup")),
         css_parent: take("css_parent", at("cgroup_subsys_state", "parent")),
         css_flags: take("css_flags", online.clone().and_then(|_| at("cgroup_subsys_state", "flags"))),
+        css_ss: take("css_ss", at("cgroup_subsys_state", "ss")),
         cgroup_kn: take("cgroup_kn", at("cgroup", "kn")),
         cgroup_level: take("cgroup_level", at("cgroup", "level")),
         cgroup_root: take("cgroup_root", at("cgroup", "root")),

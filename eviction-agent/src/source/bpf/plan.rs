@@ -7,12 +7,13 @@ use std::fmt;
 
 use eviction_common::{BATCH_PAGES, STILL_PAGES};
 
+use crate::source::choice::Choice;
 pub use crate::source::info::SourceInfo;
 
 use super::{
     btf::Argument,
     probe::{BtfFacts, Facts, Lockdown},
-    rungs::RUNGS,
+    rungs::{RUNGS, ladder},
 };
 
 /// What a program tells about.
@@ -20,7 +21,8 @@ use super::{
 pub enum Family {
     /// Charges of memory cgroups: crossings and the dirty set.
     Charge,
-    /// The same by a hook that costs too much to be attached but near a line.
+    /// What the rung for charges does not see, by a hook that costs too much to be attached all
+    /// the time.
     Near,
     /// Out-of-memory kills.
     Oom,
@@ -66,6 +68,26 @@ pub struct Rung {
     pub(super) needs: &'static [&'static [&'static str]],
     pub(super) sees_every_charge: bool,
     pub(super) grain: Grain,
+    /// Of a hook for a time, beside what and when.
+    pub(super) beside: Option<Beside>,
+}
+
+/// What a hook that is attached for a time is good for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beside {
+    /// The rungs for charges that it goes with.
+    pub(super) rungs: &'static [&'static str],
+    /// When it is attached.
+    pub(super) when: When,
+}
+
+/// When a hook for a time is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum When {
+    /// While a line is near: it sees growth that the other passes over.
+    NearLine,
+    /// While it is to be seen how pressure ends: the other sees no memory given back.
+    WayDown,
 }
 
 /// How far a cgroup can grow before a rung sees it.
@@ -95,10 +117,41 @@ impl Grain {
 pub struct Hook {
     /// Its name in the object.
     pub program: &'static str,
-    /// The tracepoint, for a program that is attached to it by BTF.
-    pub tracepoint: &'static str,
+    /// What it is attached to.
+    pub at: At,
     /// What its first arguments have to be.
     pub(super) arguments: &'static [Expected],
+}
+
+/// A place in the kernel that a program is attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// A tracepoint, by BTF.
+    Tracepoint(&'static str),
+    /// Where a function returns, by BTF and a trampoline.
+    Exit(&'static str),
+    /// Where a function begins, by a breakpoint or what stands for one.
+    Probe(&'static str),
+    /// Where a function returns, by the same.
+    ReturnProbe(&'static str),
+}
+
+impl At {
+    /// The tracepoint, if it is one.
+    pub fn tracepoint(self) -> Option<&'static str> {
+        match self {
+            Self::Tracepoint(name) => Some(name),
+            Self::Exit(_) | Self::Probe(_) | Self::ReturnProbe(_) => None,
+        }
+    }
+
+    /// The function, if it is one.
+    pub fn function(self) -> Option<&'static str> {
+        match self {
+            Self::Tracepoint(_) => None,
+            Self::Exit(name) | Self::Probe(name) | Self::ReturnProbe(name) => Some(name),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +190,22 @@ pub struct Rejected {
     pub why: String,
 }
 
+impl FamilyPlan {
+    /// Leaves out what goes only with another rung for charges than this one (empty: none).
+    pub(super) fn only_beside(&mut self, charge: &str) {
+        let Self { family: _, candidates, rejected } = self;
+        candidates.retain(|rung| {
+            let Some(Beside { rungs, when: _ }) = rung.beside else { return true };
+            if rungs.contains(&charge) {
+                return true;
+            }
+            let why = format!("goes with {}", rungs.join(" or "));
+            rejected.push(Rejected { rung: rung.name, why });
+            false
+        });
+    }
+}
+
 /// What to try for one family.
 #[derive(Debug)]
 pub struct FamilyPlan {
@@ -148,15 +217,15 @@ pub struct FamilyPlan {
     pub rejected: Vec<Rejected>,
 }
 
-/// Plans every family on these facts, without the rungs whose names are in `deny`.
-pub fn plan(facts: &Facts, deny: &[String]) -> Vec<FamilyPlan> {
+/// Plans every family on these facts, of the rungs that may be used.
+pub fn plan(facts: &Facts, choice: &Choice) -> Vec<FamilyPlan> {
     Family::ALL
         .into_iter()
         .map(|family| {
             let mut candidates = Vec::new();
             let mut rejected = Vec::new();
             for rung in RUNGS.iter().filter(|rung| rung.family == family) {
-                match rung.refusal(facts, deny) {
+                match rung.refusal(facts, choice) {
                     None => candidates.push(rung),
                     Some(why) => rejected.push(Rejected { rung: rung.name, why }),
                 }
@@ -168,10 +237,10 @@ pub fn plan(facts: &Facts, deny: &[String]) -> Vec<FamilyPlan> {
 
 impl Rung {
     /// Why it is not worth a try.
-    fn refusal(&self, facts: &Facts, deny: &[String]) -> Option<String> {
+    fn refusal(&self, facts: &Facts, choice: &Choice) -> Option<String> {
         let Facts { btf, capabilities, lockdown, hierarchy } = facts;
-        if deny.iter().any(|name| name == self.name) {
-            return Some("denied by an option".into());
+        if let Some(why) = choice.refusal(self.name, ladder(self.family)) {
+            return Some(why.into());
         }
         if let Some(lacking) = capabilities.lacking() {
             return Some(format!("no {lacking}"));
@@ -218,18 +287,20 @@ impl Rung {
 
 impl Hook {
     fn refusal(&self, btf: &BtfFacts) -> Option<String> {
-        let Some(found) = btf.tracepoints.get(self.tracepoint) else {
-            return Some(format!("this kernel has no tracepoint {}", self.tracepoint));
+        let (what, name, found) = match self.at {
+            At::Tracepoint(name) => ("tracepoint", name, btf.tracepoints.get(name)),
+            At::Exit(name) | At::Probe(name) | At::ReturnProbe(name) => {
+                ("function", name, btf.functions.get(name))
+            }
+        };
+        let Some(found) = found else {
+            return Some(format!("this kernel has no {what} {name}"));
         };
         for (place, expected) in self.arguments.iter().enumerate() {
             let argument = found.get(place);
             if !argument.is_some_and(|argument| expected.is(argument)) {
                 let found = argument.map_or("absent".to_owned(), ToString::to_string);
-                return Some(format!(
-                    "argument {} of {} is {found}, not {expected}",
-                    place + 1,
-                    self.tracepoint
-                ));
+                return Some(format!("argument {} of {name} is {found}, not {expected}", place + 1));
             }
         }
         None

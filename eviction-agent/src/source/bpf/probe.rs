@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use super::{
-    btf::{Argument, Btf},
+    btf::{Argument, Btf, Wanted},
     offsets::{self, Resolved},
+    plan::At,
     rungs::RUNGS,
 };
 
@@ -35,6 +36,8 @@ pub struct BtfFacts {
     pub resolved: Resolved,
     /// The arguments of those tracepoints that a rung wants and the kernel has.
     pub tracepoints: BTreeMap<&'static str, Vec<Argument>>,
+    /// The same of functions.
+    pub functions: BTreeMap<&'static str, Vec<Argument>>,
 }
 
 /// The capabilities that loading programs asks for.
@@ -105,13 +108,16 @@ pub fn facts() -> Facts {
 pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
     let fail = |error: &dyn std::fmt::Display| format!("read {}: {error}", file.display());
     let blob = fs::read(file).map_err(|error| fail(&error))?;
-    let btf = Btf::parse(&blob, &offsets::WANTED).map_err(|error| fail(&error))?;
-    let tracepoints = RUNGS
-        .iter()
-        .flat_map(|rung| rung.hooks)
-        .filter_map(|hook| Some((hook.tracepoint, btf.tracepoint(hook.tracepoint)?)))
-        .collect();
-    Ok(BtfFacts { resolved: offsets::resolve(&btf), tracepoints })
+    let places = || RUNGS.iter().flat_map(|rung| rung.hooks).map(|hook| hook.at);
+    let functions: Vec<_> = places().filter_map(At::function).collect();
+    let wanted = Wanted { functions: &functions, ..offsets::WANTED };
+    let btf = Btf::parse(&blob, &wanted).map_err(|error| fail(&error))?;
+    let tracepoints = places().filter_map(At::tracepoint);
+    Ok(BtfFacts {
+        resolved: offsets::resolve(&btf),
+        tracepoints: tracepoints.filter_map(|name| Some((name, btf.tracepoint(name)?))).collect(),
+        functions: functions.iter().filter_map(|name| Some((*name, btf.function(name)?))).collect(),
+    })
 }
 
 fn read_capabilities() -> Capabilities {

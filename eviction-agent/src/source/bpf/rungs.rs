@@ -2,64 +2,156 @@
 //! thin program.
 #![forbid(unsafe_code)]
 
-use super::plan::{Expected, Family, Grain, Hook, Rung};
+use crate::source::{eventfd, timer};
+
+use super::plan::{At, Beside, Expected, Family, Grain, Hook, Rung, When};
 
 const IDENTITY: &[&str] = &["css_cgroup", "cgroup_kn", "kn_id"];
 const WALK: &[&str] =
     &["memcg_css", "memcg_memory", "counter_usage", "counter_max", "counter_parent", "css_parent"];
 const MEMBERSHIP: &[&str] = &["task_cgroups", "cset_memory", "task_pid", "task_tgid"];
 const NAME: &[&str] = &["task_comm"];
+const COUNTER: &[&str] = &["css_ss", "task_cgroups", "cset_memory"];
 const CGROUP: &[&str] = &["cgroup_kn", "kn_id", "cgroup_root", "cgroup_level", "root_hierarchy"];
+
+const TRY_CHARGE: &[Expected] = &[Expected::Struct("page_counter"), Expected::Number, Expected::Pointer];
+const CHARGE: &[Expected] = &[Expected::Struct("page_counter"), Expected::Number];
+
+/// What stands behind the rungs for charges on every machine, in the same ladder.
+pub const FALLBACKS: [&str; 2] = [eventfd::RUNG, timer::RUNG];
+
+/// The ladder that the rungs of a family are on: the names that one is chosen from.
+pub fn ladder(family: Family) -> impl Iterator<Item = &'static str> {
+    let behind = match family {
+        Family::Charge | Family::Near => FALLBACKS.as_slice(),
+        Family::Oom | Family::Task | Family::Cgroup => &[],
+    };
+    let own = RUNGS.iter().filter(move |rung| rung.family == family).map(|rung| rung.name);
+    own.chain(behind.iter().copied())
+}
+
+/// The name of every rung that can be asked for or denied.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    RUNGS.iter().map(|rung| rung.name).chain(FALLBACKS)
+}
 
 /// Every rung, the best of each family first.
 pub static RUNGS: &[Rung] = &[
+    Rung {
+        name: "fexit page_counter_try_charge",
+        family: Family::Charge,
+        hooks: &[
+            Hook {
+                program: "counter_try_charge_exit",
+                at: At::Exit("page_counter_try_charge"),
+                arguments: TRY_CHARGE,
+            },
+            Hook { program: "counter_charge_exit", at: At::Exit("page_counter_charge"), arguments: CHARGE },
+        ],
+        needs: &[IDENTITY, WALK, COUNTER],
+        sees_every_charge: true,
+        grain: Grain::Batch,
+        beside: None,
+    },
+    Rung {
+        name: "kprobe page_counter_try_charge",
+        family: Family::Charge,
+        hooks: &[
+            // The return first: a try that is seen without it counts as charged.
+            Hook {
+                program: "counter_try_charge_return",
+                at: At::ReturnProbe("page_counter_try_charge"),
+                arguments: TRY_CHARGE,
+            },
+            Hook {
+                program: "counter_try_charge_probe",
+                at: At::Probe("page_counter_try_charge"),
+                arguments: TRY_CHARGE,
+            },
+            Hook { program: "counter_charge_probe", at: At::Probe("page_counter_charge"), arguments: CHARGE },
+        ],
+        needs: &[IDENTITY, WALK, COUNTER],
+        sees_every_charge: true,
+        grain: Grain::Batch,
+        beside: None,
+    },
     Rung {
         name: "tp_btf mod_memcg_state",
         family: Family::Charge,
         hooks: &[Hook {
             program: "charge_mod_memcg_state",
-            tracepoint: "mod_memcg_state",
+            at: At::Tracepoint("mod_memcg_state"),
             arguments: &[Expected::Struct("mem_cgroup")],
         }],
         needs: &[IDENTITY, WALK],
         sees_every_charge: false,
         grain: Grain::PageTable,
+        beside: None,
+    },
+    Rung {
+        name: "fexit page_counter_uncharge",
+        family: Family::Near,
+        hooks: &[Hook {
+            program: "counter_uncharge_exit",
+            at: At::Exit("page_counter_uncharge"),
+            arguments: CHARGE,
+        }],
+        needs: &[IDENTITY, WALK, COUNTER],
+        sees_every_charge: false,
+        grain: Grain::None,
+        beside: Some(Beside { rungs: &["fexit page_counter_try_charge"], when: When::WayDown }),
+    },
+    Rung {
+        name: "kprobe page_counter_uncharge",
+        family: Family::Near,
+        hooks: &[Hook {
+            program: "counter_uncharge_probe",
+            at: At::Probe("page_counter_uncharge"),
+            arguments: CHARGE,
+        }],
+        needs: &[IDENTITY, WALK, COUNTER],
+        sees_every_charge: false,
+        grain: Grain::None,
+        beside: Some(Beside { rungs: &["kprobe page_counter_try_charge"], when: When::WayDown }),
     },
     Rung {
         name: "tp_btf count_memcg_events",
         family: Family::Near,
         hooks: &[Hook {
             program: "near_count_memcg_events",
-            tracepoint: "count_memcg_events",
+            at: At::Tracepoint("count_memcg_events"),
             arguments: &[Expected::Struct("mem_cgroup")],
         }],
         needs: &[IDENTITY, WALK],
         sees_every_charge: false,
         grain: Grain::Batch,
+        beside: Some(Beside { rungs: &["tp_btf mod_memcg_state", ""], when: When::NearLine }),
     },
     Rung {
         name: "tp_btf mark_victim(task)",
         family: Family::Oom,
         hooks: &[Hook {
             program: "oom_mark_victim",
-            tracepoint: "mark_victim",
+            at: At::Tracepoint("mark_victim"),
             arguments: &[Expected::Struct("task_struct")],
         }],
         needs: &[IDENTITY, WALK, MEMBERSHIP, NAME],
         sees_every_charge: false,
         grain: Grain::None,
+        beside: None,
     },
     Rung {
         name: "tp_btf mark_victim(pid)",
         family: Family::Oom,
         hooks: &[Hook {
             program: "oom_mark_victim_pid",
-            tracepoint: "mark_victim",
+            at: At::Tracepoint("mark_victim"),
             arguments: &[Expected::Number],
         }],
         needs: &[IDENTITY, WALK, MEMBERSHIP],
         sees_every_charge: false,
         grain: Grain::None,
+        beside: None,
     },
     Rung {
         name: "tp_btf sched_process_fork, sched_process_exit",
@@ -67,18 +159,19 @@ pub static RUNGS: &[Rung] = &[
         hooks: &[
             Hook {
                 program: "task_fork",
-                tracepoint: "sched_process_fork",
+                at: At::Tracepoint("sched_process_fork"),
                 arguments: &[Expected::Struct("task_struct"), Expected::Struct("task_struct")],
             },
             Hook {
                 program: "task_exit",
-                tracepoint: "sched_process_exit",
+                at: At::Tracepoint("sched_process_exit"),
                 arguments: &[Expected::Struct("task_struct")],
             },
         ],
         needs: &[IDENTITY, MEMBERSHIP],
         sees_every_charge: false,
         grain: Grain::None,
+        beside: None,
     },
     Rung {
         name: "tp_btf cgroup_mkdir, cgroup_rmdir",
@@ -86,17 +179,18 @@ pub static RUNGS: &[Rung] = &[
         hooks: &[
             Hook {
                 program: "cgroup_made",
-                tracepoint: "cgroup_mkdir",
+                at: At::Tracepoint("cgroup_mkdir"),
                 arguments: &[Expected::Struct("cgroup"), Expected::Pointer],
             },
             Hook {
                 program: "cgroup_gone",
-                tracepoint: "cgroup_rmdir",
+                at: At::Tracepoint("cgroup_rmdir"),
                 arguments: &[Expected::Struct("cgroup"), Expected::Pointer],
             },
         ],
         needs: &[CGROUP],
         sees_every_charge: false,
         grain: Grain::None,
+        beside: None,
     },
 ];

@@ -3,7 +3,7 @@
 use std::{
     io,
     mem::MaybeUninit,
-    os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _},
 };
 
 use aya::{
@@ -99,31 +99,4 @@ where
         place = next;
         first = false;
     }
-}
-
-const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
-
-/// The part of `union bpf_attr` that opening a raw tracepoint uses (linux/bpf.h).
-#[repr(C)]
-struct TracepointAttr {
-    name: u64,
-    prog_fd: u32,
-    pad: u32,
-    cookie: u64,
-}
-
-/// Attaches a loaded tp_btf program, whose tracepoint the kernel knows from its loading; aya
-/// does it only through the object that the program was loaded from, which takes memory to keep.
-/// Closing the answer detaches the program.
-pub(super) fn attach_tracepoint(program: &OwnedFd) -> io::Result<OwnedFd> {
-    let attr = TracepointAttr { name: 0, prog_fd: program.as_raw_fd() as u32, pad: 0, cookie: 0 };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and its size is given.
-    let link = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_RAW_TRACEPOINT_OPEN, &raw const attr, size_of::<TracepointAttr>())
-    };
-    if link < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for us; it fits into an int.
-    Ok(unsafe { OwnedFd::from_raw_fd(link as i32) })
 }

@@ -65,6 +65,8 @@ pub struct Wanted<'w> {
     pub typedef_prefix: &'w str,
     /// Names of enumerators.
     pub enumerators: &'w [&'w str],
+    /// Names of functions.
+    pub functions: &'w [&'w str],
 }
 
 /// Where a member is.
@@ -83,7 +85,7 @@ impl Member {
     }
 }
 
-/// What an argument of a tracepoint is.
+/// What an argument of a tracepoint or of a function is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Argument {
     /// A pointer to a structure.
@@ -121,6 +123,7 @@ struct Names<'a> {
     structs: HashMap<&'a str, u32>,
     typedefs: HashMap<&'a str, u32>,
     enumerators: HashMap<&'a str, i64>,
+    functions: HashMap<&'a str, u32>,
 }
 
 impl<'a> Names<'a> {
@@ -138,6 +141,13 @@ impl<'a> Names<'a> {
                     && name.starts_with(wanted.typedef_prefix)
                 {
                     self.typedefs.entry(name).or_insert(id);
+                }
+            }
+            Kind::Func => {
+                if let Some(name) = types.name(found.name)
+                    && wanted.functions.contains(&name)
+                {
+                    self.functions.entry(name).or_insert(id);
                 }
             }
             Kind::Enum => {
@@ -255,9 +265,20 @@ impl<'a> Btf<'a> {
             return None;
         }
         // The first is the tracepoint's own data.
-        let arguments = prototype.tail.chunks_exact(8).skip(1);
-        let known = arguments.map(|entry| u32_at(entry, 4).map_or(Argument::Other, |id| self.argument(id)));
-        Some(known.collect())
+        Some(self.arguments(&prototype).skip(1).collect())
+    }
+
+    /// The arguments of a function, or nothing if the kernel has none of that name that programs
+    /// can be attached to: what the compiler put inside others altogether is not there.
+    pub fn function(&self, name: &str) -> Option<Vec<Argument>> {
+        let function = self.types.by_id(*self.names.functions.get(name)?)?;
+        let prototype = self.types.bare(function.word).filter(|found| found.kind == Kind::FuncProto)?;
+        Some(self.arguments(&prototype).collect())
+    }
+
+    fn arguments(&self, prototype: &Type<'a>) -> impl Iterator<Item = Argument> + '_ {
+        let arguments = prototype.tail.chunks_exact(8);
+        arguments.map(|entry| u32_at(entry, 4).map_or(Argument::Other, |id| self.argument(id)))
     }
 
     fn argument(&self, id: u32) -> Argument {

@@ -93,6 +93,12 @@ impl Blob {
         self.typedef(&format!("btf_trace_{name}"), pointer);
     }
 
+    pub(in super::super) fn function(&mut self, name: &str, arguments: &[u32]) {
+        let tail: Vec<_> = arguments.iter().flat_map(|id| [0, *id]).collect();
+        let prototype = self.one("", 13, tail.len() / 2, 0, &tail);
+        self.one(name, 12, 0, prototype, &[]);
+    }
+
     pub(in super::super) fn bytes(&self) -> Vec<u8> {
         let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
         let mut blob = Vec::new();
@@ -107,8 +113,12 @@ impl Blob {
     }
 }
 
-const WANTED: Wanted<'static> =
-    Wanted { structs: &["outer", "bits"], typedef_prefix: "btf_trace_", enumerators: &["SECOND", "BELOW"] };
+const WANTED: Wanted<'static> = Wanted {
+    structs: &["outer", "bits"],
+    typedef_prefix: "btf_trace_",
+    enumerators: &["SECOND", "BELOW"],
+    functions: &["charge", "absent"],
+};
 
 fn sample() -> Blob {
     let mut blob = Blob::new();
@@ -181,6 +191,21 @@ fn tracepoints_have_their_arguments_without_the_first() {
     assert_eq!(btf.tracepoint("mark").unwrap(), [task, Argument::Number, Argument::Number]);
     assert_eq!(btf.tracepoint("other").unwrap(), [Argument::Pointer, Argument::Other]);
     assert_eq!(btf.tracepoint("none"), None);
+}
+
+#[test]
+fn functions_have_all_their_arguments() {
+    let mut blob = Blob::new();
+    let long = blob.int("long", 8);
+    let counter = blob.structure("page_counter", 40, &[]);
+    let counter = blob.pointer(counter);
+    blob.function("charge", &[counter, long]);
+    blob.function("unwanted", &[long]);
+    let blob = blob.bytes();
+    let btf = Btf::parse(&blob, &WANTED).unwrap();
+    let counter = Argument::Struct("page_counter".into());
+    assert_eq!(btf.function("charge").unwrap(), [counter, Argument::Number]);
+    assert_eq!((btf.function("unwanted"), btf.function("absent")), (None, None));
 }
 
 #[test]

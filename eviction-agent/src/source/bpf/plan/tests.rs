@@ -23,9 +23,15 @@ fn rich() -> Facts {
         ("cgroup_mkdir", vec![structure("cgroup"), Argument::Pointer]),
         ("cgroup_rmdir", vec![structure("cgroup"), Argument::Pointer]),
     ]);
+    let counter = || structure("page_counter");
+    let functions = BTreeMap::from([
+        ("page_counter_try_charge", vec![counter(), Argument::Number, Argument::Pointer]),
+        ("page_counter_charge", vec![counter(), Argument::Number]),
+        ("page_counter_uncharge", vec![counter(), Argument::Number]),
+    ]);
     let resolved = Resolved { offsets: Offsets::NONE, css_online: 2, missing: Vec::new() };
     Facts {
-        btf: Ok(BtfFacts { resolved, tracepoints }),
+        btf: Ok(BtfFacts { resolved, tracepoints, functions }),
         capabilities: Capabilities { bpf: true, perfmon: true, sys_admin: false },
         lockdown: Lockdown::Integrity,
         hierarchy: Ok(4),
@@ -37,8 +43,8 @@ fn btf(facts: &mut Facts) -> &mut BtfFacts {
 }
 
 /// The candidates of each family, and the reasons against the others.
-fn told(facts: &Facts, deny: &[String]) -> Vec<String> {
-    plan(facts, deny)
+fn told(facts: &Facts, choice: &Choice) -> Vec<String> {
+    plan(facts, choice)
         .iter()
         .map(|plan| {
             let names: Vec<_> = plan.candidates.iter().map(|rung| rung.name).collect();
@@ -51,10 +57,10 @@ fn told(facts: &Facts, deny: &[String]) -> Vec<String> {
 #[test]
 fn a_rich_kernel_gets_the_best_rung_of_each_family() {
     assert_eq!(
-        told(&rich(), &[]),
+        told(&rich(), &Choice::default()),
         [
-            "charge: tp_btf mod_memcg_state | ",
-            "charge near: tp_btf count_memcg_events | ",
+            "charge: fexit page_counter_try_charge, kprobe page_counter_try_charge, tp_btf mod_memcg_state | ",
+            "charge near: fexit page_counter_uncharge, kprobe page_counter_uncharge, tp_btf count_memcg_events | ",
             "oom: tp_btf mark_victim(task) | argument 1 of mark_victim is struct task_struct *, not number",
             "task: tp_btf sched_process_fork, sched_process_exit | ",
             "cgroup: tp_btf cgroup_mkdir, cgroup_rmdir | ",
@@ -66,21 +72,45 @@ fn a_rich_kernel_gets_the_best_rung_of_each_family() {
 fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
     let mut facts = rich();
     btf(&mut facts).tracepoints.remove("mod_memcg_state");
+    btf(&mut facts).functions.remove("page_counter_charge");
     btf(&mut facts).tracepoints.insert("mark_victim", vec![Argument::Number]);
-    let told = told(&facts, &[]);
-    assert_eq!(told[0], "charge:  | this kernel has no tracepoint mod_memcg_state");
+    let told = told(&facts, &Choice::default());
+    let function = "this kernel has no function page_counter_charge";
+    let tracepoint = "this kernel has no tracepoint mod_memcg_state";
+    assert_eq!(told[0], format!("charge:  | {function}, {function}, {tracepoint}"));
     assert_eq!(
         told[2],
         "oom: tp_btf mark_victim(pid) | argument 1 of mark_victim is number, not struct task_struct *"
     );
-    let plans = plan(&facts, &[]);
+    let plans = plan(&facts, &Choice::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
     assert!(info.reason.starts_with("tp_btf mark_victim(task): argument 1"), "{info:?}");
 }
 
 #[test]
+fn a_hook_for_a_time_goes_with_its_rung() {
+    let beside = |charge: &str| {
+        let mut near = plan(&rich(), &Choice::default()).remove(1);
+        near.only_beside(charge);
+        let names: Vec<_> = near.candidates.iter().map(|rung| rung.name).collect();
+        (names, near.rejected)
+    };
+    let (names, rejected) = beside("fexit page_counter_try_charge");
+    assert_eq!(names, ["fexit page_counter_uncharge"]);
+    assert_eq!(rejected[0].why, "goes with kprobe page_counter_try_charge");
+    assert_eq!(beside("kprobe page_counter_try_charge").0, ["kprobe page_counter_uncharge"]);
+    for charge in ["tp_btf mod_memcg_state", ""] {
+        assert_eq!(beside(charge).0, ["tp_btf count_memcg_events"], "{charge}");
+    }
+    for beside in RUNGS.iter().filter_map(|rung| rung.beside) {
+        let named = beside.rungs.iter().filter(|name| !name.is_empty());
+        named.for_each(|name| assert!(ladder(Family::Charge).any(|rung| rung == *name), "{name}"));
+    }
+}
+
+#[test]
 fn what_ranks_below_the_chosen_rung_is_no_reason() {
-    let plans = plan(&rich(), &[]);
+    let plans = plan(&rich(), &Choice::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
     assert_eq!(info.reason, "the best there is");
 }
@@ -91,7 +121,7 @@ fn a_tracepoint_with_fewer_arguments_is_refused() {
     let task = structure("task_struct");
     btf(&mut facts).tracepoints.insert("sched_process_fork", vec![task]);
     let why = "argument 2 of sched_process_fork is absent, not struct task_struct *";
-    assert_eq!(told(&facts, &[])[3], format!("task:  | {why}"));
+    assert_eq!(told(&facts, &Choice::default())[3], format!("task:  | {why}"));
 }
 
 #[test]
@@ -99,7 +129,7 @@ fn a_missing_member_costs_the_families_that_need_it() {
     let mut facts = rich();
     let missing = Missing::Member("struct cgroup".into(), "root".into());
     btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
-    let told = told(&facts, &[]);
+    let told = told(&facts, &Choice::default());
     assert_eq!(told[4], "cgroup:  | this kernel's struct cgroup has no root");
     assert!(told[..4].iter().all(|line| line.contains("tp_btf")), "{told:?}");
 }
@@ -111,7 +141,7 @@ fn a_missing_figure_of_a_victim_costs_no_family() {
         let missing = Missing::Type("such thing".into());
         btf(&mut facts).resolved.missing.push((field, missing));
     }
-    assert_eq!(told(&facts, &[]), told(&rich(), &[]));
+    assert_eq!(told(&facts, &Choice::default()), told(&rich(), &Choice::default()));
 }
 
 #[test]
@@ -119,7 +149,7 @@ fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
     let all = |change: &dyn Fn(&mut Facts), why: &str| {
         let mut facts = rich();
         change(&mut facts);
-        for line in told(&facts, &[]) {
+        for line in told(&facts, &Choice::default()) {
             assert!(line.contains(&format!(":  | {why}")), "{line}");
         }
     };
@@ -139,10 +169,25 @@ fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
 
 #[test]
 fn a_denied_rung_is_not_tried() {
-    let deny = ["tp_btf mod_memcg_state".to_owned()];
-    assert_eq!(told(&rich(), &deny)[0], "charge:  | denied by an option");
-    let nothing = nothing(Family::Charge, &plan(&rich(), &deny)[0].rejected);
-    assert_eq!(nothing.reason, "tp_btf mod_memcg_state: denied by an option");
+    let deny = vec!["tp_btf cgroup_mkdir, cgroup_rmdir".to_owned()];
+    let choice = Choice { deny, ..Choice::default() };
+    assert_eq!(told(&rich(), &choice)[4], "cgroup:  | denied by an option");
+    let nothing = nothing(Family::Cgroup, &plan(&rich(), &choice)[4].rejected);
+    assert_eq!(nothing.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: denied by an option");
+}
+
+#[test]
+fn a_rung_that_is_asked_for_is_the_only_one_of_its_ladder() {
+    let only = |name: &str| Choice { only: vec![name.to_owned()], ..Choice::default() };
+    let other = "another rung is asked for";
+    let told = |choice| told(&rich(), &choice);
+    assert_eq!(
+        told(only("tp_btf mod_memcg_state"))[0],
+        format!("charge: tp_btf mod_memcg_state | {other}, {other}")
+    );
+    assert!(told(only("tp_btf mod_memcg_state"))[2].starts_with("oom: tp_btf mark_victim(task) |"));
+    let timer = told(only("timerfd"));
+    assert!(timer[0].starts_with("charge:  |") && timer[1].starts_with("charge near:  |"), "{timer:?}");
 }
 
 #[test]

@@ -1,0 +1,168 @@
+//! Charges at the page counters themselves: each batch that a CPU takes, and what it gives back.
+//!
+//! A CPU charges 64 pages at once, so these fire once for 64 page faults; what it gives back comes
+//! in batches as well. Measured in a loop of page faults: 0.5 % for the charges by fexit, 2 % more
+//! for what is given back, and 2.5 % for both by kprobes.
+
+use aya_ebpf::{
+    EbpfContext,
+    helpers::bpf_get_current_task,
+    macros::{fexit, kprobe, kretprobe},
+    programs::{FExitContext, ProbeContext, RetProbeContext},
+};
+use eviction_common::MAX_ANCESTORS;
+
+use crate::{
+    charge::on_charge,
+    level::{Seen, compare},
+    maps::{ARMED, TRIES, Try},
+    memcg::{Memcg, is_of_memory},
+    read::{ByCounter, Means, Probe, Read},
+    setup::is_ours,
+};
+
+/// A batch was charged, or would not fit.
+#[fexit(function = "page_counter_try_charge")]
+pub(crate) fn counter_try_charge_exit(ctx: FExitContext) -> i32 {
+    // The returned value stands behind the arguments; kernels before 5.17 have no helper for it. Of
+    // a bool the callee sets the lowest byte.
+    let charged = ctx.arg::<u64>(3) as u8 != 0;
+    if charged {
+        on_exit(&ctx);
+    }
+    0
+}
+
+/// A batch was charged, whatever the limit.
+#[fexit(function = "page_counter_charge")]
+pub(crate) fn counter_charge_exit(ctx: FExitContext) -> i32 {
+    on_exit(&ctx);
+    0
+}
+
+/// A batch was given back.
+#[fexit(function = "page_counter_uncharge")]
+pub(crate) fn counter_uncharge_exit(ctx: FExitContext) -> i32 {
+    let address = address(&ctx);
+    if is_of_memory(address) {
+        // SAFETY: the first argument is a `page_counter`, which the loader checks in BTF.
+        on_uncharge::<ByCounter>(unsafe { Memcg::of_counter(ctx.arg(0), address) }, 0);
+    }
+    0
+}
+
+#[inline(always)]
+fn on_exit(ctx: &FExitContext) {
+    let address = address(ctx);
+    if is_of_memory(address) {
+        // SAFETY: the first argument is a `page_counter`, which the loader checks in BTF.
+        let memcg = unsafe { Memcg::of_counter(ctx.arg(0), address) };
+        on_charge::<ByCounter, _>(ctx, memcg, Some(ctx.arg(1)));
+    }
+}
+
+/// The first argument as a plain number, which the verifier does not take for a pointer.
+#[inline(always)]
+fn address(ctx: &FExitContext) -> u64 {
+    // SAFETY: the context is an array of the arguments in kernel memory.
+    unsafe { Probe::at(ctx.as_ptr().cast(), 0) }
+}
+
+/// A batch is to be charged: whether it was shows when the function returns.
+#[kprobe(function = "page_counter_try_charge")]
+pub(crate) fn counter_try_charge_probe(ctx: ProbeContext) -> u32 {
+    let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1)) else {
+        return 0;
+    };
+    if !is_of_memory(counter) {
+        return 0;
+    }
+    // SAFETY: a helper without arguments.
+    let task = unsafe { bpf_get_current_task() };
+    let mut unanswered = Try { counter: 0, pages: 0 };
+    // The return of the one before was missed, or an interrupt charges in its midst: it counts as
+    // charged, which makes a record come early.
+    // SAFETY: the map's value, of this task alone.
+    if let Some(left) = unsafe { TRIES.get(task) } {
+        unanswered = *left;
+    }
+    let this = Try { counter, pages };
+    if TRIES.insert(task, this, 0).is_err() {
+        unanswered = this;
+    }
+    if unanswered.counter != 0 {
+        on_probed(&ctx, &unanswered);
+    }
+    0
+}
+
+/// See [`counter_try_charge_probe`].
+#[kretprobe(function = "page_counter_try_charge")]
+pub(crate) fn counter_try_charge_return(ctx: RetProbeContext) -> u32 {
+    // SAFETY: a helper without arguments.
+    let task = unsafe { bpf_get_current_task() };
+    // SAFETY: the map's value, of this task alone.
+    let Some(tried) = (unsafe { TRIES.get(task) }) else {
+        return 0;
+    };
+    let tried = *tried;
+    let _ = TRIES.remove(task);
+    // Of a bool the callee sets the lowest byte.
+    if ctx.ret::<u64>() as u8 != 0 {
+        on_probed(&ctx, &tried);
+    }
+    0
+}
+
+/// A batch is about to be charged, whatever the limit; usage is still without it.
+#[kprobe(function = "page_counter_charge")]
+pub(crate) fn counter_charge_probe(ctx: ProbeContext) -> u32 {
+    if let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1))
+        && is_of_memory(counter)
+    {
+        on_probed(&ctx, &Try { counter, pages });
+    }
+    0
+}
+
+/// A batch is about to be given back.
+#[kprobe(function = "page_counter_uncharge")]
+pub(crate) fn counter_uncharge_probe(ctx: ProbeContext) -> u32 {
+    if let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1))
+        && is_of_memory(counter)
+    {
+        // SAFETY: it is a counter of memory.
+        on_uncharge::<Probe>(unsafe { Memcg::of_counter(counter as *const u8, counter) }, pages);
+    }
+    0
+}
+
+#[inline(always)]
+fn on_probed<C: EbpfContext>(ctx: &C, charged: &Try) {
+    let Try { counter, pages } = *charged;
+    // SAFETY: it is a counter of memory.
+    let memcg = unsafe { Memcg::of_counter(counter as *const u8, counter) };
+    on_charge::<Probe, _>(ctx, memcg, Some(pages));
+}
+
+/// Pages of `memcg` were given back; `still` of them are not yet taken off its usage. Nothing is
+/// counted: only the way down is looked at.
+#[inline(always)]
+fn on_uncharge<M: Means>(memcg: Memcg, still: u64) {
+    if !is_ours() {
+        return;
+    }
+    let leaf_id = memcg.id::<M>();
+    let mut memcg = memcg;
+    for _ in 0..MAX_ANCESTORS {
+        let level_id = memcg.id::<M>();
+        if let Some(armed) = ARMED.get_ptr_mut(level_id) {
+            let usage = memcg.usage::<M>().saturating_sub(still);
+            compare(armed, &Seen { level_id, leaf_id, usage, charged: None });
+        }
+        match memcg.parent::<M>() {
+            Some(parent) => memcg = parent,
+            None => return,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Every rung for charges that this kernel has, one after the other.
+
+use eviction_agent::source::bpf::{self, Edge, Family, Level, LoadOptions, When, rungs::RUNGS};
+use eviction_agent::source::choice::Choice;
+
+use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf};
+
+/// Runs a test on each rung for charges that holds here; there is one at least.
+fn on_each_rung(test: impl Fn(&str, Rig)) {
+    let mut held = 0;
+    for rung in RUNGS.iter().filter(|rung| rung.family == Family::Charge) {
+        let only = vec![rung.name.to_owned()];
+        let choice = Choice { only, ..Choice::default() };
+        let options = LoadOptions { choice, ..LoadOptions::default() };
+        let loaded = bpf::load(&options).unwrap();
+        match loaded.missing.iter().find(|missing| missing.source == Family::Charge.name()) {
+            Some(missing) => eprintln!("not here: {}", missing.reason),
+            None => {
+                held += 1;
+                test(rung.name, Rig::of(loaded));
+            }
+        }
+    }
+    assert!(held > 0, "no rung holds");
+}
+
+#[test]
+fn a_crossing_is_told_once_on_every_rung() {
+    need_bpf!();
+    on_each_rung(|name, mut rig| {
+        let pod = Cgroup::new();
+        let container = pod.child("container");
+        let mut process = Stepper::start(&container);
+        process.step("touch 8");
+        let grain = rig.kernel.charge().unwrap().grain_bytes;
+        let line = pod.usage() + 32 * MIB;
+        let level = Level { usage_above: Some(line), ..Level::default() };
+        let armed = rig.kernel.arm(pod.id(), level).unwrap();
+        process.step("touch 16");
+        assert_eq!(rig.crossings(armed), [], "{name}: not yet there");
+        process.step("touch 64");
+        let crossings = rig.crossings(armed);
+        let [crossed] = crossings.as_slice() else {
+            panic!("{name}: one crossing, not {crossings:?}");
+        };
+        assert_eq!((crossed.level_id, crossed.leaf_id), (pod.id(), container.id()), "{name}");
+        assert_eq!((crossed.edge, crossed.tgid), (Edge::UsageAbove, process.pid()), "{name}");
+        assert!((line..=line + 2 * grain).contains(&crossed.usage), "{name}: {crossed:?} for {line}");
+    });
+}
+
+#[test]
+fn what_was_charged_is_told_where_every_charge_is_seen_whatever_was_given_back() {
+    need_bpf!();
+    on_each_rung(|name, mut rig| {
+        let every = rig.kernel.charge().unwrap().sees_every_charge;
+        let pod = Cgroup::new();
+        let container = pod.child("container");
+        let mut process = Stepper::start(&container);
+        process.step("touch 64");
+        let before = pod.usage();
+        let level = Level { gross: Some(96 * MIB), ..Level::default() };
+        let armed = rig.kernel.arm(pod.id(), level).unwrap();
+        let mut leaves = Vec::new();
+        rig.kernel.take_dirty(&mut leaves).unwrap();
+        for _ in 0..3 {
+            process.step("give-back");
+            process.step("again");
+        }
+        let after = pod.usage();
+        assert!(after < before + 8 * MIB, "{name}: usage stands where it was: {before} and {after}");
+        rig.kernel.take_dirty(&mut leaves).unwrap();
+        let gross: u64 = leaves.iter().filter(|leaf| leaf.id == container.id()).map(|leaf| leaf.gross).sum();
+        let crossings = rig.crossings(armed);
+        if !every {
+            assert_eq!((crossings.len(), gross), (0, 0), "{name}");
+            return;
+        }
+        let [crossed] = crossings.as_slice() else {
+            panic!("{name}: one crossing, not {crossings:?}");
+        };
+        assert_eq!((crossed.edge, crossed.level_id), (Edge::Gross, pod.id()), "{name}");
+        assert!((96 * MIB..104 * MIB).contains(&crossed.gross), "{name}: {crossed:?}");
+        // Counters of memory with swap and of kernel memory would make it twice as much.
+        assert!((192 * MIB..224 * MIB).contains(&gross), "{name}: {gross} were charged");
+    });
+}
+
+#[test]
+fn what_a_limit_refuses_is_not_charged() {
+    need_bpf!();
+    on_each_rung(|name, mut rig| {
+        if !rig.kernel.charge().unwrap().sees_every_charge {
+            return;
+        }
+        let pod = Cgroup::new();
+        pod.limit(24 * MIB);
+        let mut process = Stepper::start(&pod);
+        process.step("touch 1");
+        let mut leaves = Vec::new();
+        rig.kernel.take_dirty(&mut leaves).unwrap();
+        process.tell("touch 64");
+        rig.kill_of(process.pid());
+        rig.kernel.take_dirty(&mut leaves).unwrap();
+        let gross: u64 = leaves.iter().filter(|leaf| leaf.id == pod.id()).map(|leaf| leaf.gross).sum();
+        assert!((16 * MIB..32 * MIB).contains(&gross), "{name}: {gross} were charged");
+    });
+}
+
+#[test]
+fn the_way_down_is_told_without_a_charge_where_what_is_given_back_is_seen() {
+    need_bpf!();
+    on_each_rung(|name, mut rig| {
+        let pod = Cgroup::new();
+        let mut process = Stepper::start(&pod);
+        process.step("touch 64");
+        let level = Level { usage_below: Some(32 * MIB), ..Level::default() };
+        let armed = rig.kernel.arm(pod.id(), level).unwrap();
+        rig.kernel.attach(When::WayDown).unwrap();
+        let sees = rig.kernel.is_attached(When::WayDown);
+        assert_eq!(sees, rig.kernel.charge().unwrap().sees_every_charge, "{name}");
+        process.step("free");
+        if sees {
+            let crossings = rig.crossings(armed);
+            let [crossed] = crossings.as_slice() else {
+                panic!("{name}: one crossing, not {crossings:?}");
+            };
+            assert_eq!(crossed.edge, Edge::UsageBelow, "{name}");
+            assert!(crossed.usage < 32 * MIB, "{name}: {crossed:?}");
+        }
+        rig.kernel.detach(When::WayDown);
+        assert!(!rig.kernel.is_attached(When::WayDown), "{name}");
+    });
+}
