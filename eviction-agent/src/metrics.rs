@@ -110,6 +110,8 @@ pub struct Metrics {
     registry: Registry,
     /// Rung in use per source.
     pub source: Family<SourceLabels, IntGauge>,
+    /// Rungs lost while running.
+    pub source_lost: Family<SourceLabels, Counter>,
     /// Records read from the ring buffer.
     pub records: Counter,
     /// Records that the kernel side could not place.
@@ -176,6 +178,7 @@ impl Metrics {
         );
         let mut metrics = Self {
             source: Family::default(),
+            source_lost: Family::default(),
             records: Counter::default(),
             records_lost: Counter::default(),
             records_invalid: Counter::default(),
@@ -213,6 +216,7 @@ impl Metrics {
     fn register(&mut self) {
         let r = &mut self.registry;
         r.register("source_info", "1 for the rung that each kernel source uses", self.source.clone());
+        r.register("source_lost", "Rungs that a kernel source lost while running", self.source_lost.clone());
         r.register("records", "Records read from the kernel's ring buffer", self.records.clone());
         r.register(
             "records_lost",

@@ -1,7 +1,10 @@
 //! Charges of memory cgroups: armed levels and the dirty set.
 
 use aya_ebpf::{
-    EbpfContext, bindings::BPF_NOEXIST, helpers::bpf_ktime_get_ns, macros::btf_tracepoint,
+    EbpfContext,
+    bindings::BPF_NOEXIST,
+    helpers::{bpf_get_current_task, bpf_ktime_get_ns},
+    macros::btf_tracepoint,
     programs::BtfTracePointContext,
 };
 use aya_log_ebpf::{debug, warn};
@@ -11,7 +14,7 @@ use crate::{
     level::{Seen, compare},
     maps::{ARMED, DIRTY, LAST, SEEN_OOM, add, count},
     memcg::Memcg,
-    read::{Direct, Means},
+    read::{Direct, Means, Probe},
     setup::is_ours,
 };
 
@@ -24,6 +27,19 @@ pub(crate) fn charge_mod_memcg_state(ctx: BtfTracePointContext) -> i32 {
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
     if has_moved(LAST_CHARGE, ctx.arg(0), memcg.usage::<Direct>(), STILL_PAGES) {
         on_charge::<Direct, _>(&ctx, memcg, None);
+    }
+    0
+}
+
+/// Fires when a thread's counts of resident pages are added to those of its process: on kernels
+/// where that is done once for 64 page faults. Sees no page cache; the running task stands for the
+/// one that grew, as it does in all but reclaim.
+#[btf_tracepoint(function = "rss_stat")]
+pub(crate) fn charge_rss_stat(ctx: BtfTracePointContext) -> i32 {
+    // SAFETY: the helper gives the running task.
+    let memcg = unsafe { Memcg::of_task(bpf_get_current_task() as *const u8) };
+    if !memcg.is_null() && has_moved(LAST_CHARGE, memcg.address(), memcg.usage::<Probe>(), 0) {
+        on_charge::<Probe, _>(&ctx, memcg, None);
     }
     0
 }
@@ -69,9 +85,8 @@ pub(crate) fn on_charge<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, charged
     count(Counter::Charges);
     let leaf_id = memcg.id::<M>();
     let is_new = memcg.is_online::<M>() && mark_dirty(leaf_id, memcg.usage::<M>(), charged);
-    let mut memcg = memcg;
+    let (mut memcg, mut level_id) = (memcg, leaf_id);
     for _ in 0..MAX_ANCESTORS {
-        let level_id = memcg.id::<M>();
         if is_new {
             remember_events(level_id, &memcg);
         }
@@ -82,7 +97,10 @@ pub(crate) fn on_charge<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, charged
             }
         }
         match memcg.parent::<M>() {
-            Some(parent) => memcg = parent,
+            Some(parent) => {
+                memcg = parent;
+                level_id = memcg.id::<M>();
+            }
             None => return,
         }
     }

@@ -63,6 +63,12 @@ impl Memcg {
         self.css.is_null()
     }
 
+    /// Its address, by which it is known as long as it lives.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> u64 {
+        self.css as u64
+    }
+
     /// Its id.
     #[inline(always)]
     pub(crate) fn id<M: Means>(&self) -> u64 {

@@ -10,6 +10,8 @@ pub mod clock;
 pub mod death;
 pub mod folder;
 pub mod growth;
+#[cfg(target_arch = "x86_64")]
+pub mod inject;
 pub mod interrupt;
 pub mod metrics;
 pub mod mounts;

@@ -19,6 +19,7 @@ use crate::source::timer::Timer;
 
 use super::event::Source;
 use super::v1::V1Threshold;
+use super::v2::V2Triggers;
 use super::{start, thread};
 
 /// What was found.
@@ -62,7 +63,7 @@ pub fn check(
     let host = Host::default();
     let mut problems = Vec::new();
     let configuration = match files.load() {
-        Ok(Configuration { policy: _, profile, settings, notes }) => {
+        Ok(Configuration { policy: _, profile, hooks: _, settings, notes }) => {
             Some(Configured { profile, settings, notes })
         }
         Err(failure) => {
@@ -94,7 +95,10 @@ pub fn check(
     });
     let required = facts.iter().filter(|fact| fact.required && !fact.usable);
     problems.extend(required.map(|fact| format!("{}: {}", fact.subject.name(), fact.found)));
-    let sources = sources(rungs, root.as_ref(), figures);
+    let sources = {
+        let _inside = runtime.enter();
+        sources(rungs, root.as_ref(), figures)
+    };
     problems.extend(start::missing_rung(rungs, &sources).err().into_iter().flat_map(Failure::into_causes));
     Ok(Findings {
         configuration,
@@ -117,6 +121,7 @@ fn sources(choice: &Choice, root: Option<&NodeRoot>, figures: Vec<SourceInfo>) -
         Err(refused) => refused.missing,
     };
     sources.extend(root.and_then(|root| V1Threshold::new(root, choice).1));
+    sources.extend(root.map(|root| V2Triggers::new(root, choice).1).into_iter().flatten());
     sources.push(Timer::info());
     // On a thread of its own, since there is no way back for an ordinary user.
     sources.extend(std::thread::spawn(thread::prepare).join().into_iter().flatten());

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use super::failure::Failure;
-use crate::config::{AgentConfiguration, KubeletConfiguration, Problems, Setting, load_agent, load_kubelet};
+use crate::config::{
+    AgentConfiguration, HookPreferences, KubeletConfiguration, Problems, Setting, load_agent, load_kubelet,
+};
 use crate::core::policy::Policy;
 use crate::core::preferences::Profile;
 
@@ -27,6 +29,8 @@ pub(crate) struct Configuration {
     pub(crate) policy: Policy,
     /// Whose decisions.
     pub(crate) profile: Profile,
+    /// When hooks for a time are attached.
+    pub(crate) hooks: HookPreferences,
     /// Every value of the agent's configuration, then of the kubelet's.
     pub(crate) settings: Vec<Setting>,
     /// What is accepted but will surprise, each with its file.
@@ -57,10 +61,12 @@ impl ConfigurationFiles {
         };
         let KubeletConfiguration { policy, settings, notes, .. } = kubelet;
         let policy = agent.over(policy);
-        let AgentConfiguration { file: _, profile, policy: _, settings: own, notes: own_notes } = agent;
+        let AgentConfiguration { file: _, profile, policy: _, hooks, settings: own, notes: own_notes } =
+            agent;
         Ok(Configuration {
             policy,
             profile,
+            hooks,
             settings: own.into_iter().chain(settings).collect(),
             notes: own_notes.iter().chain(&notes).map(ToString::to_string).collect(),
         })
@@ -70,7 +76,7 @@ impl ConfigurationFiles {
 impl Configuration {
     /// Logs what counts, and what may surprise.
     pub(crate) fn log(&self) {
-        let Self { policy: _, profile, settings, notes } = self;
+        let Self { policy: _, profile, hooks: _, settings, notes } = self;
         tracing::info!(profile = profile.name(), "configuration");
         for setting in settings {
             match setting.origin.is_default() {

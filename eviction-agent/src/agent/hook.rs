@@ -1,13 +1,17 @@
 //! The kernel side as the loop sees it: present or not, it is asked and told the same way.
 
+use crate::config::HookPreferences;
 use crate::metrics::Metrics;
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
-    AsyncRing, Crossed, DirtyLeaf, Drained, Event, Kernel, Level, Loaded, OomKill, SourceInfo, When,
+    AsyncRing, Crossed, DirtyLeaf, Drained, Event, Family, Kernel, Level, LoadOptions, Loaded, OomKill,
+    Refused, SourceInfo, When,
 };
 use crate::source::cgroup::sampler::Sampler;
 
 use super::arming::{Arming, Rung};
+use super::clock::mono_ns;
+use super::ladder::{Ladder, Lapse};
 use super::range::{Linger, Range};
 
 /// What the kernel side told in one go.
@@ -19,8 +23,8 @@ pub(crate) struct Told {
     pub(crate) tree_changed: bool,
     /// Processes that the kernel killed.
     pub(crate) kills: Vec<OomKill>,
-    /// The ring cannot be read any more: the kernel side was given up, for this reason.
-    pub(crate) gave_up: Option<String>,
+    /// The ring cannot be read any more.
+    pub(crate) lost: Option<Lapse>,
 }
 
 impl Told {
@@ -40,12 +44,24 @@ impl Told {
 #[derive(Default)]
 pub(crate) struct Hook {
     loaded: Option<(Kernel, AsyncRing)>,
+    /// Nothing where the kernel refused everything at the start.
+    ladder: Option<Ladder>,
+    /// Kills before this were told by what was loaded before.
+    since_ns: u64,
     log: Option<ProgramLogReader>,
     leaves: Vec<DirtyLeaf>,
     range: Range,
     way_down: Linger,
     invalid: u64,
     lost: u64,
+}
+
+/// Another kernel side is in use now.
+pub(crate) struct Moved {
+    /// The last that the old one told.
+    pub(crate) told: Told,
+    /// Every source of it.
+    pub(crate) sources: Vec<SourceInfo>,
 }
 
 /// What was lost in all, if that has grown since the last question.
@@ -56,12 +72,92 @@ pub(crate) struct Losses {
 }
 
 impl Hook {
-    /// The programs of a loaded kernel side.
+    /// The programs of a kernel side that was loaded with these options.
     ///
     /// # Errors
     /// If the ring cannot be watched.
-    pub(crate) fn new(Loaded { kernel, ring, missing: _, log }: Loaded) -> std::io::Result<Self> {
-        Ok(Self { loaded: Some((kernel, AsyncRing::new(ring)?)), log, ..Self::default() })
+    pub(crate) fn new(
+        loaded: Loaded,
+        options: LoadOptions,
+        hooks: &HookPreferences,
+    ) -> std::io::Result<Self> {
+        let (range, way_down) = (Range::new(hooks), Linger::new(hooks));
+        let ladder = Some(Ladder::new(options));
+        let mut this = Self { ladder, range, way_down, ..Self::default() };
+        this.adopt(loaded)?;
+        Ok(this)
+    }
+
+    fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
+        let Loaded { kernel, ring, missing: _, log } = loaded;
+        self.loaded = Some((kernel, AsyncRing::new(ring)?));
+        self.log = log;
+        // What the programs count begins anew.
+        self.lost = 0;
+        Ok(())
+    }
+
+    /// Finds out whether the kernel side still tells what it should, given the usage of each pod by
+    /// the id of its cgroup; what it tells no more is loaded anew.
+    pub(crate) fn examine(&mut self, pods: impl Iterator<Item = (u64, u64)>, now_ns: u64) -> Option<Lapse> {
+        let ladder = self.ladder.as_mut()?;
+        let lapse = match &self.loaded {
+            Some((kernel, _)) => ladder.examine(kernel, pods)?,
+            None => Lapse { source: "ring", rung: "", why: "nothing is loaded".to_owned() },
+        };
+        ladder.replace(&lapse, now_ns).then_some(lapse)
+    }
+
+    /// Whether a kernel side is being loaded in place of the present one.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.ladder.as_ref().is_some_and(Ladder::is_loading)
+    }
+
+    /// Takes the kernel side that was loaded in place of the present one, once it is there. Both
+    /// are attached for a moment: what the old one has told is not told again.
+    pub(crate) fn move_on(&mut self, metrics: &Metrics) -> Option<Moved> {
+        let loaded = self.ladder.as_mut()?.loaded()?;
+        let now_ns = mono_ns();
+        let mut told = Told::default();
+        if let Some((_, ring)) = &mut self.loaded {
+            let drained = ring.drain(|event| told.take(event));
+            self.count(drained, metrics);
+        }
+        self.forget_repeated(&mut told);
+        self.since_ns = now_ns;
+        self.loaded = None;
+        let sources = match loaded {
+            Ok(loaded) => {
+                let mut sources = loaded.kernel.sources().to_vec();
+                sources.extend(loaded.missing.iter().cloned());
+                match self.adopt(loaded) {
+                    Ok(()) => sources,
+                    Err(error) => Self::none(&format!("the ring buffer cannot be watched: {error}")),
+                }
+            }
+            Err(Refused { why, missing }) => {
+                // It was allowed at the start, and will hardly be again.
+                self.ladder = None;
+                if missing.is_empty() { Self::none(&why) } else { missing }
+            }
+        };
+        Some(Moved { told, sources })
+    }
+
+    /// What is said of every source when nothing is left.
+    pub(crate) fn none(why: &str) -> Vec<SourceInfo> {
+        let none = |family: Family| SourceInfo {
+            source: family.name(),
+            rung: "",
+            reason: why.to_owned(),
+            sees_every_charge: false,
+            grain_bytes: 0,
+        };
+        Family::ALL.map(none).to_vec()
+    }
+
+    fn forget_repeated(&self, told: &mut Told) {
+        told.kills.retain(|kill| kill.stamp.ktime_ns >= self.since_ns);
     }
 
     /// How charges are seen at present.
@@ -104,9 +200,15 @@ impl Hook {
             Err(error) => {
                 // The descriptor is of no use any more: the timer and the v1 threshold go on.
                 self.loaded = None;
-                told.gave_up = Some(format!("the ring buffer cannot be read any more: {error}"));
+                let why = format!("the ring buffer cannot be read any more: {error}");
+                let lapse = Lapse { source: "ring", rung: "", why };
+                if let Some(ladder) = &mut self.ladder {
+                    ladder.replace(&lapse, mono_ns());
+                }
+                told.lost = Some(lapse);
             }
         }
+        self.forget_repeated(&mut told);
         told
     }
 
@@ -125,6 +227,7 @@ impl Hook {
             Err(error) => tracing::debug!(%error, "reading the dirty set"),
         }
         self.count(drained, metrics);
+        self.forget_repeated(&mut told);
         told
     }
 

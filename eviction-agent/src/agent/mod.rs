@@ -17,6 +17,7 @@ mod eyes;
 mod failure;
 mod flight;
 mod hook;
+mod ladder;
 mod lines;
 mod mains;
 mod notes;
@@ -33,6 +34,7 @@ mod statuses;
 mod text;
 mod thread;
 mod v1;
+mod v2;
 mod watch;
 
 pub use check::{Configured, Findings, check};

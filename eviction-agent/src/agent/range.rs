@@ -3,23 +3,24 @@
 
 use std::time::Duration;
 
-/// A line is near within this share of the node's memory.
-const SHARE: u64 = 32;
+use crate::config::HookPreferences;
 
-/// And never only nearer than this: attaching takes a moment, in which memory fills.
+/// A line is near within this at least: attaching takes a moment, in which memory fills.
 const LEAST_BYTES: u64 = 64 << 20;
-
-/// For how long a hook must have been of no use before it is taken off: it is made ready again at
-/// a price.
-const CALM: Duration = Duration::from_secs(10);
 
 /// Holds on to a hook that may be of use again soon.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Linger {
+    calm_after: Duration,
     idle_since_ns: Option<u64>,
 }
 
 impl Linger {
+    pub(crate) fn new(hooks: &HookPreferences) -> Self {
+        let calm_after = Duration::from_nanos(hooks.calm_after.as_nanos().max(0).unsigned_abs());
+        Self { calm_after, idle_since_ns: None }
+    }
+
     /// Whether the hook is to be attached; `of_use`: whether it is of use now, `attached`: whether
     /// it is attached.
     pub(crate) fn wants(&mut self, of_use: bool, now_ns: u64, attached: bool) -> bool {
@@ -28,17 +29,22 @@ impl Linger {
             return true;
         }
         let since = *self.idle_since_ns.get_or_insert(now_ns);
-        attached && u128::from(now_ns.saturating_sub(since)) < CALM.as_nanos()
+        attached && u128::from(now_ns.saturating_sub(since)) < self.calm_after.as_nanos()
     }
 }
 
 /// Remembers since when the line has been far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Range {
+    near_percent: f64,
     linger: Linger,
 }
 
 impl Range {
+    pub(crate) fn new(hooks: &HookPreferences) -> Self {
+        Self { near_percent: hooks.near_percent, linger: Linger::new(hooks) }
+    }
+
     /// Whether the hook is to be attached; `near`: whether it is. No line above is far.
     pub(crate) fn is_near(
         &mut self,
@@ -47,7 +53,14 @@ impl Range {
         now_ns: u64,
         near: bool,
     ) -> bool {
-        let reach = (memory_capacity / SHARE).max(LEAST_BYTES);
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share need not be exact, and a float out of range is the nearest integer"
+        )]
+        let share = (memory_capacity as f64 * self.near_percent / 100.0) as u64;
+        let reach = share.max(LEAST_BYTES);
         // What swings around the edge must not attach and detach all the time.
         let reach = if near { reach.saturating_mul(2) } else { reach };
         self.linger.wants(distance.is_some_and(|distance| distance <= reach), now_ns, near)
@@ -63,7 +76,8 @@ mod tests {
 
     #[test]
     fn near_at_once_and_far_only_after_a_while() {
-        let mut range = Range::default();
+        let hooks = HookPreferences { near_percent: 3.125, ..HookPreferences::default() };
+        let mut range = Range::new(&hooks);
         let mut near = false;
         for (seconds, distance, expected) in [
             (0, Some(2 * GIB + 1), false),
@@ -82,12 +96,13 @@ mod tests {
 
     #[test]
     fn a_small_node_has_time_to_attach() {
-        assert!(Range::default().is_near(Some(64 << 20), 1 << 20, 0, false));
+        let hooks = HookPreferences { near_percent: 0.0, ..HookPreferences::default() };
+        assert!(Range::new(&hooks).is_near(Some(64 << 20), 1 << 20, 0, false));
     }
 
     #[test]
     fn a_clock_that_goes_back_keeps_it() {
-        let mut range = Range::default();
+        let mut range = Range::new(&HookPreferences::default());
         assert!(range.is_near(None, GIB, 10 * SECOND, true));
         assert!(range.is_near(None, GIB, SECOND, true));
     }

@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::failure::{Failure, chain};
 use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome};
+use crate::config::HookPreferences;
 use crate::core::engine::Engine;
 use crate::core::policy::{Policy, Victims};
 use crate::core::preferences::Profile;
@@ -39,6 +40,7 @@ use super::run::{Act, Options};
 use super::statuses::Statuses;
 use super::thread;
 use super::v1::V1Threshold;
+use super::v2::V2Triggers;
 
 /// Steps of evictions that wait for the loop; it takes them at once.
 const OUTCOMES: usize = 64;
@@ -49,6 +51,7 @@ type Outcomes = mpsc::Receiver<Outcome>;
 pub(crate) struct Plan {
     pub(crate) policy: Policy,
     pub(crate) profile: Profile,
+    hooks: HookPreferences,
     root: NodeRoot,
     root_name: String,
     host: Host,
@@ -74,7 +77,7 @@ pub(crate) struct Ready {
 pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
     let configuration = options.configuration.load()?;
     configuration.log();
-    let Configuration { policy, profile, settings: _, notes: _ } = configuration;
+    let Configuration { policy, profile, hooks, settings: _, notes: _ } = configuration;
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
@@ -87,6 +90,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
     Ok(Plan {
         policy,
         profile,
+        hooks,
         root,
         root_name: options.cgroup_root.display().to_string(),
         host,
@@ -159,6 +163,7 @@ pub(crate) fn react(
         let Plan {
             policy,
             profile: _,
+            hooks,
             root,
             root_name,
             host,
@@ -169,9 +174,11 @@ pub(crate) fn react(
             load: options,
             dry_run,
         } = plan;
-        let (hook, mut sources) = load_hook(&options);
+        let (hook, mut sources) = load_hook(&options, &hooks);
         let (v1, info) = V1Threshold::new(&root, &options.choice);
         sources.extend(info);
+        let (v2, infos) = V2Triggers::new(&root, &options.choice);
+        sources.extend(infos);
         missing_rung(&options.choice, &sources)?;
         sources.push(Timer::info());
         let whole_machine = root.whole_machine;
@@ -200,6 +207,7 @@ pub(crate) fn react(
             statuses,
             hook,
             v1,
+            v2,
             timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,
             executor,
             outcomes,
@@ -240,7 +248,7 @@ pub(crate) fn missing_rung(choice: &Choice, sources: &[SourceInfo]) -> Result<()
 }
 
 /// The kernel side, or nothing with the reasons: the agent runs on its fallbacks then.
-fn load_hook(options: &LoadOptions) -> (Hook, Vec<SourceInfo>) {
+fn load_hook(options: &LoadOptions, hooks: &HookPreferences) -> (Hook, Vec<SourceInfo>) {
     let refused = |why: String, missing: Vec<SourceInfo>| {
         tracing::warn!(why, "no BPF: the fallbacks carry the decisions");
         (Hook::default(), missing)
@@ -249,7 +257,7 @@ fn load_hook(options: &LoadOptions) -> (Hook, Vec<SourceInfo>) {
         Ok(loaded) => {
             let mut sources = loaded.kernel.sources().to_vec();
             sources.extend(loaded.missing.iter().cloned());
-            match Hook::new(loaded) {
+            match Hook::new(loaded, options.clone(), hooks) {
                 Ok(hook) => (hook, sources),
                 Err(error) => refused(format!("the ring buffer cannot be watched: {error}"), Vec::new()),
             }

@@ -63,6 +63,12 @@ impl V1Threshold {
         }));
     }
 
+    /// Takes the threshold off: charges are seen by better means.
+    pub(crate) fn disarm(&mut self) {
+        self.current = None;
+        self.at = None;
+    }
+
     /// Waits until usage crosses the line. For ever, where there is no such threshold.
     pub(crate) async fn crossed(&mut self) {
         loop {

@@ -18,7 +18,7 @@ pub(super) struct RungArgs {
 impl From<RungArgs> for agent::Choice {
     fn from(args: RungArgs) -> Self {
         let RungArgs { rung, deny_rung } = args;
-        Self { only: rung, deny: deny_rung }
+        Self { only: rung, deny: deny_rung, lost: Vec::new() }
     }
 }
 

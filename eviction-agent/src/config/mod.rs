@@ -9,6 +9,8 @@ mod examples;
 mod kubelet;
 mod problem;
 
-pub use agent::{AGENT_SCHEMA, AgentConfiguration, load_agent, parse_agent, with_own_thresholds};
+pub use agent::{
+    AGENT_SCHEMA, AgentConfiguration, HookPreferences, load_agent, parse_agent, with_own_thresholds,
+};
 pub use kubelet::{KubeletConfiguration, KubeletError, Origin, Setting, Stage, kubelet_policy, load_kubelet};
 pub use problem::{Problem, Problems};

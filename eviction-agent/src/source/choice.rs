@@ -8,15 +8,20 @@ pub struct Choice {
     pub only: Vec<String>,
     /// These are not used.
     pub deny: Vec<String>,
+    /// Nor are these: they were in use and were lost.
+    pub lost: Vec<String>,
 }
 
 impl Choice {
     /// Why a rung of this ladder must not be used, if it must not.
     pub fn refusal<'n>(&self, rung: &str, ladder: impl IntoIterator<Item = &'n str>) -> Option<&'static str> {
-        let Self { only, deny } = self;
+        let Self { only, deny, lost } = self;
         let has = |names: &[String], rung: &str| names.iter().any(|name| name == rung);
         if has(deny, rung) {
             return Some("denied by an option");
+        }
+        if has(lost, rung) {
+            return Some("lost while running");
         }
         let is_chosen = ladder.into_iter().any(|rung| has(only, rung));
         (is_chosen && !has(only, rung)).then_some("another rung is asked for")
@@ -33,7 +38,7 @@ mod tests {
 
     #[test]
     fn who_asks_for_one_denies_the_others_of_its_ladder_alone() {
-        let choice = Choice { only: names(&["b"]), deny: Vec::new() };
+        let choice = Choice { only: names(&["b"]), ..Choice::default() };
         let refused = |rung| choice.refusal(rung, ["a", "b", "c"]);
         assert_eq!(refused("a"), Some("another rung is asked for"));
         assert_eq!(refused("b"), None);
@@ -43,8 +48,9 @@ mod tests {
 
     #[test]
     fn what_is_denied_is_denied_even_if_asked_for() {
-        let choice = Choice { only: names(&["b"]), deny: names(&["b", "x"]) };
+        let choice = Choice { only: names(&["b"]), deny: names(&["b", "x"]), lost: names(&["c"]) };
         assert_eq!(choice.refusal("b", ["a", "b"]), Some("denied by an option"));
         assert_eq!(choice.refusal("x", ["x"]), Some("denied by an option"));
+        assert_eq!(choice.refusal("c", ["c"]), Some("lost while running"));
     }
 }

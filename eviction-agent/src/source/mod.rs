@@ -20,4 +20,5 @@ pub mod stall;
 pub mod summary;
 pub mod text;
 pub mod timer;
+pub mod trigger;
 pub mod wait;

@@ -15,6 +15,9 @@ pub const FULL_NEAR: Duration = Duration::from_secs(1);
 /// The full sample of a node that is calm and far from every line.
 pub const FULL_CALM: Duration = Duration::from_secs(10);
 
+/// No sample sooner than this where the kernel tells of every charge.
+const TOLD: Duration = Duration::from_millis(100);
+
 /// What one CPU can clear of memory, in bytes per second.
 const PER_CPU: u64 = 2_000_000_000;
 
@@ -89,6 +92,13 @@ pub fn due(distance: Option<u64>, rate: &FillRate, calm: bool) -> Due {
     Due { sample: time.clamp(FLOOR, full), full }
 }
 
+/// The same where the kernel tells of every charge: then a sample is no more than a check that it
+/// still does, and that nothing grows that nobody is charged for.
+pub fn due_when_told(distance: Option<u64>, rate: &FillRate, calm: bool) -> Due {
+    let Due { sample, full } = due(distance, rate, calm);
+    Due { sample: if full == FULL_CALM { full } else { sample.max(TOLD).min(full) }, full }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +133,17 @@ mod tests {
         rate.observe(501_000_000, 801 * MIB);
         assert_eq!(rate.bytes_per_second(), 2 * 10 * MIB * 1000, "a clock that went back teaches nothing");
         assert_eq!(FillRate::new(64).bytes_per_second(), 64 * PER_CPU);
+    }
+
+    #[test]
+    fn where_the_kernel_tells_of_every_charge_a_sample_is_but_a_check() {
+        let rate = FillRate::new(2);
+        let sample = |distance, calm| due_when_told(distance, &rate, calm).sample;
+        assert_eq!(sample(Some(0), true), TOLD);
+        assert_eq!(sample(Some(2_000_000_000), true), Duration::from_millis(500));
+        assert_eq!(sample(Some(8_000_000_000), true), FULL_CALM);
+        assert_eq!(sample(Some(8_000_000_000), false), FULL_NEAR);
+        assert_eq!(sample(None, true), FULL_NEAR);
     }
 
     proptest! {

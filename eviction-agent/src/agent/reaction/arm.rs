@@ -18,6 +18,9 @@ use super::Reaction;
 /// With less time than this until the line could be reached nothing but the node is looked at.
 const BRIEF: Duration = Duration::from_millis(20);
 
+/// How often it is looked whether another rung is loaded.
+const LOADING: Duration = Duration::from_millis(20);
+
 impl Reaction {
     /// Arms the kernel side at the distances that this look found, and the timer for whatever
     /// comes first.
@@ -30,22 +33,33 @@ impl Reaction {
         grace: Option<Duration>,
     ) {
         let now_ns = mono_ns();
+        self.move_on();
         let mut distance = None;
+        let rung = self.hook.rung().unwrap_or_default();
         if let (Reading::Known(seen), Some(root)) = (look.memory, root_id(&self.eyes.sampler)) {
             let capacity = self.eyes.capacity().memory;
             let seen = seen.by_measure(capacity, memory.known());
             let sure = |line| arming::sure_line(self.eyes.measure(), seen, line);
             let far = memory.known().and_then(|available| self.memory_lines.distance(available));
             self.hook.approach(far, capacity, now_ns);
+            // The dense hook has another grain.
             let rung = self.hook.rung().unwrap_or_default();
             let arming = arming::plan(rung, seen, self.memory_lines.working_sets(capacity).map(sure));
             distance = arming.distance;
             self.hook.look_down(arming.usage_below.is_some(), now_ns);
             self.hook.arm(root, &arming);
-            self.v1.arm(&arming, now_ns);
+            self.v2.arm(!rung.sees_every_charge);
+            if rung.sees_every_charge {
+                self.v1.disarm();
+            } else {
+                self.v1.arm(&arming, now_ns);
+            }
         }
         let calm = !pressed && memory.known().is_some();
-        let pace::Due { sample, full } = pace::due(distance, &self.rate, calm);
+        let pace::Due { sample, full } = match rung.sees_every_charge {
+            true => pace::due_when_told(distance, &self.rate, calm),
+            false => pace::due(distance, &self.rate, calm),
+        };
         let mut due = sample;
         if let Reading::Known(left) = pids {
             due = due.min(self.pids_due(left, look.at.mono_ns));
@@ -67,6 +81,9 @@ impl Reaction {
         for other in [grace, self.verdict_due(look.at.wall)].into_iter().flatten() {
             due = due.min(other);
         }
+        if self.hook.is_loading() {
+            due = due.min(LOADING);
+        }
         if let Some(interval) = self.eyes.stall_interval_ns().filter(|_| pressed) {
             due = due.min(Duration::from_nanos(interval));
         }
@@ -81,6 +98,7 @@ impl Reaction {
         self.refresh_tree();
         self.export_oddities();
         self.eyes.sampler.sample_pods(Fresh::All, Tasks::Leave);
+        self.examine_rungs(now_ns);
         if let Some(Losses { records, invalid }) = self.hook.losses(&self.metrics) {
             self.notes.send(Note::Lost { records, invalid, at: self.clock.now() });
         }

@@ -6,6 +6,7 @@
 
 mod arm;
 mod configuration;
+mod lapse;
 mod story;
 mod tree;
 mod victims;
@@ -40,6 +41,7 @@ use super::notes::{Note, Notes, PassNote};
 use super::roster::Roster;
 use super::statuses::Statuses;
 use super::v1::V1Threshold;
+use super::v2::V2Triggers;
 use arm::next_grace;
 
 /// What the slow side asks for.
@@ -65,6 +67,7 @@ pub(crate) struct Reaction {
     pub(crate) statuses: Statuses,
     pub(crate) hook: Hook,
     pub(crate) v1: V1Threshold,
+    pub(crate) v2: V2Triggers,
     pub(crate) timer: Timer,
     pub(crate) executor: Executor,
     pub(crate) outcomes: Receiver<Outcome>,
@@ -126,6 +129,8 @@ struct Change {
 enum Wake {
     Kernel(Told),
     V1Threshold,
+    /// By the rung of this name.
+    V2Trigger(&'static str),
     Timer,
     Outcome(Outcome),
     Command(Command),
@@ -136,6 +141,7 @@ impl Wake {
         match self {
             Self::Kernel(_) => "charge",
             Self::V1Threshold => "v1_threshold",
+            Self::V2Trigger(rung) => rung,
             Self::Timer => "timer",
             Self::Outcome(_) => "outcome",
             Self::Command(Command::Propose(_) | Command::Accept) => "configuration",
@@ -160,6 +166,7 @@ impl Reaction {
                 },
                 told = self.hook.told(&self.metrics) => Wake::Kernel(told),
                 () = self.v1.crossed() => Wake::V1Threshold,
+                rung = self.v2.fired() => Wake::V2Trigger(rung),
                 Some(outcome) = self.outcomes.recv() => Wake::Outcome(outcome),
                 fired = self.timer.expired() => {
                     if let Err(error) = fired {
@@ -184,7 +191,7 @@ impl Reaction {
                     crossed => crossed,
                 }
             }
-            Wake::V1Threshold | Wake::Timer => None,
+            Wake::V1Threshold | Wake::V2Trigger(_) | Wake::Timer => None,
             Wake::Outcome(outcome) => {
                 if !self.take_outcome(outcome) {
                     return;

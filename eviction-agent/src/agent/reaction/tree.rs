@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::input::{Event, Input};
-use crate::source::bpf::{Crossed, Family};
+use crate::source::bpf::Crossed;
 
 use super::super::clock::mono_ns;
-use super::super::event;
 use super::super::failure::chain;
 use super::super::hook::Told;
 use super::super::notes::Note;
@@ -24,14 +23,10 @@ impl Reaction {
     /// Kills are told at once; a change of the tree is taken in when it has settled. A kill in a
     /// cgroup that came a moment ago needs the tree now.
     pub(super) fn take_told(&mut self, told: Told) -> Option<Crossed> {
-        let Told { crossed, tree_changed, kills, gave_up } = told;
-        if let Some(reason) = gave_up {
-            tracing::error!(reason, "the kernel side is given up: the fallbacks carry the decisions");
-            for source in Family::ALL.map(Family::name) {
-                let (source, rung) = (source.to_owned(), "none".to_owned());
-                let source = event::Source { source, rung, reason: reason.clone() };
-                self.notes.send(Note::Source(source, self.clock.now()));
-            }
+        let Told { crossed, tree_changed, kills, lost } = told;
+        if let Some(lapse) = lost {
+            self.tell_lapse(&lapse);
+            self.tell_nothing(&lapse.why);
         }
         if tree_changed {
             self.note_tree_change();

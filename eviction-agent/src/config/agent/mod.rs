@@ -1,9 +1,11 @@
 //! The agent's own configuration: `eviction-agent.io/v1alpha1`, `AgentConfiguration`.
 //!
-//! Its fields, defaults and documentation are those of [`core::preferences`](crate::core::preferences).
+//! The fields of `policy`, their defaults and documentation are those of
+//! [`core::preferences`](crate::core::preferences).
 //! The JSON schema is made from these types and shipped; a file is held against it, so that
 //! everything that is wrong is found at once.
 
+mod hooks;
 mod labels;
 mod resolve;
 mod rules;
@@ -21,6 +23,7 @@ use super::document::{Document, found};
 use super::kubelet::{Origin, Setting};
 use super::problem::{Problem, Problems, member};
 use crate::core::preferences::{Preferences, Profile};
+pub use hooks::HookPreferences;
 pub use resolve::with_own_thresholds;
 
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";
@@ -43,6 +46,9 @@ struct File {
     /// How the enhanced profile decides.
     #[serde(default)]
     policy: Preferences,
+    /// When kernel hooks that cost more are attached.
+    #[serde(default)]
+    hooks: HookPreferences,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -67,6 +73,8 @@ pub struct AgentConfiguration {
     pub profile: Profile,
     /// How the enhanced profile decides.
     pub policy: Preferences,
+    /// When kernel hooks that cost more are attached.
+    pub hooks: HookPreferences,
     /// Every value, and where it came from.
     pub settings: Vec<Setting>,
     /// What is accepted but will surprise.
@@ -117,12 +125,12 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         false => None,
     };
     problems.sort_by(|a, b| a.path.cmp(&b.path));
-    let Some(File { api_version: _, kind: _, profile, policy }) = parsed else {
+    let Some(File { api_version: _, kind: _, profile, policy, hooks }) = parsed else {
         return Err(Problems(problems.into_iter().map(|problem| problem.in_file(file)).collect()));
     };
-    let settings = settings(profile, &policy, &given, file);
+    let settings = settings(profile, &policy, hooks, &given, file);
     let notes = notes(profile, &policy, file);
-    Ok(AgentConfiguration { file: file.map(Path::to_owned), profile, policy, settings, notes })
+    Ok(AgentConfiguration { file: file.map(Path::to_owned), profile, policy, hooks, settings, notes })
 }
 
 impl AgentConfiguration {
@@ -157,9 +165,19 @@ fn drop_nulls(value: &mut Value) {
 }
 
 /// Every value: those of the file, and the defaults.
-fn settings(profile: Profile, policy: &Preferences, given: &Value, file: Option<&Path>) -> Vec<Setting> {
+fn settings(
+    profile: Profile,
+    policy: &Preferences,
+    hooks: HookPreferences,
+    given: &Value,
+    file: Option<&Path>,
+) -> Vec<Setting> {
     let mut settings = Vec::new();
-    let all = [("profile", serde_json::to_value(profile)), ("policy", serde_json::to_value(policy))];
+    let all = [
+        ("profile", serde_json::to_value(profile)),
+        ("policy", serde_json::to_value(policy)),
+        ("hooks", serde_json::to_value(hooks)),
+    ];
     for (key, value) in all {
         let value = value.unwrap_or_default();
         flatten(key.to_owned(), &value, given.get(key), file, &mut settings);

@@ -2,7 +2,7 @@
 //! thin program.
 #![forbid(unsafe_code)]
 
-use crate::source::{eventfd, timer};
+use crate::source::{eventfd, timer, trigger};
 
 use super::plan::{At, Beside, Expected, Family, Grain, Hook, Rung, When};
 
@@ -18,7 +18,7 @@ const TRY_CHARGE: &[Expected] = &[Expected::Struct("page_counter"), Expected::Nu
 const CHARGE: &[Expected] = &[Expected::Struct("page_counter"), Expected::Number];
 
 /// What stands behind the rungs for charges on every machine, in the same ladder.
-pub const FALLBACKS: [&str; 2] = [eventfd::RUNG, timer::RUNG];
+pub const FALLBACKS: [&str; 4] = [eventfd::RUNG, trigger::PRESSURE, trigger::EVENTS, timer::RUNG];
 
 /// The ladder that the rungs of a family are on: the names that one is chosen from.
 pub fn ladder(family: Family) -> impl Iterator<Item = &'static str> {
@@ -86,6 +86,20 @@ pub static RUNGS: &[Rung] = &[
         needs: &[IDENTITY, WALK],
         sees_every_charge: false,
         grain: Grain::PageTable,
+        beside: None,
+    },
+    Rung {
+        name: "tp_btf rss_stat",
+        family: Family::Charge,
+        hooks: &[Hook {
+            program: "charge_rss_stat",
+            at: At::Tracepoint("rss_stat"),
+            // The count is given where the kernel tells once for many pages.
+            arguments: &[Expected::Struct("mm_struct"), Expected::Number, Expected::Number],
+        }],
+        needs: &[IDENTITY, WALK, MEMBERSHIP],
+        sees_every_charge: false,
+        grain: Grain::Batch,
         beside: None,
     },
     Rung {

@@ -17,6 +17,7 @@ fn rich() -> Facts {
     let tracepoints = BTreeMap::from([
         ("mod_memcg_state", vec![structure("mem_cgroup"), Argument::Number, Argument::Number]),
         ("count_memcg_events", vec![structure("mem_cgroup"), Argument::Number, Argument::Number]),
+        ("rss_stat", vec![structure("mm_struct"), Argument::Number]),
         ("mark_victim", vec![task(), Argument::Number]),
         ("sched_process_fork", vec![task(), task()]),
         ("sched_process_exit", vec![task(), Argument::Number]),
@@ -59,7 +60,7 @@ fn a_rich_kernel_gets_the_best_rung_of_each_family() {
     assert_eq!(
         told(&rich(), &Choice::default()),
         [
-            "charge: fexit page_counter_try_charge, kprobe page_counter_try_charge, tp_btf mod_memcg_state | ",
+            "charge: fexit page_counter_try_charge, kprobe page_counter_try_charge, tp_btf mod_memcg_state | argument 3 of rss_stat is absent, not number",
             "charge near: fexit page_counter_uncharge, kprobe page_counter_uncharge, tp_btf count_memcg_events | ",
             "oom: tp_btf mark_victim(task) | argument 1 of mark_victim is struct task_struct *, not number",
             "task: tp_btf sched_process_fork, sched_process_exit | ",
@@ -73,11 +74,13 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
     let mut facts = rich();
     btf(&mut facts).tracepoints.remove("mod_memcg_state");
     btf(&mut facts).functions.remove("page_counter_charge");
+    let counted = vec![structure("mm_struct"), Argument::Number, Argument::Number];
+    btf(&mut facts).tracepoints.insert("rss_stat", counted);
     btf(&mut facts).tracepoints.insert("mark_victim", vec![Argument::Number]);
     let told = told(&facts, &Choice::default());
     let function = "this kernel has no function page_counter_charge";
     let tracepoint = "this kernel has no tracepoint mod_memcg_state";
-    assert_eq!(told[0], format!("charge:  | {function}, {function}, {tracepoint}"));
+    assert_eq!(told[0], format!("charge: tp_btf rss_stat | {function}, {function}, {tracepoint}"));
     assert_eq!(
         told[2],
         "oom: tp_btf mark_victim(pid) | argument 1 of mark_victim is number, not struct task_struct *"
@@ -183,7 +186,7 @@ fn a_rung_that_is_asked_for_is_the_only_one_of_its_ladder() {
     let told = |choice| told(&rich(), &choice);
     assert_eq!(
         told(only("tp_btf mod_memcg_state"))[0],
-        format!("charge: tp_btf mod_memcg_state | {other}, {other}")
+        format!("charge: tp_btf mod_memcg_state | {other}, {other}, {other}")
     );
     assert!(told(only("tp_btf mod_memcg_state"))[2].starts_with("oom: tp_btf mark_victim(task) |"));
     let timer = told(only("timerfd"));

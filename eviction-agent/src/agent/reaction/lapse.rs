@@ -1,0 +1,46 @@
+//! A rung of the kernel side was lost: said, counted, and another one taken.
+
+use crate::metrics::SourceLabels;
+use crate::source::bpf::SourceInfo;
+
+use super::super::hook::{Hook, Moved};
+use super::super::ladder::Lapse;
+use super::super::notes::Note;
+use super::super::start::source_event;
+use super::Reaction;
+
+impl Reaction {
+    /// Finds out whether the kernel side still tells what it should.
+    pub(super) fn examine_rungs(&mut self, now_ns: u64) {
+        let pods = self.eyes.sampler.last_pods().iter();
+        let usage = pods.filter_map(|pod| Some((pod.memory.cgroup_id, pod.memory.usage.known()?)));
+        if let Some(lapse) = self.hook.examine(usage, now_ns) {
+            self.tell_lapse(&lapse);
+        }
+    }
+
+    pub(super) fn tell_lapse(&mut self, lapse: &Lapse) {
+        let Lapse { source, rung, why } = lapse;
+        tracing::warn!(source, rung, why, "a rung is lost: another one is loaded, and the timer goes on");
+        let labels = SourceLabels { source: (*source).to_owned(), rung: (*rung).to_owned() };
+        self.metrics.source_lost.get_or_create(&labels).inc();
+    }
+
+    /// Takes the rungs that were loaded in place of lost ones.
+    pub(super) fn move_on(&mut self) {
+        let Some(Moved { told, sources }) = self.hook.move_on(&self.metrics) else { return };
+        self.take_told(told);
+        self.tell_sources(sources);
+    }
+
+    /// Nothing of the kernel side is left, for now.
+    pub(super) fn tell_nothing(&mut self, why: &str) {
+        self.tell_sources(Hook::none(why));
+    }
+
+    fn tell_sources(&mut self, sources: Vec<SourceInfo>) {
+        for info in sources {
+            self.notes.send(Note::Source(source_event(info), self.clock.now()));
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What the kernel itself tells beside the charge hook on cgroup v2: tasks that wait for memory,
+//! and limits that are run into. Where every charge is seen neither is needed.
+
+use std::path::{Path, PathBuf};
+
+use crate::source::bpf::{Family, SourceInfo, rungs};
+use crate::source::cgroup::files::Version;
+use crate::source::cgroup::root::NodeRoot;
+use crate::source::choice::Choice;
+use crate::source::trigger::{EVENTS, PRESSURE, Trigger, TriggerError};
+
+use super::failure::chain;
+
+type Register = fn(&Path) -> Result<Trigger, TriggerError>;
+
+/// Triggers on the files of the node's group.
+#[derive(Debug, Default)]
+pub(crate) struct V2Triggers {
+    pressure: Option<File>,
+    events: Option<File>,
+}
+
+/// One file, and what is registered with it.
+#[derive(Debug)]
+struct File {
+    name: &'static str,
+    group: PathBuf,
+    register: Register,
+    current: Option<Trigger>,
+}
+
+impl V2Triggers {
+    /// The triggers of this group, and what is said of them; on cgroup v1 there are none.
+    pub(crate) fn new(root: &NodeRoot, choice: &Choice) -> (Self, Vec<SourceInfo>) {
+        if root.version != Version::V2 {
+            return (Self::default(), Vec::new());
+        }
+        let (pressure, pressure_info) = file(PRESSURE, Trigger::on_pressure, &root.memory, choice);
+        let (events, events_info) = file(EVENTS, Trigger::on_events, &root.memory, choice);
+        (Self { pressure, events }, vec![pressure_info, events_info])
+    }
+
+    /// Registers what is wanted where the charge hook has blind spots, and takes it off elsewhere.
+    pub(crate) fn arm(&mut self, blind: bool) {
+        let Self { pressure, events } = self;
+        for file in [pressure, events] {
+            if let Some(Err(error)) = file.as_mut().map(|file| file.arm(blind)) {
+                give_up(file, &error);
+            }
+        }
+    }
+
+    /// Waits until the kernel tells something, and says by which of them. For ever, where there is
+    /// nothing to tell it.
+    pub(crate) async fn fired(&mut self) -> &'static str {
+        let Self { pressure, events } = self;
+        let (file, fired) = tokio::select! {
+            fired = fired(pressure.as_ref()) => (pressure, fired),
+            fired = fired(events.as_ref()) => (events, fired),
+        };
+        let name = file.as_ref().map_or("", |file| file.name);
+        if let Err(error) = fired {
+            give_up(file, &error);
+        }
+        name
+    }
+}
+
+impl File {
+    fn arm(&mut self, blind: bool) -> Result<(), TriggerError> {
+        match (blind, &self.current) {
+            (false, _) => self.current = None,
+            (true, Some(_)) => {}
+            (true, None) => self.current = Some((self.register)(&self.group)?),
+        }
+        Ok(())
+    }
+}
+
+fn file(name: &'static str, register: Register, group: &Path, choice: &Choice) -> (Option<File>, SourceInfo) {
+    let refused = choice.refusal(name, rungs::ladder(Family::Charge)).map(str::to_owned);
+    match refused.map_or_else(|| register(group).map_err(|error| chain(&error)), Err) {
+        Ok(trigger) => {
+            let file = File { name, group: group.to_owned(), register, current: Some(trigger) };
+            let beside = "beside a charge hook that has blind spots, on the node's own group";
+            (Some(file), Trigger::info(name, beside.to_owned()))
+        }
+        Err(why) => (None, SourceInfo { rung: "", ..Trigger::info(name, format!("{name}: {why}")) }),
+    }
+}
+
+fn give_up(file: &mut Option<File>, error: &dyn std::error::Error) {
+    if let Some(File { name, .. }) = file.take() {
+        tracing::warn!(error = %chain(error), "{name} is given up; the timer goes on");
+    }
+}
+
+async fn fired(file: Option<&File>) -> std::io::Result<()> {
+    match file.and_then(|file| file.current.as_ref()) {
+        Some(trigger) => trigger.fired().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,74 @@
+//! Takes a descriptor away from another process, as if it were lost: what was open there is closed
+//! for good, and something else has its number.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// `syscall`, as x86-64 has it.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// Has the process put a copy of its descriptor `with` in place of `lost`. Its first thread is made
+/// to do it, which must be waiting in a system call.
+///
+/// # Errors
+/// If it cannot be traced, does something else, or the kernel refuses.
+pub fn replace_descriptor(pid: u32, lost: u32, with: u32) -> Result<()> {
+    let thread = libc::pid_t::try_from(pid).context("a process id")?;
+    request(libc::PTRACE_ATTACH, thread, 0).context("trace the process")?;
+    let done = wait(thread).and_then(|()| dup(thread, lost, with));
+    request(libc::PTRACE_DETACH, thread, 0).context("let the process go")?;
+    done
+}
+
+fn dup(thread: libc::pid_t, lost: u32, with: u32) -> Result<()> {
+    let before = registers(thread)?;
+    let memory = File::open(format!("/proc/{thread}/mem")).context("open the process's memory")?;
+    let mut code = [0; 2];
+    memory.read_exact_at(&mut code, before.rip - 2).context("read the process's code")?;
+    ensure!(code == SYSCALL, "the process does not wait in a system call");
+    let mut call = before;
+    call.rip -= 2;
+    call.orig_rax = u64::MAX;
+    call.rax = libc::SYS_dup3.cast_unsigned();
+    (call.rdi, call.rsi, call.rdx) = (with.into(), lost.into(), 0);
+    set_registers(thread, &call)?;
+    request(libc::PTRACE_SINGLESTEP, thread, 0).context("step the process")?;
+    wait(thread)?;
+    let result = registers(thread)?.rax.cast_signed();
+    set_registers(thread, &before)?;
+    if result < 0 {
+        bail!("dup3: {}", io::Error::from_raw_os_error(i32::try_from(-result)?));
+    }
+    Ok(())
+}
+
+fn wait(thread: libc::pid_t) -> Result<()> {
+    let mut status = 0;
+    // SAFETY: the kernel writes an int, which is there.
+    let waited = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
+    ensure!(waited == thread && libc::WIFSTOPPED(status), "the process did not stop: {status:#x}");
+    Ok(())
+}
+
+fn registers(thread: libc::pid_t) -> Result<libc::user_regs_struct> {
+    // SAFETY: integers alone, for which zero is valid.
+    let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+    request(libc::PTRACE_GETREGS, thread, (&raw mut registers) as usize).context("read its registers")?;
+    Ok(registers)
+}
+
+fn set_registers(thread: libc::pid_t, registers: &libc::user_regs_struct) -> Result<()> {
+    request(libc::PTRACE_SETREGS, thread, (&raw const *registers) as usize).context("set its registers")
+}
+
+fn request(request: libc::c_uint, thread: libc::pid_t, data: usize) -> Result<()> {
+    // SAFETY: of the requests made here two take a pointer, to a structure that outlives the call.
+    let result = unsafe { libc::ptrace(request, thread, 0_usize, data) };
+    match result {
+        -1 => Err(io::Error::last_os_error().into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,93 @@
+//! An agent whose rung for charges is taken away while it runs moves to the next, says so, and goes
+//! on deciding.
+
+#![cfg(target_arch = "x86_64")]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use eviction_agent::source::bpf::rungs::RUNGS;
+use serde_json::json;
+use tests::agent::{self, Agent, Options};
+use tests::inject::replace_descriptor;
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+use tests::workload::Workload;
+
+/// A guard against an agent that hangs: rungs are looked at each ten seconds while all is calm.
+const GUARD: Duration = Duration::from_secs(90);
+
+/// The descriptor in this process behind which a program of that name is attached.
+fn link_of(pid: u32, program: &str) -> Option<u32> {
+    // As the kernel has it: cut off.
+    let name = &program[..program.len().min(15)];
+    let loaded = aya::programs::loaded_programs().filter_map(Result::ok);
+    let ids: Vec<_> = loaded.filter(|info| info.name() == name.as_bytes()).map(|info| info.id()).collect();
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
+    descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|number: &u32| {
+        let is_link = fs::read_link(format!("/proc/{pid}/fd/{number}")).is_ok_and(|what| {
+            what.to_string_lossy().contains("bpf_link") || what.to_string_lossy().contains("bpf-link")
+        });
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+        let id = info.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse::<u32>().ok());
+        is_link && id.is_some_and(|id| ids.contains(&id))
+    })
+}
+
+#[test]
+fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
+    let Ok(mut node) = Node::new("rung-lost", 256 * MIB, 200) else { skip!("no cgroups can be made here") };
+    let spec = PodSpec {
+        namespace: "shop",
+        name: "web".to_owned(),
+        containers: &["app"],
+        request_mib: 8,
+        limit_mib: None,
+        priority: None,
+        is_static: false,
+    };
+    let web = node.add(spec).unwrap();
+    let group = &node.pods[web].containers[0].group;
+    let arguments = ["grow", "--size", "250M"];
+    let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    let options = Options {
+        binary: &agent::binary().unwrap(),
+        kubelet_config: &node.write_config(&json!({"evictionHard": {"memory.available": "96Mi"}})).unwrap(),
+        pods: &node.write_pods().unwrap(),
+        cgroup_root: &node.cgroup_root(),
+        memory_capacity: node.memory_capacity(),
+        pid_capacity: node.pid_capacity(),
+        act: "dry-run",
+        config: None,
+    };
+    let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
+    let (lost, _) = agent.rung("charge").unwrap();
+    let Some(rung) = RUNGS.iter().find(|rung| rung.name == lost) else {
+        skip!("no BPF program for charges can be used here")
+    };
+    let program = rung.hooks[0].program;
+    let Some(link) = link_of(agent.pid(), program) else {
+        skip!("this kernel does not say which descriptor {program} is behind")
+    };
+
+    replace_descriptor(agent.pid(), link, 0).unwrap();
+    assert_eq!(link_of(agent.pid(), program), None, "it is detached");
+    let now = agent
+        .wait_for("another rung", GUARD, |event| event.kind() == "source" && event.text("source") == "charge")
+        .unwrap();
+    assert_ne!(now.text("rung"), lost);
+    assert!(now.text("reason").contains(&format!("{lost}: lost while running")), "{now:?}");
+    let metrics = agent.metrics().unwrap();
+    let labels = [("source", "charge"), ("rung", lost.as_str())];
+    assert_eq!(metrics.sum("eviction_agent_source_lost_total", &labels), 1.0);
+    assert_eq!(metrics.sum("eviction_agent_source_info", &labels), 0.0);
+    assert_eq!(metrics.sum("eviction_agent_source_info", &[("source", "charge")]), 1.0);
+
+    hog.go().unwrap();
+    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
+    assert_eq!(decision.text("pod"), "shop/web");
+    agent.stop().unwrap();
+}
