@@ -26,6 +26,7 @@ mod pods;
 mod range;
 mod reaction;
 mod reload;
+mod remembered;
 mod roster;
 mod run;
 mod slow;

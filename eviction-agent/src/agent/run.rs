@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::VERSION;
 use super::failure::Failure;
@@ -22,7 +22,7 @@ use super::event::{self, Event};
 use super::notes::{Note, Notes};
 use super::pods::PodsFile;
 use super::reaction::Command;
-use super::reload::Reload;
+use super::reload::{Change, Reload};
 use super::slow::Slow;
 use super::start::{self, Ready};
 use super::thread;
@@ -66,6 +66,10 @@ pub enum Output {
 pub struct Options {
     /// How to decide.
     pub configuration: ConfigurationFiles,
+    /// Where the configuration in force is kept over a restart.
+    pub state_dir: Option<PathBuf>,
+    /// Changes of the configuration take effect at once, as if each was accepted by hand.
+    pub accept: bool,
     /// PodList file.
     pub pods: Option<PathBuf>,
     /// The group that stands for the node.
@@ -91,18 +95,18 @@ pub struct Options {
 /// # Errors
 /// What kept it from starting, or what ended it.
 pub fn run(options: Options) -> Result<(), Failure> {
-    let plan = start::prepare(&options)?;
+    let (plan, change) = start::prepare(&options)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::because("start the runtime", &error))?;
-    let ended = runtime.block_on(supervise(options, plan));
+    let ended = runtime.block_on(supervise(options, plan, change));
     // Does not wait for what may hang: a file of pods on a dead server, a thread that does not end.
     runtime.shutdown_background();
     ended
 }
 
-async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
+async fn supervise(options: Options, plan: start::Plan, change: Change) -> Result<(), Failure> {
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
     let mut terminate = watch_signal(SignalKind::terminate())?;
     let mut interrupt = watch_signal(SignalKind::interrupt())?;
@@ -127,7 +131,8 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
             start::react(plan, roster, thread_notes, thread_metrics, command_receiver, ready_sender)
         })
         .map_err(|error| Failure::because("start the reaction thread", &error))?;
-    let mut slow = Slow::new(options.output, Arc::clone(&metrics));
+    let took_effect = Arc::new(Notify::new());
+    let mut slow = Slow::new(options.output, Arc::clone(&metrics), Arc::clone(&took_effect));
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
     let state =
@@ -142,9 +147,9 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
     let server =
         tokio::spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&state) as Arc<dyn Health>));
 
-    let mut reload = Reload::new(options.configuration.clone(), hangup);
+    let mut reload = Reload::new(options.configuration.clone(), hangup, change);
     let mut clock = Clock::start();
-    let why = loop {
+    let why = 'turns: loop {
         tokio::select! {
             _ = terminate.recv() => break "SIGTERM",
             _ = interrupt.recv() => break "SIGINT",
@@ -163,10 +168,12 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
                 }
             },
             changed = reload.changed() => match changed {
-                Ok(configuration) => {
-                    configuration.log();
-                    if commands.send(Command::Propose(Box::new(configuration.policy))).await.is_err() {
-                        break "the reaction thread ended";
+                Ok(policy) => {
+                    let accepted = options.accept.then_some(Command::Accept);
+                    for command in [Command::Propose(Box::new(policy))].into_iter().chain(accepted) {
+                        if commands.send(command).await.is_err() {
+                            break 'turns "the reaction thread ended";
+                        }
                     }
                 }
                 Err(errors) => {
@@ -177,6 +184,7 @@ async fn supervise(options: Options, plan: start::Plan) -> Result<(), Failure> {
                     notes.send(Note::ConfigurationInvalid(errors, clock.now()));
                 }
             },
+            () = took_effect.notified() => reload.remember(),
             _ = accept.recv() => {
                 if commands.send(Command::Accept).await.is_err() {
                     break "the reaction thread ended";

@@ -5,6 +5,7 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
+use tokio::sync::Notify;
 use tokio::sync::mpsc::Receiver;
 
 use crate::action::{Progress, Signalled};
@@ -44,11 +45,13 @@ pub(crate) struct Slow {
     conditions: Vec<NodeCondition>,
     unknown_conditions: Vec<NodeCondition>,
     watch: Watch,
+    /// Told when another configuration came into force.
+    took_effect: Arc<Notify>,
     pods: event::Pods,
 }
 
 impl Slow {
-    pub(crate) fn new(output: Output, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(output: Output, metrics: Arc<Metrics>, took_effect: Arc<Notify>) -> Self {
         for condition in CONDITIONS {
             metrics.condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
         }
@@ -61,6 +64,7 @@ impl Slow {
             conditions: Vec::new(),
             unknown_conditions: Vec::new(),
             watch: Watch::default(),
+            took_effect,
             pods: event::Pods::default(),
         }
     }
@@ -185,6 +189,9 @@ impl Slow {
             self.thresholds(pass, seen_by, looked);
         }
         for event in self.watch.take(&decision, &self.metrics) {
+            if matches!(&event, Event::Configuration(change) if change.state == "took_effect") {
+                self.took_effect.notify_one();
+            }
             self.say(looked.wall, event);
         }
         let hold = decision.conditions.iter().map(|raised| raised.condition).collect();

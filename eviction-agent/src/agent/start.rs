@@ -35,6 +35,8 @@ use super::lines::Lines;
 use super::mains::Mains;
 use super::notes::Notes;
 use super::reaction::{Command, Reaction, State};
+use super::reload::Change;
+use super::remembered::Remembered;
 use super::roster::Roster;
 use super::run::{Act, Options};
 use super::statuses::Statuses;
@@ -74,10 +76,12 @@ pub(crate) struct Ready {
 }
 
 /// Checks everything that users give, and takes the right to act.
-pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
+pub(crate) fn prepare(options: &Options) -> Result<(Plan, Change), Failure> {
     let configuration = options.configuration.load()?;
-    configuration.log();
-    let Configuration { policy, profile, hooks, settings: _, notes: _ } = configuration;
+    let remembered = options.state_dir.as_deref().map(Remembered::within);
+    let (in_force, change) = Change::since(remembered, configuration, &options.configuration, options.accept);
+    in_force.log();
+    let Configuration { policy, profile, hooks, settings: _, notes: _ } = in_force;
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
@@ -87,7 +91,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
         tracing::warn!(%error, "raising the limit of open files");
     }
     let log = if options.bpf_log { ProgramLog::Debug } else { ProgramLog::Off };
-    Ok(Plan {
+    let plan = Plan {
         policy,
         profile,
         hooks,
@@ -100,7 +104,8 @@ pub(crate) fn prepare(options: &Options) -> Result<Plan, Failure> {
         outcomes,
         dry_run: options.act == Act::DryRun,
         load: LoadOptions { choice: options.rungs.clone(), log, ..LoadOptions::default() },
-    })
+    };
+    Ok((plan, change))
 }
 
 /// The group that stands for the node, which must be there.

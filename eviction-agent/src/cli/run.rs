@@ -15,6 +15,14 @@ use crate::agent::{self, Act, Failure, Options, Output};
 pub(super) struct RunArgs {
     #[command(flatten)]
     configuration: ConfigurationArgs,
+    /// Folder in which the configuration in force is remembered, so that one that was changed
+    /// before a start is held against the present as after SIGHUP; without it the configuration of
+    /// the start is in force at once.
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Let changes of the configuration take effect at once, whomever they evict.
+    #[arg(long)]
+    accept: bool,
     /// The node's pods: a v1 PodList, JSON or YAML; read again when it changes.
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
@@ -60,6 +68,8 @@ enum OutputArg {
 pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let RunArgs {
         configuration,
+        state_dir,
+        accept,
         pods,
         cgroup_root,
         memory_capacity,
@@ -72,6 +82,8 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     } = args;
     agent::run(Options {
         configuration: configuration.into(),
+        state_dir,
+        accept,
         pods,
         cgroup_root,
         memory_capacity,

@@ -29,6 +29,11 @@ impl Profile {
             Self::Enhanced => "enhanced",
         }
     }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Kubelet, Self::Enhanced].into_iter().find(|profile| profile.name() == name)
+    }
 }
 
 /// How the enhanced profile decides. Everything has a default.
