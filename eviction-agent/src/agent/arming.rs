@@ -12,6 +12,10 @@ use crate::core::preferences::MemoryMeasure;
 /// Lower than this a distance is not worth arming: the next look comes sooner anyhow.
 const FLOOR_BYTES: u64 = 256 * 1024;
 
+/// The same in charged pages. Page cache that comes and goes close to a line is charged all the
+/// time: a look for each of the above would be thousands a second.
+const FLOOR_GROSS: u64 = 1 << 20;
+
 /// How a rung sees growth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rung {
@@ -80,7 +84,7 @@ pub(crate) fn plan(rung: Rung, seen: Seen, lines: impl IntoIterator<Item = u64>)
     let early = early.map(|far| far.max(FLOOR_BYTES));
     Arming {
         usage_above: early.map(|far| seen.usage.saturating_add(far)),
-        gross: early.filter(|_| rung.sees_every_charge),
+        gross: early.filter(|_| rung.sees_every_charge).map(|far| far.max(FLOOR_GROSS)),
         usage_below: below
             .map(|line| seen.usage.saturating_sub(seen.working_set - line))
             .filter(|at| *at > 0),
@@ -127,6 +131,7 @@ mod tests {
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
         let rung = Rung { sees_every_charge: true, grain_bytes: MIB };
         assert_eq!(plan(rung, seen, [400 * MIB]).gross, Some(99 * MIB));
+        assert_eq!(plan(rung, seen, [300 * MIB]).gross, Some(MIB), "it never spins");
     }
 
     #[test]

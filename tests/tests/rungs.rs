@@ -1,0 +1,87 @@
+//! Choosing rungs on the command line.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::process::{Command, Output, Stdio};
+
+use eviction_agent::source::bpf::Family;
+use eviction_agent::source::bpf::rungs::{RUNGS, names};
+use serde_json::Value;
+use tests::agent;
+
+fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(agent::binary().unwrap());
+    command.args(arguments).env("NO_COLOR", "1").stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// What `check` finds with these options.
+fn findings(options: &[&str]) -> Value {
+    let output = run(&[&["check", "-o", "json"], options].concat());
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)))
+}
+
+fn source<'f>(findings: &'f Value, name: &str) -> &'f Value {
+    let sources = findings["sources"].as_array().unwrap();
+    sources.iter().find(|source| source["source"] == name).unwrap()
+}
+
+#[test]
+fn an_unknown_rung_is_answered_with_the_known_ones() {
+    for verb in ["run", "check"] {
+        for option in ["--rung", "--deny-rung"] {
+            let output = run(&[verb, option, "tp_btf mod_memcg"]);
+            assert_eq!(output.status.code(), Some(2), "{verb} {option}");
+            let text = stderr(&output);
+            for name in names() {
+                assert!(text.contains(&format!("`{name}`")), "{verb} {option}: {name}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_timer_cannot_be_denied() {
+    let output = run(&["run", "--deny-rung", "timerfd"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("falls back on"), "{}", stderr(&output));
+}
+
+#[test]
+fn each_rung_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason() {
+    let mut used = 0;
+    for rung in RUNGS.iter().filter(|rung| rung.family == Family::Charge) {
+        let found = findings(&["--rung", rung.name]);
+        let charge = source(&found, "charge");
+        let problems = found["problems"].as_array().unwrap();
+        match found["would_start"].as_bool().unwrap() {
+            true => {
+                used += 1;
+                assert_eq!((&charge["rung"], problems.len()), (&Value::from(rung.name), 0), "{found}");
+            }
+            false => {
+                let problem = problems[0].as_str().unwrap();
+                let start = format!("use rung {}: ", rung.name);
+                assert!(problem.len() > start.len() && problem.starts_with(&start), "{problem}");
+                assert!(!problem.contains("not to be had"), "with the reason: {problem}");
+                assert_eq!(charge["rung"], "none");
+            }
+        }
+    }
+    assert!(used > 0 || source(&findings(&[]), "charge")["rung"] == "none");
+}
+
+#[test]
+fn with_the_timer_alone_nothing_else_tells_of_charges_and_kills_are_told_as_before() {
+    let (found, all) = (findings(&["--rung", "timerfd"]), findings(&[]));
+    assert_eq!(found["would_start"], true, "{found}");
+    for name in ["charge", "charge near"] {
+        assert_eq!(source(&found, name)["rung"], "none", "{found}");
+        assert!(source(&found, name)["reason"].as_str().unwrap().contains("another rung is asked for"));
+    }
+    assert_eq!(source(&found, "oom"), source(&all, "oom"));
+}
