@@ -132,6 +132,15 @@ fn standard_input_and_compressed_files_are_read_too() {
     assert_eq!((code, &*out, &*err), (0, "1 passed, 0 failed\n", ""));
     std::fs::write(&path, b"no zstd").unwrap();
     assert_eq!(replay(&path, &["--check"]).0, 1);
+    // Joined files are read to the end, and what is cut off is said.
+    let frame = |name| zstd_raw(format!("{}\n", good(name)).as_bytes());
+    let two = [frame("a"), frame("b")].concat();
+    std::fs::write(&path, &two).unwrap();
+    assert_eq!(replay(&path, &["--check"]).1, "2 passed, 0 failed\n");
+    std::fs::write(&path, &two[..two.len() - 5]).unwrap();
+    let (code, out, err) = replay(&path, &["--check"]);
+    assert_eq!((code, &*out), (1, "1 passed, 0 failed\n"), "{err}");
+    assert!(err.contains("one.jsonl.zst"), "{err}");
 }
 
 /// A zstd frame with one uncompressed block (RFC 8878, 3.1.1).

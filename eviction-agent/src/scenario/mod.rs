@@ -4,6 +4,7 @@
 pub mod brief;
 pub mod compare;
 pub mod format;
+mod frames;
 pub mod read;
 mod record;
 pub mod run;

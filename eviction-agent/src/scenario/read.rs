@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::de::IgnoredAny;
 
 use super::format::Case;
+use super::frames::Frames;
 
 /// What was found at a place: a scenario, or why it is none.
 pub type Found = Result<Case, ReadError>;
@@ -76,8 +77,7 @@ fn each_in_file(path: &Path, use_one: &mut dyn FnMut(Found)) {
         if !compressed {
             return Ok(Box::new(BufReader::new(file)) as Box<dyn BufRead>);
         }
-        let decoder = ruzstd::decoding::StreamingDecoder::new(file).map_err(io::Error::other)?;
-        Ok(Box::new(BufReader::new(decoder)) as Box<dyn BufRead>)
+        Ok(Box::new(BufReader::new(Frames::new(BufReader::new(file)))) as Box<dyn BufRead>)
     });
     match opened {
         Ok(mut reader) => stream(&place, &mut *reader, use_one),
