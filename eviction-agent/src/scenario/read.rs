@@ -72,12 +72,10 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn each_in_file(path: &Path, use_one: &mut dyn FnMut(Found)) {
     let place = path.display().to_string();
-    let opened = File::open(path).and_then(|file| {
-        let compressed = path.extension().is_some_and(|extension| extension == "zst");
-        if !compressed {
-            return Ok(Box::new(BufReader::new(file)) as Box<dyn BufRead>);
-        }
-        Ok(Box::new(BufReader::new(Frames::new(BufReader::new(file)))) as Box<dyn BufRead>)
+    let compressed = path.extension().is_some_and(|extension| extension == "zst");
+    let opened = File::open(path).map(BufReader::new).map(|file| match compressed {
+        true => Box::new(BufReader::new(Frames::new(file))) as Box<dyn BufRead>,
+        false => Box::new(file),
     });
     match opened {
         Ok(mut reader) => stream(&place, &mut *reader, use_one),
