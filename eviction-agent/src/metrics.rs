@@ -18,11 +18,13 @@ use prometheus_client::registry::{Registry, Unit};
 pub type IntGauge = Gauge<i64, AtomicI64>;
 /// A gauge of seconds.
 pub type SecondsGauge = Gauge<f64, AtomicU64>;
+/// A counter of seconds.
+pub type SecondsCounter = Counter<f64, AtomicU64>;
 
 /// Which source uses which rung of its ladder.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct SourceLabels {
-    /// `charge`, `oom`, `task`, `cgroup`, `usage`, `timer`.
+    /// `charge`, `oom`, `task`, `reclaim`, `cgroup`, `usage`, `timer`.
     pub source: String,
     /// The rung in use, for instance `tp_btf mod_memcg_state`.
     pub rung: String,
@@ -101,8 +103,38 @@ pub struct ConditionLabels {
 /// Why the agent looked at the node.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct TriggerLabels {
-    /// `charge`, `v1_threshold`, `timer`, `pods`, `configuration`, `outcome`.
+    /// `charge`, `tasks`, `v1_threshold`, `timer`, `pods`, `configuration`, `outcome`.
     pub trigger: &'static str,
+}
+
+/// A kind of record.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct RecordLabels {
+    /// `crossed`, `oom_kill`, `cgroup_made`, `cgroup_gone`, `task_alarm`.
+    pub record: &'static str,
+}
+
+/// A map of the kernel side.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct MapLabels {
+    /// `dirty`, `oom_events`, `tasks`, `fork_rates`, `task_alarms`, `stalls`, `reclaiming`.
+    pub map: &'static str,
+}
+
+/// What was told of too many tasks.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct AlarmLabels {
+    /// `fork_storm`, `pids_limit`.
+    pub alarm: &'static str,
+}
+
+/// A pod that is there, or was some minutes ago.
+#[derive(Clone, Debug, Default, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+pub struct PodLabels {
+    /// Its namespace; empty for all that belongs to no known pod.
+    pub namespace: String,
+    /// Its name; empty for all that belongs to no known pod.
+    pub pod: String,
 }
 
 /// All metrics of the agent.
@@ -115,7 +147,9 @@ pub struct Metrics {
     /// Records read from the ring buffer.
     pub records: Counter,
     /// Records that the kernel side could not place.
-    pub records_lost: Counter,
+    pub records_lost: Family<RecordLabels, Counter>,
+    /// Figures that found no room in a map of the kernel side.
+    pub map_full: Family<MapLabels, Counter>,
     /// Records that were not of this program's form.
     pub records_invalid: Counter,
     /// Looks at the node.
@@ -146,6 +180,20 @@ pub struct Metrics {
     pub outcomes: Family<OutcomeLabels, Counter>,
     /// OOM kills by limit owner.
     pub oom_kills: Family<OomLabels, Counter>,
+    /// Cgroups that forked too fast or came near their limit of tasks.
+    pub task_alarms: Family<AlarmLabels, Counter>,
+    /// Tasks that a pod made.
+    pub pod_forks: Family<PodLabels, Counter>,
+    /// Programs that it started.
+    pub pod_execs: Family<PodLabels, Counter>,
+    /// Tasks of it that ended.
+    pub pod_exits: Family<PodLabels, Counter>,
+    /// Time that its tasks spent in memcg direct reclaim.
+    pub pod_reclaim_stall: Family<PodLabels, SecondsCounter>,
+    /// How often they did.
+    pub pod_reclaims: Family<PodLabels, Counter>,
+    /// What they reclaimed.
+    pub pod_reclaimed: Family<PodLabels, Counter>,
     /// Containers that ended, by why.
     pub containers_ended: Family<EndedLabels, Counter>,
     /// Records of kills and ends that made no sense or came too late.
@@ -180,7 +228,8 @@ impl Metrics {
             source: Family::default(),
             source_lost: Family::default(),
             records: Counter::default(),
-            records_lost: Counter::default(),
+            records_lost: Family::default(),
+            map_full: Family::default(),
             records_invalid: Counter::default(),
             looks: Family::default(),
             unknown: Family::default(),
@@ -196,6 +245,13 @@ impl Metrics {
             evictions: Family::default(),
             outcomes: Family::default(),
             oom_kills: Family::default(),
+            task_alarms: Family::default(),
+            pod_forks: Family::default(),
+            pod_execs: Family::default(),
+            pod_exits: Family::default(),
+            pod_reclaim_stall: Family::default(),
+            pod_reclaims: Family::default(),
+            pod_reclaimed: Family::default(),
             containers_ended: Family::default(),
             odd_records: Family::default(),
             // 20 µs to 10 s: the goal is under 0.5 ms, a poll is 10 s late.
@@ -220,8 +276,13 @@ impl Metrics {
         r.register("records", "Records read from the kernel's ring buffer", self.records.clone());
         r.register(
             "records_lost",
-            "Records that did not fit into the ring buffer",
+            "Records that did not fit into the ring buffer, by what they tell",
             self.records_lost.clone(),
+        );
+        r.register(
+            "map_full",
+            "Figures that found no room in a map of the kernel side",
+            self.map_full.clone(),
         );
         r.register(
             "records_invalid",
@@ -267,6 +328,31 @@ impl Metrics {
             self.oom_kills.clone(),
         );
         r.register(
+            "task_alarms",
+            "Times that a cgroup forked too fast or came near its limit of tasks",
+            self.task_alarms.clone(),
+        );
+        r.register("pod_forks", "Tasks (threads included) that a pod made", self.pod_forks.clone());
+        r.register("pod_execs", "Programs that a pod started", self.pod_execs.clone());
+        r.register("pod_exits", "Tasks of a pod that ended", self.pod_exits.clone());
+        r.register_with_unit(
+            "pod_reclaim_stall",
+            "Time that a pod's tasks spent in memcg direct reclaim, all together",
+            Unit::Seconds,
+            self.pod_reclaim_stall.clone(),
+        );
+        r.register(
+            "pod_reclaims",
+            "Times that a task of a pod entered memcg direct reclaim",
+            self.pod_reclaims.clone(),
+        );
+        r.register_with_unit(
+            "pod_reclaimed",
+            "What a pod's tasks reclaimed in memcg direct reclaim",
+            Unit::Bytes,
+            self.pod_reclaimed.clone(),
+        );
+        r.register(
             "containers_ended",
             "Containers that ended by why: evicted, killed by the kernel, other",
             self.containers_ended.clone(),
@@ -296,6 +382,16 @@ impl Metrics {
             Unit::Seconds,
             self.last_turn.clone(),
         );
+    }
+
+    /// Takes out the series of a pod.
+    pub fn forget_pod(&self, labels: &PodLabels) {
+        let Self { pod_forks, pod_execs, pod_exits, pod_reclaims, pod_reclaimed, pod_reclaim_stall, .. } =
+            self;
+        for family in [pod_forks, pod_execs, pod_exits, pod_reclaims, pod_reclaimed] {
+            family.remove(labels);
+        }
+        pod_reclaim_stall.remove(labels);
     }
 
     /// The registry in the OpenMetrics text form.

@@ -12,18 +12,23 @@
 mod map;
 mod record;
 mod setup;
+mod task;
 
 pub use map::{
     Armed, BATCH_PAGES, Counter, Dirty, LAST_CHARGE, LAST_HOOKS, LAST_NEAR, Last, STILL_PAGES, SeenOom,
-    TaskCount, Ticket,
+    Ticket,
 };
 pub use record::{
     Ancestor, CgroupChange, Crossed, Edge, Header, Kind, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
     UNLIMITED_BYTES, ancestor_flag, oom_flag,
 };
 pub use setup::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, Setup};
+pub use task::{
+    Alarm, AlarmKey, ForkRate, NodeTasks, PIDS_LIMIT_MAX, PIDS_NEAR, ReclaimStart, STORM_WINDOW_NS, Stall,
+    TaskAlarm, TaskCount,
+};
 
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 1;
+pub const ABI_VERSION: u16 = 2;

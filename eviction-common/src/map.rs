@@ -98,26 +98,6 @@ impl SeenOom {
     pub const UNSURE_NS: u64 = 10_000_000;
 }
 
-/// What a memory cgroup's tasks did since the programs were attached, on one CPU; the value of
-/// map `TASKS`, whose key is the cgroup's id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct TaskCount {
-    /// Tasks (threads included) made.
-    pub forks: u64,
-    /// Tasks ended.
-    pub exits: u64,
-    /// Processes made.
-    pub process_forks: u64,
-    /// Processes whose first thread ended.
-    pub process_exits: u64,
-}
-
-impl TaskCount {
-    /// Nothing yet.
-    pub const NONE: Self = Self { forks: 0, exits: 0, process_forks: 0, process_exits: 0 };
-}
-
 /// What the programs count per CPU; the index into map `COUNTERS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -146,11 +126,24 @@ pub enum Counter {
     Forks = 10,
     /// Tasks ended on the whole machine.
     Exits = 11,
+    /// `TaskAlarm` records that did not fit.
+    LostTaskAlarm = 12,
+    /// Cgroups that found no room in `RATES`.
+    RatesFull = 13,
+    /// Alarms that found no room in `ALARMED`, and were not told.
+    AlarmedFull = 14,
+    /// Cgroups that found no room in `STALLS`.
+    StallsFull = 15,
+    /// Tasks that found no room in `RECLAIMING`.
+    ReclaimingFull = 16,
+    /// Reclaims that began twice or ended without a beginning, as those that were under way when the
+    /// programs were attached.
+    ReclaimOdd = 17,
 }
 
 impl Counter {
     /// How many there are.
-    pub const COUNT: u32 = 12;
+    pub const COUNT: u32 = 18;
 }
 
 const _: () = {
@@ -159,5 +152,4 @@ const _: () = {
     assert!(size_of::<Dirty>() == 32);
     assert!(size_of::<SeenOom>() == 24);
     assert!(size_of::<Last>() == 16);
-    assert!(size_of::<TaskCount>() == 32);
 };

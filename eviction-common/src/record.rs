@@ -24,11 +24,14 @@ pub enum Kind {
     CgroupMade = 3,
     /// A cgroup was removed: [`CgroupChange`].
     CgroupGone = 4,
+    /// There are, or come, too many tasks: [`crate::TaskAlarm`].
+    TaskAlarm = 5,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Crossed, Self::OomKill, Self::CgroupMade, Self::CgroupGone];
+    pub const ALL: [Self; 5] =
+        [Self::Crossed, Self::OomKill, Self::CgroupMade, Self::CgroupGone, Self::TaskAlarm];
 
     /// The kind with this number.
     pub const fn from_raw(raw: u16) -> Option<Self> {
@@ -37,6 +40,7 @@ impl Kind {
             2 => Some(Self::OomKill),
             3 => Some(Self::CgroupMade),
             4 => Some(Self::CgroupGone),
+            5 => Some(Self::TaskAlarm),
             _ => None,
         }
     }
@@ -48,6 +52,7 @@ impl Kind {
             Self::OomKill => "oom_kill",
             Self::CgroupMade => "cgroup_made",
             Self::CgroupGone => "cgroup_gone",
+            Self::TaskAlarm => "task_alarm",
         }
     }
 }

@@ -75,6 +75,12 @@ pub struct Offsets {
     pub mm_shmem: u32,
     /// The count of `MM_SWAPENTS`.
     pub mm_swap: u32,
+    /// `css_set.subsys[pids_cgrp_id]`.
+    pub cset_pids: u32,
+    /// `pids_cgroup.counter`; [`ABSENT`] also where `css` is not the first member of `pids_cgroup`.
+    pub pids_counter: u32,
+    /// `pids_cgroup.limit`.
+    pub pids_limit: u32,
 }
 
 impl Offsets {
@@ -110,6 +116,9 @@ impl Offsets {
         mm_file: ABSENT,
         mm_shmem: ABSENT,
         mm_swap: ABSENT,
+        cset_pids: ABSENT,
+        pids_counter: ABSENT,
+        pids_limit: ABSENT,
     };
 }
 
@@ -125,13 +134,16 @@ pub struct Setup {
     /// The bit of `cgroup_subsys_state.flags` that a css has until its cgroup is removed
     /// (`CSS_ONLINE`).
     pub css_online: u32,
+    /// How many tasks a memory cgroup makes in [`crate::STORM_WINDOW_NS`] before it is told; 0 any number.
+    pub storm_forks: u32,
     /// Where members are.
     pub offsets: Offsets,
 }
 
 impl Setup {
     /// What the object carries until the loader overrides it.
-    pub const NONE: Self = Self { abi: 0, hierarchy: 0, css_online: 0, offsets: Offsets::NONE };
+    pub const NONE: Self =
+        Self { abi: 0, hierarchy: 0, css_online: 0, storm_forks: 0, offsets: Offsets::NONE };
 }
 
-const _: () = assert!(size_of::<Setup>() == 4 * (3 + 30));
+const _: () = assert!(size_of::<Setup>() == 4 * (4 + 33));

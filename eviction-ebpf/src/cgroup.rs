@@ -4,11 +4,11 @@ use aya_ebpf::{
     helpers::generated::bpf_probe_read_kernel_str, macros::btf_tracepoint, programs::BtfTracePointContext,
 };
 use aya_log_ebpf::debug;
-use eviction_common::{CgroupChange, Counter, Kind, PATH_BYTES, SeenOom};
+use eviction_common::{Alarm, AlarmKey, CgroupChange, Counter, Kind, PATH_BYTES, SeenOom};
 
 use crate::{
     emit::{header, lost, routine},
-    maps::{ARMED, RING, SEEN_OOM, TASKS, count},
+    maps::{ALARMED, ARMED, DIRTY, RATES, RING, SEEN_OOM, STALLS, TASKS, count},
     memcg::id_of_cgroup,
     read::{Direct, Read},
     setup::{hierarchy, is_ours, offset},
@@ -36,7 +36,15 @@ pub(crate) fn cgroup_gone(ctx: BtfTracePointContext) -> i32 {
     if let Some(id) = unsafe { on_change(ctx.arg(0), ctx.arg(1), Kind::CgroupGone) } {
         let _ = SEEN_OOM.remove(id);
         let _ = TASKS.remove(id);
+        let _ = RATES.remove(id);
+        let _ = STALLS.remove(id);
         let _ = ARMED.remove(id);
+        let _ = DIRTY.remove(id);
+        let _ = ALARMED.remove(AlarmKey { id, alarm: Alarm::ForkStorm as u32, pad: 0 });
+        // On cgroup v1 those of limits are of another hierarchy: user space takes them out.
+        if hierarchy() == 0 {
+            let _ = ALARMED.remove(AlarmKey { id, alarm: Alarm::PidsLimit as u32, pad: 0 });
+        }
         debug!(&ctx, "cgroup {} removed", id);
     }
     0

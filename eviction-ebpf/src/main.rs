@@ -11,6 +11,7 @@
     reason = "the target has no compare-and-exchange, so core offers no atomic addition for it"
 )]
 
+mod alarm;
 mod cgroup;
 mod charge;
 mod counter;
@@ -20,6 +21,7 @@ mod maps;
 mod memcg;
 mod oom;
 mod read;
+mod reclaim;
 mod setup;
 mod task;
 

@@ -5,9 +5,12 @@ use core::intrinsics::{AtomicOrdering, atomic_xadd};
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
     macros::map,
-    maps::{HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
 };
-use eviction_common::{Armed, Counter, Dirty, LAST_HOOKS, Last, SeenOom, TaskCount, Ticket};
+use eviction_common::{
+    AlarmKey, Armed, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks, ReclaimStart, SeenOom, Stall,
+    TaskCount, Ticket,
+};
 
 /// Everything that is told to user space.
 #[map]
@@ -52,6 +55,30 @@ pub(crate) static SEEN_OOM: HashMap<u64, SeenOom> = HashMap::with_max_entries(40
 #[map]
 pub(crate) static TASKS: PerCpuHashMap<u64, TaskCount> =
     PerCpuHashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
+
+/// How fast each memory cgroup forks. Memory is taken when a cgroup first forks.
+#[map]
+pub(crate) static RATES: HashMap<u64, ForkRate> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
+
+/// What was told of tasks and when, so that it is told once.
+#[map]
+pub(crate) static ALARMED: HashMap<AlarmKey, u64> = HashMap::with_max_entries(1024, 0);
+
+/// Forks less exits since the programs were attached, as an i64.
+#[map]
+pub(crate) static NET_TASKS: Array<u64> = Array::with_max_entries(1, 0);
+
+/// What the node is told of its tasks.
+#[map]
+pub(crate) static NODE_TASKS: Array<NodeTasks> = Array::with_max_entries(1, 0);
+
+/// Tasks in reclaim, by thread id. Allocated ahead: memory is short where it is used.
+#[map]
+pub(crate) static RECLAIMING: HashMap<u32, ReclaimStart> = HashMap::with_max_entries(2048, 0);
+
+/// Time spent in reclaim, by the id of the memory cgroup. Memory is taken at its first reclaim's end.
+#[map]
+pub(crate) static STALLS: HashMap<u64, Stall> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
 
 /// See [`Counter`].
 #[map]

@@ -182,10 +182,12 @@ pub(crate) unsafe fn id_of_task<R: Read>(task: *const u8) -> u64 {
     }
 }
 
+/// The id of a css' cgroup.
+///
 /// # Safety
 /// `css` is a pointer to a `cgroup_subsys_state`.
 #[inline(always)]
-unsafe fn id_of_css<R: Read>(css: *const u8) -> u64 {
+pub(crate) unsafe fn id_of_css<R: Read>(css: *const u8) -> u64 {
     // SAFETY: the caller's promise, and the type of the member.
     unsafe {
         let cgroup: usize = R::at(css, offset!(css_cgroup));

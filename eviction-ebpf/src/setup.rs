@@ -47,6 +47,13 @@ pub(crate) fn css_online() -> u32 {
     unsafe { core::ptr::read_volatile(&raw const (*setup()).css_online) }
 }
 
+/// How many forks in a window are a storm; 0 none.
+#[inline(always)]
+pub(crate) fn storm_forks() -> u32 {
+    // SAFETY: a static; volatile, since the loader changes it.
+    unsafe { core::ptr::read_volatile(&raw const (*setup()).storm_forks) }
+}
+
 /// `Global` is transparent, and loading it as a whole would copy it to the stack.
 #[inline(always)]
 fn setup() -> *const Setup {

@@ -1,10 +1,14 @@
-//! Forks and exits, counted per memory cgroup.
+//! Forks, execs and exits, counted per memory cgroup.
+//!
+//! A fork costs a lookup of its group, two additions and the way up the groups of the pids controller
+//! ([`crate::alarm`]); an exec and an exit a lookup and an addition.
 
 use aya_ebpf::{bindings::BPF_NOEXIST, macros::btf_tracepoint, programs::BtfTracePointContext};
 use eviction_common::{Counter, TaskCount};
 
 use crate::{
-    maps::{TASKS, add, count},
+    alarm,
+    maps::{RECLAIMING, TASKS, add, count},
     memcg::id_of_task,
     read::{Direct, Read},
     setup::{is_ours, offset},
@@ -13,32 +17,59 @@ use crate::{
 /// A task was made; the second argument is the new one, which is in its cgroups already.
 #[btf_tracepoint(function = "sched_process_fork")]
 pub(crate) fn task_fork(ctx: BtfTracePointContext) -> i32 {
-    // SAFETY: a `task_struct`, which the loader checks in BTF.
-    unsafe { on_task(ctx.arg(1), What::Fork) };
+    if is_ours() {
+        let task = ctx.arg(1);
+        // SAFETY: a `task_struct`, which the loader checks in BTF.
+        unsafe {
+            let id = on_task(task, What::Fork);
+            alarm::on_fork(task, id);
+        }
+    }
+    0
+}
+
+/// A process became another program; the first argument is its only thread.
+#[btf_tracepoint(function = "sched_process_exec")]
+pub(crate) fn task_exec(ctx: BtfTracePointContext) -> i32 {
+    if is_ours() {
+        // SAFETY: a `task_struct`, which the loader checks in BTF.
+        unsafe { on_task(ctx.arg(0), What::Exec) };
+    }
     0
 }
 
 /// A task is about to end, and still in its cgroups.
 #[btf_tracepoint(function = "sched_process_exit")]
 pub(crate) fn task_exit(ctx: BtfTracePointContext) -> i32 {
-    // SAFETY: a `task_struct`, which the loader checks in BTF.
-    unsafe { on_task(ctx.arg(0), What::Exit) };
+    if is_ours() {
+        let task: *const u8 = ctx.arg(0);
+        // SAFETY: a `task_struct`, which the loader checks in BTF.
+        unsafe {
+            on_task(task, What::Exit);
+            alarm::on_exit();
+            // Whoever ends is not in reclaim: if its end was missed, its beginning must not stay.
+            let tid: u32 = Direct::at(task, offset!(task_pid));
+            if RECLAIMING.get_ptr(tid).is_some() {
+                let _ = RECLAIMING.remove(tid);
+            }
+        }
+    }
     0
 }
 
 #[derive(Clone, Copy)]
 enum What {
     Fork,
+    Exec,
     Exit,
 }
 
+/// Counts it; gives the memory cgroup of the task, 0 if it has none.
+///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-unsafe fn on_task(task: *const u8, what: What) {
-    if !is_ours() {
-        return;
-    }
+unsafe fn on_task(task: *const u8, what: What) -> u64 {
     // SAFETY: the caller's promise, and the types of the members.
     let (pid, tgid, id): (u32, u32, u64) = unsafe {
         (
@@ -48,12 +79,13 @@ unsafe fn on_task(task: *const u8, what: What) {
         )
     };
     let is_process = pid == tgid;
-    count(match what {
-        What::Fork => Counter::Forks,
-        What::Exit => Counter::Exits,
-    });
+    match what {
+        What::Fork => count(Counter::Forks),
+        What::Exec => {}
+        What::Exit => count(Counter::Exits),
+    }
     if id == 0 {
-        return;
+        return 0;
     }
     let found = TASKS.get_ptr_mut(id).or_else(|| {
         // It fails also when another CPU was first.
@@ -62,13 +94,17 @@ unsafe fn on_task(task: *const u8, what: What) {
     });
     let Some(counts) = found else {
         count(Counter::TasksFull);
-        return;
+        return id;
     };
     // SAFETY: the map's value, of this CPU. An addition of 0 is never made: the compiler would
     // turn it into an instruction that old kernels have not.
     unsafe {
         let (tasks, processes) = match what {
             What::Fork => (&raw mut (*counts).forks, &raw mut (*counts).process_forks),
+            What::Exec => {
+                add(&raw mut (*counts).execs, 1);
+                return id;
+            }
             What::Exit => (&raw mut (*counts).exits, &raw mut (*counts).process_exits),
         };
         add(tasks, 1);
@@ -76,4 +112,5 @@ unsafe fn on_task(task: *const u8, what: What) {
             add(processes, 1);
         }
     }
+    id
 }

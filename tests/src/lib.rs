@@ -19,6 +19,7 @@ pub mod node;
 pub mod process;
 mod skip;
 pub mod stamps;
+pub mod storm;
 pub mod workload;
 pub mod world;
 

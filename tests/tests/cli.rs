@@ -349,7 +349,7 @@ fn check_says_what_run_would_use() {
         assert!(!found["reason"].as_str().unwrap().is_empty(), "{source} has a reason");
         found["rung"].as_str().unwrap().to_owned()
     };
-    for source in ["charge", "oom", "task", "cgroup", "timer"] {
+    for source in ["charge", "oom", "task", "reclaim", "cgroup", "timer"] {
         assert_ne!(rung(source), "", "{source}");
     }
     assert!(findings["facts"].as_array().unwrap().iter().any(|fact| fact["subject"] == "memory-controller"));

@@ -1,6 +1,7 @@
 //! What `run` prints: one line an event, for people or for machines. docs/events.md is its contract.
 
 mod story;
+mod tasks;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -9,6 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use story::{ContainerEnded, OomKill};
+pub use tasks::Tasks;
 
 use super::text::bytes;
 
@@ -54,6 +56,8 @@ pub enum Event {
     Configuration(Configuration),
     /// Kernel records were lost or of an unknown form.
     Lost(Lost),
+    /// A cgroup forks too fast, or has almost as many tasks as it may have.
+    Tasks(Box<Tasks>),
     /// The agent ends.
     Stopped(Stopped),
 }
@@ -171,6 +175,10 @@ pub struct Candidate {
     pub priority: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passed_over: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forks_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_stall: Option<f64>,
 }
 
 /// See [`Event::Eviction`].
@@ -234,6 +242,7 @@ pub struct Configuration {
 pub struct Lost {
     pub records: u64,
     pub invalid: u64,
+    pub no_room: u64,
 }
 
 /// See [`Event::Stopped`].
@@ -276,12 +285,13 @@ impl fmt::Display for Event {
                 write!(f, "{signal} is not believed: {reason}: {available} available of {capacity}")
             }
             Self::Configuration(configuration) => configuration.fmt(f),
-            Self::Lost(Lost { records, invalid }) => {
+            Self::Lost(Lost { records, invalid, no_room }) => {
                 write!(
                     f,
-                    "{records} kernel records lost, {invalid} of an unknown form; a full sample follows"
+                    "{records} kernel records lost, {invalid} of an unknown form, {no_room} figures without room; everything was looked at anew"
                 )
             }
+            Self::Tasks(tasks) => tasks.fmt(f),
             Self::Stopped(Stopped { why }) => write!(f, "stopped: {why}"),
         }
     }

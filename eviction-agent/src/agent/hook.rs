@@ -4,8 +4,8 @@ use crate::config::HookPreferences;
 use crate::metrics::Metrics;
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
-    AsyncRing, Crossed, DirtyLeaf, Drained, Event, Family, Kernel, Level, LoadOptions, Loaded, OomKill,
-    Refused, SourceInfo, When,
+    AsyncRing, Crossed, DirtyLeaf, Drained, Event, Family, Kernel, Level, LoadOptions, Loaded, Lost,
+    NodeLine, OomKill, Refused, SourceInfo, TaskAlarm, When,
 };
 use crate::source::cgroup::sampler::Sampler;
 
@@ -23,6 +23,10 @@ pub(crate) struct Told {
     pub(crate) tree_changed: bool,
     /// Processes that the kernel killed.
     pub(crate) kills: Vec<OomKill>,
+    /// Too many tasks.
+    pub(crate) alarms: Vec<TaskAlarm>,
+    /// Records are missing or make no sense: what they told has to be looked for.
+    pub(crate) missed: bool,
     /// The ring cannot be read any more.
     pub(crate) lost: Option<Lapse>,
 }
@@ -36,6 +40,7 @@ impl Told {
                 tracing::debug!(pid = mark.tgid, comm = %mark.comm_lossy(), "out of memory while it was ending anyway");
             }
             Event::CgroupMade(_) | Event::CgroupGone(_) => self.tree_changed = true,
+            Event::TaskAlarm(alarm) => self.alarms.push(alarm),
         }
     }
 }
@@ -52,8 +57,10 @@ pub(crate) struct Hook {
     leaves: Vec<DirtyLeaf>,
     range: Range,
     way_down: Linger,
+    losses: Losses,
     invalid: u64,
-    lost: u64,
+    /// The total of tasks at which the node's own line is armed.
+    tasks_line: Option<u64>,
 }
 
 /// Another kernel side is in use now.
@@ -64,11 +71,20 @@ pub(crate) struct Moved {
     pub(crate) sources: Vec<SourceInfo>,
 }
 
-/// What was lost in all, if that has grown since the last question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the present programs lost in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Losses {
-    pub(crate) records: u64,
+    pub(crate) lost: Lost,
     pub(crate) invalid: u64,
+    /// How often programs were loaded: each time they count anew.
+    pub(crate) programs: u32,
+}
+
+impl Losses {
+    /// What of it is a loss: the rest counts what went well.
+    fn figures(&self) -> impl PartialEq + use<> {
+        (self.lost.by_record(), self.lost.by_map(), self.invalid)
+    }
 }
 
 impl Hook {
@@ -92,8 +108,10 @@ impl Hook {
         let Loaded { kernel, ring, missing: _, log } = loaded;
         self.loaded = Some((kernel, AsyncRing::new(ring)?));
         self.log = log;
-        // What the programs count begins anew.
-        self.lost = 0;
+        // What the programs count begins anew, and nothing is armed.
+        let Losses { lost: _, invalid, programs } = self.losses;
+        self.losses = Losses { lost: Lost::default(), invalid, programs: programs + 1 };
+        self.tasks_line = None;
         Ok(())
     }
 
@@ -121,7 +139,7 @@ impl Hook {
         let mut told = Told::default();
         if let Some((_, ring)) = &mut self.loaded {
             let drained = ring.drain(|event| told.take(event));
-            self.count(drained, metrics);
+            told.missed = self.count(drained, metrics);
         }
         self.forget_repeated(&mut told);
         self.since_ns = now_ns;
@@ -196,7 +214,7 @@ impl Hook {
         let Some((_, ring)) = &mut self.loaded else { return std::future::pending().await };
         let mut told = Told::default();
         match ring.drain_ready(|event| told.take(event)).await {
-            Ok(drained) => self.count(drained, metrics),
+            Ok(drained) => told.missed = self.count(drained, metrics),
             Err(error) => {
                 // The descriptor is of no use any more: the timer and the v1 threshold go on.
                 self.loaded = None;
@@ -226,7 +244,7 @@ impl Hook {
             // The sweep of usage files finds them too.
             Err(error) => tracing::debug!(%error, "reading the dirty set"),
         }
-        self.count(drained, metrics);
+        told.missed = self.count(drained, metrics);
         self.forget_repeated(&mut told);
         told
     }
@@ -242,23 +260,54 @@ impl Hook {
         }
     }
 
-    /// What was lost since the last question, in all.
-    pub(crate) fn losses(&mut self, metrics: &Metrics) -> Option<Losses> {
-        let (kernel, _) = self.loaded.as_ref()?;
-        let lost = kernel.lost().ok()?.records_lost();
-        let new = lost.saturating_sub(self.lost);
-        self.lost = lost;
-        metrics.records_lost.inc_by(new);
-        (new > 0).then_some(Losses { records: lost, invalid: self.invalid })
+    /// Arms the node's own line of tasks, which is `distance` more than the `tasks` that there are: the
+    /// fork that passes it is told. `group` is the node's in the pids controller's hierarchy, if it is
+    /// one. A line that is armed already is left as it is, but for `anew`.
+    pub(crate) fn arm_tasks(&mut self, group: Option<u64>, tasks: u64, distance: Option<u64>, anew: bool) {
+        let Some((kernel, _)) = &mut self.loaded else { return };
+        let beyond = distance.map(|distance| distance.saturating_add(1));
+        let line = beyond.map(|beyond| tasks.saturating_add(beyond));
+        if line == self.tasks_line && !anew {
+            return;
+        }
+        self.tasks_line = line;
+        let armed = line.zip(beyond).map(|(tasks, more)| match group {
+            Some(id) => NodeLine::Group { id, tasks },
+            None => NodeLine::More(more),
+        });
+        if let Err(error) = kernel.arm_node_tasks(armed) {
+            tracing::warn!(%error, "arming the node's line of tasks");
+        }
     }
 
-    fn count(&mut self, Drained { events, malformed, why }: Drained, metrics: &Metrics) {
+    /// The programs, for what is read of them now and then, and how often they were loaded: each time
+    /// they count anew.
+    pub(crate) fn kernel(&mut self) -> Option<(u32, &mut Kernel)> {
+        let programs = self.losses.programs;
+        self.loaded.as_mut().map(|(kernel, _)| (programs, kernel))
+    }
+
+    /// What was lost in all, if that has grown since the last question.
+    pub(crate) fn losses(&mut self) -> Option<Losses> {
+        let (kernel, _) = self.loaded.as_ref()?;
+        let losses = Losses { lost: kernel.lost().ok()?, invalid: self.invalid, ..self.losses };
+        let before = std::mem::replace(&mut self.losses, losses);
+        (before.figures() != losses.figures()).then_some(losses)
+    }
+
+    /// Counts what came; true if something else did not, or made no sense.
+    fn count(&mut self, drained: Drained, metrics: &Metrics) -> bool {
+        let Drained { events, malformed, why, missed } = drained;
         metrics.records.inc_by(events);
         if malformed > 0 {
             metrics.records_invalid.inc_by(malformed);
             self.invalid += malformed;
             tracing::warn!(malformed, why = ?why, "records of an unknown form");
         }
+        if missed > 0 {
+            tracing::warn!(missed, "records are missing: everything is looked at anew");
+        }
+        missed > 0 || malformed > 0
     }
 }
 

@@ -32,6 +32,8 @@ mod run;
 mod slow;
 mod start;
 mod statuses;
+mod tallies;
+mod tasks;
 mod text;
 mod thread;
 mod v1;

@@ -17,6 +17,8 @@ use crate::metrics::Metrics;
 use super::arming::Seen;
 use super::clock::Instant;
 use super::event;
+use super::hook::Losses;
+use super::tasks::PodTally;
 
 /// Some seconds of the busiest node; each is a few hundred bytes.
 const QUEUE: usize = 1024;
@@ -40,8 +42,12 @@ pub(crate) enum Note {
     PodsInvalid(String, Instant),
     /// A changed configuration cannot be used; everything that is wrong with it.
     ConfigurationInvalid(Vec<String>, Instant),
-    /// Kernel records lost and of an unknown form, in all.
-    Lost { records: u64, invalid: u64, at: Instant },
+    /// What the kernel side lost, in all.
+    Lost(Box<Losses>, Instant),
+    /// Too many tasks.
+    Tasks(Box<event::Tasks>, Instant),
+    /// What the tasks of pods did since the last one.
+    Tally(Vec<PodTally>, Instant),
     /// A source has another rung now.
     Source(event::Source, Instant),
 }

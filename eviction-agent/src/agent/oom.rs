@@ -114,7 +114,8 @@ fn killed_group(kill: &bpf::OomKill, owner: Owner, sampler: &Sampler) -> Option<
     kill.chain.iter().take(top).rev().map(|group| group.id).find(|id| is_set(*id) == Some(true))
 }
 
-fn path_of(id: u64, sampler: &Sampler) -> Option<String> {
+/// Where in the tree a group is.
+pub(super) fn path_of(id: u64, sampler: &Sampler) -> Option<String> {
     let tree = sampler.tree();
     let index = tree.groups().iter().position(|group| group.id == id)?;
     Some(format!("/{}", tree.relative_path(index).display()))

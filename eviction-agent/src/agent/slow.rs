@@ -17,16 +17,19 @@ use crate::core::pods::KnownPod;
 use crate::core::rank::Standing;
 use crate::core::signal::{NodeCondition, Resource, Signal};
 use crate::metrics::{
-    ConditionLabels, EndedLabels, EvictionLabels, Metrics, OomLabels, OutcomeLabels, SignalLabels,
-    SourceLabels, ThresholdLabels,
+    AlarmLabels, ConditionLabels, EndedLabels, EvictionLabels, MapLabels, Metrics, OomLabels, OutcomeLabels,
+    RecordLabels, SignalLabels, SourceLabels, ThresholdLabels,
 };
 
+use crate::source::bpf::Lost;
 use crate::source::file::InWords;
 
 use super::clock::{Clock, Instant};
 use super::event::{self, Event, Line};
+use super::hook::Losses;
 use super::notes::{Note, OutcomeNote, PassNote, Step};
 use super::run::Output;
+use super::tallies::Tallies;
 use super::watch::Watch;
 
 /// How many of the ranked pods a line shows.
@@ -48,6 +51,8 @@ pub(crate) struct Slow {
     /// Told when another configuration came into force.
     took_effect: Arc<Notify>,
     pods: event::Pods,
+    losses: Losses,
+    tallies: Tallies,
 }
 
 impl Slow {
@@ -66,6 +71,8 @@ impl Slow {
             watch: Watch::default(),
             took_effect,
             pods: event::Pods::default(),
+            losses: Losses::default(),
+            tallies: Tallies::default(),
         }
     }
 
@@ -143,9 +150,12 @@ impl Slow {
                 let event = event::Configuration { state, until: None, would_evict: Vec::new(), errors };
                 self.say(at.wall, Event::Configuration(event));
             }
-            Note::Lost { records, invalid, at } => {
-                self.say(at.wall, Event::Lost(event::Lost { records, invalid }));
+            Note::Lost(losses, at) => self.lost(*losses, at),
+            Note::Tasks(tasks, at) => {
+                self.metrics.task_alarms.get_or_create(&AlarmLabels { alarm: tasks.alarm }).inc();
+                self.say(at.wall, Event::Tasks(tasks));
             }
+            Note::Tally(tallies, at) => self.tallies.take(tallies, at, &self.metrics),
             Note::Source(source, at) => {
                 self.source(&source);
                 self.say(at.wall, Event::Source(source));
@@ -166,6 +176,26 @@ impl Slow {
         });
         self.metrics.source.get_or_create(&now).set(1);
         self.sources.push(now);
+    }
+
+    /// The note has totals: one that was dropped takes nothing away.
+    fn lost(&mut self, losses: Losses, at: Instant) {
+        let Losses { lost, invalid, programs } = losses;
+        if programs != self.losses.programs {
+            self.losses.lost = Lost::default();
+        }
+        for ((record, now), (_, before)) in lost.by_record().into_iter().zip(self.losses.lost.by_record()) {
+            let new = now.saturating_sub(before);
+            self.metrics.records_lost.get_or_create(&RecordLabels { record }).inc_by(new);
+        }
+        for ((map, now), (_, before)) in lost.by_map().into_iter().zip(self.losses.lost.by_map()) {
+            let new = now.saturating_sub(before);
+            self.metrics.map_full.get_or_create(&MapLabels { map }).inc_by(new);
+        }
+        self.losses = losses;
+        let no_room = lost.by_map().iter().map(|(_, count)| count).sum();
+        let event = event::Lost { records: lost.records_lost(), invalid, no_room };
+        self.say(at.wall, Event::Lost(event));
     }
 
     fn pods(&mut self, pods: event::Pods, reread: bool, at: Instant) {
@@ -236,7 +266,7 @@ impl Slow {
                     working_set: seen.map(|seen| seen.working_set),
                     seen_by: seen_by.to_owned(),
                     age_us: Some(micros(decided_mono_ns.saturating_sub(looked.mono_ns))),
-                    candidates: candidates(pass),
+                    candidates: self.candidates(pass),
                     crossed_mono_ns,
                     seen_mono_ns: looked.mono_ns,
                     decided_mono_ns,
@@ -323,6 +353,26 @@ impl Slow {
         };
         self.say(at.wall, Event::Eviction(event));
     }
+
+    fn candidates(&self, pass: &Pass) -> Vec<event::Candidate> {
+        let shown = pass.ranked.iter().take(SHOWN).filter_map(|candidate| {
+            let known = pass.pods.get(candidate.place)?;
+            let request = request(known, pass.handled_signal()?.resource());
+            let usage = (candidate.standing != Standing::NoStats).then(|| candidate.excess.plus(request));
+            let rates = self.tallies.rates(&known.pod.namespace, &known.pod.name);
+            let above_zero = |rate: &f64| *rate > 0.0;
+            Some(event::Candidate {
+                pod: format!("{}/{}", known.pod.namespace, known.pod.name),
+                usage: usage.map(whole),
+                request: Some(whole(request)),
+                priority: candidate.priority,
+                passed_over: known.critical.then(|| "critical".to_owned()),
+                forks_per_second: rates.map(|rates| rates.forks_per_second).filter(above_zero),
+                reclaim_stall: rates.map(|rates| rates.reclaim_stall).filter(above_zero),
+            })
+        });
+        shown.collect()
+    }
 }
 
 const GONE: &str = "gone";
@@ -377,22 +427,6 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
         }
         Progress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),
     }
-}
-
-fn candidates(pass: &Pass) -> Vec<event::Candidate> {
-    let shown = pass.ranked.iter().take(SHOWN).filter_map(|candidate| {
-        let known = pass.pods.get(candidate.place)?;
-        let request = request(known, pass.handled_signal()?.resource());
-        let usage = (candidate.standing != Standing::NoStats).then(|| candidate.excess.plus(request));
-        Some(event::Candidate {
-            pod: format!("{}/{}", known.pod.namespace, known.pod.name),
-            usage: usage.map(whole),
-            request: Some(whole(request)),
-            priority: candidate.priority,
-            passed_over: known.critical.then(|| "critical".to_owned()),
-        })
-    });
-    shown.collect()
 }
 
 fn request(known: &KnownPod, resource: Resource) -> Nanos {

@@ -40,6 +40,7 @@ use super::remembered::Remembered;
 use super::roster::Roster;
 use super::run::{Act, Options};
 use super::statuses::Statuses;
+use super::tasks::Tally;
 use super::thread;
 use super::v1::V1Threshold;
 use super::v2::V2Triggers;
@@ -218,6 +219,7 @@ pub(crate) fn react(
             outcomes,
             notes,
             metrics,
+            tally: Tally::default(),
             rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
             state,
         };

@@ -3,7 +3,8 @@
 //!
 //! `touch MIB` maps fresh pages and writes to each; `free` unmaps all; `give-back` gives
 //! it back but keeps it mapped, page tables and all; `again` writes to each page of what is mapped; `forks N` starts and reaps N processes, one after the
-//! other; `threads N` starts and joins N threads; `child MIB` starts a process that the kernel
+//! other; `threads N` starts and joins N threads; `park N` starts N threads that stay; `write MIB` writes
+//! a file of so much, bit by bit to the disk, and removes it; `child MIB` starts a process that the kernel
 //! likes to kill and that touches so much, says `child PID` before it does and `ended SIGNAL` after.
 //! It ends with its input.
 
@@ -95,11 +96,26 @@ fn main() -> Result<()> {
                     }
                 }
             }
+            "park" => (0..argument).for_each(|_| drop(std::thread::spawn(std::thread::park))),
+            "write" => write(argument)?,
             "child" => child(argument)?,
             "prefer" => prefer()?,
             _ => bail!("unknown step {line:?}"),
         }
         writeln!(out, "ok").context("say ok")?;
+    }
+    Ok(())
+}
+
+/// Fills page cache with what the kernel can take back at once.
+fn write(mib: usize) -> Result<()> {
+    let mut file = tempfile::tempfile().context("make a file")?;
+    let block = vec![1; MIB];
+    for written in 1..=mib {
+        file.write_all(&block).context("write a file")?;
+        if written.is_multiple_of(8) {
+            file.sync_data().context("write a file to the disk")?;
+        }
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ fn a_full_ring_is_counted_and_a_crossing_comes_when_there_is_room_again() {
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 1");
-    let mut rig = Rig::with(&LoadOptions { ring_bytes: 1, ..LoadOptions::default() });
+    let mut rig = Rig::with(&LoadOptions { ring_bytes: Some(1), ..LoadOptions::default() });
     for round in 0..40 {
         group.child(&format!("g{round}")).remove();
     }

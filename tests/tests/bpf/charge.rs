@@ -236,7 +236,7 @@ fn a_dirty_set_without_room_is_counted() {
     need_bpf!();
     let groups = [Cgroup::new(), Cgroup::new(), Cgroup::new()];
     let mut processes: Vec<_> = groups.iter().map(Stepper::start).collect();
-    let rig = Rig::with(&LoadOptions { cgroups: 1, ..LoadOptions::default() });
+    let rig = Rig::with(&LoadOptions { cgroups: Some(1), ..LoadOptions::default() });
     for process in &mut processes {
         process.step("touch 8");
     }

@@ -4,8 +4,11 @@
 
 mod cgroups;
 mod charge;
+mod churn;
 mod ladder;
 mod load;
 mod oom;
+mod reclaim;
 mod rig;
+mod storm;
 mod tasks;

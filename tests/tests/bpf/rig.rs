@@ -13,8 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use eviction_agent::source::bpf::event::Alarm;
 use eviction_agent::source::bpf::{
-    self, CgroupChange, Crossed, Event, Generation, Kernel, LoadOptions, Loaded, OomKill, Ring,
+    self, CgroupChange, Crossed, Event, Generation, Kernel, LoadOptions, Loaded, OomKill, Ring, TaskAlarm,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -73,13 +74,24 @@ impl Cgroup {
     fn make(&self) {
         let control = self.path.parent().unwrap().join("cgroup.subtree_control");
         if control.exists() {
-            let _ = fs::write(control, "+memory");
+            let _ = fs::write(&control, "+memory");
+            let _ = fs::write(control, "+pids");
         }
         fs::create_dir(&self.path).unwrap();
     }
 
     pub(crate) fn id(&self) -> u64 {
         fs::metadata(&self.path).unwrap().ino()
+    }
+
+    /// Its directory.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.path
+    }
+
+    /// Moves a process into it.
+    pub(crate) fn add(&self, process: &Stepper) {
+        fs::write(self.path.join("cgroup.procs"), process.pid().to_string()).unwrap();
     }
 
     /// The path below the mount, as records have it.
@@ -113,6 +125,52 @@ impl Cgroup {
         let start = Instant::now();
         while let Err(error) = remove_tree(&self.path) {
             assert!(start.elapsed() < HANG, "remove {}: {error}", self.path.display());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The same group in the hierarchy of the pids controller: another directory on v1.
+pub(crate) struct Pids {
+    path: PathBuf,
+    is_apart: bool,
+}
+
+impl Pids {
+    pub(crate) fn of(group: &Cgroup) -> Self {
+        let v1 = Path::new("/sys/fs/cgroup/pids");
+        let is_apart = v1.is_dir();
+        let path = match is_apart {
+            true => v1.join(group.path.strip_prefix(mount()).unwrap()),
+            false => group.path.clone(),
+        };
+        if is_apart {
+            fs::create_dir_all(&path).unwrap();
+        }
+        Self { path, is_apart }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        fs::metadata(&self.path).unwrap().ino()
+    }
+
+    pub(crate) fn limit(&self, tasks: u64) {
+        fs::write(self.path.join("pids.max"), tasks.to_string()).unwrap();
+    }
+
+    pub(crate) fn add(&self, process: &Stepper) {
+        fs::write(self.path.join("cgroup.procs"), process.pid().to_string()).unwrap();
+    }
+
+    pub(crate) fn current(&self) -> i64 {
+        fs::read_to_string(self.path.join("pids.current")).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Pids {
+    fn drop(&mut self) {
+        let start = Instant::now();
+        while self.is_apart && remove_tree(&self.path).is_err() && start.elapsed() < HANG {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -218,6 +276,7 @@ pub(crate) struct Told {
     pub(crate) marks: Vec<OomKill>,
     pub(crate) made: Vec<Change>,
     pub(crate) gone: Vec<Change>,
+    pub(crate) alarms: Vec<TaskAlarm>,
     pub(crate) events: u64,
 }
 
@@ -271,6 +330,7 @@ impl Rig {
             Event::OomMark(mark) => told.marks.push(mark),
             Event::CgroupMade(change) => told.made.push(Change::of(&change)),
             Event::CgroupGone(change) => told.gone.push(Change::of(&change)),
+            Event::TaskAlarm(alarm) => told.alarms.push(alarm),
         });
         assert_eq!((drained.malformed, drained.why), (0, None));
         told.events += drained.events;
@@ -297,6 +357,20 @@ impl Rig {
         self.drain();
         let ours = self.told.crossed.iter();
         ours.filter(|crossed| crossed.generation == generation.0).copied().collect()
+    }
+
+    /// How often the programs ran while the kernel counted it.
+    pub(crate) fn firings(&self) -> u64 {
+        let ours = self.kernel.program_ids();
+        let loaded = aya::programs::loaded_programs().filter_map(Result::ok);
+        loaded.filter(|program| ours.contains(&program.id())).map(|program| program.run_count()).sum()
+    }
+
+    /// The alarms with this key that came so far.
+    pub(crate) fn alarms(&mut self, alarm: Alarm, key_id: u64) -> Vec<TaskAlarm> {
+        self.drain();
+        let ours = self.told.alarms.iter().filter(|told| (told.alarm, told.key_id) == (alarm, key_id));
+        ours.copied().collect()
     }
 
     /// The kill of this process.

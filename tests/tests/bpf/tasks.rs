@@ -1,6 +1,8 @@
-//! Forks and exits per cgroup.
+//! Forks, execs and exits per cgroup; too many of them.
 
-use crate::rig::{Cgroup, Rig, Stepper, need_bpf};
+use eviction_agent::source::bpf::{LoadOptions, NodeLine, TaskCount, event::Alarm};
+
+use crate::rig::{Cgroup, Pids, Rig, Stepper, need_bpf};
 
 #[test]
 fn forks_and_exits_are_counted_exactly() {
@@ -20,6 +22,7 @@ fn forks_and_exits_are_counted_exactly() {
     let count = rig.kernel.task_count(ours.id()).unwrap();
     assert_eq!(before, Default::default());
     assert_eq!(count.process_forks, 200);
+    assert_eq!(count.execs, 200, "each became another program");
     assert_eq!(count.forks, 230);
     assert_eq!(count.process_exits, 201, "the process itself ended, too");
     assert_eq!(count.exits, 231);
@@ -34,6 +37,38 @@ fn forks_and_exits_are_counted_exactly() {
     drop(bystander);
 }
 
+/// As many at once as there are, on all CPUs, more than one in each cgroup.
+#[test]
+fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
+    need_bpf!();
+    const EACH: u64 = 3;
+    let groups: Vec<_> = (0..5).map(|_| Cgroup::new()).collect();
+    let rig = Rig::load();
+    let mut processes: Vec<(u64, Stepper)> = Vec::new();
+    for (place, group) in (0..).zip(&groups) {
+        processes.extend((0..EACH).map(|_| (place, Stepper::start(group))));
+    }
+    let (forks, threads) = (|place: u64| 20 + 7 * place, |place: u64| 100 + 11 * place);
+    for (place, process) in &mut processes {
+        process.tell(&format!("forks {}\nthreads {}", forks(*place), threads(*place)));
+    }
+    for (_, process) in &mut processes {
+        assert_eq!((process.answer(), process.answer()), ("ok".into(), "ok".into()));
+    }
+    processes.into_iter().for_each(|(_, process)| process.end());
+    for (place, group) in (0..).zip(&groups) {
+        let (forks, threads) = (EACH * forks(place), EACH * threads(place));
+        let expected = TaskCount {
+            forks: forks + threads,
+            exits: forks + threads + EACH,
+            process_forks: forks,
+            process_exits: forks + EACH,
+            execs: forks,
+        };
+        assert_eq!(rig.kernel.task_count(group.id()).unwrap(), expected, "cgroup {place}");
+    }
+}
+
 #[test]
 fn the_counts_of_a_removed_cgroup_are_gone() {
     need_bpf!();
@@ -46,4 +81,107 @@ fn the_counts_of_a_removed_cgroup_are_gone() {
     process.end();
     group.remove();
     assert_eq!(rig.kernel.task_count(id).unwrap(), Default::default());
+}
+
+#[test]
+fn a_storm_of_forks_is_told_once_until_it_is_armed_again() {
+    need_bpf!();
+    let (stormy, calm) = (Cgroup::new(), Cgroup::new());
+    let mut process = Stepper::start(&stormy);
+    let mut bystander = Stepper::start(&calm);
+    // The lowest bound that there is, two within a tenth of a second: the machine may be slow.
+    let mut rig = Rig::with(&LoadOptions { fork_storm: 1, ..LoadOptions::default() });
+    bystander.step("threads 1");
+    process.step("threads 2000");
+    let told = rig.alarms(Alarm::ForkStorm, stormy.id());
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0].leaf_id, told[0].tgid, told[0].bound), (stormy.id(), process.pid(), 2));
+    assert!(told[0].tasks >= 2, "{told:?}");
+    process.step("threads 2000");
+    assert_eq!(rig.alarms(Alarm::ForkStorm, stormy.id()).len(), 1);
+    rig.kernel.rearm_alarms(told[0].stamp.ktime_ns - 10_000_000_000).unwrap();
+    process.step("threads 2000");
+    assert_eq!(rig.alarms(Alarm::ForkStorm, stormy.id()).len(), 1, "what is not older stays told");
+    rig.kernel.rearm_alarms(u64::MAX).unwrap();
+    process.step("threads 2000");
+    assert_eq!(rig.alarms(Alarm::ForkStorm, stormy.id()).len(), 2);
+    assert_eq!(rig.alarms(Alarm::ForkStorm, calm.id()), []);
+}
+
+#[test]
+fn without_a_bound_nothing_is_a_storm() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let mut process = Stepper::start(&group);
+    let mut rig = Rig::with(&LoadOptions { fork_storm: 0, ..LoadOptions::default() });
+    process.step("threads 2000");
+    assert_eq!(rig.alarms(Alarm::ForkStorm, group.id()), []);
+    assert_eq!(rig.kernel.task_count(group.id()).unwrap().forks, 2000);
+}
+
+#[test]
+fn tasks_near_the_limit_of_a_group_above_are_told_before_a_fork_fails() {
+    need_bpf!();
+    let pod = Cgroup::new();
+    let container = pod.child("container");
+    let mut process = Stepper::start(&container);
+    let (pod_pids, container_pids) = (Pids::of(&pod), Pids::of(&container));
+    container_pids.add(&process);
+    pod_pids.limit(16);
+    let mut rig = Rig::load();
+    process.step("park 12");
+    assert_eq!(pod_pids.current(), 13);
+    assert_eq!(rig.alarms(Alarm::PidsLimit, pod_pids.id()), []);
+    process.step("park 1");
+    let told = rig.alarms(Alarm::PidsLimit, pod_pids.id());
+    assert_eq!(told.len(), 1);
+    let alarm = told[0];
+    assert_eq!((alarm.tasks, alarm.bound, alarm.level), (14, 16, 1));
+    assert_eq!((alarm.leaf_id, alarm.tgid), (container.id(), process.pid()));
+    process.step("park 1");
+    assert_eq!(rig.alarms(Alarm::PidsLimit, pod_pids.id()).len(), 1, "told once");
+    assert_eq!(rig.alarms(Alarm::PidsLimit, container_pids.id()), [], "it has no limit of its own");
+    rig.kernel.rearm_alarms(u64::MAX).unwrap();
+    process.step("park 1");
+    let told = rig.alarms(Alarm::PidsLimit, pod_pids.id());
+    assert_eq!(told.last().map(|alarm| (alarm.tasks, alarm.bound)), Some((16, 16)));
+    process.end();
+}
+
+#[test]
+fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
+    need_bpf!();
+    let node = Cgroup::new();
+    let container = node.child("container");
+    let mut process = Stepper::start(&container);
+    let (node_pids, container_pids) = (Pids::of(&node), Pids::of(&container));
+    container_pids.add(&process);
+    let mut rig = Rig::load();
+    let told = |rig: &mut Rig| {
+        rig.drain();
+        let ours = rig.told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks);
+        ours.copied().collect::<Vec<_>>()
+    };
+    rig.kernel.arm_node_tasks(Some(NodeLine::Group { id: node_pids.id(), tasks: 10 })).unwrap();
+    process.step("park 8");
+    assert_eq!(told(&mut rig), []);
+    process.step("park 5");
+    let first = told(&mut rig);
+    assert_eq!(first.len(), 1);
+    assert_eq!((first[0].tasks, first[0].bound, first[0].leaf_id), (10, 10, container.id()));
+
+    // Others make and end tasks as well; a hundred that stay are more than they end meanwhile.
+    let before = rig.kernel.net_tasks().unwrap();
+    rig.kernel.arm_node_tasks(Some(NodeLine::More(30))).unwrap();
+    process.step("park 100");
+    rig.wait("the whole machine's line", |told| {
+        told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks).count() == 2
+    });
+    let second = told(&mut rig)[1];
+    assert!(second.tasks >= second.bound && second.key_id > first[0].key_id, "{second:?}, {before} before");
+
+    rig.kernel.arm_node_tasks(None).unwrap();
+    process.step("park 100");
+    assert_eq!(told(&mut rig).len(), 2, "disarmed");
+    process.end();
 }

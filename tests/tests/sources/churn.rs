@@ -56,6 +56,44 @@ fn a_group_that_is_removed_is_gone_and_not_zero() {
     subtree.remove().unwrap();
 }
 
+/// A kubelet that is started with the other driver makes its pods anew beside the old groups.
+#[test]
+fn a_pod_under_both_drivers_is_one_pod_and_no_other_while_the_driver_is_changed() {
+    let subtree = Subtree::new("drivers").unwrap();
+    let uids = [pod_uid(1), pod_uid(2)];
+    let make = |driver: Driver, place: u64| {
+        let pod = subtree.pod(driver, Qos::Burstable, &uids[place as usize]).unwrap();
+        pod.group(driver.container(&container_id(place))).unwrap();
+        pod
+    };
+    let old: Vec<_> = (0..2).map(|place| make(Driver::Cgroupfs, place)).collect();
+    let mut sampler = sampler(&subtree);
+    let containers = |sampler: &eviction_agent::source::cgroup::sampler::Sampler, place: usize| {
+        let uid = PodUid::new(&uids[place]);
+        let pods = sampler.pods();
+        for pod in pods.by_uid(&uid) {
+            assert_eq!(pod.qos.map(|qos| format!("{qos:?}")).as_deref(), Some("Burstable"));
+            for container in &pod.containers {
+                let owner = pods.owner(container.cgroup_id).unwrap();
+                assert_eq!(pods.pods[owner.pod].uid, uid, "a group is never another pod's");
+                assert_eq!(*container.id, *container_id(place as u64));
+            }
+        }
+        pods.by_uid(&uid).map(|pod| pod.containers.len()).sum::<usize>()
+    };
+    assert_eq!([0, 1].map(|place| containers(&sampler, place)), [1, 1]);
+    let new = make(Driver::Systemd, 0);
+    sampler.refresh(|_| false).unwrap();
+    assert_eq!([0, 1].map(|place| containers(&sampler, place)), [2, 1]);
+    old[0].destroy().unwrap();
+    sampler.refresh(|_| false).unwrap();
+    assert_eq!([0, 1].map(|place| containers(&sampler, place)), [1, 1]);
+    new.destroy().unwrap();
+    sampler.refresh(|_| false).unwrap();
+    assert_eq!([0, 1].map(|place| containers(&sampler, place)), [0, 1]);
+    subtree.remove().unwrap();
+}
+
 #[test]
 fn the_root_itself_is_removed() {
     let subtree = Subtree::new("root-gone").unwrap();

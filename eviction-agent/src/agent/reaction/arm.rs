@@ -11,7 +11,7 @@ use super::super::arming;
 use super::super::clock::mono_ns;
 use super::super::eyes::NodeLook;
 use super::super::flight::Flight;
-use super::super::hook::{Losses, root_id};
+use super::super::hook::root_id;
 use super::super::notes::Note;
 use super::Reaction;
 
@@ -63,6 +63,7 @@ impl Reaction {
         let mut due = sample;
         if let Reading::Known(left) = pids {
             due = due.min(self.pids_due(left, look.at.mono_ns));
+            self.arm_tasks(look, left);
         }
         let full_in =
             full.saturating_sub(Duration::from_nanos(now_ns.saturating_sub(self.state.last_full_ns)));
@@ -99,8 +100,9 @@ impl Reaction {
         self.export_oddities();
         self.eyes.sampler.sample_pods(Fresh::All, Tasks::Leave);
         self.examine_rungs(now_ns);
-        if let Some(Losses { records, invalid }) = self.hook.losses(&self.metrics) {
-            self.notes.send(Note::Lost { records, invalid, at: self.clock.now() });
+        self.tally(now_ns);
+        if let Some(losses) = self.hook.losses() {
+            self.notes.send(Note::Lost(Box::new(losses), self.clock.now()));
         }
     }
 

@@ -8,6 +8,7 @@ mod arm;
 mod configuration;
 mod lapse;
 mod story;
+mod tasks;
 mod tree;
 mod victims;
 
@@ -40,6 +41,7 @@ use super::mains::Mains;
 use super::notes::{Note, Notes, PassNote};
 use super::roster::Roster;
 use super::statuses::Statuses;
+use super::tasks::Tally;
 use super::v1::V1Threshold;
 use super::v2::V2Triggers;
 use arm::next_grace;
@@ -76,6 +78,7 @@ pub(crate) struct Reaction {
     pub(crate) memory_lines: Lines,
     pub(crate) pid_lines: Lines,
     pub(crate) rate: FillRate,
+    pub(crate) tally: Tally,
     pub(crate) state: State,
 }
 
@@ -94,6 +97,8 @@ pub(crate) struct State {
     followed_ns: u64,
     tree_due_ns: Option<u64>,
     last_left: Option<(u64, u64)>,
+    /// The node's line of tasks is to be armed anew.
+    tasks_told: bool,
     dirty: Vec<u64>,
 }
 
@@ -181,13 +186,18 @@ impl Reaction {
     }
 
     fn turn(&mut self, wake: Wake) {
-        let trigger = wake.name();
+        let mut trigger = wake.name();
         let crossed = match wake {
             Wake::Kernel(told) => {
                 // After a kill the containers are looked at soon, which a look arms the timer for.
-                let killed = !told.kills.is_empty();
+                let (killed, alarmed, missed) =
+                    (!told.kills.is_empty(), !told.alarms.is_empty(), told.missed);
                 match self.take_told(told) {
-                    None if !killed => return,
+                    None if alarmed => {
+                        trigger = "tasks";
+                        None
+                    }
+                    None if !killed && !missed => return,
                     crossed => crossed,
                 }
             }
@@ -322,6 +332,7 @@ impl Reaction {
     fn seen_by(&self, trigger: &'static str) -> &'static str {
         match trigger {
             "charge" => self.hook.charge_rung(),
+            "tasks" => "fork hook",
             "v1_threshold" => "cgroup v1 usage threshold",
             other => other,
         }

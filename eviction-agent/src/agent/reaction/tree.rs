@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::input::{Event, Input};
-use crate::source::bpf::Crossed;
+use crate::source::bpf::{Crossed, TaskAlarm};
 
 use super::super::clock::mono_ns;
 use super::super::failure::chain;
@@ -20,10 +20,10 @@ const SETTLE: Duration = Duration::from_millis(50);
 const POSTPONED: Duration = Duration::from_secs(1);
 
 impl Reaction {
-    /// Kills are told at once; a change of the tree is taken in when it has settled. A kill in a
-    /// cgroup that came a moment ago needs the tree now.
+    /// Kills and alarms are told at once; a change of the tree is taken in when it has settled. A kill in
+    /// a cgroup that came a moment ago needs the tree now.
     pub(super) fn take_told(&mut self, told: Told) -> Option<Crossed> {
-        let Told { crossed, tree_changed, kills, lost } = told;
+        let Told { crossed, tree_changed, kills, alarms, missed, lost } = told;
         if let Some(lapse) = lost {
             self.tell_lapse(&lapse);
             self.tell_nothing(&lapse.why);
@@ -31,10 +31,18 @@ impl Reaction {
         if tree_changed {
             self.note_tree_change();
         }
-        if !kills.is_empty() && self.state.tree_due_ns.is_some() {
+        if missed {
+            // Whatever they told: the next look is a full one.
+            self.state.last_full_ns = 0;
+        }
+        // The tree of before knows the names of what is gone meanwhile, but not of what is new.
+        let is_unknown = |alarm: &TaskAlarm| self.eyes.sampler.group(alarm.leaf_id).is_none();
+        let names_wanted = !kills.is_empty() || alarms.iter().any(is_unknown);
+        if names_wanted && (missed || self.state.tree_due_ns.is_some()) {
             self.refresh_tree();
         }
         self.take_kills(&kills);
+        self.take_alarms(&alarms);
         crossed
     }
 

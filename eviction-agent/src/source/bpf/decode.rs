@@ -3,11 +3,11 @@
 
 use bytes::{Buf, TryGetError};
 use eviction_common::{
-    ABI_VERSION, Edge, Kind, MAX_CHAIN, PATH_BYTES, UNLIMITED_BYTES, ancestor_flag, oom_flag,
+    ABI_VERSION, Alarm, Edge, Kind, MAX_CHAIN, PATH_BYTES, UNLIMITED_BYTES, ancestor_flag, oom_flag,
 };
 use thiserror::Error;
 
-use super::event::{Ancestor, CgroupChange, Crossed, Event, OomEvents, OomKill, Rss, Stamp};
+use super::event::{Ancestor, CgroupChange, Crossed, Event, OomEvents, OomKill, Rss, Stamp, TaskAlarm};
 
 /// Why the bytes of a record are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -83,6 +83,7 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event<'_>, DecodeError> 
         },
         Kind::CgroupMade => Event::CgroupMade(fields.cgroup_change(stamp, kind)?),
         Kind::CgroupGone => Event::CgroupGone(fields.cgroup_change(stamp, kind)?),
+        Kind::TaskAlarm => Event::TaskAlarm(fields.task_alarm(stamp)?),
     };
     match fields.rest.len() {
         0 => Ok(event),
@@ -224,6 +225,23 @@ impl<'a> Fields<'a> {
                 before: has(ancestor_flag::SEEN).then_some((oom_before, oom_kill_before)),
             }),
         })
+    }
+
+    fn task_alarm(&mut self, stamp: Stamp) -> Result<TaskAlarm, DecodeError> {
+        let leaf_id = self.u64()?;
+        let key_id = self.u64()?;
+        let tasks = self.u64()?.cast_signed();
+        let bound = self.u64()?.cast_signed();
+        let tgid = self.u32()?;
+        let level = self.u32()?;
+        let alarm = self.u32()?;
+        self.u32()?;
+        let alarm = Alarm::from_raw(alarm).ok_or(DecodeError::Field {
+            kind: Kind::TaskAlarm.name(),
+            field: "alarm",
+            value: alarm.into(),
+        })?;
+        Ok(TaskAlarm { stamp, alarm, leaf_id, key_id, tasks, bound, tgid, level })
     }
 
     fn cgroup_change(&mut self, stamp: Stamp, kind: Kind) -> Result<CgroupChange<'a>, DecodeError> {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-pub use eviction_common::Edge;
+pub use eviction_common::{Alarm, Edge};
 
 /// When and where the kernel side wrote a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub enum Event<'a> {
     CgroupMade(CgroupChange<'a>),
     /// A cgroup of the memory controller's hierarchy was removed.
     CgroupGone(CgroupChange<'a>),
+    /// There are, or come, too many tasks.
+    TaskAlarm(TaskAlarm),
 }
 
 impl Event<'_> {
@@ -40,6 +42,7 @@ impl Event<'_> {
             Self::Crossed(crossed) => crossed.stamp,
             Self::OomKill(kill) | Self::OomMark(kill) => kill.stamp,
             Self::CgroupMade(change) | Self::CgroupGone(change) => change.stamp,
+            Self::TaskAlarm(alarm) => alarm.stamp,
         }
     }
 }
@@ -179,4 +182,28 @@ pub struct CgroupChange<'a> {
     pub path: &'a [u8],
     /// The path was too long for the record and lacks its end.
     pub cut: bool,
+}
+
+/// There are, or come, too many tasks. Comes once for each cgroup or line, until it is armed again
+/// ([`Kernel::rearm_alarms`](super::Kernel::rearm_alarms)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskAlarm {
+    /// When and where.
+    pub stamp: Stamp,
+    /// What about them.
+    pub alarm: Alarm,
+    /// The memory cgroup of the task that was made.
+    pub leaf_id: u64,
+    /// [`Alarm::PidsLimit`]: the group of the pids controller, whose id on cgroup v1 is that of its
+    /// directory in the controller's own hierarchy. [`Alarm::NodeTasks`]: the arming.
+    pub key_id: u64,
+    /// [`Alarm::ForkStorm`]: tasks made within [`STORM_WINDOW_NS`](eviction_common::STORM_WINDOW_NS).
+    /// Else how many there are; of the whole machine forks less exits since the programs were attached.
+    pub tasks: i64,
+    /// What `tasks` reached: the bound, the limit (of which it came near), the line.
+    pub bound: i64,
+    /// The process that forked.
+    pub tgid: u32,
+    /// [`Alarm::PidsLimit`]: how deep the limited group is below the root of its hierarchy.
+    pub level: u32,
 }

@@ -11,7 +11,8 @@ use std::{
 
 use super::event::Event;
 
-/// The cgroups of one hierarchy by id, which is the inode number of their directory.
+/// The cgroups of one hierarchy by id, which is the inode number of their directory. On 64-bit machines the
+/// kernel gives none twice: a generation is in its upper half (`__kernfs_new_node` in fs/kernfs/dir.c).
 #[derive(Debug, Default)]
 pub struct CgroupIds {
     paths: HashMap<u64, PathBuf>,
@@ -46,10 +47,18 @@ impl CgroupIds {
                 let path = Path::new(OsStr::from_bytes(change.path));
                 self.paths.insert(change.id, path.to_owned());
             }
+            // Should the id be another's by now, that one stays.
             Event::CgroupGone(change) => {
-                self.paths.remove(&change.id);
+                let path = Path::new(OsStr::from_bytes(change.path));
+                if self.paths.get(&change.id).is_some_and(|known| change.cut || known == path) {
+                    self.paths.remove(&change.id);
+                }
             }
-            Event::CgroupMade(_) | Event::Crossed(_) | Event::OomKill(_) | Event::OomMark(_) => {}
+            Event::CgroupMade(_)
+            | Event::Crossed(_)
+            | Event::OomKill(_)
+            | Event::OomMark(_)
+            | Event::TaskAlarm(_) => {}
         }
     }
 
@@ -72,4 +81,29 @@ impl CgroupIds {
 /// The id of the cgroup whose directory this is.
 pub fn read_cgroup_id(directory: &Path) -> io::Result<u64> {
     fs::metadata(directory).map(|metadata| metadata.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::bpf::event::{CgroupChange, Stamp};
+
+    fn change(id: u64, path: &str) -> CgroupChange<'_> {
+        let stamp = Stamp { ktime_ns: 0, cpu: 0, seq: 0 };
+        CgroupChange { stamp, id, level: 2, path: path.as_bytes(), cut: false }
+    }
+
+    #[test]
+    fn an_id_that_is_given_again_is_its_new_owners_also_when_the_old_ones_end_comes_late() {
+        let mut ids = CgroupIds::default();
+        ids.apply(&Event::CgroupMade(change(7, "/kubepods/pod1")));
+        ids.apply(&Event::CgroupGone(change(7, "/kubepods/pod1")));
+        assert_eq!(ids.path(7), None);
+        ids.apply(&Event::CgroupMade(change(7, "/kubepods/pod2")));
+        assert_eq!(ids.path(7), Some(Path::new("/kubepods/pod2")));
+        ids.apply(&Event::CgroupGone(change(7, "/kubepods/pod1")));
+        assert_eq!(ids.path(7), Some(Path::new("/kubepods/pod2")));
+        ids.apply(&Event::CgroupGone(CgroupChange { cut: true, ..change(7, "/kubepods/po") }));
+        assert_eq!(ids.path(7), None);
+    }
 }

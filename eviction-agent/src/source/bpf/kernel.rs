@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use aya::maps::{HashMap as BpfHashMap, MapData, MapError, PerCpuArray, PerCpuHashMap};
-use eviction_common::{Armed, Counter, Dirty, Edge, TaskCount as RawTaskCount, Ticket};
+use aya::maps::{HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
+use eviction_common::{Armed, Counter, Dirty, Edge, Kind, Ticket};
 use thiserror::Error;
 
 use super::{
@@ -11,6 +11,7 @@ use super::{
     near::Near,
     plan::{Family, SourceInfo, When},
     sys::{self, Entry},
+    tally::TallyMaps,
 };
 
 /// What is to be told about a cgroup, in bytes. Each edge that is set fires once.
@@ -66,19 +67,6 @@ pub struct DirtyLeaf {
     pub fired: u64,
 }
 
-/// Tasks that a cgroup made and ended since the programs were attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TaskCount {
-    /// Tasks (threads included) made.
-    pub forks: u64,
-    /// Tasks ended.
-    pub exits: u64,
-    /// Processes made.
-    pub process_forks: u64,
-    /// Processes whose first thread ended.
-    pub process_exits: u64,
-}
-
 /// What the kernel side counted since it was loaded: what it lost, and what it saw in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
@@ -92,12 +80,25 @@ pub struct Lost {
     pub cgroup_made: u64,
     /// Removed cgroups that did not fit.
     pub cgroup_gone: u64,
+    /// Alarms about tasks that did not fit.
+    pub task_alarm: u64,
     /// Charging cgroups that found no room in the dirty set.
     pub dirty_full: u64,
     /// Cgroups whose event counts found no room.
     pub seen_full: u64,
     /// Cgroups whose task counts found no room.
     pub tasks_full: u64,
+    /// Cgroups whose rate of forks found no room.
+    pub rates_full: u64,
+    /// Alarms about tasks that found no room, and were not told.
+    pub alarmed_full: u64,
+    /// Cgroups whose time in reclaim found no room.
+    pub stalls_full: u64,
+    /// Tasks in reclaim that found no room.
+    pub reclaiming_full: u64,
+    /// Reclaims that began twice or ended without a beginning, as those that were under way when
+    /// the programs were attached.
+    pub reclaim_odd: u64,
     /// Walks that ended before the root because the tree is too deep.
     pub walk_cut: u64,
     /// How often the charge hook looked at a memory cgroup.
@@ -111,7 +112,31 @@ pub struct Lost {
 impl Lost {
     /// Records of any kind that did not fit into the ring.
     pub fn records_lost(&self) -> u64 {
-        self.crossed + self.oom_kill + self.cgroup_made + self.cgroup_gone
+        self.by_record().iter().map(|(_, lost)| lost).sum()
+    }
+
+    /// Records that did not fit, by what they tell.
+    pub fn by_record(&self) -> [(&'static str, u64); 5] {
+        [
+            (Kind::Crossed.name(), self.crossed),
+            (Kind::OomKill.name(), self.oom_kill),
+            (Kind::CgroupMade.name(), self.cgroup_made),
+            (Kind::CgroupGone.name(), self.cgroup_gone),
+            (Kind::TaskAlarm.name(), self.task_alarm),
+        ]
+    }
+
+    /// What found no room, by what it is about.
+    pub fn by_map(&self) -> [(&'static str, u64); 7] {
+        [
+            ("dirty", self.dirty_full),
+            ("oom_events", self.seen_full),
+            ("tasks", self.tasks_full),
+            ("fork_rates", self.rates_full),
+            ("task_alarms", self.alarmed_full),
+            ("stalls", self.stalls_full),
+            ("reclaiming", self.reclaiming_full),
+        ]
     }
 }
 
@@ -119,8 +144,8 @@ pub(super) struct Maps {
     pub(super) armed: BpfHashMap<MapData, u64, Entry<Armed>>,
     pub(super) tickets: BpfHashMap<MapData, Entry<Ticket>, u8>,
     pub(super) dirty: MapData,
-    pub(super) tasks: PerCpuHashMap<MapData, u64, Entry<RawTaskCount>>,
     pub(super) counters: PerCpuArray<MapData, u64>,
+    pub(super) tally: TallyMaps,
 }
 
 /// What is loaded into the kernel. Dropping it detaches every program.
@@ -285,26 +310,6 @@ impl Kernel {
         Ok(())
     }
 
-    /// What the tasks of this memory cgroup did since the programs were attached; zero for a
-    /// cgroup that did nothing. Those of cgroups below it are not counted in.
-    pub fn task_count(&self, id: u64) -> Result<TaskCount, MapError> {
-        match self.maps.tasks.get(&id, 0) {
-            Ok(per_cpu) => Ok(sum(per_cpu.iter())),
-            Err(MapError::KeyNotFound) => Ok(TaskCount::default()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The same of every memory cgroup that did anything, in no order, into `out` (which is cleared).
-    pub fn task_counts(&self, out: &mut Vec<(u64, TaskCount)>) -> Result<(), MapError> {
-        out.clear();
-        for entry in self.maps.tasks.iter() {
-            let (id, per_cpu) = entry?;
-            out.push((id, sum(per_cpu.iter())));
-        }
-        Ok(())
-    }
-
     /// What the programs counted and lost.
     pub fn lost(&self) -> Result<Lost, MapError> {
         let count = |counter: Counter| -> Result<u64, MapError> {
@@ -316,9 +321,15 @@ impl Kernel {
             oom_kill: count(Counter::LostOomKill)?,
             cgroup_made: count(Counter::LostCgroupMade)?,
             cgroup_gone: count(Counter::LostCgroupGone)?,
+            task_alarm: count(Counter::LostTaskAlarm)?,
             dirty_full: count(Counter::DirtyFull)?,
             seen_full: count(Counter::SeenFull)?,
             tasks_full: count(Counter::TasksFull)?,
+            rates_full: count(Counter::RatesFull)?,
+            alarmed_full: count(Counter::AlarmedFull)?,
+            stalls_full: count(Counter::StallsFull)?,
+            reclaiming_full: count(Counter::ReclaimingFull)?,
+            reclaim_odd: count(Counter::ReclaimOdd)?,
             walk_cut: count(Counter::WalkCut)?,
             charges: count(Counter::Charges)?,
             forks: count(Counter::Forks)?,
@@ -336,13 +347,4 @@ fn edges(level: &Level) -> impl Iterator<Item = Edge> + use<> {
 
 fn ticket(id: u64, generation: u64, edge: Edge) -> Entry<Ticket> {
     Entry(Ticket { id, generation, edge: edge as u32, pad: 0 })
-}
-
-fn sum<'a>(per_cpu: impl Iterator<Item = &'a Entry<RawTaskCount>>) -> TaskCount {
-    per_cpu.fold(TaskCount::default(), |total, Entry(on_cpu)| TaskCount {
-        forks: total.forks + on_cpu.forks,
-        exits: total.exits + on_cpu.exits,
-        process_forks: total.process_forks + on_cpu.process_forks,
-        process_exits: total.process_exits + on_cpu.process_exits,
-    })
 }

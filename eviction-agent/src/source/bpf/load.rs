@@ -24,7 +24,9 @@ use super::{
     plan::{self, At, Family, FamilyPlan, Hook, Rejected, Rung, SourceInfo, When},
     probe::{self, Facts},
     ring::Ring,
+    size,
     sys::Entry,
+    tally::{self, TallyMaps},
 };
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/eviction-ebpf"));
@@ -55,25 +57,34 @@ impl ProgramLog {
 /// What can be chosen at load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Size of the ring buffer, bytes; made a power of two of pages.
-    pub ring_bytes: u32,
+    /// Size of the ring buffer, bytes; made a power of two of pages. `None`: by how many cgroups there
+    /// are ([`size::ring_bytes`]).
+    pub ring_bytes: Option<u32>,
     /// For how many cgroups there is room in each map; each costs some 300 bytes of kernel memory.
-    pub cgroups: u32,
+    /// `None`: twice as many as there are ([`size::map_entries`]).
+    pub cgroups: Option<u32>,
     /// On how many cgroups a level can be armed.
     pub levels: u32,
     /// Rungs that are asked for or denied.
     pub choice: Choice,
+    /// How many tasks a cgroup makes in a second before it is told; 0 any number.
+    pub fork_storm: u32,
     /// The programs' own diagnostics.
     pub log: ProgramLog,
 }
 
+/// A build on a machine of many cores makes some thousand processes in a second; what makes more in one
+/// cgroup goes out of hand.
+const FORK_STORM: u32 = 5_000;
+
 impl Default for LoadOptions {
     fn default() -> Self {
         Self {
-            ring_bytes: 256 * 1024,
-            cgroups: 4096,
+            ring_bytes: None,
+            cgroups: None,
             levels: 1024,
             choice: Choice::default(),
+            fork_storm: FORK_STORM,
             log: ProgramLog::Off,
         }
     }
@@ -124,13 +135,14 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, Refused> {
 
 /// The same on facts that are known already.
 pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
-    let LoadOptions { choice, log, .. } = options;
+    let LoadOptions { choice, log, fork_storm, .. } = options;
     let plans = plan::plan(facts, choice);
     let setup = match (&facts.btf, &facts.hierarchy) {
         (Ok(btf), Ok(hierarchy)) => Setup {
             abi: ABI_VERSION.into(),
             hierarchy: *hierarchy,
             css_online: btf.resolved.css_online,
+            storm_forks: tally::forks_in_window(*fork_storm),
             offsets: btf.resolved.offsets,
         },
         _ => Setup::NONE,
@@ -201,22 +213,28 @@ fn refused(plans: Vec<FamilyPlan>, why: Option<String>) -> Refused {
 
 /// Makes the maps.
 fn open(setup: Setup, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, levels, choice: _, log } = options;
+    let LoadOptions { ring_bytes, cgroups, levels, choice: _, fork_storm: _, log } = options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
+    let present = size::read_cgroups();
+    let ring_bytes = ring_bytes.unwrap_or_else(|| size::ring_bytes(present, page));
+    let cgroups = cgroups.unwrap_or_else(|| size::map_entries(present)).max(1);
     let setup = Entry(setup);
     let level = log.level();
     let mut loader = EbpfLoader::new();
     loader
         .override_global("SETUP", &setup, true)
         .override_global(aya_log::LEVEL, &level, true)
-        .map_max_entries("RING", (*ring_bytes).max(page))
+        .map_max_entries("RING", ring_bytes.max(page))
         .map_max_entries("ARMED", (*levels).max(1))
         // Three edges, and the tickets of an arming go when the next one's are in.
         .map_max_entries("TICKETS", levels.saturating_mul(6).max(8))
-        .map_max_entries("DIRTY", (*cgroups).max(1))
-        .map_max_entries("SEEN_OOM", (*cgroups).max(1))
-        .map_max_entries("TASKS", (*cgroups).max(1));
+        .map_max_entries("DIRTY", cgroups)
+        .map_max_entries("SEEN_OOM", cgroups)
+        .map_max_entries("TASKS", cgroups)
+        .map_max_entries("RATES", cgroups)
+        .map_max_entries("STALLS", cgroups)
+        .map_max_entries("ALARMED", (*levels).max(1));
     if *log == ProgramLog::Off {
         loader.map_max_entries("AYA_LOGS", page);
     }
@@ -300,6 +318,7 @@ fn keep(attached: Vec<Attached>, when: When) -> Option<Near> {
 }
 
 fn take_maps(ebpf: &mut Ebpf) -> Result<(Maps, Ring), MapError> {
+    let tally = TallyMaps::take(ebpf)?;
     let mut take =
         |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
     let ring: RingBuf<MapData> = take("RING")?.try_into()?;
@@ -310,8 +329,8 @@ fn take_maps(ebpf: &mut Ebpf) -> Result<(Maps, Ring), MapError> {
             aya::maps::Map::HashMap(map) => map,
             _ => return Err(MapError::InvalidName { name: "DIRTY".into() }),
         },
-        tasks: take("TASKS")?.try_into()?,
         counters: take("COUNTERS")?.try_into()?,
+        tally,
     };
     Ok((maps, Ring::new(ring)))
 }

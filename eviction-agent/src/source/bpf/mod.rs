@@ -24,10 +24,14 @@ pub mod plan;
 pub mod probe;
 pub mod ring;
 pub mod rungs;
+pub mod sequence;
+pub mod size;
 mod sys;
+pub mod tally;
 
-pub use event::{Ancestor, CgroupChange, Crossed, Edge, Event, OomKill, Stamp};
-pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level, Lost, TaskCount};
+pub use event::{Ancestor, CgroupChange, Crossed, Edge, Event, OomKill, Stamp, TaskAlarm};
+pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level, Lost};
 pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
 pub use plan::{Family, SourceInfo, When};
 pub use ring::{AsyncRing, Drained, Ring};
+pub use tally::{NodeLine, Stall, TaskCount};

@@ -21,10 +21,12 @@ pub const WANTED: Wanted<'static> = Wanted {
         "mm_struct",
         "mm_rss_stat",
         "percpu_counter",
+        "pids_cgroup",
     ],
     typedef_prefix: "btf_trace_",
     enumerators: &[
         "memory_cgrp_id",
+        "pids_cgrp_id",
         "MEMCG_OOM",
         "MEMCG_OOM_KILL",
         "CSS_ONLINE",
@@ -85,7 +87,7 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         root_hierarchy: take("root_hierarchy", at("cgroup_root", "hierarchy_id")),
         kn_id: take("kn_id", at("kernfs_node", "id")),
         task_cgroups: take("task_cgroups", at("task_struct", "cgroups")),
-        cset_memory: take("cset_memory", memory_of_set(btf)),
+        cset_memory: take("cset_memory", css_of_set(btf, "memory_cgrp_id")),
         task_pid: take("task_pid", at("task_struct", "pid")),
         task_tgid: take("task_tgid", at("task_struct", "tgid")),
         task_comm: take("task_comm", at("task_struct", "comm")),
@@ -98,6 +100,9 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         mm_file: take("mm_file", resident(btf, "MM_FILEPAGES")),
         mm_shmem: take("mm_shmem", resident(btf, "MM_SHMEMPAGES")),
         mm_swap: take("mm_swap", resident(btf, "MM_SWAPENTS")),
+        cset_pids: take("cset_pids", css_of_set(btf, "pids_cgrp_id")),
+        pids_counter: take("pids_counter", pids(btf, "counter")),
+        pids_limit: take("pids_limit", pids(btf, "limit")),
     };
     Resolved { offsets, css_online: online.unwrap_or(0), missing }
 }
@@ -116,10 +121,19 @@ fn local_event(btf: &Btf<'_>, event: &str) -> Result<u32, Missing> {
     Ok(btf.element("mem_cgroup.memory_events_local", &counts, index)?.offset)
 }
 
-fn memory_of_set(btf: &Btf<'_>) -> Result<u32, Missing> {
+/// Where a set has its css of the controller with this index.
+fn css_of_set(btf: &Btf<'_>, controller: &str) -> Result<u32, Missing> {
     let controllers = btf.member("css_set", "subsys")?;
-    let index = btf.enumerator("memory_cgrp_id")?;
+    let index = btf.enumerator(controller)?;
     Ok(btf.element("css_set.subsys", &controllers, index)?.offset)
+}
+
+/// A member of `pids_cgroup`, which is read from its css on.
+fn pids(btf: &Btf<'_>, member: &str) -> Result<u32, Missing> {
+    match btf.member("pids_cgroup", "css")?.offset {
+        0 => Ok(btf.member("pids_cgroup", member)?.offset),
+        _ => Err(Missing::Form("pids_cgroup.css".into(), "its first member")),
+    }
 }
 
 /// `mm_struct.rss_stat` is a structure around an array of counts up to 6.1, and an array of
@@ -216,6 +230,25 @@ mod tests {
         assert_eq!(resolved.offsets.memcg_css, ABSENT);
         let why = resolved.why("memcg_css").unwrap().to_string();
         assert_eq!(why, "this kernel's mem_cgroup.css is not its first member");
+    }
+
+    #[test]
+    fn a_pids_cgroup_is_read_from_its_css_on() {
+        let mut blob = Blob::new();
+        let css = blob.structure("cgroup_subsys_state", 200, &[]);
+        let long = blob.int("long", 8);
+        blob.structure("pids_cgroup", 232, &[("css", css, 0), ("counter", long, 200), ("limit", long, 208)]);
+        let found = resolved(&blob).offsets;
+        assert_eq!((found.pids_counter, found.pids_limit), (200, 208));
+
+        let mut blob = Blob::new();
+        let css = blob.structure("cgroup_subsys_state", 200, &[]);
+        let long = blob.int("long", 8);
+        blob.structure("pids_cgroup", 232, &[("counter", long, 0), ("css", css, 8)]);
+        let resolved = resolved(&blob);
+        assert_eq!(resolved.offsets.pids_counter, ABSENT);
+        let why = resolved.why("pids_counter").unwrap().to_string();
+        assert_eq!(why, "this kernel's pids_cgroup.css is not its first member");
     }
 
     #[test]

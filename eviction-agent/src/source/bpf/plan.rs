@@ -26,15 +26,17 @@ pub enum Family {
     Near,
     /// Out-of-memory kills.
     Oom,
-    /// Forks and exits.
+    /// Forks, execs and exits.
     Task,
+    /// Time spent in memcg direct reclaim.
+    Reclaim,
     /// Cgroups made and removed.
     Cgroup,
 }
 
 impl Family {
     /// Every family.
-    pub const ALL: [Self; 5] = [Self::Charge, Self::Near, Self::Oom, Self::Task, Self::Cgroup];
+    pub const ALL: [Self; 6] = [Self::Charge, Self::Near, Self::Oom, Self::Task, Self::Reclaim, Self::Cgroup];
 
     /// How it is called in logs, metrics and `check`.
     pub const fn name(self) -> &'static str {
@@ -43,6 +45,7 @@ impl Family {
             Self::Near => "charge near",
             Self::Oom => "oom",
             Self::Task => "task",
+            Self::Reclaim => "reclaim",
             Self::Cgroup => "cgroup",
         }
     }

@@ -11,6 +11,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 use super::{
     decode::{DecodeError, decode},
     event::Event,
+    sequence::Sequence,
 };
 
 /// What one drain of the ring gave.
@@ -22,6 +23,8 @@ pub struct Drained {
     pub malformed: u64,
     /// Why the first of those was none.
     pub why: Option<DecodeError>,
+    /// Records that are missing by the numbers of those that came, beside those noticed before.
+    pub missed: u64,
 }
 
 /// The reading end of the ring buffer. Its descriptor is readable (poll, epoll) when a record
@@ -29,11 +32,12 @@ pub struct Drained {
 pub struct Ring {
     ring: RingBuf<MapData>,
     page_bytes: u64,
+    sequence: Sequence,
 }
 
 impl Ring {
     pub(super) fn new(ring: RingBuf<MapData>) -> Self {
-        Self { ring, page_bytes: rustix::param::page_size() as u64 }
+        Self { ring, page_bytes: rustix::param::page_size() as u64, sequence: Sequence::default() }
     }
 
     /// Hands on every record that is there, in the order in which they were pushed. Never waits.
@@ -43,6 +47,7 @@ impl Ring {
             match decode(&record, self.page_bytes) {
                 Ok(event) => {
                     drained.events += 1;
+                    self.sequence.take(event.stamp());
                     each(event);
                 }
                 Err(why) => {
@@ -51,7 +56,14 @@ impl Ring {
                 }
             }
         }
+        drained.missed = self.sequence.notice();
         drained
+    }
+
+    /// Records that are missing by the numbers of those that came, in all. What was lost behind the
+    /// last record of a CPU shows with the next one.
+    pub fn missing(&self) -> u64 {
+        self.sequence.missing()
     }
 }
 

@@ -24,7 +24,7 @@ pub const FALLBACKS: [&str; 4] = [eventfd::RUNG, trigger::PRESSURE, trigger::EVE
 pub fn ladder(family: Family) -> impl Iterator<Item = &'static str> {
     let behind = match family {
         Family::Charge | Family::Near => FALLBACKS.as_slice(),
-        Family::Oom | Family::Task | Family::Cgroup => &[],
+        Family::Oom | Family::Task | Family::Reclaim | Family::Cgroup => &[],
     };
     let own = RUNGS.iter().filter(move |rung| rung.family == family).map(|rung| rung.name);
     own.chain(behind.iter().copied())
@@ -168,7 +168,7 @@ pub static RUNGS: &[Rung] = &[
         beside: None,
     },
     Rung {
-        name: "tp_btf sched_process_fork, sched_process_exit",
+        name: "tp_btf sched_process_fork, sched_process_exec, sched_process_exit",
         family: Family::Task,
         hooks: &[
             Hook {
@@ -177,9 +177,35 @@ pub static RUNGS: &[Rung] = &[
                 arguments: &[Expected::Struct("task_struct"), Expected::Struct("task_struct")],
             },
             Hook {
+                program: "task_exec",
+                at: At::Tracepoint("sched_process_exec"),
+                arguments: &[Expected::Struct("task_struct")],
+            },
+            Hook {
                 program: "task_exit",
                 at: At::Tracepoint("sched_process_exit"),
                 arguments: &[Expected::Struct("task_struct")],
+            },
+        ],
+        needs: &[IDENTITY, MEMBERSHIP],
+        sees_every_charge: false,
+        grain: Grain::None,
+        beside: None,
+    },
+    Rung {
+        name: "tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end",
+        family: Family::Reclaim,
+        hooks: &[
+            // Nothing is taken from its arguments, which are others on each kernel.
+            Hook {
+                program: "reclaim_begin",
+                at: At::Tracepoint("mm_vmscan_memcg_reclaim_begin"),
+                arguments: &[],
+            },
+            Hook {
+                program: "reclaim_end",
+                at: At::Tracepoint("mm_vmscan_memcg_reclaim_end"),
+                arguments: &[Expected::Number],
             },
         ],
         needs: &[IDENTITY, MEMBERSHIP],

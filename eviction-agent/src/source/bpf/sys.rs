@@ -11,7 +11,9 @@ use aya::{
     maps::{MapData, MapError},
     sys::SyscallError,
 };
-use eviction_common::{Armed, Dirty, Setup, TaskCount, Ticket};
+use eviction_common::{
+    AlarmKey, Armed, Dirty, ForkRate, NodeTasks, ReclaimStart, SeenOom, Setup, Stall, TaskCount, Ticket,
+};
 
 /// A shared type as aya takes it.
 #[derive(Clone, Copy)]
@@ -25,7 +27,20 @@ macro_rules! pod {
         unsafe impl Pod for Entry<$shared> {}
     )+};
 }
-pod!(Armed, Ticket, TaskCount, Setup, Dirty, u64);
+pod!(
+    Armed,
+    Ticket,
+    TaskCount,
+    Setup,
+    Dirty,
+    SeenOom,
+    AlarmKey,
+    ForkRate,
+    NodeTasks,
+    ReclaimStart,
+    Stall,
+    u64
+);
 
 const BPF_MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
 

@@ -169,6 +169,12 @@ pub fn parse_oom_control(text: &[u8]) -> OomControl {
     OomControl { oom_kill_disable, under_oom, oom_kill }
 }
 
+/// `pids.events`: how many forks the group's limit refused.
+pub fn parse_pids_events(text: &[u8]) -> Reading<u64> {
+    let [max] = parse_keys(text, [b"max"]);
+    max
+}
+
 /// `cgroup.procs`: process ids, appended to `pids`. A process outside the reader's process
 /// namespace is shown as 0 and only counted; the number of those is returned.
 pub fn parse_procs(text: &[u8], pids: &mut Vec<i32>) -> Result<usize, Why> {

@@ -126,6 +126,41 @@ fn a_new_cgroup() {
 }
 
 #[test]
+fn an_alarm_about_tasks() {
+    let mut bytes = record(Kind::TaskAlarm, size_of::<raw::TaskAlarm>());
+    for (place, value) in [
+        (offset_of!(raw::TaskAlarm, leaf_id), 5_u64),
+        (offset_of!(raw::TaskAlarm, key_id), 6),
+        (offset_of!(raw::TaskAlarm, tasks), -7_i64 as u64),
+        (offset_of!(raw::TaskAlarm, bound), 8),
+    ] {
+        put(&mut bytes, place, &value.to_ne_bytes());
+    }
+    for (place, value) in [
+        (offset_of!(raw::TaskAlarm, tgid), 9_u32),
+        (offset_of!(raw::TaskAlarm, level), 3),
+        (offset_of!(raw::TaskAlarm, alarm), Alarm::NodeTasks as u32),
+    ] {
+        put(&mut bytes, place, &value.to_ne_bytes());
+    }
+    let alarm = TaskAlarm {
+        stamp: STAMP,
+        alarm: Alarm::NodeTasks,
+        leaf_id: 5,
+        key_id: 6,
+        tasks: -7,
+        bound: 8,
+        tgid: 9,
+        level: 3,
+    };
+    assert_eq!(decode(&bytes, PAGE), Ok(Event::TaskAlarm(alarm)));
+
+    put(&mut bytes, offset_of!(raw::TaskAlarm, alarm), &3_u32.to_ne_bytes());
+    let error = decode(&bytes, PAGE).unwrap_err().to_string();
+    assert_eq!(error, "record of kind task_alarm has 3 as its alarm");
+}
+
+#[test]
 fn what_is_no_record_is_refused_with_its_reason() {
     let whole = record(Kind::Crossed, size_of::<raw::Crossed>());
     let error = |bytes: &[u8]| decode(bytes, PAGE).unwrap_err().to_string();
@@ -133,7 +168,7 @@ fn what_is_no_record_is_refused_with_its_reason() {
     assert_eq!(error(&whole[..40]), "record says it has 88 bytes and has 40");
     let mut foreign = whole.clone();
     put(&mut foreign, offset_of!(Header, abi), &9_u16.to_ne_bytes());
-    assert_eq!(error(&foreign), "record of ABI 9, this is 1");
+    assert_eq!(error(&foreign), "record of ABI 9, this is 2");
     let mut unknown = whole.clone();
     put(&mut unknown, offset_of!(Header, kind), &99_u16.to_ne_bytes());
     assert_eq!(error(&unknown), "record of unknown kind 99");
@@ -149,6 +184,7 @@ fn sizes() -> impl Strategy<Value = (Kind, usize)> {
         (Kind::OomKill, size_of::<raw::OomKill>()),
         (Kind::CgroupMade, size_of::<raw::CgroupChange>()),
         (Kind::CgroupGone, size_of::<raw::CgroupChange>()),
+        (Kind::TaskAlarm, size_of::<raw::TaskAlarm>()),
     ])
 }
 

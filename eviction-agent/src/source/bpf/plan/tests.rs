@@ -20,7 +20,10 @@ fn rich() -> Facts {
         ("rss_stat", vec![structure("mm_struct"), Argument::Number]),
         ("mark_victim", vec![task(), Argument::Number]),
         ("sched_process_fork", vec![task(), task()]),
+        ("sched_process_exec", vec![task(), Argument::Number, structure("linux_binprm")]),
         ("sched_process_exit", vec![task(), Argument::Number]),
+        ("mm_vmscan_memcg_reclaim_begin", vec![Argument::Number, Argument::Number]),
+        ("mm_vmscan_memcg_reclaim_end", vec![Argument::Number]),
         ("cgroup_mkdir", vec![structure("cgroup"), Argument::Pointer]),
         ("cgroup_rmdir", vec![structure("cgroup"), Argument::Pointer]),
     ]);
@@ -63,7 +66,8 @@ fn a_rich_kernel_gets_the_best_rung_of_each_family() {
             "charge: fexit page_counter_try_charge, kprobe page_counter_try_charge, tp_btf mod_memcg_state | argument 3 of rss_stat is absent, not number",
             "charge near: fexit page_counter_uncharge, kprobe page_counter_uncharge, tp_btf count_memcg_events | ",
             "oom: tp_btf mark_victim(task) | argument 1 of mark_victim is struct task_struct *, not number",
-            "task: tp_btf sched_process_fork, sched_process_exit | ",
+            "task: tp_btf sched_process_fork, sched_process_exec, sched_process_exit | ",
+            "reclaim: tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end | ",
             "cgroup: tp_btf cgroup_mkdir, cgroup_rmdir | ",
         ]
     );
@@ -128,19 +132,32 @@ fn a_tracepoint_with_fewer_arguments_is_refused() {
 }
 
 #[test]
+fn reclaim_is_seen_whatever_its_beginning_tells() {
+    let mut facts = rich();
+    let newer = vec![Argument::Number, Argument::Number, structure("mem_cgroup")];
+    btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_begin", newer);
+    let newer = vec![Argument::Number, structure("mem_cgroup")];
+    btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", newer);
+    assert_eq!(told(&facts, &Choice::default()), told(&rich(), &Choice::default()));
+    btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", vec![structure("mem_cgroup")]);
+    let why = "argument 1 of mm_vmscan_memcg_reclaim_end is struct mem_cgroup *, not number";
+    assert_eq!(told(&facts, &Choice::default())[4], format!("reclaim:  | {why}"));
+}
+
+#[test]
 fn a_missing_member_costs_the_families_that_need_it() {
     let mut facts = rich();
     let missing = Missing::Member("struct cgroup".into(), "root".into());
     btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
     let told = told(&facts, &Choice::default());
-    assert_eq!(told[4], "cgroup:  | this kernel's struct cgroup has no root");
-    assert!(told[..4].iter().all(|line| line.contains("tp_btf")), "{told:?}");
+    assert_eq!(told[5], "cgroup:  | this kernel's struct cgroup has no root");
+    assert!(told[..5].iter().all(|line| line.contains("tp_btf")), "{told:?}");
 }
 
 #[test]
 fn a_missing_figure_of_a_victim_costs_no_family() {
     let mut facts = rich();
-    for field in ["mm_anon", "cred_uid", "memcg_oom", "css_flags"] {
+    for field in ["mm_anon", "cred_uid", "memcg_oom", "css_flags", "pids_counter"] {
         let missing = Missing::Type("such thing".into());
         btf(&mut facts).resolved.missing.push((field, missing));
     }
@@ -174,8 +191,8 @@ fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
 fn a_denied_rung_is_not_tried() {
     let deny = vec!["tp_btf cgroup_mkdir, cgroup_rmdir".to_owned()];
     let choice = Choice { deny, ..Choice::default() };
-    assert_eq!(told(&rich(), &choice)[4], "cgroup:  | denied by an option");
-    let nothing = nothing(Family::Cgroup, &plan(&rich(), &choice)[4].rejected);
+    assert_eq!(told(&rich(), &choice)[5], "cgroup:  | denied by an option");
+    let nothing = nothing(Family::Cgroup, &plan(&rich(), &choice)[5].rejected);
     assert_eq!(nothing.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: denied by an option");
 }
 

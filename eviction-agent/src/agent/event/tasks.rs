@@ -1,0 +1,78 @@
+//! The line of too many tasks.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// See [`super::Event::Tasks`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+pub struct Tasks {
+    pub alarm: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    pub pid: u32,
+    pub tasks: i64,
+    pub bound: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_owner: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<u64>,
+    pub mono_ns: u64,
+}
+
+impl fmt::Display for Tasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.container, &self.pod) {
+            (Some(container), Some(pod)) => write!(f, "container {container} of {pod}")?,
+            (None, Some(pod)) => f.write_str(pod)?,
+            _ => f.write_str(self.cgroup.as_deref().unwrap_or("an unknown cgroup"))?,
+        }
+        let Self { pid, tasks, bound, .. } = self;
+        match self.limit_owner {
+            Some(owner) => {
+                write!(f, " (process {pid}) brings the {owner} to {tasks} of {bound} tasks")?;
+            }
+            None => write!(f, " (process {pid}) forks too fast: {tasks} tasks within 100 ms")?,
+        }
+        match self.refused {
+            Some(refused) if refused > 0 => write!(f, "; {refused} forks were refused so far"),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_who_and_how_many() {
+        let storm = Tasks { alarm: "fork_storm", pid: 7, tasks: 500, bound: 500, ..Tasks::default() };
+        assert_eq!(
+            storm.to_string(),
+            "an unknown cgroup (process 7) forks too fast: 500 tasks within 100 ms"
+        );
+        let limit = Tasks {
+            alarm: "pids_limit",
+            container: Some("main".into()),
+            pod: Some("default/web".into()),
+            pid: 7,
+            tasks: 90,
+            bound: 100,
+            limit_owner: Some("pod"),
+            refused: Some(3),
+            ..Tasks::default()
+        };
+        assert_eq!(
+            limit.to_string(),
+            "container main of default/web (process 7) brings the pod to 90 of 100 tasks; 3 forks were refused so far"
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! Tasks and time in reclaim, per pod: what the kernel side counts per cgroup is joined with the pods
+//! of the tree, and what it tells of too many tasks is given names.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::core::pods::KnownPod;
+use crate::core::reading::Reading;
+use crate::source::bpf::{Kernel, Stall, TaskAlarm, TaskCount, event::Alarm};
+use crate::source::cgroup::files::parse_pids_events;
+use crate::source::cgroup::sampler::Sampler;
+use crate::source::file::read_once;
+
+use super::event;
+use super::oom::path_of;
+use super::roster::Roster;
+
+/// Between two looks at the counts.
+const TALLY_NS: u64 = 10_000_000_000;
+
+/// Between two sweeps of the kernel side's maps.
+const SWEEP_NS: u64 = 60_000_000_000;
+
+/// How long an alarm that was told is not told again.
+const REARM_NS: u64 = 10_000_000_000;
+
+/// What the tasks of a pod, or of everything outside of pods, did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) forks: u64,
+    pub(crate) execs: u64,
+    pub(crate) exits: u64,
+    pub(crate) reclaims: u64,
+    pub(crate) stalled_ns: u64,
+    pub(crate) reclaimed: u64,
+}
+
+impl Figures {
+    fn each(self, other: Self, op: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            forks: op(self.forks, other.forks),
+            execs: op(self.execs, other.execs),
+            exits: op(self.exits, other.exits),
+            reclaims: op(self.reclaims, other.reclaims),
+            stalled_ns: op(self.stalled_ns, other.stalled_ns),
+            reclaimed: op(self.reclaimed, other.reclaimed),
+        }
+    }
+
+    /// What was added since; all of it where a count began anew.
+    fn since(self, before: Self) -> Self {
+        self.each(before, |now, before| if now < before { now } else { now - before })
+    }
+
+    fn add(&mut self, more: Self) {
+        *self = self.each(more, u64::saturating_add);
+    }
+}
+
+/// What a pod's tasks did between two looks; without a pod, all those that are of no known one.
+#[derive(Clone, Debug)]
+pub(crate) struct PodTally {
+    pub(crate) pod: Option<Arc<KnownPod>>,
+    pub(crate) figures: Figures,
+}
+
+/// What the counts were.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    tasks: Vec<(u64, TaskCount)>,
+    stalls: Vec<(u64, Stall)>,
+    before: HashMap<u64, Figures>,
+    programs: u32,
+    looked_ns: u64,
+    swept_ns: u64,
+}
+
+impl Tally {
+    /// Reads the counts if it is time to; what each pod did since. Also cleans the kernel side's maps.
+    pub(crate) fn take(
+        &mut self,
+        kernel: &mut Kernel,
+        programs: u32,
+        now_ns: u64,
+        sampler: &Sampler,
+        roster: &Roster,
+    ) -> Option<Vec<PodTally>> {
+        if now_ns.saturating_sub(self.looked_ns) < TALLY_NS {
+            return None;
+        }
+        self.looked_ns = now_ns;
+        if self.programs != programs {
+            // Other programs have begun to count.
+            self.programs = programs;
+            self.before.clear();
+        }
+        let read = kernel.task_counts(&mut self.tasks).and_then(|()| kernel.stalls(&mut self.stalls));
+        if let Err(error) = read.and_then(|()| kernel.rearm_alarms(now_ns.saturating_sub(REARM_NS))) {
+            tracing::debug!(%error, "reading what tasks did");
+            return None;
+        }
+        // Of a node that is a group the tree is a part of what the maps are about.
+        if sampler.root().whole_machine && now_ns.saturating_sub(self.swept_ns) >= SWEEP_NS {
+            self.swept_ns = now_ns;
+            match kernel.sweep(|id| sampler.group(id).is_some()) {
+                Ok(0) => {}
+                Ok(entries) => tracing::debug!(entries, "swept what was left of cgroups that are gone"),
+                Err(error) => tracing::debug!(%error, "sweeping the maps"),
+            }
+        }
+        Some(self.join(sampler, roster))
+    }
+
+    fn join(&mut self, sampler: &Sampler, roster: &Roster) -> Vec<PodTally> {
+        let mut now: HashMap<u64, Figures> = HashMap::with_capacity(self.tasks.len());
+        for (id, TaskCount { forks, exits, execs, process_forks: _, process_exits: _ }) in &self.tasks {
+            let counted = Figures { forks: *forks, execs: *execs, exits: *exits, ..Figures::default() };
+            now.entry(*id).or_default().add(counted);
+        }
+        for (id, Stall { count, ns, reclaimed }) in &self.stalls {
+            let (reclaims, stalled_ns, reclaimed) = (*count, *ns, *reclaimed);
+            let stalled = Figures { reclaims, stalled_ns, reclaimed, ..Figures::default() };
+            now.entry(*id).or_default().add(stalled);
+        }
+        let pods = sampler.pods();
+        // By pod, and not by group: there are two of a pod while the kubelet's driver is being changed.
+        let mut tallies: BTreeMap<Option<&str>, PodTally> = BTreeMap::new();
+        for (id, figures) in &now {
+            let since = figures.since(self.before.get(id).copied().unwrap_or_default());
+            let group = pods.owner(*id).and_then(|owner| pods.pods.get(owner.pod));
+            let pod = group.and_then(|group| roster.pod_of(group));
+            let entry = tallies.entry(pod.map(|known| &*known.pod.uid));
+            let tally =
+                entry.or_insert_with(|| PodTally { pod: pod.map(Arc::clone), figures: Figures::default() });
+            tally.figures.add(since);
+        }
+        let tallies = tallies.into_values().collect();
+        self.before = now;
+        tallies
+    }
+}
+
+/// An alarm with the names of this moment: the cgroup may be gone soon, and then it has none.
+pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, roster: &Roster) -> event::Tasks {
+    let TaskAlarm { stamp, alarm: what, leaf_id, key_id, tasks, bound, tgid, level: _ } = *alarm;
+    let mut told = event::Tasks {
+        alarm: what.name(),
+        cgroup: path_of(leaf_id, sampler),
+        pid: tgid,
+        tasks,
+        bound,
+        mono_ns: stamp.ktime_ns,
+        ..event::Tasks::default()
+    };
+    let pods = sampler.pods();
+    let owner = pods.owner(leaf_id).and_then(|owner| Some((owner, pods.pods.get(owner.pod)?)));
+    let Some((owner, group)) = owner else {
+        told.limit_owner = (what == Alarm::PidsLimit).then_some("other");
+        return told;
+    };
+    let known = roster.pod_of(group).map(|known| &known.pod);
+    told.pod = known.map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    told.uid = Some(known.map_or_else(|| group.uid.as_str().to_owned(), |pod| pod.uid.to_string()));
+    let container = owner.container.and_then(|index| group.containers.get(index));
+    told.container = container.map(|container| roster.container_name(&container.id).to_owned());
+    if what == Alarm::PidsLimit {
+        let of = |owner, path| (owner, sampler.root().paths_of(path).pids);
+        let candidates = container.map(|it| of("container", &it.path)).into_iter();
+        let limited = candidates.chain([of("pod", &group.path)]).find_map(|(owner, folder)| {
+            let folder = folder?;
+            (std::fs::metadata(&folder).ok()?.ino() == key_id).then_some((owner, folder))
+        });
+        told.limit_owner = Some(limited.as_ref().map_or("other", |(owner, _)| *owner));
+        told.refused = limited.and_then(|(_, folder)| refused_forks(&folder));
+    }
+    told
+}
+
+/// How many forks the limit of this group refused since it was made.
+fn refused_forks(folder: &Path) -> Option<u64> {
+    let text = read_once(&folder.join("pids.events"), 4096).ok()?;
+    match parse_pids_events(&text) {
+        Reading::Known(refused) => Some(refused),
+        Reading::Unknown(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_began_anew_is_all_new() {
+        let before = Figures { forks: 10, stalled_ns: 5, ..Figures::default() };
+        let now = Figures { forks: 12, stalled_ns: 3, ..Figures::default() };
+        assert_eq!(now.since(before), Figures { forks: 2, stalled_ns: 3, ..Figures::default() });
+    }
+}

@@ -1,0 +1,77 @@
+//! How large the ring and the maps are made: by how many cgroups there are.
+#![forbid(unsafe_code)]
+
+use std::{fs, path::Path};
+
+use eviction_common::CgroupChange;
+
+/// What the kernel puts before each record in the ring (`BPF_RINGBUF_HDR_SZ` in linux/bpf.h).
+const RECORD_HEADER: u32 = 8;
+
+/// Room for the 440 cgroups of 110 pods, the kubelet's default `maxPods`, that are made at once while
+/// nobody reads. The agent often starts before the pods do.
+const RING_LEAST: u32 = 256 << 10;
+
+/// A ring is mapped twice, and counts as the agent's memory twice.
+const RING_MOST: u32 = 2 << 20;
+
+/// Entries of maps by cgroup. Half of them are left for cgroups that come.
+const CGROUPS_LEAST: u32 = 4096;
+const CGROUPS_MOST: u32 = 1 << 17;
+
+/// Size of the ring, bytes: a power of two of pages in which each of so many cgroups can be told to
+/// be made or removed before anybody reads, within bounds.
+pub fn ring_bytes(cgroups: u32, page_bytes: u32) -> u32 {
+    let records = cgroups.saturating_mul(size_of::<CgroupChange>() as u32 + RECORD_HEADER);
+    let bytes = records.clamp(RING_LEAST, RING_MOST).next_power_of_two();
+    bytes.max(page_bytes)
+}
+
+/// How many cgroups the maps have room for.
+pub fn map_entries(cgroups: u32) -> u32 {
+    cgroups.saturating_mul(2).clamp(CGROUPS_LEAST, CGROUPS_MOST)
+}
+
+/// How many memory cgroups there are, as /proc/cgroups has it; 0 if it does not say.
+pub(super) fn read_cgroups() -> u32 {
+    fs::read_to_string(Path::new("/proc/cgroups")).map_or(0, |text| parse_cgroups(&text).unwrap_or(0))
+}
+
+/// The third word of the memory controller's line.
+fn parse_cgroups(text: &str) -> Option<u32> {
+    let words = text.lines().map(str::split_whitespace);
+    let mut memory = words.filter_map(|mut words| (words.next() == Some("memory")).then_some(words));
+    memory.next()?.nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_has_room_for_a_record_of_each_cgroup_within_bounds() {
+        let of = |cgroups| ring_bytes(cgroups, 4096);
+        assert_eq!([0, 440].map(of), [256 << 10; 2]);
+        assert!(of(440) as usize >= 440 * (size_of::<CgroupChange>() + 8));
+        assert_eq!([456, 1500].map(of), [512 << 10, 1 << 20]);
+        assert_eq!([4000, 50_000, u32::MAX].map(of), [2 << 20; 3]);
+        assert_eq!(ring_bytes(0, 64 << 10), 256 << 10);
+        for cgroups in 0..5000 {
+            assert!(of(cgroups).is_power_of_two());
+        }
+    }
+
+    #[test]
+    fn maps_have_room_for_twice_as_many_cgroups_within_bounds() {
+        assert_eq!([0, 450, 3000, 50_000, u32::MAX].map(map_entries), [4096, 4096, 6000, 100_000, 131_072]);
+    }
+
+    #[test]
+    fn the_number_of_cgroups_is_the_third_word_of_its_line() {
+        let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\nmemory\t4\t79\t1\n";
+        assert_eq!(parse_cgroups(text), Some(79));
+        for odd in ["", "memory", "memory\t4", "memory\t4\tmany\t1", "memory\t4\t-1\t1", "memory_x\t4\t79"] {
+            assert_eq!(parse_cgroups(odd), None, "{odd:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Tasks and time spent in reclaim: keys and values of their maps, and the record that tells of too
+//! many tasks.
+
+use crate::Header;
+
+/// What a memory cgroup's tasks did since the programs were attached, on one CPU; the value of
+/// map `TASKS`, whose key is the cgroup's id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct TaskCount {
+    /// Tasks (threads included) made.
+    pub forks: u64,
+    /// Tasks ended.
+    pub exits: u64,
+    /// Processes made.
+    pub process_forks: u64,
+    /// Processes whose first thread ended.
+    pub process_exits: u64,
+    /// Programs started in a process (`execve`).
+    pub execs: u64,
+}
+
+impl TaskCount {
+    /// Nothing yet.
+    pub const NONE: Self = Self { forks: 0, exits: 0, process_forks: 0, process_exits: 0, execs: 0 };
+}
+
+/// Over how long the rate of forks is taken.
+pub const STORM_WINDOW_NS: u64 = 100_000_000;
+
+/// Forks of a memory cgroup in a window of time, on all CPUs; the value of map `RATES`, whose key is
+/// its id. Two CPUs may begin a window at once, and a few forks are in neither then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ForkRate {
+    /// When the window began.
+    pub since_ns: u64,
+    /// Tasks made since.
+    pub forks: u64,
+}
+
+/// A limit of the pids controller above this is none: its `max` is the greatest number of process
+/// ids that a machine can have, and one (`PIDS_MAX` in kernel/cgroup/pids.c).
+pub const PIDS_LIMIT_MAX: u64 = 4 << 20;
+
+/// Tasks are near a limit when less than one in so many is left.
+pub const PIDS_NEAR: u64 = 8;
+
+/// What about tasks is told at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Alarm {
+    /// A memory cgroup made more tasks in [`STORM_WINDOW_NS`] than the bound.
+    ForkStorm = 0,
+    /// A group of the pids controller is near its limit ([`PIDS_NEAR`]).
+    PidsLimit = 1,
+    /// The node has as many tasks as were armed ([`NodeTasks`]).
+    NodeTasks = 2,
+}
+
+impl Alarm {
+    /// Every alarm.
+    pub const ALL: [Self; 3] = [Self::ForkStorm, Self::PidsLimit, Self::NodeTasks];
+
+    /// The alarm with this number.
+    pub const fn from_raw(raw: u32) -> Option<Self> {
+        match raw {
+            0 => Some(Self::ForkStorm),
+            1 => Some(Self::PidsLimit),
+            2 => Some(Self::NodeTasks),
+            _ => None,
+        }
+    }
+
+    /// How it is called in events.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ForkStorm => "fork_storm",
+            Self::PidsLimit => "pids_limit",
+            Self::NodeTasks => "node_tasks",
+        }
+    }
+}
+
+/// What was told already; the key of map `ALARMED`. The program that puts it in pushes the record,
+/// and nobody tells it again until user space takes it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct AlarmKey {
+    /// [`Alarm::ForkStorm`]: the memory cgroup. [`Alarm::PidsLimit`]: the group of the pids
+    /// controller, whose id is another on cgroup v1. [`Alarm::NodeTasks`]: the number of the arming.
+    pub id: u64,
+    /// An [`Alarm`].
+    pub alarm: u32,
+    /// Explicit padding.
+    pub pad: u32,
+}
+
+/// How many tasks the node may have before it is told; the one value of array `NODE_TASKS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct NodeTasks {
+    /// Number of the arming.
+    pub generation: u64,
+    /// Of the whole machine: forks less exits since the programs were attached (array `NET_TASKS`);
+    /// `i64::MAX` never.
+    pub net_line: i64,
+    /// Of a node that is a group: its id in the pids controller's hierarchy, else 0.
+    pub group_id: u64,
+    /// How many tasks that group may have; `u64::MAX` any number.
+    pub group_line: u64,
+}
+
+impl NodeTasks {
+    /// Nothing is armed.
+    pub const NONE: Self = Self { generation: 0, net_line: i64::MAX, group_id: 0, group_line: u64::MAX };
+}
+
+/// There are, or come, too many tasks. Pushed at once and with a wake-up, once for each
+/// [`AlarmKey`] until it is taken out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct TaskAlarm {
+    /// [`crate::Kind::TaskAlarm`].
+    pub header: Header,
+    /// The memory cgroup of the task that was made.
+    pub leaf_id: u64,
+    /// [`AlarmKey::id`].
+    pub key_id: u64,
+    /// [`Alarm::ForkStorm`]: tasks made in the window so far. Else how many tasks there are; of
+    /// the whole machine forks less exits since the programs were attached.
+    pub tasks: u64,
+    /// What `tasks` reached: the bound, the group's limit (of which it came near), the line.
+    pub bound: u64,
+    /// The process that forked.
+    pub tgid: u32,
+    /// [`Alarm::PidsLimit`]: how deep the limited group is below the root of its hierarchy.
+    pub level: u32,
+    /// An [`Alarm`].
+    pub alarm: u32,
+    /// Explicit padding.
+    pub pad: u32,
+}
+
+/// A task in memcg direct reclaim; the value of map `RECLAIMING`, whose key is its thread id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ReclaimStart {
+    /// When it began.
+    pub ktime_ns: u64,
+    /// The memory cgroup that the task was in then.
+    pub memcg_id: u64,
+}
+
+/// What the tasks of a memory cgroup spent in memcg direct reclaim since the programs were attached;
+/// the value of map `STALLS`, whose key is its id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Stall {
+    /// How often a task reclaimed.
+    pub count: u64,
+    /// For how long, all tasks together.
+    pub ns: u64,
+    /// Pages that were reclaimed.
+    pub reclaimed: u64,
+}
+
+const _: () = {
+    assert!(size_of::<TaskCount>() == 40);
+    assert!(size_of::<ForkRate>() == 16);
+    assert!(size_of::<AlarmKey>() == 16);
+    assert!(size_of::<NodeTasks>() == 32);
+    assert!(size_of::<TaskAlarm>() == 80);
+    assert!(size_of::<ReclaimStart>() == 16);
+    assert!(size_of::<Stall>() == 24);
+};

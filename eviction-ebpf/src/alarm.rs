@@ -1,0 +1,199 @@
+//! Too many tasks: a cgroup that forks too fast, a group of the pids controller near its limit, a
+//! node near its own. Looked at in each fork; told once, with a wake-up.
+
+use aya_ebpf::{
+    bindings::BPF_NOEXIST,
+    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns},
+};
+use eviction_common::{
+    ABSENT, Alarm, AlarmKey, Counter, ForkRate, Kind, MAX_ANCESTORS, PIDS_LIMIT_MAX, PIDS_NEAR,
+    STORM_WINDOW_NS, TaskAlarm,
+};
+
+use crate::{
+    emit::{URGENT, header, lost},
+    maps::{ALARMED, NET_TASKS, NODE_TASKS, RATES, RING, add, count},
+    memcg::id_of_css,
+    read::{Direct, Probe, Read},
+    setup::{offset, storm_forks},
+};
+
+/// What the kernel answers when the key is there (EEXIST in asm-generic/errno-base.h).
+const EXISTS: i32 = -17;
+
+/// `task` was made, in the memory cgroup `leaf_id`.
+///
+/// # Safety
+/// `task` is a pointer to a `task_struct`.
+#[inline(always)]
+pub(crate) unsafe fn on_fork(task: *const u8, leaf_id: u64) {
+    // SAFETY: a helper without arguments.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    watch_rate(leaf_id, now_ns);
+    watch_machine(leaf_id, now_ns);
+    // SAFETY: the caller's promise.
+    unsafe { watch_limits(task, leaf_id, now_ns) };
+}
+
+/// A task ends.
+#[inline(always)]
+pub(crate) fn on_exit() {
+    if let Some(net) = NET_TASKS.get_ptr_mut(0) {
+        // SAFETY: the map's value. One less, as two's complement has it.
+        unsafe { add(net, u64::MAX) };
+    }
+}
+
+#[inline(always)]
+fn watch_rate(leaf_id: u64, now_ns: u64) {
+    let bound = storm_forks() as u64;
+    if bound == 0 || leaf_id == 0 {
+        return;
+    }
+    let Some(rate) = RATES.get_ptr_mut(leaf_id) else {
+        let first = ForkRate { since_ns: now_ns, forks: 1 };
+        if RATES.insert(leaf_id, first, BPF_NOEXIST as u64).is_err() && RATES.get_ptr(leaf_id).is_none() {
+            count(Counter::RatesFull);
+        }
+        return;
+    };
+    // SAFETY: the map's value; volatile, since other CPUs write it.
+    let forks = unsafe {
+        let since_ns = core::ptr::read_volatile(&raw const (*rate).since_ns);
+        // Another CPU may have begun the window a moment after this one read the time.
+        if now_ns.wrapping_sub(since_ns) as i64 >= STORM_WINDOW_NS as i64 {
+            core::ptr::write_volatile(&raw mut (*rate).since_ns, now_ns);
+            core::ptr::write_volatile(&raw mut (*rate).forks, 1);
+            return;
+        }
+        add(&raw mut (*rate).forks, 1);
+        core::ptr::read_volatile(&raw const (*rate).forks)
+    };
+    if forks >= bound {
+        let key = AlarmKey { id: leaf_id, alarm: Alarm::ForkStorm as u32, pad: 0 };
+        tell(key, &Seen { leaf_id, tasks: forks, bound, level: 0, now_ns });
+    }
+}
+
+#[inline(always)]
+fn watch_machine(leaf_id: u64, now_ns: u64) {
+    let (Some(net), Some(armed)) = (NET_TASKS.get_ptr_mut(0), NODE_TASKS.get_ptr(0)) else {
+        return;
+    };
+    // SAFETY: values of maps; volatile, since others write them.
+    let (net, line, generation) = unsafe {
+        add(net, 1);
+        (
+            core::ptr::read_volatile(net) as i64,
+            core::ptr::read_volatile(&raw const (*armed).net_line),
+            core::ptr::read_volatile(&raw const (*armed).generation),
+        )
+    };
+    if generation != 0 && net >= line {
+        let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
+        tell(key, &Seen { leaf_id, tasks: net as u64, bound: line as u64, level: 0, now_ns });
+    }
+}
+
+/// Looks at every group of the pids controller that the task is in. Their counts are the kernel's own,
+/// and the new task is in them; those of forks that a limit refused never come here.
+///
+/// # Safety
+/// `task` is a pointer to a `task_struct`.
+#[inline(always)]
+unsafe fn watch_limits(task: *const u8, leaf_id: u64, now_ns: u64) {
+    if offset!(cset_pids) == ABSENT || offset!(pids_counter) == ABSENT || offset!(pids_limit) == ABSENT {
+        return;
+    }
+    let Some(armed) = NODE_TASKS.get_ptr(0) else {
+        return;
+    };
+    // SAFETY: the map's value; volatile, since user space writes it.
+    let (group_id, line, generation) = unsafe {
+        (
+            core::ptr::read_volatile(&raw const (*armed).group_id),
+            core::ptr::read_volatile(&raw const (*armed).group_line),
+            core::ptr::read_volatile(&raw const (*armed).generation),
+        )
+    };
+    // SAFETY: the caller's promise, and the types of the members. A css is the first member of its
+    // `pids_cgroup` (the loader checks it), and the helper takes any address.
+    unsafe {
+        let set: usize = Direct::at(task, offset!(task_cgroups));
+        if set == 0 {
+            return;
+        }
+        let mut css: usize = Direct::at(set as *const u8, offset!(cset_pids));
+        for _ in 0..MAX_ANCESTORS {
+            if css == 0 {
+                return;
+            }
+            let group = css as *const u8;
+            css = Direct::at(group, offset!(css_parent));
+            if css == 0 {
+                // The root is not counted.
+                return;
+            }
+            let limit: u64 = Probe::at(group, offset!(pids_limit));
+            let id = id_of_css::<Direct>(group);
+            let limited = limit <= PIDS_LIMIT_MAX;
+            if !limited && id != group_id {
+                continue;
+            }
+            let tasks: u64 = Probe::at(group, offset!(pids_counter));
+            if limited && tasks + limit / PIDS_NEAR >= limit {
+                let cgroup: usize = Direct::at(group, offset!(css_cgroup));
+                let level: u32 = Probe::at(cgroup as *const u8, offset!(cgroup_level));
+                let key = AlarmKey { id, alarm: Alarm::PidsLimit as u32, pad: 0 };
+                tell(key, &Seen { leaf_id, tasks, bound: limit, level, now_ns });
+            }
+            if id == group_id && generation != 0 && tasks >= line {
+                let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
+                tell(key, &Seen { leaf_id, tasks, bound: line, level: 0, now_ns });
+            }
+        }
+    }
+}
+
+/// What an alarm is about.
+struct Seen {
+    leaf_id: u64,
+    tasks: u64,
+    bound: u64,
+    level: u32,
+    now_ns: u64,
+}
+
+/// Pushes the record if nobody did yet. When it does not fit, the next fork tries again.
+#[inline(always)]
+fn tell(key: AlarmKey, seen: &Seen) {
+    if ALARMED.get_ptr(key).is_some() {
+        return;
+    }
+    // Of all the CPUs that see it, one puts the key in.
+    match ALARMED.insert(key, seen.now_ns, BPF_NOEXIST as u64) {
+        Ok(()) => {}
+        Err(EXISTS) => return,
+        Err(_) => {
+            count(Counter::AlarmedFull);
+            return;
+        }
+    }
+    let Some(mut entry) = RING.reserve::<TaskAlarm>(0) else {
+        let _ = ALARMED.remove(key);
+        lost(Counter::LostTaskAlarm);
+        return;
+    };
+    entry.write(TaskAlarm {
+        header: header::<TaskAlarm>(Kind::TaskAlarm),
+        leaf_id: seen.leaf_id,
+        key_id: key.id,
+        tasks: seen.tasks,
+        bound: seen.bound,
+        tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
+        level: seen.level,
+        alarm: key.alarm,
+        pad: 0,
+    });
+    entry.submit(URGENT);
+}

@@ -1,0 +1,88 @@
+//! Time spent in memcg direct reclaim: a task that charges over a limit has to give memory back
+//! itself before it goes on.
+//!
+//! It is told by task, since a task that reclaims may sleep and wake on another CPU. The kernel
+//! never begins it twice (`set_task_reclaim_state` in mm/vmscan.c warns of it, and what is charged
+//! meanwhile does not reclaim), and leaves it in one way only; so a beginning that is found is one
+//! whose end was missed, and is overwritten. Each of the two costs some hundred nanoseconds, beside
+//! the tens of microseconds of the shortest reclaim.
+
+use aya_ebpf::{
+    bindings::BPF_NOEXIST,
+    helpers::{bpf_get_current_pid_tgid, bpf_get_current_task, bpf_ktime_get_ns},
+    macros::btf_tracepoint,
+    programs::BtfTracePointContext,
+};
+use eviction_common::{Counter, ReclaimStart, Stall};
+
+use crate::{
+    maps::{RECLAIMING, STALLS, add, count},
+    memcg::id_of_task,
+    read::Probe,
+    setup::is_ours,
+};
+
+/// The running task begins to reclaim. What the arguments are differs between kernels; who waits is
+/// the same in all.
+#[btf_tracepoint(function = "mm_vmscan_memcg_reclaim_begin")]
+pub(crate) fn reclaim_begin(_ctx: BtfTracePointContext) -> i32 {
+    if !is_ours() {
+        return 0;
+    }
+    // SAFETY: helpers without arguments, and the running task.
+    let start = unsafe {
+        ReclaimStart {
+            ktime_ns: bpf_ktime_get_ns(),
+            memcg_id: id_of_task::<Probe>(bpf_get_current_task() as *const u8),
+        }
+    };
+    let tid = bpf_get_current_pid_tgid() as u32;
+    if RECLAIMING.get_ptr(tid).is_some() {
+        count(Counter::ReclaimOdd);
+    }
+    if RECLAIMING.insert(tid, start, 0).is_err() {
+        count(Counter::ReclaimingFull);
+    }
+    0
+}
+
+/// It goes on; the first argument is how many pages it got.
+#[btf_tracepoint(function = "mm_vmscan_memcg_reclaim_end")]
+pub(crate) fn reclaim_end(ctx: BtfTracePointContext) -> i32 {
+    if !is_ours() {
+        return 0;
+    }
+    let pages: u64 = ctx.arg(0);
+    let tid = bpf_get_current_pid_tgid() as u32;
+    let Some(start) = RECLAIMING.get_ptr(tid) else {
+        count(Counter::ReclaimOdd);
+        return 0;
+    };
+    // SAFETY: the map's value, which nobody but this task's own programs writes; a helper.
+    let (start, now_ns) = unsafe { (*start, bpf_ktime_get_ns()) };
+    let _ = RECLAIMING.remove(tid);
+    if start.memcg_id != 0 {
+        add_stall(start.memcg_id, now_ns.saturating_sub(start.ktime_ns), pages);
+    }
+    0
+}
+
+/// Adds to what the memory cgroup has spent. It is made with nothing in it, so that no CPU that
+/// comes at the same time has anything to lose.
+#[inline(always)]
+fn add_stall(id: u64, ns: u64, pages: u64) {
+    let found = STALLS.get_ptr_mut(id).or_else(|| {
+        let _ = STALLS.insert(id, Stall { count: 0, ns: 0, reclaimed: 0 }, BPF_NOEXIST as u64);
+        STALLS.get_ptr_mut(id)
+    });
+    let Some(stall) = found else {
+        count(Counter::StallsFull);
+        return;
+    };
+    // SAFETY: the map's value.
+    unsafe {
+        add(&raw mut (*stall).count, 1);
+        add(&raw mut (*stall).ns, ns);
+        add(&raw mut (*stall).reclaimed, pages);
+    }
+}

@@ -1,0 +1,127 @@
+//! Fires the kernel's hooks as fast as it can from many cgroups at once: one process in each, which maps
+//! page tables and gives them back, again and again.
+//!
+//! Reads the `cgroup.procs` files of the groups from its input, one a line, up to an empty line; says `ready` when
+//! each has a process that holds some memory, `HELD_KIB` and more from group to group. `go` lets them loose, `pause`
+//! stops them and says `paused` when all are. It ends with its input.
+
+use std::{
+    fs,
+    io::{self, BufRead as _, Write as _},
+};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::{
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap},
+    process::{Pid, Signal, WaitOptions, getpid, kill_process, set_parent_process_death_signal, waitpid},
+};
+use tests::storm::held_bytes;
+
+const PAGE: usize = 4096;
+
+/// What one page of page tables maps.
+const TABLE: usize = 2 << 20;
+
+/// Page tables that are made and given back in one turn.
+const TABLES: usize = 8;
+
+fn main() -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
+    let mut lines = io::stdin().lock().lines();
+    let mut children = Vec::new();
+    for line in lines.by_ref() {
+        let procs = line.context("read a path")?;
+        if procs.is_empty() {
+            break;
+        }
+        children.push(start(&procs, held_bytes(children.len()))?);
+    }
+    stopped(&children)?;
+    say("ready")?;
+    for line in lines {
+        match line.context("read a command")?.as_str() {
+            "go" => signal(&children, Signal::CONT)?,
+            "pause" => {
+                signal(&children, Signal::STOP)?;
+                stopped(&children)?;
+                say("paused")?;
+            }
+            other => bail!("unknown command {other:?}"),
+        }
+    }
+    signal(&children, Signal::KILL)?;
+    for child in &children {
+        waitpid(Some(*child), WaitOptions::empty()).context("wait for a process")?;
+    }
+    Ok(())
+}
+
+fn say(word: &str) -> Result<()> {
+    writeln!(io::stdout(), "{word}").with_context(|| format!("say {word}"))
+}
+
+fn signal(children: &[Pid], signal: Signal) -> Result<()> {
+    children.iter().try_for_each(|child| kill_process(*child, signal)).context("signal a process")
+}
+
+fn stopped(children: &[Pid]) -> Result<()> {
+    for child in children {
+        let status = waitpid(Some(*child), WaitOptions::UNTRACED).context("wait for a process")?;
+        if !status.is_some_and(|(_, status)| status.stopped()) {
+            bail!("a process did not stop: {status:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Starts the process of a group.
+fn start(procs: &str, held: usize) -> Result<Pid> {
+    // SAFETY: this process has one thread, so that the child may do whatever it likes.
+    let pid = unsafe { libc::fork() };
+    match Pid::from_raw(pid) {
+        Some(child) if pid > 0 => Ok(child),
+        _ if pid == 0 => {
+            let Err(error) = serve(procs, held);
+            eprintln!("{procs}: {error:#}");
+            std::process::exit(1);
+        }
+        _ => Err(io::Error::last_os_error()).context("fork"),
+    }
+}
+
+fn serve(procs: &str, held: usize) -> Result<std::convert::Infallible> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
+    fs::write(procs, "0").context("join the group")?;
+    let memory = map(held)?;
+    touch(memory, held, PAGE);
+    kill_process(getpid(), Signal::STOP).context("stop")?;
+    loop {
+        let tables = map(TABLES * TABLE)?;
+        touch(tables, TABLES * TABLE, TABLE);
+        // SAFETY: the mapping is ours, and no reference into it exists.
+        unsafe { munmap(tables.cast(), TABLES * TABLE) }.context("unmap memory")?;
+    }
+}
+
+/// Anonymous memory without huge pages.
+fn map(bytes: usize) -> Result<*mut u8> {
+    // SAFETY: a fresh mapping at an address that the kernel chooses; the advice is about it alone.
+    unsafe {
+        let start = mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+        .context("map memory")?;
+        madvise(start, bytes, Advice::LinuxNoHugepage).context("ask for small pages")?;
+        Ok(start.cast())
+    }
+}
+
+fn touch(start: *mut u8, bytes: usize, step: usize) {
+    for offset in (0..bytes).step_by(step) {
+        // SAFETY: inside a mapping of so many bytes, which is writable.
+        unsafe { start.add(offset).write_volatile(1) };
+    }
+}

@@ -1,0 +1,79 @@
+//! Cgroups that come and go: the maps never fill, and nothing is kept of those that are gone.
+
+use std::time::Instant;
+
+use eviction_agent::source::bpf::{LoadOptions, TaskCount};
+
+use crate::rig::{Cgroup, Rig, Stepper, need_bpf};
+
+/// More than the maps have room for.
+const CHURN: usize = 2_500;
+const ROOM: u32 = 2_048;
+
+#[test]
+fn more_cgroups_than_the_maps_have_room_for_come_and_go_without_a_trace() {
+    need_bpf!();
+    let node = Cgroup::new();
+    let mut rig = Rig::with(&LoadOptions { cgroups: Some(ROOM), ..LoadOptions::default() });
+    let start = Instant::now();
+    let mut ids = Vec::with_capacity(CHURN);
+    for place in 0..CHURN {
+        let group = node.child(&format!("{place}"));
+        ids.push(group.id());
+        assert!(rig.kernel.holds(group.id()).unwrap(), "its event counts are noted at its making");
+        group.remove();
+        if place % 100 == 0 {
+            rig.drain();
+        }
+    }
+    let rate = ids.len() as f64 / start.elapsed().as_secs_f64() * 60.0;
+    println!("{} cgroups made and removed, {rate:.0} in a minute", ids.len());
+    assert_eq!(ids.iter().filter(|id| rig.kernel.holds(**id).unwrap()).count(), 0);
+    let lost = rig.kernel.lost().unwrap();
+    assert_eq!(lost.by_map(), lost.by_map().map(|(map, _)| (map, 0)));
+}
+
+#[test]
+fn cgroups_whose_tasks_did_something_leave_nothing_either() {
+    need_bpf!();
+    let node = Cgroup::new();
+    let home = node.child("home");
+    let mut rig = Rig::with(&LoadOptions { fork_storm: 1, ..LoadOptions::default() });
+    let mut process = Stepper::start(&home);
+    for place in 0..60 {
+        let group = node.child(&format!("{place}"));
+        let id = group.id();
+        group.add(&process);
+        process.step("threads 5");
+        process.step("touch 4");
+        process.step("free");
+        assert_eq!(rig.kernel.task_count(id).unwrap().forks, 5);
+        home.add(&process);
+        group.remove();
+        assert!(!rig.kernel.holds(id).unwrap(), "cgroup {place}");
+        assert_eq!(rig.kernel.task_count(id).unwrap(), TaskCount::default());
+        rig.drain();
+    }
+}
+
+#[test]
+fn what_is_left_of_a_cgroup_that_is_gone_is_swept_when_two_sweeps_have_found_it() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let id = group.id();
+    let mut rig = Rig::load();
+    let mut process = Stepper::start(&group);
+    process.step("threads 5");
+    assert!(rig.kernel.holds(id).unwrap());
+    // As if the tree did not have it: once is no proof.
+    let gone = |this: u64| this != id;
+    assert_eq!(rig.kernel.sweep(gone).unwrap(), 0);
+    assert!(rig.kernel.holds(id).unwrap());
+    assert_eq!(rig.kernel.sweep(|_| true).unwrap(), 0, "it was there after all");
+    assert_eq!(rig.kernel.sweep(gone).unwrap(), 0);
+    assert!(rig.kernel.sweep(gone).unwrap() > 0);
+    assert!(!rig.kernel.holds(id).unwrap());
+    // A figure that was swept too early begins anew.
+    process.step("threads 5");
+    assert_eq!(rig.kernel.task_count(id).unwrap().forks, 5);
+}

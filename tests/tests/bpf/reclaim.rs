@@ -1,0 +1,74 @@
+//! Time spent in memcg direct reclaim.
+
+use std::time::Instant;
+
+use eviction_agent::source::bpf::Stall;
+
+use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf, wait_until};
+
+#[test]
+fn who_writes_beyond_a_limit_waits_in_reclaim_and_who_has_none_does_not() {
+    need_bpf!();
+    let (limited, free) = (Cgroup::new(), Cgroup::new());
+    let mut bounded = Stepper::start(&limited);
+    let mut unbounded = Stepper::start(&free);
+    limited.limit(24 * MIB);
+    let rig = Rig::load();
+    let start = Instant::now();
+    bounded.step("write 96");
+    let wall = start.elapsed();
+    unbounded.step("write 96");
+
+    let stall = rig.kernel.stall(limited.id()).unwrap();
+    println!("{stall:?} in {wall:?}");
+    assert!(stall.count > 0 && stall.ns > 0, "{stall:?}");
+    // One thread cannot wait for longer than it took.
+    assert!(u128::from(stall.ns) <= wall.as_nanos(), "{stall:?} in {wall:?}");
+    // All that did not fit was taken back by whoever needed the room, but what a file's end freed.
+    assert!(stall.reclaimed >= 32 * MIB, "{stall:?}");
+    assert_eq!(rig.kernel.stall(free.id()).unwrap(), Stall::default());
+    let mut all = Vec::new();
+    rig.kernel.stalls(&mut all).unwrap();
+    assert!(all.contains(&(limited.id(), stall)));
+    assert!(all.iter().all(|(id, _)| *id != free.id()));
+}
+
+#[test]
+fn the_time_is_theirs_who_wait_also_when_the_limit_is_of_a_group_above() {
+    need_bpf!();
+    let pod = Cgroup::new();
+    let (writer, idler) = (pod.child("writer"), pod.child("idler"));
+    pod.limit(24 * MIB);
+    let rig = Rig::load();
+    let mut processes = [Stepper::start(&writer), Stepper::start(&writer)];
+    let bystander = Stepper::start(&idler);
+    let start = Instant::now();
+    processes.iter_mut().for_each(|process| process.tell("write 64"));
+    processes.iter_mut().for_each(|process| assert_eq!(process.answer(), "ok"));
+    let wall = start.elapsed();
+    let stall = rig.kernel.stall(writer.id()).unwrap();
+    assert!(stall.ns > 0 && u128::from(stall.ns) <= 2 * wall.as_nanos(), "{stall:?} in {wall:?}");
+    assert_eq!(rig.kernel.stall(pod.id()).unwrap(), Stall::default(), "nobody is in it itself");
+    assert_eq!(rig.kernel.stall(idler.id()).unwrap(), Stall::default());
+    drop(bystander);
+}
+
+#[test]
+fn who_is_killed_while_it_reclaims_leaves_nothing_behind() {
+    need_bpf!();
+    let rig = Rig::load();
+    for _ in 0..10 {
+        let group = Cgroup::new();
+        group.limit(24 * MIB);
+        let id = group.id();
+        let mut process = Stepper::start(&group);
+        process.tell("write 4096");
+        wait_until("the first reclaim", || rig.kernel.stall(id).unwrap().count > 0);
+        process.kill();
+        assert_eq!(rig.kernel.reclaiming(id).unwrap(), 0);
+        group.remove();
+        assert_eq!(rig.kernel.stall(id).unwrap(), Stall::default());
+    }
+    let lost = rig.kernel.lost().unwrap();
+    assert_eq!((lost.stalls_full, lost.reclaiming_full), (0, 0));
+}

@@ -1,0 +1,163 @@
+//! Many hooks at once, a reader that is slow, a ring that is too small: what is lost is counted, noticed and
+//! repaired, and a crossing is seen all the same.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use aya::sys::{Stats, enable_stats};
+use eviction_agent::{
+    core::reading::Reading,
+    source::{
+        bpf::{Level, LoadOptions},
+        cgroup::{
+            hierarchy::{Hierarchies, Host},
+            root::NodeRoot,
+            sample::{Fresh, Tasks},
+            sampler::{Sampler, SamplerOptions},
+        },
+    },
+};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tests::storm::{Storm, held_bytes};
+
+use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf, wait_until};
+
+const GROUPS: usize = 500;
+
+/// How often the hooks fire before the storm is over.
+const FIRINGS: u64 = 300_000;
+
+/// A ring of these has room for 7 records of cgroups and is full in no time.
+const SMALL_RING: u32 = 4096;
+
+/// Makes a record on each CPU, so that what is missing before it shows.
+fn make_a_record_on_each_cpu() {
+    let allowed = sched_getaffinity(None).unwrap();
+    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)) {
+        let mut one = CpuSet::new();
+        one.set(cpu);
+        sched_setaffinity(None, &one).unwrap();
+        Cgroup::new().remove();
+    }
+    sched_setaffinity(None, &allowed).unwrap();
+}
+
+/// Tells to stop when dropped: a failed assertion must not leave the other thread at work for ever.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
+    need_bpf!();
+    let _counting = enable_stats(Stats::RunTime).unwrap();
+    let node = Cgroup::new();
+    let groups: Vec<_> = (0..GROUPS).map(|place| node.child(&format!("{place}"))).collect();
+    let folders: Vec<_> = groups.iter().map(|group| group.folder().to_owned()).collect();
+    let ids: BTreeSet<u64> = groups.iter().map(Cgroup::id).collect();
+    let grower = node.child("grower");
+    let mut process = Stepper::start(&grower);
+    let hierarchies = Hierarchies::discover(&Host::default()).unwrap();
+    let root = NodeRoot::resolve(&hierarchies, Path::new(&node.path())).unwrap();
+    let mut sampler = Sampler::new(root, &SamplerOptions::default(), |_| false).unwrap();
+    let mut storm = Storm::start(Path::new(env!("CARGO_BIN_EXE_storm")), &folders).unwrap();
+
+    let mut rig = Rig::with(&LoadOptions { ring_bytes: Some(SMALL_RING), ..LoadOptions::default() });
+    let (mut dirty, mut seen) = (Vec::new(), BTreeSet::new());
+    let armed = {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let churn = scope.spawn(|| {
+                let mut made = 0_u64;
+                while !over.load(Ordering::Relaxed) {
+                    Cgroup::new().remove();
+                    made += 1;
+                }
+                made
+            });
+            let stop = Stop(&over);
+            storm.go().unwrap();
+            let start = std::time::Instant::now();
+            let mut armed = None;
+            while rig.firings() < FIRINGS || rig.told.crossed.is_empty() || seen.len() < GROUPS {
+                assert!(start.elapsed() < Duration::from_secs(240), "{} groups seen", seen.len());
+                assert!(!churn.is_finished());
+                // A reader that sleeps while the ring runs over.
+                std::thread::sleep(Duration::from_millis(50));
+                rig.drain();
+                rig.kernel.take_dirty(&mut dirty).unwrap();
+                seen.extend(dirty.iter().map(|leaf| leaf.id).filter(|id| ids.contains(id)));
+                if armed.is_none() && rig.kernel.lost().unwrap().records_lost() > 0 {
+                    let level = Level { usage_above: Some(grower.usage() + 4 * MIB), ..Level::default() };
+                    armed = Some(rig.kernel.arm(grower.id(), level).unwrap());
+                }
+                if armed.is_some() && rig.told.crossed.is_empty() {
+                    process.step("touch 8");
+                }
+            }
+            drop(stop);
+            let fired = rig.firings();
+            let elapsed = start.elapsed();
+            println!(
+                "{fired} firings in {elapsed:?}, {} cgroups made and removed meanwhile",
+                churn.join().unwrap()
+            );
+            armed.unwrap()
+        })
+    };
+    storm.pause().unwrap();
+    assert_eq!(rig.crossings(armed).len(), 1);
+
+    // Every record came or was counted, by the programs' counters and by the numbers of those that came.
+    make_a_record_on_each_cpu();
+    wait_until("every record to be read or counted as lost", || {
+        let lost = rig.kernel.lost().unwrap();
+        rig.drain();
+        lost.records == rig.told.events + lost.records_lost()
+    });
+    let lost = rig.kernel.lost().unwrap();
+    println!("{lost:?}");
+    assert!(lost.records_lost() > 0, "the ring was too small for this");
+    make_a_record_on_each_cpu();
+    wait_until("the numbers of the records to tell of all that was lost", || {
+        rig.drain();
+        rig.ring.missing() == rig.kernel.lost().unwrap().records_lost()
+    });
+    assert_eq!(lost.by_map(), lost.by_map().map(|(map, _)| (map, 0)), "there was room for every figure");
+
+    // The full sample that follows a loss finds every figure right, when what was given back is
+    // accounted: the kernel frees page tables some time after.
+    sampler.refresh(|_| false).unwrap();
+    wait_until("every usage to be found right", || {
+        sampler.sample_pods(Fresh::All, Tasks::Leave);
+        let found = |group: &Cgroup| sampler.group(group.id()).unwrap().usage;
+        groups.iter().all(|group| found(group) == Reading::Known(group.usage()))
+    });
+    for (place, group) in groups.iter().enumerate() {
+        let usage = sampler.group(group.id()).unwrap().usage.known().unwrap();
+        assert!(usage >= held_bytes(place) as u64, "group {place} has {usage}");
+    }
+    drop(storm);
+}
+
+#[test]
+fn a_ring_of_the_size_that_follows_the_number_of_cgroups_holds_a_restart_of_the_node() {
+    need_bpf!();
+    let node = Cgroup::new();
+    let mut rig = Rig::load();
+    let groups: Vec<_> = (0..440).map(|place| node.child(&format!("{place}"))).collect();
+    // Nobody has read so far.
+    rig.drain();
+    let made = |id| rig.told.made.iter().any(|change| change.id == id);
+    assert!(groups.iter().all(|group| made(group.id())));
+    let lost = rig.kernel.lost().unwrap();
+    assert_eq!(lost.cgroup_made, 0, "{lost:?}");
+}

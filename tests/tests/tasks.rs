@@ -1,0 +1,116 @@
+//! Tasks and time in reclaim as they are told from outside: which pod comes near its limit of tasks, who
+//! forked, who waits in reclaim; and no pod is named for what another one did.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tests::agent::{self, Agent, Event, Options};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+use tests::workload::Workload;
+
+/// A guard against an agent that hangs. What tasks did is told every ten seconds.
+const GUARD: Duration = Duration::from_secs(120);
+
+fn pod(name: &str) -> PodSpec {
+    PodSpec {
+        namespace: "default",
+        name: name.to_owned(),
+        containers: &["main"],
+        request_mib: 8,
+        limit_mib: None,
+        priority: None,
+        is_static: false,
+    }
+}
+
+fn start(node: &Node) -> Agent {
+    let config = json!({"evictionHard": {"memory.available": "16Mi", "pid.available": "100"}});
+    let options = Options {
+        binary: &agent::binary().unwrap(),
+        kubelet_config: &node.write_config(&config).unwrap(),
+        pods: &node.write_pods().unwrap(),
+        cgroup_root: &node.cgroup_root(),
+        memory_capacity: node.memory_capacity(),
+        pid_capacity: node.pid_capacity(),
+        act: "dry-run",
+        config: None,
+    };
+    Agent::start(&options, &Interrupt::default()).unwrap()
+}
+
+fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
+    let group = node.pods[pod].first().unwrap();
+    Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
+}
+
+#[test]
+fn tasks_and_reclaim_are_told_of_the_pod_whose_they_are() {
+    let Ok(mut node) = Node::new("tasks", 400 * MIB, 400) else { skip!("no cgroups can be made here") };
+    let [forker, reader, idler] = ["forker", "reader", "idler"].map(|name| node.add(pod(name)).unwrap());
+    node.pods[forker].group.limit_pids(64).unwrap();
+    node.pods[reader].group.limit_memory(32 * MIB).unwrap();
+    let mut forks = workload(&node, forker, &["forks", "--max", "60"]);
+    let mut reads = workload(&node, reader, &["cache", "--size", "128M"]);
+    let idle = workload(&node, idler, &["hold", "--size", "8M"]);
+    let mut agent = start(&node);
+    for source in ["task", "reclaim"] {
+        if agent.rung(source).is_none_or(|(rung, _)| rung == "none") {
+            skip!("the kernel's {source} tracepoints cannot be used here");
+        }
+    }
+
+    forks.go().unwrap();
+    let near = |event: &Event| event.kind() == "tasks" && event.text("alarm") == "pids_limit";
+    let told = agent.wait_for("a pod near its limit of tasks", GUARD, near).unwrap();
+    assert_eq!((told.text("pod"), told.text("container")), ("default/forker", "main"), "{told:?}");
+    assert_eq!((told.text("limit_owner"), told.text("uid")), ("pod", node.pods[forker].uid()), "{told:?}");
+    assert_eq!((told.number("tasks"), told.number("bound")), (Some(56), Some(64)), "{told:?}");
+    assert_eq!(told.number("refused"), Some(0), "told before a fork fails: {told:?}");
+
+    reads.go().unwrap();
+    // Pods that nobody knows come, fork and go meanwhile; nothing of it is any known pod's.
+    let start = Instant::now();
+    let of = |pod: &'static str| [("namespace", "default"), ("pod", pod)];
+    let (metrics, churned) = {
+        let mut churned = 0_u64;
+        loop {
+            let group =
+                node.root().group(format!("kubepods/pod{}", tests::cgroup::pod_uid(900 + churned))).unwrap();
+            let container = group.group(tests::cgroup::container_id(900 + churned)).unwrap();
+            let program = Path::new(env!("CARGO_BIN_EXE_workload"));
+            let stranger = Workload::run(program, &container, ["forks", "--max", "3"]);
+            stranger.unwrap().wait_event("forked").unwrap();
+            group.destroy().unwrap();
+            churned += 1;
+            let metrics = agent.metrics().unwrap();
+            let stalled = metrics.sum("eviction_agent_pod_reclaim_stall_seconds_total", &of("reader"));
+            let forked = metrics.sum("eviction_agent_pod_forks_total", &of("forker"));
+            if stalled > 0.0 && forked >= 60.0 {
+                break (metrics, churned);
+            }
+            assert!(start.elapsed() < GUARD, "stalled {stalled} s, forked {forked}");
+        }
+    };
+    println!("{churned} pods made and removed meanwhile");
+    assert_eq!(metrics.sum("eviction_agent_pod_forks_total", &of("forker")), 60.0);
+    let idle_pod = of("idler");
+    for name in ["eviction_agent_pod_reclaim_stall_seconds_total", "eviction_agent_pod_forks_total"] {
+        assert_eq!(metrics.sum(name, &idle_pod), 0.0, "{name}");
+    }
+    assert_eq!(metrics.sum("eviction_agent_pod_reclaim_stall_seconds_total", &of("forker")), 0.0);
+    assert_eq!(metrics.sum("eviction_agent_records_lost_total", &[]), 0.0);
+    assert_eq!(metrics.sum("eviction_agent_task_alarms_total", &[("alarm", "pids_limit")]), 1.0);
+    let others = agent.heard().unwrap().iter().filter(|event| event.kind() == "tasks");
+    assert!(
+        others.clone().all(|event| event.text("pod") == "default/forker"),
+        "{:?}",
+        others.collect::<Vec<_>>()
+    );
+    drop((forks, reads, idle));
+    assert!(agent.stop().unwrap().success());
+}
