@@ -16,6 +16,7 @@ pub mod interrupt;
 pub mod metrics;
 pub mod mounts;
 pub mod node;
+pub mod privileges;
 pub mod process;
 mod skip;
 pub mod stamps;

@@ -54,7 +54,7 @@ fn schedule() -> SourceInfo {
     // Linux sets the priority of one thread where POSIX means the process.
     match setpriority_process(Some(this()), -20) {
         Ok(()) => info(source, "nice -20", refused),
-        Err(error) => info(source, "", format!("{refused}; nice -20: {error}")),
+        Err(error) => info(source, "", format!("{refused}; nice -20: {error}; CAP_SYS_NICE allows it")),
     }
 }
 

@@ -22,7 +22,7 @@ use super::{
     kernel::{Kernel, Maps},
     near::Near,
     plan::{self, At, Family, FamilyPlan, Hook, Rejected, Rung, SourceInfo, When},
-    probe::{self, Facts},
+    probe::{self, Facts, Lockdown},
     ring::Ring,
     size,
     sys::Entry,
@@ -143,7 +143,7 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
             hierarchy: *hierarchy,
             css_online: btf.resolved.css_online,
             storm_forks: tally::forks_in_window(*fork_storm),
-            offsets: btf.resolved.offsets,
+            offsets: facts.lockdown.readable(btf.resolved.offsets),
         },
         _ => Setup::NONE,
     };
@@ -166,7 +166,7 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
         if family == Family::Near {
             plan.only_beside(charge);
         }
-        match climb(plan, &mut ebpf, &btf) {
+        match climb(plan, &mut ebpf, &btf, facts.lockdown) {
             Ok(Climbed { info, rung, attached }) => {
                 if family == Family::Charge {
                     charge = rung.name;
@@ -266,13 +266,13 @@ struct Attached {
 }
 
 /// Tries a family's rungs, best first.
-fn climb(plan: FamilyPlan, ebpf: &mut Ebpf, btf: &Btf) -> Result<Climbed, SourceInfo> {
+fn climb(plan: FamilyPlan, ebpf: &mut Ebpf, btf: &Btf, lockdown: Lockdown) -> Result<Climbed, SourceInfo> {
     let FamilyPlan { family, candidates, mut rejected } = plan;
     for rung in candidates {
         let attached: Result<Vec<_>, _> = rung.hooks.iter().map(|hook| attach(hook, ebpf, btf)).collect();
         match attached {
             Ok(attached) => return Ok(Climbed { info: rung.info(&rejected), rung, attached }),
-            Err(error) => rejected.push(Rejected { rung: rung.name, why: error }),
+            Err(error) => rejected.push(Rejected { rung: rung.name, why: lockdown.explain(error) }),
         }
     }
     Err(plan::nothing(family, &rejected))
@@ -359,7 +359,7 @@ fn brief(error: &(dyn Error + 'static)) -> String {
 
 /// The line of a verifier's log that says what was wrong: the last one before its statistics.
 fn verdict(log: &str) -> Option<String> {
-    let statistics = ["processed ", "verification time", "stack depth", "peak_states"];
+    let statistics = ["processed ", "insns processed", "verification time", "stack depth", "peak_states"];
     log.lines()
         .map(str::trim)
         .rfind(|line| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start)))
@@ -385,6 +385,7 @@ mod tests {
             processed 13 insns (limit 1000000) max_states_per_insn 0\n\n";
         assert_eq!(verdict(log).as_deref(), Some("access beyond struct cgroup at off 3 size 8"));
         assert_eq!(verdict(""), None);
+        assert_eq!(verdict("no such helper\ninsns processed 12625\n").as_deref(), Some("no such helper"));
         assert_eq!(verdict("processed 1 insns\n"), None);
     }
 

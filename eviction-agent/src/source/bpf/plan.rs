@@ -12,7 +12,7 @@ pub use crate::source::info::SourceInfo;
 
 use super::{
     btf::Argument,
-    probe::{BtfFacts, Facts, Lockdown},
+    probe::{BtfFacts, Facts},
     rungs::{RUNGS, ladder},
 };
 
@@ -241,15 +241,14 @@ pub fn plan(facts: &Facts, choice: &Choice) -> Vec<FamilyPlan> {
 impl Rung {
     /// Why it is not worth a try.
     fn refusal(&self, facts: &Facts, choice: &Choice) -> Option<String> {
-        let Facts { btf, capabilities, lockdown, hierarchy } = facts;
+        // A locked down kernel shows at the load what it refuses: programs that only follow typed
+        // pointers run there too.
+        let Facts { btf, capabilities, lockdown: _, hierarchy } = facts;
         if let Some(why) = choice.refusal(self.name, ladder(self.family)) {
             return Some(why.into());
         }
         if let Some(lacking) = capabilities.lacking() {
             return Some(format!("no {lacking}"));
-        }
-        if *lockdown == Lockdown::Confidentiality {
-            return Some("lockdown=confidentiality lets BPF read no kernel memory".into());
         }
         if let Err(why) = hierarchy {
             return Some(why.clone());

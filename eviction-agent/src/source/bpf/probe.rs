@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use eviction_common::{ABSENT, Offsets};
+
 use super::{
     btf::{Argument, Btf, Wanted},
     offsets::{self, Resolved},
@@ -75,13 +77,50 @@ pub enum Lockdown {
     None,
     /// The kernel cannot be changed.
     Integrity,
-    /// Nor can its memory be read, which is all that the programs do.
+    /// Nor can its memory be read at any address.
     Confidentiality,
     /// It does not say: securityfs is not mounted, or the kernel has no lockdown.
     Unknown,
 }
 
 impl Lockdown {
+    /// The offsets that programs may use. In confidentiality the helper that reads any address is
+    /// withheld; what follows typed pointers alone still runs. The charge hooks need the helper for
+    /// the counts of out-of-memory events only, which they can do without.
+    pub(super) fn readable(self, offsets: Offsets) -> Offsets {
+        match self {
+            Self::Confidentiality => Offsets { memcg_oom: ABSENT, memcg_oom_kill: ABSENT, ..offsets },
+            Self::None | Self::Integrity | Self::Unknown => offsets,
+        }
+    }
+
+    /// Why a program was refused, with the lockdown where that is the likely cause.
+    pub(super) fn explain(self, why: String) -> String {
+        match self {
+            Self::Confidentiality => {
+                format!(
+                    "{why} (lockdown=confidentiality: BPF may read kernel memory by typed pointers alone)"
+                )
+            }
+            Self::None | Self::Integrity | Self::Unknown => why,
+        }
+    }
+
+    /// As it stands in the kernel's file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Integrity => "integrity",
+            Self::Confidentiality => "confidentiality",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// As the kernel says it.
+    pub fn read() -> Self {
+        fs::read_to_string(LOCKDOWN_FILE).map_or(Self::Unknown, |text| Self::parse(&text))
+    }
+
     fn parse(text: &str) -> Self {
         let chosen =
             text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(chosen, _)| chosen);
@@ -99,7 +138,7 @@ pub fn facts() -> Facts {
     Facts {
         btf: read_btf(Path::new(BTF_FILE)),
         capabilities: read_capabilities(),
-        lockdown: fs::read_to_string(LOCKDOWN_FILE).map_or(Lockdown::Unknown, |text| Lockdown::parse(&text)),
+        lockdown: Lockdown::read(),
         hierarchy: read_hierarchy(),
     }
 }
@@ -141,6 +180,8 @@ fn read_hierarchy() -> Result<i32, String> {
 
 #[cfg(test)]
 mod tests {
+    use eviction_common::Setup;
+
     use super::*;
 
     #[test]
@@ -151,6 +192,16 @@ mod tests {
         for odd in ["", "none", "[", "]none[", "[new]"] {
             assert_eq!(Lockdown::parse(odd), Lockdown::Unknown, "{odd:?}");
         }
+    }
+
+    #[test]
+    fn only_confidentiality_withholds_offsets_and_explains_a_refusal() {
+        let offsets = Offsets { memcg_oom: 8, memcg_oom_kill: 16, memcg_memory: 24, ..Setup::NONE.offsets };
+        assert_eq!(Lockdown::Integrity.readable(offsets), offsets);
+        let kept = Lockdown::Confidentiality.readable(offsets);
+        assert_eq!((kept.memcg_oom, kept.memcg_oom_kill, kept.memcg_memory), (ABSENT, ABSENT, 24));
+        assert_eq!(Lockdown::Unknown.explain("no".into()), "no");
+        assert!(Lockdown::Confidentiality.explain("no".into()).contains("lockdown=confidentiality"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use thiserror::Error;
 use super::files::Version;
 use super::hierarchy::{Hierarchies, Hierarchy};
 use super::pods::Pods;
+use crate::source::file::read_once;
 
 /// The folders of the node's group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -59,6 +60,13 @@ pub enum RootError {
         /// The folder that was looked for.
         path: PathBuf,
     },
+    /// The kernel adds nothing up: memory of a pod's containers is not the pod's (version 1, before
+    /// 5.11, and nobody has asked for more).
+    #[error("{} counts for itself alone: memory.use_hierarchy is 0", path.display())]
+    Flat {
+        /// The group.
+        path: PathBuf,
+    },
     /// The mount shows a part of the hierarchy in which there are no pods.
     #[error("{} hides the tree: a private cgroup namespace shows only a part of it, without any pods", mount.display())]
     HidesTheTree {
@@ -79,6 +87,9 @@ impl RootError {
             }
             Self::Absent { .. } => {
                 "give a path relative to the mount of the hierarchy, as in /proc/PID/cgroup; `/` is the whole machine"
+            }
+            Self::Flat { .. } => {
+                "write 1 to memory.use_hierarchy of the root group before any group is made, as systemd does"
             }
             Self::HidesTheTree { .. } => {
                 "mount the host's /sys/fs/cgroup into the container (hostPath), or run the agent in the host's cgroup namespace"
@@ -109,6 +120,9 @@ impl NodeRoot {
         let path = folder(memory);
         if !is_group(&path) {
             return Err(RootError::Absent { root: cgroup_root.to_owned(), path });
+        }
+        if memory.version == Version::V1 && is_flat(&path) {
+            return Err(RootError::Flat { path });
         }
         let top = relative.as_os_str().is_empty();
         Ok(Self {
@@ -147,4 +161,37 @@ impl NodeRoot {
 
 fn is_group(path: &Path) -> bool {
     path.join("cgroup.procs").exists()
+}
+
+/// `mem_cgroup_hierarchy_read` in mm/memcontrol.c; from 5.11 on there is nothing but 1.
+fn is_flat(path: &Path) -> bool {
+    read_once(&path.join("memory.use_hierarchy"), 32).is_ok_and(|text| text == b"0\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_counts_for_itself_alone_is_no_node() {
+        let mount = tempfile::tempdir().unwrap();
+        std::fs::write(mount.path().join("cgroup.procs"), "").unwrap();
+        let hierarchies = |version| Hierarchies {
+            memory: Some(Hierarchy {
+                mount_point: mount.path().to_owned(),
+                version,
+                whole: true,
+                read_only: false,
+            }),
+            ..Hierarchies::default()
+        };
+        let resolve = |version| NodeRoot::resolve(&hierarchies(version), Path::new("/"));
+        assert!(resolve(Version::V1).is_ok());
+        std::fs::write(mount.path().join("memory.use_hierarchy"), "1\n").unwrap();
+        assert!(resolve(Version::V1).is_ok());
+        std::fs::write(mount.path().join("memory.use_hierarchy"), "0\n").unwrap();
+        let error = resolve(Version::V1).unwrap_err();
+        assert!(error.to_string().contains("memory.use_hierarchy is 0") && error.help().contains("write 1"));
+        assert!(resolve(Version::V2).is_ok());
+    }
 }

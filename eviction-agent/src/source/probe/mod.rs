@@ -1,6 +1,10 @@
 //! What this machine offers to the sources, found out by trying: facts for `check`.
 #![forbid(unsafe_code)]
 
+pub mod privileges;
+
+mod kernel;
+
 use std::path::Path;
 
 use serde::Serialize;
@@ -40,8 +44,32 @@ pub enum Subject {
     CgroupNamespace,
     /// How many files may be open.
     Descriptors,
+    /// Whether BPF may be used at all.
+    BpfSyscall,
+    /// The types of the kernel's own structures.
+    Btf,
+    /// How far the kernel is locked down (kernel_lockdown(7)).
+    Lockdown,
+    /// Where the kernel shows its tracepoints.
+    Tracefs,
     /// The capabilities of this process.
     Capabilities,
+    /// CAP_BPF.
+    CapBpf,
+    /// CAP_PERFMON.
+    CapPerfmon,
+    /// CAP_SYS_RESOURCE.
+    CapSysResource,
+    /// CAP_SYS_NICE.
+    CapSysNice,
+    /// CAP_IPC_LOCK.
+    CapIpcLock,
+    /// CAP_KILL.
+    CapKill,
+    /// CAP_DAC_READ_SEARCH.
+    CapDacReadSearch,
+    /// CAP_DAC_OVERRIDE.
+    CapDacOverride,
 }
 
 impl Subject {
@@ -58,7 +86,19 @@ impl Subject {
             Self::Tasks => "tasks",
             Self::CgroupNamespace => "cgroup namespace",
             Self::Descriptors => "open files",
+            Self::BpfSyscall => "BPF",
+            Self::Btf => "BTF",
+            Self::Lockdown => "lockdown",
+            Self::Tracefs => "tracefs",
             Self::Capabilities => "capabilities",
+            Self::CapBpf => "CAP_BPF",
+            Self::CapPerfmon => "CAP_PERFMON",
+            Self::CapSysResource => "CAP_SYS_RESOURCE",
+            Self::CapSysNice => "CAP_SYS_NICE",
+            Self::CapIpcLock => "CAP_IPC_LOCK",
+            Self::CapKill => "CAP_KILL",
+            Self::CapDacReadSearch => "CAP_DAC_READ_SEARCH",
+            Self::CapDacOverride => "CAP_DAC_OVERRIDE",
         }
     }
 }
@@ -82,7 +122,9 @@ pub struct Fact {
 ///
 /// Tries a threshold on usage, which blocks for some milliseconds.
 pub fn probe(host: &Host, hierarchies: &Hierarchies, root: Option<&NodeRoot>) -> Vec<Fact> {
-    vec![
+    let held = read_effective(&host.proc).known();
+    let is_root = rustix::process::geteuid().is_root();
+    let mut facts = vec![
         memory_controller(host, hierarchies.memory.as_ref()),
         pids_controller(hierarchies.pids.as_ref()),
         freezer(hierarchies.freezer.as_ref()),
@@ -93,8 +135,11 @@ pub fn probe(host: &Host, hierarchies: &Hierarchies, root: Option<&NodeRoot>) ->
         tasks(host),
         cgroup_namespace(host, hierarchies.memory.as_ref()),
         descriptors(),
-        capabilities(host),
-    ]
+    ];
+    facts.extend(kernel::facts(host, held));
+    facts.push(capabilities(host));
+    facts.extend(held.into_iter().flat_map(|held| privileges::facts(held, is_root)));
+    facts
 }
 
 fn fact(subject: Subject, found: Result<String, (String, Option<&'static str>)>) -> Fact {
@@ -142,12 +187,20 @@ fn cgroup_kill(hierarchies: &Hierarchies) -> Fact {
         {
             _ if memory.read_only => Err(("the hierarchy is mounted read-only".to_owned(), Some(WRITABLE))),
             Some(path) => Ok(format!("{}", path.display())),
+            None if !has_child(&memory.mount_point) => {
+                Err(("there is no group below the root yet to look at".to_owned(), None))
+            }
             None => Err(("no group has it: kernels before 5.14 do not".to_owned(), None)),
         },
         Some(_) => Err(("pods are in version 1 hierarchies, which have none".to_owned(), None)),
         None => Err(("there is no memory controller".to_owned(), None)),
     };
     fact(Subject::CgroupKill, found)
+}
+
+fn has_child(group: &Path) -> bool {
+    let children = std::fs::read_dir(group).into_iter().flatten().flatten();
+    children.filter_map(|child| child.file_type().ok()).any(|kind| kind.is_dir())
 }
 
 /// A control file in some group directly below `group`: the root group lacks many.

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use eviction_common::Offsets;
 
 use super::*;
-use crate::source::bpf::{btf::Missing, offsets::Resolved, probe::Capabilities};
+use crate::source::bpf::{
+    btf::Missing,
+    offsets::Resolved,
+    probe::{Capabilities, Lockdown},
+};
 
 fn structure(name: &str) -> Argument {
     Argument::Struct(name.into())
@@ -176,15 +180,19 @@ fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
     all(&|facts| facts.capabilities = Capabilities::default(), "no CAP_BPF and CAP_PERFMON");
     all(&|facts| facts.capabilities.perfmon = false, "no CAP_PERFMON");
     all(&|facts| facts.capabilities.bpf = false, "no CAP_BPF");
-    all(
-        &|facts| facts.lockdown = Lockdown::Confidentiality,
-        "lockdown=confidentiality lets BPF read no kernel memory",
-    );
     all(&|facts| facts.btf = Err("read vmlinux: no such file".into()), "read vmlinux: no such file");
     all(
         &|facts| facts.hierarchy = Err("the memory controller is off".into()),
         "the memory controller is off",
     );
+}
+
+#[test]
+fn a_locked_down_kernel_is_asked_too() {
+    let mut facts = rich();
+    facts.lockdown = Lockdown::Confidentiality;
+    let choice = Choice::default();
+    assert_eq!(told(&facts, &choice), told(&rich(), &choice));
 }
 
 #[test]

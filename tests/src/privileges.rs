@@ -1,0 +1,83 @@
+//! Giving up privileges: an ordinary user with a few capabilities.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set,
+    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
+
+/// The user `nobody`.
+const NOBODY: u32 = 65534;
+
+/// The capability of that name, without `CAP_`.
+fn named(name: &str) -> Result<CapabilitySet> {
+    CapabilitySet::from_name(name).with_context(|| format!("there is no capability {name}"))
+}
+
+/// Whether this process has it, so that it can hand it on.
+///
+/// # Errors
+/// If there is no such capability, or the kernel does not say.
+pub fn has(name: &str) -> Result<bool> {
+    Ok(capabilities(None).context("read capabilities")?.permitted.contains(named(name)?))
+}
+
+/// Makes this thread that of an ordinary user who has exactly these capabilities, and hands them on
+/// to what it executes.
+///
+/// # Errors
+/// If this process does not have them, or may not change its user.
+pub fn keep_only(names: &[&str]) -> Result<()> {
+    let mut kept = CapabilitySet::empty();
+    for name in names {
+        if !has(name)? {
+            bail!("this process has no capability {name} to hand on");
+        }
+        kept |= named(name)?;
+    }
+    for (name, capability) in CapabilitySet::all().iter_names() {
+        // What the kernel does not know cannot be removed, and what is removed need not be.
+        if !kept.contains(capability) && has(name)? {
+            remove_capability_from_bounding_set(capability).with_context(|| format!("give up {name}"))?;
+        }
+    }
+    set_keep_capabilities(true).context("keep capabilities")?;
+    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    set_thread_groups(&[]).context("leave all groups")?;
+    set_thread_res_gid(group, group, group).context("change the group")?;
+    set_thread_res_uid(user, user, user).context("change the user")?;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: kept };
+    set_capabilities(None, sets).context("set capabilities")?;
+    for (name, capability) in kept.iter_names() {
+        configure_capability_in_ambient_set(capability, true).with_context(|| format!("hand on {name}"))?;
+    }
+    Ok(())
+}
+
+/// Writes a script that runs `program` as such a user, with whatever arguments it is given.
+///
+/// # Errors
+/// If it cannot be written, or the launcher is not beside this program.
+pub fn script(file: &Path, program: &Path, names: &[&str]) -> Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let own = std::env::current_exe().context("find this program")?;
+    let mut folders = own.ancestors().skip(1).take(2).map(|folder| folder.join("unprivileged"));
+    let launcher = folders
+        .find(|path| path.is_file())
+        .with_context(|| format!("no unprivileged beside {} (cargo build -p tests --bins)", own.display()))?;
+    let text = format!(
+        "#!/bin/sh\nexec {} --capabilities '{}' -- {} \"$@\"\n",
+        launcher.display(),
+        names.join(","),
+        program.display()
+    );
+    std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("make {} executable", file.display()))?;
+    Ok(file.to_owned())
+}

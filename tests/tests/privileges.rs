@@ -1,0 +1,178 @@
+//! The smallest sets of capabilities (docs/privileges.md), as an ordinary user: with one nothing is
+//! lost, and without any one of it `check` says which one is missing and what that costs.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tests::mounts::{Hierarchy, Mounts};
+use tests::{agent, privileges, skip};
+
+/// What `run` makes use of, without writing to control files.
+const SET: [&str; 7] = ["BPF", "PERFMON", "SYS_RESOURCE", "SYS_NICE", "IPC_LOCK", "KILL", "DAC_READ_SEARCH"];
+
+/// Those of the set that can be handed on here.
+fn set() -> Vec<&'static str> {
+    SET.into_iter().filter(|name| privileges::has(name).unwrap()).collect()
+}
+
+fn without(name: &str) -> Vec<&'static str> {
+    set().into_iter().filter(|held| *held != name).collect()
+}
+
+/// The agent as such a user.
+fn agent_with(folder: &Path, names: &[&str]) -> PathBuf {
+    privileges::script(&folder.join("agent"), &agent::binary().unwrap(), names).unwrap()
+}
+
+fn output(names: &[&str], arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    Command::new(agent_with(folder.path(), names)).args(arguments).output().unwrap()
+}
+
+/// What check finds with these capabilities.
+struct Findings(Value);
+
+impl Findings {
+    fn with(names: &[&str]) -> Self {
+        let output = output(names, &["check", "-o", "json"]);
+        let findings = serde_json::from_slice(&output.stdout);
+        Self(findings.unwrap_or_else(|error| panic!("{error}: {output:?}")))
+    }
+
+    /// Rung and reason of each source.
+    fn sources(&self) -> BTreeMap<String, (String, String)> {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let sources = self.0["sources"].as_array().unwrap().iter();
+        sources.map(|it| (text(&it["source"]), (text(&it["rung"]), text(&it["reason"])))).collect()
+    }
+
+    /// Without those that write to control files.
+    fn rungs(&self) -> BTreeMap<String, String> {
+        let rungs = self.sources().into_iter().map(|(source, (rung, _))| (source, rung));
+        rungs.filter(|(source, _)| !["usage", "pressure", "limits"].contains(&source.as_str())).collect()
+    }
+
+    /// Whether a fact holds, and what was found.
+    fn fact(&self, subject: &str) -> (bool, String) {
+        let fact = self.0["facts"].as_array().unwrap().iter().find(|it| it["subject"] == subject).unwrap();
+        (fact["usable"].as_bool().unwrap(), fact["found"].as_str().unwrap().to_owned())
+    }
+
+    fn missing(&self) -> Vec<&'static str> {
+        let is_missing = |name: &&str| !self.fact(&subject(name)).0;
+        SET.into_iter().chain(["DAC_OVERRIDE"]).filter(is_missing).collect()
+    }
+}
+
+fn subject(name: &str) -> String {
+    format!("cap-{}", name.to_lowercase().replace('_', "-"))
+}
+
+macro_rules! need_root {
+    () => {
+        if !privileges::has("SETUID").unwrap() || !privileges::has("SETPCAP").unwrap() {
+            skip!("this user cannot become another one with chosen capabilities");
+        }
+    };
+}
+
+#[test]
+fn the_smallest_set_loses_no_source() {
+    need_root!();
+    let all = Command::new(agent::binary().unwrap()).args(["check", "-o", "json"]).output().unwrap();
+    let all = Findings(serde_json::from_slice(&all.stdout).unwrap());
+    let few = Findings::with(&set());
+    assert_eq!(few.rungs(), all.rungs());
+    assert_eq!(few.0["would_start"], true);
+    let lacking: Vec<_> =
+        SET.into_iter().filter(|name| !set().contains(name)).chain(["DAC_OVERRIDE"]).collect();
+    assert_eq!(few.missing(), lacking);
+}
+
+#[test]
+fn each_one_removed_is_named_with_what_it_costs() {
+    need_root!();
+    let all = Findings::with(&set());
+    // What is lost, or nothing that `check` could see.
+    let bpf: &[&str] = &["charge", "oom", "task", "cgroup"];
+    let costs: [(&str, &[&str]); 7] = [
+        ("BPF", bpf),
+        ("PERFMON", bpf),
+        ("SYS_RESOURCE", &["oom protection"]),
+        ("SYS_NICE", &["reaction thread"]),
+        ("IPC_LOCK", &["memory lock"]),
+        ("KILL", &[]),
+        ("DAC_READ_SEARCH", &[]),
+    ];
+    for (name, lost) in costs.into_iter().filter(|(name, _)| set().contains(name)) {
+        let found = Findings::with(&without(name));
+        let (held, why) = found.fact(&subject(name));
+        assert!(!held && why.contains(&format!("CAP_{name} is missing")), "{name}: {why}");
+        let (mut missing, mut before) = (found.missing(), all.missing());
+        missing.sort_unstable();
+        before.push(name);
+        before.sort_unstable();
+        assert_eq!(missing, before, "without {name} nothing else is named");
+        let sources = found.sources();
+        for source in lost {
+            let (rung, why) = &sources[*source];
+            assert_ne!(Some(rung), all.rungs().get(*source), "{source} without {name}");
+            assert!(why.contains(&format!("CAP_{name}")), "{source} without {name}: {why}");
+        }
+        assert_eq!(found.0["would_start"], true, "without {name} there are fallbacks");
+    }
+}
+
+#[test]
+fn without_any_the_fallbacks_carry_it() {
+    need_root!();
+    let found = Findings::with(&[]);
+    let (held, why) = found.fact("bpf-syscall");
+    assert!(
+        !held && why.contains("CAP_BPF is missing") && why.contains("unprivileged_bpf_disabled"),
+        "{why}"
+    );
+    assert_eq!(found.rungs()["timer"], "timerfd");
+    assert_eq!(found.0["would_start"], true);
+}
+
+#[test]
+fn control_files_need_more() {
+    need_root!();
+    if !privileges::has("DAC_OVERRIDE").unwrap() {
+        skip!("this process has no DAC_OVERRIDE to hand on");
+    }
+    if Mounts::discover().unwrap().get(Hierarchy::Memory).is_none() {
+        // Version 2 has no such thresholds, whatever one may do.
+        assert!(!Findings::with(&[&set()[..], &["DAC_OVERRIDE"]].concat()).fact("usage-threshold").0);
+        return;
+    }
+    assert!(!Findings::with(&set()).fact("usage-threshold").0);
+    let more = Findings::with(&["DAC_OVERRIDE"]);
+    assert!(more.fact("usage-threshold").0, "{:?}", more.fact("usage-threshold"));
+}
+
+#[test]
+fn a_configuration_that_only_root_may_read_needs_more() {
+    need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let file = folder.path().join("kubelet.yaml");
+    let text = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"});
+    std::fs::write(&file, text.to_string()).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let check = |names: &[&str]| {
+        let arguments = ["check", "-o", "json", "--kubelet-config", file.to_str().unwrap()];
+        Findings(serde_json::from_slice(&output(names, &arguments).stdout).unwrap()).0
+    };
+    let denied = check(&without("DAC_READ_SEARCH"));
+    assert_eq!(denied["would_start"], false);
+    assert!(denied["problems"].to_string().contains("Permission denied"), "{denied}");
+    assert_eq!(check(&set())["would_start"], true);
+}
