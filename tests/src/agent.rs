@@ -98,7 +98,7 @@ pub struct Agent {
 type Line = Result<Event, String>;
 
 /// A guard against an agent that hangs, no measure of its speed.
-pub const GUARD: Duration = Duration::from_secs(30);
+pub const GUARD: Duration = Duration::from_secs(120);
 
 impl Agent {
     /// Starts the agent and waits until it says that it has.
@@ -106,12 +106,20 @@ impl Agent {
     /// # Errors
     /// If it cannot be started, or ends at once: then with what it printed.
     pub fn start(options: &Options<'_>, interrupt: &Interrupt) -> Result<Self> {
-        let mut agent = Self::spawn(options, interrupt)?;
+        Self::start_with(options, &[], interrupt)
+    }
+
+    /// The same with arguments besides.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(options: &Options<'_>, more: &[String], interrupt: &Interrupt) -> Result<Self> {
+        let mut agent = Self::spawn(options, more, interrupt)?;
         agent.wait_for("its `started` event", GUARD, |event| event.kind() == "started")?;
         Ok(agent)
     }
 
-    fn spawn(options: &Options<'_>, interrupt: &Interrupt) -> Result<Self> {
+    fn spawn(options: &Options<'_>, more: &[String], interrupt: &Interrupt) -> Result<Self> {
         let Options { binary, kubelet_config, pods, cgroup_root, memory_capacity, pid_capacity, act, config } =
             options;
         let mut command = Command::new(binary);
@@ -125,6 +133,7 @@ impl Agent {
             .args(["--memory-capacity", &memory_capacity.to_string()])
             .args(["--pid-capacity", &pid_capacity.to_string()])
             .args(["--act", act, "--output", "json", "--listen", "127.0.0.1:0"])
+            .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

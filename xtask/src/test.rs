@@ -4,7 +4,7 @@
 //! that it cannot run here prints `SKIPPED <name>: <reason>` and passes; it is counted and
 //! shown as skipped, never as passed.
 
-mod report;
+pub(crate) mod report;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -199,6 +199,20 @@ impl Built {
             (false, _) => {}
         }
     }
+}
+
+/// Builds integration tests of the package `tests` as static files, and hands back a copy of each
+/// that has the name of its target.
+pub(crate) fn static_tests(names: &[&str], tools: &Tools) -> Result<Vec<PathBuf>> {
+    let targets: Vec<&str> =
+        names.iter().flat_map(|&name| ["--test", name]).chain(["--target", crate::build::TARGET]).collect();
+    let built = build(&["tests"], &targets, tools)?;
+    let copy = |test: TestProgram| {
+        let named = test.program.with_file_name(&test.target);
+        std::fs::copy(&test.program, &named).with_context(|| format!("copy {}", test.program.display()))?;
+        Ok(named)
+    };
+    built.tests.into_iter().map(copy).collect()
 }
 
 fn doc_tests(packages: &[&str], args: &Args, tools: &Tools) -> Command {

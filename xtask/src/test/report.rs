@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 
 /// How tests went.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Report {
-    pub(super) passed: usize,
-    pub(super) failed: Vec<String>,
+pub(crate) struct Report {
+    pub(crate) passed: usize,
+    pub(crate) failed: Vec<String>,
     /// `<name>: <reason>`.
-    pub(super) skipped: Vec<String>,
+    pub(crate) skipped: Vec<String>,
 }
 
 impl Report {
     /// Reads the output of a test program, or of several, one after the other.
-    pub(super) fn read(title: &str, output: &str) -> Self {
+    pub(crate) fn read(title: &str, output: &str) -> Self {
         let mut reader = Reader { title, ..Reader::default() };
         output.lines().for_each(|line| reader.line(line));
         if reader.open_runs > 0 && reader.report.failed.is_empty() {
@@ -24,19 +24,19 @@ impl Report {
     }
 
     /// Adds another report.
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
     }
 
     /// Whether nothing was run.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.passed + self.failed.len() + self.skipped.len() == 0
     }
 
     /// The line that a run ends with.
-    pub(super) fn closing_line(&self) -> String {
+    pub(crate) fn closing_line(&self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failed.len(), self.skipped.len())
     }
 }

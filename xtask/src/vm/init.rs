@@ -1,73 +1,129 @@
-//! What a guest boots into: busybox, our programs, and a script that tells what it finds.
+//! What a guest boots into: busybox in a RAM disk, a script that tells what it finds, and a disk
+//! with our programs.
 
-use std::fs;
+use std::fmt::Write as _;
+use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use super::programs::{Kind, Program};
+use super::{Cgroups, Machine};
 use crate::shell;
-
-/// The programs that a guest needs.
-const PROGRAMS: [&str; 3] = ["eviction-agent", "demo", "workload"];
 
 /// How sections of the guest's output begin; the name follows.
 pub(super) const MARK: &str = "@@vm ";
 
+/// The section of a program; its name follows.
+pub(super) const RUN: &str = "run ";
+
+/// How a program ended; its name and the exit code follow.
+pub(super) const STATUS: &str = "status ";
+
 /// The last thing a guest says.
 pub(super) const END: &str = "end";
 
-/// An initial RAM disk.
+/// A guard against a program that hangs, no measure of speed.
+const HANG_S: u32 = 900;
+
+/// Bytes of the guest's disk: the page cache is filled from it.
+const DISK: u64 = 3 << 30;
+
+/// Files for guests, removed with this.
 #[derive(Debug)]
-pub(super) struct Ramdisk {
-    pub(super) file: PathBuf,
-    /// Is removed with this.
-    _folder: Folder,
+pub(super) struct Stock {
+    folder: PathBuf,
 }
 
-#[derive(Debug)]
-struct Folder(PathBuf);
-
-impl Drop for Folder {
+impl Drop for Stock {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-impl Ramdisk {
-    /// Packs busybox and the programs of that folder.
-    pub(super) fn pack(programs: &Path) -> Result<Self> {
-        let folder = Folder(std::env::temp_dir().join(format!("eviction-vm-{}", std::process::id())));
-        let root = folder.0.join("root");
+impl Stock {
+    /// Takes in these programs, stripped.
+    pub(super) fn new(programs: &[PathBuf]) -> Result<Self> {
+        let stock = Self { folder: std::env::temp_dir().join(format!("eviction-vm-{}", std::process::id())) };
+        let disk = stock.folder.join("programs");
+        make(&disk)?;
+        for program in programs {
+            let copied = disk.join(program.file_name().context("the name of a program")?);
+            copy(program, &copied)?;
+            shell::read(Command::new("strip").arg(&copied))?;
+        }
+        Ok(stock)
+    }
+
+    /// Takes in a folder of what is neither ours nor static.
+    pub(super) fn add(&self, name: &str, files: &[PathBuf]) -> Result<()> {
+        let folder = self.folder.join("programs").join(name);
+        make(&folder)?;
+        files.iter().try_for_each(|file| copy(file, &folder.join(file.file_name().unwrap_or_default())))
+    }
+
+    /// The RAM disk of a guest that runs these programs.
+    pub(super) fn ramdisk(&self, machine: &Machine, programs: &[&Program]) -> Result<PathBuf> {
+        let root = self.folder.join(format!("root-{}", machine.name));
         for name in ["bin", "proc", "sys", "dev", "tmp", "run", "disk"] {
-            let path = root.join(name);
-            fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+            make(&root.join(name))?;
         }
         copy(Path::new("/bin/busybox"), &root.join("bin/busybox"))?;
         symlink("busybox", root.join("bin/sh")).context("link the guest's shell")?;
-        for name in PROGRAMS {
-            let copied = root.join("bin").join(name);
-            copy(&programs.join(name), &copied)?;
-            shell::read(Command::new("strip").arg(&copied))?;
-        }
         let init = root.join("init");
-        fs::write(&init, script()).with_context(|| format!("write {}", init.display()))?;
+        fs::write(&init, script(machine.cgroups, programs))
+            .with_context(|| format!("write {}", init.display()))?;
         fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).context("make init executable")?;
-        let file = folder.0.join("initrd");
+        let file = self.folder.join(format!("initrd-{}", machine.name));
         let pack = "cd \"$1\" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1 > \"$2\"";
         shell::read(Command::new("sh").args(["-c", pack, "pack"]).arg(&root).arg(&file))?;
-        Ok(Self { file, _folder: folder })
+        Ok(file)
     }
+
+    /// A fresh disk, with the programs on it: what lies in a RAM disk cannot be reclaimed.
+    pub(super) fn disk(&self) -> Result<PathBuf> {
+        let disk = self.folder.join("disk");
+        File::create(&disk).and_then(|file| file.set_len(DISK)).context("make the guest's disk")?;
+        let programs = self.folder.join("programs");
+        shell::read(Command::new("mkfs.ext4").args(["-q", "-F", "-d"]).arg(&programs).arg(&disk))?;
+        Ok(disk)
+    }
+}
+
+fn make(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).with_context(|| format!("copy {}", from.display())).map(drop)
 }
 
-/// The guest's first process. Each section is shown whole; the page cache of the RAM disk itself
-/// cannot be reclaimed, so programs and files are on a disk.
-fn script() -> String {
+/// The guest's first process. Each section is shown whole.
+fn script(cgroups: Cgroups, programs: &[&Program]) -> String {
+    let mount = match cgroups {
+        Cgroups::V1 => {
+            "mount -t tmpfs cgroup /sys/fs/cgroup
+for controller in memory pids freezer cpu; do
+    mkdir /sys/fs/cgroup/$controller
+    mount -t cgroup -o $controller $controller /sys/fs/cgroup/$controller
+done
+# As systemd does; from 5.11 on there is nothing else.
+echo 1 > /sys/fs/cgroup/memory/memory.use_hierarchy"
+        }
+        Cgroups::V2 => "mount -t cgroup2 cgroup2 /sys/fs/cgroup",
+    };
+    let mut runs = String::new();
+    for Program { name, kind, target, arguments, .. } in programs {
+        let one_at_a_time: &[&str] = if *kind == Kind::Tests { &["--test-threads=1"] } else { &[] };
+        let words: Vec<_> = arguments.iter().chain(one_at_a_time).map(|word| format!("'{word}'")).collect();
+        let _ = writeln!(
+            runs,
+            "echo \"{MARK}{RUN}{name}\"\ntimeout -s INT {HANG_S} ./{target} {} </dev/null 2>&1\necho \"{MARK}{STATUS}{name} $?\"",
+            words.join(" ")
+        );
+    }
     format!(
         r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -75,22 +131,16 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
+mkdir /dev/shm
+mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /run
 mount -t tracefs tracefs /sys/kernel/tracing
+mount -t securityfs securityfs /sys/kernel/security
 mount -t bpf bpf /sys/fs/bpf
-if grep -q eviction_cgroups=v1 /proc/cmdline; then
-    mount -t tmpfs cgroup /sys/fs/cgroup
-    for controller in memory pids freezer cpu; do
-        mkdir /sys/fs/cgroup/$controller
-        mount -t cgroup -o $controller $controller /sys/fs/cgroup/$controller
-    done
-else
-    mount -t cgroup2 cgroup2 /sys/fs/cgroup
-fi
+{mount}
 ip link set lo up
 mount -t ext4 /dev/nvme0n1 /disk
-cp /bin/eviction-agent /bin/demo /bin/workload /disk/
 cd /disk
 # The firmware has left its line open.
 echo
@@ -98,12 +148,29 @@ echo "{MARK}release"
 uname -r
 echo "{MARK}check"
 ./eviction-agent check -o json
-echo "{MARK}demo"
-./demo --json --agent /disk/eviction-agent
-echo "{MARK}leftovers"
+{runs}echo "{MARK}leftovers"
 find /sys/fs/cgroup -name 'eviction-*' -type d
 echo "{MARK}{END}"
 poweroff -f
 "#
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::programs::PROGRAMS;
+
+    #[test]
+    fn each_program_is_run_and_its_end_told() {
+        let script = script(Cgroups::V2, &PROGRAMS.iter().collect::<Vec<_>>());
+        for program in PROGRAMS {
+            assert!(script.contains(&format!(
+                "{MARK}{RUN}{}\"\ntimeout -s INT {HANG_S} ./{}",
+                program.name, program.target
+            )));
+            assert!(script.contains(&format!("{MARK}{STATUS}{} $?", program.name)));
+        }
+        assert!(script.contains("cgroup2") && !script.contains("controller"), "{script}");
+    }
 }

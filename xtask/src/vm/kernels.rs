@@ -45,22 +45,36 @@ impl Cache {
             return Ok(Kernel { version, image });
         }
         let package = self.package(series)?;
-        let work = self.folder.join("fetch");
-        let _ = fs::remove_dir_all(&work);
-        fs::create_dir_all(&work).with_context(|| format!("make {}", work.display()))?;
-        // apt holds what it downloads against the hash of the signed index.
-        shell::run(self.apt("apt-get").args(["download", &package]).current_dir(&work))?;
-        let file = only_file(&work)?;
-        let tree = work.join("tree");
-        shell::run(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&tree))?;
+        let tree = self.extract(&package)?;
         let found = find_image(&tree).with_context(|| format!("vm: {package} has no kernel image"))?;
         fs::create_dir_all(&kept).with_context(|| format!("make {}", kept.display()))?;
         fs::copy(&found, &image).with_context(|| format!("copy {}", found.display()))?;
         let size = fs::metadata(&image).with_context(|| format!("read {}", image.display()))?.len();
         fs::write(&version, format!("{package} {size}\n"))
             .with_context(|| format!("write {}", version.display()))?;
-        fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
+        fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
         Ok(Kernel { version: package, image })
+    }
+
+    /// A folder of it, made if it is not there.
+    pub(super) fn folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.folder.join(name);
+        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        Ok(folder)
+    }
+
+    /// Fetches a package, `name` or `name/suite`, and hands back the folder that it is unpacked in.
+    pub(super) fn extract(&self, package: &str) -> Result<PathBuf> {
+        self.update()?;
+        let work = self.folder.join("fetch");
+        let _ = fs::remove_dir_all(&work);
+        fs::create_dir_all(&work).with_context(|| format!("make {}", work.display()))?;
+        // apt holds what it downloads against the hash of the signed index.
+        shell::run(self.apt("apt-get").args(["download", package]).current_dir(&work))?;
+        let file = only_file(&work)?;
+        let tree = work.join("tree");
+        shell::run(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&tree))?;
+        Ok(tree)
     }
 
     /// The name of the newest package with an image of that series.

@@ -1,24 +1,38 @@
-//! `cargo xtask vm`: the agent and the stories of the demo on kernels that are not this machine's.
+//! `cargo xtask vm`: the agent and its stories on kernels that are not this machine's.
 //!
 //! Each guest is one of Debian's cloud kernels in QEMU, emulated where there is no KVM, with an
-//! initial RAM disk of busybox and our programs. What counts is that the stories come true; times
-//! under emulation say nothing.
+//! initial RAM disk of busybox and our programs on a disk; which ones stands in [`programs`], and
+//! another one is a line there. What counts is that the stories come true; times under emulation
+//! are good for comparing two programs in one guest, and for nothing else.
 
 mod guest;
+mod host;
 mod init;
 mod kernels;
+mod page;
+mod peers;
+mod programs;
 mod table;
+mod told;
 
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use crate::build;
-use crate::setup::{self, Need};
+use crate::setup::{self, Need, Tools};
+use crate::shell::Metadata;
 use guest::Guest;
-use init::Ramdisk;
-use kernels::Cache;
+use host::HOST;
+use init::{MARK, Stock};
+use kernels::{Cache, Kernel};
+use programs::{Kind, Program};
+use told::Told;
 
 /// Which version of control groups a guest mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,47 +78,119 @@ pub(crate) struct Args {
     /// Print JSON lines on standard output, and the table on standard error
     #[arg(long)]
     json: bool,
-    /// One kernel alone, unless some are named
+    /// One kernel alone, unless some are named, and there what takes least time
     #[arg(long)]
     short: bool,
     /// Show what the guests print
     #[arg(long)]
     verbose: bool,
+    /// Run this program of the list (xtask/src/vm/programs.rs) alone; may be repeated
+    #[arg(long, value_name = "PROGRAM")]
+    only: Vec<String>,
+    /// Boot nothing: read what the guests have told when they were last run
+    #[arg(long, conflicts_with_all = ["short", "only"])]
+    last: bool,
+    /// Put the tables of all kernels, each as it was last run, into docs/kernels.md
+    #[arg(long)]
+    write: bool,
     /// 5.10, 5.10-v1, 6.1, 6.1-v1, 6.12, 7.2, 7.2-lockdown; all without any
     #[arg(value_name = "KERNEL")]
     kernels: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let Args { json, short, verbose, kernels } = args;
+    let Args { json, short, verbose: _, only: _, last, write, kernels } = args;
     let chosen = choose(kernels, *short)?;
-    let tools = setup::ensure(&[Need::Bpf, Need::Musl, Need::Guests])?;
-    let programs = build::static_programs(&["eviction-agent", "tests"], &tools)?;
-    let cache = Cache::open()?;
-    let ramdisk = Ramdisk::pack(&programs)?;
-    let mut all = Vec::new();
-    for machine in chosen {
-        eprintln!("vm: {}: fetching its kernel, if it is not here", machine.name);
-        let kernel = cache.kernel(machine.series)?;
-        eprintln!("vm: {}: booting {}", machine.name, kernel.version);
-        let told = Guest { machine, kernel: &kernel, ramdisk: &ramdisk, verbose: *verbose }.run()?;
-        eprint!("{}", table::summary(machine, &told));
-        if *json {
-            told.stories.iter().for_each(|story| println!("{}", story.line(machine.name)));
-        }
-        all.push((machine, told));
-    }
+    let all = if *last { kept(chosen)? } else { run_guests(args, &chosen)? };
     let failed = all.iter().map(|(_, told)| told.failed()).sum::<usize>();
     let passed = all.iter().map(|(_, told)| told.passed()).sum::<usize>();
     let skipped = all.iter().map(|(_, told)| told.skipped()).sum::<usize>();
     let text = table::render(&all);
     if *json {
+        for (machine, told) in &all {
+            told.stories.iter().for_each(|story| println!("{}", story.line(machine.name)));
+        }
         eprint!("{text}");
         println!("{}", json!({"task": "vm", "passed": passed, "failed": failed, "skipped": skipped}));
     } else {
         print!("{text}");
     }
+    if *write {
+        page::write(&kept(MACHINES)?)?;
+    }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+type All = Vec<(&'static Machine, Told)>;
+
+fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
+    let Args { json: _, short, verbose, only, last: _, write: _, kernels: _ } = args;
+    let asked = programs::choose(only)?;
+    let tools = setup::ensure(&[Need::Bpf, Need::Musl, Need::Guests])?;
+    let stock = Stock::new(&build(&asked, &tools)?)?;
+    let cache = Cache::open()?;
+    if asked.iter().any(|program| program.needs_earlyoom) {
+        peers::add_earlyoom(&stock, &cache)?;
+    }
+    let mut all = Vec::new();
+    for &machine in chosen {
+        let fits = |program: &&&Program| program.is_for(machine.cgroups, *short && only.is_empty());
+        let programs: Vec<_> = asked.iter().filter(fits).copied().collect();
+        eprintln!("vm: {}: fetching its kernel, if it is not here", machine.name);
+        let Kernel { version, image } = cache.kernel(machine.series)?;
+        let path = log_of(machine)?;
+        eprintln!("vm: {}: booting {version}; all it says is in {}", machine.name, path.display());
+        let mut log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+        writeln!(log, "{MARK}{HOST}{}", host::describe(&version)).context("begin a guest's log")?;
+        let (ramdisk, disk) = (stock.ramdisk(machine, &programs)?, stock.disk()?);
+        Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose: *verbose }.run(&mut log)?;
+        let told = read(&path)?;
+        eprint!("{}", table::summary(machine, &told));
+        all.push((machine, told));
+    }
+    Ok(all)
+}
+
+/// What the guests have told when they were last run; those that never were are left out.
+fn kept(machines: impl IntoIterator<Item = &'static Machine>) -> Result<All> {
+    let mut all = Vec::new();
+    for machine in machines {
+        let path = log_of(machine)?;
+        if path.exists() {
+            all.push((machine, read(&path)?));
+        } else {
+            eprintln!("vm: {}: there is no {}", machine.name, path.display());
+        }
+    }
+    Ok(all)
+}
+
+fn read(log: &Path) -> Result<Told> {
+    let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
+    Ok(Told::read(&text))
+}
+
+/// Where a guest's words are kept until it is run again.
+fn log_of(machine: &Machine) -> Result<PathBuf> {
+    let folder = Metadata::read()?.target_directory.join("xtask/vm");
+    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    Ok(folder.join(format!("{}.log", machine.name)))
+}
+
+/// Builds the agent, the programs that others start, and those that are asked for.
+fn build(asked: &[&Program], tools: &Tools) -> Result<Vec<PathBuf>> {
+    const BESIDE: [&str; 3] = ["eviction-agent", "workload", "unprivileged"];
+    let folder = build::static_programs(&["eviction-agent", "tests"], tools)?;
+    let of =
+        |kind: Kind| asked.iter().filter(move |program| program.kind == kind).map(|program| program.target);
+    let names: BTreeSet<&str> = of(Kind::Stories).chain(BESIDE).collect();
+    let mut files: Vec<_> = names.iter().map(|name| folder.join(name)).collect();
+    let tests: BTreeSet<&str> = of(Kind::Tests).collect();
+    if !tests.is_empty() {
+        // The disk has them by the names of their targets, without the build's hash.
+        files.extend(crate::test::static_tests(&tests.into_iter().collect::<Vec<_>>(), tools)?);
+    }
+    Ok(files)
 }
 
 fn choose(names: &[String], short: bool) -> Result<Vec<&'static Machine>> {

@@ -3,10 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Machine;
-use super::guest::Told;
-
-/// Families whose rung is worth a column.
-const FAMILIES: [&str; 4] = ["charge", "charge near", "oom", "task"];
+use super::told::{Story, Told};
 
 /// A line for one guest, and what went wrong in it.
 pub(super) fn summary(machine: &Machine, told: &Told) -> String {
@@ -18,7 +15,7 @@ pub(super) fn summary(machine: &Machine, told: &Told) -> String {
         told.skipped()
     );
     for story in told.stories.iter().filter(|story| story.ok != Some(true)) {
-        let _ = writeln!(text, "vm: {}: {}: {}", machine.name, story.name, story.why);
+        let _ = writeln!(text, "vm: {}: {}: {}", machine.name, story.title(), story.why);
     }
     for wrong in &told.wrong {
         let _ = writeln!(text, "vm: {}: {wrong}", machine.name);
@@ -26,46 +23,136 @@ pub(super) fn summary(machine: &Machine, told: &Told) -> String {
     text
 }
 
-/// A table in Markdown.
-pub(super) fn render(all: &[(&Machine, Told)]) -> String {
-    let mut stories: Vec<&str> = Vec::new();
-    for story in all.iter().flat_map(|(_, told)| &told.stories) {
-        if !stories.contains(&story.name.as_str()) {
-            stories.push(&story.name);
+type Guests<'a> = &'a [(&'a Machine, Told)];
+
+/// Tables in Markdown: the guests, what each kernel is watched by, how the stories went, and how
+/// they compare with other programs.
+pub(super) fn render(all: Guests<'_>) -> String {
+    let mut tables = vec![guests(all), rungs(all), stories(all)];
+    tables.extend(compared(all));
+    let text: Vec<_> = tables.iter().map(markdown).collect();
+    text.join("\n")
+}
+
+type Rows = Vec<Vec<String>>;
+
+fn guests(all: Guests<'_>) -> Rows {
+    let mut rows =
+        vec![["kernel", "release", "run", "passed", "failed", "skipped"].map(str::to_owned).to_vec()];
+    for (machine, told) in all {
+        let counts = [told.passed(), told.failed(), told.skipped()].map(|count| count.to_string());
+        let release = if told.release.is_empty() { "DID NOT BOOT" } else { &told.release };
+        let words = [machine.name, release, &told.host].map(str::to_owned);
+        rows.push(words.into_iter().chain(counts).collect());
+    }
+    rows
+}
+
+/// A line for each source, a column for each guest.
+fn rungs(all: Guests<'_>) -> Rows {
+    let mut sources: Vec<&str> = Vec::new();
+    for (source, _) in all.iter().flat_map(|(_, told)| &told.rungs) {
+        if !sources.contains(&source.as_str()) {
+            sources.push(source);
         }
     }
-    let mut rows = vec![
-        ["kernel", "release"]
-            .into_iter()
-            .chain(FAMILIES)
-            .chain(stories.iter().copied())
-            .map(str::to_owned)
-            .collect::<Vec<_>>(),
-    ];
-    for (machine, told) in all {
-        let rung = |family: &str| {
-            let found = told.rungs.iter().find(|(source, _)| source == family);
-            found.map_or("?", |(_, rung)| if rung.is_empty() { "none" } else { rung }).to_owned()
-        };
-        let verdict = |name: &&str| {
-            let found = told.stories.iter().find(|story| story.name == **name);
-            match found.map(|story| story.ok) {
-                Some(Some(true)) => "ok",
-                Some(Some(false)) => "FAILED",
-                Some(None) => "skipped",
-                None => "FAILED: not told",
-            }
-            .to_owned()
-        };
-        let names = [machine.name.to_owned(), told.release.clone()];
-        rows.push(names.into_iter().chain(FAMILIES.map(rung)).chain(stories.iter().map(verdict)).collect());
+    let cell = |told: &Told, source: &str| {
+        let found = told.rungs.iter().find(|(name, _)| name == source);
+        found.map_or("–", |(_, rung)| if rung.is_empty() { "none" } else { rung }).to_owned()
+    };
+    by_guest("watched by", all, &sources, |told, source| cell(told, source))
+}
+
+/// A line for each story and forced rung, a column for each guest.
+fn stories(all: Guests<'_>) -> Rows {
+    let mut titles: Vec<String> = Vec::new();
+    for title in all.iter().flat_map(|(_, told)| told.stories.iter().map(Story::title)) {
+        if !titles.contains(&title) {
+            titles.push(title);
+        }
     }
+    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+    by_guest("story", all, &titles, |told, title| {
+        let found: Vec<_> = told.stories.iter().filter(|story| story.title() == title).collect();
+        let count = |ok: Option<bool>| found.iter().filter(|story| story.ok == ok).count();
+        match (count(Some(false)), count(None), count(Some(true))) {
+            (0, 0, 0) => "–".to_owned(),
+            (0, 0, _) => "ok".to_owned(),
+            (0, 1, _) => "skipped".to_owned(),
+            (0, skipped, _) => format!("{skipped} skipped"),
+            _ => "**FAILED**".to_owned(),
+        }
+    })
+}
+
+fn by_guest(corner: &str, all: Guests<'_>, lines: &[&str], cell: impl Fn(&Told, &str) -> String) -> Rows {
+    let names = all.iter().map(|(machine, _)| machine.name.to_owned());
+    let mut rows = vec![std::iter::once(corner.to_owned()).chain(names).collect::<Vec<_>>()];
+    for line in lines {
+        let cells = all.iter().map(|(_, told)| cell(told, line));
+        rows.push(std::iter::once((*line).to_owned()).chain(cells).collect());
+    }
+    rows
+}
+
+/// Ratios to other programs in the same guest; above 1 the agent is better.
+fn compared(all: Guests<'_>) -> Option<Rows> {
+    const FIGURES: [(&str, &str); 6] = [
+        ("agent_signal_mib", "ours at the signal, MiB"),
+        ("agent_death_mib", "ours at death, MiB"),
+        ("peer_signal_mib", "earlyoom at the signal, MiB"),
+        ("peer_death_mib", "earlyoom at death, MiB"),
+        ("times_less_at_signal", "times less at the signal"),
+        ("times_less_at_death", "times less at death"),
+    ];
+    let told: Vec<_> = all
+        .iter()
+        .flat_map(|(machine, told)| told.stories.iter().map(|story| (machine.name, story)))
+        .filter(|(_, story)| story.value("times_less_at_death").is_some())
+        .collect();
+    if told.is_empty() {
+        return None;
+    }
+    let head = ["kernel", "overshoot beyond the line"].into_iter().chain(FIGURES.map(|(_, title)| title));
+    let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
+    for (kernel, story) in told {
+        let figures = FIGURES
+            .map(|(key, _)| story.value(key).map_or_else(|| "–".to_owned(), |value| format!("{value:.1}")));
+        rows.push([kernel.to_owned(), story.title()].into_iter().chain(figures).collect());
+    }
+    Some(rows)
+}
+
+fn markdown(rows: &Rows) -> String {
     let mut text = String::new();
     for (index, row) in rows.iter().enumerate() {
-        let _ = writeln!(text, "| {} |", row.join(" | "));
+        let cells: Vec<_> = row.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
         if index == 0 {
             let _ = writeln!(text, "|{}", " --- |".repeat(row.len()));
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::MACHINES;
+
+    #[test]
+    fn a_table_has_a_cell_for_each_guest_and_a_failure_is_loud() {
+        let head = "@@vm host k, load 1\n@@vm release\n6.1.0\n@@vm check\n{\"would_start\": true, \"sources\": []}\n";
+        let one = format!(
+            "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true}}\n{{\"story\": \"b\", \"ok\": false}}\n@@vm end\n"
+        );
+        let two = format!(
+            "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true, \"forced\": \"timer\"}}\n@@vm end\n"
+        );
+        let text = render(&[(&MACHINES[0], Told::read(&one)), (&MACHINES[1], Told::read(&two))]);
+        for line in ["| a | ok | – |", "| b | **FAILED** | – |", "| a (timer forced) | – | ok |"] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+        assert!(text.contains("| 5.10 | 6.1.0 | k, load 1 | 1 | 2 | 0 |"), "{text}");
+    }
 }

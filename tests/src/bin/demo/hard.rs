@@ -10,6 +10,7 @@ use tests::workload::Workload;
 use crate::pods;
 use crate::runaway::{Plan, Runaway};
 use crate::scene::Scene;
+use crate::twist::Twist;
 
 /// Whether the node's memory is full of page cache when it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ const PLAN: Plan<'_> = Plan { mode: "grow", size: 352 * MIB, rate: 256 * MIB, mo
 /// touched by that much.
 const GRAIN: i64 = 1 << 20;
 
-pub(crate) fn tell(scene: &mut Scene<'_>, cache: Cache) -> Result<()> {
+pub(crate) fn tell(scene: &mut Scene<'_>, cache: Cache, twist: Twist) -> Result<()> {
     let mut node = scene.node(MEMORY, PIDS)?;
     let checkout = node.add(pods::checkout())?;
     let etcd = node.add(pods::etcd())?;
@@ -50,6 +51,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, cache: Cache) -> Result<()> {
     let mut agent = scene.agent(&node, &config, "charge")?;
     let kills_before = node.oom_kills()?;
 
+    let turn = twist.begin(scene, &node)?;
     let mut runaway = Runaway::start(scene, &node, report, PLAN)?;
     let Some(decision) = scene.eviction(&mut agent, "memory.available", &node.pods[report])? else {
         return Ok(());
@@ -71,6 +73,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, cache: Cache) -> Result<()> {
     for (bystander, why) in bystanders.iter_mut().zip(reasons) {
         bystander.check(scene, why)?;
     }
+    turn.end(scene)?;
     pods::check_no_oom_kill(scene, &node, kills_before)?;
     pods::check_counters(scene, &agent, &[("memory.available", &node.pods[report])], 0)?;
     agent.stop()?;

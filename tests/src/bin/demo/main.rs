@@ -1,30 +1,39 @@
-//! The demo: four short stories on a node in small, with real cgroups, real processes and real
-//! kernel events, each ended by a verdict that is checked from outside the agent.
+//! The demo: short stories on a node in small, with real cgroups, real processes and real kernel
+//! events, each ended by a verdict that is checked from outside the agent.
 //!
-//! `cargo xtask demo` builds what it needs and runs it.
+//! `cargo xtask demo` builds what it needs and tells five of them; `cargo xtask vm` tells all, also
+//! those that need a machine of their own, and the same with each rung of a source.
 #![forbid(unsafe_code)]
 
 mod forks;
+mod group;
 mod hard;
+mod ladder;
 mod oom;
+mod peer;
 mod pods;
 mod print;
 mod runaway;
 mod scene;
 mod soft;
 mod timeline;
+mod twist;
 mod verdict;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Parser;
 use tests::interrupt::{Interrupt, Interrupted};
+use tests::node::MIB;
 use tests::{agent, workload};
 
+use crate::hard::Cache;
+use crate::oom::Level;
 use crate::print::Printer;
-use crate::scene::{Scene, Skip};
+use crate::scene::{Forced, Scene, Skip};
+use crate::twist::Twist;
 use crate::verdict::End;
 
 #[derive(Debug, Parser)]
@@ -39,6 +48,15 @@ struct Args {
     /// Fail if a story was skipped, as on a machine that is known to tell them all
     #[arg(long)]
     deny_skips: bool,
+    /// This machine may be brought to its limits, for it is nobody else's: tell the stories that do
+    #[arg(long)]
+    own_machine: bool,
+    /// This machine is slow, as an emulated one is: grace periods are longer
+    #[arg(long)]
+    slow: bool,
+    /// Tell the stories of a source with each of the rungs below the best that it has here
+    #[arg(long, conflicts_with_all = ["stories", "own_machine"])]
+    each_rung: bool,
     /// Tell only the stories of these names
     #[arg(value_name = "STORY")]
     stories: Vec<String>,
@@ -48,27 +66,106 @@ struct Args {
 struct Story {
     name: &'static str,
     subject: &'static str,
+    when: When,
     tell: fn(&mut Scene<'_>) -> Result<()>,
 }
 
-const STORIES: [Story; 5] = [
+/// When a story is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// Unless others are named.
+    Always,
+    /// When it is named, and on a machine of our own.
+    Asked,
+    /// On a machine of our own.
+    OwnMachine,
+}
+
+const STORIES: [Story; 14] = [
     Story {
         name: "hard",
         subject: "a runaway grows past memory.available",
-        tell: |scene| hard::tell(scene, hard::Cache::Empty),
+        when: When::Always,
+        tell: |scene| hard::tell(scene, Cache::Empty, Twist::None),
     },
     Story {
         name: "hard, page cache full",
         subject: "the same with the page cache full, which is how nodes are",
-        tell: |scene| hard::tell(scene, hard::Cache::Full),
+        when: When::Always,
+        tell: |scene| hard::tell(scene, Cache::Full, Twist::None),
     },
-    Story { name: "soft", subject: "a spike is forgiven, a longer one is not", tell: soft::tell },
+    Story {
+        name: "soft",
+        subject: "a spike is forgiven, a longer one is not",
+        when: When::Always,
+        tell: |scene| soft::tell(scene, Twist::None),
+    },
     Story {
         name: "oom",
         subject: "the kernel kills at a container's own limit, which is no eviction",
-        tell: oom::tell,
+        when: When::Always,
+        tell: |scene| oom::tell(scene, Level::Container),
     },
-    Story { name: "forks", subject: "a fork bomb eats the process ids", tell: forks::tell },
+    Story {
+        name: "forks",
+        subject: "a fork bomb eats the process ids",
+        when: When::Always,
+        tell: forks::tell,
+    },
+    Story {
+        name: "oom, pod",
+        subject: "the kernel kills at a pod's limit, which no container has",
+        when: When::Asked,
+        tell: |scene| oom::tell(scene, Level::Pod),
+    },
+    Story {
+        name: "oom, group",
+        subject: "the kernel kills a whole container (memory.oom.group), which is one story",
+        when: When::Asked,
+        tell: group::tell,
+    },
+    Story {
+        name: "hard, cgroups come and go",
+        subject: "pods are made and removed all the while",
+        when: When::Asked,
+        tell: |scene| hard::tell(scene, Cache::Empty, Twist::Churn),
+    },
+    Story {
+        name: "beside earlyoom, 128 MiB/s",
+        subject: "how far beyond the line, and how far with earlyoom in our place",
+        when: When::Asked,
+        tell: |scene| peer::tell(scene, 128 * MIB),
+    },
+    Story {
+        name: "beside earlyoom, full speed",
+        subject: "the same as fast as it goes",
+        when: When::Asked,
+        tell: |scene| peer::tell(scene, 0),
+    },
+    Story {
+        name: "oom, node",
+        subject: "the machine itself has no memory left",
+        when: When::OwnMachine,
+        tell: |scene| oom::tell(scene, Level::Node),
+    },
+    Story {
+        name: "hard, a CPU goes",
+        subject: "a CPU is unplugged while the agent watches",
+        when: When::OwnMachine,
+        tell: |scene| hard::tell(scene, Cache::Empty, Twist::CpuGoes),
+    },
+    Story {
+        name: "hard, the clock steps",
+        subject: "the wall clock jumps an hour forth and a day back",
+        when: When::OwnMachine,
+        tell: |scene| hard::tell(scene, Cache::Empty, Twist::ClockSteps),
+    },
+    Story {
+        name: "soft, the clock steps",
+        subject: "a grace period is no shorter and no longer for it",
+        when: When::OwnMachine,
+        tell: |scene| soft::tell(scene, Twist::ClockSteps),
+    },
 ];
 
 /// As a shell reports what was ended by SIGINT.
@@ -91,16 +188,51 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<bool> {
-    let Args { json, agent, deny_skips, stories } = args;
-    let told = chosen(stories)?;
+    let Args { json, agent, deny_skips, own_machine, slow, each_rung, stories } = args;
+    let told = chosen(stories, *own_machine)?;
     let interrupt = Interrupt::install()?;
     let agent = agent.clone().map_or_else(agent::binary, Ok)?;
     let workload = workload::binary()?;
     let printer = Printer::new(*json);
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
-    for story in told {
+    let mut teller = Teller {
+        stage: (&agent, &workload, &interrupt, &printer),
+        passed: 0,
+        failed: 0,
+        skipped: 0,
+        slow: *slow,
+    };
+    if *each_rung {
+        for rungs in ladder::LADDERS {
+            for forced in rungs.below_the_best(&agent)? {
+                for story in STORIES.iter().filter(|story| rungs.stories.contains(&story.name)) {
+                    teller.tell(story, Some(&forced))?;
+                }
+            }
+        }
+    } else {
+        told.into_iter().try_for_each(|story| teller.tell(story, None))?;
+    }
+    let Teller { stage: _, passed, failed, skipped, slow: _ } = teller;
+    printer.total(passed, failed, skipped);
+    Ok(failed == 0 && !(*deny_skips && skipped > 0))
+}
+
+/// Tells stories, and counts how they ended.
+struct Teller<'a> {
+    stage: (&'a Path, &'a Path, &'a Interrupt, &'a Printer),
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    slow: bool,
+}
+
+impl Teller<'_> {
+    fn tell(&mut self, story: &Story, forced: Option<&Forced>) -> Result<()> {
+        let (agent, workload, interrupt, printer) = self.stage;
         printer.title(story.name, story.subject);
-        let mut scene = Scene::new(&agent, &workload, &interrupt, &printer);
+        let mut scene = Scene::new(agent, workload, interrupt, printer);
+        scene.slow = self.slow;
+        scene.forced = forced;
         let end = match (story.tell)(&mut scene) {
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => match error.downcast::<Skip>() {
@@ -110,23 +242,31 @@ fn run(args: &Args) -> Result<bool> {
             Ok(()) => scene.checks.end(),
         };
         match end {
-            End::Passed => passed += 1,
-            End::Failed(_) => failed += 1,
-            End::Skipped(_) => skipped += 1,
+            End::Passed => self.passed += 1,
+            End::Failed(_) => self.failed += 1,
+            End::Skipped(_) => self.skipped += 1,
         }
         printer.end(story.name, &end, &scene);
+        Ok(())
     }
-    printer.total(passed, failed, skipped);
-    Ok(failed == 0 && !(*deny_skips && skipped > 0))
 }
 
-fn chosen(names: &[String]) -> Result<Vec<&'static Story>> {
+fn chosen(names: &[String], own_machine: bool) -> Result<Vec<&'static Story>> {
     if let Some(name) = names.iter().find(|name| STORIES.iter().all(|story| story.name != name.as_str())) {
         let known = STORIES.map(|story| format!("`{}`", story.name)).join(", ");
         bail!("there is no story `{name}`; there are {known}");
     }
+    let is_named = |story: &&Story| names.iter().any(|name| name == story.name);
+    if let Some(story) =
+        STORIES.iter().filter(is_named).find(|story| story.when == When::OwnMachine && !own_machine)
+    {
+        bail!("the story `{}` endangers everything on this machine: it needs --own-machine", story.name);
+    }
     Ok(STORIES
         .iter()
-        .filter(|story| names.is_empty() || names.iter().any(|name| name == story.name))
+        .filter(|story| match names {
+            [] => own_machine || story.when == When::Always,
+            _ => is_named(story),
+        })
         .collect())
 }

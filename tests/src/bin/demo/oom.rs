@@ -1,5 +1,5 @@
-//! A container hits its own limit and the kernel kills a child process in it. That is no
-//! eviction, and must not look like one.
+//! A limit is hit — a container's own, its pod's, or all that the machine has — and the kernel kills
+//! a child process. That is no eviction, and must not look like one.
 
 use std::time::Duration;
 
@@ -20,20 +20,75 @@ const LIMIT: u64 = 64;
 const ETCD: u64 = 48;
 const RATE: u64 = 128 * MIB;
 
-pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
-    let mut node = scene.node(MEMORY, PIDS)?;
+/// Whose limit it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// The container's own; the pod as a whole may have twice that.
+    Container,
+    /// The pod's; its containers have none.
+    Pod,
+    /// There is none, but for the memory that the machine has.
+    Node,
+}
+
+impl Level {
+    /// As the agent names it.
+    fn owner(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Pod => "pod",
+            Self::Node => "node",
+        }
+    }
+
+    /// What the limit is, bytes.
+    fn limit(self) -> Option<u64> {
+        match self {
+            Self::Container | Self::Pod => Some(LIMIT * MIB),
+            Self::Node => None,
+        }
+    }
+
+    /// What the child would grow to.
+    fn size(self) -> Result<u64> {
+        match self {
+            Self::Container | Self::Pod => Ok(4 * LIMIT * MIB),
+            // More cannot be mapped.
+            Self::Node => Ok(machine_memory()? - 16 * MIB),
+        }
+    }
+}
+
+/// MemTotal, bytes.
+fn machine_memory() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no MemTotal")?;
+    Ok(kib.parse::<u64>().context("MemTotal")? * 1024)
+}
+
+pub(crate) fn tell(scene: &mut Scene<'_>, level: Level) -> Result<()> {
+    // With a bound beyond the machine's own memory, that comes first.
+    let memory = if level == Level::Node { 4 * machine_memory()? } else { MEMORY };
+    let mut node = scene.node(memory, PIDS)?;
     let spec = PodSpec {
         containers: &["app", "proxy"],
         request_mib: 32,
-        limit_mib: Some(LIMIT),
+        limit_mib: (level == Level::Container).then_some(LIMIT),
         ..pods::checkout()
     };
     let checkout = node.add(spec)?;
+    if level == Level::Pod {
+        node.pods[checkout].group.limit_memory(LIMIT * MIB)?;
+    }
     let etcd = node.add(pods::etcd())?;
     let report = node.add(pods::report())?;
-    scene
-        .printer
-        .line("pod", format_args!("shop/checkout     containers app and proxy, limit {LIMIT} MiB each"));
+    let limits = match level {
+        Level::Container => format!("limit {LIMIT} MiB each"),
+        Level::Pod => format!("limit {LIMIT} MiB together"),
+        Level::Node => "no limits".to_owned(),
+    };
+    scene.printer.line("pod", format_args!("shop/checkout     containers app and proxy, {limits}"));
     scene.printer.line("node", "far from its threshold");
     let mut bystanders = pods::bystanders(scene, &node, &[(etcd, ETCD), (report, 16)])?;
     let config = json!({"evictionHard": {"memory.available": "128Mi"}});
@@ -46,8 +101,11 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     let app = pod.containers.first().context("the pod has no container")?;
     let kills_before = app.group.oom_kills()?;
     let stamps = node.file("stamps-child");
-    let (size, rate, file) = ((4 * LIMIT * MIB).to_string(), RATE.to_string(), stamps.display().to_string());
-    let arguments = ["child", "--touch-first", "--size", &size, "--rate", &rate, "--stamps", &file];
+    let (size, rate, file) = (level.size()?.to_string(), RATE.to_string(), stamps.display().to_string());
+    let mut arguments = vec!["child", "--size", &size, "--rate", &rate, "--stamps", &file];
+    if level != Level::Node {
+        arguments.push("--touch-first");
+    }
     let mut main = scene.process(&app.group, &arguments)?;
     main.go()?;
     let child = main.wait_event("child")?;
@@ -60,7 +118,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     let told = agent.wait_for("of the OOM kill", GUARD, |event| event.kind() == "oom_kill")?;
 
     put_down(scene, &Record::read(&stamps)?, &ended, &told)?;
-    check_told(scene, &told, child, pod)?;
+    check_told(scene, &told, child, pod, level)?;
     let kills = app.group.oom_kills()?.saturating_sub(kills_before);
     scene.check("the kernel counts one OOM kill in that container", kills == 1, format_args!("{kills}"));
     let signal = ended.get("signal").and_then(Value::as_u64);
@@ -103,7 +161,7 @@ fn put_down(scene: &mut Scene<'_>, record: &Record, ended: &Value, told: &Event)
 }
 
 /// The agent's own words about it.
-fn check_told(scene: &mut Scene<'_>, told: &Event, child: u32, pod: &Pod) -> Result<()> {
+fn check_told(scene: &mut Scene<'_>, told: &Event, child: u32, pod: &Pod, level: Level) -> Result<()> {
     let app = pod.containers.first().context("the pod has no container")?;
     let victim = told.number("pid");
     scene.check(
@@ -120,8 +178,8 @@ fn check_told(scene: &mut Scene<'_>, told: &Event, child: u32, pod: &Pod) -> Res
     );
     let (owner, limit) = (told.text("limit_owner"), told.number("limit"));
     scene.check(
-        format!("at the container's own limit of {LIMIT} MiB"),
-        owner == "container" && limit.is_none_or(|limit| limit == LIMIT * MIB),
+        format!("whose limit it was: {}", level.owner()),
+        owner == level.owner() && (limit.is_none() || limit == level.limit()),
         format_args!("a limit of {limit:?} bytes of the {owner}"),
     );
     Ok(())

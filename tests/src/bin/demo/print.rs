@@ -84,6 +84,9 @@ impl Printer {
         if let Some(rung) = &scene.rung {
             line["rung"] = json!(rung);
         }
+        if let Some(forced) = scene.forced {
+            line["forced"] = json!(forced.rung);
+        }
         self.emit(&line);
     }
 

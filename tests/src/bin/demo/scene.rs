@@ -31,7 +31,7 @@ impl Display for Skip {
 impl std::error::Error for Skip {}
 
 /// A guard against what hangs, no measure of speed.
-pub(crate) const GUARD: Duration = Duration::from_secs(30);
+pub(crate) const GUARD: Duration = Duration::from_secs(120);
 
 /// The stage of one story, and what is put down about it.
 #[derive(Debug)]
@@ -50,6 +50,19 @@ pub(crate) struct Scene<'a> {
     pub(crate) values: Map<String, Value>,
     /// How the kernel was watched.
     pub(crate) rung: Option<String>,
+    /// Whether what is short elsewhere may take seconds here.
+    pub(crate) slow: bool,
+    /// How it has to be.
+    pub(crate) forced: Option<&'a Forced>,
+}
+
+/// A rung that the agent is made to use.
+#[derive(Clone, Debug)]
+pub(crate) struct Forced {
+    /// Its name.
+    pub(crate) rung: String,
+    /// What makes the agent use it.
+    pub(crate) arguments: Vec<String>,
 }
 
 impl<'a> Scene<'a> {
@@ -68,6 +81,8 @@ impl<'a> Scene<'a> {
             timeline: Timeline::default(),
             values: Map::new(),
             rung: None,
+            slow: false,
+            forced: None,
         }
     }
 
@@ -95,7 +110,8 @@ impl<'a> Scene<'a> {
             act: "kill",
             config: None,
         };
-        let agent = Agent::start(&options, self.interrupt)?;
+        let more = self.forced.map_or(&[][..], |forced| &forced.arguments);
+        let agent = Agent::start_with(&options, more, self.interrupt)?;
         if let Some((rung, reason)) = agent.rung(source) {
             self.printer.line("agent", format_args!("watches by {rung} ({reason})"));
             self.rung = Some(rung);

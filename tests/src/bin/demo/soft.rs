@@ -14,11 +14,14 @@ use crate::pods;
 use crate::runaway::{Plan, Runaway};
 use crate::scene::{GUARD, Scene, Skip};
 use crate::timeline::millis;
+use crate::twist::Twist;
 
 const SOFT: u64 = 128 * MIB;
 const HARD: u64 = 16 * MIB;
 const LINE: u64 = MEMORY - SOFT;
 const GRACE: Duration = Duration::from_secs(2);
+/// Where a spike of 0.4 s may last for seconds.
+const SLOW_GRACE: Duration = Duration::from_secs(12);
 const TRANSITION: Duration = Duration::from_secs(3);
 const CHECKOUT: u64 = 320;
 const ETCD: u64 = 48;
@@ -31,24 +34,26 @@ const GRAIN: Duration = Duration::from_millis(5);
 /// The agent looks at least once in that time while a threshold is met.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
+pub(crate) fn tell(scene: &mut Scene<'_>, twist: Twist) -> Result<()> {
     let mut node = scene.node(MEMORY, PIDS)?;
     let checkout = node.add(pods::checkout())?;
     let etcd = node.add(pods::etcd())?;
     let report = node.add(pods::report())?;
-    describe(scene);
+    let grace = if scene.slow { SLOW_GRACE } else { GRACE };
+    describe(scene, grace);
     let mut bystanders = pods::bystanders(scene, &node, &[(checkout, CHECKOUT), (etcd, ETCD)])?;
     let config = json!({
         "evictionHard": {"memory.available": format!("{}Mi", HARD / MIB)},
         "evictionSoft": {"memory.available": format!("{}Mi", SOFT / MIB)},
-        "evictionSoftGracePeriod": {"memory.available": format!("{}s", GRACE.as_secs())},
+        "evictionSoftGracePeriod": {"memory.available": format!("{}s", grace.as_secs())},
         "evictionPressureTransitionPeriod": format!("{}s", TRANSITION.as_secs()),
         "evictionMaxPodGracePeriod": 1,
     });
     let mut agent = scene.agent(&node, &config, "charge")?;
     let kills_before = node.oom_kills()?;
+    let turn = twist.begin(scene, &node)?;
 
-    spike(scene, &node, report, &mut agent)?;
+    spike(scene, &node, report, &mut agent, grace)?;
     pods::check_counters(scene, &agent, &[], 0)?;
 
     let mut runaway = Runaway::start(scene, &node, report, LONGER)?;
@@ -61,8 +66,8 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     let waited = Duration::from_nanos(decided.saturating_sub(crossed));
     scene.value("crossed_to_decided_us", micros(waited));
     scene.check(
-        format!("the longer one is evicted, not before {} s have passed", GRACE.as_secs()),
-        decision.text("kind") == "soft" && waited + GRAIN >= GRACE,
+        format!("the longer one is evicted, not before {} s have passed", grace.as_secs()),
+        decision.text("kind") == "soft" && waited + GRAIN >= grace,
         format_args!("a {} decision after {waited:?}", decision.text("kind")),
     );
     runaway.check_ended(scene, &node)?;
@@ -70,6 +75,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     // with it when it was met for the last time, is the kernel's affair.
     check_condition_stays(scene, &mut agent, decided, "the eviction")?;
 
+    turn.end(scene)?;
     for (bystander, why) in bystanders.iter_mut().zip(["within its request", "critical"]) {
         bystander.check(scene, why)?;
     }
@@ -79,21 +85,21 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-fn describe(scene: &Scene<'_>) {
+fn describe(scene: &Scene<'_>, grace: Duration) {
     scene.printer.line(
         "node",
         format_args!(
             "{} MiB; soft line at {} MiB of working set, grace period {} s, transition period {} s",
             MEMORY / MIB,
             LINE / MIB,
-            GRACE.as_secs(),
+            grace.as_secs(),
             TRANSITION.as_secs()
         ),
     );
 }
 
 /// The spike that is forgiven.
-fn spike(scene: &mut Scene<'_>, node: &Node, pod: usize, agent: &mut Agent) -> Result<()> {
+fn spike(scene: &mut Scene<'_>, node: &Node, pod: usize, agent: &mut Agent, grace: Duration) -> Result<()> {
     let mut spike = Runaway::start(scene, node, pod, SPIKE)?;
     let interrupt = scene.interrupt;
     interrupt.until("the spike passes the line", GUARD, || Ok(spike.climb()?.crossed()))?;
@@ -101,7 +107,7 @@ fn spike(scene: &mut Scene<'_>, node: &Node, pod: usize, agent: &mut Agent) -> R
     let crossed = spike.climb()?.crossed().context("the spike has no crossing")?;
     let lasted = Duration::from_nanos(fell.saturating_sub(crossed));
     scene.value("spike_us", micros(lasted));
-    if lasted >= GRACE {
+    if lasted >= grace {
         return Err(Error::new(Skip(format!(
             "this machine is too busy: a spike of 0.4 s lasted {:.1} s",
             lasted.as_secs_f64()

@@ -1,0 +1,73 @@
+//! A container whose group has `memory.oom.group` set hits its limit: the kernel kills all of it.
+//! That is one kill with several victims, and no eviction.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Error, Result};
+use serde_json::json;
+use tests::mounts::Hierarchy;
+use tests::node::{MIB, PodSpec};
+
+use crate::hard::{MEMORY, PIDS};
+use crate::pods;
+use crate::scene::{GUARD, Scene, Skip};
+
+/// MiB that the container may have.
+const LIMIT: u64 = 64;
+/// The first process, its child that grows, and one that holds.
+const PROCESSES: u64 = 3;
+
+pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
+    let mut node = scene.node(MEMORY, PIDS)?;
+    let spec = PodSpec { request_mib: 32, limit_mib: Some(LIMIT), ..pods::checkout() };
+    let checkout = node.add(spec)?;
+    let etcd = node.add(pods::etcd())?;
+    let mut bystanders = pods::bystanders(scene, &node, &[(etcd, 16)])?;
+    let pod = &node.pods[checkout];
+    let app = pod.containers.first().context("the pod has no container")?;
+    let file = app.group.dir(Hierarchy::Unified).map(|dir| dir.join("memory.oom.group"));
+    let Some(file) = file.filter(|file| file.exists()) else {
+        return Err(Error::new(Skip("cgroup version 1 has no memory.oom.group".to_owned())));
+    };
+    std::fs::write(&file, "1").with_context(|| format!("write {}", file.display()))?;
+    let id = std::fs::metadata(file.with_file_name("")).context("the container's cgroup")?.ino();
+    scene.printer.line("pod", format_args!("shop/checkout     limit {LIMIT} MiB, memory.oom.group"));
+
+    let config = json!({"evictionHard": {"memory.available": "128Mi"}});
+    let mut agent = scene.agent(&node, &config, "oom")?;
+    if scene.rung.as_deref().is_none_or(|rung| rung.is_empty() || rung == "none") {
+        return Err(Error::new(Skip("no source of OOM kills can be used here".to_owned())));
+    }
+    let size = (8 * MIB).to_string();
+    let _holder = scene.settled(&app.group, &["hold", "--size", &size], "holding")?;
+    let (size, rate) = ((4 * LIMIT * MIB).to_string(), (128 * MIB).to_string());
+    let mut main = scene.process(&app.group, &["child", "--size", &size, "--rate", &rate])?;
+    main.go()?;
+    scene.interrupt.until("the kernel kills the container", GUARD, || {
+        Ok(app.group.processes().is_empty().then_some(()))
+    })?;
+    let told = agent.wait_for("of all victims", GUARD, |event| {
+        event.kind() == "oom_kill" && event.number("killed_together") >= Some(PROCESSES)
+    })?;
+    scene.check(
+        "the agent tells of one kill of the container's whole group",
+        told.number("group") == Some(id) && told.number("killed_together") == Some(PROCESSES),
+        format_args!("{}", told.value),
+    );
+    let (owner, limit) = (told.text("limit_owner"), told.number("limit"));
+    scene.check(
+        "at the container's own limit",
+        owner == "container" && limit == Some(LIMIT * MIB),
+        format_args!("a limit of {limit:?} bytes of the {owner}"),
+    );
+    // Time for an eviction to be decided on, were the kill taken for one.
+    scene.interrupt.sleep(Duration::from_millis(1500))?;
+    let acts = agent.heard()?.iter().filter(|event| ["decision", "eviction"].contains(&event.kind())).count();
+    scene.check("nothing was evicted", acts == 0, format_args!("{acts} acts"));
+    for bystander in &mut bystanders {
+        bystander.check(scene, "nothing was evicted")?;
+    }
+    agent.stop()?;
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! The same runaway with the agent and with earlyoom: how far beyond its line each lets it come.
+//! Each has its own line, the agent one of working set and earlyoom one of MemAvailable, both
+//! the same distance from where the runaway begins; both end it by SIGTERM.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Error, Result, ensure};
+use serde_json::json;
+use tests::death::Death;
+use tests::growth::{Climb, Growth, Pages};
+use tests::node::{MIB, Node};
+use tests::process::Process;
+use tests::stamps::Record;
+use tests::workload::Workload;
+
+use crate::hard::PIDS;
+use crate::pods;
+use crate::scene::{GUARD, Scene, Skip};
+
+/// Bounds the runaway in either case.
+const MEMORY: u64 = 960 * MIB;
+/// How far it may grow.
+const LINE: u64 = 520 * MIB;
+/// As far as it would.
+const SIZE: u64 = 900 * MIB;
+/// Of each; medians are compared.
+const RUNS: usize = 3;
+/// Growth is stamped in steps of this, so nothing smaller is told apart.
+const GRAIN_MIB: f64 = 0.25;
+
+/// MiB beyond the line.
+#[derive(Clone, Copy, Debug)]
+struct Overshoot {
+    /// When SIGTERM came to the runaway.
+    signal: f64,
+    /// When it was gone.
+    death: f64,
+}
+
+pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
+    let earlyoom = find()?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    // In turn, so that what else the machine does hits both.
+    for _ in 0..RUNS {
+        ours.push(with_agent(scene, rate)?);
+        theirs.push(with_earlyoom(scene, rate, &earlyoom)?);
+    }
+    scene.check("both ended the runaway each time", true, "");
+    let at_signal = |all: &[Overshoot]| median(all.iter().map(|overshoot| overshoot.signal).collect());
+    let at_death = |all: &[Overshoot]| median(all.iter().map(|overshoot| overshoot.death).collect());
+    for (key, value) in [
+        ("agent_signal_mib", at_signal(&ours)),
+        ("agent_death_mib", at_death(&ours)),
+        ("peer_signal_mib", at_signal(&theirs)),
+        ("peer_death_mib", at_death(&theirs)),
+        ("times_less_at_signal", at_signal(&theirs) / at_signal(&ours).max(GRAIN_MIB)),
+        ("times_less_at_death", at_death(&theirs) / at_death(&ours).max(GRAIN_MIB)),
+    ] {
+        scene.printer.line("median", format_args!("{key} {value:.2}"));
+        scene.value(key, value);
+    }
+    scene.value("runs", RUNS);
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A node of one pod, and the runaway in it, ready to go.
+fn stage(scene: &Scene<'_>, rate: u64) -> Result<(Node, Workload, PathBuf)> {
+    let mut node = scene.node(MEMORY, PIDS)?;
+    let report = node.add(pods::report())?;
+    let stamps = node.file("stamps");
+    let (size, rate, file) = (SIZE.to_string(), rate.to_string(), stamps.display().to_string());
+    let arguments = ["grow", "--touch-first", "--size", &size, "--rate", &rate, "--stamps", &file];
+    let hog = scene.process(node.pods[report].first()?, &arguments)?;
+    Ok((node, hog, stamps))
+}
+
+/// Lets it go, waits for its end, and says how far it came.
+fn follow(scene: &Scene<'_>, node: &Node, mut hog: Workload, stamps: &Path, base: u64) -> Result<Overshoot> {
+    let death = Death::of(&node.pods[0].group, hog.pid())?;
+    hog.go()?;
+    let dead = death.at(scene.interrupt, GUARD)?;
+    let record = Record::read(stamps)?;
+    let term = record.term.context("the runaway died without SIGTERM")?;
+    let climb = Climb::new(Growth::of(&record), base, base + LINE, Pages::Fresh);
+    let mib = |ns| climb.overshoot(ns).map(|bytes| bytes as f64 / MIB as f64).context("no stamps");
+    Ok(Overshoot { signal: mib(term)?, death: mib(dead)? })
+}
+
+fn with_agent(scene: &mut Scene<'_>, rate: u64) -> Result<Overshoot> {
+    let (node, hog, stamps) = stage(scene, rate)?;
+    let base = node.working_set()?;
+    let threshold = MEMORY - base - LINE;
+    let config = json!({"evictionHard": {"memory.available": threshold.to_string()}});
+    let agent = scene.agent(&node, &config, "charge")?;
+    let overshoot = follow(scene, &node, hog, &stamps, base)?;
+    agent.stop()?;
+    Ok(overshoot)
+}
+
+fn with_earlyoom(scene: &Scene<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Result<Overshoot> {
+    let (node, hog, stamps) = stage(scene, rate)?;
+    let available = available()?;
+    let limit = available.checked_sub(LINE).context("this machine has too little memory")? / 1024;
+    let [loader, program] = earlyoom;
+    let folder = program.parent().context("the folder of earlyoom")?;
+    let mut command = Command::new(loader);
+    // SIGTERM at the line, SIGKILL at nothing; before all others, as it can be had.
+    command.arg("--library-path").arg(folder).arg(program).args(["-p", "-M", &format!("{limit},1")]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut process = Process::spawn(&mut command)?;
+    let mut log = BufReader::new(process.child().stderr.take().context("the output of earlyoom")?);
+    let mut line = String::new();
+    while !line.starts_with("sending SIGTERM") {
+        line.clear();
+        ensure!(log.read_line(&mut line).context("read from earlyoom")? > 0, "earlyoom ended");
+    }
+    // What it says on goes nowhere; it must not wait for a reader.
+    let drain = std::thread::spawn(move || log.lines().map_while(Result::ok).for_each(drop));
+    let overshoot = follow(scene, &node, hog, &stamps, 0);
+    drop(process);
+    drop(drain.join());
+    overshoot
+}
+
+/// MemAvailable, bytes.
+fn available() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no MemAvailable")?;
+    Ok(kib.parse::<u64>().context("MemAvailable")? * 1024)
+}
+
+/// The loader and the program, in a folder beside this program.
+fn find() -> Result<[PathBuf; 2]> {
+    let own = std::env::current_exe().context("find this program")?;
+    let folder = own.with_file_name("earlyoom");
+    let files = ["ld-linux-x86-64.so.2", "earlyoom"].map(|name| folder.join(name));
+    if files.iter().all(|file| file.is_file()) {
+        Ok(files)
+    } else {
+        Err(Error::new(Skip(format!("there is no earlyoom in {}", folder.display()))))
+    }
+}

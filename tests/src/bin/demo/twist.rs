@@ -1,0 +1,150 @@
+//! What happens to the machine while a story is told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Error, Result, bail};
+use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
+use tests::cgroup::{Driver, Group, Qos, container_id, pod_uid};
+use tests::node::Node;
+
+use crate::scene::{Scene, Skip};
+
+/// Between two pods that come and go.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A turn that a story takes once the agent watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Twist {
+    None,
+    /// Groups of pods that nobody knows are made and removed.
+    Churn,
+    /// The second CPU is unplugged until the story ends.
+    CpuGoes,
+    /// The wall clock goes an hour forth, and then a day back.
+    ClockSteps,
+}
+
+/// A turn that was taken.
+pub(crate) enum Turn {
+    None,
+    Churn(Churn),
+    Cpu(Unplugged),
+}
+
+impl Twist {
+    pub(crate) fn begin(self, scene: &mut Scene<'_>, node: &Node) -> Result<Turn> {
+        match self {
+            Self::None => Ok(Turn::None),
+            Self::Churn => Ok(Turn::Churn(Churn::begin(node.root().clone()))),
+            Self::CpuGoes => Ok(Turn::Cpu(Unplugged::new()?)),
+            Self::ClockSteps => {
+                step(3600)?;
+                scene.interrupt.sleep(Duration::from_millis(300))?;
+                step(-86_400)?;
+                scene.printer.line("clock", "an hour forth, then a day back");
+                Ok(Turn::None)
+            }
+        }
+    }
+}
+
+impl Turn {
+    /// Ends it, and puts down what it came to.
+    pub(crate) fn end(self, scene: &mut Scene<'_>) -> Result<()> {
+        match self {
+            Self::None => {}
+            Self::Churn(churn) => {
+                let made = churn.end()?;
+                scene.value("cgroups_made", made);
+                scene.check("cgroups were made and removed all the while", made > 0, format_args!("{made}"));
+            }
+            Self::Cpu(unplugged) => {
+                let gone = fs::read_to_string(&unplugged.0).context("look at the CPU")?.trim() == "0";
+                scene.check("the CPU was away until the end", gone, "it was there");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn step(seconds: i64) -> Result<()> {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Realtime);
+    clock_settime(ClockId::Realtime, Timespec { tv_sec: tv_sec + seconds, tv_nsec }).context("set the clock")
+}
+
+/// A CPU that is away until this is dropped.
+pub(crate) struct Unplugged(PathBuf);
+
+impl Unplugged {
+    fn new() -> Result<Self> {
+        let file = Path::new("/sys/devices/system/cpu/cpu1/online");
+        if !file.exists() {
+            return Err(Error::new(Skip("no CPU can be unplugged here".to_owned())));
+        }
+        fs::write(file, "0").context("unplug a CPU")?;
+        Ok(Self(file.to_owned()))
+    }
+}
+
+impl Drop for Unplugged {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(&self.0, "1") {
+            eprintln!("plug the CPU in again: {error}");
+        }
+    }
+}
+
+/// Pods and containers that come and go.
+pub(crate) struct Churn {
+    stop: Arc<AtomicBool>,
+    made: Arc<AtomicU64>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Churn {
+    fn begin(root: Group) -> Self {
+        let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (flag, count) = (Arc::clone(&stop), Arc::clone(&made));
+        let thread = std::thread::spawn(move || {
+            // None of the node's own pods has these.
+            for serial in 1_000_000.. {
+                if flag.load(Ordering::Relaxed) {
+                    break;
+                }
+                let pod = root.group(Driver::Cgroupfs.pod(Qos::Burstable, &pod_uid(serial)))?;
+                pod.group(Driver::Cgroupfs.container(&container_id(serial)))?;
+                pod.destroy()?;
+                count.fetch_add(2, Ordering::Relaxed);
+                // The story needs the processor too.
+                std::thread::sleep(PAUSE);
+            }
+            Ok(())
+        });
+        Self { stop, made, thread: Some(thread) }
+    }
+
+    /// How many groups there were.
+    fn end(mut self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended?,
+            _ => bail!("the thread that makes cgroups has panicked"),
+        }
+        Ok(self.made.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Churn {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Else it makes groups while the subtree is cleared away.
+        if let Some(Ok(Err(error))) = self.thread.take().map(JoinHandle::join) {
+            eprintln!("cgroups that come and go: {error:#}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What each guest runs after `check`, in this order: **the list to add to**.
+//!
+//! Two kinds of programs fit, both built as static files, unoptimised:
+//! - *stories*: a binary of the package `tests` (`tests/src/bin/NAME`) that prints JSON lines on
+//!   standard output, one for each story: `{"story": "…", "ok": true}` and, where it applies,
+//!   `"rung"` (what the kernel was watched by), `"forced"` (the rung that it was made to use),
+//!   `"skipped": true`, `"why"`, `"values"`. Other lines are people's, and lines of other JSON are
+//!   left alone.
+//! - *tests*: an integration test of that package (`tests/tests/NAME`), run one at a time. It is one
+//!   row of the table, with each test that skips itself as a row of its own.
+//!
+//! So a new line here is all that is needed for another program. It runs as root in the guest's own
+//! root cgroup, with its own folder as the current one. The agent, `demo`, `workload` and every
+//! program of this list lie beside it (`tests::agent::binary()` and `tests::workload::binary()` find
+//! them there; `env!("CARGO_BIN_EXE_…")` names a path of the building machine, and does not).
+//! Nothing may outlive it, no timing may be asserted, and a guest is slower than a machine by a
+//! factor of 5 to 20.
+
+use anyhow::{Result, bail};
+
+use super::Cgroups;
+
+/// A program that guests run.
+#[derive(Debug)]
+pub(super) struct Program {
+    /// What it is called in the guest's output and in the table: one word, none twice.
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    /// Of the binary, or of the integration test.
+    pub(super) target: &'static str,
+    pub(super) arguments: &'static [&'static str],
+    pub(super) on: On,
+    /// Whether it starts `earlyoom/earlyoom`, which then lies beside it with its loader and libc.
+    pub(super) needs_earlyoom: bool,
+    /// Part of `--short`.
+    pub(super) short: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Stories,
+    Tests,
+}
+
+/// The guests that a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum On {
+    Every,
+    /// Those with cgroup version 2.
+    V2,
+}
+
+const fn stories(name: &'static str, arguments: &'static [&'static str]) -> Program {
+    let (target, on, needs_earlyoom) = ("demo", On::Every, false);
+    Program { name, kind: Kind::Stories, target, arguments, on, needs_earlyoom, short: false }
+}
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program { short: true, ..stories("demo", &["--json", "--slow"]) },
+    stories(
+        "more",
+        &[
+            "--json",
+            "--slow",
+            "--own-machine",
+            "oom, pod",
+            "oom, node",
+            "hard, cgroups come and go",
+            "hard, a CPU goes",
+            "hard, the clock steps",
+            "soft, the clock steps",
+        ],
+    ),
+    Program { on: On::V2, ..stories("group", &["--json", "oom, group"]) },
+    stories("rungs", &["--json", "--each-rung"]),
+    Program { kind: Kind::Tests, target: "privileges", ..stories("privileges", &[]) },
+    Program {
+        on: On::V2,
+        needs_earlyoom: true,
+        ..stories("peer", &["--json", "beside earlyoom, 128 MiB/s", "beside earlyoom, full speed"])
+    },
+];
+
+impl Program {
+    /// Whether a guest with these cgroups runs it.
+    pub(super) fn is_for(&self, cgroups: Cgroups, short: bool) -> bool {
+        let fits = match self.on {
+            On::Every => true,
+            On::V2 => cgroups == Cgroups::V2,
+        };
+        fits && (self.short || !short)
+    }
+}
+
+/// Those with these names; all without any.
+pub(super) fn choose(names: &[String]) -> Result<Vec<&'static Program>> {
+    if let Some(name) = names.iter().find(|name| PROGRAMS.iter().all(|program| program.name != name.as_str()))
+    {
+        let known: Vec<_> = PROGRAMS.iter().map(|program| program.name).collect();
+        bail!("vm: there is no program `{name}`; there are {}", known.join(", "));
+    }
+    let is_chosen = |program: &&Program| names.is_empty() || names.iter().any(|name| name == program.name);
+    Ok(PROGRAMS.iter().filter(is_chosen).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_words_and_none_is_there_twice() {
+        let names: BTreeSet<_> = PROGRAMS.iter().map(|program| program.name).collect();
+        assert_eq!(names.len(), PROGRAMS.len());
+        assert!(names.iter().all(|name| !name.contains(' ')), "{names:?}");
+    }
+}

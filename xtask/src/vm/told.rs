@@ -1,0 +1,238 @@
+//! What a guest told, read from its log.
+
+use serde_json::{Value, json};
+
+use super::guest::WRONG;
+use super::host::HOST;
+use super::init::{END, MARK, RUN, STATUS};
+use super::programs::{Kind, PROGRAMS};
+use crate::test::report::Report;
+
+/// What a guest told.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Told {
+    /// `uname -r`; empty if it did not boot.
+    pub(super) release: String,
+    /// What was run where, by the host's own words.
+    pub(super) host: String,
+    /// Source and rung, as `check` has them.
+    pub(super) rungs: Vec<(String, String)>,
+    pub(super) stories: Vec<Story>,
+    /// What went wrong beside the stories.
+    pub(super) wrong: Vec<String>,
+}
+
+/// A row of a program.
+#[derive(Debug, PartialEq)]
+pub(super) struct Story {
+    pub(super) name: String,
+    /// The rung that it was made to use; empty if it had the choice.
+    pub(super) forced: String,
+    /// What the kernel was watched by, if it says so.
+    pub(super) rung: String,
+    /// Nothing if it was skipped.
+    pub(super) ok: Option<bool>,
+    pub(super) why: String,
+    line: Value,
+}
+
+impl Story {
+    fn of(line: Value) -> Self {
+        let text = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
+        let skipped = line.get("skipped").is_some_and(|skipped| *skipped != json!(false));
+        let ok = if skipped { None } else { Some(line["ok"] == json!(true)) };
+        Self { name: text("story"), forced: text("forced"), rung: text("rung"), ok, why: text("why"), line }
+    }
+
+    /// As the program told it, with the kernel.
+    pub(super) fn line(&self, kernel: &str) -> Value {
+        let mut line = self.line.clone();
+        line["kernel"] = json!(kernel);
+        line
+    }
+
+    /// A figure that it told.
+    pub(super) fn value(&self, key: &str) -> Option<f64> {
+        self.line["values"][key].as_f64()
+    }
+
+    /// Its name, with the rung that it was made to use.
+    pub(super) fn title(&self) -> String {
+        if self.forced.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{} ({} forced)", self.name, self.forced)
+        }
+    }
+}
+
+impl Told {
+    pub(super) fn passed(&self) -> usize {
+        self.stories.iter().filter(|story| story.ok == Some(true)).count()
+    }
+
+    pub(super) fn failed(&self) -> usize {
+        self.stories.iter().filter(|story| story.ok == Some(false)).count() + self.wrong.len()
+    }
+
+    pub(super) fn skipped(&self) -> usize {
+        self.stories.iter().filter(|story| story.ok.is_none()).count()
+    }
+
+    /// What the lines of a guest say.
+    pub(super) fn read(text: &str) -> Self {
+        let lines: Vec<&str> = text.lines().collect();
+        let mut told = Self::default();
+        let host = lines.iter().find_map(|line| marked(line)?.strip_prefix(HOST));
+        told.host = host.unwrap_or_default().to_owned();
+        told.wrong
+            .extend(lines.iter().filter_map(|line| marked(line)?.strip_prefix(WRONG)).map(str::to_owned));
+        let release = section(&lines, "release");
+        told.release = release.first().map(|line| (*line).to_owned()).unwrap_or_default();
+        if told.release.is_empty() {
+            told.wrong.push("it did not boot".to_owned());
+            return told;
+        }
+        told.read_check(&section(&lines, "check").concat());
+        for name in lines.iter().filter_map(|line| marked(line)?.strip_prefix(RUN)) {
+            told.read_program(name, &lines);
+        }
+        if lines.iter().all(|line| marked(line) != Some(END)) && told.wrong.is_empty() {
+            told.wrong.push("its log was cut off".to_owned());
+        }
+        let leftovers = section(&lines, "leftovers");
+        if !leftovers.is_empty() {
+            told.wrong.push(format!("{} cgroups are left over", leftovers.len()));
+        }
+        told
+    }
+
+    fn read_check(&mut self, text: &str) {
+        match serde_json::from_str::<Value>(text) {
+            Ok(findings) => {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let sources = findings["sources"].as_array().into_iter().flatten();
+                self.rungs = sources.map(|source| (text(&source["source"]), text(&source["rung"]))).collect();
+                if findings["would_start"] != json!(true) {
+                    self.wrong.push(format!("run would not start: {}", findings["problems"]));
+                }
+            }
+            Err(error) => self.wrong.push(format!("check: {error}")),
+        }
+    }
+
+    fn read_program(&mut self, name: &str, lines: &[&str]) {
+        let output = section(lines, &format!("{RUN}{name}"));
+        let status = lines
+            .iter()
+            .find_map(|line| marked(line)?.strip_prefix(STATUS)?.strip_prefix(name)?.strip_prefix(' '));
+        let kind = PROGRAMS.iter().find(|program| program.name == name).map(|program| program.kind);
+        let before = self.failed();
+        match kind {
+            Some(Kind::Stories) => {
+                let parsed = output.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+                let told: Vec<_> = parsed.filter(|line| line.get("story").is_some()).map(Story::of).collect();
+                if told.is_empty() {
+                    self.wrong.push(format!("{name} told no story"));
+                }
+                self.stories.extend(told);
+            }
+            Some(Kind::Tests) => self.stories.extend(rows(name, &Report::read(name, &output.join("\n")))),
+            None => self.wrong.push(format!("{name} is not in the list of programs")),
+        }
+        let failed = self.failed() > before;
+        match status {
+            Some("0") => {}
+            Some(_) if failed => {}
+            Some(code) => {
+                let last = output.iter().rev().find(|line| !line.is_empty()).copied().unwrap_or("nothing");
+                self.wrong.push(format!("{name} ended with {code}; it said last: {last}"));
+            }
+            None => self.wrong.push(format!("{name} did not end")),
+        }
+    }
+}
+
+/// A row for the tests of a program, and one for each that skipped itself.
+fn rows(name: &str, report: &Report) -> Vec<Story> {
+    let Report { passed, failed, skipped } = report;
+    let own = json!({
+        "story": format!("{name} tests"),
+        "ok": failed.is_empty() && *passed > 0,
+        "why": if failed.is_empty() { format!("{passed} passed") } else { failed.join(", ") },
+        "values": {"passed": passed, "failed": failed.len(), "skipped": skipped.len()},
+    });
+    let skips = skipped
+        .iter()
+        .map(|why| json!({"story": format!("{name} tests, skipped"), "skipped": true, "why": why}));
+    std::iter::once(own).chain(skips).map(Story::of).collect()
+}
+
+/// What stands behind a mark.
+fn marked<'a>(line: &&'a str) -> Option<&'a str> {
+    line.strip_prefix(MARK)
+}
+
+/// The lines between a mark and the next.
+fn section<'a>(lines: &[&'a str], name: &str) -> Vec<&'a str> {
+    lines
+        .iter()
+        .skip_while(|line| marked(line) != Some(name))
+        .skip(1)
+        .take_while(|line| marked(line).is_none())
+        .copied()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "SeaBIOS\n@@vm release\n6.1.0\n@@vm check\n{\"would_start\": true,\n \"sources\": [{\"source\": \"oom\", \"rung\": \"r\"}]}\n";
+
+    #[test]
+    fn what_a_guest_says_is_understood() {
+        let told = Told::read(&format!(
+            "{HEAD}@@vm run demo\nhard: a tale\n{{\"story\": \"hard\", \"ok\": true, \"values\": {{\"x\": 2.5}}}}\n\
+             {{\"story\": \"soft\", \"ok\": false, \"why\": \"late\", \"forced\": \"timer\"}}\n\
+             {{\"task\": \"demo\"}}\n@@vm status demo 1\n@@vm leftovers\n@@vm end\n"
+        ));
+        assert_eq!(told.release, "6.1.0");
+        assert_eq!(told.rungs, [("oom".to_owned(), "r".to_owned())]);
+        assert_eq!((told.passed(), told.failed(), told.skipped()), (1, 1, 0), "{told:?}");
+        assert_eq!(told.stories[1].title(), "soft (timer forced)");
+        assert_eq!(told.stories[0].value("x"), Some(2.5));
+        assert_eq!(told.stories[0].line("6.1")["kernel"], json!("6.1"));
+    }
+
+    #[test]
+    fn a_guest_that_does_not_boot_or_leaves_something_has_failed() {
+        assert_eq!(Told::read("SeaBIOS\nKernel panic\n").failed(), 1);
+        let told = Told::read(
+            "@@vm release\n6.1\n@@vm check\nnothing\n@@vm run demo\n@@vm status demo 0\n\
+             @@vm leftovers\n/sys/fs/cgroup/x\n@@vm end\n",
+        );
+        assert_eq!(told.failed(), 3, "{told:?}");
+    }
+
+    #[test]
+    fn a_program_that_ends_badly_or_not_at_all_has_failed() {
+        let row = "{\"story\": \"hard\", \"ok\": true}\n";
+        let told =
+            Told::read(&format!("{HEAD}@@vm run demo\n{row}error: x\n@@vm status demo 101\n@@vm end\n"));
+        assert_eq!(told.wrong, ["demo ended with 101; it said last: error: x"]);
+        let told = Told::read(&format!("{HEAD}@@vm run demo\n{row}@@vm wrong it did not end in time\n"));
+        assert_eq!(told.wrong, ["it did not end in time", "demo did not end"]);
+        assert_eq!(Told::read(&format!("{HEAD}@@vm run demo\n{row}@@vm status demo 0\n")).wrong.len(), 1);
+    }
+
+    #[test]
+    fn tests_are_a_row_and_each_that_skipped_itself_another() {
+        let output = "running 2 tests\ntest a ... ok\ntest b ... SKIPPED b: no BPF\nok\n\n\
+            test result: ok. 2 passed; 0 failed; 0 ignored\n";
+        let rows = rows("bpf", &Report::read("bpf", output));
+        let seen: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.ok, row.why.as_str())).collect();
+        assert_eq!(seen, [("bpf tests", Some(true), "1 passed"), ("bpf tests, skipped", None, "b: no BPF")]);
+        assert_eq!(super::rows("bpf", &Report::read("bpf", "")).first().and_then(|row| row.ok), Some(false));
+    }
+}
