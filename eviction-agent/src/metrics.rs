@@ -80,6 +80,15 @@ pub struct OomLabels {
     pub namespace: String,
 }
 
+/// OOM kills that the kernel counted and no program saw.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct UnattributedLabels {
+    /// The count that moved: `memory.oom_control`, `memory.events`, `vmstat`.
+    pub seen_by: &'static str,
+    /// Namespace of the pod whose group it was, empty if that is not known.
+    pub namespace: String,
+}
+
 /// Why a container ended.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct EndedLabels {
@@ -180,6 +189,8 @@ pub struct Metrics {
     pub outcomes: Family<OutcomeLabels, Counter>,
     /// OOM kills by limit owner.
     pub oom_kills: Family<OomLabels, Counter>,
+    /// Those of them that no program saw.
+    pub oom_kills_unattributed: Family<UnattributedLabels, Counter>,
     /// Cgroups that forked too fast or came near their limit of tasks.
     pub task_alarms: Family<AlarmLabels, Counter>,
     /// Tasks that a pod made.
@@ -245,6 +256,7 @@ impl Metrics {
             evictions: Family::default(),
             outcomes: Family::default(),
             oom_kills: Family::default(),
+            oom_kills_unattributed: Family::default(),
             task_alarms: Family::default(),
             pod_forks: Family::default(),
             pod_execs: Family::default(),
@@ -326,6 +338,11 @@ impl Metrics {
             "oom_kills",
             "Kernel OOM kills by whose limit was hit and by namespace",
             self.oom_kills.clone(),
+        );
+        r.register(
+            "oom_kills_unattributed",
+            "Kernel OOM kills that its own counts tell of and no program saw, by the count",
+            self.oom_kills_unattributed.clone(),
         );
         r.register(
             "task_alarms",

@@ -15,11 +15,11 @@ mod setup;
 mod task;
 
 pub use map::{
-    Armed, BATCH_PAGES, Counter, Dirty, LAST_CHARGE, LAST_HOOKS, LAST_NEAR, Last, STILL_PAGES, SeenOom,
+    Armed, BATCH_PAGES, Choice, Counter, Dirty, LAST_CHARGE, LAST_HOOKS, LAST_NEAR, Last, STILL_PAGES, SeenOom,
     Ticket,
 };
 pub use record::{
-    Ancestor, CgroupChange, Crossed, Edge, Header, Kind, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
+    Ancestor, CgroupChange, Crossed, Edge, Header, Kind, NAME_BYTES, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
     UNLIMITED_BYTES, ancestor_flag, oom_flag,
 };
 pub use setup::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, Setup};

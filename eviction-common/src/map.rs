@@ -98,6 +98,28 @@ impl SeenOom {
     pub const UNSURE_NS: u64 = 10_000_000;
 }
 
+/// What the kernel is about while it kills for want of memory; the one value of map `CHOICE`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Choice {
+    /// The task in whose context it kills, process and thread; 0 while nobody is killed.
+    pub trigger: u64,
+    /// When it had chosen.
+    pub ktime_ns: u64,
+    /// Address of the task that it is about to kill.
+    pub victim: u64,
+    /// The memory cgroup whose limit it is; 0 is the machine itself.
+    pub owner_id: u64,
+    /// Its usage, pages.
+    pub owner_usage: u64,
+    /// Its limit, pages.
+    pub owner_max: u64,
+    /// The memory cgroup of the victim; 0 where its counts are not to be had.
+    pub memcg_id: u64,
+    /// How many of its processes had been killed before (`MEMCG_OOM_KILL`).
+    pub oom_kill: u64,
+}
+
 /// What the programs count per CPU; the index into map `COUNTERS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -151,5 +173,6 @@ const _: () = {
     assert!(size_of::<Ticket>() == 24);
     assert!(size_of::<Dirty>() == 32);
     assert!(size_of::<SeenOom>() == 24);
+    assert!(size_of::<Choice>() == 64);
     assert!(size_of::<Last>() == 16);
 };

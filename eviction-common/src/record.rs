@@ -5,6 +5,10 @@ use crate::MAX_CHAIN;
 /// Bytes of a cgroup's path that a [`CgroupChange`] has room for, the closing zero included.
 pub const PATH_BYTES: usize = 512;
 
+/// Bytes of a cgroup's own name that an [`OomKill`] has room for, the closing zero included: those
+/// of pods and containers have up to 90.
+pub const NAME_BYTES: usize = 128;
+
 /// The longest record.
 pub const RECORD_BYTES_MAX: usize = size_of::<OomKill>();
 
@@ -144,14 +148,20 @@ pub mod oom_flag {
     /// The kernel gave only the victim's pid; comm is missing and the chain is of the task that
     /// ran into the limit.
     pub const PID_ONLY: u32 = 1 << 4;
+    /// The kernel itself said whose limit it was: `owner_id`, `owner_usage`, `owner_max`, `episode`.
+    pub const OWNER: u32 = 1 << 5;
 }
 
 /// Bits of [`Ancestor::flags`].
 pub mod ancestor_flag {
-    /// The `*_before` figures are known.
-    pub const SEEN: u32 = 1;
+    /// `oom_before` is known.
+    pub const OOM_SEEN: u32 = 1;
     /// `oom` and `oom_kill` were to be had.
     pub const EVENTS: u32 = 1 << 1;
+    /// `oom_kill_before` is known.
+    pub const KILL_SEEN: u32 = 1 << 2;
+    /// `memory.oom.group` is set.
+    pub const GROUP: u32 = 1 << 3;
 }
 
 /// One memory cgroup on the way from a victim up to the root, as it was at the kill.
@@ -186,6 +196,8 @@ pub struct OomKill {
     pub header: Header,
     /// The victim's name, zero-padded.
     pub comm: [u8; 16],
+    /// The name of the task in whose context the kernel killed.
+    pub trigger_comm: [u8; 16],
     /// The victim's thread.
     pub pid: u32,
     /// The victim's process.
@@ -206,12 +218,25 @@ pub struct OomKill {
     pub trigger_tgid: u32,
     /// Its thread.
     pub trigger_pid: u32,
+    /// The memory cgroup of that task; 0 while it has none.
+    pub trigger_memcg: u64,
+    /// The memory cgroup whose limit it was; 0 is the machine itself.
+    pub owner_id: u64,
+    /// Its usage when the kernel had chosen a victim, pages.
+    pub owner_usage: u64,
+    /// Its limit, pages.
+    pub owner_max: u64,
+    /// When the kernel had chosen: the same for all that it killed at once.
+    pub episode: u64,
     /// Bits of [`oom_flag`].
     pub flags: u32,
-    /// How many of `chain` count.
+    /// How many of `chain` and `names` count.
     pub chain_len: u32,
     /// From the victim's own memory cgroup up to the root of the hierarchy.
     pub chain: [Ancestor; MAX_CHAIN],
+    /// The names of their directories, closed with a zero unless they are longer: a cgroup may be
+    /// gone when the record is read.
+    pub names: [[u8; NAME_BYTES]; MAX_CHAIN],
 }
 
 /// A cgroup of the memory controller's hierarchy was made or removed.
@@ -238,7 +263,9 @@ const _: () = {
     assert!(size_of::<Header>() == 32);
     assert!(size_of::<Crossed>() == 88);
     assert!(size_of::<Ancestor>() == 64);
-    assert!(size_of::<OomKill>() == 112 + 64 * MAX_CHAIN);
+    assert!(size_of::<OomKill>() == 168 + (64 + NAME_BYTES) * MAX_CHAIN);
+    // It has to fit into the smallest ring, a page.
+    assert!(size_of::<OomKill>() < 4096 - 8);
     assert!(size_of::<CgroupChange>() == 56 + PATH_BYTES);
     assert!(align_of::<OomKill>() == 8 && align_of::<CgroupChange>() == 8);
 };

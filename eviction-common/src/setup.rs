@@ -23,6 +23,8 @@ pub struct Offsets {
     pub memcg_oom: u32,
     /// `mem_cgroup.memory_events_local[MEMCG_OOM_KILL]`.
     pub memcg_oom_kill: u32,
+    /// `mem_cgroup.oom_group`.
+    pub memcg_oom_group: u32,
     /// `page_counter.usage`.
     pub counter_usage: u32,
     /// `page_counter.max`.
@@ -47,6 +49,8 @@ pub struct Offsets {
     pub root_hierarchy: u32,
     /// `kernfs_node.id`.
     pub kn_id: u32,
+    /// `kernfs_node.name`.
+    pub kn_name: u32,
     /// `task_struct.cgroups`.
     pub task_cgroups: u32,
     /// `css_set.subsys[memory_cgrp_id]`.
@@ -67,6 +71,10 @@ pub struct Offsets {
     pub cred_uid: u32,
     /// `task_struct.mm`.
     pub task_mm: u32,
+    /// `oom_control.memcg`.
+    pub oc_memcg: u32,
+    /// `oom_control.chosen`.
+    pub oc_chosen: u32,
     /// The count of `MM_ANONPAGES` in `mm_struct`.
     pub mm_anon: u32,
     /// The count of `MM_FILEPAGES`.
@@ -90,6 +98,7 @@ impl Offsets {
         memcg_memory: ABSENT,
         memcg_oom: ABSENT,
         memcg_oom_kill: ABSENT,
+        memcg_oom_group: ABSENT,
         counter_usage: ABSENT,
         counter_max: ABSENT,
         counter_parent: ABSENT,
@@ -102,6 +111,7 @@ impl Offsets {
         cgroup_root: ABSENT,
         root_hierarchy: ABSENT,
         kn_id: ABSENT,
+        kn_name: ABSENT,
         task_cgroups: ABSENT,
         cset_memory: ABSENT,
         task_pid: ABSENT,
@@ -112,6 +122,8 @@ impl Offsets {
         task_cred: ABSENT,
         cred_uid: ABSENT,
         task_mm: ABSENT,
+        oc_memcg: ABSENT,
+        oc_chosen: ABSENT,
         mm_anon: ABSENT,
         mm_file: ABSENT,
         mm_shmem: ABSENT,
@@ -146,4 +158,4 @@ impl Setup {
         Self { abi: 0, hierarchy: 0, css_online: 0, storm_forks: 0, offsets: Offsets::NONE };
 }
 
-const _: () = assert!(size_of::<Setup>() == 4 * (4 + 33));
+const _: () = assert!(size_of::<Setup>() == 4 * (4 + 37));

@@ -14,6 +14,7 @@
 mod alarm;
 mod cgroup;
 mod charge;
+mod choice;
 mod counter;
 mod emit;
 mod level;

@@ -8,7 +8,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
 };
 use eviction_common::{
-    AlarmKey, Armed, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks, ReclaimStart, SeenOom, Stall,
+    AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks, ReclaimStart, SeenOom, Stall,
     TaskCount, Ticket,
 };
 
@@ -49,6 +49,10 @@ pub(crate) static LAST: PerCpuArray<Last> = PerCpuArray::with_max_entries(LAST_H
 /// Event counts of memory cgroups as they were last seen.
 #[map]
 pub(crate) static SEEN_OOM: HashMap<u64, SeenOom> = HashMap::with_max_entries(4096, 0);
+
+/// What the kernel is about while it kills.
+#[map]
+pub(crate) static CHOICE: Array<Choice> = Array::with_max_entries(1, 0);
 
 /// Forks and exits, by the id of the memory cgroup. Memory is taken when a cgroup first forks: one
 /// value for each CPU of a big machine and each cgroup that could be is more than all else.

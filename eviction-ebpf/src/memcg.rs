@@ -115,6 +115,31 @@ impl Memcg {
         }
     }
 
+    /// Whether the kernel kills all of its processes together.
+    #[inline(always)]
+    pub(crate) fn dies_together(&self) -> bool {
+        if offset!(memcg_oom_group) == ABSENT {
+            return false;
+        }
+        // SAFETY: `css` is the first member of its memory cgroup; any address goes.
+        unsafe { Probe::at::<u8>(self.css, offset!(memcg_oom_group)) != 0 }
+    }
+
+    /// The name of its directory; null where it cannot be found.
+    #[inline(always)]
+    pub(crate) fn name(&self) -> *const u8 {
+        if offset!(kn_name) == ABSENT {
+            return core::ptr::null();
+        }
+        // SAFETY: `css` is a css, and the types of the members.
+        let name: usize = unsafe {
+            let cgroup: usize = Probe::at(self.css, offset!(css_cgroup));
+            let node: usize = Probe::at(cgroup as *const u8, offset!(cgroup_kn));
+            Probe::at(node as *const u8, offset!(kn_name))
+        };
+        name as *const u8
+    }
+
     /// The next one up, or nothing at the root.
     #[inline(always)]
     pub(crate) fn parent<M: Means>(&self) -> Option<Self> {

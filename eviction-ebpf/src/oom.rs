@@ -1,51 +1,66 @@
 //! Out-of-memory kills, taken down before the victim dies.
 
 use aya_ebpf::{
-    helpers::{bpf_get_current_pid_tgid, bpf_get_current_task, bpf_ktime_get_ns},
+    helpers::{
+        bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_current_task, bpf_ktime_get_ns,
+        generated::bpf_probe_read_kernel_str,
+    },
     macros::btf_tracepoint,
     programs::BtfTracePointContext,
 };
 use aya_log_ebpf::debug;
 use eviction_common::{
-    ABSENT, Ancestor, Counter, Kind, MAX_CHAIN, OomKill, SeenOom, ancestor_flag, oom_flag,
+    ABSENT, Ancestor, Counter, Kind, MAX_CHAIN, NAME_BYTES, OomKill, SeenOom, ancestor_flag, oom_flag,
 };
 
 use crate::{
+    choice,
     emit::{URGENT, header, lost},
     maps::{RING, SEEN_OOM, count},
     memcg::Memcg,
     read::{Probe, Read},
-    setup::{is_ours, offset},
+    setup::{hierarchy, is_ours, offset},
 };
 
 /// `mark_victim` where the kernel gives the victim itself.
 #[btf_tracepoint(function = "mark_victim")]
 pub(crate) fn oom_mark_victim(ctx: BtfTracePointContext) -> i32 {
-    let task: *const u8 = ctx.arg(0);
     // SAFETY: the first argument is a `task_struct`, which the loader checks in BTF.
-    unsafe { on_kill(&ctx, Some(task), 0) };
+    unsafe { on_kill(&ctx, ctx.arg(0), 0) };
     0
 }
 
-/// `mark_victim` where the kernel gives the victim's pid alone. The memory cgroups are taken of
-/// the task that asked for a page too many: it is below the limit's owner as well.
+/// `mark_victim` where the kernel gives the victim's pid alone. It is the running task, or the one
+/// that `oom_kill_process` is about. Else the memory cgroups are taken of the task that asked for a
+/// page too many: it is below the limit's owner as well.
 #[btf_tracepoint(function = "mark_victim")]
 pub(crate) fn oom_mark_victim_pid(ctx: BtfTracePointContext) -> i32 {
     let pid: i32 = ctx.arg(0);
-    // SAFETY: without a task there is nothing to promise.
-    unsafe { on_kill(&ctx, None, pid as u32) };
+    let choice = choice::current();
+    let victim = match pid as u32 == bpf_get_current_pid_tgid() as u32 {
+        // SAFETY: a helper without arguments.
+        true => unsafe { bpf_get_current_task() as *const u8 },
+        false if choice.is_null() => core::ptr::null(),
+        // SAFETY: the map's value.
+        false => unsafe { (*choice).victim as *const u8 },
+    };
+    // SAFETY: the running task or the one that the kernel holds while it kills it.
+    unsafe { on_kill(&ctx, victim, pid as u32) };
     0
 }
 
 /// # Safety
-/// `victim` is a pointer to a `task_struct`.
+/// `victim` is null or a pointer to a `task_struct`.
 #[inline(always)]
-unsafe fn on_kill(ctx: &BtfTracePointContext, victim: Option<*const u8>, pid: u32) {
+unsafe fn on_kill(ctx: &BtfTracePointContext, victim: *const u8, pid: u32) {
     if !is_ours() {
         return;
     }
     // SAFETY: the caller's promise, or the running task.
-    let memcg = unsafe { Memcg::of_task(victim.unwrap_or(bpf_get_current_task() as *const u8)) };
+    let (own, memcg) = unsafe {
+        let running = bpf_get_current_task() as *const u8;
+        (Memcg::of_task(running), Memcg::of_task(if victim.is_null() { running } else { victim }))
+    };
     let Some(mut entry) = RING.reserve::<OomKill>(0) else {
         lost(Counter::LostOomKill);
         // The next kill is not to be compared with what was before this one.
@@ -62,21 +77,58 @@ unsafe fn on_kill(ctx: &BtfTracePointContext, victim: Option<*const u8>, pid: u3
         (*record).header = header::<OomKill>(Kind::OomKill);
         (*record).trigger_tgid = (trigger >> 32) as u32;
         (*record).trigger_pid = trigger as u32;
-        (*record).flags = match victim {
-            Some(task) => describe(record, task),
-            None => {
+        (*record).trigger_comm = bpf_get_current_comm().unwrap_or_default();
+        (*record).trigger_memcg = match own.is_null() {
+            true => 0,
+            false => own.id::<Probe>(),
+        };
+        (*record).flags = match victim.is_null() {
+            true => {
                 describe_pid(record, pid);
                 oom_flag::PID_ONLY
             }
+            false => describe(record, victim),
         };
         (*record).chain_len = 0;
         if !memcg.is_null() {
             climb(record, memcg);
         }
+        put_choice(record);
         (*record).tgid
     };
     entry.submit(URGENT);
     debug!(ctx, "the kernel chose process {} as its victim", tgid);
+}
+
+/// Writes whose limit it is, where the kernel says so.
+///
+/// # Safety
+/// `record` points to a record whose chain is written.
+#[inline(always)]
+unsafe fn put_choice(record: *mut OomKill) {
+    let choice = choice::current();
+    // SAFETY: the caller's promise, and the map's value.
+    unsafe {
+        if choice.is_null() {
+            (*record).owner_id = 0;
+            (*record).owner_usage = 0;
+            (*record).owner_max = 0;
+            (*record).episode = 0;
+            return;
+        }
+        (*record).owner_id = (*choice).owner_id;
+        (*record).owner_usage = (*choice).owner_usage;
+        (*record).owner_max = (*choice).owner_max;
+        (*record).episode = (*choice).ktime_ns;
+        (*record).flags |= oom_flag::OWNER;
+        let own = &raw mut (*record).chain[0];
+        if (*record).chain_len > 0 && (*own).id == (*choice).memcg_id {
+            (*own).oom_kill_before = (*choice).oom_kill;
+            (*own).flags |= ancestor_flag::KILL_SEEN;
+            // Of those that die together another one may be in the same group.
+            (*choice).oom_kill = (*own).oom_kill;
+        }
+    }
 }
 
 /// Writes what is known of the victim; gives the flags of what is.
@@ -158,6 +210,7 @@ unsafe fn climb(record: *mut OomKill, memcg: Memcg) {
         // SAFETY: the caller's promise; `place` is inside the chain.
         unsafe {
             (*record).chain[place] = look(&memcg, now_ns);
+            put_name(&raw mut (*record).names[place], &memcg);
             (*record).chain_len = place as u32 + 1;
         }
         match memcg.parent::<Probe>() {
@@ -167,6 +220,19 @@ unsafe fn climb(record: *mut OomKill, memcg: Memcg) {
     }
     // SAFETY: the caller's promise.
     unsafe { (*record).flags |= oom_flag::CUT };
+}
+
+/// # Safety
+/// `name` points to room inside a record.
+#[inline(always)]
+unsafe fn put_name(name: *mut [u8; NAME_BYTES], memcg: &Memcg) {
+    let from = memcg.name();
+    // SAFETY: the caller's promise; the helper checks the address that it reads.
+    unsafe {
+        if from.is_null() || bpf_probe_read_kernel_str(name.cast(), NAME_BYTES as u32, from.cast()) < 0 {
+            (*name)[0] = 0;
+        }
+    }
 }
 
 /// Looks at every memory cgroup from `memcg` up to the root, for the next kill's sake.
@@ -196,6 +262,10 @@ fn look(memcg: &Memcg, now_ns: u64) -> Ancestor {
         flags: 0,
         pad: 0,
     };
+    // Version 1 has the member, but no such thing.
+    if hierarchy() == 0 && memcg.dies_together() {
+        ancestor.flags |= ancestor_flag::GROUP;
+    }
     let Some((oom, oom_kill)) = memcg.oom_events() else {
         return ancestor;
     };
@@ -209,7 +279,7 @@ fn look(memcg: &Memcg, now_ns: u64) -> Ancestor {
     {
         ancestor.oom_before = before.oom;
         ancestor.oom_kill_before = before.oom_kill;
-        ancestor.flags |= ancestor_flag::SEEN;
+        ancestor.flags |= ancestor_flag::OOM_SEEN | ancestor_flag::KILL_SEEN;
     }
     let seen = SeenOom { oom, oom_kill, ktime_ns: 0 };
     if SEEN_OOM.insert(ancestor.id, seen, 0).is_err() {

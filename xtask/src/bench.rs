@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: what is measured, on the agent as it is shipped.
 
 mod core;
+mod oom;
 mod storm;
 
 use std::process::{Command, ExitCode};
@@ -22,6 +23,8 @@ pub(crate) struct Args {
 enum Bench {
     /// Passes of the decision core beside those of the kubelet
     Core(core::Core),
+    /// OOM kills at every level: each one told, with the right owner of the limit
+    Oom(oom::Oom),
     /// Every hook at once from many cgroups: what is lost, and when a crossing is seen
     Storm(storm::Storm),
     /// Kernel stamp to decision, growth beyond the threshold, cost when calm, size
@@ -47,6 +50,7 @@ struct Skeleton {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.bench {
         Bench::Core(args) => core::run(args),
+        Bench::Oom(args) => oom::run(args),
         Bench::Storm(args) => storm::run(args),
         Bench::Skeleton(args) => skeleton(args),
     }

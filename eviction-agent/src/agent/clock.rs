@@ -42,7 +42,7 @@ impl Clock {
 }
 
 /// A moment on both clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Instant {
     pub(crate) wall: Timestamp,
     pub(crate) mono_ns: u64,

@@ -1,5 +1,6 @@
 //! What `run` prints: one line an event, for people or for machines. docs/events.md is its contract.
 
+mod kill;
 mod story;
 mod tasks;
 
@@ -9,7 +10,8 @@ use std::fmt::{self, Write as _};
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use story::{ContainerEnded, OomKill};
+pub use kill::{OomKill, Victim};
+pub use story::ContainerEnded;
 pub use tasks::Tasks;
 
 use super::text::bytes;

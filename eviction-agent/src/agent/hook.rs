@@ -189,6 +189,12 @@ impl Hook {
         self.charge().map_or("none", |info| info.rung)
     }
 
+    /// How kills are seen; empty where they are not.
+    pub(crate) fn oom_rung(&self) -> &'static str {
+        let sources = self.loaded.as_ref().map_or(&[][..], |(kernel, _)| kernel.sources());
+        sources.iter().find(|info| info.source == Family::Oom.name()).map_or("", |info| info.rung)
+    }
+
     fn charge(&self) -> Option<&SourceInfo> {
         self.loaded.as_ref().and_then(|(kernel, _)| kernel.charge())
     }

@@ -36,6 +36,7 @@ mod tallies;
 mod tasks;
 mod text;
 mod thread;
+mod unseen;
 mod v1;
 mod v2;
 mod watch;

@@ -1,13 +1,16 @@
 //! Whose an OOM kill was: from ids of cgroups to container, pod and the owner of the limit.
 
+use std::borrow::Cow;
+
 use crate::core::oom::{LimitOwner, OomKill};
 use crate::core::time::Timestamp;
 use crate::source::bpf;
 use crate::source::bpf::owner::{Attribution, Owner, attribute};
-use crate::source::cgroup::files::Version;
+use crate::source::cgroup::pods::Pods;
 use crate::source::cgroup::sampler::Sampler;
-use crate::source::file::read_once;
+use crate::source::cgroup::tree::Tree;
 
+use super::hook::root_id;
 use super::mains::Mains;
 use super::roster::Roster;
 
@@ -19,13 +22,92 @@ pub(crate) struct Described {
     pub(crate) cgroup: Option<String>,
     /// The group whose limit it was.
     pub(crate) owner_cgroup: Option<String>,
+    /// The group of the process that asked for a page too many.
+    pub(crate) trigger_cgroup: Option<String>,
 }
 
-/// The kill in the terms of the node. Names are those of this moment: the cgroup may be gone soon.
+/// The groups that a kill is about, and which of them are pods' and containers'.
+pub(crate) struct Places<'a> {
+    tree: Cow<'a, Tree>,
+    pods: Cow<'a, Pods>,
+}
+
+impl<'a> Places<'a> {
+    /// Those of the tree as it was last read; or, where that has not the victim's group, as the
+    /// kernel itself named them at the kill: it may have come a moment ago, and be gone again.
+    pub(crate) fn of(kill: &bpf::OomKill, sampler: &'a Sampler, roster: &Roster) -> Self {
+        let read = Self::read(sampler);
+        let known = kill.chain.first().is_none_or(|group| read.index(group.id).is_some());
+        let named = || {
+            let root = root_id(sampler)?;
+            let tree = Tree::branch(sampler.tree().root(), root, kill.way_down(root)?);
+            let pods = Pods::find(&tree, |uid| roster.knows(uid));
+            Some(Self { tree: Cow::Owned(tree), pods: Cow::Owned(pods) })
+        };
+        if known { read } else { named().unwrap_or(read) }
+    }
+
+    /// Those of the tree as it was last read.
+    pub(crate) fn read(sampler: &'a Sampler) -> Self {
+        Self { tree: Cow::Borrowed(sampler.tree()), pods: Cow::Borrowed(sampler.pods()) }
+    }
+
+    fn index(&self, id: u64) -> Option<usize> {
+        self.tree.groups().iter().position(|group| group.id == id)
+    }
+
+    /// Where a group is below the node's.
+    pub(crate) fn path(&self, id: u64) -> Option<String> {
+        self.index(id).map(|index| format!("/{}", self.tree.relative_path(index).display()))
+    }
+
+    /// A group and those that it is in, up to the node's.
+    pub(crate) fn way_up(&self, id: u64) -> impl Iterator<Item = u64> + '_ {
+        let groups = self.tree.groups();
+        let start = self.index(id).and_then(|index| groups.get(index));
+        std::iter::successors(start, |group| groups.get(group.parent?)).map(|group| group.id)
+    }
+
+    /// What the group is whose limit was hit.
+    pub(crate) fn kind(&self, id: u64) -> LimitOwner {
+        let pods = &self.pods;
+        if self.tree.groups().first().is_some_and(|root| root.id == id) {
+            return LimitOwner::Node;
+        }
+        if pods.pods_root == Some(id) {
+            return LimitOwner::Kubepods;
+        }
+        if pods.qos.iter().any(|(_, qos)| *qos == id) {
+            return LimitOwner::Qos;
+        }
+        match pods.owner(id) {
+            Some(owner) if owner.container.is_some() => LimitOwner::Container,
+            Some(_) => LimitOwner::Pod,
+            None => LimitOwner::Other,
+        }
+    }
+
+    /// Writes down in whose group a victim was, and what it was to its container.
+    pub(crate) fn name_victim(&self, told: &mut OomKill, id: u64, roster: &Roster, mains: &mut Mains) {
+        let Some(owner) = self.pods.owner(id) else { return };
+        let Some(cgroup) = self.pods.pods.get(owner.pod) else { return };
+        let known = roster.pod_of(cgroup).map(|known| &known.pod);
+        told.pod = Some(known.map_or_else(|| cgroup.uid.as_str().into(), |pod| pod.uid.clone()));
+        let container = owner.container.and_then(|index| cgroup.containers.get(index));
+        let Some(container) = container else { return };
+        told.container = Some(roster.container_name(&container.id).into());
+        told.instance = Some(container.id.clone());
+        if told.tgid != 0 {
+            told.victim = mains.victim(container.cgroup_id, told.tgid);
+        }
+    }
+}
+
+/// The kill in the terms of the node. Names are those of the moment of the kill.
 pub(crate) fn describe(
     kill: &bpf::OomKill,
     at: Timestamp,
-    sampler: &Sampler,
+    places: &Places<'_>,
     roster: &Roster,
     mains: &mut Mains,
 ) -> Described {
@@ -37,21 +119,26 @@ pub(crate) fn describe(
         pid: kill.pid,
         comm: kill.comm_lossy().to_string().into(),
         inferred,
-        group: killed_group(kill, owner, sampler),
+        group: killed_group(kill, owner),
+        oom_score_adj: kill.oom_score_adj,
+        trigger: Some(kill.trigger_tgid),
+        trigger_comm: kill.trigger_comm_lossy().to_string().into(),
         ..OomKill::default()
     };
     if let Some(rss) = kill.rss {
         (told.anon, told.file, told.shmem) = (Some(rss.anon), Some(rss.file), Some(rss.shmem));
+        told.swap = Some(rss.swap);
     }
-    let mut described = Described { kill: told, cgroup: None, owner_cgroup: None };
+    let trigger_cgroup = kill.trigger_memcg.and_then(|id| places.path(id));
+    let mut described = Described { kill: told, cgroup: None, owner_cgroup: None, trigger_cgroup };
     if let Some(victim) = kill.memcg_id() {
-        described.cgroup = path_of(victim, sampler);
-        name_victim(&mut described.kill, victim, sampler, roster, mains);
+        described.cgroup = places.path(victim);
+        places.name_victim(&mut described.kill, victim, roster, mains);
     }
     match owner {
         Owner::Memcg(group) => {
-            described.owner_cgroup = path_of(group.id, sampler);
-            described.kill.owner = kind_of(group.id, sampler);
+            described.owner_cgroup = places.path(group.id);
+            described.kill.owner = places.kind(group.id);
             described.kill.usage = Some(group.usage);
             described.kill.limit = group.max;
         }
@@ -61,42 +148,11 @@ pub(crate) fn describe(
     described
 }
 
-fn name_victim(told: &mut OomKill, id: u64, sampler: &Sampler, roster: &Roster, mains: &mut Mains) {
-    let pods = sampler.pods();
-    let Some(owner) = pods.owner(id) else { return };
-    let Some(cgroup) = pods.pods.get(owner.pod) else { return };
-    let known = roster.pod_of(cgroup).map(|known| &known.pod);
-    told.pod = Some(known.map_or_else(|| cgroup.uid.as_str().into(), |pod| pod.uid.clone()));
-    let Some(container) = owner.container.and_then(|index| cgroup.containers.get(index)) else { return };
-    told.container = Some(roster.container_name(&container.id).into());
-    told.instance = Some(container.id.clone());
-    told.victim = mains.victim(container.cgroup_id, told.tgid);
-}
-
-/// What the group is whose limit was hit.
-fn kind_of(id: u64, sampler: &Sampler) -> LimitOwner {
-    let pods = sampler.pods();
-    if sampler.tree().groups().first().is_some_and(|root| root.id == id) {
-        return LimitOwner::Node;
-    }
-    if pods.pods_root == Some(id) {
-        return LimitOwner::Kubepods;
-    }
-    if pods.qos.iter().any(|(_, qos)| *qos == id) {
-        return LimitOwner::Qos;
-    }
-    match pods.owner(id) {
-        Some(owner) if owner.container.is_some() => LimitOwner::Container,
-        Some(_) => LimitOwner::Pod,
-        None => LimitOwner::Other,
-    }
-}
-
 /// The group all of whose processes die with the victim: the topmost of those between the victim
 /// and the limit's owner that have `memory.oom.group` set (`mm/memcontrol.c:
-/// mem_cgroup_get_oom_group`). Version 1 has no such thing.
-fn killed_group(kill: &bpf::OomKill, owner: Owner, sampler: &Sampler) -> Option<u64> {
-    if sampler.root().version != Version::V2 || kill.pid_only {
+/// mem_cgroup_get_oom_group`).
+fn killed_group(kill: &bpf::OomKill, owner: Owner) -> Option<u64> {
+    if kill.pid_only {
         return None;
     }
     let top = match owner {
@@ -105,18 +161,10 @@ fn killed_group(kill: &bpf::OomKill, owner: Owner, sampler: &Sampler) -> Option<
         Owner::Global => kill.chain.len(),
         Owner::Unknown => return None,
     };
-    let is_set = |id: u64| {
-        let tree = sampler.tree();
-        let index = tree.groups().iter().position(|group| group.id == id)?;
-        let file = tree.root().join(tree.relative_path(index)).join("memory.oom.group");
-        Some(read_once(&file, 32).ok()? == b"1\n")
-    };
-    kill.chain.iter().take(top).rev().map(|group| group.id).find(|id| is_set(*id) == Some(true))
+    kill.chain.iter().take(top).rev().find(|group| group.dies_together).map(|group| group.id)
 }
 
 /// Where in the tree a group is.
 pub(super) fn path_of(id: u64, sampler: &Sampler) -> Option<String> {
-    let tree = sampler.tree();
-    let index = tree.groups().iter().position(|group| group.id == id)?;
-    Some(format!("/{}", tree.relative_path(index).display()))
+    Places::read(sampler).path(id)
 }

@@ -18,7 +18,7 @@ use crate::core::rank::Standing;
 use crate::core::signal::{NodeCondition, Resource, Signal};
 use crate::metrics::{
     AlarmLabels, ConditionLabels, EndedLabels, EvictionLabels, MapLabels, Metrics, OomLabels, OutcomeLabels,
-    RecordLabels, SignalLabels, SourceLabels, ThresholdLabels,
+    RecordLabels, SignalLabels, SourceLabels, ThresholdLabels, UnattributedLabels,
 };
 
 use crate::source::bpf::Lost;
@@ -100,21 +100,32 @@ impl Slow {
         }
     }
 
+    /// A group that is killed together may reach over pods; of what is not listed of it, nobody
+    /// knows.
+    fn count_kills(&self, kill: &event::OomKill) {
+        let namespace = |pod: &Option<String>| {
+            let name = pod.as_deref().and_then(|pod| pod.split('/').next());
+            name.unwrap_or_default().to_owned()
+        };
+        let count = |namespace: String, kills: u64| {
+            let limit_owner = kill.limit_owner;
+            self.metrics.oom_kills.get_or_create(&OomLabels { limit_owner, namespace }).inc_by(kills);
+        };
+        let listed = kill.victims.len() as u64;
+        kill.victims.iter().for_each(|victim| count(namespace(&victim.pod), 1));
+        count(namespace(&kill.pod), kill.kills().saturating_sub(listed));
+        if let Some(kills) = kill.unattributed {
+            let labels = UnattributedLabels { seen_by: kill.seen_by, namespace: namespace(&kill.pod) };
+            self.metrics.oom_kills_unattributed.get_or_create(&labels).inc_by(kills);
+        }
+    }
+
     fn take(&mut self, note: Note) {
         match note {
             Note::Pass(pass) => self.pass(*pass),
             Note::Outcome(outcome) => self.outcome(outcome),
             Note::OomKill(kill, at) => {
-                let labels = OomLabels {
-                    limit_owner: kill.limit_owner,
-                    namespace: kill
-                        .pod
-                        .as_deref()
-                        .and_then(|pod| pod.split('/').next())
-                        .unwrap_or_default()
-                        .to_owned(),
-                };
-                self.metrics.oom_kills.get_or_create(&labels).inc();
+                self.count_kills(&kill);
                 self.say(at.wall, Event::OomKill(kill));
             }
             Note::Ended(ended, at) => {

@@ -42,6 +42,7 @@ use super::run::{Act, Options};
 use super::statuses::Statuses;
 use super::tasks::Tally;
 use super::thread;
+use super::unseen::Unseen;
 use super::v1::V1Threshold;
 use super::v2::V2Triggers;
 
@@ -196,6 +197,7 @@ pub(crate) fn react(
             .map_err(|error| Failure::because("find pods", &error).help(error.help()))?;
         sources.extend(sampler.info());
         let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
+        let unseen = Unseen::new(&host.proc, sampler.root().version, sampler.tree());
         let mut eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
         eyes.follow(&policy.rules);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -211,6 +213,7 @@ pub(crate) fn react(
             roster,
             mains: Mains::new(&host.proc),
             statuses,
+            unseen,
             hook,
             v1,
             v2,

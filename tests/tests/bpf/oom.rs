@@ -55,7 +55,14 @@ fn a_kill_at_the_containers_own_limit() {
     assert!(kill.chain[0].usage > 31 * MIB, "{:?}", kill.chain[0]);
     assert_eq!(owner_id(&kill), (Some(container.id()), false));
     let events = kill.chain[0].events.expect("event counts");
-    assert_eq!(events.before, Some((0, 0)));
+    assert_eq!((events.oom_before, events.oom_kill_before), (Some(0), Some(0)));
+    assert_eq!(kill.trigger_comm_lossy().to_string(), "stepper");
+    assert_eq!(kill.trigger_memcg, Some(container.id()));
+    let root = kill.chain[2].id;
+    let path = kill.way_down(root).expect("the names").iter().fold(String::new(), |path, (_, name)| {
+        format!("{path}/{}", name.display())
+    });
+    assert_eq!(path, container.path());
     assert!(events.oom >= 1 && events.oom_kill == 1, "{events:?}");
 }
 
@@ -130,7 +137,7 @@ fn a_kill_that_did_not_fit_is_counted_and_does_not_blur_the_next() {
     let pod = Cgroup::new();
     pod.limit(24 * MIB);
     let container = pod.child("container");
-    let mut rig = Rig::with(&LoadOptions { ring_bytes: Some(1), ..LoadOptions::default() });
+    let mut rig = Rig::with(&LoadOptions { ring_bytes: Some(16 << 10), ..LoadOptions::default() });
     for round in 0..40 {
         pod.child(&format!("g{round}")).remove();
     }
@@ -191,6 +198,6 @@ fn a_group_that_had_kills_before_the_programs_came_is_known_once_it_charged() {
     assert_eq!(process.answer(), "");
     let kill = rig.kill_of(process.pid());
     let events = kill.chain[0].events.expect("event counts");
-    assert!(events.before.is_some_and(|(oom, _)| oom >= 1), "{events:?}");
+    assert!(events.oom_before.is_some_and(|oom| oom >= 1), "{events:?}");
     assert_eq!(owner_id(&kill), (Some(container.id()), false));
 }

@@ -76,7 +76,8 @@ impl Reaction {
         let tree = self.tree_due(now_ns, sample > BRIEF);
         let patience =
             self.state.flight.as_ref().and_then(Flight::until_ns).map(|until| until.saturating_sub(now_ns));
-        for other in [patience, tree].into_iter().flatten() {
+        let (together, unseen) = (self.state.together.due_ns(now_ns), self.unseen.due_ns(now_ns));
+        for other in [patience, tree, together, unseen].into_iter().flatten() {
             due = due.min(Duration::from_nanos(other));
         }
         for other in [grace, self.verdict_due(look.at.wall)].into_iter().flatten() {
@@ -98,6 +99,7 @@ impl Reaction {
         self.state.last_full_ns = now_ns;
         self.refresh_tree();
         self.export_oddities();
+        self.unseen.ask();
         self.eyes.sampler.sample_pods(Fresh::All, Tasks::Leave);
         self.examine_rungs(now_ns);
         self.tally(now_ns);

@@ -9,7 +9,9 @@ mod configuration;
 mod lapse;
 mod story;
 mod tasks;
+mod together;
 mod tree;
+mod unseen;
 mod victims;
 
 use std::sync::Arc;
@@ -42,9 +44,11 @@ use super::notes::{Note, Notes, PassNote};
 use super::roster::Roster;
 use super::statuses::Statuses;
 use super::tasks::Tally;
+use super::unseen::Unseen;
 use super::v1::V1Threshold;
 use super::v2::V2Triggers;
 use arm::next_grace;
+use together::Together;
 
 /// What the slow side asks for.
 #[derive(Debug)]
@@ -67,6 +71,7 @@ pub(crate) struct Reaction {
     pub(crate) roster: Roster,
     pub(crate) mains: Mains,
     pub(crate) statuses: Statuses,
+    pub(crate) unseen: Unseen,
     pub(crate) hook: Hook,
     pub(crate) v1: V1Threshold,
     pub(crate) v2: V2Triggers,
@@ -96,6 +101,7 @@ pub(crate) struct State {
     /// As of which full sample the engine was told of the pods.
     followed_ns: u64,
     tree_due_ns: Option<u64>,
+    together: Together,
     last_left: Option<(u64, u64)>,
     /// The node's line of tasks is to be armed anew.
     tasks_told: bool,
@@ -166,7 +172,10 @@ impl Reaction {
                 biased;
                 // First, so that no storm of events keeps the agent from ending.
                 command = commands.recv() => match command {
-                    None | Some(Command::Stop) => return,
+                    None | Some(Command::Stop) => {
+                        self.tell_groups(u64::MAX);
+                        return;
+                    }
                     Some(command) => Wake::Command(command),
                 },
                 told = self.hook.told(&self.metrics) => Wake::Kernel(told),
@@ -232,9 +241,14 @@ impl Reaction {
         self.metrics.looks.get_or_create(&TriggerLabels { trigger }).inc();
         let at = self.clock.now();
         self.metrics.last_turn.set(at.wall.as_millisecond() as f64 / 1000.0);
+        let counted_kills = self.unseen.count(at.mono_ns);
         let told = self.hook.sweep(&mut self.state.dirty, &self.metrics);
         let crossed = self.take_told(told).or(crossed);
+        if let Some(count) = counted_kills {
+            self.look_for_unseen(count, at);
+        }
         self.give_verdicts(at.wall);
+        self.tell_groups(at.mono_ns);
         let look = self.eyes.look_at_node(at, &self.state.dirty);
         let (memory, pids) = self.eyes.available(&look);
         self.note_reading(Signal::MemoryAvailable, memory, self.eyes.capacity().memory, at);

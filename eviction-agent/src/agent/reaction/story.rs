@@ -8,11 +8,13 @@ use crate::core::oom::{ContainerEnded, Oddities, StoryNote};
 use crate::core::time::Timestamp;
 use crate::metrics::OutcomeLabels;
 use crate::source::bpf::OomKill;
+use crate::source::bpf::owner::{Owner, attribute};
 
+use super::super::clock::mono_ns;
 use super::super::event;
 use super::super::hook::root_id;
 use super::super::notes::Note;
-use super::super::oom::{Described, describe};
+use super::super::oom::{Described, Places, describe};
 use super::{Reaction, UnderWay};
 
 impl Reaction {
@@ -26,9 +28,19 @@ impl Reaction {
         decision
     }
 
+    /// A kill in a cgroup that came a moment ago needs the tree as it is now, and one in a cgroup
+    /// that went since needs it as it was: it is read anew for the first of a kind that is not in it.
     pub(super) fn take_kills(&mut self, kills: &[OomKill]) {
         for kill in kills {
+            let owner = match attribute(kill, rustix::param::page_size() as u64).owner {
+                Owner::Memcg(owner) => Some(owner.id),
+                Owner::Global | Owner::Unknown => None,
+            };
+            self.unseen.told(kill.memcg_id(), owner);
             if self.concerns_the_node(kill) {
+                if self.state.tree_due_ns.is_some() && !self.knows_group_of(kill) {
+                    self.refresh_tree();
+                }
                 self.take_kill(kill);
             }
         }
@@ -38,19 +50,39 @@ impl Reaction {
         }
     }
 
+    fn knows_group_of(&self, kill: &OomKill) -> bool {
+        let groups = self.eyes.sampler.tree().groups();
+        kill.chain.first().is_none_or(|own| groups.iter().any(|group| group.id == own.id))
+    }
+
     fn take_kill(&mut self, kill: &OomKill) {
         let killed = self.clock.at(kill.stamp.ktime_ns);
-        let Described { kill: told, cgroup, owner_cgroup } =
-            describe(kill, killed.wall, &self.eyes.sampler, &self.roster, &mut self.mains);
+        let places = Places::of(kill, &self.eyes.sampler, &self.roster);
+        let Described { kill: told, cgroup, owner_cgroup, trigger_cgroup } =
+            describe(kill, killed.wall, &places, &self.roster, &mut self.mains);
         let at = self.clock.now().wall;
         let decision = self.step(Input { at, event: Event::OomKill(Box::new(told)) });
         let Subject::Story(StoryNote::Kill(note)) = decision.subject else { return };
-        let uid = note.kill.pod.as_deref();
-        let being_evicted = |under_way: &&UnderWay| uid == Some(&*under_way.pod.uid);
-        let during_eviction = self.state.under_way.iter().find(being_evicted).map(|it| it.id);
         let told = event::OomKill::of(&note, kill.stamp.ktime_ns);
-        let told = event::OomKill { cgroup, owner_cgroup, during_eviction, ..told };
-        self.notes.send(Note::OomKill(Box::new(told), killed));
+        let during_eviction = self.eviction_of(note.kill.pod.as_deref());
+        let seen_by = self.hook.oom_rung();
+        let told =
+            event::OomKill { cgroup, owner_cgroup, trigger_cgroup, seen_by, during_eviction, ..told };
+        if let Some(told) = self.state.together.add(told, killed, mono_ns()) {
+            self.notes.send(Note::OomKill(Box::new(told), killed));
+        }
+    }
+
+    pub(super) fn eviction_of(&self, uid: Option<&str>) -> Option<u64> {
+        let being_evicted = |under_way: &&UnderWay| uid == Some(&*under_way.pod.uid);
+        self.state.under_way.iter().find(being_evicted).map(|it| it.id)
+    }
+
+    /// Tells of groups that were killed as a whole, of which no more victims come in.
+    pub(super) fn tell_groups(&mut self, now_ns: u64) {
+        for (kill, killed) in self.state.together.take_whole(now_ns) {
+            self.notes.send(Note::OomKill(Box::new(kill), killed));
+        }
     }
 
     /// Whether the victim is in the node's group, where that is not the whole machine.

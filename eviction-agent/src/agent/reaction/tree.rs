@@ -20,8 +20,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 const POSTPONED: Duration = Duration::from_secs(1);
 
 impl Reaction {
-    /// Kills and alarms are told at once; a change of the tree is taken in when it has settled. A kill in
-    /// a cgroup that came a moment ago needs the tree now.
+    /// Kills and alarms are told at once; a change of the tree is taken in when it has settled.
     pub(super) fn take_told(&mut self, told: Told) -> Option<Crossed> {
         let Told { crossed, tree_changed, kills, alarms, missed, lost } = told;
         if let Some(lapse) = lost {
@@ -37,8 +36,7 @@ impl Reaction {
         }
         // The tree of before knows the names of what is gone meanwhile, but not of what is new.
         let is_unknown = |alarm: &TaskAlarm| self.eyes.sampler.group(alarm.leaf_id).is_none();
-        let names_wanted = !kills.is_empty() || alarms.iter().any(is_unknown);
-        if names_wanted && (missed || self.state.tree_due_ns.is_some()) {
+        if alarms.iter().any(is_unknown) && (missed || self.state.tree_due_ns.is_some()) {
             self.refresh_tree();
         }
         self.take_kills(&kills);

@@ -14,7 +14,7 @@ pub struct OomKill {
     /// When the kernel chose the victim, by the wall clock; if not known, when it was learned. A
     /// record with the same instant and the same process is the same kill.
     pub at: Option<Timestamp>,
-    /// The victim's process.
+    /// The victim's process; 0 if nobody saw which it was: such a record is never a repeated one.
     pub tgid: u32,
     /// The thread of it that the kernel named.
     pub pid: u32,
@@ -44,6 +44,14 @@ pub struct OomKill {
     pub file: Option<u64>,
     /// Its resident shared memory, bytes.
     pub shmem: Option<u64>,
+    /// What of it was swapped out, bytes.
+    pub swap: Option<u64>,
+    /// What user space had asked the kernel to think of it.
+    pub oom_score_adj: Option<i32>,
+    /// The process in whose context the kernel killed: who asked for a page too many.
+    pub trigger: Option<u32>,
+    /// That one's name.
+    pub trigger_comm: Box<str>,
 }
 
 /// Whose memory limit a kill was about.

@@ -143,7 +143,7 @@ impl Story {
     pub(crate) fn kill(&mut self, now: Timestamp, kill: OomKill, active: &PodSet) -> KillNote {
         self.enter_chosen(active);
         let at = self.date(kill.at, now);
-        let repeated = self.seen.contains(&(at, kill.tgid));
+        let repeated = kill.tgid != 0 && self.seen.contains(&(at, kill.tgid));
         let mut note =
             KillNote { kill, at, repeated, pod: None, evicting_since: None, group: None, in_pod: 0 };
         if repeated {

@@ -297,6 +297,19 @@ fn repeated_and_late_records_count_for_nothing() {
 }
 
 #[test]
+fn kills_of_which_nobody_saw_the_victim_each_count() {
+    let mut engine = watcher();
+    for _ in 0..2 {
+        killed(&mut engine, 1, OomKill { at: Some(at(1)), ..kill(0, Victim::Unknown) });
+    }
+    let story = engine.story();
+    assert_eq!((story.kills().total(), story.oddities().repeated_kills), (2, 0));
+    let verdict = ended(&mut engine, 2, ContainerEnded { exit_code: Some(137), ..cgroup() });
+    assert!(verdict.ended.is_empty());
+    assert_eq!(only(&later(&mut engine)), (Verdict::OomKilled, Ground::ProcessKilled, None));
+}
+
+#[test]
 fn a_process_id_that_is_used_again_is_another_kill() {
     let mut engine = watcher();
     killed(&mut engine, 1, kill(7, Victim::Child));

@@ -58,6 +58,18 @@ pub struct KillReport {
     /// Its resident shared memory, bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shmem: Option<u64>,
+    /// What of it was swapped out, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<u64>,
+    /// Its `oom_score_adj`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_score_adj: Option<i32>,
+    /// The process that asked for a page too many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<u32>,
+    /// Its name.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub trigger_comm: Box<str>,
     /// Since when the pod is being evicted: then it is both, and counted once in each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evicting_since: Option<Timestamp>,
@@ -117,6 +129,10 @@ impl KillReport {
             anon,
             file,
             shmem,
+            swap,
+            oom_score_adj,
+            trigger,
+            trigger_comm,
         } = kill;
         let pod = uid.clone().map(|uid| {
             let (namespace, name) = pod.clone().unwrap_or_default();
@@ -137,6 +153,10 @@ impl KillReport {
             anon: *anon,
             file: *file,
             shmem: *shmem,
+            swap: *swap,
+            oom_score_adj: *oom_score_adj,
+            trigger: *trigger,
+            trigger_comm: trigger_comm.clone(),
             evicting_since: *evicting_since,
             kills_in_pod: *in_pod,
             repeated: *repeated,

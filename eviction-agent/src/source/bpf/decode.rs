@@ -3,11 +3,11 @@
 
 use bytes::{Buf, TryGetError};
 use eviction_common::{
-    ABI_VERSION, Alarm, Edge, Kind, MAX_CHAIN, PATH_BYTES, UNLIMITED_BYTES, ancestor_flag, oom_flag,
+    ABI_VERSION, Alarm, Edge, Kind, MAX_CHAIN, NAME_BYTES, PATH_BYTES, UNLIMITED_BYTES, ancestor_flag, oom_flag,
 };
 use thiserror::Error;
 
-use super::event::{Ancestor, CgroupChange, Crossed, Event, OomEvents, OomKill, Rss, Stamp, TaskAlarm};
+use super::event::{Ancestor, CgroupChange, Choice, Crossed, Event, OomEvents, OomKill, Rss, Stamp, TaskAlarm};
 
 /// Why the bytes of a record are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -162,8 +162,8 @@ impl<'a> Fields<'a> {
     }
 
     fn oom_kill(&mut self, stamp: Stamp) -> Result<OomKill, DecodeError> {
-        let mut comm = [0; 16];
-        comm.copy_from_slice(self.slice(16)?);
+        let comm = self.comm()?;
+        let trigger_comm = self.comm()?;
         let pid = self.u32()?;
         let tgid = self.u32()?;
         let uid = self.u32()?;
@@ -171,6 +171,15 @@ impl<'a> Fields<'a> {
         let rss = Rss { anon: self.pages()?, file: self.pages()?, shmem: self.pages()?, swap: self.pages()? };
         let trigger_tgid = self.u32()?;
         let trigger_pid = self.u32()?;
+        let trigger_memcg = self.u64()?;
+        let owner_id = self.u64()?;
+        let owner = Ancestor {
+            id: owner_id,
+            usage: self.pages()?,
+            max: self.limit()?,
+            ..Ancestor::default()
+        };
+        let choice = Choice { owner: (owner_id != 0).then_some(owner), ktime_ns: self.u64()? };
         let flags = self.u32()?;
         let chain_len = self.u32()?;
         if chain_len as usize > MAX_CHAIN {
@@ -187,6 +196,15 @@ impl<'a> Fields<'a> {
                 chain.push(ancestor);
             }
         }
+        let mut names = Vec::with_capacity(chain_len as usize);
+        for place in 0..MAX_CHAIN {
+            let room = self.slice(NAME_BYTES)?;
+            if place < chain_len as usize {
+                // One that is not closed goes on.
+                let end = room.iter().position(|byte| *byte == 0).unwrap_or(0);
+                names.push(room[..end].into());
+            }
+        }
         let has = |flag| flags & flag != 0;
         Ok(OomKill {
             stamp,
@@ -198,16 +216,32 @@ impl<'a> Fields<'a> {
             rss: has(oom_flag::RSS).then_some(rss),
             trigger_tgid,
             trigger_pid,
+            trigger_comm,
+            trigger_memcg: (trigger_memcg != 0).then_some(trigger_memcg),
+            choice: has(oom_flag::OWNER).then_some(choice),
             cut: has(oom_flag::CUT),
             pid_only: has(oom_flag::PID_ONLY),
             chain,
+            names,
         })
+    }
+
+    fn comm(&mut self) -> Result<[u8; 16], DecodeError> {
+        let mut comm = [0; 16];
+        comm.copy_from_slice(self.slice(16)?);
+        Ok(comm)
+    }
+
+    /// A limit in bytes; none where it is the kernel's greatest.
+    fn limit(&mut self) -> Result<Option<u64>, DecodeError> {
+        let max = self.u64()?.saturating_mul(self.page_bytes);
+        Ok((max < UNLIMITED_BYTES).then_some(max))
     }
 
     fn ancestor(&mut self) -> Result<Ancestor, DecodeError> {
         let id = self.u64()?;
         let usage = self.pages()?;
-        let max = self.u64()?.saturating_mul(self.page_bytes);
+        let max = self.limit()?;
         let oom = self.u64()?;
         let oom_before = self.u64()?;
         let oom_kill = self.u64()?;
@@ -218,12 +252,14 @@ impl<'a> Fields<'a> {
         Ok(Ancestor {
             id,
             usage,
-            max: (max < UNLIMITED_BYTES).then_some(max),
+            max,
             events: has(ancestor_flag::EVENTS).then_some(OomEvents {
                 oom,
                 oom_kill,
-                before: has(ancestor_flag::SEEN).then_some((oom_before, oom_kill_before)),
+                oom_before: has(ancestor_flag::OOM_SEEN).then_some(oom_before),
+                oom_kill_before: has(ancestor_flag::KILL_SEEN).then_some(oom_kill_before),
             }),
+            dies_together: has(ancestor_flag::GROUP),
         })
     }
 

@@ -1,7 +1,7 @@
 //! What the kernel told, in the units of the rest of the house: bytes, and nanoseconds of
 //! `CLOCK_MONOTONIC`.
 
-use std::fmt;
+use std::{borrow::Cow, ffi::OsStr, fmt, os::unix::ffi::OsStrExt as _};
 
 pub use eviction_common::{Alarm, Edge};
 
@@ -81,6 +81,8 @@ pub struct Ancestor {
     pub max: Option<u64>,
     /// What its event counts say, where the kernel has them.
     pub events: Option<OomEvents>,
+    /// The kernel kills all of its processes together (`memory.oom.group`).
+    pub dies_together: bool,
 }
 
 /// A memory cgroup's own event counts at a kill.
@@ -90,8 +92,19 @@ pub struct OomEvents {
     pub oom: u64,
     /// How many of its own processes were killed (`MEMCG_OOM_KILL`).
     pub oom_kill: u64,
-    /// Both when the kernel side last looked; `None` when it never did.
-    pub before: Option<(u64, u64)>,
+    /// `oom` when the kernel side last looked; `None` when it never did.
+    pub oom_before: Option<u64>,
+    /// `oom_kill` then.
+    pub oom_kill_before: Option<u64>,
+}
+
+/// What the kernel was about when it chose its victim (`struct oom_control` in linux/oom.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The memory cgroup whose limit it was; `None` is the machine itself.
+    pub owner: Option<Ancestor>,
+    /// When it had chosen: the same for all that it killed at once.
+    pub ktime_ns: u64,
 }
 
 /// The kernel chose a victim and is about to kill it.
@@ -115,12 +128,20 @@ pub struct OomKill {
     pub trigger_tgid: u32,
     /// Its thread.
     pub trigger_pid: u32,
+    /// That thread's name, zero-padded.
+    pub trigger_comm: [u8; 16],
+    /// The memory cgroup that it was in.
+    pub trigger_memcg: Option<u64>,
+    /// What the kernel itself said of the owner, where it can be asked.
+    pub choice: Option<Choice>,
     /// The tree was deeper than the record: the chain ends before the root.
     pub cut: bool,
     /// The kernel gave only the victim's pid: the chain is that of the triggering task.
     pub pid_only: bool,
     /// The memory cgroups from the victim's own up to the root; empty where the kernel gave none.
     pub chain: Vec<Ancestor>,
+    /// The names of their directories; empty where one is not known. The root's is of no use.
+    pub names: Vec<Box<[u8]>>,
 }
 
 /// Resident memory of a victim, bytes. Exact but for what each CPU has not yet folded in
@@ -155,8 +176,8 @@ impl OomKill {
             return None;
         }
         let events = self.chain.first()?.events?;
-        match events.before {
-            Some((_, before)) => Some(before != events.oom_kill),
+        match events.oom_kill_before {
+            Some(before) => Some(before != events.oom_kill),
             None if events.oom_kill == 0 => Some(false),
             None => None,
         }
@@ -164,9 +185,27 @@ impl OomKill {
 
     /// The victim's name with what is not UTF-8 replaced.
     pub fn comm_lossy(&self) -> impl fmt::Display + '_ {
-        let name = self.comm.split(|byte| *byte == 0).next();
-        String::from_utf8_lossy(name.unwrap_or_default())
+        lossy(&self.comm)
     }
+
+    /// The same of the task in whose context the kernel killed.
+    pub fn trigger_comm_lossy(&self) -> impl fmt::Display + '_ {
+        lossy(&self.trigger_comm)
+    }
+
+    /// The memory cgroups on the way from the one with the id `top` down to the first of the chain,
+    /// `top` left out: the id and the directory's name of each, as they were at the kill. `None`
+    /// where `top` is not on the way or a name is not known.
+    pub fn way_down(&self, top: u64) -> Option<Vec<(u64, &OsStr)>> {
+        let end = self.chain.iter().position(|ancestor| ancestor.id == top)?;
+        let below = self.chain.iter().zip(&self.names).take(end).rev();
+        let named = below.map(|(ancestor, name)| Some((ancestor.id, OsStr::from_bytes(name))));
+        named.map(|step| step.filter(|(_, name)| !name.is_empty())).collect()
+    }
+}
+
+fn lossy(comm: &[u8; 16]) -> Cow<'_, str> {
+    String::from_utf8_lossy(comm.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 /// A cgroup was made or removed.

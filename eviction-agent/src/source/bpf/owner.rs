@@ -1,12 +1,15 @@
 //! Whose limit an out-of-memory kill was about.
 //!
+//! Where `oom_kill_process` can be watched, the kernel says it itself ([`Choice`]). Else it shows
+//! in the counts of events:
+//!
 //! The kernel raises the owner's own `MEMCG_OOM` count before it looks for a victim
 //! (`mem_cgroup_oom` in mm/memcontrol.c), and raises nobody's when the machine is out of memory
 //! (`out_of_memory` in mm/oom_kill.c). So of the victim's ancestors the one whose count moved is
 //! the owner, and when none moved it was the machine. The kernel side keeps each count as it last
 //! saw it and puts it beside the present one into the record, so that a lost record spoils nothing.
 
-use super::event::{Ancestor, OomKill};
+use super::event::{Ancestor, Choice, OomKill};
 
 /// A charge fails when it would pass the limit, and each CPU asks for a batch at once: usage is
 /// within so many pages of the limit then (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h).
@@ -34,6 +37,15 @@ pub struct Attribution {
 
 /// Says whose limit this kill was about, on a machine with pages of `page_bytes`.
 pub fn attribute(kill: &OomKill, page_bytes: u64) -> Attribution {
+    match kill.choice {
+        Some(Choice { owner: Some(owner), .. }) => Attribution::of(Owner::Memcg(owner), false),
+        Some(Choice { owner: None, .. }) => Attribution::of(Owner::Global, false),
+        None => by_counts(kill, page_bytes),
+    }
+}
+
+/// The same from the counts of events alone.
+pub fn by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
     // The root has no limit of its own.
     let limited = match kill.chain.split_last() {
         None => return Attribution::of(Owner::Unknown, true),
@@ -55,7 +67,11 @@ pub fn attribute(kill: &OomKill, page_bytes: u64) -> Attribution {
     }
     match with(Count::Unknown).find(at_limit) {
         Some(owner) => Attribution::of(Owner::Memcg(*owner), true),
-        None => Attribution::of(Owner::Global, kill.cut || with(Count::Unknown).next().is_some()),
+        // Where the chain is not the victim's own, the owner may be another one's.
+        None => {
+            let unsure = kill.cut || kill.pid_only || with(Count::Unknown).next().is_some();
+            Attribution::of(Owner::Global, unsure)
+        }
     }
 }
 
@@ -78,9 +94,9 @@ impl Count {
     fn of(ancestor: &Ancestor) -> Self {
         match ancestor.events {
             None => Self::Unknown,
-            Some(events) => match events.before {
-                Some((before, _)) if before < events.oom => Self::Moved,
-                Some((before, _)) if before == events.oom => Self::Still,
+            Some(events) => match events.oom_before {
+                Some(before) if before < events.oom => Self::Moved,
+                Some(before) if before == events.oom => Self::Still,
                 // Never looked at; or on cgroup v2 the controller was turned off for it and on
                 // again, and counts anew.
                 _ if events.oom == 0 => Self::Still,
@@ -109,9 +125,13 @@ mod tests {
             rss: None,
             trigger_tgid: 10,
             trigger_pid: 10,
+            trigger_comm: [0; 16],
+            trigger_memcg: None,
+            choice: None,
             cut: false,
             pid_only: false,
             chain: chain.to_vec(),
+            names: Vec::new(),
         }
     }
 
@@ -120,7 +140,13 @@ mod tests {
             id,
             usage,
             max: (max != 0).then_some(max),
-            events: Some(OomEvents { oom, oom_kill: 0, before: before.map(|oom| (oom, 0)) }),
+            events: Some(OomEvents {
+                oom,
+                oom_kill: 0,
+                oom_before: before,
+                oom_kill_before: before.map(|_| 0),
+            }),
+            dies_together: false,
         }
     }
 
@@ -135,6 +161,28 @@ mod tests {
             Owner::Global => (None, inferred),
             Owner::Unknown => (Some(0), inferred),
         }
+    }
+
+    #[test]
+    fn the_kernels_own_word_goes_before_what_counts_say() {
+        let container = memcg(3, 64 * MIB, 64 * MIB, 1, Some(0));
+        let pod = memcg(2, 64 * MIB, 64 * MIB, 0, Some(0));
+        let mut told = kill(&[container, pod, root()]);
+        told.choice = Some(Choice { owner: Some(pod), ktime_ns: 1 });
+        assert_eq!(owner_id(&told), (Some(2), false));
+        told.choice = Some(Choice { owner: None, ktime_ns: 1 });
+        assert_eq!(owner_id(&told), (None, false));
+        assert_eq!(by_counts(&told, PAGE).owner, Owner::Memcg(container));
+    }
+
+    #[test]
+    fn another_tasks_chain_proves_a_limit_and_never_its_absence() {
+        let container = memcg(3, 64 * MIB, 64 * MIB, 1, Some(0));
+        let mut foreign = kill(&[container, root()]);
+        foreign.pid_only = true;
+        assert_eq!(owner_id(&foreign), (Some(3), false));
+        foreign.chain[0].events = Some(OomEvents { oom: 1, oom_before: Some(1), ..OomEvents::default() });
+        assert_eq!(owner_id(&foreign), (None, true));
     }
 
     #[test]

@@ -70,6 +70,23 @@ impl Seen {
 }
 
 impl Tree {
+    /// One branch below `root`, whose id is given: each of the groups is inside the one before it.
+    pub fn branch<'a>(root: &Path, id: u64, groups: impl IntoIterator<Item = (u64, &'a OsStr)>) -> Self {
+        let all = std::iter::once((id, OsStr::new(""))).chain(groups);
+        let group = |(index, (id, name)): (usize, (u64, &OsStr))| Group {
+            id,
+            parent: index.checked_sub(1),
+            name: name.into(),
+            depth: index,
+            end: 0,
+            subfolders: None,
+        };
+        let mut groups: Vec<_> = all.enumerate().map(group).collect();
+        let end = groups.len();
+        groups.iter_mut().for_each(|group| group.end = end);
+        Self { root: root.to_owned(), groups, skipped: 0 }
+    }
+
     /// Reads the tree below `root`.
     ///
     /// With a `previous` tree only directories whose number of children changed, or one of

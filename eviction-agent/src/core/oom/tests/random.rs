@@ -80,7 +80,7 @@ proptest! {
     #[test]
     fn kills_told_twice_count_once(inputs in records()) {
         let dated = |input: &Input| match &input.event {
-            Event::OomKill(kill) => kill.at.is_some_and(|at| at <= input.at),
+            Event::OomKill(kill) => kill.tgid != 0 && kill.at.is_some_and(|at| at <= input.at),
             _ => false,
         };
         let kills: Vec<Input> = inputs.into_iter().filter(dated).collect();

@@ -82,7 +82,7 @@ fn a_kill_with_what_is_known_and_without_what_is_not() {
     put(&mut bytes, in_second(offset_of!(raw::Ancestor, max)), &unlimited.to_ne_bytes());
     put(&mut bytes, in_second(offset_of!(raw::Ancestor, oom)), &3_u64.to_ne_bytes());
     put(&mut bytes, in_second(offset_of!(raw::Ancestor, oom_before)), &2_u64.to_ne_bytes());
-    let flags = ancestor_flag::EVENTS | ancestor_flag::SEEN;
+    let flags = ancestor_flag::EVENTS | ancestor_flag::OOM_SEEN | ancestor_flag::KILL_SEEN;
     put(&mut bytes, in_second(offset_of!(raw::Ancestor, flags)), &flags.to_ne_bytes());
 
     let Ok(Event::OomKill(kill)) = decode(&bytes, PAGE) else {
@@ -96,8 +96,10 @@ fn a_kill_with_what_is_known_and_without_what_is_not() {
     assert_eq!(kill.chain.len(), 2);
     assert_eq!((kill.chain[0].max, kill.chain[0].events), (Some(0), None));
     assert_eq!((kill.chain[1].id, kill.chain[1].max), (42, None));
-    let events = OomEvents { oom: 3, oom_kill: 0, before: Some((2, 0)) };
+    let events = OomEvents { oom: 3, oom_kill: 0, oom_before: Some(2), oom_kill_before: Some(0) };
     assert_eq!(kill.chain[1].events, Some(events));
+    assert_eq!((kill.choice, kill.trigger_memcg), (None, None));
+    assert_eq!(kill.way_down(42), None);
 
     // The victim's own group counted no kill.
     let first = offset_of!(raw::OomKill, chain) + offset_of!(raw::Ancestor, flags);
@@ -108,6 +110,54 @@ fn a_kill_with_what_is_known_and_without_what_is_not() {
     put(&mut bytes, offset_of!(raw::OomKill, chain_len), &too_many.to_ne_bytes());
     let error = decode(&bytes, PAGE).unwrap_err().to_string();
     assert_eq!(error, "record of kind oom_kill has 17 as its chain length");
+}
+
+#[test]
+fn a_kill_of_which_the_kernel_said_whose_limit_it_was() {
+    let mut bytes = record(Kind::OomKill, size_of::<raw::OomKill>());
+    for (place, value) in [
+        (offset_of!(raw::OomKill, trigger_memcg), 7_u64),
+        (offset_of!(raw::OomKill, owner_id), 5),
+        (offset_of!(raw::OomKill, owner_usage), 15),
+        (offset_of!(raw::OomKill, owner_max), 16),
+        (offset_of!(raw::OomKill, episode), 1200),
+    ] {
+        put(&mut bytes, place, &value.to_ne_bytes());
+    }
+    put(&mut bytes, offset_of!(raw::OomKill, flags), &oom_flag::OWNER.to_ne_bytes());
+    put(&mut bytes, offset_of!(raw::OomKill, chain_len), &3_u32.to_ne_bytes());
+    put(&mut bytes, offset_of!(raw::OomKill, trigger_comm), b"dd");
+    for (place, name) in [&b"container\0rest"[..], b"pod", b""].into_iter().enumerate() {
+        let id = offset_of!(raw::OomKill, chain) + place * size_of::<raw::Ancestor>();
+        put(&mut bytes, id, &(place as u64 + 10).to_ne_bytes());
+        put(&mut bytes, offset_of!(raw::OomKill, names) + place * NAME_BYTES, name);
+    }
+    let group = offset_of!(raw::OomKill, chain) + offset_of!(raw::Ancestor, flags);
+    put(&mut bytes, group, &ancestor_flag::GROUP.to_ne_bytes());
+
+    let decoded = |bytes: &[u8]| match decode(bytes, PAGE) {
+        Ok(Event::OomKill(kill)) => kill,
+        other => panic!("{other:?}"),
+    };
+    let kill = decoded(&bytes);
+    let owner = Ancestor { id: 5, usage: 15 * PAGE, max: Some(16 * PAGE), ..Ancestor::default() };
+    assert_eq!(kill.choice, Some(Choice { owner: Some(owner), ktime_ns: 1200 }));
+    assert_eq!((kill.trigger_memcg, kill.trigger_comm_lossy().to_string()), (Some(7), "dd".to_owned()));
+    assert_eq!(kill.chain.iter().map(|group| group.dies_together).collect::<Vec<_>>(), [true, false, false]);
+    let way = |kill: &OomKill, top| {
+        let way = kill.way_down(top)?;
+        Some(way.iter().map(|(id, name)| format!("{id} {}", name.display())).collect::<Vec<_>>())
+    };
+    assert_eq!(way(&kill, 12), Some(vec!["11 pod".to_owned(), "10 container".to_owned()]));
+    assert_eq!(way(&kill, 11), Some(vec!["10 container".to_owned()]));
+    assert_eq!((way(&kill, 10), way(&kill, 13)), (Some(Vec::new()), None));
+
+    put(&mut bytes, offset_of!(raw::OomKill, owner_id), &0_u64.to_ne_bytes());
+    // A name that fills its room may have gone on.
+    put(&mut bytes, offset_of!(raw::OomKill, names) + NAME_BYTES, &[b'x'; NAME_BYTES]);
+    let kill = decoded(&bytes);
+    assert_eq!(kill.choice, Some(Choice { owner: None, ktime_ns: 1200 }));
+    assert_eq!((way(&kill, 12), way(&kill, 11).is_some()), (None, true));
 }
 
 #[test]
@@ -168,7 +218,7 @@ fn what_is_no_record_is_refused_with_its_reason() {
     assert_eq!(error(&whole[..40]), "record says it has 88 bytes and has 40");
     let mut foreign = whole.clone();
     put(&mut foreign, offset_of!(Header, abi), &9_u16.to_ne_bytes());
-    assert_eq!(error(&foreign), "record of ABI 9, this is 2");
+    assert_eq!(error(&foreign), format!("record of ABI 9, this is {ABI_VERSION}"));
     let mut unknown = whole.clone();
     put(&mut unknown, offset_of!(Header, kind), &99_u16.to_ne_bytes());
     assert_eq!(error(&unknown), "record of unknown kind 99");
@@ -190,14 +240,14 @@ fn sizes() -> impl Strategy<Value = (Kind, usize)> {
 
 proptest! {
     #[test]
-    fn any_bytes_end_in_an_event_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..1300)) {
+    fn any_bytes_end_in_an_event_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..3700)) {
         let _ = decode(&bytes, PAGE);
     }
 
     #[test]
     fn any_bytes_behind_a_right_header_end_in_an_event_or_an_error(
         (kind, bytes) in sizes(),
-        noise in prop::collection::vec(any::<u8>(), 1300),
+        noise in prop::collection::vec(any::<u8>(), 3700),
     ) {
         let mut record = record(kind, bytes);
         record[32..].copy_from_slice(&noise[..bytes - 32]);
@@ -207,7 +257,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_of_another_length_is_no_event((kind, bytes) in sizes(), len in 0_usize..1300) {
+    fn a_record_of_another_length_is_no_event((kind, bytes) in sizes(), len in 0_usize..3700) {
         prop_assume!(len != bytes);
         let mut record = record(kind, bytes.max(len));
         record.truncate(len);

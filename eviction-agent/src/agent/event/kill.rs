@@ -1,0 +1,246 @@
+//! The line of a kill by the kernel.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::core::oom::KillNote;
+
+use super::super::text::bytes;
+
+/// Of a group that was killed together so many are listed; the others are counted.
+const MOST_VICTIMS: usize = 64;
+
+/// See [`super::Event::OomKill`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+pub struct OomKill {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub comm: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    pub limit_owner: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_cgroup: Option<String>,
+    pub inferred: bool,
+    pub victim: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub killed_together: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub victims: Vec<Victim>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anon: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shmem: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_score_adj: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trigger_pid: Option<u32>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub trigger_comm: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trigger_cgroup: Option<String>,
+    pub seen_by: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unattributed: Option<u64>,
+    pub kills_in_pod: u64,
+    pub mono_ns: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub during_eviction: Option<u64>,
+}
+
+/// A process that died with its group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+pub struct Victim {
+    pub pid: u32,
+    pub comm: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+}
+
+impl OomKill {
+    /// What the engine said of it. Where in the tree it was, and in which decision's eviction, is
+    /// not for the engine to know.
+    pub(crate) fn of(note: &KillNote, mono_ns: u64) -> Self {
+        let KillNote { kill, at: _, repeated: _, pod, evicting_since: _, group, in_pod } = note;
+        let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
+        let pid = (kill.tgid != 0).then_some(kill.tgid);
+        let pod = pod.as_ref().map(|(namespace, name)| format!("{namespace}/{name}"));
+        let victim = pid.filter(|_| group.is_some()).map(|pid| Victim {
+            pid,
+            comm: kill.comm.to_string(),
+            container: text(&kill.container),
+            pod: pod.clone(),
+        });
+        Self {
+            pid,
+            comm: kill.comm.to_string(),
+            cgroup: None,
+            container: text(&kill.container),
+            container_id: text(&kill.instance),
+            pod,
+            uid: text(&kill.pod),
+            limit_owner: kill.owner.name(),
+            owner_cgroup: None,
+            inferred: kill.inferred,
+            victim: kill.victim.name(),
+            group: kill.group,
+            killed_together: group.as_ref().map(|_| 1),
+            victims: victim.into_iter().collect(),
+            usage: kill.usage,
+            limit: kill.limit,
+            anon: kill.anon,
+            file: kill.file,
+            shmem: kill.shmem,
+            swap: kill.swap,
+            oom_score_adj: kill.oom_score_adj,
+            trigger_pid: kill.trigger,
+            trigger_comm: kill.trigger_comm.to_string(),
+            trigger_cgroup: None,
+            seen_by: "",
+            unattributed: None,
+            kills_in_pod: *in_pod,
+            mono_ns,
+            during_eviction: None,
+        }
+    }
+}
+
+impl OomKill {
+    /// How many processes the line is about.
+    pub fn kills(&self) -> u64 {
+        self.unattributed.or(self.killed_together).unwrap_or(1)
+    }
+
+    /// Takes in another process that was killed together with this one.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.killed_together = Some(self.kills().saturating_add(other.kills()));
+        self.kills_in_pod = self.kills_in_pod.max(other.kills_in_pod);
+        let room = MOST_VICTIMS.saturating_sub(self.victims.len());
+        self.victims.extend(other.victims.into_iter().take(room));
+    }
+
+    fn write_victim(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.comm.is_empty() { "a process" } else { &self.comm };
+        match (self.unattributed, self.pid) {
+            (Some(1), _) => return f.write_str("kernel OOM kill that no program saw"),
+            (Some(kills), _) => return write!(f, "{kills} kernel OOM kills that no program saw"),
+            (None, Some(pid)) => write!(f, "kernel OOM kill of {name} (pid {pid}")?,
+            (None, None) => return write!(f, "kernel OOM kill of {name}"),
+        }
+        match self.victim {
+            "main" => f.write_str(", main process)"),
+            "child" => f.write_str(", a child process)"),
+            _ => f.write_str(")"),
+        }
+    }
+}
+
+impl fmt::Display for OomKill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_victim(f)?;
+        match (&self.container, &self.pod) {
+            (Some(container), Some(pod)) => write!(f, " in container {container} of {pod}")?,
+            (None, Some(pod)) => write!(f, " in {pod}")?,
+            _ => write!(f, " in {}", self.cgroup.as_deref().unwrap_or("an unknown cgroup"))?,
+        }
+        write!(f, ": limit of the {}", self.limit_owner)?;
+        if self.inferred {
+            f.write_str(" (inferred)")?;
+        }
+        if let (Some(usage), Some(limit)) = (self.usage, self.limit) {
+            write!(f, ", {} of {}", bytes(usage), bytes(limit))?;
+        }
+        if let (Some(anon), Some(file), Some(shmem)) = (self.anon, self.file, self.shmem) {
+            write!(f, "; victim: anon {}, file {}, shmem {}", bytes(anon), bytes(file), bytes(shmem))?;
+        }
+        if let (Some(trigger), false) = (self.trigger_pid, self.trigger_pid == self.pid) {
+            write!(f, "; asked for by {} (pid {trigger})", self.trigger_comm)?;
+        }
+        if let Some(together) = self.killed_together {
+            write!(f, "; killed with its whole group, {together} processes")?;
+        }
+        f.write_str("; not an eviction")?;
+        match self.during_eviction {
+            Some(id) => write!(f, ", though decision {id} was evicting the pod"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(pid: u32) -> OomKill {
+        OomKill {
+            pid: Some(pid),
+            comm: "worker".into(),
+            container: Some("app".into()),
+            pod: Some("shop/web".into()),
+            limit_owner: "container",
+            victim: "child",
+            group: Some(7),
+            killed_together: Some(1),
+            victims: vec![Victim { pid, comm: "worker".into(), container: None, pod: None }],
+            trigger_pid: Some(9),
+            trigger_comm: "dd".into(),
+            kills_in_pod: u64::from(pid),
+            ..OomKill::default()
+        }
+    }
+
+    #[test]
+    fn a_group_in_one_line() {
+        let mut first = member(1);
+        first.join(member(2));
+        first.join(member(3));
+        assert_eq!((first.kills(), first.kills_in_pod, first.victims.len()), (3, 3, 3));
+        assert_eq!(
+            first.to_string(),
+            "kernel OOM kill of worker (pid 1, a child process) in container app of shop/web: limit of the container; asked for by dd (pid 9); killed with its whole group, 3 processes; not an eviction"
+        );
+        for pid in 4..1000 {
+            first.join(member(pid));
+        }
+        assert_eq!((first.kills(), first.victims.len()), (999, MOST_VICTIMS));
+    }
+
+    #[test]
+    fn a_kill_that_nobody_saw_in_one_line() {
+        let unseen = OomKill {
+            unattributed: Some(2),
+            cgroup: Some("/system.slice".into()),
+            limit_owner: "unknown",
+            ..OomKill::default()
+        };
+        assert_eq!(unseen.kills(), 2);
+        assert_eq!(
+            unseen.to_string(),
+            "2 kernel OOM kills that no program saw in /system.slice: limit of the unknown; not an eviction"
+        );
+    }
+}

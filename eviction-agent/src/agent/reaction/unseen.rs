@@ -1,0 +1,87 @@
+//! Kills that only the kernel's counts tell of: they are part of the story as well.
+
+use crate::core::decision::Subject;
+use crate::core::input::{Event, Input};
+use crate::core::oom::{KillNote, LimitOwner, OomKill, StoryNote};
+
+use super::super::clock::Instant;
+use super::super::event;
+use super::super::notes::Note;
+use super::super::oom::Places;
+use super::super::unseen::{InGroup, Missing};
+use super::Reaction;
+
+/// A kill of which nobody knows whom is told to the engine one by one, up to so many at once.
+const MOST: u64 = 1024;
+
+/// Where kills were that nobody saw.
+struct Seen {
+    kill: OomKill,
+    cgroup: Option<String>,
+    owner_cgroup: Option<String>,
+    seen_by: &'static str,
+    kills: u64,
+}
+
+impl Reaction {
+    /// Holds the machine's count, read before the last records were, against them.
+    pub(super) fn look_for_unseen(&mut self, count: u64, at: Instant) {
+        let missing = self.unseen.hold(count, at.mono_ns);
+        if missing == 0 {
+            return;
+        }
+        let Missing { in_groups, elsewhere, owners } =
+            self.unseen.locate(missing, self.eyes.sampler.tree());
+        for InGroup { group, kills } in in_groups {
+            let seen = self.describe_unseen(group, kills, &owners, at);
+            self.tell_unseen(seen, at);
+        }
+        if elsewhere > 0 {
+            let kill = OomKill { at: Some(at.wall), ..OomKill::default() };
+            let seen = Seen { kill, cgroup: None, owner_cgroup: None, seen_by: "vmstat", kills: elsewhere };
+            self.tell_unseen(seen, at);
+        }
+    }
+
+    /// Its owner is the one group on the way up whose own limit was hit meanwhile, where the kernel
+    /// tells of that.
+    fn describe_unseen(&mut self, group: u64, kills: u64, owners: &[u64], at: Instant) -> Seen {
+        let places = Places::read(&self.eyes.sampler);
+        let mut kill = OomKill { at: Some(at.wall), inferred: true, ..OomKill::default() };
+        places.name_victim(&mut kill, group, &self.roster, &mut self.mains);
+        let above = places.way_up(group);
+        let mut hit = above.filter(|id| owners.contains(id));
+        let owner = hit.next().filter(|_| hit.next().is_none());
+        kill.owner = owner.map_or(LimitOwner::Unknown, |id| places.kind(id));
+        Seen {
+            kill,
+            cgroup: places.path(group),
+            owner_cgroup: owner.and_then(|id| places.path(id)),
+            seen_by: self.unseen.group_count(),
+            kills,
+        }
+    }
+
+    fn tell_unseen(&mut self, seen: Seen, at: Instant) {
+        let Seen { kill, cgroup, owner_cgroup, seen_by, kills } = seen;
+        let mut last: Option<Box<KillNote>> = None;
+        for _ in 0..kills.min(MOST) {
+            let event = Event::OomKill(Box::new(kill.clone()));
+            let decision = self.step(Input { at: at.wall, event });
+            if let Subject::Story(StoryNote::Kill(note)) = decision.subject {
+                last = Some(note);
+            }
+        }
+        let Some(note) = last else { return };
+        let told = event::OomKill {
+            cgroup,
+            owner_cgroup,
+            seen_by,
+            unattributed: Some(kills),
+            during_eviction: self.eviction_of(note.kill.pod.as_deref()),
+            ..event::OomKill::of(&note, at.mono_ns)
+        };
+        self.notes.send(Note::OomKill(Box::new(told), at));
+        self.note_tree_change();
+    }
+}

@@ -1,0 +1,294 @@
+//! Kills that the kernel counted and no program told of.
+//!
+//! The machine's own count (`oom_kill` of /proc/vmstat) is held against the records. The kernel
+//! counts a kill a moment before it runs the program, and one at a time (`oom_lock`), so a
+//! difference has to be there at three looks in a row. What is missing then is looked for in the
+//! counts of the groups, which are read for nothing else.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::core::reading::Reading;
+use crate::source::cgroup::files::{Version, parse_memory_events, parse_oom_control};
+use crate::source::cgroup::tree::Tree;
+use crate::source::file::read_once;
+use crate::source::proc::vmstat::read_oom_kills;
+
+/// From one look at a difference to the next.
+const SETTLE_NS: u64 = 300_000_000;
+
+/// At so many looks in a row a difference has to be there.
+const LOOKS: u32 = 3;
+
+/// What a group's own file of events says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Processes of it that were killed.
+    kills: u64,
+    /// How often its own limit was the reason, where that is told and no record has moved it since.
+    ooms: Option<u64>,
+}
+
+impl Counts {
+    /// Reads those of the group itself, without the groups below it.
+    fn read(folder: &Path, version: Version) -> Option<Self> {
+        match version {
+            Version::V1 => {
+                let text = read_once(&folder.join("memory.oom_control"), 4096).ok()?;
+                Some(Self { kills: parse_oom_control(&text).oom_kill.known()?, ooms: None })
+            }
+            Version::V2 => {
+                let events = parse_memory_events(&read_once(&folder.join("memory.events.local"), 4096).ok()?);
+                Some(Self { kills: events.oom_kill.known()?, ooms: events.oom.known() })
+            }
+        }
+    }
+}
+
+/// Kills in one group that no program told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InGroup {
+    /// The group's id.
+    pub(crate) group: u64,
+    /// How many.
+    pub(crate) kills: u64,
+}
+
+/// What is missing, by where it was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// In groups that are there.
+    pub(crate) in_groups: Vec<InGroup>,
+    /// In groups that are gone, or outside of the node.
+    pub(crate) elsewhere: u64,
+    /// The groups whose own limit was hit meanwhile, where the kernel tells.
+    pub(crate) owners: Vec<u64>,
+}
+
+/// What is accounted for.
+#[derive(Debug)]
+pub(crate) struct Unseen {
+    proc: PathBuf,
+    version: Version,
+    /// Kills on the machine; not known while its count cannot be read.
+    machine: Option<u64>,
+    groups: BTreeMap<u64, Counts>,
+    asked: bool,
+    difference: Difference,
+}
+
+/// Between the count and what is accounted for, at the last looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Difference {
+    /// How many are missing; negative if more was told than was counted.
+    least: i64,
+    looks: u32,
+    looked_ns: u64,
+}
+
+impl Unseen {
+    /// What was counted until now is no news.
+    pub(crate) fn new(proc: &Path, version: Version, tree: &Tree) -> Self {
+        let machine = read_oom_kills(proc).known();
+        let groups = read_groups(tree, version).collect();
+        let difference = Difference::default();
+        Self { proc: proc.to_owned(), version, machine, groups, asked: false, difference }
+    }
+
+    /// The count whose difference tells of a group.
+    pub(crate) fn group_count(&self) -> &'static str {
+        match self.version {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        }
+    }
+
+    /// A program told of a kill in this group by the limit of that one.
+    pub(crate) fn told(&mut self, group: Option<u64>, owner: Option<u64>) {
+        self.machine = self.machine.map(|kills| kills.saturating_add(1));
+        if let Some(group) = group {
+            let counts = self.groups.entry(group).or_default();
+            counts.kills = counts.kills.saturating_add(1);
+        }
+        if let Some(counts) = owner.and_then(|owner| self.groups.get_mut(&owner)) {
+            counts.ooms = None;
+        }
+    }
+
+    /// A look is wanted with the next turn.
+    pub(crate) fn ask(&mut self) {
+        self.asked = true;
+    }
+
+    /// In how many nanoseconds a look is due, if one is.
+    pub(crate) fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        let Difference { looks, looked_ns, .. } = self.difference;
+        let due = looked_ns.saturating_add(SETTLE_NS).saturating_sub(now_ns);
+        if self.asked { Some(0) } else { (looks > 0).then_some(due) }
+    }
+
+    /// The machine's count, if a look is due: to be read before the records are.
+    pub(crate) fn count(&mut self, now_ns: u64) -> Option<u64> {
+        if self.due_ns(now_ns) != Some(0) {
+            return None;
+        }
+        self.asked = false;
+        match read_oom_kills(&self.proc) {
+            Reading::Known(count) => Some(count),
+            Reading::Unknown(_) => {
+                self.machine = None;
+                None
+            }
+        }
+    }
+
+    /// Holds that count against what was told since; how many kills are missing for certain.
+    pub(crate) fn hold(&mut self, count: u64, now_ns: u64) -> u64 {
+        let Some(known) = self.machine else {
+            self.machine = Some(count);
+            return 0;
+        };
+        let missing = i64::try_from(i128::from(count) - i128::from(known)).unwrap_or(0);
+        let before = self.difference;
+        if missing == 0 {
+            self.difference = Difference::default();
+            return 0;
+        }
+        let least = match before.looks > 0 && before.least.signum() == missing.signum() {
+            true if missing > 0 => before.least.min(missing),
+            true => before.least.max(missing),
+            false => missing,
+        };
+        let looks = if least == missing || before.looks > 0 { before.looks + 1 } else { 1 };
+        self.difference = Difference { least, looks, looked_ns: now_ns };
+        if looks < LOOKS {
+            return 0;
+        }
+        self.difference = Difference::default();
+        // Where more was told, a task that was only marked was taken for one that was killed.
+        self.machine = Some(known.saturating_add_signed(least));
+        u64::try_from(least).unwrap_or(0)
+    }
+
+    /// Finds out in which groups they were.
+    pub(crate) fn locate(&mut self, missing: u64, tree: &Tree) -> Missing {
+        self.settle(missing, read_groups(tree, self.version).collect())
+    }
+
+    fn settle(&mut self, missing: u64, now: BTreeMap<u64, Counts>) -> Missing {
+        let mut found = Missing { elsewhere: missing, ..Missing::default() };
+        for (&group, counts) in &now {
+            let before = self.groups.get(&group).copied().unwrap_or(Counts { kills: 0, ooms: Some(0) });
+            let kills = counts.kills.saturating_sub(before.kills).min(found.elsewhere);
+            if kills > 0 {
+                found.elsewhere -= kills;
+                found.in_groups.push(InGroup { group, kills });
+            }
+            if before.ooms.zip(counts.ooms).is_some_and(|(before, now)| before < now) {
+                found.owners.push(group);
+            }
+        }
+        self.groups = now;
+        found
+    }
+}
+
+fn read_groups(tree: &Tree, version: Version) -> impl Iterator<Item = (u64, Counts)> {
+    tree.groups().iter().enumerate().filter_map(move |(index, group)| {
+        let folder = tree.root().join(tree.relative_path(index));
+        Some((group.id, Counts::read(&folder, version)?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unseen(machine: u64, groups: &[(u64, u64)]) -> Unseen {
+        Unseen {
+            proc: PathBuf::new(),
+            version: Version::V1,
+            machine: Some(machine),
+            groups: counts(groups),
+            asked: false,
+            difference: Difference::default(),
+        }
+    }
+
+    fn counts(groups: &[(u64, u64)]) -> BTreeMap<u64, Counts> {
+        groups.iter().map(|(id, kills)| (*id, Counts { kills: *kills, ooms: None })).collect()
+    }
+
+    fn held(unseen: &mut Unseen, counts: [u64; 3]) -> [u64; 3] {
+        counts.map(|count| unseen.hold(count, 0))
+    }
+
+    #[test]
+    fn what_is_told_is_not_missing() {
+        let mut unseen = unseen(5, &[(1, 5)]);
+        for _ in 0..3 {
+            unseen.told(Some(1), Some(1));
+        }
+        assert_eq!(held(&mut unseen, [8, 8, 8]), [0; 3]);
+        assert_eq!(unseen.due_ns(0), None);
+    }
+
+    #[test]
+    fn what_is_missing_at_three_looks_is_missing_once() {
+        let mut unseen = unseen(5, &[(1, 5), (2, 0)]);
+        unseen.told(Some(1), None);
+        assert_eq!(held(&mut unseen, [8, 9, 9]), [0, 0, 2], "the third of them came later");
+        let missing = unseen.settle(2, counts(&[(1, 6), (2, 1), (3, 0)]));
+        let in_groups = vec![InGroup { group: 2, kills: 1 }];
+        assert_eq!(missing, Missing { in_groups, elsewhere: 1, owners: Vec::new() });
+        assert_eq!(held(&mut unseen, [9, 9, 9]), [0, 0, 1]);
+        assert_eq!(held(&mut unseen, [9, 9, 9]), [0; 3]);
+    }
+
+    #[test]
+    fn a_record_on_its_way_is_waited_for() {
+        let mut unseen = unseen(0, &[]);
+        assert_eq!(unseen.hold(1, 10), 0);
+        assert_eq!(unseen.due_ns(10), Some(SETTLE_NS));
+        unseen.told(None, None);
+        assert_eq!(held(&mut unseen, [1, 1, 1]), [0; 3]);
+        // Again and again another one is on its way.
+        for count in 2..50 {
+            assert_eq!(unseen.hold(count, 10), 0);
+            unseen.told(None, None);
+            assert_eq!(unseen.hold(count, 10), 0);
+        }
+    }
+
+    #[test]
+    fn a_mark_that_was_taken_for_a_kill_hides_no_later_one() {
+        let mut unseen = unseen(0, &[]);
+        unseen.told(None, None);
+        assert_eq!(held(&mut unseen, [0, 0, 0]), [0; 3]);
+        assert_eq!(held(&mut unseen, [1, 1, 1]), [0, 0, 1]);
+    }
+
+    #[test]
+    fn the_owner_is_whose_own_limit_was_hit_since() {
+        let of = |kills, ooms| Counts { kills, ooms: Some(ooms) };
+        let mut unseen = unseen(0, &[]);
+        unseen.groups = BTreeMap::from([(1, of(0, 4)), (2, of(0, 0)), (3, of(0, 1))]);
+        unseen.told(Some(3), Some(3));
+        let now = BTreeMap::from([(1, of(0, 5)), (2, of(1, 0)), (3, of(1, 2))]);
+        let missing = unseen.settle(1, now);
+        assert_eq!((missing.in_groups.len(), missing.elsewhere, missing.owners), (1, 0, vec![1]));
+    }
+
+    #[test]
+    fn counts_are_those_of_the_group_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+        write("memory.events.local", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n");
+        let read = |version| Counts::read(folder.path(), version);
+        assert_eq!(read(Version::V1), Some(Counts { kills: 3, ooms: None }));
+        assert_eq!(read(Version::V2), Some(Counts { kills: 1, ooms: Some(2) }));
+        write("memory.oom_control", "oom_kill_disable 0\n");
+        assert_eq!(read(Version::V1), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! The bench of OOM kills: so many kills over so many cgroups at every level, how many of them the
+//! agent tells of, and whether it names the right victim, group and owner of the limit.
+//!
+//! `cargo xtask bench oom` builds the agent as it is shipped and runs this. It fails if one kill is
+//! missing, told twice, or blamed on somebody else.
+#![forbid(unsafe_code)]
+
+mod kill;
+mod scene;
+mod told;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use serde_json::{Value, json};
+use tests::bench::machine;
+use tests::interrupt::{Interrupt, Interrupted};
+use tests::{agent, workload};
+
+use crate::kill::Level;
+use crate::scene::Scene;
+use crate::told::Tally;
+
+#[derive(Debug, Parser)]
+#[command(about = "Has the kernel kill at every level, and holds what the agent tells against it")]
+struct Args {
+    /// Print JSON lines on standard output, and words on standard error
+    #[arg(long)]
+    json: bool,
+    /// Make a story of each row as well, for the table of guests
+    #[arg(long)]
+    stories: bool,
+    /// The agent's file; default: beside this program
+    #[arg(long, value_name = "FILE")]
+    agent: Option<PathBuf>,
+    /// What is measured, for the machine line
+    #[arg(long, value_name = "COMMIT", default_value = "")]
+    commit: String,
+    /// Kills at limits of containers and pods
+    #[arg(long, default_value_t = 1000)]
+    kills: usize,
+    /// Pods of two containers each, which are killed in turn
+    #[arg(long, default_value_t = 50)]
+    pods: usize,
+    /// Kills of whole groups (memory.oom.group), where the machine has that
+    #[arg(long, default_value_t = 0)]
+    groups: usize,
+    /// Kills for want of memory on the whole machine: for a guest that is there for nothing else
+    #[arg(long, default_value_t = 0)]
+    global: usize,
+    /// Rungs that the agent must not use
+    #[arg(long, value_name = "RUNG")]
+    deny_rung: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) if error.is::<Interrupted>() => {
+            eprintln!("interrupted; everything is cleared away");
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            eprintln!("error: bench oom: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<bool> {
+    let Args { json, stories, agent, commit, kills, pods, groups, global, deny_rung } = args;
+    if *pods == 0 {
+        bail!("--pods 0: there is nothing to kill in");
+    }
+    let interrupt = Interrupt::install()?;
+    let agent = agent.clone().map_or_else(agent::binary, Ok)?;
+    let workload = workload::binary()?;
+    let mut scene = Scene::set(&agent, workload, *pods, *global > 0, deny_rung, interrupt)?;
+    let emit = |line: &Value| {
+        if *json {
+            // Who no longer listens is no reason to stop: the groups must go.
+            let _ = writeln!(std::io::stdout(), "{line}");
+        }
+    };
+    let rung = scene.rung();
+    emit(&machine::line("oom", Some(&rung), commit)?);
+
+    let mut expected = Vec::new();
+    for nth in 0..*kills {
+        expected.push(scene.kill_at_a_limit(nth)?);
+    }
+    if *groups > 0 && !scene.has_groups() {
+        eprintln!("bench oom: no groups are killed as a whole here: that is cgroup v2's");
+    } else {
+        for nth in 0..*groups {
+            expected.push(scene.kill_a_group(nth)?);
+        }
+    }
+    for nth in 0..*global {
+        expected.push(scene.kill_globally(nth)?);
+    }
+    let (told, unattributed) = scene.told(expected.len())?;
+    let mut all_right = unattributed == 0;
+    let mut text = String::new();
+    for level in Level::ALL {
+        let tally = Tally::of(level, &expected, &told);
+        if tally.killed > 0 {
+            let mut row = tally.row();
+            if *stories {
+                row["story"] = json!(format!("kills, {}", level.name()));
+                row["rung"] = json!(rung);
+            }
+            emit(&row);
+            text.push_str(&tally.line());
+            all_right &= tally.is_right();
+        }
+    }
+    let strange = told::strangers(&expected, &told);
+    emit(&json!({"bench": "oom", "case": "beside", "unattributed": unattributed, "strange": strange}));
+    text.push_str(&format!("unattributed {unattributed}, of nobody's killing {strange}\n"));
+    let _ = if *json { write!(std::io::stderr(), "{text}") } else { write!(std::io::stdout(), "{text}") };
+    Ok(all_right)
+}

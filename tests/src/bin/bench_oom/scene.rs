@@ -1,0 +1,236 @@
+//! A node of pods with two containers each, the agent on it, and processes that grow until the
+//! kernel kills them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+use tests::agent::{Agent, Event, Options};
+use tests::cgroup::{Group, container_id};
+use tests::interrupt::Interrupt;
+use tests::mounts::Hierarchy;
+use tests::node::{MIB, Node, PodSpec};
+use tests::workload::Workload;
+
+use crate::kill::{Kill, Level};
+
+/// Enough for the workload program itself, and little to fill.
+const LIMIT: u64 = 8 * MIB;
+/// As good as none.
+const UNLIMITED: u64 = 1 << 50;
+/// Where the machine itself is not to run out of memory.
+const NODE: u64 = 1 << 30;
+const PIDS: u64 = 400;
+/// A guard against what hangs, no measure of speed.
+const GUARD: Duration = Duration::from_secs(120);
+/// Every so many kills at a container's limit one is in a group that does not stay.
+const FLEETING: usize = 10;
+
+/// The node and the agent on it.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    workload: PathBuf,
+    interrupt: Interrupt,
+    // Ends before its node is taken away.
+    agent: Agent,
+    node: Node,
+    serial: u64,
+}
+
+impl Scene {
+    pub(crate) fn set(
+        agent: &Path,
+        workload: PathBuf,
+        pods: usize,
+        global: bool,
+        deny_rungs: &[String],
+        interrupt: Interrupt,
+    ) -> Result<Self> {
+        let mut node = Node::new("oom", if global { UNLIMITED } else { NODE }, PIDS)?;
+        for nth in 0..pods {
+            node.add(PodSpec {
+                namespace: "bench",
+                name: format!("pod-{nth}"),
+                containers: &["app", "proxy"],
+                request_mib: 8,
+                limit_mib: None,
+                priority: None,
+                is_static: false,
+            })?;
+        }
+        let options = Options {
+            binary: agent,
+            kubelet_config: &node.write_config(&json!({"evictionHard": {"memory.available": "1Mi"}}))?,
+            pods: &node.write_pods()?,
+            cgroup_root: &node.cgroup_root(),
+            memory_capacity: node.memory_capacity(),
+            pid_capacity: node.pid_capacity(),
+            act: "dry-run",
+            config: None,
+        };
+        let more: Vec<String> =
+            deny_rungs.iter().flat_map(|rung| ["--deny-rung".to_owned(), rung.clone()]).collect();
+        let agent = Agent::start_with(&options, &more, &interrupt)?;
+        Ok(Self { workload, interrupt, agent, node, serial: 0 })
+    }
+
+    /// How the agent sees kills.
+    pub(crate) fn rung(&self) -> String {
+        self.agent.rung("oom").map_or_else(|| "none".to_owned(), |(rung, _)| rung)
+    }
+
+    /// One in each container by its own limit, then one in each by its pod's, and so on; every
+    /// tenth of the first kind in a container that comes and goes with it.
+    pub(crate) fn kill_at_a_limit(&mut self, nth: usize) -> Result<Kill> {
+        let places = 2 * self.node.pods.len();
+        let (place, round) = (nth % places, nth / places);
+        let level = match round % 2 {
+            0 if nth % FLEETING == FLEETING - 1 => Level::Fleeting,
+            0 => Level::Container,
+            _ => Level::Pod,
+        };
+        let pod = &self.node.pods[place / 2];
+        let (own, whole) = if level == Level::Pod { (UNLIMITED, LIMIT) } else { (LIMIT, UNLIMITED) };
+        let (pod_group, mut container) = (pod.group.clone(), pod.containers[place % 2].group.clone());
+        let mut name = pod.containers[place % 2].name.to_owned();
+        let full_name = pod.full_name();
+        if level == Level::Fleeting {
+            self.serial += 1;
+            let id = container_id(u64::MAX - self.serial);
+            // No status has told its name: the start of its id stands for it.
+            name = id[..12].to_owned();
+            container = pod_group.group(&id)?;
+        }
+        pod_group.limit_memory(whole)?;
+        container.limit_memory(own)?;
+        let pid = self.grow(&container, "16M")?;
+        if level == Level::Fleeting {
+            container.destroy()?;
+        }
+        let owner = if level == Level::Pod { &pod_group } else { &container };
+        Ok(Kill {
+            level,
+            pids: vec![pid],
+            pod: full_name,
+            container: name,
+            cgroup: self.below_node(&container)?,
+            owner_cgroup: Some(self.below_node(owner)?),
+        })
+    }
+
+    /// Whether there is `memory.oom.group`.
+    pub(crate) fn has_groups(&self) -> bool {
+        self.oom_group(&self.node.pods[0].containers[0].group).is_some()
+    }
+
+    fn oom_group(&self, group: &Group) -> Option<PathBuf> {
+        let file = group.dir(Hierarchy::Unified)?.join("memory.oom.group");
+        file.exists().then_some(file)
+    }
+
+    /// Three processes of a container, of which one grows.
+    pub(crate) fn kill_a_group(&mut self, nth: usize) -> Result<Kill> {
+        let pod = &self.node.pods[nth % self.node.pods.len()];
+        let (pod_group, container) = (pod.group.clone(), pod.containers[0].group.clone());
+        let (full_name, name) = (pod.full_name(), pod.containers[0].name.to_owned());
+        let file = self.oom_group(&container).context("no memory.oom.group")?;
+        pod_group.limit_memory(UNLIMITED)?;
+        container.limit_memory(2 * LIMIT)?;
+        fs::write(&file, "1").with_context(|| format!("write {}", file.display()))?;
+        let mut beside = Vec::new();
+        for _ in 0..2 {
+            let mut holder = self.start(&container, &["hold", "--size", "1M"])?;
+            holder.go()?;
+            holder.wait_event("holding")?;
+            beside.push(holder);
+        }
+        let mut pids = vec![self.grow(&container, "32M")?];
+        for holder in &mut beside {
+            pids.push(holder.pid());
+            let status = holder.process().wait()?;
+            if status.success() {
+                bail!("process {} of a group that is killed as a whole ended by itself", holder.pid());
+            }
+        }
+        fs::write(&file, "0").with_context(|| format!("write {}", file.display()))?;
+        let cgroup = self.below_node(&container)?;
+        Ok(Kill {
+            level: Level::Group,
+            pids,
+            pod: full_name,
+            container: name,
+            owner_cgroup: Some(cgroup.clone()),
+            cgroup,
+        })
+    }
+
+    /// A process without any limit takes all that the machine has.
+    pub(crate) fn kill_globally(&mut self, nth: usize) -> Result<Kill> {
+        let pod = &self.node.pods[nth % self.node.pods.len()];
+        let (pod_group, container) = (pod.group.clone(), pod.containers[1].group.clone());
+        let (full_name, name) = (pod.full_name(), pod.containers[1].name.to_owned());
+        pod_group.limit_memory(UNLIMITED)?;
+        container.limit_memory(UNLIMITED)?;
+        let pid = self.grow(&container, &machine_memory()?.to_string())?;
+        let cgroup = self.below_node(&container)?;
+        Ok(Kill {
+            level: Level::Global,
+            pids: vec![pid],
+            pod: full_name,
+            container: name,
+            cgroup,
+            owner_cgroup: None,
+        })
+    }
+
+    /// A process that grows in that group until the kernel kills it.
+    fn grow(&self, group: &Group, size: &str) -> Result<u32> {
+        let before = group.oom_kills()?;
+        let mut process = self.start(group, &["grow", "--size", size, "--rate", "0"])?;
+        process.go()?;
+        let status = process.process().wait()?;
+        let killed = group.oom_kills()?.saturating_sub(before);
+        if killed == 0 {
+            bail!("the kernel counts no kill in {}: {}", group.path().display(), tests::agent::describe(status));
+        }
+        Ok(process.pid())
+    }
+
+    fn start(&self, group: &Group, arguments: &[&str]) -> Result<Workload> {
+        self.interrupt.check()?;
+        let process = Workload::start(&self.workload, group, arguments)?;
+        let file = format!("/proc/{}/oom_score_adj", process.pid());
+        fs::write(&file, "1000").with_context(|| format!("write {file}"))?;
+        Ok(process)
+    }
+
+    fn below_node(&self, group: &Group) -> Result<String> {
+        let below = group.path().strip_prefix(self.node.root().path()).context("a group of the node")?;
+        Ok(format!("/{}", below.display()))
+    }
+
+    /// Waits until the agent has told of so many kills, or has nothing more to tell; and how many
+    /// it has only counted.
+    pub(crate) fn told(&mut self, kills: usize) -> Result<(Vec<Event>, u64)> {
+        let end = Instant::now() + GUARD;
+        loop {
+            self.interrupt.sleep(Duration::from_millis(500))?;
+            let told = self.agent.heard()?.iter().filter(|event| event.kind() == "oom_kill");
+            let told: Vec<Event> = told.cloned().collect();
+            if told.len() >= kills || Instant::now() >= end {
+                let unattributed = told.iter().filter_map(|event| event.number("unattributed")).sum();
+                return Ok((told, unattributed));
+            }
+        }
+    }
+}
+
+/// All memory of the machine, bytes: more than is free, and no more than the kernel lends.
+fn machine_memory() -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    let kib: u64 = kib.context("/proc/meminfo has no MemTotal")?.parse().context("MemTotal")?;
+    Ok(kib * 1024)
+}

@@ -1,0 +1,132 @@
+//! Kills by the kernel as the agent tells of them: each one, with the right victim and the right
+//! owner of the limit; and those that no program saw.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, Event, Options};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+use tests::workload::Workload;
+
+/// A guard against an agent that hangs.
+const GUARD: Duration = Duration::from_secs(60);
+
+fn node() -> Option<Node> {
+    let mut node = Node::new("kills", 256 * MIB, 100).ok()?;
+    let pod = PodSpec {
+        namespace: "shop",
+        name: "web".to_owned(),
+        containers: &["app", "proxy"],
+        request_mib: 8,
+        limit_mib: Some(16),
+        priority: None,
+        is_static: false,
+    };
+    node.add(pod).unwrap();
+    Some(node)
+}
+
+fn start(node: &Node, more: &[String]) -> Agent {
+    let options = Options {
+        binary: &agent::binary().unwrap(),
+        kubelet_config: &node.write_config(&json!({"evictionHard": {"memory.available": "1Mi"}})).unwrap(),
+        pods: &node.write_pods().unwrap(),
+        cgroup_root: &node.cgroup_root(),
+        memory_capacity: node.memory_capacity(),
+        pid_capacity: node.pid_capacity(),
+        act: "dry-run",
+        config: None,
+    };
+    Agent::start_with(&options, more, &Interrupt::default()).unwrap()
+}
+
+/// A process in the container `app` that the kernel kills at the container's limit.
+fn kill(node: &Node) -> u32 {
+    let group = &node.pods[0].containers[0].group;
+    let before = group.oom_kills().unwrap();
+    let arguments = ["grow", "--size", "64M"];
+    let mut process =
+        Workload::run(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    process.process().wait().unwrap();
+    assert_eq!(group.oom_kills().unwrap(), before + 1, "the kernel counts it");
+    process.pid()
+}
+
+fn of_kills(event: &Event) -> bool {
+    event.kind() == "oom_kill"
+}
+
+#[test]
+fn many_kills_at_containers_and_pods_are_each_told_once_and_right() {
+    if Node::new("probe", MIB, 10).is_err() {
+        skip!("no cgroups can be made here");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_bench_oom"))
+        .args(["--json", "--kills", "60", "--pods", "5", "--groups", "2", "--agent"])
+        .arg(agent::binary().unwrap())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let killed = |case: &str| {
+        let row = rows.iter().find(|row| row["case"] == case);
+        row.map_or(0, |row| row["killed"].as_u64().unwrap())
+    };
+    let of_levels = ["container", "container, removed at once", "pod"].map(killed);
+    assert!(of_levels.iter().all(|killed| *killed > 0), "{of_levels:?}");
+    assert_eq!(of_levels.iter().sum::<u64>(), 60);
+}
+
+#[test]
+fn a_kill_that_no_program_saw_is_counted_and_named_by_the_kernels_own_counts() {
+    let Some(node) = node() else { skip!("no cgroups can be made here") };
+    let probe = start(&node, &[]);
+    let (rung, _) = probe.rung("oom").unwrap();
+    probe.stop().unwrap();
+    let mut denied = Vec::new();
+    let mut agent = start(&node, &denied);
+    // Whatever rungs there are, none of them is to be left.
+    let mut rung = rung;
+    while rung != "none" {
+        denied.extend(["--deny-rung".to_owned(), rung]);
+        agent.stop().unwrap();
+        agent = start(&node, &denied);
+        rung = agent.rung("oom").unwrap().0;
+    }
+    kill(&node);
+    let told = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
+    assert_eq!(told.number("unattributed"), Some(1), "{told:?}");
+    assert_eq!((told.text("pod"), told.text("container")), ("shop/web", "app"));
+    assert_eq!(told.value.get("pid"), None, "nobody saw whom: {told:?}");
+    assert!(["memory.oom_control", "memory.events"].contains(&told.text("seen_by")), "{told:?}");
+    let metrics = agent.metrics().unwrap();
+    let labels = [("namespace", "shop"), ("seen_by", told.text("seen_by"))];
+    assert!((metrics.sum("eviction_agent_oom_kills_unattributed_total", &labels) - 1.0).abs() < 0.5);
+    let of_shop = [("namespace", "shop")];
+    assert!((metrics.sum("eviction_agent_oom_kills_total", &of_shop) - 1.0).abs() < 0.5);
+    agent.stop().unwrap();
+}
+
+#[test]
+fn a_kill_that_a_program_saw_is_counted_once() {
+    let Some(node) = node() else { skip!("no cgroups can be made here") };
+    let mut agent = start(&node, &[]);
+    let pid = kill(&node);
+    let told = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
+    assert_eq!(told.number("pid"), Some(pid.into()));
+    assert_eq!(told.text("limit_owner"), "container");
+    assert_eq!(told.number("trigger_pid"), Some(pid.into()));
+    assert!(!told.text("seen_by").is_empty() && told.number("unattributed").is_none(), "{told:?}");
+    // Longer than the kernel's count would be looked at thrice.
+    std::thread::sleep(Duration::from_secs(13));
+    let kills = agent.heard().unwrap().iter().filter(|event| of_kills(event)).count();
+    assert_eq!(kills, 1);
+    agent.stop().unwrap();
+}
