@@ -112,7 +112,7 @@ pub struct ConditionLabels {
 /// Why the agent looked at the node.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct TriggerLabels {
-    /// `charge`, `tasks`, `v1_threshold`, `timer`, `pods`, `configuration`, `outcome`.
+    /// `charge`, `tasks`, `v1_threshold`, `oom_notice`, `timer`, `pods`, `configuration`, `outcome`.
     pub trigger: &'static str,
 }
 

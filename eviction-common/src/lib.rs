@@ -15,8 +15,8 @@ mod setup;
 mod task;
 
 pub use map::{
-    Armed, BATCH_PAGES, Choice, Counter, Dirty, LAST_CHARGE, LAST_HOOKS, LAST_NEAR, Last, STILL_PAGES, SeenOom,
-    Ticket,
+    Armed, BATCH_PAGES, Choice, Counter, Dirty, LAST_CHARGE, LAST_HOOKS, LAST_NEAR, Last, STILL_PAGES,
+    SeenOom, Ticket,
 };
 pub use record::{
     Ancestor, CgroupChange, Crossed, Edge, Header, Kind, NAME_BYTES, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
@@ -31,4 +31,4 @@ pub use task::{
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 2;
+pub const ABI_VERSION: u16 = 3;

@@ -8,8 +8,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
 };
 use eviction_common::{
-    AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks, ReclaimStart, SeenOom, Stall,
-    TaskCount, Ticket,
+    AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks, ReclaimStart, SeenOom,
+    Stall, TaskCount, Ticket,
 };
 
 /// Everything that is told to user space.

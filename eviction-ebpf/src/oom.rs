@@ -1,6 +1,7 @@
 //! Out-of-memory kills, taken down before the victim dies.
 
 use aya_ebpf::{
+    EbpfContext as _,
     helpers::{
         bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_current_task, bpf_ktime_get_ns,
         generated::bpf_probe_read_kernel_str,
@@ -35,9 +36,11 @@ pub(crate) fn oom_mark_victim(ctx: BtfTracePointContext) -> i32 {
 /// page too many: it is below the limit's owner as well.
 #[btf_tracepoint(function = "mark_victim")]
 pub(crate) fn oom_mark_victim_pid(ctx: BtfTracePointContext) -> i32 {
-    let pid: i32 = ctx.arg(0);
+    // By the helper: where a kernel gives a task here after all, the verifier lets nobody compare it.
+    // SAFETY: the first argument is an int, which the loader checks in BTF.
+    let pid: u32 = unsafe { Probe::at(ctx.as_ptr().cast(), 0) };
     let choice = choice::current();
-    let victim = match pid as u32 == bpf_get_current_pid_tgid() as u32 {
+    let victim = match pid == bpf_get_current_pid_tgid() as u32 {
         // SAFETY: a helper without arguments.
         true => unsafe { bpf_get_current_task() as *const u8 },
         false if choice.is_null() => core::ptr::null(),
@@ -45,7 +48,7 @@ pub(crate) fn oom_mark_victim_pid(ctx: BtfTracePointContext) -> i32 {
         false => unsafe { (*choice).victim as *const u8 },
     };
     // SAFETY: the running task or the one that the kernel holds while it kills it.
-    unsafe { on_kill(&ctx, victim, pid as u32) };
+    unsafe { on_kill(&ctx, victim, pid) };
     0
 }
 

@@ -51,8 +51,7 @@ fn kill(node: &Node) -> u32 {
     let group = &node.pods[0].containers[0].group;
     let before = group.oom_kills().unwrap();
     let arguments = ["grow", "--size", "64M"];
-    let mut process =
-        Workload::run(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    let mut process = Workload::run(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
     process.process().wait().unwrap();
     assert_eq!(group.oom_kills().unwrap(), before + 1, "the kernel counts it");
     process.pid()
@@ -109,6 +108,8 @@ fn a_kill_that_no_program_saw_is_counted_and_named_by_the_kernels_own_counts() {
     let metrics = agent.metrics().unwrap();
     let labels = [("namespace", "shop"), ("seen_by", told.text("seen_by"))];
     assert!((metrics.sum("eviction_agent_oom_kills_unattributed_total", &labels) - 1.0).abs() < 0.5);
+    let noticed = metrics.sum("eviction_agent_looks_total", &[("trigger", "oom_notice")]);
+    assert!(noticed > 0.5, "the kernel's own notice woke it");
     let of_shop = [("namespace", "shop")];
     assert!((metrics.sum("eviction_agent_oom_kills_total", &of_shop) - 1.0).abs() < 0.5);
     agent.stop().unwrap();

@@ -151,7 +151,7 @@ pub(crate) fn describe(
 /// The group all of whose processes die with the victim: the topmost of those between the victim
 /// and the limit's owner that have `memory.oom.group` set (`mm/memcontrol.c:
 /// mem_cgroup_get_oom_group`).
-fn killed_group(kill: &bpf::OomKill, owner: Owner) -> Option<u64> {
+pub(crate) fn killed_group(kill: &bpf::OomKill, owner: Owner) -> Option<u64> {
     if kill.pid_only {
         return None;
     }

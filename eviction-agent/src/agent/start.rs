@@ -22,6 +22,7 @@ use crate::source::cgroup::root::NodeRoot;
 use crate::source::cgroup::sampler::{Sampler, SamplerOptions};
 use crate::source::choice::Choice;
 use crate::source::file::raise_descriptor_limit;
+use crate::source::oom_notice::OomNotice;
 use crate::source::pace::FillRate;
 use crate::source::proc::tasks::read_task_capacity;
 use crate::source::timer::{self, Timer};
@@ -197,6 +198,7 @@ pub(crate) fn react(
             .map_err(|error| Failure::because("find pods", &error).help(error.help()))?;
         sources.extend(sampler.info());
         let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
+        let oom_notice = OomNotice::new(sampler.root().version);
         let unseen = Unseen::new(&host.proc, sampler.root().version, sampler.tree());
         let mut eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
         eyes.follow(&policy.rules);
@@ -214,6 +216,7 @@ pub(crate) fn react(
             mains: Mains::new(&host.proc),
             statuses,
             unseen,
+            oom_notice,
             hook,
             v1,
             v2,

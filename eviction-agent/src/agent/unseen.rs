@@ -4,6 +4,9 @@
 //! counts a kill a moment before it runs the program, and one at a time (`oom_lock`), so a
 //! difference has to be there at three looks in a row. What is missing then is looked for in the
 //! counts of the groups, which are read for nothing else.
+//!
+//! Where it kills a group as a whole, it kills the process that it chose once alone and once more
+//! among the others (`oom_kill_process` in mm/oom_kill.c): most often that one is counted twice.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,6 +22,9 @@ const SETTLE_NS: u64 = 300_000_000;
 
 /// At so many looks in a row a difference has to be there.
 const LOOKS: u32 = 3;
+
+/// Records of the same group that are further apart are of two kills.
+const TOGETHER_NS: u64 = 1_000_000_000;
 
 /// What a group's own file of events says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +79,12 @@ pub(crate) struct Unseen {
     /// Kills on the machine; not known while its count cannot be read.
     machine: Option<u64>,
     groups: BTreeMap<u64, Counts>,
+    /// Kills that may be counted twice: on the machine, and by group.
+    twice: u64,
+    twice_in: BTreeMap<u64, u64>,
+    /// One of them came after the last look.
+    twice_lately: bool,
+    last_together: Option<(u64, u64)>,
     asked: bool,
     difference: Difference,
 }
@@ -91,8 +103,22 @@ impl Unseen {
     pub(crate) fn new(proc: &Path, version: Version, tree: &Tree) -> Self {
         let machine = read_oom_kills(proc).known();
         let groups = read_groups(tree, version).collect();
-        let difference = Difference::default();
-        Self { proc: proc.to_owned(), version, machine, groups, asked: false, difference }
+        Self::at(proc.to_owned(), version, machine, groups)
+    }
+
+    fn at(proc: PathBuf, version: Version, machine: Option<u64>, groups: BTreeMap<u64, Counts>) -> Self {
+        Self {
+            proc,
+            version,
+            machine,
+            groups,
+            twice: 0,
+            twice_in: BTreeMap::new(),
+            twice_lately: false,
+            last_together: None,
+            asked: false,
+            difference: Difference::default(),
+        }
     }
 
     /// The count whose difference tells of a group.
@@ -103,8 +129,20 @@ impl Unseen {
         }
     }
 
-    /// A program told of a kill in this group by the limit of that one.
-    pub(crate) fn told(&mut self, group: Option<u64>, owner: Option<u64>) {
+    /// A program told of a kill in this group by the limit of that one; `together` is the group that
+    /// was killed as a whole, if one was, and the kernel's stamp.
+    pub(crate) fn told(&mut self, group: Option<u64>, owner: Option<u64>, together: Option<(u64, u64)>) {
+        if let Some((whole, at_ns)) = together {
+            let same =
+                |(last, last_ns): (u64, u64)| last == whole && at_ns.saturating_sub(last_ns) <= TOGETHER_NS;
+            if !self.last_together.is_some_and(same) {
+                self.twice = self.twice.saturating_add(1);
+                self.twice_lately = true;
+                let in_group = self.twice_in.entry(group.unwrap_or(whole)).or_default();
+                *in_group = in_group.saturating_add(1);
+            }
+            self.last_together = Some((whole, at_ns));
+        }
         self.machine = self.machine.map(|kills| kills.saturating_add(1));
         if let Some(group) = group {
             let counts = self.groups.entry(group).or_default();
@@ -152,6 +190,10 @@ impl Unseen {
         let before = self.difference;
         if missing == 0 {
             self.difference = Difference::default();
+            // Those were not counted twice, as it seems: nothing is to be excused by them later.
+            if !std::mem::take(&mut self.twice_lately) {
+                self.twice = 0;
+            }
             return 0;
         }
         let least = match before.looks > 0 && before.least.signum() == missing.signum() {
@@ -167,7 +209,10 @@ impl Unseen {
         self.difference = Difference::default();
         // Where more was told, a task that was only marked was taken for one that was killed.
         self.machine = Some(known.saturating_add_signed(least));
-        u64::try_from(least).unwrap_or(0)
+        let missing = u64::try_from(least).unwrap_or(0);
+        let twice = missing.min(self.twice);
+        self.twice -= twice;
+        missing - twice
     }
 
     /// Finds out in which groups they were.
@@ -179,7 +224,9 @@ impl Unseen {
         let mut found = Missing { elsewhere: missing, ..Missing::default() };
         for (&group, counts) in &now {
             let before = self.groups.get(&group).copied().unwrap_or(Counts { kills: 0, ooms: Some(0) });
-            let kills = counts.kills.saturating_sub(before.kills).min(found.elsewhere);
+            let twice = self.twice_in.get(&group).copied().unwrap_or(0);
+            let moved = counts.kills.saturating_sub(before.kills);
+            let kills = moved.saturating_sub(twice).min(found.elsewhere);
             if kills > 0 {
                 found.elsewhere -= kills;
                 found.in_groups.push(InGroup { group, kills });
@@ -189,6 +236,7 @@ impl Unseen {
             }
         }
         self.groups = now;
+        self.twice_in.clear();
         found
     }
 }
@@ -205,14 +253,7 @@ mod tests {
     use super::*;
 
     fn unseen(machine: u64, groups: &[(u64, u64)]) -> Unseen {
-        Unseen {
-            proc: PathBuf::new(),
-            version: Version::V1,
-            machine: Some(machine),
-            groups: counts(groups),
-            asked: false,
-            difference: Difference::default(),
-        }
+        Unseen::at(PathBuf::new(), Version::V1, Some(machine), counts(groups))
     }
 
     fn counts(groups: &[(u64, u64)]) -> BTreeMap<u64, Counts> {
@@ -227,7 +268,7 @@ mod tests {
     fn what_is_told_is_not_missing() {
         let mut unseen = unseen(5, &[(1, 5)]);
         for _ in 0..3 {
-            unseen.told(Some(1), Some(1));
+            unseen.told(Some(1), Some(1), None);
         }
         assert_eq!(held(&mut unseen, [8, 8, 8]), [0; 3]);
         assert_eq!(unseen.due_ns(0), None);
@@ -236,7 +277,7 @@ mod tests {
     #[test]
     fn what_is_missing_at_three_looks_is_missing_once() {
         let mut unseen = unseen(5, &[(1, 5), (2, 0)]);
-        unseen.told(Some(1), None);
+        unseen.told(Some(1), None, None);
         assert_eq!(held(&mut unseen, [8, 9, 9]), [0, 0, 2], "the third of them came later");
         let missing = unseen.settle(2, counts(&[(1, 6), (2, 1), (3, 0)]));
         let in_groups = vec![InGroup { group: 2, kills: 1 }];
@@ -250,12 +291,12 @@ mod tests {
         let mut unseen = unseen(0, &[]);
         assert_eq!(unseen.hold(1, 10), 0);
         assert_eq!(unseen.due_ns(10), Some(SETTLE_NS));
-        unseen.told(None, None);
+        unseen.told(None, None, None);
         assert_eq!(held(&mut unseen, [1, 1, 1]), [0; 3]);
         // Again and again another one is on its way.
         for count in 2..50 {
             assert_eq!(unseen.hold(count, 10), 0);
-            unseen.told(None, None);
+            unseen.told(None, None, None);
             assert_eq!(unseen.hold(count, 10), 0);
         }
     }
@@ -263,9 +304,31 @@ mod tests {
     #[test]
     fn a_mark_that_was_taken_for_a_kill_hides_no_later_one() {
         let mut unseen = unseen(0, &[]);
-        unseen.told(None, None);
+        unseen.told(None, None, None);
         assert_eq!(held(&mut unseen, [0, 0, 0]), [0; 3]);
         assert_eq!(held(&mut unseen, [1, 1, 1]), [0, 0, 1]);
+    }
+
+    #[test]
+    fn the_first_of_a_group_is_counted_twice_and_missing_never() {
+        let mut unseen = unseen(0, &[(1, 0), (2, 0)]);
+        // Three processes of a group, and another group a second later.
+        for at_ns in [10, 20, 30] {
+            unseen.told(Some(1), Some(1), Some((1, at_ns)));
+        }
+        unseen.told(Some(2), Some(2), Some((2, 40)));
+        assert_eq!(held(&mut unseen, [6, 6, 6]), [0; 3]);
+        assert_eq!(held(&mut unseen, [7, 7, 7]), [0, 0, 1], "and nothing else is excused by it");
+        let missing = unseen.settle(1, counts(&[(1, 5), (2, 2)]));
+        assert_eq!(missing.in_groups, [InGroup { group: 1, kills: 1 }]);
+    }
+
+    #[test]
+    fn what_was_not_counted_twice_excuses_nothing_later() {
+        let mut unseen = unseen(0, &[(1, 0)]);
+        unseen.told(Some(1), None, Some((1, 10)));
+        assert_eq!(held(&mut unseen, [1, 1, 1]), [0; 3]);
+        assert_eq!(held(&mut unseen, [2, 2, 2]), [0, 0, 1]);
     }
 
     #[test]
@@ -273,7 +336,7 @@ mod tests {
         let of = |kills, ooms| Counts { kills, ooms: Some(ooms) };
         let mut unseen = unseen(0, &[]);
         unseen.groups = BTreeMap::from([(1, of(0, 4)), (2, of(0, 0)), (3, of(0, 1))]);
-        unseen.told(Some(3), Some(3));
+        unseen.told(Some(3), Some(3), None);
         let now = BTreeMap::from([(1, of(0, 5)), (2, of(1, 0)), (3, of(1, 2))]);
         let missing = unseen.settle(1, now);
         assert_eq!((missing.in_groups.len(), missing.elsewhere, missing.owners), (1, 0, vec![1]));

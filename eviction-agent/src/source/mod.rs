@@ -11,6 +11,7 @@ pub mod eventfd;
 pub mod file;
 pub mod info;
 mod nullable;
+pub mod oom_notice;
 pub mod pace;
 pub mod pods;
 pub mod pods_file;

@@ -59,9 +59,11 @@ fn a_kill_at_the_containers_own_limit() {
     assert_eq!(kill.trigger_comm_lossy().to_string(), "stepper");
     assert_eq!(kill.trigger_memcg, Some(container.id()));
     let root = kill.chain[2].id;
-    let path = kill.way_down(root).expect("the names").iter().fold(String::new(), |path, (_, name)| {
-        format!("{path}/{}", name.display())
-    });
+    let path = kill
+        .way_down(root)
+        .expect("the names")
+        .iter()
+        .fold(String::new(), |path, (_, name)| format!("{path}/{}", name.display()));
     assert_eq!(path, container.path());
     assert!(events.oom >= 1 && events.oom_kill == 1, "{events:?}");
 }

@@ -99,6 +99,7 @@ impl Reaction {
         self.state.last_full_ns = now_ns;
         self.refresh_tree();
         self.export_oddities();
+        self.follow_oom_notices();
         self.unseen.ask();
         self.eyes.sampler.sample_pods(Fresh::All, Tasks::Leave);
         self.examine_rungs(now_ns);

@@ -31,6 +31,7 @@ use crate::core::time::Timestamp;
 use crate::metrics::{Metrics, SignalLabels, TriggerLabels};
 use crate::source::bpf::Crossed;
 use crate::source::cgroup::sample::Tasks;
+use crate::source::oom_notice::OomNotice;
 use crate::source::pace::FillRate;
 use crate::source::timer::Timer;
 
@@ -72,6 +73,7 @@ pub(crate) struct Reaction {
     pub(crate) mains: Mains,
     pub(crate) statuses: Statuses,
     pub(crate) unseen: Unseen,
+    pub(crate) oom_notice: OomNotice,
     pub(crate) hook: Hook,
     pub(crate) v1: V1Threshold,
     pub(crate) v2: V2Triggers,
@@ -142,6 +144,7 @@ enum Wake {
     V1Threshold,
     /// By the rung of this name.
     V2Trigger(&'static str),
+    OomNotice,
     Timer,
     Outcome(Outcome),
     Command(Command),
@@ -153,6 +156,7 @@ impl Wake {
             Self::Kernel(_) => "charge",
             Self::V1Threshold => "v1_threshold",
             Self::V2Trigger(rung) => rung,
+            Self::OomNotice => "oom_notice",
             Self::Timer => "timer",
             Self::Outcome(_) => "outcome",
             Self::Command(Command::Propose(_) | Command::Accept) => "configuration",
@@ -181,6 +185,7 @@ impl Reaction {
                 told = self.hook.told(&self.metrics) => Wake::Kernel(told),
                 () = self.v1.crossed() => Wake::V1Threshold,
                 rung = self.v2.fired() => Wake::V2Trigger(rung),
+                () = self.oom_notice.noticed() => Wake::OomNotice,
                 Some(outcome) = self.outcomes.recv() => Wake::Outcome(outcome),
                 fired = self.timer.expired() => {
                     if let Err(error) = fired {
@@ -211,6 +216,10 @@ impl Reaction {
                 }
             }
             Wake::V1Threshold | Wake::V2Trigger(_) | Wake::Timer => None,
+            Wake::OomNotice => {
+                self.unseen.ask();
+                None
+            }
             Wake::Outcome(outcome) => {
                 if !self.take_outcome(outcome) {
                     return;

@@ -14,7 +14,7 @@ use super::super::clock::mono_ns;
 use super::super::event;
 use super::super::hook::root_id;
 use super::super::notes::Note;
-use super::super::oom::{Described, Places, describe};
+use super::super::oom::{Described, Places, describe, killed_group};
 use super::{Reaction, UnderWay};
 
 impl Reaction {
@@ -32,11 +32,7 @@ impl Reaction {
     /// that went since needs it as it was: it is read anew for the first of a kind that is not in it.
     pub(super) fn take_kills(&mut self, kills: &[OomKill]) {
         for kill in kills {
-            let owner = match attribute(kill, rustix::param::page_size() as u64).owner {
-                Owner::Memcg(owner) => Some(owner.id),
-                Owner::Global | Owner::Unknown => None,
-            };
-            self.unseen.told(kill.memcg_id(), owner);
+            self.account_for(kill);
             if self.concerns_the_node(kill) {
                 if self.state.tree_due_ns.is_some() && !self.knows_group_of(kill) {
                     self.refresh_tree();
@@ -48,6 +44,17 @@ impl Reaction {
             // A container may have ended by it: nothing else says so before the next full look.
             self.note_tree_change();
         }
+    }
+
+    /// The kernel's own counts are held against what was told.
+    fn account_for(&mut self, kill: &OomKill) {
+        let owner = attribute(kill, rustix::param::page_size() as u64).owner;
+        let together = killed_group(kill, owner).map(|group| (group, kill.stamp.ktime_ns));
+        let owner = match owner {
+            Owner::Memcg(owner) => Some(owner.id),
+            Owner::Global | Owner::Unknown => None,
+        };
+        self.unseen.told(kill.memcg_id(), owner, together);
     }
 
     fn knows_group_of(&self, kill: &OomKill) -> bool {
@@ -66,8 +73,7 @@ impl Reaction {
         let told = event::OomKill::of(&note, kill.stamp.ktime_ns);
         let during_eviction = self.eviction_of(note.kill.pod.as_deref());
         let seen_by = self.hook.oom_rung();
-        let told =
-            event::OomKill { cgroup, owner_cgroup, trigger_cgroup, seen_by, during_eviction, ..told };
+        let told = event::OomKill { cgroup, owner_cgroup, trigger_cgroup, seen_by, during_eviction, ..told };
         if let Some(told) = self.state.together.add(told, killed, mono_ns()) {
             self.notes.send(Note::OomKill(Box::new(told), killed));
         }

@@ -24,14 +24,23 @@ struct Seen {
 }
 
 impl Reaction {
+    /// Where no program tells of kills, the kernel is asked to say when a group runs out of memory.
+    pub(super) fn follow_oom_notices(&mut self) {
+        if !self.hook.oom_rung().is_empty() {
+            return;
+        }
+        if let Err(error) = self.oom_notice.follow(self.eyes.sampler.tree()) {
+            tracing::warn!(%error, "the kernel's notices of groups without memory are given up: counts are looked at");
+        }
+    }
+
     /// Holds the machine's count, read before the last records were, against them.
     pub(super) fn look_for_unseen(&mut self, count: u64, at: Instant) {
         let missing = self.unseen.hold(count, at.mono_ns);
         if missing == 0 {
             return;
         }
-        let Missing { in_groups, elsewhere, owners } =
-            self.unseen.locate(missing, self.eyes.sampler.tree());
+        let Missing { in_groups, elsewhere, owners } = self.unseen.locate(missing, self.eyes.sampler.tree());
         for InGroup { group, kills } in in_groups {
             let seen = self.describe_unseen(group, kills, &owners, at);
             self.tell_unseen(seen, at);

@@ -31,7 +31,7 @@ impl Link {
     /// Attaches a loaded program with this id.
     pub(super) fn new(at: At, program: &OwnedFd, id: u32) -> io::Result<Self> {
         let (kind, descriptor) = match at {
-            At::Tracepoint(_) | At::Exit(_) => (Kind::Trampoline, attach_traced(program)?),
+            At::Tracepoint(_) | At::Entry(_) | At::Exit(_) => (Kind::Trampoline, attach_traced(program)?),
             At::Probe(function) => (Kind::PerfEvent, attach_probe(program, function, false)?),
             At::ReturnProbe(function) => (Kind::PerfEvent, attach_probe(program, function, true)?),
         };

@@ -3,11 +3,14 @@
 
 use bytes::{Buf, TryGetError};
 use eviction_common::{
-    ABI_VERSION, Alarm, Edge, Kind, MAX_CHAIN, NAME_BYTES, PATH_BYTES, UNLIMITED_BYTES, ancestor_flag, oom_flag,
+    ABI_VERSION, Alarm, Edge, Kind, MAX_CHAIN, NAME_BYTES, PATH_BYTES, UNLIMITED_BYTES, ancestor_flag,
+    oom_flag,
 };
 use thiserror::Error;
 
-use super::event::{Ancestor, CgroupChange, Choice, Crossed, Event, OomEvents, OomKill, Rss, Stamp, TaskAlarm};
+use super::event::{
+    Ancestor, CgroupChange, Choice, Crossed, Event, OomEvents, OomKill, Rss, Stamp, TaskAlarm,
+};
 
 /// Why the bytes of a record are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -173,12 +176,8 @@ impl<'a> Fields<'a> {
         let trigger_pid = self.u32()?;
         let trigger_memcg = self.u64()?;
         let owner_id = self.u64()?;
-        let owner = Ancestor {
-            id: owner_id,
-            usage: self.pages()?,
-            max: self.limit()?,
-            ..Ancestor::default()
-        };
+        let owner =
+            Ancestor { id: owner_id, usage: self.pages()?, max: self.limit()?, ..Ancestor::default() };
         let choice = Choice { owner: (owner_id != 0).then_some(owner), ktime_ns: self.u64()? };
         let flags = self.u32()?;
         let chain_len = self.u32()?;

@@ -8,7 +8,7 @@ use std::{
 use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
     maps::{MapData, MapError, RingBuf},
-    programs::{BtfTracePoint, FExit, KProbe, ProgramError, ProgramFd, ProgramInfo},
+    programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramFd, ProgramInfo},
 };
 use aya_log::EbpfLogger;
 use eviction_common::{ABI_VERSION, Setup};
@@ -296,6 +296,11 @@ fn load_program(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<(OwnedFd, u32
     match at {
         At::Tracepoint(name) => {
             let program: &mut BtfTracePoint = program.try_into()?;
+            program.load(name, btf)?;
+            loaded(program.fd()?, program.info()?)
+        }
+        At::Entry(name) => {
+            let program: &mut FEntry = program.try_into()?;
             program.load(name, btf)?;
             loaded(program.fd()?, program.info()?)
         }

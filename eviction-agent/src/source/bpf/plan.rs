@@ -131,7 +131,9 @@ pub struct Hook {
 pub enum At {
     /// A tracepoint, by BTF.
     Tracepoint(&'static str),
-    /// Where a function returns, by BTF and a trampoline.
+    /// Where a function begins, by BTF and a trampoline.
+    Entry(&'static str),
+    /// Where a function returns, by the same.
     Exit(&'static str),
     /// Where a function begins, by a breakpoint or what stands for one.
     Probe(&'static str),
@@ -144,7 +146,7 @@ impl At {
     pub fn tracepoint(self) -> Option<&'static str> {
         match self {
             Self::Tracepoint(name) => Some(name),
-            Self::Exit(_) | Self::Probe(_) | Self::ReturnProbe(_) => None,
+            Self::Entry(_) | Self::Exit(_) | Self::Probe(_) | Self::ReturnProbe(_) => None,
         }
     }
 
@@ -152,7 +154,7 @@ impl At {
     pub fn function(self) -> Option<&'static str> {
         match self {
             Self::Tracepoint(_) => None,
-            Self::Exit(name) | Self::Probe(name) | Self::ReturnProbe(name) => Some(name),
+            Self::Entry(name) | Self::Exit(name) | Self::Probe(name) | Self::ReturnProbe(name) => Some(name),
         }
     }
 }
@@ -291,7 +293,7 @@ impl Hook {
     fn refusal(&self, btf: &BtfFacts) -> Option<String> {
         let (what, name, found) = match self.at {
             At::Tracepoint(name) => ("tracepoint", name, btf.tracepoints.get(name)),
-            At::Exit(name) | At::Probe(name) | At::ReturnProbe(name) => {
+            At::Entry(name) | At::Exit(name) | At::Probe(name) | At::ReturnProbe(name) => {
                 ("function", name, btf.functions.get(name))
             }
         };

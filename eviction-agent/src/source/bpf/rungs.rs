@@ -12,10 +12,15 @@ const WALK: &[&str] =
 const MEMBERSHIP: &[&str] = &["task_cgroups", "cset_memory", "task_pid", "task_tgid"];
 const NAME: &[&str] = &["task_comm"];
 const COUNTER: &[&str] = &["css_ss", "task_cgroups", "cset_memory"];
+const OOM_CONTROL: &[&str] = &["oc_memcg", "oc_chosen"];
 const CGROUP: &[&str] = &["cgroup_kn", "kn_id", "cgroup_root", "cgroup_level", "root_hierarchy"];
 
 const TRY_CHARGE: &[Expected] = &[Expected::Struct("page_counter"), Expected::Number, Expected::Pointer];
 const CHARGE: &[Expected] = &[Expected::Struct("page_counter"), Expected::Number];
+
+const OOM_KILL: &[Expected] = &[Expected::Struct("oom_control")];
+const VICTIM: &[Expected] = &[Expected::Struct("task_struct")];
+const VICTIM_PID: &[Expected] = &[Expected::Number];
 
 /// What stands behind the rungs for charges on every machine, in the same ladder.
 pub const FALLBACKS: [&str; 4] = [eventfd::RUNG, trigger::PRESSURE, trigger::EVENTS, timer::RUNG];
@@ -142,13 +147,75 @@ pub static RUNGS: &[Rung] = &[
         beside: Some(Beside { rungs: &["tp_btf mod_memcg_state", ""], when: When::NearLine }),
     },
     Rung {
+        name: "fentry oom_kill_process",
+        family: Family::Oom,
+        hooks: &[
+            Hook { program: "choice_done", at: At::Exit("oom_kill_process"), arguments: OOM_KILL },
+            Hook { program: "choice_made", at: At::Entry("oom_kill_process"), arguments: OOM_KILL },
+            Hook { program: "oom_mark_victim", at: At::Tracepoint("mark_victim"), arguments: VICTIM },
+        ],
+        needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
+        sees_every_charge: false,
+        grain: Grain::None,
+        beside: None,
+    },
+    Rung {
+        name: "fentry oom_kill_process, oom_kill_memcg_member",
+        family: Family::Oom,
+        hooks: &[
+            Hook { program: "choice_done", at: At::Exit("oom_kill_process"), arguments: OOM_KILL },
+            Hook { program: "choice_made", at: At::Entry("oom_kill_process"), arguments: OOM_KILL },
+            Hook { program: "choice_member", at: At::Entry("oom_kill_memcg_member"), arguments: VICTIM },
+            Hook { program: "oom_mark_victim_pid", at: At::Tracepoint("mark_victim"), arguments: VICTIM_PID },
+        ],
+        needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
+        sees_every_charge: false,
+        grain: Grain::None,
+        beside: None,
+    },
+    Rung {
+        name: "kprobe oom_kill_process",
+        family: Family::Oom,
+        hooks: &[
+            Hook {
+                program: "choice_done_probe",
+                at: At::ReturnProbe("oom_kill_process"),
+                arguments: OOM_KILL,
+            },
+            Hook { program: "choice_made_probe", at: At::Probe("oom_kill_process"), arguments: OOM_KILL },
+            Hook { program: "oom_mark_victim", at: At::Tracepoint("mark_victim"), arguments: VICTIM },
+        ],
+        needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
+        sees_every_charge: false,
+        grain: Grain::None,
+        beside: None,
+    },
+    Rung {
+        name: "kprobe oom_kill_process, oom_kill_memcg_member",
+        family: Family::Oom,
+        hooks: &[
+            Hook {
+                program: "choice_done_probe",
+                at: At::ReturnProbe("oom_kill_process"),
+                arguments: OOM_KILL,
+            },
+            Hook { program: "choice_made_probe", at: At::Probe("oom_kill_process"), arguments: OOM_KILL },
+            Hook {
+                program: "choice_member_probe",
+                at: At::Probe("oom_kill_memcg_member"),
+                arguments: VICTIM,
+            },
+            Hook { program: "oom_mark_victim_pid", at: At::Tracepoint("mark_victim"), arguments: VICTIM_PID },
+        ],
+        needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
+        sees_every_charge: false,
+        grain: Grain::None,
+        beside: None,
+    },
+    Rung {
         name: "tp_btf mark_victim(task)",
         family: Family::Oom,
-        hooks: &[Hook {
-            program: "oom_mark_victim",
-            at: At::Tracepoint("mark_victim"),
-            arguments: &[Expected::Struct("task_struct")],
-        }],
+        hooks: &[Hook { program: "oom_mark_victim", at: At::Tracepoint("mark_victim"), arguments: VICTIM }],
         needs: &[IDENTITY, WALK, MEMBERSHIP, NAME],
         sees_every_charge: false,
         grain: Grain::None,
@@ -160,7 +227,7 @@ pub static RUNGS: &[Rung] = &[
         hooks: &[Hook {
             program: "oom_mark_victim_pid",
             at: At::Tracepoint("mark_victim"),
-            arguments: &[Expected::Number],
+            arguments: VICTIM_PID,
         }],
         needs: &[IDENTITY, WALK, MEMBERSHIP],
         sees_every_charge: false,

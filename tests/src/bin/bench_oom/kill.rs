@@ -16,8 +16,7 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Container, Self::Pod, Self::Fleeting, Self::Group, Self::Global];
+    pub(crate) const ALL: [Self; 5] = [Self::Container, Self::Pod, Self::Fleeting, Self::Group, Self::Global];
 
     pub(crate) fn name(self) -> &'static str {
         match self {

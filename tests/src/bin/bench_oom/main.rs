@@ -104,7 +104,8 @@ fn run(args: &Args) -> Result<bool> {
         expected.push(scene.kill_globally(nth)?);
     }
     let (told, unattributed) = scene.told(expected.len())?;
-    let mut all_right = unattributed == 0;
+    let strange = told::strangers(&expected, &told);
+    let mut all_right = unattributed == 0 && strange == 0;
     let mut text = String::new();
     for level in Level::ALL {
         let tally = Tally::of(level, &expected, &told);
@@ -119,8 +120,13 @@ fn run(args: &Args) -> Result<bool> {
             all_right &= tally.is_right();
         }
     }
-    let strange = told::strangers(&expected, &told);
-    emit(&json!({"bench": "oom", "case": "beside", "unattributed": unattributed, "strange": strange}));
+    let mut row = json!({"bench": "oom", "case": "beside", "unattributed": unattributed, "strange": strange});
+    if *stories {
+        row["story"] = json!("kills, no other told");
+        row["ok"] = json!(unattributed == 0 && strange == 0);
+        row["rung"] = json!(rung);
+    }
+    emit(&row);
     text.push_str(&format!("unattributed {unattributed}, of nobody's killing {strange}\n"));
     let _ = if *json { write!(std::io::stderr(), "{text}") } else { write!(std::io::stdout(), "{text}") };
     Ok(all_right)

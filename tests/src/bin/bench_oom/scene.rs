@@ -25,6 +25,8 @@ const NODE: u64 = 1 << 30;
 const PIDS: u64 = 400;
 /// A guard against what hangs, no measure of speed.
 const GUARD: Duration = Duration::from_secs(120);
+/// By then the agent has held the kernel's counts against its records.
+const SETTLE: Duration = Duration::from_secs(13);
 /// Every so many kills at a container's limit one is in a group that does not stay.
 const FLEETING: usize = 10;
 
@@ -193,7 +195,11 @@ impl Scene {
         let status = process.process().wait()?;
         let killed = group.oom_kills()?.saturating_sub(before);
         if killed == 0 {
-            bail!("the kernel counts no kill in {}: {}", group.path().display(), tests::agent::describe(status));
+            bail!(
+                "the kernel counts no kill in {}: {}",
+                group.path().display(),
+                tests::agent::describe(status)
+            );
         }
         Ok(process.pid())
     }
@@ -215,11 +221,15 @@ impl Scene {
     /// it has only counted.
     pub(crate) fn told(&mut self, kills: usize) -> Result<(Vec<Event>, u64)> {
         let end = Instant::now() + GUARD;
+        let mut settled = false;
         loop {
             self.interrupt.sleep(Duration::from_millis(500))?;
             let told = self.agent.heard()?.iter().filter(|event| event.kind() == "oom_kill");
             let told: Vec<Event> = told.cloned().collect();
-            if told.len() >= kills || Instant::now() >= end {
+            if told.len() >= kills && !settled {
+                settled = true;
+                self.interrupt.sleep(SETTLE)?;
+            } else if settled || Instant::now() >= end {
                 let unattributed = told.iter().filter_map(|event| event.number("unattributed")).sum();
                 return Ok((told, unattributed));
             }

@@ -36,6 +36,8 @@ fn rich() -> Facts {
         ("page_counter_try_charge", vec![counter(), Argument::Number, Argument::Pointer]),
         ("page_counter_charge", vec![counter(), Argument::Number]),
         ("page_counter_uncharge", vec![counter(), Argument::Number]),
+        ("oom_kill_process", vec![structure("oom_control"), Argument::Pointer]),
+        ("oom_kill_memcg_member", vec![task(), Argument::Pointer]),
     ]);
     let resolved = Resolved { offsets: Offsets::NONE, css_online: 2, missing: Vec::new() };
     Facts {
@@ -69,7 +71,7 @@ fn a_rich_kernel_gets_the_best_rung_of_each_family() {
         [
             "charge: fexit page_counter_try_charge, kprobe page_counter_try_charge, tp_btf mod_memcg_state | argument 3 of rss_stat is absent, not number",
             "charge near: fexit page_counter_uncharge, kprobe page_counter_uncharge, tp_btf count_memcg_events | ",
-            "oom: tp_btf mark_victim(task) | argument 1 of mark_victim is struct task_struct *, not number",
+            "oom: fentry oom_kill_process, kprobe oom_kill_process, tp_btf mark_victim(task) | argument 1 of mark_victim is struct task_struct *, not number, argument 1 of mark_victim is struct task_struct *, not number, argument 1 of mark_victim is struct task_struct *, not number",
             "task: tp_btf sched_process_fork, sched_process_exec, sched_process_exit | ",
             "reclaim: tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end | ",
             "cgroup: tp_btf cgroup_mkdir, cgroup_rmdir | ",
@@ -91,11 +93,13 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
     assert_eq!(told[0], format!("charge: tp_btf rss_stat | {function}, {function}, {tracepoint}"));
     assert_eq!(
         told[2],
-        "oom: tp_btf mark_victim(pid) | argument 1 of mark_victim is number, not struct task_struct *"
+        "oom: fentry oom_kill_process, oom_kill_memcg_member, kprobe oom_kill_process, oom_kill_memcg_member, tp_btf mark_victim(pid) | argument 1 of mark_victim is number, not struct task_struct *, argument 1 of mark_victim is number, not struct task_struct *, argument 1 of mark_victim is number, not struct task_struct *"
     );
+    btf(&mut facts).functions.remove("oom_kill_memcg_member");
     let plans = plan(&facts, &Choice::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
-    assert!(info.reason.starts_with("tp_btf mark_victim(task): argument 1"), "{info:?}");
+    assert_eq!(info.rung, "tp_btf mark_victim(pid)");
+    assert!(info.reason.contains("no function oom_kill_memcg_member"), "{info:?}");
 }
 
 #[test]
@@ -213,7 +217,7 @@ fn a_rung_that_is_asked_for_is_the_only_one_of_its_ladder() {
         told(only("tp_btf mod_memcg_state"))[0],
         format!("charge: tp_btf mod_memcg_state | {other}, {other}, {other}")
     );
-    assert!(told(only("tp_btf mod_memcg_state"))[2].starts_with("oom: tp_btf mark_victim(task) |"));
+    assert!(told(only("tp_btf mod_memcg_state"))[2].starts_with("oom: fentry oom_kill_process,"));
     let timer = told(only("timerfd"));
     assert!(timer[0].starts_with("charge:  |") && timer[1].starts_with("charge near:  |"), "{timer:?}");
 }
