@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::core::pods::KnownPod;
 use crate::core::reading::Reading;
-use crate::source::bpf::{Kernel, Stall, TaskAlarm, TaskCount, event::Alarm};
+use crate::source::bpf::{Alarm, Kernel, Stall, TaskAlarm, TaskCount};
 use crate::source::cgroup::files::parse_pids_events;
 use crate::source::cgroup::sampler::Sampler;
 use crate::source::file::read_once;

@@ -43,11 +43,13 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
     need_bpf!();
     const EACH: u64 = 3;
     let groups: Vec<_> = (0..5).map(|_| Cgroup::new()).collect();
-    let rig = Rig::load();
     let mut processes: Vec<(u64, Stepper)> = Vec::new();
     for (place, group) in (0..).zip(&groups) {
         processes.extend((0..EACH).map(|_| (place, Stepper::start(group))));
     }
+    // Each of them has become a stepper, and told so.
+    processes.iter_mut().for_each(|(_, process)| process.step("threads 0"));
+    let rig = Rig::load();
     let (forks, threads) = (|place: u64| 20 + 7 * place, |place: u64| 100 + 11 * place);
     for (place, process) in &mut processes {
         process.tell(&format!("forks {}\nthreads {}", forks(*place), threads(*place)));

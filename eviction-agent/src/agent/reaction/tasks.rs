@@ -2,8 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use crate::source::bpf::TaskAlarm;
-use crate::source::bpf::event::Alarm;
+use crate::source::bpf::{Alarm, TaskAlarm};
 
 use super::super::eyes::NodeLook;
 use super::super::notes::Note;

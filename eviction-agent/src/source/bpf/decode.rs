@@ -276,7 +276,7 @@ impl<'a> Fields<'a> {
             field: "alarm",
             value: alarm.into(),
         })?;
-        Ok(TaskAlarm { stamp, alarm, leaf_id, key_id, tasks, bound, tgid, level })
+        Ok(TaskAlarm { stamp, alarm: alarm.into(), leaf_id, key_id, tasks, bound, tgid, level })
     }
 
     fn cgroup_change(&mut self, stamp: Stamp, kind: Kind) -> Result<CgroupChange<'a>, DecodeError> {

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, ffi::OsStr, fmt, os::unix::ffi::OsStrExt as _};
 
-pub use eviction_common::{Alarm, Edge};
+pub use eviction_common::Edge;
 
 /// When and where the kernel side wrote a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +221,42 @@ pub struct CgroupChange<'a> {
     pub path: &'a [u8],
     /// The path was too long for the record and lacks its end.
     pub cut: bool,
+}
+
+/// What about tasks is told at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alarm {
+    /// A memory cgroup made many tasks within a moment.
+    ForkStorm,
+    /// A group of the pids controller is near its limit.
+    PidsLimit,
+    /// The node has as many tasks as were armed.
+    NodeTasks,
+}
+
+impl Alarm {
+    /// How it is called in events.
+    pub const fn name(self) -> &'static str {
+        self.raw().name()
+    }
+
+    const fn raw(self) -> eviction_common::Alarm {
+        match self {
+            Self::ForkStorm => eviction_common::Alarm::ForkStorm,
+            Self::PidsLimit => eviction_common::Alarm::PidsLimit,
+            Self::NodeTasks => eviction_common::Alarm::NodeTasks,
+        }
+    }
+}
+
+impl From<eviction_common::Alarm> for Alarm {
+    fn from(raw: eviction_common::Alarm) -> Self {
+        match raw {
+            eviction_common::Alarm::ForkStorm => Self::ForkStorm,
+            eviction_common::Alarm::PidsLimit => Self::PidsLimit,
+            eviction_common::Alarm::NodeTasks => Self::NodeTasks,
+        }
+    }
 }
 
 /// There are, or come, too many tasks. Comes once for each cgroup or line, until it is armed again

@@ -29,7 +29,7 @@ pub mod size;
 mod sys;
 pub mod tally;
 
-pub use event::{Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, TaskAlarm};
+pub use event::{Alarm, Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, TaskAlarm};
 pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level, Lost};
 pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
 pub use plan::{Family, SourceInfo, When};

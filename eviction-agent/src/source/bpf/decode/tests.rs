@@ -195,7 +195,7 @@ fn an_alarm_about_tasks() {
     }
     let alarm = TaskAlarm {
         stamp: STAMP,
-        alarm: Alarm::NodeTasks,
+        alarm: Alarm::NodeTasks.into(),
         leaf_id: 5,
         key_id: 6,
         tasks: -7,
