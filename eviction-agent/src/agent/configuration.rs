@@ -61,8 +61,15 @@ impl ConfigurationFiles {
         };
         let KubeletConfiguration { policy, settings, notes, .. } = kubelet;
         let policy = agent.over(policy);
-        let AgentConfiguration { file: _, profile, policy: _, hooks, settings: own, notes: own_notes } =
-            agent;
+        let AgentConfiguration {
+            file: _,
+            profile,
+            policy: _,
+            hooks,
+            reflex: _,
+            settings: own,
+            notes: own_notes,
+        } = agent;
         Ok(Configuration {
             policy,
             profile,

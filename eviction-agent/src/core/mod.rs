@@ -30,6 +30,7 @@ pub mod preferences;
 pub mod protection;
 pub mod rank;
 pub mod reading;
+pub mod reflex;
 pub mod release;
 pub mod report;
 pub mod selector;

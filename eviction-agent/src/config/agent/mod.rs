@@ -23,6 +23,7 @@ use super::document::{Document, found};
 use super::kubelet::{Origin, Setting};
 use super::problem::{Problem, Problems, member};
 use crate::core::preferences::{Preferences, Profile};
+use crate::core::reflex::Reflex;
 pub use hooks::HookPreferences;
 pub use resolve::with_own_thresholds;
 
@@ -49,6 +50,9 @@ struct File {
     /// When kernel hooks that cost more are attached.
     #[serde(default)]
     hooks: HookPreferences,
+    /// Which decisions the kernel side may carry out by itself, in either profile.
+    #[serde(default)]
+    reflex: Reflex,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -75,6 +79,8 @@ pub struct AgentConfiguration {
     pub policy: Preferences,
     /// When kernel hooks that cost more are attached.
     pub hooks: HookPreferences,
+    /// Which decisions the kernel side may carry out by itself.
+    pub reflex: Reflex,
     /// Every value, and where it came from.
     pub settings: Vec<Setting>,
     /// What is accepted but will surprise.
@@ -113,8 +119,10 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
     let mut given = Value::Object(given);
     drop_nulls(&mut given);
     // To YAML 1.1, which other tools still write, `off` is a boolean.
-    if given.pointer("/policy/predict") == Some(&Value::Bool(false)) {
-        given["policy"]["predict"] = "off".into();
+    for place in ["/policy/predict", "/reflex"] {
+        if let Some(value) = given.pointer_mut(place).filter(|value| **value == Value::Bool(false)) {
+            *value = "off".into();
+        }
     }
     let mut problems = schema::check(AGENT_SCHEMA, &given);
     rules::check(&given["policy"], &mut problems);
@@ -125,12 +133,19 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         false => None,
     };
     problems.sort_by(|a, b| a.path.cmp(&b.path));
-    let Some(File { api_version: _, kind: _, profile, policy, hooks }) = parsed else {
+    let Some(File { api_version: _, kind: _, profile, policy, hooks, reflex }) = parsed else {
         return Err(Problems(problems.into_iter().map(|problem| problem.in_file(file)).collect()));
     };
-    let settings = settings(profile, &policy, hooks, &given, file);
+    let values = [
+        ("profile", serde_json::to_value(profile)),
+        ("policy", serde_json::to_value(&policy)),
+        ("hooks", serde_json::to_value(hooks)),
+        ("reflex", serde_json::to_value(reflex)),
+    ];
+    let settings = settings(values, &given, file);
     let notes = notes(profile, &policy, file);
-    Ok(AgentConfiguration { file: file.map(Path::to_owned), profile, policy, hooks, settings, notes })
+    let file = file.map(Path::to_owned);
+    Ok(AgentConfiguration { file, profile, policy, hooks, reflex, settings, notes })
 }
 
 impl AgentConfiguration {
@@ -166,19 +181,12 @@ fn drop_nulls(value: &mut Value) {
 
 /// Every value: those of the file, and the defaults.
 fn settings(
-    profile: Profile,
-    policy: &Preferences,
-    hooks: HookPreferences,
+    values: [(&'static str, Result<Value, serde_json::Error>); 4],
     given: &Value,
     file: Option<&Path>,
 ) -> Vec<Setting> {
     let mut settings = Vec::new();
-    let all = [
-        ("profile", serde_json::to_value(profile)),
-        ("policy", serde_json::to_value(policy)),
-        ("hooks", serde_json::to_value(hooks)),
-    ];
-    for (key, value) in all {
+    for (key, value) in values {
         let value = value.unwrap_or_default();
         flatten(key.to_owned(), &value, given.get(key), file, &mut settings);
     }

@@ -10,10 +10,11 @@ impl AgentConfiguration {
     /// The kubelet's settings as this profile takes them.
     pub fn over(&self, kubelet: Policy) -> Policy {
         match self.profile {
-            Profile::Kubelet => Policy { rules: Rules::kubelet(), ..kubelet },
+            Profile::Kubelet => Policy { rules: Rules::kubelet(), reflex: self.reflex, ..kubelet },
             Profile::Enhanced => Policy {
                 thresholds: with_own_thresholds(&kubelet.thresholds, &self.policy.signals),
                 rules: Rules::enhanced(&self.policy),
+                reflex: self.reflex,
                 ..kubelet
             },
         }

@@ -26,6 +26,7 @@ use serde_json::Value;
 use super::document::{Document, found};
 use super::problem::{Problem, Problems};
 use crate::core::policy::{Policy, Rules, Threshold};
+use crate::core::reflex::Reflex;
 use crate::core::units::{GoDuration, Quantity};
 use fields::Fields;
 use layer::{Layer, Origins};
@@ -218,5 +219,6 @@ fn policy(
         local_storage_capacity_isolation: fields.local_storage_capacity_isolation.unwrap_or(true),
         gates: gates.policy(),
         rules: Rules::kubelet(),
+        reflex: Reflex::Off,
     }
 }

@@ -8,6 +8,7 @@ mod pass;
 mod refuse;
 mod sized;
 mod spare;
+mod standing;
 mod story;
 #[cfg(test)]
 mod tests;

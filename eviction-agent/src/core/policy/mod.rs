@@ -7,6 +7,7 @@ pub use rules::{
     WithoutStats,
 };
 
+use super::reflex::Reflex;
 use super::signal::Signal;
 use super::units::{GoDuration, ThresholdValue};
 
@@ -31,6 +32,8 @@ pub struct Policy {
     pub gates: Gates,
     /// Where the profiles differ.
     pub rules: Rules,
+    /// Which decisions the kernel side may carry out by itself.
+    pub reflex: Reflex,
 }
 
 /// One line that an observation must not fall below.

@@ -96,6 +96,11 @@ impl Wishes {
     }
 }
 
+/// Whether a pod asks not to be evicted.
+pub(crate) fn opts_out(annotations: &BTreeMap<Box<str>, Box<str>>) -> bool {
+    Wishes::of(annotations).opts_out
+}
+
 /// `False` and `FALSE` are what YAML's booleans look like once they are quoted.
 fn says(value: &str, word: &str) -> bool {
     value.eq_ignore_ascii_case(word)

@@ -18,6 +18,7 @@ mod shelter;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use annotations::opts_out;
 pub use annotations::{DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION};
 pub use annotations::{EVICT, IgnoredAnnotation, Mistake, PRIORITY_HINT};
 pub use guard::{Ask, Guard, Motive};

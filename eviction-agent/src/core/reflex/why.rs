@@ -1,0 +1,76 @@
+//! Why no verdict stands.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::core::decision::PassEnd;
+use crate::core::reading::Why;
+
+/// Why nobody may be killed without another look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "reason", content = "detail")]
+pub enum NoVerdict {
+    /// The policy does not want it.
+    Off,
+    /// No hard threshold of `memory.available` counts: soft ones never have a verdict.
+    NoHardLine,
+    /// What is available is not measured by the working set, whose growth charges bound.
+    OtherMeasure,
+    /// The threshold asks for pressure or swap as well, which the kernel side does not see.
+    AsksForMore,
+    /// What is available is not known.
+    Unknown(Why),
+    /// A hard threshold is met: the ordinary way is under way.
+    CrossedAlready,
+    /// Nothing is left to the line: growth by nothing would be growth enough.
+    AtTheLine,
+    /// The line is far.
+    Far,
+    /// A changed policy waits to take effect.
+    PolicyWaits,
+    /// Nobody would go: how the pass would end.
+    NobodyGoes(PassEnd),
+    /// Somebody would go, but for something else.
+    GoesForSomethingElse,
+    /// The pod is on its way already.
+    GoesAlready,
+    /// The pod is critical.
+    Critical,
+    /// The pod opts out of evictions, or a rule protects it.
+    Protected,
+    /// What the pod uses is not known.
+    UsageUnknown,
+    /// Another pod is its equal: which of the two goes is chance.
+    Alike,
+}
+
+impl NoVerdict {
+    /// How it is called in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::NoHardLine => "no_hard_line",
+            Self::OtherMeasure => "other_measure",
+            Self::AsksForMore => "asks_for_more",
+            Self::Unknown(_) => "unknown",
+            Self::CrossedAlready => "crossed_already",
+            Self::AtTheLine => "at_the_line",
+            Self::Far => "far",
+            Self::PolicyWaits => "policy_waits",
+            Self::NobodyGoes(_) => "nobody_goes",
+            Self::GoesForSomethingElse => "goes_for_something_else",
+            Self::GoesAlready => "goes_already",
+            Self::Critical => "critical",
+            Self::Protected => "protected",
+            Self::UsageUnknown => "usage_unknown",
+            Self::Alike => "alike",
+        }
+    }
+}
+
+impl fmt::Display for NoVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name().replace('_', " "))
+    }
+}
