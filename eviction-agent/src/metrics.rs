@@ -71,6 +71,13 @@ pub struct OutcomeLabels {
     pub outcome: &'static str,
 }
 
+/// Why the reflex did not act.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ReasonLabels {
+    /// docs/reflex.md lists them.
+    pub reason: &'static str,
+}
+
 /// Whose limit an OOM kill hit.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct OomLabels {
@@ -219,6 +226,14 @@ pub struct Metrics {
     pub pods_file_errors: Counter,
     /// Notes that the slow side could not take.
     pub notes_dropped: Counter,
+    /// Whether a verdict stands that the kernel side may carry out.
+    pub reflex_stands: IntGauge,
+    /// Processes that it killed.
+    pub reflex_kills: Counter,
+    /// Times that it began to be so that no verdict may stand.
+    pub reflex_idle: Family<ReasonLabels, Counter>,
+    /// Verdicts that were not carried out at a crossing.
+    pub reflex_withheld: Family<ReasonLabels, Counter>,
     /// When the loop turned last, seconds since the Unix epoch.
     pub last_turn: SecondsGauge,
 }
@@ -274,6 +289,10 @@ impl Metrics {
             unmatched: Family::default(),
             pods_file_errors: Counter::default(),
             notes_dropped: Counter::default(),
+            reflex_stands: Gauge::default(),
+            reflex_kills: Counter::default(),
+            reflex_idle: Family::default(),
+            reflex_withheld: Family::default(),
             last_turn: Gauge::default(),
             registry,
         };
@@ -393,6 +412,26 @@ impl Metrics {
             self.pods_file_errors.clone(),
         );
         r.register("notes_dropped", "Notes that the slow side could not take", self.notes_dropped.clone());
+        r.register(
+            "reflex_stands",
+            "1 while a verdict stands that the kernel side may carry out",
+            self.reflex_stands.clone(),
+        );
+        r.register(
+            "reflex_kills",
+            "Processes that the kernel side killed by a standing verdict",
+            self.reflex_kills.clone(),
+        );
+        r.register(
+            "reflex_idle",
+            "Times that a reason came up for which no verdict may stand near a line",
+            self.reflex_idle.clone(),
+        );
+        r.register(
+            "reflex_withheld",
+            "Verdicts that the kernel side did not carry out at a crossing, by reason, for each CPU",
+            self.reflex_withheld.clone(),
+        );
         r.register_with_unit(
             "last_turn_timestamp",
             "When the reaction loop turned last",

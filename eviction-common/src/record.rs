@@ -30,12 +30,14 @@ pub enum Kind {
     CgroupGone = 4,
     /// There are, or come, too many tasks: [`crate::TaskAlarm`].
     TaskAlarm = 5,
+    /// A program carried out the standing verdict: [`crate::Struck`].
+    Struck = 6,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 5] =
-        [Self::Crossed, Self::OomKill, Self::CgroupMade, Self::CgroupGone, Self::TaskAlarm];
+    pub const ALL: [Self; 6] =
+        [Self::Crossed, Self::OomKill, Self::CgroupMade, Self::CgroupGone, Self::TaskAlarm, Self::Struck];
 
     /// The kind with this number.
     pub const fn from_raw(raw: u16) -> Option<Self> {
@@ -45,6 +47,7 @@ impl Kind {
             3 => Some(Self::CgroupMade),
             4 => Some(Self::CgroupGone),
             5 => Some(Self::TaskAlarm),
+            6 => Some(Self::Struck),
             _ => None,
         }
     }
@@ -57,6 +60,7 @@ impl Kind {
             Self::CgroupMade => "cgroup_made",
             Self::CgroupGone => "cgroup_gone",
             Self::TaskAlarm => "task_alarm",
+            Self::Struck => "struck",
         }
     }
 }

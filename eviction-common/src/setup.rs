@@ -148,6 +148,8 @@ pub struct Setup {
     pub css_online: u32,
     /// How many tasks a memory cgroup makes in [`crate::STORM_WINDOW_NS`] before it is told; 0 any number.
     pub storm_forks: u32,
+    /// Whether the reflex may be armed. With 0 the verifier takes it out, signal and all.
+    pub reflex: u32,
     /// Where members are.
     pub offsets: Offsets,
 }
@@ -155,7 +157,7 @@ pub struct Setup {
 impl Setup {
     /// What the object carries until the loader overrides it.
     pub const NONE: Self =
-        Self { abi: 0, hierarchy: 0, css_online: 0, storm_forks: 0, offsets: Offsets::NONE };
+        Self { abi: 0, hierarchy: 0, css_online: 0, storm_forks: 0, reflex: 0, offsets: Offsets::NONE };
 }
 
-const _: () = assert!(size_of::<Setup>() == 4 * (4 + 37));
+const _: () = assert!(size_of::<Setup>() == 4 * (5 + 37));

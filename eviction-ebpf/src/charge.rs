@@ -15,6 +15,7 @@ use crate::{
     maps::{ARMED, DIRTY, LAST, SEEN_OOM, add, count},
     memcg::Memcg,
     read::{Direct, Means, Probe},
+    reflex,
     setup::is_ours,
 };
 
@@ -84,6 +85,7 @@ pub(crate) fn on_charge<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, charged
     }
     count(Counter::Charges);
     let leaf_id = memcg.id::<M>();
+    reflex::look::<M>(memcg, leaf_id);
     let is_new = memcg.is_online::<M>() && mark_dirty(leaf_id, memcg.usage::<M>(), charged);
     let (mut memcg, mut level_id) = (memcg, leaf_id);
     for _ in 0..MAX_ANCESTORS {

@@ -23,6 +23,7 @@ mod memcg;
 mod oom;
 mod read;
 mod reclaim;
+mod reflex;
 mod setup;
 mod task;
 

@@ -40,6 +40,13 @@ pub(crate) fn hierarchy() -> i32 {
     unsafe { core::ptr::read_volatile(&raw const (*setup()).hierarchy) }
 }
 
+/// Whether the reflex may be armed.
+#[inline(always)]
+pub(crate) fn reflex_is_on() -> bool {
+    // SAFETY: a static; volatile, since the loader changes it.
+    unsafe { core::ptr::read_volatile(&raw const (*setup()).reflex) != 0 }
+}
+
 /// The bit that an online css has.
 #[inline(always)]
 pub(crate) fn css_online() -> u32 {

@@ -160,7 +160,7 @@ impl Executor {
         let is_dry = self.hand == Hand::DryRun;
         let log = Arc::clone(&self.log);
         let mut job = Job::new(target, groups, self.kill_wait, is_dry, log);
-        self.check(&job)?;
+        self.check(job.groups())?;
         let mut outcomes = Vec::new();
         if target.hard && !is_dry {
             let mut told = Vec::new();
@@ -181,6 +181,19 @@ impl Executor {
         }
         self.pacing.begun(target, now_ns);
         Ok(Begun::Started)
+    }
+
+    /// Whether a decision would be begun now, if it were made; nothing is done.
+    ///
+    /// # Errors
+    /// Why it would be refused.
+    pub fn would_begin(&mut self, target: &KillTarget) -> Result<(), Refused> {
+        self.note_ended();
+        if let Admitted::Hurry { decision } = self.pacing.admit(target, now_ns())? {
+            return Err(Refused::AlreadyGoing { decision });
+        }
+        let groups = self.pin(target)?;
+        self.check(&groups)
     }
 
     /// Pods on their way out.
@@ -217,11 +230,11 @@ impl Executor {
     }
 
     /// Looks at who is in the groups before anything is done to them.
-    fn check(&mut self, job: &Job) -> Result<(), Refused> {
+    fn check(&mut self, groups: &[Pinned]) -> Result<(), Refused> {
         let mut processes = 0;
         let mut unreachable = 0;
         let mut can_kill_unseen = false;
-        for group in job.groups() {
+        for group in groups {
             self.members.scan(group.deciding.as_fd());
             if let Some(pid) = self.members.protected() {
                 let path = group.path.display();

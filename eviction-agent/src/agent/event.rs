@@ -1,6 +1,7 @@
 //! What `run` prints: one line an event, for people or for machines. docs/events.md is its contract.
 
 mod kill;
+mod reflex;
 mod story;
 mod tasks;
 
@@ -11,6 +12,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use kill::{OomKill, Victim};
+pub use reflex::Reflex;
 pub use story::ContainerEnded;
 pub use tasks::Tasks;
 
@@ -44,6 +46,8 @@ pub enum Event {
     Decision(Box<Decision>),
     /// What came of a decision.
     Eviction(Eviction),
+    /// The kernel carried out a decision that was made ahead.
+    Reflex(Box<Reflex>),
     /// The kernel killed a process for want of memory.
     OomKill(Box<OomKill>),
     /// A container ended, and this is why.
@@ -275,6 +279,7 @@ impl fmt::Display for Event {
             }
             Self::Decision(decision) => decision.fmt(f),
             Self::Eviction(eviction) => eviction.fmt(f),
+            Self::Reflex(reflex) => reflex.fmt(f),
             Self::OomKill(kill) => kill.fmt(f),
             Self::ContainerEnded(ended) => ended.fmt(f),
             Self::Unknown(Unknown { signal, why }) => write!(f, "{signal} is unknown: {why}"),

@@ -1,11 +1,12 @@
 //! The kernel side as the loop sees it: present or not, it is asked and told the same way.
 
 use crate::config::HookPreferences;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, ReasonLabels};
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
-    AsyncRing, Crossed, DirtyLeaf, Drained, Event, Family, Kernel, Level, LoadOptions, Loaded, Lost,
-    NodeLine, OomKill, Refused, SourceInfo, TaskAlarm, When,
+    AsyncRing, Crossed, DirtyLeaf, Drained, Epoch, Event, Family, Kernel, Level, LoadOptions, Loaded, Lost,
+    NodeLine, OomKill, Refused, SourceInfo, StandError, Standing, Struck, TaskAlarm, VerdictNumber, When,
+    Withheld,
 };
 use crate::source::cgroup::sampler::Sampler;
 
@@ -19,6 +20,8 @@ use super::range::{Linger, Range};
 pub(crate) struct Told {
     /// The last crossing of an armed level.
     pub(crate) crossed: Option<Crossed>,
+    /// The standing verdict was carried out. One stands at a time, and a look follows.
+    pub(crate) struck: Option<Struck>,
     /// Cgroups came or went.
     pub(crate) tree_changed: bool,
     /// Processes that the kernel killed.
@@ -41,6 +44,7 @@ impl Told {
             }
             Event::CgroupMade(_) | Event::CgroupGone(_) => self.tree_changed = true,
             Event::TaskAlarm(alarm) => self.alarms.push(alarm),
+            Event::Struck(struck) => self.struck = Some(struck),
         }
     }
 }
@@ -61,6 +65,7 @@ pub(crate) struct Hook {
     invalid: u64,
     /// The total of tasks at which the node's own line is armed.
     tasks_line: Option<u64>,
+    withheld: [u64; Withheld::ALL.len()],
 }
 
 /// Another kernel side is in use now.
@@ -286,6 +291,51 @@ impl Hook {
         }
     }
 
+    /// Whether the kernel side can carry out a verdict.
+    pub(crate) fn has_reflex(&self) -> bool {
+        self.loaded.as_ref().is_some_and(|(kernel, _)| kernel.has_reflex())
+    }
+
+    /// Marks the sample that was just taken.
+    pub(crate) fn mark_sample(&mut self) -> Option<Epoch> {
+        let (kernel, _) = self.loaded.as_mut()?;
+        told("marking a sample", kernel.mark_sample())
+    }
+
+    /// Lets a verdict stand.
+    pub(crate) fn stand(&mut self, standing: &Standing) -> Option<VerdictNumber> {
+        let (kernel, _) = self.loaded.as_mut()?;
+        told("arming a verdict", kernel.stand(standing))
+    }
+
+    /// Lets none stand.
+    pub(crate) fn stand_down(&mut self) {
+        if let Some((kernel, _)) = &mut self.loaded {
+            told("withdrawing a verdict", kernel.stand_down());
+        }
+    }
+
+    /// The same while the line is far.
+    pub(crate) fn rest(&mut self) {
+        if let Some((kernel, _)) = &mut self.loaded {
+            told("withdrawing a verdict", kernel.rest());
+        }
+    }
+
+    /// Exports why crossings were not answered.
+    pub(crate) fn export_withheld(&mut self, metrics: &Metrics) {
+        let Some(withheld) = self.loaded.as_ref().and_then(|(kernel, _)| kernel.withheld().ok()) else {
+            return;
+        };
+        for ((why, sum), before) in withheld.into_iter().zip(&mut self.withheld) {
+            let more = sum.saturating_sub(std::mem::replace(before, sum));
+            if more > 0 {
+                let labels = ReasonLabels { reason: why.name() };
+                metrics.reflex_withheld.get_or_create(&labels).inc_by(more);
+            }
+        }
+    }
+
     /// The programs, for what is read of them now and then, and how often they were loaded: each time
     /// they count anew.
     pub(crate) fn kernel(&mut self) -> Option<(u32, &mut Kernel)> {
@@ -327,6 +377,11 @@ fn attach(kernel: &mut Kernel, when: When, wanted: bool) {
             }
         }
     }
+}
+
+/// What came of telling the kernel side something, which the fallbacks do without.
+fn told<T>(what: &'static str, told: Result<T, StandError>) -> Option<T> {
+    told.map_err(|error| tracing::warn!(error = %super::failure::chain(&error), what, "the reflex")).ok()
 }
 
 /// The id of the group that stands for the node.

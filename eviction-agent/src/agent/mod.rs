@@ -25,6 +25,7 @@ mod oom;
 mod pods;
 mod range;
 mod reaction;
+mod reflex;
 mod reload;
 mod remembered;
 mod roster;

@@ -32,6 +32,8 @@ pub(crate) enum Note {
     Outcome(OutcomeNote),
     /// The kernel killed a process.
     OomKill(Box<event::OomKill>, Instant),
+    /// The kernel carried out a decision, at this instant.
+    Reflex(Box<event::Reflex>, Instant),
     /// A container ended some time ago, and the verdict was given at this instant.
     Ended(Box<EndedContainer>, Timestamp),
     /// A signal cannot be read, for this reason; `None` if it can again.

@@ -128,6 +128,7 @@ impl Slow {
                 self.count_kills(&kill);
                 self.say(at.wall, Event::OomKill(kill));
             }
+            Note::Reflex(reflex, at) => self.say(at.wall, Event::Reflex(reflex)),
             Note::Ended(ended, at) => {
                 let labels = EndedLabels {
                     verdict: ended.verdict().name(),

@@ -13,6 +13,7 @@ use crate::core::engine::Engine;
 use crate::core::policy::{Policy, Victims};
 use crate::core::preferences::Profile;
 use crate::core::reading::Reading;
+use crate::core::reflex::Reflex::HardMemory;
 use crate::core::signal::Signal;
 use crate::core::units::Quantity;
 use crate::metrics::Metrics;
@@ -36,6 +37,7 @@ use super::lines::Lines;
 use super::mains::Mains;
 use super::notes::Notes;
 use super::reaction::{Command, Reaction, State};
+use super::reflex::Reflex;
 use super::reload::Change;
 use super::remembered::Remembered;
 use super::roster::Roster;
@@ -94,6 +96,8 @@ pub(crate) fn prepare(options: &Options) -> Result<(Plan, Change), Failure> {
         tracing::warn!(%error, "raising the limit of open files");
     }
     let log = if options.bpf_log { ProgramLog::Debug } else { ProgramLog::Off };
+    // Without it the programs cannot send a signal at all.
+    let reflex = policy.reflex == HardMemory && options.act == Act::Kill;
     let plan = Plan {
         policy,
         profile,
@@ -106,7 +110,7 @@ pub(crate) fn prepare(options: &Options) -> Result<(Plan, Change), Failure> {
         executor,
         outcomes,
         dry_run: options.act == Act::DryRun,
-        load: LoadOptions { choice: options.rungs.clone(), log, ..LoadOptions::default() },
+        load: LoadOptions { choice: options.rungs.clone(), log, reflex, ..LoadOptions::default() },
     };
     Ok((plan, change))
 }
@@ -218,6 +222,7 @@ pub(crate) fn react(
             unseen,
             oom_notice,
             hook,
+            reflex: Reflex::default(),
             v1,
             v2,
             timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,

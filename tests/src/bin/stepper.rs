@@ -3,7 +3,8 @@
 //!
 //! `touch MIB` maps fresh pages and writes to each; `free` unmaps all; `give-back` gives
 //! it back but keeps it mapped, page tables and all; `again` writes to each page of what is mapped; `forks N` starts and reaps N processes, one after the
-//! other; `threads N` starts and joins N threads; `park N` starts N threads that stay; `write MIB` writes
+//! other; `threads N` starts and joins N threads; `park N` starts N threads that stay; `touch-by-threads MIB` touches by four
+//! threads; `cache MIB` keeps a file in the page cache; `vfork MIB` touches in a child that shares memory; `write MIB` writes
 //! a file of so much, bit by bit to the disk, and removes it; `child MIB` starts a process that the kernel
 //! likes to kill and that touches so much, says `child PID` before it does and `ended SIGNAL` after.
 //! It ends with its input.
@@ -57,6 +58,75 @@ impl Region {
     }
 }
 
+impl Region {
+    /// Each thread touches a part of its own.
+    fn touch_by_threads(&self, threads: usize) {
+        let (start, part) = (self.start.expose_provenance(), self.bytes / threads);
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                scope.spawn(move || {
+                    for offset in (thread * part..(thread + 1) * part).step_by(PAGE) {
+                        let byte = std::ptr::with_exposed_provenance_mut::<u8>(start + offset);
+                        // SAFETY: inside the mapping, which is writable and outlives the scope.
+                        unsafe { byte.write_volatile(1) };
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// Fills the page cache: a file that is gone when it is closed.
+fn fill_cache(bytes: usize) -> Result<()> {
+    let mut file = tempfile::tempfile().context("make a file")?;
+    let block = vec![1; MIB];
+    for _ in 0..bytes / MIB {
+        file.write_all(&block).context("write a file")?;
+    }
+    file.sync_data().context("write a file back")?;
+    // Kept open: with the file its page cache would go.
+    std::mem::forget(file);
+    Ok(())
+}
+
+/// A child in this process's memory touches so much of it and ends, while this process waits: what
+/// vfork(2) does, on a stack of its own.
+fn vfork(mib: usize) -> Result<()> {
+    extern "C" fn child(region: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the parent's region, which waits.
+        let region = unsafe { &*region.cast::<Region>() };
+        let mut text = *b"child 0000000000\n";
+        let digits = text.len() - 1;
+        let mut rest = std::process::id();
+        for place in (digits - 10..digits).rev() {
+            text[place] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        // SAFETY: a valid buffer.
+        unsafe { libc::write(1, text.as_ptr().cast(), text.len()) };
+        region.touch();
+        0
+    }
+    const STACK: usize = 256 << 10;
+    let region = Region::map(mib * MIB)?;
+    let stack = Region::map(STACK)?;
+    let mut out = io::stdout();
+    out.flush().context("write what was said")?;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the function uses nothing but the region and its stack, both of which outlive it.
+    let pid = unsafe {
+        let top = stack.start.add(STACK).cast();
+        libc::clone(child, top, flags, (&raw const region).cast_mut().cast())
+    };
+    let mut status = 0;
+    // SAFETY: a child of this process, and a place for its status.
+    if pid < 0 || unsafe { libc::waitpid(pid, &raw mut status, 0) } != pid {
+        return Err(io::Error::last_os_error()).context("vfork");
+    }
+    let signal = if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 };
+    writeln!(out, "ended {signal}").context("name its end")
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and no reference into it exists.
@@ -78,6 +148,13 @@ fn main() -> Result<()> {
                 region.touch();
                 regions.push(region);
             }
+            "touch-by-threads" => {
+                let region = Region::map(argument * MIB)?;
+                region.touch_by_threads(4);
+                regions.push(region);
+            }
+            "cache" => fill_cache(argument * MIB)?,
+            "vfork" => vfork(argument)?,
             "free" => regions.clear(),
             "give-back" => regions.iter().try_for_each(Region::give_back)?,
             "again" => regions.iter().for_each(Region::touch),

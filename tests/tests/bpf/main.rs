@@ -9,6 +9,7 @@ mod ladder;
 mod load;
 mod oom;
 mod reclaim;
+mod reflex;
 mod rig;
 mod storm;
 mod tasks;

@@ -15,7 +15,8 @@ use std::{
 
 use eviction_agent::source::bpf::event::Alarm;
 use eviction_agent::source::bpf::{
-    self, CgroupChange, Crossed, Event, Generation, Kernel, LoadOptions, Loaded, OomKill, Ring, TaskAlarm,
+    self, CgroupChange, Crossed, Event, Generation, Kernel, LoadOptions, Loaded, OomKill, Ring, Struck,
+    TaskAlarm,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -109,6 +110,26 @@ impl Cgroup {
         let v1 = self.path.join("memory.usage_in_bytes");
         let file = if v1.exists() { v1 } else { self.path.join("memory.current") };
         fs::read_to_string(file).unwrap().trim().parse().unwrap()
+    }
+
+    /// The most that was charged to it since the last reset.
+    pub(crate) fn peak(&self) -> u64 {
+        let v1 = self.path.join("memory.max_usage_in_bytes");
+        let file = if v1.exists() { v1 } else { self.path.join("memory.peak") };
+        fs::read_to_string(file).unwrap().trim().parse().unwrap()
+    }
+
+    /// Where the kernel can (version 1), the peak is counted anew.
+    pub(crate) fn reset_peak(&self) {
+        let v1 = self.path.join("memory.max_usage_in_bytes");
+        if v1.exists() {
+            fs::write(v1, "0").unwrap();
+        }
+    }
+
+    /// Moves a process into it.
+    pub(crate) fn take(&self, pid: u32) {
+        fs::write(self.path.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
     /// How many of its processes the kernel killed, as the kernel itself counts it.
@@ -240,6 +261,12 @@ impl Stepper {
         line.trim().to_owned()
     }
 
+    /// Waits for its end, and gives the signal that ended it.
+    pub(crate) fn ended_by(&mut self) -> Option<i32> {
+        assert_eq!(self.answer(), "", "it should have ended");
+        std::os::unix::process::ExitStatusExt::signal(&self.child.wait().unwrap())
+    }
+
     /// Kills it.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
@@ -277,6 +304,7 @@ pub(crate) struct Told {
     pub(crate) made: Vec<Change>,
     pub(crate) gone: Vec<Change>,
     pub(crate) alarms: Vec<TaskAlarm>,
+    pub(crate) struck: Vec<Struck>,
     pub(crate) events: u64,
 }
 
@@ -331,6 +359,7 @@ impl Rig {
             Event::CgroupMade(change) => told.made.push(Change::of(&change)),
             Event::CgroupGone(change) => told.gone.push(Change::of(&change)),
             Event::TaskAlarm(alarm) => told.alarms.push(alarm),
+            Event::Struck(struck) => told.struck.push(struck),
         });
         assert_eq!((drained.malformed, drained.why), (0, None));
         told.events += drained.events;

@@ -7,6 +7,7 @@
 mod arm;
 mod configuration;
 mod lapse;
+mod standing;
 mod story;
 mod tasks;
 mod together;
@@ -42,6 +43,7 @@ use super::hook::{Hook, Told};
 use super::lines::Lines;
 use super::mains::Mains;
 use super::notes::{Note, Notes, PassNote};
+use super::reflex::Reflex;
 use super::roster::Roster;
 use super::statuses::Statuses;
 use super::tasks::Tally;
@@ -75,6 +77,7 @@ pub(crate) struct Reaction {
     pub(crate) unseen: Unseen,
     pub(crate) oom_notice: OomNotice,
     pub(crate) hook: Hook,
+    pub(crate) reflex: Reflex,
     pub(crate) v1: V1Threshold,
     pub(crate) v2: V2Triggers,
     pub(crate) timer: Timer,
@@ -260,6 +263,7 @@ impl Reaction {
         self.tell_groups(at.mono_ns);
         let look = self.eyes.look_at_node(at, &self.state.dirty);
         let (memory, pids) = self.eyes.available(&look);
+        self.mark_sample(memory);
         self.note_reading(Signal::MemoryAvailable, memory, self.eyes.capacity().memory, at);
         self.note_reading(Signal::PidAvailable, pids, self.eyes.capacity().pids, at);
         if let Reading::Known(seen) = look.memory {
@@ -285,6 +289,7 @@ impl Reaction {
             grace_due = self.pass(trigger, crossed, &look, snapshot);
         }
         self.arm(&look, memory, pids, pressed, grace_due);
+        self.stand(&look);
     }
 
     /// Lets the engine decide and carries out what it says. Returns when a grace period ends.

@@ -22,7 +22,10 @@ const POSTPONED: Duration = Duration::from_secs(1);
 impl Reaction {
     /// Kills and alarms are told at once; a change of the tree is taken in when it has settled.
     pub(super) fn take_told(&mut self, told: Told) -> Option<Crossed> {
-        let Told { crossed, tree_changed, kills, alarms, missed, lost } = told;
+        let Told { crossed, struck, tree_changed, kills, alarms, missed, lost } = told;
+        if let Some(struck) = struck {
+            self.take_struck(&struck);
+        }
         if let Some(lapse) = lost {
             self.tell_lapse(&lapse);
             self.tell_nothing(&lapse.why);

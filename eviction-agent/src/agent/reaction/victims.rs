@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::action::{Begun, GroupDirs, KillTarget, Outcome, PodName, Progress, Refused};
-use crate::core::decision::{Action, Decision};
+use crate::core::decision::{Action, Decision, Eviction};
 use crate::core::input::{Event, EvictionOutcome, Input};
 use crate::core::signal::{Resource, Signal};
 use crate::source::cgroup::root::GroupPaths;
@@ -21,24 +21,13 @@ impl Reaction {
         for action in &decision.actions {
             // The executor tells by itself whom it has to hurry.
             let (Action::Evict(eviction) | Action::Hasten(eviction)) = action else { continue };
-            let Some(known) = pass.pods.pods().get(eviction.place as usize) else { continue };
-            let pod = &known.pod;
-            let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
-            let pod = Arc::new(PodName { uid, namespace, name });
-            let line = pass.line_of(eviction.cause);
-            let signal = line.map(|line| line.threshold.signal);
-            self.state.decisions += 1;
-            let id = self.state.decisions;
-            let target = KillTarget {
-                decision: id,
-                at_ns: decided_mono_ns,
-                pod: Arc::clone(&pod),
-                groups: self.groups_of(eviction.place),
-                grace: Duration::from_secs(eviction.grace_period_seconds.max(0).unsigned_abs()),
-                // Limits of local storage are the only evictions without a threshold.
-                resource: signal.map_or(Resource::EphemeralStorage, Signal::resource),
-                hard: line.is_none_or(|line| line.threshold.is_hard()),
+            let Some(target) = self.target(self.state.decisions + 1, decision, eviction, decided_mono_ns)
+            else {
+                continue;
             };
+            self.state.decisions += 1;
+            let (id, pod) = (target.decision, Arc::clone(&target.pod));
+            let signal = pass.line_of(eviction.cause).map(|line| line.threshold.signal);
             let under_way = UnderWay { id, pod, signal, decided_mono_ns };
             let flight = self.state.flight.as_mut();
             match self.executor.begin(&target) {
@@ -64,6 +53,31 @@ impl Reaction {
                 }
             }
         }
+    }
+
+    /// The eviction of a decision as the hand takes it.
+    pub(super) fn target(
+        &self,
+        id: u64,
+        decision: &Decision,
+        eviction: &Eviction,
+        at_ns: u64,
+    ) -> Option<KillTarget> {
+        let pass = decision.pass()?;
+        let pod = &pass.pods.pods().get(eviction.place as usize)?.pod;
+        let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
+        let line = pass.line_of(eviction.cause);
+        let signal = line.map(|line| line.threshold.signal);
+        Some(KillTarget {
+            decision: id,
+            at_ns,
+            pod: Arc::new(PodName { uid, namespace, name }),
+            groups: self.groups_of(eviction.place),
+            grace: Duration::from_secs(eviction.grace_period_seconds.max(0).unsigned_abs()),
+            // Limits of local storage are the only evictions without a threshold.
+            resource: signal.map_or(Resource::EphemeralStorage, Signal::resource),
+            hard: line.is_none_or(|line| line.threshold.is_hard()),
+        })
     }
 
     /// What the engine has to know of a victim that was refused. A limit that is not the pod's

@@ -9,7 +9,7 @@ use eviction_common::{
 use thiserror::Error;
 
 use super::event::{
-    Ancestor, CgroupChange, Choice, Crossed, Event, OomEvents, OomKill, Rss, Stamp, TaskAlarm,
+    Ancestor, CgroupChange, Choice, Crossed, Event, OomEvents, OomKill, Rss, Stamp, Struck, TaskAlarm,
 };
 
 /// Why the bytes of a record are none.
@@ -87,6 +87,7 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event<'_>, DecodeError> 
         Kind::CgroupMade => Event::CgroupMade(fields.cgroup_change(stamp, kind)?),
         Kind::CgroupGone => Event::CgroupGone(fields.cgroup_change(stamp, kind)?),
         Kind::TaskAlarm => Event::TaskAlarm(fields.task_alarm(stamp)?),
+        Kind::Struck => Event::Struck(fields.struck(stamp)?),
     };
     match fields.rest.len() {
         0 => Ok(event),
@@ -277,6 +278,22 @@ impl<'a> Fields<'a> {
             value: alarm.into(),
         })?;
         Ok(TaskAlarm { stamp, alarm: alarm.into(), leaf_id, key_id, tasks, bound, tgid, level })
+    }
+
+    fn struck(&mut self, stamp: Stamp) -> Result<Struck, DecodeError> {
+        let verdict = self.u64()?;
+        let victim_id = self.u64()?;
+        let leaf_id = self.u64()?;
+        let usage = self.pages()?;
+        let grown = self.pages()?;
+        let tgid = self.u32()?;
+        let pid = self.u32()?;
+        let error = self.i32()?;
+        self.u32()?;
+        let mut comm = [0; 16];
+        comm.copy_from_slice(self.slice(16)?);
+        let error = (error != 0).then_some(error);
+        Ok(Struck { stamp, verdict, victim_id, leaf_id, usage, grown, tgid, pid, error, comm })
     }
 
     fn cgroup_change(&mut self, stamp: Stamp, kind: Kind) -> Result<CgroupChange<'a>, DecodeError> {

@@ -33,6 +33,8 @@ pub enum Event<'a> {
     CgroupGone(CgroupChange<'a>),
     /// There are, or come, too many tasks.
     TaskAlarm(TaskAlarm),
+    /// The standing verdict was carried out.
+    Struck(Struck),
 }
 
 impl Event<'_> {
@@ -43,6 +45,7 @@ impl Event<'_> {
             Self::OomKill(kill) | Self::OomMark(kill) => kill.stamp,
             Self::CgroupMade(change) | Self::CgroupGone(change) => change.stamp,
             Self::TaskAlarm(alarm) => alarm.stamp,
+            Self::Struck(struck) => struck.stamp,
         }
     }
 }
@@ -68,6 +71,43 @@ pub struct Crossed {
     pub tgid: u32,
     /// Its thread.
     pub pid: u32,
+}
+
+/// The standing verdict was carried out: a process of the victim was sent SIGKILL at its own charge,
+/// in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Struck {
+    /// When and where.
+    pub stamp: Stamp,
+    /// Which verdict: [`VerdictNumber`](super::VerdictNumber) as [`stand`](super::Kernel::stand) gave it.
+    pub verdict: u64,
+    /// The victim's cgroup.
+    pub victim_id: u64,
+    /// The cgroup that was charged: the victim's or one below it.
+    pub leaf_id: u64,
+    /// Usage of the level then, bytes.
+    pub usage: u64,
+    /// By how much the process had grown since the sample, bytes.
+    pub grown: u64,
+    /// The process.
+    pub tgid: u32,
+    /// Its thread that charged.
+    pub pid: u32,
+    /// The error with which the kernel refused to send the signal, if it did.
+    pub error: Option<i32>,
+    /// The process's name, zero-padded.
+    pub comm: [u8; 16],
+}
+
+impl Struck {
+    /// The process's name with what is not UTF-8 replaced.
+    pub fn comm_lossy(&self) -> impl fmt::Display + '_ {
+        name(&self.comm)
+    }
+}
+
+fn name(comm: &[u8; 16]) -> impl fmt::Display + '_ {
+    String::from_utf8_lossy(comm.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 /// A memory cgroup between a victim and the root of the hierarchy, as it was at the kill.

@@ -58,7 +58,8 @@ impl CgroupIds {
             | Event::Crossed(_)
             | Event::OomKill(_)
             | Event::OomMark(_)
-            | Event::TaskAlarm(_) => {}
+            | Event::TaskAlarm(_)
+            | Event::Struck(_) => {}
         }
     }
 

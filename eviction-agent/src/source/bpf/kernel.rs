@@ -10,6 +10,7 @@ use super::{
     attach::Link,
     near::Near,
     plan::{Family, SourceInfo, When},
+    reflex::Reflex,
     sys::{self, Entry},
     tally::TallyMaps,
 };
@@ -155,6 +156,7 @@ pub struct Kernel {
     pub(super) near: Option<Near>,
     pub(super) sources: Vec<SourceInfo>,
     pub(super) page_bytes: u64,
+    pub(super) reflex: Option<Reflex>,
     generation: u64,
     armed: HashMap<u64, (u64, Level)>,
 }
@@ -162,6 +164,7 @@ pub struct Kernel {
 impl Kernel {
     pub(super) fn new(
         maps: Maps,
+        reflex: Option<Reflex>,
         links: Vec<(Family, Link)>,
         near: Option<Near>,
         sources: Vec<SourceInfo>,
@@ -172,6 +175,7 @@ impl Kernel {
             near,
             sources,
             page_bytes: rustix::param::page_size() as u64,
+            reflex,
             generation: 0,
             armed: HashMap::new(),
         }

@@ -11,7 +11,7 @@ use aya::{
     programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramFd, ProgramInfo},
 };
 use aya_log::EbpfLogger;
-use eviction_common::{ABI_VERSION, Setup};
+use eviction_common::{ABI_VERSION, ABSENT, Setup};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
@@ -23,6 +23,7 @@ use super::{
     near::Near,
     plan::{self, At, Family, FamilyPlan, Hook, Rejected, Rung, SourceInfo, When},
     probe::{self, Facts, Lockdown},
+    reflex::Reflex,
     ring::Ring,
     size,
     sys::Entry,
@@ -71,6 +72,9 @@ pub struct LoadOptions {
     pub fork_storm: u32,
     /// The programs' own diagnostics.
     pub log: ProgramLog,
+    /// Whether a verdict may stand ([`Kernel::stand`]). Without it the verifier sees to it that no
+    /// program can send a signal.
+    pub reflex: bool,
 }
 
 /// A build on a machine of many cores makes some thousand processes in a second; what makes more in one
@@ -86,6 +90,7 @@ impl Default for LoadOptions {
             choice: Choice::default(),
             fork_storm: FORK_STORM,
             log: ProgramLog::Off,
+            reflex: false,
         }
     }
 }
@@ -135,7 +140,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, Refused> {
 
 /// The same on facts that are known already.
 pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
-    let LoadOptions { choice, log, fork_storm, .. } = options;
+    let LoadOptions { choice, log, fork_storm, reflex, .. } = options;
     let plans = plan::plan(facts, choice);
     let setup = match (&facts.btf, &facts.hierarchy) {
         (Ok(btf), Ok(hierarchy)) => Setup {
@@ -143,6 +148,7 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
             hierarchy: *hierarchy,
             css_online: btf.resolved.css_online,
             storm_forks: tally::forks_in_window(*fork_storm),
+            reflex: (*reflex).into(),
             offsets: facts.lockdown.readable(btf.resolved.offsets),
         },
         _ => Setup::NONE,
@@ -191,9 +197,15 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
         ProgramLog::Off => None,
         ProgramLog::Warn | ProgramLog::Debug => EbpfLogger::init(&mut ebpf).ok().map(ProgramLogReader),
     };
-    match take_maps(&mut ebpf) {
-        Ok((maps, ring)) => {
-            Ok(Loaded { kernel: Kernel::new(maps, links, near, sources), ring, missing, log })
+    let offsets = &setup.offsets;
+    let shows_growth = offsets.task_mm != ABSENT && offsets.mm_anon != ABSENT;
+    let taken = take_maps(&mut ebpf).and_then(|(maps, ring)| {
+        let reflex = (*reflex && shows_growth).then(|| take_reflex(&mut ebpf)).transpose()?;
+        Ok((maps, reflex, ring))
+    });
+    match taken {
+        Ok((maps, reflex, ring)) => {
+            Ok(Loaded { kernel: Kernel::new(maps, reflex, links, near, sources), ring, missing, log })
         }
         Err(error) => Err(failed(brief(&error), missing)),
     }
@@ -213,7 +225,7 @@ fn refused(plans: Vec<FamilyPlan>, why: Option<String>) -> Refused {
 
 /// Makes the maps.
 fn open(setup: Setup, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, levels, choice: _, fork_storm: _, log } = options;
+    let LoadOptions { ring_bytes, cgroups, levels, choice: _, fork_storm: _, log, reflex: _ } = options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
     let present = size::read_cgroups();
@@ -320,6 +332,21 @@ fn load_program(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<(OwnedFd, u32
 /// The program of a rung for a time, which is taken off.
 fn keep(attached: Vec<Attached>, when: When) -> Option<Near> {
     attached.into_iter().next().map(|Attached { at, program, link }| Near::new(when, at, program, link))
+}
+
+fn take_reflex(ebpf: &mut Ebpf) -> Result<Reflex, MapError> {
+    let mut take =
+        |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
+    Ok(Reflex {
+        epoch: take("EPOCH")?.try_into()?,
+        verdict: take("VERDICT")?.try_into()?,
+        ticket: take("VERDICT_TICKET")?.try_into()?,
+        withheld: take("WITHHELD")?.try_into()?,
+        last_epoch: 0,
+        is_marked: false,
+        last_verdict: 0,
+        stands: None,
+    })
 }
 
 fn take_maps(ebpf: &mut Ebpf) -> Result<(Maps, Ring), MapError> {

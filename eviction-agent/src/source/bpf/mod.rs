@@ -22,6 +22,7 @@ pub mod offsets;
 pub mod owner;
 pub mod plan;
 pub mod probe;
+mod reflex;
 pub mod ring;
 pub mod rungs;
 pub mod sequence;
@@ -29,9 +30,12 @@ pub mod size;
 mod sys;
 pub mod tally;
 
-pub use event::{Alarm, Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, TaskAlarm};
+pub use event::{
+    Alarm, Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, Struck, TaskAlarm,
+};
 pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level, Lost};
 pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
 pub use plan::{Family, SourceInfo, When};
+pub use reflex::{Epoch, StandError, Standing, VerdictNumber, Withheld};
 pub use ring::{AsyncRing, Drained, Ring};
 pub use tally::{NodeLine, Stall, TaskCount};

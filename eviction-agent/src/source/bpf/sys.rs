@@ -13,6 +13,7 @@ use aya::{
 };
 use eviction_common::{
     AlarmKey, Armed, Dirty, ForkRate, NodeTasks, ReclaimStart, SeenOom, Setup, Stall, TaskCount, Ticket,
+    Verdict, WithheldCount,
 };
 
 /// A shared type as aya takes it.
@@ -39,6 +40,8 @@ pod!(
     NodeTasks,
     ReclaimStart,
     Stall,
+    Verdict,
+    WithheldCount,
     u64
 );
 

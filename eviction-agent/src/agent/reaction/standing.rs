@@ -1,0 +1,169 @@
+//! The reflex: a verdict stands after each look, and what the kernel carried out is finished.
+
+use std::sync::Arc;
+
+use crate::core::decision::{Action, Decision};
+use crate::core::input::{Event, Input};
+use crate::core::pods::KnownPod;
+use crate::core::reading::Reading;
+use crate::core::reflex::{self as core_reflex, StandingVerdict};
+use crate::source::bpf::Struck;
+use crate::source::cgroup::sample::Tasks;
+
+use super::super::clock::{Instant, mono_ns};
+use super::super::event;
+use super::super::eyes::NodeLook;
+use super::super::hook::root_id;
+use super::super::notes::{Note, PassNote};
+use super::super::reflex::{Idle, reach};
+use super::Reaction;
+
+/// How a decision that the kernel carried out is called where it is told by what it was seen.
+const SEEN_BY: &str = "reflex";
+
+impl Reaction {
+    /// Marks the sample that was just taken, where a verdict may come of it.
+    pub(super) fn mark_sample(&mut self, memory: Reading<i64>) {
+        if !self.hook.has_reflex() {
+            return;
+        }
+        let wanted = self.engine.policy().reflex == core_reflex::Reflex::HardMemory;
+        let distance = memory.known().and_then(|available| self.memory_lines.distance(available));
+        let near = wanted && distance.is_some_and(|left| left <= reach(self.eyes.capacity().memory));
+        self.reflex.mark(&mut self.hook, near);
+        if !near {
+            self.metrics.reflex_stands.set(0);
+        }
+    }
+
+    /// Lets a verdict stand until the next look, if one may.
+    pub(super) fn stand(&mut self, look: &NodeLook) {
+        if !self.reflex.is_marked() {
+            return;
+        }
+        match self.try_stand(look) {
+            Ok(()) => {
+                self.metrics.reflex_stands.set(1);
+            }
+            Err(idle) => self.reflex.stay_idle(idle, &mut self.hook, &self.metrics),
+        }
+        self.hook.export_withheld(&self.metrics);
+    }
+
+    fn try_stand(&mut self, look: &NodeLook) -> Result<(), Idle> {
+        if !self.state.under_way.is_empty() {
+            return Err(Idle::UnderWay);
+        }
+        let (Reading::Known(seen), Some(level_id)) = (look.memory, root_id(&self.eyes.sampler)) else {
+            return Err(Idle::NotTold);
+        };
+        let available = self.eyes.capacity().memory.saturating_sub(seen.working_set);
+        let distance = self.memory_lines.distance(i64::try_from(available).unwrap_or(i64::MAX));
+        if self.reflex.wants_choice(look.at, distance.unwrap_or(0)) {
+            self.choose(look)?;
+        }
+        self.reflex.stand(&mut self.hook, level_id, seen, look.at)
+    }
+
+    /// Asks the engine who would go, and the hand whether it would take him.
+    fn choose(&mut self, look: &NodeLook) -> Result<(), Idle> {
+        let snapshot = self.eyes.snapshot_with_pods(look, &self.roster, Tasks::Leave);
+        let snapshot = self.eyes.finish(snapshot, self.engine.pods());
+        let reach = reach(self.eyes.capacity().memory);
+        let verdict = self.engine.standing(look.at.wall, &snapshot, reach);
+        self.eyes.recycle(snapshot);
+        let verdict = verdict.map_err(Idle::NoVerdict)?;
+        let target =
+            self.target(0, &verdict.decision, &verdict.eviction, mono_ns()).ok_or(Idle::Scattered)?;
+        let [group] = target.groups.as_slice() else { return Err(Idle::Scattered) };
+        let victim_id = group.id.ok_or(Idle::Scattered)?;
+        self.executor.would_begin(&target).map_err(|_| Idle::HandRefuses)?;
+        self.reflex.choose(verdict, victim_id, look.at);
+        Ok(())
+    }
+
+    /// The kernel has killed a process by a verdict. The engine is told of the crossing as the
+    /// verdict supposed it, so that its decision is in force, and the ordinary hand does the rest.
+    pub(super) fn take_struck(&mut self, struck: &Struck) {
+        let carried_out = self.clock.at(struck.stamp.ktime_ns);
+        let Some(choice) = self.reflex.choice_of(struck.verdict) else {
+            tracing::error!(
+                verdict = struck.verdict,
+                pid = struck.tgid,
+                "the kernel carried out a verdict that nobody made"
+            );
+            return;
+        };
+        self.reflex.forget();
+        if let Some(error) = struck.error {
+            tracing::warn!(
+                verdict = struck.verdict,
+                pid = struck.tgid,
+                error,
+                "the kernel refused to carry out a verdict"
+            );
+            return;
+        }
+        self.metrics.reflex_kills.inc();
+        let victim = Arc::clone(&choice.verdict.victim);
+        let decision = match self.is_on_its_way(&victim) {
+            Some(id) => Some(id),
+            None => self.finish(&choice.verdict, carried_out),
+        };
+        let told = event::Reflex {
+            decision,
+            pod: format!("{}/{}", victim.pod.namespace, victim.pod.name),
+            uid: victim.pod.uid.to_string(),
+            pid: struck.tgid,
+            comm: struck.comm_lossy().to_string(),
+            threshold: choice.verdict.met_below,
+            available: choice.verdict.available,
+            grown: struck.grown,
+            usage: struck.usage,
+            chosen_mono_ns: choice.chosen.mono_ns,
+            carried_out_mono_ns: struck.stamp.ktime_ns,
+            told_mono_ns: mono_ns(),
+        };
+        self.notes.send(Note::Reflex(Box::new(told), carried_out));
+    }
+
+    /// The eviction by which a pod goes already.
+    fn is_on_its_way(&self, victim: &KnownPod) -> Option<u64> {
+        self.state.under_way.iter().find(|it| it.pod.uid == victim.pod.uid).map(|it| it.id)
+    }
+
+    /// Lets the engine decide what it decided ahead, for real, and carries it out. The number of
+    /// the decision by which the victim goes, if it is still the same.
+    fn finish(&mut self, verdict: &StandingVerdict, crossed: Instant) -> Option<u64> {
+        let at = self.clock.now();
+        let snapshot = verdict.crossed_at(crossed.wall)?;
+        let decision = self.step(Input { at: at.wall, event: Event::Look(snapshot) });
+        let decided_mono_ns = mono_ns();
+        let first_id = self.state.decisions + 1;
+        self.carry_out(&decision, decided_mono_ns);
+        let id = number_of(&decision, first_id, &verdict.victim);
+        self.state.last_change.take(&decision);
+        let note = PassNote {
+            first_id,
+            seen: None,
+            seen_by: SEEN_BY,
+            crossed_mono_ns: Some(crossed.mono_ns),
+            looked: at,
+            decided_mono_ns,
+            decision,
+        };
+        self.notes.send(Note::Pass(Box::new(note)));
+        id
+    }
+}
+
+/// The number of the eviction of this pod, if it is among those of a decision.
+fn number_of(decision: &Decision, first_id: u64, victim: &KnownPod) -> Option<u64> {
+    let pods = &decision.pass()?.pods;
+    let evictions = decision.actions.iter().filter_map(|action| match action {
+        Action::Evict(eviction) | Action::Hasten(eviction) => Some(eviction),
+        Action::Announce(_) | Action::Reclaim(_) => None,
+    });
+    let of_victim = |place: u32| pods.get(place).is_some_and(|known| known.pod.uid == victim.pod.uid);
+    (first_id..).zip(evictions).find(|(_, eviction)| of_victim(eviction.place)).map(|(id, _)| id)
+}

@@ -1,0 +1,190 @@
+//! The standing verdict as the loop keeps it: who was chosen, on which sample, until when.
+//!
+//! Whom to choose needs the figures of all pods and is asked anew when a tenth of a second has
+//! passed or a quarter of the way to the line is gone; the distance is that of each look. A choice
+//! that is older than two full samples of a node that is near is not carried out.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::core::reflex::{NoVerdict, StandingVerdict};
+use crate::metrics::{Metrics, ReasonLabels};
+use crate::source::bpf::{Epoch, Standing, VerdictNumber};
+use crate::source::pace;
+
+use super::arming::Seen;
+use super::clock::Instant;
+use super::hook::Hook;
+
+/// Verdicts are made within this part of the node's memory before a line.
+const SHARE: u64 = 8;
+
+/// And never only nearer than this: somebody must get to run before it is used up.
+const LEAST_BYTES: u64 = 256 << 20;
+
+/// A choice is made anew after this time.
+const CHOICE: Duration = Duration::from_millis(100);
+
+/// So long a choice is good.
+const GOOD: Duration = pace::FULL_NEAR.saturating_mul(2);
+
+/// So long after a look usage that stands still is taken for page cache that makes room.
+const STILL: Duration = Duration::from_millis(100);
+
+/// How many choices are remembered: a record of one that was replaced may be on its way.
+const REMEMBERED: usize = 4;
+
+/// Why no verdict stands, as far as the engine has no say in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// The engine has none.
+    NoVerdict(NoVerdict),
+    /// An eviction is under way.
+    UnderWay,
+    /// The hand would refuse: too soon, too often, or not a group to be killed.
+    HandRefuses,
+    /// The pod has no cgroup, or several.
+    Scattered,
+    /// The kernel side could not be told.
+    NotTold,
+}
+
+impl Idle {
+    fn name(self) -> &'static str {
+        match self {
+            Self::NoVerdict(why) => why.name(),
+            Self::UnderWay => "under_way",
+            Self::HandRefuses => "hand_refuses",
+            Self::Scattered => "scattered",
+            Self::NotTold => "not_told",
+        }
+    }
+}
+
+/// A choice, and the verdicts that were made of it.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) verdict: StandingVerdict,
+    pub(crate) victim_id: u64,
+    /// When it was chosen.
+    pub(crate) chosen: Instant,
+    numbers: Option<(u64, u64)>,
+}
+
+/// What is kept from look to look.
+#[derive(Debug, Default)]
+pub(crate) struct Reflex {
+    epoch: Option<Epoch>,
+    /// The last one is the present one, if `stands`.
+    choices: VecDeque<Arc<Choice>>,
+    is_chosen: bool,
+    idle: Option<Idle>,
+}
+
+/// How near a line must be for a verdict to stand.
+pub(crate) fn reach(memory_capacity: u64) -> u64 {
+    (memory_capacity / SHARE).max(LEAST_BYTES)
+}
+
+impl Reflex {
+    /// Marks the sample that was just taken, or lets the kernel side rest where the line is far.
+    pub(crate) fn mark(&mut self, hook: &mut Hook, near: bool) {
+        self.epoch = match near {
+            true => hook.mark_sample(),
+            false => {
+                self.is_chosen = false;
+                hook.rest();
+                None
+            }
+        };
+    }
+
+    /// Whether the last sample was marked.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.epoch.is_some()
+    }
+
+    /// Whether somebody must be chosen anew, with so much left to the line.
+    pub(crate) fn wants_choice(&self, now: Instant, distance: u64) -> bool {
+        let Some(choice) = self.present() else { return true };
+        let age = now.mono_ns.saturating_sub(choice.chosen.mono_ns);
+        u128::from(age) >= CHOICE.as_nanos() || distance < choice.verdict.distance() / 4 * 3
+    }
+
+    /// Somebody was chosen.
+    pub(crate) fn choose(&mut self, verdict: StandingVerdict, victim_id: u64, chosen: Instant) {
+        if self.choices.len() == REMEMBERED {
+            self.choices.pop_front();
+        }
+        self.choices.push_back(Arc::new(Choice { verdict, victim_id, chosen, numbers: None }));
+        self.is_chosen = true;
+    }
+
+    /// Nobody may be chosen, or nothing may stand.
+    pub(crate) fn stay_idle(&mut self, idle: Idle, hook: &mut Hook, metrics: &Metrics) {
+        self.is_chosen = false;
+        hook.stand_down();
+        metrics.reflex_stands.set(0);
+        if self.idle != Some(idle) {
+            self.idle = Some(idle);
+            metrics.reflex_idle.get_or_create(&ReasonLabels { reason: idle.name() }).inc();
+        }
+    }
+
+    /// Lets the present choice stand at the distance of this look.
+    pub(crate) fn stand(
+        &mut self,
+        hook: &mut Hook,
+        level_id: u64,
+        seen: Seen,
+        at: Instant,
+    ) -> Result<(), Idle> {
+        let (Some(epoch), true) = (self.epoch, self.is_chosen) else { return Err(Idle::NotTold) };
+        let Some(choice) = self.choices.back_mut() else { return Err(Idle::NotTold) };
+        let line = choice.verdict.line();
+        let distance = line.saturating_sub(seen.working_set);
+        if distance == 0 {
+            return Err(Idle::NoVerdict(NoVerdict::AtTheLine));
+        }
+        let standing = Standing {
+            epoch,
+            victim_id: choice.victim_id,
+            level_id,
+            line,
+            usage: seen.usage,
+            distance,
+            expires_ns: after(choice.chosen, GOOD),
+            still_until_ns: after(at, STILL),
+        };
+        let VerdictNumber(number) = hook.stand(&standing).ok_or(Idle::NotTold)?;
+        // Nobody else holds the present one for longer than it takes to tell of it.
+        if let Some(choice) = Arc::get_mut(choice) {
+            let first = choice.numbers.map_or(number, |(first, _)| first);
+            choice.numbers = Some((first, number));
+        }
+        self.idle = None;
+        Ok(())
+    }
+
+    /// The choice that a verdict was made of.
+    pub(crate) fn choice_of(&self, verdict: u64) -> Option<Arc<Choice>> {
+        let made = |choice: &&Arc<Choice>| {
+            choice.numbers.is_some_and(|(first, last)| (first..=last).contains(&verdict))
+        };
+        self.choices.iter().find(made).map(Arc::clone)
+    }
+
+    /// The present choice is used up.
+    pub(crate) fn forget(&mut self) {
+        self.is_chosen = false;
+    }
+
+    fn present(&self) -> Option<&Choice> {
+        self.choices.back().filter(|_| self.is_chosen).map(|choice| &**choice)
+    }
+}
+
+fn after(instant: Instant, duration: Duration) -> u64 {
+    instant.mono_ns.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}

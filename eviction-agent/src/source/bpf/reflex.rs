@@ -1,0 +1,184 @@
+//! The standing verdict as the kernel side holds it: marks, arming, what was withheld.
+
+use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
+use eviction_common::{Verdict, WithheldCount};
+use thiserror::Error;
+
+pub use eviction_common::Withheld;
+
+use super::kernel::Kernel;
+use super::sys::Entry;
+
+/// The number of a sample's mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch(u64);
+
+/// A verdict that the kernel side is to carry out, in bytes and nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The mark of the sample that it was made on.
+    pub epoch: Epoch,
+    /// The victim's cgroup, which is below `level_id`.
+    pub victim_id: u64,
+    /// The cgroup whose line it is.
+    pub level_id: u64,
+    /// The working set that must not be exceeded.
+    pub line: u64,
+    /// Usage of the level at the sample.
+    pub usage: u64,
+    /// What was left to the line at the sample. More than nothing.
+    pub distance: u64,
+    /// When it expires.
+    pub expires_ns: u64,
+    /// Until when usage that stands at the level's limit is taken for page cache that makes room.
+    pub still_until_ns: u64,
+}
+
+/// The number of a verdict; greater than that of every verdict before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VerdictNumber(pub u64);
+
+/// Why a verdict does not stand.
+#[derive(Debug, Error)]
+pub enum StandError {
+    /// The programs were loaded without it, or this kernel does not show them what they need.
+    #[error("the programs were loaded without the reflex")]
+    Absent,
+    /// A distance of nothing: any process would have grown by as much.
+    #[error("arm a verdict at the line itself")]
+    NoDistance,
+    /// A map could not be written.
+    #[error("arm a verdict")]
+    Map(#[from] MapError),
+}
+
+/// The maps of the reflex, and what stands.
+pub(super) struct Reflex {
+    pub(super) epoch: Array<MapData, u64>,
+    pub(super) verdict: Array<MapData, Entry<Verdict>>,
+    pub(super) ticket: BpfHashMap<MapData, u64, u8>,
+    pub(super) withheld: PerCpuArray<MapData, Entry<WithheldCount>>,
+    pub(super) last_epoch: u64,
+    pub(super) is_marked: bool,
+    pub(super) last_verdict: u64,
+    pub(super) stands: Option<u64>,
+}
+
+impl Kernel {
+    /// Whether a verdict can stand.
+    pub fn has_reflex(&self) -> bool {
+        self.reflex.is_some()
+    }
+
+    /// Marks a sample, just after the level's usage was read: what a process grows from now on
+    /// counts against the distance that the sample leaves.
+    ///
+    /// # Errors
+    /// See [`StandError`].
+    pub fn mark_sample(&mut self) -> Result<Epoch, StandError> {
+        let reflex = self.reflex.as_mut().ok_or(StandError::Absent)?;
+        reflex.last_epoch += 1;
+        reflex.epoch.set(0, reflex.last_epoch, 0)?;
+        reflex.is_marked = true;
+        Ok(Epoch(reflex.last_epoch))
+    }
+
+    /// Lets a verdict stand instead of the one before. From now on until it expires, or another
+    /// call, a process of the victim may be killed by it, once.
+    ///
+    /// Bytes are rounded to pages so that the line is never taken for crossed too early.
+    ///
+    /// # Errors
+    /// See [`StandError`]. Then none stands.
+    pub fn stand(&mut self, standing: &Standing) -> Result<VerdictNumber, StandError> {
+        let page = self.page_bytes;
+        self.stand_down()?;
+        let reflex = self.reflex.as_mut().ok_or(StandError::Absent)?;
+        let Standing { epoch, victim_id, level_id, line, usage, distance, expires_ns, still_until_ns } =
+            *standing;
+        if distance == 0 {
+            return Err(StandError::NoDistance);
+        }
+        reflex.last_verdict += 1;
+        let generation = reflex.last_verdict;
+        // With this page more the line is crossed, and not only reached.
+        let growth = distance / page + 1;
+        let mut verdict = Verdict {
+            generation,
+            epoch: epoch.0,
+            victim_id,
+            level_id,
+            expires_ns,
+            usage_least: line / page + 1,
+            usage_risen: usage.div_ceil(page).saturating_add(growth),
+            growth,
+            still_until_ns,
+            check: 0,
+        };
+        verdict.check = verdict.checked();
+        // The ticket first: without it nothing is carried out, and it alone does nothing.
+        reflex.ticket.insert(generation, 1, 0)?;
+        reflex.stands = Some(generation);
+        if let Err(error) = reflex.verdict.set(0, Entry(verdict), 0) {
+            let _ = self.stand_down();
+            return Err(error.into());
+        }
+        Ok(VerdictNumber(generation))
+    }
+
+    /// Lets no verdict stand. One that is being carried out on another CPU at this moment may
+    /// still be, and its record comes.
+    ///
+    /// # Errors
+    /// If the kernel side cannot be told. The verdict expires all the same.
+    pub fn stand_down(&mut self) -> Result<(), StandError> {
+        let Some(reflex) = &mut self.reflex else { return Ok(()) };
+        let Some(generation) = reflex.stands.take() else { return Ok(()) };
+        // Who does not get the ticket kills nobody, whatever the verdict says. It is gone already
+        // when the verdict was carried out.
+        let removed = reflex.ticket.remove(&generation);
+        reflex.verdict.set(0, Entry(Verdict::NONE), 0)?;
+        match removed {
+            Err(error) if !is_absent(&error) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, and samples are not marked any more: no line is near, and looking costs.
+    ///
+    /// # Errors
+    /// As [`Kernel::stand_down`].
+    pub fn rest(&mut self) -> Result<(), StandError> {
+        self.stand_down()?;
+        if let Some(reflex) = &mut self.reflex
+            && reflex.is_marked
+        {
+            reflex.epoch.set(0, 0, 0)?;
+            reflex.is_marked = false;
+        }
+        Ok(())
+    }
+
+    /// For how many verdicts (and CPUs) a crossing was not answered, by reason.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn withheld(&self) -> Result<[(Withheld, u64); Withheld::COUNT as usize], MapError> {
+        let mut all = Withheld::ALL.map(|why| (why, 0));
+        if let Some(reflex) = &self.reflex {
+            for (why, sum) in &mut all {
+                let per_cpu = reflex.withheld.get(&(*why as u32), 0)?;
+                *sum = per_cpu.iter().map(|Entry(on_cpu)| on_cpu.count).sum();
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn is_absent(error: &MapError) -> bool {
+    match error {
+        MapError::KeyNotFound => true,
+        MapError::SyscallError(error) => error.io_error.kind() == std::io::ErrorKind::NotFound,
+        _ => false,
+    }
+}

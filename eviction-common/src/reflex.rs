@@ -1,0 +1,211 @@
+//! The reflex: a decision that user space made ahead, and a program carries out.
+//!
+//! User space marks each sample with an epoch, and arms a [`Verdict`] that refers to it. The charge
+//! program kills the process that charges, if that process alone has grown by all that was left to the
+//! line when the sample was taken, and everything else that the verdict asks for holds as well.
+
+use crate::Header;
+
+/// The standing verdict; the value of map `VERDICT`, which has one. Figures of memory are in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Verdict {
+    /// Number of this verdict; none is used twice, and 0 is no verdict.
+    pub generation: u64,
+    /// The sample that it was made on: what a process has grown is counted from its mark.
+    pub epoch: u64,
+    /// The cgroup of the victim. Only processes in it or below it are killed.
+    pub victim_id: u64,
+    /// The cgroup whose line it is: the victim's is below it.
+    pub level_id: u64,
+    /// From when on it is not carried out any more.
+    pub expires_ns: u64,
+    /// The line. Usage is never less than the working set, so with less the line is not crossed.
+    pub usage_least: u64,
+    /// Usage of the level at the sample, and the distance: with so much the line is crossed, unless
+    /// what was charged beside the growth is page cache.
+    pub usage_risen: u64,
+    /// The distance to the line at the sample. The process must have grown by as much.
+    pub growth: u64,
+    /// Until when usage that stands at the level's limit is taken for page cache that makes room.
+    /// Later something else may have been freed as well.
+    pub still_until_ns: u64,
+    /// [`Verdict::checked`]: user space does not write a map's value in one piece.
+    pub check: u64,
+}
+
+impl Verdict {
+    /// No verdict.
+    pub const NONE: Self = Self {
+        generation: 0,
+        epoch: 0,
+        victim_id: 0,
+        level_id: 0,
+        expires_ns: 0,
+        usage_least: 0,
+        usage_risen: 0,
+        growth: 0,
+        still_until_ns: 0,
+        check: 0,
+    };
+
+    /// What `check` must be: depends on every other field and on their order.
+    #[inline(always)]
+    pub fn checked(&self) -> u64 {
+        let Self {
+            generation,
+            epoch,
+            victim_id,
+            level_id,
+            expires_ns,
+            usage_least,
+            usage_risen,
+            growth,
+            still_until_ns,
+            check: _,
+        } = *self;
+        let mut sum = 0x9e37_79b9_7f4a_7c15;
+        sum = mixed(sum, generation);
+        sum = mixed(sum, epoch);
+        sum = mixed(sum, victim_id);
+        sum = mixed(sum, level_id);
+        sum = mixed(sum, expires_ns);
+        sum = mixed(sum, usage_least);
+        sum = mixed(sum, usage_risen);
+        sum = mixed(sum, growth);
+        mixed(sum, still_until_ns)
+    }
+}
+
+/// One step of FNV-1a, a word at a time.
+#[inline(always)]
+fn mixed(sum: u64, word: u64) -> u64 {
+    (sum ^ word).wrapping_mul(0x0100_0000_01b3)
+}
+
+/// What a process had when it was first seen after a mark; the value of map `GROWTH`, whose key is
+/// the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Growth {
+    /// Address of its memory: another one after an exec.
+    pub mm: u64,
+    /// Which mark; 0 while it is being written.
+    pub epoch: u64,
+    /// Anonymous pages then.
+    pub anon: u64,
+    /// The mark before, which a verdict still may refer to.
+    pub before_epoch: u64,
+    /// Anonymous pages then.
+    pub before_anon: u64,
+}
+
+/// Why a crossing was not answered with SIGKILL; the index into map `WITHHELD`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Withheld {
+    /// The verdict was being written.
+    Torn = 0,
+    /// The task is one of the kernel's, which has no memory of its own.
+    KernelThread = 1,
+    /// The task is the first process, which must never die.
+    FirstProcess = 2,
+    /// The task is not of the victim.
+    NotTheVictim = 3,
+    /// The task charges to another cgroup than its own.
+    Remote = 4,
+    /// The verdict is too old.
+    Expired = 5,
+    /// The process has not grown by the distance: others did, or it fills the page cache.
+    NotGrown = 6,
+    /// The process has grown by the distance, but usage has not: something else was freed.
+    UsageStill = 7,
+    /// The verdict was carried out already, or withdrawn.
+    Spent = 8,
+    /// The record did not fit into the ring: nobody is killed without a record.
+    NoRoom = 9,
+    /// The kernel refused the signal.
+    Refused = 10,
+}
+
+impl Withheld {
+    /// How many there are.
+    pub const COUNT: u32 = 11;
+
+    /// All, in their order.
+    pub const ALL: [Self; Self::COUNT as usize] = [
+        Self::Torn,
+        Self::KernelThread,
+        Self::FirstProcess,
+        Self::NotTheVictim,
+        Self::Remote,
+        Self::Expired,
+        Self::NotGrown,
+        Self::UsageStill,
+        Self::Spent,
+        Self::NoRoom,
+        Self::Refused,
+    ];
+
+    /// How it is called in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Torn => "torn",
+            Self::KernelThread => "kernel_thread",
+            Self::FirstProcess => "first_process",
+            Self::NotTheVictim => "not_the_victim",
+            Self::Remote => "remote_charge",
+            Self::Expired => "expired",
+            Self::NotGrown => "not_grown",
+            Self::UsageStill => "usage_still",
+            Self::Spent => "spent",
+            Self::NoRoom => "no_room",
+            Self::Refused => "refused_by_kernel",
+        }
+    }
+}
+
+/// How often, on one CPU; the value of map `WITHHELD`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct WithheldCount {
+    /// The verdict for which it was counted last: once for each is enough.
+    pub generation: u64,
+    /// For how many verdicts.
+    pub count: u64,
+}
+
+/// A program carried out the standing verdict. Pushed at once and with a wake-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Struck {
+    /// [`crate::Kind::Struck`].
+    pub header: Header,
+    /// [`Verdict::generation`].
+    pub generation: u64,
+    /// The victim's cgroup.
+    pub victim_id: u64,
+    /// The cgroup that was charged: the victim's or one below it.
+    pub leaf_id: u64,
+    /// Usage of the level then, pages.
+    pub usage: u64,
+    /// By how many pages the process had grown since the sample.
+    pub grown: u64,
+    /// The process that was sent SIGKILL.
+    pub tgid: u32,
+    /// Its thread that charged.
+    pub pid: u32,
+    /// 0, or the error with which the kernel refused the signal (a negative errno).
+    pub error: i32,
+    /// Explicit padding.
+    pub pad: u32,
+    /// Its name, zero-padded.
+    pub comm: [u8; 16],
+}
+
+const _: () = {
+    assert!(size_of::<Verdict>() == 80);
+    assert!(size_of::<Growth>() == 40);
+    assert!(size_of::<WithheldCount>() == 16);
+    assert!(size_of::<Struck>() == 104);
+};

@@ -1,0 +1,428 @@
+//! The reflex: whom the kernel side kills, and above all whom it does not.
+
+use std::time::Duration;
+
+use eviction_agent::source::bpf::{LoadOptions, StandError, Standing, When, Withheld};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// How much the tests' processes have left to the line, and how much they try to touch.
+const DISTANCE: u64 = 48 * MIB;
+const TOO_MUCH: &str = "touch 160";
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * SECOND + now.tv_nsec as u64
+}
+
+/// The programs with the reflex, and the dense hook attached, as near a line.
+fn rig() -> Rig {
+    let mut rig = Rig::with(&LoadOptions { reflex: true, ..LoadOptions::default() });
+    rig.kernel.attach(When::NearLine).unwrap();
+    rig
+}
+
+/// A node with two pods.
+struct Node {
+    root: Cgroup,
+    victim: Cgroup,
+    other: Cgroup,
+}
+
+impl Node {
+    fn new() -> Self {
+        let root = Cgroup::new();
+        let (victim, other) = (root.child("victim"), root.child("other"));
+        Self { root, victim, other }
+    }
+
+    /// A verdict on the victim at a sample taken now.
+    fn verdict(&self, rig: &mut Rig) -> Standing {
+        let usage = self.root.usage();
+        Standing {
+            epoch: rig.kernel.mark_sample().unwrap(),
+            victim_id: self.victim.id(),
+            level_id: self.root.id(),
+            line: usage + DISTANCE,
+            usage,
+            distance: DISTANCE,
+            expires_ns: now_ns() + 600 * SECOND,
+            still_until_ns: 0,
+        }
+    }
+}
+
+fn withheld(rig: &Rig, why: Withheld) -> u64 {
+    rig.kernel.withheld().unwrap().into_iter().find(|(reason, _)| *reason == why).unwrap().1
+}
+
+/// Nothing was carried out, and this is why.
+fn assert_let_be(rig: &mut Rig, why: Withheld) {
+    rig.drain();
+    assert_eq!(rig.told.struck, []);
+    assert!(withheld(rig, why) > 0, "{why:?}: {:?}", rig.kernel.withheld().unwrap());
+}
+
+#[test]
+fn a_runaway_of_the_victim_stops_at_the_line() {
+    need_bpf!();
+    let node = Node::new();
+    let container = node.victim.child("container");
+    let mut rig = rig();
+    for round in 0..8 {
+        let mut process = Stepper::start(&container);
+        process.step("touch 8");
+        let verdict = node.verdict(&mut rig);
+        let number = rig.kernel.stand(&verdict).unwrap();
+        process.tell(TOO_MUCH);
+        assert_eq!(process.ended_by(), Some(9), "round {round}: {:?}", rig.kernel.withheld().unwrap());
+        rig.wait("the record", |told| told.struck.len() > round);
+        let struck = *rig.told.struck.last().unwrap();
+        assert_eq!((struck.verdict, struck.error), (number.0, None));
+        assert_eq!((struck.victim_id, struck.leaf_id), (node.victim.id(), container.id()));
+        assert_eq!((struck.tgid, struck.pid), (process.pid(), process.pid()));
+        assert_eq!(struck.comm_lossy().to_string(), "stepper");
+        assert!(struck.grown > DISTANCE, "{struck:?}");
+        // Beyond the line by no more than what CPUs hold back and charge ahead.
+        assert!(struck.usage > verdict.line, "{struck:?} for {verdict:?}");
+        assert!(struck.usage < verdict.line + 3 * MIB, "{struck:?} for {verdict:?}");
+        assert!(container.peak() < verdict.line + 4 * MIB, "nothing was touched after the signal");
+        container.reset_peak();
+    }
+    assert_eq!(rig.told.struck.len(), 8);
+}
+
+#[test]
+fn threads_grow_their_process_together() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    process.tell("touch-by-threads 160");
+    assert_eq!(process.ended_by(), Some(9));
+    rig.wait("the record", |told| !told.struck.is_empty());
+    assert_eq!(rig.told.struck[0].tgid, process.pid());
+}
+
+#[test]
+fn memory_that_was_given_back_before_is_seen_again() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 128");
+    process.step("give-back");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    process.tell("again");
+    assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+}
+
+#[test]
+fn a_child_that_grows_goes_alone() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    process.tell("child 160");
+    let child = process.answer();
+    assert_eq!(process.answer(), "ended 9", "{child}");
+    assert_eq!(process.answer(), "ok", "its parent has not grown");
+    process.step("touch 1");
+    rig.wait("the record", |told| !told.struck.is_empty());
+    assert_eq!(format!("child {}", rig.told.struck[0].tgid), child);
+}
+
+#[test]
+fn a_vforked_child_in_its_parents_memory_goes_alone() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    process.tell("vfork 160");
+    let child: u32 = process.answer().strip_prefix("child ").unwrap().parse().unwrap();
+    assert_eq!(process.answer(), "ended 9");
+    assert_eq!(process.answer(), "ok", "the parent goes on");
+    rig.wait("the record", |told| !told.struck.is_empty());
+    assert_eq!(rig.told.struck[0].tgid, child);
+}
+
+#[test]
+fn a_process_of_another_pod_is_let_be() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.other);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    process.step(TOO_MUCH);
+    assert_let_be(&mut rig, Withheld::NotTheVictim);
+}
+
+#[test]
+fn a_process_outside_of_the_node_is_not_even_counted() {
+    need_bpf!();
+    let (node, elsewhere) = (Node::new(), Cgroup::new());
+    let mut process = Stepper::start(&elsewhere);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = Standing { line: 0, ..node.verdict(&mut rig) };
+    rig.kernel.stand(&verdict).unwrap();
+    process.step(TOO_MUCH);
+    rig.drain();
+    assert_eq!(rig.told.struck, []);
+    assert_eq!(rig.kernel.withheld().unwrap().iter().map(|(_, count)| count).sum::<u64>(), 0);
+}
+
+#[test]
+fn who_was_moved_out_of_the_victim_is_let_be() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    process.step("touch 32");
+    node.other.take(process.pid());
+    process.step(TOO_MUCH);
+    assert_let_be(&mut rig, Withheld::NotTheVictim);
+}
+
+#[test]
+fn who_was_moved_into_the_victim_goes_for_what_it_grew() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.other);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    node.victim.take(process.pid());
+    process.tell(TOO_MUCH);
+    assert_eq!(process.ended_by(), Some(9));
+}
+
+#[test]
+fn a_new_group_of_the_same_name_is_another_one() {
+    need_bpf!();
+    let node = Node::new();
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    node.victim.remove();
+    let again = node.root.child("victim");
+    assert_ne!(again.id(), verdict.victim_id);
+    let mut process = Stepper::start(&again);
+    process.step("touch 8");
+    process.step(TOO_MUCH);
+    assert_let_be(&mut rig, Withheld::NotTheVictim);
+}
+
+#[test]
+fn never_after_expiry() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = Standing { expires_ns: now_ns() + SECOND / 50, ..node.verdict(&mut rig) };
+    rig.kernel.stand(&verdict).unwrap();
+    while now_ns() < verdict.expires_ns {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    process.step(TOO_MUCH);
+    assert_let_be(&mut rig, Withheld::Expired);
+}
+
+#[test]
+fn never_twice_by_one_verdict() {
+    need_bpf!();
+    let node = Node::new();
+    let mut rig = rig();
+    let mut processes: Vec<_> = (0..4).map(|_| Stepper::start(&node.victim)).collect();
+    for process in &mut processes {
+        process.step("touch 8");
+    }
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    for process in &mut processes {
+        process.tell(TOO_MUCH);
+    }
+    let survivors = processes.iter_mut().map(Stepper::answer).filter(|answer| answer == "ok").count();
+    rig.wait("the record", |told| !told.struck.is_empty());
+    assert_eq!((survivors, rig.told.struck.len()), (3, 1));
+    assert!(withheld(&rig, Withheld::Spent) > 0);
+}
+
+#[test]
+fn a_process_that_writes_files_is_never_hit() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    process.step("cache 160");
+    assert!(node.root.usage() > verdict.line, "the page cache has crossed the line");
+    // Faults, so that the hooks look at it now.
+    process.step("touch 4");
+    assert_let_be(&mut rig, Withheld::NotGrown);
+}
+
+#[test]
+fn who_only_finishes_what_others_began_is_let_be() {
+    need_bpf!();
+    let node = Node::new();
+    let mut small = Stepper::start(&node.victim);
+    let mut big = Stepper::start(&node.other);
+    small.step("touch 8");
+    big.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    big.step(TOO_MUCH);
+    small.step("touch 16");
+    assert_let_be(&mut rig, Withheld::NotGrown);
+}
+
+#[test]
+fn what_was_freed_meanwhile_keeps_the_line_away() {
+    need_bpf!();
+    let node = Node::new();
+    let mut growing = Stepper::start(&node.victim);
+    let mut freeing = Stepper::start(&node.other);
+    growing.step("touch 8");
+    freeing.step("touch 256");
+    let mut rig = rig();
+    let verdict = Standing { line: 64 * MIB, ..node.verdict(&mut rig) };
+    rig.kernel.stand(&verdict).unwrap();
+    freeing.step("free");
+    growing.step("touch 96");
+    assert_let_be(&mut rig, Withheld::UsageStill);
+}
+
+#[test]
+fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
+    need_bpf!();
+    for young in [true, false] {
+        let node = Node::new();
+        node.root.limit(256 * MIB);
+        let mut process = Stepper::start(&node.victim);
+        process.step("touch 8");
+        process.step("cache 400");
+        let mut rig = rig();
+        let verdict = node.verdict(&mut rig);
+        // What is clean and inactive is no part of the working set, and makes room.
+        let verdict =
+            Standing { line: 64 * MIB, still_until_ns: if young { u64::MAX } else { 0 }, ..verdict };
+        rig.kernel.stand(&verdict).unwrap();
+        process.tell("touch 96");
+        match young {
+            true => {
+                assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+                rig.wait("the record", |told| !told.struck.is_empty());
+                assert!(rig.told.struck[0].usage < verdict.usage + DISTANCE, "usage stood still");
+            }
+            false => {
+                assert_eq!(process.answer(), "ok");
+                assert_let_be(&mut rig, Withheld::UsageStill);
+            }
+        }
+    }
+}
+
+#[test]
+fn growth_counts_from_the_verdicts_own_sample() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let first = node.verdict(&mut rig);
+    rig.kernel.stand(&first).unwrap();
+    process.step("touch 32");
+    // Another sample, with as much left as before.
+    let second = node.verdict(&mut rig);
+    rig.kernel.stand(&second).unwrap();
+    process.step("touch 32");
+    rig.drain();
+    assert_eq!(rig.told.struck, [], "64 MiB in all, but 32 since the sample");
+    // The next sample is marked, and the verdict of the one before still stands.
+    rig.kernel.mark_sample().unwrap();
+    process.tell(TOO_MUCH);
+    assert_eq!(process.ended_by(), Some(9));
+    rig.wait("the record", |told| !told.struck.is_empty());
+    assert!(rig.told.struck[0].usage < second.line + 3 * MIB, "{:?}", rig.told.struck);
+}
+
+#[test]
+fn processes_that_come_and_go_have_not_grown() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    process.step("touch 40");
+    process.step("forks 20");
+    rig.drain();
+    assert_eq!(rig.told.struck, []);
+}
+
+#[test]
+fn nothing_stands_after_it_was_withdrawn_or_the_programs_are_gone() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    rig.kernel.stand_down().unwrap();
+    process.step(TOO_MUCH);
+    process.step("free");
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    rig.kernel.rest().unwrap();
+    process.step(TOO_MUCH);
+    process.step("free");
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    rig.drain();
+    assert_eq!(rig.told.struck, []);
+    drop(rig);
+    process.step(TOO_MUCH);
+}
+
+#[test]
+fn without_being_asked_for_there_is_none() {
+    need_bpf!();
+    let mut rig = Rig::load();
+    assert!(!rig.kernel.has_reflex());
+    assert!(matches!(rig.kernel.mark_sample(), Err(StandError::Absent)));
+}
+
+#[test]
+fn at_the_line_itself_nothing_is_armed() {
+    need_bpf!();
+    let node = Node::new();
+    let mut rig = rig();
+    let verdict = Standing { distance: 0, ..node.verdict(&mut rig) };
+    assert!(matches!(rig.kernel.stand(&verdict), Err(StandError::NoDistance)));
+}
