@@ -23,7 +23,7 @@ pub use record::{
     Ancestor, CgroupChange, Crossed, Edge, Header, Kind, NAME_BYTES, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
     UNLIMITED_BYTES, ancestor_flag, oom_flag,
 };
-pub use reflex::{Growth, Struck, Verdict, Withheld, WithheldCount};
+pub use reflex::{Growth, MARK_EPOCH, MARK_LEVEL, MARKS, Struck, Verdict, Withheld, WithheldCount};
 pub use setup::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, Setup};
 pub use task::{
     Alarm, AlarmKey, ForkRate, NodeTasks, PIDS_LIMIT_MAX, PIDS_NEAR, ReclaimStart, STORM_WINDOW_NS, Stall,

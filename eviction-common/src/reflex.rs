@@ -20,12 +20,11 @@ pub struct Verdict {
     pub level_id: u64,
     /// From when on it is not carried out any more.
     pub expires_ns: u64,
-    /// The line. Usage is never less than the working set, so with less the line is not crossed.
+    /// The line, where usage is what the level's page counter says: it is never less than the working
+    /// set, so with less the line is not crossed. 0 at the root, whose counter has not all of it.
     pub usage_least: u64,
-    /// Usage of the level at the sample, and the distance: with so much the line is crossed, unless
-    /// what was charged beside the growth is page cache.
-    pub usage_risen: u64,
-    /// The distance to the line at the sample. The process must have grown by as much.
+    /// The distance to the line at the sample. The process must have grown by as much, and usage as
+    /// well unless page cache makes room.
     pub growth: u64,
     /// Until when usage that stands at the level's limit is taken for page cache that makes room.
     /// Later something else may have been freed as well.
@@ -43,7 +42,6 @@ impl Verdict {
         level_id: 0,
         expires_ns: 0,
         usage_least: 0,
-        usage_risen: 0,
         growth: 0,
         still_until_ns: 0,
         check: 0,
@@ -59,7 +57,6 @@ impl Verdict {
             level_id,
             expires_ns,
             usage_least,
-            usage_risen,
             growth,
             still_until_ns,
             check: _,
@@ -71,7 +68,6 @@ impl Verdict {
         sum = mixed(sum, level_id);
         sum = mixed(sum, expires_ns);
         sum = mixed(sum, usage_least);
-        sum = mixed(sum, usage_risen);
         sum = mixed(sum, growth);
         mixed(sum, still_until_ns)
     }
@@ -83,21 +79,31 @@ fn mixed(sum: u64, word: u64) -> u64 {
     (sum ^ word).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// What a process had when it was first seen after a mark; the value of map `GROWTH`, whose key is
-/// the process.
+/// Indices into map `MARK`: the number of the last sample, 0 while no line is near.
+pub const MARK_EPOCH: u32 = 0;
+
+/// The cgroup whose line is near.
+pub const MARK_LEVEL: u32 = 1;
+
+/// How many there are.
+pub const MARKS: u32 = 2;
+
+/// What a process or the level had when it was first seen after a mark; the value of map `GROWTH`,
+/// whose key is the process, and of map `RISE`, which has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Growth {
-    /// Address of its memory: another one after an exec.
-    pub mm: u64,
+    /// Whose it is: the address of the process's memory, another one after an exec; or the id of the
+    /// level's cgroup.
+    pub of: u64,
     /// Which mark; 0 while it is being written.
     pub epoch: u64,
-    /// Anonymous pages then.
-    pub anon: u64,
+    /// Anonymous pages of the process then, or usage of the level.
+    pub pages: u64,
     /// The mark before, which a verdict still may refer to.
     pub before_epoch: u64,
-    /// Anonymous pages then.
-    pub before_anon: u64,
+    /// Pages then.
+    pub before_pages: u64,
 }
 
 /// Why a crossing was not answered with SIGKILL; the index into map `WITHHELD`.
@@ -204,7 +210,7 @@ pub struct Struck {
 }
 
 const _: () = {
-    assert!(size_of::<Verdict>() == 80);
+    assert!(size_of::<Verdict>() == 72);
     assert!(size_of::<Growth>() == 40);
     assert!(size_of::<WithheldCount>() == 16);
     assert!(size_of::<Struck>() == 104);

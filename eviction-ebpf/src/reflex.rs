@@ -9,7 +9,7 @@
 //! to the level, for each look at a charge.
 
 use aya_ebpf::{
-    bindings::{BPF_ANY, BPF_NOEXIST, BPF_RB_NO_WAKEUP},
+    bindings::{BPF_NOEXIST, BPF_RB_NO_WAKEUP},
     helpers::{
         bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_current_task, bpf_ktime_get_ns,
         generated::bpf_send_signal,
@@ -18,7 +18,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, LruHashMap, PerCpuArray},
 };
 use eviction_common::{
-    ABSENT, BATCH_PAGES, Growth, Kind, MAX_ANCESTORS, Struck, Verdict, Withheld, WithheldCount,
+    ABSENT, BATCH_PAGES, Growth, Kind, MARK_EPOCH, MARK_LEVEL, MARKS, MAX_ANCESTORS, Struck, Verdict,
+    Withheld, WithheldCount,
 };
 
 use crate::{
@@ -31,9 +32,9 @@ use crate::{
 
 const SIGKILL: u32 = 9;
 
-/// The mark of the last sample; 0 while no line is near.
+/// See [`MARK_EPOCH`].
 #[map]
-static EPOCH: Array<u64> = Array::with_max_entries(1, 0);
+static MARK: Array<u64> = Array::with_max_entries(MARKS, 0);
 
 /// What stands.
 #[map]
@@ -46,6 +47,10 @@ static VERDICT_TICKET: HashMap<u64, u8> = HashMap::with_max_entries(8, 0);
 /// What processes had at the last two marks; the least recently seen makes room.
 #[map]
 static GROWTH: LruHashMap<u32, Growth> = LruHashMap::with_max_entries(4096, 0);
+
+/// What the level's page counter said at the last two marks.
+#[map]
+static RISE: Array<Growth> = Array::with_max_entries(1, 0);
 
 /// See [`Withheld`].
 #[map]
@@ -62,7 +67,7 @@ struct Running {
     anon: u64,
 }
 
-/// The level of a verdict and the way to it.
+/// The level and the way to it.
 struct Way {
     usage: u64,
     max: u64,
@@ -76,39 +81,58 @@ pub(crate) fn look<M: Means>(memcg: Memcg, leaf_id: u64) {
     if !reflex_is_on() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
         return;
     }
-    let Some(epoch) = EPOCH.get(0) else { return };
-    // SAFETY: the map's value; volatile, since user space writes it.
-    let epoch = unsafe { core::ptr::read_volatile(epoch) };
+    let (epoch, level_id) = (marked(MARK_EPOCH), marked(MARK_LEVEL));
     if epoch == 0 {
         return;
-    }
-    let running = running();
-    if running.mm != 0 {
-        mark(&running, epoch);
     }
     let Some(verdict) = VERDICT.get(0) else { return };
     // SAFETY: the map's value; volatile, since user space writes it.
     let verdict = unsafe { core::ptr::read_volatile(verdict) };
+    let Some(way) = walk::<M>(memcg, level_id, verdict.victim_id) else { return };
+    let running = running();
+    if running.mm != 0 {
+        mark(&running, epoch);
+    }
+    if let Some(rise) = RISE.get_ptr_mut(0) {
+        note(rise, level_id, epoch, way.usage);
+    }
     if verdict.generation == 0 {
         return;
     }
     if verdict.check != verdict.checked() {
         return withhold(Withheld::Torn, verdict.generation);
     }
-    if let Some(why) = judge::<M>(&verdict, &running, memcg, leaf_id) {
+    if verdict.level_id != level_id {
+        return;
+    }
+    if let Some(why) = judge(&verdict, &running, &way, leaf_id) {
         withhold(why, verdict.generation);
+    }
+}
+
+/// A word of user space's marks.
+#[inline(always)]
+fn marked(index: u32) -> u64 {
+    match MARK.get(index) {
+        // SAFETY: the map's value; volatile, since user space writes it.
+        Some(mark) => unsafe { core::ptr::read_volatile(mark) },
+        None => 0,
     }
 }
 
 /// Carries it out, or says why not; nothing where the line does not seem to be crossed.
 #[inline(always)]
-fn judge<M: Means>(verdict: &Verdict, running: &Running, memcg: Memcg, leaf_id: u64) -> Option<Withheld> {
-    let way = walk::<M>(verdict, memcg)?;
+fn judge(verdict: &Verdict, running: &Running, way: &Way, leaf_id: u64) -> Option<Withheld> {
     if way.usage < verdict.usage_least {
         return None;
     }
-    let grown = grown(running, verdict.epoch);
-    let has_risen = way.usage >= verdict.usage_risen;
+    let grown = match GROWTH.get_ptr_mut(running.tgid) {
+        Some(growth) if running.mm != 0 => since(growth, running.mm, verdict.epoch, running.anon),
+        _ => 0,
+    };
+    let rise = RISE.get_ptr_mut(0)?;
+    let risen = since(rise, verdict.level_id, verdict.epoch, way.usage);
+    let has_risen = risen >= verdict.growth;
     if !has_risen && grown < verdict.growth {
         return None;
     }
@@ -137,7 +161,7 @@ fn judge<M: Means>(verdict: &Verdict, running: &Running, memcg: Memcg, leaf_id: 
     if !has_risen && !(is_full && now_ns < verdict.still_until_ns) {
         return Some(Withheld::UsageStill);
     }
-    strike(verdict, running, &way, leaf_id, grown)
+    strike(verdict, running, way, leaf_id, grown)
 }
 
 /// Sends the signal, if nobody did for this verdict.
@@ -192,72 +216,75 @@ fn running() -> Running {
 /// Notes what the process has, if it was not seen since the mark.
 #[inline(always)]
 fn mark(running: &Running, epoch: u64) {
-    let Some(growth) = GROWTH.get_ptr_mut(running.tgid) else {
-        let first = Growth { mm: running.mm, epoch, anon: running.anon, before_epoch: 0, before_anon: 0 };
-        // Another thread may be first; where there is no room, it has not grown.
-        let _ = GROWTH.insert(running.tgid, first, BPF_NOEXIST as u64);
-        return;
-    };
-    // SAFETY: the map's value. Threads on other CPUs may write it at the same time: then each has
-    // what it had after the mark, and the mark before is lost, or is what they share. A value that
-    // is reused for another process has another memory.
+    match GROWTH.get_ptr_mut(running.tgid) {
+        Some(growth) => note(growth, running.mm, epoch, running.anon),
+        None => {
+            let Running { mm, anon, .. } = *running;
+            let first = Growth { of: mm, epoch, pages: anon, before_epoch: 0, before_pages: 0 };
+            // Another thread may be first; where there is no room, it has not grown.
+            let _ = GROWTH.insert(running.tgid, first, BPF_NOEXIST as u64);
+        }
+    }
+}
+
+/// Notes what somebody has, if that was not done since the mark.
+#[inline(always)]
+fn note(growth: *mut Growth, of: u64, epoch: u64, pages: u64) {
+    // SAFETY: the map's value. Other CPUs may write it at the same time, for the same owner: then
+    // each notes what there was after the mark, and the mark before may be lost.
     unsafe {
-        if (*growth).mm != running.mm {
-            let anew = Growth { mm: running.mm, epoch, anon: running.anon, before_epoch: 0, before_anon: 0 };
-            let _ = GROWTH.insert(running.tgid, anew, BPF_ANY as u64);
-            return;
-        }
         let last = core::ptr::read_volatile(&raw const (*growth).epoch);
-        if last == epoch {
+        let is_same = core::ptr::read_volatile(&raw const (*growth).of) == of;
+        if is_same && last == epoch {
             return;
         }
-        let anon = core::ptr::read_volatile(&raw const (*growth).anon);
+        let (before, before_pages) = match is_same {
+            true => (last, core::ptr::read_volatile(&raw const (*growth).pages)),
+            false => (0, 0),
+        };
         core::ptr::write_volatile(&raw mut (*growth).epoch, 0);
-        core::ptr::write_volatile(&raw mut (*growth).before_epoch, last);
-        core::ptr::write_volatile(&raw mut (*growth).before_anon, anon);
-        core::ptr::write_volatile(&raw mut (*growth).anon, running.anon);
+        core::ptr::write_volatile(&raw mut (*growth).before_epoch, before);
+        core::ptr::write_volatile(&raw mut (*growth).before_pages, before_pages);
+        core::ptr::write_volatile(&raw mut (*growth).of, of);
+        core::ptr::write_volatile(&raw mut (*growth).pages, pages);
         core::ptr::write_volatile(&raw mut (*growth).epoch, epoch);
     }
 }
 
-/// By how much the process has grown since the mark; nothing if it was not seen then.
+/// By how much somebody has grown since a mark; nothing if that was not seen.
 #[inline(always)]
-fn grown(running: &Running, epoch: u64) -> u64 {
-    if running.mm == 0 {
-        return 0;
-    }
-    let Some(growth) = GROWTH.get_ptr_mut(running.tgid) else { return 0 };
+fn since(growth: *const Growth, of: u64, epoch: u64, pages: u64) -> u64 {
     // SAFETY: the map's value, which other CPUs may write.
-    let (mm, at, anon, before, before_anon) = unsafe {
+    let (whose, at, then, before, before_then) = unsafe {
         (
-            core::ptr::read_volatile(&raw const (*growth).mm),
+            core::ptr::read_volatile(&raw const (*growth).of),
             core::ptr::read_volatile(&raw const (*growth).epoch),
-            core::ptr::read_volatile(&raw const (*growth).anon),
+            core::ptr::read_volatile(&raw const (*growth).pages),
             core::ptr::read_volatile(&raw const (*growth).before_epoch),
-            core::ptr::read_volatile(&raw const (*growth).before_anon),
+            core::ptr::read_volatile(&raw const (*growth).before_pages),
         )
     };
-    if mm != running.mm {
+    if whose != of {
         return 0;
     }
     if at == epoch {
-        return running.anon.saturating_sub(anon);
+        return pages.saturating_sub(then);
     }
     if before == epoch {
-        return running.anon.saturating_sub(before_anon);
+        return pages.saturating_sub(before_then);
     }
     0
 }
 
-/// From the charged memory cgroup up to the verdict's level; nothing if it is not below it.
+/// From the charged memory cgroup up to the level; nothing if it is not below it.
 #[inline(always)]
-fn walk<M: Means>(verdict: &Verdict, memcg: Memcg) -> Option<Way> {
+fn walk<M: Means>(memcg: Memcg, level_id: u64, victim_id: u64) -> Option<Way> {
     let mut memcg = memcg;
     let mut through_victim = false;
     for _ in 0..MAX_ANCESTORS {
         let id = memcg.id::<M>();
-        through_victim |= id == verdict.victim_id;
-        if id == verdict.level_id {
+        through_victim |= id == victim_id;
+        if id == level_id {
             return Some(Way { usage: memcg.usage::<M>(), max: memcg.max::<M>(), through_victim });
         }
         memcg = memcg.parent::<M>()?;

@@ -297,9 +297,9 @@ impl Hook {
     }
 
     /// Marks the sample that was just taken.
-    pub(crate) fn mark_sample(&mut self) -> Option<Epoch> {
+    pub(crate) fn mark_sample(&mut self, level_id: u64) -> Option<Epoch> {
         let (kernel, _) = self.loaded.as_mut()?;
-        told("marking a sample", kernel.mark_sample())
+        told("marking a sample", kernel.mark_sample(level_id))
     }
 
     /// Lets a verdict stand.

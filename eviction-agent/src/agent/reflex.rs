@@ -72,6 +72,14 @@ pub(crate) struct Choice {
     numbers: Option<(u64, u64)>,
 }
 
+/// The group whose line is guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Level {
+    pub(crate) id: u64,
+    /// Its page counter has all that counts as used.
+    pub(crate) is_all: bool,
+}
+
 /// What is kept from look to look.
 #[derive(Debug, Default)]
 pub(crate) struct Reflex {
@@ -88,11 +96,11 @@ pub(crate) fn reach(memory_capacity: u64) -> u64 {
 }
 
 impl Reflex {
-    /// Marks the sample that was just taken, or lets the kernel side rest where the line is far.
-    pub(crate) fn mark(&mut self, hook: &mut Hook, near: bool) {
+    /// Marks the sample that was just taken of a level that is near its line, or lets the kernel side rest where the line is far.
+    pub(crate) fn mark(&mut self, hook: &mut Hook, near: Option<u64>) {
         self.epoch = match near {
-            true => hook.mark_sample(),
-            false => {
+            Some(level_id) => hook.mark_sample(level_id),
+            None => {
                 self.is_chosen = false;
                 hook.rest();
                 None
@@ -136,7 +144,7 @@ impl Reflex {
     pub(crate) fn stand(
         &mut self,
         hook: &mut Hook,
-        level_id: u64,
+        level: Level,
         seen: Seen,
         at: Instant,
     ) -> Result<(), Idle> {
@@ -150,9 +158,8 @@ impl Reflex {
         let standing = Standing {
             epoch,
             victim_id: choice.victim_id,
-            level_id,
-            line,
-            usage: seen.usage,
+            level_id: level.id,
+            line: level.is_all.then_some(line),
             distance,
             expires_ns: after(choice.chosen, GOOD),
             still_until_ns: after(at, STILL),

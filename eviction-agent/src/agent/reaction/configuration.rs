@@ -47,6 +47,7 @@ impl Reaction {
         let roster = std::mem::take(&mut self.roster).under(policy);
         self.take_pods(roster);
         self.state.flight = Flight::of(victims);
+        self.warn_of_no_reflex();
     }
 
     /// Whether this look is to show the engine the pods for the sake of their trends: once for

@@ -173,6 +173,7 @@ impl Reaction {
     pub(crate) async fn run(mut self, mut commands: Receiver<Command>) {
         let roster = std::mem::take(&mut self.roster);
         self.take_pods(roster);
+        self.warn_of_no_reflex();
         self.look("start", None);
         loop {
             let wake = tokio::select! {

@@ -15,13 +15,23 @@ use super::super::event;
 use super::super::eyes::NodeLook;
 use super::super::hook::root_id;
 use super::super::notes::{Note, PassNote};
-use super::super::reflex::{Idle, reach};
+use super::super::reflex::{Idle, Level, reach};
 use super::Reaction;
 
 /// How a decision that the kernel carried out is called where it is told by what it was seen.
 const SEEN_BY: &str = "reflex";
 
 impl Reaction {
+    /// Says so where the reflex is asked for, and cannot be had.
+    pub(super) fn warn_of_no_reflex(&self) {
+        if self.engine.policy().reflex == core_reflex::Reflex::HardMemory && !self.hook.has_reflex() {
+            tracing::warn!(
+                help = "it takes --act kill, a charge hook, and to be on when the agent starts",
+                "the reflex is on, but no verdict will stand"
+            );
+        }
+    }
+
     /// Marks the sample that was just taken, where a verdict may come of it.
     pub(super) fn mark_sample(&mut self, memory: Reading<i64>) {
         if !self.hook.has_reflex() {
@@ -30,8 +40,9 @@ impl Reaction {
         let wanted = self.engine.policy().reflex == core_reflex::Reflex::HardMemory;
         let distance = memory.known().and_then(|available| self.memory_lines.distance(available));
         let near = wanted && distance.is_some_and(|left| left <= reach(self.eyes.capacity().memory));
+        let near = root_id(&self.eyes.sampler).filter(|_| near);
         self.reflex.mark(&mut self.hook, near);
-        if !near {
+        if near.is_none() {
             self.metrics.reflex_stands.set(0);
         }
     }
@@ -54,7 +65,7 @@ impl Reaction {
         if !self.state.under_way.is_empty() {
             return Err(Idle::UnderWay);
         }
-        let (Reading::Known(seen), Some(level_id)) = (look.memory, root_id(&self.eyes.sampler)) else {
+        let (Reading::Known(seen), Some(id)) = (look.memory, root_id(&self.eyes.sampler)) else {
             return Err(Idle::NotTold);
         };
         let available = self.eyes.capacity().memory.saturating_sub(seen.working_set);
@@ -62,7 +73,8 @@ impl Reaction {
         if self.reflex.wants_choice(look.at, distance.unwrap_or(0)) {
             self.choose(look)?;
         }
-        self.reflex.stand(&mut self.hook, level_id, seen, look.at)
+        let is_all = !self.eyes.sampler.root().whole_machine;
+        self.reflex.stand(&mut self.hook, Level { id, is_all }, seen, look.at)
     }
 
     /// Asks the engine who would go, and the hand whether it would take him.

@@ -338,7 +338,7 @@ fn take_reflex(ebpf: &mut Ebpf) -> Result<Reflex, MapError> {
     let mut take =
         |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
     Ok(Reflex {
-        epoch: take("EPOCH")?.try_into()?,
+        mark: take("MARK")?.try_into()?,
         verdict: take("VERDICT")?.try_into()?,
         ticket: take("VERDICT_TICKET")?.try_into()?,
         withheld: take("WITHHELD")?.try_into()?,

@@ -1,7 +1,7 @@
 //! The standing verdict as the kernel side holds it: marks, arming, what was withheld.
 
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
-use eviction_common::{Verdict, WithheldCount};
+use eviction_common::{MARK_EPOCH, MARK_LEVEL, Verdict, WithheldCount};
 use thiserror::Error;
 
 pub use eviction_common::Withheld;
@@ -22,10 +22,9 @@ pub struct Standing {
     pub victim_id: u64,
     /// The cgroup whose line it is.
     pub level_id: u64,
-    /// The working set that must not be exceeded.
-    pub line: u64,
-    /// Usage of the level at the sample.
-    pub usage: u64,
+    /// The working set that must not be exceeded, if the level's page counter has all usage that
+    /// counts: it has not at the root, where tasks may be without a group.
+    pub line: Option<u64>,
     /// What was left to the line at the sample. More than nothing.
     pub distance: u64,
     /// When it expires.
@@ -54,7 +53,7 @@ pub enum StandError {
 
 /// The maps of the reflex, and what stands.
 pub(super) struct Reflex {
-    pub(super) epoch: Array<MapData, u64>,
+    pub(super) mark: Array<MapData, u64>,
     pub(super) verdict: Array<MapData, Entry<Verdict>>,
     pub(super) ticket: BpfHashMap<MapData, u64, u8>,
     pub(super) withheld: PerCpuArray<MapData, Entry<WithheldCount>>,
@@ -70,15 +69,16 @@ impl Kernel {
         self.reflex.is_some()
     }
 
-    /// Marks a sample, just after the level's usage was read: what a process grows from now on
-    /// counts against the distance that the sample leaves.
+    /// Marks a sample of this cgroup, just after it was read: what a process and the cgroup grow from
+    /// now on counts against the distance that the sample leaves.
     ///
     /// # Errors
     /// See [`StandError`].
-    pub fn mark_sample(&mut self) -> Result<Epoch, StandError> {
+    pub fn mark_sample(&mut self, level_id: u64) -> Result<Epoch, StandError> {
         let reflex = self.reflex.as_mut().ok_or(StandError::Absent)?;
         reflex.last_epoch += 1;
-        reflex.epoch.set(0, reflex.last_epoch, 0)?;
+        reflex.mark.set(MARK_LEVEL, level_id, 0)?;
+        reflex.mark.set(MARK_EPOCH, reflex.last_epoch, 0)?;
         reflex.is_marked = true;
         Ok(Epoch(reflex.last_epoch))
     }
@@ -94,8 +94,7 @@ impl Kernel {
         let page = self.page_bytes;
         self.stand_down()?;
         let reflex = self.reflex.as_mut().ok_or(StandError::Absent)?;
-        let Standing { epoch, victim_id, level_id, line, usage, distance, expires_ns, still_until_ns } =
-            *standing;
+        let Standing { epoch, victim_id, level_id, line, distance, expires_ns, still_until_ns } = *standing;
         if distance == 0 {
             return Err(StandError::NoDistance);
         }
@@ -109,8 +108,7 @@ impl Kernel {
             victim_id,
             level_id,
             expires_ns,
-            usage_least: line / page + 1,
-            usage_risen: usage.div_ceil(page).saturating_add(growth),
+            usage_least: line.map_or(0, |line| line / page + 1),
             growth,
             still_until_ns,
             check: 0,
@@ -153,7 +151,7 @@ impl Kernel {
         if let Some(reflex) = &mut self.reflex
             && reflex.is_marked
         {
-            reflex.epoch.set(0, 0, 0)?;
+            reflex.mark.set(MARK_EPOCH, 0, 0)?;
             reflex.is_marked = false;
         }
         Ok(())

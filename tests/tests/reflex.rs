@@ -1,0 +1,179 @@
+//! The reflex with the agent as a program: what the kernel does by a verdict while the agent cannot
+//! run, and what it does not do by an old one or after the agent's death.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+use tests::agent::{self, Agent, Options};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::process::{is_alive, signal, wait_until};
+use tests::skip;
+use tests::workload::Workload;
+
+/// A guard against what hangs.
+const GUARD: Duration = Duration::from_secs(60);
+
+/// The line is at 256 MiB, all of which is near.
+const MEMORY: u64 = 320 * MIB;
+const CONFIG: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nreflex: hardMemory\n";
+
+/// How old a choice may be.
+const GOOD: Duration = Duration::from_secs(2);
+
+fn pod(name: &str, request_mib: u64) -> PodSpec {
+    PodSpec {
+        namespace: "default",
+        name: name.to_owned(),
+        containers: &["app"],
+        request_mib,
+        limit_mib: None,
+        priority: None,
+        is_static: false,
+    }
+}
+
+/// A node with a pod that has little and uses much, whose last process has not begun to grow, and
+/// one that keeps to what it asked for. The agent has its verdict on the first.
+struct Scene {
+    node: Node,
+    hog: usize,
+    idle: Workload,
+    runaway: Workload,
+    bystander: Workload,
+    agent: Agent,
+}
+
+impl Scene {
+    fn new(label: &str) -> Option<Self> {
+        let mut node = Node::new(label, MEMORY, 200).ok()?;
+        let hog = node.add(pod("hog", 8)).unwrap();
+        let other = node.add(pod("bystander", 64)).unwrap();
+        let idle = held(&node, hog, "160M");
+        let bystander = held(&node, other, "16M");
+        let runaway = workload(&node, hog, &["grow", "--size", "120M"]);
+        let config = node.file("agent.yaml");
+        std::fs::write(&config, CONFIG).unwrap();
+        let hard = json!({"evictionHard": {"memory.available": "64Mi"}});
+        let options = Options {
+            binary: &agent::binary().unwrap(),
+            kubelet_config: &node.write_config(&hard).unwrap(),
+            pods: &node.write_pods().unwrap(),
+            cgroup_root: &node.cgroup_root(),
+            memory_capacity: node.memory_capacity(),
+            pid_capacity: node.pid_capacity(),
+            act: "kill",
+            config: Some(&config),
+        };
+        let agent = Agent::start(&options, &Interrupt::default()).unwrap();
+        if agent.rung("charge").is_none_or(|(rung, _)| rung.is_empty() || rung == "none") {
+            return None;
+        }
+        let scene = Self { node, hog, idle, runaway, bystander, agent };
+        wait_until("a verdict that stands", || scene.metric("eviction_agent_reflex_stands") == 1.0).unwrap();
+        Some(scene)
+    }
+
+    fn metric(&self, name: &str) -> f64 {
+        self.agent.metrics().unwrap().sum(name, &[])
+    }
+
+    /// The runaway grows as far as it is let.
+    fn run_away(&mut self) {
+        self.runaway.go().unwrap();
+        let grown = self.runaway.wait_event("grown");
+        if grown.is_ok() {
+            assert!(self.runaway.process().is_running().unwrap());
+        }
+    }
+
+    fn is_hog_gone(&self) -> bool {
+        self.node.pods[self.hog].first().unwrap().processes().is_empty()
+    }
+}
+
+fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
+    let group = &node.pods[pod].containers[0].group;
+    Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
+}
+
+fn held(node: &Node, pod: usize, size: &str) -> Workload {
+    let mut workload = workload(node, pod, &["hold", "--size", size]);
+    workload.go().unwrap();
+    workload.wait_event("grown").unwrap();
+    workload
+}
+
+#[test]
+fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
+    // A machine that gives the runaway less than 100 MB in two seconds lets the verdict expire.
+    for _ in 0..5 {
+        let Some(mut scene) = Scene::new("reflex") else { skip!("no cgroups or charge hook to be had here") };
+        signal(scene.agent.pid(), Signal::STOP).unwrap();
+        let stopped = Instant::now();
+        scene.run_away();
+        let took = stopped.elapsed();
+        let hit = !scene.runaway.process().is_running().unwrap();
+        assert!(scene.idle.process().is_running().unwrap(), "only who crossed the line");
+        signal(scene.agent.pid(), Signal::CONT).unwrap();
+        if !hit {
+            assert!(took > GOOD / 2, "the verdict was good, and the runaway passed the line");
+            continue;
+        }
+        let told = scene.agent.wait_for("the reflex", GUARD, |event| event.kind() == "reflex").unwrap();
+        assert_eq!(told.text("pod"), "default/hog", "{told:?}");
+        assert_eq!(told.number("pid"), Some(scene.runaway.pid().into()), "{told:?}");
+        let decided =
+            scene.agent.wait_for("its decision", GUARD, |event| event.kind() == "decision").unwrap();
+        assert_eq!((decided.text("pod"), decided.text("seen_by")), ("default/hog", "reflex"), "{decided:?}");
+        assert_eq!((told.number("decision"), decided.number("id")), (Some(1), Some(1)));
+        assert!(told.number("chosen_mono_ns") < told.number("carried_out_mono_ns"), "{told:?}");
+        assert!(told.number("carried_out_mono_ns") < decided.number("decided_mono_ns"), "{told:?}");
+        wait_until("the rest of the pod to be gone", || scene.is_hog_gone()).unwrap();
+        let gone = |event: &agent::Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+        scene.agent.wait_for("the end of the eviction", GUARD, gone).unwrap();
+        assert!(scene.bystander.process().is_running().unwrap());
+        assert_eq!(scene.metric("eviction_agent_reflex_kills_total"), 1.0);
+        let heard = scene.agent.heard().unwrap();
+        assert_eq!(heard.iter().filter(|event| event.kind() == "decision").count(), 1);
+        scene.agent.stop().unwrap();
+        return;
+    }
+    panic!("this machine was too busy in five of five runs");
+}
+
+#[test]
+fn an_old_verdict_is_not_carried_out() {
+    let Some(mut scene) = Scene::new("reflex-old") else { skip!("no cgroups or charge hook to be had here") };
+    signal(scene.agent.pid(), Signal::STOP).unwrap();
+    std::thread::sleep(GOOD + Duration::from_secs(1));
+    scene.run_away();
+    assert!(scene.runaway.process().is_running().unwrap(), "nobody has decided this lately");
+    signal(scene.agent.pid(), Signal::CONT).unwrap();
+    // The ordinary way then.
+    let decided = scene.agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
+    assert_eq!(decided.text("pod"), "default/hog", "{decided:?}");
+    assert_ne!(decided.text("seen_by"), "reflex", "{decided:?}");
+    wait_until("the pod to be gone", || scene.is_hog_gone()).unwrap();
+    assert_eq!(scene.metric("eviction_agent_reflex_kills_total"), 0.0);
+    assert!(scene.bystander.process().is_running().unwrap());
+    scene.agent.stop().unwrap();
+}
+
+#[test]
+fn the_verdict_dies_with_the_agent() {
+    let Some(mut scene) = Scene::new("reflex-dead") else {
+        skip!("no cgroups or charge hook to be had here")
+    };
+    let agent = scene.agent.pid();
+    signal(agent, Signal::KILL).unwrap();
+    wait_until("the agent's end", || !is_alive(agent)).unwrap();
+    scene.run_away();
+    for workload in [&mut scene.runaway, &mut scene.idle, &mut scene.bystander] {
+        assert!(workload.process().is_running().unwrap(), "nothing is killed by a program that is gone");
+    }
+}
