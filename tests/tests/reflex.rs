@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -82,13 +83,14 @@ impl Scene {
         self.agent.metrics().unwrap().sum(name, &[])
     }
 
-    /// The runaway grows as far as it is let.
-    fn run_away(&mut self) {
+    /// The runaway grows as far as it is let. Whether it was stopped.
+    fn run_away(&mut self) -> bool {
         self.runaway.go().unwrap();
-        let grown = self.runaway.wait_event("grown");
-        if grown.is_ok() {
-            assert!(self.runaway.process().is_running().unwrap());
+        let stopped = self.runaway.wait_event("grown").is_err();
+        if stopped {
+            assert_eq!(self.runaway.process().wait().unwrap().signal(), Some(9));
         }
+        stopped
     }
 
     fn is_hog_gone(&self) -> bool {
@@ -104,7 +106,7 @@ fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
 fn held(node: &Node, pod: usize, size: &str) -> Workload {
     let mut workload = workload(node, pod, &["hold", "--size", size]);
     workload.go().unwrap();
-    workload.wait_event("grown").unwrap();
+    workload.wait_event("holding").unwrap();
     workload
 }
 
@@ -115,13 +117,13 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
         let Some(mut scene) = Scene::new("reflex") else { skip!("no cgroups or charge hook to be had here") };
         signal(scene.agent.pid(), Signal::STOP).unwrap();
         let stopped = Instant::now();
-        scene.run_away();
+        let hit = scene.run_away();
         let took = stopped.elapsed();
-        let hit = !scene.runaway.process().is_running().unwrap();
         assert!(scene.idle.process().is_running().unwrap(), "only who crossed the line");
         signal(scene.agent.pid(), Signal::CONT).unwrap();
         if !hit {
-            assert!(took > GOOD / 2, "the verdict was good, and the runaway passed the line");
+            let why = scene.agent.metrics().unwrap();
+            assert!(took > GOOD / 2, "the verdict was good, and the runaway passed the line: {why:?}");
             continue;
         }
         let told = scene.agent.wait_for("the reflex", GUARD, |event| event.kind() == "reflex").unwrap();
@@ -151,8 +153,7 @@ fn an_old_verdict_is_not_carried_out() {
     let Some(mut scene) = Scene::new("reflex-old") else { skip!("no cgroups or charge hook to be had here") };
     signal(scene.agent.pid(), Signal::STOP).unwrap();
     std::thread::sleep(GOOD + Duration::from_secs(1));
-    scene.run_away();
-    assert!(scene.runaway.process().is_running().unwrap(), "nobody has decided this lately");
+    assert!(!scene.run_away(), "nobody has decided this lately");
     signal(scene.agent.pid(), Signal::CONT).unwrap();
     // The ordinary way then.
     let decided = scene.agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
@@ -172,7 +173,7 @@ fn the_verdict_dies_with_the_agent() {
     let agent = scene.agent.pid();
     signal(agent, Signal::KILL).unwrap();
     wait_until("the agent's end", || !is_alive(agent)).unwrap();
-    scene.run_away();
+    assert!(!scene.run_away());
     for workload in [&mut scene.runaway, &mut scene.idle, &mut scene.bystander] {
         assert!(workload.process().is_running().unwrap(), "nothing is killed by a program that is gone");
     }

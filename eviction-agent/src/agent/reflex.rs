@@ -179,7 +179,7 @@ impl Reflex {
         let made = |choice: &&Arc<Choice>| {
             choice.numbers.is_some_and(|(first, last)| (first..=last).contains(&verdict))
         };
-        self.choices.iter().find(made).map(Arc::clone)
+        self.choices.iter().rev().find(made).map(Arc::clone)
     }
 
     /// The present choice is used up.

@@ -102,12 +102,8 @@ pub struct Struck {
 impl Struck {
     /// The process's name with what is not UTF-8 replaced.
     pub fn comm_lossy(&self) -> impl fmt::Display + '_ {
-        name(&self.comm)
+        lossy(&self.comm)
     }
-}
-
-fn name(comm: &[u8; 16]) -> impl fmt::Display + '_ {
-    String::from_utf8_lossy(comm.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 /// A memory cgroup between a victim and the root of the hierarchy, as it was at the kill.
