@@ -5,8 +5,8 @@ use crate::metrics::{Metrics, ReasonLabels};
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
     AsyncRing, Crossed, DirtyLeaf, Drained, Epoch, Event, Family, Kernel, Level, LoadOptions, Loaded, Lost,
-    NodeLine, OomKill, Refused, SourceInfo, StandError, Standing, Struck, TaskAlarm, VerdictNumber, When,
-    Withheld,
+    NodeLine, OomKill, Refused, SourceInfo, StandError, Standing, Struck, TaskAlarm, VerdictNumber,
+    WITHHELD_REASONS, When,
 };
 use crate::source::cgroup::sampler::Sampler;
 
@@ -65,7 +65,7 @@ pub(crate) struct Hook {
     invalid: u64,
     /// The total of tasks at which the node's own line is armed.
     tasks_line: Option<u64>,
-    withheld: [u64; Withheld::ALL.len()],
+    withheld: [u64; WITHHELD_REASONS],
 }
 
 /// Another kernel side is in use now.
@@ -327,10 +327,10 @@ impl Hook {
         let Some(withheld) = self.loaded.as_ref().and_then(|(kernel, _)| kernel.withheld().ok()) else {
             return;
         };
-        for ((why, sum), before) in withheld.into_iter().zip(&mut self.withheld) {
+        for ((reason, sum), before) in withheld.into_iter().zip(&mut self.withheld) {
             let more = sum.saturating_sub(std::mem::replace(before, sum));
             if more > 0 {
-                let labels = ReasonLabels { reason: why.name() };
+                let labels = ReasonLabels { reason };
                 metrics.reflex_withheld.get_or_create(&labels).inc_by(more);
             }
         }

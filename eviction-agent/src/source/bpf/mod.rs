@@ -36,6 +36,6 @@ pub use event::{
 pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level, Lost};
 pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
 pub use plan::{Family, SourceInfo, When};
-pub use reflex::{Epoch, StandError, Standing, VerdictNumber, Withheld};
+pub use reflex::{Epoch, StandError, Standing, VerdictNumber, WITHHELD_REASONS};
 pub use ring::{AsyncRing, Drained, Ring};
 pub use tally::{NodeLine, Stall, TaskCount};

@@ -1,13 +1,14 @@
 //! The standing verdict as the kernel side holds it: marks, arming, what was withheld.
 
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
-use eviction_common::{MARK_EPOCH, MARK_LEVEL, Verdict, WithheldCount};
+use eviction_common::{MARK_EPOCH, MARK_LEVEL, Verdict, Withheld, WithheldCount};
 use thiserror::Error;
-
-pub use eviction_common::Withheld;
 
 use super::kernel::Kernel;
 use super::sys::Entry;
+
+/// How many reasons there are to leave a crossing unanswered.
+pub const WITHHELD_REASONS: usize = Withheld::ALL.len();
 
 /// The number of a sample's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,11 +162,11 @@ impl Kernel {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn withheld(&self) -> Result<[(Withheld, u64); Withheld::COUNT as usize], MapError> {
-        let mut all = Withheld::ALL.map(|why| (why, 0));
+    pub fn withheld(&self) -> Result<[(&'static str, u64); WITHHELD_REASONS], MapError> {
+        let mut all = Withheld::ALL.map(|why| (why.name(), 0));
         if let Some(reflex) = &self.reflex {
-            for (why, sum) in &mut all {
-                let per_cpu = reflex.withheld.get(&(*why as u32), 0)?;
+            for (why, (_, sum)) in Withheld::ALL.into_iter().zip(&mut all) {
+                let per_cpu = reflex.withheld.get(&(why as u32), 0)?;
                 *sum = per_cpu.iter().map(|Entry(on_cpu)| on_cpu.count).sum();
             }
         }
