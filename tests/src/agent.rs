@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::clock;
 use crate::interrupt::{Interrupt, LOOK};
 use crate::metrics::Metrics;
+use crate::node::Node;
 
 /// Finds the agent's binary: where the test task says, or beside the running program.
 ///
@@ -39,23 +40,45 @@ pub fn binary() -> Result<PathBuf> {
 
 /// How the agent is started.
 #[derive(Clone, Debug)]
-pub struct Options<'a> {
+pub struct Options {
     /// The agent's file.
-    pub binary: &'a Path,
+    pub binary: PathBuf,
     /// `--kubelet-config`.
-    pub kubelet_config: &'a Path,
+    pub kubelet_config: PathBuf,
     /// `--pods`.
-    pub pods: &'a Path,
+    pub pods: PathBuf,
     /// `--cgroup-root`.
-    pub cgroup_root: &'a str,
+    pub cgroup_root: String,
     /// `--memory-capacity`, bytes.
     pub memory_capacity: u64,
     /// `--pid-capacity`.
     pub pid_capacity: u64,
     /// `--act`.
-    pub act: &'a str,
+    pub act: &'static str,
     /// `--config`, if any.
-    pub config: Option<&'a Path>,
+    pub config: Option<PathBuf>,
+    /// What else is said on the command line.
+    pub more: Vec<String>,
+}
+
+impl Options {
+    /// On that node, with these fields of a kubelet's configuration and the hand that kills.
+    ///
+    /// # Errors
+    /// If the files that tell the agent about the node cannot be written.
+    pub fn of(binary: &Path, node: &Node, kubelet: &Value) -> Result<Self> {
+        Ok(Self {
+            binary: binary.to_owned(),
+            kubelet_config: node.write_config(kubelet)?,
+            pods: node.write_pods()?,
+            cgroup_root: node.cgroup_root(),
+            memory_capacity: node.memory_capacity(),
+            pid_capacity: node.pid_capacity(),
+            act: "kill",
+            config: None,
+            more: Vec::new(),
+        })
+    }
 }
 
 /// A line that the agent printed.
@@ -105,23 +128,24 @@ impl Agent {
     ///
     /// # Errors
     /// If it cannot be started, or ends at once: then with what it printed.
-    pub fn start(options: &Options<'_>, interrupt: &Interrupt) -> Result<Self> {
-        Self::start_with(options, &[], interrupt)
-    }
-
-    /// The same with arguments besides.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn start_with(options: &Options<'_>, more: &[String], interrupt: &Interrupt) -> Result<Self> {
-        let mut agent = Self::spawn(options, more, interrupt)?;
+    pub fn start(options: &Options, interrupt: &Interrupt) -> Result<Self> {
+        let mut agent = Self::spawn(options, interrupt)?;
         agent.wait_for("its `started` event", GUARD, |event| event.kind() == "started")?;
         Ok(agent)
     }
 
-    fn spawn(options: &Options<'_>, more: &[String], interrupt: &Interrupt) -> Result<Self> {
-        let Options { binary, kubelet_config, pods, cgroup_root, memory_capacity, pid_capacity, act, config } =
-            options;
+    fn spawn(options: &Options, interrupt: &Interrupt) -> Result<Self> {
+        let Options {
+            binary,
+            kubelet_config,
+            pods,
+            cgroup_root,
+            memory_capacity,
+            pid_capacity,
+            act,
+            config,
+            more,
+        } = options;
         let mut command = Command::new(binary);
         command
             .arg("run")

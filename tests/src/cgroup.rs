@@ -180,6 +180,18 @@ impl Group {
         Self { mounts, path: path.to_owned() }
     }
 
+    /// One that is there already, by its path relative to the mount points.
+    ///
+    /// # Errors
+    /// If cgroups are not mounted, or there is no such group.
+    pub fn existing(path: &Path) -> Result<Self> {
+        let group = Self::open(Mounts::discover()?, path);
+        for dir in group.dirs() {
+            fs::metadata(&dir).with_context(|| format!("find cgroup {}", dir.display()))?;
+        }
+        Ok(group)
+    }
+
     fn create(mounts: Mounts, path: &Path) -> Result<Self> {
         for (hierarchy, point) in mounts.iter() {
             let mut directory = point.to_owned();

@@ -12,6 +12,9 @@ pub struct Growth {
 /// Pages that one page table maps; the table is a page itself, charged to the same group.
 const MAPPED_BY_TABLE: u64 = 512;
 
+/// Bytes of a huge page.
+const HUGE: u64 = 2 << 20;
+
 impl Growth {
     /// Takes the stamps of one climb; one that goes back in time or in bytes ends it.
     pub fn new(stamps: impl IntoIterator<Item = Stamp>) -> Self {
@@ -29,6 +32,17 @@ impl Growth {
     pub fn of(record: &Record) -> Self {
         let go = record.go.map(|ns| Stamp { ns, bytes: 0 });
         Self::new(go.into_iter().chain(record.stamps.iter().copied()))
+    }
+
+    /// From the record of several threads that grow together: one may stamp later than another
+    /// what it had touched before.
+    pub fn of_threads(record: &Record) -> Self {
+        let mut most = 0;
+        let stamps = record.stamps.iter().map(|stamp| {
+            most = stamp.bytes.max(most);
+            Stamp { bytes: most, ..*stamp }
+        });
+        Self::new(record.go.map(|ns| Stamp { ns, bytes: 0 }).into_iter().chain(stamps))
     }
 
     /// The last stamp.
@@ -83,6 +97,8 @@ pub enum Pages {
     Fresh,
     /// The page alone: the table was there.
     Refault,
+    /// 2 MiB at once, with the first page of them.
+    Huge,
 }
 
 impl Climb {
@@ -114,16 +130,19 @@ impl Pages {
         match self {
             Self::Fresh => touched + touched / MAPPED_BY_TABLE,
             Self::Refault => touched,
+            Self::Huge => touched.next_multiple_of(HUGE),
         }
     }
 
-    /// The inverse of [`Self::charged`].
+    /// The least that charges so much, the inverse of [`Self::charged`].
     fn touched(self, charged: u64) -> u64 {
         match self {
             Self::Fresh => {
                 charged / (MAPPED_BY_TABLE + 1) * MAPPED_BY_TABLE + charged % (MAPPED_BY_TABLE + 1)
             }
             Self::Refault => charged,
+            Self::Huge if charged.is_multiple_of(HUGE) => charged.saturating_sub(HUGE) + 1,
+            Self::Huge => charged / HUGE * HUGE + 1,
         }
     }
 }
@@ -196,6 +215,26 @@ mod tests {
         assert_eq!(Pages::Fresh.charged(512 << 20), 513 << 20);
         assert_eq!(Pages::Fresh.touched(513 << 20), 512 << 20);
         assert_eq!(Pages::Refault.touched(Pages::Refault.charged(7)), 7);
+    }
+
+    #[test]
+    fn a_huge_page_is_charged_with_its_first_byte() {
+        assert_eq!(
+            [0, 1, HUGE, HUGE + 1].map(|touched| Pages::Huge.charged(touched)),
+            [0, HUGE, HUGE, 2 * HUGE]
+        );
+        for charged in [1, HUGE, HUGE + 1, 2 * HUGE] {
+            let touched = Pages::Huge.touched(charged);
+            assert!(Pages::Huge.charged(touched) >= charged && Pages::Huge.charged(touched - 1) < charged);
+        }
+    }
+
+    #[test]
+    fn threads_grow_together_whoever_stamps_first() {
+        let stamps = [(10, 5), (12, 15), (13, 10), (15, 20)].map(|(ns, bytes)| Stamp { ns, bytes });
+        let record = Record { go: Some(1), stamps: stamps.to_vec(), ..Record::default() };
+        assert_eq!(Growth::of(&record).last().unwrap().bytes, 15);
+        assert_eq!(Growth::of_threads(&record).last().unwrap().bytes, 20);
     }
 
     #[test]

@@ -45,16 +45,8 @@ fn start(node: &Node) -> Agent {
         "policy": {"soft": {"evictBarePods": true}},
     });
     std::fs::write(&config, policy.to_string()).unwrap();
-    let options = Options {
-        binary: &agent::binary().unwrap(),
-        kubelet_config: &node.write_config(&kubelet).unwrap(),
-        pods: &node.write_pods().unwrap(),
-        cgroup_root: &node.cgroup_root(),
-        memory_capacity: node.memory_capacity(),
-        pid_capacity: node.pid_capacity(),
-        act: "kill",
-        config: Some(&config),
-    };
+    let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
+    let options = Options { config: Some(config), ..options };
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 

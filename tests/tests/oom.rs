@@ -33,17 +33,10 @@ fn node() -> Option<Node> {
 }
 
 fn start(node: &Node, more: &[String]) -> Agent {
-    let options = Options {
-        binary: &agent::binary().unwrap(),
-        kubelet_config: &node.write_config(&json!({"evictionHard": {"memory.available": "1Mi"}})).unwrap(),
-        pods: &node.write_pods().unwrap(),
-        cgroup_root: &node.cgroup_root(),
-        memory_capacity: node.memory_capacity(),
-        pid_capacity: node.pid_capacity(),
-        act: "dry-run",
-        config: None,
-    };
-    Agent::start_with(&options, more, &Interrupt::default()).unwrap()
+    let kubelet = json!({"evictionHard": {"memory.available": "1Mi"}});
+    let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
+    let options = Options { act: "dry-run", more: more.to_vec(), ..options };
+    Agent::start(&options, &Interrupt::default()).unwrap()
 }
 
 /// A process in the container `app` that the kernel kills at the container's limit.

@@ -53,16 +53,9 @@ fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
     let group = &node.pods[web].containers[0].group;
     let arguments = ["grow", "--size", "250M"];
     let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
-    let options = Options {
-        binary: &agent::binary().unwrap(),
-        kubelet_config: &node.write_config(&json!({"evictionHard": {"memory.available": "96Mi"}})).unwrap(),
-        pods: &node.write_pods().unwrap(),
-        cgroup_root: &node.cgroup_root(),
-        memory_capacity: node.memory_capacity(),
-        pid_capacity: node.pid_capacity(),
-        act: "dry-run",
-        config: None,
-    };
+    let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
+    let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
+    let options = Options { act: "dry-run", ..options };
     let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
     let (lost, _) = agent.rung("charge").unwrap();
     let Some(rung) = RUNGS.iter().find(|rung| rung.name == lost) else {

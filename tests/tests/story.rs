@@ -39,16 +39,7 @@ fn start(node: &Node) -> Agent {
         "evictionSoftGracePeriod": {"memory.available": "1s"},
         "evictionMaxPodGracePeriod": 5,
     });
-    let options = Options {
-        binary: &agent::binary().unwrap(),
-        kubelet_config: &node.write_config(&config).unwrap(),
-        pods: &node.write_pods().unwrap(),
-        cgroup_root: &node.cgroup_root(),
-        memory_capacity: node.memory_capacity(),
-        pid_capacity: node.pid_capacity(),
-        act: "kill",
-        config: None,
-    };
+    let options = Options::of(&agent::binary().unwrap(), node, &config).unwrap();
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 

@@ -30,16 +30,8 @@ fn pod(name: &str) -> PodSpec {
 
 fn start(node: &Node) -> Agent {
     let config = json!({"evictionHard": {"memory.available": "16Mi", "pid.available": "100"}});
-    let options = Options {
-        binary: &agent::binary().unwrap(),
-        kubelet_config: &node.write_config(&config).unwrap(),
-        pods: &node.write_pods().unwrap(),
-        cgroup_root: &node.cgroup_root(),
-        memory_capacity: node.memory_capacity(),
-        pid_capacity: node.pid_capacity(),
-        act: "dry-run",
-        config: None,
-    };
+    let options = Options::of(&agent::binary().unwrap(), node, &config).unwrap();
+    let options = Options { act: "dry-run", ..options };
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: what is measured, on the agent as it is shipped.
 
 mod core;
+mod node;
 mod oom;
 mod storm;
 
@@ -8,8 +9,6 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
-use crate::build;
-use crate::setup::{self, Need};
 use crate::shell;
 
 /// Arguments of the task.
@@ -27,24 +26,16 @@ enum Bench {
     Oom(oom::Oom),
     /// Every hook at once from many cgroups: what is lost, and when a crossing is seen
     Storm(storm::Storm),
-    /// Kernel stamp to decision, growth beyond the threshold, cost when calm, size
-    Skeleton(Skeleton),
-}
-
-#[derive(clap::Args)]
-struct Skeleton {
-    /// Print JSON lines on standard output, and the table on standard error
-    #[arg(long)]
-    json: bool,
-    /// Crossings by fresh pages
-    #[arg(long, default_value_t = 120)]
-    crossings: usize,
-    /// Crossings by each other kind of growth
-    #[arg(long, default_value_t = 30)]
-    runs: usize,
-    /// How long the calm agent is watched
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    calm: u64,
+    /// Slowdown of page faults and processes by the agent, far from every line and near one
+    Overhead(node::Node),
+    /// Crossing to decision and to death, beside polls, notifications, earlyoom and nohang
+    Reaction(node::Node),
+    /// Growth beyond the line when the kernel carries out a standing verdict, and when it does not
+    Reflex(node::Node),
+    /// Cost while nothing happens, beside earlyoom, nohang and node-exporter
+    Idle(node::Node),
+    /// Reaction, idle cost and size in short
+    Skeleton(node::Node),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -52,24 +43,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Core(args) => core::run(args),
         Bench::Oom(args) => oom::run(args),
         Bench::Storm(args) => storm::run(args),
-        Bench::Skeleton(args) => skeleton(args),
+        Bench::Overhead(args) => node::run("overhead", args, false),
+        Bench::Reaction(args) => node::run("reaction", args, true),
+        Bench::Reflex(args) => node::run("reflex", args, true),
+        Bench::Idle(args) => node::run("idle", args, true),
+        Bench::Skeleton(args) => node::run("skeleton", args, false),
     }
-}
-
-fn skeleton(args: &Skeleton) -> Result<ExitCode> {
-    let Skeleton { json, crossings, runs, calm } = args;
-    let tools = setup::ensure(&[Need::Bpf, Need::Musl])?;
-    let agent = build::agent(true)?;
-    let programs = build::programs(&["tests"], &tools)?;
-    let mut bench = Command::new(programs.join("bench_skeleton"));
-    bench.arg("--agent").arg(agent);
-    bench.args(["--commit", &commit()]);
-    bench.args(["--crossings", &crossings.to_string()]);
-    bench.args(["--runs", &runs.to_string(), "--calm", &calm.to_string()]);
-    if *json {
-        bench.arg("--json");
-    }
-    Err(shell::become_program(&mut bench))
 }
 
 /// What is measured; empty outside a clone.

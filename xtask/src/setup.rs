@@ -38,6 +38,8 @@ pub(crate) enum Need {
     Deny,
     /// QEMU, and what a guest is packed with.
     Guests,
+    /// The programs that are measured beside the agent.
+    Rivals,
 }
 
 /// What a task works with once nothing is missing.
@@ -49,6 +51,8 @@ pub(crate) struct Tools {
     bpf_linker: Option<PathBuf>,
     /// cargo-deny.
     pub(crate) cargo_deny: Option<PathBuf>,
+    /// A folder with the programs that are measured beside the agent, as `/` would have them.
+    pub(crate) rivals: Option<PathBuf>,
 }
 
 impl Tools {
@@ -147,6 +151,7 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Lints => lints(machine),
             Need::Deny => deny(machine, &mut tools),
             Need::Guests => guests(machine),
+            Need::Rivals => rivals(machine, &mut tools),
         };
         if let Some(step) = step {
             return Plan::Do(step);
@@ -256,6 +261,38 @@ fn guests(machine: &Machine) -> Option<Step> {
             format!(
                 "apt-get -qq update && apt-get -qq install --yes --no-install-recommends {}",
                 packages.join(" ")
+            ),
+        ],
+        env: &[("DEBIAN_FRONTEND", "noninteractive")],
+    })
+}
+
+/// Debian's packages, each with a file by which it is known.
+const RIVALS: [(&str, &str); 3] = [
+    ("earlyoom", "usr/bin/earlyoom"),
+    ("nohang", "usr/sbin/nohang"),
+    ("prometheus-node-exporter", "usr/bin/prometheus-node-exporter"),
+];
+
+/// Unpacked and not installed: a package that is installed starts its daemon, and this machine
+/// need not want one that kills.
+fn rivals(machine: &Machine, tools: &mut Tools) -> Option<Step> {
+    let folder = machine.own_root().join("rivals");
+    let missing: Vec<_> =
+        RIVALS.iter().filter(|(_, file)| !folder.join(file).is_file()).map(|(package, _)| *package).collect();
+    if missing.is_empty() {
+        tools.rivals = Some(folder);
+        return None;
+    }
+    let (packages, folder) = (missing.join(" "), folder.display());
+    Some(Step {
+        missing: missing.join(", "),
+        program: "sh",
+        args: vec![
+            "-ec".to_owned(),
+            format!(
+                "mkdir -p '{folder}'; cd '{folder}'; apt-get -qq update; apt-get -qq download {packages}; \
+                 for package in *.deb; do dpkg-deb -x \"$package\" .; done; rm -- *.deb"
             ),
         ],
         env: &[("DEBIAN_FRONTEND", "noninteractive")],

@@ -12,8 +12,6 @@ use serde_json::{Value, json};
 pub fn line(bench: &str, rung: Option<&str>, commit: &str) -> Result<Value> {
     let read = |path: &str| fs::read_to_string(path).with_context(|| format!("read {path}"));
     let kernel = read("/proc/sys/kernel/osrelease")?;
-    let load = read("/proc/loadavg")?;
-    let load: f64 = load.split(' ').next().unwrap_or_default().parse().context("/proc/loadavg")?;
     let memory = read("/proc/meminfo")?;
     let kib: u64 = memory
         .lines()
@@ -24,11 +22,20 @@ pub fn line(bench: &str, rung: Option<&str>, commit: &str) -> Result<Value> {
     let cpus = std::thread::available_parallelism().context("count processors")?;
     let mut line = json!({
         "bench": bench,
-        "machine": {"kernel": kernel.trim(), "cpus": cpus, "mem_bytes": kib * 1024, "load1": load},
+        "machine": {"kernel": kernel.trim(), "cpus": cpus, "mem_bytes": kib * 1024, "load1": load1()?},
         "commit": commit,
     });
     if let Some(rung) = rung {
         line["rung"] = json!(rung);
     }
     Ok(line)
+}
+
+/// How many tasks have wanted a processor in the last minute, on average.
+///
+/// # Errors
+/// If /proc cannot be read.
+pub fn load1() -> Result<f64> {
+    let load = fs::read_to_string("/proc/loadavg").context("read /proc/loadavg")?;
+    load.split(' ').next().unwrap_or_default().parse().context("/proc/loadavg")
 }

@@ -33,6 +33,8 @@ pub struct Row {
     pub unit: &'static str,
     /// What it should come to.
     pub goal: Option<Goal>,
+    /// Whose figures these are, if not the agent's.
+    pub program: Option<String>,
     /// There were cases without a figure, so that no goal is reached.
     spoiled: bool,
     sorted: Vec<f64>,
@@ -49,7 +51,23 @@ impl Row {
         mut values: Vec<f64>,
     ) -> Self {
         values.sort_by(f64::total_cmp);
-        Self { case: case.into(), metric, unit, goal: None, spoiled: false, sorted: values, more: Map::new() }
+        Self {
+            case: case.into(),
+            metric,
+            unit,
+            goal: None,
+            program: None,
+            spoiled: false,
+            sorted: values,
+            more: Map::new(),
+        }
+    }
+
+    /// The same of another program.
+    #[must_use]
+    pub fn program(mut self, program: &str) -> Self {
+        self.program = Some(program.to_owned());
+        self
     }
 
     /// The same with something to come to.
@@ -104,10 +122,10 @@ impl Row {
 
     /// The line for machines, as a row of that bench.
     pub fn json(&self, bench: &str) -> Value {
-        let Self { case, metric, unit, goal, spoiled: _, sorted, more } = self;
+        let Self { case, metric, unit, goal, program, spoiled: _, sorted, more } = self;
         let mut line = json!({
             "bench": bench,
-            "program": "eviction-agent",
+            "program": program.as_deref().unwrap_or("eviction-agent"),
             "case": case,
             "metric": metric,
             "unit": unit,

@@ -163,3 +163,24 @@ fn a_step_without_its_program_says_so() {
     let error = format!("{:#}", step.run().unwrap_err());
     assert!(error.contains("run `rustup-is-not-here`: No such file"), "{error}");
 }
+
+#[test]
+fn rivals_are_unpacked_in_the_projects_own_folder_and_not_installed() {
+    let fake = Fake::fresh();
+    let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Rivals]) {
+        Plan::Do(step) => (step.missing, step.args.join(" ")),
+        Plan::Ready(tools) => (String::new(), tools.rivals.unwrap().display().to_string()),
+    };
+    let (missing, command) = next(&fake);
+    assert_eq!(missing, "earlyoom, nohang, prometheus-node-exporter");
+    assert!(
+        command.contains("apt-get -qq download earlyoom nohang") && !command.contains("install"),
+        "{command}"
+    );
+    for file in ["usr/bin/earlyoom", "usr/sbin/nohang"] {
+        fake.file(&format!("own/rivals/{file}"));
+    }
+    assert_eq!(next(&fake).0, "prometheus-node-exporter");
+    fake.file("own/rivals/usr/bin/prometheus-node-exporter");
+    assert!(next(&fake).1.ends_with("own/rivals"));
+}

@@ -62,19 +62,10 @@ impl Scene {
                 is_static: false,
             })?;
         }
-        let options = Options {
-            binary: agent,
-            kubelet_config: &node.write_config(&json!({"evictionHard": {"memory.available": "1Mi"}}))?,
-            pods: &node.write_pods()?,
-            cgroup_root: &node.cgroup_root(),
-            memory_capacity: node.memory_capacity(),
-            pid_capacity: node.pid_capacity(),
-            act: "dry-run",
-            config: None,
-        };
-        let more: Vec<String> =
-            deny_rungs.iter().flat_map(|rung| ["--deny-rung".to_owned(), rung.clone()]).collect();
-        let agent = Agent::start_with(&options, &more, &interrupt)?;
+        let kubelet = json!({"evictionHard": {"memory.available": "1Mi"}});
+        let more = deny_rungs.iter().flat_map(|rung| ["--deny-rung".to_owned(), rung.clone()]).collect();
+        let options = Options { act: "dry-run", more, ..Options::of(agent, &node, &kubelet)? };
+        let agent = Agent::start(&options, &interrupt)?;
         Ok(Self { workload, interrupt, agent, node, serial: 0 })
     }
 

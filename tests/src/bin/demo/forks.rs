@@ -69,10 +69,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     for (bystander, why) in bystanders.iter_mut().zip(reasons) {
         bystander.check(scene, why)?;
     }
-    pods::check_no_oom_kill(scene, &node, kills_before)?;
-    pods::check_counters(scene, &agent, &[("pid.available", &node.pods[report])], 0)?;
-    agent.stop()?;
-    Ok(())
+    pods::check_one_eviction(scene, &node, kills_before, agent, ("pid.available", report))
 }
 
 fn describe(scene: &Scene<'_>) {

@@ -74,10 +74,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, cache: Cache, twist: Twist) -> Result<
         bystander.check(scene, why)?;
     }
     turn.end(scene)?;
-    pods::check_no_oom_kill(scene, &node, kills_before)?;
-    pods::check_counters(scene, &agent, &[("memory.available", &node.pods[report])], 0)?;
-    agent.stop()?;
-    Ok(())
+    pods::check_one_eviction(scene, &node, kills_before, agent, ("memory.available", report))
 }
 
 fn describe(scene: &Scene<'_>) {

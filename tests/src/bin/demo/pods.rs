@@ -85,9 +85,24 @@ pub(crate) fn bystanders(scene: &Scene<'_>, node: &Node, sizes: &[(usize, u64)])
 }
 
 /// Checks that the kernel counts no OOM kill in the node since `before`.
-pub(crate) fn check_no_oom_kill(scene: &mut Scene<'_>, node: &Node, before: u64) -> Result<()> {
+fn check_no_oom_kill(scene: &mut Scene<'_>, node: &Node, before: u64) -> Result<()> {
     let kills = node.oom_kills()?.saturating_sub(before);
     scene.check("the kernel counts no OOM kill: this was an eviction", kills == 0, format_args!("{kills}"));
+    Ok(())
+}
+
+/// Checks, at the end of a story, that this pod was evicted for that signal, and nobody else was,
+/// by whomever.
+pub(crate) fn check_one_eviction(
+    scene: &mut Scene<'_>,
+    node: &Node,
+    kills_before: u64,
+    agent: Agent,
+    (signal, pod): (&str, usize),
+) -> Result<()> {
+    check_no_oom_kill(scene, node, kills_before)?;
+    check_counters(scene, &agent, &[(signal, &node.pods[pod])], 0)?;
+    agent.stop()?;
     Ok(())
 }
 

@@ -100,18 +100,11 @@ impl<'a> Scene<'a> {
 
     /// Starts the agent on the node, with that configuration and the hand that kills.
     pub(crate) fn agent(&mut self, node: &Node, config: &Value, source: &str) -> Result<Agent> {
-        let options = Options {
-            binary: self.agent,
-            kubelet_config: &node.write_config(config)?,
-            pods: &node.write_pods()?,
-            cgroup_root: &node.cgroup_root(),
-            memory_capacity: node.memory_capacity(),
-            pid_capacity: node.pid_capacity(),
-            act: "kill",
-            config: None,
-        };
-        let more = self.forced.map_or(&[][..], |forced| &forced.arguments);
-        let agent = Agent::start_with(&options, more, self.interrupt)?;
+        let mut options = Options::of(self.agent, node, config)?;
+        if let Some(forced) = self.forced {
+            options.more.clone_from(&forced.arguments);
+        }
+        let agent = Agent::start(&options, self.interrupt)?;
         if let Some((rung, reason)) = agent.rung(source) {
             self.printer.line("agent", format_args!("watches by {rung} ({reason})"));
             self.rung = Some(rung);

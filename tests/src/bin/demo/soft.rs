@@ -79,10 +79,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, twist: Twist) -> Result<()> {
     for (bystander, why) in bystanders.iter_mut().zip(["within its request", "critical"]) {
         bystander.check(scene, why)?;
     }
-    pods::check_no_oom_kill(scene, &node, kills_before)?;
-    pods::check_counters(scene, &agent, &[("memory.available", &node.pods[report])], 0)?;
-    agent.stop()?;
-    Ok(())
+    pods::check_one_eviction(scene, &node, kills_before, agent, ("memory.available", report))
 }
 
 fn describe(scene: &Scene<'_>, grace: Duration) {

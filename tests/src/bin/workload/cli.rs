@@ -71,6 +71,20 @@ pub(crate) enum Mode {
     },
     /// Fork processes that wait
     Forks(ForksArgs),
+    /// Touch memory and give it back, again and again
+    Churn {
+        /// How much
+        #[arg(long, value_parser = bytes)]
+        size: u64,
+    },
+    /// Do something a number of times for each line of standard input, and say what it cost
+    Measure {
+        #[arg(long, value_enum)]
+        what: Task,
+        /// How often
+        #[arg(long)]
+        count: u32,
+    },
     /// Use the processor
     Busy {
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -101,6 +115,14 @@ pub(crate) struct GrowthArgs {
     /// Where files go: default /dev/shm for tmpfs, the temporary folder for page-cache
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Task {
+    /// A page fault
+    Fault,
+    /// Fork, exec and wait
+    Fork,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

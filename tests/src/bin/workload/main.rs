@@ -8,6 +8,7 @@ mod cli;
 mod forks;
 mod grow;
 mod lifeline;
+mod measure;
 mod pace;
 mod region;
 mod term;
@@ -24,6 +25,7 @@ use tests::stamps::Writer;
 
 use crate::cli::{Cli, Mode};
 use crate::grow::Growth;
+use crate::region::{Anonymous, Pages, Region as _};
 
 fn main() -> ExitCode {
     match run(Cli::parse()) {
@@ -52,7 +54,7 @@ fn run(cli: Cli) -> Result<()> {
         | Mode::Child { growth, .. }
         | Mode::Hold { growth } => Some(Growth::prepare(growth)?),
         Mode::Cache { cache, .. } => Some(Growth::prepare_cache(cache)?),
-        Mode::Forks(_) | Mode::Busy { .. } => None,
+        Mode::Forks(_) | Mode::Busy { .. } | Mode::Churn { .. } | Mode::Measure { .. } => None,
     };
     for group in join {
         let file = group.join("cgroup.procs");
@@ -111,6 +113,14 @@ fn run(cli: Cli) -> Result<()> {
             rest();
         }
         Mode::Forks(forks) => forks::run(&forks, parent, stamps)?,
+        Mode::Churn { size } => {
+            let mut region = Anonymous::map(size, Pages::Small)?;
+            loop {
+                region.touch(0, size)?;
+                region.give_back()?;
+            }
+        }
+        Mode::Measure { what, count } => measure::run(what, count)?,
         Mode::Busy { threads } => busy(threads),
     }
     Ok(())

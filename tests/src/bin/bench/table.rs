@@ -4,14 +4,15 @@ use ::tests::bench::row::{Goal, Row};
 use ::tests::bench::table::{self, short};
 
 /// All rows as a table.
-pub(crate) fn render(rung: &str, rows: &[Row]) -> String {
-    let head = ["case", "metric", "unit", "n", "min", "p50", "p90", "p99", "max", "goal"];
+pub(crate) fn render(rung: Option<&str>, rows: &[Row]) -> String {
+    let head = ["case", "program", "metric", "unit", "n", "min", "p50", "p90", "p99", "max", "goal"];
     let mut lines = vec![head.map(str::to_owned)];
     lines.extend(rows.iter().map(cells));
-    format!("charges are watched by {rung}\n{}", table::render(&lines, &[0, 1, 2, 9]))
+    let by = rung.map_or_else(String::new, |rung| format!("charges are watched by {rung}\n"));
+    format!("{by}{}", table::render(&lines, &[0, 1, 2, 3, 10]))
 }
 
-fn cells(row: &Row) -> [String; 10] {
+fn cells(row: &Row) -> [String; 11] {
     let figure = |percent| row.percentile(percent).map_or_else(|| "-".to_owned(), short);
     let goal = match row.goal {
         None => String::new(),
@@ -34,6 +35,7 @@ fn cells(row: &Row) -> [String; 10] {
     };
     [
         row.case.clone(),
+        row.program.clone().unwrap_or_default(),
         row.metric.to_owned(),
         row.unit.to_owned(),
         row.n().to_string(),
@@ -57,16 +59,18 @@ mod tests {
                 .goal(Goal::Stamp { n: 3, p50: 500.0, p99: 5000.0 }),
             Row::new("binary", "size", "MiB", vec![13.5]).goal(Goal::Max(12.0)),
             Row::new("330 containers", "cpu", "%", vec![0.05, 0.11]).goal(Goal::Mean(0.2)),
+            Row::new("330 containers", "cpu", "%", vec![0.005]).program("earlyoom 1.7"),
             Row::new("none", "x", "us", Vec::new()).goal(Goal::Max(1.0)),
         ];
         let expected = "\
 charges are watched by tp_btf
-case                 metric             unit  n    min    p50    p90    p99    max  goal
-idle, fresh, 1 GB/s  stamp to decision  us    3   80.0    120   4321   4321   4321  n 3 p50 500 p99 5000 reached
-binary               size               MiB   1   13.5   13.5   13.5   13.5   13.5  max 12.0 MISSED
-330 containers       cpu                %     2  0.050  0.050  0.110  0.110  0.110  mean 0.200 reached (0.080)
-none                 x                  us    0      -      -      -      -      -  max 1.0 not measured
+case                 program       metric             unit  n    min    p50    p90    p99    max  goal
+idle, fresh, 1 GB/s                stamp to decision  us    3   80.0    120   4321   4321   4321  n 3 p50 500 p99 5000 reached
+binary                             size               MiB   1   13.5   13.5   13.5   13.5   13.5  max 12.0 MISSED
+330 containers                     cpu                %     2  0.050  0.050  0.110  0.110  0.110  mean 0.200 reached (0.080)
+330 containers       earlyoom 1.7  cpu                %     1  0.005  0.005  0.005  0.005  0.005
+none                               x                  us    0      -      -      -      -      -  max 1.0 not measured
 ";
-        assert_eq!(render("tp_btf", &rows), expected);
+        assert_eq!(render(Some("tp_btf"), &rows), expected);
     }
 }

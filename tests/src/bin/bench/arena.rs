@@ -1,0 +1,200 @@
+//! A namespace in which there is a hog, one that is to end it, and nothing else to be ended.
+//!
+//! What the others watch is the whole machine's `MemAvailable`. So they are given a threshold a
+//! certain way below what is available at that moment, and the hog, bounded by its own group,
+//! covers that way: the machine keeps all that it needs. The crossing is seen by a thread that
+//! runs before all others and looks each millisecond.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+use tests::agent;
+use tests::cgroup::Group;
+use tests::clock;
+use tests::death::Death;
+use tests::growth::{Climb, Pages};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::process::Process;
+use tests::stamps::Record;
+use tests::workload::Workload;
+
+use crate::case::{Case, LINE};
+use crate::lab::Decided;
+use crate::rival::{self, Rival};
+use crate::runs::Run;
+use crate::stage::Stage;
+
+/// Outside: the hog's group.
+#[derive(Debug)]
+pub(crate) struct Arena<'a> {
+    stage: &'a Stage,
+    case: Case,
+    rival: Rival,
+    node: Node,
+}
+
+impl<'a> Arena<'a> {
+    pub(crate) fn new(stage: &'a Stage, case: Case, rival: Rival) -> Result<Self> {
+        let mut node = Node::new("arena", case.memory(), 64)?;
+        node.add(PodSpec {
+            namespace: "bench",
+            name: "hog".to_owned(),
+            containers: &["main"],
+            request_mib: 8,
+            limit_mib: None,
+            priority: None,
+            is_static: false,
+        })?;
+        Ok(Self { stage, case, rival, node })
+    }
+
+    /// One crossing; `None` if what others do on the machine spoiled it.
+    pub(crate) fn cross(&self) -> Result<Option<Run>> {
+        let Self { stage, case, rival, node } = self;
+        let (stamps, scratch) = (node.file("stamps"), node.file("."));
+        let group = node.pods[0].first()?.path();
+        let own = std::env::current_exe().context("find this program")?;
+        let mut inside = std::process::Command::new(own);
+        inside.arg("inside").args(["--rival", rival.name()]);
+        inside.arg("--group").arg(group).arg("--stamps").arg(&stamps).arg("--scratch").arg(scratch);
+        inside.arg("--workload").arg(&stage.workload);
+        if let Some(rivals) = &stage.rivals {
+            inside.arg("--rivals-folder").arg(rivals);
+        }
+        inside.arg("--").args(case.hog.arguments(case.size(), case.rate, &stamps, stage.disk()?));
+        let mut outer = rival::alone(&inside);
+        outer.stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut process = Process::spawn(&mut outer)?;
+        let out = process.child().stdout.take().context("the output of the namespace")?;
+        let text = std::io::read_to_string(out).context("read from the namespace")?;
+        let status = process.wait()?;
+        stage.interrupt.check()?;
+        ensure!(status.success(), "{} in its namespace: {}", rival.name(), agent::describe(status));
+        let told: Value = serde_json::from_str(&text).with_context(|| format!("told was `{text}`"))?;
+        let record = Record::read(&stamps)?;
+        std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
+        Ok(self.run(&told, &record))
+    }
+
+    fn run(&self, told: &Value, record: &Record) -> Option<Run> {
+        let growth = self.case.hog.growth(record);
+        let crossed = told["crossed_ns"].as_u64()?;
+        let (first, last) = (record.go?, growth.last()?);
+        // What the hog was not there for was somebody else's growth.
+        if crossed <= first || crossed >= last.ns && told["dead_ns"].is_null() {
+            return None;
+        }
+        let line = growth.bytes_at(crossed)?;
+        let dead = told["dead_ns"].as_u64();
+        let decided = dead.map(|_| Decided {
+            // A process that is killed touches nothing any more: that is when the signal came.
+            at_ns: last.ns,
+            stamped_ns: None,
+            seen_by: self.rival.name().to_owned(),
+        });
+        Some(Run { climb: Climb::new(growth, 0, line, Pages::Refault), decided, dead })
+    }
+}
+
+/// What is done inside.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Inside {
+    #[arg(long)]
+    rival: String,
+    #[arg(long)]
+    group: PathBuf,
+    #[arg(long)]
+    stamps: PathBuf,
+    #[arg(long)]
+    scratch: PathBuf,
+    #[arg(long)]
+    workload: PathBuf,
+    #[arg(long)]
+    rivals_folder: Option<PathBuf>,
+    #[arg(last = true)]
+    hog: Vec<String>,
+}
+
+/// How long a rival is given to start, and to have looked at the machine.
+const WARM: Duration = Duration::from_millis(1500);
+/// How long it may take after the growth before it counts as missed.
+const PATIENCE_NS: u64 = 3_000_000_000;
+
+/// Lets the hog grow, and prints when the line was crossed and when the hog died.
+pub(crate) fn inside(args: &Inside) -> Result<()> {
+    let Inside { rival, group, stamps, scratch, workload, rivals_folder, hog } = args;
+    let rival = Rival::named(rival).context("nobody is known by that name")?;
+    let interrupt = Interrupt::install()?;
+    ensure!(std::process::id() == 1, "this is for a namespace of its own");
+    let group = Group::existing(group)?;
+    let mut hog = Workload::start(workload, &group, hog)?;
+    let available = available()?;
+    ensure!(available > 4096 * MIB, "this machine has but {} MiB available", available / MIB);
+    let threshold = available - LINE;
+    let mut command = rival.below(threshold, rivals_folder.as_deref(), scratch)?;
+    let mut rival = Process::spawn(&mut command)?;
+    interrupt.sleep(WARM + Duration::from_nanos(clock::now() % 500_000_000))?;
+    if !rival.is_running()? {
+        bail!("it ended by itself: {}", agent::describe(rival.wait()?));
+    }
+    let sampler = Sampler::below(threshold);
+    let death = Death::of(&group, hog.pid())?;
+    hog.go()?;
+    let dead = loop {
+        interrupt.check()?;
+        if !hog.process().is_running()? {
+            break Some(death.at(&interrupt, agent::GUARD)?);
+        }
+        let grown = Record::read(stamps)?.done;
+        if grown.is_some_and(|grown| clock::now() > grown + PATIENCE_NS) {
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let crossed = sampler.end()?;
+    println!("{}", json!({"crossed_ns": crossed, "dead_ns": dead}));
+    Ok(())
+}
+
+/// MemAvailable of the machine.
+fn available() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.context("/proc/meminfo has no MemAvailable")?.trim().trim_end_matches(" kB");
+    Ok(kib.parse::<u64>().context("MemAvailable of /proc/meminfo")? * 1024)
+}
+
+/// Looks each millisecond, before everybody else.
+struct Sampler {
+    thread: std::thread::JoinHandle<Result<Option<u64>>>,
+    end: Arc<AtomicBool>,
+}
+
+impl Sampler {
+    fn below(threshold: u64) -> Self {
+        let end = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&end);
+        let thread = std::thread::spawn(move || {
+            tests::process::run_first()?;
+            while !ended.load(Ordering::Relaxed) {
+                if available()? < threshold {
+                    return Ok(Some(clock::now()));
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(None)
+        });
+        Self { thread, end }
+    }
+
+    fn end(self) -> Result<Option<u64>> {
+        self.end.store(true, Ordering::Relaxed);
+        self.thread.join().ok().context("the thread that looks has panicked")?
+    }
+}

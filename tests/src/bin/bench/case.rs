@@ -1,0 +1,209 @@
+//! What is let across the line, and under which circumstances.
+
+use std::path::Path;
+
+use ::tests::growth::{Growth, Pages};
+use ::tests::node::MIB;
+use ::tests::stamps::Record;
+
+/// What grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hog {
+    /// Fresh pages of 4 KiB.
+    Fresh,
+    /// Pages of 2 MiB.
+    Huge,
+    /// Pages given back before with `MADV_DONTNEED`.
+    Refault,
+    /// Fresh pages, by four threads.
+    Threads,
+    /// A file in memory.
+    Tmpfs,
+    /// A file on disk: its pages are inactive, and the line is none of its business.
+    PageCache,
+}
+
+impl Hog {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Fresh, Self::Huge, Self::Refault, Self::Threads, Self::Tmpfs, Self::PageCache];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Huge => "huge",
+            Self::Refault => "refault",
+            Self::Threads => "threads",
+            Self::Tmpfs => "tmpfs",
+            Self::PageCache => "page cache",
+        }
+    }
+
+    /// Whether the line is to be seen as crossed.
+    pub(crate) fn crosses(self) -> bool {
+        self != Self::PageCache
+    }
+
+    /// What the workload is told.
+    pub(crate) fn arguments(self, size: u64, rate: Rate, stamps: &Path, disk: &Path) -> Vec<String> {
+        let kind = match self {
+            Self::Fresh | Self::Threads => "fresh",
+            Self::Huge => "huge",
+            Self::Refault => "refault",
+            Self::Tmpfs => "tmpfs",
+            Self::PageCache => "page-cache",
+        };
+        let (size, rate) = (size.to_string(), rate.bytes_per_second().to_string());
+        let stamps = stamps.display().to_string();
+        let mut arguments = ["grow", "--kind", kind, "--size", &size, "--rate", &rate, "--stamps", &stamps]
+            .map(str::to_owned)
+            .to_vec();
+        match self {
+            Self::Threads => arguments.extend(["--threads", "4", "--touch-first"].map(str::to_owned)),
+            Self::PageCache => arguments.extend(["--dir".to_owned(), disk.display().to_string()]),
+            // A refault is a second touch by itself.
+            Self::Refault => {}
+            Self::Fresh | Self::Huge | Self::Tmpfs => arguments.push("--touch-first".to_owned()),
+        }
+        arguments
+    }
+
+    pub(crate) fn growth(self, record: &Record) -> Growth {
+        if self == Self::Threads { Growth::of_threads(record) } else { Growth::of(record) }
+    }
+
+    pub(crate) fn pages(self) -> Pages {
+        match self {
+            Self::Fresh | Self::Threads => Pages::Fresh,
+            Self::Refault | Self::Tmpfs | Self::PageCache => Pages::Refault,
+            Self::Huge => Pages::Huge,
+        }
+    }
+}
+
+/// How fast it grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rate {
+    /// 0.1 GB/s.
+    Tenth,
+    /// 1 GB/s.
+    One,
+    /// As fast as it goes.
+    Full,
+}
+
+impl Rate {
+    pub(crate) const ALL: [Self; 3] = [Self::Tenth, Self::One, Self::Full];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tenth => "0.1 GB/s",
+            Self::One => "1 GB/s",
+            Self::Full => "full",
+        }
+    }
+
+    /// 0 for no bound.
+    pub(crate) fn bytes_per_second(self) -> u64 {
+        match self {
+            Self::Tenth => 100_000_000,
+            Self::One => 1_000_000_000,
+            Self::Full => 0,
+        }
+    }
+}
+
+/// What else runs on the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Nothing of ours.
+    Idle,
+    /// 15 processes that want a processor, and 4 that touch memory and give it back.
+    Hogs,
+}
+
+/// One kind of crossing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) load: Load,
+    pub(crate) hog: Hog,
+    pub(crate) rate: Rate,
+    /// Page cache has filled the node to its limit before, so that usage stands still.
+    pub(crate) cache_full: bool,
+    /// The kernel may carry out a standing verdict.
+    pub(crate) reflex: bool,
+    /// Pods of the node.
+    pub(crate) pods: usize,
+    /// How far a hog grows beyond the line if nobody ends it.
+    pub(crate) room: u64,
+    /// Crossings that count.
+    pub(crate) n: usize,
+}
+
+/// The working set that the node must not pass.
+pub(crate) const LINE: u64 = 256 * MIB;
+
+impl Case {
+    /// So many crossings of a node with few pods, by fresh pages at 1 GB/s, while nothing else is
+    /// going on.
+    pub(crate) fn new(n: usize) -> Self {
+        let (load, hog, rate) = (Load::Idle, Hog::Fresh, Rate::One);
+        let (cache_full, reflex, pods, room) = (false, false, super::lab::FEW, 64 * MIB);
+        Self { load, hog, rate, cache_full, reflex, pods, room, n }
+    }
+
+    /// As rows have it.
+    pub(crate) fn name(self) -> String {
+        let load = match self.load {
+            Load::Idle => "idle",
+            Load::Hogs => "15 hogs",
+        };
+        let mut name = format!("{load}, {}, {}", self.hog.name(), self.rate.name());
+        if self.cache_full {
+            name.push_str(", cache full");
+        }
+        if self.pods > super::lab::FEW {
+            name.push_str(&format!(", {} pods", self.pods));
+        }
+        if self.reflex {
+            name.push_str(", reflex");
+        }
+        name
+    }
+
+    /// What must stay available; as much again lies between the end of the growth and the bound.
+    pub(crate) fn threshold(self) -> u64 {
+        2 * self.room
+    }
+
+    /// Memory of the node, and a bound that nothing in it can pass.
+    pub(crate) fn memory(self) -> u64 {
+        LINE + self.threshold()
+    }
+
+    /// Where a hog stops by itself.
+    pub(crate) fn size(self) -> u64 {
+        LINE + self.room
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_by_which_runs_are_compared() {
+        let case = Case::new(1);
+        assert_eq!(case.name(), "idle, fresh, 1 GB/s");
+        let case = Case { load: Load::Hogs, hog: Hog::PageCache, rate: Rate::Tenth, ..case };
+        assert_eq!(case.name(), "15 hogs, page cache, 0.1 GB/s");
+        let case = Case { cache_full: true, reflex: true, rate: Rate::Full, pods: 110, ..case };
+        assert_eq!(case.name(), "15 hogs, page cache, full, cache full, 110 pods, reflex");
+    }
+
+    #[test]
+    fn a_hog_ends_between_the_line_and_the_bound() {
+        let case = Case { room: 1024 * MIB, ..Case::new(1) };
+        assert!(LINE < case.size() && case.size() < case.memory());
+        assert_eq!(case.memory() - case.threshold(), LINE);
+    }
+}

@@ -1,0 +1,97 @@
+//! What a program costs while it runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use tests::bench::row::Row;
+use tests::clock;
+use tests::node::MIB;
+
+/// A running program, looked at again and again.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pid: u32,
+    /// Times that each thread had gone to sleep by itself; those that have ended count too.
+    sleeps: BTreeMap<u32, u64>,
+    before: Look,
+    figures: Vec<Figures>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Instant,
+    /// Time on a processor, all threads together, those that have ended too.
+    cpu: Duration,
+    sleeps: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    rss_mib: f64,
+    /// Of a core.
+    cpu_percent: f64,
+    wakeups_per_second: f64,
+}
+
+/// Wake-ups are told for so long a time.
+const SPAN_SECONDS: f64 = 120.0;
+
+impl Watched {
+    pub(crate) fn new(pid: u32) -> Result<Self> {
+        let mut sleeps = BTreeMap::new();
+        let before = Look::of(pid, &mut sleeps)?;
+        Ok(Self { pid, sleeps, before, figures: Vec::new() })
+    }
+
+    /// Puts down what it has cost since the last look.
+    pub(crate) fn look(&mut self) -> Result<()> {
+        let now = Look::of(self.pid, &mut self.sleeps)?;
+        let seconds = now.at.duration_since(self.before.at).as_secs_f64();
+        self.figures.push(Figures {
+            rss_mib: rss(self.pid)? as f64 / MIB as f64,
+            cpu_percent: now.cpu.saturating_sub(self.before.cpu).as_secs_f64() / seconds * 100.0,
+            wakeups_per_second: now.sleeps.saturating_sub(self.before.sleeps) as f64 / seconds,
+        });
+        self.before = now;
+        Ok(())
+    }
+
+    /// Memory, time and wake-ups.
+    pub(crate) fn rows(&self, case: &str) -> [Row; 3] {
+        let of = |figure: fn(&Figures) -> f64| self.figures.iter().map(figure).collect();
+        [
+            Row::new(case, "rss", "MiB", of(|figures| figures.rss_mib)),
+            Row::new(case, "cpu", "% of a core", of(|figures| figures.cpu_percent)),
+            Row::new(case, "wakeups", "in 120 s", of(|figures| figures.wakeups_per_second * SPAN_SECONDS)),
+        ]
+    }
+}
+
+impl Look {
+    fn of(pid: u32, sleeps: &mut BTreeMap<u32, u64>) -> Result<Self> {
+        let tasks = format!("/proc/{pid}/task");
+        for task in fs::read_dir(&tasks).with_context(|| format!("list {tasks}"))? {
+            let task = task.with_context(|| format!("list {tasks}"))?;
+            // A thread may end between the list and the look.
+            let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
+            let id = task.file_name().to_string_lossy().parse().context("the id of a thread")?;
+            let count = number(&status, "voluntary_ctxt_switches:").context("status has no switches")?;
+            sleeps.insert(id, count);
+        }
+        Ok(Self { at: Instant::now(), cpu: clock::spent_by(pid)?, sleeps: sleeps.values().sum() })
+    }
+}
+
+/// Bytes of memory that a process occupies.
+fn rss(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    Ok(number(&text, "Rss:").context("smaps_rollup has no Rss")? * 1024)
+}
+
+/// The number behind a key at the start of a line.
+fn number(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse().ok())
+}

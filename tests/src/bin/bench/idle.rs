@@ -1,0 +1,142 @@
+//! What the agent costs while nothing happens, and what others cost at the same time.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use tests::agent::{Agent, GUARD};
+use tests::bench::row::{Goal, Row};
+use tests::metrics::Metrics;
+use tests::node::{MIB, Node, PodSpec};
+use tests::process::Process;
+use tests::workload::Workload;
+
+use crate::cost::Watched;
+use crate::rival::{self, Rival};
+use crate::stage::Stage;
+
+/// As many as the kubelet allows on a node by default.
+pub(crate) const MOST_PODS: usize = 110;
+const CONTAINERS: &[&str] = &["one", "two", "three"];
+/// A bound for what runs here. The agent is told of a node of 64 GiB, as such a node would have:
+/// it looks more often where a threshold could be reached within a second.
+const BOUND: u64 = 2048 * MIB;
+const MEMORY: u64 = 64 * 1024 * MIB;
+const PIDS: u64 = 4096;
+/// What is left of the start must not be counted.
+const SETTLE: Duration = Duration::from_secs(12);
+/// The time is cut into pieces of this length, a figure each: a full sample falls into each.
+const PIECE: Duration = Duration::from_secs(10);
+/// How often metrics are read, ours and theirs.
+const SCRAPE: Duration = Duration::from_secs(15);
+
+/// So many seconds of calm; with `beside` the others watch the machine at the same time.
+pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool) -> Result<Vec<Row>> {
+    let mut node = Node::new("bench", BOUND, PIDS)?;
+    let _processes = populate(stage, &mut node)?;
+    let containers = MOST_PODS * CONTAINERS.len();
+    let case = format!("{containers} containers");
+    stage.tell(&format!("calm agent, {case}, {seconds} s"));
+    let kubelet = json!({"evictionHard": {"memory.available": "1Gi", "pid.available": "256"}});
+    let mut options = stage.options(&node, &kubelet)?;
+    options.memory_capacity = MEMORY;
+    options.act = "dry-run";
+    let mut agent = Agent::start(&options, &stage.interrupt)?;
+    let others = if beside { Others::start(stage)? } else { Others::default() };
+    stage.interrupt.sleep(SETTLE)?;
+
+    let mut ours = Watched::new(agent.pid())?;
+    let mut theirs: Vec<Watched> =
+        others.running.iter().map(|other| Watched::new(other.pid)).collect::<Result<_>>()?;
+    let mut scraped = Instant::now();
+    for _ in 0..(seconds / PIECE.as_secs()).max(1) {
+        let end = Instant::now() + PIECE;
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            stage.interrupt.sleep(left.min(Duration::from_secs(1)))?;
+            if scraped.elapsed() >= SCRAPE {
+                scraped = Instant::now();
+                agent.metrics()?;
+                others.scrape()?;
+            }
+        }
+        ours.look()?;
+        theirs.iter_mut().try_for_each(Watched::look)?;
+    }
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+    ensure!(decisions == 0, "the agent was not calm: {decisions} decisions");
+    agent.stop()?;
+
+    let [rss, cpu, wakeups] = ours.rows(&case);
+    let mut rows =
+        vec![rss.goal(Goal::Max(8.0)), cpu.goal(Goal::Mean(0.05)), wakeups.goal(Goal::Mean(300.0))];
+    for (other, watched) in others.running.iter().zip(&theirs) {
+        rows.extend(watched.rows(&case).map(|row| row.program(other.program)));
+    }
+    Ok(rows)
+}
+
+fn populate(stage: &Stage, node: &mut Node) -> Result<Vec<Workload>> {
+    let mut processes = Vec::new();
+    for nth in 0..MOST_PODS {
+        let pod = node.add(PodSpec {
+            namespace: "bench",
+            name: format!("calm-{nth:03}"),
+            containers: CONTAINERS,
+            request_mib: 16,
+            limit_mib: None,
+            priority: None,
+            is_static: false,
+        })?;
+        for container in &node.pods[pod].containers {
+            stage.interrupt.check()?;
+            let arguments = ["hold", "--size", "64K"];
+            processes.push(Workload::run(&stage.workload, &container.group, arguments)?);
+        }
+    }
+    Ok(processes)
+}
+
+/// What others use.
+#[derive(Debug, Default)]
+struct Others {
+    running: Vec<Other>,
+    exporter: Option<SocketAddr>,
+}
+
+#[derive(Debug)]
+struct Other {
+    program: &'static str,
+    pid: u32,
+    _process: Process,
+}
+
+impl Others {
+    fn start(stage: &Stage) -> Result<Self> {
+        let folder = stage.rivals.as_deref();
+        let mut running = Vec::new();
+        for rival in Rival::ALL {
+            let process = Process::spawn(&mut rival::alone(&rival.by_default(folder)?))?;
+            let what = format!("{} is in its namespace", rival.program());
+            let pid = stage.interrupt.until(&what, GUARD, || rival::child_of(&process))?;
+            running.push(Other { program: rival.program(), pid, _process: process });
+        }
+        let (mut command, address) = rival::node_exporter(folder)?;
+        let process = Process::spawn(&mut command)?;
+        let pid = process.pid();
+        running.push(Other { program: "node-exporter 1.5", pid, _process: process });
+        let others = Self { running, exporter: Some(address) };
+        stage
+            .interrupt
+            .until("node-exporter answers", GUARD, || Ok(others.scrape().ok()))
+            .context("start node-exporter")?;
+        Ok(others)
+    }
+
+    fn scrape(&self) -> Result<()> {
+        match self.exporter {
+            Some(address) => Metrics::read(address).map(drop),
+            None => Ok(()),
+        }
+    }
+}

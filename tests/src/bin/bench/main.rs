@@ -1,0 +1,172 @@
+//! The benches on real cgroups: how late the agent decides and how far a process has grown by
+//! then, what it costs while nothing happens and what it costs everybody else; each beside what
+//! there is otherwise, in the same run.
+//!
+//! `cargo xtask bench` builds the agent as it is shipped and runs this.
+#![forbid(unsafe_code)]
+
+mod arena;
+mod case;
+mod cost;
+mod idle;
+mod lab;
+mod load;
+mod ours;
+mod overhead;
+mod plain;
+mod reaction;
+mod reflex;
+mod rival;
+mod runs;
+mod stage;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+use tests::bench::row::{Goal, Row};
+use tests::interrupt::Interrupted;
+use tests::node::MIB;
+
+use crate::case::{Case, Hog};
+use crate::stage::Stage;
+
+#[derive(Debug, Parser)]
+#[command(about = "Measures the agent on real cgroups, beside what there is otherwise")]
+struct Args {
+    /// Print JSON lines on standard output, and the table on standard error
+    #[arg(long)]
+    json: bool,
+    /// The agent's file; default: beside this program
+    #[arg(long, value_name = "FILE")]
+    agent: Option<PathBuf>,
+    /// What is measured, for the machine line
+    #[arg(long, value_name = "COMMIT", default_value = "")]
+    commit: String,
+    /// A folder that has the other programs as `/` would; default: `/`
+    #[arg(long, value_name = "DIR")]
+    rivals: Option<PathBuf>,
+    /// Tell the agent this as well; may be given more than once
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    agent_arg: Vec<String>,
+    /// Only cases whose names contain this; may be given more than once
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// Slowdown of page faults and of processes
+    Overhead {
+        /// Measurements with the agent, each between two without it
+        #[arg(long, default_value_t = 30)]
+        pairs: usize,
+        /// Measure this rung as well; may be given more than once
+        #[arg(long, value_name = "NAME")]
+        rung: Vec<String>,
+    },
+    /// Crossing to decision and to death
+    Reaction {
+        /// Crossings of each case
+        #[arg(long, default_value_t = 10)]
+        runs: usize,
+    },
+    /// Growth beyond the line with the reflex and without it
+    Reflex {
+        /// Crossings of each case
+        #[arg(long, default_value_t = 10)]
+        runs: usize,
+    },
+    /// Cost while nothing happens
+    Idle {
+        /// How long it is watched
+        #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+        seconds: u64,
+        /// The agent alone
+        #[arg(long)]
+        alone: bool,
+    },
+    /// Reaction, idle cost and size in short
+    Skeleton {
+        /// Crossings by fresh pages
+        #[arg(long, default_value_t = 120)]
+        crossings: usize,
+        /// Crossings by each other kind of growth
+        #[arg(long, default_value_t = 30)]
+        runs: usize,
+        /// How long the calm agent is watched
+        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        calm: u64,
+    },
+    /// One crossing in a namespace of its own; for this program itself
+    #[command(hide = true)]
+    Inside(arena::Inside),
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Interrupted>() => {
+            eprintln!("interrupted; everything is cleared away");
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            eprintln!("error: bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let name = match &args.bench {
+        Bench::Overhead { .. } => "overhead",
+        Bench::Reaction { .. } => "reaction",
+        Bench::Reflex { .. } => "reflex",
+        Bench::Idle { .. } => "idle",
+        Bench::Skeleton { .. } => "skeleton",
+        Bench::Inside(inside) => return arena::inside(inside),
+    };
+    let mut stage = Stage::new(name, args)?;
+    match &args.bench {
+        Bench::Overhead { pairs, rung } => overhead::run(&mut stage, *pairs, rung)?,
+        Bench::Reaction { runs } => reaction::run(&mut stage, *runs)?,
+        Bench::Reflex { runs } => reflex::run(&mut stage, *runs)?,
+        Bench::Idle { seconds, alone } => {
+            stage.begin(None)?;
+            let rows = idle::measure(&stage, *seconds, !alone)?;
+            stage.keep(rows)?;
+        }
+        Bench::Skeleton { crossings, runs, calm } => skeleton(&mut stage, *crossings, *runs, *calm)?,
+        Bench::Inside(_) => {}
+    }
+    stage.end();
+    Ok(())
+}
+
+fn skeleton(stage: &mut Stage, crossings: usize, runs: usize, calm: u64) -> Result<()> {
+    let rung = reaction::rung(stage)?;
+    stage.begin(Some(rung))?;
+    let cases = [
+        Case::new(crossings),
+        Case { pods: idle::MOST_PODS, ..Case::new(runs) },
+        Case { hog: Hog::Refault, ..Case::new(runs) },
+        Case { cache_full: true, ..Case::new(runs) },
+    ];
+    for case in cases {
+        let rows = reaction::ours(stage, case)?;
+        stage.keep(rows)?;
+    }
+    let rows = idle::measure(stage, calm, false)?;
+    stage.keep(rows)?;
+    let size = size(&stage.agent)?;
+    stage.keep([size])
+}
+
+fn size(agent: &Path) -> Result<Row> {
+    let bytes = std::fs::metadata(agent).with_context(|| format!("read {}", agent.display()))?.len();
+    Ok(Row::new("binary", "size", "MiB", vec![bytes as f64 / MIB as f64]).goal(Goal::Max(12.0)))
+}

@@ -1,0 +1,93 @@
+//! The agent as the one that watches.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use tests::agent::{self, Agent};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node};
+
+use crate::case::Case;
+use crate::lab::{Decided, Hog, Lab, Watcher};
+use crate::stage::Stage;
+
+/// A running agent that kills.
+#[derive(Debug)]
+pub(crate) struct Ours {
+    agent: Agent,
+    interrupt: Interrupt,
+    /// Decisions before the run at hand.
+    decisions: usize,
+    victim: String,
+}
+
+impl Ours {
+    pub(crate) fn start(stage: &Stage, case: Case, node: &Node) -> Result<Self> {
+        let hard = format!("{}Mi", case.threshold() / MIB);
+        let kubelet = json!({"evictionHard": {"memory.available": hard}});
+        let mut options = stage.options(node, &kubelet)?;
+        if case.reflex {
+            options.config = Some(with_reflex(node)?);
+        }
+        let agent = Agent::start(&options, &stage.interrupt)?;
+        Ok(Self { agent, interrupt: stage.interrupt.clone(), decisions: 0, victim: String::new() })
+    }
+
+    /// The rung that a source uses.
+    pub(crate) fn rung(&self, source: &str) -> Option<String> {
+        self.agent.rung(source).map(|(rung, _)| rung)
+    }
+
+    pub(crate) fn stop(self) -> Result<()> {
+        self.agent.stop().map(drop)
+    }
+}
+
+fn with_reflex(node: &Node) -> Result<std::path::PathBuf> {
+    let file = node.file("agent.yaml");
+    let config = json!({
+        "apiVersion": "eviction-agent.io/v1alpha1",
+        "kind": "AgentConfiguration",
+        "reflex": "hardMemory",
+    });
+    std::fs::write(&file, config.to_string()).with_context(|| format!("write {}", file.display()))?;
+    Ok(file)
+}
+
+impl Watcher for Ours {
+    fn begin(&mut self, _: &Lab<'_>, _: &Hog<'_>) -> Result<()> {
+        self.victim.clear();
+        Ok(())
+    }
+
+    fn decided(&mut self) -> Result<Option<Decided>> {
+        let mut decisions = self.agent.heard()?.iter().filter(|event| event.kind() == "decision");
+        let Some(event) = decisions.nth(self.decisions) else { return Ok(None) };
+        let decided = Decided {
+            at_ns: event.number("decided_mono_ns").context("a decision has no time")?,
+            stamped_ns: event.number("crossed_mono_ns"),
+            seen_by: event.text("seen_by").to_owned(),
+        };
+        event.text("pod").clone_into(&mut self.victim);
+        self.decisions += 1;
+        Ok(Some(decided))
+    }
+
+    /// Waits until the agent knows that its victim is gone and the pressure over.
+    fn settle(&mut self, _: &Lab<'_>, hog: &Hog<'_>, decided: bool) -> Result<()> {
+        if !decided {
+            return Ok(());
+        }
+        ensure!(self.victim == hog.pod, "{} was chosen, and not {}", self.victim, hog.pod);
+        let (agent, decisions) = (&mut self.agent, self.decisions);
+        self.interrupt.until("the agent sees the end of its victim", agent::GUARD, || {
+            let heard = agent.heard()?;
+            let gone = heard
+                .iter()
+                .filter(|event| event.kind() == "eviction" && event.text("outcome") == "gone")
+                .count();
+            let met = heard.iter().rev().find(|event| event.kind() == "threshold");
+            let over = met.is_none_or(|event| event.text("state") == "cleared");
+            Ok((gone >= decisions && over).then_some(()))
+        })
+    }
+}

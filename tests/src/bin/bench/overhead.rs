@@ -1,0 +1,196 @@
+//! How much slower page faults and processes are for the agent being there: a measurement with it
+//! between two without it, again and again, and the same with nothing in between as the noise.
+
+use ::tests::agent::Agent;
+use ::tests::bench::row::{Goal, Row};
+use ::tests::node::{MIB, Node, PodSpec};
+use ::tests::workload::Workload;
+use anyhow::{Context as _, Result};
+use serde_json::json;
+use std::time::Duration;
+
+use crate::stage::Stage;
+
+/// A bound for what runs here.
+const BOUND: u64 = 256 * MIB;
+/// The agent is told of so much where every line is to be far.
+const FAR: u64 = 64 * 1024 * MIB;
+/// And of so much, with this threshold, where the line is to be near and not to be crossed.
+const NEAR: u64 = 96 * MIB;
+const THRESHOLD: u64 = 32 * MIB;
+/// What is left of the agent's start is not measured.
+const SETTLE: Duration = Duration::from_millis(400);
+
+/// What is repeated, and how often in one go: some 10 ms.
+const TASKS: [(&str, &str, &str); 2] =
+    [("page-fault loop", "fault", "6144"), ("fork+exec loop", "fork", "10")];
+
+/// A figure is the best of so many goes: what disturbs them only ever makes them slower.
+const GOES: usize = 12;
+
+/// Where the node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Calm,
+    Near,
+}
+
+impl Place {
+    /// What watches charges there, as the agent calls it.
+    fn source(self) -> &'static str {
+        match self {
+            Self::Calm => "charge",
+            Self::Near => "charge near",
+        }
+    }
+}
+
+/// Pairs for each place and each of `rungs`; without any the agent chooses.
+pub(crate) fn run(stage: &mut Stage, pairs: usize, rungs: &[String]) -> Result<()> {
+    let mut site = Site::new(stage)?;
+    let agent = site.agent(stage, Place::Calm, None)?;
+    let rung = agent.rung("charge").map(|(rung, _)| rung);
+    agent.stop()?;
+    stage.begin(rung)?;
+    let chosen = std::iter::once(None).chain(rungs.iter().map(|rung| Some(rung.as_str())));
+    for rung in chosen {
+        for place in [Place::Calm, Place::Near] {
+            let case = match (place, rung) {
+                (Place::Calm, None) => "calm".to_owned(),
+                (Place::Near, None) => "near".to_owned(),
+                (Place::Calm, Some(rung)) => format!("calm, {rung}"),
+                (Place::Near, Some(rung)) => format!("near, {rung}"),
+            };
+            if stage.wants(&case) {
+                let rows = site.pairs(stage, pairs, &case, place, rung)?;
+                stage.keep(rows)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A node with one process for each task, which measures itself.
+#[derive(Debug)]
+struct Site {
+    // The processes end before their groups go.
+    tasks: Vec<Workload>,
+    node: Node,
+}
+
+impl Site {
+    fn new(stage: &Stage) -> Result<Self> {
+        let mut node = Node::new("bench", BOUND, 200)?;
+        let mut tasks = Vec::new();
+        for (name, task, count) in TASKS {
+            let pod = node.add(PodSpec {
+                namespace: "bench",
+                name: name.replace([' ', '+'], "-"),
+                containers: &["main"],
+                request_mib: 8,
+                limit_mib: None,
+                priority: None,
+                is_static: false,
+            })?;
+            let group = node.pods[pod].first()?;
+            let mut workload =
+                Workload::run(&stage.workload, group, ["measure", "--what", task, "--count", count])?;
+            workload.wait_event("go")?;
+            tasks.push(workload);
+        }
+        let mut site = Self { tasks, node };
+        // The first time everything is new.
+        site.measure()?;
+        Ok(site)
+    }
+
+    fn agent(&self, stage: &Stage, place: Place, rung: Option<&str>) -> Result<Agent> {
+        let threshold = format!("{}Mi", THRESHOLD / MIB);
+        let kubelet = json!({"evictionHard": {"memory.available": threshold}});
+        let mut options = stage.options(&self.node, &kubelet)?;
+        options.act = "dry-run";
+        options.memory_capacity = match place {
+            Place::Calm => FAR,
+            Place::Near => NEAR,
+        };
+        if let Some(rung) = rung {
+            options.more.extend(["--rung", rung].map(str::to_owned));
+        }
+        let agent = Agent::start(&options, &stage.interrupt)?;
+        stage.interrupt.sleep(SETTLE)?;
+        Ok(agent)
+    }
+
+    /// Nanoseconds of each task.
+    fn measure(&mut self) -> Result<[f64; TASKS.len()]> {
+        let mut figures = [f64::INFINITY; TASKS.len()];
+        for _ in 0..GOES {
+            for (task, figure) in self.tasks.iter_mut().zip(&mut figures) {
+                task.go()?;
+                let measured = task.wait_event("measured")?;
+                *figure = figure.min(measured["cpu_ns"].as_f64().context("a measurement has no figure")?);
+            }
+        }
+        Ok(figures)
+    }
+
+    fn pairs(
+        &mut self,
+        stage: &Stage,
+        pairs: usize,
+        case: &str,
+        place: Place,
+        rung: Option<&str>,
+    ) -> Result<Vec<Row>> {
+        let mut slowdowns = [const { Vec::new() }; TASKS.len()];
+        let mut noise = slowdowns.clone();
+        let mut watched_by = None;
+        for pair in 0..pairs {
+            stage.interrupt.check()?;
+            let before = self.measure()?;
+            let mut agent = self.agent(stage, place, rung)?;
+            let with = self.measure()?;
+            let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+            anyhow::ensure!(decisions == 0, "the line was crossed: {decisions} decisions");
+            watched_by = agent.rung(place.source()).map(|(rung, _)| rung);
+            agent.stop()?;
+            let after = self.measure()?;
+            let again = self.measure()?;
+            let last = self.measure()?;
+            for task in 0..TASKS.len() {
+                slowdowns[task].push(percent(with[task], before[task], after[task]));
+                noise[task].push(percent(again[task], after[task], last[task]));
+            }
+            if (pair + 1).is_multiple_of(10) {
+                stage.tell(&format!("{case}: {} of {pairs} pairs", pair + 1));
+            }
+        }
+        let mut rows = Vec::new();
+        for (((name, ..), slowdowns), noise) in TASKS.iter().zip(slowdowns).zip(noise) {
+            let most = match place {
+                Place::Calm => 0.5,
+                Place::Near => 12.0,
+            };
+            let row = Row::new(format!("{name}, {case}"), "slowdown", "%", slowdowns);
+            rows.push(row.goal(Goal::Median(most)).with("rung", watched_by.clone()));
+            rows.push(Row::new(format!("{name}, {case}, A/A"), "slowdown", "%", noise));
+        }
+        Ok(rows)
+    }
+}
+
+/// By how much a figure is above the mean of those before and after it.
+fn percent(with: f64, before: f64, after: f64) -> f64 {
+    (with / ((before + after) / 2.0) - 1.0) * 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percent;
+
+    #[test]
+    fn a_slowdown_is_held_against_both_sides() {
+        assert_eq!(percent(150.0, 80.0, 120.0), 50.0);
+        assert_eq!(percent(50.0, 100.0, 100.0), -50.0);
+    }
+}

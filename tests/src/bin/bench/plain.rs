@@ -1,0 +1,185 @@
+//! What there is without the agent: the kernel's v1 usage threshold, and looking again and again.
+//! Both read the working set as the kubelet does, and send SIGKILL at once.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::process::Signal;
+use tests::cgroup::Group;
+use tests::mounts::Hierarchy;
+use tests::{clock, process};
+
+use crate::case::LINE;
+use crate::lab::{Decided, Hog, Lab, Watcher};
+
+/// How it learns of a crossing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Means {
+    /// The v1 usage threshold, armed as the kubelet's `kernelMemcgNotification` arms it, and a
+    /// look each ten seconds beside it.
+    Notification,
+    /// A look each so often.
+    Poll(Duration),
+}
+
+impl Means {
+    pub(crate) const ALL: [Self; 3] =
+        [Self::Notification, Self::Poll(Duration::from_secs(1)), Self::Poll(Duration::from_secs(10))];
+
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Notification => "v1 eventfd".to_owned(),
+            Self::Poll(period) => format!("poll each {} s", period.as_secs()),
+        }
+    }
+
+    fn period(self) -> Duration {
+        match self {
+            Self::Notification => Duration::from_secs(10),
+            Self::Poll(period) => period,
+        }
+    }
+}
+
+/// A watcher that lives for one crossing.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    means: Means,
+    thread: Option<Thread>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    handle: JoinHandle<()>,
+    decision: Receiver<Result<u64>>,
+    end: Arc<AtomicBool>,
+}
+
+impl Plain {
+    pub(crate) fn new(means: Means) -> Self {
+        Self { means, thread: None }
+    }
+}
+
+impl Watcher for Plain {
+    fn patience(&self) -> Duration {
+        self.means.period() + Duration::from_secs(1)
+    }
+
+    fn begin(&mut self, lab: &Lab<'_>, hog: &Hog<'_>) -> Result<()> {
+        let (group, means, pid) = (lab.node.root().clone(), self.means, hog.pid);
+        let armed = match means {
+            Means::Notification => Some(arm(&group)?),
+            Means::Poll(_) => None,
+        };
+        let (sender, decision) = mpsc::channel();
+        let end = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&end);
+        let handle = std::thread::spawn(move || {
+            if let Some(decided) = watch(&group, means, armed.as_ref(), pid, &ended).transpose() {
+                // Nobody waits any more.
+                let _ = sender.send(decided);
+            }
+        });
+        self.thread = Some(Thread { handle, decision, end });
+        Ok(())
+    }
+
+    fn decided(&mut self) -> Result<Option<Decided>> {
+        let thread = self.thread.as_ref().context("no watcher was begun")?;
+        match thread.decision.try_recv() {
+            Ok(at) => Ok(Some(Decided { at_ns: at?, stamped_ns: None, seen_by: self.means.name() })),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => bail!("the thread that watches has panicked"),
+        }
+    }
+
+    fn settle(&mut self, _: &Lab<'_>, _: &Hog<'_>, _: bool) -> Result<()> {
+        self.thread.take().context("no watcher was begun")?.end()
+    }
+}
+
+impl Thread {
+    fn end(self) -> Result<()> {
+        self.end.store(true, Ordering::Relaxed);
+        self.handle.join().ok().context("the thread that watches has panicked")
+    }
+}
+
+/// Between two looks at whether it is over.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// When it decided; `None` if it was told to end before.
+fn watch(
+    group: &Group,
+    means: Means,
+    armed: Option<&OwnedFd>,
+    pid: u32,
+    end: &AtomicBool,
+) -> Result<Option<u64>> {
+    let period = u64::try_from(means.period().as_nanos())?;
+    // Where in its period the crossing finds it is chance.
+    let mut due = clock::now() + clock::now() % period;
+    loop {
+        if end.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let left = Duration::from_nanos(due.saturating_sub(clock::now())).min(PATIENCE);
+        let told = match armed {
+            Some(armed) => wait(armed, left)?,
+            None => {
+                std::thread::sleep(left);
+                false
+            }
+        };
+        if !told && clock::now() < due {
+            continue;
+        }
+        if clock::now() >= due {
+            due += period;
+        }
+        if working_set(group)? > LINE {
+            let decided = clock::now();
+            process::signal(pid, Signal::KILL)?;
+            return Ok(Some(decided));
+        }
+    }
+}
+
+fn working_set(group: &Group) -> Result<u64> {
+    let inactive = group.memory_stat("inactive_file")?;
+    Ok(group.memory()?.saturating_sub(inactive))
+}
+
+/// Whether the threshold has fired.
+fn wait(armed: &OwnedFd, patience: Duration) -> Result<bool> {
+    let patience = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
+    let fired = poll(&mut [PollFd::new(armed, PollFlags::IN)], Some(&patience)).unwrap_or(0) > 0;
+    if fired {
+        File::from(armed.try_clone().context("duplicate an eventfd")?)
+            .read_exact(&mut [0; 8])
+            .context("read an eventfd")?;
+    }
+    Ok(fired)
+}
+
+/// A threshold on usage where the working set reaches the line, if inactive pages stay as they are.
+fn arm(group: &Group) -> Result<OwnedFd> {
+    let folder = group.dir(Hierarchy::Memory).context("usage thresholds are cgroup v1's")?;
+    let usage = folder.join("memory.usage_in_bytes");
+    let usage = File::open(&usage).with_context(|| format!("open {}", usage.display()))?;
+    let told = eventfd(0, EventfdFlags::CLOEXEC).context("make an eventfd")?;
+    let line = LINE + group.memory_stat("inactive_file")?;
+    let text = format!("{} {} {line}", told.as_raw_fd(), usage.as_raw_fd());
+    let control = folder.join("cgroup.event_control");
+    std::fs::write(&control, text).with_context(|| format!("write to {}", control.display()))?;
+    Ok(told)
+}

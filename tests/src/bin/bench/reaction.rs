@@ -1,0 +1,182 @@
+//! From the crossing to the decision and to the victim's death, by the kernel's stamps and by the
+//! growing process's own; beside ours, what else there is.
+
+use anyhow::{Context as _, Result, ensure};
+use tests::bench::row::{Goal, Row};
+use tests::node::MIB;
+
+use crate::arena::Arena;
+use crate::case::{Case, Hog, Load, Rate};
+use crate::lab::{self, Lab, Watcher};
+use crate::load::Hogs;
+use crate::ours::Ours;
+use crate::plain::{Means, Plain};
+use crate::rival::Rival;
+use crate::runs::Runs;
+use crate::stage::Stage;
+
+/// At most so many runs for each that counts.
+const TRIES: usize = 3;
+/// Less overshoot than this cannot be told from none: the hog's own clock knows 64 pages.
+const LEAST_MIB: f64 = 0.25;
+/// Rivals let a hog run on for a while: what they are measured by must be longer than that.
+const FAR: u64 = 1024 * MIB;
+
+/// The rung by which the agent watches charges here.
+pub(crate) fn rung(stage: &Stage) -> Result<String> {
+    let case = Case::new(1);
+    let lab = Lab::new(stage, case)?;
+    let ours = Ours::start(stage, case, &lab.node)?;
+    let rung = ours.rung("charge").context("the agent names no source of charges")?;
+    ours.stop()?;
+    Ok(rung)
+}
+
+/// Every hog, with free memory and with the page cache full, at 1 GB/s; fresh pages at the other
+/// rates too, and there beside everything else that there is.
+pub(crate) fn run(stage: &mut Stage, n: usize) -> Result<()> {
+    let rung = rung(stage)?;
+    stage.begin(Some(rung))?;
+    for load in [Load::Idle, Load::Hogs] {
+        let hogs = Loaded::new(stage, load)?;
+        let base = Case { load, ..Case::new(n) };
+        for hog in Hog::ALL {
+            for cache_full in [false, true] {
+                let case = Case { hog, cache_full, ..base };
+                if stage.wants(&case.name()) {
+                    let rows = ours(stage, case)?;
+                    stage.keep(rows)?;
+                }
+            }
+        }
+        for rate in Rate::ALL {
+            beside(stage, Case { rate, room: FAR, ..base })?;
+        }
+        drop(hogs);
+    }
+    Ok(())
+}
+
+/// The load of some cases, from the first to the last of them.
+pub(crate) struct Loaded {
+    _hogs: Option<Hogs>,
+}
+
+impl Loaded {
+    pub(crate) fn new(stage: &Stage, load: Load) -> Result<Self> {
+        let _hogs = match load {
+            Load::Idle => None,
+            Load::Hogs => Some(Hogs::start(stage)?),
+        };
+        Ok(Self { _hogs })
+    }
+}
+
+/// One case with everything that ends a hog, ours last: its rows say how it compares.
+pub(crate) fn beside(stage: &mut Stage, case: Case) -> Result<()> {
+    if !stage.wants(&case.name()) {
+        return Ok(());
+    }
+    for means in Means::ALL {
+        let rows = plain(stage, case, means)?;
+        stage.keep(rows)?;
+    }
+    let mut theirs = Vec::new();
+    for rival in Rival::ALL {
+        let rows = rival_rows(stage, case, rival)?;
+        if rival == Rival::Earlyoom {
+            theirs.clone_from(&rows);
+        }
+        stage.keep(rows)?;
+    }
+    let rows = ours(stage, case)?.into_iter().map(|row| compare(row, &theirs)).collect::<Vec<_>>();
+    stage.keep(rows)
+}
+
+/// How many times less ours is than the other's, by the medians.
+pub(crate) fn compare(ours: Row, theirs: &[Row]) -> Row {
+    let their = theirs.iter().find(|row| row.metric == ours.metric && row.metric != "rate reached");
+    let (Some(their), Some(our)) = (their.and_then(|row| row.percentile(50)), ours.percentile(50)) else {
+        return ours;
+    };
+    let least = if ours.unit == "MiB" { LEAST_MIB } else { 1.0 };
+    ours.with("against", Rival::Earlyoom.program())
+        .with("ratio", (their / our.max(least) * 10.0).round() / 10.0)
+}
+
+/// Lets hogs cross the line, one after the other, and a new agent watch every few of them.
+pub(crate) fn ours(stage: &Stage, case: Case) -> Result<Vec<Row>> {
+    let mut runs = Runs::new(case, None);
+    let mut thread = None;
+    while needs_more(&runs, case)? {
+        let mut lab = Lab::new(stage, case)?;
+        let mut ours = Ours::start(stage, case, &lab.node)?;
+        thread = ours.rung("reaction thread");
+        series(&mut lab, &mut runs, &mut ours)?;
+        ours.stop()?;
+        stage.tell(&runs.progress());
+    }
+    Ok(runs.rows().into_iter().map(|row| goal(row, case).with("thread", thread.clone())).collect())
+}
+
+fn plain(stage: &Stage, case: Case, means: Means) -> Result<Vec<Row>> {
+    let mut runs = Runs::new(case, Some(&means.name()));
+    while needs_more(&runs, case)? {
+        let mut lab = Lab::new(stage, case)?;
+        series(&mut lab, &mut runs, &mut Plain::new(means))?;
+        stage.tell(&runs.progress());
+    }
+    Ok(runs.rows())
+}
+
+pub(crate) fn rival_rows(stage: &Stage, case: Case, rival: Rival) -> Result<Vec<Row>> {
+    let mut runs = Runs::new(case, Some(rival.program()));
+    let arena = Arena::new(stage, case, rival)?;
+    while needs_more(&runs, case)? {
+        for _ in 0..lab::HOGS {
+            if runs.good() < case.n {
+                match arena.cross()? {
+                    Some(run) => runs.add(run)?,
+                    None => runs.void(),
+                }
+            }
+        }
+        stage.tell(&runs.progress());
+    }
+    Ok(runs.rows())
+}
+
+fn needs_more(runs: &Runs, case: Case) -> Result<bool> {
+    ensure!(case.n > 0, "no run was asked for");
+    Ok(runs.good() < case.n && runs.number() < case.n * TRIES)
+}
+
+fn series(lab: &mut Lab<'_>, runs: &mut Runs, watcher: &mut dyn Watcher) -> Result<()> {
+    for pod in 1..=lab::HOGS {
+        if runs.good() < lab.case.n {
+            let run = lab.cross(pod, watcher);
+            let which = || format!("{}, run {}", lab.case.name(), runs.number() + 1);
+            let run = run.with_context(which)?;
+            runs.add(run)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is to be reached (the project's own goals, not a standard).
+fn goal(row: Row, case: Case) -> Row {
+    /// The grain of the coarsest rung that is used alone, and 1 MiB.
+    const BEYOND_MIB: f64 = 3.0;
+    match row.metric {
+        "stamp to decision" if case.load == Load::Idle => {
+            row.goal(Goal::Stamp { n: case.n.min(100), p50: 200.0, p99: 1000.0 })
+        }
+        "stamp to decision" => row.goal(Goal::Stamp { n: case.n.min(100), p50: 2000.0, p99: 2000.0 }),
+        "overshoot at decision" if case.rate == Rate::One && case.load == Load::Idle => {
+            row.goal(Goal::Max(BEYOND_MIB))
+        }
+        "overshoot at death" if case.reflex => row.goal(Goal::Max(BEYOND_MIB)),
+        "wrong decisions" => row.goal(Goal::Max(0.0)),
+        _ => row,
+    }
+}

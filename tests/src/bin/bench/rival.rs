@@ -1,0 +1,146 @@
+//! The programs that others use: Debian's packages, as they are.
+//!
+//! Each that ends processes runs in a process namespace of its own, in which there is nothing but
+//! it and what it is to end.
+
+use std::ffi::OsStr;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ::tests::node::MIB;
+use ::tests::process::Process;
+use anyhow::{Context as _, Result, bail};
+
+/// Something that watches a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rival {
+    Earlyoom,
+    Nohang,
+}
+
+impl Rival {
+    pub(crate) const ALL: [Self; 2] = [Self::Earlyoom, Self::Nohang];
+
+    /// As rows have it, with the version that the set-up installs.
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Self::Earlyoom => "earlyoom 1.7",
+            Self::Nohang => "nohang 0.2",
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Earlyoom => "earlyoom",
+            Self::Nohang => "nohang",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rival| rival.name() == name)
+    }
+
+    /// As it comes.
+    pub(crate) fn by_default(self, folder: Option<&Path>) -> Result<Command> {
+        Ok(match self {
+            Self::Earlyoom => command(folder, "usr/bin/earlyoom", ["-r", "3600"]),
+            Self::Nohang => {
+                let config = found(folder, "etc/nohang/nohang.conf").display().to_string();
+                command(folder, "usr/sbin/nohang", ["--monitor", "--config", &config])
+            }
+        })
+    }
+
+    /// Sends SIGKILL when the machine has less than that available; `scratch` is a folder of the
+    /// caller's.
+    pub(crate) fn below(self, bytes: u64, folder: Option<&Path>, scratch: &Path) -> Result<Command> {
+        match self {
+            Self::Earlyoom => {
+                let kib = (bytes / 1024).to_string();
+                // The second figure is where SIGKILL takes the place of SIGTERM.
+                Ok(command(folder, "usr/bin/earlyoom", ["-p", "-r", "0", "-M", &format!("{kib},{kib}")]))
+            }
+            Self::Nohang => {
+                let config = scratch.join("nohang.conf");
+                let shipped = found(folder, "etc/nohang/nohang.conf");
+                let text = std::fs::read_to_string(&shipped)
+                    .with_context(|| format!("read {}", shipped.display()))?;
+                std::fs::write(&config, with_thresholds(&text, bytes / MIB)?)
+                    .with_context(|| format!("write {}", config.display()))?;
+                let config = config.display().to_string();
+                Ok(command(folder, "usr/sbin/nohang", ["--monitor", "--config", &config]))
+            }
+        }
+    }
+}
+
+/// The shipped configuration with both thresholds at so many MiB: the hard one sends SIGKILL.
+fn with_thresholds(text: &str, mib: u64) -> Result<String> {
+    let keys = ["soft_threshold_min_mem", "hard_threshold_min_mem"];
+    let is = |line: &str, key: &str| line.split('=').next().is_some_and(|name| name.trim() == key);
+    if let Some(key) = keys.iter().find(|key| !text.lines().any(|line| is(line, key))) {
+        bail!("the configuration of nohang has no {key}");
+    }
+    let line = |line: &str| match keys.iter().find(|key| is(line, key)) {
+        Some(key) => format!("{key} = {mib} M\n"),
+        None => format!("{line}\n"),
+    };
+    Ok(text.lines().map(line).collect())
+}
+
+/// A program of a folder like `/`, or of the machine.
+fn command<S: AsRef<OsStr>>(
+    folder: Option<&Path>,
+    path: &str,
+    arguments: impl IntoIterator<Item = S>,
+) -> Command {
+    let mut command = Command::new(found(folder, path));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn found(folder: Option<&Path>, path: &str) -> PathBuf {
+    folder.unwrap_or(Path::new("/")).join(path)
+}
+
+/// The same in a namespace of its own, which ends with it.
+pub(crate) fn alone(command: &Command) -> Command {
+    let mut outer = Command::new("unshare");
+    outer.args(["--pid", "--fork", "--kill-child=KILL", "--mount-proc"]);
+    outer.arg(command.get_program()).args(command.get_args());
+    outer.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    outer
+}
+
+/// node-exporter, and where it listens.
+pub(crate) fn node_exporter(folder: Option<&Path>) -> Result<(Command, SocketAddr)> {
+    // Free a moment ago, and nobody else asks for it here.
+    let free = TcpListener::bind("127.0.0.1:0").context("find a free port")?.local_addr()?;
+    let listen = format!("--web.listen-address={free}");
+    Ok((command(folder, "usr/bin/prometheus-node-exporter", [listen]), free))
+}
+
+/// The first process that a process has made.
+pub(crate) fn child_of(process: &Process) -> Result<Option<u32>> {
+    let pid = process.pid();
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    text.split_whitespace().next().map(|pid| pid.parse().context("the id of a child")).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_thresholds_are_set_and_nothing_else() {
+        let shipped = "a = 1\n  soft_threshold_min_mem = 5 %\n# hard_threshold_min_mem = x\nhard_threshold_min_mem = 2 %\n";
+        let set = with_thresholds(shipped, 300).unwrap();
+        assert_eq!(
+            set,
+            "a = 1\nsoft_threshold_min_mem = 300 M\n# hard_threshold_min_mem = x\nhard_threshold_min_mem = 300 M\n"
+        );
+        assert!(with_thresholds("a = 1\n", 300).is_err());
+    }
+}

@@ -1,0 +1,231 @@
+//! From crossings to rows of figures.
+
+use std::collections::BTreeMap;
+
+use ::tests::bench::row::Row;
+use ::tests::growth::Climb;
+use ::tests::node::MIB;
+use ::tests::stamps::STEP;
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use crate::case::{Case, Load};
+use crate::lab::Decided;
+
+/// One crossing.
+pub(crate) struct Run {
+    pub(crate) climb: Climb,
+    pub(crate) decided: Option<Decided>,
+    /// When the last process of the victim died.
+    pub(crate) dead: Option<u64>,
+}
+
+/// What was measured in a crossing.
+struct Figures {
+    /// The kernel's stamp to the decision.
+    stamped_us: Option<f64>,
+    /// The crossing by the hog's own clock to the decision.
+    crossed_us: Option<f64>,
+    decision_mib: f64,
+    crossed_to_death_us: Option<f64>,
+    death_mib: f64,
+    rate: f64,
+    seen_by: String,
+}
+
+/// The crossings of one case.
+pub(crate) struct Runs {
+    case: Case,
+    /// In rows, where it is not the agent.
+    program: Option<String>,
+    good: Vec<Figures>,
+    void: usize,
+    missed: usize,
+    /// Decisions on what must not trigger any.
+    wrong: usize,
+    /// Runs in which the hog had grown to its end before it died: it would have gone on.
+    capped: usize,
+}
+
+const PIECE_NS: u64 = 50_000_000;
+
+impl Runs {
+    pub(crate) fn new(case: Case, program: Option<&str>) -> Self {
+        let program = program.map(str::to_owned);
+        Self { case, program, good: Vec::new(), void: 0, missed: 0, wrong: 0, capped: 0 }
+    }
+
+    /// Crossings that count.
+    pub(crate) fn good(&self) -> usize {
+        if self.case.hog.crosses() { self.good.len() } else { self.number() }
+    }
+
+    /// All.
+    pub(crate) fn number(&self) -> usize {
+        let Self { good, void, missed, wrong, case: _, program: _, capped: _ } = self;
+        good.len() + void + missed + wrong
+    }
+
+    /// A run that says nothing.
+    pub(crate) fn void(&mut self) {
+        self.void += 1;
+    }
+
+    /// For people.
+    pub(crate) fn progress(&self) -> String {
+        let Self { case, program, good: _, void, missed, wrong, capped } = self;
+        let program = program.as_ref().map_or_else(String::new, |program| format!(" ({program})"));
+        let (name, n, good) = (case.name(), case.n, self.good());
+        if !case.hog.crosses() {
+            return format!("{name}{program}: {missed} of {n} runs let be, {wrong} wrong");
+        }
+        format!(
+            "{name}{program}: {good} of {n} runs, {void} void, {missed} missed, {wrong} wrong, {capped} capped"
+        )
+    }
+
+    pub(crate) fn add(&mut self, run: Run) -> Result<()> {
+        let Run { climb, decided, dead } = run;
+        if !self.case.hog.crosses() {
+            match decided {
+                Some(_) => self.wrong += 1,
+                None => self.missed += 1,
+            }
+            return Ok(());
+        }
+        // The kernel charges ahead of what is touched, so a prompt decision may precede the
+        // crossing by the hog's own clock, and the hog then never get there.
+        let crossed = climb.crossed();
+        let last = climb.growth().last().context("the hog has stamped nothing")?;
+        let at = crossed.unwrap_or(last.ns);
+        let rate = climb.growth().rate(at.saturating_sub(PIECE_NS), at).unwrap_or(0.0);
+        // A hog that the machine held up has measured the machine. Where others want the
+        // processors, that is what is measured.
+        let asked = self.case.rate.bytes_per_second() as f64;
+        if self.case.load == Load::Idle && rate < 0.8 * asked {
+            self.void += 1;
+            return Ok(());
+        }
+        let (Some(decided), Some(dead)) = (decided, dead) else {
+            self.missed += 1;
+            return Ok(());
+        };
+        let since = |from: u64, to: u64| (to as f64 - from as f64) / 1000.0;
+        let mib = |ns| climb.overshoot(ns).map_or(f64::NAN, |bytes| bytes as f64 / MIB as f64);
+        self.capped += usize::from(last.bytes + STEP > self.case.size());
+        self.good.push(Figures {
+            stamped_us: decided.stamped_ns.map(|stamped| since(stamped, decided.at_ns)),
+            crossed_us: crossed.map(|crossed| since(crossed, decided.at_ns)),
+            decision_mib: mib(decided.at_ns),
+            crossed_to_death_us: crossed.map(|crossed| since(crossed, dead)),
+            death_mib: mib(dead),
+            rate: rate / 1e9,
+            seen_by: decided.seen_by,
+        });
+        Ok(())
+    }
+
+    /// The rows: the kernel's stamp to the decision, the hog's own clock, how far it came.
+    pub(crate) fn rows(self) -> Vec<Row> {
+        let Self { case, program, good, void, missed, wrong, capped } = self;
+        let name = case.name();
+        let mark = |row: Row| {
+            let row = row.with("void", void).with("missed", missed);
+            let row = if case.reflex { row.with("reflex", true) } else { row };
+            match &program {
+                Some(program) => row.program(program),
+                None => row,
+            }
+        };
+        if !case.hog.crosses() {
+            let figures = [vec![0.0; missed], vec![1.0; wrong]].concat();
+            return vec![mark(Row::new(name, "wrong decisions", "", figures)).with("missed", 0)];
+        }
+        let mut seen_by: BTreeMap<&str, usize> = BTreeMap::new();
+        for figures in &good {
+            *seen_by.entry(&figures.seen_by).or_default() += 1;
+        }
+        let seen_by = json!(seen_by);
+        let row = |metric, unit, of: fn(&Figures) -> Option<f64>| {
+            let row = mark(Row::new(name.as_str(), metric, unit, good.iter().filter_map(of).collect()))
+                .with("capped", capped)
+                .with("seen_by", Value::clone(&seen_by));
+            if missed > 0 { row.spoiled() } else { row }
+        };
+        let mut rows = vec![
+            row("crossing to decision", "us", |figures| figures.crossed_us),
+            row("overshoot at decision", "MiB", |figures| Some(figures.decision_mib)),
+            row("crossing to death", "us", |figures| figures.crossed_to_death_us),
+            row("overshoot at death", "MiB", |figures| Some(figures.death_mib)),
+            row("rate reached", "GB/s", |figures| Some(figures.rate)),
+        ];
+        if program.is_none() {
+            rows.insert(0, row("stamp to decision", "us", |figures| figures.stamped_us));
+        }
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::tests::growth::{Growth, Pages};
+    use ::tests::stamps::Stamp;
+
+    use super::*;
+    use crate::case::{Hog, LINE};
+
+    /// A steady climb at 1 GB/s, from nothing to a little beyond the line.
+    fn climb() -> Climb {
+        let stamps = (0..=300).map(|ms| Stamp { ns: ms * 1_000_000, bytes: ms * 1_000_000 });
+        Climb::new(Growth::new(stamps), 0, LINE, Pages::Refault)
+    }
+
+    fn decided(at_ns: u64) -> Option<Decided> {
+        Some(Decided { at_ns, stamped_ns: Some(at_ns - 50_000), seen_by: "charge".to_owned() })
+    }
+
+    fn figure(rows: &[Row], metric: &str) -> Option<f64> {
+        rows.iter().find(|row| row.metric == metric)?.percentile(50)
+    }
+
+    #[test]
+    fn a_crossing_is_told_by_both_clocks() {
+        let mut runs = Runs::new(Case::new(1), None);
+        let crossed = climb().crossed().unwrap();
+        runs.add(Run {
+            climb: climb(),
+            decided: decided(crossed + 2_000_000),
+            dead: Some(crossed + 10_000_000),
+        })
+        .unwrap();
+        assert_eq!((runs.good(), runs.number()), (1, 1));
+        let rows = runs.rows();
+        assert_eq!(figure(&rows, "stamp to decision"), Some(50.0));
+        assert_eq!(figure(&rows, "crossing to decision"), Some(2000.0));
+        let beyond = figure(&rows, "overshoot at decision").unwrap();
+        assert!((beyond - 2.0 * 1e6 / MIB as f64).abs() < 0.01, "{beyond}");
+    }
+
+    #[test]
+    fn what_was_not_decided_is_missed_and_a_slow_hog_says_nothing() {
+        let mut runs = Runs::new(Case::new(2), None);
+        runs.add(Run { climb: climb(), decided: None, dead: None }).unwrap();
+        let slow = (0..=300).map(|ms| Stamp { ns: ms * 2_000_000, bytes: ms * 1_000_000 });
+        let slow = Climb::new(Growth::new(slow), 0, LINE, Pages::Refault);
+        runs.add(Run { climb: slow, decided: decided(1_000_000), dead: Some(2_000_000) }).unwrap();
+        assert_eq!((runs.good(), runs.number()), (0, 2));
+        assert!(runs.progress().contains("1 void, 1 missed"), "{}", runs.progress());
+    }
+
+    #[test]
+    fn whoever_only_writes_files_must_not_be_chosen() {
+        let case = Case { hog: Hog::PageCache, ..Case::new(2) };
+        let mut runs = Runs::new(case, None);
+        runs.add(Run { climb: climb(), decided: None, dead: None }).unwrap();
+        assert_eq!(runs.good(), 1);
+        runs.add(Run { climb: climb(), decided: decided(1_000_000), dead: Some(2_000_000) }).unwrap();
+        let rows = runs.rows();
+        assert_eq!((rows.len(), rows[0].n()), (1, 2));
+        assert_eq!(rows[0].percentile(100), Some(1.0), "one of them was");
+    }
+}
