@@ -108,15 +108,25 @@ impl Eyes {
             }
             (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
         };
-        let tasks = match &self.tasks {
-            Some(machine) => machine.read(),
-            None => self.sampler.read_tasks().0,
-        };
+        let tasks = self.tasks();
         let detail = match self.all_measures {
             true => self.detail(at, capacity, detail),
             false => MemoryDetail::default(),
         };
         NodeLook { at, memory, tasks, detail }
+    }
+
+    fn tasks(&self) -> Reading<u64> {
+        match &self.tasks {
+            Some(machine) => machine.read(),
+            None => self.sampler.read_tasks().0,
+        }
+    }
+
+    /// Reads what is available of process ids, and nothing else.
+    pub(crate) fn available_pids(&self, at: Instant) -> Reading<i64> {
+        let (memory, detail) = (Reading::Unknown(Why::Absent), MemoryDetail::default());
+        self.available(&NodeLook { at, memory, tasks: self.tasks(), detail }).1
     }
 
     /// Adds stalls; and where the node counts for less than the machine has, the rest is not

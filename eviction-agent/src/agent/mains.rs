@@ -12,6 +12,7 @@ use crate::core::oom::{ContainerEnded, EndSeen, Victim};
 use crate::core::time::Timestamp;
 use crate::source::cgroup::names::ContainerKind;
 use crate::source::cgroup::sampler::Sampler;
+use crate::source::proc::handle::Handle;
 use crate::source::proc::process::{Process, is_gone, read_processes, sees_global_pids};
 
 use super::roster::Roster;
@@ -19,6 +20,9 @@ use super::roster::Roster;
 /// Containers whose main process is looked for in one go: on v1 a list of processes takes the
 /// kernel some 200 µs. The others have their turn at the next look.
 const AT_ONCE: usize = 8;
+
+/// Main processes of which a descriptor is kept; more are read about at each look.
+const MOST_HANDLES: usize = 512;
 
 /// The containers of the node.
 #[derive(Debug)]
@@ -43,6 +47,8 @@ struct Watched {
     siblings_named: bool,
     group: PathBuf,
     main: Option<Main>,
+    /// Of the main process.
+    handle: Option<Handle>,
     ended: bool,
 }
 
@@ -79,11 +85,14 @@ impl Mains {
             }
             stays
         });
+        // Ids of another process namespace may stand for somebody else here.
+        let mut spare = if self.global_pids { MOST_HANDLES } else { 0 };
         for watched in self.by_cgroup.values_mut().filter(|watched| !watched.ended) {
-            if let Some(last) = watched.main.and_then(|main| main.has_ended(&self.proc)) {
+            if let Some(last) = watched.has_ended(&self.proc, spare > 0) {
                 watched.ended = true;
                 ends.extend(watched.end(now, EndSeen::Process, last));
             }
+            spare = spare.saturating_sub(usize::from(watched.handle.is_some()));
         }
         self.find_mains();
         ends
@@ -134,6 +143,7 @@ impl Mains {
                     siblings_named,
                     group: sampler.root().memory.join(&container.path),
                     main: None,
+                    handle: None,
                     ended: false,
                 });
                 watched.siblings_named |= siblings_named;
@@ -152,6 +162,20 @@ impl Mains {
 }
 
 impl Watched {
+    /// Whether the main process is there no more, and what the kernel still knows of it. Keeps a
+    /// descriptor of it for the next time, if it may.
+    fn has_ended(&mut self, proc: &Path, may_keep: bool) -> Option<Option<Process>> {
+        let main = self.main?;
+        if self.handle.as_ref().is_some_and(Handle::lives) {
+            return None;
+        }
+        // First the descriptor and then the look: so it is of the process that is looked at.
+        let handle = may_keep.then(|| Handle::open(main.pid)).flatten();
+        let ended = main.has_ended(proc);
+        self.handle = handle.filter(|_| ended.is_none());
+        ended
+    }
+
     /// Its end; none for a pod's sandbox, which is no container of it.
     fn end(&self, at: Timestamp, seen: EndSeen, last: Option<Process>) -> Option<ContainerEnded> {
         let container = match &self.name {

@@ -96,6 +96,44 @@ fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
 }
 
 #[test]
+fn what_stands_still_is_read_in_turn() {
+    let node = Node::unpack(V2);
+    let mut sampler = node.sampler("/");
+    let groups: Vec<u64> = sampler.tree().groups().iter().map(|group| group.id).collect();
+    let read = |sampler: &Sampler| -> Vec<u64> {
+        groups.iter().map(|id| sampler.group(*id).unwrap().stat_at_ns).collect()
+    };
+    let later = |before: &[u64], now: &[u64]| -> Vec<bool> {
+        before.iter().zip(now).map(|(before, now)| now > before).collect()
+    };
+    sampler.sample_pods(Fresh::InTurn { turns: 3 }, Tasks::Leave);
+    let first = read(&sampler);
+    sampler.sample_pods(Fresh::All, Tasks::Leave);
+    let readable = later(&vec![0; groups.len()], &read(&sampler));
+    assert_eq!(later(&vec![0; groups.len()], &first), readable, "at first all are read");
+    let mut turns = Vec::new();
+    for _ in 0..3 {
+        let before = read(&sampler);
+        sampler.sample_pods(Fresh::InTurn { turns: 3 }, Tasks::Leave);
+        turns.push(later(&before, &read(&sampler)));
+    }
+    for group in (0..groups.len()).filter(|group| readable[*group]) {
+        assert_eq!(turns.iter().filter(|turn| turn[group]).count(), 1, "group {group}");
+    }
+
+    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
+        node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
+    }
+    let before = read(&sampler);
+    sampler.sample_pods(Fresh::InTurn { turns: 1000 }, Tasks::Leave);
+    for (place, is_read) in later(&before, &read(&sampler)).into_iter().enumerate().skip(1) {
+        let path = sampler.tree().relative_path(place);
+        assert!(is_read || !pod.path.starts_with(&path), "{} is above what moved", path.display());
+    }
+}
+
+#[test]
 fn limits_of_both_versions() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");

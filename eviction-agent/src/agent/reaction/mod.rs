@@ -103,6 +103,8 @@ pub(crate) struct State {
     last_change: Change,
     unknown: [Option<Why>; Signal::COUNT],
     last_full_ns: u64,
+    /// When something else than process ids is to be looked at.
+    look_due_ns: u64,
     /// As of which full sample the engine was told of the pods.
     followed_ns: u64,
     tree_due_ns: Option<u64>,
@@ -219,6 +221,7 @@ impl Reaction {
                     crossed => crossed,
                 }
             }
+            Wake::Timer if self.glimpse() => return,
             Wake::V1Threshold | Wake::V2Trigger(_) | Wake::Timer => None,
             Wake::OomNotice => {
                 self.unseen.ask();
@@ -251,9 +254,8 @@ impl Reaction {
 
     /// One look at the node, a pass if one may be made, and everything armed anew.
     fn look(&mut self, trigger: &'static str, crossed: Option<Crossed>) {
-        self.metrics.looks.get_or_create(&TriggerLabels { trigger }).inc();
         let at = self.clock.now();
-        self.metrics.last_turn.set(at.wall.as_millisecond() as f64 / 1000.0);
+        self.note_turn(trigger, at);
         let counted_kills = self.unseen.count(at.mono_ns);
         let told = self.hook.sweep(&mut self.state.dirty, &self.metrics);
         let crossed = self.take_told(told).or(crossed);
@@ -335,6 +337,11 @@ impl Reaction {
             self.eyes.recycle(snapshot);
         }
         grace_due
+    }
+
+    fn note_turn(&self, trigger: &'static str, at: Instant) {
+        self.metrics.looks.get_or_create(&TriggerLabels { trigger }).inc();
+        self.metrics.last_turn.set(at.wall.as_millisecond() as f64 / 1000.0);
     }
 
     fn note_reading(&mut self, signal: Signal, available: Reading<i64>, capacity: u64, at: Instant) {

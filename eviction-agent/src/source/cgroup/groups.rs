@@ -37,6 +37,8 @@ pub(super) struct Groups {
     pub(super) meters: Vec<Meter>,
     /// The group at a limit whose turn to be read it was last.
     pub(super) turn: usize,
+    /// Whose turn it was in the last sample in turns.
+    sample: usize,
     /// Whether a group was found to be gone since the tree was read.
     pub(super) stale: bool,
     reader: Reader,
@@ -53,6 +55,7 @@ impl Groups {
             tree: tree.clone(),
             meters: Vec::new(),
             turn: 0,
+            sample: 0,
             levels: Vec::new(),
             stale: false,
             reader: Reader::new(version, descriptors),
@@ -210,6 +213,21 @@ impl Groups {
         }
         for &(_, index) in &self.changed {
             self.meters[index].marked = true;
+        }
+    }
+
+    /// Marks the groups in which something moved, those above them, and the others whose turn it is.
+    pub(super) fn mark_in_turn(&mut self, turns: usize) {
+        let turns = turns.max(1);
+        self.sample = (self.sample + 1) % turns;
+        for index in 0..self.meters.len() {
+            let meter = &mut self.meters[index];
+            meter.marked |= index % turns == self.sample || meter.stat_at_ns == 0;
+            let mut stirred = (meter.moved > 0 || meter.full).then_some(index);
+            while let Some(at) = stirred {
+                self.meters[at].marked = true;
+                stirred = self.tree.groups()[at].parent;
+            }
         }
     }
 

@@ -93,6 +93,13 @@ pub enum Fresh {
         /// The most memory.stat files to read.
         most: usize,
     },
+    /// That of groups in which something moved and of those above them, and of one in so many of
+    /// the others, each in its turn: what moves without a charge (pages that become active) is
+    /// seen after as many samples. Usages are read of all.
+    InTurn {
+        /// Samples until all have had their turn.
+        turns: usize,
+    },
     /// Everybody's.
     All,
 }

@@ -35,7 +35,8 @@ impl Default for SamplerOptions {
     /// All descriptors that the process may have (RLIMIT_NOFILE), less some for the rest of
     /// the agent.
     fn default() -> Self {
-        const FOR_THE_REST: u64 = 256;
+        // Main processes of containers among them.
+        const FOR_THE_REST: u64 = 768;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
         Self {
             proc: "/proc".into(),
@@ -206,6 +207,7 @@ impl Sampler {
         match fresh {
             Fresh::Changed { most } => groups.mark_changed(most),
             Fresh::All => groups.meters.iter_mut().for_each(|meter| meter.marked = true),
+            Fresh::InTurn { turns } => groups.mark_in_turn(turns),
         }
         groups.read_marked(0, groups.meters.len());
         self.pod_samples.clear();

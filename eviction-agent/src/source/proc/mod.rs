@@ -1,6 +1,7 @@
 //! Figures of the whole machine from `/proc`.
 
 pub mod capabilities;
+pub mod handle;
 pub mod meminfo;
 pub mod pressure;
 pub mod process;
