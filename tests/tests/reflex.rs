@@ -60,16 +60,8 @@ impl Scene {
         let config = node.file("agent.yaml");
         std::fs::write(&config, CONFIG).unwrap();
         let hard = json!({"evictionHard": {"memory.available": "64Mi"}});
-        let options = Options {
-            binary: &agent::binary().unwrap(),
-            kubelet_config: &node.write_config(&hard).unwrap(),
-            pods: &node.write_pods().unwrap(),
-            cgroup_root: &node.cgroup_root(),
-            memory_capacity: node.memory_capacity(),
-            pid_capacity: node.pid_capacity(),
-            act: "kill",
-            config: Some(&config),
-        };
+        let mut options = Options::of(&agent::binary().unwrap(), &node, &hard).unwrap();
+        options.config = Some(config);
         let agent = Agent::start(&options, &Interrupt::default()).unwrap();
         if agent.rung("charge").is_none_or(|(rung, _)| rung.is_empty() || rung == "none") {
             return None;

@@ -1,0 +1,143 @@
+//! A changed configuration as it is lived: the agent as it is shipped, told by SIGHUP, and
+//! started anew with other files.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tests::agent::{self, Agent, Event, Options};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+use tests::workload::Workload;
+
+/// A guard against an agent that hangs.
+const GUARD: Duration = Duration::from_secs(60);
+
+/// A node whose one pod holds 48 MiB, with what the agent is told.
+struct Scene {
+    node: Node,
+    options: Options,
+    _quiet: Workload,
+}
+
+impl Scene {
+    fn new(label: &str) -> Option<Self> {
+        let mut node = Node::new(label, 384 * MIB, 200).ok()?;
+        let spec = PodSpec {
+            namespace: "shop",
+            name: "quiet".to_owned(),
+            containers: &["main"],
+            request_mib: 8,
+            limit_mib: None,
+            priority: None,
+            is_static: false,
+        };
+        node.add(spec).unwrap();
+        let group = &node.pods[0].containers[0].group;
+        let workload = Path::new(env!("CARGO_BIN_EXE_workload"));
+        let mut quiet = Workload::start(workload, group, ["hold", "--size", "48M"]).unwrap();
+        quiet.go().unwrap();
+        let own = node.file("agent.yaml");
+        let policy = json!({
+            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "enhanced",
+        });
+        fs::write(&own, policy.to_string()).unwrap();
+        let state = node.file("state").display().to_string();
+        let mut options = Options::of(&agent::binary().unwrap(), &node, &hard("64Mi")).unwrap();
+        options.config = Some(own);
+        options.more = vec!["--state-dir".to_owned(), state];
+        Some(Self { node, options, _quiet: quiet })
+    }
+
+    /// From now on the files ask for more than there is.
+    fn change(&self) {
+        self.node.write_config(&hard("380Mi")).unwrap();
+    }
+
+    fn start(&self, more: &[&str]) -> Agent {
+        let mut options = self.options.clone();
+        options.more.extend(more.iter().map(|&word| word.to_owned()));
+        Agent::start(&options, &Interrupt::default()).unwrap()
+    }
+}
+
+fn hard(memory: &str) -> serde_json::Value {
+    json!({"evictionHard": {"memory.available": memory}})
+}
+
+fn tell(agent: &Agent, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// What is said of a change in that state.
+fn change(agent: &mut Agent, state: &str) -> Event {
+    let is_it = |event: &Event| event.kind() == "configuration" && event.text("state") == state;
+    agent.wait_for(&format!("that the change {state}"), GUARD, is_it).unwrap()
+}
+
+fn decision(agent: &mut Agent) {
+    let is_it = |event: &Event| event.kind() == "decision" && event.text("pod") == "shop/quiet";
+    agent.wait_for("the decision on shop/quiet", GUARD, is_it).unwrap();
+}
+
+fn nobody_goes(agent: &mut Agent) {
+    assert!(agent.heard().unwrap().iter().all(|event| event.kind() != "decision"), "{:?}", agent.heard());
+}
+
+/// Waits for the copy of what is in force; it is made on the slow side.
+fn is_remembered(scene: &Scene, text: &str) {
+    let copy = scene.node.file("state").join("configuration/kubelet.yaml");
+    let end = std::time::Instant::now() + GUARD;
+    while !fs::read_to_string(&copy).is_ok_and(|copy| copy.contains(text)) {
+        assert!(std::time::Instant::now() < end, "{} says {:?}", copy.display(), fs::read_to_string(&copy));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_change_that_would_evict_waits_and_is_accepted_by_hand() {
+    let Some(scene) = Scene::new("change-by-hand") else { skip!("no cgroups can be made here") };
+    let mut agent = scene.start(&[]);
+    scene.change();
+    tell(&agent, Signal::HUP);
+    assert_eq!(change(&mut agent, "waits").value["would_evict"], json!(["shop/quiet"]));
+    nobody_goes(&mut agent);
+    is_remembered(&scene, "64Mi");
+    tell(&agent, Signal::USR1);
+    change(&mut agent, "took_effect");
+    decision(&mut agent);
+    is_remembered(&scene, "380Mi");
+    agent.stop().unwrap();
+}
+
+#[test]
+fn a_change_that_came_with_a_restart_waits_as_well_unless_it_is_accepted() {
+    let Some(scene) = Scene::new("change-restart") else { skip!("no cgroups can be made here") };
+    scene.start(&[]).stop().unwrap();
+    scene.change();
+    let mut agent = scene.start(&[]);
+    assert_eq!(change(&mut agent, "waits").value["would_evict"], json!(["shop/quiet"]));
+    nobody_goes(&mut agent);
+    agent.stop().unwrap();
+    let mut agent = scene.start(&["--accept"]);
+    decision(&mut agent);
+    agent.stop().unwrap();
+    is_remembered(&scene, "380Mi");
+}
+
+#[test]
+fn a_copy_that_was_spoiled_keeps_no_agent_from_starting() {
+    let Some(scene) = Scene::new("change-spoiled") else { skip!("no cgroups can be made here") };
+    scene.start(&[]).stop().unwrap();
+    fs::write(scene.node.file("state").join("configuration/kubelet.yaml"), "{").unwrap();
+    scene.change();
+    let mut agent = scene.start(&[]);
+    decision(&mut agent);
+    agent.stop().unwrap();
+}
