@@ -129,7 +129,8 @@ impl<'a> Lab<'a> {
         let mut reader = Workload::run(&self.stage.workload, self.node.pods[0].first()?, arguments)?;
         reader.wait_event("cached")?;
         let usage = self.node.root().memory()?;
-        ensure!(usage > memory - 8 * MIB, "the page cache did not fill: usage {} MiB", usage / MIB);
+        // Reclaim goes below the limit in batches.
+        ensure!(usage > memory - memory / 16, "the page cache did not fill: usage {} MiB", usage / MIB);
         Ok(reader)
     }
 
