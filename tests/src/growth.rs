@@ -12,6 +12,10 @@ pub struct Growth {
 /// Pages that one page table maps; the table is a page itself, charged to the same group.
 const MAPPED_BY_TABLE: u64 = 512;
 
+/// What a CPU charges at once, and a growing process touches between two stamps: 64 pages
+/// (`MEMCG_CHARGE_BATCH`, `mm/memcontrol.c`).
+const BATCH: u64 = 64 << 12;
+
 /// Bytes of a huge page.
 const HUGE: u64 = 2 << 20;
 
@@ -118,6 +122,17 @@ impl Climb {
         self.growth.reached(self.pages.touched(charged))
     }
 
+    /// When the line was passed by what was charged, though not by what was touched: each CPU
+    /// charges a batch ahead, and the process stamps once a batch. Only of a climb that was ended
+    /// there; `None` if it never came so far.
+    pub fn crossed_ahead(&self) -> Option<u64> {
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let ahead = BATCH * (u64::try_from(cpus).ok()? + 1);
+        let last = self.growth.last()?;
+        let short = self.overshoot(last.ns)?.checked_neg()?;
+        (u64::try_from(short).unwrap_or(0) <= ahead).then_some(last.ns)
+    }
+
     /// Bytes beyond the line at that time; negative before it.
     pub fn overshoot(&self, ns: u64) -> Option<i64> {
         let working_set = self.base + self.pages.charged(self.growth.bytes_at(ns)?);
@@ -188,6 +203,19 @@ mod tests {
         assert_eq!(climb.bytes_at(1000), Some(3000));
         assert_eq!(Growth::default().bytes_at(5), None);
         assert_eq!(Growth::default().reached(5), None);
+    }
+
+    #[test]
+    fn what_the_cpus_charge_ahead_crosses_as_well() {
+        let ended_at = |bytes| {
+            let growth = Growth::new([(1, 0), (2, bytes)].map(|(ns, bytes)| Stamp { ns, bytes }));
+            Climb::new(growth, 0, 100 << 20, Pages::Refault)
+        };
+        let line = 100 << 20;
+        assert_eq!(ended_at(line).crossed(), Some(2));
+        assert_eq!((ended_at(line - 1).crossed(), ended_at(line - 1).crossed_ahead()), (None, Some(2)));
+        assert_eq!(ended_at(line - 2 * BATCH).crossed_ahead(), Some(2));
+        assert_eq!(ended_at(line / 2).crossed_ahead(), None);
     }
 
     #[test]

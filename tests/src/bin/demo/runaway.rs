@@ -71,7 +71,7 @@ impl Runaway {
         let death = self.death.take().context("its death was waited for before")?;
         let dead = death.at(scene.interrupt, GUARD)?;
         let climb = self.climb()?;
-        let crossed = climb.crossed().with_context(|| {
+        let crossed = climb.crossed().or_else(|| climb.crossed_ahead()).with_context(|| {
             let last = climb.growth().last();
             format!("{} was chosen, but the line was never crossed: {last:?}", decision.text("pod"))
         })?;
