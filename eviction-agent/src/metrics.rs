@@ -168,6 +168,8 @@ pub struct Metrics {
     pub map_full: Family<MapLabels, Counter>,
     /// Records that were not of this program's form.
     pub records_invalid: Counter,
+    /// Glances at the figures of all cgroups, by what came of them.
+    pub glances: Family<OutcomeLabels, Counter>,
     /// Looks at the node.
     pub looks: Family<TriggerLabels, Counter>,
     /// Readings that were not known.
@@ -257,6 +259,7 @@ impl Metrics {
             records_lost: Family::default(),
             map_full: Family::default(),
             records_invalid: Counter::default(),
+            glances: Family::default(),
             looks: Family::default(),
             unknown: Family::default(),
             blind: Family::default(),
@@ -319,6 +322,11 @@ impl Metrics {
             "records_invalid",
             "Records of an unknown version, kind or length",
             self.records_invalid.clone(),
+        );
+        r.register(
+            "glances",
+            "Glances at the figures of all cgroups by what came of them",
+            self.glances.clone(),
         );
         r.register("looks", "Looks at the node by what caused them", self.looks.clone());
         r.register("signal_unknown", "Readings of a signal that were not known", self.unknown.clone());

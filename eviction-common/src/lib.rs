@@ -14,6 +14,7 @@ mod record;
 mod reflex;
 mod setup;
 mod task;
+mod usage;
 
 pub use map::{
     Armed, BATCH_PAGES, Choice, Counter, Dirty, LAST_CHARGE, LAST_HOOKS, LAST_NEAR, Last, STILL_PAGES,
@@ -29,6 +30,7 @@ pub use task::{
     Alarm, AlarmKey, ForkRate, NodeTasks, PIDS_LIMIT_MAX, PIDS_NEAR, ReclaimStart, STORM_WINDOW_NS, Stall,
     TaskAlarm, TaskCount,
 };
+pub use usage::{MAX_NODES, MAX_ZONES, Usage, UsageSetup};
 
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of

@@ -17,6 +17,7 @@ mod charge;
 mod choice;
 mod counter;
 mod emit;
+mod iter;
 mod level;
 mod maps;
 mod memcg;

@@ -3,13 +3,13 @@
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
 
 use aya_ebpf::{
-    bindings::BPF_F_NO_PREALLOC,
+    bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
     macros::map,
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
 };
 use eviction_common::{
     AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks, ReclaimStart, SeenOom,
-    Stall, TaskCount, Ticket,
+    Stall, TaskCount, Ticket, Usage,
 };
 
 /// Everything that is told to user space.
@@ -83,6 +83,10 @@ pub(crate) static RECLAIMING: HashMap<u32, ReclaimStart> = HashMap::with_max_ent
 /// Time spent in reclaim, by the id of the memory cgroup. Memory is taken at its first reclaim's end.
 #[map]
 pub(crate) static STALLS: HashMap<u64, Stall> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
+
+/// Figures of all cgroups as of the iterator's last pass; user space maps it.
+#[map]
+pub(crate) static USAGES: Array<Usage> = Array::with_max_entries(4096, BPF_F_MMAPABLE);
 
 /// See [`Counter`].
 #[map]

@@ -110,7 +110,7 @@ impl Hook {
     }
 
     fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
-        let Loaded { kernel, ring, missing: _, log } = loaded;
+        let Loaded { kernel, ring, missing: _, log, usages: _ } = loaded;
         self.loaded = Some((kernel, AsyncRing::new(ring)?));
         self.log = log;
         // What the programs count begins anew, and nothing is armed.

@@ -17,7 +17,7 @@ use crate::core::reflex::Reflex::HardMemory;
 use crate::core::signal::Signal;
 use crate::core::units::Quantity;
 use crate::metrics::Metrics;
-use crate::source::bpf::{LoadOptions, SourceInfo, load::ProgramLog, load::load};
+use crate::source::bpf::{LoadOptions, SourceInfo, Usages, load::ProgramLog, load::load};
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
 use crate::source::cgroup::root::NodeRoot;
 use crate::source::cgroup::sampler::{Sampler, SamplerOptions};
@@ -98,6 +98,7 @@ pub(crate) fn prepare(options: &Options) -> Result<(Plan, Change), Failure> {
     let log = if options.bpf_log { ProgramLog::Debug } else { ProgramLog::Off };
     // Without it the programs cannot send a signal at all.
     let reflex = policy.reflex == HardMemory && options.act == Act::Kill;
+    let usages_of = Some(root.memory.clone());
     let plan = Plan {
         policy,
         profile,
@@ -110,7 +111,7 @@ pub(crate) fn prepare(options: &Options) -> Result<(Plan, Change), Failure> {
         executor,
         outcomes,
         dry_run: options.act == Act::DryRun,
-        load: LoadOptions { choice: options.rungs.clone(), log, reflex, ..LoadOptions::default() },
+        load: LoadOptions { choice: options.rungs.clone(), log, reflex, usages_of, ..LoadOptions::default() },
     };
     Ok((plan, change))
 }
@@ -186,7 +187,7 @@ pub(crate) fn react(
             load: options,
             dry_run,
         } = plan;
-        let (hook, mut sources) = load_hook(&options, &hooks);
+        let (hook, mut sources, usages) = load_hook(&options, &hooks);
         let (v1, info) = V1Threshold::new(&root, &options.choice);
         sources.extend(info);
         let (v2, infos) = V2Triggers::new(&root, &options.choice);
@@ -194,8 +195,9 @@ pub(crate) fn react(
         missing_rung(&options.choice, &sources)?;
         sources.push(Timer::info());
         let whole_machine = root.whole_machine;
-        let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
+        let mut sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
             .map_err(|error| Failure::because("read the cgroup tree", &error))?;
+        usages.into_iter().for_each(|usages| sampler.glance_by(usages));
         sampler
             .root()
             .require_visible(sampler.pods())
@@ -266,17 +268,20 @@ pub(crate) fn missing_rung(choice: &Choice, sources: &[SourceInfo]) -> Result<()
 }
 
 /// The kernel side, or nothing with the reasons: the agent runs on its fallbacks then.
-fn load_hook(options: &LoadOptions, hooks: &HookPreferences) -> (Hook, Vec<SourceInfo>) {
+fn load_hook(options: &LoadOptions, hooks: &HookPreferences) -> (Hook, Vec<SourceInfo>, Option<Usages>) {
     let refused = |why: String, missing: Vec<SourceInfo>| {
         tracing::warn!(why, "no BPF: the fallbacks carry the decisions");
-        (Hook::default(), missing)
+        (Hook::default(), missing, None)
     };
     match load(options) {
-        Ok(loaded) => {
+        Ok(mut loaded) => {
             let mut sources = loaded.kernel.sources().to_vec();
             sources.extend(loaded.missing.iter().cloned());
-            match Hook::new(loaded, options.clone(), hooks) {
-                Ok(hook) => (hook, sources),
+            let usages = loaded.usages.take();
+            // The sampler's is its own: what is loaded anew needs no other.
+            let again = LoadOptions { usages_of: None, ..options.clone() };
+            match Hook::new(loaded, again, hooks) {
+                Ok(hook) => (hook, sources, usages),
                 Err(error) => refused(format!("the ring buffer cannot be watched: {error}"), Vec::new()),
             }
         }

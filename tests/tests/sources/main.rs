@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
 mod churn;
+mod glance;
 mod machine;
 mod namespace;
 mod threshold;

@@ -20,7 +20,7 @@ const GROWTH: u64 = 160 * MIB;
 /// What a working set may be off by: the process's own memory and page tables, charges that
 /// each CPU holds in stock, updates that the kernel counts before it flushes (64 pages of each
 /// CPU for each), and what grows while one sample is taken.
-const TOLERANCE: u64 = 8 * MIB;
+pub(crate) const TOLERANCE: u64 = 8 * MIB;
 
 /// A sample, with the times between which its figures were read.
 struct Seen {
@@ -32,7 +32,7 @@ struct Seen {
 /// Lets a process grow in `hog` while the cache that `cache` has filled makes room for it, and
 /// takes samples all the while. Returns how far the samples were behind and ahead of what the
 /// process had touched by its own stamps.
-fn grow_in_full_cache(
+pub(crate) fn grow_in_full_cache(
     subtree: &Subtree,
     cache: &Group,
     hog: &Group,
@@ -96,7 +96,7 @@ fn touched(record: &Record, ns: u64) -> u64 {
 }
 
 /// A node whose limit its page cache has reached, with two containers of two pods.
-fn node(label: &str) -> (Subtree, Group, Group) {
+pub(crate) fn node(label: &str) -> (Subtree, Group, Group) {
     let subtree = Subtree::new(label).unwrap();
     subtree.root().limit_memory(NODE).unwrap();
     let container = |n| {

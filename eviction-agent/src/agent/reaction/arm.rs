@@ -5,6 +5,8 @@ use std::time::Duration;
 use crate::core::decision::Decision;
 use crate::core::reading::Reading;
 use crate::core::signal::Signal;
+use crate::metrics::OutcomeLabels;
+use crate::source::cgroup::glance::Glances;
 use crate::source::cgroup::sample::{Fresh, Tasks};
 use crate::source::pace;
 
@@ -135,9 +137,21 @@ impl Reaction {
         self.unseen.ask();
         self.eyes.sampler.sample_pods(fresh, Tasks::Leave);
         self.examine_rungs(now_ns);
+        self.count_glances();
         self.tally(now_ns);
         if let Some(losses) = self.hook.losses() {
             self.notes.send(Note::Lost(Box::new(losses), self.clock.now()));
+        }
+    }
+
+    fn count_glances(&mut self) {
+        let Glances { came, late, incomplete, failed } = self.eyes.sampler.take_glances();
+        for (outcome, count) in
+            [("came", came), ("late", late), ("incomplete", incomplete), ("failed", failed)]
+        {
+            if count > 0 {
+                self.metrics.glances.get_or_create(&OutcomeLabels { outcome }).inc_by(count);
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{
     error::Error,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
 };
 
 use aya::{
@@ -11,7 +12,7 @@ use aya::{
     programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramFd, ProgramInfo},
 };
 use aya_log::EbpfLogger;
-use eviction_common::{ABI_VERSION, ABSENT, Setup};
+use eviction_common::{ABI_VERSION, ABSENT, Setup, UsageSetup};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
@@ -19,6 +20,7 @@ use crate::source::choice::Choice;
 
 use super::{
     attach::Link,
+    iter::{self, Usages},
     kernel::{Kernel, Maps},
     near::Near,
     plan::{self, At, Family, FamilyPlan, Hook, Rejected, Rung, SourceInfo, When},
@@ -75,6 +77,9 @@ pub struct LoadOptions {
     /// Whether a verdict may stand ([`Kernel::stand`]). Without it the verifier sees to it that no
     /// program can send a signal.
     pub reflex: bool,
+    /// The folder of the cgroup, in the memory controller's hierarchy, whose figures and those of all
+    /// below it are to be had at a glance.
+    pub usages_of: Option<PathBuf>,
 }
 
 /// A build on a machine of many cores makes some thousand processes in a second; what makes more in one
@@ -91,6 +96,7 @@ impl Default for LoadOptions {
             fork_storm: FORK_STORM,
             log: ProgramLog::Off,
             reflex: false,
+            usages_of: None,
         }
     }
 }
@@ -105,6 +111,8 @@ pub struct Loaded {
     pub missing: Vec<SourceInfo>,
     /// The reader of the programs' own diagnostics, unless they are off.
     pub log: Option<ProgramLogReader>,
+    /// The figures of all cgroups at a glance, where they were asked for and can be had.
+    pub usages: Option<Usages>,
 }
 
 /// The programs' own diagnostics; readable (poll, epoll) when there are any.
@@ -140,6 +148,15 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, Refused> {
 
 /// The same on facts that are known already.
 pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
+    load_all(facts, options).map_err(|mut refused| {
+        if options.usages_of.is_some() {
+            refused.missing.push(iter::info(Err(refused.why.clone()), facts));
+        }
+        refused
+    })
+}
+
+fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
     let LoadOptions { choice, log, fork_storm, reflex, .. } = options;
     let plans = plan::plan(facts, choice);
     let setup = match (&facts.btf, &facts.hierarchy) {
@@ -157,7 +174,9 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
         return Err(refused(plans, None));
     }
     // One after the other: aya holds the kernel's BTF while it makes the maps, some 15 MB.
-    let opened = open(setup, options).and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
+    let told = facts.btf.as_ref().ok().and_then(|btf| btf.usages.as_ref().ok());
+    let opened = open(setup, told.map_or(UsageSetup::NONE, |told| told.setup), options)
+        .and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
     let (mut ebpf, btf) = match opened {
         Ok(opened) => opened,
         Err(error) => return Err(refused(plans, Some(brief(&error)))),
@@ -187,6 +206,16 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
             Err(none) => missing.push(none),
         }
     }
+    let mut usages = None;
+    if let Some(folder) = &options.usages_of {
+        match iter::attach(facts, options, folder, &mut ebpf, &btf) {
+            Ok(attached) => {
+                sources.push(iter::info(Ok(()), facts));
+                usages = Some(attached);
+            }
+            Err(error) => missing.push(iter::info(Err(brief(&*error)), facts)),
+        }
+    }
     drop(btf);
     let failed = |why: String, missing| Refused { why, missing };
     if sources.is_empty() {
@@ -205,7 +234,7 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
     });
     match taken {
         Ok((maps, reflex, ring)) => {
-            Ok(Loaded { kernel: Kernel::new(maps, reflex, links, near, sources), ring, missing, log })
+            Ok(Loaded { kernel: Kernel::new(maps, reflex, links, near, sources), ring, missing, log, usages })
         }
         Err(error) => Err(failed(brief(&error), missing)),
     }
@@ -224,18 +253,21 @@ fn refused(plans: Vec<FamilyPlan>, why: Option<String>) -> Refused {
 }
 
 /// Makes the maps.
-fn open(setup: Setup, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, levels, choice: _, fork_storm: _, log, reflex: _ } = options;
+fn open(setup: Setup, usage_setup: UsageSetup, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
+    let LoadOptions { ring_bytes, cgroups, levels, choice: _, fork_storm: _, log, reflex: _, usages_of } =
+        options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
     let present = size::read_cgroups();
     let ring_bytes = ring_bytes.unwrap_or_else(|| size::ring_bytes(present, page));
     let cgroups = cgroups.unwrap_or_else(|| size::map_entries(present)).max(1);
-    let setup = Entry(setup);
+    let (setup, usage_setup) = (Entry(setup), Entry(usage_setup));
+    let rows = if usages_of.is_some() { cgroups.saturating_add(1) } else { 1 };
     let level = log.level();
     let mut loader = EbpfLoader::new();
     loader
         .override_global("SETUP", &setup, true)
+        .override_global("USAGE_SETUP", &usage_setup, true)
         .override_global(aya_log::LEVEL, &level, true)
         .map_max_entries("RING", ring_bytes.max(page))
         .map_max_entries("ARMED", (*levels).max(1))
@@ -246,6 +278,7 @@ fn open(setup: Setup, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
         .map_max_entries("TASKS", cgroups)
         .map_max_entries("RATES", cgroups)
         .map_max_entries("STALLS", cgroups)
+        .map_max_entries("USAGES", rows)
         .map_max_entries("ALARMED", (*levels).max(1));
     if *log == ProgramLog::Off {
         loader.map_max_entries("AYA_LOGS", page);

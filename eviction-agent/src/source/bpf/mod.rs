@@ -15,6 +15,7 @@ pub mod btf;
 pub mod decode;
 pub mod event;
 pub mod ids;
+pub mod iter;
 mod kernel;
 pub mod load;
 mod near;
@@ -33,6 +34,7 @@ pub mod tally;
 pub use event::{
     Alarm, Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, Struck, TaskAlarm,
 };
+pub use iter::{GroupUsage, Usages};
 pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level, Lost};
 pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
 pub use plan::{Family, SourceInfo, When};

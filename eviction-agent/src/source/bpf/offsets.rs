@@ -23,6 +23,9 @@ pub const WANTED: Wanted<'static> = Wanted {
         "percpu_counter",
         "pids_cgroup",
         "oom_control",
+        "bpf_iter__cgroup",
+        "bpf_iter_meta",
+        "mem_cgroup_per_node",
     ],
     typedef_prefix: "btf_trace_",
     enumerators: &[
@@ -35,6 +38,8 @@ pub const WANTED: Wanted<'static> = Wanted {
         "MM_ANONPAGES",
         "MM_SWAPENTS",
         "MM_SHMEMPAGES",
+        "LRU_INACTIVE_FILE",
+        "NR_LRU_LISTS",
     ],
     functions: &[],
 };
@@ -90,7 +95,7 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         kn_id: take("kn_id", at("kernfs_node", "id")),
         kn_name: take("kn_name", at("kernfs_node", "name")),
         task_cgroups: take("task_cgroups", at("task_struct", "cgroups")),
-        cset_memory: take("cset_memory", css_of_set(btf, "memory_cgrp_id")),
+        cset_memory: take("cset_memory", css_of(btf, "css_set", "memory_cgrp_id")),
         task_pid: take("task_pid", at("task_struct", "pid")),
         task_tgid: take("task_tgid", at("task_struct", "tgid")),
         task_comm: take("task_comm", at("task_struct", "comm")),
@@ -105,7 +110,7 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         mm_file: take("mm_file", resident(btf, "MM_FILEPAGES")),
         mm_shmem: take("mm_shmem", resident(btf, "MM_SHMEMPAGES")),
         mm_swap: take("mm_swap", resident(btf, "MM_SWAPENTS")),
-        cset_pids: take("cset_pids", css_of_set(btf, "pids_cgrp_id")),
+        cset_pids: take("cset_pids", css_of(btf, "css_set", "pids_cgrp_id")),
         pids_counter: take("pids_counter", pids(btf, "counter")),
         pids_limit: take("pids_limit", pids(btf, "limit")),
     };
@@ -126,11 +131,11 @@ fn local_event(btf: &Btf<'_>, event: &str) -> Result<u32, Missing> {
     Ok(btf.element("mem_cgroup.memory_events_local", &counts, index)?.offset)
 }
 
-/// Where a set has its css of the controller with this index.
-fn css_of_set(btf: &Btf<'_>, controller: &str) -> Result<u32, Missing> {
-    let controllers = btf.member("css_set", "subsys")?;
+/// The pointer to a controller's css in the `subsys` of a `css_set` or a `cgroup`.
+pub(super) fn css_of(btf: &Btf<'_>, structure: &str, controller: &str) -> Result<u32, Missing> {
+    let controllers = btf.member(structure, "subsys")?;
     let index = btf.enumerator(controller)?;
-    Ok(btf.element("css_set.subsys", &controllers, index)?.offset)
+    Ok(btf.element(&format!("{structure}.subsys"), &controllers, index)?.offset)
 }
 
 /// A member of `pids_cgroup`, which is read from its css on.

@@ -13,7 +13,7 @@ use aya::{
 };
 use eviction_common::{
     AlarmKey, Armed, Dirty, ForkRate, NodeTasks, ReclaimStart, SeenOom, Setup, Stall, TaskCount, Ticket,
-    Verdict, WithheldCount,
+    UsageSetup, Verdict, WithheldCount,
 };
 
 /// A shared type as aya takes it.
@@ -33,6 +33,7 @@ pod!(
     Ticket,
     TaskCount,
     Setup,
+    UsageSetup,
     Dirty,
     SeenOom,
     AlarmKey,

@@ -9,6 +9,7 @@ use super::meter::{Meter, Reader};
 use super::sample::Changes;
 use super::tree::Tree;
 use super::working_set::{Level, at_limit};
+use crate::source::bpf::GroupUsage;
 use crate::source::clock::now_ns;
 
 /// How much a group is taken to have moved that the kernel side saw charging: more than any
@@ -17,6 +18,10 @@ const DIRTY: u64 = 1 << 50;
 
 /// So long a memory.stat is taken for what it was while usage stands still.
 const KEEPS_NS: u64 = 2_000_000_000;
+
+/// So long the other figures of memory.stat are taken for what they were, where a glance tells the
+/// inactive page cache.
+const OTHERS_KEEP_NS: u64 = 60_000_000_000;
 
 /// Which usages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +182,35 @@ impl Groups {
                 Sweep::Moved | Sweep::All => index + 1,
             };
         }
-        // What the groups below do not explain is the group's own.
+        self.explain_changes();
+        for id in dirty {
+            if let Some(index) = self.index(*id) {
+                let meter = &mut self.meters[index];
+                meter.moved = meter.moved.saturating_add(DIRTY);
+            }
+        }
+    }
+
+    /// Begins a sample with the figures of a glance at all groups, instead of reading usages.
+    pub(super) fn take_glance(&mut self, rows: &[GroupUsage]) {
+        for meter in &mut self.meters {
+            meter.change = 0;
+        }
+        for row in rows {
+            // What was made since the tree was read has its place after the next look at that.
+            if let Some(index) = self.index(row.id) {
+                self.meters[index].take_glance(row);
+            }
+        }
+        for index in 0..self.meters.len() {
+            let above = self.tree.groups()[index].parent.is_some_and(|parent| self.meters[parent].full);
+            self.meters[index].full = above || at_limit(&self.meters[index]);
+        }
+        self.explain_changes();
+    }
+
+    /// What the groups below do not explain of a change is the group's own.
+    fn explain_changes(&mut self) {
         self.below.fill(0);
         for index in (0..self.meters.len()).rev() {
             let meter = &mut self.meters[index];
@@ -188,12 +221,6 @@ impl Groups {
                 self.below[parent] = self.below[parent].saturating_add(change);
             }
         }
-        for id in dirty {
-            if let Some(index) = self.index(*id) {
-                let meter = &mut self.meters[index];
-                meter.moved = meter.moved.saturating_add(DIRTY);
-            }
-        }
     }
 
     /// Marks the groups whose memory.stat can say something else than when it was read last, or
@@ -202,7 +229,7 @@ impl Groups {
         let now = now_ns();
         self.changed.clear();
         for (index, meter) in self.meters.iter().enumerate() {
-            let is_old = now.saturating_sub(meter.stat_at_ns) > KEEPS_NS;
+            let is_old = now.saturating_sub(meter.inactive_file_at_ns) > KEEPS_NS;
             if !meter.gone && (meter.moved > 0 || meter.full || is_old) {
                 self.changed.push((meter.usage.known().unwrap_or(0), index));
             }
@@ -228,6 +255,20 @@ impl Groups {
                 self.meters[at].marked = true;
                 stirred = self.tree.groups()[at].parent;
             }
+        }
+    }
+
+    /// Marks the groups of whose memory.stat a glance did not tell what can have changed: those with
+    /// inactive page cache that it could not tell, and those whose usage moved by enough for
+    /// their anonymous memory to be another.
+    pub(super) fn mark_untold(&mut self, glanced_ns: u64) {
+        const LEAST: u64 = 256 << 10;
+        let now = now_ns();
+        for meter in &mut self.meters {
+            let untold = meter.inactive_file_at_ns < glanced_ns;
+            let moved = meter.moved > LEAST.max(meter.usage.known().unwrap_or(0) / 64);
+            let is_old = meter.stat_at_ns == 0 || now.saturating_sub(meter.stat_at_ns) > OTHERS_KEEP_NS;
+            meter.marked = untold || moved || is_old;
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::files::{Limit, MemoryStat, Version, parse_limit, parse_memory_stat, parse_usage};
 use super::sample::{GroupSample, working_set_of};
 use crate::core::reading::{Reading, Why};
+use crate::source::bpf::GroupUsage;
 use crate::source::file::{KeptFile, is_gone, read_once, unreadable};
 
 /// A `memory.stat` is 1.5 to 2 KB on kernels up to 7.2.
@@ -23,6 +24,8 @@ pub(super) struct Meter {
     pub(super) usage_at_ns: u64,
     pub(super) stat: MemoryStat,
     pub(super) stat_at_ns: u64,
+    /// When the inactive page cache in `stat` was read, which comes from elsewhere too.
+    pub(super) inactive_file_at_ns: u64,
     pub(super) limit: Limit,
     /// Bytes by which the group's own usage went up and down since its memory.stat was read.
     pub(super) moved: u64,
@@ -39,6 +42,23 @@ pub(super) struct Meter {
 }
 
 impl Meter {
+    /// Takes note of a usage that was read.
+    pub(super) fn take_usage(&mut self, usage: Result<u64, Why>, at_ns: u64) {
+        let before = self.usage.known().unwrap_or(0);
+        self.change = usage.map_or(0, |now| now.cast_signed().saturating_sub(before.cast_signed()));
+        self.usage = usage.into();
+        self.usage_at_ns = at_ns;
+    }
+
+    /// Takes note of what a glance told of it.
+    pub(super) fn take_glance(&mut self, row: &GroupUsage) {
+        self.take_usage(Ok(row.usage), row.at_ns);
+        if let Some(inactive_file) = row.inactive_file {
+            self.stat.inactive_file = Reading::Known(inactive_file);
+            self.inactive_file_at_ns = row.at_ns;
+        }
+    }
+
     pub(super) fn sample(&self) -> GroupSample {
         GroupSample {
             cgroup_id: self.id,
@@ -47,6 +67,7 @@ impl Meter {
             working_set: working_set_of(self.usage, self.stat.inactive_file),
             stat: self.stat,
             stat_at_ns: self.stat_at_ns,
+            inactive_file_at_ns: self.inactive_file_at_ns,
             limit: self.limit,
         }
     }
@@ -86,6 +107,7 @@ impl Reader {
             usage_at_ns: 0,
             stat: MemoryStat::unknown(Why::Absent),
             stat_at_ns: 0,
+            inactive_file_at_ns: 0,
             full: false,
             limit,
             moved: 0,
@@ -137,14 +159,8 @@ impl Reader {
             }
         };
         let usage = text.and_then(parse_usage);
-        let before = meter.usage.known();
         meter.gone |= usage.is_err_and(is_gone);
-        meter.change = match usage {
-            Ok(now) => now.cast_signed() - before.unwrap_or(0).cast_signed(),
-            Err(_) => 0,
-        };
-        meter.usage = usage.into();
-        meter.usage_at_ns = at_ns;
+        meter.take_usage(usage, at_ns);
     }
 
     /// Reads the memory.stat of a group, which makes the kernel bring it up to date.
@@ -177,6 +193,7 @@ impl Reader {
             }
         };
         meter.stat_at_ns = at_ns;
+        meter.inactive_file_at_ns = at_ns;
     }
 
     /// A number that tells the text of the memory.stat that was read last from other texts.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::files::{Limit, Version, parse_limit, parse_usage};
+use super::glance::{Glancer, Glances};
 use super::groups::{Groups, Sweep};
 use super::names::PodUid;
 use super::pods::Pods;
@@ -14,6 +15,7 @@ use super::tree::{ScanError, Tree};
 use super::working_set;
 use crate::core::reading::{Reading, Why};
 use crate::core::snapshot::MemoryDetail;
+use crate::source::bpf::Usages;
 use crate::source::clock::now_ns;
 use crate::source::file::{KeptFile, read_once, unreadable};
 use crate::source::info::SourceInfo;
@@ -60,6 +62,7 @@ pub struct Sampler {
     node_tasks: [Result<KeptFile, Why>; 2],
     max_descriptors: usize,
     pod_samples: Vec<PodSample>,
+    glancer: Option<Glancer>,
     meminfo: Result<KeptFile, Why>,
     meminfo_buffer: Box<[u8]>,
 }
@@ -86,6 +89,7 @@ impl Sampler {
             pods: Pods::default(),
             tasks: Vec::new(),
             pod_samples: Vec::new(),
+            glancer: None,
             meminfo: KeptFile::open(&proc.join("meminfo")).map_err(unreadable),
             meminfo_buffer: vec![0; MEMINFO_BUFFER].into(),
         };
@@ -125,6 +129,16 @@ impl Sampler {
         }
         self.pod_samples.clear();
         self.pod_samples.reserve(self.pods.pods.len());
+    }
+
+    /// Has the figures of all groups at a glance from now on, where a sample wants them all.
+    pub fn glance_by(&mut self, usages: Usages) {
+        self.glancer = Some(Glancer::new(usages));
+    }
+
+    /// What came of glances since the last question.
+    pub fn take_glances(&mut self) -> Glances {
+        self.glancer.as_mut().map(Glancer::take_counts).unwrap_or_default()
     }
 
     /// The node's root.
@@ -202,12 +216,29 @@ impl Sampler {
     /// the order of [`Self::pods`]; those of containers are then had by [`Self::group`].
     pub fn sample_pods(&mut self, fresh: Fresh, tasks: Tasks) -> &[PodSample] {
         let groups = &mut self.groups;
-        let sweep = if matches!(fresh, Fresh::Changed { .. }) { Sweep::Moved } else { Sweep::All };
-        groups.read_usages(sweep, &[]);
-        match fresh {
-            Fresh::Changed { most } => groups.mark_changed(most),
-            Fresh::All => groups.meters.iter_mut().for_each(|meter| meter.marked = true),
-            Fresh::InTurn { turns } => groups.mark_in_turn(turns),
+        let now = now_ns();
+        let glance = match fresh {
+            Fresh::All | Fresh::InTurn { .. } => self.glancer.as_mut().and_then(Glancer::look),
+            // Few are read, and the kernel's lock would be waited for.
+            Fresh::Changed { .. } => None,
+        };
+        match (fresh, glance) {
+            (Fresh::Changed { most }, _) => {
+                groups.read_usages(Sweep::Moved, &[]);
+                groups.mark_changed(most);
+            }
+            (Fresh::All | Fresh::InTurn { .. }, Some(rows)) => {
+                groups.take_glance(rows);
+                groups.mark_untold(now);
+            }
+            (Fresh::All, None) => {
+                groups.read_usages(Sweep::All, &[]);
+                groups.meters.iter_mut().for_each(|meter| meter.marked = true);
+            }
+            (Fresh::InTurn { turns }, None) => {
+                groups.read_usages(Sweep::All, &[]);
+                groups.mark_in_turn(turns);
+            }
         }
         groups.read_marked(0, groups.meters.len());
         self.pod_samples.clear();

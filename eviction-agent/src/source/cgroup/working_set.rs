@@ -122,7 +122,7 @@ impl Level {
         for (index, is_leaf) in below {
             let meter = &meters[index];
             // Older figures still hold if nothing can have changed since.
-            let holds = now_ns.saturating_sub(meter.stat_at_ns) <= MOMENT_NS
+            let holds = now_ns.saturating_sub(meter.inactive_file_at_ns) <= MOMENT_NS
                 || (meter.moved == 0 && meter.change == 0 && !meter.full);
             self.then[index] = meter.stat.inactive_file.known().filter(|_| is_leaf && holds && !meter.gone);
         }

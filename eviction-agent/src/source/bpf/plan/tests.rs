@@ -41,7 +41,7 @@ fn rich() -> Facts {
     ]);
     let resolved = Resolved { offsets: Offsets::NONE, css_online: 2, missing: Vec::new() };
     Facts {
-        btf: Ok(BtfFacts { resolved, tracepoints, functions }),
+        btf: Ok(BtfFacts { resolved, tracepoints, functions, usages: Err("not asked for".into()) }),
         capabilities: Capabilities { bpf: true, perfmon: true, sys_admin: false },
         lockdown: Lockdown::Integrity,
         hierarchy: Ok(4),

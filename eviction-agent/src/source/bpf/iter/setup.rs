@@ -1,0 +1,184 @@
+//! What the iterator needs to know of this kernel.
+#![forbid(unsafe_code)]
+
+use eviction_common::{MAX_NODES, MAX_ZONES, UsageSetup};
+
+use super::super::btf::{Btf, Missing};
+use super::super::offsets::css_of;
+use crate::source::file::{InWords, read_once};
+
+const NODES_FILE: &str = "/sys/devices/system/node/possible";
+
+/// What the kernel says of its cgroups, and of their page cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageFacts {
+    /// What the program is loaded with.
+    pub setup: UsageSetup,
+    /// Why it cannot tell page cache, if it cannot.
+    pub no_page_cache: Option<String>,
+}
+
+/// Finds what the iterator needs. `nodes` is how many memory nodes there may be.
+pub(in super::super) fn resolve(btf: &Btf<'_>, nodes: Result<u32, String>) -> Result<UsageFacts, String> {
+    let mut setup = places(btf).map_err(|missing| missing.to_string())?;
+    let lists = nodes.and_then(|nodes| {
+        let lists = lists(btf).map_err(|missing| missing.to_string())?;
+        Ok((nodes, lists))
+    });
+    let no_page_cache = match lists {
+        Ok((nodes, lists)) => {
+            setup = UsageSetup { nodes, ..lists.into(setup) };
+            None
+        }
+        Err(why) => Some(why),
+    };
+    Ok(UsageFacts { setup, no_page_cache })
+}
+
+fn places(btf: &Btf<'_>) -> Result<UsageSetup, Missing> {
+    let at = |structure, member| btf.member(structure, member).map(|found| found.offset);
+    at("bpf_iter__cgroup", "cgroup")?;
+    Ok(UsageSetup {
+        meta_session: at("bpf_iter_meta", "session_id")?,
+        meta_number: at("bpf_iter_meta", "seq_num")?,
+        cgroup_memory: css_of(btf, "cgroup", "memory_cgrp_id")?,
+        cgroup_dying: at("cgroup", "nr_dying_descendants")?,
+        counter_failures: at("page_counter", "failcnt")?,
+        ..UsageSetup::NONE
+    })
+}
+
+/// Where the sizes of a memory cgroup's lists of pages are.
+struct Lists {
+    nodes: u32,
+    inactive_file: u32,
+    stride: u32,
+    zones: u32,
+}
+
+impl Lists {
+    fn into(self, setup: UsageSetup) -> UsageSetup {
+        let Self { nodes, inactive_file, stride, zones } = self;
+        UsageSetup {
+            memcg_nodes: nodes,
+            node_inactive_file: inactive_file,
+            zone_stride: stride,
+            zones,
+            ..setup
+        }
+    }
+}
+
+fn lists(btf: &Btf<'_>) -> Result<Lists, Missing> {
+    const WHAT: &str = "mem_cgroup_per_node.lru_zone_size";
+    let sizes = btf.member("mem_cgroup_per_node", "lru_zone_size")?;
+    let (list, lists) = (btf.enumerator("LRU_INACTIVE_FILE")?, btf.enumerator("NR_LRU_LISTS")?);
+    // Two dimensions, which BTF has as one.
+    let size = |zone: u32| btf.element(WHAT, &sizes, i64::from(zone) * lists + list).map(|it| it.offset);
+    let first = size(0)?;
+    let zones = (1..=MAX_ZONES).find(|zone| size(*zone).is_err());
+    let zones = zones.ok_or(Missing::Form(WHAT.into(), "of few zones"))?;
+    let stride = if zones > 1 { size(1)? - first } else { 0 };
+    Ok(Lists { nodes: btf.member("mem_cgroup", "nodeinfo")?.offset, inactive_file: first, stride, zones })
+}
+
+/// How many memory nodes there may be.
+pub(in super::super) fn read_nodes() -> Result<u32, String> {
+    let path = std::path::Path::new(NODES_FILE);
+    if !path.exists() {
+        // A kernel without NUMA.
+        return Ok(1);
+    }
+    let text = read_once(path, 4096).map_err(|why| format!("read {NODES_FILE}: {}", InWords(why)))?;
+    parse_nodes(&text)
+}
+
+/// A list of numbers and ranges in ascending order: `0`, `0-3`, `0,2-3`.
+fn parse_nodes(text: &[u8]) -> Result<u32, String> {
+    let text = String::from_utf8_lossy(text);
+    let last = text.trim().rsplit([',', '-']).next().unwrap_or_default();
+    match last.parse::<u32>() {
+        Ok(last) if last < MAX_NODES => Ok(last + 1),
+        Ok(last) => Err(format!("memory node {last} is beyond the {MAX_NODES} that are summed up")),
+        Err(_) => Err(format!("{NODES_FILE} is `{}`", text.trim())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::bpf::btf::tests::Blob;
+    use crate::source::bpf::offsets::WANTED;
+
+    /// A kernel with the iterator; with so many sizes of lists.
+    fn kernel(sizes: u32) -> Blob {
+        let mut blob = Blob::new();
+        blob.enumeration(&[("memory_cgrp_id", 4)]);
+        blob.enumeration(&[("LRU_INACTIVE_FILE", 2), ("NR_LRU_LISTS", 5)]);
+        let long = blob.int("long", 8);
+        let css = blob.structure("cgroup_subsys_state", 208, &[]);
+        let css = blob.pointer(css);
+        let controllers = blob.array(css, 14);
+        let members = [("subsys", controllers, 256), ("nr_dying_descendants", long, 244)];
+        let cgroup = blob.structure("cgroup", 2000, &members);
+        let cgroup = blob.pointer(cgroup);
+        blob.structure("bpf_iter__cgroup", 16, &[("meta", long, 0), ("cgroup", cgroup, 8)]);
+        blob.structure("bpf_iter_meta", 24, &[("session_id", long, 8), ("seq_num", long, 16)]);
+        blob.structure("page_counter", 192, &[("failcnt", long, 8)]);
+        let array = blob.array(long, sizes);
+        let node = blob.structure("mem_cgroup_per_node", 512, &[("lru_zone_size", array, 256)]);
+        let node = blob.pointer(node);
+        let nodes = blob.array(node, 0);
+        blob.structure("mem_cgroup", 2176, &[("nodeinfo", nodes, 2128)]);
+        blob
+    }
+
+    fn resolved(blob: &Blob, nodes: Result<u32, String>) -> Result<UsageFacts, String> {
+        resolve(&Btf::parse(&blob.bytes(), &WANTED).unwrap(), nodes)
+    }
+
+    #[test]
+    fn everything_is_found() {
+        let found = resolved(&kernel(25), Ok(2)).unwrap();
+        let expected = UsageSetup {
+            meta_session: 8,
+            meta_number: 16,
+            cgroup_memory: 256 + 4 * size_of::<usize>() as u32,
+            cgroup_dying: 244,
+            counter_failures: 8,
+            memcg_nodes: 2128,
+            node_inactive_file: 256 + 2 * 8,
+            zone_stride: 5 * 8,
+            zones: 5,
+            nodes: 2,
+        };
+        assert_eq!(found, UsageFacts { setup: expected, no_page_cache: None });
+    }
+
+    #[test]
+    fn without_the_lists_usages_are_told_alone() {
+        let found = resolved(&kernel(25), Err("many nodes".into())).unwrap();
+        assert_eq!((found.setup.zones, found.no_page_cache.as_deref()), (0, Some("many nodes")));
+        let found = resolved(&kernel(2), Ok(1)).unwrap();
+        let why = "this kernel's mem_cgroup_per_node.lru_zone_size is not long enough";
+        assert_eq!((found.setup.zones, found.no_page_cache.as_deref()), (0, Some(why)));
+        let found = resolved(&kernel(500), Ok(1)).unwrap();
+        assert!(found.no_page_cache.is_some(), "a form that is not known");
+    }
+
+    #[test]
+    fn a_kernel_without_the_iterator_is_a_reason() {
+        let why = resolved(&Blob::new(), Ok(1)).unwrap_err();
+        assert_eq!(why, "this kernel has no struct bpf_iter__cgroup");
+    }
+
+    #[test]
+    fn memory_nodes_are_counted_by_the_last() {
+        for (text, nodes) in [("0\n", 1), ("0-3\n", 4), ("0,2-3\n", 4), ("0,7", 8), ("0-15", 16)] {
+            assert_eq!(parse_nodes(text.as_bytes()), Ok(nodes), "{text}");
+        }
+        for text in ["", "\n", "x", "0-", "0-1023", "0-99999999999", "\u{0}\u{1}"] {
+            assert!(parse_nodes(text.as_bytes()).is_err(), "{text:?}");
+        }
+    }
+}

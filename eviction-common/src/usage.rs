@@ -1,0 +1,99 @@
+//! What the iterator over cgroups writes, and what it is loaded with.
+
+/// How many memory nodes the iterator sums up; on a machine with more it tells no page cache.
+pub const MAX_NODES: u32 = 16;
+
+/// How many zones of a node it sums up.
+pub const MAX_ZONES: u32 = 8;
+
+/// The second read-only global, of the iterator alone: offsets in bytes, or [`crate::ABSENT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct UsageSetup {
+    /// `bpf_iter_meta.session_id`.
+    pub meta_session: u32,
+    /// `bpf_iter_meta.seq_num`.
+    pub meta_number: u32,
+    /// `cgroup.subsys[memory_cgrp_id]`.
+    pub cgroup_memory: u32,
+    /// `cgroup.nr_dying_descendants`.
+    pub cgroup_dying: u32,
+    /// `page_counter.failcnt`.
+    pub counter_failures: u32,
+    /// `mem_cgroup.nodeinfo`: an array of pointers, one for each memory node.
+    pub memcg_nodes: u32,
+    /// `mem_cgroup_per_node.lru_zone_size[0][LRU_INACTIVE_FILE]`.
+    pub node_inactive_file: u32,
+    /// From one zone to the next in that array.
+    pub zone_stride: u32,
+    /// How many zones there are; 0 where the page cache cannot be told.
+    pub zones: u32,
+    /// How many memory nodes there may be; 0 where the page cache cannot be told.
+    pub nodes: u32,
+}
+
+impl UsageSetup {
+    /// Nothing is known.
+    pub const NONE: Self = Self {
+        meta_session: crate::ABSENT,
+        meta_number: crate::ABSENT,
+        cgroup_memory: crate::ABSENT,
+        cgroup_dying: crate::ABSENT,
+        counter_failures: crate::ABSENT,
+        memcg_nodes: crate::ABSENT,
+        node_inactive_file: crate::ABSENT,
+        zone_stride: 0,
+        zones: 0,
+        nodes: 0,
+    };
+}
+
+/// A memory cgroup at one pass of the iterator; the value of map `USAGES`, whose key is its number in
+/// the pass plus one. The first value is of the pass itself: its session, and as `id` how many
+/// cgroups it came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Usage {
+    /// Of which pass it is; values of other passes stand for cgroups without figures in this one.
+    pub session: u64,
+    /// The cgroup's id.
+    pub id: u64,
+    /// Pages in use, those of cgroups below included.
+    pub usage: u64,
+    /// The limit, pages.
+    pub max: u64,
+    /// How often a charge met the limit; newer kernels count it on cgroup v1 alone.
+    pub failures: u64,
+    /// Pages of page cache that have not been used lately, without those of cgroups below.
+    pub inactive_file: u64,
+    /// When it was read.
+    pub ktime_ns: u64,
+    /// Cgroups below that were removed, and still may hold pages.
+    pub dying: u32,
+    /// How deep it is below the root of the hierarchy; the rows of a pass are in the order of the
+    /// tree, each parent before its children.
+    pub level: u16,
+    /// 1 if `inactive_file` is told.
+    pub has_inactive_file: u16,
+}
+
+impl Usage {
+    /// No figure.
+    pub const EMPTY: Self = Self {
+        session: 0,
+        id: 0,
+        usage: 0,
+        max: 0,
+        failures: 0,
+        inactive_file: 0,
+        ktime_ns: 0,
+        dying: 0,
+        level: 0,
+        has_inactive_file: 0,
+    };
+}
+
+const _: () = {
+    assert!(size_of::<UsageSetup>() == 40);
+    assert!(size_of::<Usage>() == 64);
+};

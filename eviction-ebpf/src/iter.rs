@@ -1,0 +1,139 @@
+//! The iterator over cgroups: figures of all memory cgroups in one pass (from 6.1).
+//!
+//! The kernel walks the cgroups below the one that the link was made with, in a task's context and
+//! under its mutex of cgroups, and calls the program for each. The rows go to a map and not to
+//! the iterator's own output, which holds 32 KB and cannot be continued. Some 0.3 µs a cgroup.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{Global, helpers::bpf_ktime_get_ns};
+use eviction_common::{ABSENT, MAX_NODES, MAX_ZONES, Usage, UsageSetup};
+
+use crate::{
+    maps::USAGES,
+    memcg::Memcg,
+    read::{Direct, Probe, Read},
+    setup::{is_ours, offset},
+};
+
+/// Overridden by the loader.
+#[unsafe(no_mangle)]
+static USAGE_SETUP: Global<UsageSetup> = Global::new(UsageSetup::NONE);
+
+/// The value of one member of [`UsageSetup`].
+macro_rules! told {
+    ($member:ident) => {
+        told_at(core::mem::offset_of!(UsageSetup, $member))
+    };
+}
+
+#[inline(always)]
+fn told_at(place: usize) -> u32 {
+    let setup: *const u32 = (&raw const USAGE_SETUP).cast();
+    // SAFETY: `told!` gives the place of a u32 inside it. Volatile, since the loader changes it.
+    unsafe { core::ptr::read_volatile(setup.byte_add(place)) }
+}
+
+/// Called for each cgroup, each parent before its children, and once more at the end.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/cgroup")]
+fn usages(ctx: *mut c_void) -> i32 {
+    // SAFETY: `struct bpf_iter__cgroup`: two pointers, which the verifier knows the types of.
+    let (meta, cgroup) = unsafe {
+        let ctx = ctx.cast::<*const u8>();
+        (core::ptr::read_volatile(ctx), core::ptr::read_volatile(ctx.add(1)))
+    };
+    if is_ours() {
+        // SAFETY: the first is a `bpf_iter_meta`.
+        let (session, number): (u64, u64) =
+            unsafe { (Direct::at(meta, told!(meta_session)), Direct::at(meta, told!(meta_number))) };
+        match cgroup.is_null() {
+            true => note_end(session, number),
+            false => note(session, number, cgroup),
+        }
+    }
+    0
+}
+
+/// The pass is over; its last cgroup had this number.
+#[inline(always)]
+fn note_end(session: u64, number: u64) {
+    if let Some(row) = USAGES.get_ptr_mut(0) {
+        // SAFETY: the map's value.
+        unsafe { *row = Usage { session, id: number.wrapping_add(1), ..Usage::EMPTY } };
+    }
+}
+
+#[inline(always)]
+fn note(session: u64, number: u64, cgroup: *const u8) {
+    // SAFETY: `cgroup` is a cgroup that the verifier knows, and the types are those of the members.
+    let (css, dying, level): (u64, u32, u32) = unsafe {
+        (
+            Direct::at(cgroup, told!(cgroup_memory)),
+            Direct::at(cgroup, told!(cgroup_dying)),
+            Direct::at(cgroup, offset!(cgroup_level)),
+        )
+    };
+    // Removed meanwhile, or the controller is off there: its tasks are charged to a cgroup above.
+    if css == 0 {
+        return;
+    }
+    let Some(row) = USAGES.get_ptr_mut(number.wrapping_add(1) as u32) else {
+        return;
+    };
+    let css = css as *const u8;
+    // SAFETY: a css is the first member of its memory cgroup (the loader checks it).
+    let memcg = unsafe { Memcg::new(css) };
+    let inactive_file = inactive_file(css);
+    // SAFETY: the map's value; members of the memory cgroup; a helper without arguments.
+    unsafe {
+        *row = Usage {
+            session,
+            id: memcg.id::<Probe>(),
+            usage: memcg.usage::<Probe>(),
+            max: memcg.max::<Probe>(),
+            failures: Probe::at(css.wrapping_add(offset!(memcg_memory) as usize), told!(counter_failures)),
+            inactive_file,
+            ktime_ns: bpf_ktime_get_ns(),
+            dying,
+            level: level as u16,
+            has_inactive_file: has_inactive_file() as u16,
+        };
+    }
+}
+
+#[inline(always)]
+fn has_inactive_file() -> bool {
+    told!(zones) != 0 && told!(nodes) != 0 && told!(memcg_nodes) != ABSENT
+}
+
+/// The sizes of the memory cgroup's own lists. The kernel keeps them exactly, under the lists'
+/// locks: unlike memory.stat they need no flush. Pages that wait in a CPU's batch to be put on a
+/// list, some dozens for each CPU, are not in them yet.
+#[inline(always)]
+fn inactive_file(memcg: *const u8) -> u64 {
+    let mut pages = 0_u64;
+    if !has_inactive_file() {
+        return pages;
+    }
+    for node in 0..MAX_NODES {
+        if node >= told!(nodes) {
+            break;
+        }
+        // SAFETY: any address goes.
+        let lists: u64 = unsafe { Probe::at(memcg, told!(memcg_nodes) + node * 8) };
+        if lists == 0 {
+            continue;
+        }
+        for zone in 0..MAX_ZONES {
+            if zone >= told!(zones) {
+                break;
+            }
+            let place = told!(node_inactive_file) + zone * told!(zone_stride);
+            // SAFETY: any address goes.
+            let size: u64 = unsafe { Probe::at(lists as *const u8, place) };
+            pages = pages.wrapping_add(size);
+        }
+    }
+    pages
+}
