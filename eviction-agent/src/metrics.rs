@@ -168,6 +168,8 @@ pub struct Metrics {
     pub map_full: Family<MapLabels, Counter>,
     /// Records that were not of this program's form.
     pub records_invalid: Counter,
+    /// Cgroups that were not looked at: they cannot be read, or are too many.
+    pub cgroups_skipped: IntGauge,
     /// Glances at the figures of all cgroups, by what came of them.
     pub glances: Family<OutcomeLabels, Counter>,
     /// Looks at the node.
@@ -259,6 +261,7 @@ impl Metrics {
             records_lost: Family::default(),
             map_full: Family::default(),
             records_invalid: Counter::default(),
+            cgroups_skipped: IntGauge::default(),
             glances: Family::default(),
             looks: Family::default(),
             unknown: Family::default(),
@@ -322,6 +325,11 @@ impl Metrics {
             "records_invalid",
             "Records of an unknown version, kind or length",
             self.records_invalid.clone(),
+        );
+        r.register(
+            "cgroups_skipped",
+            "Cgroups that cannot be read or are too many, as of the last look at the tree",
+            self.cgroups_skipped.clone(),
         );
         r.register(
             "glances",

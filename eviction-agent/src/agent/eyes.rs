@@ -159,8 +159,33 @@ impl Eyes {
         roster: &Roster,
         tasks: Tasks,
     ) -> SnapshotBuilder {
-        let mut builder = self.snapshot_of_node(look);
         self.sampler.sample_pods(Fresh::Changed { most: MOST_STATS }, tasks);
+        self.snapshot_of_pods(look, roster)
+    }
+
+    /// Reads the memory of the pods at these places once more, unless it was read for this look.
+    /// Whether anything was read.
+    pub(crate) fn read_again(
+        &mut self,
+        look: &NodeLook,
+        roster: &Roster,
+        places: impl Iterator<Item = u32>,
+    ) -> bool {
+        let mut any = false;
+        for place in places {
+            // More than one while the kubelet's cgroup driver is being changed.
+            for nth in 0.. {
+                let group = roster.cgroups_of(place, self.sampler.pods()).nth(nth);
+                let Some(id) = group.map(|group| group.cgroup_id) else { break };
+                any |= self.sampler.read_again(id, look.at.mono_ns);
+            }
+        }
+        any
+    }
+
+    /// The figures of the node and of all pods as they were read last.
+    pub(crate) fn snapshot_of_pods(&mut self, look: &NodeLook, roster: &Roster) -> SnapshotBuilder {
+        let mut builder = self.snapshot_of_node(look);
         // Samples are in the order of the pods; one whose group is gone has none.
         let mut samples = self.sampler.last_pods().iter().peekable();
         for cgroup in &self.sampler.pods().pods {

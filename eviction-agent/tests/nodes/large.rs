@@ -63,3 +63,26 @@ fn thousands_of_groups() {
     let again = Tree::scan(sampler.tree().root(), Some(sampler.tree())).unwrap();
     assert_eq!(again.groups().len(), sampler.tree().groups().len());
 }
+
+#[test]
+fn fifty_thousand_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    for outer in 0..50 {
+        for inner in 0..999 {
+            std::fs::create_dir_all(folder.path().join(format!("o{outer}/i{inner}"))).unwrap();
+        }
+    }
+    let all = Tree::scan(folder.path(), None).unwrap();
+    assert_eq!((all.groups().len(), all.skipped()), (50_001, 0));
+    // Beyond a cap they are counted; what there is room for stays a tree.
+    let few = Tree::scan_at_most(folder.path(), Some(&all), 10_000).unwrap();
+    assert_eq!(few.groups().len(), 10_000);
+    assert!(few.skipped() >= 40, "{} are told to be left out", few.skipped());
+    for (index, group) in few.groups().iter().enumerate().skip(1) {
+        let parent = group.parent.unwrap();
+        assert!(parent < index && index < group.end && group.end <= few.groups()[parent].end);
+    }
+    // And found again when there is room.
+    let again = Tree::scan_at_most(folder.path(), Some(&few), 60_000).unwrap();
+    assert_eq!(again.groups().len(), 50_001);
+}

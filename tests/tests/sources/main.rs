@@ -3,11 +3,9 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
 mod churn;
-mod glance;
 mod machine;
 mod namespace;
 mod threshold;
-mod working_set;
 
 use std::path::Path;
 

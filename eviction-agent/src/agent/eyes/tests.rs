@@ -150,3 +150,36 @@ fn the_figures_of_a_look_are_those_of_its_pods() {
     node.recycle((decision, snapshot));
     assert!(node.look(false).1.is_empty(), "nothing is left of them in the next one");
 }
+
+#[test]
+fn who_would_go_first_is_read_again_once() {
+    let mut node = Node::new();
+    node.look(true);
+    // Page cache that has become inactive: usage stands still, and nothing tells of it.
+    let pod = node.folder.path().join("kubepods/burstable").join(format!("pod{}", UIDS[1]));
+    let stat = format!("total_cache 0\ntotal_rss 0\ntotal_inactive_file {}\n", 150 * MIB);
+    fs::write(pod.join("memory.stat"), stat).unwrap();
+    let look = node.eyes.look_at_node(node.clock.now(), &[]);
+    let working_set = |node: &mut Node, builder| {
+        let snapshot = node.eyes.finish(builder, node.engine.pods());
+        snapshot.pod(1).unwrap().figures().memory_working_set
+    };
+    let builder = node.eyes.snapshot_with_pods(&look, &node.roster, Tasks::Leave);
+    assert_eq!(working_set(&mut node, builder), Some(200 * MIB), "as it was read last");
+    assert!(node.eyes.read_again(&look, &node.roster, [1].into_iter()));
+    let builder = node.eyes.snapshot_of_pods(&look, &node.roster);
+    assert_eq!(working_set(&mut node, builder), Some(50 * MIB));
+    assert!(!node.eyes.read_again(&look, &node.roster, [1].into_iter()), "it is of this look already");
+    assert!(!node.eyes.read_again(&look, &node.roster, [7].into_iter()), "nobody");
+}
+
+#[test]
+fn the_order_ahead_is_the_order_of_the_pass() {
+    let mut node = Node::new();
+    node.use_memory(1000 * MIB);
+    let (decision, snapshot) = node.look(true);
+    let mut ahead = Vec::new();
+    node.engine.rank_ahead(&snapshot, &mut ahead);
+    assert_eq!(ahead.len(), 2);
+    assert_eq!(ahead, decision.pass().unwrap().ranked);
+}

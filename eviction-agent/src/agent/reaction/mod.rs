@@ -4,6 +4,7 @@
 //! looks at the node; lets the engine decide; hands victims to the executor; and arms the
 //! kernel side again. Nothing here waits for anything slow.
 
+mod again;
 mod arm;
 mod configuration;
 mod lapse;
@@ -25,9 +26,10 @@ use crate::core::decision::{Decision, ProposalState};
 use crate::core::engine::Engine;
 use crate::core::input::{Event, Input};
 use crate::core::policy::{Policy, Victims};
+use crate::core::rank::Candidate;
 use crate::core::reading::{Reading, Why};
 use crate::core::signal::{NodeCondition, Signal, SignalSet};
-use crate::core::snapshot::SnapshotBuilder;
+use crate::core::snapshot::Snapshot;
 use crate::core::time::Timestamp;
 use crate::metrics::{Metrics, SignalLabels, TriggerLabels};
 use crate::source::bpf::Crossed;
@@ -113,6 +115,8 @@ pub(crate) struct State {
     /// The node's line of tasks is to be armed anew.
     tasks_told: bool,
     dirty: Vec<u64>,
+    /// Room for the order of pods before it is decided on.
+    ahead: Vec<Candidate>,
 }
 
 impl State {
@@ -274,10 +278,9 @@ impl Reaction {
             self.rate.observe(at.mono_ns, seen.working_set);
         }
         let pids_pressed = pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
+        let memory_pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left));
         // Whoever may go by prediction must have been seen.
-        let pressed = pids_pressed
-            || self.state.last_change.predicts()
-            || memory.known().is_some_and(|left| self.memory_lines.may_be_met(left));
+        let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed;
         let mut grace_due = None;
         if !self.state.flight.as_mut().is_some_and(|flight| flight.holds(at.mono_ns)) {
             let ranks = pressed && self.engine.wants_pods(&self.eyes.node_stats(&look));
@@ -285,9 +288,12 @@ impl Reaction {
             let snapshot = match with_pods {
                 true => {
                     let tasks = if pids_pressed { Tasks::Count } else { Tasks::Leave };
-                    self.eyes.snapshot_with_pods(&look, &self.roster, tasks)
+                    self.see_pods(&look, tasks, memory_pressed)
                 }
-                false => self.eyes.snapshot_of_node(&look),
+                false => {
+                    let builder = self.eyes.snapshot_of_node(&look);
+                    self.eyes.finish(builder, self.engine.pods())
+                }
             };
             grace_due = self.pass(trigger, crossed, &look, snapshot);
         }
@@ -301,14 +307,13 @@ impl Reaction {
         trigger: &'static str,
         crossed: Option<Crossed>,
         look: &NodeLook,
-        snapshot: SnapshotBuilder,
+        snapshot: Arc<Snapshot>,
     ) -> Option<Duration> {
         let at = look.at.wall;
         if self.engine.wants_layout() {
             // Standalone mode watches no disk: those signals are unknown whatever the layout.
             self.step(Input { at, event: Event::DiskLayout(Ok(Default::default())) });
         }
-        let snapshot = self.eyes.finish(snapshot, self.engine.pods());
         let mut decision = self.step(Input { at, event: Event::Look(Arc::clone(&snapshot)) });
         if decision.awaits_reclaim() {
             decision = self.step(Input { at, event: Event::Reclaimed(Err(Why::Absent)) });

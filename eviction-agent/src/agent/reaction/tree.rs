@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::core::input::{Event, Input};
 use crate::source::bpf::{Crossed, TaskAlarm};
+use crate::source::cgroup::sample::Changes;
 
 use super::super::clock::mono_ns;
 use super::super::failure::chain;
@@ -84,7 +85,8 @@ impl Reaction {
         self.state.tree_due_ns = None;
         let roster = &self.roster;
         match self.eyes.sampler.refresh(|uid| roster.knows(uid)) {
-            Ok(_) => {
+            Ok(Changes { added: _, removed: _, skipped }) => {
+                self.metrics.cgroups_skipped.set(i64::try_from(skipped).unwrap_or(i64::MAX));
                 let tree = self.eyes.sampler.pods();
                 if self.roster.join(tree) {
                     self.tell_pods();

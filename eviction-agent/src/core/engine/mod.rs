@@ -1,5 +1,6 @@
 //! The engine: one input in, one decision out.
 
+mod ahead;
 mod change;
 #[cfg(test)]
 mod change_tests;

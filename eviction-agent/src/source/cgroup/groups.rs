@@ -272,6 +272,24 @@ impl Groups {
         }
     }
 
+    /// Reads usage and memory.stat of a group, after those below it in which something moved, unless
+    /// that was done since `since_ns`. Whether it was done now.
+    pub(super) fn read_again(&mut self, index: usize, since_ns: u64) -> bool {
+        let is_due = |meter: &Meter| !meter.gone && meter.stat_at_ns < since_ns;
+        if !is_due(&self.meters[index]) {
+            return false;
+        }
+        let end = self.end(index);
+        for meter in &mut self.meters[index + 1..end] {
+            meter.marked = is_due(meter) && (meter.moved > 0 || meter.full);
+        }
+        self.read_marked(index + 1, end);
+        let at_ns = now_ns();
+        self.read_usage(index, at_ns);
+        self.read_stat(index, at_ns);
+        true
+    }
+
     /// Reads memory.stat of marked groups, those below before those above.
     pub(super) fn read_marked(&mut self, from: usize, to: usize) -> usize {
         let mut reads = 0;

@@ -261,6 +261,19 @@ impl Sampler {
         &self.pod_samples
     }
 
+    /// Reads the memory of a pod now, that of groups below it in which something moved first, unless
+    /// it was read since `since_ns`. Whether it was read.
+    pub fn read_again(&mut self, cgroup_id: u64, since_ns: u64) -> bool {
+        let Some(index) = self.groups.index(cgroup_id) else { return false };
+        if !self.groups.read_again(index, since_ns) {
+            return false;
+        }
+        if let Some(pod) = self.pod_samples.iter_mut().find(|pod| pod.memory.cgroup_id == cgroup_id) {
+            pod.memory = self.groups.meters[index].sample();
+        }
+        true
+    }
+
     /// What [`Self::sample_pods`] found last.
     pub fn last_pods(&self) -> &[PodSample] {
         &self.pod_samples

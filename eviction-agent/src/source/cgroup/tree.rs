@@ -93,6 +93,12 @@ impl Tree {
     /// whose children is gone, are listed again; for the others one `stat` each is enough.
     /// Groups that vanish meanwhile are left out; those that cannot be read are counted.
     pub fn scan(root: &Path, previous: Option<&Self>) -> Result<Self, ScanError> {
+        Self::scan_at_most(root, previous, MAX_GROUPS)
+    }
+
+    /// The same with no more than `most` groups. How many those are that are left out is not known,
+    /// since nobody looks below them; at least as many are counted as were come by.
+    pub fn scan_at_most(root: &Path, previous: Option<&Self>, most: usize) -> Result<Self, ScanError> {
         let fail = |source| ScanError { path: root.to_owned(), source };
         let known: HashMap<u64, usize> = previous
             .map(|tree| tree.groups.iter().enumerate().map(|(index, group)| (group.id, index)).collect())
@@ -101,7 +107,7 @@ impl Tree {
         let mut pending = vec![(None, OsString::new(), Seen::at(root).map_err(fail)?)];
         let mut path = PathBuf::new();
         while let Some((parent, name, seen)) = pending.pop() {
-            if tree.groups.len() >= MAX_GROUPS {
+            if tree.groups.len() >= most {
                 tree.skipped += 1 + pending.len();
                 break;
             }

@@ -58,6 +58,8 @@ fn a_crossing() {
         pid: 16,
     };
     assert_eq!(decode(&bytes, PAGE), Ok(Event::Crossed(crossed)));
+    let crossed = Crossed { usage: 14 * 16 * PAGE, ..crossed };
+    assert_eq!(decode(&bytes, 16 * PAGE), Ok(Event::Crossed(crossed)), "the machine says what a page is");
 
     put(&mut bytes, offset_of!(raw::Crossed, edge), &7_u32.to_ne_bytes());
     let error = decode(&bytes, PAGE).unwrap_err().to_string();

@@ -238,3 +238,13 @@ fn rungs_are_named_apart_and_need_offsets_that_exist() {
         assert!(resolved.why(field).is_some(), "no offset is called {field}");
     }
 }
+
+#[test]
+fn grains_grow_with_the_page() {
+    const KIB: u64 = 1 << 10;
+    for (page, batch, table) in [(4 * KIB, 256 * KIB, 2048 * KIB), (64 * KIB, 4096 * KIB, 512 << 20)] {
+        assert_eq!(Grain::Batch.bytes(page), batch);
+        assert_eq!(Grain::PageTable.bytes(page), table + STILL_PAGES * page);
+        assert_eq!(Grain::None.bytes(page), 0);
+    }
+}

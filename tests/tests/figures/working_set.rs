@@ -50,9 +50,7 @@ pub(crate) fn grow_in_full_cache(
     // A machine may take back cold pages by itself: then the cache is filled once more.
     let mut fillers = Vec::new();
     let base = loop {
-        let mut filler = Workload::run(workload(), cache, ["cache", "--size", &cached]).unwrap();
-        filler.wait_event("cached").unwrap();
-        fillers.push(filler);
+        fillers.push(crate::cache(cache, &cached));
         // The kernel brings everything up to date every 2 s.
         std::thread::sleep(Duration::from_millis(2500));
         sampler.sample_pods(Fresh::All, Tasks::Count);
@@ -149,8 +147,7 @@ fn a_leaf_at_its_own_limit_is_followed_too() {
     // The node itself is far from its limit: only the leaf's usage stands still.
     let folder = tempfile::tempdir().unwrap();
     let stamps = folder.path().join("stamps");
-    let mut filler = Workload::run(workload(), &two, ["cache", "--size", &NODE.to_string()]).unwrap();
-    filler.wait_event("cached").unwrap();
+    let filler = crate::cache(&two, &NODE.to_string());
     let growth = (100 * MIB).to_string();
     let arguments = ["--stamps", stamps.to_str().unwrap(), "grow", "--size", &growth, "--rate", "200M"];
     let mut grower = Workload::start(workload(), &two, arguments).unwrap();
@@ -166,6 +163,6 @@ fn a_leaf_at_its_own_limit_is_followed_too() {
     println!("usage moved by {} KiB, the working set by {} KiB", usage >> 10, grown >> 10);
     assert!(usage < 20 * MIB, "{usage}");
     assert!(grown.abs_diff(100 * MIB) <= TOLERANCE, "{level:?}");
-    drop(one);
+    drop((one, filler));
     subtree.remove().unwrap();
 }

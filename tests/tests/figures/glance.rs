@@ -13,7 +13,7 @@ use tests::mounts::Hierarchy;
 use tests::workload::Workload;
 
 use crate::working_set::{TOLERANCE, grow_in_full_cache, node};
-use crate::{MIB, sampler, workload};
+use crate::{MIB, cache, sampler, workload};
 
 /// The iterator on a subtree, with room for so many groups; or why there is none.
 fn usages(subtree: &Subtree, cgroups: u32) -> Result<Usages, String> {
@@ -64,8 +64,7 @@ fn two(subtree: &Subtree) -> (Group, Group, [Workload; 2]) {
     let (one, two) = (container(1), container(2));
     let mut hold = Workload::run(workload(), &one, ["hold", "--size", "64M"]).unwrap();
     hold.wait_event("holding").unwrap();
-    let mut cache = Workload::run(workload(), &two, ["cache", "--size", "64M"]).unwrap();
-    cache.wait_event("cached").unwrap();
+    let cache = cache(&two, "64M");
     (one, two, [hold, cache])
 }
 
@@ -101,8 +100,7 @@ fn a_limit_that_was_met_is_counted() {
     let subtree = Subtree::new("glance").unwrap();
     let group = subtree.group("full").unwrap();
     group.limit_memory(32 * MIB).unwrap();
-    let mut cache = Workload::run(workload(), &group, ["cache", "--size", "128M"]).unwrap();
-    cache.wait_event("cached").unwrap();
+    let cache = cache(&group, "128M");
     let mut usages = usages!(&subtree, 4096);
     let row = row(&look(&mut usages), &group);
     assert_eq!(row.limit, Some(32 * MIB));
@@ -179,10 +177,7 @@ fn page_cache_of_removed_groups_is_not_taken_for_working_set() {
     let pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(1)).unwrap();
     let first = pod.group(container_id(1)).unwrap();
     let _second = pod.group(container_id(2)).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().to_str().unwrap();
-    let mut cache = Workload::run(workload(), &first, ["cache", "--size", "64M", "--dir", dir]).unwrap();
-    cache.wait_event("cached").unwrap();
+    let cache = cache(&first, "64M");
     let mut sampler = sampler(&subtree);
     let usages = usages!(&subtree, 4096);
     sampler.glance_by(usages);

@@ -1,0 +1,38 @@
+//! The memory of those that would go first is read for the very look that decides.
+//!
+//! A look reads the usages that moved and the memory.stat of the groups that use most; who goes first
+//! may be somebody else, whose figures are those of the last full sample.
+
+use std::sync::Arc;
+
+use crate::core::snapshot::Snapshot;
+use crate::source::cgroup::sample::Tasks;
+
+use super::super::eyes::NodeLook;
+use super::Reaction;
+
+/// So many pods are read again: some 10 µs each.
+const FIRST: usize = 4;
+
+/// With new figures others may come first.
+const ROUNDS: usize = 2;
+
+impl Reaction {
+    /// The node and its pods; with `again`, fresh figures of those that would go first, and the order
+    /// looked at once more.
+    pub(super) fn see_pods(&mut self, look: &NodeLook, tasks: Tasks, again: bool) -> Arc<Snapshot> {
+        let builder = self.eyes.snapshot_with_pods(look, &self.roster, tasks);
+        let mut snapshot = self.eyes.finish(builder, self.engine.pods());
+        for _ in 0..if again { ROUNDS } else { 0 } {
+            self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
+            let first = self.state.ahead.iter().take(FIRST).map(|candidate| candidate.place);
+            if !self.eyes.read_again(look, &self.roster, first) {
+                break;
+            }
+            self.eyes.recycle(snapshot);
+            let builder = self.eyes.snapshot_of_pods(look, &self.roster);
+            snapshot = self.eyes.finish(builder, self.engine.pods());
+        }
+        snapshot
+    }
+}

@@ -1,0 +1,41 @@
+//! How fresh figures are on the running kernel: real groups, real processes. Runs in guests as well.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod glance;
+mod working_set;
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use eviction_agent::source::cgroup::hierarchy::{Hierarchies, Host};
+use eviction_agent::source::cgroup::root::NodeRoot;
+use eviction_agent::source::cgroup::sampler::{Sampler, SamplerOptions};
+use tests::cgroup::{Group, Subtree};
+use tests::workload::Workload;
+
+const MIB: u64 = 1 << 20;
+
+fn workload() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| tests::workload::binary().unwrap())
+}
+
+/// A process that has filled the page cache of a group, from a file on a disk: what is in memory anyway
+/// is no page cache.
+fn cache(group: &Group, size: &str) -> Workload {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let temporary = std::env::temp_dir();
+    let in_memory = rustix::fs::statfs(&temporary).unwrap().f_type == TMPFS_MAGIC;
+    let folder = if in_memory { std::env::current_dir().unwrap() } else { temporary };
+    let arguments = ["cache", "--size", size, "--dir", folder.to_str().unwrap()];
+    let mut cache = Workload::run(workload(), group, arguments).unwrap();
+    cache.wait_event("cached").unwrap();
+    cache
+}
+
+fn sampler(subtree: &Subtree) -> Sampler {
+    let hierarchies = Hierarchies::discover(&Host::default()).unwrap();
+    let root = NodeRoot::resolve(&hierarchies, &subtree.path()).unwrap();
+    Sampler::new(root, &SamplerOptions::default(), |_| false).unwrap()
+}
