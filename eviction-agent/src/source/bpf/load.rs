@@ -262,7 +262,8 @@ fn open(setup: Setup, usage_setup: UsageSetup, options: &LoadOptions) -> Result<
     let ring_bytes = ring_bytes.unwrap_or_else(|| size::ring_bytes(present, page));
     let cgroups = cgroups.unwrap_or_else(|| size::map_entries(present)).max(1);
     let (setup, usage_setup) = (Entry(setup), Entry(usage_setup));
-    let rows = if usages_of.is_some() { cgroups.saturating_add(1) } else { 1 };
+    let has_rows = usages_of.is_some() && usage_setup.0 != UsageSetup::NONE;
+    let rows = if has_rows { cgroups.saturating_add(1) } else { 1 };
     let level = log.level();
     let mut loader = EbpfLoader::new();
     loader
