@@ -153,7 +153,7 @@ pub(super) fn attach(
     ebpf: &mut Ebpf,
     btf: &Btf,
 ) -> Result<Usages, Box<dyn Error>> {
-    if let Some(why) = options.choice.refusal(NAME, [NAME, WITHOUT]) {
+    if let Some(why) = options.choice.refusal(NAME, [NAME]) {
         return Err(why.into());
     }
     facts.btf.as_ref().map_err(String::clone)?.usages.as_ref().map_err(String::clone)?;
