@@ -18,7 +18,7 @@ use crate::{MIB, cache, sampler, workload};
 /// The iterator on a subtree, with room for so many groups; or why there is none.
 fn usages(subtree: &Subtree, cgroups: u32) -> Result<Usages, String> {
     let folder = folder(subtree.root());
-    let options = LoadOptions { usages_of: Some(folder), cgroups, ..LoadOptions::default() };
+    let options = LoadOptions { usages_of: Some(folder), cgroups: Some(cgroups), ..LoadOptions::default() };
     let loaded = load(&options).map_err(|refused| refused.why)?;
     let why =
         loaded.missing.iter().find(|info| info.source == "cgroup usage").map(|info| info.reason.clone());
