@@ -64,7 +64,13 @@ fn set_registers(thread: libc::pid_t, registers: &libc::user_regs_struct) -> Res
     request(libc::PTRACE_SETREGS, thread, (&raw const *registers) as usize).context("set its registers")
 }
 
-fn request(request: libc::c_uint, thread: libc::pid_t, data: usize) -> Result<()> {
+/// What the C library takes a request for.
+#[cfg(target_env = "musl")]
+type Request = libc::c_int;
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+
+fn request(request: Request, thread: libc::pid_t, data: usize) -> Result<()> {
     // SAFETY: of the requests made here two take a pointer, to a structure that outlives the call.
     let result = unsafe { libc::ptrace(request, thread, 0_usize, data) };
     match result {
