@@ -18,8 +18,9 @@ use tests::world::{Case, World};
 use crate::node::{Node, victims};
 use crate::{Measured, baseline};
 
-/// Runs that are not measured: buffers find their size, and the processor finds its pace.
-const WARM_UP: usize = 5;
+/// Runs that are not measured, so many at least and for so long: buffers find their size, and the
+/// processor finds its pace.
+const WARM_UP: (usize, Duration) = (5, Duration::from_millis(100));
 
 /// After which nothing is remembered of an eviction that has a say in another one.
 const AN_HOUR: Duration = Duration::from_secs(3600);
@@ -47,8 +48,10 @@ impl Samples {
 
     /// Takes so many samples after warming up. `run` prepares a run and has the rest timed.
     fn of(count: usize, mut run: impl FnMut(&mut Self) -> Result<()>) -> Result<Self> {
-        for _ in 0..WARM_UP {
+        let (mut runs, start) = (0, Instant::now());
+        while runs < WARM_UP.0 || start.elapsed() < WARM_UP.1 {
             run(&mut Self::default())?;
+            runs += 1;
         }
         let mut samples = Self::default();
         for _ in 0..count {
