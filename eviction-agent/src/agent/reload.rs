@@ -42,18 +42,18 @@ impl Change {
                 None
             }
         };
-        match former {
-            Some(former) if former.policy != configured.policy => {
+        if former.is_none() {
+            remember(&memory, files, &configured);
+        }
+        let remembered = Some(memory);
+        match former.filter(|former| former.policy != configured.policy) {
+            Some(former) => {
                 tracing::warn!(
                     "the configuration was changed since the agent ended; it is held against the present"
                 );
-                (former, Self { remembered: Some(memory), proposed: Some(configured) })
+                (former, Self { remembered, proposed: Some(configured) })
             }
-            Some(_) => (configured, Self { remembered: Some(memory), proposed: None }),
-            None => {
-                remember(&memory, files, &configured);
-                (configured, Self { remembered: Some(memory), proposed: None })
-            }
+            None => (configured, Self { remembered, proposed: None }),
         }
     }
 }

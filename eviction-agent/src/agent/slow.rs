@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::Receiver;
 
 use crate::action::{Progress, Signalled};
-use crate::core::decision::{Action, Pass};
+use crate::core::decision::{Action, Pass, ProposalState};
 use crate::core::exact::Nanos;
 use crate::core::message;
 use crate::core::oom::{LimitOwner, Verdict};
@@ -230,10 +230,10 @@ impl Slow {
         if let Some(pass) = decision.pass() {
             self.thresholds(pass, seen_by, looked);
         }
+        if let Some(ProposalState::TookEffect) = decision.proposal {
+            self.took_effect.notify_one();
+        }
         for event in self.watch.take(&decision, &self.metrics) {
-            if matches!(&event, Event::Configuration(change) if change.state == "took_effect") {
-                self.took_effect.notify_one();
-            }
             self.say(looked.wall, event);
         }
         let hold = decision.conditions.iter().map(|raised| raised.condition).collect();
