@@ -59,9 +59,6 @@ pub enum Alarm {
 }
 
 impl Alarm {
-    /// Every alarm.
-    pub const ALL: [Self; 3] = [Self::ForkStorm, Self::PidsLimit, Self::NodeTasks];
-
     /// The alarm with this number.
     pub const fn from_raw(raw: u32) -> Option<Self> {
         match raw {
@@ -69,15 +66,6 @@ impl Alarm {
             1 => Some(Self::PidsLimit),
             2 => Some(Self::NodeTasks),
             _ => None,
-        }
-    }
-
-    /// How it is called in events.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ForkStorm => "fork_storm",
-            Self::PidsLimit => "pids_limit",
-            Self::NodeTasks => "node_tasks",
         }
     }
 }

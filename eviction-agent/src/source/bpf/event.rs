@@ -273,14 +273,10 @@ pub enum Alarm {
 impl Alarm {
     /// How it is called in events.
     pub const fn name(self) -> &'static str {
-        self.raw().name()
-    }
-
-    const fn raw(self) -> eviction_common::Alarm {
         match self {
-            Self::ForkStorm => eviction_common::Alarm::ForkStorm,
-            Self::PidsLimit => eviction_common::Alarm::PidsLimit,
-            Self::NodeTasks => eviction_common::Alarm::NodeTasks,
+            Self::ForkStorm => "fork_storm",
+            Self::PidsLimit => "pids_limit",
+            Self::NodeTasks => "node_tasks",
         }
     }
 }
