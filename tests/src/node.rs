@@ -32,6 +32,19 @@ pub struct PodSpec {
     pub is_static: bool,
 }
 
+impl PodSpec {
+    /// A pod without a limit or a priority, made through the API server.
+    pub fn new(
+        namespace: &'static str,
+        name: impl Into<String>,
+        containers: &'static [&'static str],
+        request_mib: u64,
+    ) -> Self {
+        let name = name.into();
+        Self { namespace, name, containers, request_mib, limit_mib: None, priority: None, is_static: false }
+    }
+}
+
 /// A pod, its cgroups made.
 #[derive(Debug)]
 pub struct Pod {

@@ -28,15 +28,7 @@ struct Scene {
 impl Scene {
     fn new(label: &str) -> Option<Self> {
         let mut node = Node::new(label, 384 * MIB, 200).ok()?;
-        let spec = PodSpec {
-            namespace: "shop",
-            name: "quiet".to_owned(),
-            containers: &["main"],
-            request_mib: 8,
-            limit_mib: None,
-            priority: None,
-            is_static: false,
-        };
+        let spec = PodSpec::new("shop", "quiet", &["main"], 8);
         node.add(spec).unwrap();
         let group = &node.pods[0].containers[0].group;
         let workload = Path::new(env!("CARGO_BIN_EXE_workload"));

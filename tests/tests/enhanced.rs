@@ -19,15 +19,7 @@ const MEMORY: u64 = 384 * MIB;
 const PIDS: u64 = 200;
 
 fn pod(name: &str) -> PodSpec {
-    PodSpec {
-        namespace: "shop",
-        name: name.to_owned(),
-        containers: &["main"],
-        request_mib: 8,
-        limit_mib: None,
-        priority: None,
-        is_static: false,
-    }
+    PodSpec::new("shop", name, &["main"], 8)
 }
 
 fn start(node: &Node) -> Agent {

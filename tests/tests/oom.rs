@@ -19,15 +19,7 @@ const GUARD: Duration = Duration::from_secs(60);
 
 fn node() -> Option<Node> {
     let mut node = Node::new("kills", 256 * MIB, 100).ok()?;
-    let pod = PodSpec {
-        namespace: "shop",
-        name: "web".to_owned(),
-        containers: &["app", "proxy"],
-        request_mib: 8,
-        limit_mib: Some(16),
-        priority: None,
-        is_static: false,
-    };
+    let pod = PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", "web", &["app", "proxy"], 8) };
     node.add(pod).unwrap();
     Some(node)
 }

@@ -27,15 +27,7 @@ const CONFIG: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfigu
 const GOOD: Duration = Duration::from_secs(2);
 
 fn pod(name: &str, request_mib: u64) -> PodSpec {
-    PodSpec {
-        namespace: "default",
-        name: name.to_owned(),
-        containers: &["app"],
-        request_mib,
-        limit_mib: None,
-        priority: None,
-        is_static: false,
-    }
+    PodSpec::new("default", name, &["app"], request_mib)
 }
 
 /// A node with a pod that has little and uses much, whose last process has not begun to grow, and

@@ -40,15 +40,7 @@ fn link_of(pid: u32, program: &str) -> Option<u32> {
 #[test]
 fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
     let Ok(mut node) = Node::new("rung-lost", 256 * MIB, 200) else { skip!("no cgroups can be made here") };
-    let spec = PodSpec {
-        namespace: "shop",
-        name: "web".to_owned(),
-        containers: &["app"],
-        request_mib: 8,
-        limit_mib: None,
-        priority: None,
-        is_static: false,
-    };
+    let spec = PodSpec::new("shop", "web", &["app"], 8);
     let web = node.add(spec).unwrap();
     let group = &node.pods[web].containers[0].group;
     let arguments = ["grow", "--size", "250M"];

@@ -21,15 +21,7 @@ const MEMORY: u64 = 320 * MIB;
 const LIMIT: u64 = 32;
 
 fn pod(namespace: &'static str, name: &str, containers: &'static [&'static str]) -> PodSpec {
-    PodSpec {
-        namespace,
-        name: name.to_owned(),
-        containers,
-        request_mib: 8,
-        limit_mib: None,
-        priority: None,
-        is_static: false,
-    }
+    PodSpec::new(namespace, name, containers, 8)
 }
 
 fn start(node: &Node) -> Agent {

@@ -17,15 +17,7 @@ use tests::workload::Workload;
 const GUARD: Duration = Duration::from_secs(120);
 
 fn pod(name: &str) -> PodSpec {
-    PodSpec {
-        namespace: "default",
-        name: name.to_owned(),
-        containers: &["main"],
-        request_mib: 8,
-        limit_mib: None,
-        priority: None,
-        is_static: false,
-    }
+    PodSpec::new("default", name, &["main"], 8)
 }
 
 fn start(node: &Node) -> Agent {

@@ -124,15 +124,7 @@ fn full_node(interrupt: &Interrupt) -> Result<(Node, Vec<Workload>)> {
     let mut node = Node::new("bench", BOUND, PIDS)?;
     let mut processes = Vec::new();
     for nth in 0..PODS {
-        let pod = node.add(PodSpec {
-            namespace: "bench",
-            name: format!("glance-{nth:03}"),
-            containers: CONTAINERS,
-            request_mib: 16,
-            limit_mib: None,
-            priority: None,
-            is_static: false,
-        })?;
+        let pod = node.add(PodSpec::new("bench", format!("glance-{nth:03}"), CONTAINERS, 16))?;
         for (place, container) in node.pods[pod].containers.iter().enumerate() {
             interrupt.check()?;
             let grows = place == 0 && nth % (PODS / GROWING) == 0;

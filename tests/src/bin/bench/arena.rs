@@ -42,15 +42,7 @@ pub(crate) struct Arena<'a> {
 impl<'a> Arena<'a> {
     pub(crate) fn new(stage: &'a Stage, case: Case, rival: Rival) -> Result<Self> {
         let mut node = Node::new("arena", case.memory(), 64)?;
-        node.add(PodSpec {
-            namespace: "bench",
-            name: "hog".to_owned(),
-            containers: &["main"],
-            request_mib: 8,
-            limit_mib: None,
-            priority: None,
-            is_static: false,
-        })?;
+        node.add(PodSpec::new("bench", "hog", &["main"], 8))?;
         Ok(Self { stage, case, rival, node })
     }
 

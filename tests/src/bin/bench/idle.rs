@@ -79,15 +79,7 @@ pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool) -> Result<Vec<R
 fn populate(stage: &Stage, node: &mut Node) -> Result<Vec<Workload>> {
     let mut processes = Vec::new();
     for nth in 0..MOST_PODS {
-        let pod = node.add(PodSpec {
-            namespace: "bench",
-            name: format!("calm-{nth:03}"),
-            containers: CONTAINERS,
-            request_mib: 16,
-            limit_mib: None,
-            priority: None,
-            is_static: false,
-        })?;
+        let pod = node.add(PodSpec::new("bench", format!("calm-{nth:03}"), CONTAINERS, 16))?;
         for container in &node.pods[pod].containers {
             stage.interrupt.check()?;
             let arguments = ["hold", "--size", "64K"];

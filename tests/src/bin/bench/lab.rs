@@ -69,15 +69,12 @@ impl<'a> Lab<'a> {
         let mut node = Node::new("bench", case.memory(), PIDS)?;
         for nth in 0..case.pods.max(FEW) {
             stage.interrupt.check()?;
-            node.add(PodSpec {
-                namespace: "bench",
-                name: if nth == 0 { "reader".to_owned() } else { format!("hog-{nth:03}") },
-                containers: &["main"],
-                request_mib: 8,
-                limit_mib: None,
-                priority: None,
-                is_static: false,
-            })?;
+            node.add(PodSpec::new(
+                "bench",
+                if nth == 0 { "reader".to_owned() } else { format!("hog-{nth:03}") },
+                &["main"],
+                8,
+            ))?;
         }
         Ok(Self { stage, case, node, random: clock::now() | 1 })
     }

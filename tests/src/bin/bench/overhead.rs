@@ -83,15 +83,7 @@ impl Site {
         let mut node = Node::new("bench", BOUND, 200)?;
         let mut tasks = Vec::new();
         for (name, task, count) in TASKS {
-            let pod = node.add(PodSpec {
-                namespace: "bench",
-                name: name.replace([' ', '+'], "-"),
-                containers: &["main"],
-                request_mib: 8,
-                limit_mib: None,
-                priority: None,
-                is_static: false,
-            })?;
+            let pod = node.add(PodSpec::new("bench", name.replace([' ', '+'], "-"), &["main"], 8))?;
             let group = node.pods[pod].first()?;
             let mut workload =
                 Workload::run(&stage.workload, group, ["measure", "--what", task, "--count", count])?;

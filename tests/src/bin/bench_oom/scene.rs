@@ -52,15 +52,7 @@ impl Scene {
     ) -> Result<Self> {
         let mut node = Node::new("oom", if global { UNLIMITED } else { NODE }, PIDS)?;
         for nth in 0..pods {
-            node.add(PodSpec {
-                namespace: "bench",
-                name: format!("pod-{nth}"),
-                containers: &["app", "proxy"],
-                request_mib: 8,
-                limit_mib: None,
-                priority: None,
-                is_static: false,
-            })?;
+            node.add(PodSpec::new("bench", format!("pod-{nth}"), &["app", "proxy"], 8))?;
         }
         let kubelet = json!({"evictionHard": {"memory.available": "1Mi"}});
         let more = deny_rungs.iter().flat_map(|rung| ["--deny-rung".to_owned(), rung.clone()]).collect();

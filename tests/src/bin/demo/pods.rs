@@ -9,42 +9,18 @@ use crate::scene::Scene;
 
 /// A service that serves people: big, and within what it asked for.
 pub(crate) fn checkout() -> PodSpec {
-    PodSpec {
-        namespace: "shop",
-        name: "checkout".to_owned(),
-        containers: &["app"],
-        request_mib: 400,
-        limit_mib: None,
-        priority: Some(100),
-        is_static: false,
-    }
+    PodSpec { priority: Some(100), ..PodSpec::new("shop", "checkout", &["app"], 400) }
 }
 
 /// Started by the node itself, so critical. It has no priority and exceeds its request, so that
 /// it would be the first to go if that were overlooked.
 pub(crate) fn etcd() -> PodSpec {
-    PodSpec {
-        namespace: "kube-system",
-        name: "etcd".to_owned(),
-        containers: &["etcd"],
-        request_mib: 16,
-        limit_mib: None,
-        priority: None,
-        is_static: true,
-    }
+    PodSpec { is_static: true, ..PodSpec::new("kube-system", "etcd", &["etcd"], 16) }
 }
 
 /// The one that gets out of hand.
 pub(crate) fn report() -> PodSpec {
-    PodSpec {
-        namespace: "batch",
-        name: "report".to_owned(),
-        containers: &["job"],
-        request_mib: 32,
-        limit_mib: None,
-        priority: Some(100),
-        is_static: false,
-    }
+    PodSpec { priority: Some(100), ..PodSpec::new("batch", "report", &["job"], 32) }
 }
 
 /// A pod that must come to no harm, and its first process.
