@@ -1,5 +1,6 @@
 //! Ctrl-C: whoever waits gives up, so that everything is cleared away on the way out.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +22,25 @@ impl std::fmt::Display for Interrupted {
 }
 
 impl std::error::Error for Interrupted {}
+
+/// As a shell reports what was ended by SIGINT.
+const INTERRUPTED: u8 = 130;
+
+/// How a program ends whose work came out well, or not, or came to an error, which is told.
+pub fn exit(program: &str, result: Result<bool>) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) if error.is::<Interrupted>() => {
+            eprintln!("interrupted; everything is cleared away");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) => {
+            eprintln!("error: {program}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// How long a wait goes without a look.
 pub const LOOK: Duration = Duration::from_millis(10);

@@ -18,6 +18,7 @@ use serde_json::Value;
 use tests::allocations::Counting;
 use tests::bench::machine;
 use tests::bench::row::Row;
+use tests::interrupt;
 use tests::world::{Case, World};
 
 use crate::measure::Drop;
@@ -54,13 +55,7 @@ struct Measured {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: bench core: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    interrupt::exit("bench core", run(&Args::parse()).map(|()| true))
 }
 
 fn run(Args { json, commit, bench: _ }: &Args) -> Result<()> {

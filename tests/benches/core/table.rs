@@ -34,11 +34,6 @@ fn cells(measured: &Measured) -> [String; 16] {
     let Measured { pods, row, allocations, baseline } = measured;
     let micros = |nanos: f64| short(nanos / 1000.0);
     let figure = |percent| row.percentile(percent).map_or_else(|| "-".to_owned(), micros);
-    let goal = match row.reached() {
-        Some(true) => "reached",
-        Some(false) => "MISSED",
-        None => "",
-    };
     [
         row.case.clone(),
         row.metric.to_owned(),
@@ -55,6 +50,6 @@ fn cells(measured: &Measured) -> [String; 16] {
         allocations.to_string(),
         baseline.map_or_else(String::new, micros),
         measured.ratio().map_or_else(String::new, short),
-        goal.to_owned(),
+        row.verdict().to_owned(),
     ]
 }

@@ -20,8 +20,8 @@ use eviction_agent::source::file::raise_descriptor_limit;
 use serde_json::Value;
 use tests::bench::machine;
 use tests::bench::row::{Goal, Row};
-use tests::bench::table::{self, short};
-use tests::interrupt::{Interrupt, Interrupted};
+use tests::bench::table;
+use tests::interrupt::{self, Interrupt};
 use tests::node::{MIB, Node, PodSpec};
 use tests::workload::{self, Workload};
 
@@ -57,17 +57,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<Interrupted>() => {
-            eprintln!("interrupted; everything is cleared away");
-            ExitCode::from(130)
-        }
-        Err(error) => {
-            eprintln!("error: bench glance: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    interrupt::exit("bench glance", run(&Args::parse()).map(|()| true))
 }
 
 fn run(Args { json, commit, refreshes, bench: _ }: &Args) -> Result<()> {
@@ -202,12 +192,7 @@ fn render(rows: &[Row]) -> String {
     let head = ["case", "metric", "n", "min us", "p25", "p50", "p75", "p99", "max", "goal"];
     let mut lines = vec![head.map(str::to_owned)];
     for row in rows {
-        let figure = |percent| row.percentile(percent).map_or_else(|| "-".to_owned(), short);
-        let goal = match row.reached() {
-            Some(true) => "reached",
-            Some(false) => "MISSED",
-            None => "",
-        };
+        let figure = |percent| row.shown(percent);
         lines.push([
             row.case.clone(),
             row.metric.to_owned(),
@@ -218,7 +203,7 @@ fn render(rows: &[Row]) -> String {
             figure(75),
             figure(99),
             figure(100),
-            goal.to_owned(),
+            row.verdict().to_owned(),
         ]);
     }
     table::render(&lines, &[0, 1, 9])

@@ -18,13 +18,13 @@ use aya::sys::{Stats, enable_stats};
 use clap::Parser;
 use eviction_agent::source::bpf::{Event, Kernel, Level, LoadOptions, Loaded, Ring, load};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::time::{ClockId, clock_gettime};
 use tests::bench::machine;
 use tests::bench::row::Row;
-use tests::bench::table::{self, short};
+use tests::bench::table;
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
 use tests::storm::Storm;
+use tests::{clock, interrupt};
 
 const MIB: u64 = 1 << 20;
 
@@ -49,13 +49,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: bench storm: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    interrupt::exit("bench storm", run(&Args::parse()).map(|()| true))
 }
 
 fn run(Args { json, commit, cgroups, seconds, bench: _ }: &Args) -> Result<()> {
@@ -132,7 +126,7 @@ fn rage(
                 let descriptor = ring.as_fd();
                 let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
                 let _ = poll(&mut descriptors, Some(&timeout));
-                let now_ns = mono_ns();
+                let now_ns = clock::now();
                 let drained = ring.drain(|event| match event {
                     Event::Crossed(crossed) if crossed.generation == generation.0 => {
                         seen = Some(now_ns.saturating_sub(crossed.stamp.ktime_ns));
@@ -203,11 +197,6 @@ fn firings(kernel: &Kernel) -> u64 {
     loaded.filter(|program| ours.contains(&program.id())).map(|program| program.run_count()).sum()
 }
 
-fn mono_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
-}
-
 /// The program `stepper`, which touches memory when it is told.
 struct Stepper {
     child: Child,
@@ -252,14 +241,19 @@ fn render(rows: &[Row]) -> String {
     let mut lines =
         vec![["case", "metric", "unit", "n", "min", "p50", "p99", "max", "goal"].map(str::to_owned)];
     lines.extend(rows.iter().map(|row| {
-        let figure = |percent| row.percentile(percent).map_or_else(|| "-".to_owned(), short);
-        let goal = match row.reached() {
-            Some(true) => "reached",
-            Some(false) => "MISSED",
-            None => "",
-        };
+        let figure = |percent| row.shown(percent);
         let (case, metric, unit) = (row.case.clone(), row.metric.to_owned(), row.unit.to_owned());
-        [case, metric, unit, row.n().to_string(), figure(0), figure(50), figure(99), figure(100), goal.into()]
+        [
+            case,
+            metric,
+            unit,
+            row.n().to_string(),
+            figure(0),
+            figure(50),
+            figure(99),
+            figure(100),
+            row.verdict().into(),
+        ]
     }));
     table::render(&lines, &[0, 1, 2, 8])
 }

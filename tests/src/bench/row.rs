@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::table::short;
+
 /// What a figure should come to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
@@ -102,6 +104,11 @@ impl Row {
         self.sorted.get(rank - 1).copied()
     }
 
+    /// The same for people.
+    pub fn shown(&self, percent: usize) -> String {
+        self.percentile(percent).map_or_else(|| "-".to_owned(), short)
+    }
+
     /// The mean, if there are values.
     pub fn mean(&self) -> Option<f64> {
         (!self.sorted.is_empty()).then(|| self.sorted.iter().sum::<f64>() / self.sorted.len() as f64)
@@ -118,6 +125,15 @@ impl Row {
             }
         };
         Some(within && !self.spoiled)
+    }
+
+    /// The same for people; empty where there is nothing to say.
+    pub fn verdict(&self) -> &'static str {
+        match self.reached() {
+            Some(true) => "reached",
+            Some(false) => "MISSED",
+            None => "",
+        }
     }
 
     /// The line for machines, as a row of that bench.

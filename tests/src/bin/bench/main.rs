@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use tests::bench::row::{Goal, Row};
-use tests::interrupt::Interrupted;
+use tests::interrupt;
 use tests::node::MIB;
 
 use crate::case::{Case, Hog};
@@ -108,17 +108,7 @@ enum Bench {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<Interrupted>() => {
-            eprintln!("interrupted; everything is cleared away");
-            ExitCode::from(130)
-        }
-        Err(error) => {
-            eprintln!("error: bench: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    interrupt::exit("bench", run(&Args::parse()).map(|()| true))
 }
 
 fn run(args: &Args) -> Result<()> {

@@ -13,15 +13,11 @@ pub(crate) fn render(rung: Option<&str>, rows: &[Row]) -> String {
 }
 
 fn cells(row: &Row) -> [String; 11] {
-    let figure = |percent| row.percentile(percent).map_or_else(|| "-".to_owned(), short);
+    let figure = |percent| row.shown(percent);
     let goal = match row.goal {
         None => String::new(),
         Some(goal) => {
-            let verdict = match row.reached() {
-                Some(true) => "reached",
-                Some(false) => "MISSED",
-                None => "not measured",
-            };
+            let verdict = if row.reached().is_none() { "not measured" } else { row.verdict() };
             let mean = row.mean().map_or_else(|| "-".to_owned(), short);
             match goal {
                 Goal::Max(most) => format!("max {} {verdict}", short(most)),

@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
 use tests::bench::machine;
-use tests::interrupt::{Interrupt, Interrupted};
+use tests::interrupt::{self, Interrupt};
 use tests::{agent, workload};
 
 use crate::kill::Level;
@@ -57,18 +57,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) if error.is::<Interrupted>() => {
-            eprintln!("interrupted; everything is cleared away");
-            ExitCode::from(130)
-        }
-        Err(error) => {
-            eprintln!("error: bench oom: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    interrupt::exit("bench oom", run(&Args::parse()))
 }
 
 fn run(args: &Args) -> Result<bool> {

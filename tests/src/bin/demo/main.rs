@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use tests::interrupt::{Interrupt, Interrupted};
+use tests::interrupt::{self, Interrupt, Interrupted};
 use tests::node::MIB;
 use tests::{agent, workload};
 
@@ -168,23 +168,8 @@ const STORIES: [Story; 14] = [
     },
 ];
 
-/// As a shell reports what was ended by SIGINT.
-const INTERRUPTED: u8 = 130;
-
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match run(&args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) if error.is::<Interrupted>() => {
-            eprintln!("interrupted; everything is cleared away");
-            ExitCode::from(INTERRUPTED)
-        }
-        Err(error) => {
-            eprintln!("error: demo: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    interrupt::exit("demo", run(&Args::parse()))
 }
 
 fn run(args: &Args) -> Result<bool> {
