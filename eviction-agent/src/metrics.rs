@@ -238,8 +238,16 @@ pub struct Metrics {
     pub reflex_idle: Family<ReasonLabels, Counter>,
     /// Verdicts that were not carried out at a crossing.
     pub reflex_withheld: Family<ReasonLabels, Counter>,
+    /// Lines of the output that its reader did not take in time.
+    pub lines_dropped: Counter,
+    /// Lines of the log that its reader did not take in time.
+    pub log_lines_dropped: Counter,
     /// When the loop turned last, seconds since the Unix epoch.
     pub last_turn: SecondsGauge,
+    /// Whether the loop stands still.
+    pub loop_stalled: IntGauge,
+    /// Times that it did.
+    pub loop_stalls: Counter,
 }
 
 impl Metrics {
@@ -299,7 +307,11 @@ impl Metrics {
             reflex_kills: Counter::default(),
             reflex_idle: Family::default(),
             reflex_withheld: Family::default(),
+            lines_dropped: Counter::default(),
+            log_lines_dropped: Counter::default(),
             last_turn: Gauge::default(),
+            loop_stalled: Gauge::default(),
+            loop_stalls: Counter::default(),
             registry,
         };
         metrics.register();
@@ -448,6 +460,18 @@ impl Metrics {
             "Verdicts that the kernel side did not carry out at a crossing, by reason, for each CPU",
             self.reflex_withheld.clone(),
         );
+        r.register(
+            "lines_dropped",
+            "Lines of standard output that their reader did not take in time",
+            self.lines_dropped.clone(),
+        );
+        r.register(
+            "log_lines_dropped",
+            "Lines of the log that their reader did not take in time",
+            self.log_lines_dropped.clone(),
+        );
+        r.register("loop_stalled", "1 while the reaction loop does not turn", self.loop_stalled.clone());
+        r.register("loop_stalls", "Times that the reaction loop did not turn", self.loop_stalls.clone());
         r.register_with_unit(
             "last_turn_timestamp",
             "When the reaction loop turned last",

@@ -125,3 +125,26 @@ fn nor_does_one_that_evicts() -> Result<()> {
     }
     Ok(())
 }
+
+/// Nor what the rehearsal itself is for: the first one that evicts, after nothing but calm.
+#[test]
+fn nor_does_the_first_that_evicts_where_it_was_rehearsed() -> Result<()> {
+    for profile in PROFILES {
+        let mut calm = node(profile, &json!({}), Case::Calm)?;
+        assert_eq!(passes(&mut calm)?.end, PassEnd::Calm);
+        let mut node = node(profile, &json!({}), Case::MemoryPressure)?;
+        node.engine = calm.engine;
+        // Later than all that the calm node saw.
+        node.carry_out(&[], Duration::from_secs(3600))?;
+        let event = Event::Pods(Arc::clone(&node.pods));
+        node.engine.step(Input { at: node.now, event });
+        let snapshot = node.look(None)?;
+        node.engine.rehearse(node.now, Arc::clone(&snapshot));
+        assert!(node.engine.conditions().is_empty(), "nothing is left of the rehearsal");
+        let snapshot = node.look(None)?;
+        let (decision, allocations) = counted(|| node.pass(&snapshot));
+        let end = decision.pass().context("there was no pass")?.end;
+        assert_eq!((end, allocations), (PassEnd::Evicted, 0), "{profile:?}");
+    }
+    Ok(())
+}

@@ -125,7 +125,7 @@ fn sources(choice: &Choice, root: Option<&NodeRoot>, figures: Vec<SourceInfo>) -
     sources.extend(root.map(|root| V2Triggers::new(root, choice).1).into_iter().flatten());
     sources.push(Timer::info());
     // On a thread of its own, since there is no way back for an ordinary user.
-    sources.extend(std::thread::spawn(thread::prepare).join().into_iter().flatten());
+    sources.extend(std::thread::spawn(move || thread::prepare(&options.choice)).join().into_iter().flatten());
     sources.extend(figures);
     sources
 }

@@ -1,16 +1,19 @@
 //! Two clocks held together.
 //!
-//! The kernel stamps its records with `CLOCK_MONOTONIC`; the engine's inputs carry wall time.
-//! Wall time is taken from the monotonic clock and an anchor, so that within one step of the
-//! loop nothing runs backwards; the anchor follows the system's clock when that was set.
+//! The kernel stamps its records with `CLOCK_MONOTONIC`; the engine's inputs carry wall time. What
+//! the engine is told is steady: the wall time of the agent's start and the monotonic time since,
+//! so that a system clock that is set ends no grace period and raises no dead. What people read is
+//! put right when it is written, and what others have stamped is brought to the steady time.
+
+use std::sync::OnceLock;
 
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// A difference below this is drift, which the next anchor removes without anybody noticing.
+/// A difference below this is the time between two readings, or drift that nobody notices.
 const STEP_NS: i128 = 50_000_000;
 
-/// Monotonic nanoseconds with the wall time they stand for.
+/// The wall time that belongs to a monotonic one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     wall_ns: i128,
@@ -18,41 +21,54 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
+    /// The clock of this process: the same for everybody in it.
     pub(crate) fn start() -> Self {
-        Self { wall_ns: wall_ns(), mono_ns: mono_ns() }
+        static START: OnceLock<Clock> = OnceLock::new();
+        *START.get_or_init(|| Self { wall_ns: wall_ns(), mono_ns: mono_ns() })
     }
 
     /// The present, on both clocks.
-    pub(crate) fn now(&mut self) -> Instant {
-        let mono_ns = mono_ns();
-        let real = wall_ns();
-        let ours = self.wall_ns + i128::from(mono_ns) - i128::from(self.mono_ns);
-        if (real - ours).abs() > STEP_NS {
-            *self = Self { wall_ns: real, mono_ns };
-        }
-        self.at(mono_ns)
+    pub(crate) fn now(&self) -> Instant {
+        self.at(mono_ns())
     }
 
-    /// The wall time of a monotonic stamp.
+    /// The steady time of a monotonic stamp.
     pub(crate) fn at(&self, mono_ns: u64) -> Instant {
-        let wall = self.wall_ns + i128::from(mono_ns) - i128::from(self.mono_ns);
-        // The range of a timestamp is thousands of years; the clock's is hundreds.
-        Instant { wall: Timestamp::from_nanosecond(wall).unwrap_or(Timestamp::UNIX_EPOCH), mono_ns }
+        Instant { wall: timestamp(self.steady_ns(mono_ns)), mono_ns }
+    }
+
+    /// What the system's clock shows, or would have shown, at a steady time.
+    pub(crate) fn shown(&self, steady: Timestamp) -> Timestamp {
+        timestamp(steady.as_nanosecond() + self.was_set_by(wall_ns(), mono_ns()))
+    }
+
+    /// The steady time of what somebody stamped by the system's clock.
+    pub(crate) fn steady(&self, shown: Timestamp) -> Timestamp {
+        timestamp(shown.as_nanosecond() - self.was_set_by(wall_ns(), mono_ns()))
+    }
+
+    fn steady_ns(&self, mono_ns: u64) -> i128 {
+        self.wall_ns + i128::from(mono_ns) - i128::from(self.mono_ns)
+    }
+
+    /// By how much the system's clock was set since the start.
+    fn was_set_by(&self, wall_ns: i128, mono_ns: u64) -> i128 {
+        let step = wall_ns - self.steady_ns(mono_ns);
+        if step.abs() > STEP_NS { step } else { 0 }
     }
 }
 
 /// A moment on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Instant {
+    /// Steady wall time.
     pub(crate) wall: Timestamp,
     pub(crate) mono_ns: u64,
 }
 
 /// `CLOCK_MONOTONIC` in nanoseconds, as `bpf_ktime_get_ns` has it.
 pub(crate) fn mono_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    // Neither is negative on this clock.
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+    crate::source::clock::now_ns()
 }
 
 fn wall_ns() -> i128 {
@@ -60,23 +76,45 @@ fn wall_ns() -> i128 {
     i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
 }
 
+fn timestamp(ns: i128) -> Timestamp {
+    // The range of a timestamp is thousands of years; the clock's is hundreds.
+    Timestamp::from_nanosecond(ns).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const HOUR_NS: i128 = 3_600_000_000_000;
+
     #[test]
     fn an_earlier_stamp_is_an_earlier_time() {
-        let mut clock = Clock::start();
+        let clock = Clock::start();
         let now = clock.now();
         let before = clock.at(now.mono_ns - 1_500);
         assert_eq!(now.wall.as_nanosecond() - before.wall.as_nanosecond(), 1_500);
     }
 
     #[test]
-    fn a_clock_that_was_set_is_followed() {
-        let mut clock = Clock::start();
-        clock.wall_ns -= 3_600_000_000_000;
-        let real = wall_ns();
-        assert!((clock.now().wall.as_nanosecond() - real).abs() < STEP_NS);
+    fn a_clock_that_is_set_moves_what_people_read_and_nothing_else() {
+        let start = Clock { wall_ns: wall_ns(), mono_ns: mono_ns() };
+        for step in [HOUR_NS, -HOUR_NS] {
+            // As if the system's clock had been set by so much since.
+            let clock = Clock { wall_ns: start.wall_ns - step, ..start };
+            let steady = clock.now().wall;
+            let later = clock.at(start.mono_ns + 7).wall.as_nanosecond();
+            assert_eq!(later, start.wall_ns - step + 7, "the engine's time goes on as it went");
+            let off = clock.shown(steady).as_nanosecond() - steady.as_nanosecond() - step;
+            assert!(off.abs() < STEP_NS, "{off}");
+            let back = clock.steady(clock.shown(steady)).as_nanosecond() - steady.as_nanosecond();
+            assert!(back.abs() < STEP_NS, "{back}");
+        }
+    }
+
+    #[test]
+    fn between_two_readings_nothing_was_set() {
+        let clock = Clock { wall_ns: 1_000, mono_ns: 10 };
+        assert_eq!(clock.was_set_by(1_000 + 90 + STEP_NS, 100), 0);
+        assert_eq!(clock.was_set_by(1_000 + 91 + STEP_NS, 100), STEP_NS + 1);
     }
 }

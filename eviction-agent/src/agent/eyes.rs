@@ -39,13 +39,22 @@ pub(crate) struct Capacity {
     pub(crate) pids: u64,
 }
 
-/// What was seen of the node itself.
+/// What was seen of the node itself, and what follows from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeLook {
     pub(crate) at: Instant,
+    /// As it was read.
     pub(crate) memory: Reading<Seen>,
+    /// The same by the measure that the policy asks for.
+    pub(crate) measured: Reading<Seen>,
+    /// Memory that is available by that measure.
+    pub(crate) memory_left: Reading<i64>,
+    /// Tasks that there are.
     pub(crate) tasks: Reading<u64>,
-    detail: MemoryDetail,
+    /// Process ids that are left.
+    pub(crate) pids_left: Reading<i64>,
+    /// As the engine is told of it.
+    pub(crate) stats: NodeStats,
 }
 
 /// Reads the node and its pods.
@@ -113,7 +122,19 @@ impl Eyes {
             true => self.detail(at, capacity, detail),
             false => MemoryDetail::default(),
         };
-        NodeLook { at, memory, tasks, detail }
+        let stats = self.node_stats(at, memory, tasks, detail);
+        let seen = observe(&stats, self.memory.measure);
+        let left = |signal| seen.reading(signal).map(|seen| seen.available);
+        let memory_left = left(Signal::MemoryAvailable);
+        NodeLook {
+            at,
+            memory,
+            measured: memory.map(|seen| seen.by_measure(self.capacity.memory, memory_left.known())),
+            memory_left,
+            tasks,
+            pids_left: left(Signal::PidAvailable),
+            stats,
+        }
     }
 
     fn tasks(&self) -> Reading<u64> {
@@ -126,7 +147,8 @@ impl Eyes {
     /// Reads what is available of process ids, and nothing else.
     pub(crate) fn available_pids(&self, at: Instant) -> Reading<i64> {
         let (memory, detail) = (Reading::Unknown(Why::Absent), MemoryDetail::default());
-        self.available(&NodeLook { at, memory, tasks: self.tasks(), detail }).1
+        let stats = self.node_stats(at, memory, self.tasks(), detail);
+        observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|seen| seen.available)
     }
 
     /// Adds stalls; and where the node counts for less than the machine has, the rest is not
@@ -138,17 +160,10 @@ impl Eyes {
         MemoryDetail { mem_available, some_avg10, full_avg10, stalled, ..detail }
     }
 
-    /// What is available of memory and process ids.
-    pub(crate) fn available(&self, look: &NodeLook) -> (Reading<i64>, Reading<i64>) {
-        let seen = observe(&self.node_stats(look), self.memory.measure);
-        let available = |signal| seen.reading(signal).map(|seen| seen.available);
-        (available(Signal::MemoryAvailable), available(Signal::PidAvailable))
-    }
-
     /// A snapshot of the node alone: enough for a pass that ranks nobody.
     pub(crate) fn snapshot_of_node(&mut self, look: &NodeLook) -> SnapshotBuilder {
         let mut builder = self.spare.begin();
-        builder.node(self.node_stats(look));
+        builder.node(look.stats);
         builder
     }
 
@@ -228,24 +243,29 @@ impl Eyes {
     }
 
     /// The figures of the node.
-    pub(crate) fn node_stats(&self, look: &NodeLook) -> NodeStats {
-        let Capacity { memory, pids } = self.capacity;
-        let time = Some(look.at.wall);
+    fn node_stats(
+        &self,
+        at: Instant,
+        memory: Reading<Seen>,
+        tasks: Reading<u64>,
+        detail: MemoryDetail,
+    ) -> NodeStats {
+        let time = Some(at.wall);
         let source = SourceId::default();
         NodeStats {
-            memory: look.memory.map(|seen| MemoryStats {
-                available: Some(memory.saturating_sub(seen.working_set)),
+            memory: memory.map(|seen| MemoryStats {
+                available: Some(self.capacity.memory.saturating_sub(seen.working_set)),
                 working_set: Some(seen.working_set),
                 time,
                 source,
             }),
-            processes: look.tasks.map(|tasks| ProcessStats {
-                max: Some(signed(pids)),
+            processes: tasks.map(|tasks| ProcessStats {
+                max: Some(signed(self.capacity.pids)),
                 running: Some(signed(tasks)),
                 time,
                 source,
             }),
-            memory_detail: look.detail,
+            memory_detail: detail,
             ..NodeStats::default()
         }
     }

@@ -260,6 +260,11 @@ impl Hook {
         told
     }
 
+    /// Makes room for so many leaves that charged.
+    pub(crate) fn make_room(&mut self, groups: usize) {
+        self.leaves.reserve(groups);
+    }
+
     /// Arms the node's group, whose id this is.
     pub(crate) fn arm(&mut self, root: u64, arming: &Arming) {
         let Some((kernel, _)) = &mut self.loaded else { return };

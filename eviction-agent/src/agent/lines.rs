@@ -41,6 +41,11 @@ impl Lines {
         self.0.iter().map(move |line| capacity.saturating_sub(line.met_below.max(0).unsigned_abs()))
     }
 
+    /// The lowest of them.
+    pub(crate) fn lowest(&self) -> Option<i64> {
+        self.0.iter().map(|line| line.met_below).min()
+    }
+
     /// How much is left until the nearest line that is not met; `None` if all are or there is none.
     pub(crate) fn distance(&self, available: i64) -> Option<u64> {
         self.0

@@ -2,11 +2,15 @@
 //!
 //! ```text
 //! reaction thread:  hook, v1 threshold, timer ─► eyes ─► engine ─► executor
-//!                        ▲                         │ notes (bounded)
+//!                        ▲                         │ notes (bounded, no lock)
 //!                        │ commands                ▼
-//! main thread:      pods file, signals        lines, metrics, HTTP
+//! main thread:      pods file, signals        metrics, HTTP, watchdog
+//!                                                  │ lines (bounded)
+//!                                                  ▼
+//! printer, log:                               standard output and error
 //! ```
-//! Nothing on the main thread can delay the reaction thread.
+//! Nothing on the main thread can delay the reaction thread, and whoever reads the output can
+//! delay neither.
 
 mod arming;
 mod check;
@@ -18,11 +22,14 @@ mod failure;
 mod flight;
 mod hook;
 mod ladder;
+mod lane;
 mod lines;
+mod log;
 mod mains;
 mod notes;
 mod oom;
 mod pods;
+mod printer;
 mod range;
 mod reaction;
 mod reflex;
@@ -41,14 +48,15 @@ mod unseen;
 mod v1;
 mod v2;
 mod watch;
+mod watchdog;
 
 pub use check::{Configured, Findings, check};
 pub use configuration::ConfigurationFiles;
+pub use log::{LogQueue, LogWriter};
 pub use run::{Act, Options, Output, run};
 
 pub use failure::Failure;
 
-pub use crate::source::bpf::rungs::names as rung_names;
 pub use crate::source::choice::Choice;
 pub use crate::source::timer::RUNG as TIMER;
 
@@ -61,3 +69,8 @@ pub const VERSION: &str = concat!(
     env!("EVICTION_AGENT_ABI"),
     ")"
 );
+
+/// Every rung that an option can name.
+pub fn rung_names() -> impl Iterator<Item = &'static str> {
+    crate::source::bpf::rungs::names().chain(thread::LADDER)
+}

@@ -1,10 +1,11 @@
 //! What the reaction thread tells the slow side, through a bounded queue.
 //!
-//! When the queue is full the note is lost and counted: the reaction never waits.
+//! When the queue is full the note is lost and counted: the reaction never waits, neither for room
+//! nor for a lock.
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc::{self, Receiver, Sender};
+use prometheus_client::metrics::counter::Counter;
 
 use crate::action::{Outcome, PodName, Refused};
 use crate::core::decision::Decision;
@@ -17,7 +18,10 @@ use crate::metrics::Metrics;
 use super::arming::Seen;
 use super::clock::Instant;
 use super::event;
+use super::failure::Failure;
 use super::hook::Losses;
+use super::lane::{Receiver, Sender, lane};
+use super::reaction::Copied;
 use super::tasks::PodTally;
 
 /// Some seconds of the busiest node; each is a few hundred bytes.
@@ -66,6 +70,9 @@ pub(crate) struct PassNote {
     pub(crate) crossed_mono_ns: Option<u64>,
     pub(crate) looked: Instant,
     pub(crate) decided_mono_ns: u64,
+    /// There are not many at once.
+    #[expect(dead_code, reason = "what counts is when it is dropped")]
+    pub(crate) copied: Copied,
 }
 
 /// What came of a decision, one step of it.
@@ -86,21 +93,31 @@ pub(crate) enum Step {
 }
 
 /// The reaction's end of the queue.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Notes {
     queue: Sender<Note>,
-    metrics: Arc<Metrics>,
+    dropped: Counter,
 }
 
 impl Notes {
-    pub(crate) fn new(metrics: Arc<Metrics>) -> (Self, Receiver<Note>) {
-        let (queue, receiver) = mpsc::channel(QUEUE);
-        (Self { queue, metrics }, receiver)
+    /// # Errors
+    /// If there can be no queue.
+    pub(crate) fn new(metrics: &Metrics) -> Result<(Self, Receiver<Note>), Failure> {
+        let (mut queue, mut receiver) =
+            lane(QUEUE).map_err(|error| Failure::because("make the queue of notes", &error))?;
+        queue.touch(&mut receiver, || Note::Unknown(Signal::MemoryAvailable, None, Instant::default()));
+        Ok((Self { queue, dropped: metrics.notes_dropped.clone() }, receiver))
     }
 
-    pub(crate) fn send(&self, note: Note) {
-        if self.queue.try_send(note).is_err() {
-            self.metrics.notes_dropped.inc();
+    /// Never waits: what does not fit is lost and counted.
+    pub(crate) fn send(&mut self, note: Note) {
+        if self.queue.send(note).is_err() {
+            self.lose();
         }
+    }
+
+    /// Counts a note that is not even offered.
+    pub(crate) fn lose(&self) {
+        self.dropped.inc();
     }
 }

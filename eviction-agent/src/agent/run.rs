@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
 
 use super::VERSION;
 use super::failure::Failure;
@@ -16,22 +17,25 @@ use crate::http::{self, Health};
 use crate::metrics::Metrics;
 use crate::source::choice::Choice;
 
-use super::clock::Clock;
+use super::clock::{Clock, mono_ns};
 use super::configuration::ConfigurationFiles;
 use super::event::{self, Event};
 use super::notes::{Note, Notes};
 use super::pods::PodsFile;
+use super::printer::Printer;
 use super::reaction::Command;
 use super::reload::{Change, Reload};
 use super::slow::Slow;
-use super::start::{self, Ready};
+use super::start::{self, Outlets, Ready};
 use super::thread;
+use super::watchdog::{self, Pulse};
 
-/// The loop turns at least every ten seconds, calm and far from every line; a turn missed by half
-/// is no chance.
-const LATELY: f64 = 15.0;
 /// A SIGTERM ends the agent within a second; the reaction thread gets most of it.
 const LAST_TURN: Duration = Duration::from_millis(800);
+/// Notes of the main thread itself, which takes them at once.
+const OWN_NOTES: usize = 64;
+/// What the reader of the output gets to take the last lines.
+const LAST_LINES: Duration = Duration::from_millis(100);
 
 /// What is done to victims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,37 +122,45 @@ async fn supervise(options: Options, plan: start::Plan, change: Change) -> Resul
         .map_err(|error| Failure::because(format!("listen on {}", options.listen), &error))?;
     let listen = listener.local_addr().ok().map(|address| address.to_string());
 
-    let (notes, receiver) = Notes::new(Arc::clone(&metrics));
+    let (thread_notes, receiver) = Notes::new(&metrics)?;
+    // What this thread itself has to tell, at the pace of files and signals.
+    let (notes, own_notes) = mpsc::channel(OWN_NOTES);
+    let pulse = Pulse::new();
     let (commands, command_receiver) = mpsc::channel(4);
     let (ready_sender, ready) = oneshot::channel();
     let (mut pods, roster) = PodsFile::open(options.pods.as_deref(), &plan.policy)?;
     let pod_count = roster.len();
     let profile = plan.profile;
-    let (thread_notes, thread_metrics) = (notes.clone(), Arc::clone(&metrics));
+    let outlets = Outlets { notes: thread_notes, metrics: Arc::clone(&metrics), pulse: pulse.clone() };
     let reaction = std::thread::Builder::new()
         .name("reaction".to_owned())
-        .spawn(move || {
-            start::react(plan, roster, thread_notes, thread_metrics, command_receiver, ready_sender)
-        })
+        .spawn(move || start::react(plan, roster, outlets, command_receiver, ready_sender))
         .map_err(|error| Failure::because("start the reaction thread", &error))?;
     let took_effect = Arc::new(Notify::new());
-    let mut slow = Slow::new(options.output, Arc::clone(&metrics), Arc::clone(&took_effect));
+    let printer = Printer::start(std::io::stdout(), Arc::clone(&metrics))?;
+    let mut slow = Slow::new(options.output, printer, Arc::clone(&metrics), Arc::clone(&took_effect));
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
-    let state =
-        Arc::new(State { metrics: Arc::clone(&metrics), pods_known: AtomicBool::new(pods.is_given()) });
+    let state = Arc::new(State { pulse: pulse.clone(), pods_known: AtomicBool::new(pods.is_given()) });
     let reaction_thread = ready.thread;
     let started = started(&options, profile, &ready, pod_count, listen);
     for source in &started.sources {
         slow.source(source);
     }
     slow.say(Clock::start().now().wall, Event::Started(started));
-    let writer = tokio::spawn(slow.run(receiver));
+    let mut writer = tokio::spawn(slow.run(receiver, own_notes));
+    let watchdog = tokio::spawn(watchdog::watch(pulse, reaction_thread, Arc::clone(&metrics)));
     let server =
         tokio::spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&state) as Arc<dyn Health>));
 
     let mut reload = Reload::new(options.configuration.clone(), hangup, change);
-    let mut clock = Clock::start();
+    let clock = Clock::start();
+    let tell = |note| {
+        if notes.try_send(note).is_err() {
+            metrics.notes_dropped.inc();
+        }
+    };
+    let mut told = None;
     let why = 'turns: loop {
         tokio::select! {
             _ = terminate.recv() => break "SIGTERM",
@@ -164,7 +176,7 @@ async fn supervise(options: Options, plan: start::Plan, change: Change) -> Resul
                 Err(error) => {
                     metrics.pods_file_errors.inc();
                     tracing::error!(error, "the pods file cannot be used; the last good one stays");
-                    notes.send(Note::PodsInvalid(error, clock.now()));
+                    tell(Note::PodsInvalid(error, clock.now()));
                 }
             },
             changed = reload.changed() => match changed {
@@ -181,7 +193,7 @@ async fn supervise(options: Options, plan: start::Plan, change: Change) -> Resul
                     for error in &errors {
                         tracing::error!(error, "the changed configuration cannot be used; the last good one stays");
                     }
-                    notes.send(Note::ConfigurationInvalid(errors, clock.now()));
+                    tell(Note::ConfigurationInvalid(errors, clock.now()));
                 }
             },
             () = took_effect.notified() => reload.remember(),
@@ -191,10 +203,15 @@ async fn supervise(options: Options, plan: start::Plan, change: Change) -> Resul
                 }
             }
             _ = overrun.recv() => {
-                let result = thread::step_down(reaction_thread);
-                tracing::error!(?result, "the reaction thread ran too long without waiting: it is an ordinary thread now");
+                let info = thread::step_down(reaction_thread);
+                tracing::error!(rung = info.rung, reason = info.reason, "the reaction thread is stepped down");
+                tell(Note::Source(start::source_event(info), clock.now()));
             }
             () = commands.closed() => break "the reaction thread ended",
+            ended = &mut writer => {
+                told = Some(ended);
+                break "the reaction thread ended";
+            }
         }
     };
     // A second signal ends the agent at once: everything attached goes with the process.
@@ -202,13 +219,28 @@ async fn supervise(options: Options, plan: start::Plan, change: Change) -> Resul
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         std::process::exit(1);
     });
-    server.abort();
-    drop(notes);
+    stop_watching(&server, &watchdog);
     let ended = end(commands, reaction).await;
-    if let Ok(Ok(slow)) = tokio::time::timeout(LAST_TURN, writer).await {
-        slow.say(Clock::start().now().wall, Event::Stopped(event::Stopped { why: why.to_owned() }));
+    let told = match told {
+        Some(told) => Ok(told),
+        None => tokio::time::timeout(LAST_TURN, writer).await,
+    };
+    match told {
+        Ok(Ok(Ok(slow))) => {
+            // The reader may have stopped: then what it did not take is left.
+            let last = tokio::task::spawn_blocking(move || slow.finish(why));
+            drop(tokio::time::timeout(LAST_LINES, last).await);
+        }
+        Ok(Ok(Err(failure))) => return Err(failure),
+        Ok(Err(_)) => return Err(Failure::failed("run: what tells of events panicked")),
+        Err(_) => {}
     }
     ended
+}
+
+fn stop_watching(server: &JoinHandle<()>, watchdog: &JoinHandle<()>) {
+    server.abort();
+    watchdog.abort();
 }
 
 type Reaction = std::thread::JoinHandle<Result<(), Failure>>;
@@ -257,16 +289,19 @@ fn started(
 
 /// What `/healthz` and `/readyz` answer from.
 struct State {
-    metrics: Arc<Metrics>,
+    pulse: Pulse,
     pods_known: AtomicBool,
 }
 
 impl Health for State {
     fn healthy(&self) -> Result<(), String> {
-        let now = Clock::start().now().wall.as_millisecond();
-        #[expect(clippy::cast_precision_loss, reason = "seconds to the millisecond")]
-        let since = now as f64 / 1000.0 - self.metrics.last_turn.get();
-        if since <= LATELY { Ok(()) } else { Err(format!("the reaction loop turned {since:.0} s ago")) }
+        match self.pulse.missing_ns(mono_ns()) {
+            None => Ok(()),
+            Some(ns) => {
+                let seconds = ns / 1_000_000_000;
+                Err(format!("the reaction loop has not turned for {seconds} s after it was due"))
+            }
+        }
     }
 
     fn ready(&self) -> Result<(), String> {

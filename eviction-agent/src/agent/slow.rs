@@ -2,32 +2,34 @@
 //!
 //! Everything that people see is made here from the same decision.
 
-use std::io::Write as _;
+mod outcome;
+
 use std::sync::Arc;
 
-use tokio::sync::Notify;
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::{Notify, mpsc};
 
-use crate::action::{Progress, Signalled};
-use crate::core::decision::{Action, Pass, ProposalState};
-use crate::core::exact::Nanos;
+use crate::core::decision::{Action, Decision, Pass, ProposalState};
 use crate::core::message;
 use crate::core::oom::{LimitOwner, Verdict};
-use crate::core::pods::KnownPod;
-use crate::core::rank::Standing;
-use crate::core::signal::{NodeCondition, Resource, Signal};
+use crate::core::report::CandidateReport;
+use crate::core::signal::{NodeCondition, Signal};
+use crate::core::units::Quantity;
 use crate::metrics::{
-    AlarmLabels, ConditionLabels, EndedLabels, EvictionLabels, MapLabels, Metrics, OomLabels, OutcomeLabels,
-    RecordLabels, SignalLabels, SourceLabels, ThresholdLabels, UnattributedLabels,
+    AlarmLabels, ConditionLabels, EndedLabels, MapLabels, Metrics, OomLabels, OutcomeLabels, RecordLabels,
+    SignalLabels, SourceLabels, ThresholdLabels, UnattributedLabels,
 };
 
 use crate::source::bpf::Lost;
 use crate::source::file::InWords;
+use crate::source::wait::{register, take_count};
 
 use super::clock::{Clock, Instant};
 use super::event::{self, Event, Line};
+use super::failure::Failure;
 use super::hook::Losses;
-use super::notes::{Note, OutcomeNote, PassNote, Step};
+use super::lane::{Next, Receiver};
+use super::notes::{Note, PassNote};
+use super::printer::Printer;
 use super::run::Output;
 use super::tallies::Tallies;
 use super::watch::Watch;
@@ -41,6 +43,7 @@ const CONDITIONS: [NodeCondition; 3] =
 /// Writes lines and keeps the metrics that need more than an atomic.
 pub(crate) struct Slow {
     output: Output,
+    printer: Printer,
     metrics: Arc<Metrics>,
     clock: Clock,
     sources: Vec<SourceLabels>,
@@ -56,12 +59,18 @@ pub(crate) struct Slow {
 }
 
 impl Slow {
-    pub(crate) fn new(output: Output, metrics: Arc<Metrics>, took_effect: Arc<Notify>) -> Self {
+    pub(crate) fn new(
+        output: Output,
+        printer: Printer,
+        metrics: Arc<Metrics>,
+        took_effect: Arc<Notify>,
+    ) -> Self {
         for condition in CONDITIONS {
             metrics.condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
         }
         Self {
             output,
+            printer,
             metrics,
             clock: Clock::start(),
             sources: Vec::new(),
@@ -76,28 +85,56 @@ impl Slow {
         }
     }
 
-    /// Takes notes until the other end is gone.
-    pub(crate) async fn run(mut self, mut notes: Receiver<Note>) -> Self {
-        while let Some(note) = notes.recv().await {
-            self.take(note);
+    /// Takes the notes of the reaction until it is gone, and those of the main thread beside.
+    ///
+    /// # Errors
+    /// If the reaction's queue cannot be watched.
+    pub(crate) async fn run(
+        mut self,
+        mut notes: Receiver<Note>,
+        mut own: mpsc::Receiver<Note>,
+    ) -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| Failure::because("watch the queue of notes", &error);
+        let bell = notes.bell().and_then(register).map_err(failed)?;
+        loop {
+            match notes.next() {
+                Next::Value(note) => {
+                    self.take(note);
+                    // Whatever the storm, others on this thread have their turn.
+                    tokio::task::coop::consume_budget().await;
+                    continue;
+                }
+                Next::Ended => return Ok(self),
+                Next::Empty => {}
+            }
+            tokio::select! {
+                rung = take_count(&bell) => drop(rung.map_err(failed)?),
+                Some(note) = own.recv() => self.take(note),
+            }
         }
-        self
     }
 
-    /// Writes a line.
+    /// Has a line printed; `at` is steady time.
     pub(crate) fn say(&self, at: jiff::Timestamp, event: Event) {
-        let line = Line { at, event };
-        let mut out = std::io::stdout().lock();
-        let written = match self.output {
-            Output::Text => writeln!(out, "{line}"),
-            Output::Json => {
-                serde_json::to_writer(&mut out, &line).map_err(Into::into).and_then(|()| writeln!(out))
-            }
+        let line = Line { at: self.clock.shown(at), event };
+        let text = match self.output {
+            Output::Text => line.to_string(),
+            Output::Json => match serde_json::to_string(&line) {
+                Ok(text) => text,
+                Err(error) => {
+                    tracing::error!(%error, "an event cannot be written as JSON");
+                    return;
+                }
+            },
         };
-        // Nobody reads any more: the agent's work does not depend on it.
-        if let Err(error) = written.and_then(|()| out.flush()) {
-            tracing::debug!(%error, "writing an event");
-        }
+        self.printer.print(text);
+    }
+
+    /// Says the last line and waits until all are written, as long as the reader takes.
+    pub(crate) fn finish(self, why: &str) {
+        let stopped = event::Stopped { why: why.to_owned() };
+        self.say(self.clock.now().wall, Event::Stopped(stopped));
+        self.printer.finish();
     }
 
     /// A group that is killed together may reach over pods; of what is not listed of it, nobody
@@ -122,7 +159,7 @@ impl Slow {
 
     fn take(&mut self, note: Note) {
         match note {
-            Note::Pass(pass) => self.pass(*pass),
+            Note::Pass(pass) => self.pass(&pass),
             Note::Outcome(outcome) => self.outcome(outcome),
             Note::OomKill(kill, at) => {
                 self.count_kills(&kill);
@@ -141,7 +178,9 @@ impl Slow {
                     namespace: ended.namespace.to_string(),
                 };
                 self.metrics.containers_ended.get_or_create(&labels).inc();
-                self.say(at, Event::ContainerEnded(Box::new((*ended).into())));
+                let mut line = event::ContainerEnded::from(*ended);
+                line.ended_at = self.clock.shown(line.ended_at);
+                self.say(at, Event::ContainerEnded(Box::new(line)));
             }
             Note::Unknown(signal, Some(why), at) => {
                 let why = InWords(why).to_string();
@@ -225,15 +264,26 @@ impl Slow {
         }
     }
 
-    fn pass(&mut self, note: PassNote) {
-        let PassNote { decision, first_id, seen, seen_by, crossed_mono_ns, looked, decided_mono_ns } = note;
+    fn pass(&mut self, note: &PassNote) {
+        let PassNote {
+            decision,
+            first_id,
+            seen,
+            seen_by,
+            crossed_mono_ns,
+            looked,
+            decided_mono_ns,
+            copied: _,
+        } = note;
+        let (first_id, seen, seen_by, looked) = (*first_id, *seen, *seen_by, *looked);
+        let (crossed_mono_ns, decided_mono_ns) = (*crossed_mono_ns, *decided_mono_ns);
         if let Some(pass) = decision.pass() {
             self.thresholds(pass, seen_by, looked);
         }
         if let Some(ProposalState::TookEffect) = decision.proposal {
             self.took_effect.notify_one();
         }
-        for event in self.watch.take(&decision, &self.metrics) {
+        for event in self.watch.take(decision, &self.metrics, &self.clock) {
             self.say(looked.wall, event);
         }
         let hold = decision.conditions.iter().map(|raised| raised.condition).collect();
@@ -278,7 +328,7 @@ impl Slow {
                     working_set: seen.map(|seen| seen.working_set),
                     seen_by: seen_by.to_owned(),
                     age_us: Some(micros(decided_mono_ns.saturating_sub(looked.mono_ns))),
-                    candidates: self.candidates(pass),
+                    candidates: self.candidates(decision),
                     crossed_mono_ns,
                     seen_mono_ns: looked.mono_ns,
                     decided_mono_ns,
@@ -340,118 +390,22 @@ impl Slow {
         self.unknown_conditions = unknown;
     }
 
-    fn outcome(&mut self, note: OutcomeNote) {
-        let OutcomeNote { id, pod, signal, decided_mono_ns, step } = note;
-        let at = match &step {
-            Step::Progress(outcome) => self.clock.at(outcome.at_ns),
-            Step::Refused(_) => self.clock.at(decided_mono_ns),
-        };
-        let (outcome, processes, why) = describe(step);
-        self.metrics.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
-        if outcome == GONE {
-            let eviction_signal = signal.map_or("", Signal::name);
-            let labels = EvictionLabels { eviction_signal, namespace: pod.namespace.to_string() };
-            self.metrics.evictions.get_or_create(&labels).inc();
-        }
-        let event = event::Eviction {
-            id,
-            pod: format!("{}/{}", pod.namespace, pod.name),
-            uid: pod.uid.to_string(),
-            outcome,
-            processes,
-            why,
-            mono_ns: at.mono_ns,
-            decided_to_now_us: micros(at.mono_ns.saturating_sub(decided_mono_ns)),
-        };
-        self.say(at.wall, Event::Eviction(event));
-    }
-
-    fn candidates(&self, pass: &Pass) -> Vec<event::Candidate> {
-        let shown = pass.ranked.iter().take(SHOWN).filter_map(|candidate| {
-            let known = pass.pods.get(candidate.place)?;
-            let request = request(known, pass.handled_signal()?.resource());
-            let usage = (candidate.standing != Standing::NoStats).then(|| candidate.excess.plus(request));
-            let rates = self.tallies.rates(&known.pod.namespace, &known.pod.name);
+    fn candidates(&self, decision: &Decision) -> Vec<event::Candidate> {
+        let shown = CandidateReport::first(decision, SHOWN).into_iter().map(|candidate| {
+            let rates = self.tallies.rates(&candidate.pod.namespace, &candidate.pod.name);
             let above_zero = |rate: &f64| *rate > 0.0;
-            Some(event::Candidate {
-                pod: format!("{}/{}", known.pod.namespace, known.pod.name),
-                usage: usage.map(whole),
-                request: Some(whole(request)),
+            event::Candidate {
+                pod: format!("{}/{}", candidate.pod.namespace, candidate.pod.name),
+                usage: candidate.usage,
+                request: candidate.request.and_then(|text| Some(Quantity::parse(&text).ok()?.value())),
                 priority: candidate.priority,
-                passed_over: known.critical.then(|| "critical".to_owned()),
+                passed_over: candidate.passed_over,
                 forks_per_second: rates.map(|rates| rates.forks_per_second).filter(above_zero),
                 reclaim_stall: rates.map(|rates| rates.reclaim_stall).filter(above_zero),
-            })
+            }
         });
         shown.collect()
     }
-}
-
-const GONE: &str = "gone";
-
-/// The name of a step, how many processes it was about, and what there is to say about it.
-fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
-    let sent = |signalled: Signalled| {
-        let Signalled { sent, ended: _, moved, denied, unreachable, unreadable_groups, whole_group: _ } =
-            signalled;
-        let odd = [
-            (moved, "left the cgroup and were let be"),
-            (denied, "refused by the kernel: CAP_KILL is missing"),
-            (unreachable, "outside this PID namespace"),
-            (unreadable_groups, "cgroups could not be read"),
-        ];
-        let odd: Vec<_> =
-            odd.iter().filter(|(count, _)| *count > 0).map(|(n, what)| format!("{n} {what}")).collect();
-        (Some(sent as usize), (!odd.is_empty()).then(|| odd.join(", ")))
-    };
-    let progress = match step {
-        Step::Refused(refused) => return ("refused", None, Some(refused.to_string())),
-        Step::Progress(outcome) => outcome.progress,
-    };
-    match progress {
-        Progress::WouldSignal { pids, unreachable } => {
-            let why = (unreachable > 0).then(|| format!("{unreachable} more outside this PID namespace"));
-            ("dry_run", Some(pids.len()), why)
-        }
-        Progress::TermSent(signalled) => {
-            let (processes, why) = sent(signalled);
-            ("signalled", processes, why)
-        }
-        Progress::KillSent(signalled) => {
-            let (processes, why) = sent(signalled);
-            ("killed", processes, why)
-        }
-        Progress::Trouble { what } => ("trouble", None, Some(what)),
-        Progress::Gone { unreaped, killed: _ } => {
-            let unreaped = unreaped.filter(|count| *count > 0);
-            (GONE, None, unreaped.map(|count| format!("{count} ended tasks are not yet reaped")))
-        }
-        Progress::Left { processes, unreachable, unreadable_groups } => {
-            let survivors = processes.iter().map(|it| format!("{} ({:?})", it.pid, it.why).to_lowercase());
-            let mut why = survivors.collect::<Vec<_>>().join(", ");
-            if unreachable > 0 {
-                why.push_str(&format!(" and {unreachable} outside this PID namespace"));
-            }
-            if unreadable_groups > 0 {
-                why.push_str(&format!(" and those of {unreadable_groups} cgroups that could not be read"));
-            }
-            ("left", Some(processes.len()), Some(why))
-        }
-        Progress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),
-    }
-}
-
-fn request(known: &KnownPod, resource: Resource) -> Nanos {
-    match resource {
-        Resource::Memory => known.rank.memory,
-        Resource::EphemeralStorage | Resource::Inodes => known.rank.storage,
-        Resource::Pids => Nanos::ZERO,
-    }
-}
-
-fn whole(nanos: Nanos) -> i64 {
-    let units = nanos.get() / 1_000_000_000;
-    i64::try_from(units).unwrap_or(if units < 0 { i64::MIN } else { i64::MAX })
 }
 
 fn kind(hard: bool) -> &'static str {

@@ -34,9 +34,10 @@ use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
 use super::hook::Hook;
 use super::lines::Lines;
+use super::log;
 use super::mains::Mains;
 use super::notes::Notes;
-use super::reaction::{Command, Reaction, State};
+use super::reaction::{Command, Copies, Gauges, Reaction, State};
 use super::reflex::Reflex;
 use super::reload::Change;
 use super::remembered::Remembered;
@@ -48,6 +49,7 @@ use super::thread;
 use super::unseen::Unseen;
 use super::v1::V1Threshold;
 use super::v2::V2Triggers;
+use super::watchdog::Pulse;
 
 /// Steps of evictions that wait for the loop; it takes them at once.
 const OUTCOMES: usize = 64;
@@ -159,12 +161,26 @@ fn memory_quantity(text: &str) -> Result<u64, Failure> {
     }
 }
 
+/// Where the loop tells what it does.
+pub(crate) struct Outlets {
+    pub(crate) notes: Notes,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) pulse: Pulse,
+}
+
+/// A loop that can start, and what it works with.
+pub(crate) struct Built {
+    pub(crate) reaction: Reaction,
+    sources: Vec<SourceInfo>,
+    capacity: Capacity,
+    root_name: String,
+}
+
 /// The reaction thread: loads the kernel side, says what is used, runs the loop.
 pub(crate) fn react(
     plan: Plan,
     roster: Roster,
-    notes: Notes,
-    metrics: Arc<Metrics>,
+    outlets: Outlets,
     commands: mpsc::Receiver<Command>,
     ready: oneshot::Sender<Ready>,
 ) -> Result<(), Failure> {
@@ -172,81 +188,90 @@ pub(crate) fn react(
         .enable_all()
         .build()
         .map_err(|error| Failure::because("start the reaction runtime", &error))?;
+    let choice = plan.load.choice.clone();
     let ended = runtime.block_on(async {
-        let Plan {
-            policy,
-            profile: _,
-            hooks,
-            root,
-            root_name,
-            host,
-            memory_capacity,
-            pid_capacity,
-            executor,
-            outcomes,
-            load: options,
-            dry_run,
-        } = plan;
-        let (hook, mut sources, usages) = load_hook(&options, &hooks);
-        let (v1, info) = V1Threshold::new(&root, &options.choice);
-        sources.extend(info);
-        let (v2, infos) = V2Triggers::new(&root, &options.choice);
-        sources.extend(infos);
-        missing_rung(&options.choice, &sources)?;
-        sources.push(Timer::info());
-        let whole_machine = root.whole_machine;
-        let mut sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
-            .map_err(|error| Failure::because("read the cgroup tree", &error))?;
-        usages.into_iter().for_each(|usages| sampler.glance_by(usages));
-        sampler
-            .root()
-            .require_visible(sampler.pods())
-            .map_err(|error| Failure::because("find pods", &error).help(error.help()))?;
-        sources.extend(sampler.info());
-        let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
-        let oom_notice = OomNotice::new(sampler.root().version);
-        let unseen = Unseen::new(&host.proc, sampler.root().version, sampler.tree());
-        let mut eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
-        eyes.follow(&policy.rules);
-        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let state = State::new(policy.rules.victims);
-        let mut clock = Clock::start();
-        let statuses = Statuses::new(clock.now().wall);
-        let reaction = Reaction {
-            clock,
-            memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
-            pid_lines: Lines::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
-            engine: engine(policy, dry_run),
-            eyes,
-            roster,
-            mains: Mains::new(&host.proc),
-            statuses,
-            unseen,
-            oom_notice,
-            hook,
-            reflex: Reflex::default(),
-            v1,
-            v2,
-            timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,
-            executor,
-            outcomes,
-            notes,
-            metrics,
-            tally: Tally::default(),
-            rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
-            state,
-        };
+        let Built { reaction, mut sources, capacity, root_name } = build(plan, roster, outlets)?;
+        log::hurry();
         // Last of all: loading programs and reading a great tree take long, and need not be quick.
-        sources.extend(thread::prepare());
+        sources.extend(thread::prepare(&choice));
+        missing_rung(&choice, &sources)?;
         let sources = sources.into_iter().map(source_event).collect();
         // Nobody waits any more when the main thread is ending already.
         drop(ready.send(Ready { sources, capacity, root: root_name, thread: thread::this() }));
-        reaction.run(commands).await;
-        Ok(())
+        reaction.run(commands).await
     });
     // A registration under way holds nothing that the end of the process does not give back.
     runtime.shutdown_background();
     ended
+}
+
+/// Puts the loop together. Needs the runtime that it is to run on.
+pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Built, Failure> {
+    let Plan {
+        policy,
+        profile: _,
+        hooks,
+        root,
+        root_name,
+        host,
+        memory_capacity,
+        pid_capacity,
+        executor,
+        outcomes,
+        load: options,
+        dry_run,
+    } = plan;
+    let Outlets { notes, metrics, pulse } = outlets;
+    let (hook, mut sources, usages) = load_hook(&options, &hooks);
+    let (v1, info) = V1Threshold::new(&root, &options.choice);
+    sources.extend(info);
+    let (v2, infos) = V2Triggers::new(&root, &options.choice);
+    sources.extend(infos);
+    sources.push(Timer::info());
+    let whole_machine = root.whole_machine;
+    let mut sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
+        .map_err(|error| Failure::because("read the cgroup tree", &error))?;
+    usages.into_iter().for_each(|usages| sampler.glance_by(usages));
+    sampler
+        .root()
+        .require_visible(sampler.pods())
+        .map_err(|error| Failure::because("find pods", &error).help(error.help()))?;
+    sources.extend(sampler.info());
+    let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
+    let oom_notice = OomNotice::new(sampler.root().version);
+    let unseen = Unseen::new(&host.proc, sampler.root().version, sampler.tree());
+    let mut eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
+    eyes.follow(&policy.rules);
+    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let clock = Clock::start();
+    let reaction = Reaction {
+        clock,
+        memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
+        pid_lines: Lines::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
+        state: State::new(policy.rules.victims),
+        engine: engine(policy, dry_run),
+        eyes,
+        roster,
+        mains: Mains::new(&host.proc),
+        statuses: Statuses::new(clock.now().wall),
+        unseen,
+        oom_notice,
+        hook,
+        reflex: Reflex::default(),
+        v1,
+        v2,
+        timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,
+        executor,
+        outcomes,
+        notes,
+        copies: Copies::default(),
+        gauges: Gauges::new(&metrics),
+        pulse,
+        metrics,
+        tally: Tally::default(),
+        rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
+    };
+    Ok(Built { reaction, sources, capacity, root_name })
 }
 
 fn engine(policy: Policy, dry_run: bool) -> Engine {

@@ -6,6 +6,7 @@ use crate::core::oom::{ContainerEnded, EndSeen, Evictor};
 use crate::core::pod::{ContainerEnd, Pod, PodCondition};
 use crate::core::time::Timestamp;
 
+use super::clock::Clock;
 use super::roster::Roster;
 
 /// `status.reason` of a pod that the kubelet evicted: `eviction_manager.go: Reason`.
@@ -33,19 +34,20 @@ impl Statuses {
     }
 
     /// The ends that are told by these pods and were not told by those before.
-    pub(crate) fn update(&mut self, roster: &Roster) -> Vec<ContainerEnded> {
+    pub(crate) fn update(&mut self, roster: &Roster, clock: &Clock) -> Vec<ContainerEnded> {
         let before = std::mem::take(&mut self.told);
         let mut ends = Vec::new();
         for known in roster.known() {
             let pod = &known.pod;
-            let evicted = (&*pod.reason == EVICTED).then(|| evicted_at(pod));
+            let evicted = (&*pod.reason == EVICTED).then(|| evicted_at(pod).map(|at| clock.steady(at)));
             for end in &pod.ended {
-                if end.finished_at.is_none_or(|at| at < self.since) {
+                let finished_at = end.finished_at.map(|at| clock.steady(at));
+                if finished_at.is_none_or(|at| at < self.since) {
                     continue;
                 }
                 let key = (pod.uid.clone(), end.instance.clone(), evicted.is_some());
                 if !before.contains(&key) {
-                    ends.push(record(pod, end, evicted));
+                    ends.push(ContainerEnded { at: finished_at, ..record(pod, end, evicted) });
                 }
                 self.told.insert(key);
             }
@@ -113,23 +115,27 @@ mod tests {
         Roster::new(vec![Arc::new(KnownPod::new(pod, &policy(Vec::new())))])
     }
 
+    fn update(statuses: &mut Statuses, roster: &Roster) -> Vec<ContainerEnded> {
+        statuses.update(roster, &Clock::start())
+    }
+
     #[test]
     fn each_end_is_told_once_and_none_of_before() {
         let mut statuses = Statuses::new(Timestamp::new(100, 900_000_000).unwrap());
-        let first = statuses.update(&roster("", &[("old", 99), ("i1", 100)]));
+        let first = update(&mut statuses, &roster("", &[("old", 99), ("i1", 100)]));
         assert_eq!(first.len(), 1);
         let end = &first[0];
         assert_eq!((end.instance.as_deref(), end.exit_code, end.signal), (Some("i1"), Some(137), None));
         assert_eq!((end.at, end.evicted_by), (Some(second(100)), None));
-        assert!(statuses.update(&roster("", &[("old", 99), ("i1", 100)])).is_empty());
-        assert_eq!(statuses.update(&roster("", &[("i1", 100), ("i2", 105)])).len(), 1);
+        assert!(update(&mut statuses, &roster("", &[("old", 99), ("i1", 100)])).is_empty());
+        assert_eq!(update(&mut statuses, &roster("", &[("i1", 100), ("i2", 105)])).len(), 1);
     }
 
     #[test]
     fn an_eviction_that_shows_later_is_told() {
         let mut statuses = Statuses::new(second(5));
-        assert_eq!(statuses.update(&roster("", &[("i1", 8)]))[0].evicted_by, None);
-        let evicted = statuses.update(&roster(EVICTED, &[("i1", 8)]));
+        assert_eq!(update(&mut statuses, &roster("", &[("i1", 8)]))[0].evicted_by, None);
+        let evicted = update(&mut statuses, &roster(EVICTED, &[("i1", 8)]));
         assert_eq!((evicted[0].evicted_by, evicted[0].evicted_at), (Some(Evictor::Kubelet), Some(second(7))));
     }
 }

@@ -4,11 +4,13 @@
 //! Each wish may be refused; what came of it is said like the rung of a source.
 
 use std::io;
+use std::path::Path;
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
 use rustix::thread::{Pid, gettid};
 
+use crate::source::choice::Choice;
 use crate::source::info::SourceInfo;
 
 /// Above every ordinary thread, below every other that asks for real time.
@@ -22,9 +24,29 @@ const LONGEST_RUN_US: u64 = 1_000_000;
 /// The kernel's own figure for what must live, as the kubelet has it for itself.
 const OOM_SCORE_ADJ: &str = "-999";
 
-/// Asks for all of it for the calling thread and its process. What it spawns is ordinary.
-pub(crate) fn prepare() -> [SourceInfo; 3] {
-    [schedule(), lock(), protect()]
+/// Rungs of the reaction thread, the best first.
+const FIFO: &str = "SCHED_FIFO";
+const NICE: &str = "nice -20";
+/// Both.
+pub(crate) const LADDER: [&str; 2] = [FIFO, NICE];
+
+/// Asks for all of it for the calling thread and its process, by the rungs that may be used. What
+/// it spawns is ordinary.
+pub(crate) fn prepare(choice: &Choice) -> [SourceInfo; 3] {
+    let locked = lock();
+    touch_stack();
+    [schedule(choice), locked, protect()]
+}
+
+/// Touches as much of the stack as a turn takes, so that no page of it is missing when it matters.
+#[inline(never)]
+fn touch_stack() {
+    const DEEP: usize = 256 << 10;
+    let mut stack = [0_u8; DEEP];
+    for page in stack.chunks_mut(4096) {
+        page[0] = 1;
+    }
+    std::hint::black_box(&mut stack);
 }
 
 /// The calling thread.
@@ -32,30 +54,76 @@ pub(crate) fn this() -> Pid {
     gettid()
 }
 
-/// Makes a thread of this process an ordinary one again.
-pub(crate) fn step_down(thread: Pid) -> io::Result<()> {
-    set_scheduler(thread, libc::SCHED_OTHER, 0)
+/// Takes real time from a thread of this process that ran away with it; it stays ahead of
+/// ordinary ones, if that is allowed.
+pub(crate) fn step_down(thread: Pid) -> SourceInfo {
+    let why = "it ran too long without waiting".to_owned();
+    match set_scheduler(thread, libc::SCHED_OTHER, 0) {
+        Ok(()) => next(thread, why, None),
+        Err(error) => info(SOURCE, FIFO, format!("{why}, but cannot be stepped down: {error}")),
+    }
 }
+
+const SOURCE: &str = "reaction thread";
 
 fn info(source: &'static str, rung: &'static str, reason: String) -> SourceInfo {
     SourceInfo { source, rung, reason, sees_every_charge: false, grain_bytes: 0 }
 }
 
-fn schedule() -> SourceInfo {
-    let source = "reaction thread";
-    let guarded = set_limit().and_then(|()| set_scheduler(this(), libc::SCHED_FIFO, FIFO_PRIORITY));
-    let refused = match guarded {
-        Ok(()) => {
-            return info(source, "SCHED_FIFO", "it runs before every ordinary thread".to_owned());
+fn schedule(choice: &Choice) -> SourceInfo {
+    let denied = |rung| choice.refusal(rung, LADDER);
+    let refused = if let Some(why) = denied(FIFO) {
+        format!("{FIFO}: {why}")
+    } else {
+        match set_limit().and_then(|()| set_scheduler(this(), libc::SCHED_FIFO, FIFO_PRIORITY)) {
+            Ok(()) => return info(SOURCE, FIFO, "it runs before every ordinary thread".to_owned()),
+            Err(error) => format!("{FIFO}: {error}{}", refusal(&error)),
         }
-        // With RT_GROUP_SCHED a pod's group has no real time to give.
-        Err(error) => format!("SCHED_FIFO: {error}"),
     };
-    // Linux sets the priority of one thread where POSIX means the process.
-    match setpriority_process(Some(this()), -20) {
-        Ok(()) => info(source, "nice -20", refused),
-        Err(error) => info(source, "", format!("{refused}; nice -20: {error}; CAP_SYS_NICE allows it")),
+    next(this(), refused, denied(NICE))
+}
+
+/// What is left without real time.
+fn next(thread: Pid, refused: String, denied: Option<&str>) -> SourceInfo {
+    if let Some(why) = denied {
+        return info(SOURCE, "", format!("{refused}; {NICE}: {why}"));
     }
+    // Niceness counts among ordinary threads, and who starts the agent may have made it another:
+    // if it must stay one, the next call says nothing of it.
+    let _ = set_scheduler(thread, libc::SCHED_OTHER, 0);
+    // Linux sets the priority of one thread where POSIX means the process.
+    match setpriority_process(Some(thread), -20) {
+        Ok(()) => info(SOURCE, NICE, refused),
+        Err(error) => info(SOURCE, "", format!("{refused}; {NICE}: {error}")),
+    }
+}
+
+/// Whose refusal it is. With RT_GROUP_SCHED a group of the version 1 cpu controller has no real
+/// time unless somebody gives it some, and pods get none.
+fn refusal(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) if group_has_no_real_time() => {
+            ": the agent's cpu cgroup has no real time to give (cpu.rt_runtime_us is 0)"
+        }
+        Some(libc::EPERM) => ": CAP_SYS_NICE allows it",
+        _ => "",
+    }
+}
+
+fn group_has_no_real_time() -> bool {
+    let Ok(text) = std::fs::read_to_string("/proc/thread-self/cgroup") else { return false };
+    let group = text.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|name| name == "cpu").then_some(path)
+    });
+    let Some(group) = group else { return false };
+    // In a container the path may be one that only the host sees; then its own root is the group.
+    [group.trim_start_matches('/'), ""].iter().any(|group| {
+        ["cpu", "cpu,cpuacct"].iter().any(|mount| {
+            let file = Path::new("/sys/fs/cgroup").join(mount).join(group).join("cpu.rt_runtime_us");
+            std::fs::read_to_string(file).is_ok_and(|text| text.trim() == "0")
+        })
+    })
 }
 
 fn set_limit() -> io::Result<()> {
@@ -108,16 +176,53 @@ mod tests {
     #[test]
     fn whatever_is_refused_has_its_reason_and_what_is_spawned_is_ordinary() {
         let told = std::thread::spawn(|| {
-            let told = prepare();
+            let told = prepare(&Choice::default());
             let child = std::thread::spawn(|| policy(gettid())).join().unwrap();
             assert_eq!(child, libc::SCHED_OTHER, "a thread that it spawns");
-            step_down(this()).unwrap();
+            let down = step_down(this());
             assert_eq!(policy(gettid()) & !libc::SCHED_RESET_ON_FORK, libc::SCHED_OTHER);
+            assert!(down.reason.starts_with("it ran too long"), "{down:?}");
             told
         });
         for info in told.join().unwrap() {
             assert!(!info.reason.is_empty(), "{info:?}");
         }
+    }
+
+    #[test]
+    fn rungs_can_be_denied() {
+        let told = |deny: &[&str]| {
+            let deny = deny.iter().map(|&name| name.to_owned()).collect();
+            let choice = Choice { deny, ..Choice::default() };
+            let told = move || (schedule(&choice), policy(gettid()) & !libc::SCHED_RESET_ON_FORK);
+            std::thread::spawn(told).join().unwrap()
+        };
+        let (info, class) = told(&[FIFO, NICE]);
+        assert_eq!((info.rung, class), ("", policy(gettid())), "left as it was: {info:?}");
+        let (info, class) = told(&[FIFO]);
+        assert_ne!(class, libc::SCHED_FIFO);
+        assert!(info.reason.starts_with("SCHED_FIFO: denied by an option"), "{info:?}");
+        // Without CAP_SYS_NICE there is nothing left.
+        assert!(info.rung == NICE || info.reason.contains("; nice -20: "), "{info:?}");
+    }
+
+    #[test]
+    fn a_group_without_real_time_is_named() {
+        let group = Path::new("/sys/fs/cgroup/cpu").join(format!("no-real-time-{}", std::process::id()));
+        if std::fs::create_dir(&group).is_err() || !group.join("cpu.rt_runtime_us").exists() {
+            println!("SKIPPED a_group_without_real_time_is_named: no cpu controller with RT_GROUP_SCHED");
+            drop(std::fs::remove_dir(&group));
+            return;
+        }
+        let tasks = group.join("tasks");
+        let info = std::thread::spawn(move || {
+            std::fs::write(tasks, gettid().as_raw_nonzero().to_string()).unwrap();
+            schedule(&Choice::default())
+        });
+        let info = info.join().unwrap();
+        while std::fs::remove_dir(&group).is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {}
+        assert_eq!(info.rung, NICE, "{info:?}");
+        assert!(info.reason.contains("cpu.rt_runtime_us is 0"), "{info:?}");
     }
 
     fn policy(thread: Pid) -> libc::c_int {

@@ -9,13 +9,13 @@
 //! among the others (`oom_kill_process` in mm/oom_kill.c): most often that one is counted twice.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::core::reading::Reading;
 use crate::source::cgroup::files::{Version, parse_memory_events, parse_oom_control};
 use crate::source::cgroup::tree::Tree;
 use crate::source::file::read_once;
-use crate::source::proc::vmstat::read_oom_kills;
+use crate::source::proc::vmstat::OomKillCounter;
 
 /// From one look at a difference to the next.
 const SETTLE_NS: u64 = 300_000_000;
@@ -74,7 +74,7 @@ pub(crate) struct Missing {
 /// What is accounted for.
 #[derive(Debug)]
 pub(crate) struct Unseen {
-    proc: PathBuf,
+    counter: OomKillCounter,
     version: Version,
     /// Kills on the machine; not known while its count cannot be read.
     machine: Option<u64>,
@@ -101,14 +101,20 @@ struct Difference {
 impl Unseen {
     /// What was counted until now is no news.
     pub(crate) fn new(proc: &Path, version: Version, tree: &Tree) -> Self {
-        let machine = read_oom_kills(proc).known();
+        let mut counter = OomKillCounter::open(proc);
+        let machine = counter.read().known();
         let groups = read_groups(tree, version).collect();
-        Self::at(proc.to_owned(), version, machine, groups)
+        Self::at(counter, version, machine, groups)
     }
 
-    fn at(proc: PathBuf, version: Version, machine: Option<u64>, groups: BTreeMap<u64, Counts>) -> Self {
+    fn at(
+        counter: OomKillCounter,
+        version: Version,
+        machine: Option<u64>,
+        groups: BTreeMap<u64, Counts>,
+    ) -> Self {
         Self {
-            proc,
+            counter,
             version,
             machine,
             groups,
@@ -171,7 +177,7 @@ impl Unseen {
             return None;
         }
         self.asked = false;
-        match read_oom_kills(&self.proc) {
+        match self.counter.read() {
             Reading::Known(count) => Some(count),
             Reading::Unknown(_) => {
                 self.machine = None;
@@ -253,7 +259,7 @@ mod tests {
     use super::*;
 
     fn unseen(machine: u64, groups: &[(u64, u64)]) -> Unseen {
-        Unseen::at(PathBuf::new(), Version::V1, Some(machine), counts(groups))
+        Unseen::at(OomKillCounter::open(Path::new("")), Version::V1, Some(machine), counts(groups))
     }
 
     fn counts(groups: &[(u64, u64)]) -> BTreeMap<u64, Counts> {

@@ -7,6 +7,7 @@ use crate::core::sight::Refused;
 use crate::core::signal::{Signal, SignalSet};
 use crate::metrics::{Metrics, RefusedLabels, SignalLabels};
 
+use super::clock::Clock;
 use super::event::{Blind, Configuration, Event, Refusal};
 
 /// What was told last.
@@ -18,7 +19,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// What a decision has to say that the one before had not.
-    pub(crate) fn take(&mut self, decision: &Decision, metrics: &Metrics) -> Vec<Event> {
+    pub(crate) fn take(&mut self, decision: &Decision, metrics: &Metrics, clock: &Clock) -> Vec<Event> {
         let mut events = Vec::new();
         for signal in Signal::ALL {
             let (is, was) = (decision.blind.contains(signal), self.blind.contains(signal));
@@ -42,7 +43,7 @@ impl Watch {
         }
         if let Some(proposal) = ProposalReport::of_decision(decision) {
             metrics.configuration_pending.set(i64::from(matches!(proposal, ProposalReport::Waits { .. })));
-            events.push(Event::Configuration(configuration(proposal)));
+            events.push(Event::Configuration(configuration(proposal, clock)));
         }
         events
     }
@@ -55,13 +56,13 @@ fn refusal(refused: &Refused, metrics: &Metrics) -> Event {
     Event::Refused(Refusal { signal: signal.name(), reason: why.name(), available, capacity })
 }
 
-fn configuration(proposal: ProposalReport) -> Configuration {
+fn configuration(proposal: ProposalReport, clock: &Clock) -> Configuration {
     let (state, until, would_evict) = match proposal {
         ProposalReport::Unchanged => ("unchanged", None, Vec::new()),
         ProposalReport::TookEffect => ("took_effect", None, Vec::new()),
         ProposalReport::Waits { since: _, until, would_evict, would_reclaim: _ } => {
             let names = would_evict.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name));
-            ("waits", until, names.collect())
+            ("waits", until.map(|until| clock.shown(until)), names.collect())
         }
     };
     Configuration { state, until, would_evict, errors: Vec::new() }

@@ -13,8 +13,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-use crate::agent::VERSION;
+use crate::agent::{LogQueue, LogWriter, VERSION};
 
 /// An eBPF-accelerated node pressure monitor and eviction agent for Kubernetes.
 #[derive(Debug, Parser)]
@@ -43,12 +44,25 @@ enum LogFormat {
 /// Parses the arguments, starts the log, runs the verb. Exit codes: 0 done, 1 failed, 2 wrong usage.
 pub fn main() -> ExitCode {
     let Cli { log_format, verb } = Cli::parse();
-    start_log(log_format);
+    // The daemon must not be held up by whoever reads its log; the others end, and lose no line.
+    let writer = match verb {
+        Verb::Run(_) => match LogWriter::start(std::io::stderr()) {
+            Ok(writer) => Some(writer),
+            Err(error) => {
+                eprintln!("error: start the log: {error}");
+                return ExitCode::FAILURE;
+            }
+        },
+        Verb::Check(_) | Verb::Replay(_) => None,
+    };
+    start_log(log_format, writer.as_ref().map(LogWriter::queue));
     let result = match verb {
         Verb::Run(args) => run::run(args),
         Verb::Check(args) => check::check(args),
         Verb::Replay(args) => Ok(replay::run(&args)),
     };
+    // What is still to be logged comes before the last word.
+    drop(writer);
     match result {
         Ok(code) => code,
         Err(failure) => {
@@ -59,11 +73,14 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn start_log(format: LogFormat) {
+fn start_log(format: LogFormat, queue: Option<LogQueue>) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
+    let writer = match queue {
+        Some(queue) => BoxMakeWriter::new(queue),
+        None => BoxMakeWriter::new(std::io::stderr),
+    };
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colour);
     match format {
         LogFormat::Text => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),

@@ -32,6 +32,14 @@ impl Conditions {
         &self.hold
     }
 
+    /// Makes room for all there are.
+    pub(crate) fn make_room(&mut self) {
+        let Self { known, before, hold } = self;
+        for list in [known, before, hold] {
+            list.reserve(NodeCondition::COUNT);
+        }
+    }
+
     /// Raises conditions now; a condition holds while it is younger than the period. Mirrors
     /// `helpers.go: nodeConditionsLastObservedAt, nodeConditionsObservedSince`.
     pub(crate) fn raise(

@@ -1,5 +1,7 @@
 //! How much is lacking, who makes up for it, and who does not.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::decision::PassEnd;
@@ -71,6 +73,16 @@ pub enum WhyPassedOver {
     FreesNextToNothing,
     /// It was to go lately and did not.
     DidNotGo,
+}
+
+/// A sentence without its subject.
+impl fmt::Display for WhyPassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FreesNextToNothing => "frees next to nothing",
+            Self::DidNotGo => "was to go lately and did not",
+        })
+    }
 }
 
 impl Deficit {

@@ -181,6 +181,9 @@ pub enum NodeCondition {
 }
 
 impl NodeCondition {
+    /// How many there are.
+    pub const COUNT: usize = 3;
+
     /// The condition type in the API.
     pub const fn name(self) -> &'static str {
         match self {

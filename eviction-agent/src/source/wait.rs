@@ -21,7 +21,7 @@ pub(super) fn register_for(descriptor: OwnedFd, interest: Interest) -> io::Resul
 }
 
 /// Waits until the counter behind an eventfd or timerfd is not zero, and takes it.
-pub(super) async fn take_count(counter: &AsyncFd<OwnedFd>) -> io::Result<u64> {
+pub async fn take_count(counter: &AsyncFd<OwnedFd>) -> io::Result<u64> {
     loop {
         let mut ready = counter.readable().await?;
         let read = ready.try_io(|counter| {

@@ -29,7 +29,8 @@ pub(crate) struct Node {
     pub(crate) pods: Arc<PodSet>,
     /// What every look sees, indexed, but for the time.
     snapshot: Snapshot,
-    now: Timestamp,
+    /// When it was looked at last.
+    pub(crate) now: Timestamp,
 }
 
 impl Node {

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::super::text::bytes;
+use super::people;
 
 /// See [`super::Event::Reflex`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -41,7 +42,7 @@ impl fmt::Display for Reflex {
             carried_out_mono_ns,
             told_mono_ns,
         } = self;
-        let milliseconds = |from: u64, to: u64| super::milliseconds(to.saturating_sub(from) / 1_000);
+        let milliseconds = |from: u64, to: u64| people::milliseconds(to.saturating_sub(from) / 1_000);
         write!(
             f,
             "reflex: the kernel killed {comm} (pid {pid}) of {pod} when it had grown by {} and crossed memory.available < {}; chosen {} before with {} available, told {} after",

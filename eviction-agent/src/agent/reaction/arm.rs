@@ -17,6 +17,7 @@ use super::super::flight::Flight;
 use super::super::hook::root_id;
 use super::super::notes::Note;
 use super::Reaction;
+use super::wake::Trigger;
 
 /// Full samples until the memory.stat of every group was read, where nothing moves, the node is
 /// calm and every line far: to read them all takes 16 ms for 330 containers.
@@ -30,24 +31,16 @@ const LOADING: Duration = Duration::from_millis(20);
 
 impl Reaction {
     /// Arms the kernel side at the distances that this look found, and the timer for whatever
-    /// comes first.
-    pub(super) fn arm(
-        &mut self,
-        look: &NodeLook,
-        memory: Reading<i64>,
-        pids: Reading<i64>,
-        pressed: bool,
-        grace: Option<Duration>,
-    ) {
+    /// comes first. Whether there is leisure now: a full look was made.
+    pub(super) fn arm(&mut self, look: &NodeLook, pressed: bool, grace: Option<Duration>) -> bool {
         let now_ns = mono_ns();
         self.move_on();
         let mut distance = None;
         let rung = self.hook.rung().unwrap_or_default();
-        if let (Reading::Known(seen), Some(root)) = (look.memory, root_id(&self.eyes.sampler)) {
+        if let (Reading::Known(seen), Some(root)) = (look.measured, root_id(&self.eyes.sampler)) {
             let capacity = self.eyes.capacity().memory;
-            let seen = seen.by_measure(capacity, memory.known());
             let sure = |line| arming::sure_line(self.eyes.measure(), seen, line);
-            let far = memory.known().and_then(|available| self.memory_lines.distance(available));
+            let far = look.memory_left.known().and_then(|available| self.memory_lines.distance(available));
             self.hook.approach(far, capacity, now_ns);
             // The dense hook has another grain.
             let rung = self.hook.rung().unwrap_or_default();
@@ -62,18 +55,19 @@ impl Reaction {
                 self.v1.arm(&arming, now_ns);
             }
         }
-        let calm = !pressed && memory.known().is_some();
+        let calm = !pressed && look.memory_left.known().is_some();
         let pace::Due { sample, full } = match rung.sees_every_charge {
             true => pace::due_when_told(distance, &self.rate, calm),
             false => pace::due(distance, &self.rate, calm),
         };
         let mut due = sample;
-        if let Reading::Known(left) = pids {
+        if let Reading::Known(left) = look.pids_left {
             self.arm_tasks(look, left);
         }
         let full_in =
             full.saturating_sub(Duration::from_nanos(now_ns.saturating_sub(self.state.last_full_ns)));
-        if full_in.is_zero() && sample > BRIEF {
+        let at_leisure = full_in.is_zero() && sample > BRIEF;
+        if at_leisure {
             let far = full == pace::FULL_CALM;
             self.look_in_full(now_ns, if far { Fresh::InTurn { turns: TURNS } } else { Fresh::All });
             due = due.min(full);
@@ -97,14 +91,17 @@ impl Reaction {
             due = due.min(Duration::from_nanos(interval));
         }
         self.state.look_due_ns = now_ns.saturating_add(nanos(due));
-        if let Reading::Known(left) = pids {
+        if let Reading::Known(left) = look.pids_left {
             due = due.min(self.pids_due(left, look.at.mono_ns));
         }
-        self.set_timer(due);
+        self.set_timer(due, now_ns);
+        at_leisure
     }
 
-    fn set_timer(&mut self, due: Duration) {
-        if let Err(error) = self.timer.set_once(due.max(pace::FLOOR)) {
+    fn set_timer(&mut self, due: Duration, now_ns: u64) {
+        let due = due.max(pace::FLOOR);
+        self.state.due_ns = now_ns.saturating_add(nanos(due));
+        if let Err(error) = self.timer.set_once(due) {
             tracing::error!(%error, "setting the timer");
         }
     }
@@ -121,10 +118,10 @@ impl Reaction {
         if self.pid_lines.may_be_met(left) || self.state.last_change.predicts() {
             return false;
         }
-        self.note_turn("pids", at);
-        self.note_reading(Signal::PidAvailable, pids, self.eyes.capacity().pids, at);
+        self.note_turn(Trigger::Pids, at);
+        self.note_reading(Signal::PidAvailable, pids, at);
         let due = self.pids_due(left, at.mono_ns);
-        self.set_timer(due.min(Duration::from_nanos(left_ns)));
+        self.set_timer(due.min(Duration::from_nanos(left_ns)), at.mono_ns);
         true
     }
 
@@ -132,7 +129,7 @@ impl Reaction {
     pub(super) fn look_in_full(&mut self, now_ns: u64, fresh: Fresh) {
         self.state.last_full_ns = now_ns;
         self.refresh_tree();
-        self.export_oddities();
+        self.gauges.oddities(self.engine.story().oddities());
         self.follow_oom_notices();
         self.unseen.ask();
         self.eyes.sampler.sample_pods(fresh, Tasks::Leave);

@@ -8,7 +8,7 @@ use crate::core::signal::Signal;
 use super::super::clock::mono_ns;
 use super::super::flight::Flight;
 use super::super::lines::Lines;
-use super::super::notes::{Note, PassNote};
+use super::super::notes::PassNote;
 use super::Reaction;
 
 impl Reaction {
@@ -22,16 +22,17 @@ impl Reaction {
         // Whom a policy that waits would evict, the look that follows will find.
         let waits = matches!(decision.proposal, Some(ProposalState::Waits(_)));
         if !waits && self.state.last_change.take(&decision) {
-            let note = PassNote {
-                first_id: self.state.decisions + 1,
+            let first_id = self.state.decisions + 1;
+            self.tell_pass(decision, |decision, copied| PassNote {
+                first_id,
                 seen: None,
                 seen_by: "configuration",
                 crossed_mono_ns: None,
                 looked,
                 decided_mono_ns: mono_ns(),
                 decision,
-            };
-            self.notes.send(Note::Pass(Box::new(note)));
+                copied,
+            });
         }
     }
 

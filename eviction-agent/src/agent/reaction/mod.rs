@@ -7,31 +7,36 @@
 mod again;
 mod arm;
 mod configuration;
+mod gauges;
 mod lapse;
+mod rehearse;
 mod standing;
+mod state;
 mod story;
 mod tasks;
+mod tell;
+#[cfg(test)]
+mod tests;
 mod together;
 mod tree;
 mod unseen;
 mod victims;
+mod wake;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
 
-use crate::action::{Executor, Outcome, PodName};
+use crate::action::{Executor, Outcome};
 use crate::core::decision::{Decision, ProposalState};
 use crate::core::engine::Engine;
 use crate::core::input::{Event, Input};
-use crate::core::policy::{Policy, Victims};
-use crate::core::rank::Candidate;
+use crate::core::policy::Policy;
 use crate::core::reading::{Reading, Why};
-use crate::core::signal::{NodeCondition, Signal, SignalSet};
+use crate::core::signal::Signal;
 use crate::core::snapshot::Snapshot;
 use crate::core::time::Timestamp;
-use crate::metrics::{Metrics, SignalLabels, TriggerLabels};
+use crate::metrics::Metrics;
 use crate::source::bpf::Crossed;
 use crate::source::cgroup::sample::Tasks;
 use crate::source::oom_notice::OomNotice;
@@ -40,8 +45,8 @@ use crate::source::timer::Timer;
 
 use super::clock::{Clock, Instant, mono_ns};
 use super::eyes::{Eyes, NodeLook};
-use super::flight::Flight;
-use super::hook::{Hook, Told};
+use super::failure::Failure;
+use super::hook::Hook;
 use super::lines::Lines;
 use super::mains::Mains;
 use super::notes::{Note, Notes, PassNote};
@@ -52,8 +57,13 @@ use super::tasks::Tally;
 use super::unseen::Unseen;
 use super::v1::V1Threshold;
 use super::v2::V2Triggers;
+use super::watchdog::Pulse;
 use arm::next_grace;
-use together::Together;
+pub(crate) use gauges::Gauges;
+pub(crate) use state::State;
+use state::UnderWay;
+pub(crate) use tell::{Copied, Copies};
+use wake::{Trigger, Wake};
 
 /// What the slow side asks for.
 #[derive(Debug)]
@@ -86,7 +96,10 @@ pub(crate) struct Reaction {
     pub(crate) executor: Executor,
     pub(crate) outcomes: Receiver<Outcome>,
     pub(crate) notes: Notes,
+    pub(crate) copies: Copies,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) gauges: Gauges,
+    pub(crate) pulse: Pulse,
     pub(crate) memory_lines: Lines,
     pub(crate) pid_lines: Lines,
     pub(crate) rate: FillRate,
@@ -94,123 +107,53 @@ pub(crate) struct Reaction {
     pub(crate) state: State,
 }
 
-/// What the loop remembers from one turn to the next.
-#[derive(Debug, Default)]
-pub(crate) struct State {
-    /// Holds up passes while a victim is under way, where the engine does not know of it.
-    flight: Option<Flight>,
-    /// Decisions so far: the next one's number.
-    decisions: u64,
-    under_way: Vec<UnderWay>,
-    last_change: Change,
-    unknown: [Option<Why>; Signal::COUNT],
-    last_full_ns: u64,
-    /// When something else than process ids is to be looked at.
-    look_due_ns: u64,
-    /// As of which full sample the engine was told of the pods.
-    followed_ns: u64,
-    tree_due_ns: Option<u64>,
-    together: Together,
-    last_left: Option<(u64, u64)>,
-    /// The node's line of tasks is to be armed anew.
-    tasks_told: bool,
-    dirty: Vec<u64>,
-    /// Room for the order of pods before it is decided on.
-    ahead: Vec<Candidate>,
-}
-
-impl State {
-    /// Nothing so far.
-    pub(crate) fn new(victims: Victims) -> Self {
-        Self { flight: Flight::of(victims), ..Self::default() }
-    }
-}
-
-/// An eviction that has not come to an end.
-#[derive(Debug)]
-struct UnderWay {
-    id: u64,
-    pod: Arc<PodName>,
-    signal: Option<Signal>,
-    decided_mono_ns: u64,
-}
-
-/// What of a pass people want to be told when it changes.
-#[derive(Debug, Default)]
-struct Change {
-    met: Vec<u8>,
-    conditions: Vec<NodeCondition>,
-    blind: SignalSet,
-    refused: SignalSet,
-    imminent: bool,
-    /// Since when a changed configuration waits.
-    waits: Option<Timestamp>,
-}
-
-/// Why the loop turns.
-enum Wake {
-    Kernel(Told),
-    V1Threshold,
-    /// By the rung of this name.
-    V2Trigger(&'static str),
-    OomNotice,
-    Timer,
-    Outcome(Outcome),
-    Command(Command),
-}
-
-impl Wake {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Kernel(_) => "charge",
-            Self::V1Threshold => "v1_threshold",
-            Self::V2Trigger(rung) => rung,
-            Self::OomNotice => "oom_notice",
-            Self::Timer => "timer",
-            Self::Outcome(_) => "outcome",
-            Self::Command(Command::Propose(_) | Command::Accept) => "configuration",
-            Self::Command(Command::Pods(_) | Command::Stop) => "pods",
-        }
-    }
-}
-
 impl Reaction {
     /// Runs until told to stop.
-    pub(crate) async fn run(mut self, mut commands: Receiver<Command>) {
+    ///
+    /// # Errors
+    /// If the timer is of no use any more: without it nothing is sure to be looked at.
+    pub(crate) async fn run(mut self, mut commands: Receiver<Command>) -> Result<(), Failure> {
         let roster = std::mem::take(&mut self.roster);
         self.take_pods(roster);
         self.warn_of_no_reflex();
-        self.look("start", None);
-        loop {
-            let wake = tokio::select! {
-                biased;
-                // First, so that no storm of events keeps the agent from ending.
-                command = commands.recv() => match command {
-                    None | Some(Command::Stop) => {
-                        self.tell_groups(u64::MAX);
-                        return;
-                    }
-                    Some(command) => Wake::Command(command),
-                },
-                told = self.hook.told(&self.metrics) => Wake::Kernel(told),
-                () = self.v1.crossed() => Wake::V1Threshold,
-                rung = self.v2.fired() => Wake::V2Trigger(rung),
-                () = self.oom_notice.noticed() => Wake::OomNotice,
-                Some(outcome) = self.outcomes.recv() => Wake::Outcome(outcome),
-                fired = self.timer.expired() => {
-                    if let Err(error) = fired {
-                        tracing::error!(%error, "waiting for the timer");
-                        return;
-                    }
-                    Wake::Timer
-                }
-            };
-            self.turn(wake);
+        self.look(Trigger::Start, None);
+        while let Some(wake) = self.next(&mut commands).await? {
+            self.pulse.turn(mono_ns());
+            if let Some((trigger, crossed)) = self.take(wake) {
+                self.look(trigger, crossed);
+            }
+            self.pulse.rest(self.state.due_ns);
         }
+        Ok(())
     }
 
-    fn turn(&mut self, wake: Wake) {
-        let mut trigger = wake.name();
+    /// Waits for whatever happens next; nothing if that is the end.
+    async fn next(&mut self, commands: &mut Receiver<Command>) -> Result<Option<Wake>, Failure> {
+        Ok(Some(tokio::select! {
+            biased;
+            // First, so that no storm of events keeps the agent from ending.
+            command = commands.recv() => match command {
+                None | Some(Command::Stop) => {
+                    self.tell_groups(u64::MAX);
+                    return Ok(None);
+                }
+                Some(command) => Wake::Command(command),
+            },
+            told = self.hook.told(&self.metrics) => Wake::Kernel(told),
+            () = self.v1.crossed() => Wake::V1Threshold,
+            rung = self.v2.fired() => Wake::V2Trigger(rung),
+            () = self.oom_notice.noticed() => Wake::OomNotice,
+            Some(outcome) = self.outcomes.recv() => Wake::Outcome(outcome),
+            fired = self.timer.expired() => {
+                fired.map_err(|error| Failure::because("wait for the timer", &error))?;
+                Wake::Timer
+            }
+        }))
+    }
+
+    /// Takes note of what happened. Returns why there is to be a look, if there is.
+    fn take(&mut self, wake: Wake) -> Option<(Trigger, Option<Crossed>)> {
+        let mut trigger = wake.trigger();
         let crossed = match wake {
             Wake::Kernel(told) => {
                 // After a kill the containers are looked at soon, which a look arms the timer for.
@@ -218,14 +161,14 @@ impl Reaction {
                     (!told.kills.is_empty(), !told.alarms.is_empty(), told.missed);
                 match self.take_told(told) {
                     None if alarmed => {
-                        trigger = "tasks";
+                        trigger = Trigger::Tasks;
                         None
                     }
-                    None if !killed && !missed => return,
+                    None if !killed && !missed => return None,
                     crossed => crossed,
                 }
             }
-            Wake::Timer if self.glimpse() => return,
+            Wake::Timer if self.glimpse() => return None,
             Wake::V1Threshold | Wake::V2Trigger(_) | Wake::Timer => None,
             Wake::OomNotice => {
                 self.unseen.ask();
@@ -233,7 +176,7 @@ impl Reaction {
             }
             Wake::Outcome(outcome) => {
                 if !self.take_outcome(outcome) {
-                    return;
+                    return None;
                 }
                 None
             }
@@ -253,11 +196,55 @@ impl Reaction {
             }
             Wake::Command(Command::Stop) => None,
         };
-        self.look(trigger, crossed);
+        Some((trigger, crossed))
     }
 
     /// One look at the node, a pass if one may be made, and everything armed anew.
-    fn look(&mut self, trigger: &'static str, crossed: Option<Crossed>) {
+    fn look(&mut self, trigger: Trigger, crossed: Option<Crossed>) {
+        let reacted = self.react(trigger, crossed);
+        self.follow(reacted);
+    }
+
+    /// Carries out what was decided, arms everything anew, and tells of it.
+    fn follow(&mut self, Reacted { look, pressed, decided }: Reacted) {
+        let Some(Decided { decision, snapshot, trigger, crossed, mono_ns }) = decided else {
+            self.arm(&look, pressed, None);
+            self.stand(&look);
+            return;
+        };
+        drop(snapshot);
+        if let Some(ProposalState::TookEffect) = decision.proposal {
+            self.adopt_policy();
+        }
+        let first_id = self.state.decisions + 1;
+        self.carry_out(&decision, mono_ns);
+        let evicts = self.state.decisions >= first_id;
+        let changed = self.state.last_change.take(&decision) || evicts;
+        let at_leisure = self.arm(&look, pressed, next_grace(&decision));
+        if changed {
+            let seen_by = self.seen_by(trigger);
+            self.tell_pass(decision, |decision, copied| PassNote {
+                first_id,
+                seen: look.memory.known(),
+                seen_by,
+                crossed_mono_ns: crossed.map(|crossed| crossed.stamp.ktime_ns),
+                looked: look.at,
+                decided_mono_ns: mono_ns,
+                decision,
+                copied,
+            });
+        } else {
+            self.recycle(decision);
+        }
+        self.stand(&look);
+        if at_leisure {
+            self.rehearse(&look);
+        }
+    }
+
+    /// The way from whatever happened to the compact decision. Once every buffer has found its
+    /// size it asks neither the allocator nor a lock, since whoever holds one may not run.
+    fn react(&mut self, trigger: Trigger, crossed: Option<Crossed>) -> Reacted {
         let at = self.clock.now();
         self.note_turn(trigger, at);
         let counted_kills = self.unseen.count(at.mono_ns);
@@ -269,99 +256,60 @@ impl Reaction {
         self.give_verdicts(at.wall);
         self.tell_groups(at.mono_ns);
         let look = self.eyes.look_at_node(at, &self.state.dirty);
-        let (memory, pids) = self.eyes.available(&look);
-        self.mark_sample(memory);
-        self.note_reading(Signal::MemoryAvailable, memory, self.eyes.capacity().memory, at);
-        self.note_reading(Signal::PidAvailable, pids, self.eyes.capacity().pids, at);
-        if let Reading::Known(seen) = look.memory {
-            let seen = seen.by_measure(self.eyes.capacity().memory, memory.known());
+        self.mark_sample(look.memory_left);
+        let (memory, pids) = (look.memory_left, look.pids_left);
+        self.note_reading(Signal::MemoryAvailable, memory, at);
+        self.note_reading(Signal::PidAvailable, pids, at);
+        if let Reading::Known(seen) = look.measured {
             self.rate.observe(at.mono_ns, seen.working_set);
         }
         let pids_pressed = pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
         let memory_pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left));
         // Whoever may go by prediction must have been seen.
         let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed;
-        let mut grace_due = None;
-        if !self.state.flight.as_mut().is_some_and(|flight| flight.holds(at.mono_ns)) {
-            let ranks = pressed && self.engine.wants_pods(&self.eyes.node_stats(&look));
-            let with_pods = ranks || self.state.last_change.predicts() || self.follows_pods();
-            let snapshot = match with_pods {
-                true => {
-                    let tasks = if pids_pressed { Tasks::Count } else { Tasks::Leave };
-                    self.see_pods(&look, tasks, memory_pressed)
-                }
-                false => {
-                    let builder = self.eyes.snapshot_of_node(&look);
-                    self.eyes.finish(builder, self.engine.pods())
-                }
-            };
-            grace_due = self.pass(trigger, crossed, &look, snapshot);
+        if self.state.flight.as_mut().is_some_and(|flight| flight.holds(at.mono_ns)) {
+            return Reacted { look, pressed, decided: None };
         }
-        self.arm(&look, memory, pids, pressed, grace_due);
-        self.stand(&look);
+        let ranks = pressed && self.engine.wants_pods(&look.stats);
+        let with_pods = ranks || self.state.last_change.predicts() || self.follows_pods();
+        let snapshot = match with_pods {
+            true => {
+                let tasks = if pids_pressed { Tasks::Count } else { Tasks::Leave };
+                self.see_pods(&look, tasks, memory_pressed)
+            }
+            false => {
+                let builder = self.eyes.snapshot_of_node(&look);
+                self.eyes.finish(builder, self.engine.pods())
+            }
+        };
+        let decision = self.pass(at.wall, &snapshot);
+        let decided = Decided { decision, snapshot, trigger, crossed, mono_ns: mono_ns() };
+        Reacted { look, pressed, decided: Some(decided) }
     }
 
-    /// Lets the engine decide and carries out what it says. Returns when a grace period ends.
-    fn pass(
-        &mut self,
-        trigger: &'static str,
-        crossed: Option<Crossed>,
-        look: &NodeLook,
-        snapshot: Arc<Snapshot>,
-    ) -> Option<Duration> {
-        let at = look.at.wall;
+    /// Lets the engine decide.
+    fn pass(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Decision {
         if self.engine.wants_layout() {
             // Standalone mode watches no disk: those signals are unknown whatever the layout.
             self.step(Input { at, event: Event::DiskLayout(Ok(Default::default())) });
         }
-        let mut decision = self.step(Input { at, event: Event::Look(Arc::clone(&snapshot)) });
+        let mut decision = self.step(Input { at, event: Event::Look(Arc::clone(snapshot)) });
         if decision.awaits_reclaim() {
             decision = self.step(Input { at, event: Event::Reclaimed(Err(Why::Absent)) });
         }
-        if let Some(ProposalState::TookEffect) = decision.proposal {
-            self.adopt_policy();
-        }
-        let decided_mono_ns = mono_ns();
-        let first_id = self.state.decisions + 1;
-        self.carry_out(&decision, decided_mono_ns);
-        let grace_due = next_grace(&decision);
-        let evicts = self.state.decisions >= first_id;
-        if self.state.last_change.take(&decision) || evicts {
-            let note = PassNote {
-                first_id,
-                seen: look.memory.known(),
-                seen_by: self.seen_by(trigger),
-                crossed_mono_ns: crossed.map(|crossed| crossed.stamp.ktime_ns),
-                looked: look.at,
-                decided_mono_ns,
-                decision,
-            };
-            self.notes.send(Note::Pass(Box::new(note)));
-        } else {
-            self.engine.recycle(decision);
-            self.eyes.recycle(snapshot);
-        }
-        grace_due
+        decision
     }
 
-    fn note_turn(&self, trigger: &'static str, at: Instant) {
-        self.metrics.looks.get_or_create(&TriggerLabels { trigger }).inc();
-        self.metrics.last_turn.set(at.wall.as_millisecond() as f64 / 1000.0);
+    fn note_turn(&self, trigger: Trigger, at: Instant) {
+        self.gauges.look(trigger);
+        self.metrics.last_turn.set(self.clock.shown(at.wall).as_millisecond() as f64 / 1000.0);
     }
 
-    fn note_reading(&mut self, signal: Signal, available: Reading<i64>, capacity: u64, at: Instant) {
-        let labels = SignalLabels { eviction_signal: signal.name() };
+    fn note_reading(&mut self, signal: Signal, available: Reading<i64>, at: Instant) {
+        self.gauges.reading(signal, available, self.eyes.capacity());
         let why = match available {
-            Reading::Known(available) => {
-                self.metrics.available.get_or_create(&labels).set(available);
-                let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
-                self.metrics.capacity.get_or_create(&labels).set(capacity);
-                None
-            }
-            Reading::Unknown(why) => {
-                self.metrics.unknown.get_or_create(&labels).inc();
-                Some(why)
-            }
+            Reading::Known(_) => None,
+            Reading::Unknown(why) => Some(why),
         };
         let before = &mut self.state.unknown[signal as usize];
         if *before != why {
@@ -370,48 +318,29 @@ impl Reaction {
         }
     }
 
-    fn seen_by(&self, trigger: &'static str) -> &'static str {
+    fn seen_by(&self, trigger: Trigger) -> &'static str {
         match trigger {
-            "charge" => self.hook.charge_rung(),
-            "tasks" => "fork hook",
-            "v1_threshold" => "cgroup v1 usage threshold",
-            other => other,
+            Trigger::Charge => self.hook.charge_rung(),
+            Trigger::Tasks => "fork hook",
+            Trigger::V1Threshold => "cgroup v1 usage threshold",
+            Trigger::V2(rung) => rung,
+            other => other.name(),
         }
     }
 }
 
-impl Change {
-    /// Whether a threshold was about to be met.
-    fn predicts(&self) -> bool {
-        self.imminent
-    }
+/// What a look came to, before anything is done about it or told of it.
+struct Reacted {
+    look: NodeLook,
+    pressed: bool,
+    decided: Option<Decided>,
+}
 
-    /// Takes note of a decision; true if something changed.
-    fn take(&mut self, decision: &Decision) -> bool {
-        let met = decision.pass().map_or(&[][..], |pass| &pass.met).iter().map(|met| met.line);
-        let conditions = decision.conditions.iter().map(|raised| raised.condition);
-        let same = met.clone().eq(self.met.iter().copied())
-            && conditions.clone().eq(self.conditions.iter().copied());
-        let sight = decision.pass().map(|pass| &pass.sight);
-        let mut refused = SignalSet::EMPTY;
-        for refusal in sight.map_or(&[][..], |sight| &sight.refused) {
-            refused.insert(refusal.signal);
-        }
-        let imminent = sight.is_some_and(|sight| !sight.imminent.is_empty());
-        let (waits, told) = match &decision.proposal {
-            Some(ProposalState::Waits(waiting)) => (Some(waiting.since), false),
-            Some(ProposalState::Unchanged | ProposalState::TookEffect) => (None, true),
-            None => (None, false),
-        };
-        let beside = (decision.blind, refused, imminent, waits);
-        let same = same && !told && beside == (self.blind, self.refused, self.imminent, self.waits);
-        (self.blind, self.refused, self.imminent, self.waits) = beside;
-        if !same {
-            self.met.clear();
-            self.met.extend(met);
-            self.conditions.clear();
-            self.conditions.extend(conditions);
-        }
-        !same
-    }
+/// A decision and what led to it.
+struct Decided {
+    decision: Decision,
+    snapshot: Arc<Snapshot>,
+    trigger: Trigger,
+    crossed: Option<Crossed>,
+    mono_ns: u64,
 }

@@ -155,7 +155,7 @@ impl Reaction {
         self.carry_out(&decision, decided_mono_ns);
         let id = number_of(&decision, first_id, &verdict.victim);
         self.state.last_change.take(&decision);
-        let note = PassNote {
+        self.tell_pass(decision, |decision, copied| PassNote {
             first_id,
             seen: None,
             seen_by: SEEN_BY,
@@ -163,8 +163,8 @@ impl Reaction {
             looked: at,
             decided_mono_ns,
             decision,
-        };
-        self.notes.send(Note::Pass(Box::new(note)));
+            copied,
+        });
         id
     }
 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use crate::core::decision::{Decision, Subject};
 use crate::core::input::{Event, Input};
-use crate::core::oom::{ContainerEnded, Oddities, StoryNote};
+use crate::core::oom::{ContainerEnded, StoryNote};
 use crate::core::time::Timestamp;
-use crate::metrics::OutcomeLabels;
 use crate::source::bpf::OomKill;
 use crate::source::bpf::owner::{Owner, attribute};
 
@@ -114,31 +113,6 @@ impl Reaction {
         Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
     }
 
-    /// Exports what records made no sense.
-    pub(super) fn export_oddities(&self) {
-        let Oddities {
-            repeated_kills,
-            late_kills,
-            late_ends,
-            unknown_pods,
-            from_the_future,
-            nameless_ends,
-            forgotten,
-        } = *self.engine.story().oddities();
-        for (outcome, count) in [
-            ("repeated_kill", repeated_kills),
-            ("late_kill", late_kills),
-            ("late_end", late_ends),
-            ("unknown_pod", unknown_pods),
-            ("from_the_future", from_the_future),
-            ("nameless_end", nameless_ends),
-            ("forgotten", forgotten),
-        ] {
-            let count = i64::try_from(count).unwrap_or(i64::MAX);
-            self.metrics.odd_records.get_or_create(&OutcomeLabels { outcome }).set(count);
-        }
-    }
-
     /// Containers that are gone from the tree as it was just read, or whose main process is.
     pub(super) fn watch_containers(&mut self) {
         let now = self.clock.now().wall;
@@ -148,7 +122,7 @@ impl Reaction {
 
     /// What the pods' statuses tell of containers that ended.
     pub(super) fn take_statuses(&mut self) {
-        let ends = self.statuses.update(&self.roster);
+        let ends = self.statuses.update(&self.roster, &self.clock);
         self.tell_ends(ends);
     }
 

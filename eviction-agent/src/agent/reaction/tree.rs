@@ -59,6 +59,7 @@ impl Reaction {
     pub(super) fn tell_pods(&mut self) {
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::Pods(Arc::clone(self.roster.active())) });
+        self.state.rehearsed = false;
     }
 
     pub(super) fn note_tree_change(&mut self) {

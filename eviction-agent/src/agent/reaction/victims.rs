@@ -49,7 +49,8 @@ impl Reaction {
                         flight.refused(id, decided_mono_ns);
                     }
                     self.tell_refused(&under_way, &refused);
-                    self.note_outcome(&under_way, Step::Refused(refused));
+                    let note = under_way.note(Step::Refused(refused));
+                    self.notes.send(note);
                 }
             }
         }
@@ -133,7 +134,8 @@ impl Reaction {
             _ => None,
         };
         let last = outcome.progress.is_last();
-        self.note_outcome(&self.state.under_way[index], Step::Progress(outcome));
+        let note = self.state.under_way[index].note(Step::Progress(outcome));
+        self.notes.send(note);
         if last {
             let pod = self.state.under_way.swap_remove(index).pod;
             if let Some(result) = result.clone() {
@@ -147,15 +149,17 @@ impl Reaction {
             None => result.is_some(),
         }
     }
+}
 
-    pub(super) fn note_outcome(&self, under_way: &UnderWay, step: Step) {
-        let UnderWay { id, pod, signal, decided_mono_ns } = under_way;
-        self.notes.send(Note::Outcome(OutcomeNote {
+impl UnderWay {
+    fn note(&self, step: Step) -> Note {
+        let Self { id, pod, signal, decided_mono_ns } = self;
+        Note::Outcome(OutcomeNote {
             id: *id,
             pod: Arc::clone(pod),
             signal: *signal,
             decided_mono_ns: *decided_mono_ns,
             step,
-        }));
+        })
     }
 }

@@ -7,6 +7,7 @@ mod change_tests;
 mod evict;
 mod pass;
 mod refuse;
+mod rehearse;
 mod sized;
 mod spare;
 mod standing;

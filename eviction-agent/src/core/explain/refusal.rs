@@ -1,7 +1,6 @@
 //! Why a pod does not go although its turn has come, and what put its turn where it is.
 
-use crate::core::preferences::LimitScope;
-use crate::core::protection::{Refusal, Turn};
+use crate::core::protection::Turn;
 use crate::core::report::{CandidateReport, PassReport, PodName, RefusedReport, ShelterReport};
 
 use super::amount::{count, pod};
@@ -9,32 +8,12 @@ use super::amount::{count, pod};
 /// Why a pod was refused in a pass, as a sentence without its subject.
 pub(super) fn of(pass: &PassReport, name: &PodName) -> Option<String> {
     let refused = pass.refused_pods.iter().find(|refused| refused.pod == *name)?;
-    Some(reason(&refused.why))
+    Some(refused.why.to_string())
 }
 
 /// A pod and why it was refused.
 pub(super) fn line(refused: &RefusedReport) -> String {
-    format!("{} {}", pod(&refused.pod), reason(&refused.why))
-}
-
-fn reason(why: &Refusal) -> String {
-    match why {
-        Refusal::ProtectedByRule { rule } => format!("is protected by policy.protection[{rule}]"),
-        Refusal::OptedOut => "opted out by annotation".to_owned(),
-        Refusal::Bare => "has no owner to bring it back, and the threshold is soft".to_owned(),
-        Refusal::FreesNothing => "has nothing on the file system that is short".to_owned(),
-        Refusal::CoolingDown { since, remaining } => {
-            format!("is spared for {remaining} more: the kernel killed in it at {since}")
-        }
-        Refusal::Limit { scope, max_evictions, window } => {
-            let whose = match scope {
-                LimitScope::Namespace => "namespace",
-                LimitScope::Owner => "owner",
-            };
-            let most = count(usize::try_from(*max_evictions).unwrap_or(usize::MAX), "pod");
-            format!("is spared: {most} of its {whose} in {window} is the limit")
-        }
-    }
+    format!("{} {}", pod(&refused.pod), refused.why)
 }
 
 /// Why one pod ranks before another if that is for what they are sheltered by, before standing

@@ -39,6 +39,11 @@ impl Flights {
         &self.list
     }
 
+    /// Makes room for some more.
+    pub(crate) fn make_room(&mut self, more: usize) {
+        self.list.reserve(more);
+    }
+
     /// The same, in the memory of a list that is empty.
     pub(crate) fn copy_into(&self, mut empty: Vec<Flight>) -> Vec<Flight> {
         empty.extend_from_slice(&self.list);

@@ -1,5 +1,7 @@
 //! Why a pod whose turn has come does not go.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use crate::core::preferences::LimitScope;
@@ -37,6 +39,29 @@ pub enum Refusal {
         /// Within which time.
         window: GoDuration,
     },
+}
+
+/// A sentence without its subject.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ProtectedByRule { rule } => write!(f, "is protected by policy.protection[{rule}]"),
+            Self::OptedOut => f.write_str("opted out by annotation"),
+            Self::Bare => f.write_str("has no owner to bring it back, and the threshold is soft"),
+            Self::FreesNothing => f.write_str("has nothing on the file system that is short"),
+            Self::CoolingDown { since, remaining } => {
+                write!(f, "is spared for {remaining} more: the kernel killed in it at {since}")
+            }
+            Self::Limit { scope, max_evictions, window } => {
+                let whose = match scope {
+                    LimitScope::Namespace => "namespace",
+                    LimitScope::Owner => "owner",
+                };
+                let pods = if *max_evictions == 1 { "pod" } else { "pods" };
+                write!(f, "is spared: {max_evictions} {pods} of its {whose} in {window} is the limit")
+            }
+        }
+    }
 }
 
 /// A pod that does not go although its turn has come.

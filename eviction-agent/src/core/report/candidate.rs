@@ -9,6 +9,7 @@ use super::margin::{Choice, MarginReport, NearestReport};
 use super::shelter::{ShelterReport, too_young};
 use crate::core::decision::{Action, Cause, Decision, Pass};
 use crate::core::flight::Phase;
+use crate::core::pods::KnownPod;
 use crate::core::rank::{Candidate, Measure, Standing};
 use crate::core::snapshot::NO_STATS;
 use crate::core::units::GoDuration;
@@ -43,6 +44,10 @@ pub struct CandidateReport {
     /// Nothing is known of it, and it started only this long ago.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub too_young: Option<GoDuration>,
+    /// Why it is passed over, or would be, as a sentence without its subject. A report has that
+    /// in other places.
+    #[serde(skip)]
+    pub passed_over: Option<String>,
     /// How far it is from the opposite fate. Absent if nobody goes or nobody else could, and
     /// for a pod that could not go.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,10 +83,15 @@ pub(super) struct Candidates {
     pub(super) nearest: Option<NearestReport>,
 }
 
-impl Candidates {
-    pub(super) fn of(decision: &Decision, pass: &Pass) -> Self {
+impl CandidateReport {
+    /// The first of the pods that a decision ranked, at most so many.
+    pub fn first(decision: &Decision, most: usize) -> Vec<Self> {
+        decision.pass().map_or_else(Vec::new, |pass| Self::some(decision, pass, most))
+    }
+
+    fn some(decision: &Decision, pass: &Pass, most: usize) -> Vec<Self> {
         let Some(signal) = pass.handled_signal() else {
-            return Self::default();
+            return Vec::new();
         };
         let measure = Measure::of(signal, pass.layout);
         let mut scratch = Vec::new();
@@ -110,18 +120,19 @@ impl Candidates {
             let at = joined.get(place as usize).copied();
             let stats = at.filter(|&at| at != NO_STATS).and_then(|at| pass.snapshot.pod(at));
             let usage = measure.known_usage(&pass.pods, place, &known.rank, stats);
-            Some(CandidateReport {
+            let fate = match () {
+                () if goes(place) => Fate::Goes,
+                () if spared.contains(&place) => Fate::Critical,
+                () if refused.contains(&place) => Fate::Refused,
+                () if hurried.contains(&place) => Fate::Hurried,
+                () if passed_over.contains(&place) => Fate::PassedOver,
+                () if is(&known.pod.uid, Phase::is_under_way) => Fate::OnItsWay,
+                () if is(&known.pod.uid, Phase::has_failed) => Fate::LetBe,
+                () => Fate::Stays,
+            };
+            Some(Self {
                 pod: PodName::of(&known.pod),
-                fate: match () {
-                    () if goes(place) => Fate::Goes,
-                    () if spared.contains(&place) => Fate::Critical,
-                    () if refused.contains(&place) => Fate::Refused,
-                    () if hurried.contains(&place) => Fate::Hurried,
-                    () if passed_over.contains(&place) => Fate::PassedOver,
-                    () if is(&known.pod.uid, Phase::is_under_way) => Fate::OnItsWay,
-                    () if is(&known.pod.uid, Phase::has_failed) => Fate::LetBe,
-                    () => Fate::Stays,
-                },
+                fate,
                 standing: candidate.standing,
                 priority: candidate.priority,
                 usage: usage.map(clamped),
@@ -131,11 +142,37 @@ impl Candidates {
                 critical: known.critical,
                 shelter: ShelterReport::of(known),
                 too_young: too_young(known, candidate.standing, decision.at),
+                passed_over: why_passed_over(pass, fate, place, known),
                 margin: if may_go(place) || goes(place) { choice.margin(rank, goes(place)) } else { None },
             })
         };
-        let all: Vec<_> = pass.ranked.iter().enumerate().filter_map(report).collect();
+        pass.ranked.iter().enumerate().take(most).filter_map(report).collect()
+    }
+}
+
+impl Candidates {
+    pub(super) fn of(decision: &Decision, pass: &Pass) -> Self {
+        let all = CandidateReport::some(decision, pass, usize::MAX);
         Self { nearest: nearest(&all), all }
+    }
+}
+
+/// Why it does not go, or would not, as a sentence without its subject.
+fn why_passed_over(pass: &Pass, fate: Fate, place: u32, known: &KnownPod) -> Option<String> {
+    let refused = || Some(pass.refused_pods.iter().find(|refused| refused.place == place)?.why.to_string());
+    let small = || {
+        let mut all = pass.deficits.iter().flat_map(|deficit| &deficit.passed_over);
+        Some(all.find(|one| one.place == place)?.why.to_string())
+    };
+    match fate {
+        Fate::Goes => None,
+        Fate::Critical => Some("critical".to_owned()),
+        Fate::Refused => refused(),
+        Fate::Hurried => Some("was on its way, and is hurried".to_owned()),
+        Fate::OnItsWay => Some("is on its way".to_owned()),
+        Fate::LetBe => Some("was to go a moment ago and did not".to_owned()),
+        Fate::PassedOver => small(),
+        Fate::Stays => known.critical.then(|| "critical".to_owned()),
     }
 }
 

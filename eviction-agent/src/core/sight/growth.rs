@@ -44,6 +44,12 @@ struct Followed {
 }
 
 impl PodTrends {
+    /// Makes room for as many as are followed.
+    pub(super) fn make_room(&mut self) {
+        self.followed.reserve(FOLLOWED);
+        self.next.reserve(FOLLOWED);
+    }
+
     /// Takes in a look; one that saw no pods says nothing about them.
     pub(super) fn observe(&mut self, at: Timestamp, snapshot: &Snapshot) {
         self.stale = true;

@@ -58,6 +58,11 @@ pub struct Seen {
 }
 
 impl Sight {
+    /// Makes room for whatever may be remembered of pods.
+    pub(crate) fn make_room(&mut self) {
+        self.pods.make_room();
+    }
+
     /// The kernel killed a process for lack of memory: after that a figure may be anything.
     pub(crate) fn note_oom_kill(&mut self) {
         self.oom_killed = true;

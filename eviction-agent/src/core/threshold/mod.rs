@@ -112,6 +112,11 @@ impl Thresholds {
         self.visible = Arc::clone(&self.effective);
     }
 
+    /// Makes room to remember all of them as met.
+    pub(crate) fn make_room(&mut self) {
+        self.before.reserve(self.lines.len());
+    }
+
     /// Holds the observations against the thresholds and remembers both. Writes what is met to
     /// `met`: `eviction_manager.go: synchronize`, from `thresholdsMet` to `lastObservations`.
     ///

@@ -37,7 +37,8 @@ pub struct Ring {
 
 impl Ring {
     pub(super) fn new(ring: RingBuf<MapData>) -> Self {
-        Self { ring, page_bytes: rustix::param::page_size() as u64, sequence: Sequence::default() }
+        let sequence = Sequence::with_room(aya::util::nr_cpus().unwrap_or(1));
+        Self { ring, page_bytes: rustix::param::page_size() as u64, sequence }
     }
 
     /// Hands on every record that is there, in the order in which they were pushed. Never waits.

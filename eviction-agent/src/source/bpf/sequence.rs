@@ -27,6 +27,11 @@ pub struct Sequence {
 }
 
 impl Sequence {
+    /// With room for so many CPUs; others find theirs when they come.
+    pub fn with_room(cpus: usize) -> Self {
+        Self { cpus: vec![Cpu::default(); cpus.min(MOST_CPUS as usize)], noticed: 0 }
+    }
+
     /// A record came.
     pub fn take(&mut self, stamp: Stamp) {
         let Stamp { cpu, seq, ktime_ns: _ } = stamp;

@@ -3,8 +3,10 @@
 
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use crate::core::reading::{Reading, Why};
-use crate::source::file::read_once;
+use crate::source::file::{KeptFile, unreadable};
 use crate::source::text::{Once, complete_lines, parse_number};
 
 /// Processes that out-of-memory killers have killed since boot, whoever's limit it was
@@ -19,9 +21,34 @@ pub fn parse_oom_kills(text: &[u8]) -> Result<u64, Why> {
     kills.get()
 }
 
-/// Reads `vmstat` in the folder `proc`.
-pub fn read_oom_kills(proc: &Path) -> Reading<u64> {
-    read_once(&proc.join("vmstat"), 1 << 20).and_then(|text| parse_oom_kills(&text)).into()
+/// The text has some 4 KiB.
+const MOST: usize = 1 << 20;
+
+/// Reads them through a descriptor and into room that are kept: the reaction loop waits for neither
+/// a look-up nor the allocator.
+#[derive(Debug)]
+pub struct OomKillCounter {
+    file: Result<KeptFile, Errno>,
+    text: Vec<u8>,
+}
+
+impl OomKillCounter {
+    /// Opens `vmstat` in the folder `proc`.
+    pub fn open(proc: &Path) -> Self {
+        let mut counter = Self { file: KeptFile::open(&proc.join("vmstat")), text: Vec::new() };
+        // The room finds its size.
+        counter.read();
+        counter
+    }
+
+    /// Kills until now.
+    pub fn read(&mut self) -> Reading<u64> {
+        let Self { file, text } = self;
+        match file {
+            Ok(file) => file.read_all(text, MOST).and_then(parse_oom_kills).into(),
+            Err(errno) => Reading::Unknown(unreadable(*errno)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -40,8 +67,11 @@ mod tests {
 
     #[test]
     fn this_machine() {
-        assert!(read_oom_kills(Path::new("/proc")).known().is_some());
-        assert_eq!(read_oom_kills(Path::new("/nonexistent")), Reading::Unknown(Why::Unreadable(2)));
+        assert!(OomKillCounter::open(Path::new("/proc")).read().known().is_some());
+        assert_eq!(
+            OomKillCounter::open(Path::new("/nonexistent")).read(),
+            Reading::Unknown(Why::Unreadable(2))
+        );
     }
 
     proptest! {

@@ -1,0 +1,161 @@
+//! A bounded way from one thread to another on which the sender never waits.
+//!
+//! No lock and no allocation: whoever holds a lock may be a thread that gets no CPU. The sender
+//! rings an eventfd, and the receiver sleeps on that.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+
+/// The end of the thread that must not wait.
+#[derive(Debug)]
+pub(crate) struct Sender<T> {
+    // Dropped before the bell is rung for the last time.
+    ring: Option<Producer<T>>,
+    bell: Arc<OwnedFd>,
+}
+
+/// The end of the thread that may sleep.
+#[derive(Debug)]
+pub(crate) struct Receiver<T> {
+    ring: Consumer<T>,
+    bell: Arc<OwnedFd>,
+}
+
+/// What the receiver finds.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next<T> {
+    Value(T),
+    /// Nothing at present.
+    Empty,
+    /// Nothing any more.
+    Ended,
+}
+
+/// A lane with room for `capacity` values.
+///
+/// # Errors
+/// If no eventfd can be made.
+pub(crate) fn lane<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)> {
+    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let (producer, consumer) = RingBuffer::new(capacity);
+    let sender = Sender { ring: Some(producer), bell: Arc::clone(&bell) };
+    Ok((sender, Receiver { ring: consumer, bell }))
+}
+
+impl<T> Sender<T> {
+    /// Hands a value over; gives it back if there is no room.
+    pub(crate) fn send(&mut self, value: T) -> Result<(), T> {
+        let Some(ring) = &mut self.ring else { return Err(value) };
+        ring.push(value).map_err(|rtrb::PushError::Full(value)| value)?;
+        self.ring_bell();
+        Ok(())
+    }
+
+    /// Touches the memory of the whole lane, so that no page of it is missing when it matters.
+    /// Only before anything was sent.
+    pub(crate) fn touch(&mut self, receiver: &mut Receiver<T>, value: impl Fn() -> T) {
+        let Some(ring) = &mut self.ring else { return };
+        while ring.push(value()).is_ok() {}
+        while receiver.ring.pop().is_ok() {}
+    }
+
+    fn ring_bell(&self) {
+        // It can only fail by being full, and then it rings already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        self.ring = None;
+        self.ring_bell();
+    }
+}
+
+impl<T> Receiver<T> {
+    /// Takes what is there without waiting.
+    pub(crate) fn next(&mut self) -> Next<T> {
+        // Asked in this order: what was sent before the end is not lost.
+        let ended = self.ring.is_abandoned();
+        match self.ring.pop() {
+            Ok(value) => Next::Value(value),
+            Err(_) if ended => Next::Ended,
+            Err(_) => Next::Empty,
+        }
+    }
+
+    /// Sleeps until there is something; `None` when the sender is gone.
+    pub(crate) fn wait(&mut self) -> Option<T> {
+        loop {
+            match self.next() {
+                Next::Value(value) => return Some(value),
+                Next::Ended => return None,
+                Next::Empty => {}
+            }
+            // Interrupted or not: the lane is looked at again.
+            let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], None);
+            self.hush();
+        }
+    }
+
+    /// Takes back the ringing so far. What was sent before is to be looked for after.
+    pub(crate) fn hush(&self) {
+        while let Err(Errno::INTR) = rustix::io::read(&self.bell, &mut [0; 8]) {}
+    }
+
+    /// A copy of the bell's descriptor, readable when something was sent.
+    pub(crate) fn bell(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::io::fcntl_dupfd_cloexec(&self.bell, 0)?)
+    }
+}
+
+impl<T> AsFd for Receiver<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::tests::allocations::counted;
+
+    #[test]
+    fn what_does_not_fit_comes_back() {
+        let (mut sender, mut receiver) = lane(2).unwrap();
+        sender.touch(&mut receiver, || 0);
+        assert_eq!((sender.send(1), sender.send(2), sender.send(3)), (Ok(()), Ok(()), Err(3)));
+        assert_eq!((receiver.next(), receiver.next()), (Next::Value(1), Next::Value(2)));
+        assert_eq!(receiver.next(), Next::Empty);
+        assert_eq!(sender.send(4), Ok(()));
+        drop(sender);
+        assert_eq!((receiver.next(), receiver.next()), (Next::Value(4), Next::Ended));
+    }
+
+    #[test]
+    fn sending_allocates_nothing() {
+        let (mut sender, _receiver) = lane(64).unwrap();
+        let (sent, allocations) = counted(|| (0..100).filter(|value| sender.send(*value).is_ok()).count());
+        assert_eq!((sent, allocations), (64, 0));
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_by_each_value_and_by_the_end() {
+        let (mut sender, mut receiver) = lane(4).unwrap();
+        let sleeper = std::thread::spawn(move || std::iter::from_fn(|| receiver.wait()).collect::<Vec<_>>());
+        for value in 0..1000 {
+            let mut value = value;
+            while let Err(back) = sender.send(value) {
+                value = back;
+                std::thread::yield_now();
+            }
+        }
+        drop(sender);
+        assert_eq!(sleeper.join().unwrap(), (0..1000).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,113 @@
+//! What the loop remembers from one turn to the next.
+
+use std::sync::Arc;
+
+use crate::action::PodName;
+use crate::core::decision::{Decision, ProposalState};
+use crate::core::policy::Victims;
+use crate::core::rank::Candidate;
+use crate::core::reading::Why;
+use crate::core::signal::{NodeCondition, Signal, SignalSet};
+use crate::core::time::Timestamp;
+
+use super::super::flight::Flight;
+use super::together::Together;
+
+/// What the loop remembers from one turn to the next.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Holds up passes while a victim is under way, where the engine does not know of it.
+    pub(super) flight: Option<Flight>,
+    /// Decisions so far: the next one's number.
+    pub(super) decisions: u64,
+    pub(super) under_way: Vec<UnderWay>,
+    pub(super) last_change: Change,
+    pub(super) unknown: [Option<Why>; Signal::COUNT],
+    pub(super) last_full_ns: u64,
+    /// When something else than process ids is to be looked at.
+    pub(super) look_due_ns: u64,
+    /// As of which full sample the engine was told of the pods.
+    pub(super) followed_ns: u64,
+    pub(super) tree_due_ns: Option<u64>,
+    pub(super) together: Together,
+    /// Whether there is room for a pass over these pods.
+    pub(super) rehearsed: bool,
+    /// When the timer fires next.
+    pub(super) due_ns: u64,
+    pub(super) last_left: Option<(u64, u64)>,
+    /// The node's line of tasks is to be armed anew.
+    pub(super) tasks_told: bool,
+    pub(super) dirty: Vec<u64>,
+    /// Room for the order of pods before it is decided on.
+    pub(super) ahead: Vec<Candidate>,
+}
+
+impl State {
+    /// Nothing so far.
+    pub(crate) fn new(victims: Victims) -> Self {
+        Self { flight: Flight::of(victims), ..Self::default() }
+    }
+}
+
+/// An eviction that has not come to an end.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    pub(super) id: u64,
+    pub(super) pod: Arc<PodName>,
+    pub(super) signal: Option<Signal>,
+    pub(super) decided_mono_ns: u64,
+}
+
+/// What of a pass people want to be told when it changes.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    met: Vec<u8>,
+    conditions: Vec<NodeCondition>,
+    blind: SignalSet,
+    refused: SignalSet,
+    imminent: bool,
+    /// Since when a changed configuration waits.
+    waits: Option<Timestamp>,
+}
+
+impl Change {
+    /// Whether a threshold was about to be met.
+    pub(super) fn predicts(&self) -> bool {
+        self.imminent
+    }
+
+    /// Makes room for whatever may be noted.
+    pub(super) fn make_room(&mut self) {
+        self.met.reserve(2 * Signal::COUNT);
+        self.conditions.reserve(2 * Signal::COUNT);
+    }
+
+    /// Takes note of a decision; true if something changed.
+    pub(super) fn take(&mut self, decision: &Decision) -> bool {
+        let met = decision.pass().map_or(&[][..], |pass| &pass.met).iter().map(|met| met.line);
+        let conditions = decision.conditions.iter().map(|raised| raised.condition);
+        let same = met.clone().eq(self.met.iter().copied())
+            && conditions.clone().eq(self.conditions.iter().copied());
+        let sight = decision.pass().map(|pass| &pass.sight);
+        let mut refused = SignalSet::EMPTY;
+        for refusal in sight.map_or(&[][..], |sight| &sight.refused) {
+            refused.insert(refusal.signal);
+        }
+        let imminent = sight.is_some_and(|sight| !sight.imminent.is_empty());
+        let (waits, told) = match &decision.proposal {
+            Some(ProposalState::Waits(waiting)) => (Some(waiting.since), false),
+            Some(ProposalState::Unchanged | ProposalState::TookEffect) => (None, true),
+            None => (None, false),
+        };
+        let beside = (decision.blind, refused, imminent, waits);
+        let same = same && !told && beside == (self.blind, self.refused, self.imminent, self.waits);
+        (self.blind, self.refused, self.imminent, self.waits) = beside;
+        if !same {
+            self.met.clear();
+            self.met.extend(met);
+            self.conditions.clear();
+            self.conditions.extend(conditions);
+        }
+        !same
+    }
+}

@@ -1,0 +1,172 @@
+//! The way from what the kernel tells to the compact decision, on a real node in small.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Command as Program, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::tests::allocations::counted;
+use ::tests::node::{MIB, Node, PodSpec};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::super::ConfigurationFiles;
+use super::super::lane::{Next, Receiver};
+use super::super::notes::{Note, Notes};
+use super::super::pods::PodsFile;
+use super::super::run::{Act, Options, Output};
+use super::super::start::{self, Outlets};
+use super::super::watchdog::Pulse;
+use super::{Command, Reacted, Reaction, Trigger, Wake};
+use crate::core::decision::PassEnd;
+use crate::core::preferences::Profile;
+use crate::metrics::Metrics;
+use crate::source::choice::Choice;
+
+/// A guard against a loop that hangs.
+const GUARD: Duration = Duration::from_secs(60);
+
+/// Turns under pressure that are looked at.
+const TURNS: usize = 40;
+
+struct Rig {
+    reaction: Reaction,
+    commands: mpsc::Receiver<Command>,
+    _sender: mpsc::Sender<Command>,
+    notes: Receiver<Note>,
+    node: Node,
+}
+
+/// A node with some pods, and the loop that watches it with what this kernel offers.
+fn rig(profile: Profile) -> Option<Rig> {
+    let mut node = Node::new("reaction", 256 * MIB, 200).ok()?;
+    for name in ["grows", "small", "other"] {
+        node.add(PodSpec::new("shop", name, &["main", "side"], 8)).unwrap();
+    }
+    let kubelet = json!({"evictionHard": {"memory.available": "64Mi", "pid.available": "20"}});
+    let pods = node.write_pods().unwrap();
+    let options = Options {
+        configuration: ConfigurationFiles {
+            kubelet: Some(node.write_config(&kubelet).unwrap()),
+            profile: Some(profile),
+            ..ConfigurationFiles::default()
+        },
+        pods: Some(pods),
+        cgroup_root: PathBuf::from(node.cgroup_root()),
+        memory_capacity: Some(node.memory_capacity().to_string()),
+        pid_capacity: Some(node.pid_capacity()),
+        act: Act::DryRun,
+        output: Output::Json,
+        listen: ([127, 0, 0, 1], 0).into(),
+        rungs: Choice::default(),
+        state_dir: None,
+        accept: false,
+        bpf_log: false,
+    };
+    let (plan, _) = start::prepare(&options).unwrap();
+    let (_, roster) = PodsFile::open(options.pods.as_deref(), &plan.policy).unwrap();
+    let metrics = Arc::new(Metrics::new("0", "0"));
+    let (sender, commands) = mpsc::channel(1);
+    let (queue, notes) = Notes::new(&metrics).unwrap();
+    let outlets = Outlets { notes: queue, metrics, pulse: Pulse::new() };
+    let mut reaction = start::build(plan, roster, outlets).unwrap().reaction;
+    let roster = std::mem::take(&mut reaction.roster);
+    reaction.take_pods(roster);
+    reaction.look(Trigger::Start, None);
+    Some(Rig { reaction, commands, _sender: sender, notes, node })
+}
+
+impl Rig {
+    /// One turn. What it asked the allocator for until the decision was made, and whether kills or
+    /// ends of others came between: this machine is not ours alone.
+    async fn turn(&mut self) -> (Option<PassEnd>, &'static str, u64) {
+        let next = self.reaction.next(&mut self.commands);
+        let wake = tokio::time::timeout(GUARD, next).await.unwrap().unwrap().unwrap();
+        let disturbed = match &wake {
+            Wake::Kernel(told) => !told.kills.is_empty(),
+            Wake::Outcome(_) | Wake::Command(_) => true,
+            Wake::V1Threshold | Wake::V2Trigger(_) | Wake::OomNotice | Wake::Timer => false,
+        };
+        let name = wake.trigger().name();
+        let (reacted, allocations) = counted(|| {
+            let (trigger, crossed) = self.reaction.take(wake)?;
+            Some(self.reaction.react(trigger, crossed))
+        });
+        let Some(reacted) = reacted else { return (None, name, 0) };
+        let end = end_of(&reacted);
+        self.reaction.follow(reacted);
+        (end, name, if disturbed { 0 } else { allocations })
+    }
+
+    /// Does what the slow side does with what it is told.
+    fn read_notes(&mut self) {
+        while let Next::Value(note) = self.notes.next() {
+            drop(note);
+        }
+    }
+
+    /// Lets a process of the first pod fill memory that stays after it, once it is told to.
+    fn grower(&self) -> Child {
+        let file = self.node.file("grown");
+        let mut child = Program::new("sh")
+            .arg("-c")
+            .arg(format!("read go && exec head -c 210M /dev/zero > {}", file.display()))
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        self.node.pods[0].containers[0].group.add(child.id()).unwrap();
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        child
+    }
+}
+
+fn end_of(reacted: &Reacted) -> Option<PassEnd> {
+    Some(reacted.decided.as_ref()?.decision.pass()?.end)
+}
+
+fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut rig = rig(profile)?;
+        let has_kernel_side = rig.reaction.hook.rung().is_some();
+        // Buffers find their size: some looks, one of them in full.
+        for _ in 0..4 {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            rig.reaction.look(Trigger::Timer, None);
+        }
+        assert!(rig.reaction.state.rehearsed, "there was leisure to make room");
+        rig.read_notes();
+        let mut child = rig.grower();
+        let mut seen = Vec::new();
+        let mut evicted = 0;
+        while evicted == 0 || seen.len() < TURNS {
+            let (end, name, allocations) = rig.turn().await;
+            assert_eq!(allocations, 0, "{profile:?}, turn {} for {name} that ended {end:?}", seen.len());
+            evicted += usize::from(end == Some(PassEnd::Evicted));
+            seen.push(name);
+            if slow_side_turns {
+                rig.read_notes();
+            }
+        }
+        assert!(child.wait().unwrap().success());
+        if has_kernel_side {
+            assert!(seen.contains(&"charge"), "a kernel record was among {seen:?}");
+        }
+        Some(())
+    })
+}
+
+#[test]
+fn from_a_kernel_record_to_the_decision_nothing_is_asked_of_the_allocator() {
+    for profile in [Profile::Kubelet, Profile::Enhanced] {
+        for slow_side_turns in [true, false] {
+            if from_record_to_decision(profile, slow_side_turns).is_none() {
+                println!(
+                    "SKIPPED from_a_kernel_record_to_the_decision_nothing_is_asked_of_the_allocator: no cgroups can be made here"
+                );
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What came of decisions, in words.
+
+use crate::action::{Progress, Signalled};
+use crate::core::signal::Signal;
+use crate::metrics::{EvictionLabels, OutcomeLabels};
+
+use super::super::event::{self, Event};
+use super::super::notes::{OutcomeNote, Step};
+use super::{Slow, micros};
+
+impl Slow {
+    pub(super) fn outcome(&mut self, note: OutcomeNote) {
+        let OutcomeNote { id, pod, signal, decided_mono_ns, step } = note;
+        let at = match &step {
+            Step::Progress(outcome) => self.clock.at(outcome.at_ns),
+            Step::Refused(_) => self.clock.at(decided_mono_ns),
+        };
+        let (outcome, processes, why) = describe(step);
+        self.metrics.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
+        if outcome == GONE {
+            let eviction_signal = signal.map_or("", Signal::name);
+            let labels = EvictionLabels { eviction_signal, namespace: pod.namespace.to_string() };
+            self.metrics.evictions.get_or_create(&labels).inc();
+        }
+        let event = event::Eviction {
+            id,
+            pod: format!("{}/{}", pod.namespace, pod.name),
+            uid: pod.uid.to_string(),
+            outcome,
+            processes,
+            why,
+            mono_ns: at.mono_ns,
+            decided_to_now_us: micros(at.mono_ns.saturating_sub(decided_mono_ns)),
+        };
+        self.say(at.wall, Event::Eviction(event));
+    }
+}
+
+const GONE: &str = "gone";
+
+/// The name of a step, how many processes it was about, and what there is to say about it.
+fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
+    let sent = |signalled: Signalled| {
+        let Signalled { sent, ended: _, moved, denied, unreachable, unreadable_groups, whole_group: _ } =
+            signalled;
+        let odd = [
+            (moved, "left the cgroup and were let be"),
+            (denied, "refused by the kernel: CAP_KILL is missing"),
+            (unreachable, "outside this PID namespace"),
+            (unreadable_groups, "cgroups could not be read"),
+        ];
+        let odd: Vec<_> =
+            odd.iter().filter(|(count, _)| *count > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        (Some(sent as usize), (!odd.is_empty()).then(|| odd.join(", ")))
+    };
+    let progress = match step {
+        Step::Refused(refused) => return ("refused", None, Some(refused.to_string())),
+        Step::Progress(outcome) => outcome.progress,
+    };
+    match progress {
+        Progress::WouldSignal { pids, unreachable } => {
+            let why = (unreachable > 0).then(|| format!("{unreachable} more outside this PID namespace"));
+            ("dry_run", Some(pids.len()), why)
+        }
+        Progress::TermSent(signalled) => {
+            let (processes, why) = sent(signalled);
+            ("signalled", processes, why)
+        }
+        Progress::KillSent(signalled) => {
+            let (processes, why) = sent(signalled);
+            ("killed", processes, why)
+        }
+        Progress::Trouble { what } => ("trouble", None, Some(what)),
+        Progress::Gone { unreaped, killed: _ } => {
+            let unreaped = unreaped.filter(|count| *count > 0);
+            (GONE, None, unreaped.map(|count| format!("{count} ended tasks are not yet reaped")))
+        }
+        Progress::Left { processes, unreachable, unreadable_groups } => {
+            let survivors = processes.iter().map(|it| format!("{} ({:?})", it.pid, it.why).to_lowercase());
+            let mut why = survivors.collect::<Vec<_>>().join(", ");
+            if unreachable > 0 {
+                why.push_str(&format!(" and {unreachable} outside this PID namespace"));
+            }
+            if unreadable_groups > 0 {
+                why.push_str(&format!(" and those of {unreadable_groups} cgroups that could not be read"));
+            }
+            ("left", Some(processes.len()), Some(why))
+        }
+        Progress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),
+    }
+}

@@ -1,0 +1,8 @@
+//! The agent while its slow side is stuck, and while its reaction thread is.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod gone;
+mod rig;
+mod stuck;
+mod watchdog;

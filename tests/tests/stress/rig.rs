@@ -1,0 +1,123 @@
+//! An agent whose streams are the test's own.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tests::agent;
+use tests::interrupt::Interrupt;
+use tests::metrics::Metrics;
+use tests::node::{MIB, Node, PodSpec};
+use tests::workload::Workload;
+
+/// A guard against an agent that hangs.
+pub(crate) const GUARD: Duration = Duration::from_secs(60);
+
+/// A node with one pod, and an agent on it that kills.
+pub(crate) struct Rig {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) node: Node,
+}
+
+/// A node with a pod; `None` where no cgroups can be made.
+pub(crate) fn node(label: &str) -> Option<Node> {
+    let mut node = Node::new(label, 256 * MIB, 100).ok()?;
+    node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
+    Some(node)
+}
+
+impl Rig {
+    pub(crate) fn start(node: Node, out: Stdio, log: Stdio, level: &str, more: &[&str]) -> Self {
+        let config = node.write_config(&json!({"evictionHard": {"memory.available": "64Mi"}})).unwrap();
+        let pods = node.write_pods().unwrap();
+        // Nobody reads its output, so nobody could tell which port the system chose.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let child = Command::new(agent::binary().unwrap())
+            .arg("run")
+            .arg("--kubelet-config")
+            .arg(config)
+            .arg("--pods")
+            .arg(pods)
+            .args(["--cgroup-root", &node.cgroup_root()])
+            .args(["--memory-capacity", &node.memory_capacity().to_string()])
+            .args(["--pid-capacity", &node.pid_capacity().to_string()])
+            .args(["--act", "kill", "--output", "json", "--listen", &address.to_string()])
+            .args(more)
+            .env("RUST_LOG", level)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let rig = Self { child, address, node };
+        rig.until("the agent answers", || rig.get("/readyz").is_some_and(|(status, _)| status == 200));
+        rig
+    }
+
+    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        Interrupt::default().until(what, GUARD, || Ok(holds().then_some(()))).unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Status and text of an answer.
+    pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(self.address).ok()?;
+        stream.set_read_timeout(Some(GUARD)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, text) = answer.split_once("\r\n\r\n")?;
+        Some((head.split(' ').nth(1)?.parse().ok()?, text.to_owned()))
+    }
+
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        Metrics::read(self.address).unwrap().sum(name, &[])
+    }
+
+    pub(crate) fn workload(&self, arguments: &[&str]) -> Workload {
+        let group = &self.node.pods[0].containers[0].group;
+        let mut workload =
+            Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+        workload.go().unwrap();
+        workload
+    }
+
+    /// Ends it as an operator does.
+    pub(crate) fn stop(mut self) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let child = &mut self.child;
+        Interrupt::default().until("the agent ends", GUARD, || Ok(child.try_wait()?)).unwrap()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A pipe that nobody reads and nothing more fits into: the end to keep, and the one to write to.
+pub(crate) fn full_pipe() -> (OwnedFd, Stdio) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
+    rustix::fs::fcntl_setfl(&writer, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+    let mut file = File::from(OwnedFd::from(writer));
+    for chunk in [4096, 1] {
+        while file.write(&vec![b'.'; chunk]).is_ok() {}
+    }
+    // A program that is started finds a pipe that blocks, as always.
+    rustix::fs::fcntl_setfl(&file, flags).unwrap();
+    (reader.into(), file.into())
+}

@@ -1,0 +1,59 @@
+//! Readers that do not read.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::process::Stdio;
+
+use tests::skip;
+
+use crate::rig::{Rig, full_pipe, node};
+
+/// A scraper that asks without end and never reads an answer.
+fn stuck_scraper(rig: &Rig) -> TcpStream {
+    let mut stream = TcpStream::connect(rig.address).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let ask = b"GET /metrics HTTP/1.1\r\nHost: agent\r\n\r\n".repeat(100);
+    for _ in 0..100 {
+        if stream.write(&ask).is_err() {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    stream
+}
+
+#[test]
+fn who_does_not_read_holds_up_no_decision() {
+    let Some(node) = node("stuck") else { skip!("no cgroups can be made here") };
+    let (_out, stdout) = full_pipe();
+    let (_log, stderr) = full_pipe();
+    let rig = Rig::start(node, stdout, stderr, "trace", &[]);
+    let _scrapers = [stuck_scraper(&rig), stuck_scraper(&rig)];
+    let mut hog = rig.workload(&["grow", "--size", "230M", "--rate", "400M"]);
+    rig.until("the hog is killed", || !hog.process().is_running().unwrap());
+    assert_eq!(rig.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
+    rig.until("the eviction is told", || rig.metric("eviction_agent_evictions_total") == 1.0);
+    assert_eq!(rig.metric("eviction_agent_decisions_total"), 1.0);
+    // Each question is logged, and nobody reads the log.
+    rig.until("what is lost is counted", || rig.metric("eviction_agent_log_lines_dropped_total") > 0.0);
+    assert_eq!(rig.get("/healthz").unwrap().0, 200);
+    assert!(rig.stop().success(), "ended by SIGTERM, with what nobody reads left behind");
+}
+
+#[test]
+fn lines_wait_for_a_reader_that_comes_late() {
+    let Some(node) = node("late") else { skip!("no cgroups can be made here") };
+    let (out, stdout) = full_pipe();
+    let rig = Rig::start(node, stdout, Stdio::null(), "info", &[]);
+    let mut hog = rig.workload(&["grow", "--size", "230M", "--rate", "400M"]);
+    rig.until("the hog is killed", || !hog.process().is_running().unwrap());
+    rig.until("the eviction is told", || rig.metric("eviction_agent_evictions_total") == 1.0);
+    let reader = std::thread::spawn(move || std::io::read_to_string(std::fs::File::from(out)).unwrap());
+    assert_eq!(rig.metric("eviction_agent_lines_dropped_total"), 0.0);
+    assert!(rig.stop().success());
+    let text = reader.join().unwrap();
+    for event in ["started", "decision", "eviction", "stopped"] {
+        let named = format!("\"event\":\"{event}\"");
+        assert!(text.lines().any(|line| line.contains(&named)), "{event} in {text}");
+    }
+}

@@ -1,0 +1,75 @@
+//! A reaction thread that is stopped while everything else runs.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use tests::skip;
+
+use crate::rig::{Rig, node};
+
+/// A group of the version 1 freezer, which can hold a single thread.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    /// Inside the group in which this program is.
+    fn new() -> Option<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let path = own.lines().find_map(|line| line.split_once(":freezer:"))?.1;
+        let folder = PathBuf::from("/sys/fs/cgroup/freezer")
+            .join(path.trim_start_matches('/'))
+            .join(format!("one-thread-{}", std::process::id()));
+        fs::create_dir(&folder).ok()?;
+        Some(Self(folder))
+    }
+
+    fn take(&self, thread: u32) {
+        fs::write(self.0.join("tasks"), thread.to_string()).unwrap();
+    }
+
+    fn set(&self, state: &str) {
+        fs::write(self.0.join("freezer.state"), state).unwrap();
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.set("THAWED");
+        // The thread leaves it with the agent's end, or is moved back.
+        let parent = self.0.parent().unwrap().join("tasks");
+        for thread in fs::read_to_string(self.0.join("tasks")).unwrap().lines() {
+            let _ = fs::write(&parent, thread);
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn reaction_thread(pid: u32) -> u32 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let named =
+        |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|it| it.trim() == "reaction");
+    let task = tasks.map(|task| task.unwrap().path()).find(named).unwrap();
+    task.file_name().unwrap().to_str().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_reaction_thread_that_stands_still_is_reported_until_it_turns_again() {
+    let Some(node) = node("watchdog") else { skip!("no cgroups can be made here") };
+    let Some(freezer) = Freezer::new() else {
+        skip!("there is no version 1 freezer, which stops one thread")
+    };
+    let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
+    freezer.take(reaction_thread(rig.pid()));
+    freezer.set("FROZEN");
+    rig.until("the stall is reported", || rig.metric("eviction_agent_loop_stalled") == 1.0);
+    let (status, why) = rig.get("/healthz").unwrap();
+    assert_eq!(status, 503, "{why}");
+    assert!(why.contains("the reaction loop has not turned for"), "{why}");
+    assert_eq!(rig.get("/readyz").unwrap().0, 503);
+    freezer.set("THAWED");
+    rig.until("its end is reported", || rig.metric("eviction_agent_loop_stalled") == 0.0);
+    assert_eq!(rig.get("/healthz").unwrap().0, 200);
+    assert_eq!(rig.metric("eviction_agent_loop_stalls_total"), 1.0);
+    drop(freezer);
+    assert!(rig.stop().success());
+}
