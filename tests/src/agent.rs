@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read};
 use std::net::SocketAddr;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
@@ -17,6 +17,7 @@ use crate::clock;
 use crate::interrupt::{Interrupt, LOOK};
 use crate::metrics::Metrics;
 use crate::node::Node;
+use crate::process::die_with_parent;
 
 /// Finds the agent's binary: where the test task says, or beside the running program.
 ///
@@ -301,22 +302,6 @@ impl Drop for Agent {
 fn signal(child: &Child, signal: rustix::process::Signal) -> Result<()> {
     rustix::process::kill_process(rustix::process::Pid::from_child(child), signal)
         .with_context(|| format!("send {signal:?} to the agent"))
-}
-
-/// The process to be started is killed when the thread that starts it ends.
-fn die_with_parent(command: &mut Command) {
-    let parent = rustix::process::getpid();
-    let bind = move || {
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-        // The parent may have died before the line above.
-        if rustix::process::getppid() == Some(parent) {
-            Ok(())
-        } else {
-            Err(std::io::ErrorKind::NotFound.into())
-        }
-    };
-    // SAFETY: two system calls, no allocation and no lock between fork and exec.
-    unsafe { command.pre_exec(bind) };
 }
 
 /// An end as people say it.

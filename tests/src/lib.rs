@@ -7,6 +7,7 @@ pub mod allocations;
 pub mod bench;
 pub mod cgroup;
 pub mod clock;
+pub mod cluster;
 pub mod death;
 pub mod folder;
 pub mod growth;

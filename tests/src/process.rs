@@ -1,10 +1,13 @@
 //! Processes that tests start, and what /proc says about any process.
 
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
+};
 
 /// How long anything may take before a test counts as hung. Never a statement about speed.
 pub const HANG: Duration = Duration::from_secs(60);
@@ -96,6 +99,18 @@ impl Drop for Process {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// The process to be started is killed when the thread that starts it ends.
+pub fn die_with_parent(command: &mut Command) {
+    let parent = getpid();
+    let bind = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The parent may have died before the line above.
+        if getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::NotFound.into()) }
+    };
+    // SAFETY: two system calls, no allocation and no lock between fork and exec.
+    unsafe { command.pre_exec(bind) };
 }
 
 /// Lets the calling thread run before every ordinary one (SCHED_FIFO).

@@ -9,6 +9,7 @@ mod build;
 mod demo;
 mod deny;
 mod dist;
+mod e2e;
 mod elf;
 mod layers;
 mod length;
@@ -39,6 +40,8 @@ enum Task {
     Test(test::Args),
     /// Four short stories of node pressure on real cgroups, each checked from outside
     Demo(demo::Args),
+    /// Stories with a real etcd, API server, controllers and scheduler
+    E2e(e2e::Args),
     /// Measure the agent as it is shipped
     Bench(bench::Args),
     /// The agent and the demo's stories on other kernels, in QEMU
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Build(args) => build::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Demo(args) => demo::run(&args),
+        Task::E2e(args) => e2e::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Vm(args) => vm::run(&args),
         Task::Lint => lint::run(),

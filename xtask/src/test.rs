@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
+use crate::e2e::kubernetes;
 use crate::setup::{self, Need, Tools};
 use crate::shell::{self, EBPF, Metadata};
 use report::Report;
@@ -55,14 +56,27 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let logs = metadata.target_directory.join("xtask/tests");
     std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     let mut total = Report::default();
+    let kubernetes = kubernetes(args);
     for test in &built.tests {
         let log = logs.join(format!("{}.log", test.title().replace(['/', ' '], "-")));
-        total.add(run_one(&test.title(), test.command(args, &built.programs), &log)?);
+        let mut command = test.command(args, &built.programs);
+        command.envs(kubernetes.iter().map(|folder| (kubernetes::FOLDER, folder)));
+        total.add(run_one(&test.title(), command, &log)?);
     }
     let log = logs.join("doc.log");
     total.add(run_one("documentation", doc_tests(&packages, args, &tools), &log)?);
 
     finish(&total, args)
+}
+
+/// Kubernetes' programs, built unless a filter asks for tests that most likely do without. The tests
+/// that lack them say so.
+fn kubernetes(args: &Args) -> Option<PathBuf> {
+    let found = if args.filter.is_some() { kubernetes::cached() } else { kubernetes::ensure().map(Some) };
+    found.unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        None
+    })
 }
 
 /// Prints what was skipped and what failed, and the closing line.
@@ -90,13 +104,13 @@ fn finish(total: &Report, args: &Args) -> Result<ExitCode> {
 
 /// What a build left.
 #[derive(Default)]
-struct Built {
-    tests: Vec<TestProgram>,
+pub(crate) struct Built {
+    pub(crate) tests: Vec<TestProgram>,
     /// The binaries that tests start, by name.
-    programs: Vec<(String, PathBuf)>,
+    pub(crate) programs: Vec<(String, PathBuf)>,
 }
 
-struct TestProgram {
+pub(crate) struct TestProgram {
     package: String,
     /// Empty for the tests inside a library.
     target: String,
@@ -113,14 +127,20 @@ impl TestProgram {
         }
     }
 
-    /// As `cargo test` would start it.
     fn command(&self, args: &Args, programs: &[(String, PathBuf)]) -> Command {
-        let mut command = Command::new(&self.program);
-        command.current_dir(&self.folder).args(&args.filter).arg("--show-output");
+        let mut command = self.start(programs);
+        command.args(&args.filter).arg("--show-output");
         if ONE_AT_A_TIME.contains(&self.package.as_str()) {
             command.arg("--test-threads=1");
         }
         command
+    }
+
+    /// As `cargo test` would start it.
+    pub(crate) fn start(&self, programs: &[(String, PathBuf)]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .env("CARGO_PKG_NAME", &self.package)
             .envs(programs.iter().map(|(name, path)| (format!("CARGO_BIN_EXE_{name}"), path)))
@@ -151,7 +171,7 @@ struct Profile {
 }
 
 /// Builds these targets of these packages.
-fn build(packages: &[&str], targets: &[&str], tools: &Tools) -> Result<Built> {
+pub(crate) fn build(packages: &[&str], targets: &[&str], tools: &Tools) -> Result<Built> {
     let mut cargo = shell::cargo();
     cargo
         .args(["build", "--message-format=json-render-diagnostics"])
@@ -224,9 +244,22 @@ fn doc_tests(packages: &[&str], args: &Args, tools: &Tools) -> Command {
     cargo
 }
 
+/// Runs a test program and tells what came of it.
+fn run_one(title: &str, command: Command, log: &Path) -> Result<Report> {
+    let started = Instant::now();
+    let (report, output) = run_to_end(title, command, log)?;
+    if !report.failed.is_empty() {
+        println!("{}", output.trim_end());
+    }
+    if !report.is_empty() {
+        println!("{title}: {} ({:.1} s)", report.closing_line(), started.elapsed().as_secs_f64());
+    }
+    Ok(report)
+}
+
 /// Runs a test program to its end and reads what it says. All it prints goes to a file, where
-/// it can be followed and read afterwards.
-fn run_one(title: &str, mut command: Command, log: &Path) -> Result<Report> {
+/// it can be followed and read afterwards, and is handed back.
+pub(crate) fn run_to_end(title: &str, mut command: Command, log: &Path) -> Result<(Report, String)> {
     let file = File::create(log).with_context(|| format!("create {}", log.display()))?;
     let started = Instant::now();
     let mut child = command
@@ -248,7 +281,7 @@ fn run_one(title: &str, mut command: Command, log: &Path) -> Result<Report> {
     };
 
     let output = std::fs::read(log).with_context(|| format!("read {}", log.display()))?;
-    let output = String::from_utf8_lossy(&output);
+    let output = String::from_utf8_lossy(&output).into_owned();
     let mut report = Report::read(title, &output);
     let end = match status {
         Some(status) if status.success() => None,
@@ -260,11 +293,5 @@ fn run_one(title: &str, mut command: Command, log: &Path) -> Result<Report> {
     {
         report.failed.push(format!("{title}: {end}"));
     }
-    if !report.failed.is_empty() {
-        println!("{}", output.trim_end());
-    }
-    if !report.is_empty() {
-        println!("{title}: {} ({:.1} s)", report.closing_line(), started.elapsed().as_secs_f64());
-    }
-    Ok(report)
+    Ok((report, output))
 }

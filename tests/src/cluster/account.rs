@@ -1,0 +1,72 @@
+//! Service accounts with rights.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::Cluster;
+
+/// A service account of the namespace `default`.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// Its name, and that of its ClusterRole.
+    pub name: String,
+    /// A token of it, good for an hour.
+    pub token: String,
+}
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+impl Cluster {
+    /// Makes a service account that may do what these `PolicyRule`s say, everywhere.
+    ///
+    /// # Errors
+    /// If the server refuses it.
+    pub fn account(&self, name: &str, rules: &Value) -> Result<Account> {
+        let admin = self.admin();
+        admin
+            .post("/api/v1/namespaces/default/serviceaccounts", &json!({"metadata": {"name": name}}))?
+            .ok()?;
+        admin
+            .post(&format!("{RBAC}/clusterroles"), &json!({"metadata": {"name": name}, "rules": rules}))?
+            .ok()?;
+        let binding = json!({
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
+        });
+        admin.post(&format!("{RBAC}/clusterrolebindings"), &binding)?.ok()?;
+        Ok(Account { name: name.to_owned(), token: self.token(name)? })
+    }
+
+    /// A new token of a service account of the namespace `default`.
+    ///
+    /// # Errors
+    /// If the server refuses it.
+    pub fn token(&self, account: &str) -> Result<String> {
+        let path = format!("/api/v1/namespaces/default/serviceaccounts/{account}/token");
+        let request = json!({"spec": {"expirationSeconds": 3600}});
+        let answer = self.admin().post(&path, &request)?.ok()?;
+        answer["status"]["token"].as_str().map(str::to_owned).context("a token request without a token")
+    }
+
+    /// Gives an account other rights. The server's authorizer hears of it a moment later.
+    ///
+    /// # Errors
+    /// If the server refuses it.
+    pub fn set_rules(&self, account: &str, rules: &Value) -> Result<()> {
+        let role = json!({"metadata": {"name": account}, "rules": rules});
+        self.admin().put(&format!("{RBAC}/clusterroles/{account}"), &role)?.ok()?;
+        Ok(())
+    }
+
+    /// Makes all tokens of an account worthless: it is another one of the same name afterwards.
+    ///
+    /// # Errors
+    /// If the server refuses it.
+    pub fn revoke_tokens(&self, account: &str) -> Result<()> {
+        let accounts = "/api/v1/namespaces/default/serviceaccounts";
+        self.admin().delete(&format!("{accounts}/{account}"), &Value::Null)?.ok()?;
+        self.admin().post(accounts, &json!({"metadata": {"name": account}}))?.ok()?;
+        Ok(())
+    }
+}

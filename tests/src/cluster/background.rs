@@ -1,0 +1,56 @@
+//! A thread that drives what is asynchronous, so that stories can be told one step after the other.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context as _, Result};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+/// The thread. It ends when the last one who holds it lets go.
+#[derive(Clone, Debug)]
+pub(super) struct Background(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    handle: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Background {
+    pub(super) fn start() -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("cluster".to_owned())
+            .spawn(move || {
+                // An error means that nobody is left who could stop it.
+                let _ = runtime.block_on(stopped);
+            })
+            .context("start a thread")?;
+        Ok(Self(Arc::new(Inner { handle, stop: Some(stop), thread: Some(thread) })))
+    }
+
+    /// Runs it to its end.
+    pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.0.handle.block_on(future)
+    }
+
+    /// Where tasks are started.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.0.handle
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was told when it happened.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! A plain HTTPS client of the API server: JSON in, JSON out, one warm connection. It is none of the
+//! agent's, so that what checks the agent cannot share its faults.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+
+use super::background::Background;
+use super::stream::Watch;
+
+/// A bound for a server that hangs; none of these requests takes long. etcd's own is a minute.
+const GUARD: Duration = Duration::from_secs(90);
+
+/// Speaks to one server with one token.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+struct Inner {
+    background: Background,
+    address: SocketAddr,
+    tls: TlsConnector,
+    token: String,
+    /// The connection between two requests.
+    warm: Mutex<Option<SendRequest<Full<Bytes>>>>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("address", &self.0.address).finish_non_exhaustive()
+    }
+}
+
+/// What a `PATCH` is to mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patch {
+    /// RFC 7386.
+    Merge,
+    /// RFC 6902.
+    Json,
+    /// Kubernetes' own, which knows the keys of lists.
+    Strategic,
+}
+
+impl Patch {
+    const fn content_type(self) -> &'static str {
+        match self {
+            Self::Merge => "application/merge-patch+json",
+            Self::Json => "application/json-patch+json",
+            Self::Strategic => "application/strategic-merge-patch+json",
+        }
+    }
+}
+
+/// What the server said.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The request, for errors.
+    asked: String,
+    /// HTTP's status.
+    pub status: u16,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// The body; a text where it is not JSON.
+    pub body: Value,
+}
+
+impl Answer {
+    /// The body, if the request was granted.
+    ///
+    /// # Errors
+    /// If it was not, with what the server said.
+    pub fn ok(self) -> Result<Value> {
+        if !(200..300).contains(&self.status) {
+            let said = self.body.get("message").unwrap_or(&self.body);
+            bail!("{}: {} {said}", self.asked, self.status);
+        }
+        Ok(self.body)
+    }
+
+    /// `reason` of the `Status` that refuses; empty where there is none.
+    pub fn reason(&self) -> &str {
+        self.body.get("reason").and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+impl Client {
+    pub(super) fn new(background: &Background, port: u16, ca_pem: &str, token: &str) -> Result<Self> {
+        Ok(Self(Arc::new(Inner {
+            background: background.clone(),
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+            tls: connector(ca_pem)?,
+            token: token.to_owned(),
+            warm: Mutex::new(None),
+        })))
+    }
+
+    /// `GET`.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub fn get(&self, path: &str) -> Result<Answer> {
+        self.ask(Method::GET, path, "", Bytes::new())
+    }
+
+    /// `POST` of an object.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub fn post(&self, path: &str, body: &Value) -> Result<Answer> {
+        self.ask(Method::POST, path, "application/json", body.to_string())
+    }
+
+    /// `PUT` of an object.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub fn put(&self, path: &str, body: &Value) -> Result<Answer> {
+        self.ask(Method::PUT, path, "application/json", body.to_string())
+    }
+
+    /// `DELETE`, with `DeleteOptions` or without (`Value::Null`).
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub fn delete(&self, path: &str, options: &Value) -> Result<Answer> {
+        let body = if options.is_null() { String::new() } else { options.to_string() };
+        self.ask(Method::DELETE, path, "application/json", body)
+    }
+
+    /// `PATCH`.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub fn patch(&self, patch: Patch, path: &str, body: &Value) -> Result<Answer> {
+        self.ask(Method::PATCH, path, patch.content_type(), body.to_string())
+    }
+
+    /// Starts a watch. The path has its query, `watch=true` among it.
+    ///
+    /// # Errors
+    /// If there is no answer, or another than 200.
+    pub fn watch(&self, path: &str) -> Result<Watch> {
+        let asked = format!("GET {path}");
+        let started = self.run(&asked, async {
+            // A connection of its own: it lasts.
+            let mut sender = self.0.connect().await?;
+            let request = self.0.request(Method::GET, path, "", Bytes::new())?;
+            Ok(sender.send_request(request).await?)
+        })?;
+        if started.status() != 200 {
+            self.run(&asked, read(asked.clone(), started))?.ok()?;
+            bail!("{asked}: no watch");
+        }
+        Ok(Watch::new(self.0.background.clone(), started.into_body()))
+    }
+
+    fn ask(&self, method: Method, path: &str, kind: &str, body: impl Into<Bytes>) -> Result<Answer> {
+        let asked = format!("{method} {path}");
+        let request = self.0.request(method, path, kind, body.into())?;
+        self.run(&asked, async {
+            let kept = self.0.warm.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let mut sender = match kept.filter(|sender| sender.is_ready()) {
+                Some(sender) => sender,
+                None => self.0.connect().await?,
+            };
+            let answer = read(asked.clone(), sender.send_request(request).await?).await?;
+            *self.0.warm.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+            Ok(answer)
+        })
+    }
+
+    fn run<T>(&self, asked: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let bounded = async { tokio::time::timeout(GUARD, work).await };
+        self.0
+            .background
+            .run(bounded)
+            .unwrap_or_else(|_| Err(anyhow!("no answer within {} s", GUARD.as_secs())))
+            .with_context(|| asked.to_owned())
+    }
+}
+
+impl Inner {
+    fn request(&self, method: Method, path: &str, kind: &str, body: Bytes) -> Result<Request<Full<Bytes>>> {
+        let mut request = Request::builder().method(method).uri(path).header(HOST, self.address.to_string());
+        if !self.token.is_empty() {
+            request = request.header(AUTHORIZATION, format!("Bearer {}", self.token));
+        }
+        if !kind.is_empty() {
+            request = request.header(CONTENT_TYPE, kind);
+        }
+        request.body(Full::new(body)).with_context(|| format!("ask for {path}"))
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>> {
+        let stream = open(&self.tls, self.address).await?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        self.background.handle().spawn(async move {
+            // Whoever waits for an answer hears of a broken connection.
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+}
+
+async fn read(asked: String, answer: Response<Incoming>) -> Result<Answer> {
+    let (head, body) = answer.into_parts();
+    let body = body.collect().await.context("read the answer")?.to_bytes();
+    let body = serde_json::from_slice(&body)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
+    Ok(Answer { asked, status: head.status.as_u16(), headers: head.headers, body })
+}
+
+/// A TLS connection to the server.
+pub(super) async fn open(tls: &TlsConnector, address: SocketAddr) -> Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await.context("connect")?;
+    stream.set_nodelay(true).context("set TCP_NODELAY")?;
+    let name = ServerName::IpAddress(address.ip().into());
+    tls.connect(name, stream).await.context("TLS handshake")
+}
+
+/// Believes that authority alone.
+pub(super) fn connector(ca_pem: &str) -> Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
+        roots.add(certificate.context("read the authority")?).context("take the authority")?;
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .context("choose TLS versions")?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}

@@ -1,0 +1,90 @@
+//! A program of the cluster: started with its output in a file, watched, and ended.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::Signal;
+
+use crate::agent::describe;
+use crate::process::{self, Process, die_with_parent};
+
+/// How much of its log an error quotes.
+const QUOTED: usize = 6;
+
+/// A running program; killed when it goes out of scope, or when the thread ends that started it.
+#[derive(Debug)]
+pub(super) struct Program {
+    name: &'static str,
+    process: Process,
+    log: PathBuf,
+}
+
+impl Program {
+    /// Starts it, with its output added to `<name>.log` in the folder.
+    pub(super) fn start(name: &'static str, command: &mut Command, folder: &Path) -> Result<Self> {
+        let log = folder.join(format!("{name}.log"));
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("write {}", log.display()))?;
+        command
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().context("share a log")?)
+            .stderr(file)
+            // A bound for what grows without one.
+            .env("GOMEMLIMIT", "1500MiB");
+        die_with_parent(command);
+        Ok(Self { name, process: Process::spawn(command)?, log })
+    }
+
+    /// Fails if it has ended by itself.
+    pub(super) fn check(&mut self) -> Result<()> {
+        match self.process.child().try_wait().context("look at a child")? {
+            None => Ok(()),
+            Some(status) => bail!("{} ended ({}); {}", self.name, describe(status), self.tail()),
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        process::signal(self.pid(), signal)
+    }
+
+    /// Ends it the hard way, and waits until it is gone.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.signal(Signal::KILL)?;
+        self.process.wait().with_context(|| format!("end {}", self.name))?;
+        Ok(())
+    }
+
+    /// How its log ends.
+    pub(super) fn tail(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let mut lines: Vec<&str> = text.lines().rev().take(QUOTED).collect();
+        lines.reverse();
+        format!("its log {} ends with: {}", self.log.display(), lines.join(" | "))
+    }
+}
+
+/// Ports that nobody listens on. Somebody else may take one before it is used; who starts a
+/// server tries again with others then.
+pub(super) fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    // All are held until all are known, so that no two are the same.
+    let mut held = Vec::with_capacity(N);
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
+        *port = listener.local_addr().context("read the port found")?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}

@@ -1,0 +1,7 @@
+//! Stories with a real Kubernetes: `cargo xtask e2e` builds its programs and tells them. Each has a
+//! cluster of its own.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod rig;
+mod server;

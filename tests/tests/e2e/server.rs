@@ -1,0 +1,136 @@
+//! The server's own ways, which the agent is built on: were they others, the stories would prove nothing.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::cluster::{Cluster, Options, Patch, kubernetes_version, manifest};
+
+use crate::rig;
+
+/// A guard against a watch that says nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn is_terminating(cluster: &Cluster, name: &str) -> bool {
+    let pod = cluster.pod("default", name).unwrap().unwrap();
+    pod["metadata"]["deletionTimestamp"].is_string()
+}
+
+/// The causes by which a refusal for a disruption budget is known.
+fn causes(answer: &Value) -> Vec<(&str, &str)> {
+    let list = answer["details"]["causes"].as_array().map_or(&[][..], Vec::as_slice);
+    list.iter()
+        .map(|it| (it["reason"].as_str().unwrap_or_default(), it["message"].as_str().unwrap_or_default()))
+        .collect()
+}
+
+#[test]
+fn evictions_are_answered_as_the_agent_expects() {
+    let Some(cluster) = rig::cluster(&Options::default()) else { return };
+    let version = cluster.admin().get("/version").unwrap().ok().unwrap();
+    assert_eq!(version["gitVersion"].as_str(), kubernetes_version(), "{version}");
+    cluster.add_node("n1").unwrap();
+    let node = cluster.admin().get("/api/v1/nodes/n1").unwrap().ok().unwrap();
+    assert_eq!(node["spec"]["taints"], Value::Null, "{node}");
+
+    // Granted, and the pod stays until its kubelet lets it go.
+    let web = cluster.run_pod(&manifest::pod("web", "n1")).unwrap();
+    assert_eq!(web["status"]["phase"], "Running");
+    let uid = &web["metadata"]["uid"];
+    let stranger = json!({"preconditions": {"uid": "00000000-0000-4000-8000-000000000000"}});
+    let refused = cluster.evict("default", "web", &stranger).unwrap();
+    assert_eq!((refused.status, refused.reason()), (409, "Conflict"), "{refused:?}");
+    assert!(!is_terminating(&cluster, "web"));
+    let wanted = json!({"preconditions": {"uid": uid}, "gracePeriodSeconds": 7});
+    assert_eq!(cluster.evict("default", "web", &json!({"dryRun": ["All"]})).unwrap().status, 201);
+    assert!(!is_terminating(&cluster, "web"));
+    assert_eq!(cluster.evict("default", "web", &wanted).unwrap().status, 201);
+    let web = cluster.pod("default", "web").unwrap().unwrap();
+    assert_eq!(web["metadata"]["deletionGracePeriodSeconds"], 7);
+    let condition =
+        web["status"]["conditions"].as_array().unwrap().iter().find(|it| it["type"] == "DisruptionTarget");
+    assert_eq!(condition.unwrap()["reason"], "EvictionByEvictionAPI", "{web}");
+    assert_eq!(cluster.evict("default", "web", &wanted).unwrap().status, 201, "again, without a change");
+    cluster.finish_pod("default", "web").unwrap();
+    assert_eq!(cluster.pod("default", "web").unwrap(), None);
+    let gone = cluster.evict("default", "web", &wanted).unwrap();
+    assert_eq!((gone.status, gone.reason()), (404, "NotFound"));
+
+    // A disruption budget says no, or that it does not know yet.
+    cluster.run_pod(&manifest::pod("shop", "n1")).unwrap();
+    cluster.add_budget("one", "shop", 1, 0).unwrap();
+    let refused = cluster.evict("default", "shop", &Value::Null).unwrap();
+    assert_eq!((refused.status, refused.reason()), (429, "TooManyRequests"), "{refused:?}");
+    let [(reason, message)] = causes(&refused.body)[..] else { panic!("{refused:?}") };
+    assert_eq!(reason, "DisruptionBudget");
+    assert_eq!(message, "The disruption budget one needs 1 healthy pods and has 1 currently");
+    assert!(!refused.headers.contains_key("retry-after"), "{refused:?}");
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    cluster
+        .admin()
+        .patch(Patch::Merge, &format!("{budgets}/one"), &json!({"spec": {"minAvailable": 2}}))
+        .unwrap()
+        .ok()
+        .unwrap();
+    let stale = cluster.evict("default", "shop", &Value::Null).unwrap();
+    assert_eq!((stale.status, &stale.headers["retry-after"]), (429, &"10".parse().unwrap()), "{stale:?}");
+    assert_eq!(causes(&stale.body)[0].0, "DisruptionBudget");
+    cluster.add_budget("two", "shop", 1, 1).unwrap();
+    let both = cluster.evict("default", "shop", &Value::Null).unwrap();
+    assert_eq!((both.status, both.reason()), (500, ""), "{both:?}");
+    assert!(!is_terminating(&cluster, "shop"));
+}
+
+#[test]
+fn a_watch_tells_what_happens_to_the_pods_of_a_node() {
+    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    cluster.add_node("n1").unwrap();
+    let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]);
+    let account = cluster.account("watcher", &rules).unwrap();
+    let client = cluster.client(&account.token).unwrap();
+    let path = "/api/v1/pods?watch=true&fieldSelector=spec.nodeName%3Dn1";
+    let refused = cluster.client("").unwrap().get(path).unwrap();
+    assert_eq!(refused.status, 403, "{refused:?}");
+    let mut watch = cluster.until("the rights are known", |_| Ok(client.watch(path).ok())).unwrap();
+    cluster.run_pod(&manifest::pod("web", "n1")).unwrap();
+    cluster.run_pod(&manifest::pod("elsewhere", "n2")).unwrap();
+    cluster.finish_pod("default", "web").unwrap();
+    let mut told = Vec::new();
+    while told.last().is_none_or(|kind| kind != "DELETED") {
+        let event = watch.next(PATIENCE).unwrap().expect("an event");
+        assert_eq!(event["object"]["metadata"]["name"], "web", "{event}");
+        told.push(event["type"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(told, ["ADDED", "MODIFIED", "MODIFIED", "DELETED"], "made, running, deleted, gone");
+
+    // The same server, after it was frozen and killed.
+    cluster.freeze_server().unwrap();
+    cluster.thaw_server().unwrap();
+    assert_eq!(client.get("/api/v1/pods").unwrap().status, 200);
+    cluster.kill_server().unwrap();
+    assert!(client.get("/api/v1/pods").is_err());
+    cluster.start_server().unwrap();
+    let pods = client.get("/api/v1/pods").unwrap().ok().unwrap();
+    assert_eq!(pods["items"][0]["metadata"]["name"], "elsewhere", "{pods}");
+
+    cluster.revoke_tokens("watcher").unwrap();
+    cluster
+        .until("the old token is refused", |_| Ok((client.get("/api/v1/pods")?.status == 401).then_some(())))
+        .unwrap();
+}
+
+#[test]
+fn nothing_is_left_of_a_cluster() {
+    let Some(cluster) = rig::cluster(&Options { controllers: true, scheduler: true }) else { return };
+    let (folder, port) = (cluster.path().to_owned(), cluster.port());
+    let pids = cluster.pids();
+    assert_eq!(pids.len(), 4, "{pids:?}");
+    assert!(pids.iter().all(|&pid| tests::process::is_alive(pid)));
+    let story = std::thread::spawn(move || {
+        let _cluster = cluster;
+        panic!("a story that fails, as is told above");
+    });
+    assert!(story.join().is_err());
+    assert!(!folder.exists());
+    assert!(!pids.iter().any(|&pid| tests::process::is_alive(pid)), "{pids:?}");
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+}

@@ -1,0 +1,147 @@
+//! `cargo xtask e2e`: stories with a real Kubernetes, each told by a test of `tests/tests/e2e` in a
+//! process of its own.
+
+pub(crate) mod kubernetes;
+mod told;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+
+use crate::setup::{self, Need};
+use crate::shell::{self, Metadata};
+use crate::test;
+use told::{End, Told};
+
+/// The test programs that tell stories.
+const TARGETS: [&str; 1] = ["e2e"];
+
+/// Tells a cluster to wait for Ctrl-C before it ends; as in `tests/src/cluster/keep.rs`.
+const KEEP: &str = "EVICTION_AGENT_KEEP_CLUSTER";
+
+/// Arguments of the task.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Print the verdicts as JSON lines on standard output, and the rest on standard error
+    #[arg(long)]
+    json: bool,
+    /// Fail if a story was skipped, as on a machine that is known to tell them all
+    #[arg(long)]
+    deny_skips: bool,
+    /// Before a story's cluster ends, say how to reach it, and wait for Ctrl-C
+    #[arg(long)]
+    keep: bool,
+    /// Tell only the stories whose name contains one of these
+    #[arg(value_name = "STORY")]
+    stories: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let Args { json, deny_skips, keep, stories } = args;
+    let tools = setup::ensure(&[Need::Bpf])?;
+    // A story that lacks its programs says so, and is counted as skipped.
+    let folder = kubernetes::ensure().inspect_err(|error| eprintln!("{error:#}")).ok();
+    let targets: Vec<&str> =
+        TARGETS.iter().flat_map(|&target| ["--test", target]).chain(["--bins"]).collect();
+    let built = test::build(&["eviction-agent", "tests"], &targets, &tools)?;
+
+    let logs = Metadata::read()?.target_directory.join("xtask/e2e");
+    std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+    let mut counts = Counts::default();
+    for program in &built.tests {
+        let start = |arguments: &[&str]| {
+            let mut command = program.start(&built.programs);
+            command.args(arguments);
+            if let Some(folder) = &folder {
+                command.env(kubernetes::FOLDER, folder);
+            }
+            if *keep {
+                command.env(KEEP, "1");
+            }
+            command
+        };
+        for name in chosen(&shell::read(&mut start(&["--list", "--format=terse"]))?, stories) {
+            say(*json, &format!("{name}:"));
+            let told = tell(&name, start(&[]), &logs, *keep)?;
+            counts.add(&told);
+            say(*json, &told.for_people());
+            if *json {
+                println!("{}", told.line());
+            }
+        }
+    }
+    let Counts { passed, failed, skipped } = counts;
+    if passed + failed + skipped == 0 {
+        bail!("e2e: no story has a name with {} in it", stories.join(" or "));
+    }
+    say(*json, &format!("{passed} passed, {failed} failed, {skipped} skipped"));
+    if *json {
+        println!("{}", json!({"task": "e2e", "passed": passed, "failed": failed, "skipped": skipped}));
+    }
+    Ok(if failed == 0 && !(*deny_skips && skipped > 0) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[derive(Default)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Counts {
+    fn add(&mut self, told: &Told) {
+        match told.end {
+            End::Passed => self.passed += 1,
+            End::Failed(_) => self.failed += 1,
+            End::Skipped(_) => self.skipped += 1,
+        }
+    }
+}
+
+/// A line for people.
+fn say(json: bool, line: &str) {
+    if json {
+        eprintln!("{line}");
+    } else {
+        println!("{line}");
+    }
+}
+
+/// Of libtest's list the stories that are asked for.
+fn chosen(list: &str, asked: &[String]) -> Vec<String> {
+    list.lines()
+        .filter_map(|line| line.strip_suffix(": test"))
+        .filter(|name| asked.is_empty() || asked.iter().any(|part| name.contains(part.as_str())))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn tell(name: &str, mut command: Command, logs: &Path, keep: bool) -> Result<Told> {
+    command.args(["--exact", name, "--test-threads=1"]);
+    if keep {
+        // What the cluster says is for the one who waits.
+        let status = command.arg("--nocapture").status().with_context(|| format!("tell {name}"))?;
+        return Ok(Told::kept(name, status));
+    }
+    let log = logs.join(format!("{}.log", name.replace("::", "-")));
+    command.arg("--show-output");
+    let (report, text) = test::run_to_end(name, command, &log)?;
+    Ok(Told::read(name, &report, &text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stories_are_asked_for_by_a_part_of_their_name() {
+        let list = "server::a_watch: test\nserver::evictions: test\nsome::bench: benchmark\n";
+        let chosen =
+            |asked: &[&str]| chosen(list, &asked.iter().map(|&it| it.to_owned()).collect::<Vec<_>>());
+        assert_eq!(chosen(&[]), ["server::a_watch", "server::evictions"]);
+        assert_eq!(chosen(&["watch", "none"]), ["server::a_watch"]);
+        assert!(chosen(&["bench"]).is_empty());
+    }
+}

@@ -1,0 +1,141 @@
+//! What a story's process has said: its verdict, and what it measured.
+
+use std::process::ExitStatus;
+
+use serde_json::{Map, Value, json};
+
+use crate::test::report::Report;
+
+/// A story begins a line with this that machines are to read; as in `tests/src/story.rs`.
+const MARK: &str = "STORY ";
+
+/// A story that was told.
+#[derive(Debug)]
+pub(super) struct Told {
+    name: String,
+    pub(super) end: End,
+    /// Microseconds from the first moment, by name.
+    timeline: Value,
+    values: Value,
+}
+
+/// How a story ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+impl Told {
+    pub(super) fn read(name: &str, report: &Report, text: &str) -> Self {
+        let end = match (report.failed.first(), report.skipped.first()) {
+            (Some(failed), _) => End::Failed(why(text).unwrap_or_else(|| failed.clone())),
+            (None, Some(skipped)) => {
+                End::Skipped(skipped.split_once(": ").map_or(skipped.as_str(), |(_, why)| why).to_owned())
+            }
+            (None, None) if report.passed == 1 => End::Passed,
+            (None, None) => End::Failed("the story was not told".to_owned()),
+        };
+        let said: Option<Value> = text
+            .lines()
+            .filter_map(|line| line.split_once(MARK))
+            .find_map(|(_, rest)| serde_json::from_str(rest).ok());
+        let part = |key: &str| {
+            said.as_ref().and_then(|it| it.get(key).cloned()).unwrap_or(Value::Object(Map::new()))
+        };
+        Self { name: name.to_owned(), end, timeline: part("timeline"), values: part("values") }
+    }
+
+    /// Of a story that was watched while it was told.
+    pub(super) fn kept(name: &str, status: ExitStatus) -> Self {
+        let end = if status.success() { End::Passed } else { End::Failed(format!("ended with {status}")) };
+        let nothing = Value::Object(Map::new());
+        Self { name: name.to_owned(), end, timeline: nothing.clone(), values: nothing }
+    }
+
+    /// For machines.
+    pub(super) fn line(&self) -> Value {
+        let Self { name, end, timeline, values } = self;
+        let mut line =
+            json!({"story": name, "ok": *end == End::Passed, "timeline": timeline, "values": values});
+        match end {
+            End::Passed => {}
+            End::Failed(why) => line["why"] = json!(why),
+            End::Skipped(why) => {
+                line["skipped"] = json!(true);
+                line["why"] = json!(why);
+            }
+        }
+        line
+    }
+
+    pub(super) fn for_people(&self) -> String {
+        let values: Vec<String> = [("", &self.values), (" us", &self.timeline)]
+            .into_iter()
+            .flat_map(|(unit, part)| {
+                let fields = part.as_object().into_iter().flatten();
+                fields.map(move |(key, value)| format!("  {key:<24}{value}{unit}\n"))
+            })
+            .collect();
+        let verdict = match &self.end {
+            End::Passed => "  PASSED".to_owned(),
+            End::Failed(why) => format!("  FAILED  {why}"),
+            End::Skipped(why) => format!("  SKIPPED {}: {why}", self.name),
+        };
+        format!("{}{verdict}", values.concat())
+    }
+}
+
+/// The message of the first panic: libtest puts it behind the line with the place.
+fn why(text: &str) -> Option<String> {
+    let mut lines = text.lines().skip_while(|line| !line.contains("panicked at "));
+    let place = lines.next()?;
+    let message: Vec<&str> = lines
+        .take_while(|line| {
+            !line.starts_with("note: ") && !line.starts_with("stack backtrace") && !line.is_empty()
+        })
+        .collect();
+    let place = place.split_once("panicked at ").map_or(place, |(_, place)| place);
+    Some(format!("{place} {}", message.join(" | ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(output: &str) -> Told {
+        Told::read("a::story", &Report::read("e2e", output), output)
+    }
+
+    const END: &str =
+        "\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; finished in 0.01s\n";
+
+    #[test]
+    fn figures_are_told_with_the_verdict() {
+        let text = format!(
+            "running 1 test\nSTORY {{\"timeline\":{{\"seen_us\":7}},\"values\":{{\"n\":3}}}}\ntest a::story ... ok\n{END}"
+        );
+        let line = told(&text).line();
+        assert_eq!(
+            line,
+            json!({"story": "a::story", "ok": true, "timeline": {"seen_us": 7}, "values": {"n": 3}})
+        );
+    }
+
+    #[test]
+    fn a_failure_says_what_was_expected() {
+        let text = "running 1 test\ntest a::story ... FAILED\n\nfailures:\n\n---- a::story stdout ----\n\
+            thread 'a::story' (7) panicked at x.rs:1:2:\nassertion failed\n  left: 1\nnote: run with\n\n\
+            failures:\n    a::story\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        assert_eq!(told(text).end, End::Failed("x.rs:1:2: assertion failed |   left: 1".to_owned()));
+    }
+
+    #[test]
+    fn a_skip_is_no_success_and_silence_is_a_failure() {
+        let text = format!("running 1 test\nSKIPPED a::story: no Go\ntest a::story ... ok\n{END}");
+        assert_eq!(told(&text).end, End::Skipped("no Go".to_owned()));
+        assert!(matches!(told("running 1 test\n").end, End::Failed(_)));
+        assert!(matches!(told("").end, End::Failed(_)));
+    }
+}
