@@ -23,19 +23,24 @@ pub(super) const LAYERS: &[(&str, &[&str])] = &[
     ("core", &[]),
     // A format that configuration and pods files share; it knows none of us.
     ("yaml", &[]),
+    // How requests travel to the API server; what they mean is for those who ask.
+    ("api", &["yaml"]),
     ("config", &["core", "yaml"]),
-    ("source", &["core", "yaml"]),
-    ("action", &["core"]),
+    ("source", &["core", "yaml", "api"]),
+    ("action", &["core", "api"]),
     ("journal", &["core"]),
     // Worlds in a file, read as a node's own configuration and pods are.
     ("scenario", &["core", "config", "source"]),
     ("metrics", &["core"]),
     ("http", &["core", "metrics"]),
     ("top", &["core", "journal"]),
-    ("agent", &["core", "config", "source", "action", "journal", "metrics", "http"]),
+    ("agent", &["core", "api", "config", "source", "action", "journal", "metrics", "http"]),
     (
         "cli",
-        &["core", "config", "source", "action", "journal", "scenario", "metrics", "http", "top", "agent"],
+        &[
+            "core", "api", "config", "source", "action", "journal", "scenario", "metrics", "http", "top",
+            "agent",
+        ],
     ),
     (MAIN, &["cli"]),
 ];

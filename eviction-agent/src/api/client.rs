@@ -1,0 +1,250 @@
+//! Requests, each on a connection of its own while it is under way.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::Response;
+use hyper::body::Incoming;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout_at};
+
+use super::access::Access;
+use super::answer::{Answer, retry_after};
+use super::backoff::Backoff;
+use super::connection::{Sender, connect};
+use super::counts::{Counters, Counts};
+use super::error::{ConnectError, RequestError};
+use super::request::Request;
+use super::stream::{Stream, collect};
+use super::tls::Tls;
+use super::token::Token;
+
+/// Connections that are kept for the next request.
+const SPARE: usize = 2;
+
+/// After so long without a request a kept connection is used for one, so that it is known to be
+/// good: the API server closes it after 90 s (`IdleTimeout` of its `http.Server`).
+const KEEP_ALIVE: Duration = Duration::from_secs(45);
+
+/// Asked to keep a connection alive: any client may, and it costs the server nothing.
+const VERSION: &str = "/version";
+
+const UNAUTHORIZED: u16 = 401;
+
+/// Asks the API server. Cloning shares the connections. Needs a tokio runtime with IO and time.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    access: Access,
+    tls: Tls,
+    token: Option<Token>,
+    idle: Mutex<Vec<Idle>>,
+    /// A connection has ended.
+    closed: Arc<Notify>,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: Sender,
+    used: Instant,
+}
+
+impl Client {
+    /// A client that has not connected yet. Files that a connection needs are read here once, so
+    /// that what is wrong with them is known before the server is asked.
+    ///
+    /// # Errors
+    /// If they cannot be read or are not what they should be.
+    pub fn new(access: Access) -> Result<Self, ConnectError> {
+        let tls = Tls::default();
+        tls.connector(&access)?;
+        super::tls::server_name(&access)?;
+        let token = access.token.clone().map(Token::new);
+        if let Some(token) = &token {
+            token.header(Instant::now())?;
+        }
+        let closed = Arc::default();
+        let (idle, counters) = (Mutex::default(), Counters::default());
+        Ok(Self { shared: Arc::new(Shared { access, tls, token, idle, closed, counters }) })
+    }
+
+    /// Where the server is.
+    pub fn access(&self) -> &Access {
+        &self.shared.access
+    }
+
+    /// What became of all requests so far.
+    pub fn counts(&self) -> Counts {
+        self.shared.counters.read()
+    }
+
+    /// Sends a request and reads the answer, whatever its status.
+    ///
+    /// Never sent a second time once it may have arrived. May be cancelled; then the connection ends.
+    ///
+    /// # Errors
+    /// If there is no answer; [`RequestError::may_have_been_carried_out`] says whether the request
+    /// may have been carried out all the same.
+    pub async fn request(&self, request: Request) -> Result<Answer, RequestError> {
+        let until = tokio::time::Instant::now() + request.within;
+        let answer = async {
+            let (response, sender) = self.send(&request, until, Kept::Take).await?;
+            let (head, mut body) = response.into_parts();
+            let late = |_elapsed| RequestError::Deadline { after: request.within };
+            let body = timeout_at(until, collect(&mut body, request.largest)).await.map_err(late)??;
+            self.shared.keep(sender);
+            Ok(Answer { status: head.status.as_u16(), retry_after: retry_after(&head.headers), body })
+        };
+        let answer = answer.await;
+        self.shared.counters.end(&answer);
+        answer
+    }
+
+    /// Sends a GET whose answer is read as it comes, on a connection that ends with it.
+    ///
+    /// # Errors
+    /// If the head of the answer does not come.
+    pub async fn stream(
+        &self,
+        path: impl Into<String>,
+        head_within: Duration,
+    ) -> Result<Stream, RequestError> {
+        let request = Request::get(path).within(head_within);
+        let until = tokio::time::Instant::now() + head_within;
+        let head = async {
+            let (response, sender) = self.send(&request, until, Kept::Leave).await?;
+            Ok(Stream::new(response, sender))
+        };
+        let head = head.await;
+        self.shared.counters.end(&head);
+        head
+    }
+
+    /// Keeps a connection at hand that is known to be good, for ever: who asks next pays for no
+    /// handshake.
+    pub async fn keep_warm(&self) {
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
+        loop {
+            let pause = match self.warm().await {
+                Ok(pause) => {
+                    backoff.reset();
+                    pause
+                }
+                Err(error) => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "no spare connection");
+                    backoff.pause()
+                }
+            };
+            let closed = self.shared.closed.notified();
+            // At least a moment, so that a server that closes each connection is not stormed.
+            sleep(pause.min(Duration::from_millis(500))).await;
+            let _whichever = tokio::time::timeout(pause, closed).await;
+        }
+    }
+
+    /// Uses a kept connection that was long unused, or makes one; says when to look again.
+    async fn warm(&self) -> Result<Duration, RequestError> {
+        let unused = self.shared.unused_for();
+        if let Some(unused) = unused
+            && let Some(left) = KEEP_ALIVE.checked_sub(unused).filter(|left| !left.is_zero())
+        {
+            return Ok(left);
+        }
+        self.request(Request::get(VERSION)).await?;
+        Ok(KEEP_ALIVE)
+    }
+
+    async fn send(
+        &self,
+        request: &Request,
+        until: tokio::time::Instant,
+        kept: Kept,
+    ) -> Result<(Response<Incoming>, Sender), RequestError> {
+        let shared = &*self.shared;
+        let token = shared.token.as_ref().map(|token| token.header(Instant::now())).transpose()?;
+        let mut message =
+            request.write(&shared.access.server.authority(), &shared.access.server.base, token)?;
+        loop {
+            let idle = if kept == Kept::Take { shared.take() } else { None };
+            let reused = idle.is_some();
+            let connected = async {
+                let mut sender = match idle {
+                    Some(sender) => sender,
+                    None => shared.connect().await?,
+                };
+                // An end that was not noticed yet is found by the next step.
+                let _ready = sender.ready().await;
+                Ok::<_, ConnectError>(sender)
+            };
+            let mut sender = timeout_at(until, connected)
+                .await
+                .map_err(|_elapsed| RequestError::NoConnection { after: request.within })??;
+            let late = |_elapsed| RequestError::Deadline { after: request.within };
+            match timeout_at(until, sender.try_send_request(message)).await.map_err(late)? {
+                Ok(response) => {
+                    if response.status() == UNAUTHORIZED
+                        && let Some(token) = &shared.token
+                    {
+                        token.refused();
+                    }
+                    return Ok((response, sender));
+                }
+                Err(mut error) => match error.take_message() {
+                    // It did not leave this process.
+                    Some(unsent) if reused => message = unsent,
+                    Some(_) => {
+                        let source = error.into_error().into();
+                        let address = shared.access.server.authority();
+                        return Err(ConnectError::Greeting { address, source }.into());
+                    }
+                    None => return Err(RequestError::Broken(error.into_error().into())),
+                },
+            }
+        }
+    }
+}
+
+/// What becomes of the connections that are kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Take,
+    Leave,
+}
+
+impl Shared {
+    async fn connect(&self) -> Result<Sender, ConnectError> {
+        self.counters.connection();
+        connect(&self.access, &self.tls, Arc::clone(&self.closed)).await
+    }
+
+    /// The connection that was used last.
+    fn take(&self) -> Option<Sender> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(Idle { sender, used: _ }) = idle.pop() {
+            if !sender.is_closed() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    fn keep(&self, sender: Sender) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|idle| !idle.sender.is_closed());
+        if idle.len() < SPARE && !sender.is_closed() {
+            idle.push(Idle { sender, used: Instant::now() });
+        }
+    }
+
+    /// How long the connection that would be taken next has not been used; nothing if there is none.
+    fn unused_for(&self) -> Option<Duration> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|idle| !idle.sender.is_closed());
+        idle.last().map(|idle| idle.used.elapsed())
+    }
+}
