@@ -9,7 +9,10 @@ const TOOLCHAIN: &str = "EVICTION_EBPF_TOOLCHAIN";
 fn main() -> anyhow::Result<()> {
     // aya-build looks at the programs' own folder only.
     println!("cargo::rerun-if-changed=../eviction-common");
-    println!("cargo::rerun-if-changed=../.git/HEAD");
+    // A path that is not there, as this one in a worktree, would have everything built each time.
+    if let Some(head) = git(&["rev-parse", "--git-path", "HEAD"]) {
+        println!("cargo::rerun-if-changed={head}");
+    }
     println!("cargo::rustc-env=EVICTION_AGENT_ABI={}", eviction_common::ABI_VERSION);
     println!("cargo::rustc-env=EVICTION_AGENT_COMMIT={}", commit());
     let package = aya_build::Package {
@@ -27,7 +30,12 @@ fn main() -> anyhow::Result<()> {
 
 /// The commit that is built, or `unknown` outside a repository.
 fn commit() -> String {
-    let git = std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
-    let hash = git.ok().filter(|out| out.status.success()).and_then(|out| String::from_utf8(out.stdout).ok());
-    hash.map_or_else(|| "unknown".to_owned(), |hash| hash.trim().to_owned())
+    git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// What git says; nothing outside a repository.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = std::process::Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
+    Some(text.trim().to_owned())
 }
