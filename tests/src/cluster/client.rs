@@ -14,15 +14,11 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use super::background::Background;
 use super::stream::Watch;
+use super::tls;
 
 /// A bound for a server that hangs; none of these requests takes long. etcd's own is a minute.
 const GUARD: Duration = Duration::from_secs(90);
@@ -104,7 +100,7 @@ impl Client {
         Ok(Self(Arc::new(Inner {
             background: background.clone(),
             address: (Ipv4Addr::LOCALHOST, port).into(),
-            tls: connector(ca_pem)?,
+            tls: tls::connector(ca_pem)?,
             token: token.to_owned(),
             warm: Mutex::new(None),
         })))
@@ -208,7 +204,7 @@ impl Inner {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>> {
-        let stream = open(&self.tls, self.address).await?;
+        let stream = tls::open(&self.tls, self.address).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         self.background.handle().spawn(async move {
             // Whoever waits for an answer hears of a broken connection.
@@ -224,26 +220,4 @@ async fn read(asked: String, answer: Response<Incoming>) -> Result<Answer> {
     let body = serde_json::from_slice(&body)
         .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
     Ok(Answer { asked, status: head.status.as_u16(), headers: head.headers, body })
-}
-
-/// A TLS connection to the server.
-pub(super) async fn open(tls: &TlsConnector, address: SocketAddr) -> Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(address).await.context("connect")?;
-    stream.set_nodelay(true).context("set TCP_NODELAY")?;
-    let name = ServerName::IpAddress(address.ip().into());
-    tls.connect(name, stream).await.context("TLS handshake")
-}
-
-/// Believes that authority alone.
-pub(super) fn connector(ca_pem: &str) -> Result<TlsConnector> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
-        roots.add(certificate.context("read the authority")?).context("take the authority")?;
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .context("choose TLS versions")?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
 }

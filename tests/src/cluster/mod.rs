@@ -32,7 +32,9 @@ pub mod manifest;
 mod objects;
 mod pki;
 mod program;
+pub mod proxy;
 mod stream;
+mod tls;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -81,6 +83,7 @@ pub struct Cluster {
     etcd: Program,
     admin: Client,
     background: Background,
+    authority: Authority,
     layout: Layout,
     interrupt: Interrupt,
     _folder: Folder,
@@ -124,6 +127,7 @@ impl Cluster {
             etcd,
             admin,
             background,
+            authority,
             layout,
             interrupt: interrupt.clone(),
             _folder: folder,
@@ -229,10 +233,17 @@ impl Cluster {
     /// A client with a token; without one (`""`) it is `system:anonymous`.
     ///
     /// # Errors
-    /// If the authority's certificate cannot be read.
+    /// If the authority's certificate is no good.
     pub fn client(&self, token: &str) -> Result<Client> {
-        let pem = fs::read_to_string(self.authority()).context("read the authority's certificate")?;
-        Client::new(&self.background, self.port(), &pem, token)
+        self.client_at(token, self.port())
+    }
+
+    /// The same by another port of 127.0.0.1, such as that of a [`Proxy`](proxy::Proxy).
+    ///
+    /// # Errors
+    /// If the authority's certificate is no good.
+    pub fn client_at(&self, token: &str, port: u16) -> Result<Client> {
+        Client::new(&self.background, port, &self.authority.pem, token)
     }
 
     /// A kubeconfig, written to a file, of a user with that token.
@@ -243,7 +254,7 @@ impl Cluster {
         self.kubeconfig_at(user, token, self.port())
     }
 
-    /// The same by another port of 127.0.0.1, such as that of a proxy.
+    /// The same by another port of 127.0.0.1, such as that of a [`Proxy`](proxy::Proxy).
     ///
     /// # Errors
     /// If it cannot be written.

@@ -20,8 +20,14 @@ pub(super) struct Authority {
     pub(super) pem: String,
 }
 
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
 /// A certificate and its key, PEM.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Identity {
     pub(super) certificate: String,
     pub(super) key: String,

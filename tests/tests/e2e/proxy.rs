@@ -1,0 +1,144 @@
+//! The proxy lets everything pass, and does the harm that it is told to do.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use hyper::Method;
+use serde_json::{Value, json};
+use tests::cluster::proxy::{Fault, Proxy, Rewrite, When};
+use tests::cluster::{Client, Cluster, Options, manifest};
+
+use crate::rig;
+
+/// A guard against a watch that says nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const WATCH: &str = "/api/v1/namespaces/default/pods?watch=true";
+
+fn names(client: &Client) -> Vec<String> {
+    let pods = client.get(PODS).unwrap().ok().unwrap();
+    pods["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Names that a watch tells until it ends or falls silent for so long.
+fn told(client: &Client, silence: Duration) -> Vec<String> {
+    let mut watch = client.watch(WATCH).unwrap();
+    let mut names = Vec::new();
+    while let Ok(Some(event)) = watch.next(silence) {
+        names.push(event["object"]["metadata"]["name"].as_str().unwrap_or_default().to_owned());
+    }
+    names
+}
+
+fn client(cluster: &Cluster, proxy: &Proxy, token: &str) -> Client {
+    cluster.client_at(token, proxy.port()).unwrap()
+}
+
+#[test]
+fn what_the_proxy_is_told_to_break_is_broken() {
+    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    cluster.add_node("n1").unwrap();
+    for name in ["a", "b"] {
+        cluster.run_pod(&manifest::pod(name, "n1")).unwrap();
+    }
+    let everything = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
+    let token = cluster.account("user", &everything).unwrap().token;
+    let proxy = Proxy::start(&cluster).unwrap();
+    let through = client(&cluster, &proxy, &token);
+    cluster.until("the rights are known", |_| Ok((through.get(PODS)?.status == 200).then_some(()))).unwrap();
+    assert_eq!(names(&through), ["a", "b"]);
+    assert_eq!(proxy.seen().last().unwrap().request, format!("GET {PODS}"));
+    assert_eq!(proxy.seen().last().unwrap().status, Some(200));
+
+    // Answers that the server never gave, to those requests alone, and so often.
+    let throttled = vec![("retry-after", "3".to_owned())];
+    let evictions = When::any().method(Method::POST).path("/eviction").times(2);
+    proxy.on(evictions, Fault::Answer(429, throttled, json!({"reason": "TooManyRequests"})));
+    let evict =
+        || through.post(&format!("{PODS}/a/eviction"), &manifest::eviction("a", &json!({"dryRun": ["All"]})));
+    for _ in 0..2 {
+        let answer = evict().unwrap();
+        assert_eq!((answer.status, answer.reason()), (429, "TooManyRequests"));
+        assert_eq!(answer.headers["retry-after"], "3");
+    }
+    assert_eq!(evict().unwrap().status, 201);
+
+    // Lost before the server, and after it: the client cannot tell one from the other.
+    let made = |name: &str| through.post(PODS, &manifest::pod(name, "n1"));
+    proxy.on(When::any().method(Method::POST).times(1), Fault::Lost);
+    made("lost").unwrap_err();
+    proxy.on(When::any().method(Method::POST).times(1), Fault::Reset(0));
+    made("unknown").unwrap_err();
+    assert_eq!(names(&through), ["a", "b", "unknown"]);
+    let asked = proxy.seen();
+    assert_eq!(
+        asked.iter().filter(|it| it.request == format!("POST {PODS}") && it.status.is_none()).count(),
+        2
+    );
+
+    // In the middle of an answer.
+    proxy.on(When::any().times(1), Fault::Reset(100));
+    through.get(PODS).unwrap_err();
+    proxy.on(When::any().times(1), Fault::Truncate(100));
+    let Value::String(half) = through.get(PODS).unwrap().body else { panic!("whole JSON") };
+    assert_eq!(half.len(), 100);
+    assert_eq!(names(&through), ["a", "b", "unknown"]);
+
+    // Later than it should be.
+    for fault in [Fault::Slow(Duration::from_millis(300)), Fault::Late(Duration::from_millis(300))] {
+        proxy.on(When::any().times(1), fault);
+        let start = Instant::now();
+        assert_eq!(names(&through).len(), 3);
+        assert!(start.elapsed() >= Duration::from_millis(300), "it cannot come before");
+    }
+
+    // Watches: closed, rewritten, repeated and out of order.
+    assert_eq!(told(&through, Duration::from_secs(1)), ["a", "b", "unknown"]);
+    proxy.on(When::any().watch(true).times(1), Fault::Close(Duration::from_secs(1)));
+    let mut watch = through.watch(WATCH).unwrap();
+    while watch.next(PATIENCE).unwrap().is_some() {}
+    let held = Mutex::new(None::<Value>);
+    let swap = move |event: Value| {
+        let mut held = held.lock().unwrap();
+        let Some(first) = held.take() else {
+            *held = Some(event);
+            return Vec::new();
+        };
+        vec![event.clone(), first, event]
+    };
+    proxy.on(When::any().watch(true), Fault::Rewrite(Rewrite::new(swap)));
+    assert_eq!(told(&through, Duration::from_secs(1)), ["b", "a", "b"]);
+    proxy.heal();
+    proxy.on(
+        When::any().watch(false),
+        Fault::Rewrite(Rewrite::new(|mut list| {
+            list["items"][1]["metadata"]["name"] = json!("ünïcode");
+            vec![list]
+        })),
+    );
+    assert_eq!(names(&through), ["a", "ünïcode", "unknown"]);
+    proxy.heal();
+
+    // The line itself.
+    let mut open = through.watch(WATCH).unwrap();
+    while open.next(Duration::from_millis(500)).unwrap().is_some() {}
+    proxy.hang();
+    cluster.run_pod(&manifest::pod("meanwhile", "n1")).unwrap();
+    assert_eq!(open.next(Duration::from_secs(1)).unwrap(), None, "silent, and not ended");
+    proxy.heal();
+    assert_eq!(open.next(PATIENCE).unwrap().unwrap()["object"]["metadata"]["name"], "meanwhile");
+    proxy.refuse();
+    while open.next(PATIENCE).is_ok_and(|event| event.is_some()) {}
+    let refused = format!("{:#}", through.get(PODS).unwrap_err());
+    assert!(refused.contains("refused"), "{refused}");
+    proxy.heal();
+    cluster.until("the proxy listens again", |_| Ok(through.get(PODS).ok())).unwrap();
+    proxy.become_stranger().unwrap();
+    let refused = format!("{:#}", client(&cluster, &proxy, &token).get(PODS).unwrap_err());
+    assert!(refused.contains("UnknownIssuer"), "{refused}");
+}
