@@ -24,19 +24,7 @@ use crate::process::die_with_parent;
 /// # Errors
 /// If there is none.
 pub fn binary() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("CARGO_BIN_EXE_eviction-agent") {
-        return Ok(path.into());
-    }
-    let own = std::env::current_exe().context("find this program")?;
-    // target/debug/demo, or target/debug/deps/demo-0123456789abcdef.
-    own.ancestors()
-        .skip(1)
-        .take(2)
-        .map(|folder| folder.join("eviction-agent"))
-        .find(|path| path.is_file())
-        .with_context(|| {
-            format!("no eviction-agent beside {}: `cargo build -p eviction-agent` makes it", own.display())
-        })
+    crate::binary::find("eviction-agent")
 }
 
 /// How the agent is started.

@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod allocations;
 pub mod bench;
+pub mod binary;
 pub mod cgroup;
 pub mod clock;
 pub mod cluster;

@@ -11,17 +11,12 @@ use serde_json::Value;
 use crate::cgroup::Group;
 use crate::process::Process;
 
-/// Where the program is: `EVICTION_WORKLOAD`, or beside the running one.
+/// Where the program is.
+///
+/// # Errors
+/// If there is none.
 pub fn binary() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("EVICTION_WORKLOAD") {
-        return Ok(path.into());
-    }
-    let own = std::env::current_exe().context("find own program")?;
-    let folders = own.ancestors().skip(1).take(2);
-    let mut candidates = folders.map(|folder| folder.join("workload"));
-    candidates.find(|path| path.is_file()).with_context(|| {
-        format!("no workload program beside {} (cargo build -p tests --bin workload)", own.display())
-    })
+    crate::binary::find("workload")
 }
 
 /// A running workload that has joined its group and waits for the go. Killed when dropped.

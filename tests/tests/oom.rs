@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use tests::agent::{self, Agent, Event, Options};
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 /// A guard against an agent that hangs.
 const GUARD: Duration = Duration::from_secs(60);
@@ -36,7 +35,7 @@ fn kill(node: &Node) -> u32 {
     let group = &node.pods[0].containers[0].group;
     let before = group.oom_kills().unwrap();
     let arguments = ["grow", "--size", "64M"];
-    let mut process = Workload::run(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    let mut process = Workload::run(&workload::binary().unwrap(), group, arguments).unwrap();
     process.process().wait().unwrap();
     assert_eq!(group.oom_kills().unwrap(), before + 1, "the kernel counts it");
     process.pid()
@@ -51,7 +50,7 @@ fn many_kills_at_containers_and_pods_are_each_told_once_and_right() {
     if Node::new("probe", MIB, 10).is_err() {
         skip!("no cgroups can be made here");
     }
-    let output = Command::new(env!("CARGO_BIN_EXE_bench_oom"))
+    let output = Command::new(tests::binary::find("bench_oom").unwrap())
         .args(["--json", "--kills", "60", "--pods", "5", "--groups", "2", "--agent"])
         .arg(agent::binary().unwrap())
         .output()

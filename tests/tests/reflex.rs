@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -14,7 +13,7 @@ use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::{is_alive, signal, wait_until};
 use tests::skip;
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 /// A guard against what hangs.
 const GUARD: Duration = Duration::from_secs(60);
@@ -84,7 +83,7 @@ impl Scene {
 
 fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
     let group = &node.pods[pod].containers[0].group;
-    Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
+    Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
 fn held(node: &Node, pod: usize, size: &str) -> Workload {

@@ -5,7 +5,6 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use eviction_agent::source::bpf::rungs::RUNGS;
@@ -15,7 +14,7 @@ use tests::inject::replace_descriptor;
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 /// A guard against an agent that hangs: rungs are looked at each ten seconds while all is calm.
 const GUARD: Duration = Duration::from_secs(90);
@@ -44,7 +43,7 @@ fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
     let web = node.add(spec).unwrap();
     let group = &node.pods[web].containers[0].group;
     let arguments = ["grow", "--size", "250M"];
-    let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    let mut hog = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
     let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
     let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
     let options = Options { act: "dry-run", ..options };

@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use tests::agent::{self, Agent, Event, Options};
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 /// A guard against an agent that hangs. A verdict takes up to ten seconds until the end is seen,
 /// and ten more for records that may be late.
@@ -37,7 +36,7 @@ fn start(node: &Node) -> Agent {
 
 fn workload(node: &Node, pod: usize, container: usize, arguments: &[&str]) -> Workload {
     let group = &node.pods[pod].containers[container].group;
-    Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
+    Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
 fn kill_of(agent: &mut Agent, pid: u32) -> Event {

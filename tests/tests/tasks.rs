@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -11,7 +10,7 @@ use tests::agent::{self, Agent, Event, Options};
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 /// A guard against an agent that hangs. What tasks did is told every ten seconds.
 const GUARD: Duration = Duration::from_secs(120);
@@ -29,7 +28,7 @@ fn start(node: &Node) -> Agent {
 
 fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
     let group = node.pods[pod].first().unwrap();
-    Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
+    Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
 #[test]
@@ -66,8 +65,8 @@ fn tasks_and_reclaim_are_told_of_the_pod_whose_they_are() {
             let group =
                 node.root().group(format!("kubepods/pod{}", tests::cgroup::pod_uid(900 + churned))).unwrap();
             let container = group.group(tests::cgroup::container_id(900 + churned)).unwrap();
-            let program = Path::new(env!("CARGO_BIN_EXE_workload"));
-            let stranger = Workload::run(program, &container, ["forks", "--max", "3"]);
+            let program = workload::binary().unwrap();
+            let stranger = Workload::run(&program, &container, ["forks", "--max", "3"]);
             stranger.unwrap().wait_event("forked").unwrap();
             group.destroy().unwrap();
             churned += 1;

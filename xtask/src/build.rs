@@ -53,15 +53,15 @@ pub(crate) fn programs(packages: &[&str], tools: &Tools) -> Result<PathBuf> {
     Ok(Metadata::read()?.target_directory.join("debug"))
 }
 
-/// Builds the programs of these packages as static files, unoptimised, and says in which folder
-/// they are.
+/// Builds the programs of these packages as static files, optimised like the agent as it is shipped,
+/// and says in which folder they are.
 pub(crate) fn static_programs(packages: &[&str], tools: &Tools) -> Result<PathBuf> {
     let mut cargo = shell::cargo();
-    cargo.args(["build", "--bins", "--target", TARGET]);
+    cargo.args(["build", "--release", "--bins", "--target", TARGET]);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
     tools.apply(&mut cargo);
     shell::run(&mut cargo)?;
-    Ok(Metadata::read()?.target_directory.join(TARGET).join("debug"))
+    Ok(Metadata::read()?.target_directory.join(TARGET).join("release"))
 }
 
 /// A size as people read it, rounded up.

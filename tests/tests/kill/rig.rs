@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use eviction_agent::action::{
@@ -157,7 +157,8 @@ pub(crate) fn steps(outcomes: &[Outcome]) -> Vec<&'static str> {
 }
 
 pub(crate) fn binary() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_workload"))
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| tests::workload::binary().unwrap())
 }
 
 /// A workload in its group, running.

@@ -7,7 +7,8 @@ mod machine;
 mod namespace;
 mod threshold;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use eviction_agent::source::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_agent::source::cgroup::root::NodeRoot;
@@ -17,7 +18,8 @@ use tests::cgroup::Subtree;
 const MIB: u64 = 1 << 20;
 
 fn workload() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_workload"))
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| tests::workload::binary().unwrap())
 }
 
 fn root(cgroup_root: &Path) -> NodeRoot {

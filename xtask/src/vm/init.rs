@@ -22,6 +22,9 @@ pub(super) const RUN: &str = "run ";
 /// How a program ended; its name and the exit code follow.
 pub(super) const STATUS: &str = "status ";
 
+/// When what follows began; seconds since the boot follow.
+const AT: &str = "at ";
+
 /// The last thing a guest says.
 pub(super) const END: &str = "end";
 
@@ -120,7 +123,7 @@ echo 1 > /sys/fs/cgroup/memory/memory.use_hierarchy"
         let words: Vec<_> = arguments.iter().chain(one_at_a_time).map(|word| format!("'{word}'")).collect();
         let _ = writeln!(
             runs,
-            "echo \"{MARK}{RUN}{name}\"\ntimeout -s INT {HANG_S} ./{target} {} </dev/null 2>&1\necho \"{MARK}{STATUS}{name} $?\"",
+            "at\necho \"{MARK}{RUN}{name}\"\ntimeout -s INT {HANG_S} ./{target} {} </dev/null 2>&1\necho \"{MARK}{STATUS}{name} $?\"",
             words.join(" ")
         );
     }
@@ -142,13 +145,19 @@ mount -t bpf bpf /sys/fs/bpf
 ip link set lo up
 mount -t ext4 /dev/nvme0n1 /disk
 cd /disk
+# Seconds since the boot, for people who read the log.
+at() {{ read -r seconds rest </proc/uptime; echo "{MARK}{AT}$seconds"; }}
 # The firmware has left its line open.
 echo
 echo "{MARK}release"
 uname -r
+at
 echo "{MARK}check"
-./eviction-agent check -o json
-{runs}echo "{MARK}leftovers"
+RUST_LOG=debug ./eviction-agent check -o json 2>/tmp/check.log
+echo "{MARK}check log"
+cat /tmp/check.log
+{runs}at
+echo "{MARK}leftovers"
 find /sys/fs/cgroup -name 'eviction-*' -type d
 echo "{MARK}{END}"
 poweroff -f

@@ -1,18 +1,19 @@
 //! What each guest runs after `check`, in this order: **the list to add to**.
 //!
-//! Two kinds of programs fit, both built as static files, unoptimised:
+//! Two kinds of programs fit, both static files:
 //! - *stories*: a binary of the package `tests` (`tests/src/bin/NAME`) that prints JSON lines on
 //!   standard output, one for each story: `{"story": "…", "ok": true}` and, where it applies,
 //!   `"rung"` (what the kernel was watched by), `"forced"` (the rung that it was made to use),
 //!   `"skipped": true`, `"why"`, `"values"`. Other lines are people's, and lines of other JSON are
-//!   left alone.
-//! - *tests*: an integration test of that package (`tests/tests/NAME`), run one at a time. It is one
-//!   row of the table, with each test that skips itself as a row of its own.
+//!   left alone. Built like the agent, which is the one that is shipped: else it would be compared with
+//!   what it is not.
+//! - *tests*: an integration test of that package (`tests/tests/NAME`), unoptimised and run one at a
+//!   time. It is one row of the table, with each test that skips itself as a row of its own.
 //!
 //! So a new line here is all that is needed for another program. It runs as root in the guest's own
 //! root cgroup, with its own folder as the current one. The agent, `demo`, `workload` and every
-//! program of this list lie beside it (`tests::agent::binary()` and `tests::workload::binary()` find
-//! them there; `env!("CARGO_BIN_EXE_…")` names a path of the building machine, and does not).
+//! program of this list lie beside it (`tests::binary::find` finds them there; `env!("CARGO_BIN_EXE_…")`
+//! names a path of the building machine, and does not).
 //! Nothing may outlive it, no timing may be asserted, and a guest is slower than a machine by a
 //! factor of 5 to 20.
 
@@ -55,6 +56,35 @@ const fn stories(name: &'static str, arguments: &'static [&'static str]) -> Prog
     Program { name, kind: Kind::Stories, target, arguments, on, needs_earlyoom, short: false }
 }
 
+const fn tests(name: &'static str, target: &'static str) -> Program {
+    Program { kind: Kind::Tests, target, ..stories(name, &[]) }
+}
+
+const KILLS: &[&str] =
+    &["--json", "--stories", "--kills", "100", "--pods", "10", "--groups", "3", "--global", "2"];
+
+/// The same without what says itself whose limit it was.
+const KILLS_BY_TRACEPOINT: &[&str] = &[
+    "--json",
+    "--stories",
+    "--kills",
+    "40",
+    "--pods",
+    "5",
+    "--groups",
+    "2",
+    "--global",
+    "1",
+    "--deny-rung",
+    "fentry oom_kill_process",
+    "--deny-rung",
+    "fentry oom_kill_process, oom_kill_memcg_member",
+    "--deny-rung",
+    "kprobe oom_kill_process",
+    "--deny-rung",
+    "kprobe oom_kill_process, oom_kill_memcg_member",
+];
+
 pub(super) const PROGRAMS: &[Program] = &[
     Program { short: true, ..stories("demo", &["--json", "--slow"]) },
     stories(
@@ -73,7 +103,14 @@ pub(super) const PROGRAMS: &[Program] = &[
     ),
     Program { on: On::V2, ..stories("group", &["--json", "oom, group"]) },
     stories("rungs", &["--json", "--each-rung"]),
-    Program { kind: Kind::Tests, target: "privileges", ..stories("privileges", &[]) },
+    Program { target: "bench_oom", ..stories("kills", KILLS) },
+    Program { target: "bench_oom", ..stories("kills-tracepoint", KILLS_BY_TRACEPOINT) },
+    tests("privileges", "privileges"),
+    tests("figures", "figures"),
+    tests("bpf", "bpf"),
+    tests("reflex", "reflex"),
+    tests("rung-lost", "rung_lost"),
+    tests("kill", "kill"),
     Program {
         on: On::V2,
         needs_earlyoom: true,

@@ -97,13 +97,15 @@ fn by_guest(corner: &str, all: Guests<'_>, lines: &[&str], cell: impl Fn(&Told, 
 
 /// Ratios to other programs in the same guest; above 1 the agent is better.
 fn compared(all: Guests<'_>) -> Option<Rows> {
-    const FIGURES: [(&str, &str); 6] = [
+    const FIGURES: [(&str, &str); 8] = [
         ("agent_signal_mib", "ours at the signal, MiB"),
         ("agent_death_mib", "ours at death, MiB"),
         ("peer_signal_mib", "earlyoom at the signal, MiB"),
         ("peer_death_mib", "earlyoom at death, MiB"),
         ("times_less_at_signal", "times less at the signal"),
         ("times_less_at_death", "times less at death"),
+        ("reflex_death_mib", "ours with the reflex, MiB"),
+        ("times_less_with_reflex", "times less"),
     ];
     let told: Vec<_> = all
         .iter()

@@ -76,6 +76,17 @@ fn run(args: &Args) -> Result<bool> {
         }
     };
     let rung = scene.rung();
+    // As the table of guests has it: what was told, and by which rung, forced if others were denied.
+    let story = |mut row: Value, name: &str| {
+        if *stories {
+            row["story"] = json!(format!("kills, {name}"));
+            row["rung"] = json!(rung);
+            if !deny_rung.is_empty() {
+                row["forced"] = json!(rung);
+            }
+        }
+        row
+    };
     emit(&machine::line("oom", Some(&rung), commit)?);
 
     let mut expected = Vec::new();
@@ -83,7 +94,11 @@ fn run(args: &Args) -> Result<bool> {
         expected.push(scene.kill_at_a_limit(nth)?);
     }
     if *groups > 0 && !scene.has_groups() {
-        eprintln!("bench oom: no groups are killed as a whole here: that is cgroup v2's");
+        let why = "no groups are killed as a whole here: that is cgroup v2's";
+        eprintln!("bench oom: {why}");
+        if *stories {
+            emit(&story(json!({"bench": "oom", "skipped": true, "why": why}), Level::Group.name()));
+        }
     } else {
         for nth in 0..*groups {
             expected.push(scene.kill_a_group(nth)?);
@@ -99,23 +114,14 @@ fn run(args: &Args) -> Result<bool> {
     for level in Level::ALL {
         let tally = Tally::of(level, &expected, &told);
         if tally.killed > 0 {
-            let mut row = tally.row();
-            if *stories {
-                row["story"] = json!(format!("kills, {}", level.name()));
-                row["rung"] = json!(rung);
-            }
-            emit(&row);
+            emit(&story(tally.row(), level.name()));
             text.push_str(&tally.line());
             all_right &= tally.is_right();
         }
     }
-    let mut row = json!({"bench": "oom", "case": "beside", "unattributed": unattributed, "strange": strange});
-    if *stories {
-        row["story"] = json!("kills, no other told");
-        row["ok"] = json!(unattributed == 0 && strange == 0);
-        row["rung"] = json!(rung);
-    }
-    emit(&row);
+    let beside = unattributed == 0 && strange == 0;
+    let row = json!({"bench": "oom", "case": "beside", "ok": beside, "unattributed": unattributed, "strange": strange});
+    emit(&story(row, "no other told"));
     text.push_str(&format!("unattributed {unattributed}, of nobody's killing {strange}\n"));
     let _ = if *json { write!(std::io::stderr(), "{text}") } else { write!(std::io::stdout(), "{text}") };
     Ok(all_right)

@@ -1,13 +1,15 @@
 //! The same runaway with the agent and with earlyoom: how far beyond its line each lets it come.
 //! Each has its own line, the agent one of working set and earlyoom one of MemAvailable, both
-//! the same distance from where the runaway begins; both end it by SIGTERM.
+//! the same distance from where the runaway begins; both end it by SIGTERM. Then with the agent's
+//! reflex, where the kernel itself kills at the line.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Error, Result, ensure};
-use serde_json::json;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 use tests::death::Death;
 use tests::growth::{Climb, Growth, Pages};
 use tests::node::{MIB, Node};
@@ -30,6 +32,8 @@ const RUNS: usize = 3;
 /// Growth is stamped in steps of this, so nothing smaller is told apart.
 const GRAIN_MIB: f64 = 0.25;
 
+const REFLEX: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nreflex: hardMemory\n";
+
 /// MiB beyond the line.
 #[derive(Clone, Copy, Debug)]
 struct Overshoot {
@@ -41,15 +45,14 @@ struct Overshoot {
 
 pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
     let earlyoom = find()?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    // In turn, so that what else the machine does hits both.
+    let (mut ours, mut theirs, mut reflexes) = (Vec::new(), Vec::new(), Vec::new());
+    // In turn, so that what else the machine does hits all.
     for _ in 0..RUNS {
         ours.push(with_agent(scene, rate)?);
         theirs.push(with_earlyoom(scene, rate, &earlyoom)?);
+        reflexes.extend(with_reflex(scene, rate)?);
     }
-    scene.check("both ended the runaway each time", true, "");
-    let at_signal = |all: &[Overshoot]| median(all.iter().map(|overshoot| overshoot.signal).collect());
-    let at_death = |all: &[Overshoot]| median(all.iter().map(|overshoot| overshoot.death).collect());
+    scene.check("each ended the runaway each time", true, "");
     for (key, value) in [
         ("agent_signal_mib", at_signal(&ours)),
         ("agent_death_mib", at_death(&ours)),
@@ -61,8 +64,27 @@ pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
         scene.printer.line("median", format_args!("{key} {value:.2}"));
         scene.value(key, value);
     }
+    if reflexes.is_empty() {
+        scene.printer.line(
+            "reflex",
+            "no program that sees charges can be used here, so none could carry out a verdict",
+        );
+    } else {
+        let at_death = at_death(&reflexes);
+        scene.printer.line("median", format_args!("reflex_death_mib {at_death:.2}"));
+        scene.value("reflex_death_mib", at_death);
+        scene.value("times_less_with_reflex", self::at_death(&theirs) / at_death.max(GRAIN_MIB));
+    }
     scene.value("runs", RUNS);
     Ok(())
+}
+
+fn at_signal(all: &[Overshoot]) -> f64 {
+    median(all.iter().map(|overshoot| overshoot.signal).collect())
+}
+
+fn at_death(all: &[Overshoot]) -> f64 {
+    median(all.iter().map(|overshoot| overshoot.death).collect())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -81,27 +103,55 @@ fn stage(scene: &Scene<'_>, rate: u64) -> Result<(Node, Workload, PathBuf)> {
     Ok((node, hog, stamps))
 }
 
-/// Lets it go, waits for its end, and says how far it came.
-fn follow(scene: &Scene<'_>, node: &Node, mut hog: Workload, stamps: &Path, base: u64) -> Result<Overshoot> {
+/// Lets it go, waits for its end, and says how far it came: by SIGTERM, or by SIGKILL at once.
+fn follow(
+    scene: &Scene<'_>,
+    node: &Node,
+    mut hog: Workload,
+    stamps: &Path,
+    base: u64,
+    by: Signal,
+) -> Result<Overshoot> {
     let death = Death::of(&node.pods[0].group, hog.pid())?;
     hog.go()?;
     let dead = death.at(scene.interrupt, GUARD)?;
     let record = Record::read(stamps)?;
-    let term = record.term.context("the runaway died without SIGTERM")?;
+    let signal = match by {
+        Signal::TERM => record.term.context("the runaway died without SIGTERM")?,
+        _ => dead,
+    };
     let climb = Climb::new(Growth::of(&record), base, base + LINE, Pages::Fresh);
     let mib = |ns| climb.overshoot(ns).map(|bytes| bytes as f64 / MIB as f64).context("no stamps");
-    Ok(Overshoot { signal: mib(term)?, death: mib(dead)? })
+    Ok(Overshoot { signal: mib(signal)?, death: mib(dead)? })
 }
 
 fn with_agent(scene: &mut Scene<'_>, rate: u64) -> Result<Overshoot> {
     let (node, hog, stamps) = stage(scene, rate)?;
     let base = node.working_set()?;
-    let threshold = MEMORY - base - LINE;
-    let config = json!({"evictionHard": {"memory.available": threshold.to_string()}});
-    let agent = scene.agent(&node, &config, "charge")?;
-    let overshoot = follow(scene, &node, hog, &stamps, base)?;
+    let agent = scene.agent(&node, &kubelet(base), "charge")?;
+    let overshoot = follow(scene, &node, hog, &stamps, base, Signal::TERM)?;
     agent.stop()?;
     Ok(overshoot)
+}
+
+fn kubelet(base: u64) -> Value {
+    let threshold = MEMORY - base - LINE;
+    json!({"evictionHard": {"memory.available": threshold.to_string()}})
+}
+
+/// Nothing where no program sees charges.
+fn with_reflex(scene: &mut Scene<'_>, rate: u64) -> Result<Option<Overshoot>> {
+    let (node, hog, stamps) = stage(scene, rate)?;
+    let base = node.working_set()?;
+    let mut agent = scene.agent_with(&node, &kubelet(base), "charge", Some(REFLEX))?;
+    if scene.rung.as_deref().is_none_or(|rung| rung.is_empty() || rung == "none") {
+        agent.stop()?;
+        return Ok(None);
+    }
+    let overshoot = follow(scene, &node, hog, &stamps, base, Signal::KILL)?;
+    agent.wait_for("of the reflex", GUARD, |event| event.kind() == "reflex")?;
+    agent.stop()?;
+    Ok(Some(overshoot))
 }
 
 fn with_earlyoom(scene: &Scene<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Result<Overshoot> {
@@ -123,7 +173,7 @@ fn with_earlyoom(scene: &Scene<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Resul
     }
     // What it says on goes nowhere; it must not wait for a reader.
     let drain = std::thread::spawn(move || log.lines().map_while(Result::ok).for_each(drop));
-    let overshoot = follow(scene, &node, hog, &stamps, 0);
+    let overshoot = follow(scene, &node, hog, &stamps, 0, Signal::TERM);
     drop(process);
     drop(drain.join());
     overshoot

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Error, Result};
+use anyhow::{Context as _, Error, Result};
 use serde_json::{Map, Value};
 use tests::agent::{Agent, Event, Options};
 use tests::cgroup::Group;
@@ -100,7 +100,23 @@ impl<'a> Scene<'a> {
 
     /// Starts the agent on the node, with that configuration and the hand that kills.
     pub(crate) fn agent(&mut self, node: &Node, config: &Value, source: &str) -> Result<Agent> {
+        self.agent_with(node, config, source, None)
+    }
+
+    /// The same with a configuration of the agent's own.
+    pub(crate) fn agent_with(
+        &mut self,
+        node: &Node,
+        config: &Value,
+        source: &str,
+        own: Option<&str>,
+    ) -> Result<Agent> {
         let mut options = Options::of(self.agent, node, config)?;
+        if let Some(own) = own {
+            let file = node.file("agent.yaml");
+            std::fs::write(&file, own).with_context(|| format!("write {}", file.display()))?;
+            options.config = Some(file);
+        }
         if let Some(forced) = self.forced {
             options.more.clone_from(&forced.arguments);
         }
