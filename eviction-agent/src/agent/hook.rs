@@ -136,6 +136,11 @@ impl Hook {
         self.ladder.as_ref().is_some_and(Ladder::is_loading)
     }
 
+    /// Whether a hook for a time is being attached or taken off.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.loaded.as_ref().is_some_and(|(kernel, _)| kernel.is_changing())
+    }
+
     /// Takes the kernel side that was loaded in place of the present one, once it is there. Both
     /// are attached for a moment: what the old one has told is not told again.
     pub(crate) fn move_on(&mut self, metrics: &Metrics) -> Option<Moved> {
@@ -374,13 +379,8 @@ impl Hook {
 
 /// Attaches a hook for a time, or takes it off.
 fn attach(kernel: &mut Kernel, when: When, wanted: bool) {
-    match wanted {
-        false => kernel.detach(when),
-        true => {
-            if let Err(error) = kernel.attach(when) {
-                tracing::warn!(%error, ?when, "a hook for a time is given up: the timer goes on");
-            }
-        }
+    if let Err(error) = kernel.ask(when, wanted) {
+        tracing::warn!(%error, ?when, "a hook for a time is given up: the timer goes on");
     }
 }
 

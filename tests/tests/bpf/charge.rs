@@ -313,9 +313,8 @@ fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
     let grain = near.grain_bytes;
     assert!(!rig.kernel.is_attached(When::NearLine), "it costs too much for every day");
     for round in 0..3 {
-        rig.kernel.attach(When::NearLine).unwrap();
-        rig.kernel.attach(When::NearLine).unwrap();
-        assert!(rig.kernel.is_attached(When::NearLine));
+        rig.attach(When::NearLine);
+        rig.attach(When::NearLine);
         let line = group.usage() + 64 * MIB;
         let armed = rig.kernel.arm(group.id(), above(line)).unwrap();
         process.step("again");
@@ -326,8 +325,7 @@ fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
         assert!(crossed.usage >= line && crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
         process.step("give-back");
 
-        rig.kernel.detach(When::NearLine);
-        assert!(!rig.kernel.is_attached(When::NearLine));
+        rig.detach(When::NearLine);
         let mut leaves = Vec::new();
         rig.kernel.take_dirty(&mut leaves).unwrap();
         process.step("again");

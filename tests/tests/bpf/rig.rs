@@ -16,7 +16,7 @@ use std::{
 use eviction_agent::source::bpf::event::Alarm;
 use eviction_agent::source::bpf::{
     self, CgroupChange, Crossed, Event, Generation, Kernel, LoadOptions, Loaded, OomKill, Ring, Struck,
-    TaskAlarm,
+    TaskAlarm, When,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -228,7 +228,7 @@ pub(crate) struct Stepper {
 
 impl Stepper {
     pub(crate) fn start(group: &Cgroup) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_stepper"))
+        let mut child = Command::new(tests::binary::find("stepper").unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -347,6 +347,18 @@ impl Rig {
 
     pub(crate) fn of(loaded: Loaded) -> Self {
         Self { kernel: loaded.kernel, ring: loaded.ring, told: Told::default() }
+    }
+
+    /// Attaches the hook for a time that is good for this, which there is.
+    pub(crate) fn attach(&mut self, when: When) {
+        self.kernel.ask(when, true).unwrap();
+        wait_until("a hook that is attached", || self.kernel.is_attached(when));
+    }
+
+    /// Takes it off.
+    pub(crate) fn detach(&mut self, when: When) {
+        self.kernel.ask(when, false).unwrap();
+        wait_until("a hook that is taken off", || !self.kernel.is_attached(when));
     }
 
     /// Takes in what is there.

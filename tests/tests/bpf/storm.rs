@@ -68,7 +68,7 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
     let hierarchies = Hierarchies::discover(&Host::default()).unwrap();
     let root = NodeRoot::resolve(&hierarchies, Path::new(&node.path())).unwrap();
     let mut sampler = Sampler::new(root, &SamplerOptions::default(), |_| false).unwrap();
-    let mut storm = Storm::start(Path::new(env!("CARGO_BIN_EXE_storm")), &folders).unwrap();
+    let mut storm = Storm::start(&tests::binary::find("storm").unwrap(), &folders).unwrap();
 
     let mut rig = Rig::with(&LoadOptions { ring_bytes: Some(SMALL_RING), ..LoadOptions::default() });
     let (mut dirty, mut seen) = (Vec::new(), BTreeSet::new());

@@ -26,7 +26,7 @@ const TURNS: usize = 12;
 /// With less time than this until the line could be reached nothing but the node is looked at.
 const BRIEF: Duration = Duration::from_millis(20);
 
-/// How often it is looked whether another rung is loaded.
+/// How often it is looked whether another rung is loaded, or a hook is attached.
 const LOADING: Duration = Duration::from_millis(20);
 
 impl Reaction {
@@ -84,7 +84,7 @@ impl Reaction {
         for other in [grace, self.verdict_due(look.at.wall)].into_iter().flatten() {
             due = due.min(other);
         }
-        if self.hook.is_loading() {
+        if self.hook.is_loading() || self.hook.is_changing() {
             due = due.min(LOADING);
         }
         if let Some(interval) = self.eyes.stall_interval_ns().filter(|_| pressed) {

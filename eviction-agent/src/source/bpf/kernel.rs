@@ -193,22 +193,19 @@ impl Kernel {
         self.sources.iter().find(|info| info.source == family.name())
     }
 
-    /// Attaches the hook for a time that is good for this, if there is one. An error is told once;
+    /// Asks for the hook for a time that is good for this, if there is one, to be attached or taken
+    /// off, and does not wait for it: [`Kernel::is_attached`] says when it is. An error is told once;
     /// then there is none any more.
     ///
     /// # Errors
-    /// If the kernel refuses it now.
-    pub fn attach(&mut self, when: When) -> std::io::Result<()> {
-        let attached = self.near.as_mut().filter(|near| near.when == when).map_or(Ok(()), Near::attach);
-        if attached.is_err() {
+    /// If the kernel has refused it.
+    pub fn ask(&mut self, when: When, wanted: bool) -> std::io::Result<()> {
+        let Some(near) = self.near.as_mut().filter(|near| near.when == when) else { return Ok(()) };
+        let asked = near.ask(wanted);
+        if asked.is_err() {
             self.near = None;
         }
-        attached
-    }
-
-    /// Takes that hook off.
-    pub fn detach(&mut self, when: When) {
-        self.near.iter_mut().filter(|near| near.when == when).for_each(Near::detach);
+        asked
     }
 
     /// Whether that hook is attached.
@@ -216,14 +213,21 @@ impl Kernel {
         self.near.as_ref().is_some_and(|near| near.when == when && near.is_attached())
     }
 
+    /// Whether what was asked for is not yet done.
+    pub fn is_changing(&self) -> bool {
+        self.near.as_ref().is_some_and(Near::is_changing)
+    }
+
     /// Asks the kernel whether every program is where it was attached.
     ///
     /// # Errors
     /// The first that is not.
     pub fn verify(&self) -> Result<(), Detached> {
-        let near = self.near.as_ref().and_then(Near::link).map(|link| (Family::Near, link));
-        for (family, link) in self.links.iter().map(|(family, link)| (*family, link)).chain(near) {
-            link.verify().map_err(|source| {
+        let near = self.near.as_ref().and_then(|near| near.link(Link::verify));
+        let near = near.map(|verified| (Family::Near, verified));
+        let links = self.links.iter().map(|(family, link)| (*family, link.verify()));
+        for (family, verified) in links.chain(near) {
+            verified.map_err(|source| {
                 let info = self.sources.iter().find(|info| info.source == family.name());
                 Detached { family, rung: info.map_or("", |info| info.rung), source }
             })?;
@@ -233,8 +237,8 @@ impl Kernel {
 
     /// The kernel's ids of the attached programs, as `bpftool prog` lists them.
     pub fn program_ids(&self) -> Vec<u32> {
-        let near = self.near.as_ref().and_then(Near::link);
-        self.links.iter().map(|(_, link)| link).chain(near).map(|link| link.program).collect()
+        let near = self.near.as_ref().and_then(|near| near.link(|link| link.program));
+        self.links.iter().map(|(_, link)| link.program).chain(near).collect()
     }
 
     /// Arms `level` on the cgroup with this id (the root's is the node's own level), instead of

@@ -4,6 +4,7 @@ use std::{
     error::Error,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
+    time::Instant,
 };
 
 use aya::{
@@ -198,7 +199,13 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
                 }
                 match rung.beside {
                     // What costs too much for every day has shown that it can be attached.
-                    Some(beside) => near = keep(attached, beside.when),
+                    Some(beside) => match keep(attached, beside.when) {
+                        Ok(kept) => near = kept,
+                        Err(error) => {
+                            missing.push(SourceInfo { rung: "", reason: brief(&error), ..info });
+                            continue;
+                        }
+                    },
                     None => links.extend(attached.into_iter().map(|Attached { link, .. }| (family, link))),
                 }
                 sources.push(info);
@@ -327,8 +334,12 @@ fn climb(plan: FamilyPlan, ebpf: &mut Ebpf, btf: &Btf, lockdown: Lockdown) -> Re
 fn attach(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<Attached, String> {
     let Hook { program: name, at, arguments: _ } = *hook;
     let fail = |error: &(dyn Error + 'static)| format!("{name}: {}", brief(error));
+    let began = Instant::now();
     let (program, id) = load_program(hook, ebpf, btf).map_err(|error| fail(&error))?;
+    let loaded = began.elapsed();
     let link = Link::new(at, &program, id).map_err(|error| fail(&error))?;
+    // A trampoline may wait until no task is in the one before it.
+    tracing::debug!(program = name, ?loaded, attached = ?began.elapsed().saturating_sub(loaded), "a program holds");
     Ok(Attached { at, program, link })
 }
 
@@ -364,8 +375,9 @@ fn load_program(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<(OwnedFd, u32
 }
 
 /// The program of a rung for a time, which is taken off.
-fn keep(attached: Vec<Attached>, when: When) -> Option<Near> {
-    attached.into_iter().next().map(|Attached { at, program, link }| Near::new(when, at, program, link))
+fn keep(attached: Vec<Attached>, when: When) -> std::io::Result<Option<Near>> {
+    let first = attached.into_iter().next();
+    first.map(|Attached { at, program, link }| Near::new(when, at, program, link)).transpose()
 }
 
 fn take_reflex(ebpf: &mut Ebpf) -> Result<Reflex, MapError> {

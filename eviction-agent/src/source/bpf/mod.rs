@@ -28,6 +28,7 @@ pub mod ring;
 pub mod rungs;
 pub mod sequence;
 pub mod size;
+mod switch;
 mod sys;
 pub mod tally;
 

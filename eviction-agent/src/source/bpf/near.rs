@@ -5,39 +5,44 @@ use std::os::fd::OwnedFd;
 
 use super::attach::Link;
 use super::plan::{At, When};
+use super::switch::Switch;
 
 /// A program that was loaded, and proved that it can be attached.
 #[derive(Debug)]
 pub(super) struct Near {
     pub(super) when: When,
-    at: At,
-    program: OwnedFd,
-    id: u32,
-    link: Option<Link>,
+    switch: Switch<Link>,
 }
 
 impl Near {
     /// Takes the program off.
-    pub(super) fn new(when: When, at: At, program: OwnedFd, link: Link) -> Self {
-        Self { when, at, program, id: link.program, link: None }
+    ///
+    /// # Errors
+    /// If the thread that attaches it cannot be started.
+    pub(super) fn new(when: When, at: At, program: OwnedFd, link: Link) -> io::Result<Self> {
+        let id = link.program;
+        drop(link);
+        Ok(Self { when, switch: Switch::new("hook", move || Link::new(at, &program, id))? })
     }
 
     pub(super) fn is_attached(&self) -> bool {
-        self.link.is_some()
+        self.switch.is_on()
     }
 
-    pub(super) fn attach(&mut self) -> io::Result<()> {
-        if self.link.is_none() {
-            self.link = Some(Link::new(self.at, &self.program, self.id)?);
-        }
-        Ok(())
+    pub(super) fn is_changing(&self) -> bool {
+        self.switch.is_changing()
     }
 
-    pub(super) fn detach(&mut self) {
-        self.link = None;
+    /// Asks for it to be attached, or taken off, and does not wait.
+    ///
+    /// # Errors
+    /// The kernel's, if it has refused to attach it.
+    pub(super) fn ask(&mut self, wanted: bool) -> io::Result<()> {
+        self.switch.ask(wanted)
     }
 
-    pub(super) fn link(&self) -> Option<&Link> {
-        self.link.as_ref()
+    /// Looks at the link, if there is one.
+    pub(super) fn link<R>(&self, look: impl FnOnce(&Link) -> R) -> Option<R> {
+        self.switch.look(look)
     }
 }
