@@ -201,8 +201,17 @@ impl Hook {
 
     /// How kills are seen; empty where they are not.
     pub(crate) fn oom_rung(&self) -> &'static str {
+        self.rung_of(Family::Oom)
+    }
+
+    fn rung_of(&self, family: Family) -> &'static str {
         let sources = self.loaded.as_ref().map_or(&[][..], |(kernel, _)| kernel.sources());
-        sources.iter().find(|info| info.source == Family::Oom.name()).map_or("", |info| info.rung)
+        sources.iter().find(|info| info.source == family.name()).map_or("", |info| info.rung)
+    }
+
+    /// Whether cgroups that come and go are told of.
+    pub(crate) fn tells_of_cgroups(&self) -> bool {
+        !self.rung_of(Family::Cgroup).is_empty()
     }
 
     fn charge(&self) -> Option<&SourceInfo> {

@@ -128,7 +128,8 @@ impl Reaction {
     /// Repairs what records and hooks did not tell: the tree, all figures, what was lost.
     pub(super) fn look_in_full(&mut self, now_ns: u64, fresh: Fresh) {
         self.state.last_full_ns = now_ns;
-        self.refresh_tree();
+        let losses = self.hook.losses();
+        self.check_tree(now_ns, losses.is_some());
         self.gauges.oddities(self.engine.story().oddities());
         self.follow_oom_notices();
         self.unseen.ask();
@@ -136,7 +137,7 @@ impl Reaction {
         self.examine_rungs(now_ns);
         self.count_glances();
         self.tally(now_ns);
-        if let Some(losses) = self.hook.losses() {
+        if let Some(losses) = losses {
             self.notes.send(Note::Lost(Box::new(losses), self.clock.now()));
         }
     }

@@ -29,6 +29,8 @@ pub(crate) struct State {
     /// As of which full sample the engine was told of the pods.
     pub(super) followed_ns: u64,
     pub(super) tree_due_ns: Option<u64>,
+    /// When the tree was read last.
+    pub(super) tree_read_ns: u64,
     pub(super) together: Together,
     /// Whether there is room for a pass over these pods.
     pub(super) rehearsed: bool,

@@ -17,6 +17,10 @@ use super::Reaction;
 /// How soon the tree is read anew after a cgroup came or went: a pod's containers come together.
 const SETTLE: Duration = Duration::from_millis(50);
 
+/// How often the tree is read where the kernel side tells of each change of it: only for what it may
+/// have failed to tell, a renamed group for one.
+const CHECK: Duration = Duration::from_secs(60);
+
 /// How much longer that waits close to a line: a pod that is not known cannot be chosen.
 const POSTPONED: Duration = Duration::from_secs(1);
 
@@ -36,7 +40,7 @@ impl Reaction {
         }
         if missed {
             // Whatever they told: the next look is a full one.
-            self.state.last_full_ns = 0;
+            (self.state.last_full_ns, self.state.tree_read_ns) = (0, 0);
         }
         // The tree of before knows the names of what is gone meanwhile, but not of what is new.
         let is_unknown = |alarm: &TaskAlarm| self.eyes.sampler.group(alarm.leaf_id).is_none();
@@ -78,12 +82,22 @@ impl Reaction {
         None
     }
 
+    /// Part of a full look: reads the tree anew, unless a change of it would have been told.
+    pub(super) fn check_tree(&mut self, now_ns: u64, lost: bool) {
+        let age_ns = now_ns.saturating_sub(self.state.tree_read_ns);
+        let is_sure = self.hook.tells_of_cgroups() && !lost && !self.eyes.sampler.is_stale();
+        match is_sure && age_ns < nanos(CHECK) {
+            true => self.watch_containers(),
+            false => self.refresh_tree(),
+        }
+    }
+
     pub(super) fn refresh_tree(&mut self) {
         self.read_tree(false);
     }
 
     pub(super) fn read_tree(&mut self, reread: bool) {
-        self.state.tree_due_ns = None;
+        (self.state.tree_due_ns, self.state.tree_read_ns) = (None, mono_ns());
         let roster = &self.roster;
         match self.eyes.sampler.refresh(|uid| roster.knows(uid)) {
             Ok(Changes { added: _, removed: _, skipped }) => {
