@@ -16,6 +16,7 @@ use crate::core::preferences::Profile;
 use crate::http::{self, Health};
 use crate::metrics::Metrics;
 use crate::source::choice::Choice;
+use crate::source::timer::Timer;
 
 use super::clock::{Clock, mono_ns};
 use super::configuration::ConfigurationFiles;
@@ -125,6 +126,7 @@ async fn supervise(options: Options, plan: start::Plan, change: Change) -> Resul
     let (thread_notes, receiver) = Notes::new(&metrics)?;
     // What this thread itself has to tell, at the pace of files and signals.
     let (notes, own_notes) = mpsc::channel(OWN_NOTES);
+    let timer = Timer::new().map_err(|error| Failure::because("make the watchdog's timer", &error))?;
     let pulse = Pulse::new();
     let (commands, command_receiver) = mpsc::channel(4);
     let (ready_sender, ready) = oneshot::channel();
@@ -149,7 +151,7 @@ async fn supervise(options: Options, plan: start::Plan, change: Change) -> Resul
     }
     slow.say(Clock::start().now().wall, Event::Started(started));
     let mut writer = tokio::spawn(slow.run(receiver, own_notes));
-    let watchdog = tokio::spawn(watchdog::watch(pulse, reaction_thread, Arc::clone(&metrics)));
+    let watchdog = tokio::spawn(watchdog::watch(pulse, reaction_thread, Arc::clone(&metrics), timer));
     let server =
         tokio::spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&state) as Arc<dyn Health>));
 

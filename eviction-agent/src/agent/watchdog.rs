@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::thread::Pid;
 
 use crate::metrics::Metrics;
+use crate::source::timer::Timer;
 
 use super::clock::mono_ns;
 use super::log;
@@ -23,8 +24,8 @@ const LONGEST_TURN_NS: u64 = 2 * SECOND_NS;
 const ALLOWANCE_NS: u64 = 2 * SECOND_NS;
 
 /// How often it is looked at while all is well, at most and at least.
-const SOONEST: Duration = Duration::from_secs(1);
-const LATEST: Duration = Duration::from_secs(5);
+const SOONEST: Duration = Duration::from_secs(5);
+const LATEST: Duration = Duration::from_secs(10);
 
 /// By when the loop shows itself again, nanoseconds of CLOCK_MONOTONIC. Written by the loop, read
 /// by everybody.
@@ -95,8 +96,9 @@ impl Watchdog {
     }
 }
 
-/// Watches until dropped. Exports what the log lost as well, which has no metrics of its own.
-pub(crate) async fn watch(pulse: Pulse, thread: Pid, metrics: Arc<Metrics>) {
+/// Watches until dropped, by a timer of the kernel: tokio's own wakes up several times for one that is
+/// seconds away. Exports what the log lost as well, which has no metrics of its own.
+pub(crate) async fn watch(pulse: Pulse, thread: Pid, metrics: Arc<Metrics>, timer: Timer) {
     let mut watchdog = Watchdog::default();
     loop {
         metrics.log_lines_dropped.inc_by(log::lost());
@@ -121,7 +123,14 @@ pub(crate) async fn watch(pulse: Pulse, thread: Pid, metrics: Arc<Metrics>) {
             }
             None => {}
         }
-        tokio::time::sleep(next).await;
+        let waited = match timer.set_once(next) {
+            Ok(()) => timer.expired().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = waited {
+            tracing::error!(%error, "the watchdog's timer: nobody watches the reaction loop any more");
+            return;
+        }
     }
 }
 
@@ -158,7 +167,7 @@ mod tests {
     fn it_is_looked_at_when_it_could_be_missed_first_within_bounds() {
         let pulse = Pulse::new();
         pulse.rest(100 * SECOND_NS + 1);
-        assert_eq!(pulse.next_look(100 * SECOND_NS), Duration::from_nanos(2_000_000_001));
+        assert_eq!(pulse.next_look(96 * SECOND_NS), Duration::from_nanos(6_000_000_001));
         assert_eq!(pulse.next_look(200 * SECOND_NS), SOONEST);
         pulse.rest(110 * SECOND_NS);
         assert_eq!(pulse.next_look(100 * SECOND_NS), LATEST);
