@@ -11,6 +11,9 @@ use crate::shell::{self, Metadata};
 /// The agent is linked against musl, so that one file runs on every distribution.
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-musl";
 
+/// The profile that is shipped.
+const SHIPPED: &str = "shipped";
+
 /// Arguments of the task.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -33,11 +36,11 @@ pub(crate) fn agent(release: bool) -> Result<PathBuf> {
     cargo.args(["build", "--package", "eviction-agent", "--bin", "eviction-agent"]);
     cargo.args(["--target", TARGET]);
     if release {
-        cargo.arg("--release");
+        cargo.args(["--profile", SHIPPED]);
     }
     tools.apply(&mut cargo);
     shell::run(&mut cargo)?;
-    let profile = if release { "release" } else { "debug" };
+    let profile = if release { SHIPPED } else { "debug" };
     let target = Metadata::read()?.target_directory;
     Ok(target.join(TARGET).join(profile).join("eviction-agent"))
 }

@@ -102,11 +102,17 @@ pub(crate) fn still_serves(armed: u64, wanted: u64, distance: u64) -> bool {
 /// Process ids do not run away as memory does: each costs a fork.
 const FORKS_PER_SECOND: u64 = 4_000;
 
+/// How much later it is, with the line at a distance, where the fork that passes it is told: then it is a
+/// check that it still is, and finds tasks that nobody reaps.
+const TOLD: u32 = 4;
+const AT_A_DISTANCE: Duration = Duration::from_millis(200);
+
 /// When process ids must be looked at again: before the fastest forking seen, doubled, could
-/// have used up `left`.
-pub(crate) fn pids_due(left: u64, seen_per_second: u64) -> Duration {
+/// have used up `left`; later where forks are `told`.
+pub(crate) fn pids_due(left: u64, seen_per_second: u64, told: bool) -> Duration {
     let rate = seen_per_second.saturating_mul(2).max(FORKS_PER_SECOND);
-    Duration::from_micros(left.saturating_mul(1_000_000) / rate).max(Duration::from_millis(5))
+    let due = Duration::from_micros(left.saturating_mul(1_000_000) / rate).max(Duration::from_millis(5));
+    if told && due >= AT_A_DISTANCE { due.saturating_mul(TOLD) } else { due }
 }
 
 #[cfg(test)]
@@ -181,9 +187,13 @@ mod tests {
 
     #[test]
     fn pids_are_looked_at_before_they_can_be_used_up() {
-        assert_eq!(pids_due(400, 0), Duration::from_millis(100));
-        assert_eq!(pids_due(400, 20_000), Duration::from_millis(10));
-        assert_eq!(pids_due(0, 0), Duration::from_millis(5));
-        assert!(pids_due(u64::MAX, u64::MAX) >= Duration::from_millis(5));
+        for told in [false, true] {
+            assert_eq!(pids_due(400, 0, told), Duration::from_millis(100));
+            assert_eq!(pids_due(400, 20_000, told), Duration::from_millis(10));
+            assert_eq!(pids_due(0, 0, told), Duration::from_millis(5));
+            assert!(pids_due(u64::MAX, u64::MAX, told) >= Duration::from_millis(5));
+        }
+        assert_eq!(pids_due(4_000, 0, false), Duration::from_secs(1));
+        assert_eq!(pids_due(4_000, 0, true), Duration::from_secs(4));
     }
 }

@@ -214,6 +214,11 @@ impl Hook {
         !self.rung_of(Family::Cgroup).is_empty()
     }
 
+    /// Whether the fork that passes a line of tasks is told.
+    pub(crate) fn tells_of_forks(&self) -> bool {
+        !self.rung_of(Family::Task).is_empty()
+    }
+
     fn charge(&self) -> Option<&SourceInfo> {
         self.loaded.as_ref().and_then(|(kernel, _)| kernel.charge())
     }

@@ -164,7 +164,7 @@ impl Reaction {
             }
             _ => 0,
         };
-        arming::pids_due(distance, per_second)
+        arming::pids_due(distance, per_second, self.hook.tells_of_forks())
     }
 }
 
