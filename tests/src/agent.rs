@@ -17,6 +17,7 @@ use crate::clock;
 use crate::interrupt::{Interrupt, LOOK};
 use crate::metrics::Metrics;
 use crate::node::Node;
+use crate::process::HANG;
 use crate::process::die_with_parent;
 
 /// Finds the agent's binary: where the test task says, or beside the running program.
@@ -110,7 +111,7 @@ pub struct Agent {
 type Line = Result<Event, String>;
 
 /// A guard against an agent that hangs, no measure of its speed.
-pub const GUARD: Duration = Duration::from_secs(120);
+pub const GUARD: Duration = HANG;
 
 impl Agent {
     /// Starts the agent and waits until it says that it has.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::process::HANG;
+
 /// A page of metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics {
@@ -20,7 +22,7 @@ struct Sample {
 }
 
 /// A guard against an endpoint that hangs.
-const GUARD: Duration = Duration::from_secs(60);
+const GUARD: Duration = HANG;
 
 impl Metrics {
     /// Asks the endpoint at that address.

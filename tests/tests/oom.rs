@@ -14,7 +14,7 @@ use tests::skip;
 use tests::workload::{self, Workload};
 
 /// A guard against an agent that hangs.
-const GUARD: Duration = Duration::from_secs(60);
+const GUARD: Duration = agent::GUARD;
 
 fn node() -> Option<Node> {
     let mut node = Node::new("kills", 256 * MIB, 100).ok()?;

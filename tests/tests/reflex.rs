@@ -16,7 +16,7 @@ use tests::skip;
 use tests::workload::{self, Workload};
 
 /// A guard against what hangs.
-const GUARD: Duration = Duration::from_secs(60);
+const GUARD: Duration = agent::GUARD;
 
 /// The line is at 256 MiB, all of which is near.
 const MEMORY: u64 = 320 * MIB;

@@ -13,7 +13,7 @@ use tests::skip;
 use tests::workload::{self, Workload};
 
 /// A guard against an agent that hangs. What tasks did is told every ten seconds.
-const GUARD: Duration = Duration::from_secs(120);
+const GUARD: Duration = agent::GUARD;
 
 fn pod(name: &str) -> PodSpec {
     PodSpec::new("default", name, &["main"], 8)

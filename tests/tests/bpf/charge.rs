@@ -290,8 +290,7 @@ fn a_crossing_wakes_a_reader_on_tokio() {
                 assert_eq!(drained.await.unwrap().malformed, 0);
             }
         };
-        let guard = std::time::Duration::from_secs(60);
-        tokio::time::timeout(guard, wait).await.expect("woken by the crossing");
+        tokio::time::timeout(tests::process::HANG, wait).await.expect("woken by the crossing");
         grower.join().unwrap();
         assert_eq!(crossings, 1);
     });

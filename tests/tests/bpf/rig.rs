@@ -19,11 +19,9 @@ use eviction_agent::source::bpf::{
     TaskAlarm, When,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tests::process::HANG;
 
 pub(crate) const MIB: u64 = 1 << 20;
-
-/// No test waits longer than this for what must happen; nothing is measured by it.
-const HANG: Duration = Duration::from_secs(60);
 
 /// Where the memory controller is.
 pub(crate) fn mount() -> PathBuf {

@@ -13,7 +13,7 @@ use super::Machine;
 use super::init::{END, MARK};
 
 /// Emulated, a guest takes some minutes; a busy host takes longer.
-const PATIENCE: Duration = Duration::from_secs(60 * 60);
+const PATIENCE: Duration = Duration::from_secs(3 * 60 * 60);
 
 /// What a guest is made of.
 pub(super) struct Guest<'a> {

@@ -12,6 +12,7 @@ use tests::cgroup::{Group, container_id};
 use tests::interrupt::Interrupt;
 use tests::mounts::Hierarchy;
 use tests::node::{MIB, Node, PodSpec};
+use tests::process::HANG;
 use tests::workload::Workload;
 
 use crate::kill::{Kill, Level};
@@ -24,7 +25,7 @@ const UNLIMITED: u64 = 1 << 50;
 const NODE: u64 = 1 << 30;
 const PIDS: u64 = 400;
 /// A guard against what hangs, no measure of speed.
-const GUARD: Duration = Duration::from_secs(120);
+const GUARD: Duration = HANG;
 /// By then the agent has held the kernel's counts against its records.
 const SETTLE: Duration = Duration::from_secs(13);
 /// Every so many kills at a container's limit one is in a group that does not stay.

@@ -12,6 +12,7 @@ use tests::cgroup::Group;
 use tests::interrupt::Interrupt;
 use tests::mounts::Mounts;
 use tests::node::{Node, Pod};
+use tests::process::HANG;
 use tests::workload::Workload;
 
 use crate::print::Printer;
@@ -31,7 +32,7 @@ impl Display for Skip {
 impl std::error::Error for Skip {}
 
 /// A guard against what hangs, no measure of speed.
-pub(crate) const GUARD: Duration = Duration::from_secs(120);
+pub(crate) const GUARD: Duration = HANG;
 
 /// The stage of one story, and what is put down about it.
 #[derive(Debug)]
