@@ -67,7 +67,7 @@ pub struct EvictionLabels {
 /// What came of a request to the acting hand.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct OutcomeLabels {
-    /// `gone`, `left`, `refused`, `dry_run`.
+    /// `gone`, `left`, `refused`, `dry_run`, …
     pub outcome: &'static str,
 }
 
@@ -198,6 +198,8 @@ pub struct Metrics {
     pub evictions: Family<EvictionLabels, Counter>,
     /// What came of each.
     pub outcomes: Family<OutcomeLabels, Counter>,
+    /// Processes that were killed, by what came of giving back their memory at once.
+    pub memory_releases: Family<OutcomeLabels, Counter>,
     /// OOM kills by limit owner.
     pub oom_kills: Family<OomLabels, Counter>,
     /// Those of them that no program saw.
@@ -284,6 +286,7 @@ impl Metrics {
             decisions: Family::default(),
             evictions: Family::default(),
             outcomes: Family::default(),
+            memory_releases: Family::default(),
             oom_kills: Family::default(),
             oom_kills_unattributed: Family::default(),
             task_alarms: Family::default(),
@@ -381,6 +384,11 @@ impl Metrics {
         r.register("decisions", "Decisions to evict a pod", self.decisions.clone());
         r.register("evictions", "Evictions carried out, by signal and namespace", self.evictions.clone());
         r.register("outcomes", "What came of decisions to evict", self.outcomes.clone());
+        r.register(
+            "memory_releases",
+            "Processes that were killed, by what came of giving back their memory at once",
+            self.memory_releases.clone(),
+        );
         r.register(
             "oom_kills",
             "Kernel OOM kills by whose limit was hit and by namespace",

@@ -17,6 +17,7 @@ use super::lock::{ActingLock, LockError};
 use super::members::Members;
 use super::outcome::{Outcome, Refused};
 use super::pacing::{Admitted, Flight, Pacing, PacingPolicy};
+use super::reaper::{Reaped, Reaper};
 use super::target::{GroupDirs, KillTarget};
 use super::worker::{Command, Worker};
 
@@ -116,7 +117,14 @@ impl Executor {
     /// Sets up the hand. [`Hand::Kill`] takes the node's lock and lets go on what an agent that
     /// was killed has stopped. Outcomes go to `outcomes`, in order for each decision; a dropped
     /// receiver stops nothing.
-    pub fn new(config: ExecutorConfig, outcomes: mpsc::Sender<Outcome>) -> Result<Self, StartError> {
+    ///
+    /// `reaped` is told, on threads of the hand, what came of the memory of each process that was
+    /// killed.
+    pub fn new(
+        config: ExecutorConfig,
+        outcomes: mpsc::Sender<Outcome>,
+        reaped: impl Fn(Reaped) + Send + Sync + 'static,
+    ) -> Result<Self, StartError> {
         let ExecutorConfig { hand, roots, pacing, kill_wait, run_dir } = config;
         let root = roots.deciding().ok_or(StartError::NoRoot)?;
         let boundary = Boundary::open(&roots)?;
@@ -128,6 +136,7 @@ impl Executor {
                 (Some(lock), open_log(&log))
             }
         };
+        let reaper = Reaper::start(Arc::new(reaped)).map_err(StartError::Thread)?;
         Ok(Self {
             hand,
             kill_wait,
@@ -135,7 +144,7 @@ impl Executor {
             pacing: Pacing::new(pacing),
             log: Arc::new(log),
             members: Members::new(),
-            worker: Worker::start(outcomes).map_err(StartError::Thread)?,
+            worker: Worker::start(outcomes, reaper).map_err(StartError::Thread)?,
             _lock: lock,
         })
     }
@@ -297,7 +306,7 @@ mod tests {
         let mut config = ExecutorConfig::new(Hand::Kill, dirs(&root));
         config.run_dir = folder.path().join("run");
         let (sender, _outcomes) = mpsc::channel(8);
-        let mut executor = Executor::new(config, sender).unwrap();
+        let mut executor = Executor::new(config, sender, |_| {}).unwrap();
         let pod = PodName { uid: "uid".into(), namespace: "default".into(), name: "pod".into() };
         let target = KillTarget {
             decision: 1,

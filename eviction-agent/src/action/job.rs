@@ -2,23 +2,16 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, openat};
-use rustix::io::{Errno, read, write};
-use rustix::process::Signal;
-
 use super::boundary::Pinned;
-use super::hold::{Hold, Log};
+use super::hold::Log;
 use super::members::Members;
-use super::outcome::{Progress, Signalled};
-use super::survivors;
+use super::outcome::Progress;
 use super::target::{KillTarget, PodName};
-
-/// How long tasks may take to freeze before they are signalled as they are.
-const FREEZE: Duration = Duration::from_millis(50);
+use super::victim::Victim;
 
 /// Between two looks, while nobody ends: from the first pause, doubled each time, to the last.
 const FIRST_PAUSE_NS: u64 = 1_000_000;
@@ -33,18 +26,10 @@ const WATCHED: usize = 16;
 pub(super) struct Job {
     pub(super) decision: u64,
     pub(super) pod: Arc<PodName>,
-    groups: Vec<Pinned>,
+    victim: Victim,
     phase: Phase,
     stops_forks: bool,
     kill_wait_ns: u64,
-    log: Arc<Log>,
-    holds: Vec<Hold>,
-    /// Forking could not be stopped in every group.
-    can_fork: bool,
-    /// Sorted.
-    termed: Vec<u32>,
-    /// Sorted.
-    killed: Vec<u32>,
     pause_ns: u64,
     due_ns: u64,
     watched: Vec<OwnedFd>,
@@ -84,18 +69,13 @@ impl Job {
         Self {
             decision: target.decision,
             pod: Arc::clone(&target.pod),
-            groups,
+            victim: Victim::new(groups, log),
             phase: match is_dry {
                 true => Phase::Look,
                 false => Phase::Term { grace_ns },
             },
             stops_forks: target.stops_forks(),
             kill_wait_ns: nanos(kill_wait),
-            log,
-            holds: Vec::new(),
-            can_fork: false,
-            termed: Vec::new(),
-            killed: Vec::new(),
             pause_ns: FIRST_PAUSE_NS,
             due_ns: 0,
             watched: Vec::new(),
@@ -103,7 +83,12 @@ impl Job {
     }
 
     pub(super) fn groups(&self) -> &[Pinned] {
-        &self.groups
+        self.victim.groups()
+    }
+
+    /// Killed since the last call: their memory can be given back.
+    pub(super) fn take_killed(&mut self) -> Vec<u32> {
+        self.victim.take_fresh()
     }
 
     /// When to look again, even if no watched process ends.
@@ -158,7 +143,7 @@ impl Job {
                 if now_ns >= until_ns {
                     return self.give_up(tools);
                 }
-                self.kill_again(tools);
+                self.victim.kill_again(tools);
             }
             Phase::Over => return,
         }
@@ -185,7 +170,7 @@ impl Job {
             Phase::Term { grace_ns: granted } => *granted = grace_ns.min(*granted),
             Phase::Grace { kill_at_ns } => {
                 *kill_at_ns = tools.now_ns.saturating_add(grace_ns).min(*kill_at_ns);
-                self.stop_forks(tools);
+                self.victim.stop_forks(tools);
             }
             Phase::Look | Phase::Kill { .. } | Phase::Over => {}
         }
@@ -202,210 +187,43 @@ impl Job {
     fn end(&mut self, progress: Progress, tools: &mut Tools<'_>) {
         self.phase = Phase::Over;
         self.watched.clear();
-        self.holds.clear();
+        self.victim.let_go();
         (tools.report)(progress);
     }
 
     fn look(&mut self, tools: &mut Tools<'_>) {
-        let mut pids = Vec::new();
-        let mut unreachable = 0;
-        for group in &self.groups {
-            tools.members.scan(group.deciding.as_fd());
-            pids.extend_from_slice(tools.members.pids());
-            unreachable += tools.members.unreachable;
-        }
-        pids.sort_unstable();
+        let (pids, unreachable) = self.victim.everybody(tools);
         self.end(Progress::WouldSignal { pids, unreachable }, tools);
     }
 
-    /// SIGTERM to everybody, exactly once. While nobody can fork or run, nobody is missed; after
-    /// that, what a handler of SIGTERM forks is let be. SIGCONT after it, so that stopped processes
-    /// can handle it too.
     fn terminate(&mut self, grace_ns: u64, tools: &mut Tools<'_>) {
-        let mut frozen = Vec::new();
-        if self.stops_forks {
-            self.stop_forks(tools);
-        } else {
-            frozen = self.freeze(tools);
-        }
-        let mut sum = Signalled::default();
-        // The second pass meets those whose fork was under way.
-        for _ in 0..2 {
-            let before = self.termed.len();
-            for group in &self.groups {
-                let members = &mut *tools.members;
-                members.scan(group.deciding.as_fd());
-                let signals = [Signal::TERM, Signal::CONT];
-                let dir = group.deciding.as_fd();
-                let mut reached = Vec::new();
-                members.signal(dir, &signals, &self.termed, &mut sum, &mut reached);
-                add(&mut self.termed, &reached);
-                sum.unreachable = sum.unreachable.max(members.unreachable);
-                sum.unreadable_groups = sum.unreadable_groups.max(members.unreadable_groups);
-            }
-            if self.termed.len() == before {
-                break;
-            }
-        }
-        drop(frozen);
+        let sum = self.victim.terminate(self.stops_forks, tools);
         self.phase = Phase::Grace { kill_at_ns: tools.now_ns.saturating_add(grace_ns) };
         (tools.report)(Progress::TermSent(sum));
     }
 
-    /// SIGKILL to everybody, for the first time.
     fn kill(&mut self, tools: &mut Tools<'_>) {
         self.stops_forks = true;
-        self.stop_forks(tools);
         self.phase = Phase::Kill { until_ns: tools.now_ns.saturating_add(self.kill_wait_ns) };
         self.pause_ns = FIRST_PAUSE_NS;
-        let sum = self.kill_round(tools);
+        let sum = self.victim.kill(tools);
         (tools.report)(Progress::KillSent(sum));
-    }
-
-    /// SIGKILL to those who are still there. Version 1 keeps frozen tasks from dying, so they are
-    /// thawed; and who may still fork does not get to it while the signals are sent.
-    fn kill_again(&mut self, tools: &mut Tools<'_>) {
-        for group in &self.groups {
-            if let Some((dir, _)) = &group.freezer {
-                tools.members.scan(dir.as_fd());
-                tools.members.thaw(dir.as_fd());
-            }
-        }
-        let frozen = if self.can_fork { self.freeze(tools) } else { Vec::new() };
-        self.kill_round(tools);
-        drop(frozen);
-    }
-
-    fn kill_round(&mut self, tools: &mut Tools<'_>) -> Signalled {
-        let mut sum = Signalled::default();
-        for group in &self.groups {
-            let dir = group.deciding.as_fd();
-            if group.is_unified {
-                match kill_group(group) {
-                    Ok(()) => sum.whole_group = true,
-                    Err(Errno::NOENT | Errno::NODEV) => {}
-                    Err(error) if self.killed.is_empty() => {
-                        let path = group.path.display();
-                        let what = format!("write {path}/cgroup.kill: {error}");
-                        (tools.report)(Progress::Trouble { what });
-                    }
-                    Err(_) => {}
-                }
-            }
-            let members = &mut *tools.members;
-            members.scan(dir);
-            let mut reached = Vec::new();
-            members.signal(dir, &[Signal::KILL], &[], &mut sum, &mut reached);
-            add(&mut self.killed, &reached);
-            sum.unreachable += members.unreachable;
-            sum.unreadable_groups += members.unreadable_groups;
-        }
-        sum
     }
 
     /// Whether nobody is left; if so, the job is over.
     fn is_gone(&mut self, tools: &mut Tools<'_>) -> bool {
-        for group in &self.groups {
-            tools.members.scan(group.deciding.as_fd());
-            if !tools.members.is_empty() {
-                return false;
-            }
+        let is_gone = self.victim.is_gone(tools);
+        if is_gone {
+            let (killed, unreaped) = (self.victim.killed(), self.victim.unreaped());
+            self.end(Progress::Gone { killed, unreaped }, tools);
         }
-        let unreaped = self.groups.iter().filter_map(pids_current).reduce(|a, b| a + b);
-        let killed = u32::try_from(self.killed.len()).unwrap_or(u32::MAX);
-        self.end(Progress::Gone { killed, unreaped }, tools);
-        true
+        is_gone
     }
 
     fn give_up(&mut self, tools: &mut Tools<'_>) {
-        let mut processes = Vec::new();
-        let mut unreachable = 0;
-        let mut unreadable_groups = 0;
-        for group in &self.groups {
-            tools.members.scan(group.deciding.as_fd());
-            let killed = &self.killed;
-            let pids = tools.members.pids().iter();
-            processes.extend(pids.map(|pid| {
-                let is_denied = killed.binary_search(pid).is_err();
-                survivors::look_at(*pid, is_denied, group)
-            }));
-            unreachable += tools.members.unreachable;
-            unreadable_groups += tools.members.unreadable_groups;
-        }
-        processes.sort_unstable_by_key(|survivor| survivor.pid);
-        let left = Progress::Left { processes, unreachable, unreadable_groups };
+        let left = self.victim.left(tools);
         self.end(left, tools);
     }
-
-    fn stop_forks(&mut self, tools: &mut Tools<'_>) {
-        if !self.holds.is_empty() {
-            return;
-        }
-        self.can_fork = false;
-        for group in &self.groups {
-            let Some((dir, path)) = &group.pids else {
-                self.can_fork = true;
-                continue;
-            };
-            match Hold::forks(dir, path, &self.log) {
-                Ok(hold) => self.holds.extend(hold),
-                Err(error) => {
-                    self.can_fork = true;
-                    if !error.is_gone() {
-                        (tools.report)(Progress::Trouble { what: describe(&error) });
-                    }
-                }
-            }
-        }
-    }
-
-    /// Frozen until the holds are dropped.
-    fn freeze(&self, tools: &mut Tools<'_>) -> Vec<Hold> {
-        let mut frozen = Vec::new();
-        for group in &self.groups {
-            let Some((dir, path)) = &group.freezer else {
-                continue;
-            };
-            match Hold::freeze(dir, path, &self.log) {
-                Ok(hold) => frozen.extend(hold.map(|hold| (hold, dir))),
-                Err(error) if error.is_gone() => {}
-                Err(error) => (tools.report)(Progress::Trouble { what: describe(&error) }),
-            }
-        }
-        let pause = Duration::from_millis(1);
-        for _ in 0..FREEZE.as_millis() {
-            if frozen.iter().all(|(hold, dir)| hold.is_frozen(dir)) {
-                break;
-            }
-            std::thread::sleep(pause);
-        }
-        frozen.into_iter().map(|(hold, _)| hold).collect()
-    }
-}
-
-/// Adds to a sorted list without repeating.
-fn add(sorted: &mut Vec<u32>, more: &[u32]) {
-    if !more.is_empty() {
-        sorted.extend_from_slice(more);
-        sorted.sort_unstable();
-        sorted.dedup();
-    }
-}
-
-/// The kernel kills everybody in the group and below it, forks under way included (from 5.14).
-fn kill_group(group: &Pinned) -> Result<(), Errno> {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = openat(&group.deciding, c"cgroup.kill", flags, Mode::empty())?;
-    write(&file, b"1").map(|_| ())
-}
-
-fn pids_current(group: &Pinned) -> Option<u64> {
-    let (dir, _) = group.pids.as_ref()?;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = openat(dir, c"pids.current", flags, Mode::empty()).ok()?;
-    let mut text = [0; 32];
-    let count = read(&file, &mut text).ok()?;
-    str::from_utf8(text[..count].trim_ascii()).ok()?.parse().ok()
 }
 
 /// The error and its causes in one line.

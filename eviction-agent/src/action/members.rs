@@ -291,7 +291,7 @@ pub(super) fn file_says(group: &OwnedFd, name: &CStr, content: &[u8]) -> bool {
     text[..count].trim_ascii() == content
 }
 
-fn pidfd(pid: u32) -> Result<OwnedFd, Errno> {
+pub(super) fn pidfd(pid: u32) -> Result<OwnedFd, Errno> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())
 }

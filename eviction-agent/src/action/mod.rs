@@ -14,8 +14,10 @@ mod lock;
 mod members;
 mod outcome;
 mod pacing;
+mod reaper;
 mod survivors;
 mod target;
+mod victim;
 mod worker;
 
 pub use boundary::OpenError;
@@ -23,4 +25,5 @@ pub use executor::{Begun, Executor, ExecutorConfig, Hand, StartError};
 pub use lock::{ActingLock, Holder, LockError};
 pub use outcome::{Outcome, Progress, Refused, Signalled, Surviving, Survivor};
 pub use pacing::{Admitted, Flight, Pacing, PacingPolicy};
+pub use reaper::Reaped;
 pub use target::{GroupDirs, KillTarget, PodName};

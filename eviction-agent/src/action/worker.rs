@@ -20,6 +20,7 @@ use super::clock::now_ns;
 use super::job::{Job, Tools};
 use super::members::Members;
 use super::outcome::{HOST_PID, Outcome, Progress};
+use super::reaper::Reaper;
 
 /// While outcomes wait for room, how often that is looked for.
 const RETRY_NS: u64 = 10_000_000;
@@ -42,7 +43,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Starts the thread.
-    pub(super) fn start(outcomes: mpsc::Sender<Outcome>) -> io::Result<Self> {
+    pub(super) fn start(outcomes: mpsc::Sender<Outcome>, reaper: Reaper) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (commands, incoming) = channel();
         let (ended_here, ended) = channel();
@@ -53,6 +54,7 @@ impl Worker {
             ended: ended_here,
             jobs: Vec::new(),
             members: Members::new(),
+            reaper,
             backlog: VecDeque::new(),
             has_said_host_pid: false,
         };
@@ -98,6 +100,7 @@ struct Work {
     ended: Sender<(u64, u64)>,
     jobs: Vec<Job>,
     members: Members,
+    reaper: Reaper,
     /// Bounded by the number of jobs, each of which has a handful of outcomes.
     backlog: VecDeque<Outcome>,
     has_said_host_pid: bool,
@@ -123,7 +126,8 @@ impl Work {
     fn take_commands(&mut self) -> bool {
         loop {
             match self.incoming.try_recv() {
-                Ok(Command::Take(job, outcomes)) => {
+                Ok(Command::Take(mut job, outcomes)) => {
+                    self.reaper.release(&job.take_killed());
                     for outcome in outcomes {
                         self.tell(outcome);
                     }
@@ -153,6 +157,7 @@ impl Work {
                     now_ns: now_ns(),
                 },
             );
+            self.reaper.release(&job.take_killed());
             for (at_ns, progress) in told {
                 self.tell(Outcome { decision: job.decision, pod: Arc::clone(&job.pod), at_ns, progress });
             }

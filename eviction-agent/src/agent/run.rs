@@ -100,19 +100,24 @@ pub struct Options {
 /// # Errors
 /// What kept it from starting, or what ended it.
 pub fn run(options: Options) -> Result<(), Failure> {
-    let (plan, change) = start::prepare(&options)?;
+    let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
+    let (plan, change) = start::prepare(&options, &metrics)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::because("start the runtime", &error))?;
-    let ended = runtime.block_on(supervise(options, plan, change));
+    let ended = runtime.block_on(supervise(options, plan, change, metrics));
     // Does not wait for what may hang: a file of pods on a dead server, a thread that does not end.
     runtime.shutdown_background();
     ended
 }
 
-async fn supervise(options: Options, plan: start::Plan, change: Change) -> Result<(), Failure> {
-    let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
+async fn supervise(
+    options: Options,
+    plan: start::Plan,
+    change: Change,
+    metrics: Arc<Metrics>,
+) -> Result<(), Failure> {
     let mut terminate = watch_signal(SignalKind::terminate())?;
     let mut interrupt = watch_signal(SignalKind::interrupt())?;
     let hangup = watch_signal(SignalKind::hangup())?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::failure::{Failure, chain};
-use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome};
+use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, Reaped};
 use crate::config::HookPreferences;
 use crate::core::engine::Engine;
 use crate::core::policy::{Policy, Victims};
@@ -16,7 +16,7 @@ use crate::core::reading::Reading;
 use crate::core::reflex::Reflex::HardMemory;
 use crate::core::signal::Signal;
 use crate::core::units::Quantity;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, OutcomeLabels};
 use crate::source::bpf::{LoadOptions, SourceInfo, Usages, load::ProgramLog, load::load};
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
 use crate::source::cgroup::root::NodeRoot;
@@ -83,7 +83,7 @@ pub(crate) struct Ready {
 }
 
 /// Checks everything that users give, and takes the right to act.
-pub(crate) fn prepare(options: &Options) -> Result<(Plan, Change), Failure> {
+pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, Change), Failure> {
     let configuration = options.configuration.load()?;
     let remembered = options.state_dir.as_deref().map(Remembered::within);
     let (in_force, change) = Change::since(remembered, configuration, &options.configuration, options.accept);
@@ -92,7 +92,7 @@ pub(crate) fn prepare(options: &Options) -> Result<(Plan, Change), Failure> {
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
-    let (executor, outcomes) = executor(&root, options.act, policy.rules.victims)?;
+    let (executor, outcomes) = executor(&root, options.act, policy.rules.victims, metrics)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "raising the limit of open files");
@@ -127,7 +127,12 @@ pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, 
 }
 
 /// The hand; the acting one takes the right to act on this node.
-fn executor(root: &NodeRoot, act: Act, victims: Victims) -> Result<(Executor, Outcomes), Failure> {
+fn executor(
+    root: &NodeRoot,
+    act: Act,
+    victims: Victims,
+    metrics: &Arc<Metrics>,
+) -> Result<(Executor, Outcomes), Failure> {
     let hand = match act {
         Act::DryRun => Hand::DryRun,
         Act::Kill => Hand::Kill,
@@ -140,7 +145,16 @@ fn executor(root: &NodeRoot, act: Act, victims: Victims) -> Result<(Executor, Ou
         // Who waits for whom is decided by what each of them frees.
         config.pacing.victim_wait = Duration::ZERO;
     }
-    match Executor::new(config, sender) {
+    let releases = metrics.memory_releases.clone();
+    let count = move |reaped| {
+        let outcome = match reaped {
+            Reaped::Released => "released",
+            Reaped::Ended => "ended",
+            Reaped::Refused => "refused",
+        };
+        releases.get_or_create(&OutcomeLabels { outcome }).inc();
+    };
+    match Executor::new(config, sender, count) {
         Ok(executor) => Ok((executor, outcomes)),
         Err(error) => {
             let failure = Failure::failed(chain(&error));

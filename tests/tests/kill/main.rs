@@ -7,6 +7,7 @@ mod forks;
 mod frozen;
 mod guards;
 mod hands;
+mod memory;
 mod rig;
 mod signals;
 mod unified;

@@ -2,12 +2,13 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use eviction_agent::action::{
-    Begun, Executor, ExecutorConfig, GroupDirs, Hand, KillTarget, Outcome, PodName, Progress, Refused,
-    StartError,
+    Begun, Executor, ExecutorConfig, GroupDirs, Hand, KillTarget, Outcome, PodName, Progress, Reaped,
+    Refused, StartError,
 };
 use eviction_agent::core::signal::Resource;
 use tempfile::TempDir;
@@ -55,7 +56,11 @@ impl Rig {
 
     pub(crate) fn try_hand(&self, config: ExecutorConfig) -> Result<Acting, StartError> {
         let (sender, outcomes) = mpsc::channel(64);
-        Ok(Acting { executor: Executor::new(config, sender)?, outcomes, decisions: 0 })
+        let (told, reaped) = channel();
+        let executor = Executor::new(config, sender, move |reaped| {
+            let _ = told.send(reaped);
+        })?;
+        Ok(Acting { executor, outcomes, reaped, decisions: 0 })
     }
 }
 
@@ -95,6 +100,8 @@ pub(crate) fn soft(pod: &Group, grace: Duration) -> KillTarget {
 pub(crate) struct Acting {
     pub(crate) executor: Executor,
     outcomes: mpsc::Receiver<Outcome>,
+    /// What came of the memory of processes.
+    pub(crate) reaped: Receiver<Reaped>,
     decisions: u64,
 }
 
@@ -136,7 +143,7 @@ impl Acting {
 
     /// Ends the executor and gives what it said last.
     pub(crate) fn stop(self) -> Vec<Progress> {
-        let Self { executor, mut outcomes, .. } = self;
+        let Self { executor, mut outcomes, reaped: _, decisions: _ } = self;
         drop(executor);
         std::iter::from_fn(|| outcomes.try_recv().ok()).map(|outcome| outcome.progress).collect()
     }

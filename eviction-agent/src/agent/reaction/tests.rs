@@ -64,9 +64,9 @@ fn rig(profile: Profile) -> Option<Rig> {
         accept: false,
         bpf_log: false,
     };
-    let (plan, _) = start::prepare(&options).unwrap();
-    let (_, roster) = PodsFile::open(options.pods.as_deref(), &plan.policy).unwrap();
     let metrics = Arc::new(Metrics::new("0", "0"));
+    let (plan, _) = start::prepare(&options, &metrics).unwrap();
+    let (_, roster) = PodsFile::open(options.pods.as_deref(), &plan.policy).unwrap();
     let (sender, commands) = mpsc::channel(1);
     let (queue, notes) = Notes::new(&metrics).unwrap();
     let outlets = Outlets { notes: queue, metrics, pulse: Pulse::new() };

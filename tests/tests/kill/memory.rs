@@ -1,0 +1,60 @@
+//! Memory comes back without waiting for the end of the process that held it.
+
+use std::time::Duration;
+
+use eviction_agent::action::{Hand, Progress, Reaped, Surviving};
+use tests::mounts::Hierarchy;
+use tests::process::{HANG, is_alive, wait_until};
+
+use crate::rig::{Rig, ended_by, run, steps, target};
+
+const MIB: u64 = 1 << 20;
+
+/// A process that is frozen from above cannot end, but who is to die needs no memory any more.
+#[test]
+fn who_cannot_end_gives_back_its_memory() {
+    let rig = Rig::new("reaped");
+    if rig.subtree.root().dir(Hierarchy::Freezer).is_none() {
+        tests::skip!("what is frozen by cgroup v2 ends all the same");
+    }
+    let (pod, container) = rig.pod(1);
+    let mut victim = run(&container, "hold --size 64M");
+    wait_until("its memory", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
+    let class = rig.subtree.group("kubepods/burstable").unwrap();
+    class.freeze(true).unwrap();
+    let mut config = rig.config(Hand::Kill);
+    config.kill_wait = Duration::from_millis(300);
+    let mut hand = rig.try_hand(config).unwrap();
+    let outcomes = hand.kill(target(&pod));
+    assert_eq!(steps(&outcomes), ["kill", "left"]);
+    assert!(matches!(
+        &outcomes[1].progress,
+        Progress::Left { processes, .. } if processes.iter().all(|left| left.why == Surviving::Frozen)
+    ));
+    assert_eq!(hand.reaped.recv_timeout(HANG), Ok(Reaped::Released));
+    wait_until("the memory to come back", || pod.memory().is_ok_and(|bytes| bytes < 8 * MIB)).unwrap();
+    assert!(is_alive(victim.pid()));
+    class.freeze(false).unwrap();
+    assert_eq!(ended_by(&mut victim), Some(9));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn each_killed_process_is_seen_to_once() {
+    let rig = Rig::new("reaped-once");
+    let (pod, container) = rig.pod(1);
+    let mut victims: Vec<_> = (0..5).map(|_| run(&container, "hold --size 4M")).collect();
+    let mut hand = rig.hand();
+    assert_eq!(steps(&hand.kill(target(&pod))), ["kill", "gone"]);
+    for victim in &mut victims {
+        assert_eq!(ended_by(victim), Some(9));
+    }
+    let reaped: Vec<_> = victims.iter().map(|_| hand.reaped.recv_timeout(HANG).unwrap()).collect();
+    assert!(!reaped.contains(&Reaped::Refused), "{reaped:?}");
+    // The thread ends with the hand, once it has seen to everybody.
+    let crate::rig::Acting { executor, reaped, .. } = hand;
+    drop(executor);
+    assert!(reaped.recv_timeout(HANG).is_err());
+    rig.subtree.remove().unwrap();
+}
