@@ -69,6 +69,7 @@ impl ConfigurationFiles {
             reflex: _,
             settings: own,
             notes: own_notes,
+            hands: _,
         } = agent;
         Ok(Configuration {
             policy,

@@ -122,6 +122,8 @@ pub struct Eviction {
     pub grace_period_seconds: i64,
     /// Why.
     pub cause: Cause,
+    /// Its PodDisruptionBudget said no, and is not asked again.
+    pub ignores_budget: bool,
 }
 
 /// Why a pod is evicted. Places are those of its specification.

@@ -8,6 +8,7 @@
 //! [`report`] all of it as data, and [`explain`] that as text for people.
 
 mod admission;
+mod budget;
 pub mod condition;
 pub mod decision;
 pub mod deficit;
@@ -17,6 +18,7 @@ pub mod explain;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod flight;
+pub mod hands;
 pub mod input;
 pub mod layout;
 mod local_storage;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::action::{Begun, GroupDirs, KillTarget, Outcome, PodName, Progress, Refused};
 use crate::core::decision::{Action, Decision, Eviction};
-use crate::core::input::{Event, EvictionOutcome, Input};
+use crate::core::input::{Event, EvictionOutcome, Input, NotEvicted};
 use crate::core::signal::{Resource, Signal};
 use crate::source::cgroup::root::GroupPaths;
 
@@ -99,7 +99,7 @@ impl Reaction {
         }
     }
 
-    fn tell_outcome(&mut self, pod: &PodName, result: Result<(), Box<str>>) {
+    fn tell_outcome(&mut self, pod: &PodName, result: Result<(), NotEvicted>) {
         let at = self.clock.now().wall;
         let event = Event::Evicted(EvictionOutcome { uid: pod.uid.clone(), result });
         self.step(Input { at, event });

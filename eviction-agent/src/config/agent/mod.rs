@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 use super::document::{Document, found};
 use super::kubelet::{Origin, Setting};
 use super::problem::{Problem, Problems, member};
+use crate::core::hands::Hands;
 use crate::core::preferences::{Preferences, Profile};
 use crate::core::reflex::Reflex;
 pub use hooks::HookPreferences;
@@ -53,6 +54,9 @@ struct File {
     /// Which decisions the kernel side may carry out by itself, in either profile.
     #[serde(default)]
     reflex: Reflex,
+    /// How evictions through the API server are carried out, in either profile.
+    #[serde(default)]
+    hands: Hands,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -81,6 +85,8 @@ pub struct AgentConfiguration {
     pub hooks: HookPreferences,
     /// Which decisions the kernel side may carry out by itself.
     pub reflex: Reflex,
+    /// How evictions through the API server are carried out.
+    pub hands: Hands,
     /// Every value, and where it came from.
     pub settings: Vec<Setting>,
     /// What is accepted but will surprise.
@@ -133,7 +139,7 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         false => None,
     };
     problems.sort_by(|a, b| a.path.cmp(&b.path));
-    let Some(File { api_version: _, kind: _, profile, policy, hooks, reflex }) = parsed else {
+    let Some(File { api_version: _, kind: _, profile, policy, hooks, reflex, hands }) = parsed else {
         return Err(Problems(problems.into_iter().map(|problem| problem.in_file(file)).collect()));
     };
     let values = [
@@ -141,11 +147,12 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         ("policy", serde_json::to_value(&policy)),
         ("hooks", serde_json::to_value(hooks)),
         ("reflex", serde_json::to_value(reflex)),
+        ("hands", serde_json::to_value(hands)),
     ];
     let settings = settings(values, &given, file);
     let notes = notes(profile, &policy, file);
     let file = file.map(Path::to_owned);
-    Ok(AgentConfiguration { file, profile, policy, hooks, reflex, settings, notes })
+    Ok(AgentConfiguration { file, profile, policy, hooks, reflex, hands, settings, notes })
 }
 
 impl AgentConfiguration {
@@ -181,7 +188,7 @@ fn drop_nulls(value: &mut Value) {
 
 /// Every value: those of the file, and the defaults.
 fn settings(
-    values: [(&'static str, Result<Value, serde_json::Error>); 4],
+    values: [(&'static str, Result<Value, serde_json::Error>); 5],
     given: &Value,
     file: Option<&Path>,
 ) -> Vec<Setting> {

@@ -10,11 +10,14 @@ impl AgentConfiguration {
     /// The kubelet's settings as this profile takes them.
     pub fn over(&self, kubelet: Policy) -> Policy {
         match self.profile {
-            Profile::Kubelet => Policy { rules: Rules::kubelet(), reflex: self.reflex, ..kubelet },
+            Profile::Kubelet => {
+                Policy { rules: Rules::kubelet(), reflex: self.reflex, hands: self.hands, ..kubelet }
+            }
             Profile::Enhanced => Policy {
                 thresholds: with_own_thresholds(&kubelet.thresholds, &self.policy.signals),
                 rules: Rules::enhanced(&self.policy),
                 reflex: self.reflex,
+                hands: self.hands,
                 ..kubelet
             },
         }

@@ -25,6 +25,7 @@ use serde_json::Value;
 
 use super::document::{Document, found};
 use super::problem::{Problem, Problems};
+use crate::core::hands::Hands;
 use crate::core::policy::{Policy, Rules, Threshold};
 use crate::core::reflex::Reflex;
 use crate::core::units::{GoDuration, Quantity};
@@ -220,5 +221,6 @@ fn policy(
         gates: gates.policy(),
         rules: Rules::kubelet(),
         reflex: Reflex::Off,
+        hands: Hands::default(),
     }
 }

@@ -4,7 +4,7 @@ use crate::core::decision::{Action, Cause, Eviction, Pass, PassEnd};
 use crate::core::local_storage::judge;
 use crate::core::pods::KnownPod;
 use crate::core::policy::{SoftGrace, Victims};
-use crate::core::protection::{Ask, Motive, RefusedPod};
+use crate::core::protection::{Ask, Motive, Refusal, RefusedPod};
 use crate::core::rank::{Measure, rank};
 use crate::core::time::Timestamp;
 
@@ -53,8 +53,15 @@ impl Engine {
                 pass.refused_pods.push(RefusedPod { place, why });
                 continue;
             }
+            let budget = self.budgets.refused_for(&known.pod.uid);
+            let ignores_budget = budget.is_some() && self.policy.hands.hard_ignores_pdb;
+            if let Some(age) = budget.filter(|_| !ignores_budget) {
+                let why = Refusal::DisruptionBudget { age };
+                pass.refused_pods.push(RefusedPod { place, why });
+                continue;
+            }
             let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
-            let eviction = Eviction { place, grace_period_seconds, cause };
+            let eviction = Eviction { place, grace_period_seconds, cause, ignores_budget };
             if !remembers || self.flights.begin(pass, &eviction, true, Some(stats)) {
                 self.guard.evicted(at, known);
                 actions.push(Action::Evict(eviction));
@@ -84,7 +91,9 @@ impl Engine {
         }
     }
 
-    /// The first that is not critical. A failed kill would end the pass as well.
+    /// The first that is not critical. A failed kill would end the pass as well. Who has a
+    /// PodDisruptionBudget that forbids it, which the kubelet does not ask, is passed over by a
+    /// soft threshold.
     fn evict_the_first(&self, pass: &mut Pass, line: u8, actions: &mut Vec<Action>) {
         pass.end = PassEnd::OnlyCritical;
         for candidate in &pass.ranked {
@@ -95,10 +104,20 @@ impl Engine {
                 pass.spared.push(candidate.place);
                 continue;
             }
+            let budget = self.budgets.refused_for(&known.pod.uid);
+            let ignores_budget =
+                budget.is_some() && self.policy.hands.hard_ignores_pdb && is_hard(pass, line);
+            if let Some(age) = budget.filter(|_| !ignores_budget) {
+                let why = Refusal::DisruptionBudget { age };
+                pass.refused_pods.push(RefusedPod { place: candidate.place, why });
+                pass.end = PassEnd::OnlyProtected;
+                continue;
+            }
             actions.push(Action::Evict(Eviction {
                 place: candidate.place,
                 grace_period_seconds: self.grace_period(pass, line, known),
                 cause: Cause::Threshold { line },
+                ignores_budget,
             }));
             pass.end = PassEnd::Evicted;
             return;

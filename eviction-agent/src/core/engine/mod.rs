@@ -1,6 +1,8 @@
 //! The engine: one input in, one decision out.
 
 mod ahead;
+#[cfg(test)]
+mod budget_tests;
 mod change;
 #[cfg(test)]
 mod change_tests;
@@ -23,10 +25,11 @@ use std::mem::take;
 use std::sync::Arc;
 
 use super::admission::admits;
+use super::budget::Budgets;
 use super::condition::{Conditions, Raised};
 use super::decision::{Action, Admission, Decision, NoPass, Pass, Subject};
 use super::flight::Flights;
-use super::input::{Event, Input};
+use super::input::{Event, Input, NotEvicted};
 use super::layout::DiskLayout;
 use super::oom::Story;
 use super::pods::PodSet;
@@ -58,6 +61,7 @@ pub struct Engine {
     joined: Vec<u32>,
     /// Empty where nothing is known of victims.
     flights: Flights,
+    budgets: Budgets,
     /// Room for the order of thresholds.
     urgent: Vec<u8>,
     spare: Spare,
@@ -97,6 +101,7 @@ impl Engine {
             waiting: None,
             joined: Vec::new(),
             flights: Flights::default(),
+            budgets: Budgets::default(),
             urgent: Vec::new(),
             spare: Spare::default(),
             story: Story::default(),
@@ -140,10 +145,12 @@ impl Engine {
         if remembers {
             self.flights.advance(at);
         }
+        self.budgets.advance(at);
         let subject = match event {
             Event::Pods(pods) => {
                 self.story.pods_are(at, &pods);
                 self.flights.note_pods(at, &pods);
+                self.budgets.note_pods(&pods);
                 self.pods = pods;
                 Subject::Noted
             }
@@ -156,6 +163,9 @@ impl Engine {
             Event::Evicted(outcome) => {
                 self.guard.outcome(&outcome);
                 self.story.evicted(at, &outcome, &self.pods);
+                if outcome.result == Err(NotEvicted::Budget) {
+                    self.budgets.refuse(&outcome.uid);
+                }
                 self.flights.note_outcome(at, outcome);
                 Subject::Noted
             }

@@ -76,7 +76,9 @@ impl Engine {
             deficit.hurried.push(place);
             announce(signal.resource(), actions);
             let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
-            actions.push(Action::Hasten(Eviction { place, grace_period_seconds, cause }));
+            // It was allowed to go before.
+            let hastened = Eviction { place, grace_period_seconds, cause, ignores_budget: false };
+            actions.push(Action::Hasten(hastened));
         }
         Some(deficit)
     }

@@ -8,6 +8,7 @@ use crate::core::protection::{self, Ask, Motive, Refusal, RefusedPod};
 use crate::core::rank::{Candidate, Measure, Standing};
 use crate::core::release::Release;
 use crate::core::time::Timestamp;
+use crate::core::units::GoDuration;
 
 use super::Engine;
 use super::refuse::{Turn, refusal};
@@ -41,7 +42,7 @@ impl Walk<'_> {
         }
         for mut passed_over in last.drain(..) {
             if self.goes_on() {
-                some_go |= self.take(passed_over.place, passed_over.release);
+                some_go |= self.take(passed_over.place, passed_over.release, Budget::IsAsked);
             } else {
                 passed_over.why = WhyPassedOver::DidNotGo;
                 self.pass_over(passed_over);
@@ -58,10 +59,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes those that free something, then the others. Those that did not go lately are put
-    /// off to `last`. Whether any goes.
+    /// Takes those that free something, then the others, then for a hard threshold those whose
+    /// PodDisruptionBudget has said no. Those that did not go lately are put off to `last`.
+    /// Whether any goes.
     fn through_class(&mut self, class: &[Candidate], last: &mut Vec<PassedOver>) -> bool {
         let (mut some_go, mut small) = (false, self.engine.spare.passed_over.take());
+        let mut forbidden = self.engine.spare.spared.take();
         for &Candidate { place, .. } in class {
             if !self.goes_on() {
                 break;
@@ -70,6 +73,10 @@ impl Walk<'_> {
             let Some(stance) = stance.filter(|stance| *stance != Stance::Taken) else {
                 continue;
             };
+            if self.budget_said_no(place).is_some() {
+                forbidden.push(place);
+                continue;
+            }
             let release = self.release(place);
             let why = WhyPassedOver::FreesNextToNothing;
             let passed_over = PassedOver { place, why, release, open: self.open };
@@ -78,19 +85,34 @@ impl Walk<'_> {
             } else if is_next_to_nothing(release.amount, self.open) {
                 small.push(passed_over);
             } else {
-                some_go |= self.take(place, release);
+                some_go |= self.take(place, release, Budget::IsAsked);
             }
         }
         let has_better = some_go;
         for passed_over in small.drain(..) {
             if self.goes_on() {
-                some_go |= self.take(passed_over.place, passed_over.release);
+                some_go |= self.take(passed_over.place, passed_over.release, Budget::IsAsked);
             } else if has_better {
                 self.pass_over(passed_over);
             }
         }
         self.engine.spare.passed_over.keep(small);
+        for place in forbidden.drain(..) {
+            let ignores = self.hard && self.engine.policy.hands.hard_ignores_pdb && self.goes_on();
+            if ignores {
+                some_go |= self.take(place, self.release(place), Budget::IsIgnored);
+            } else if let Some(age) = self.budget_said_no(place) {
+                let why = Refusal::DisruptionBudget { age };
+                self.pass.refused_pods.push(RefusedPod { place, why });
+            }
+        }
+        self.engine.spare.spared.keep(forbidden);
         some_go
+    }
+
+    /// How long ago the pod's PodDisruptionBudget did not let it go, if that still counts.
+    fn budget_said_no(&self, place: u32) -> Option<GoDuration> {
+        self.engine.budgets.refused_for(&self.pass.pods.get(place)?.pod.uid)
     }
 
     fn goes_on(&self) -> bool {
@@ -105,7 +127,7 @@ impl Walk<'_> {
     }
 
     /// Lets a pod go, unless another one with its uid does. Whether it goes.
-    fn take(&mut self, place: u32, release: Release) -> bool {
+    fn take(&mut self, place: u32, release: Release, budget: Budget) -> bool {
         let Some(known) = self.pass.pods.get(place) else {
             return false;
         };
@@ -114,7 +136,9 @@ impl Walk<'_> {
             return false;
         }
         let grace_period_seconds = self.engine.grace_period(self.pass, self.line, known);
-        let eviction = Eviction { place, grace_period_seconds, cause: Cause::Threshold { line: self.line } };
+        let cause = Cause::Threshold { line: self.line };
+        let ignores_budget = budget == Budget::IsIgnored;
+        let eviction = Eviction { place, grace_period_seconds, cause, ignores_budget };
         let stats = self.joined.get(place as usize).and_then(|&at| self.pass.snapshot.pod(at));
         if !self.engine.flights.begin(self.pass, &eviction, self.hard, stats) {
             return false;
@@ -146,6 +170,13 @@ impl Walk<'_> {
             deficit.passed_over.push(passed_over);
         }
     }
+}
+
+/// Whether the pod's PodDisruptionBudget has a say.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Budget {
+    IsAsked,
+    IsIgnored,
 }
 
 /// Among whom what a pod frees has a say.

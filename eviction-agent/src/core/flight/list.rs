@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::core::decision::{Eviction, Pass};
 use crate::core::deficit::is_next_to_nothing;
-use crate::core::input::EvictionOutcome;
+use crate::core::input::{EvictionOutcome, NotEvicted};
 use crate::core::pods::PodSet;
 use crate::core::release::Release;
 use crate::core::signal::Signal;
@@ -83,12 +83,15 @@ impl Flights {
     /// Takes note of what came of an eviction. One that nobody decided changes nothing.
     pub(crate) fn note_outcome(&mut self, at: Timestamp, outcome: EvictionOutcome) {
         let EvictionOutcome { uid, result } = outcome;
-        let is_meant = |flight: &&mut Flight| flight.pod.pod.uid == uid && flight.phase == Phase::UnderWay;
-        if let Some(flight) = self.list.iter_mut().find(is_meant) {
-            flight.end(match result {
-                Ok(()) => Phase::Gone(at),
-                Err(why) => Phase::Failed(Failure::Reported(why)),
-            });
+        let is_meant = |flight: &Flight| flight.pod.pod.uid == uid && flight.phase == Phase::UnderWay;
+        let Some(place) = self.list.iter().position(is_meant) else { return };
+        match result {
+            Ok(()) => self.list[place].end(Phase::Gone(at)),
+            Err(NotEvicted::Failed(why)) => self.list[place].end(Phase::Failed(Failure::Reported(why))),
+            // It has not left.
+            Err(NotEvicted::Budget | NotEvicted::NotAsked) => {
+                self.list.remove(place);
+            }
         }
     }
 
@@ -110,7 +113,7 @@ impl Flights {
         hard: bool,
         stats: Option<PodStats<'_>>,
     ) -> bool {
-        let &Eviction { place, grace_period_seconds, cause } = eviction;
+        let &Eviction { place, grace_period_seconds, cause, ignores_budget: _ } = eviction;
         let Some(pod) = pass.pods.pods().get(place as usize) else {
             return false;
         };

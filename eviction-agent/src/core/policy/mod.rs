@@ -7,6 +7,7 @@ pub use rules::{
     WithoutStats,
 };
 
+use super::hands::Hands;
 use super::reflex::Reflex;
 use super::signal::Signal;
 use super::units::{GoDuration, ThresholdValue};
@@ -34,6 +35,8 @@ pub struct Policy {
     pub rules: Rules,
     /// Which decisions the kernel side may carry out by itself.
     pub reflex: Reflex,
+    /// How evictions are carried out.
+    pub hands: Hands,
 }
 
 /// One line that an observation must not fall below.

@@ -30,6 +30,11 @@ pub enum Refusal {
         /// How much longer the pod is spared.
         remaining: GoDuration,
     },
+    /// Its PodDisruptionBudget does not allow it.
+    DisruptionBudget {
+        /// How long ago it said so.
+        age: GoDuration,
+    },
     /// As many pods of its kind as may be evicted within a time were.
     Limit {
         /// What makes them of a kind.
@@ -51,6 +56,9 @@ impl fmt::Display for Refusal {
             Self::FreesNothing => f.write_str("has nothing on the file system that is short"),
             Self::CoolingDown { since, remaining } => {
                 write!(f, "is spared for {remaining} more: the kernel killed in it at {since}")
+            }
+            Self::DisruptionBudget { age } => {
+                write!(f, "is spared: its PodDisruptionBudget said no {age} ago")
             }
             Self::Limit { scope, max_evictions, window } => {
                 let whose = match scope {

@@ -31,6 +31,9 @@ pub struct EvictionReport {
     /// It went for a soft threshold already, and has less time from now on.
     #[serde(skip_serializing_if = "is_not")]
     pub takes_over: bool,
+    /// Its PodDisruptionBudget said no, and is not asked again.
+    #[serde(skip_serializing_if = "is_not")]
+    pub ignores_budget: bool,
     /// For the event, the status and the condition of the pod.
     pub message: String,
     /// For the event.
@@ -54,6 +57,7 @@ impl EvictionReport {
             signal: pass.label_of(eviction.cause),
             grace_period_seconds: eviction.grace_period_seconds,
             takes_over,
+            ignores_budget: eviction.ignores_budget,
             message,
             annotations,
         })

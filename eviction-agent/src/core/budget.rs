@@ -1,0 +1,54 @@
+//! Pods that a PodDisruptionBudget does not let go for now.
+//!
+//! It is asked by whoever evicts, and only then: what a budget allows changes with every pod that
+//! becomes ready. Its no holds for [`RETRY`]. A soft threshold takes the next candidate instead;
+//! a hard one the next of the same class, and when there is none, it goes without asking,
+//! unless it was told not to.
+//!
+//! Ages are sums of what the clock went forward, as those of [flights](super::flight).
+
+use super::flight::RETRY;
+use super::pods::PodSet;
+use super::time::{Timestamp, since};
+use super::units::GoDuration;
+
+/// The pods that were refused lately.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Budgets {
+    refused: Vec<Refused>,
+    last: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+struct Refused {
+    uid: Box<str>,
+    age: GoDuration,
+}
+
+impl Budgets {
+    /// Takes note of the time, and forgets what is over.
+    pub(crate) fn advance(&mut self, at: Timestamp) {
+        let passed = self.last.map_or(0, |last| since(at, last).as_nanos().max(0));
+        self.last = Some(at);
+        for refused in &mut self.refused {
+            refused.age = GoDuration::from_nanos(refused.age.as_nanos().saturating_add(passed));
+        }
+        self.refused.retain(|refused| refused.age < RETRY);
+    }
+
+    /// A pod may not go.
+    pub(crate) fn refuse(&mut self, uid: &str) {
+        self.refused.retain(|refused| *refused.uid != *uid);
+        self.refused.push(Refused { uid: uid.into(), age: GoDuration::ZERO });
+    }
+
+    /// Forgets pods that are not there any more.
+    pub(crate) fn note_pods(&mut self, pods: &PodSet) {
+        self.refused.retain(|refused| pods.place(&refused.uid).is_some());
+    }
+
+    /// How long ago a pod was refused, if that still counts.
+    pub(crate) fn refused_for(&self, uid: &str) -> Option<GoDuration> {
+        self.refused.iter().find(|refused| *refused.uid == *uid).map(|refused| refused.age)
+    }
+}

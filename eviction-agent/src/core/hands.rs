@@ -1,0 +1,34 @@
+//! How evictions are carried out, as far as it is a matter of policy.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How evictions through the API server are carried out, in either profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Hands {
+    /// What is done about a victim of a hard memory threshold.
+    pub hard_action: HardAction,
+    /// Whether a pod goes for a hard threshold although its PodDisruptionBudget says no, when
+    /// nobody else of its class can go instead.
+    #[serde(rename = "hardIgnoresPDB")]
+    pub hard_ignores_pdb: bool,
+}
+
+impl Default for Hands {
+    /// The kubelet asks no budget at all.
+    fn default() -> Self {
+        Self { hard_action: HardAction::default(), hard_ignores_pdb: true }
+    }
+}
+
+/// What is done about a victim of a hard memory threshold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum HardAction {
+    /// Its eviction is requested, and the kubelet ends it.
+    #[default]
+    Evict,
+    /// Its processes are killed at the same moment. Needs the host's PID namespace.
+    EvictAndKill,
+}
