@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::api::{Answered, Asked};
 use super::target::PodName;
 
 /// One step of carrying out a decision.
@@ -56,6 +57,15 @@ pub enum Progress {
         /// Cgroups below the pod's that cannot be read.
         unreadable_groups: u32,
     },
+    /// The API server answered, or it is known why it did not.
+    Answered {
+        /// What was asked for.
+        asked: Asked,
+        /// What the answer means.
+        answered: Answered,
+        /// Nothing was to be written.
+        is_dry: bool,
+    },
     /// The agent ends before the work does. Whatever was stopped or frozen goes on again.
     Abandoned,
 }
@@ -65,7 +75,7 @@ impl Progress {
     pub fn is_last(&self) -> bool {
         match self {
             Self::WouldSignal { .. } | Self::Gone { .. } | Self::Left { .. } | Self::Abandoned => true,
-            Self::TermSent(_) | Self::KillSent(_) | Self::Trouble { .. } => false,
+            Self::TermSent(_) | Self::KillSent(_) | Self::Trouble { .. } | Self::Answered { .. } => false,
         }
     }
 }

@@ -200,6 +200,12 @@ impl Pacing {
         self.forget(now_ns);
     }
 
+    /// The kill of `decision` was not done, nor anything of it.
+    pub fn taken_back(&mut self, decision: u64) {
+        self.flights.retain(|flight| flight.decision != decision);
+        self.kills.retain(|kill| kill.decision != decision);
+    }
+
     fn flight_of(&self, pod: &PodName) -> Option<&Flight> {
         self.flights.iter().find(|flight| is_same(&flight.pod, pod))
     }

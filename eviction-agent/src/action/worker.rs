@@ -170,7 +170,10 @@ impl Work {
         let unreachable = match &outcome.progress {
             Progress::TermSent(sum) | Progress::KillSent(sum) => sum.unreachable,
             Progress::WouldSignal { unreachable, .. } | Progress::Left { unreachable, .. } => *unreachable,
-            Progress::Trouble { .. } | Progress::Gone { .. } | Progress::Abandoned => 0,
+            Progress::Trouble { .. }
+            | Progress::Gone { .. }
+            | Progress::Answered { .. }
+            | Progress::Abandoned => 0,
         };
         if unreachable > 0 && !self.has_said_host_pid {
             self.has_said_host_pid = true;

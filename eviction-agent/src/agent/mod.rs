@@ -15,6 +15,7 @@
 mod arming;
 mod check;
 mod clock;
+mod cluster;
 mod configuration;
 pub mod event;
 mod eyes;

@@ -45,14 +45,28 @@ pub enum Act {
     DryRun,
     /// End the processes of the victim's cgroup.
     Kill,
+    /// Ask the API server to evict the victim.
+    Evict,
+    /// Ask it whether it would.
+    EvictDryRun,
 }
 
 impl Act {
+    /// Whether nothing is done.
+    pub(crate) fn is_dry(self) -> bool {
+        match self {
+            Self::DryRun | Self::EvictDryRun => true,
+            Self::Kill | Self::Evict => false,
+        }
+    }
+
     /// As the command line has it.
     pub fn name(self) -> &'static str {
         match self {
             Self::DryRun => "dry-run",
             Self::Kill => "kill",
+            Self::Evict => "evict",
+            Self::EvictDryRun => "evict-dry-run",
         }
     }
 }
@@ -83,6 +97,8 @@ pub struct Options {
     pub memory_capacity: Option<String>,
     /// Process ids that the node has.
     pub pid_capacity: Option<u64>,
+    /// How the API server is reached; without it by the pod's service account.
+    pub kubeconfig: Option<PathBuf>,
     /// What is done to victims.
     pub act: Act,
     /// How events are written.
@@ -114,10 +130,11 @@ pub fn run(options: Options) -> Result<(), Failure> {
 
 async fn supervise(
     options: Options,
-    plan: start::Plan,
+    mut plan: start::Plan,
     change: Change,
     metrics: Arc<Metrics>,
 ) -> Result<(), Failure> {
+    let cluster = plan.cluster.take();
     let mut terminate = watch_signal(SignalKind::terminate())?;
     let mut interrupt = watch_signal(SignalKind::interrupt())?;
     let hangup = watch_signal(SignalKind::hangup())?;
@@ -159,6 +176,10 @@ async fn supervise(
     let watchdog = tokio::spawn(watchdog::watch(pulse, reaction_thread, Arc::clone(&metrics), timer));
     let server =
         tokio::spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&state) as Arc<dyn Health>));
+
+    if let Some(cluster) = cluster {
+        cluster.start();
+    }
 
     let mut reload = Reload::new(options.configuration.clone(), hangup, change);
     let clock = Clock::start();

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::failure::{Failure, chain};
-use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, Reaped};
+use crate::action::api::ApiHandConfig;
+use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, PacingPolicy, Reaped};
 use crate::config::HookPreferences;
 use crate::core::engine::Engine;
 use crate::core::policy::{Policy, Victims};
@@ -29,6 +30,7 @@ use crate::source::proc::tasks::read_task_capacity;
 use crate::source::timer::{self, Timer};
 
 use super::clock::Clock;
+use super::cluster::{Cluster, Evictions};
 use super::configuration::Configuration;
 use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
@@ -68,6 +70,9 @@ pub(crate) struct Plan {
     pid_capacity: Option<u64>,
     executor: Executor,
     outcomes: Outcomes,
+    /// For the slow side.
+    pub(crate) cluster: Option<Cluster>,
+    evictions: Option<Evictions>,
     load: LoadOptions,
     dry_run: bool,
 }
@@ -92,7 +97,18 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
-    let (executor, outcomes) = executor(&root, options.act, policy.rules.victims, metrics)?;
+    let pacing = pacing(policy.rules.victims);
+    let (told, outcomes) = mpsc::channel(OUTCOMES);
+    let (cluster, evictions) = match options.act {
+        Act::DryRun | Act::Kill => (None, None),
+        Act::Evict | Act::EvictDryRun => {
+            let config = ApiHandConfig { is_dry: options.act.is_dry(), ..ApiHandConfig::default() };
+            let kubeconfig = options.kubeconfig.as_deref();
+            let (cluster, evictions) = Cluster::connect(kubeconfig, config, pacing.clone(), told.clone())?;
+            (Some(cluster), Some(evictions))
+        }
+    };
+    let executor = executor(&root, options.act, pacing, told, metrics)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "raising the limit of open files");
@@ -112,7 +128,9 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         pid_capacity: options.pid_capacity,
         executor,
         outcomes,
-        dry_run: options.act == Act::DryRun,
+        cluster,
+        evictions,
+        dry_run: options.act.is_dry(),
         load: LoadOptions { choice: options.rungs.clone(), log, reflex, usages_of, ..LoadOptions::default() },
     };
     Ok((plan, change))
@@ -130,21 +148,18 @@ pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, 
 fn executor(
     root: &NodeRoot,
     act: Act,
-    victims: Victims,
+    pacing: PacingPolicy,
+    told: mpsc::Sender<Outcome>,
     metrics: &Arc<Metrics>,
-) -> Result<(Executor, Outcomes), Failure> {
+) -> Result<Executor, Failure> {
     let hand = match act {
-        Act::DryRun => Hand::DryRun,
-        Act::Kill => Hand::Kill,
+        Act::DryRun | Act::EvictDryRun => Hand::DryRun,
+        // It holds the right to act also where it only acts if a policy says so.
+        Act::Kill | Act::Evict => Hand::Kill,
     };
     let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
     let roots = GroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
-    let (sender, outcomes) = mpsc::channel(OUTCOMES);
-    let mut config = ExecutorConfig::new(hand, roots);
-    if let Victims::Sized { .. } = victims {
-        // Who waits for whom is decided by what each of them frees.
-        config.pacing.victim_wait = Duration::ZERO;
-    }
+    let config = ExecutorConfig { pacing, ..ExecutorConfig::new(hand, roots) };
     let releases = metrics.memory_releases.clone();
     let count = move |reaped| {
         let outcome = match reaped {
@@ -154,15 +169,20 @@ fn executor(
         };
         releases.get_or_create(&OutcomeLabels { outcome }).inc();
     };
-    match Executor::new(config, sender, count) {
-        Ok(executor) => Ok((executor, outcomes)),
-        Err(error) => {
-            let failure = Failure::failed(chain(&error));
-            Err(match error.help() {
-                Some(help) => failure.help(help),
-                None => failure,
-            })
+    Executor::new(config, told, count).map_err(|error| {
+        let failure = Failure::failed(chain(&error));
+        match error.help() {
+            Some(help) => failure.help(help),
+            None => failure,
         }
+    })
+}
+
+fn pacing(victims: Victims) -> PacingPolicy {
+    match victims {
+        Victims::One => PacingPolicy::default(),
+        // Who waits for whom is decided by what each of them frees.
+        Victims::Sized { .. } => PacingPolicy { victim_wait: Duration::ZERO, ..PacingPolicy::default() },
     }
 }
 
@@ -232,6 +252,8 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         pid_capacity,
         executor,
         outcomes,
+        cluster: _,
+        evictions,
         load: options,
         dry_run,
     } = plan;
@@ -276,6 +298,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         v2,
         timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,
         executor,
+        evictions,
         outcomes,
         notes,
         copies: Copies::default(),

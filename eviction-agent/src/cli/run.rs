@@ -35,6 +35,10 @@ pub(super) struct RunArgs {
     /// Process ids that the node has; default: what the kernel allows.
     #[arg(long, value_name = "N")]
     pid_capacity: Option<u64>,
+    /// How to reach the API server, and as whom, for `--act evict`; without it the service account
+    /// of the pod that the agent runs in.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
     /// What is done to victims.
     #[arg(long, value_enum, default_value_t = ActArg::DryRun)]
     act: ActArg,
@@ -57,6 +61,10 @@ enum ActArg {
     DryRun,
     /// End the processes of the victim's cgroup.
     Kill,
+    /// Ask the API server to evict the victim.
+    Evict,
+    /// Ask the API server whether it would, with everything checked and nothing done.
+    EvictDryRun,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -74,6 +82,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         cgroup_root,
         memory_capacity,
         pid_capacity,
+        kubeconfig,
         act,
         output,
         listen,
@@ -88,9 +97,12 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         cgroup_root,
         memory_capacity,
         pid_capacity,
+        kubeconfig,
         act: match act {
             ActArg::DryRun => Act::DryRun,
             ActArg::Kill => Act::Kill,
+            ActArg::Evict => Act::Evict,
+            ActArg::EvictDryRun => Act::EvictDryRun,
         },
         output: match output {
             OutputArg::Text => Output::Text,

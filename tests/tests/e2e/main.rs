@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod evict;
+mod hand;
 mod proxy;
 mod rig;
 mod server;

@@ -158,6 +158,7 @@ pub(crate) fn steps(outcomes: &[Outcome]) -> Vec<&'static str> {
         Progress::Trouble { .. } => "trouble",
         Progress::Gone { .. } => "gone",
         Progress::Left { .. } => "left",
+        Progress::Answered { .. } => "answered",
         Progress::Abandoned => "abandoned",
     };
     outcomes.iter().map(name).collect()

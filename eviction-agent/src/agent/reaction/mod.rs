@@ -5,6 +5,7 @@
 //! kernel side again. Nothing here waits for anything slow.
 
 mod again;
+mod answers;
 mod arm;
 mod configuration;
 mod gauges;
@@ -44,6 +45,7 @@ use crate::source::pace::FillRate;
 use crate::source::timer::Timer;
 
 use super::clock::{Clock, Instant, mono_ns};
+use super::cluster::Evictions;
 use super::eyes::{Eyes, NodeLook};
 use super::failure::Failure;
 use super::hook::Hook;
@@ -61,7 +63,7 @@ use super::watchdog::Pulse;
 use arm::next_grace;
 pub(crate) use gauges::Gauges;
 pub(crate) use state::State;
-use state::UnderWay;
+use state::{ByApi, UnderWay};
 pub(crate) use tell::{Copied, Copies};
 use wake::{Trigger, Wake};
 
@@ -94,6 +96,8 @@ pub(crate) struct Reaction {
     pub(crate) v2: V2Triggers,
     pub(crate) timer: Timer,
     pub(crate) executor: Executor,
+    /// In a cluster; else the executor does it all.
+    pub(crate) evictions: Option<Evictions>,
     pub(crate) outcomes: Receiver<Outcome>,
     pub(crate) notes: Notes,
     pub(crate) copies: Copies,

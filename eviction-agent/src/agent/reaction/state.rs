@@ -52,12 +52,25 @@ impl State {
 }
 
 /// An eviction that has not come to an end.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct UnderWay {
     pub(super) id: u64,
     pub(super) pod: Arc<PodName>,
     pub(super) signal: Option<Signal>,
     pub(super) decided_mono_ns: u64,
+    /// The API server's part, until it is over.
+    pub(super) by_api: Option<ByApi>,
+    /// The kill hand acts.
+    pub(super) by_kill: bool,
+    /// That its memory is back was told.
+    pub(super) told_gone: bool,
+}
+
+/// How far the API server has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ByApi {
+    Asked,
+    Accepted,
 }
 
 /// What of a pass people want to be told when it changes.

@@ -56,6 +56,7 @@ fn rig(profile: Profile) -> Option<Rig> {
         cgroup_root: PathBuf::from(node.cgroup_root()),
         memory_capacity: Some(node.memory_capacity().to_string()),
         pid_capacity: Some(node.pid_capacity()),
+        kubeconfig: None,
         act: Act::DryRun,
         output: Output::Json,
         listen: ([127, 0, 0, 1], 0).into(),

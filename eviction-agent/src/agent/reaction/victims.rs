@@ -10,7 +10,7 @@ use crate::core::signal::{Resource, Signal};
 use crate::source::cgroup::root::GroupPaths;
 
 use super::super::notes::{Note, OutcomeNote, Step};
-use super::{Reaction, UnderWay};
+use super::{ByApi, Reaction, UnderWay};
 
 /// Between two tries while the hand is full: as soon as one pod is gone there is room.
 const FULL_NS: u64 = 1_000_000_000;
@@ -18,6 +18,7 @@ const FULL_NS: u64 = 1_000_000_000;
 impl Reaction {
     pub(super) fn carry_out(&mut self, decision: &Decision, decided_mono_ns: u64) {
         let Some(pass) = decision.pass() else { return };
+        self.forget_unanswered(decided_mono_ns);
         for action in &decision.actions {
             // The executor tells by itself whom it has to hurry.
             let (Action::Evict(eviction) | Action::Hasten(eviction)) = action else { continue };
@@ -28,19 +29,27 @@ impl Reaction {
             self.state.decisions += 1;
             let (id, pod) = (target.decision, Arc::clone(&target.pod));
             let signal = pass.line_of(eviction.cause).map(|line| line.threshold.signal);
-            let under_way = UnderWay { id, pod, signal, decided_mono_ns };
+            let by_api = self.evictions.is_some().then_some(ByApi::Asked);
+            let mut under_way =
+                UnderWay { id, pod, signal, decided_mono_ns, by_api, by_kill: false, told_gone: false };
+            let begun = self.begin(&target, eviction.ignores_budget);
             let flight = self.state.flight.as_mut();
-            match self.executor.begin(&target) {
-                Ok(Begun::Started) => {
+            match begun {
+                Ok((Begun::Started, by_kill)) => {
                     if let Some(flight) = flight {
                         flight.begin(id, decided_mono_ns);
                     }
+                    under_way.by_kill = by_kill;
                     self.state.under_way.push(under_way);
                 }
                 // Outcomes keep the number of the decision by which it is on its way already.
-                Ok(Begun::Hurried { decision }) => {
+                Ok((Begun::Hurried { decision }, by_kill)) => {
                     if let Some(flight) = flight {
                         flight.begin(decision, decided_mono_ns);
+                    }
+                    let hurried = self.state.under_way.iter_mut().find(|it| it.id == decision);
+                    if let Some(hurried) = hurried {
+                        hurried.by_kill |= by_kill;
                     }
                 }
                 Err(refused) => {
@@ -99,7 +108,7 @@ impl Reaction {
         }
     }
 
-    fn tell_outcome(&mut self, pod: &PodName, result: Result<(), NotEvicted>) {
+    pub(super) fn tell_outcome(&mut self, pod: &PodName, result: Result<(), NotEvicted>) {
         let at = self.clock.now().wall;
         let event = Event::Evicted(EvictionOutcome { uid: pod.uid.clone(), result });
         self.step(Input { at, event });
@@ -125,8 +134,14 @@ impl Reaction {
     pub(super) fn take_outcome(&mut self, outcome: Outcome) -> bool {
         let id = outcome.decision;
         let Some(index) = self.state.under_way.iter().position(|it| it.id == id) else { return false };
+        if matches!(outcome.progress, Progress::Answered { .. }) {
+            return self.take_answer(index, outcome);
+        }
+        let evicted = self.state.under_way[index].by_api.is_some();
         let result = match &outcome.progress {
             Progress::Gone { .. } => Some(Ok(())),
+            // The kubelet is at it as well.
+            Progress::Left { .. } if evicted => None,
             Progress::Left { processes, unreachable, .. } => {
                 let left = processes.len() + *unreachable as usize;
                 Some(Err(format!("{left} processes outlive SIGKILL").into()))
@@ -137,7 +152,9 @@ impl Reaction {
         let note = self.state.under_way[index].note(Step::Progress(outcome));
         self.notes.send(note);
         if last {
-            let pod = self.state.under_way.swap_remove(index).pod;
+            let it = &mut self.state.under_way[index];
+            (it.by_kill, it.told_gone) = (false, result.is_some());
+            let pod = if evicted { Arc::clone(&it.pod) } else { self.state.under_way.swap_remove(index).pod };
             if let Some(result) = result.clone() {
                 self.tell_outcome(&pod, result);
             }
@@ -152,8 +169,8 @@ impl Reaction {
 }
 
 impl UnderWay {
-    fn note(&self, step: Step) -> Note {
-        let Self { id, pod, signal, decided_mono_ns } = self;
+    pub(super) fn note(&self, step: Step) -> Note {
+        let Self { id, pod, signal, decided_mono_ns, .. } = self;
         Note::Outcome(OutcomeNote {
             id: *id,
             pod: Arc::clone(pod),

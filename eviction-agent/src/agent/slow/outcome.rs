@@ -1,5 +1,6 @@
 //! What came of decisions, in words.
 
+use crate::action::api::{Answered, Asked};
 use crate::action::{Progress, Signalled};
 use crate::core::signal::Signal;
 use crate::metrics::{EvictionLabels, OutcomeLabels};
@@ -37,6 +38,23 @@ impl Slow {
 }
 
 const GONE: &str = "gone";
+
+/// What the API server answered. Only an answer to the eviction itself ends it.
+fn told(asked: Asked, answered: Answered, is_dry: bool) -> (&'static str, Option<usize>, Option<String>) {
+    let name = if is_dry { "dry_run" } else { answered.name() };
+    let asked = match asked {
+        Asked::Eviction => None,
+        other => Some(format!("asked for the {}", other.name())),
+    };
+    let throttled = match &answered {
+        Answered::Throttled { pause } => Some(format!("the API server is to be left alone for {pause:?}")),
+        _ => None,
+    };
+    let dry = is_dry.then(|| answered.name().to_owned());
+    let why = [asked, dry, throttled, answered.why().map(str::to_owned)];
+    let why: Vec<String> = why.into_iter().flatten().collect();
+    (name, None, (!why.is_empty()).then(|| why.join(": ")))
+}
 
 /// The name of a step, how many processes it was about, and what there is to say about it.
 fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
@@ -86,6 +104,7 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
             }
             ("left", Some(processes.len()), Some(why))
         }
+        Progress::Answered { asked, answered, is_dry } => told(asked, answered, is_dry),
         Progress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),
     }
 }

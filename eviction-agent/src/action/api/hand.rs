@@ -1,0 +1,226 @@
+//! The hand that asks.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::answer::{Answered, Asked, judge};
+use super::order::Order;
+use super::request::{self, Manner};
+use crate::action::clock::now_ns;
+use crate::action::outcome::{Outcome, Progress};
+use crate::api::{Client, Request};
+
+/// The condition is a courtesy: a deletion does not wait longer for it.
+const CONDITION_WITHIN: Duration = Duration::from_millis(500);
+
+/// A server that was asked gives up with the time it was told, and a moment.
+const SETTLES: Duration = Duration::from_secs(2);
+
+/// Between two looks at a pod of which it is not known whether it goes.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// After that its eviction has expired for the engine as well: `flight::MARGIN`.
+const LOOKS: u32 = 12;
+
+/// How the hand works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApiHandConfig {
+    /// The most requests at a time.
+    pub in_flight: usize,
+    /// How long one may take.
+    pub within: Duration,
+    /// How old a decision may be when its request is sent.
+    pub fresh: Duration,
+    /// The server is to check everything and do nothing of it.
+    pub is_dry: bool,
+}
+
+impl Default for ApiHandConfig {
+    fn default() -> Self {
+        let (within, fresh) = (Duration::from_secs(5), Duration::from_secs(5));
+        Self { in_flight: 8, within, fresh, is_dry: false }
+    }
+}
+
+/// Asks for evictions. Cloning shares all.
+#[derive(Clone, Debug)]
+pub struct ApiHand {
+    shared: Arc<Shared>,
+    permits: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    config: ApiHandConfig,
+    outcomes: mpsc::Sender<Outcome>,
+    /// Rights that are missing, and that this was said of.
+    missing: Mutex<BTreeSet<Asked>>,
+}
+
+impl ApiHand {
+    /// A hand that asks by this client, and tells what came of it to `outcomes`.
+    pub fn new(client: Client, config: ApiHandConfig, outcomes: mpsc::Sender<Outcome>) -> Self {
+        let permits = Arc::new(Semaphore::new(config.in_flight.max(1)));
+        let missing = Mutex::default();
+        Self { shared: Arc::new(Shared { client, config, outcomes, missing }), permits }
+    }
+
+    /// Begins to carry out an order, as soon as there is room for one more. Needs a tokio runtime.
+    pub async fn take(&self, order: Order) {
+        // The semaphore is never closed.
+        let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return };
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move { shared.carry_out(order, permit).await });
+    }
+}
+
+impl Shared {
+    async fn carry_out(&self, order: Order, _permit: OwnedSemaphorePermit) {
+        let asked = order.asks_for();
+        let age = Duration::from_nanos(now_ns().saturating_sub(order.at_ns));
+        if age > self.config.fresh {
+            let why = format!("the decision is {} ms old", age.as_millis());
+            return self.tell(&order, asked, Answered::NotSent { why: why.into() }).await;
+        }
+        let manner = Manner { within: self.config.within, is_dry: self.config.is_dry };
+        let request = if order.ignores_budget {
+            self.say_why(&order).await;
+            request::deletion(&order, manner)
+        } else {
+            request::eviction(&order, manner)
+        };
+        let answered = self.ask(asked, request).await;
+        let is_open = matches!(answered, Answered::Unknown { .. }) && !self.config.is_dry;
+        self.tell(&order, asked, answered).await;
+        if is_open && let Some(answered) = self.find_out(&order).await {
+            self.tell(&order, asked, answered).await;
+        }
+    }
+
+    /// The condition by which others know why the pod ends, where the API does not write it.
+    async fn say_why(&self, order: &Order) {
+        let message = format!("The node was low on resource: {}. ", order.resource.name());
+        let now = seconds(Timestamp::now());
+        let manner = Manner { within: CONDITION_WITHIN, is_dry: self.config.is_dry };
+        let request = request::disruption_target(&order.pod, &message, &now, manner);
+        let answered = self.ask(Asked::Condition, request).await;
+        if answered != Answered::Accepted {
+            self.tell(order, Asked::Condition, answered).await;
+        }
+    }
+
+    async fn ask(&self, asked: Asked, request: Request) -> Answered {
+        let answered = judge(asked, &self.client.request(request).await);
+        self.note_rights(asked, &answered);
+        answered
+    }
+
+    /// Says once that a right is missing, until it was there again.
+    fn note_rights(&self, asked: Asked, answered: &Answered) {
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        match answered {
+            Answered::Forbidden { why } if missing.insert(asked) => {
+                let (verb, resource) = asked.right();
+                tracing::error!(
+                    verb, resource, %why,
+                    help = "add the rule to the ClusterRole of the agent's service account",
+                    "a permission is missing"
+                );
+            }
+            Answered::Accepted | Answered::Budget { .. } => {
+                missing.remove(&asked);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a request was carried out of which nobody said so; nothing if that stays open. The
+    /// request is not repeated: its pod is looked at.
+    async fn find_out(&self, order: &Order) -> Option<Answered> {
+        let manner = Manner { within: self.config.within, is_dry: false };
+        // Until then the server may still be at it.
+        tokio::time::sleep(SETTLES).await;
+        for _ in 0..LOOKS {
+            let result = self.client.request(request::look(&order.pod, manner)).await;
+            let answered = judge(Asked::Look, &result);
+            self.note_rights(Asked::Look, &answered);
+            match answered {
+                Answered::Accepted => {
+                    if let Some(answered) = result.ok().and_then(|answer| seen(&answer.body, &order.pod.uid))
+                    {
+                        return Some(answered);
+                    }
+                }
+                Answered::Gone => return Some(Answered::Gone),
+                _ => {}
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        None
+    }
+
+    async fn tell(&self, order: &Order, asked: Asked, answered: Answered) {
+        let progress = Progress::Answered { asked, answered, is_dry: self.config.is_dry };
+        let pod = Arc::clone(&order.pod);
+        let outcome = Outcome { decision: order.decision, pod, at_ns: now_ns(), progress };
+        // Without a listener it is of no use.
+        let _ = self.outcomes.send(outcome).await;
+    }
+}
+
+/// Of a pod as much as tells whether it goes.
+#[derive(Deserialize)]
+struct Pod {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    uid: Box<str>,
+    deletion_timestamp: Option<Box<str>>,
+}
+
+/// What a pod's state says of a request that it go.
+fn seen(body: &[u8], uid: &str) -> Option<Answered> {
+    let Pod { metadata } = serde_json::from_slice(body).ok()?;
+    Some(match metadata.deletion_timestamp {
+        _ if *metadata.uid != *uid => Answered::Another,
+        Some(_) => Answered::Accepted,
+        None => Answered::NotSent { why: "the pod is not going: nobody carried out the request".into() },
+    })
+}
+
+/// As the API writes times.
+fn seconds(at: Timestamp) -> String {
+    let whole = Timestamp::from_second(at.as_second()).unwrap_or(at);
+    whole.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pods_state_says_whether_it_goes() {
+        let pod = |rest: &str| format!(r#"{{"kind":"Pod","metadata":{{"uid":"u"{rest}}}}}"#);
+        let going = pod(r#","deletionTimestamp":"2026-01-05T08:00:00Z""#);
+        assert_eq!(seen(going.as_bytes(), "u"), Some(Answered::Accepted));
+        assert_eq!(seen(going.as_bytes(), "v"), Some(Answered::Another));
+        assert!(matches!(seen(pod("").as_bytes(), "u"), Some(Answered::NotSent { .. })));
+        assert_eq!(seen(b"{", "u"), None);
+        assert_eq!(seen(b"{\"metadata\":{}}", "u"), None);
+    }
+
+    #[test]
+    fn times_are_written_in_whole_seconds() {
+        let at = Timestamp::new(1_767_600_000, 123_456_789).unwrap();
+        assert_eq!(seconds(at), "2026-01-05T08:00:00Z");
+    }
+}

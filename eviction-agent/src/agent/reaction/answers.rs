@@ -1,0 +1,167 @@
+//! Evictions by the API server: begun, answered, and over when the pod is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::action::api::{Answered, Asked};
+use crate::action::{Begun, KillTarget, Outcome, Progress, Refused};
+use crate::core::hands::HardAction;
+use crate::core::input::{Event, Input, NotEvicted};
+use crate::core::signal::Resource;
+
+use super::super::clock::mono_ns;
+use super::super::notes::Step;
+use super::{ByApi, Reaction, UnderWay};
+
+/// While a right is missing it is not asked for more often: somebody has to grant it first.
+const FORBIDDEN: Duration = Duration::from_secs(10);
+
+/// While nobody can be asked, or nobody believes who asks.
+const UNHEARD: Duration = Duration::from_secs(1);
+
+/// After that nobody finds out any more what came of a request. The engine expects nothing of it
+/// by then, and may choose the pod again.
+const UNANSWERED_NS: u64 = 45_000_000_000;
+
+impl Reaction {
+    /// Begins an eviction: by the API server where there is one, else by the kill hand; and
+    /// whether the kill hand acts.
+    pub(super) fn begin(
+        &mut self,
+        target: &KillTarget,
+        ignores_budget: bool,
+    ) -> Result<(Begun, bool), Refused> {
+        let Some(evictions) = &mut self.evictions else { return Ok((self.executor.begin(target)?, true)) };
+        let begun = evictions.begin(target, ignores_budget, mono_ns())?;
+        let wanted = self.engine.policy().hands.hard_action == HardAction::EvictAndKill;
+        if !wanted || !target.hard || target.resource != Resource::Memory {
+            return Ok((begun, false));
+        }
+        let decision = match begun {
+            Begun::Started => target.decision,
+            Begun::Hurried { decision } => decision,
+        };
+        // The kubelet grants the grace period; this hand is here because there is no time for it.
+        let target = KillTarget { decision, grace: Duration::ZERO, ..target.clone() };
+        match self.executor.begin(&target) {
+            Ok(_) => Ok((begun, true)),
+            Err(refused) => {
+                let (namespace, pod) = (&target.pod.namespace, &target.pod.name);
+                tracing::warn!(%namespace, %pod, %refused, help = refused.help(), "evicted, but not killed");
+                Ok((begun, false))
+            }
+        }
+    }
+
+    /// Takes note of what the API server answered; true if the engine may look again.
+    pub(super) fn take_answer(&mut self, index: usize, outcome: Outcome) -> bool {
+        let Progress::Answered { asked, answered, is_dry } = outcome.progress.clone() else { return false };
+        let note = self.state.under_way[index].note(Step::Progress(outcome));
+        self.notes.send(note);
+        if asked == Asked::Condition {
+            return false;
+        }
+        if is_dry {
+            let over = self.finish_api(index);
+            self.end_pace(over.id);
+            self.let_rest(over.id);
+            return false;
+        }
+        let (result, pause) = match answered {
+            Answered::Accepted => {
+                self.state.under_way[index].by_api = Some(ByApi::Accepted);
+                return false;
+            }
+            Answered::Unknown { .. } => return false,
+            Answered::Gone | Answered::Another => (Ok(()), None),
+            Answered::Budget { .. } => (Err(NotEvicted::Budget), None),
+            Answered::Rejected { why, .. } => (Err(NotEvicted::Failed(why)), None),
+            Answered::Throttled { pause } => (Err(NotEvicted::NotAsked), Some(pause)),
+            Answered::Forbidden { .. } => (Err(NotEvicted::NotAsked), Some(FORBIDDEN)),
+            Answered::Unauthorized { .. } | Answered::NotSent { .. } => {
+                (Err(NotEvicted::NotAsked), Some(UNHEARD))
+            }
+        };
+        let over = self.finish_api(index);
+        let looks_again = match &mut self.state.flight {
+            Some(flight) if pause.is_none() => flight.end(over.id),
+            Some(_) => false,
+            None => pause.is_none(),
+        };
+        match &result {
+            Ok(()) => self.end_pace(over.id),
+            Err(_) => {
+                if let Some(evictions) = &mut self.evictions {
+                    evictions.not_done(over.id);
+                }
+            }
+        }
+        self.tell_outcome(&over.pod, result);
+        if let Some(pause) = pause {
+            self.let_rest(over.id);
+            let now = self.clock.now();
+            let pause_ns = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
+            let until = self.clock.at(now.mono_ns.saturating_add(pause_ns)).wall;
+            self.step(Input { at: now.wall, event: Event::EvictionsHeld(until) });
+        }
+        looks_again
+    }
+
+    /// Those on their way by the API server are over when they are not among the pods any more.
+    pub(super) fn note_who_is_gone(&mut self) {
+        let pods = Arc::clone(self.engine.pods());
+        let mut index = 0;
+        while let Some(it) = self.state.under_way.get(index) {
+            if it.by_api.is_none() || pods.place(&it.pod.uid).is_some() {
+                index += 1;
+                continue;
+            }
+            let told = it.told_gone;
+            let over = self.finish_api(index);
+            self.end_pace(over.id);
+            if let Some(flight) = &mut self.state.flight {
+                flight.end(over.id);
+            }
+            if !told {
+                let (pod, at_ns) = (Arc::clone(&over.pod), mono_ns());
+                let progress = Progress::Gone { killed: 0, unreaped: None };
+                let step = Step::Progress(Outcome { decision: over.id, pod, at_ns, progress });
+                let note = over.note(step);
+                self.notes.send(note);
+            }
+        }
+    }
+
+    /// Forgets requests of which nobody will find out any more what came of them.
+    pub(super) fn forget_unanswered(&mut self, now_ns: u64) {
+        let is_stuck = |it: &UnderWay| {
+            it.by_api == Some(ByApi::Asked) && now_ns.saturating_sub(it.decided_mono_ns) > UNANSWERED_NS
+        };
+        while let Some(index) = self.state.under_way.iter().position(is_stuck) {
+            let over = self.finish_api(index);
+            if let Some(evictions) = &mut self.evictions {
+                evictions.not_done(over.id);
+            }
+        }
+    }
+
+    /// The API server's part is over; the kill hand's may go on.
+    fn finish_api(&mut self, index: usize) -> UnderWay {
+        let it = &mut self.state.under_way[index];
+        it.by_api = None;
+        if it.by_kill { it.clone() } else { self.state.under_way.swap_remove(index) }
+    }
+
+    fn end_pace(&mut self, decision: u64) {
+        if let Some(evictions) = &mut self.evictions {
+            evictions.ended(decision, mono_ns());
+        }
+    }
+
+    /// To choose again at once would choose the same.
+    fn let_rest(&mut self, decision: u64) {
+        if let Some(flight) = &mut self.state.flight {
+            flight.refused(decision, mono_ns());
+        }
+    }
+}

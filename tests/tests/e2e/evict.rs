@@ -1,0 +1,204 @@
+//! The agent beside a real API server: it decides on real cgroups, and asks for evictions.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, Event, Options};
+use tests::cluster::{self, Cluster, manifest};
+use tests::node::{MIB, Node, PodSpec};
+use tests::workload::Workload;
+
+use crate::rig;
+
+/// A guard against an agent that hangs.
+const GUARD: Duration = Duration::from_secs(90);
+
+const MEMORY: u64 = 320 * MIB;
+const PIDS: u64 = 200;
+
+struct World {
+    cluster: Cluster,
+    node: Node,
+}
+
+impl World {
+    /// A node with these pods, in a cluster that knows them.
+    fn new(pods: &[&str]) -> Option<Self> {
+        let cluster = rig::cluster(&cluster::Options::default())?;
+        let Ok(mut node) = Node::new("evict", MEMORY, PIDS) else {
+            tests::report_skip("no cgroups can be made here");
+            return None;
+        };
+        cluster.add_node("n1").unwrap();
+        for name in pods {
+            let pod = cluster.run_pod(&manifest::pod(name, "n1")).unwrap();
+            let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
+            node.add_as(PodSpec::new("default", *name, &["main"], 8), uid).unwrap();
+        }
+        Some(Self { cluster, node })
+    }
+
+    /// An agent with the right to evict, and with `delete` to delete.
+    fn start(&self, kubelet: &Value, hands: &Value) -> Agent {
+        self.start_as("evict", kubelet, hands)
+    }
+
+    fn start_as(&self, act: &'static str, kubelet: &Value, hands: &Value) -> Agent {
+        let rules = json!([
+            {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]},
+            {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+        ]);
+        let account = self.cluster.account("agent", &rules).unwrap();
+        let kubeconfig = self.cluster.kubeconfig(&account.name, &account.token).unwrap();
+        let config = self.node.file("agent.yaml");
+        let policy = json!({
+            "apiVersion": "eviction-agent.io/v1alpha1",
+            "kind": "AgentConfiguration",
+            "profile": "enhanced",
+            "policy": {"soft": {"evictBarePods": true}},
+            "hands": hands,
+        });
+        std::fs::write(&config, policy.to_string()).unwrap();
+        let options = Options::of(&agent::binary().unwrap(), &self.node, kubelet).unwrap();
+        let more = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
+        let options = Options { config: Some(config), act, more, ..options };
+        Agent::start(&options, rig::interrupt()).unwrap()
+    }
+
+    fn hog(&self, pod: usize, size: &str) -> Workload {
+        let group = &self.node.pods[pod].containers[0].group;
+        let arguments = ["--on-term", "ignore", "hold", "--size", size];
+        let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+        hog.go().unwrap();
+        hog
+    }
+
+    fn pod(&self, name: &str) -> Value {
+        self.cluster.pod("default", name).unwrap().unwrap()
+    }
+
+    fn is_going(&self, name: &str) -> bool {
+        self.pod(name)["metadata"]["deletionTimestamp"].is_string()
+    }
+}
+
+fn hard() -> Value {
+    json!({"evictionHard": {"memory.available": "64Mi"}})
+}
+
+fn soft() -> Value {
+    json!({
+        "evictionHard": {"memory.available": "16Mi"},
+        "evictionSoft": {"memory.available": "64Mi"},
+        "evictionSoftGracePeriod": {"memory.available": "1s"},
+    })
+}
+
+fn outcome(agent: &mut Agent, pod: &str, outcome: &str) -> Event {
+    let full = format!("default/{pod}");
+    let is_it = |event: &Event| {
+        event.kind() == "eviction" && event.text("outcome") == outcome && event.text("pod") == full
+    };
+    agent.wait_for(&format!("that {pod} is {outcome}"), GUARD, is_it).unwrap()
+}
+
+#[test]
+fn a_hog_is_evicted_and_on_its_way_until_its_pod_is_gone() {
+    let Some(mut world) = World::new(&["hog", "quiet"]) else { return };
+    let mut agent = world.start(&hard(), &json!({}));
+    let mut hog = world.hog(0, "270M");
+    outcome(&mut agent, "hog", "accepted");
+    let pod = world.pod("hog");
+    assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 1, "{pod}");
+    assert!(hog.process().is_running().unwrap(), "that is the kubelet's to end");
+    assert!(!world.is_going("quiet"), "who is on the way makes up for the deficit");
+    // What a kubelet does in the end.
+    hog.process().child().kill().unwrap();
+    world.cluster.finish_pod("default", "hog").unwrap();
+    world.node.pods.remove(0);
+    world.node.write_pods().unwrap();
+    outcome(&mut agent, "hog", "gone");
+    let evictions = agent.metrics().unwrap();
+    let labels = [("eviction_signal", "memory.available"), ("namespace", "default")];
+    assert_eq!(evictions.sum("eviction_agent_evictions_total", &labels), 1.0);
+    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "decision").count();
+    assert_eq!(decisions, 1);
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn a_soft_threshold_takes_the_next_where_a_budget_says_no() {
+    let Some(world) = World::new(&["web", "next"]) else { return };
+    world.cluster.add_budget("one", "web", 1, 0).unwrap();
+    let mut agent = world.start(&soft(), &json!({}));
+    let _hogs = [world.hog(0, "150M"), world.hog(1, "120M")];
+    let refused = outcome(&mut agent, "web", "budget");
+    assert!(refused.text("why").contains("one"), "{refused:?}");
+    outcome(&mut agent, "next", "accepted");
+    assert!(world.is_going("next") && !world.is_going("web"));
+    assert_eq!(world.pod("next")["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn a_hard_threshold_deletes_where_nobody_else_can_go() {
+    let Some(world) = World::new(&["web"]) else { return };
+    world.cluster.add_budget("one", "web", 1, 0).unwrap();
+    let mut agent = world.start(&hard(), &json!({}));
+    let _hog = world.hog(0, "270M");
+    outcome(&mut agent, "web", "budget");
+    let accepted = outcome(&mut agent, "web", "accepted");
+    assert_eq!(accepted.text("why"), "asked for the deletion");
+    let pod = world.pod("web");
+    let conditions = pod["status"]["conditions"].as_array().unwrap();
+    let target = conditions.iter().find(|it| it["type"] == "DisruptionTarget").unwrap();
+    assert_eq!(target["reason"], "TerminationByEvictionAgent");
+    assert!(world.is_going("web"));
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn a_hard_threshold_that_honours_budgets_evicts_nobody_against_them() {
+    let Some(world) = World::new(&["web"]) else { return };
+    world.cluster.add_budget("one", "web", 1, 0).unwrap();
+    let mut agent = world.start(&hard(), &json!({"hardIgnoresPDB": false}));
+    let _hog = world.hog(0, "270M");
+    let first = outcome(&mut agent, "web", "budget");
+    // It is asked again, and says no again.
+    let is_later = |event: &Event| {
+        event.text("outcome") == "budget" && event.number("mono_ns") > first.number("mono_ns")
+    };
+    agent.wait_for("the budget's second no", GUARD, is_later).unwrap();
+    assert!(!world.is_going("web"));
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn evicted_and_killed_at_once_where_that_is_asked_for() {
+    let Some(world) = World::new(&["hog", "quiet"]) else { return };
+    let mut quiet = world.hog(1, "8M");
+    let mut agent = world.start(&hard(), &json!({"hardAction": "evictAndKill"}));
+    let mut hog = world.hog(0, "270M");
+    outcome(&mut agent, "hog", "killed");
+    outcome(&mut agent, "hog", "gone");
+    use std::os::unix::process::ExitStatusExt as _;
+    assert_eq!(hog.process().wait().unwrap().signal(), Some(9));
+    outcome(&mut agent, "hog", "accepted");
+    assert!(world.is_going("hog") && !world.is_going("quiet"));
+    assert!(quiet.process().is_running().unwrap());
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn a_dry_run_tells_what_the_server_would_answer() {
+    let Some(world) = World::new(&["hog"]) else { return };
+    let before = world.pod("hog");
+    let mut agent = world.start_as("evict-dry-run", &hard(), &json!({}));
+    let mut hog = world.hog(0, "270M");
+    assert_eq!(outcome(&mut agent, "hog", "dry_run").text("why"), "accepted");
+    assert_eq!(world.pod("hog"), before);
+    assert!(hog.process().is_running().unwrap());
+    assert!(agent.stop().unwrap().success());
+}
