@@ -80,8 +80,10 @@ impl Guest<'_> {
         let append = self.machine.append;
         let mut command = Command::new("qemu-system-x86_64");
         command
-            // Its 16-byte compare-and-exchange goes wrong in some versions.
-            .args(["-accel", "tcg,thread=multi", "-cpu", "max,-cx16", "-m", "1280", "-smp", "2"])
+            // Its 16-byte compare-and-exchange goes wrong in some versions. Its `rep stosb` goes byte by
+            // byte, and on a page that had code in it, at some bytes a second: the guest must not clear
+            // its pages by that.
+            .args(["-accel", "tcg,thread=multi", "-cpu", "max,-cx16,-erms,-fsrm", "-m", "1280", "-smp", "2"])
             .args(["-nographic", "-no-reboot", "-nic", "none"])
             .arg("-kernel")
             .arg(self.image)

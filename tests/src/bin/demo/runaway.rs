@@ -73,7 +73,10 @@ impl Runaway {
         let climb = self.climb()?;
         let crossed = climb.crossed().or_else(|| climb.crossed_ahead()).with_context(|| {
             let last = climb.growth().last();
-            format!("{} was chosen, but the line was never crossed: {last:?}", decision.text("pod"))
+            let (pod, base, value) = (decision.text("pod"), self.base, &decision.value);
+            format!(
+                "{pod} was chosen, but the line was never crossed: {last:?} above {base} bytes, by {value}"
+            )
         })?;
         let what =
             format!("the working set passed {} MiB, by the growing process's own clock", self.line / MIB);
