@@ -20,6 +20,16 @@ pub struct Armed {
     pub fired: [u64; 3],
 }
 
+/// Words of map `ARMED_BITS`.
+pub const ARMED_WORDS: u32 = 1024;
+
+/// Where in map `ARMED_BITS` it stands that something is armed on the cgroup with this id: the
+/// word, and the bit in it. Ids are given one after the other, so that hardly two share a place;
+/// where they do, one is looked up in vain.
+pub const fn armed_bit(id: u64) -> (u32, u64) {
+    ((id >> 6) as u32 % ARMED_WORDS, 1 << (id & 63))
+}
+
 /// The right to fire once; the key of map `TICKETS`. User space puts one in for each edge that
 /// it arms, and of all the CPUs that see the crossing the one that takes it out pushes the
 /// record. (Kernels before 5.12 have no compare-and-exchange for programs.)

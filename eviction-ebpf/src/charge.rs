@@ -11,8 +11,8 @@ use aya_log_ebpf::{debug, warn};
 use eviction_common::{Counter, Dirty, LAST_CHARGE, LAST_NEAR, MAX_ANCESTORS, STILL_PAGES, SeenOom};
 
 use crate::{
-    level::{Seen, compare},
-    maps::{ARMED, DIRTY, LAST, SEEN_OOM, add, count},
+    level::{Seen, armed, compare},
+    maps::{DIRTY, LAST, SEEN_OOM, add, count},
     memcg::Memcg,
     read::{Direct, Means, Probe},
     reflex,
@@ -92,7 +92,7 @@ pub(crate) fn on_charge<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, charged
         if is_new {
             remember_events(level_id, &memcg);
         }
-        if let Some(armed) = ARMED.get_ptr_mut(level_id) {
+        if let Some(armed) = armed(level_id) {
             let seen = Seen { level_id, leaf_id, usage: memcg.usage::<M>(), charged };
             if compare(armed, &seen) {
                 debug!(ctx, "crossed the level of cgroup {}", level_id);

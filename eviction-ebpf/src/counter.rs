@@ -14,8 +14,8 @@ use eviction_common::MAX_ANCESTORS;
 
 use crate::{
     charge::on_charge,
-    level::{Seen, compare},
-    maps::{ARMED, TRIES, Try},
+    level::{Seen, armed, compare},
+    maps::{TRIES, Try},
     memcg::{Memcg, is_of_memory},
     read::{ByCounter, Means, Probe, Read},
     setup::is_ours,
@@ -156,7 +156,7 @@ fn on_uncharge<M: Means>(memcg: Memcg, still: u64) {
     let mut memcg = memcg;
     for _ in 0..MAX_ANCESTORS {
         let level_id = memcg.id::<M>();
-        if let Some(armed) = ARMED.get_ptr_mut(level_id) {
+        if let Some(armed) = armed(level_id) {
             let usage = memcg.usage::<M>().saturating_sub(still);
             compare(armed, &Seen { level_id, leaf_id, usage, charged: None });
         }

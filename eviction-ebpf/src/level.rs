@@ -1,11 +1,11 @@
 //! Armed levels: compared at each charge, fired once.
 
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
-use eviction_common::{Armed, Counter, Crossed, Edge, Kind, Ticket};
+use eviction_common::{Armed, Counter, Crossed, Edge, Kind, Ticket, armed_bit};
 
 use crate::{
     emit::{URGENT, header, lost},
-    maps::{RING, TICKETS, add},
+    maps::{ARMED, ARMED_BITS, RING, TICKETS, add},
 };
 
 /// What a hook knows when it looks at a level.
@@ -18,6 +18,18 @@ pub(crate) struct Seen {
     pub(crate) usage: u64,
     /// Pages of this charge, where the hook sees every charge.
     pub(crate) charged: Option<u64>,
+}
+
+/// What is armed on the cgroup with this id.
+#[inline(always)]
+pub(crate) fn armed(id: u64) -> Option<*mut Armed> {
+    let (word, bit) = armed_bit(id);
+    // SAFETY: the map's value; volatile, since user space writes it.
+    let bits = unsafe { core::ptr::read_volatile(ARMED_BITS.get_ptr(word)?) };
+    if bits & bit == 0 {
+        return None;
+    }
+    ARMED.get_ptr_mut(id)
 }
 
 /// Compares with what is armed and fires what was crossed; says whether anything was.

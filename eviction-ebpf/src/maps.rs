@@ -8,8 +8,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
 };
 use eviction_common::{
-    AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks, ReclaimStart, SeenOom,
-    Stall, TaskCount, Ticket, Usage,
+    ARMED_WORDS, AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks,
+    ReclaimStart, SeenOom, Stall, TaskCount, Ticket, Usage,
 };
 
 /// Everything that is told to user space.
@@ -19,6 +19,13 @@ pub(crate) static RING: RingBuf = RingBuf::with_byte_size(256 * 1024, 0);
 /// What is armed, by the id of the cgroup.
 #[map]
 pub(crate) static ARMED: HashMap<u64, Armed> = HashMap::with_max_entries(1024, 0);
+
+/// On which cgroups something is armed, so that a charge looks up no others: by [`armed_bit`]. A
+/// word of an array is had without a call.
+///
+/// [`armed_bit`]: eviction_common::armed_bit
+#[map]
+pub(crate) static ARMED_BITS: Array<u64> = Array::with_max_entries(ARMED_WORDS, 0);
 
 /// Who takes a ticket out fires.
 #[map]

@@ -190,7 +190,7 @@ fn a_full_table_of_levels_is_an_error_and_loses_nothing_that_was_armed() {
     need_bpf!();
     let (one, two) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&one);
-    let mut rig = Rig::with(&LoadOptions { levels: 1, ..LoadOptions::default() });
+    let mut rig = Rig::with(&LoadOptions { levels: Some(1), ..LoadOptions::default() });
     let armed = rig.kernel.arm(one.id(), above(16 * MIB)).unwrap();
     for _ in 0..20 {
         rig.kernel.arm(two.id(), above(16 * MIB)).unwrap_err();

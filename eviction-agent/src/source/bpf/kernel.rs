@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use aya::maps::{HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
-use eviction_common::{Armed, Counter, Dirty, Edge, Kind, Ticket};
+use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
+use eviction_common::{Armed, Counter, Dirty, Edge, Kind, Ticket, armed_bit};
 use thiserror::Error;
 
 use super::{
@@ -143,6 +143,9 @@ impl Lost {
 
 pub(super) struct Maps {
     pub(super) armed: BpfHashMap<MapData, u64, Entry<Armed>>,
+    pub(super) armed_bits: Array<MapData, u64>,
+    /// For how many levels there is room.
+    pub(super) levels: u32,
     pub(super) tickets: BpfHashMap<MapData, Entry<Ticket>, u8>,
     pub(super) dirty: MapData,
     pub(super) counters: PerCpuArray<MapData, u64>,
@@ -169,6 +172,7 @@ impl Kernel {
         near: Option<Near>,
         sources: Vec<SourceInfo>,
     ) -> Self {
+        let levels = maps.levels as usize;
         Self {
             maps,
             links,
@@ -177,7 +181,7 @@ impl Kernel {
             page_bytes: rustix::param::page_size() as u64,
             reflex,
             generation: 0,
-            armed: HashMap::new(),
+            armed: HashMap::with_capacity(levels),
         }
     }
 
@@ -274,7 +278,27 @@ impl Kernel {
             gross: 0,
             fired: [0; 3],
         };
-        self.maps.armed.insert(id, Entry(armed), 0)
+        self.maps.armed.insert(id, Entry(armed), 0)?;
+        self.show(id)
+    }
+
+    /// Lets the programs know that there is something to look up.
+    fn show(&mut self, id: u64) -> Result<(), MapError> {
+        let (word, bit) = armed_bit(id);
+        let before = self.maps.armed_bits.get(&word, 0)?;
+        if before & bit == 0 { self.maps.armed_bits.set(word, before | bit, 0) } else { Ok(()) }
+    }
+
+    /// Lets them know that there is not, unless another one has the same place.
+    fn hide(&mut self, id: u64) {
+        let (word, bit) = armed_bit(id);
+        if self.armed.keys().any(|other| armed_bit(*other) == (word, bit)) {
+            return;
+        }
+        // What still stands there is looked up in vain.
+        if let Ok(before) = self.maps.armed_bits.get(&word, 0) {
+            let _ = self.maps.armed_bits.set(word, before & !bit, 0);
+        }
     }
 
     /// Disarms the cgroup with this id, which may be gone already.
@@ -283,7 +307,26 @@ impl Kernel {
         let _ = self.maps.armed.remove(&id);
         if let Some((generation, level)) = self.armed.remove(&id) {
             self.withdraw(id, generation, &level);
+            self.hide(id);
         }
+    }
+
+    /// How many entries of armed levels the kernel holds, and how many rights to fire.
+    ///
+    /// # Errors
+    /// If a map cannot be read.
+    pub fn levels_held(&self) -> Result<(usize, usize), MapError> {
+        let mut levels = 0;
+        for id in self.maps.armed.keys() {
+            id?;
+            levels += 1;
+        }
+        let mut tickets = 0;
+        for ticket in self.maps.tickets.keys() {
+            ticket?;
+            tickets += 1;
+        }
+        Ok((levels, tickets))
     }
 
     /// The ids of the cgroups on which something was armed and not disarmed.

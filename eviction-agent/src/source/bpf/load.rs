@@ -67,8 +67,9 @@ pub struct LoadOptions {
     /// For how many cgroups there is room in each map; each costs some 300 bytes of kernel memory.
     /// `None`: twice as many as there are ([`size::map_entries`]).
     pub cgroups: Option<u32>,
-    /// On how many cgroups a level can be armed.
-    pub levels: u32,
+    /// On how many cgroups a level can be armed; each costs some 600 bytes of kernel memory. `None`:
+    /// by how many there are ([`size::levels`]).
+    pub levels: Option<u32>,
     /// Rungs that are asked for or denied.
     pub choice: Choice,
     /// How many tasks a cgroup makes in a second before it is told; 0 any number.
@@ -92,7 +93,7 @@ impl Default for LoadOptions {
         Self {
             ring_bytes: None,
             cgroups: None,
-            levels: 1024,
+            levels: None,
             choice: Choice::default(),
             fork_storm: FORK_STORM,
             log: ProgramLog::Off,
@@ -176,8 +177,9 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
     }
     // One after the other: aya holds the kernel's BTF while it makes the maps, some 15 MB.
     let told = facts.btf.as_ref().ok().and_then(|btf| btf.usages.as_ref().ok());
-    let opened = open(setup, told.map_or(UsageSetup::NONE, |told| told.setup), options)
-        .and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
+    let usage_setup = told.map_or(UsageSetup::NONE, |told| told.setup);
+    let levels = options.levels.unwrap_or_else(|| size::levels(size::read_cgroups())).max(1);
+    let opened = open(setup, usage_setup, levels, options).and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
     let (mut ebpf, btf) = match opened {
         Ok(opened) => opened,
         Err(error) => return Err(refused(plans, Some(brief(&error)))),
@@ -235,7 +237,7 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
     };
     let offsets = &setup.offsets;
     let shows_growth = offsets.task_mm != ABSENT && offsets.mm_anon != ABSENT;
-    let taken = take_maps(&mut ebpf).and_then(|(maps, ring)| {
+    let taken = take_maps(&mut ebpf, levels).and_then(|(maps, ring)| {
         let reflex = (*reflex && shows_growth).then(|| take_reflex(&mut ebpf)).transpose()?;
         Ok((maps, reflex, ring))
     });
@@ -260,8 +262,13 @@ fn refused(plans: Vec<FamilyPlan>, why: Option<String>) -> Refused {
 }
 
 /// Makes the maps.
-fn open(setup: Setup, usage_setup: UsageSetup, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, levels, choice: _, fork_storm: _, log, reflex: _, usages_of } =
+fn open(
+    setup: Setup,
+    usage_setup: UsageSetup,
+    levels: u32,
+    options: &LoadOptions,
+) -> Result<Ebpf, EbpfError> {
+    let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, reflex: _, usages_of } =
         options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
@@ -278,7 +285,7 @@ fn open(setup: Setup, usage_setup: UsageSetup, options: &LoadOptions) -> Result<
         .override_global("USAGE_SETUP", &usage_setup, true)
         .override_global(aya_log::LEVEL, &level, true)
         .map_max_entries("RING", ring_bytes.max(page))
-        .map_max_entries("ARMED", (*levels).max(1))
+        .map_max_entries("ARMED", levels)
         // Three edges, and the tickets of an arming go when the next one's are in.
         .map_max_entries("TICKETS", levels.saturating_mul(6).max(8))
         .map_max_entries("DIRTY", cgroups)
@@ -287,7 +294,7 @@ fn open(setup: Setup, usage_setup: UsageSetup, options: &LoadOptions) -> Result<
         .map_max_entries("RATES", cgroups)
         .map_max_entries("STALLS", cgroups)
         .map_max_entries("USAGES", rows)
-        .map_max_entries("ALARMED", (*levels).max(1));
+        .map_max_entries("ALARMED", levels);
     if *log == ProgramLog::Off {
         loader.map_max_entries("AYA_LOGS", page);
     }
@@ -395,13 +402,15 @@ fn take_reflex(ebpf: &mut Ebpf) -> Result<Reflex, MapError> {
     })
 }
 
-fn take_maps(ebpf: &mut Ebpf) -> Result<(Maps, Ring), MapError> {
+fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {
     let tally = TallyMaps::take(ebpf)?;
     let mut take =
         |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
     let ring: RingBuf<MapData> = take("RING")?.try_into()?;
     let maps = Maps {
         armed: take("ARMED")?.try_into()?,
+        armed_bits: take("ARMED_BITS")?.try_into()?,
+        levels,
         tickets: take("TICKETS")?.try_into()?,
         dirty: match take("DIRTY")? {
             aya::maps::Map::HashMap(map) => map,

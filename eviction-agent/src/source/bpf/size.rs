@@ -19,6 +19,9 @@ const RING_MOST: u32 = 2 << 20;
 const CGROUPS_LEAST: u32 = 4096;
 const CGROUPS_MOST: u32 = 1 << 17;
 
+const LEVELS_LEAST: u32 = 1024;
+const LEVELS_MOST: u32 = 8192;
+
 /// Size of the ring, bytes: a power of two of pages in which each of so many cgroups can be told to
 /// be made or removed before anybody reads, within bounds.
 pub fn ring_bytes(cgroups: u32, page_bytes: u32) -> u32 {
@@ -30,6 +33,12 @@ pub fn ring_bytes(cgroups: u32, page_bytes: u32) -> u32 {
 /// How many cgroups the maps have room for.
 pub fn map_entries(cgroups: u32) -> u32 {
     cgroups.saturating_mul(2).clamp(CGROUPS_LEAST, CGROUPS_MOST)
+}
+
+/// On how many of them a level can be armed. Not all have a limit; the agent often starts before the
+/// pods do, of which there are 110 by default, each with two or three groups that may have one.
+pub fn levels(cgroups: u32) -> u32 {
+    cgroups.clamp(LEVELS_LEAST, LEVELS_MOST)
 }
 
 /// How many memory cgroups there are, as /proc/cgroups has it; 0 if it does not say.
@@ -64,6 +73,11 @@ mod tests {
     #[test]
     fn maps_have_room_for_twice_as_many_cgroups_within_bounds() {
         assert_eq!([0, 450, 3000, 50_000, u32::MAX].map(map_entries), [4096, 4096, 6000, 100_000, 131_072]);
+    }
+
+    #[test]
+    fn levels_can_be_armed_on_as_many_cgroups_as_there_are_within_bounds() {
+        assert_eq!([0, 450, 3000, u32::MAX].map(levels), [1024, 1024, 3000, 8192]);
     }
 
     #[test]
