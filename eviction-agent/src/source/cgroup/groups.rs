@@ -44,6 +44,8 @@ pub(super) struct Groups {
     pub(super) turn: usize,
     /// Whose turn it was in the last sample in turns.
     sample: usize,
+    /// The same for limits.
+    limits_turn: usize,
     /// Whether a group was found to be gone since the tree was read.
     pub(super) stale: bool,
     reader: Reader,
@@ -61,6 +63,7 @@ impl Groups {
             meters: Vec::new(),
             turn: 0,
             sample: 0,
+            limits_turn: 0,
             levels: Vec::new(),
             stale: false,
             reader: Reader::new(version, descriptors),
@@ -143,7 +146,29 @@ impl Groups {
     pub(super) fn read_limit(&mut self, index: usize) {
         let Some(meter) = self.meters.get_mut(index) else { return };
         self.tree.write_path(index, &mut self.path);
-        meter.limit = self.reader.read_limit(&mut self.path);
+        (meter.hard, meter.high) = self.reader.read_limits(&mut self.path);
+    }
+
+    /// Reads the limits of some of the groups, of all after a dozen calls: they change seldom, and
+    /// nobody is told.
+    pub(super) fn read_limits_in_turn(&mut self) {
+        const TURNS: usize = 12;
+        self.limits_turn = (self.limits_turn + 1) % TURNS;
+        for index in (self.limits_turn..self.meters.len()).step_by(TURNS) {
+            self.read_limit(index);
+        }
+    }
+
+    /// Reads a group now, after all that are below it: for groups that have few of them.
+    pub(super) fn read_with_all_below(&mut self, index: usize) {
+        for below in (index + 1..self.end(index)).rev() {
+            if !self.meters[below].gone {
+                self.read_stat(below, now_ns());
+            }
+        }
+        let at_ns = now_ns();
+        self.read_stat(index, at_ns);
+        self.read_usage(index, at_ns);
     }
 
     /// Watches the memory.stat of a group for standing still.

@@ -26,7 +26,10 @@ pub(super) struct Meter {
     pub(super) stat_at_ns: u64,
     /// When the inactive page cache in `stat` was read, which comes from elsewhere too.
     pub(super) inactive_file_at_ns: u64,
-    pub(super) limit: Limit,
+    /// The limit at which the kernel kills.
+    pub(super) hard: Limit,
+    /// The one at which it makes tasks reclaim, on version 2.
+    pub(super) high: Limit,
     /// Bytes by which the group's own usage went up and down since its memory.stat was read.
     pub(super) moved: u64,
     /// Whether its usage or that of a group above it has reached a limit.
@@ -42,6 +45,11 @@ pub(super) struct Meter {
 }
 
 impl Meter {
+    /// The lowest limit that is set on the group.
+    pub(super) fn limit(&self) -> Limit {
+        self.hard.min(self.high)
+    }
+
     /// Takes note of a usage that was read.
     pub(super) fn take_usage(&mut self, usage: Result<u64, Why>, at_ns: u64) {
         let before = self.usage.known().unwrap_or(0);
@@ -53,6 +61,7 @@ impl Meter {
     /// Takes note of what a glance told of it.
     pub(super) fn take_glance(&mut self, row: &GroupUsage) {
         self.take_usage(Ok(row.usage), row.at_ns);
+        self.hard = row.limit.map_or(Limit::Unlimited, Limit::At);
         if let Some(inactive_file) = row.inactive_file {
             self.stat.inactive_file = Reading::Known(inactive_file);
             self.inactive_file_at_ns = row.at_ns;
@@ -68,7 +77,8 @@ impl Meter {
             stat: self.stat,
             stat_at_ns: self.stat_at_ns,
             inactive_file_at_ns: self.inactive_file_at_ns,
-            limit: self.limit,
+            limit: self.limit(),
+            hard_limit: self.hard,
         }
     }
 }
@@ -100,7 +110,7 @@ impl Reader {
     /// A meter for the group in `path`, which is left as it was.
     pub(super) fn open(&mut self, id: u64, path: &mut PathBuf) -> Meter {
         let usage_file = self.keep(path, self.usage_name());
-        let limit = self.read_limit(path);
+        let (hard, high) = self.read_limits(path);
         Meter {
             id,
             usage: Reading::Unknown(Why::Absent),
@@ -109,7 +119,8 @@ impl Reader {
             stat_at_ns: 0,
             inactive_file_at_ns: 0,
             full: false,
-            limit,
+            hard,
+            high,
             moved: 0,
             change: 0,
             gone: false,
@@ -124,21 +135,20 @@ impl Reader {
         self.descriptors += usize::from(meter.usage_file.is_some()) + usize::from(meter.stat_file.is_some());
     }
 
-    /// The lowest limit on the memory of the group in `path`. One that cannot be read limits
-    /// nothing as far as anybody can tell: it only guides which groups are looked at.
-    pub(super) fn read_limit(&self, path: &mut PathBuf) -> Limit {
-        let names: &[&str] = match self.version {
-            Version::V1 => &["memory.limit_in_bytes"],
-            Version::V2 => &["memory.max", "memory.high"],
-        };
-        let mut lowest = Limit::Unlimited;
-        for name in names {
+    /// The limits on the memory of the group in `path`: the one at which the kernel kills, and the
+    /// one at which it makes tasks reclaim. One that cannot be read limits nothing as far as
+    /// anybody can tell.
+    pub(super) fn read_limits(&self, path: &mut PathBuf) -> (Limit, Limit) {
+        let mut read = |name| {
             path.push(name);
             let limit = read_once(path, NUMBER_BUFFER).and_then(|text| parse_limit(&text));
             path.pop();
-            lowest = lowest.min(limit.unwrap_or(Limit::Unlimited));
+            limit.unwrap_or(Limit::Unlimited)
+        };
+        match self.version {
+            Version::V1 => (read("memory.limit_in_bytes"), Limit::Unlimited),
+            Version::V2 => (read("memory.max"), read("memory.high")),
         }
-        lowest
     }
 
     /// Reads the usage of a group; `path` is written by `locate` where the file has to be opened.

@@ -73,6 +73,8 @@ pub struct GroupSample {
     pub inactive_file_at_ns: u64,
     /// The lowest limit that is set on this very group.
     pub limit: Limit,
+    /// The one at which the kernel kills: without `memory.high`.
+    pub hard_limit: Limit,
 }
 
 /// The last figures of a pod.

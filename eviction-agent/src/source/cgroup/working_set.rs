@@ -141,7 +141,7 @@ impl Level {
 /// Whether usage has come so near the limit that reclaim keeps it there.
 pub(super) fn at_limit(meter: &Meter) -> bool {
     const LEAST_SLACK: u64 = 2 << 20;
-    match (meter.limit, meter.usage.known()) {
+    match (meter.limit(), meter.usage.known()) {
         (Limit::At(limit), Some(usage)) => limit.saturating_sub(usage) <= LEAST_SLACK.max(limit / 32),
         _ => false,
     }
