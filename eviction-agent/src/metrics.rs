@@ -144,6 +144,15 @@ pub struct AlarmLabels {
     pub alarm: &'static str,
 }
 
+/// A group's memory limit.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct LimitLabels {
+    /// `kubepods`, `qos`, `pod`, `container`.
+    pub limit_owner: &'static str,
+    /// Of limits `watched`, `armed`, `near`; of crossings `near`, `away`.
+    pub state: &'static str,
+}
+
 /// A pod that is there, or was some minutes ago.
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct PodLabels {
@@ -206,6 +215,11 @@ pub struct Metrics {
     pub oom_kills_unattributed: Family<UnattributedLabels, Counter>,
     /// Cgroups that forked too fast or came near their limit of tasks.
     pub task_alarms: Family<AlarmLabels, Counter>,
+    /// Groups with a memory limit: how many are watched, how many are armed in the kernel, how many are
+    /// near it.
+    pub limits: Family<LimitLabels, IntGauge>,
+    /// Times that a group came near its memory limit, or was so no more.
+    pub limit_crossings: Family<LimitLabels, Counter>,
     /// Tasks that a pod made.
     pub pod_forks: Family<PodLabels, Counter>,
     /// Programs that it started.
@@ -290,6 +304,8 @@ impl Metrics {
             oom_kills: Family::default(),
             oom_kills_unattributed: Family::default(),
             task_alarms: Family::default(),
+            limits: Family::default(),
+            limit_crossings: Family::default(),
             pod_forks: Family::default(),
             pod_execs: Family::default(),
             pod_exits: Family::default(),
@@ -403,6 +419,16 @@ impl Metrics {
             "task_alarms",
             "Times that a cgroup forked too fast or came near its limit of tasks",
             self.task_alarms.clone(),
+        );
+        r.register(
+            "limits",
+            "Groups with a memory limit: watched, armed in the kernel, near it",
+            self.limits.clone(),
+        );
+        r.register(
+            "limit_crossings",
+            "Times that a group came near its memory limit, or was so no more",
+            self.limit_crossings.clone(),
         );
         r.register("pod_forks", "Tasks (threads included) that a pod made", self.pod_forks.clone());
         r.register("pod_execs", "Programs that a pod started", self.pod_execs.clone());

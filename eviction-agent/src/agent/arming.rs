@@ -9,12 +9,27 @@ use std::time::Duration;
 
 use crate::core::preferences::MemoryMeasure;
 
-/// Lower than this a distance is not worth arming: the next look comes sooner anyhow.
-const FLOOR_BYTES: u64 = 256 * 1024;
+/// Lower than this a distance is not worth arming.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Floor {
+    /// Of usage.
+    usage: u64,
+    /// Of what is charged, whatever is given back. Page cache that comes and goes close to a line
+    /// is charged all the time.
+    gross: u64,
+}
 
-/// The same in charged pages. Page cache that comes and goes close to a line is charged all the
-/// time: a look for each of the above would be thousands a second.
-const FLOOR_GROSS: u64 = 1 << 20;
+impl Floor {
+    /// For lines at which is decided: the next look comes sooner anyhow, and a look for each
+    /// 256 KiB that are charged would be thousands a second.
+    pub(crate) const NODE: Self = Self { usage: 256 << 10, gross: 1 << 20 };
+
+    /// For lines of which is only told, near a limit.
+    pub(crate) fn of_limit(limit: u64) -> Self {
+        let least = (limit / 256).max(Self::NODE.gross);
+        Self { usage: least, gross: least }
+    }
+}
 
 /// How a rung sees growth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +65,7 @@ pub(crate) fn sure_line(measure: MemoryMeasure, seen: Seen, line: u64) -> u64 {
     }
 }
 
-/// What to arm at the node's group; bytes.
+/// What to arm at a group; bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Arming {
     /// Usage at which the kernel side wakes the agent.
@@ -66,7 +81,7 @@ pub(crate) struct Arming {
 }
 
 /// What to arm, given the working sets at which thresholds are met (any order).
-pub(crate) fn plan(rung: Rung, seen: Seen, lines: impl IntoIterator<Item = u64>) -> Arming {
+pub(crate) fn plan(rung: Rung, floor: Floor, seen: Seen, lines: impl IntoIterator<Item = u64>) -> Arming {
     let (mut above, mut below) = (None::<u64>, None::<u64>);
     for line in lines {
         // A threshold is met by less than its value: at the line itself it is not crossed yet,
@@ -81,10 +96,10 @@ pub(crate) fn plan(rung: Rung, seen: Seen, lines: impl IntoIterator<Item = u64>)
     // Within a grain of the line an early wake-up would come at once, and again at once: there
     // the line itself is armed and the timer is at its floor.
     let early = distance.map(|far| if far > 2 * rung.grain_bytes { far - rung.grain_bytes } else { far });
-    let early = early.map(|far| far.max(FLOOR_BYTES));
+    let early = early.map(|far| far.max(floor.usage));
     Arming {
         usage_above: early.map(|far| seen.usage.saturating_add(far)),
-        gross: early.filter(|_| rung.sees_every_charge).map(|far| far.max(FLOOR_GROSS)),
+        gross: early.filter(|_| rung.sees_every_charge).map(|far| far.max(floor.gross)),
         usage_below: below
             .map(|line| seen.usage.saturating_sub(seen.working_set - line))
             .filter(|at| *at > 0),
@@ -96,7 +111,7 @@ pub(crate) fn plan(rung: Rung, seen: Seen, lines: impl IntoIterator<Item = u64>)
 /// Whether a v1 threshold at `armed` still serves for one at `wanted`: registering one costs
 /// more than a look, so it is left while it is off by little of the distance.
 pub(crate) fn still_serves(armed: u64, wanted: u64, distance: u64) -> bool {
-    armed.abs_diff(wanted) <= (distance / 16).max(FLOOR_BYTES)
+    armed.abs_diff(wanted) <= (distance / 16).max(Floor::NODE.usage)
 }
 
 /// Process ids do not run away as memory does: each costs a fork.
@@ -125,7 +140,7 @@ mod tests {
     #[test]
     fn the_nearest_line_above_is_armed_early_by_the_grain() {
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
-        let arming = plan(RUNG_3, seen, [900 * MIB, 400 * MIB]);
+        let arming = plan(RUNG_3, Floor::NODE, seen, [900 * MIB, 400 * MIB]);
         assert_eq!(arming.distance, Some(100 * MIB));
         assert_eq!(arming.usage_above, Some(598 * MIB));
         assert_eq!(arming.v1_threshold, Some(600 * MIB));
@@ -136,8 +151,8 @@ mod tests {
     fn a_rung_that_sees_every_charge_arms_gross_charges() {
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
         let rung = Rung { sees_every_charge: true, grain_bytes: MIB };
-        assert_eq!(plan(rung, seen, [400 * MIB]).gross, Some(99 * MIB));
-        assert_eq!(plan(rung, seen, [300 * MIB]).gross, Some(MIB), "it never spins");
+        assert_eq!(plan(rung, Floor::NODE, seen, [400 * MIB]).gross, Some(99 * MIB));
+        assert_eq!(plan(rung, Floor::NODE, seen, [300 * MIB]).gross, Some(MIB), "it never spins");
     }
 
     #[test]
@@ -145,7 +160,7 @@ mod tests {
         let seen = Seen { usage: 500 * MIB, working_set: 450 * MIB };
         let seen = seen.by_measure(1000 * MIB, Some(900 * MIB as i64));
         assert_eq!(seen, Seen { usage: 500 * MIB, working_set: 100 * MIB });
-        assert_eq!(plan(RUNG_3, seen, [300 * MIB]).v1_threshold, Some(700 * MIB));
+        assert_eq!(plan(RUNG_3, Floor::NODE, seen, [300 * MIB]).v1_threshold, Some(700 * MIB));
         let sure = |measure, line| sure_line(measure, seen, line);
         assert_eq!(sure(MemoryMeasure::MemAvailable, 300 * MIB), 200 * MIB, "half-way");
         assert_eq!(sure(MemoryMeasure::MemAvailable, 50 * MIB), 50 * MIB, "passed");
@@ -156,16 +171,16 @@ mod tests {
     #[test]
     fn near_the_line_it_converges_and_stops_at_the_floor() {
         let seen = |working_set| Seen { usage: 500 * MIB, working_set };
-        assert_eq!(plan(RUNG_3, seen(397 * MIB), [400 * MIB]).usage_above, Some(503 * MIB));
-        let last = plan(RUNG_3, seen(400 * MIB - 4096), [400 * MIB]);
-        assert_eq!(last.usage_above, Some(500 * MIB + FLOOR_BYTES));
+        assert_eq!(plan(RUNG_3, Floor::NODE, seen(397 * MIB), [400 * MIB]).usage_above, Some(503 * MIB));
+        let last = plan(RUNG_3, Floor::NODE, seen(400 * MIB - 4096), [400 * MIB]);
+        assert_eq!(last.usage_above, Some(500 * MIB + Floor::NODE.usage));
         assert_eq!(last.v1_threshold, Some(500 * MIB + 4096));
     }
 
     #[test]
     fn under_pressure_the_way_back_and_the_next_line_are_armed() {
         let seen = Seen { usage: 500 * MIB, working_set: 450 * MIB };
-        let arming = plan(RUNG_3, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
+        let arming = plan(RUNG_3, Floor::NODE, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
         assert_eq!(arming.usage_below, Some(450 * MIB));
         assert_eq!(arming.distance, Some(150 * MIB));
     }
@@ -173,16 +188,24 @@ mod tests {
     #[test]
     fn without_lines_nothing_is_armed() {
         let seen = Seen { usage: 5, working_set: 5 };
-        assert_eq!(plan(RUNG_3, seen, []), Arming::default());
+        assert_eq!(plan(RUNG_3, Floor::NODE, seen, []), Arming::default());
     }
 
     #[test]
     fn the_line_itself_is_armed_and_looked_at_again_at_once() {
         let seen = Seen { usage: 500 * MIB, working_set: 400 * MIB };
-        let arming = plan(RUNG_3, seen, [400 * MIB]);
+        let arming = plan(RUNG_3, Floor::NODE, seen, [400 * MIB]);
         assert_eq!(arming.distance, Some(0));
-        assert_eq!(arming.usage_above, Some(500 * MIB + FLOOR_BYTES));
+        assert_eq!(arming.usage_above, Some(500 * MIB + Floor::NODE.usage));
         assert_eq!(arming.usage_below, None);
+    }
+
+    #[test]
+    fn of_what_is_only_told_less_is_enough() {
+        let seen = Seen { usage: 950 * MIB, working_set: 900 * MIB - 4096 };
+        let rung = Rung { sees_every_charge: true, grain_bytes: MIB };
+        let near = |limit| plan(rung, Floor::of_limit(limit), seen, [900 * MIB]).gross;
+        assert_eq!((near(1024 * MIB), near(16 * MIB)), (Some(4 * MIB), Some(MIB)));
     }
 
     #[test]

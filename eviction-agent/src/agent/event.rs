@@ -1,6 +1,7 @@
 //! What `run` prints: one line an event, for people or for machines. docs/events.md is its contract.
 
 mod kill;
+mod limit;
 mod people;
 mod reflex;
 mod story;
@@ -12,6 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use kill::{OomKill, Victim};
+pub use limit::Limit;
 pub use reflex::Reflex;
 pub use story::ContainerEnded;
 pub use tasks::Tasks;
@@ -62,6 +64,8 @@ pub enum Event {
     Lost(Lost),
     /// A cgroup forks too fast, or has almost as many tasks as it may have.
     Tasks(Box<Tasks>),
+    /// A group's memory limit is near, or is so no more.
+    Limit(Box<Limit>),
     /// The agent ends.
     Stopped(Stopped),
 }

@@ -22,6 +22,7 @@ use crate::source::cgroup::sampler::Sampler;
 use crate::source::proc::tasks::TaskCounter;
 use crate::source::stall::{Stalling, Stalls};
 
+use super::allocatable::{Allocatable, PodsRoot};
 use super::arming::Seen;
 use super::clock::Instant;
 use super::roster::Roster;
@@ -53,6 +54,8 @@ pub(crate) struct NodeLook {
     pub(crate) tasks: Reading<u64>,
     /// Process ids that are left.
     pub(crate) pids_left: Reading<i64>,
+    /// The group of all pods, if a threshold is about it and it was read.
+    pub(crate) pods_root: Option<PodsRoot>,
     /// As the engine is told of it.
     pub(crate) stats: NodeStats,
 }
@@ -61,6 +64,7 @@ pub(crate) struct NodeLook {
 #[derive(Debug)]
 pub(crate) struct Eyes {
     pub(crate) sampler: Sampler,
+    pub(crate) allocatable: Allocatable,
     capacity: Capacity,
     tasks: Option<TaskCounter>,
     spare: SpareSnapshot,
@@ -78,6 +82,7 @@ impl Eyes {
         let memory = MemoryPreferences::default();
         Self {
             sampler,
+            allocatable: Allocatable::default(),
             capacity,
             tasks,
             spare: SpareSnapshot::default(),
@@ -108,7 +113,7 @@ impl Eyes {
         self.capacity
     }
 
-    /// Reads the node's own figures, those of the leaves in `dirty` first.
+    /// Reads the node's own figures, and those of all pods where that is due: the leaves in `dirty` first.
     pub(crate) fn look_at_node(&mut self, at: Instant, dirty: &[u64]) -> NodeLook {
         let NodeSample { level, capacity, detail } = self.sampler.sample_node(dirty);
         let memory = match (level.usage, level.working_set) {
@@ -122,7 +127,8 @@ impl Eyes {
             true => self.detail(at, capacity, detail),
             false => MemoryDetail::default(),
         };
-        let stats = self.node_stats(at, memory, tasks, detail);
+        let (allocatable_memory, pods_root) = self.allocatable.look(&mut self.sampler, at, dirty);
+        let stats = NodeStats { allocatable_memory, ..self.node_stats(at, memory, tasks, detail) };
         let seen = observe(&stats, self.memory.measure);
         let left = |signal| seen.reading(signal).map(|seen| seen.available);
         let memory_left = left(Signal::MemoryAvailable);
@@ -133,6 +139,7 @@ impl Eyes {
             memory_left,
             tasks,
             pids_left: left(Signal::PidAvailable),
+            pods_root,
             stats,
         }
     }

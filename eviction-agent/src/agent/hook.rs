@@ -4,50 +4,17 @@ use crate::config::HookPreferences;
 use crate::metrics::{Metrics, ReasonLabels};
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
-    AsyncRing, Crossed, DirtyLeaf, Drained, Epoch, Event, Family, Kernel, Level, LoadOptions, Loaded, Lost,
-    NodeLine, OomKill, Refused, SourceInfo, StandError, Standing, Struck, TaskAlarm, VerdictNumber,
-    WITHHELD_REASONS, When,
+    AsyncRing, Crossed, DirtyLeaf, Drained, Epoch, Family, Generation, Kernel, LoadOptions, Loaded, Lost,
+    NodeLine, Refused, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
 };
 use crate::source::cgroup::sampler::Sampler;
 
 use super::arming::{Arming, Rung};
 use super::clock::mono_ns;
 use super::ladder::{Ladder, Lapse};
+use super::limits;
 use super::range::{Linger, Range};
-
-/// What the kernel side told in one go.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    /// The last crossing of an armed level.
-    pub(crate) crossed: Option<Crossed>,
-    /// The standing verdict was carried out. One stands at a time, and a look follows.
-    pub(crate) struck: Option<Struck>,
-    /// Cgroups came or went.
-    pub(crate) tree_changed: bool,
-    /// Processes that the kernel killed.
-    pub(crate) kills: Vec<OomKill>,
-    /// Too many tasks.
-    pub(crate) alarms: Vec<TaskAlarm>,
-    /// Records are missing or make no sense: what they told has to be looked for.
-    pub(crate) missed: bool,
-    /// The ring cannot be read any more.
-    pub(crate) lost: Option<Lapse>,
-}
-
-impl Told {
-    fn take(&mut self, event: Event<'_>) {
-        match event {
-            Event::Crossed(crossed) => self.crossed = Some(crossed),
-            Event::OomKill(kill) => self.kills.push(kill),
-            Event::OomMark(mark) => {
-                tracing::debug!(pid = mark.tgid, comm = %mark.comm_lossy(), "out of memory while it was ending anyway");
-            }
-            Event::CgroupMade(_) | Event::CgroupGone(_) => self.tree_changed = true,
-            Event::TaskAlarm(alarm) => self.alarms.push(alarm),
-            Event::Struck(struck) => self.struck = Some(struck),
-        }
-    }
-}
+use super::told::{Beside, Told};
 
 /// The programs, their ring, and what was counted so far.
 #[derive(Default)]
@@ -63,6 +30,9 @@ pub(crate) struct Hook {
     way_down: Linger,
     losses: Losses,
     invalid: u64,
+    beside: Beside,
+    /// It was said that something cannot be armed.
+    is_full: bool,
     /// The total of tasks at which the node's own line is armed.
     tasks_line: Option<u64>,
     withheld: [u64; WITHHELD_REASONS],
@@ -117,6 +87,7 @@ impl Hook {
         let Losses { lost: _, invalid, programs } = self.losses;
         self.losses = Losses { lost: Lost::default(), invalid, programs: programs + 1 };
         self.tasks_line = None;
+        self.is_full = false;
         Ok(())
     }
 
@@ -148,8 +119,8 @@ impl Hook {
         let now_ns = mono_ns();
         let mut told = Told::default();
         if let Some((_, ring)) = &mut self.loaded {
-            let drained = ring.drain(|event| told.take(event));
-            told.missed = self.count(drained, metrics);
+            let drained = ring.drain(|event| self.beside.take(event, &mut told));
+            told.missed |= self.count(drained, metrics);
         }
         self.forget_repeated(&mut told);
         self.since_ns = now_ns;
@@ -243,8 +214,8 @@ impl Hook {
     pub(crate) async fn told(&mut self, metrics: &Metrics) -> Told {
         let Some((_, ring)) = &mut self.loaded else { return std::future::pending().await };
         let mut told = Told::default();
-        match ring.drain_ready(|event| told.take(event)).await {
-            Ok(drained) => told.missed = self.count(drained, metrics),
+        match ring.drain_ready(|event| self.beside.take(event, &mut told)).await {
+            Ok(drained) => told.missed |= self.count(drained, metrics),
             Err(error) => {
                 // The descriptor is of no use any more: the timer and the v1 threshold go on.
                 self.loaded = None;
@@ -268,13 +239,13 @@ impl Hook {
         if let Some(log) = &mut self.log {
             log.flush();
         }
-        let drained = ring.drain(|event| told.take(event));
+        let drained = ring.drain(|event| self.beside.take(event, &mut told));
         match kernel.take_dirty(&mut self.leaves) {
             Ok(()) => dirty.extend(self.leaves.iter().map(|leaf| leaf.id)),
             // The sweep of usage files finds them too.
             Err(error) => tracing::debug!(%error, "reading the dirty set"),
         }
-        told.missed = self.count(drained, metrics);
+        told.missed |= self.count(drained, metrics);
         self.forget_repeated(&mut told);
         told
     }
@@ -284,15 +255,50 @@ impl Hook {
         self.leaves.reserve(groups);
     }
 
-    /// Arms the node's group, whose id this is.
-    pub(crate) fn arm(&mut self, root: u64, arming: &Arming) {
-        let Some((kernel, _)) = &mut self.loaded else { return };
-        let Arming { usage_above, gross, usage_below, v1_threshold: _, distance: _ } = *arming;
-        // Where every charge is seen, gross charges bound the growth; usage would come late.
-        let usage_above = usage_above.filter(|_| gross.is_none());
-        if let Err(error) = kernel.arm(root, Level { usage_above, usage_below, gross }) {
-            tracing::warn!(error = %super::failure::chain(&error), "arming the node's level");
+    /// The groups at whose levels is decided: their crossings cause a look. Those of others are put
+    /// aside.
+    pub(crate) fn decide_at(&mut self, node: u64, pods: Option<u64>) {
+        let [_, before] = std::mem::replace(&mut self.beside.decisive, [node, pods.unwrap_or(node)]);
+        if !self.beside.decisive.contains(&before) {
+            self.disarm(before);
         }
+    }
+
+    /// The first crossing that was put aside.
+    pub(crate) fn crossed_beside(&mut self) -> Option<Crossed> {
+        self.beside.crossed.pop_front()
+    }
+
+    /// When the group with this id came near its limit, if that was put aside.
+    pub(crate) fn rose_ns(&self, id: u64) -> Option<u64> {
+        let rises = self.beside.crossed.iter().filter(|crossed| limits::is_rise(crossed));
+        rises.filter(|crossed| crossed.level_id == id).map(|crossed| crossed.stamp.ktime_ns).min()
+    }
+
+    /// Arms a group; nothing where that is not possible: then there is the timer.
+    pub(crate) fn arm(&mut self, id: u64, arming: &Arming) -> Option<Generation> {
+        let (kernel, _) = self.loaded.as_mut()?;
+        match kernel.arm(id, limits::level(arming)) {
+            Ok(number) => Some(number),
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_full, true) {
+                    tracing::warn!(error = %super::failure::chain(&error), "arming a group: samples see it");
+                }
+                None
+            }
+        }
+    }
+
+    /// Disarms a group, which may be gone.
+    pub(crate) fn disarm(&mut self, id: u64) {
+        if let Some((kernel, _)) = &mut self.loaded {
+            kernel.disarm(id);
+        }
+    }
+
+    /// How often programs were loaded.
+    pub(crate) fn programs(&self) -> u32 {
+        self.losses.programs
     }
 
     /// Arms the node's own line of tasks, which is `distance` more than the `tasks` that there are: the

@@ -12,6 +12,7 @@
 //! Nothing on the main thread can delay the reaction thread, and whoever reads the output can
 //! delay neither.
 
+mod allocatable;
 mod arming;
 mod check;
 mod clock;
@@ -24,6 +25,7 @@ mod flight;
 mod hook;
 mod ladder;
 mod lane;
+mod limits;
 mod lines;
 mod log;
 mod mains;
@@ -45,6 +47,7 @@ mod tallies;
 mod tasks;
 mod text;
 mod thread;
+mod told;
 mod unseen;
 mod v1;
 mod v2;

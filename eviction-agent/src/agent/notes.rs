@@ -52,6 +52,8 @@ pub(crate) enum Note {
     Lost(Box<Losses>, Instant),
     /// Too many tasks.
     Tasks(Box<event::Tasks>, Instant),
+    /// A memory limit is near, or is so no more.
+    Limit(Box<event::Limit>, Instant),
     /// What the tasks of pods did since the last one.
     Tally(Vec<PodTally>, Instant),
     /// A source has another rung now.

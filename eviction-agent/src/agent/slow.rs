@@ -206,6 +206,7 @@ impl Slow {
                 self.metrics.task_alarms.get_or_create(&AlarmLabels { alarm: tasks.alarm }).inc();
                 self.say(at.wall, Event::Tasks(tasks));
             }
+            Note::Limit(limit, at) => self.say(at.wall, Event::Limit(limit)),
             Note::Tally(tallies, at) => self.tallies.take(tallies, at, &self.metrics),
             Note::Source(source, at) => {
                 self.source(&source);

@@ -35,6 +35,7 @@ use super::configuration::Configuration;
 use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
 use super::hook::Hook;
+use super::limits::Limits;
 use super::lines::Lines;
 use super::log;
 use super::mains::Mains;
@@ -278,11 +279,13 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
     let unseen = Unseen::new(&host.proc, sampler.root().version, sampler.tree());
     let mut eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
     eyes.follow(&policy.rules);
+    eyes.allocatable.follow(&policy);
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
     let reaction = Reaction {
         clock,
         memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
+        limits: Limits::default(),
         pid_lines: Lines::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
         state: State::new(policy.rules.victims),
         engine: engine(policy, dry_run),

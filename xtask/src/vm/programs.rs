@@ -111,6 +111,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     tests("reflex", "reflex"),
     tests("rung-lost", "rung_lost"),
     tests("kill", "kill"),
+    tests("limits", "limits"),
     Program {
         on: On::V2,
         needs_earlyoom: true,

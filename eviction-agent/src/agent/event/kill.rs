@@ -45,6 +45,8 @@ pub struct OomKill {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub near_for_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub anon: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<u64>,
@@ -112,6 +114,7 @@ impl OomKill {
             victims: victim.into_iter().collect(),
             usage: kill.usage,
             limit: kill.limit,
+            near_for_us: None,
             anon: kill.anon,
             file: kill.file,
             shmem: kill.shmem,
@@ -174,6 +177,9 @@ impl fmt::Display for OomKill {
         if let (Some(usage), Some(limit)) = (self.usage, self.limit) {
             write!(f, ", {} of {}", bytes(usage), bytes(limit))?;
         }
+        if let Some(near_for) = self.near_for_us {
+            write!(f, ", near it for {}.{:03} s before", near_for / 1_000_000, near_for / 1000 % 1000)?;
+        }
         if let (Some(anon), Some(file), Some(shmem)) = (self.anon, self.file, self.shmem) {
             write!(f, "; victim: anon {}, file {}, shmem {}", bytes(anon), bytes(file), bytes(shmem))?;
         }
@@ -227,6 +233,17 @@ mod tests {
             first.join(member(pid));
         }
         assert_eq!((first.kills(), first.victims.len()), (999, MOST_VICTIMS));
+    }
+
+    #[test]
+    fn a_kill_says_for_how_long_the_limit_had_been_near() {
+        let kill = OomKill { usage: Some(1 << 30), limit: Some(1 << 30), ..member(1) };
+        let kill = OomKill { near_for_us: Some(2_034_900), ..kill };
+        let text = kill.to_string();
+        assert!(
+            text.contains("limit of the container, 1 GiB of 1 GiB, near it for 2.034 s before;"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl fmt::Display for Event {
                 )
             }
             Self::Tasks(tasks) => tasks.fmt(f),
+            Self::Limit(limit) => limit.fmt(f),
             Self::Stopped(Stopped { why }) => write!(f, "stopped: {why}"),
         }
     }

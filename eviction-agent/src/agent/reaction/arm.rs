@@ -10,7 +10,7 @@ use crate::source::cgroup::glance::Glances;
 use crate::source::cgroup::sample::{Fresh, Tasks};
 use crate::source::pace;
 
-use super::super::arming;
+use super::super::arming::{self, Floor};
 use super::super::clock::mono_ns;
 use super::super::eyes::NodeLook;
 use super::super::flight::Flight;
@@ -41,13 +41,18 @@ impl Reaction {
             let capacity = self.eyes.capacity().memory;
             let sure = |line| arming::sure_line(self.eyes.measure(), seen, line);
             let far = look.memory_left.known().and_then(|available| self.memory_lines.distance(available));
+            let far = [far, self.eyes.allocatable.distance()].into_iter().flatten().min();
+            self.hook.decide_at(root, self.eyes.allocatable.group(&self.eyes.sampler));
             self.hook.approach(far, capacity, now_ns);
             // The dense hook has another grain.
             let rung = self.hook.rung().unwrap_or_default();
-            let arming = arming::plan(rung, seen, self.memory_lines.working_sets(capacity).map(sure));
-            distance = arming.distance;
-            self.hook.look_down(arming.usage_below.is_some(), now_ns);
+            let lines = self.memory_lines.working_sets(capacity).map(sure);
+            let arming = arming::plan(rung, Floor::NODE, seen, lines);
             self.hook.arm(root, &arming);
+            self.arm_pods(look, rung);
+            distance = [arming.distance, self.eyes.allocatable.distance()].into_iter().flatten().min();
+            let below = arming.usage_below.is_some() || self.eyes.allocatable.is_armed_below();
+            self.hook.look_down(below, now_ns);
             self.v2.arm(!rung.sees_every_charge);
             if rung.sees_every_charge {
                 self.v1.disarm();
@@ -61,6 +66,7 @@ impl Reaction {
             false => pace::due(distance, &self.rate, calm),
         };
         let mut due = sample;
+        self.pace_pods(look, rung, calm, now_ns);
         if let Reading::Known(left) = look.pids_left {
             self.arm_tasks(look, left);
         }
@@ -75,10 +81,13 @@ impl Reaction {
             due = due.min(full_in.max(pace::FLOOR));
         }
         let tree = self.tree_due(now_ns, sample > BRIEF);
+        self.turn_limits();
+        let limits = self.limits.due_ns(now_ns);
+        let pods = self.eyes.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
         let patience =
             self.state.flight.as_ref().and_then(Flight::until_ns).map(|until| until.saturating_sub(now_ns));
         let (together, unseen) = (self.state.together.due_ns(now_ns), self.unseen.due_ns(now_ns));
-        for other in [patience, tree, together, unseen].into_iter().flatten() {
+        for other in [patience, tree, together, unseen, limits, pods].into_iter().flatten() {
             due = due.min(Duration::from_nanos(other));
         }
         for other in [grace, self.verdict_due(look.at.wall)].into_iter().flatten() {
@@ -98,7 +107,7 @@ impl Reaction {
         at_leisure
     }
 
-    fn set_timer(&mut self, due: Duration, now_ns: u64) {
+    pub(super) fn set_timer(&mut self, due: Duration, now_ns: u64) {
         let due = due.max(pace::FLOOR);
         self.state.due_ns = now_ns.saturating_add(nanos(due));
         if let Err(error) = self.timer.set_once(due) {
@@ -134,6 +143,9 @@ impl Reaction {
         self.follow_oom_notices();
         self.unseen.ask();
         self.eyes.sampler.sample_pods(fresh, Tasks::Leave);
+        // A limit may be set long after its group was made.
+        self.adopt_limits();
+        self.review_limits(now_ns);
         self.examine_rungs(now_ns);
         self.count_glances();
         self.tally(now_ns);
@@ -180,6 +192,6 @@ pub(super) fn next_grace(decision: &Decision) -> Option<Duration> {
     ends.min().map(Duration::from_nanos)
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -44,6 +44,7 @@ impl Reaction {
         self.memory_lines = Lines::of(policy, Signal::MemoryAvailable, signed(capacity.memory));
         self.pid_lines = Lines::of(policy, Signal::PidAvailable, signed(capacity.pids));
         self.eyes.follow(&policy.rules);
+        self.eyes.allocatable.follow(policy);
         let victims = policy.rules.victims;
         let roster = std::mem::take(&mut self.roster).under(policy);
         self.take_pods(roster);

@@ -6,17 +6,21 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
-use crate::core::oom::Oddities;
+use crate::core::oom::{LimitOwner, Oddities};
 use crate::core::reading::Reading;
 use crate::core::signal::Signal;
-use crate::metrics::{IntGauge, Metrics, OutcomeLabels, SignalLabels, TriggerLabels};
+use crate::metrics::{IntGauge, LimitLabels, Metrics, OutcomeLabels, SignalLabels, TriggerLabels};
 
 use super::super::eyes::Capacity;
+use super::super::limits::{Counts, OWNERS, Turn};
 use super::wake::Trigger;
 
 /// Kinds of odd records.
 const ODD: [&str; 7] =
     ["repeated_kill", "late_kill", "late_end", "unknown_pod", "from_the_future", "nameless_end", "forgotten"];
+
+/// What can be said of limits; the first one is that somebody watches.
+const LIMIT_STATES: [&str; 3] = ["watched", "armed", "near"];
 
 /// Handles of single metrics.
 #[derive(Debug)]
@@ -24,6 +28,9 @@ pub(crate) struct Gauges {
     looks: [Counter; Trigger::ALL.len()],
     memory: SignalGauges,
     pids: SignalGauges,
+    allocatable: SignalGauges,
+    limits: [[IntGauge; LIMIT_STATES.len()]; OWNERS.len()],
+    crossings: [[Counter; 2]; OWNERS.len()],
     odd: [IntGauge; ODD.len()],
 }
 
@@ -44,11 +51,22 @@ impl Gauges {
             let labels = TriggerLabels { trigger: trigger.name() };
             metrics.looks.get_or_create(&labels).clone()
         };
+        let limits = |owner: LimitOwner| {
+            let labels = |state| LimitLabels { limit_owner: owner.name(), state };
+            LIMIT_STATES.map(|state| metrics.limits.get_or_create(&labels(state)).clone())
+        };
+        let crossings = |owner: LimitOwner| {
+            let labels = |state| LimitLabels { limit_owner: owner.name(), state };
+            ["near", "away"].map(|state| metrics.limit_crossings.get_or_create(&labels(state)).clone())
+        };
         let odd = |outcome| metrics.odd_records.get_or_create(&OutcomeLabels { outcome }).clone();
         Self {
             looks: Trigger::ALL.map(looks),
             memory: SignalGauges::new(metrics, Signal::MemoryAvailable),
             pids: SignalGauges::new(metrics, Signal::PidAvailable),
+            allocatable: SignalGauges::new(metrics, Signal::AllocatableMemoryAvailable),
+            limits: OWNERS.map(limits),
+            crossings: OWNERS.map(crossings),
             odd: ODD.map(odd),
         }
     }
@@ -62,6 +80,33 @@ impl Gauges {
         match signal {
             Signal::PidAvailable => self.pids.set(available, capacity.pids),
             _ => self.memory.set(available, capacity.memory),
+        }
+    }
+
+    /// What all pods together may still have.
+    pub(super) fn allocatable(&mut self, available: i64, limit: u64) {
+        self.allocatable.set(Reading::Known(available), limit);
+    }
+
+    /// How many limits there are, and how many of them are near.
+    pub(super) fn limits(&self, counts: &Counts) {
+        let Counts { watched, armed, near } = counts;
+        for (place, [of_all, of_armed, of_near]) in self.limits.iter().enumerate() {
+            of_all.set(watched[place]);
+            of_armed.set(armed[place]);
+            of_near.set(near[place]);
+        }
+    }
+
+    /// A limit came near, or is so no more.
+    pub(super) fn limit_crossed(&self, owner: LimitOwner, turn: Turn) {
+        let direction = match turn {
+            Turn::Near { .. } => 0,
+            Turn::Away { .. } => 1,
+        };
+        let place = OWNERS.iter().position(|it| *it == owner);
+        if let Some(counters) = place.and_then(|place| self.crossings.get(place)) {
+            counters[direction].inc();
         }
     }
 

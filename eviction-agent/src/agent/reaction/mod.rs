@@ -5,11 +5,13 @@
 //! kernel side again. Nothing here waits for anything slow.
 
 mod again;
+mod allocatable;
 mod answers;
 mod arm;
 mod configuration;
 mod gauges;
 mod lapse;
+mod limits;
 mod rehearse;
 mod standing;
 mod state;
@@ -49,6 +51,7 @@ use super::cluster::Evictions;
 use super::eyes::{Eyes, NodeLook};
 use super::failure::Failure;
 use super::hook::Hook;
+use super::limits::Limits;
 use super::lines::Lines;
 use super::mains::Mains;
 use super::notes::{Note, Notes, PassNote};
@@ -104,6 +107,7 @@ pub(crate) struct Reaction {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) gauges: Gauges,
     pub(crate) pulse: Pulse,
+    pub(crate) limits: Limits,
     pub(crate) memory_lines: Lines,
     pub(crate) pid_lines: Lines,
     pub(crate) rate: FillRate,
@@ -168,7 +172,10 @@ impl Reaction {
                         trigger = Trigger::Tasks;
                         None
                     }
-                    None if !killed && !missed => return None,
+                    None if !killed && !missed => {
+                        self.turn_limits_alone();
+                        return None;
+                    }
                     crossed => crossed,
                 }
             }
@@ -264,11 +271,13 @@ impl Reaction {
         let (memory, pids) = (look.memory_left, look.pids_left);
         self.note_reading(Signal::MemoryAvailable, memory, at);
         self.note_reading(Signal::PidAvailable, pids, at);
+        self.note_allocatable(&look, at);
         if let Reading::Known(seen) = look.measured {
             self.rate.observe(at.mono_ns, seen.working_set);
         }
         let pids_pressed = pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
-        let memory_pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left));
+        let memory_pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left))
+            || self.eyes.allocatable.may_be_met();
         // Whoever may go by prediction must have been seen.
         let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed;
         if self.state.flight.as_mut().is_some_and(|flight| flight.holds(at.mono_ns)) {
@@ -315,6 +324,10 @@ impl Reaction {
             Reading::Known(_) => None,
             Reading::Unknown(why) => Some(why),
         };
+        self.note_unknown(signal, why, at);
+    }
+
+    fn note_unknown(&mut self, signal: Signal, why: Option<Why>, at: Instant) {
         let before = &mut self.state.unknown[signal as usize];
         if *before != why {
             *before = why;

@@ -49,11 +49,7 @@ impl Reaction {
     fn account_for(&mut self, kill: &OomKill) {
         let owner = attribute(kill, rustix::param::page_size() as u64).owner;
         let together = killed_group(kill, owner).map(|group| (group, kill.stamp.ktime_ns));
-        let owner = match owner {
-            Owner::Memcg(owner) => Some(owner.id),
-            Owner::Global | Owner::Unknown => None,
-        };
-        self.unseen.told(kill.memcg_id(), owner, together);
+        self.unseen.told(kill.memcg_id(), id_of(owner), together);
     }
 
     fn knows_group_of(&self, kill: &OomKill) -> bool {
@@ -64,14 +60,18 @@ impl Reaction {
     fn take_kill(&mut self, kill: &OomKill) {
         let killed = self.clock.at(kill.stamp.ktime_ns);
         let places = Places::of(kill, &self.eyes.sampler, &self.roster);
-        let Described { kill: told, cgroup, owner_cgroup, trigger_cgroup } =
+        let Described { kill: mut told, cgroup, owner_cgroup, trigger_cgroup } =
             describe(kill, killed.wall, &places, &self.roster, &mut self.mains);
+        let near_since_ns = owner_of(kill).and_then(|owner| self.near_since_ns(owner));
+        told.near_since = near_since_ns.map(|since_ns| self.clock.at(since_ns).wall);
         let at = self.clock.now().wall;
         let decision = self.step(Input { at, event: Event::OomKill(Box::new(told)) });
         let Subject::Story(StoryNote::Kill(note)) = decision.subject else { return };
         let told = event::OomKill::of(&note, kill.stamp.ktime_ns);
         let during_eviction = self.eviction_of(note.kill.pod.as_deref());
         let seen_by = self.hook.oom_rung();
+        let near_for_us = near_since_ns.map(|since_ns| kill.stamp.ktime_ns.saturating_sub(since_ns) / 1000);
+        let told = event::OomKill { near_for_us, ..told };
         let told = event::OomKill { cgroup, owner_cgroup, trigger_cgroup, seen_by, during_eviction, ..told };
         if let Some(told) = self.state.together.add(told, killed, mono_ns()) {
             self.notes.send(Note::OomKill(Box::new(told), killed));
@@ -131,5 +131,17 @@ impl Reaction {
         for end in ends {
             self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
         }
+    }
+}
+
+/// The group whose limit it was.
+fn owner_of(kill: &OomKill) -> Option<u64> {
+    id_of(attribute(kill, rustix::param::page_size() as u64).owner)
+}
+
+fn id_of(owner: Owner) -> Option<u64> {
+    match owner {
+        Owner::Memcg(owner) => Some(owner.id),
+        Owner::Global | Owner::Unknown => None,
     }
 }

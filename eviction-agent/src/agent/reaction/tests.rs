@@ -42,9 +42,16 @@ struct Rig {
 fn rig(profile: Profile) -> Option<Rig> {
     let mut node = Node::new("reaction", 256 * MIB, 200).ok()?;
     for name in ["grows", "small", "other"] {
-        node.add(PodSpec::new("shop", name, &["main", "side"], 8)).unwrap();
+        // The one that grows comes near its limit behind the node's line.
+        let spec = PodSpec::new("shop", name, &["main", "side"], 8);
+        node.add(PodSpec { limit_mib: Some(230), ..spec }).unwrap();
     }
-    let kubelet = json!({"evictionHard": {"memory.available": "64Mi", "pid.available": "20"}});
+    // All pods together come to theirs shortly before it.
+    node.root().group("kubepods").unwrap().limit_memory(250 * MIB).unwrap();
+    let kubelet = json!({
+        "evictionHard": {"memory.available": "64Mi", "pid.available": "20"},
+        "enforceNodeAllocatable": ["pods"],
+    });
     let pods = node.write_pods().unwrap();
     let options = Options {
         configuration: ConfigurationFiles {

@@ -9,9 +9,9 @@ use crate::source::cgroup::sample::Changes;
 
 use super::super::clock::mono_ns;
 use super::super::failure::chain;
-use super::super::hook::Told;
 use super::super::notes::Note;
 use super::super::roster::Roster;
+use super::super::told::Told;
 use super::Reaction;
 
 /// How soon the tree is read anew after a cgroup came or went: a pod's containers come together.
@@ -27,7 +27,10 @@ const POSTPONED: Duration = Duration::from_secs(1);
 impl Reaction {
     /// Kills and alarms are told at once; a change of the tree is taken in when it has settled.
     pub(super) fn take_told(&mut self, told: Told) -> Option<Crossed> {
-        let Told { crossed, struck, tree_changed, kills, alarms, missed, lost } = told;
+        let Told { crossed, of_pods, struck, tree_changed, kills, alarms, missed, lost } = told;
+        if of_pods {
+            self.eyes.allocatable.hurry();
+        }
         if let Some(struck) = struck {
             self.take_struck(&struck);
         }
@@ -110,6 +113,7 @@ impl Reaction {
                 let pods = self.roster.tell(self.eyes.sampler.pods());
                 self.notes.send(Note::Pods { pods, reread, at: self.clock.now() });
                 self.watch_containers();
+                self.adopt_limits();
             }
             Err(error) => tracing::warn!(error = %chain(&error), "reading the cgroup tree"),
         }

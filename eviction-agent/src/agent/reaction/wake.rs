@@ -2,7 +2,7 @@
 
 use crate::action::Outcome;
 
-use super::super::hook::Told;
+use super::super::told::Told;
 use super::Command;
 
 /// What woke the loop.

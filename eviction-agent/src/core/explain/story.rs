@@ -21,6 +21,7 @@ pub(super) fn kill(at: Timestamp, kill: &KillReport, page: &mut Page<'_>) {
     let whose = whose(kill.pod.as_ref(), kill.container.as_deref());
     page.heading(&at.to_string(), Tone::Bad, &format!("OOM KILL by the kernel: {process} {whose}"));
     page.lines("limit", [limit(kill)]);
+    page.lines("near", kill.near_since.map(|since| format!("the limit was near since {}", clock(since, at))));
     page.lines("victim", [victim(kill)]);
     let group = kill.group.as_ref();
     let group = group.map(|group| match group.processes() {

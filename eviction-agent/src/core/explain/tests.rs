@@ -95,6 +95,7 @@ fn kill() -> KillReport {
         group: None,
         usage: Some(1 << 30),
         limit: Some(1 << 30),
+        near_since: Some(at(1)),
         anon: Some(900 << 20),
         file: Some(0),
         shmem: None,

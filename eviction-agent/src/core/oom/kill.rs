@@ -38,6 +38,8 @@ pub struct OomKill {
     pub usage: Option<u64>,
     /// The limit, bytes.
     pub limit: Option<u64>,
+    /// Since when the owner had been near its limit, if that was seen.
+    pub near_since: Option<Timestamp>,
     /// The victim's anonymous memory, bytes.
     pub anon: Option<u64>,
     /// Its resident file pages, bytes.

@@ -49,6 +49,9 @@ pub struct KillReport {
     /// The limit, bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
+    /// Since when the owner had been near its limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub near_since: Option<Timestamp>,
     /// The victim's anonymous memory, bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anon: Option<u64>,
@@ -126,6 +129,7 @@ impl KillReport {
             group: _,
             usage,
             limit,
+            near_since,
             anon,
             file,
             shmem,
@@ -150,6 +154,7 @@ impl KillReport {
             group: group.clone(),
             usage: *usage,
             limit: *limit,
+            near_since: *near_since,
             anon: *anon,
             file: *file,
             shmem: *shmem,

@@ -1,0 +1,59 @@
+//! The group of all pods, where a threshold is about what it may have.
+
+use crate::core::reading::{Reading, Why};
+use crate::core::signal::Signal;
+use crate::source::pace;
+
+use super::super::allocatable::PodsRoot;
+use super::super::arming::{self, Floor, Rung};
+use super::super::clock::Instant;
+use super::super::eyes::NodeLook;
+use super::super::limits::Watch;
+use super::Reaction;
+use super::arm::nanos;
+use super::limits::By;
+
+impl Reaction {
+    /// Arms it at its thresholds and at its own limit, if it was read for this look.
+    pub(super) fn arm_pods(&mut self, look: &NodeLook, rung: Rung) {
+        let Some(PodsRoot { id, seen, limit }) = look.pods_root else { return };
+        self.take_figures(id, seen, limit, By::LOOK);
+        let own = self.limits.find(id).map(Watch::line);
+        let lines = self.eyes.allocatable.lines(self.engine.policy(), limit).working_sets(limit);
+        let arming = arming::plan(rung, Floor::NODE, seen, lines.chain(own));
+        self.hook.arm(id, &arming);
+        self.eyes.allocatable.note_armed(arming.usage_below.is_some());
+    }
+
+    /// When it is to be read again, if it was read for this look.
+    pub(super) fn pace_pods(&mut self, look: &NodeLook, rung: Rung, calm: bool, now_ns: u64) {
+        let distance = self.eyes.allocatable.distance();
+        let pace::Due { sample, full } = match rung.sees_every_charge {
+            true => pace::due_when_told(distance, &self.rate, calm),
+            false => pace::due(distance, &self.rate, calm),
+        };
+        if look.pods_root.is_some() {
+            self.eyes.allocatable.wait_until(now_ns.saturating_add(nanos(sample)));
+        } else if self.eyes.allocatable.due_in_ns(now_ns).is_none_or(|due| due == 0) {
+            self.eyes.allocatable.wait_until(now_ns.saturating_add(nanos(full)));
+        }
+        if self.eyes.allocatable.may_be_met() {
+            // Each look is about it.
+            self.eyes.allocatable.hurry();
+        }
+    }
+
+    pub(super) fn note_allocatable(&mut self, look: &NodeLook, at: Instant) {
+        let reading = look.stats.allocatable_memory;
+        if let (Reading::Known(stats), Some(root)) = (reading, look.pods_root) {
+            let available = i64::try_from(stats.available.unwrap_or(0)).unwrap_or(i64::MAX);
+            self.gauges.allocatable(available, root.limit);
+        }
+        let why = match reading {
+            // The kubelet has no such figure then either.
+            Reading::Known(_) | Reading::Unknown(Why::Absent) => None,
+            Reading::Unknown(why) => Some(why),
+        };
+        self.note_unknown(Signal::AllocatableMemoryAvailable, why, at);
+    }
+}

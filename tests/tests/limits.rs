@@ -1,0 +1,203 @@
+//! Memory limits as they are told from outside: who comes near one, who is away from it again, for how
+//! long it was near when the kernel killed; and what all pods may have together, at which is decided.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, Event, Options};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+use tests::workload::{self, Workload};
+
+/// A guard against an agent that hangs. Where nothing is charged any more a full sample, each ten
+/// seconds, finds that a limit is near no longer; a changed limit may take twelve of them.
+const GUARD: Duration = agent::GUARD;
+
+const CONTAINERS: &[&str] = &["main", "side"];
+
+fn pod(name: &str, limit_mib: Option<u64>) -> PodSpec {
+    PodSpec { limit_mib, ..PodSpec::new("shop", name, CONTAINERS, 8) }
+}
+
+fn start(node: &Node, config: &Value) -> Agent {
+    let options = Options::of(&agent::binary().unwrap(), node, config).unwrap();
+    let options = Options { act: "dry-run", ..options };
+    Agent::start(&options, &Interrupt::default()).unwrap()
+}
+
+fn calm() -> Value {
+    json!({"evictionHard": {"memory.available": "16Mi", "pid.available": "20"}})
+}
+
+/// A process in a container of a pod that has so much, all at once or at a rate.
+fn run(node: &Node, pod: usize, container: usize, arguments: &[&str]) -> Workload {
+    let group = &node.pods[pod].containers[container].group;
+    Workload::run(&workload::binary().unwrap(), group, arguments).unwrap()
+}
+
+fn holds(node: &Node, pod: usize, container: usize, size: &str) -> Workload {
+    let mut process = run(node, pod, container, &["hold", "--size", size]);
+    process.wait_event("holding").unwrap();
+    process
+}
+
+fn is(event: &Event, state: &str, owner: &str) -> bool {
+    event.kind() == "limit" && (event.text("state"), event.text("limit_owner")) == (state, owner)
+}
+
+/// Groups of that kind of which this is so, once it is so many.
+fn wait_for_limits(agent: &Agent, owner: &str, state: &str, expected: f64) {
+    let start = Instant::now();
+    loop {
+        let metrics = agent.metrics().unwrap();
+        let found = metrics.sum("eviction_agent_limits", &[("limit_owner", owner), ("state", state)]);
+        if found == expected {
+            return;
+        }
+        assert!(start.elapsed() < GUARD, "{found} limits of a {owner} are {state}, not {expected}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
+    let Ok(mut node) = Node::new("limits", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
+    let web = node.add(pod("web", Some(100))).unwrap();
+    let free = node.add(pod("free", None)).unwrap();
+    let beside = holds(&node, free, 0, "100M");
+    let base = holds(&node, web, 0, "60M");
+    let mut agent = start(&node, &calm());
+    wait_for_limits(&agent, "container", "watched", 2.0);
+    wait_for_limits(&agent, "pod", "watched", 1.0);
+    let (rung, _) = agent.rung("charge").unwrap();
+    if rung != "none" {
+        wait_for_limits(&agent, "container", "armed", 2.0);
+        wait_for_limits(&agent, "pod", "armed", 1.0);
+    }
+    assert!(agent.heard().unwrap().iter().all(|event| event.kind() != "limit"), "nobody is near");
+
+    let more = holds(&node, web, 0, "33M");
+    let near =
+        agent.wait_for("that the limit is near", GUARD, |event| is(event, "near", "container")).unwrap();
+    assert_eq!((near.text("pod"), near.text("container")), ("shop/web", "main"), "{near:?}");
+    assert_eq!((near.text("uid"), near.number("limit")), (node.pods[web].uid(), Some(100 * MIB)), "{near:?}");
+    assert!(near.number("working_set").is_some_and(|bytes| bytes >= 90 * MIB), "{near:?}");
+    assert!(near.number("usage").is_some_and(|bytes| bytes <= 100 * MIB), "{near:?}");
+    if rung != "none" {
+        // The growth is over in some milliseconds, the next full sample is far: a hook told of it.
+        assert_eq!(near.text("seen_by"), rung, "{near:?}");
+        assert!(near.number("crossed_mono_ns").unwrap() <= near.number("mono_ns").unwrap(), "{near:?}");
+    }
+    wait_for_limits(&agent, "container", "near", 1.0);
+
+    drop(more);
+    let away =
+        agent.wait_for("that it is so no more", GUARD, |event| is(event, "away", "container")).unwrap();
+    assert_eq!((away.text("pod"), away.text("container")), ("shop/web", "main"), "{away:?}");
+    assert!(away.number("working_set").is_some_and(|bytes| bytes < 85 * MIB), "{away:?}");
+    assert!(away.number("near_for_us").is_some_and(|us| us > 0), "{away:?}");
+    wait_for_limits(&agent, "container", "near", 0.0);
+
+    let mut grower = run(&node, web, 1, &["grow", "--size", "200M", "--rate", "60M"]);
+    let of = |event: &Event| event.kind() == "oom_kill" && event.text("container") == "side";
+    if agent.rung("oom").is_some_and(|(rung, _)| rung != "none") {
+        let kill = agent.wait_for("the kill", GUARD, of).unwrap();
+        assert_eq!((kill.text("limit_owner"), kill.text("pod")), ("container", "shop/web"), "{kill:?}");
+        if rung != "none" {
+            assert!(kill.number("near_for_us").is_some_and(|us| us > 0), "{kill:?}");
+        }
+    }
+    grower.process().wait().unwrap();
+    let crossings = |agent: &Agent, state| {
+        let labels = [("limit_owner", "container"), ("state", state)];
+        agent.metrics().unwrap().sum("eviction_agent_limit_crossings_total", &labels)
+    };
+    if rung != "none" {
+        assert_eq!(crossings(&agent, "near"), 2.0);
+    }
+    assert!(crossings(&agent, "away") >= 1.0);
+    let told = agent.heard().unwrap().iter().filter(|event| event.kind() == "limit");
+    assert!(told.clone().all(|event| event.text("pod") == "shop/web"), "{:?}", told.collect::<Vec<_>>());
+    let decided = agent.heard().unwrap().iter().filter(|event| event.kind() == "decision").count();
+    assert_eq!(decided, 0, "nothing is decided by it");
+    drop((beside, base));
+    agent.stop().unwrap();
+}
+
+#[test]
+fn a_limit_that_is_changed_is_seen_and_a_group_that_is_removed_is_forgotten() {
+    let Ok(mut node) = Node::new("limits", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
+    let web = node.add(pod("web", Some(100))).unwrap();
+    let gone = node.add(pod("gone", Some(64))).unwrap();
+    let base = holds(&node, web, 0, "60M");
+    let full = holds(&node, gone, 0, "60M");
+    let mut agent = start(&node, &calm());
+    let of_gone = |event: &Event| is(event, "near", "container") && event.text("pod") == "shop/gone";
+    agent.wait_for("who is near at the start", GUARD, of_gone).unwrap();
+
+    // As when a pod is resized in place.
+    let container = &node.pods[web].containers[0].group;
+    container.limit_memory(64 * MIB).unwrap();
+    let of_web = |event: &Event| event.text("pod") == "shop/web" && event.text("container") == "main";
+    let near =
+        agent.wait_for("the lower limit", GUARD, |event| is(event, "near", "container") && of_web(event));
+    assert_eq!(near.unwrap().number("limit"), Some(64 * MIB));
+    container.limit_memory(160 * MIB).unwrap();
+    let away =
+        agent.wait_for("the higher limit", GUARD, |event| is(event, "away", "container") && of_web(event));
+    assert_eq!(away.unwrap().number("limit"), Some(160 * MIB));
+
+    drop(full);
+    node.pods[gone].group.destroy().unwrap();
+    wait_for_limits(&agent, "container", "watched", 2.0);
+    wait_for_limits(&agent, "container", "near", 0.0);
+    wait_for_limits(&agent, "pod", "watched", 1.0);
+    drop(base);
+    agent.stop().unwrap();
+}
+
+#[test]
+fn what_all_pods_may_have_is_decided_at() {
+    let Ok(mut node) = Node::new("limits", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
+    let web = node.add(pod("web", None)).unwrap();
+    let pods = node.root().group("kubepods").unwrap();
+    pods.limit_memory(200 * MIB).unwrap();
+    let base = holds(&node, web, 1, "80M");
+    let mut config = calm();
+    config["evictionHard"]["memory.available"] = json!("40Mi");
+    config["enforceNodeAllocatable"] = json!(["pods"]);
+    let mut agent = start(&node, &config);
+    let (rung, _) = agent.rung("charge").unwrap();
+    let grower = run(&node, web, 0, &["grow", "--size", "110M", "--rate", "200M"]);
+    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
+    assert_eq!((decision.text("signal"), decision.text("pod")), ("allocatableMemory.available", "shop/web"));
+    let available = decision.value.get("available").and_then(Value::as_i64).unwrap();
+    assert!(available < 40 * MIB as i64, "{decision:?}");
+    if rung != "none" {
+        assert!(
+            decision.number("crossed_mono_ns").is_some() || decision.text("seen_by") == "timer",
+            "{decision:?}"
+        );
+    }
+    let met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "memory.available";
+    assert!(!agent.heard().unwrap().iter().any(met), "the node itself has enough");
+    let signal = [("eviction_signal", "allocatableMemory.available")];
+    let metrics = agent.metrics().unwrap();
+    assert_eq!(metrics.sum("eviction_agent_signal_capacity", &signal), 200.0 * MIB as f64);
+    assert!(metrics.sum("eviction_agent_signal_available", &signal) < 40.0 * MIB as f64);
+    // Under a tenth of the limit is left: that is told as well.
+    let near =
+        agent.wait_for("that the limit is near", GUARD, |event| is(event, "near", "kubepods")).unwrap();
+    assert_eq!((near.number("limit"), near.text("pod")), (Some(200 * MIB), ""));
+    drop((base, grower));
+    let cleared = |event: &Event| {
+        event.kind() == "threshold"
+            && event.text("signal") == "allocatableMemory.available"
+            && event.text("state") == "cleared"
+    };
+    agent.wait_for("the end of the pressure", GUARD, cleared).unwrap();
+    agent.stop().unwrap();
+}
