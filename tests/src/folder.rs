@@ -57,13 +57,22 @@ impl Drop for Folder {
 }
 
 fn sweep(parent: &Path, prefix: &str) -> Result<()> {
+    abandoned(parent, prefix)?.into_iter().try_for_each(|folder| Ok(fs::remove_dir_all(folder)?))
+}
+
+/// The folders that processes have left behind which are gone.
+///
+/// # Errors
+/// If the parent cannot be listed.
+pub fn abandoned(parent: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
     for entry in fs::read_dir(parent)? {
         let entry = entry?;
         if entry.file_name().to_str().is_some_and(|name| is_abandoned(name, prefix)) {
-            fs::remove_dir_all(entry.path())?;
+            folders.push(entry.path());
         }
     }
-    Ok(())
+    Ok(folders)
 }
 
 /// Whether a name is `<prefix>-<serial>-<pid>-<start>` of a process that is gone.

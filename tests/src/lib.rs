@@ -23,6 +23,7 @@ pub mod process;
 mod skip;
 pub mod stamps;
 pub mod storm;
+pub mod story;
 pub mod workload;
 pub mod world;
 

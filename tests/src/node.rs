@@ -202,13 +202,18 @@ impl Node {
         self.add_as(spec, pod_uid(serial))
     }
 
+    /// What stands for a uid in the path of a static pod that is added as that one.
+    pub fn config_hash(index: usize) -> String {
+        format!("{:032x}", 0x00c0_ffee_usize + index)
+    }
+
     /// The same for a pod that has its uid from an API server.
     ///
     /// # Errors
     /// If a group cannot be made or bounded.
     pub fn add_as(&mut self, spec: PodSpec, uid: String) -> Result<usize> {
         let serial = u64::try_from(self.pods.len()).context("number of pods")?;
-        let hash = spec.is_static.then(|| format!("{:032x}", 0x00c0_ffee_u128 + u128::from(serial)));
+        let hash = spec.is_static.then(|| Self::config_hash(self.pods.len()));
         let in_path = hash.as_deref().unwrap_or(&uid);
         let group = self.tree.pod(Driver::Cgroupfs, Qos::Burstable, in_path)?;
         let mut containers = Vec::new();

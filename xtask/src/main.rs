@@ -40,7 +40,7 @@ enum Task {
     Test(test::Args),
     /// Four short stories of node pressure on real cgroups, each checked from outside
     Demo(demo::Args),
-    /// Stories with a real etcd, API server, controllers and scheduler
+    /// Stories with a real etcd, API server, controllers, scheduler and kubelet
     E2e(e2e::Args),
     /// Measure the agent as it is shipped
     Bench(bench::Args),

@@ -40,6 +40,8 @@ pub(crate) enum Need {
     Guests,
     /// The programs that are measured beside the agent.
     Rivals,
+    /// What runs the pods of a node.
+    Node,
 }
 
 /// What a task works with once nothing is missing.
@@ -53,6 +55,8 @@ pub(crate) struct Tools {
     pub(crate) cargo_deny: Option<PathBuf>,
     /// A folder with the programs that are measured beside the agent, as `/` would have them.
     pub(crate) rivals: Option<PathBuf>,
+    /// A folder with containerd, runc and the network plugins, as `/` would have them.
+    pub(crate) node: Option<PathBuf>,
 }
 
 impl Tools {
@@ -150,8 +154,11 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Musl => musl(machine),
             Need::Lints => lints(machine),
             Need::Deny => deny(machine, &mut tools),
-            Need::Guests => guests(machine),
-            Need::Rivals => rivals(machine, &mut tools),
+            Need::Guests => installed(machine, &GUESTS),
+            Need::Rivals => unpacked(machine, "rivals", &RIVALS, &mut tools.rivals),
+            Need::Node => {
+                installed(machine, &IMAGES).or_else(|| unpacked(machine, "node", &NODE, &mut tools.node))
+            }
         };
         if let Some(step) = step {
             return Plan::Do(step);
@@ -250,8 +257,11 @@ const GUESTS: [(&str, &str); 4] = [
     ("strip", "binutils"),
 ];
 
-fn guests(machine: &Machine) -> Option<Step> {
-    let missing: Vec<_> = GUESTS.iter().filter(|(program, _)| !machine.is_on_path(program)).collect();
+/// What the images of a node's pods are made of.
+const IMAGES: [(&str, &str); 1] = [("busybox", "busybox-static")];
+
+fn installed(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> {
+    let missing: Vec<_> = wanted.iter().filter(|(program, _)| !machine.is_on_path(program)).collect();
     let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
     (!missing.is_empty()).then(|| Step {
         missing: packages.join(", "),
@@ -274,14 +284,29 @@ const RIVALS: [(&str, &str); 3] = [
     ("prometheus-node-exporter", "usr/bin/prometheus-node-exporter"),
 ];
 
+/// What runs the pods of a node.
+const NODE: [(&str, &str); 3] = [
+    ("containerd", "usr/bin/containerd"),
+    ("runc", "usr/sbin/runc"),
+    ("containernetworking-plugins", "usr/lib/cni/ptp"),
+];
+
 /// Unpacked and not installed: a package that is installed starts its daemon, and this machine
-/// need not want one that kills.
-fn rivals(machine: &Machine, tools: &mut Tools) -> Option<Step> {
-    let folder = machine.own_root().join("rivals");
-    let missing: Vec<_> =
-        RIVALS.iter().filter(|(_, file)| !folder.join(file).is_file()).map(|(package, _)| *package).collect();
+/// need not want one that kills, or that runs containers.
+fn unpacked(
+    machine: &Machine,
+    name: &str,
+    packages: &[(&str, &str)],
+    found: &mut Option<PathBuf>,
+) -> Option<Step> {
+    let folder = machine.own_root().join(name);
+    let missing: Vec<_> = packages
+        .iter()
+        .filter(|(_, file)| !folder.join(file).is_file())
+        .map(|(package, _)| *package)
+        .collect();
     if missing.is_empty() {
-        tools.rivals = Some(folder);
+        *found = Some(folder);
         return None;
     }
     let (packages, folder) = (missing.join(" "), folder.display());

@@ -57,6 +57,13 @@ impl Authority {
         self.identity(params, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
+    /// What the kubelet of that node shows.
+    pub(super) fn node(&self, name: &str) -> Result<Identity> {
+        let mut params = params(&[], &format!("system:node:{name}"))?;
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        self.identity(params, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
     fn identity(&self, mut params: CertificateParams, usage: ExtendedKeyUsagePurpose) -> Result<Identity> {
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tests::cluster::{Cluster, Options, Patch, kubernetes_version, manifest};
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
 
 use crate::rig;
 
@@ -116,6 +118,33 @@ fn a_watch_tells_what_happens_to_the_pods_of_a_node() {
     cluster
         .until("the old token is refused", |_| Ok((client.get("/api/v1/pods")?.status == 401).then_some(())))
         .unwrap();
+}
+
+#[test]
+fn a_pod_has_cgroups_by_the_uid_that_the_server_gave_it() {
+    let Some(cluster) = rig::cluster(&Options::default()) else { return };
+    let Ok(mut node) = Node::new("placed", 64 * MIB, 100) else { skip!("no cgroups can be made here") };
+    cluster.add_node("n1").unwrap();
+    let web = PodSpec { priority: Some(-5), ..PodSpec::new("shop", "web", &["app", "proxy"], 8) };
+    let mirror = PodSpec { is_static: true, ..PodSpec::new("kube-system", "mirror", &["app"], 8) };
+    for spec in [web, mirror] {
+        let index = cluster.place("n1", &mut node, spec).unwrap();
+        let pod = &node.pods[index];
+        let seen = cluster.pod(pod.namespace(), &pod.spec().name).unwrap().unwrap();
+        assert_eq!(seen["metadata"]["uid"], pod.uid());
+        assert_eq!(seen["status"]["qosClass"], "Burstable");
+        assert_eq!(seen["spec"]["priority"], pod.spec().priority.unwrap_or(0));
+        let told = seen["status"]["containerStatuses"].as_array().unwrap();
+        let ids: Vec<_> = told.iter().map(|it| it["containerID"].as_str().unwrap().to_owned()).collect();
+        let made: Vec<_> = pod.containers.iter().map(|it| format!("containerd://{}", it.id)).collect();
+        assert_eq!(ids, made);
+        let hash = seen["metadata"]["annotations"]["kubernetes.io/config.hash"].as_str();
+        let folder = pod.group.path().file_name().unwrap().to_str().unwrap();
+        assert_eq!(folder, format!("pod{}", hash.unwrap_or(pod.uid())));
+        cluster.end_pod(pod).unwrap();
+        assert!(pod.group.dirs().iter().all(|dir| !dir.exists()));
+        assert_eq!(cluster.pod(pod.namespace(), &pod.spec().name).unwrap(), None);
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! `cargo xtask e2e`: stories with a real Kubernetes, each told by a test of `tests/tests/e2e` in a
-//! process of its own.
+//! `cargo xtask e2e`: stories with a real Kubernetes, each told by a test of `tests/tests/e2e` or, with
+//! a real node, of `tests/tests/kubelet`, in a process of its own.
 
 pub(crate) mod kubernetes;
 mod told;
@@ -16,7 +16,11 @@ use crate::test;
 use told::{End, Told};
 
 /// The test programs that tell stories.
-const TARGETS: [&str; 1] = ["e2e"];
+const TARGETS: [&str; 2] = ["e2e", "kubelet"];
+
+/// By which the tests are told of containerd and what goes with it; as in
+/// `tests/src/cluster/node/programs.rs`.
+const NODE: &str = "EVICTION_AGENT_NODE_PROGRAMS";
 
 /// Tells a cluster to wait for Ctrl-C before it ends; as in `tests/src/cluster/keep.rs`.
 const KEEP: &str = "EVICTION_AGENT_KEEP_CLUSTER";
@@ -41,6 +45,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Args { json, deny_skips, keep, stories } = args;
     let tools = setup::ensure(&[Need::Bpf])?;
+    let node = setup::ensure(&[Need::Node]).inspect_err(|error| eprintln!("{error:#}")).ok();
     // A story that lacks its programs says so, and is counted as skipped.
     let folder = kubernetes::ensure().inspect_err(|error| eprintln!("{error:#}")).ok();
     let targets: Vec<&str> =
@@ -57,6 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             if let Some(folder) = &folder {
                 command.env(kubernetes::FOLDER, folder);
             }
+            command.envs(node.iter().filter_map(|tools| Some((NODE, tools.node.as_ref()?))));
             if *keep {
                 command.env(KEEP, "1");
             }

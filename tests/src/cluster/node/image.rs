@@ -1,0 +1,90 @@
+//! Images made of one static program.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+use super::run;
+
+/// An image to be.
+#[derive(Clone, Debug)]
+pub struct Image {
+    name: &'static str,
+    program: PathBuf,
+    links: &'static [&'static str],
+    entrypoint: Vec<String>,
+}
+
+/// What stands for every pod's sandbox: it ends on SIGTERM.
+const PAUSE: &str = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done";
+
+impl Image {
+    /// One that has a static program as `/bin/<file name>`, and is that program.
+    pub fn of(name: &'static str, program: &Path) -> Self {
+        let file = program.file_name().unwrap_or_default().to_string_lossy();
+        Self { name, program: program.to_owned(), links: &[], entrypoint: vec![format!("/bin/{file}")] }
+    }
+
+    /// One with busybox that runs a line of shell.
+    pub fn shell(name: &'static str, busybox: &Path, line: &str) -> Self {
+        let entrypoint = ["/bin/sh", "-c", line].map(str::to_owned).to_vec();
+        Self { links: &["sh", "sleep", "dd", "tail"], entrypoint, ..Self::of(name, busybox) }
+    }
+
+    pub(super) fn pause(busybox: &Path) -> Self {
+        Self::shell("pause", busybox, PAUSE)
+    }
+
+    /// As manifests and settings name it.
+    pub fn reference(&self) -> String {
+        reference(self.name)
+    }
+
+    /// Packs it as an archive that `docker save` could have written.
+    pub(super) fn pack(&self, folder: &Path) -> Result<PathBuf> {
+        let Self { name, program, links, entrypoint } = self;
+        let work = folder.join(format!("image-{name}"));
+        let bin = work.join("root/bin");
+        fs::create_dir_all(&bin).with_context(|| format!("make {}", bin.display()))?;
+        fs::create_dir_all(work.join("root/tmp")).context("make a folder of an image")?;
+        let file = program.file_name().with_context(|| format!("{} is no program", program.display()))?;
+        fs::copy(program, bin.join(file)).with_context(|| format!("copy {}", program.display()))?;
+        for link in *links {
+            symlink(file, bin.join(link)).with_context(|| format!("make {link} of an image"))?;
+        }
+        let tar = |archive: &str, base: &str, members: &[&str]| {
+            let archive = work.join(archive);
+            run(Command::new("tar").arg("-C").arg(work.join(base)).arg("-cf").arg(&archive).args(members))?;
+            Ok::<_, anyhow::Error>(archive)
+        };
+        let layer = tar("layer.tar", "root", &["."])?;
+        let config = json!({
+            "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+            "os": "linux",
+            "config": {"Entrypoint": entrypoint, "Env": ["PATH=/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer)?)]},
+        });
+        let manifest =
+            json!([{"Config": "config.json", "RepoTags": [self.reference()], "Layers": ["layer.tar"]}]);
+        for (name, value) in [("config.json", config), ("manifest.json", manifest)] {
+            fs::write(work.join(name), value.to_string())
+                .with_context(|| format!("write {name} of an image"))?;
+        }
+        tar("image.tar", "", &["manifest.json", "config.json", "layer.tar"])
+    }
+}
+
+pub(super) fn reference(name: &str) -> String {
+    format!("docker.io/local/{name}:1")
+}
+
+fn sha256(file: &Path) -> Result<String> {
+    let output = Command::new("sha256sum").arg(file).output().context("run sha256sum")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let sum = text.split_whitespace().next().filter(|sum| sum.len() == 64);
+    sum.map(str::to_owned).with_context(|| format!("the SHA-256 of {}", file.display()))
+}

@@ -1,0 +1,74 @@
+//! Where the programs of a node are: Debian's containerd, runc and network plugins, unpacked by
+//! `cargo xtask e2e`, and the kubelet beside Kubernetes' other programs.
+
+use std::path::{Path, PathBuf};
+
+use crate::cluster::Binaries;
+
+/// Tells the folder, where it is not the usual one.
+pub const FOLDER: &str = "EVICTION_AGENT_NODE_PROGRAMS";
+
+/// The programs of a node.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    kubelet: PathBuf,
+    /// As `/` would have them.
+    root: PathBuf,
+    busybox: PathBuf,
+}
+
+impl Programs {
+    /// Finds them, and that they can be used here.
+    ///
+    /// # Errors
+    /// Why not, as a sentence.
+    pub fn find() -> Result<Self, String> {
+        let kubelet = Binaries::find()?.program("kubelet");
+        let root = match std::env::var_os(FOLDER) {
+            Some(folder) => PathBuf::from(folder),
+            None => std::env::var_os("XDG_CACHE_HOME")
+                .map(PathBuf::from)
+                .or_else(|| Some(std::env::home_dir()?.join(".cache")))
+                .ok_or("there is no home folder, and so no cache of programs")?
+                .join("eviction-agent/tools/node"),
+        };
+        let found = Self { kubelet, root, busybox: PathBuf::from("/bin/busybox") };
+        for file in [&found.kubelet, &found.containerd(), &found.root.join("usr/sbin/runc"), &found.busybox] {
+            if !file.is_file() {
+                return Err(format!("there is no {}: `cargo xtask e2e` installs it", file.display()));
+            }
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err("a node takes root".to_owned());
+        }
+        Ok(found)
+    }
+
+    /// busybox, linked statically: good for the image of a pod.
+    pub fn busybox(&self) -> &Path {
+        &self.busybox
+    }
+
+    pub(super) fn kubelet(&self) -> &Path {
+        &self.kubelet
+    }
+
+    pub(super) fn containerd(&self) -> PathBuf {
+        self.root.join("usr/bin/containerd")
+    }
+
+    pub(super) fn ctr(&self) -> PathBuf {
+        self.root.join("usr/bin/ctr")
+    }
+
+    /// The network plugins.
+    pub(super) fn plugins(&self) -> PathBuf {
+        self.root.join("usr/lib/cni")
+    }
+
+    /// Where containerd looks for its shim and for runc, before the machine's own.
+    pub(super) fn path(&self) -> String {
+        let root = self.root.display();
+        format!("{root}/usr/bin:{root}/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin")
+    }
+}

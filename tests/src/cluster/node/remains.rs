@@ -1,0 +1,201 @@
+//! What a node leaves on a machine, and how it is cleared away: processes, mounts, cgroups, files
+//! outside its folder, and the kernel's settings that a kubelet changes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::Signal;
+
+use super::run;
+use crate::folder::abandoned;
+use crate::process;
+
+/// What kubelet (`setupKernelTunables`) and the network plugins set, below /proc/sys.
+const SETTINGS: [&str; 7] = [
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+    "net/ipv4/ip_forward",
+];
+/// Where in the node's folder they are noted.
+const NOTED: &str = "settings-before";
+
+/// Folders that a node makes outside its own, the inner ones first; removed when they are empty.
+const FOLDERS: [&str; 5] = [
+    "/var/lib/kubelet/device-plugins",
+    "/var/lib/kubelet",
+    "/var/lib/cni/results",
+    "/var/lib/cni",
+    "/var/log/containers",
+];
+
+/// The pods' cgroup, as the kubelet names it.
+const PODS: &str = "kubepods";
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// A guard against processes that do not go.
+const GUARD: Duration = Duration::from_secs(30);
+
+/// What will have to be cleared away.
+#[derive(Debug)]
+pub(super) struct Remains {
+    folder: PathBuf,
+}
+
+impl Remains {
+    /// Prepares the machine for a node with that folder, and notes how it was before.
+    pub(super) fn of(folder: &Path) -> Result<Self> {
+        if let Some(pods) = hierarchies()?.into_iter().map(|it| it.join(PODS)).find(|it| it.exists()) {
+            bail!("{} exists: this machine is a node already", pods.display());
+        }
+        let mut noted = String::new();
+        for name in SETTINGS {
+            if let Ok(value) = fs::read_to_string(Path::new("/proc/sys").join(name)) {
+                noted.push_str(&format!("{name} {}\n", value.trim_end()));
+            }
+        }
+        fs::write(folder.join(NOTED), noted).context("note the kernel's settings")?;
+        let remains = Self { folder: folder.to_owned() };
+        let group = remains.runtime_group();
+        fs::create_dir(&group).with_context(|| format!("make {}", group.display()))?;
+        Ok(remains)
+    }
+
+    /// The group of containerd and its shims: by it they are found, whoever's children they are.
+    pub(super) fn runtime_group(&self) -> PathBuf {
+        let memory = Path::new(CGROUPS).join("memory");
+        let hierarchy = if memory.is_dir() { memory } else { PathBuf::from(CGROUPS) };
+        hierarchy.join(self.folder.file_name().unwrap_or_default())
+    }
+
+    /// Clears away what nodes of processes left that are gone.
+    pub(super) fn clear_abandoned(parent: &Path, prefix: &str) -> Result<()> {
+        abandoned(parent, prefix)?.into_iter().try_for_each(|folder| Self { folder }.clear())
+    }
+
+    /// Clears everything away but the folder itself.
+    pub(super) fn clear(&self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let pids = self.processes()?;
+            if pids.is_empty() {
+                break;
+            }
+            for &pid in &pids {
+                process::signal(pid, Signal::KILL)?;
+            }
+            if start.elapsed() > GUARD {
+                bail!("processes {pids:?} do not end");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for mount in self.mounts()?.iter().rev() {
+            run(Command::new("umount").arg("--lazy").arg(mount))?;
+        }
+        let runtime = self.runtime_group();
+        for hierarchy in hierarchies()? {
+            remove_groups(&hierarchy.join(PODS));
+            remove_groups(&hierarchy.join(runtime.file_name().unwrap_or_default()));
+        }
+        if let Some(left) = hierarchies()?.into_iter().map(|it| it.join(PODS)).find(|it| it.exists()) {
+            bail!("{} does not go", left.display());
+        }
+        self.remove_strays();
+        self.restore_settings()
+    }
+
+    /// containerd, its shims, and every process whose root is one of its containers.
+    fn processes(&self) -> Result<Vec<u32>> {
+        let mut pids: BTreeSet<u32> = procs(&self.runtime_group()).into_iter().collect();
+        let folder = self.folder.display().to_string();
+        for hierarchy in hierarchies()? {
+            for group in groups(&hierarchy.join(PODS)) {
+                pids.extend(procs(&group).into_iter().filter(|pid| {
+                    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+                    mounts.contains(&folder)
+                }));
+            }
+        }
+        Ok(pids.into_iter().filter(|&pid| process::is_alive(pid)).collect())
+    }
+
+    fn mounts(&self) -> Result<Vec<PathBuf>> {
+        let text = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
+        let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+        Ok(points.filter(|point| point.starts_with(&self.folder)).collect())
+    }
+
+    /// Files outside the folder; none of them is worth an error.
+    fn remove_strays(&self) {
+        let entries = |folder: &str| fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
+        for link in entries("/var/log/containers") {
+            if fs::read_link(&link).is_ok_and(|target| target.starts_with(&self.folder)) {
+                let _ = fs::remove_file(link);
+            }
+        }
+        for result in entries("/var/lib/cni/results") {
+            // What a plugin did is kept with the network namespace that it was done to.
+            let text = fs::read_to_string(&result).unwrap_or_default();
+            if text.contains(&*self.folder.to_string_lossy()) {
+                let _ = fs::remove_file(result);
+            }
+        }
+        for name in ["kubelet.sock", "DEPRECATION"] {
+            let _ = fs::remove_file(Path::new(FOLDERS[0]).join(name));
+        }
+        for folder in FOLDERS {
+            let _ = fs::remove_dir(folder);
+        }
+    }
+
+    fn restore_settings(&self) -> Result<()> {
+        let noted = fs::read_to_string(self.folder.join(NOTED)).unwrap_or_default();
+        for (name, value) in noted.lines().filter_map(|line| line.split_once(' ')) {
+            let path = Path::new("/proc/sys").join(name);
+            if fs::read_to_string(&path).is_ok_and(|now| now.trim_end() != value) {
+                fs::write(&path, value).with_context(|| format!("write {}", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The mount points of all cgroup hierarchies.
+fn hierarchies() -> Result<Vec<PathBuf>> {
+    let root = PathBuf::from(CGROUPS);
+    if root.join("cgroup.controllers").exists() {
+        return Ok(vec![root]);
+    }
+    let entries = fs::read_dir(&root).with_context(|| format!("list {CGROUPS}"))?;
+    Ok(entries.flatten().map(|it| it.path()).filter(|it| it.is_dir()).collect())
+}
+
+/// A group and all below it, the outer ones first; nothing if it does not exist.
+fn groups(group: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![group.to_owned()];
+    while let Some(group) = open.pop() {
+        let Ok(entries) = fs::read_dir(&group) else { continue };
+        open.extend(entries.flatten().map(|it| it.path()).filter(|it| it.is_dir()));
+        found.push(group);
+    }
+    found
+}
+
+fn procs(group: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// A group that still has processes stays: it is somebody else's.
+fn remove_groups(group: &Path) {
+    for group in groups(group).iter().rev() {
+        let _ = fs::remove_dir(group);
+    }
+}

@@ -1,0 +1,150 @@
+//! What containerd and the kubelet are told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::programs::Programs;
+use super::{PREFIX, image};
+use crate::cluster::pki::write_private;
+use crate::cluster::{Cluster, flags};
+
+/// Files and ports of a node.
+#[derive(Debug)]
+pub(super) struct Settings {
+    programs: Programs,
+    folder: PathBuf,
+    name: String,
+    /// Of the kubelet.
+    pub(super) port: u16,
+}
+
+impl Settings {
+    pub(super) fn write(
+        cluster: &Cluster,
+        programs: &Programs,
+        folder: &Path,
+        name: &str,
+        port: u16,
+        config: &Value,
+    ) -> Result<Self> {
+        let settings =
+            Self { programs: programs.clone(), folder: folder.to_owned(), name: name.to_owned(), port };
+        for name in ["cni", "static"] {
+            let path = folder.join(name);
+            fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
+        }
+        let identity = cluster.authority.node(name)?;
+        let kubelet = settings.kubelet_config(cluster, config)?;
+        let credentials =
+            format!("    client-certificate: {0}/node.crt\n    client-key: {0}/node.key\n", folder.display());
+        let kubeconfig = flags::kubeconfig(&cluster.authority(), "kubelet", &credentials, cluster.port());
+        for (name, text) in [
+            ("node.crt", identity.certificate),
+            ("node.key", identity.key),
+            ("kubeconfig", kubeconfig),
+            ("kubelet.json", kubelet.to_string()),
+            ("containerd.toml", settings.containerd_config()),
+        ] {
+            write_private(folder, name, &text)?;
+        }
+        let network = settings.network().to_string();
+        write_private(&folder.join("cni"), "10-pods.conflist", &network)?;
+        Ok(settings)
+    }
+
+    pub(super) fn static_pods(&self) -> PathBuf {
+        self.folder.join("static")
+    }
+
+    fn kubelet_config(&self, cluster: &Cluster, fields: &Value) -> Result<Value> {
+        let in_folder = |name: &str| self.folder.join(name).display().to_string();
+        let mut config = json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": "127.0.0.1",
+            "port": self.port,
+            "healthzPort": 0,
+            "cgroupDriver": "cgroupfs",
+            "failCgroupV1": false,
+            "failSwapOn": false,
+            "authentication": {
+                "anonymous": {"enabled": false},
+                "webhook": {"enabled": true},
+                "x509": {"clientCAFile": cluster.authority()},
+            },
+            "authorization": {"mode": "Webhook"},
+            "containerRuntimeEndpoint": format!("unix://{}", in_folder("containerd.sock")),
+            "staticPodPath": self.static_pods(),
+            "podLogsDir": in_folder("pod-logs"),
+            "volumePluginDir": in_folder("volume-plugins"),
+            // The machine's firewall is none of a test's business.
+            "makeIPTablesUtilChains": false,
+            "imageGCHighThresholdPercent": 100,
+            "evictionHard": {"memory.available": "100Mi"},
+        });
+        for (key, value) in fields.as_object().context("fields of a configuration")? {
+            config[key] = value.clone();
+        }
+        Ok(config)
+    }
+
+    fn containerd_config(&self) -> String {
+        let (folder, plugins) = (self.folder.display(), self.programs.plugins());
+        // Where CAP_SYS_RESOURCE is missing runc could not raise what it inherits: oom_score_adj is
+        // restricted to what is allowed.
+        format!(
+            "version = 2\nroot = \"{folder}/containerd\"\nstate = \"{folder}/run\"\n\
+             [grpc]\naddress = \"{folder}/containerd.sock\"\n\
+             [ttrpc]\naddress = \"{folder}/containerd.sock.ttrpc\"\n\
+             [plugins.\"io.containerd.grpc.v1.cri\"]\n\
+             sandbox_image = \"{}\"\nrestrict_oom_score_adj = true\ndisable_apparmor = true\n\
+             netns_mounts_under_state_dir = true\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".cni]\n\
+             bin_dir = \"{}\"\nconf_dir = \"{folder}/cni\"\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
+             runtime_type = \"io.containerd.runc.v2\"\n",
+            image::reference("pause"),
+            plugins.display()
+        )
+    }
+
+    /// Addresses of a range that nobody routes.
+    fn network(&self) -> Value {
+        let ipam = json!({
+            "type": "host-local", "subnet": "198.18.9.0/24", "dataDir": self.folder.join("ipam"),
+        });
+        json!({"cniVersion": "1.0.0", "name": PREFIX, "plugins": [{"type": "ptp", "ipam": ipam}]})
+    }
+
+    /// It joins that group first, and its shims with it.
+    pub(super) fn containerd(&self, group: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+            .arg(group.join("cgroup.procs"))
+            .arg(self.programs.containerd())
+            .arg("--config=containerd.toml")
+            .env("PATH", self.programs.path());
+        command
+    }
+
+    pub(super) fn ctr(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.programs.ctr());
+        command.arg("--address").arg(self.folder.join("containerd.sock")).args(arguments);
+        command
+    }
+
+    pub(super) fn kubelet(&self) -> Command {
+        let mut command = Command::new(self.programs.kubelet());
+        command
+            .args(["--config=kubelet.json", "--kubeconfig=kubeconfig"])
+            .arg(format!("--hostname-override={}", self.name))
+            .arg(format!("--root-dir={}", self.folder.join("kubelet").display()))
+            .arg(format!("--cert-dir={}", self.folder.join("certificates").display()));
+        command
+    }
+}

@@ -1,0 +1,92 @@
+//! Pods of the API on the cgroups of a node in small: the server gives the uid, we play the kubelet.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::Cluster;
+use crate::node::{Node, Pod, PodSpec};
+
+impl Cluster {
+    /// Makes a pod and, by the uid that the server gives it, its cgroups on the node; then says that
+    /// it runs. Hands back its index in the node. The namespace and the priority class are made where
+    /// they are not there.
+    ///
+    /// # Errors
+    /// If the server refuses the pod, or a group cannot be made.
+    pub fn place(&self, node_name: &str, node: &mut Node, spec: PodSpec) -> Result<usize> {
+        let PodSpec { namespace, name, containers, request_mib, limit_mib, priority, is_static } =
+            spec.clone();
+        self.ensure_namespace(namespace)?;
+        let mut resources = json!({"requests": {"memory": format!("{request_mib}Mi")}});
+        if let Some(limit) = limit_mib {
+            resources["limits"] = json!({"memory": format!("{limit}Mi")});
+        }
+        let of_spec: Vec<Value> = containers
+            .iter()
+            .map(|name| json!({"name": name, "image": "none.invalid/none:1", "resources": resources}))
+            .collect();
+        let mut manifest = json!({
+            "metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},
+            "spec": {"nodeName": node_name, "automountServiceAccountToken": false, "containers": of_spec},
+        });
+        if let Some(priority) = priority {
+            manifest["spec"]["priorityClassName"] = json!(self.ensure_priority(priority)?);
+        }
+        if is_static {
+            // As the kubelet makes the mirror of a static pod; the cgroup has the hash for a uid.
+            let hash = Node::config_hash(node.pods.len());
+            manifest["metadata"]["annotations"] = json!({
+                "kubernetes.io/config.source": "file",
+                "kubernetes.io/config.hash": hash,
+                "kubernetes.io/config.mirror": hash,
+            });
+        }
+        let made = self.make_pod(&manifest)?;
+        let uid = made["metadata"]["uid"].as_str().context("a pod without a uid")?;
+        let index = node.add_as(spec, uid.to_owned())?;
+        let ids: Vec<String> =
+            node.pods[index].containers.iter().map(|container| container.id.clone()).collect();
+        self.set_running(namespace, &name, |place| ids[place].clone())?;
+        Ok(index)
+    }
+
+    /// Does what a kubelet does with a pod that is being deleted: kills what runs in it, removes its
+    /// cgroups, and then the object.
+    ///
+    /// # Errors
+    /// If a group does not go, or the server refuses.
+    pub fn end_pod(&self, pod: &Pod) -> Result<()> {
+        pod.group.destroy()?;
+        self.finish_pod(pod.namespace(), &pod.spec().name)
+    }
+
+    /// Makes a namespace with the service account that pods need, unless it is there.
+    ///
+    /// # Errors
+    /// If the server refuses it.
+    pub fn ensure_namespace(&self, name: &str) -> Result<()> {
+        if self.admin().get(&format!("/api/v1/namespaces/{name}"))?.status == 200 {
+            return Ok(());
+        }
+        self.admin().post("/api/v1/namespaces", &json!({"metadata": {"name": name}}))?.ok()?;
+        let accounts = format!("/api/v1/namespaces/{name}/serviceaccounts");
+        let made = self.admin().post(&accounts, &json!({"metadata": {"name": "default"}}))?;
+        // A controller may have been there first.
+        if made.status == 409 { Ok(()) } else { made.ok().map(drop) }
+    }
+
+    fn ensure_priority(&self, value: i32) -> Result<String> {
+        // Values as high as these are Kubernetes' own.
+        let name = match value {
+            2_000_001_000 => return Ok("system-node-critical".to_owned()),
+            2_000_000_000 => return Ok("system-cluster-critical".to_owned()),
+            value if value < 0 => format!("below-{}", value.unsigned_abs()),
+            value => format!("above-{value}"),
+        };
+        let path = format!("/apis/scheduling.k8s.io/v1/priorityclasses/{name}");
+        if self.admin().get(&path)?.status != 200 {
+            self.add_priority(&name, value)?;
+        }
+        Ok(name)
+    }
+}
