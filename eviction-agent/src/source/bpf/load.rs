@@ -24,6 +24,7 @@ use super::{
     iter::{self, Usages},
     kernel::{Kernel, Maps},
     near::Near,
+    object::with_object,
     plan::{self, At, Family, FamilyPlan, Hook, Rejected, Rung, SourceInfo, When},
     probe::{self, Facts, Lockdown},
     reflex::Reflex,
@@ -32,8 +33,6 @@ use super::{
     sys::Entry,
     tally::{self, TallyMaps},
 };
-
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/eviction-ebpf"));
 
 /// How much of the programs' own diagnostics is logged, through the `log` facade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -298,7 +297,7 @@ fn open(
     if *log == ProgramLog::Off {
         loader.map_max_entries("AYA_LOGS", page);
     }
-    loader.load(OBJECT)
+    with_object(|object| loader.load(object))
 }
 
 /// Before 5.11 the kernel charges maps to the limit of locked memory. Where it cannot be raised

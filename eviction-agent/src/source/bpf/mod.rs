@@ -19,6 +19,7 @@ pub mod iter;
 mod kernel;
 pub mod load;
 mod near;
+mod object;
 pub mod offsets;
 pub mod owner;
 pub mod plan;

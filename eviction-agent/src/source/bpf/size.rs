@@ -22,10 +22,10 @@ const CGROUPS_MOST: u32 = 1 << 17;
 const LEVELS_LEAST: u32 = 1024;
 const LEVELS_MOST: u32 = 8192;
 
-/// Size of the ring, bytes: a power of two of pages in which each of so many cgroups can be told to
-/// be made or removed before anybody reads, within bounds.
+/// Size of the ring, bytes: a power of two of pages in which every other one of so many cgroups can be
+/// told to be made or removed before anybody reads, within bounds. What does not fit is counted, and looked for.
 pub fn ring_bytes(cgroups: u32, page_bytes: u32) -> u32 {
-    let records = cgroups.saturating_mul(size_of::<CgroupChange>() as u32 + RECORD_HEADER);
+    let records = (cgroups / 2).saturating_mul(size_of::<CgroupChange>() as u32 + RECORD_HEADER);
     let bytes = records.clamp(RING_LEAST, RING_MOST).next_power_of_two();
     bytes.max(page_bytes)
 }
@@ -61,9 +61,9 @@ mod tests {
     fn a_ring_has_room_for_a_record_of_each_cgroup_within_bounds() {
         let of = |cgroups| ring_bytes(cgroups, 4096);
         assert_eq!([0, 440].map(of), [256 << 10; 2]);
-        assert!(of(440) as usize >= 440 * (size_of::<CgroupChange>() + 8));
-        assert_eq!([456, 1500].map(of), [512 << 10, 1 << 20]);
-        assert_eq!([4000, 50_000, u32::MAX].map(of), [2 << 20; 3]);
+        assert!(of(0) as usize >= 440 * (size_of::<CgroupChange>() + 8));
+        assert_eq!([912, 3000].map(of), [512 << 10, 1 << 20]);
+        assert_eq!([8000, 50_000, u32::MAX].map(of), [2 << 20; 3]);
         assert_eq!(ring_bytes(0, 64 << 10), 256 << 10);
         for cgroups in 0..5000 {
             assert!(of(cgroups).is_power_of_two());
