@@ -11,6 +11,7 @@ mod deny;
 mod dist;
 mod e2e;
 mod elf;
+mod fuzz;
 mod layers;
 mod length;
 mod lint;
@@ -46,6 +47,8 @@ enum Task {
     Bench(bench::Args),
     /// The agent and the demo's stories on other kernels, in QEMU
     Vm(vm::Args),
+    /// Try whatever comes from outside with made-up input
+    Fuzz(fuzz::Args),
     /// Format, clippy, docs, dependencies, file lengths and the layer rule
     Lint,
     /// Put the static binary, its licences and checksums into target/dist
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Task::E2e(args) => e2e::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Vm(args) => vm::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::Lint => lint::run(),
         Task::Dist => dist::run(),
     };

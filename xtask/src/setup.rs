@@ -22,6 +22,8 @@ const LLVM: u32 = 22;
 const DATED_NIGHTLY: &str = "nightly-2026-05-20";
 /// Built without optimisation: it runs for a second, and compiles in 1.5 minutes instead of 4.
 const CARGO_DENY: &str = "0.20.2";
+/// Hands targets to libFuzzer.
+const CARGO_FUZZ: &str = "0.13.1";
 /// The first cargo-deny that reads our deny.toml.
 const CARGO_DENY_MIN: (u32, u32) = (0, 20);
 
@@ -36,6 +38,8 @@ pub(crate) enum Need {
     Lints,
     /// cargo-deny.
     Deny,
+    /// cargo-fuzz.
+    Fuzz,
     /// QEMU, and what a guest is packed with.
     Guests,
     /// The programs that are measured beside the agent.
@@ -53,6 +57,8 @@ pub(crate) struct Tools {
     bpf_linker: Option<PathBuf>,
     /// cargo-deny.
     pub(crate) cargo_deny: Option<PathBuf>,
+    /// cargo-fuzz.
+    pub(crate) cargo_fuzz: Option<PathBuf>,
     /// A folder with the programs that are measured beside the agent, as `/` would have them.
     pub(crate) rivals: Option<PathBuf>,
     /// A folder with containerd, runc and the network plugins, as `/` would have them.
@@ -154,6 +160,7 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Musl => musl(machine),
             Need::Lints => lints(machine),
             Need::Deny => deny(machine, &mut tools),
+            Need::Fuzz => fuzz(machine, &mut tools),
             Need::Guests => installed(machine, &GUESTS),
             Need::Rivals => unpacked(machine, "rivals", &RIVALS, &mut tools.rivals),
             Need::Node => {
@@ -247,6 +254,13 @@ fn deny(machine: &Machine, tools: &mut Tools) -> Option<Step> {
         }
         None => Some(install(machine, "cargo-deny", CARGO_DENY, Place::Own)),
     }
+}
+
+fn fuzz(machine: &Machine, tools: &mut Tools) -> Option<Step> {
+    let found =
+        [machine.tool_on_path("cargo-fuzz"), machine.own_tool("cargo-fuzz")].into_iter().flatten().next();
+    tools.cargo_fuzz = found.map(|(path, _)| path);
+    tools.cargo_fuzz.is_none().then(|| install(machine, "cargo-fuzz", CARGO_FUZZ, Place::Own))
 }
 
 /// Programs by the Debian package that has them.

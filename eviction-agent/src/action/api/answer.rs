@@ -260,5 +260,4 @@ fn text(from: &str) -> Box<str> {
 }
 
 #[cfg(test)]
-#[path = "answer_tests.rs"]
 mod tests;

@@ -1,0 +1,3 @@
+//! What is fuzzed. The programs in `targets/` only hand their input on.
+
+pub mod targets;

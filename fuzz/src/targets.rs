@@ -1,0 +1,187 @@
+//! One function for each kind of input: whatever the bytes are, it comes back, and what it took for true
+//! was said in them. Each tells whether it understood any of it; `tests/tests/corpus.rs` runs them over the
+//! corpus with every change.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use eviction_agent::config::{Problems, kubelet_policy, load_agent, load_kubelet};
+use eviction_agent::core::pods::KnownPod;
+use eviction_agent::core::reading::Reading;
+use eviction_agent::core::units::{GoDuration, Limit, Quantity, parse_percentage};
+use eviction_agent::source::bpf::Event;
+use eviction_agent::source::bpf::btf::Btf;
+use eviction_agent::source::bpf::decode::decode;
+use eviction_agent::source::bpf::offsets::{WANTED, resolve};
+use eviction_agent::source::cgroup::files::{
+    Version, parse_limit, parse_memory_events, parse_memory_stat, parse_oom_control, parse_pids_events,
+    parse_procs, parse_usage,
+};
+use eviction_agent::source::cgroup::hierarchy::parse_mounts;
+use eviction_agent::source::cgroup::names::{parse_container_name, parse_group_name};
+use eviction_agent::source::pods::parse_pod_list;
+use eviction_agent::source::proc::capabilities::parse_effective;
+use eviction_agent::source::proc::meminfo::parse_meminfo;
+use eviction_agent::source::proc::pressure::parse_pressure;
+use eviction_agent::source::proc::tasks::parse_task_count;
+use eviction_agent::source::proc::vmstat::parse_oom_kills;
+use eviction_common::ABI_VERSION;
+
+/// A record of the ring buffer. The first byte says how large the machine's pages are, and whether the
+/// record is left as another version's; else it is given ours, so that the corpus stays of use.
+pub fn record(input: &[u8]) -> bool {
+    let Some((&first, record)) = input.split_first() else { return false };
+    let (page_bytes, mut record) = (4096 << (2 * (first % 3)), record.to_vec());
+    if let Some(version) = record.get_mut(2..4).filter(|_| first < 128) {
+        version.copy_from_slice(&ABI_VERSION.to_ne_bytes());
+    }
+    let Ok(event) = decode(&record, page_bytes) else { return false };
+    let _ = event.stamp();
+    let text = match &event {
+        Event::OomKill(kill) => format!("{} {}", kill.comm_lossy(), kill.trigger_comm_lossy()),
+        Event::OomMark(mark) => mark.comm_lossy().to_string(),
+        Event::Struck(struck) => struck.comm_lossy().to_string(),
+        other => format!("{other:?}"),
+    };
+    assert!(text.len() < 1 << 20, "a record of {} bytes makes {}", record.len(), text.len());
+    true
+}
+
+/// The kernel's type information, with all that is looked for in it.
+pub fn btf(input: &[u8]) -> bool {
+    let Ok(btf) = Btf::parse(input, &WANTED) else { return false };
+    let resolved = resolve(&btf);
+    for (field, why) in &resolved.missing {
+        assert!(!why.to_string().is_empty(), "{field} has a reason");
+    }
+    for name in ["mark_victim", "page_counter_try_charge", ""] {
+        let _ = (btf.tracepoint(name), btf.function(name));
+    }
+    true
+}
+
+/// A file of a cgroup; the first byte says which.
+pub fn cgroup_files(input: &[u8]) -> bool {
+    let Some((&which, text)) = input.split_first() else { return false };
+    let is_said = |figure: Reading<u64>, key: &str| {
+        let known = figure.known().is_some();
+        assert!(!known || has(text, key), "{key} is not in the text");
+        known
+    };
+    match which % 9 {
+        version @ 0..=1 => {
+            let version = [Version::V1, Version::V2][usize::from(version)];
+            let stat = parse_memory_stat(version, text);
+            is_said(stat.inactive_file, "inactive_file")
+                & is_said(stat.active_file, "active_file")
+                & is_said(stat.shmem, "shmem")
+        }
+        2 => is_said(parse_memory_events(text).oom_kill, "oom_kill"),
+        3 => is_said(parse_oom_control(text).under_oom, "under_oom"),
+        4 => is_said(parse_pids_events(text), "max"),
+        5 => {
+            let mut pids = Vec::new();
+            let understood = parse_procs(text, &mut pids).is_ok();
+            assert!(pids.iter().all(|&pid| pid >= 0), "{pids:?}");
+            understood
+        }
+        6 => parse_usage(text).is_ok(),
+        7 => parse_limit(text).is_ok(),
+        _ => {
+            let Ok(name) = std::str::from_utf8(text) else { return false };
+            let _ = parse_group_name(name);
+            let (_, id) = parse_container_name(name);
+            assert!(name.contains(id));
+            true
+        }
+    }
+}
+
+/// A file of `/proc`; the first byte says which.
+pub fn proc_files(input: &[u8]) -> bool {
+    let Some((&which, text)) = input.split_first() else { return false };
+    match which % 6 {
+        0 => {
+            let total = parse_meminfo(text).total.known().is_some();
+            assert!(!total || has(text, "MemTotal"));
+            total
+        }
+        1 => {
+            let some = parse_pressure(text).some.avg10.known().is_some();
+            assert!(!some || has(text, "some"));
+            some
+        }
+        2 => parse_task_count(text).is_ok_and(|count| {
+            assert!(count > 0, "whoever reads it is a task");
+            true
+        }),
+        3 => parse_oom_kills(text).is_ok_and(|_| {
+            assert!(has(text, "oom_kill "));
+            true
+        }),
+        4 => parse_effective(text).is_ok_and(|_| {
+            assert!(has(text, "CapEff:"));
+            true
+        }),
+        _ => !parse_mounts(text).is_empty(),
+    }
+}
+
+/// Quantities, durations, limits and percentages as Kubernetes writes them.
+pub fn quantity(input: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(input) else { return false };
+    let quantity = Quantity::parse(text);
+    if let Ok(quantity) = &quantity {
+        let canonical = quantity.to_string();
+        match Quantity::parse(&canonical) {
+            Ok(again) => assert_eq!(again.value(), quantity.value(), "{text} is written {canonical}"),
+            Err(error) => panic!("{text} is written {canonical}, which is refused: {error}"),
+        }
+    }
+    let duration = GoDuration::parse(text).is_ok();
+    quantity.is_ok() | duration | Limit::parse(text).is_ok() | parse_percentage(text).is_ok()
+}
+
+/// The file of a `KubeletConfiguration`.
+pub fn kubelet_configuration(input: &[u8]) -> bool {
+    in_file(input, |file| load_kubelet(Some(file), None).map_err(|problems| explained(&problems)).is_ok())
+}
+
+/// The file of an `AgentConfiguration`.
+pub fn agent_configuration(input: &[u8]) -> bool {
+    in_file(input, |file| load_agent(Some(file)).map_err(|problems| explained(&problems)).is_ok())
+}
+
+/// A `PodList`, and what follows from its pods.
+pub fn pod_list(input: &[u8]) -> bool {
+    let Ok(pods) = parse_pod_list(input) else { return false };
+    let Ok(policy) = kubelet_policy(&serde_json::Value::Null) else { panic!("the defaults are refused") };
+    for pod in pods {
+        assert!(!pod.uid.to_string().is_empty(), "a pod without a uid is no pod");
+        let _ = KnownPod::new(pod, &policy);
+    }
+    true
+}
+
+/// Who wrote it must be told where and why.
+fn explained(problems: &Problems) {
+    assert!(!problems.0.is_empty(), "refused without a reason");
+    for problem in &problems.0 {
+        assert!(!problem.cause.is_empty(), "{problem:?}");
+    }
+}
+
+fn in_file(content: &[u8], read: impl FnOnce(&Path) -> bool) -> bool {
+    let file = tempfile::NamedTempFile::new().and_then(|mut file| {
+        file.write_all(content)?;
+        Ok(file)
+    });
+    match file {
+        Ok(file) => read(file.path()),
+        Err(error) => panic!("no file can be made: {error}"),
+    }
+}
+
+fn has(text: &[u8], word: &str) -> bool {
+    text.windows(word.len()).any(|window| window == word.as_bytes())
+}
