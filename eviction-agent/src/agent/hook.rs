@@ -271,7 +271,7 @@ impl Hook {
 
     /// When the group with this id came near its limit, if that was put aside.
     pub(crate) fn rose_ns(&self, id: u64) -> Option<u64> {
-        let rises = self.beside.crossed.iter().filter(|crossed| limits::is_rise(crossed));
+        let rises = self.beside.crossed.iter().filter(|crossed| crossed.is_rise());
         rises.filter(|crossed| crossed.level_id == id).map(|crossed| crossed.stamp.ktime_ns).min()
     }
 

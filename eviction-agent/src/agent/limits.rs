@@ -8,7 +8,7 @@ mod watch;
 
 use crate::core::oom::LimitOwner;
 use crate::core::reading::Reading;
-use crate::source::bpf::{Crossed, Edge};
+use crate::source::bpf::Crossed;
 use crate::source::cgroup::files::Limit;
 use crate::source::cgroup::pods::Pods;
 use crate::source::cgroup::sample::GroupSample;
@@ -142,14 +142,6 @@ impl Limits {
     pub(crate) fn recount(&mut self) {
         self.fired = self.watches.iter().filter(|watch| watch.has_fired()).count();
         self.blind = self.watches.iter().filter(|watch| watch.is_blind).count();
-    }
-}
-
-/// Whether a crossing was one towards the limit.
-pub(crate) fn is_rise(crossed: &Crossed) -> bool {
-    match crossed.edge {
-        Edge::UsageAbove | Edge::Gross => true,
-        Edge::UsageBelow => false,
     }
 }
 

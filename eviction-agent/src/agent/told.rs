@@ -83,13 +83,9 @@ impl Beside {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::bpf::{Edge, Stamp};
 
     fn crossed(level_id: u64) -> Event<'static> {
-        let stamp = Stamp { ktime_ns: 0, cpu: 0, seq: 0 };
-        let (generation, edge, usage, gross) = (1, Edge::Gross, 0, 0);
-        let leaf_id = level_id;
-        Event::Crossed(Crossed { stamp, level_id, leaf_id, generation, edge, usage, gross, tgid: 1, pid: 1 })
+        Event::Crossed(Crossed::upwards(level_id, 1))
     }
 
     #[test]

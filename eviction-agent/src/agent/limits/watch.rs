@@ -226,7 +226,6 @@ fn serves(armed: &Arming, wanted: &Arming, limit: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::bpf::{Edge, Stamp};
 
     const MIB: u64 = 1 << 20;
     const SECOND: u64 = 1_000_000_000;
@@ -238,9 +237,7 @@ mod tests {
     }
 
     fn crossed(generation: u64) -> Crossed {
-        let stamp = Stamp { ktime_ns: 0, cpu: 0, seq: 0 };
-        let (usage, gross, edge) = (0, 0, Edge::UsageAbove);
-        Crossed { stamp, level_id: 7, leaf_id: 7, generation, edge, usage, gross, tgid: 1, pid: 1 }
+        Crossed::upwards(7, generation)
     }
 
     fn seen(usage: u64, working_set: u64) -> Seen {

@@ -73,6 +73,24 @@ pub struct Crossed {
     pub pid: u32,
 }
 
+impl Crossed {
+    /// Whether usage had grown to the line, and not sunk under it.
+    pub fn is_rise(&self) -> bool {
+        match self.edge {
+            Edge::UsageAbove | Edge::Gross => true,
+            Edge::UsageBelow => false,
+        }
+    }
+
+    /// One upwards of that level, by that arming.
+    #[cfg(test)]
+    pub(crate) fn upwards(level_id: u64, generation: u64) -> Self {
+        let stamp = Stamp { ktime_ns: 0, cpu: 0, seq: 0 };
+        let (leaf_id, edge) = (level_id, Edge::UsageAbove);
+        Self { stamp, level_id, leaf_id, generation, edge, usage: 0, gross: 0, tgid: 1, pid: 1 }
+    }
+}
+
 /// The standing verdict was carried out: a process of the victim was sent SIGKILL at its own charge,
 /// in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
