@@ -46,6 +46,22 @@ pub struct RefusedLabels {
     pub reason: &'static str,
 }
 
+/// What is watched at the API server.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ResourceLabels {
+    /// `pods`, `nodes`.
+    pub resource: &'static str,
+}
+
+/// What a watch has been through.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct WatchLabels {
+    /// `pods`, `nodes`.
+    pub resource: &'static str,
+    /// `changed`, `unchanged`, `repeated`, `reordered`, `unreadable`, …
+    pub outcome: &'static str,
+}
+
 /// A threshold: a signal and its kind.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ThresholdLabels {
@@ -244,6 +260,18 @@ pub struct Metrics {
     pub unmatched: Family<OutcomeLabels, IntGauge>,
     /// Times that the pods file could not be used.
     pub pods_file_errors: Counter,
+    /// Connections to the API server that were begun.
+    pub api_connections: Counter,
+    /// Requests to the API server, by what came of them.
+    pub api_requests: Family<OutcomeLabels, Counter>,
+    /// Since the API server answered last.
+    pub api_answer_age: SecondsGauge,
+    /// Events of watches, and what became of the watches themselves.
+    pub watch_events: Family<WatchLabels, Counter>,
+    /// Since the server was heard of in a matter.
+    pub watch_age: Family<ResourceLabels, SecondsGauge>,
+    /// Objects that are known.
+    pub watched_objects: Family<ResourceLabels, IntGauge>,
     /// Notes that the slow side could not take.
     pub notes_dropped: Counter,
     /// Whether a verdict stands that the kernel side may carry out.
@@ -321,6 +349,12 @@ impl Metrics {
             pods: Gauge::default(),
             unmatched: Family::default(),
             pods_file_errors: Counter::default(),
+            api_connections: Counter::default(),
+            api_requests: Family::default(),
+            api_answer_age: Gauge::default(),
+            watch_events: Family::default(),
+            watch_age: Family::default(),
+            watched_objects: Family::default(),
             notes_dropped: Counter::default(),
             reflex_stands: Gauge::default(),
             reflex_kills: Counter::default(),
@@ -473,6 +507,22 @@ impl Metrics {
             "Times that the pods file could not be used",
             self.pods_file_errors.clone(),
         );
+        r.register("api_connections", "Connections to the API server", self.api_connections.clone());
+        r.register("api_requests", "Requests to the API server by outcome", self.api_requests.clone());
+        r.register_with_unit(
+            "api_answer_age",
+            "Time since the API server answered last",
+            Unit::Seconds,
+            self.api_answer_age.clone(),
+        );
+        r.register("watch_events", "What happened to watches of the API server", self.watch_events.clone());
+        r.register_with_unit(
+            "watch_age",
+            "Time since a list, an event or a bookmark came",
+            Unit::Seconds,
+            self.watch_age.clone(),
+        );
+        r.register("watched_objects", "Objects known from the API server", self.watched_objects.clone());
         r.register("notes_dropped", "Notes that the slow side could not take", self.notes_dropped.clone());
         r.register(
             "reflex_stands",

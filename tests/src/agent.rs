@@ -35,8 +35,8 @@ pub struct Options {
     pub binary: PathBuf,
     /// `--kubelet-config`.
     pub kubelet_config: PathBuf,
-    /// `--pods`.
-    pub pods: PathBuf,
+    /// `--pods`, unless they are asked of a cluster.
+    pub pods: Option<PathBuf>,
     /// `--cgroup-root`.
     pub cgroup_root: String,
     /// `--memory-capacity`, bytes.
@@ -60,7 +60,7 @@ impl Options {
         Ok(Self {
             binary: binary.to_owned(),
             kubelet_config: node.write_config(kubelet)?,
-            pods: node.write_pods()?,
+            pods: Some(node.write_pods()?),
             cgroup_root: node.cgroup_root(),
             memory_capacity: node.memory_capacity(),
             pid_capacity: node.pid_capacity(),
@@ -141,8 +141,6 @@ impl Agent {
             .arg("run")
             .arg("--kubelet-config")
             .arg(kubelet_config)
-            .arg("--pods")
-            .arg(pods)
             .args(["--cgroup-root", cgroup_root])
             .args(["--memory-capacity", &memory_capacity.to_string()])
             .args(["--pid-capacity", &pid_capacity.to_string()])
@@ -151,6 +149,9 @@ impl Agent {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if let Some(pods) = pods {
+            command.arg("--pods").arg(pods);
+        }
         if let Some(config) = config {
             command.arg("--config").arg(config);
         }

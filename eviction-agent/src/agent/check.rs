@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::cluster::{self, ClusterOptions};
 use super::configuration::{Configuration, ConfigurationFiles};
 use super::failure::{Failure, chain};
 use crate::config::Setting;
@@ -57,6 +58,7 @@ pub struct Configured {
 pub fn check(
     files: &ConfigurationFiles,
     pods: Option<&Path>,
+    cluster: Option<&ClusterOptions>,
     cgroup_root: &Path,
     rungs: &Choice,
 ) -> Result<Findings, Failure> {
@@ -90,6 +92,12 @@ pub fn check(
         .enable_all()
         .build()
         .map_err(|error| Failure::because("start a runtime", &error))?;
+    let mut pods_source = None;
+    if let Some(cluster) = cluster {
+        let (source, found) = runtime.block_on(cluster::probe(cluster));
+        pods_source = Some(source);
+        problems.extend(found);
+    }
     let facts = runtime.block_on(async {
         hierarchies.map_or_else(Vec::new, |hierarchies| probe(&host, &hierarchies, root.as_ref()))
     });
@@ -103,7 +111,7 @@ pub fn check(
     Ok(Findings {
         configuration,
         would_start: problems.is_empty(),
-        sources: sources.into_iter().map(start::source_event).collect(),
+        sources: sources.into_iter().map(start::source_event).chain(pods_source).collect(),
         facts,
         problems,
     })

@@ -112,6 +112,8 @@ pub struct Pods {
     pub without_cgroup: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub strange_cgroups: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

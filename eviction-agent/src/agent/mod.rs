@@ -4,7 +4,8 @@
 //! reaction thread:  hook, v1 threshold, timer ─► eyes ─► engine ─► executor
 //!                        ▲                         │ notes (bounded, no lock)
 //!                        │ commands                ▼
-//! main thread:      pods file, signals        metrics, HTTP, watchdog
+//! main thread:      API server or pods file,  metrics, HTTP, watchdog
+//!                   signals
 //!                                                  │ lines (bounded)
 //!                                                  ▼
 //! printer, log:                               standard output and error
@@ -55,6 +56,7 @@ mod watch;
 mod watchdog;
 
 pub use check::{Configured, Findings, check};
+pub use cluster::ClusterOptions;
 pub use configuration::ConfigurationFiles;
 pub use log::{LogQueue, LogWriter};
 pub use run::{Act, Options, Output, run};

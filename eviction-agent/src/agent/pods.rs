@@ -1,48 +1,76 @@
-//! The pods file, as a roster.
+//! Where the pods come from, as rosters.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use super::failure::Failure;
+use super::cluster::WatchedPods;
+use super::failure::{Failure, chain};
 use crate::core::pod::Pod;
 use crate::core::pods::KnownPod;
 use crate::core::policy::Policy;
+use crate::metrics::Metrics;
 use crate::source::pods::{PodErrors, parse_pod_list};
-use crate::source::pods_file::{self, Change};
+use crate::source::pods_file::{Change, PodsFile};
 
 use super::roster::Roster;
 
-/// The pods file, if there is one.
-pub(crate) struct PodsFile {
-    file: Option<pods_file::PodsFile<Vec<Pod>, PodErrors>>,
+/// What tells which pods the node has.
+pub(crate) enum Pods {
+    /// Nothing: pods are not known.
+    Nothing,
+    /// A file.
+    File(Box<File>),
+    /// The API server.
+    Watch(WatchedPods),
+}
+
+/// A file of pods, and by which policy they are looked at.
+pub(crate) struct File {
+    file: PodsFile<Vec<Pod>, PodErrors>,
     policy: Policy,
 }
 
-impl PodsFile {
-    /// Reads the file for the first time: it must be good.
+impl Pods {
+    /// Reads the file, if there is one, for the first time: it must be good.
     pub(crate) fn open(path: Option<&Path>, policy: &Policy) -> Result<(Self, Roster), Failure> {
-        let Some(path) = path else {
-            return Ok((Self { file: None, policy: policy.clone() }, Roster::default()));
-        };
-        let (file, pods) = pods_file::PodsFile::open(path, parse_pod_list)
-            .map_err(|error| Failure::because("read pods", &error))?;
-        Ok((Self { file: Some(file), policy: policy.clone() }, roster(pods, policy)))
+        let Some(path) = path else { return Ok((Self::Nothing, Roster::default())) };
+        let (file, pods) =
+            PodsFile::open(path, parse_pod_list).map_err(|error| Failure::because("read pods", &error))?;
+        Ok((Self::File(Box::new(File { file, policy: policy.clone() })), roster(pods, policy)))
     }
 
-    /// Waits for the next change: a new roster, or what is wrong with the file. For ever without one.
-    pub(crate) async fn changed(&mut self) -> Result<Roster, String> {
-        match &mut self.file {
-            None => std::future::pending().await,
-            Some(file) => match file.changed().await {
-                Change::New(pods) => Ok(roster(pods, &self.policy)),
-                Change::Invalid(error) => Err(super::failure::chain(&error)),
+    /// What the API server has told so far.
+    pub(crate) fn watched(mut watch: WatchedPods) -> (Self, Roster) {
+        let roster = watch.now();
+        (Self::Watch(watch), roster)
+    }
+
+    /// Waits for the next change: a new roster, or why there is none, which is counted and logged.
+    /// For ever where nothing tells.
+    pub(crate) async fn changed(&mut self, metrics: &Metrics) -> Result<Roster, String> {
+        match self {
+            Self::Nothing => std::future::pending().await,
+            Self::File(given) => match given.file.changed().await {
+                Change::New(pods) => Ok(roster(pods, &given.policy)),
+                Change::Invalid(error) => {
+                    let error = chain(&error);
+                    metrics.pods_file_errors.inc();
+                    tracing::error!(error, "the pods file cannot be used; the last good one stays");
+                    Err(error)
+                }
             },
+            // The watch has logged and counted it.
+            Self::Watch(watch) => watch.changed().await,
         }
     }
 
-    /// Whether pods can be known at all.
-    pub(crate) fn is_given(&self) -> bool {
-        self.file.is_some()
+    /// Whether the pods are known.
+    pub(crate) fn are_known(&self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::File(_) => true,
+            Self::Watch(watch) => watch.are_known(),
+        }
     }
 }
 

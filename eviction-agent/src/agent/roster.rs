@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::core::pods::{KnownPod, PodSet};
+use crate::core::pods::{CONFIG_HASH, KnownPod, PodSet};
 use crate::core::policy::Policy;
 use crate::source::cgroup::names::PodUid;
 use crate::source::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
 
 use super::event;
-
-/// On a static pod: the uid that its cgroup carries, which is not the one that the API shows.
-const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
 /// The pods, by which uid the cgroup tree knows each, and those that run here.
 ///
@@ -24,6 +21,10 @@ pub(crate) struct Roster {
     container_names: BTreeMap<Box<str>, Box<str>>,
     active: Arc<PodSet>,
     places: Vec<Option<u32>>,
+    /// Pods that are not understood, and why.
+    unreadable: Vec<String>,
+    /// It is told of only if it is another than before.
+    quiet: bool,
 }
 
 impl Roster {
@@ -44,7 +45,24 @@ impl Roster {
             by_cgroup_uid,
             container_names,
             active: Arc::default(),
+            unreadable: Vec::new(),
+            quiet: false,
         }
+    }
+
+    /// The same, with pods that are not understood: they are shown, and no cgroup is theirs.
+    pub(crate) fn with_unreadable(self, unreadable: Vec<String>) -> Self {
+        Self { unreadable, ..self }
+    }
+
+    /// The same, to be told of only if it is another than the one before.
+    pub(crate) fn quietly(self) -> Self {
+        Self { quiet: true, ..self }
+    }
+
+    /// Whether it is told of only if it is another than before.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// The same pods, with what follows from them under this policy.
@@ -52,7 +70,9 @@ impl Roster {
         if self.known.iter().all(|known| known.holds_under(policy)) {
             return self;
         }
-        Self::new(self.known.iter().map(|known| Arc::new(KnownPod::new(known.pod.clone(), policy))).collect())
+        let anew = |known: &Arc<KnownPod>| Arc::new(KnownPod::new(known.pod.clone(), policy));
+        let Self { known, unreadable, quiet, .. } = self;
+        Self { unreadable, quiet, ..Self::new(known.iter().map(anew).collect()) }
     }
 
     /// How many pods the API has.
@@ -138,6 +158,7 @@ impl Roster {
                 .map(|(known, _)| format!("{}/{}", known.pod.namespace, known.pod.name))
                 .collect(),
             strange_cgroups: strange.map(|cgroup| cgroup.uid.as_str().to_owned()).collect(),
+            unreadable: self.unreadable.clone(),
             error: None,
         }
     }

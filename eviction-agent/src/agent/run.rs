@@ -19,10 +19,11 @@ use crate::source::choice::Choice;
 use crate::source::timer::Timer;
 
 use super::clock::{Clock, mono_ns};
+use super::cluster::{ClusterOptions, Exports, Membership};
 use super::configuration::ConfigurationFiles;
 use super::event::{self, Event};
 use super::notes::{Note, Notes};
-use super::pods::PodsFile;
+use super::pods::Pods;
 use super::printer::Printer;
 use super::reaction::Command;
 use super::reload::{Change, Reload};
@@ -91,6 +92,8 @@ pub struct Options {
     pub accept: bool,
     /// PodList file.
     pub pods: Option<PathBuf>,
+    /// The cluster that the pods are asked of, where there is no such file.
+    pub cluster: Option<ClusterOptions>,
     /// The group that stands for the node.
     pub cgroup_root: PathBuf,
     /// Memory that the node has, a quantity.
@@ -152,7 +155,15 @@ async fn supervise(
     let pulse = Pulse::new();
     let (commands, command_receiver) = mpsc::channel(4);
     let (ready_sender, ready) = oneshot::channel();
-    let (mut pods, roster) = PodsFile::open(options.pods.as_deref(), &plan.policy)?;
+    let mut membership = None;
+    let (mut pods, roster) = match &options.cluster {
+        None => Pods::open(options.pods.as_deref(), &plan.policy)?,
+        Some(given) => {
+            let (joined, watched) = Membership::join(given, &plan.policy).await?;
+            membership = Some(joined);
+            Pods::watched(watched)
+        }
+    };
     let pod_count = roster.len();
     let profile = plan.profile;
     let outlets = Outlets { notes: thread_notes, metrics: Arc::clone(&metrics), pulse: pulse.clone() };
@@ -165,9 +176,12 @@ async fn supervise(
     let mut slow = Slow::new(options.output, printer, Arc::clone(&metrics), Arc::clone(&took_effect));
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
-    let state = Arc::new(State { pulse: pulse.clone(), pods_known: AtomicBool::new(pods.is_given()) });
+    let exports = membership.as_ref().map(|it| it.exports(Arc::clone(&metrics)));
+    let state =
+        Arc::new(State { pulse: pulse.clone(), pods_known: AtomicBool::new(pods.are_known()), exports });
     let reaction_thread = ready.thread;
-    let started = started(&options, profile, &ready, pod_count, listen);
+    let mut started = started(&options, profile, &ready, pod_count, listen);
+    started.sources.extend(membership.as_ref().map(Membership::info));
     for source in &started.sources {
         slow.source(source);
     }
@@ -188,24 +202,20 @@ async fn supervise(
             metrics.notes_dropped.inc();
         }
     };
-    let mut told = None;
+    let (mut told, mut failed) = (None, None);
     let why = 'turns: loop {
         tokio::select! {
             _ = terminate.recv() => break "SIGTERM",
             _ = interrupt.recv() => break "SIGINT",
-            changed = pods.changed() => match changed {
+            changed = pods.changed(&metrics) => match changed {
                 Ok(roster) => {
-                    state.pods_known.store(true, Ordering::Relaxed);
+                    state.pods_known.store(pods.are_known(), Ordering::Relaxed);
                     // Full only while the reaction thread is busy; the next change brings all.
                     if commands.send(Command::Pods(roster)).await.is_err() {
                         break "the reaction thread ended";
                     }
                 }
-                Err(error) => {
-                    metrics.pods_file_errors.inc();
-                    tracing::error!(error, "the pods file cannot be used; the last good one stays");
-                    tell(Note::PodsInvalid(error, clock.now()));
-                }
+                Err(error) => tell(Note::PodsInvalid(error, clock.now())),
             },
             changed = reload.changed() => match changed {
                 Ok(policy) => {
@@ -224,6 +234,10 @@ async fn supervise(
                     tell(Note::ConfigurationInvalid(errors, clock.now()));
                 }
             },
+            failure = misplaced(&mut membership) => {
+                failed = Some(failure);
+                break "the agent is not where it was told to be";
+            }
             () = took_effect.notified() => reload.remember(),
             _ = accept.recv() => {
                 if commands.send(Command::Accept).await.is_err() {
@@ -263,7 +277,15 @@ async fn supervise(
         Ok(Err(_)) => return Err(Failure::failed("run: what tells of events panicked")),
         Err(_) => {}
     }
-    ended
+    failed.map_or(ended, Err)
+}
+
+/// What is wrong with the node's name or rights, found out late. For ever without a cluster.
+async fn misplaced(membership: &mut Option<Membership>) -> Failure {
+    match membership {
+        None => std::future::pending().await,
+        Some(membership) => membership.failed().await,
+    }
 }
 
 fn stop_watching(server: &JoinHandle<()>, watchdog: &JoinHandle<()>) {
@@ -319,6 +341,7 @@ fn started(
 struct State {
     pulse: Pulse,
     pods_known: AtomicBool,
+    exports: Option<Exports>,
 }
 
 impl Health for State {
@@ -337,6 +360,12 @@ impl Health for State {
         match self.pods_known.load(Ordering::Relaxed) {
             true => Ok(()),
             false => Err("pods are not known".to_owned()),
+        }
+    }
+
+    fn refresh(&self) {
+        if let Some(exports) = &self.exports {
+            exports.refresh();
         }
     }
 }

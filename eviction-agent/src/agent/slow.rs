@@ -253,9 +253,11 @@ impl Slow {
     fn pods(&mut self, pods: event::Pods, reread: bool, at: Instant) {
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         self.metrics.pods.set(gauge(pods.pods));
-        for (outcome, list) in
-            [("without_cgroup", &pods.without_cgroup), ("strange_cgroup", &pods.strange_cgroups)]
-        {
+        for (outcome, list) in [
+            ("without_cgroup", &pods.without_cgroup),
+            ("strange_cgroup", &pods.strange_cgroups),
+            ("unreadable", &pods.unreadable),
+        ] {
             self.metrics.unmatched.get_or_create(&OutcomeLabels { outcome }).set(gauge(list.len()));
         }
         let changed = reread || self.pods != pods;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::cluster::ClusterArgs;
 use super::configuration::ConfigurationArgs;
 use super::rungs::RungArgs;
 use super::table::Table;
@@ -21,8 +22,10 @@ pub(super) struct CheckArgs {
     #[command(flatten)]
     configuration: ConfigurationArgs,
     /// Check this file of pods too.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "node_name")]
     pods: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// The group that stands for the node, relative to the mount of each cgroup hierarchy.
     #[arg(long, value_name = "PATH", default_value = "/")]
     cgroup_root: PathBuf,
@@ -38,8 +41,10 @@ enum Format {
 }
 
 pub(super) fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
-    let CheckArgs { output, configuration, pods, cgroup_root, rungs } = args;
-    let findings = agent::check(&configuration.into(), pods.as_deref(), &cgroup_root, &rungs.into())?;
+    let CheckArgs { output, configuration, pods, cluster, cgroup_root, rungs } = args;
+    let cluster = cluster.options(pods.is_some());
+    let findings =
+        agent::check(&configuration.into(), pods.as_deref(), cluster.as_ref(), &cgroup_root, &rungs.into())?;
     match output {
         Format::Table => print!("{}", table(&findings)),
         Format::Json => println!("{}", json(&findings)?),

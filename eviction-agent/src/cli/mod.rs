@@ -1,6 +1,7 @@
 //! The command line: one file per verb.
 
 mod check;
+mod cluster;
 mod configuration;
 mod profile;
 mod replay;

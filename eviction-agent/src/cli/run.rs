@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
+use super::cluster::ClusterArgs;
 use super::configuration::ConfigurationArgs;
 use super::rungs::RungArgs;
 use crate::agent::{self, Act, Failure, Options, Output};
@@ -24,8 +25,10 @@ pub(super) struct RunArgs {
     #[arg(long)]
     accept: bool,
     /// The node's pods: a v1 PodList, JSON or YAML; read again when it changes.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "node_name")]
     pods: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// The group that stands for the node, relative to the mount of each cgroup hierarchy.
     #[arg(long, value_name = "PATH", default_value = "/")]
     cgroup_root: PathBuf,
@@ -35,10 +38,6 @@ pub(super) struct RunArgs {
     /// Process ids that the node has; default: what the kernel allows.
     #[arg(long, value_name = "N")]
     pid_capacity: Option<u64>,
-    /// How to reach the API server, and as whom, for `--act evict`; without it the service account
-    /// of the pod that the agent runs in.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
     /// What is done to victims.
     #[arg(long, value_enum, default_value_t = ActArg::DryRun)]
     act: ActArg,
@@ -79,21 +78,24 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         state_dir,
         accept,
         pods,
+        cluster,
         cgroup_root,
         memory_capacity,
         pid_capacity,
-        kubeconfig,
         act,
         output,
         listen,
         rungs,
         bpf_log,
     } = args;
+    let kubeconfig = cluster.kubeconfig();
+    let cluster = cluster.options(pods.is_some());
     agent::run(Options {
         configuration: configuration.into(),
         state_dir,
         accept,
         pods,
+        cluster,
         cgroup_root,
         memory_capacity,
         pid_capacity,

@@ -23,6 +23,7 @@ pub mod input;
 pub mod layout;
 mod local_storage;
 pub mod message;
+pub mod node;
 pub mod observe;
 pub mod oom;
 pub mod pod;

@@ -21,7 +21,7 @@ pub struct Pod {
     pub generation: i64,
     /// `metadata.labels`.
     pub labels: BTreeMap<Box<str>, Box<str>>,
-    /// `metadata.annotations`.
+    /// `metadata.annotations`, as far as anything depends on them.
     pub annotations: BTreeMap<Box<str>, Box<str>>,
     /// The owner that is its controller, else the first owner.
     pub owner: Option<Owner>,

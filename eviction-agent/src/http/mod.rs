@@ -37,6 +37,8 @@ pub trait Health: Send + Sync + 'static {
     /// # Errors
     /// The reason, as the answer's text.
     fn ready(&self) -> Result<(), String>;
+    /// Called before the metrics are written: what is counted elsewhere is carried over.
+    fn refresh(&self);
 }
 
 /// Takes the address; a port of 0 lets the system choose.
@@ -86,7 +88,10 @@ fn answer(request: &Request<Incoming>, metrics: &Metrics, health: &dyn Health) -
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n".to_owned());
     }
     match request.uri().path() {
-        "/metrics" => scrape(request, metrics),
+        "/metrics" => {
+            health.refresh();
+            scrape(request, metrics)
+        }
         "/healthz" => verdict(health.healthy()),
         "/readyz" => verdict(health.ready()),
         _ => text(StatusCode::NOT_FOUND, "/metrics, /healthz and /readyz are here\n".to_owned()),

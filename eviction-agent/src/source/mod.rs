@@ -3,6 +3,7 @@
 //! Whatever is read here is either a figure or [`Unknown`](crate::core::reading::Reading)
 //! with the reason: nothing that is missing, cut off or absurd ever counts as zero.
 
+pub mod api;
 pub mod bpf;
 pub mod cgroup;
 pub mod choice;

@@ -3,8 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod agent;
 mod evict;
 mod hand;
+mod hostile;
+mod outage;
 mod proxy;
 mod rig;
 mod server;
+mod start;
+mod watch;

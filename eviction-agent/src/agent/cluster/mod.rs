@@ -1,6 +1,11 @@
 //! A node of a cluster: what goes to the API server, and what comes from there.
 
 mod evictions;
+mod figures;
+mod identity;
+mod pods;
+mod probe;
+mod watching;
 
 use std::path::Path;
 
@@ -13,6 +18,11 @@ use crate::api::{Access, Client};
 use super::failure::Failure;
 use super::lane::Receiver;
 pub(crate) use evictions::Evictions;
+pub(crate) use figures::Exports;
+pub(crate) use pods::WatchedPods;
+pub(crate) use probe::probe;
+pub use watching::ClusterOptions;
+pub(crate) use watching::Membership;
 
 /// The slow side's part, until it is started.
 #[derive(Debug)]

@@ -90,13 +90,14 @@ impl fmt::Display for Configuration {
 
 impl fmt::Display for Pods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pods, with_cgroup, without_cgroup, strange_cgroups, error } = self;
+        let Self { pods, with_cgroup, without_cgroup, strange_cgroups, unreadable, error } = self;
         if let Some(error) = error {
             return write!(f, "pods: {error}; the last good list of {pods} stays");
         }
         write!(f, "pods: {pods}, {with_cgroup} with a cgroup")?;
         list(f, "without a cgroup", without_cgroup)?;
-        list(f, "cgroups without a pod", strange_cgroups)
+        list(f, "cgroups without a pod", strange_cgroups)?;
+        list(f, "not understood", unreadable)
     }
 }
 

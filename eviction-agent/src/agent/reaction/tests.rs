@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::super::ConfigurationFiles;
 use super::super::lane::{Next, Receiver};
 use super::super::notes::{Note, Notes};
-use super::super::pods::PodsFile;
+use super::super::pods::Pods;
 use super::super::run::{Act, Options, Output};
 use super::super::start::{self, Outlets};
 use super::super::watchdog::Pulse;
@@ -60,6 +60,7 @@ fn rig(profile: Profile) -> Option<Rig> {
             ..ConfigurationFiles::default()
         },
         pods: Some(pods),
+        cluster: None,
         cgroup_root: PathBuf::from(node.cgroup_root()),
         memory_capacity: Some(node.memory_capacity().to_string()),
         pid_capacity: Some(node.pid_capacity()),
@@ -74,7 +75,7 @@ fn rig(profile: Profile) -> Option<Rig> {
     };
     let metrics = Arc::new(Metrics::new("0", "0"));
     let (plan, _) = start::prepare(&options, &metrics).unwrap();
-    let (_, roster) = PodsFile::open(options.pods.as_deref(), &plan.policy).unwrap();
+    let (_, roster) = Pods::open(options.pods.as_deref(), &plan.policy).unwrap();
     let (sender, commands) = mpsc::channel(1);
     let (queue, notes) = Notes::new(&metrics).unwrap();
     let outlets = Outlets { notes: queue, metrics, pulse: Pulse::new() };

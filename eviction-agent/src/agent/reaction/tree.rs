@@ -56,8 +56,9 @@ impl Reaction {
     }
 
     pub(super) fn take_pods(&mut self, roster: Roster) {
+        let reread = !roster.is_quiet();
         self.roster = roster;
-        self.read_tree(true);
+        self.read_tree(reread);
         self.take_statuses();
         // Also if the same pods run: what is known of them may be new.
         self.tell_pods();

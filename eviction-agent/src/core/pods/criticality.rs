@@ -1,11 +1,8 @@
 //! Which pods are never evicted: `pkg/kubelet/types/pod_update.go: IsCriticalPod`.
 
+use super::annotations::{CONFIG_MIRROR, CONFIG_SOURCE};
 use crate::core::pod::Pod;
 
-/// Where the kubelet has a pod from. Present and other than `api`: a static pod.
-const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-/// Present: the API server's image of a static pod.
-const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 /// `scheduling.SystemCriticalPriority`.
 const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 

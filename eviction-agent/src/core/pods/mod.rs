@@ -1,5 +1,6 @@
 //! The pods of the node, with everything that can be known about one before a pass.
 
+mod annotations;
 mod criticality;
 mod limited;
 mod limits;
@@ -9,6 +10,7 @@ mod set;
 #[cfg(test)]
 mod tests;
 
+pub use annotations::{CONFIG_HASH, is_asked_for};
 pub use criticality::is_critical;
 pub(crate) use limited::LeastLimits;
 pub use limited::{LimitedPod, NamedLimit};

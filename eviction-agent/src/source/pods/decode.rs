@@ -1,11 +1,14 @@
 //! The parts of `v1.Pod` that count.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::quantity::JsonQuantity;
 use crate::core::pod as core;
+use crate::core::pods::is_asked_for;
 use crate::core::time::Timestamp;
 use crate::source::nullable::{nullable, nullable_list};
 
@@ -34,7 +37,7 @@ struct Metadata {
     generation: i64,
     #[serde(deserialize_with = "map")]
     labels: BTreeMap<Box<str>, Box<str>>,
-    #[serde(deserialize_with = "map")]
+    #[serde(deserialize_with = "asked_for")]
     annotations: BTreeMap<Box<str>, Box<str>>,
     #[serde(deserialize_with = "nullable_list")]
     owner_references: Vec<OwnerReference>,
@@ -189,6 +192,38 @@ struct Condition {
     #[serde(deserialize_with = "nullable")]
     observed_generation: i64,
     last_transition_time: Option<Timestamp>,
+}
+
+/// The annotations that anything depends on.
+fn asked_for<'de, D>(deserializer: D) -> Result<BTreeMap<Box<str>, Box<str>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct AskedFor;
+    impl<'de> Visitor<'de> for AskedFor {
+        type Value = BTreeMap<Box<str>, Box<str>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(BTreeMap::new())
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+            let mut kept = BTreeMap::new();
+            while let Some(key) = members.next_key::<Box<str>>()? {
+                if is_asked_for(&key) {
+                    kept.insert(key, members.next_value::<Option<Box<str>>>()?.unwrap_or_default());
+                } else {
+                    members.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok(kept)
+        }
+    }
+    deserializer.deserialize_any(AskedFor)
 }
 
 /// Null is the empty text, for members as well.

@@ -10,7 +10,7 @@ const FULL: &str = r#"{
   "metadata": {
     "name": "web-1", "namespace": "shop", "uid": "u-1", "generation": 3,
     "labels": {"app": "web", "empty": null},
-    "annotations": {"kubernetes.io/config.mirror": null},
+    "annotations": {"kubernetes.io/config.mirror": null, "of/no-concern": "x", "odd": 5},
     "ownerReferences": [
       {"kind": "Service", "name": "s", "uid": "o-0"},
       {"kind": "ReplicaSet", "name": "web", "uid": "o-1", "controller": true}

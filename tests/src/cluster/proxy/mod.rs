@@ -122,6 +122,11 @@ impl Proxy {
         self.shared.line.send_replace(Line::Silent);
     }
 
+    /// From now on bytes pass again; what is to happen to requests holds on.
+    pub fn reopen(&self) {
+        self.shared.line.send_replace(Line::Open);
+    }
+
     /// From now on nothing goes wrong.
     pub fn heal(&self) {
         locked(&self.shared.faults).clear();

@@ -1,0 +1,41 @@
+//! The options that name the cluster and the node.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::agent::ClusterOptions;
+
+/// Set in every pod; also where the service account is found.
+const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
+const NODE_NAME: &str = "NODE_NAME";
+
+/// Where the pods are asked for, and of which node.
+#[derive(Debug, Args)]
+pub(super) struct ClusterArgs {
+    /// How to reach the API server, and as whom: for the node's pods, unless a file of them is given,
+    /// and for `--act evict`; default in a pod: the pod's own service account.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The name of this node's object in the cluster; default: $NODE_NAME.
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+}
+
+impl ClusterArgs {
+    /// The kubeconfig, if one is given.
+    pub(super) fn kubeconfig(&self) -> Option<PathBuf> {
+        self.kubeconfig.clone()
+    }
+
+    /// The cluster to ask for pods, where no file of them is given: one is named, or this runs in a pod.
+    pub(super) fn options(self, pods_given: bool) -> Option<ClusterOptions> {
+        let Self { kubeconfig, node_name } = self;
+        let named = kubeconfig.is_some() || node_name.is_some();
+        let in_cluster = std::env::var_os(IN_CLUSTER).is_some();
+        (!pods_given && (named || in_cluster)).then(|| ClusterOptions {
+            kubeconfig,
+            node_name: node_name.or_else(|| std::env::var(NODE_NAME).ok()),
+        })
+    }
+}

@@ -1,0 +1,54 @@
+//! The Node object as far as the agent depends on it: a plain mirror of parts of `v1.Node`.
+
+use super::time::Timestamp;
+
+/// One node, as the API server has it. Nothing in it is validated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// `metadata.name`.
+    pub name: Box<str>,
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+    /// `metadata.resourceVersion`: a patch of the taints tests it.
+    pub resource_version: Box<str>,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// `spec.taints`, in order.
+    pub taints: Vec<Taint>,
+    /// `status.conditions`, in order.
+    pub conditions: Vec<Condition>,
+    /// The first address of type `InternalIP`.
+    pub internal_ip: Option<Box<str>>,
+    /// `status.daemonEndpoints.kubeletEndpoint.Port`, where it is a port.
+    pub kubelet_port: Option<u16>,
+    /// `status.nodeInfo.bootID`, empty if absent.
+    pub boot_id: Box<str>,
+}
+
+/// `v1.Taint`, empty where absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taint {
+    /// `key`.
+    pub key: Box<str>,
+    /// `value`.
+    pub value: Box<str>,
+    /// `effect`.
+    pub effect: Box<str>,
+}
+
+/// `v1.NodeCondition`, empty where absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// `type`.
+    pub kind: Box<str>,
+    /// `status`.
+    pub status: Box<str>,
+    /// `reason`.
+    pub reason: Box<str>,
+    /// `message`.
+    pub message: Box<str>,
+    /// `lastHeartbeatTime`.
+    pub last_heartbeat_time: Option<Timestamp>,
+    /// `lastTransitionTime`.
+    pub last_transition_time: Option<Timestamp>,
+}

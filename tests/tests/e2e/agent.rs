@@ -1,0 +1,86 @@
+//! The agent beside a cluster: cgroups of this machine for pods that the API server made.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tests::agent::{Agent, GUARD, Options, binary};
+use tests::cgroup::{Driver, Group, Qos, container_id};
+use tests::cluster::{Account, Cluster};
+use tests::node::{MIB, Node};
+
+use crate::rig;
+
+/// The node's name in the cluster.
+pub(crate) const NODE: &str = "n1";
+
+/// What the agent needs to know of its pods and its node.
+pub(crate) fn watching_rules() -> Value {
+    json!([
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+    ])
+}
+
+/// A service account with these rights, once the server's authorizer has heard of them.
+pub(crate) fn account(cluster: &mut Cluster, name: &str, rules: &Value) -> Account {
+    let account = cluster.account(name, rules).unwrap();
+    let client = cluster.client(&account.token).unwrap();
+    let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}&limit=1");
+    cluster.until("the rights are known", |_| Ok((client.get(&path)?.status == 200).then_some(()))).unwrap();
+    account
+}
+
+/// A node in small on this machine; its thresholds are far away.
+pub(crate) fn small_node(label: &str) -> Node {
+    Node::new(label, 256 * MIB, 4096).unwrap()
+}
+
+/// The cgroups of a pod with one container, named by that uid.
+pub(crate) fn groups(node: &Node, uid: &str, serial: u64) -> Group {
+    let pod = node.root().group(Driver::Cgroupfs.pod(Qos::BestEffort, uid)).unwrap();
+    pod.group(Driver::Cgroupfs.container(&container_id(serial))).unwrap();
+    pod
+}
+
+/// How the agent is started on that node with that kubeconfig.
+pub(crate) fn options(node: &Node, kubeconfig: &Path) -> Options {
+    let config = json!({"evictionHard": {"memory.available": "1Mi"}});
+    let options = Options::of(&binary().unwrap(), node, &config).unwrap();
+    let kubeconfig = kubeconfig.display().to_string();
+    Options {
+        pods: None,
+        act: "dry-run",
+        more: ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec(),
+        ..options
+    }
+}
+
+/// Starts it.
+pub(crate) fn start(node: &Node, kubeconfig: &Path) -> Agent {
+    Agent::start(&options(node, kubeconfig), rig::interrupt()).unwrap()
+}
+
+/// Waits until the agent says this of its pods.
+pub(crate) fn wait_for_pods(agent: &mut Agent, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    agent.wait_for(what, GUARD, |event| event.kind() == "pods" && fits(&event.value)).unwrap().value
+}
+
+/// The names in a list of an event; none where there is no list.
+pub(crate) fn names<'a>(event: &'a Value, list: &str) -> Vec<&'a str> {
+    event[list].as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(Value::as_str).collect()
+}
+
+/// Waits until a series of the agent's metrics is so.
+pub(crate) fn wait_for_metric(
+    agent: &Agent,
+    name: &str,
+    labels: &[(&str, &str)],
+    fits: impl Fn(f64) -> bool,
+) -> f64 {
+    rig::interrupt()
+        .until(name, GUARD, || {
+            let value = agent.metrics()?.sum(name, labels);
+            Ok(fits(value).then_some(value))
+        })
+        .unwrap()
+}

@@ -1,0 +1,188 @@
+//! What a real server refuses to store comes through a proxy all the same: nobody panics, and what is
+//! not understood is shown and is nobody's pod.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::cluster::proxy::{Fault, Proxy, Rewrite, When};
+use tests::cluster::{Cluster, Options, Patch, manifest};
+
+use crate::agent::{self, NODE, names, wait_for_metric, wait_for_pods};
+use crate::rig;
+
+const EVENTS: &str = "eviction_agent_watch_events_total";
+const PODS: &str = "/api/v1/pods";
+
+/// Makes of a pod what its name says.
+fn disfigure(pod: &mut Value) {
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let container = "/spec/containers/0/resources";
+    let mut set = |pointer: &str, value: Value| {
+        if let Some(place) = pod.pointer_mut(pointer) {
+            *place = value;
+        }
+    };
+    match name.as_str() {
+        "no-uid" => set("/metadata/uid", Value::Null),
+        "number-as-uid" => set("/metadata/uid", json!(5)),
+        "odd-uid" => set("/metadata/uid", json!("../../\u{0}kubepods/\u{fc}/pod")),
+        "no-spec" => set("/spec", Value::Null),
+        "text-as-containers" => set("/spec/containers", json!("none")),
+        "overflowing-priority" => set("/spec/priority", json!(3_000_000_000_u64)),
+        "overflowing-quantity" => {
+            set(
+                container,
+                json!({"requests": {"memory": "99999999999999999999E"}, "limits": {"memory": "1e400"}}),
+            );
+        }
+        "no-quantity" => set(container, json!({"requests": {"memory": "much"}})),
+        "unicode-labels" => set("/metadata/labels", json!({"\u{1f980}": "\u{0}\u{202e}", "": null})),
+        "no-time" => set("/status/startTime", json!("yesterday")),
+        _ => {}
+    }
+}
+
+const DISFIGURED: [&str; 10] = [
+    "no-uid",
+    "number-as-uid",
+    "odd-uid",
+    "no-spec",
+    "text-as-containers",
+    "overflowing-priority",
+    "overflowing-quantity",
+    "no-quantity",
+    "unicode-labels",
+    "no-time",
+];
+
+/// Lists and events of pods, disfigured; each event twice, and the one before it once more.
+fn hostile(proxy: &Proxy) {
+    let list = |mut list: Value| {
+        if let Some(items) = list["items"].as_array_mut() {
+            items.iter_mut().for_each(disfigure);
+        }
+        vec![list]
+    };
+    let before = Mutex::new(Value::Null);
+    let event = move |mut event: Value| {
+        disfigure(&mut event["object"]);
+        let before = std::mem::replace(&mut *before.lock().unwrap(), event.clone());
+        let nonsense = json!({"type": "NEW", "object": [event["type"]]});
+        vec![
+            event.clone(),
+            event,
+            before,
+            nonsense,
+            json!("no event"),
+            json!({"type": "BOOKMARK", "object": {}}),
+        ]
+    };
+    proxy.on(When::any().watch(false).path(PODS), Fault::Rewrite(Rewrite::new(list)));
+    proxy.on(When::any().watch(true).path(PODS), Fault::Rewrite(Rewrite::new(event)));
+}
+
+fn touch(cluster: &Cluster, name: &str) {
+    let path = format!("/api/v1/namespaces/default/pods/{name}");
+    let patch = json!({"metadata": {"labels": {"touched": "yes"}}});
+    cluster.admin().patch(Patch::Merge, &path, &patch).unwrap().ok().unwrap();
+}
+
+#[test]
+fn objects_that_no_server_stores_are_shown_and_are_nobody() {
+    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    cluster.add_node(NODE).unwrap();
+    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let proxy = Proxy::start(&cluster).unwrap();
+    let kubeconfig = cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap();
+    let node = agent::small_node("e2e-hostile");
+    let (listed, watched) = DISFIGURED.split_at(5);
+    for name in listed {
+        cluster.run_pod(&manifest::pod(name, NODE)).unwrap();
+    }
+    let good = cluster.run_pod(&manifest::pod("good", NODE)).unwrap();
+    agent::groups(&node, good["metadata"]["uid"].as_str().unwrap(), 1);
+    hostile(&proxy);
+    let mut agent = agent::start(&node, &kubeconfig);
+    for name in watched {
+        cluster.run_pod(&manifest::pod(name, NODE)).unwrap();
+    }
+    cluster.run_pod(&manifest::pod("last", NODE)).unwrap();
+
+    // Those without an identity cannot even be named.
+    let known = ["no-spec", "odd-uid", "overflowing-quantity", "unicode-labels", "last"];
+    let unreadable = ["text-as-containers", "overflowing-priority", "no-quantity", "no-time"];
+    let event = wait_for_pods(&mut agent, "all of them", |it| {
+        let (without, wrong) = (names(it, "without_cgroup"), names(it, "unreadable"));
+        known.iter().all(|name| without.contains(&format!("default/{name}").as_str()))
+            && unreadable
+                .iter()
+                .all(|name| wrong.iter().any(|it| it.starts_with(&format!("default/{name}: "))))
+    });
+    assert_eq!(event["with_cgroup"], 1, "{event}");
+    assert_eq!(names(&event, "unreadable").len(), unreadable.len(), "{event}");
+    for outcome in ["unreadable", "repeated", "reordered"] {
+        wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("outcome", outcome)], |count| count > 0.0);
+    }
+
+    // What is understood again is a pod again.
+    proxy.refuse();
+    wait_for_pods(&mut agent, "that the server is gone", |it| it["error"].is_string());
+    proxy.heal();
+    for name in DISFIGURED {
+        touch(&cluster, name);
+    }
+    let all = DISFIGURED.len() + 2;
+    wait_for_pods(&mut agent, "all pods", |it| it["pods"] == all && it.get("unreadable").is_none());
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn a_watch_that_breaks_in_every_way_goes_on() {
+    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    cluster.add_node(NODE).unwrap();
+    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let proxy = Proxy::start(&cluster).unwrap();
+    let kubeconfig = cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap();
+    let node = agent::small_node("e2e-broken");
+    let mut agent = agent::start(&node, &kubeconfig);
+    let expired = json!({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}});
+    let throttled = vec![("retry-after", "1".to_owned())];
+    let watches = || When::any().watch(true).path(PODS);
+    let lists = || When::any().watch(false).path(PODS);
+    // Those that need no event first: an open watch that is silent would keep the others waiting.
+    let faults = [
+        (watches().times(2), Fault::status(500)),
+        (watches().times(1), Fault::Answer(429, throttled, json!({"reason": "TooManyRequests"}))),
+        (watches().times(1), Fault::Answer(410, Vec::new(), json!({"code": 410, "reason": "Expired"}))),
+        (lists().times(1), Fault::Truncate(60)),
+        (lists().times(1), Fault::status(503)),
+        (watches().times(2), Fault::Close(Duration::from_secs(1))),
+        (watches().times(1), Fault::Rewrite(Rewrite::new(move |_| vec![expired.clone()]))),
+        (watches().times(2), Fault::Truncate(40)),
+        (watches().times(2), Fault::Reset(700)),
+    ];
+    for (when, fault) in faults {
+        proxy.on(when, fault);
+    }
+    // The watch that is open ends here; those that follow have one fault each.
+    proxy.refuse();
+    wait_for_pods(&mut agent, "that the server is gone", |it| it["error"].is_string());
+    proxy.reopen();
+    for nth in 1..=12 {
+        cluster.run_pod(&manifest::pod(&format!("p{nth}"), NODE)).unwrap();
+        wait_for_pods(&mut agent, &format!("{nth} pods"), |it| it["pods"] == nth);
+    }
+    for outcome in ["closed", "expired", "failed", "listed"] {
+        wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("outcome", outcome)], |count| count > 0.0);
+    }
+    // Silent connections are no news; after them everything is true again.
+    proxy.hang();
+    for name in ["p13", "p14"] {
+        cluster.run_pod(&manifest::pod(name, NODE)).unwrap();
+    }
+    rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
+    proxy.heal();
+    wait_for_pods(&mut agent, "all pods", |it| it["pods"] == 14);
+    assert!(agent.stop().unwrap().success());
+}

@@ -1,0 +1,121 @@
+//! What is wrong with the connection or the node's name is said at the start: exit code 1, and no
+//! agent that half runs.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tests::agent::binary;
+use tests::cluster::proxy::Proxy;
+use tests::cluster::{Options, Patch};
+use tests::node::Node;
+
+use crate::agent::{self, NODE};
+use crate::rig;
+
+fn agent(verb: &str, node: &Node, more: &[&str]) -> Output {
+    let mut command = Command::new(binary().unwrap());
+    command.arg(verb).args(["--cgroup-root", &node.cgroup_root()]).args(more).env_remove("NODE_NAME");
+    if verb == "run" {
+        command.args(["--listen", "127.0.0.1:0"]);
+    }
+    command.output().unwrap()
+}
+
+/// `run` fails with this on standard error.
+fn refused(node: &Node, more: &[&str], code: i32, expected: &[&str]) {
+    let output = agent("run", node, more);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{more:?}: {said}");
+    for text in expected {
+        assert!(said.contains(text), "{more:?}: `{text}` is not in: {said}");
+    }
+    assert!(output.stdout.is_empty(), "{more:?}: {}", String::from_utf8_lossy(&output.stdout));
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_is_wrong_with_the_connection_is_said_at_the_start() {
+    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    cluster.add_node(NODE).unwrap();
+    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let node = agent::small_node("e2e-start");
+    let good = cluster.kubeconfig("agent", &account.token).unwrap();
+    let config = fs::read_to_string(&good).unwrap();
+    let written = |name: &str, content: &str| {
+        let path = cluster.path().join(name);
+        fs::write(&path, content).unwrap();
+        text(&path)
+    };
+    let of = |kubeconfig: &str| ["--kubeconfig", kubeconfig, "--node-name", NODE].map(str::to_owned);
+    let fails = |kubeconfig: &str, expected: &[&str]| {
+        let more = of(kubeconfig);
+        refused(&node, &more.each_ref().map(String::as_str), 1, expected);
+    };
+    let good = text(&good);
+
+    fails(
+        "/nowhere/kubeconfig",
+        &["error: find the API server: read kubeconfig /nowhere/kubeconfig: No such file"],
+    );
+    fails(
+        &written("no-context", &config.replace("current-context: cluster", "")),
+        &["current-context: is missing"],
+    );
+    let token = format!("token: {}", account.token);
+    let no_token = written("no-token", &config.replace(&token, "tokenFile: absent"));
+    fails(&no_token, &["connect to the API server: read token ", "/absent: No such file"]);
+    let authority = text(&cluster.authority());
+    let no_ca = written("no-ca", &config.replace(&authority, "/nowhere/ca.crt"));
+    fails(&no_ca, &["read certificate authority /nowhere/ca.crt: No such file"]);
+    let key = written("not-a-ca", "no certificate\n");
+    let empty_ca = written("empty-ca", &config.replace(&authority, &key));
+    fails(&empty_ca, &["no PEM certificate is in it"]);
+    // A server that another authority vouches for.
+    let proxy = Proxy::start(&cluster).unwrap();
+    proxy.become_stranger().unwrap();
+    let strange = text(&cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap());
+    fails(&strange, &["trust the server at 127.0.0.1:", "invalid peer certificate"]);
+    let wrong_token = written("wrong-token", &config.replace(&token, "token: nonsense"));
+    fails(&wrong_token, &["does not accept who asks"]);
+
+    let nothing = cluster.account("nobody", &json!([])).unwrap();
+    let nobody = text(&cluster.kubeconfig("nobody", &nothing.token).unwrap());
+    fails(&nobody, &["a permission is missing", "nodes \"n1\" is forbidden", "help: "]);
+
+    for (name, expected) in [("n9", "there is no such node"), ("No_Name", "`No_Name` is no name of a node")] {
+        refused(&node, &["--kubeconfig", &good, "--node-name", name], 1, &[expected]);
+    }
+    refused(&node, &["--kubeconfig", &good], 2, &["neither --node-name nor NODE_NAME is given"]);
+    refused(
+        &node,
+        &["--node-name", NODE],
+        1,
+        &["no kubeconfig is given, and KUBERNETES_SERVICE_HOST is not set"],
+    );
+
+    // The name is that of a node which was booted elsewhere.
+    let status = json!({"status": {"nodeInfo": {"bootID": "0c9f9a3e-0000-4000-8000-000000000000"}}});
+    let path = format!("/api/v1/nodes/{NODE}/status");
+    cluster.admin().patch(Patch::Strategic, &path, &status).unwrap().ok().unwrap();
+    fails(&good, &["n1 is another machine, booted as 0c9f9a3e"]);
+    let own = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let status = json!({"status": {"nodeInfo": {"bootID": own.trim()}}});
+    cluster.admin().patch(Patch::Strategic, &path, &status).unwrap().ok().unwrap();
+
+    // `check` says the same, and what would be used.
+    let found = agent("check", &node, &["--kubeconfig", &good, "--node-name", NODE, "-o", "json"]);
+    let findings: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let sources = findings["sources"].as_array().unwrap();
+    assert!(sources.iter().any(|it| it["source"] == "pods" && it["rung"] == "watch"), "{findings}");
+    assert!(found.status.success(), "{findings}");
+    let found = agent("check", &node, &["--kubeconfig", &nobody, "--node-name", NODE, "-o", "json"]);
+    let findings: Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(found.status.code(), Some(1), "{findings}");
+    let problems = findings["problems"].as_array().unwrap();
+    assert!(problems.iter().any(|it| it.as_str().unwrap().contains("a permission is missing")), "{findings}");
+}

@@ -1,0 +1,92 @@
+//! Pods come from the API server, and are joined with the cgroups of the machine.
+
+use serde_json::json;
+use tests::cgroup::pod_uid;
+use tests::cluster::{Options, manifest};
+
+use crate::agent::{self, NODE, groups, names, wait_for_metric, wait_for_pods};
+use crate::rig;
+
+const OBJECTS: &str = "eviction_agent_watched_objects";
+const EVENTS: &str = "eviction_agent_watch_events_total";
+
+#[test]
+fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
+    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    cluster.add_node(NODE).unwrap();
+    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();
+    let node = agent::small_node("e2e-watch");
+    let web = cluster.run_pod(&manifest::pod("web", NODE)).unwrap();
+    cluster.run_pod(&manifest::pod("elsewhere", "n2")).unwrap();
+    groups(&node, web["metadata"]["uid"].as_str().unwrap(), 1);
+
+    let mut agent = agent::start(&node, &kubeconfig);
+    let (rung, reason) = agent.rung("pods").unwrap();
+    assert_eq!(rung, "watch");
+    assert!(reason.starts_with(&format!("pods of node {NODE} at {}", cluster.url())), "{reason}");
+    let event = wait_for_pods(&mut agent, "one pod", |it| it["pods"] == 1);
+    assert_eq!(event["with_cgroup"], 1, "{event}");
+
+    // A pod without a cgroup, then with one; a cgroup without a pod.
+    let late = cluster.run_pod(&manifest::pod("late", NODE)).unwrap();
+    let event = wait_for_pods(&mut agent, "a second pod", |it| it["pods"] == 2);
+    assert_eq!(names(&event, "without_cgroup"), ["default/late"], "{event}");
+    groups(&node, late["metadata"]["uid"].as_str().unwrap(), 2);
+    wait_for_pods(&mut agent, "its cgroup", |it| it["pods"] == 2 && it["with_cgroup"] == 2);
+    groups(&node, &pod_uid(7), 7);
+    wait_for_pods(&mut agent, "a strange cgroup", |it| names(it, "strange_cgroups") == [pod_uid(7)]);
+
+    // Another pod under the same name has another uid: the cgroup of the first is not its own.
+    cluster.finish_pod("default", "web").unwrap();
+    let again = cluster.run_pod(&manifest::pod("web", NODE)).unwrap();
+    assert_ne!(again["metadata"]["uid"], web["metadata"]["uid"]);
+    let event = wait_for_pods(&mut agent, "the second of that name", |it| {
+        names(it, "without_cgroup") == ["default/web"]
+    });
+    let strange = names(&event, "strange_cgroups");
+    assert!(strange.contains(&web["metadata"]["uid"].as_str().unwrap()), "{event}");
+
+    cluster.finish_pod("default", "web").unwrap();
+    cluster.finish_pod("default", "late").unwrap();
+    wait_for_pods(&mut agent, "no pods", |it| it["pods"] == 0);
+    wait_for_metric(&agent, OBJECTS, &[("resource", "pods")], |count| count == 0.0);
+    wait_for_metric(&agent, OBJECTS, &[("resource", "nodes")], |count| count == 1.0);
+    wait_for_metric(&agent, "eviction_agent_api_requests_total", &[("outcome", "answered")], |count| {
+        count > 4.0
+    });
+    assert!(agent.metrics().unwrap().has("eviction_agent_watch_age_seconds"));
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn five_hundred_pods_with_all_that_fits_into_them_are_taken() {
+    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    cluster.add_node(NODE).unwrap();
+    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();
+    let node = agent::small_node("e2e-many");
+    let great = "x".repeat((256 << 10) - 64);
+    let longest = ["a".repeat(63), "b".repeat(63), "c".repeat(63), "d".repeat(61)].join(".");
+    let make = |nth: usize| {
+        let mut pod = manifest::pod(&format!("p{nth}"), NODE);
+        match nth {
+            0 => pod["metadata"]["name"] = json!(longest),
+            1..=20 => pod["metadata"]["annotations"] = json!({"example.com/all-that-fits": great}),
+            _ => {}
+        }
+        cluster.make_pod(&pod).unwrap();
+    };
+    (0..250).for_each(make);
+    let mut agent = agent::start(&node, &kubeconfig);
+    // Half of them are in the first list, half come one by one.
+    (250..500).for_each(make);
+    let event = wait_for_pods(&mut agent, "all pods", |it| it["pods"] == 500);
+    assert!(names(&event, "without_cgroup").contains(&format!("default/{longest}").as_str()));
+    assert!(event.get("unreadable").is_none(), "{event}");
+    for outcome in ["unreadable", "too_long", "too_many", "failed"] {
+        let count = agent.metrics().unwrap().sum(EVENTS, &[("resource", "pods"), ("outcome", outcome)]);
+        assert_eq!(count, 0.0, "{outcome}");
+    }
+    assert!(agent.stop().unwrap().success());
+}
