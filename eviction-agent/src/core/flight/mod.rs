@@ -10,7 +10,7 @@
 //! - It fails when [`Event::Evicted`] says so: from then on nothing is expected of it. The pod
 //!   is let be for [`RETRY`], and goes after all others for [`REMEMBERED`].
 //! - It never was one when [`Event::Evicted`] says that nobody took the request, or that a
-//!   [PodDisruptionBudget](super::budget) forbids it.
+//!   PodDisruptionBudget forbids it.
 //! - It expires, which is a failure, when the pod is still there [`MARGIN`] after its grace
 //!   period, and nobody said why.
 //!

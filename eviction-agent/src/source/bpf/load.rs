@@ -1,16 +1,13 @@
 //! Loads and attaches what the plan says, best first.
 
 use std::{
-    error::Error,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     path::PathBuf,
-    time::Instant,
 };
 
 use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
     maps::{MapData, MapError, RingBuf},
-    programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramFd, ProgramInfo},
 };
 use aya_log::EbpfLogger;
 use eviction_common::{ABI_VERSION, ABSENT, Setup, UsageSetup};
@@ -20,13 +17,13 @@ use thiserror::Error;
 use crate::source::choice::Choice;
 
 use super::{
-    attach::Link,
+    brief::brief,
+    climb::{Attached, Climbed, climb, keep},
     iter::{self, Usages},
     kernel::{Kernel, Maps},
-    near::Near,
     object::with_object,
-    plan::{self, At, Family, FamilyPlan, Hook, Rejected, Rung, SourceInfo, When},
-    probe::{self, Facts, Lockdown},
+    plan::{self, Family, FamilyPlan, SourceInfo},
+    probe::{self, Facts},
     reflex::Reflex,
     ring::Ring,
     size,
@@ -310,82 +307,6 @@ fn raise_memlock() {
     }
 }
 
-/// The rung of a family that holds.
-struct Climbed {
-    info: SourceInfo,
-    rung: &'static Rung,
-    attached: Vec<Attached>,
-}
-
-/// A program, loaded and at its place.
-struct Attached {
-    at: At,
-    program: OwnedFd,
-    link: Link,
-}
-
-/// Tries a family's rungs, best first.
-fn climb(plan: FamilyPlan, ebpf: &mut Ebpf, btf: &Btf, lockdown: Lockdown) -> Result<Climbed, SourceInfo> {
-    let FamilyPlan { family, candidates, mut rejected } = plan;
-    for rung in candidates {
-        let attached: Result<Vec<_>, _> = rung.hooks.iter().map(|hook| attach(hook, ebpf, btf)).collect();
-        match attached {
-            Ok(attached) => return Ok(Climbed { info: rung.info(&rejected), rung, attached }),
-            Err(error) => rejected.push(Rejected { rung: rung.name, why: lockdown.explain(error) }),
-        }
-    }
-    Err(plan::nothing(family, &rejected))
-}
-
-fn attach(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<Attached, String> {
-    let Hook { program: name, at, arguments: _ } = *hook;
-    let fail = |error: &(dyn Error + 'static)| format!("{name}: {}", brief(error));
-    let began = Instant::now();
-    let (program, id) = load_program(hook, ebpf, btf).map_err(|error| fail(&error))?;
-    let loaded = began.elapsed();
-    let link = Link::new(at, &program, id).map_err(|error| fail(&error))?;
-    // A trampoline may wait until no task is in the one before it.
-    tracing::debug!(program = name, ?loaded, attached = ?began.elapsed().saturating_sub(loaded), "a program holds");
-    Ok(Attached { at, program, link })
-}
-
-/// Hands a program to the verifier; gives its descriptor and the kernel's id of it.
-fn load_program(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<(OwnedFd, u32), ProgramError> {
-    let Hook { program, at, arguments: _ } = *hook;
-    let program = ebpf.program_mut(program).ok_or(ProgramError::NotLoaded)?;
-    let loaded = |fd: &ProgramFd, info: ProgramInfo| {
-        fd.as_fd().try_clone_to_owned().map(|fd| (fd, info.id())).map_err(ProgramError::IOError)
-    };
-    match at {
-        At::Tracepoint(name) => {
-            let program: &mut BtfTracePoint = program.try_into()?;
-            program.load(name, btf)?;
-            loaded(program.fd()?, program.info()?)
-        }
-        At::Entry(name) => {
-            let program: &mut FEntry = program.try_into()?;
-            program.load(name, btf)?;
-            loaded(program.fd()?, program.info()?)
-        }
-        At::Exit(name) => {
-            let program: &mut FExit = program.try_into()?;
-            program.load(name, btf)?;
-            loaded(program.fd()?, program.info()?)
-        }
-        At::Probe(_) | At::ReturnProbe(_) => {
-            let program: &mut KProbe = program.try_into()?;
-            program.load()?;
-            loaded(program.fd()?, program.info()?)
-        }
-    }
-}
-
-/// The program of a rung for a time, which is taken off.
-fn keep(attached: Vec<Attached>, when: When) -> std::io::Result<Option<Near>> {
-    let first = attached.into_iter().next();
-    first.map(|Attached { at, program, link }| Near::new(when, at, program, link)).transpose()
-}
-
 fn take_reflex(ebpf: &mut Ebpf) -> Result<Reflex, MapError> {
     let mut take =
         |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
@@ -419,77 +340,4 @@ fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {
         tally,
     };
     Ok((maps, Ring::new(ring)))
-}
-
-/// An error and its causes in one short line. The verifier's log, which may be long, is cut
-/// down to what it says last.
-fn brief(error: &(dyn Error + 'static)) -> String {
-    if let Some(ProgramError::LoadError { io_error, verifier_log }) = error.downcast_ref() {
-        let log = verifier_log.to_string();
-        return match verdict(&log) {
-            Some(verdict) => format!("the kernel refuses it: {io_error}: {verdict}"),
-            None => format!("the kernel refuses it: {io_error}"),
-        };
-    }
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let error_text = error.to_string();
-        if !text.contains(&error_text) {
-            text = format!("{text}: {error_text}");
-        }
-        cause = error.source();
-    }
-    cut(text.lines().next().unwrap_or_default())
-}
-
-/// The line of a verifier's log that says what was wrong: the last one before its statistics.
-fn verdict(log: &str) -> Option<String> {
-    let statistics = ["processed ", "insns processed", "verification time", "stack depth", "peak_states"];
-    log.lines()
-        .map(str::trim)
-        .rfind(|line| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start)))
-        .map(cut)
-}
-
-fn cut(line: &str) -> String {
-    const LONGEST: usize = 200;
-    match line.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_verifiers_verdict_is_its_last_line_before_the_statistics() {
-        let log = "0: R1=ctx() R10=fp0\n; code\n12: (79) r1 = *(u64 *)(r2 +3)\n\
-            access beyond struct cgroup at off 3 size 8\n\
-            processed 13 insns (limit 1000000) max_states_per_insn 0\n\n";
-        assert_eq!(verdict(log).as_deref(), Some("access beyond struct cgroup at off 3 size 8"));
-        assert_eq!(verdict(""), None);
-        assert_eq!(verdict("no such helper\ninsns processed 12625\n").as_deref(), Some("no such helper"));
-        assert_eq!(verdict("processed 1 insns\n"), None);
-    }
-
-    #[test]
-    fn a_long_line_is_cut_between_characters() {
-        let line = "é".repeat(300);
-        assert_eq!(cut(&line).chars().count(), 201);
-        assert_eq!(cut("short"), "short");
-    }
-
-    #[test]
-    fn an_error_is_told_with_its_causes_once() {
-        let error = MapError::SyscallError(aya::sys::SyscallError {
-            call: "bpf_map_create",
-            io_error: std::io::Error::from_raw_os_error(1),
-        });
-        let text = brief(&EbpfError::from(error));
-        assert!(text.contains("bpf_map_create") && text.contains("Operation not permitted"), "{text}");
-        assert_eq!(text.matches("bpf_map_create").count(), 1, "{text}");
-    }
 }

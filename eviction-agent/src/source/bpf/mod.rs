@@ -11,7 +11,9 @@
 //! on its fallbacks.
 
 mod attach;
+mod brief;
 pub mod btf;
+mod climb;
 pub mod decode;
 pub mod event;
 pub mod ids;
