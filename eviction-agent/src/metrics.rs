@@ -3,10 +3,11 @@
 //! Counters and gauges are atomics, so the reaction path may touch them; histograms and
 //! families take a lock and are only touched on the slow side.
 
+mod labels;
+
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -14,169 +15,14 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+pub use labels::*;
+
 /// A gauge of whole numbers.
 pub type IntGauge = Gauge<i64, AtomicI64>;
 /// A gauge of seconds.
 pub type SecondsGauge = Gauge<f64, AtomicU64>;
 /// A counter of seconds.
 pub type SecondsCounter = Counter<f64, AtomicU64>;
-
-/// Which source uses which rung of its ladder.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct SourceLabels {
-    /// `charge`, `oom`, `task`, `reclaim`, `cgroup`, `usage`, `timer`.
-    pub source: String,
-    /// The rung in use, for instance `tp_btf mod_memcg_state`.
-    pub rung: String,
-}
-
-/// An eviction signal.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct SignalLabels {
-    /// `memory.available`, …
-    pub eviction_signal: &'static str,
-}
-
-/// A reading that was not believed.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct RefusedLabels {
-    /// `memory.available`, …
-    pub eviction_signal: &'static str,
-    /// `negative_capacity`, `negative_available`, `available_above_capacity`, `capacity_changed`, `suddenly_nothing`.
-    pub reason: &'static str,
-}
-
-/// What is watched at the API server.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ResourceLabels {
-    /// `pods`, `nodes`.
-    pub resource: &'static str,
-}
-
-/// What a watch has been through.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct WatchLabels {
-    /// `pods`, `nodes`.
-    pub resource: &'static str,
-    /// `changed`, `unchanged`, `repeated`, `reordered`, `unreadable`, …
-    pub outcome: &'static str,
-}
-
-/// A threshold: a signal and its kind.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ThresholdLabels {
-    /// `memory.available`, …
-    pub eviction_signal: &'static str,
-    /// `hard` or `soft`.
-    pub kind: &'static str,
-}
-
-/// What an eviction came to.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct EvictionLabels {
-    /// The signal that was handled.
-    pub eviction_signal: &'static str,
-    /// Namespace of the pod.
-    pub namespace: String,
-}
-
-/// What came of a request to the acting hand.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct OutcomeLabels {
-    /// `gone`, `left`, `refused`, `dry_run`, …
-    pub outcome: &'static str,
-}
-
-/// Why the reflex did not act.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ReasonLabels {
-    /// docs/reflex.md lists them.
-    pub reason: &'static str,
-}
-
-/// Whose limit an OOM kill hit.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct OomLabels {
-    /// `container`, `pod`, `qos`, `kubepods`, `other`, `node`, `unknown`.
-    pub limit_owner: &'static str,
-    /// Namespace of the victim's pod, empty if it belongs to none.
-    pub namespace: String,
-}
-
-/// OOM kills that the kernel counted and no program saw.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct UnattributedLabels {
-    /// The count that moved: `memory.oom_control`, `memory.events`, `vmstat`.
-    pub seen_by: &'static str,
-    /// Namespace of the pod whose group it was, empty if that is not known.
-    pub namespace: String,
-}
-
-/// Why a container ended.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct EndedLabels {
-    /// `evicted_by_agent`, `evicted_by_kubelet`, `oom_killed`, `other`.
-    pub verdict: &'static str,
-    /// What else happened to it before it was gone, in the same words; empty if nothing did.
-    pub also: &'static str,
-    /// Whose limit it was, if a kill by the kernel had a part in it; else empty.
-    pub limit_owner: &'static str,
-    /// Namespace of its pod, empty if that is not known.
-    pub namespace: String,
-}
-
-/// A node condition.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ConditionLabels {
-    /// `MemoryPressure`, …
-    pub condition: &'static str,
-}
-
-/// Why the agent looked at the node.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct TriggerLabels {
-    /// `charge`, `tasks`, `v1_threshold`, `oom_notice`, `timer`, `pods`, `configuration`, `outcome`.
-    pub trigger: &'static str,
-}
-
-/// A kind of record.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct RecordLabels {
-    /// `crossed`, `oom_kill`, `cgroup_made`, `cgroup_gone`, `task_alarm`.
-    pub record: &'static str,
-}
-
-/// A map of the kernel side.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct MapLabels {
-    /// `dirty`, `oom_events`, `tasks`, `fork_rates`, `task_alarms`, `stalls`, `reclaiming`.
-    pub map: &'static str,
-}
-
-/// What was told of too many tasks.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct AlarmLabels {
-    /// `fork_storm`, `pids_limit`.
-    pub alarm: &'static str,
-}
-
-/// A group's memory limit.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct LimitLabels {
-    /// `kubepods`, `qos`, `pod`, `container`.
-    pub limit_owner: &'static str,
-    /// Of limits `watched`, `armed`, `near`; of crossings `near`, `away`.
-    pub state: &'static str,
-}
-
-/// A pod that is there, or was some minutes ago.
-#[derive(Clone, Debug, Default, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct PodLabels {
-    /// Its namespace; empty for all that belongs to no known pod.
-    pub namespace: String,
-    /// Its name; empty for all that belongs to no known pod.
-    pub pod: String,
-}
 
 /// All metrics of the agent.
 pub struct Metrics {

@@ -133,7 +133,7 @@ fn in_subtree(subtree: &Subtree, more: &[&str]) -> Command {
 #[test]
 fn wrong_usage_is_exit_code_2() {
     for arguments in [
-        &["run", "--act", "evict"][..],
+        &["run", "--act", "nothing"][..],
         &["run", "--listen", "here"],
         &["run", "--profile", "nobody"],
         &["run", "--pid-capacity", "many"],

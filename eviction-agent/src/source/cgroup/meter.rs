@@ -8,7 +8,7 @@ use super::files::{Limit, MemoryStat, Version, parse_limit, parse_memory_stat, p
 use super::sample::{GroupSample, working_set_of};
 use crate::core::reading::{Reading, Why};
 use crate::source::bpf::GroupUsage;
-use crate::source::file::{KeptFile, is_gone, read_once, unreadable};
+use crate::source::file::{KeptFile, is_gone, unreadable};
 
 /// A `memory.stat` is 1.5 to 2 KB on kernels up to 7.2.
 const STAT_BUFFER: usize = 32 << 10;
@@ -141,7 +141,8 @@ impl Reader {
     pub(super) fn read_limits(&self, path: &mut PathBuf) -> (Limit, Limit) {
         let mut read = |name| {
             path.push(name);
-            let limit = read_once(path, NUMBER_BUFFER).and_then(|text| parse_limit(&text));
+            let file = KeptFile::open(path).map_err(unreadable);
+            let limit = file.and_then(|file| parse_limit(file.read(&mut [0; NUMBER_BUFFER])?));
             path.pop();
             limit.unwrap_or(Limit::Unlimited)
         };
