@@ -35,4 +35,4 @@ pub use usage::{MAX_NODES, MAX_ZONES, Usage, UsageSetup};
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 3;
+pub const ABI_VERSION: u16 = 4;

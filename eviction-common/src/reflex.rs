@@ -26,7 +26,10 @@ pub struct Verdict {
     /// The distance to the line at the sample. The process must have grown by as much, and usage as
     /// well unless page cache makes room.
     pub growth: u64,
-    /// Until when usage that stands at the level's limit is taken for page cache that makes room.
+    /// What can be taken from the sample on until page cache must make room, where the level has no
+    /// limit at which its usage would stand; `u64::MAX` where nothing is said.
+    pub room: u64,
+    /// Until when usage that stands at the level's limit, or there, is taken for page cache that makes room.
     /// Later something else may have been freed as well.
     pub still_until_ns: u64,
     /// [`Verdict::checked`]: user space does not write a map's value in one piece.
@@ -43,6 +46,7 @@ impl Verdict {
         expires_ns: 0,
         usage_least: 0,
         growth: 0,
+        room: u64::MAX,
         still_until_ns: 0,
         check: 0,
     };
@@ -58,6 +62,7 @@ impl Verdict {
             expires_ns,
             usage_least,
             growth,
+            room,
             still_until_ns,
             check: _,
         } = *self;
@@ -69,6 +74,7 @@ impl Verdict {
         sum = mixed(sum, expires_ns);
         sum = mixed(sum, usage_least);
         sum = mixed(sum, growth);
+        sum = mixed(sum, room);
         mixed(sum, still_until_ns)
     }
 }
@@ -210,7 +216,7 @@ pub struct Struck {
 }
 
 const _: () = {
-    assert!(size_of::<Verdict>() == 72);
+    assert!(size_of::<Verdict>() == 80);
     assert!(size_of::<Growth>() == 40);
     assert!(size_of::<WithheldCount>() == 16);
     assert!(size_of::<Struck>() == 104);

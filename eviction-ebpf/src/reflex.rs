@@ -127,12 +127,14 @@ fn judge(verdict: &Verdict, running: &Running, way: &Way, leaf_id: u64) -> Optio
         return None;
     }
     let grown = match GROWTH.get_ptr_mut(running.tgid) {
-        Some(growth) if running.mm != 0 => since(growth, running.mm, verdict.epoch, running.anon),
+        Some(growth) if running.mm != 0 => {
+            at_mark(growth, running.mm, verdict.epoch).map_or(0, |then| running.anon.saturating_sub(then))
+        }
         _ => 0,
     };
     let rise = RISE.get_ptr_mut(0)?;
-    let risen = since(rise, verdict.level_id, verdict.epoch, way.usage);
-    let has_risen = risen >= verdict.growth;
+    let then = at_mark(rise, verdict.level_id, verdict.epoch);
+    let has_risen = then.is_some_and(|then| way.usage.saturating_sub(then) >= verdict.growth);
     if !has_risen && grown < verdict.growth {
         return None;
     }
@@ -157,7 +159,8 @@ fn judge(verdict: &Verdict, running: &Running, way: &Way, leaf_id: u64) -> Optio
     if grown < verdict.growth {
         return Some(Withheld::NotGrown);
     }
-    let is_full = way.usage.saturating_add(2 * BATCH_PAGES) >= way.max;
+    let seen = way.usage.saturating_add(2 * BATCH_PAGES);
+    let is_full = seen >= way.max || then.is_some_and(|then| seen >= then.saturating_add(verdict.room));
     if !has_risen && !(is_full && now_ns < verdict.still_until_ns) {
         return Some(Withheld::UsageStill);
     }
@@ -251,9 +254,9 @@ fn note(growth: *mut Growth, of: u64, epoch: u64, pages: u64) {
     }
 }
 
-/// By how much somebody has grown since a mark; nothing if that was not seen.
+/// What somebody had at a mark; nothing if that was not seen.
 #[inline(always)]
-fn since(growth: *const Growth, of: u64, epoch: u64, pages: u64) -> u64 {
+fn at_mark(growth: *const Growth, of: u64, epoch: u64) -> Option<u64> {
     // SAFETY: the map's value, which other CPUs may write.
     let (whose, at, then, before, before_then) = unsafe {
         (
@@ -265,15 +268,15 @@ fn since(growth: *const Growth, of: u64, epoch: u64, pages: u64) -> u64 {
         )
     };
     if whose != of {
-        return 0;
+        return None;
     }
     if at == epoch {
-        return pages.saturating_sub(then);
+        return Some(then);
     }
     if before == epoch {
-        return pages.saturating_sub(before_then);
+        return Some(before_then);
     }
-    0
+    None
 }
 
 /// From the charged memory cgroup up to the level; nothing if it is not below it.

@@ -25,6 +25,7 @@ use eviction_agent::source::proc::meminfo::parse_meminfo;
 use eviction_agent::source::proc::pressure::parse_pressure;
 use eviction_agent::source::proc::tasks::parse_task_count;
 use eviction_agent::source::proc::vmstat::parse_oom_kills;
+use eviction_agent::source::proc::zoneinfo::parse_kept_free;
 use eviction_common::ABI_VERSION;
 
 /// A record of the ring buffer. The first byte says how large the machine's pages are, and whether the
@@ -100,7 +101,7 @@ pub fn cgroup_files(input: &[u8]) -> bool {
 /// A file of `/proc`; the first byte says which.
 pub fn proc_files(input: &[u8]) -> bool {
     let Some((&which, text)) = input.split_first() else { return false };
-    match which % 6 {
+    match which % 8 {
         0 => {
             let total = parse_meminfo(text).total.known().is_some();
             assert!(!total || has(text, "MemTotal"));
@@ -121,6 +122,10 @@ pub fn proc_files(input: &[u8]) -> bool {
         }),
         4 => parse_effective(text).is_ok_and(|_| {
             assert!(has(text, "CapEff:"));
+            true
+        }),
+        6 => parse_kept_free(text).is_ok_and(|_| {
+            assert!(has(text, "Node"));
             true
         }),
         _ => !parse_mounts(text).is_empty(),

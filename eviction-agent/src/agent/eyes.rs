@@ -46,6 +46,8 @@ pub(crate) struct NodeLook {
     pub(crate) at: Instant,
     /// As it was read.
     pub(crate) memory: Reading<Seen>,
+    /// What is free on the machine.
+    pub(crate) free: Reading<u64>,
     /// The same by the measure that the policy asks for.
     pub(crate) measured: Reading<Seen>,
     /// Memory that is available by that measure.
@@ -115,7 +117,7 @@ impl Eyes {
 
     /// Reads the node's own figures, and those of all pods where that is due: the leaves in `dirty` first.
     pub(crate) fn look_at_node(&mut self, at: Instant, dirty: &[u64]) -> NodeLook {
-        let NodeSample { level, capacity, detail } = self.sampler.sample_node(dirty);
+        let NodeSample { level, free, capacity, detail } = self.sampler.sample_node(dirty);
         let memory = match (level.usage, level.working_set) {
             (Reading::Known(usage), Reading::Known(working_set)) => {
                 Reading::Known(Seen { usage, working_set })
@@ -135,6 +137,7 @@ impl Eyes {
         NodeLook {
             at,
             memory,
+            free,
             measured: memory.map(|seen| seen.by_measure(self.capacity.memory, memory_left.known())),
             memory_left,
             tasks,

@@ -24,6 +24,7 @@ mod eyes;
 mod failure;
 mod flight;
 mod hook;
+mod kept_free;
 mod ladder;
 mod lane;
 mod limits;

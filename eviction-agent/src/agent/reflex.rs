@@ -78,6 +78,9 @@ pub(crate) struct Level {
     pub(crate) id: u64,
     /// Its page counter has all that counts as used.
     pub(crate) is_all: bool,
+    /// What can be taken until page cache must make room, where the level is the machine: it has no
+    /// limit at which its usage would stand.
+    pub(crate) room: Option<u64>,
 }
 
 /// What is kept from look to look.
@@ -160,6 +163,7 @@ impl Reflex {
             victim_id: choice.victim_id,
             level_id: level.id,
             line: level.is_all.then_some(line),
+            room: level.room,
             distance,
             expires_ns: after(choice.chosen, GOOD),
             still_until_ns: after(at, STILL),

@@ -22,6 +22,7 @@ use super::clock::{Clock, mono_ns};
 use super::cluster::{ClusterOptions, Exports, Membership};
 use super::configuration::ConfigurationFiles;
 use super::event::{self, Event};
+use super::kept_free::KeptFree;
 use super::notes::{Note, Notes};
 use super::pods::Pods;
 use super::printer::Printer;
@@ -166,7 +167,14 @@ async fn supervise(
     };
     let pod_count = roster.len();
     let profile = plan.profile;
-    let outlets = Outlets { notes: thread_notes, metrics: Arc::clone(&metrics), pulse: pulse.clone() };
+    let kept_free = KeptFree::default();
+    if let Some(proc) = plan.kept_free_at() {
+        let timer =
+            Timer::new().map_err(|error| Failure::because("make the timer of free memory", &error))?;
+        tokio::spawn(kept_free.clone().follow(proc, timer));
+    }
+    let outlets =
+        Outlets { notes: thread_notes, metrics: Arc::clone(&metrics), pulse: pulse.clone(), kept_free };
     let reaction = std::thread::Builder::new()
         .name("reaction".to_owned())
         .spawn(move || start::react(plan, roster, outlets, command_receiver, ready_sender))

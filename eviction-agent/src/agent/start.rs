@@ -1,6 +1,6 @@
 //! From options to a running loop: everything that can keep the agent from starting.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ use super::configuration::Configuration;
 use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
 use super::hook::Hook;
+use super::kept_free::KeptFree;
 use super::limits::Limits;
 use super::lines::Lines;
 use super::log;
@@ -76,6 +77,13 @@ pub(crate) struct Plan {
     evictions: Option<Evictions>,
     load: LoadOptions,
     dry_run: bool,
+}
+
+impl Plan {
+    /// Where to read what the machine keeps free, if somebody wants to know: `/proc` of the host.
+    pub(crate) fn kept_free_at(&self) -> Option<PathBuf> {
+        (self.load.reflex && self.root.whole_machine).then(|| self.host.proc.clone())
+    }
 }
 
 /// What the loop started with.
@@ -201,6 +209,7 @@ pub(crate) struct Outlets {
     pub(crate) notes: Notes,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) pulse: Pulse,
+    pub(crate) kept_free: KeptFree,
 }
 
 /// A loop that can start, and what it works with.
@@ -258,7 +267,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         load: options,
         dry_run,
     } = plan;
-    let Outlets { notes, metrics, pulse } = outlets;
+    let Outlets { notes, metrics, pulse, kept_free } = outlets;
     let (hook, mut sources, usages) = load_hook(&options, &hooks);
     let (v1, info) = V1Threshold::new(&root, &options.choice);
     sources.extend(info);
@@ -297,6 +306,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         oom_notice,
         hook,
         reflex: Reflex::default(),
+        kept_free,
         v1,
         v2,
         timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,

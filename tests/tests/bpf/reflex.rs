@@ -50,6 +50,7 @@ impl Node {
             level_id: self.root.id(),
             line: Some(usage + DISTANCE),
             distance: DISTANCE,
+            room: None,
             expires_ns: now_ns() + 600 * SECOND,
             still_until_ns: 0,
         }
@@ -345,6 +346,46 @@ fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
             }
         }
     }
+}
+
+/// The machine has no limit at which its usage stands: there what is free says whether cache makes room.
+#[test]
+fn without_a_limit_it_hits_once_nothing_is_free() {
+    need_bpf!();
+    for (room, hits) in [(Some(0), true), (Some(16 * MIB), false), (None, false)] {
+        let node = Node::new();
+        node.victim.limit(256 * MIB);
+        let mut process = Stepper::start(&node.victim);
+        process.step("touch 8");
+        process.step("cache 400");
+        let mut rig = rig();
+        let verdict = node.verdict(&mut rig);
+        rig.kernel.stand(&Standing { line: None, room, still_until_ns: u64::MAX, ..verdict }).unwrap();
+        process.tell("touch 96");
+        if hits {
+            assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+            rig.wait("the record", |told| !told.struck.is_empty());
+        } else {
+            assert_eq!(process.answer(), "ok");
+            assert_let_be(&mut rig, "usage_still");
+        }
+    }
+}
+
+#[test]
+fn what_others_free_is_not_taken_for_page_cache() {
+    need_bpf!();
+    let node = Node::new();
+    let mut growing = Stepper::start(&node.victim);
+    let mut freeing = Stepper::start(&node.other);
+    growing.step("touch 8");
+    freeing.step("touch 256");
+    let mut rig = rig();
+    let verdict = Standing { line: None, room: Some(0), still_until_ns: u64::MAX, ..node.verdict(&mut rig) };
+    rig.kernel.stand(&verdict).unwrap();
+    freeing.step("free");
+    growing.step("touch 96");
+    assert_let_be(&mut rig, "usage_still");
 }
 
 #[test]

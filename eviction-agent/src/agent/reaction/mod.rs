@@ -51,6 +51,7 @@ use super::cluster::Evictions;
 use super::eyes::{Eyes, NodeLook};
 use super::failure::Failure;
 use super::hook::Hook;
+use super::kept_free::KeptFree;
 use super::limits::Limits;
 use super::lines::Lines;
 use super::mains::Mains;
@@ -95,6 +96,7 @@ pub(crate) struct Reaction {
     pub(crate) oom_notice: OomNotice,
     pub(crate) hook: Hook,
     pub(crate) reflex: Reflex,
+    pub(crate) kept_free: KeptFree,
     pub(crate) v1: V1Threshold,
     pub(crate) v2: V2Triggers,
     pub(crate) timer: Timer,

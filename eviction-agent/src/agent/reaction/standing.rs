@@ -74,7 +74,8 @@ impl Reaction {
             self.choose(look)?;
         }
         let is_all = !self.eyes.sampler.root().whole_machine;
-        self.reflex.stand(&mut self.hook, Level { id, is_all }, seen, look.at)
+        let room = self.kept_free.room(look.free).filter(|_| !is_all);
+        self.reflex.stand(&mut self.hook, Level { id, is_all, room }, seen, look.at)
     }
 
     /// Asks the engine who would go, and the hand whether it would take him.

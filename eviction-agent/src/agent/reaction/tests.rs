@@ -12,6 +12,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::super::ConfigurationFiles;
+use super::super::kept_free::KeptFree;
 use super::super::lane::{Next, Receiver};
 use super::super::notes::{Note, Notes};
 use super::super::pods::Pods;
@@ -78,7 +79,7 @@ fn rig(profile: Profile) -> Option<Rig> {
     let (_, roster) = Pods::open(options.pods.as_deref(), &plan.policy).unwrap();
     let (sender, commands) = mpsc::channel(1);
     let (queue, notes) = Notes::new(&metrics).unwrap();
-    let outlets = Outlets { notes: queue, metrics, pulse: Pulse::new() };
+    let outlets = Outlets { notes: queue, metrics, pulse: Pulse::new(), kept_free: KeptFree::default() };
     let mut reaction = start::build(plan, roster, outlets).unwrap().reaction;
     let roster = std::mem::take(&mut reaction.roster);
     reaction.take_pods(roster);

@@ -28,6 +28,9 @@ pub struct Standing {
     pub line: Option<u64>,
     /// What was left to the line at the sample. More than nothing.
     pub distance: u64,
+    /// What can be taken from the sample on until page cache must make room, where that is not at the
+    /// level's own limit: at the root, which has none.
+    pub room: Option<u64>,
     /// When it expires.
     pub expires_ns: u64,
     /// Until when usage that stands at the level's limit is taken for page cache that makes room.
@@ -95,7 +98,8 @@ impl Kernel {
         let page = self.page_bytes;
         self.stand_down()?;
         let reflex = self.reflex.as_mut().ok_or(StandError::Absent)?;
-        let Standing { epoch, victim_id, level_id, line, distance, expires_ns, still_until_ns } = *standing;
+        let Standing { epoch, victim_id, level_id, line, distance, room, expires_ns, still_until_ns } =
+            *standing;
         if distance == 0 {
             return Err(StandError::NoDistance);
         }
@@ -111,6 +115,7 @@ impl Kernel {
             expires_ns,
             usage_least: line.map_or(0, |line| line / page + 1),
             growth,
+            room: room.map_or(u64::MAX, |room| room.div_ceil(page)),
             still_until_ns,
             check: 0,
         };

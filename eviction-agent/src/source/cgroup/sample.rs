@@ -47,6 +47,8 @@ impl LevelSample {
 pub struct NodeSample {
     /// The figures of the node's level.
     pub level: LevelSample,
+    /// MemFree of the machine.
+    pub free: Reading<u64>,
     /// MemTotal of the machine; for a node that is a group with a limit, that limit if lower.
     pub capacity: Reading<u64>,
     /// Its other measures, without stalls. Of a node that is a group only the active file pages

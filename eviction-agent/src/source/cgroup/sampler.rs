@@ -177,7 +177,7 @@ impl Sampler {
                 swap_total: meminfo.swap_total,
                 ..MemoryDetail::default()
             };
-            return NodeSample { level, capacity: meminfo.total, detail };
+            return NodeSample { level, free: meminfo.free, capacity: meminfo.total, detail };
         }
         self.groups.read_usages(Sweep::Moved, dirty);
         let level = working_set::sample(&mut self.groups, 0);
@@ -186,7 +186,8 @@ impl Sampler {
             Limit::Unlimited => meminfo.total,
         };
         let active_file = self.groups.meters[0].stat.active_file;
-        NodeSample { level, capacity, detail: MemoryDetail { active_file, ..MemoryDetail::default() } }
+        let detail = MemoryDetail { active_file, ..MemoryDetail::default() };
+        NodeSample { level, free: meminfo.free, capacity, detail }
     }
 
     /// Samples a group, for instance the pods' root, as [`Self::sample_node`] does a node that

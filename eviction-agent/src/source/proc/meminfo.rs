@@ -21,6 +21,8 @@ use crate::source::text::{Once, complete_lines, parse_number, words};
 pub struct Meminfo {
     /// `MemTotal`: the capacity that the kubelet reports.
     pub total: Reading<u64>,
+    /// `MemFree`.
+    pub free: Reading<u64>,
     /// `MemAvailable`, the kernel's own estimate; the kubelet does not use it.
     pub available: Reading<u64>,
     /// Anonymous memory and page cache: the usage of the root group.
@@ -45,6 +47,7 @@ impl Meminfo {
         let unknown = Reading::Unknown(why);
         Self {
             total: unknown,
+            free: unknown,
             available: unknown,
             usage: unknown,
             inactive_file: unknown,
@@ -60,7 +63,7 @@ impl Meminfo {
 /// Reads the text of `/proc/meminfo`. Every figure stands for itself; lines about other things
 /// are of no concern. Allocates nothing, which is why procfs is not used for it.
 pub fn parse_meminfo(text: &[u8]) -> Meminfo {
-    const KEYS: [&[u8]; 11] = [
+    const KEYS: [&[u8]; 12] = [
         b"MemTotal:",
         b"MemAvailable:",
         b"Buffers:",
@@ -72,6 +75,7 @@ pub fn parse_meminfo(text: &[u8]) -> Meminfo {
         b"Active(file):",
         b"SwapTotal:",
         b"SwapFree:",
+        b"MemFree:",
     ];
     let lines = match complete_lines(text) {
         Ok(lines) => lines,
@@ -91,13 +95,14 @@ pub fn parse_meminfo(text: &[u8]) -> Meminfo {
     }
     let found = found.map(Once::get);
     let [total, available, buffers, cached, swap_cached, inactive_file, anon, shmem, ..] = found;
-    let [.., active_file, swap_total, swap_free] = found;
+    let [.., active_file, swap_total, swap_free, free] = found;
     let swap_used = swap_total.and_then(|total| total.checked_sub(swap_free?).ok_or(Why::Implausible));
     let usage = [anon, cached, buffers, swap_cached]
         .into_iter()
         .try_fold(0_u64, |sum, part| sum.checked_add(part?).ok_or(Why::Implausible));
     Meminfo {
         total: total.into(),
+        free: free.into(),
         available: available.into(),
         usage: usage.into(),
         inactive_file: inactive_file.into(),
@@ -124,6 +129,7 @@ mod tests {
         let meminfo = parse_meminfo(TEXT.as_bytes());
         assert_eq!(meminfo.total, Known(24_684_096 << 10));
         assert_eq!(meminfo.available, Known(23_809_496 << 10));
+        assert_eq!(meminfo.free, Known(22_390_348 << 10));
         assert_eq!(meminfo.usage, Known((379_840 + 1_548_796 + 17_188 + 4) << 10));
         assert_eq!(meminfo.inactive_file, Known(1_082_388 << 10));
         assert_eq!(meminfo.shmem, Known(8_788 << 10));

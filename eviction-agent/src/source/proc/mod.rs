@@ -7,3 +7,4 @@ pub mod pressure;
 pub mod process;
 pub mod tasks;
 pub mod vmstat;
+pub mod zoneinfo;
