@@ -6,6 +6,13 @@ pub const MAX_NODES: u32 = 16;
 /// How many zones of a node it sums up.
 pub const MAX_ZONES: u32 = 8;
 
+/// How many generations of pages a kernel keeps (`MAX_NR_GENS` in include/linux/mmzone.h).
+pub const GENERATIONS: u32 = 4;
+
+/// Of how many of them, the youngest, pages count as active (`lru_gen_is_active` in
+/// include/linux/mm_inline.h).
+pub const ACTIVE_GENERATIONS: u32 = 2;
+
 /// The second read-only global, of the iterator alone: offsets in bytes, or [`crate::ABSENT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -26,6 +33,12 @@ pub struct UsageSetup {
     pub node_inactive_file: u32,
     /// From one zone to the next in that array.
     pub zone_stride: u32,
+    /// `mem_cgroup_per_node.lruvec.lrugen.max_seq`; absent where pages are not kept by generations.
+    pub generation: u32,
+    /// `mem_cgroup_per_node.lruvec.lrugen.nr_pages[0][LRU_GEN_FILE][0]`, a number for each zone.
+    pub generation_file: u32,
+    /// From one generation to the next in that array.
+    pub generation_stride: u32,
     /// How many zones there are; 0 where the page cache cannot be told.
     pub zones: u32,
     /// How many memory nodes there may be; 0 where the page cache cannot be told.
@@ -43,6 +56,9 @@ impl UsageSetup {
         memcg_nodes: crate::ABSENT,
         node_inactive_file: crate::ABSENT,
         zone_stride: 0,
+        generation: crate::ABSENT,
+        generation_file: crate::ABSENT,
+        generation_stride: 0,
         zones: 0,
         nodes: 0,
     };
@@ -94,6 +110,6 @@ impl Usage {
 }
 
 const _: () = {
-    assert!(size_of::<UsageSetup>() == 40);
+    assert!(size_of::<UsageSetup>() == 52);
     assert!(size_of::<Usage>() == 64);
 };

@@ -7,7 +7,7 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{Global, helpers::bpf_ktime_get_ns};
-use eviction_common::{ABSENT, MAX_NODES, MAX_ZONES, Usage, UsageSetup};
+use eviction_common::{ABSENT, ACTIVE_GENERATIONS, GENERATIONS, MAX_NODES, MAX_ZONES, Usage, UsageSetup};
 
 use crate::{
     maps::USAGES,
@@ -110,6 +110,9 @@ fn has_inactive_file() -> bool {
 /// The sizes of the memory cgroup's own lists. The kernel keeps them exactly, under the lists'
 /// locks: unlike memory.stat they need no flush. Pages that wait in a CPU's batch to be put on a
 /// list, some dozens for each CPU, are not in them yet.
+///
+/// A page is on a list or in a generation (MGLRU), never in both, and which of the two is used may
+/// be switched while the kernel runs: their sum is right all the while.
 #[inline(always)]
 fn inactive_file(memcg: *const u8) -> u64 {
     let mut pages = 0_u64;
@@ -125,15 +128,42 @@ fn inactive_file(memcg: *const u8) -> u64 {
         if lists == 0 {
             continue;
         }
-        for zone in 0..MAX_ZONES {
-            if zone >= told!(zones) {
-                break;
-            }
-            let place = told!(node_inactive_file) + zone * told!(zone_stride);
-            // SAFETY: any address goes.
-            let size: u64 = unsafe { Probe::at(lists as *const u8, place) };
-            pages = pages.wrapping_add(size);
+        let lists = lists as *const u8;
+        pages = pages.wrapping_add(sum(lists, told!(node_inactive_file), told!(zone_stride)));
+        if told!(generation) != ABSENT {
+            pages = pages.wrapping_add(old_generations(lists));
         }
+    }
+    // The kernel's sums of generations may be below zero for a moment.
+    if (pages as i64) < 0 { 0 } else { pages }
+}
+
+/// File pages in the generations that do not count as active.
+#[inline(always)]
+fn old_generations(lists: *const u8) -> u64 {
+    // SAFETY: any address goes.
+    let youngest: u64 = unsafe { Probe::at(lists, told!(generation)) };
+    let mut pages = 0_u64;
+    // The oldest are those that come round next.
+    for next in 1..=GENERATIONS - ACTIVE_GENERATIONS {
+        let generation = (youngest as u32).wrapping_add(next) % GENERATIONS;
+        let place = told!(generation_file) + generation * told!(generation_stride);
+        pages = pages.wrapping_add(sum(lists, place, size_of::<u64>() as u32));
+    }
+    pages
+}
+
+/// A number for each zone, added up.
+#[inline(always)]
+fn sum(lists: *const u8, first: u32, stride: u32) -> u64 {
+    let mut pages = 0_u64;
+    for zone in 0..MAX_ZONES {
+        if zone >= told!(zones) {
+            break;
+        }
+        // SAFETY: any address goes.
+        let size: u64 = unsafe { Probe::at(lists, first + zone * stride) };
+        pages = pages.wrapping_add(size);
     }
     pages
 }

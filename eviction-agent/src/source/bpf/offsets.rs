@@ -26,6 +26,9 @@ pub const WANTED: Wanted<'static> = Wanted {
         "bpf_iter__cgroup",
         "bpf_iter_meta",
         "mem_cgroup_per_node",
+        "lruvec",
+        "lru_gen_folio",
+        "lru_gen_struct",
     ],
     typedef_prefix: "btf_trace_",
     enumerators: &[
@@ -40,6 +43,7 @@ pub const WANTED: Wanted<'static> = Wanted {
         "MM_SHMEMPAGES",
         "LRU_INACTIVE_FILE",
         "NR_LRU_LISTS",
+        "LRU_GEN_FILE",
     ],
     functions: &[],
 };

@@ -240,19 +240,38 @@ impl<'a> Btf<'a> {
         }
     }
 
-    /// Where an array that is a member has its element `index`, from the start of the structure.
+    /// Where an array that is a member has its element `index`, from the start of the structure. An
+    /// array of arrays counts as one of all their elements, as older kernels describe it.
     pub fn element(&self, what: &str, array: &Member, index: i64) -> Result<Member, Missing> {
         let no = |form| Missing::Form(what.to_owned(), form);
-        let found = self.types.bare(array.type_id);
-        let (type_id, len) = found.and_then(|found| found.array()).ok_or(no("an array"))?;
-        let index = u32::try_from(index).ok().filter(|index| *index < len);
+        let (type_id, len) = self.elements(array.type_id).ok_or(no("an array"))?;
+        let index = u64::try_from(index).ok().filter(|index| *index < len);
         let index = index.ok_or(no("long enough"))?;
         let size = self.types.size(type_id).ok_or(no("an array of a known size"))?;
         let offset = size
-            .checked_mul(u64::from(index))
+            .checked_mul(index)
             .and_then(|bytes| bytes.checked_add(u64::from(array.offset)))
             .and_then(|bytes| u32::try_from(bytes).ok());
         Ok(Member { offset: offset.ok_or(no("of a possible size"))?, type_id })
+    }
+
+    /// How many elements an array has, in all of its dimensions.
+    pub fn len(&self, what: &str, array: &Member) -> Result<u64, Missing> {
+        let found = self.elements(array.type_id).map(|(_, len)| len);
+        found.ok_or_else(|| Missing::Form(what.to_owned(), "an array"))
+    }
+
+    /// The type of the innermost elements, and how many there are.
+    fn elements(&self, array: u32) -> Option<(u32, u64)> {
+        let (mut type_id, len) = self.types.bare(array)?.array()?;
+        let mut len = u64::from(len);
+        for _ in 0..CHAIN {
+            match self.types.bare(type_id).and_then(|found| found.array()) {
+                Some((inner, more)) => (type_id, len) = (inner, len.checked_mul(more.into())?),
+                None => break,
+            }
+        }
+        Some((type_id, len))
     }
 
     /// The arguments of a tracepoint, as its `btf_trace_` typedef has them, or nothing if the

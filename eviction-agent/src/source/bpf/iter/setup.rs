@@ -1,7 +1,7 @@
 //! What the iterator needs to know of this kernel.
 #![forbid(unsafe_code)]
 
-use eviction_common::{MAX_NODES, MAX_ZONES, UsageSetup};
+use eviction_common::{ABSENT, GENERATIONS, MAX_NODES, MAX_ZONES, UsageSetup};
 
 use super::super::btf::{Btf, Missing};
 use super::super::offsets::css_of;
@@ -54,16 +54,28 @@ struct Lists {
     inactive_file: u32,
     stride: u32,
     zones: u32,
+    generations: Generations,
+}
+
+/// Where a memory cgroup's pages are counted by generations (MGLRU, from 6.1): there they are on none of
+/// the lists that have sizes.
+struct Generations {
+    youngest: u32,
+    file: u32,
+    stride: u32,
 }
 
 impl Lists {
     fn into(self, setup: UsageSetup) -> UsageSetup {
-        let Self { nodes, inactive_file, stride, zones } = self;
+        let Self { nodes, inactive_file, stride, zones, generations } = self;
         UsageSetup {
             memcg_nodes: nodes,
             node_inactive_file: inactive_file,
             zone_stride: stride,
             zones,
+            generation: generations.youngest,
+            generation_file: generations.file,
+            generation_stride: generations.stride,
             ..setup
         }
     }
@@ -73,13 +85,37 @@ fn lists(btf: &Btf<'_>) -> Result<Lists, Missing> {
     const WHAT: &str = "mem_cgroup_per_node.lru_zone_size";
     let sizes = btf.member("mem_cgroup_per_node", "lru_zone_size")?;
     let (list, lists) = (btf.enumerator("LRU_INACTIVE_FILE")?, btf.enumerator("NR_LRU_LISTS")?);
-    // Two dimensions, which BTF has as one.
     let size = |zone: u32| btf.element(WHAT, &sizes, i64::from(zone) * lists + list).map(|it| it.offset);
     let first = size(0)?;
     let zones = (1..=MAX_ZONES).find(|zone| size(*zone).is_err());
     let zones = zones.ok_or(Missing::Form(WHAT.into(), "of few zones"))?;
     let stride = if zones > 1 { size(1)? - first } else { 0 };
-    Ok(Lists { nodes: btf.member("mem_cgroup", "nodeinfo")?.offset, inactive_file: first, stride, zones })
+    let nodes = btf.member("mem_cgroup", "nodeinfo")?.offset;
+    Ok(Lists { nodes, inactive_file: first, stride, zones, generations: generations(btf, zones)? })
+}
+
+/// A kernel that has generations, and not in the form that is known, tells no page cache: on its lists
+/// there may be none of it.
+fn generations(btf: &Btf<'_>, zones: u32) -> Result<Generations, Missing> {
+    const WHAT: &str = "lrugen.nr_pages";
+    let Ok(lrugen) = btf.member("lruvec", "lrugen") else {
+        return Ok(Generations { youngest: ABSENT, file: ABSENT, stride: 0 });
+    };
+    let lrugen = btf.member("mem_cgroup_per_node", "lruvec")?.of(lrugen);
+    let whole = btf.structure_of(&lrugen).ok_or(Missing::Form("lruvec.lrugen".into(), "a structure"))?;
+    let pages = lrugen.of(btf.member(whole, "nr_pages")?);
+    // Two types, of anonymous and of file pages.
+    let stride = 2 * zones;
+    if btf.len(WHAT, &pages)? != u64::from(GENERATIONS * stride) {
+        return Err(Missing::Form(WHAT.into(), "of four generations"));
+    }
+    let at = |index: i64| btf.element(WHAT, &pages, index).map(|it| it.offset);
+    let first = at(btf.enumerator("LRU_GEN_FILE")? * i64::from(zones))?;
+    Ok(Generations {
+        youngest: lrugen.of(btf.member(whole, "max_seq")?).offset,
+        file: first,
+        stride: at(stride.into())? - at(0)?,
+    })
 }
 
 /// How many memory nodes there may be.
@@ -112,6 +148,11 @@ mod tests {
 
     /// A kernel with the iterator; with so many sizes of lists.
     fn kernel(sizes: u32) -> Blob {
+        kernel_with(|blob, long| (blob.array(long, sizes), None))
+    }
+
+    /// One with these types of `lru_zone_size` and `lrugen`.
+    fn kernel_with(types: impl FnOnce(&mut Blob, u32) -> (u32, Option<u32>)) -> Blob {
         let mut blob = Blob::new();
         blob.enumeration(&[("memory_cgrp_id", 4)]);
         blob.enumeration(&[("LRU_INACTIVE_FILE", 2), ("NR_LRU_LISTS", 5)]);
@@ -125,8 +166,14 @@ mod tests {
         blob.structure("bpf_iter__cgroup", 16, &[("meta", long, 0), ("cgroup", cgroup, 8)]);
         blob.structure("bpf_iter_meta", 24, &[("session_id", long, 8), ("seq_num", long, 16)]);
         blob.structure("page_counter", 192, &[("failcnt", long, 8)]);
-        let array = blob.array(long, sizes);
-        let node = blob.structure("mem_cgroup_per_node", 512, &[("lru_zone_size", array, 256)]);
+        let (sizes, lrugen) = types(&mut blob, long);
+        let mut members = vec![("lru_zone_size", sizes, 256)];
+        if let Some(lrugen) = lrugen {
+            blob.enumeration(&[("LRU_GEN_ANON", 0), ("LRU_GEN_FILE", 1)]);
+            let lruvec = blob.structure("lruvec", 1560, &[("lrugen", lrugen, 136)]);
+            members.push(("lruvec", lruvec, 1024));
+        }
+        let node = blob.structure("mem_cgroup_per_node", 3000, &members);
         let node = blob.pointer(node);
         let nodes = blob.array(node, 0);
         blob.structure("mem_cgroup", 2176, &[("nodeinfo", nodes, 2128)]);
@@ -151,8 +198,37 @@ mod tests {
             zone_stride: 5 * 8,
             zones: 5,
             nodes: 2,
+            ..UsageSetup::NONE
         };
         assert_eq!(found, UsageFacts { setup: expected, no_page_cache: None });
+    }
+
+    #[test]
+    fn arrays_of_arrays_are_read_as_flat_ones_are() {
+        let flat = |blob: &mut Blob, long, sizes: &[u32]| blob.array(long, sizes.iter().product());
+        let deep =
+            |blob: &mut Blob, long, sizes: &[u32]| sizes.iter().fold(long, |of, len| blob.array(of, *len));
+        let kernel = |array: fn(&mut Blob, u32, &[u32]) -> u32, generations: u32| {
+            let blob = kernel_with(|blob, long| {
+                let sizes = array(blob, long, &[5, 5]);
+                let pages = array(blob, long, &[5, 2, generations]);
+                let members = [("max_seq", long, 0), ("nr_pages", pages, 696)];
+                (sizes, Some(blob.structure("lru_gen_folio", 1344, &members)))
+            });
+            resolved(&blob, Ok(1)).unwrap()
+        };
+        let found = kernel(flat, 4);
+        assert_eq!(found, kernel(deep, 4));
+        let UsageSetup { node_inactive_file, zone_stride, zones, .. } = found.setup;
+        assert_eq!((node_inactive_file, zone_stride, zones), (256 + 2 * 8, 5 * 8, 5));
+        let UsageSetup { generation, generation_file, generation_stride, .. } = found.setup;
+        let lrugen = 1024 + 136;
+        assert_eq!(
+            (generation, generation_file, generation_stride),
+            (lrugen, lrugen + 696 + 5 * 8, 2 * 5 * 8)
+        );
+        let why = kernel(deep, 5).no_page_cache.unwrap();
+        assert_eq!(why, "this kernel's lrugen.nr_pages is not of four generations");
     }
 
     #[test]
