@@ -50,7 +50,7 @@ pub(super) struct Groups {
     pub(super) stale: bool,
     reader: Reader,
     by_id: Vec<(u64, usize)>,
-    levels: Vec<Level>,
+    pub(super) levels: Vec<Level>,
     path: PathBuf,
     below: Vec<i64>,
     changed: Vec<(u64, usize)>,

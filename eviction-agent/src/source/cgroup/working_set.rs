@@ -13,7 +13,8 @@
 //! **The difference.** While the ancestor's text is still the one of an earlier read, it is as
 //! old as the first read that showed it, and then everything below it was flushed with it
 //! (`css_rstat_flush` takes in the whole subtree). What the groups below have gained or lost
-//! since, by their own figures then and now, is added.
+//! since, by their own figures then and now, is added. What a glance alone tells of that is held against
+//! the group's own memory.stat first.
 #![forbid(unsafe_code)]
 
 use super::files::Limit;
@@ -29,6 +30,11 @@ const MOVED: usize = 8;
 /// Groups at a limit that are read for one sample: those with most page cache to lose. Where
 /// the limit is reached usage stands still while anonymous memory takes the place of cache.
 const FULL: usize = 3;
+
+/// Groups whose page cache is another by a glance than when the ancestor's text was new: those that
+/// differ most. Pages that wait to be put on a list make a difference of less than a MiB.
+const TOLD: usize = 8;
+const TOLD_LEAST: u64 = 1 << 20;
 
 /// Samples the group `target`, after [`Groups::read_usages`].
 pub(super) fn sample(groups: &mut Groups, target: usize) -> LevelSample {
@@ -51,6 +57,9 @@ fn mark(groups: &mut Groups, target: usize) -> u64 {
     let (tree, meters) = (&groups.tree, &mut groups.meters);
     let mut moved = Top::<MOVED>::new();
     let mut cache = Top::<FULL>::new();
+    let mut told = Top::<TOLD>::new();
+    let id = meters[target].id;
+    let level = groups.levels.iter().find(|level| level.id == id);
     let (mut first, mut next) = (None, None);
     let mut left_out = 0_u64;
     for (index, meter) in meters.iter().enumerate().take(end).skip(target + 1) {
@@ -59,6 +68,10 @@ fn mark(groups: &mut Groups, target: usize) -> u64 {
         }
         left_out = left_out.saturating_add(meter.moved);
         moved.offer(meter.moved, index);
+        if meter.inactive_file_at_ns > meter.stat_at_ns {
+            let gained = level.and_then(|level| level.gained(index, meter)).map_or(0, i64::unsigned_abs);
+            told.offer(if gained >= TOLD_LEAST { gained } else { 0 }, index);
+        }
         if meter.full && tree.is_leaf(index) {
             // Of a group that nobody has read yet anything may be cache.
             cache.offer(meter.stat.inactive_file.known().unwrap_or(u64::MAX), index);
@@ -68,7 +81,7 @@ fn mark(groups: &mut Groups, target: usize) -> u64 {
     }
     let in_turn = next.or(first);
     groups.turn = in_turn.unwrap_or(0);
-    for chosen in moved.chosen().chain(cache.chosen()).chain(in_turn) {
+    for chosen in moved.chosen().chain(cache.chosen()).chain(told.chosen()).chain(in_turn) {
         let mut at = Some(chosen);
         while let Some(index) = at.filter(|index| *index != target) {
             let meter = &mut meters[index];
@@ -130,11 +143,14 @@ impl Level {
 
     /// What the groups below have gained since the memory.stat got its present text.
     pub(super) fn difference(&self, meters: &[Meter]) -> i64 {
-        let gained =
-            self.then.iter().zip(meters).filter(|(_, meter)| !meter.gone).filter_map(|(then, meter)| {
-                Some(meter.stat.inactive_file.known()?.cast_signed().saturating_sub((*then)?.cast_signed()))
-            });
+        let gained = meters.iter().enumerate().filter_map(|(index, meter)| self.gained(index, meter));
         gained.fold(0, i64::saturating_add)
+    }
+
+    /// What one group has gained since then; nothing where that is not known.
+    fn gained(&self, index: usize, meter: &Meter) -> Option<i64> {
+        let then = self.then.get(index).copied().flatten().filter(|_| !meter.gone)?;
+        Some(meter.stat.inactive_file.known()?.cast_signed().saturating_sub(then.cast_signed()))
     }
 }
 
@@ -173,8 +189,57 @@ impl<const N: usize> Top<N> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
+    use std::path::Path;
+
     use proptest::prelude::*;
+
+    use super::super::files::Version;
+    use super::super::groups::Sweep;
+    use super::super::tree::Tree;
+    use super::*;
+    use crate::source::bpf::GroupUsage;
+
+    const MIB: u64 = 1 << 20;
+
+    fn write_group(folder: &Path, usage: u64, inactive_file: u64) {
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join("memory.usage_in_bytes"), format!("{usage}\n")).unwrap();
+        fs::write(folder.join("memory.stat"), format!("total_inactive_file {inactive_file}\n")).unwrap();
+    }
+
+    #[test]
+    fn what_a_glance_alone_tells_is_held_against_memory_stat() {
+        let folder = tempfile::tempdir().unwrap();
+        let leaf = folder.path().join("leaf");
+        write_group(folder.path(), 700 * MIB, 400 * MIB);
+        write_group(&leaf, 600 * MIB, 400 * MIB);
+        let mut groups = Groups::new(Version::V1, 100, Tree::scan(folder.path(), None).unwrap());
+        let look = |groups: &mut Groups| {
+            groups.read_usages(Sweep::Moved, &[]);
+            sample(groups, 0).working_set.known()
+        };
+        assert_eq!(look(&mut groups), Some(300 * MIB));
+        let glance = |groups: &mut Groups, inactive_file| {
+            let at_ns = now_ns();
+            let id = groups.meters[1].id;
+            let usage = GroupUsage {
+                id,
+                usage: 600 * MIB,
+                limit: None,
+                failures: 0,
+                inactive_file: Some(inactive_file),
+                at_ns,
+            };
+            groups.take_glance(&[usage]);
+        };
+        glance(&mut groups, 0);
+        assert_eq!(look(&mut groups), Some(300 * MIB), "no such thing has happened");
+        // The ancestor's text stands still while the leaf's page cache gives way.
+        write_group(&leaf, 600 * MIB, 100 * MIB);
+        glance(&mut groups, 100 * MIB);
+        assert_eq!(look(&mut groups), Some(600 * MIB), "as both say");
+    }
 
     proptest! {
         #[test]
