@@ -282,6 +282,17 @@ fn list(group: BorrowedFd<'_>, text: &mut Vec<u8>, pids: &mut Vec<u32>) -> Resul
     }
 }
 
+/// Whether a version 2 group has tasks in it or below it, those included that `cgroup.procs` lists no more
+/// though their exit has only begun, as 7.2 does: until it is over their memory is theirs.
+pub(super) fn is_populated(group: BorrowedFd<'_>) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mut text = [0; 128];
+    let count = openat(group, c"cgroup.events", flags, Mode::empty())
+        .and_then(|file| read(&file, &mut text))
+        .unwrap_or(0);
+    text[..count].split(|byte| *byte == b'\n').any(|line| line == b"populated 1")
+}
+
 /// Whether a short control file of a group has this content.
 pub(super) fn file_says(group: &OwnedFd, name: &CStr, content: &[u8]) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -393,5 +404,18 @@ mod tests {
         // Ended, and its id is on the list still.
         members.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut Vec::new());
         assert_eq!((sum.sent, sum.ended), (1, 1));
+    }
+
+    #[test]
+    fn a_group_has_tasks_for_as_long_as_its_events_say_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = std::fs::File::open(folder.path()).unwrap();
+        assert!(!is_populated(group.as_fd()), "version 1 does not tell");
+        for (text, expected) in
+            [("populated 1\nfrozen 0\n", true), ("populated 0\nfrozen 1\n", false), ("", false)]
+        {
+            std::fs::write(folder.path().join("cgroup.events"), text).unwrap();
+            assert_eq!(is_populated(group.as_fd()), expected, "{text}");
+        }
     }
 }

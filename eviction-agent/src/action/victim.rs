@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use super::boundary::Pinned;
 use super::hold::{Hold, Log};
 use super::job::{Tools, describe};
+use super::members::is_populated;
 use super::outcome::{Progress, Signalled, Survivor};
 use super::survivors;
 
@@ -156,11 +157,11 @@ impl Victim {
         sum
     }
 
-    /// Whether nobody is left.
+    /// Whether nobody is left, and with them their memory.
     pub(super) fn is_gone(&self, tools: &mut Tools<'_>) -> bool {
         self.groups.iter().all(|group| {
             tools.members.scan(group.deciding.as_fd());
-            tools.members.is_empty()
+            tools.members.is_empty() && !group.is_ending()
         })
     }
 
@@ -183,6 +184,8 @@ impl Victim {
                 survivors::look_at(*pid, is_denied, group)
             }));
             unreachable += tools.members.unreachable;
+            // Listed no more, and not gone.
+            unreachable += u32::from(tools.members.is_empty() && group.is_ending());
             unreadable_groups += tools.members.unreadable_groups;
         }
         processes.sort_unstable_by_key(|survivor| survivor.pid);
@@ -238,6 +241,14 @@ impl Victim {
             std::thread::sleep(pause);
         }
         frozen.into_iter().map(|(hold, _)| hold).collect()
+    }
+}
+
+impl Pinned {
+    /// Whether somebody is there, once the list of processes is empty. Version 1 lists everybody until
+    /// the end.
+    fn is_ending(&self) -> bool {
+        self.is_unified && is_populated(self.deciding.as_fd())
     }
 }
 
