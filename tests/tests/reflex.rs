@@ -148,14 +148,31 @@ fn an_old_verdict_is_not_carried_out() {
     scene.agent.stop().unwrap();
 }
 
+/// The ids of the BPF programs that a process holds.
+fn programs_of(pid: u32) -> Vec<u32> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let texts = files.filter_map(|file| std::fs::read_to_string(file.ok()?.path()).ok());
+    let ids = texts
+        .filter_map(|text| text.lines().find_map(|line| line.strip_prefix("prog_id:"))?.trim().parse().ok());
+    ids.collect()
+}
+
 #[test]
 fn the_verdict_dies_with_the_agent() {
     let Some(mut scene) = Scene::new("reflex-dead") else {
         skip!("no cgroups or charge hook to be had here")
     };
     let agent = scene.agent.pid();
+    let programs = programs_of(agent);
+    assert!(!programs.is_empty());
     signal(agent, Signal::KILL).unwrap();
     wait_until("the agent's end", || !is_alive(agent)).unwrap();
+    // The kernel detaches them a little later, from a queue of its own (`bpf_link_put`).
+    wait_until("the end of its programs", || {
+        let mut loaded = aya::programs::loaded_programs().filter_map(Result::ok);
+        !loaded.any(|program| programs.contains(&program.id()))
+    })
+    .unwrap();
     assert!(!scene.run_away());
     for workload in [&mut scene.runaway, &mut scene.idle, &mut scene.bystander] {
         assert!(workload.process().is_running().unwrap(), "nothing is killed by a program that is gone");

@@ -1,5 +1,7 @@
 //! Runs a program as an ordinary user with exactly these capabilities:
-//! `unprivileged --capabilities BPF,PERFMON -- eviction-agent check`.
+//! `unprivileged --capabilities BPF,PERFMON -- eviction-agent check`. Of locked memory it may have as much
+//! as kernels allowed before 5.16, whatever the running one does: else a small program may lock all of its
+//! memory without a capability.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -8,7 +10,11 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use tests::privileges;
+
+/// `MLOCK_LIMIT` of include/uapi/linux/resource.h before 5.16.
+const LOCKED: u64 = 64 << 10;
 
 #[derive(Debug, Parser)]
 #[command(about = "Runs a program as an ordinary user with exactly these capabilities")]
@@ -35,6 +41,8 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<std::convert::Infallible> {
     let Args { capabilities, command } = args;
     let names: Vec<&str> = capabilities.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
+    let limit = Rlimit { current: Some(LOCKED), maximum: Some(LOCKED) };
+    setrlimit(Resource::Memlock, limit).context("limit locked memory")?;
     privileges::keep_only(&names)?;
     let (program, arguments) = command.split_first().context("no program")?;
     let error = Command::new(program).args(arguments).exec();

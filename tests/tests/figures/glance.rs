@@ -216,15 +216,18 @@ fn a_sampler_reads_few_files_beside_it() {
         assert!(ours.stat.anon.known().is_some(), "what only memory.stat tells is there as well");
     }
     let id = id(&folder(&one));
-    let before = glancing.group(id).unwrap();
-    glancing.sample_pods(Fresh::All, Tasks::Leave);
-    let after = glancing.group(id).unwrap();
+    let mut one_more = || {
+        let before = glancing.group(id).unwrap();
+        glancing.sample_pods(Fresh::All, Tasks::Leave);
+        (before, glancing.group(id).unwrap(), glancing.take_glances())
+    };
+    // A kernel that does not let it through in time is no error, and on a loaded machine happens.
+    let seen = (0..1000).map(|_| one_more()).find(|(_, _, glances)| glances.late == 0);
+    let (before, after, glances) = seen.expect("it comes in time at last");
+    assert!(glances.came > 0 && (glances.incomplete, glances.failed) == (0, 0), "{glances:?}");
     assert_eq!(after.stat_at_ns, before.stat_at_ns, "nothing moved: no file is read again");
     assert!(after.inactive_file_at_ns > before.inactive_file_at_ns, "and still its page cache is of now");
     assert!(after.usage_at_ns > before.usage_at_ns);
-    // A kernel that does not let it through in time is no error, and on a loaded machine happens.
-    let Glances { came, late, incomplete, failed } = glancing.take_glances();
-    assert_eq!((came + late, incomplete, failed), (2, 0, 0));
     drop(running);
     subtree.remove().unwrap();
 }

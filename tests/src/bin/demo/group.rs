@@ -22,6 +22,9 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     let mut node = scene.node(MEMORY, PIDS)?;
     let spec = PodSpec { request_mib: 32, limit_mib: Some(LIMIT), ..pods::checkout() };
     let checkout = node.add(spec)?;
+    // Its one container has the same limit as it has, and then who meets it first is chance: what the
+    // kernel needs for the pod's own group counts against the pod alone.
+    node.pods[checkout].group.limit_memory(2 * LIMIT * MIB)?;
     let etcd = node.add(pods::etcd())?;
     let mut bystanders = pods::bystanders(scene, &node, &[(etcd, 16)])?;
     let pod = &node.pods[checkout];
