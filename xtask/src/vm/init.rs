@@ -22,6 +22,9 @@ pub(super) const RUN: &str = "run ";
 /// How a program ended; its name and the exit code follow.
 pub(super) const STATUS: &str = "status ";
 
+/// The section of cgroups that nobody has removed.
+pub(super) const LEFTOVERS: &str = "leftovers";
+
 /// When what follows began; seconds since the boot follow.
 const AT: &str = "at ";
 
@@ -157,7 +160,7 @@ RUST_LOG=debug ./eviction-agent check -o json 2>/tmp/check.log
 echo "{MARK}check log"
 cat /tmp/check.log
 {runs}at
-echo "{MARK}leftovers"
+echo "{MARK}{LEFTOVERS}"
 find /sys/fs/cgroup -name 'eviction-*' -type d
 echo "{MARK}{END}"
 poweroff -f

@@ -5,6 +5,7 @@
 //! another one is a line there. What counts is that the stories come true; times under emulation
 //! are good for comparing two programs in one guest, and for nothing else.
 
+mod again;
 mod guest;
 mod host;
 mod init;
@@ -84,7 +85,8 @@ pub(crate) struct Args {
     /// Show what the guests print
     #[arg(long)]
     verbose: bool,
-    /// Run this program of the list (xtask/src/vm/programs.rs) alone; may be repeated
+    /// Run this program of the list (xtask/src/vm/programs.rs) alone; may be repeated. What the others have
+    /// told when they were last run on this kernel is kept
     #[arg(long, value_name = "PROGRAM")]
     only: Vec<String>,
     /// Boot nothing: read what the guests have told when they were last run
@@ -140,10 +142,14 @@ fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
         let Kernel { version, image } = cache.kernel(machine.series)?;
         let path = log_of(machine)?;
         eprintln!("vm: {}: booting {version}; all it says is in {}", machine.name, path.display());
+        let earlier = if only.is_empty() { None } else { fs::read_to_string(&path).ok() };
         let mut log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
         writeln!(log, "{MARK}{HOST}{}", host::describe(&version)).context("begin a guest's log")?;
         let (ramdisk, disk) = (stock.ramdisk(machine, &programs)?, stock.disk()?);
         Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose: *verbose }.run(&mut log)?;
+        if let Some(earlier) = earlier {
+            keep_the_rest(&path, &earlier)?;
+        }
         let told = read(&path)?;
         eprint!("{}", table::summary(machine, &told));
         all.push((machine, told));
@@ -165,6 +171,15 @@ fn kept(machines: impl IntoIterator<Item = &'static Machine>) -> Result<All> {
     Ok(all)
 }
 
+/// What other programs have told earlier stays in the log.
+fn keep_the_rest(log: &Path, earlier: &str) -> Result<()> {
+    let later = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
+    match again::merge(earlier, &later) {
+        Some(merged) => fs::write(log, merged).with_context(|| format!("write {}", log.display())),
+        None => Ok(()),
+    }
+}
+
 fn read(log: &Path) -> Result<Told> {
     let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
     Ok(Told::read(&text))
@@ -179,7 +194,7 @@ fn log_of(machine: &Machine) -> Result<PathBuf> {
 
 /// Builds the agent, the programs that others start, and those that are asked for.
 fn build(asked: &[&Program], tools: &Tools) -> Result<Vec<PathBuf>> {
-    const BESIDE: [&str; 3] = ["eviction-agent", "workload", "unprivileged"];
+    const BESIDE: [&str; 5] = ["eviction-agent", "workload", "unprivileged", "stepper", "storm"];
     let folder = build::static_programs(&["eviction-agent", "tests"], tools)?;
     let of =
         |kind: Kind| asked.iter().filter(move |program| program.kind == kind).map(|program| program.target);

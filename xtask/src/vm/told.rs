@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
+use super::again::AGAIN;
 use super::guest::WRONG;
 use super::host::HOST;
-use super::init::{END, MARK, RUN, STATUS};
+use super::init::{END, LEFTOVERS, MARK, RUN, STATUS};
 use super::programs::{Kind, PROGRAMS};
 use crate::test::report::Report;
 
@@ -85,6 +86,9 @@ impl Told {
         let mut told = Self::default();
         let host = lines.iter().find_map(|line| marked(line)?.strip_prefix(HOST));
         told.host = host.unwrap_or_default().to_owned();
+        for again in lines.iter().filter_map(|line| marked(line)?.strip_prefix(AGAIN)) {
+            told.host.extend(["; ", again]);
+        }
         told.wrong
             .extend(lines.iter().filter_map(|line| marked(line)?.strip_prefix(WRONG)).map(str::to_owned));
         let release = section(&lines, "release");
@@ -100,7 +104,7 @@ impl Told {
         if lines.iter().all(|line| marked(line) != Some(END)) && told.wrong.is_empty() {
             told.wrong.push("its log was cut off".to_owned());
         }
-        let leftovers = section(&lines, "leftovers");
+        let leftovers = section(&lines, LEFTOVERS);
         if !leftovers.is_empty() {
             told.wrong.push(format!("{} cgroups are left over", leftovers.len()));
         }
@@ -198,6 +202,8 @@ mod tests {
              {{\"task\": \"demo\"}}\n@@vm status demo 1\n@@vm leftovers\n@@vm end\n"
         ));
         assert_eq!(told.release, "6.1.0");
+        let again = Told::read("@@vm host k, one\n@@vm again a again: two\n@@vm again b again: three\n");
+        assert_eq!(again.host, "k, one; a again: two; b again: three");
         assert_eq!(told.rungs, [("oom".to_owned(), "r".to_owned())]);
         assert_eq!((told.passed(), told.failed(), told.skipped()), (1, 1, 0), "{told:?}");
         assert_eq!(told.stories[1].title(), "soft (timer forced)");
