@@ -11,7 +11,7 @@ use crate::{build, elf};
 /// The most that the binary may weigh.
 const LIMIT: u64 = 12 << 20;
 /// The agent, and the BPF programs inside it, have different licences.
-const LICENCES: &[&str] = &["LICENSE", "eviction-ebpf/LICENSE-MIT", "eviction-ebpf/LICENSE-GPL2"];
+pub(crate) const LICENCES: &[&str] = &["LICENSE", "eviction-ebpf/LICENSE-MIT", "eviction-ebpf/LICENSE-GPL2"];
 const AGENT: &str = "eviction-agent";
 
 pub(crate) fn run() -> Result<ExitCode> {

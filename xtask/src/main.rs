@@ -12,6 +12,7 @@ mod dist;
 mod e2e;
 mod elf;
 mod fuzz;
+mod image;
 mod layers;
 mod length;
 mod lint;
@@ -53,6 +54,8 @@ enum Task {
     Lint,
     /// Put the static binary, its licences and checksums into target/dist
     Dist,
+    /// An OCI archive of the static binary, for containerd and registries; no docker needed
+    Image(image::Args),
 }
 
 fn main() -> ExitCode {
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Lint => lint::run(),
         Task::Dist => dist::run(),
+        Task::Image(args) => image::run(&args),
     };
     match done {
         Ok(code) => code,

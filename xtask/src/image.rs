@@ -1,0 +1,242 @@
+//! `cargo xtask image`: an OCI image of the static binary and nothing else, as an archive that
+//! `ctr images import`, `podman load` and `skopeo copy oci-archive:` take. No docker is needed, and
+//! the same files give the same bytes.
+//!
+//! The archive is an image layout (image-spec v1.1, image-layout.md) in a tar file.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::shell::{self, Metadata};
+use crate::{build, dist};
+
+/// Arguments of the task.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Pack this file instead of an agent that is built for it
+    #[arg(long, value_name = "FILE")]
+    agent: Option<PathBuf>,
+    /// Where the archive goes; default: target/image
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// As deploy/manifests/40-daemonset.yaml names it, and as containerd knows that name.
+const NAME: &str = "docker.io/library/eviction-agent";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The one file that is run.
+const ENTRYPOINT: &str = "/eviction-agent";
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let Args { agent, output } = args;
+    let path = pack(agent.clone(), output.clone())?;
+    let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+    println!("{} ({}, sha256:{})", path.display(), build::mib(bytes.len() as u64), sha256(&bytes));
+    println!("{NAME}:{VERSION}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Packs that agent, or one that is built for it, and says where the archive is.
+pub(crate) fn pack(agent: Option<PathBuf>, output: Option<PathBuf>) -> Result<PathBuf> {
+    let agent = agent.map_or_else(|| build::agent(true), Ok)?;
+    let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("read {}", path.display()));
+    let mut files = vec![File { path: ENTRYPOINT[1..].to_owned(), mode: 0o755, bytes: read(&agent)? }];
+    for licence in dist::LICENCES {
+        let name = licence.rsplit('/').next().unwrap_or(licence);
+        let bytes = read(&shell::root().join(licence))?;
+        files.push(File { path: format!("licenses/{name}"), mode: 0o644, bytes });
+    }
+    let archive = archive(&files)?;
+    let path = match output {
+        Some(path) => path,
+        None => {
+            let folder = Metadata::read()?.target_directory.join("image");
+            std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+            folder.join(format!("eviction-agent-{VERSION}.oci.tar"))
+        }
+    };
+    std::fs::write(&path, archive).with_context(|| format!("write {}", path.display()))?;
+    Ok(path)
+}
+
+/// A file of an archive.
+struct File {
+    path: String,
+    mode: u32,
+    bytes: Vec<u8>,
+}
+
+/// The archive of an image with these files, the first of which is run.
+fn archive(files: &[File]) -> Result<Vec<u8>> {
+    let layer = tar(files).context("pack the layer")?;
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let config = json!({
+        "architecture": architecture,
+        "os": "linux",
+        "config": {
+            "Entrypoint": [ENTRYPOINT],
+            "Labels": {
+                "org.opencontainers.image.title": "eviction-agent",
+                "org.opencontainers.image.version": VERSION,
+                "org.opencontainers.image.licenses": "Apache-2.0 AND (MIT OR GPL-2.0-only)",
+            },
+        },
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))]},
+    });
+    let config = config.to_string().into_bytes();
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
+        "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", &layer)],
+    });
+    let manifest = manifest.to_string().into_bytes();
+    let mut named = descriptor(MANIFEST, &manifest);
+    named["platform"] = json!({"architecture": architecture, "os": "linux"});
+    named["annotations"] = json!({
+        "io.containerd.image.name": format!("{NAME}:{VERSION}"),
+        "org.opencontainers.image.ref.name": VERSION,
+    });
+    let index = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [named],
+    });
+    let mut members = vec![
+        File::of("oci-layout", json!({"imageLayoutVersion": "1.0.0"}).to_string().into_bytes()),
+        File::of("index.json", index.to_string().into_bytes()),
+    ];
+    let blobs = [manifest, config, layer];
+    members.extend(blobs.into_iter().map(|blob| File::of(format!("blobs/sha256/{}", sha256(&blob)), blob)));
+    tar(&members).context("pack the image")
+}
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+impl File {
+    fn of(path: impl Into<String>, bytes: Vec<u8>) -> Self {
+        Self { path: path.into(), mode: 0o644, bytes }
+    }
+}
+
+fn descriptor(media_type: &str, bytes: &[u8]) -> Value {
+    json!({"mediaType": media_type, "digest": format!("sha256:{}", sha256(bytes)), "size": bytes.len()})
+}
+
+/// Files of root's, of no time, with the folders that they are in.
+fn tar(files: &[File]) -> Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut folders: Vec<&str> = Vec::new();
+    for File { path, mode, bytes } in files {
+        for (end, _) in path.match_indices('/') {
+            let folder = &path[..=end];
+            if !folders.contains(&folder) {
+                folders.push(folder);
+                let mut header = header(tar::EntryType::Directory, 0o755, 0);
+                archive.append_data(&mut header, folder, std::io::empty())?;
+            }
+        }
+        let mut header = header(tar::EntryType::Regular, *mode, bytes.len() as u64);
+        archive.append_data(&mut header, path, bytes.as_slice())?;
+    }
+    Ok(archive.into_inner()?)
+}
+
+fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(size);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Read as _;
+
+    use super::*;
+
+    /// What an archive has: mode and content by path.
+    fn unpacked(archive: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
+        let mut archive = tar::Archive::new(archive);
+        let entries = archive.entries().unwrap().map(|entry| {
+            let mut entry = entry.unwrap();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).unwrap();
+            let path = entry.path().unwrap().display().to_string();
+            (path, (entry.header().mode().unwrap(), bytes))
+        });
+        entries.collect()
+    }
+
+    fn json(files: &BTreeMap<String, (u32, Vec<u8>)>, path: &str) -> Value {
+        serde_json::from_slice(&files[path].1).unwrap()
+    }
+
+    /// The blob that a descriptor means, which has the size and the digest that it says.
+    fn blob<'a>(files: &'a BTreeMap<String, (u32, Vec<u8>)>, descriptor: &Value) -> &'a [u8] {
+        let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+        let bytes = &files[&format!("blobs/sha256/{digest}")].1;
+        assert_eq!(
+            (descriptor["size"].as_u64(), sha256(bytes)),
+            (Some(bytes.len() as u64), digest.to_owned())
+        );
+        bytes
+    }
+
+    #[test]
+    fn an_image_has_the_binary_and_says_how_it_is_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = folder.path().join("agent");
+        std::fs::write(&agent, b"\x7fELF small").unwrap();
+        let packed = pack(Some(agent), Some(folder.path().join("image.tar"))).unwrap();
+        let files = unpacked(&std::fs::read(packed).unwrap());
+        assert_eq!(json(&files, "oci-layout")["imageLayoutVersion"], "1.0.0");
+        let index = json(&files, "index.json");
+        let named = &index["manifests"][0];
+        assert_eq!(named["annotations"]["io.containerd.image.name"], format!("{NAME}:{VERSION}"));
+        let manifest: Value = serde_json::from_slice(blob(&files, named)).unwrap();
+        let config: Value = serde_json::from_slice(blob(&files, &manifest["config"])).unwrap();
+        let layer = blob(&files, &manifest["layers"][0]);
+        assert_eq!(config["rootfs"]["diff_ids"], json!([format!("sha256:{}", sha256(layer))]));
+        assert_eq!(config["config"]["Entrypoint"], json!(["/eviction-agent"]));
+        let content = unpacked(layer);
+        assert_eq!(content["eviction-agent"], (0o755, b"\x7fELF small".to_vec()));
+        let names: Vec<&str> = content.keys().map(String::as_str).collect();
+        let licences = ["licenses/LICENSE", "licenses/LICENSE-GPL2", "licenses/LICENSE-MIT"];
+        assert_eq!(names, [&["eviction-agent", "licenses/"][..], &licences].concat());
+    }
+
+    #[test]
+    fn the_same_files_give_the_same_bytes() {
+        let files = || [File { path: "bin/x".to_owned(), mode: 0o755, bytes: vec![7; 1000] }];
+        let first = archive(&files()).unwrap();
+        // Times are in whole seconds.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        assert_eq!(archive(&files()).unwrap(), first);
+        let other = [File { path: "bin/x".to_owned(), mode: 0o755, bytes: vec![8; 1000] }];
+        assert_ne!(archive(&other).unwrap(), first);
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let error = pack(Some("/nowhere/agent".into()), None).unwrap_err();
+        assert_eq!(error.to_string(), "read /nowhere/agent");
+    }
+}
