@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::shell;
+use node::Beside;
 
 /// Arguments of the task.
 #[derive(clap::Args)]
@@ -39,6 +40,8 @@ enum Bench {
     Idle(node::Node),
     /// Reaction, idle cost and size in short
     Skeleton(node::Node),
+    /// Crossing to the eviction that a real API server grants, and cost in a cluster
+    Api(node::Node),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -47,11 +50,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Oom(args) => oom::run(args),
         Bench::Storm(args) => storm::run(args),
         Bench::Glance(args) => glance::run(args),
-        Bench::Overhead(args) => node::run("overhead", args, false),
-        Bench::Reaction(args) => node::run("reaction", args, true),
-        Bench::Reflex(args) => node::run("reflex", args, true),
-        Bench::Idle(args) => node::run("idle", args, true),
-        Bench::Skeleton(args) => node::run("skeleton", args, false),
+        Bench::Overhead(args) => node::run("overhead", args, Beside::Nothing),
+        Bench::Reaction(args) => node::run("reaction", args, Beside::Others),
+        Bench::Reflex(args) => node::run("reflex", args, Beside::Others),
+        Bench::Idle(args) => node::run("idle", args, Beside::Others),
+        Bench::Skeleton(args) => node::run("skeleton", args, Beside::Nothing),
+        Bench::Api(args) => node::run("api", args, Beside::Kubernetes),
     }
 }
 

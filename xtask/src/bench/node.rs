@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::commit;
 use crate::build;
+use crate::e2e::kubernetes;
 use crate::setup::{self, Need};
 use crate::shell;
 
@@ -29,12 +30,25 @@ pub(super) struct Node {
     more: Vec<String>,
 }
 
-/// Runs the bench of that name; `beside` are other programs measured in the same run.
-pub(super) fn run(name: &str, args: &Node, beside: bool) -> Result<ExitCode> {
+/// What else is part of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Beside {
+    Nothing,
+    /// The programs that others use, measured in the same run.
+    Others,
+    /// A real API server.
+    Kubernetes,
+}
+
+/// Runs the bench of that name.
+pub(super) fn run(name: &str, args: &Node, beside: Beside) -> Result<ExitCode> {
     let Node { json, agent, agent_arg, only, more } = args;
-    let needs: &[Need] =
-        if beside { &[Need::Bpf, Need::Musl, Need::Rivals] } else { &[Need::Bpf, Need::Musl] };
+    let needs: &[Need] = match beside {
+        Beside::Others => &[Need::Bpf, Need::Musl, Need::Rivals],
+        Beside::Nothing | Beside::Kubernetes => &[Need::Bpf, Need::Musl],
+    };
     let tools = setup::ensure(needs)?;
+    let kubernetes = (beside == Beside::Kubernetes).then(kubernetes::ensure).transpose()?;
     let agent = match agent {
         Some(agent) => agent.clone(),
         None => build::agent(true)?,
@@ -45,6 +59,7 @@ pub(super) fn run(name: &str, args: &Node, beside: bool) -> Result<ExitCode> {
     if let Some(rivals) = &tools.rivals {
         bench.arg("--rivals").arg(rivals);
     }
+    bench.envs(kubernetes.map(|folder| (kubernetes::FOLDER, folder)));
     for argument in agent_arg {
         bench.args(["--agent-arg", argument]);
     }

@@ -5,6 +5,7 @@
 //! `cargo xtask bench` builds the agent as it is shipped and runs this.
 #![forbid(unsafe_code)]
 
+mod api;
 mod arena;
 mod case;
 mod cost;
@@ -102,6 +103,8 @@ enum Bench {
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         calm: u64,
     },
+    /// Crossing to the eviction that a real API server grants, and cost in a cluster
+    Api(api::Counts),
     /// One crossing in a namespace of its own; for this program itself
     #[command(hide = true)]
     Inside(arena::Inside),
@@ -118,6 +121,7 @@ fn run(args: &Args) -> Result<()> {
         Bench::Reflex { .. } => "reflex",
         Bench::Idle { .. } => "idle",
         Bench::Skeleton { .. } => "skeleton",
+        Bench::Api(_) => "api",
         Bench::Inside(inside) => return arena::inside(inside),
     };
     let mut stage = Stage::new(name, args)?;
@@ -131,6 +135,7 @@ fn run(args: &Args) -> Result<()> {
             stage.keep(rows)?;
         }
         Bench::Skeleton { crossings, runs, calm } => skeleton(&mut stage, *crossings, *runs, *calm)?,
+        Bench::Api(counts) => api::run(&mut stage, counts)?,
         Bench::Inside(_) => {}
     }
     stage.end();

@@ -1,0 +1,170 @@
+//! One crossing: a hog grows beyond the line, and its eviction is asked for and granted.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use tests::agent::{Event, GUARD};
+use tests::clock;
+use tests::cluster::manifest;
+use tests::death::Death;
+use tests::growth::Climb;
+use tests::stamps::Record;
+use tests::workload::Workload;
+
+use super::town::{NODE, Town, forget};
+use crate::case::LINE;
+
+/// What was measured in a crossing.
+pub(super) struct Run {
+    pub(super) climb: Climb,
+    /// The kernel program's stamp.
+    pub(super) stamped_ns: Option<u64>,
+    pub(super) decided_ns: u64,
+    /// When the agent had read the server's 201.
+    pub(super) granted_ns: u64,
+    /// When the victim's last process died, where the agent kills.
+    pub(super) dead_ns: Option<u64>,
+    /// The same request from an idle client.
+    pub(super) floor_ns: u64,
+    /// From SIGKILL to the death of as large a process, where the agent kills.
+    pub(super) kill_floor_ns: Option<u64>,
+    pub(super) seen_by: String,
+}
+
+/// So far below the line nobody is woken up.
+const SHORT: u64 = 16 << 20;
+
+/// Any moment of the agent's own timers is as good as any other.
+fn random_pause() -> Duration {
+    Duration::from_millis(200 + clock::now() / 1000 % 500)
+}
+
+impl Town<'_> {
+    pub(super) fn cross(&mut self, pod: usize) -> Result<Run> {
+        let floor_ns = self.floor()?;
+        let kill_floor_ns = self.way.kills().then(|| self.kill_floor(pod)).transpose()?;
+        let interrupt = self.stage.interrupt.clone();
+        let stamps = self.node.file(&format!("stamps-{pod}"));
+        let arguments =
+            self.case.hog.arguments(self.case.size(), self.case.rate, &stamps, self.stage.disk()?);
+        let name = self.node.pods[pod].full_name();
+        let mut hog = Workload::start(&self.stage.workload, self.node.pods[pod].first()?, arguments)?;
+        interrupt.sleep(random_pause())?;
+        let base = self.base()?;
+        let death = match self.way.kills() {
+            true => Some(Death::of(&self.node.pods[pod].group, hog.pid())?),
+            false => None,
+        };
+        hog.go()?;
+
+        let decision = self.nth("decision", |_| true)?;
+        ensure!(decision.text("pod") == name, "{} was chosen, and not {name}", decision.text("pod"));
+        let id = decision.number("id");
+        let answered = self.agent.wait_for("what the server answered", GUARD, |event| {
+            event.kind() == "eviction" && event.number("id") == id && is_answer(event.text("outcome"))
+        })?;
+        ensure!(answered.text("outcome") == "accepted", "the server did not grant it: {}", answered.value);
+        self.decisions += 1;
+        self.is_going(pod)?;
+        let dead_ns = death.map(|death| death.at(&interrupt, GUARD)).transpose()?;
+        if dead_ns.is_none() {
+            self.until_grown(&stamps)?;
+        }
+        drop(hog);
+        let record = Record::read(&stamps)?;
+        std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
+        self.settle(pod)?;
+        Ok(Run {
+            climb: Climb::new(self.case.hog.growth(&record), base, LINE, self.case.hog.pages()),
+            stamped_ns: decision.number("crossed_mono_ns"),
+            decided_ns: decision.number("decided_mono_ns").context("a decision has no time")?,
+            granted_ns: answered.number("mono_ns").context("an answer has no time")?,
+            dead_ns,
+            floor_ns,
+            kill_floor_ns,
+            seen_by: decision.text("seen_by").to_owned(),
+        })
+    }
+
+    /// The next event of that kind, those of former crossings not counted.
+    fn nth(&mut self, kind: &str, fits: impl Fn(&Event) -> bool) -> Result<Event> {
+        let (agent, nth) = (&mut self.agent, self.decisions);
+        self.stage.interrupt.until(&format!("the agent says `{kind}`"), GUARD, || {
+            let mut heard = agent.heard()?.iter().filter(|event| event.kind() == kind && fits(event));
+            Ok(heard.nth(nth).cloned())
+        })
+    }
+
+    /// Holds what the agent says against what the server has.
+    fn is_going(&self, pod: usize) -> Result<()> {
+        let name = &self.node.pods[pod].spec().name;
+        let object = self.cluster.pod("default", name)?.context("its object is gone at once")?;
+        ensure!(object["metadata"]["deletionTimestamp"].is_string(), "{name} is not on its way: {object}");
+        Ok(())
+    }
+
+    /// Lets the hog grow to its end, so that its own stamps go beyond the line.
+    fn until_grown(&self, stamps: &std::path::Path) -> Result<()> {
+        self.stage
+            .interrupt
+            .until("the hog has grown to its end", GUARD, || Ok(Record::read(stamps)?.done.map(drop)))
+    }
+
+    /// Does what a kubelet does in the end, and waits until the agent knows that its victim is gone
+    /// and the pressure over.
+    fn settle(&mut self, pod: usize) -> Result<()> {
+        self.cluster.finish_pod("default", &self.node.pods[pod].spec().name)?;
+        let (agent, decisions) = (&mut self.agent, self.decisions);
+        self.stage.interrupt.until("the agent sees the end of its victim", GUARD, || {
+            let heard = agent.heard()?;
+            let gone = heard
+                .iter()
+                .filter(|event| event.kind() == "eviction" && event.text("outcome") == "gone")
+                .count();
+            let met = heard.iter().rev().find(|event| event.kind() == "threshold");
+            let over = met.is_none_or(|event| event.text("state") == "cleared");
+            Ok((gone >= decisions && over).then_some(()))
+        })
+    }
+
+    /// The same request for a pod that nobody runs, by a client that has nothing else to do, over the
+    /// connection that it has.
+    fn floor(&self) -> Result<u64> {
+        let name = "floor";
+        forget(self.cluster, name)?;
+        let elsewhere = format!("not-{NODE}");
+        let pod = self.cluster.run_pod(&manifest::pod(name, &elsewhere))?;
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        // The connection is there, and as idle as the agent's own.
+        self.beside.get("/version")?.ok()?;
+        self.stage.interrupt.sleep(Duration::from_millis(200))?;
+        let options = json!({"gracePeriodSeconds": 1, "preconditions": {"uid": pod["metadata"]["uid"]}});
+        let eviction = manifest::eviction(name, &options);
+        let path = format!("{path}/eviction?timeout=6s");
+        let start = clock::now();
+        let answer = self.beside.post(&path, &eviction)?;
+        let took = clock::now() - start;
+        ensure!(answer.status == 201, "the server did not grant an eviction: {}", answer.body);
+        self.cluster.finish_pod("default", name)?;
+        Ok(took)
+    }
+
+    /// What the kernel takes to end a process of that size, once it is sent SIGKILL.
+    fn kill_floor(&self, pod: usize) -> Result<u64> {
+        let group = self.node.pods[pod].first()?;
+        let size = (LINE - SHORT).to_string();
+        let mut large = Workload::run(&self.stage.workload, group, ["hold", "--size", &size])?;
+        large.wait_event("holding")?;
+        let death = Death::of(&self.node.pods[pod].group, large.pid())?;
+        self.stage.interrupt.sleep(Duration::from_millis(100))?;
+        let start = clock::now();
+        large.process().child().kill().context("kill a process")?;
+        Ok(death.at(&self.stage.interrupt, GUARD)?.saturating_sub(start))
+    }
+}
+
+/// Whether an outcome is what the server said of the request, and not what became of processes.
+fn is_answer(outcome: &str) -> bool {
+    !matches!(outcome, "signalled" | "killed" | "gone" | "trouble" | "left")
+}

@@ -1,0 +1,180 @@
+//! From crossings to rows of figures.
+
+use std::collections::BTreeMap;
+
+use ::tests::bench::row::Row;
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+use super::Way;
+use super::crossing::Run;
+use crate::case::Rate;
+
+/// By the hog's own clock.
+pub(super) const TO_GRANTED: &str = "crossing to 201";
+/// What the server itself takes.
+pub(super) const FLOOR: &str = "server floor";
+/// The first less the median of the second.
+pub(super) const BEYOND_FLOOR: &str = "beyond floor";
+/// By the hog's own clock.
+pub(super) const TO_DEATH: &str = "crossing to death";
+
+const PIECE_NS: u64 = 50_000_000;
+
+/// The crossings of one case, times in microseconds.
+pub(super) struct Figures {
+    way: Way,
+    void: usize,
+    crossing_to_granted: Vec<f64>,
+    stamp_to_granted: Vec<f64>,
+    crossing_to_decision: Vec<f64>,
+    decision_to_granted: Vec<f64>,
+    crossing_to_death: Vec<f64>,
+    floor: Vec<f64>,
+    kill_floor: Vec<f64>,
+    seen_by: BTreeMap<String, usize>,
+}
+
+impl Figures {
+    pub(super) fn new(way: Way) -> Self {
+        let none = Vec::new;
+        Self {
+            way,
+            void: 0,
+            crossing_to_granted: none(),
+            stamp_to_granted: none(),
+            crossing_to_decision: none(),
+            decision_to_granted: none(),
+            crossing_to_death: none(),
+            floor: none(),
+            kill_floor: none(),
+            seen_by: BTreeMap::new(),
+        }
+    }
+
+    /// Crossings that count.
+    pub(super) fn good(&self) -> usize {
+        self.decision_to_granted.len()
+    }
+
+    /// All.
+    pub(super) fn number(&self) -> usize {
+        self.good() + self.void
+    }
+
+    /// For people.
+    pub(super) fn progress(&self, n: usize) -> String {
+        format!("{}: {} of {n} runs, {} void", self.way.name(), self.good(), self.void)
+    }
+
+    pub(super) fn add(&mut self, run: Run) -> Result<()> {
+        let Run { climb, stamped_ns, decided_ns, granted_ns, dead_ns, floor_ns, kill_floor_ns, seen_by } =
+            run;
+        let last = climb.growth().last().context("the hog has stamped nothing")?;
+        // A hog that is killed at once may have been charged for more than it had touched.
+        let crossed = climb.crossed().or_else(|| climb.crossed_ahead());
+        let at = crossed.unwrap_or(last.ns);
+        let rate = climb.growth().rate(at.saturating_sub(PIECE_NS), at).unwrap_or(0.0);
+        // A hog that the machine held up has measured the machine.
+        let Some(crossed) = crossed.filter(|_| rate >= 0.8 * Rate::One.bytes_per_second() as f64) else {
+            self.void += 1;
+            return Ok(());
+        };
+        let since = |from: u64, to: u64| (to as f64 - from as f64) / 1000.0;
+        self.crossing_to_granted.push(since(crossed, granted_ns));
+        self.stamp_to_granted.extend(stamped_ns.map(|stamped| since(stamped, granted_ns)));
+        self.crossing_to_decision.push(since(crossed, decided_ns));
+        self.decision_to_granted.push(since(decided_ns, granted_ns));
+        self.crossing_to_death.extend(dead_ns.map(|dead| since(crossed, dead)));
+        self.floor.push(floor_ns as f64 / 1000.0);
+        self.kill_floor.extend(kill_floor_ns.map(|ns| ns as f64 / 1000.0));
+        *self.seen_by.entry(seen_by).or_default() += 1;
+        Ok(())
+    }
+
+    pub(super) fn rows(self) -> Vec<Row> {
+        let Self {
+            way,
+            void,
+            crossing_to_granted,
+            stamp_to_granted,
+            crossing_to_decision,
+            decision_to_granted,
+            crossing_to_death,
+            floor,
+            kill_floor,
+            seen_by,
+        } = self;
+        let seen_by = json!(seen_by);
+        let row = |metric, values| {
+            Row::new(way.name(), metric, "us", values).with("void", void).with("seen_by", seen_by.clone())
+        };
+        let floor = row(FLOOR, floor).program("kube-apiserver");
+        let half = floor.percentile(50).unwrap_or(f64::NAN);
+        let beyond = crossing_to_granted.iter().map(|granted| granted - half).collect();
+        let mut rows = vec![
+            row(TO_GRANTED, crossing_to_granted),
+            row("stamp to 201", stamp_to_granted),
+            row("crossing to decision", crossing_to_decision),
+            row("decision to 201", decision_to_granted),
+            row(BEYOND_FLOOR, beyond),
+            floor,
+        ];
+        if way.kills() {
+            rows.insert(0, row(TO_DEATH, crossing_to_death));
+            rows.push(row("kill floor", kill_floor).program("SIGKILL"));
+        }
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::tests::growth::{Climb, Growth, Pages};
+    use ::tests::stamps::Stamp;
+
+    use super::*;
+    use crate::case::LINE;
+
+    /// A steady climb from nothing to a little beyond the line, so many bytes a nanosecond.
+    fn run(rate: u64) -> Run {
+        let stamps = (0..=300).map(|ms| Stamp { ns: ms * 1_000_000, bytes: ms * 1_000_000 * rate });
+        let climb = Climb::new(Growth::new(stamps), 0, LINE, Pages::Refault);
+        let crossed = climb.crossed().unwrap_or_default();
+        Run {
+            climb,
+            stamped_ns: Some(crossed - 100_000),
+            decided_ns: crossed + 50_000,
+            granted_ns: crossed + 3_000_000,
+            dead_ns: Some(crossed + 1_000_000),
+            floor_ns: 2_500_000,
+            kill_floor_ns: Some(900_000),
+            seen_by: "charge".to_owned(),
+        }
+    }
+
+    fn figure(rows: &[Row], metric: &str) -> Option<f64> {
+        rows.iter().find(|row| row.metric == metric)?.percentile(50)
+    }
+
+    #[test]
+    fn a_crossing_is_told_by_both_clocks_and_beside_the_server() {
+        let mut figures = Figures::new(Way::EvictAndKill);
+        figures.add(run(1)).unwrap();
+        assert_eq!((figures.good(), figures.number()), (1, 1));
+        let rows = figures.rows();
+        let told = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR, TO_DEATH];
+        let expected = [3000.0, 3100.0, 2950.0, 500.0, 2500.0, 1000.0];
+        assert_eq!(told.map(|metric| figure(&rows, metric)), expected.map(Some));
+    }
+
+    #[test]
+    fn a_hog_that_the_machine_held_up_does_not_count() {
+        let mut figures = Figures::new(Way::Evict);
+        let stamps = (0..=300).map(|ms| Stamp { ns: ms * 2_000_000, bytes: ms * 1_000_000 });
+        let slow = Climb::new(Growth::new(stamps), 0, LINE, Pages::Refault);
+        figures.add(Run { climb: slow, ..run(1) }).unwrap();
+        assert_eq!((figures.good(), figures.number()), (0, 1));
+        assert!(figures.rows().iter().all(|row| row.metric != TO_DEATH));
+    }
+}

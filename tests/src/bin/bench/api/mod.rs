@@ -1,0 +1,130 @@
+//! The agent beside a real API server: from the crossing to the eviction that is granted, what the
+//! server itself takes, and what the agent costs while nothing happens.
+
+mod calm;
+mod crossing;
+mod figures;
+mod town;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+use tests::bench::row::{Goal, Row};
+use tests::cluster::{Binaries, Cluster, Options};
+
+use crate::stage::Stage;
+use figures::Figures;
+use town::Town;
+
+/// How often, and how long.
+#[derive(Debug, Args)]
+pub(crate) struct Counts {
+    /// Crossings of each case
+    #[arg(long, default_value_t = 200)]
+    crossings: usize,
+    /// How long the calm agent is watched, with each number of pods
+    #[arg(long, value_name = "SECONDS", default_value_t = 180)]
+    calm: u64,
+}
+
+/// At most so many runs for each that counts.
+const TRIES: usize = 3;
+
+/// How victims of a crossing are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By the kubelet, which was asked to: the node has no taint.
+    Evict,
+    /// By the agent itself at the same moment.
+    EvictAndKill,
+}
+
+impl Way {
+    const ALL: [Self; 2] = [Self::Evict, Self::EvictAndKill];
+
+    /// As rows have it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Evict => "idle, fresh, 1 GB/s, taints off",
+            Self::EvictAndKill => "idle, fresh, 1 GB/s, evict and kill",
+        }
+    }
+
+    /// `hands` of the agent's configuration.
+    fn hands(self) -> Value {
+        match self {
+            Self::Evict => json!({"hardAction": "evict"}),
+            Self::EvictAndKill => json!({"hardAction": "evictAndKill"}),
+        }
+    }
+
+    fn kills(self) -> bool {
+        self == Self::EvictAndKill
+    }
+}
+
+/// From the crossing to the answer, half of them, and 99 of 100.
+const GRANTED_US: (f64, f64) = (5_000.0, 15_000.0);
+
+/// From the crossing to the last process's death, 99 of 100.
+const DEAD_US: f64 = 20_000.0;
+
+/// Beyond what the server itself takes, half of them.
+const BEYOND_FLOOR_US: f64 = 2_000.0;
+
+pub(crate) fn run(stage: &mut Stage, counts: &Counts) -> Result<()> {
+    let Counts { crossings, calm } = *counts;
+    ensure!(crossings > 0, "no crossing was asked for");
+    let binaries = Binaries::find().map_err(anyhow::Error::msg)?;
+    let mut cluster = Cluster::start(&binaries, &Options::default(), &stage.interrupt)?;
+    let rung = {
+        let town = Town::new(stage, &mut cluster, Way::Evict)?;
+        town.rung("charge").context("the agent names no source of charges")?
+    };
+    stage.begin(Some(rung))?;
+    for way in Way::ALL {
+        if stage.wants(way.name()) {
+            let rows = cross(stage, &mut cluster, way, crossings)?;
+            stage.keep(rows)?;
+        }
+    }
+    for case in calm::Case::ALL {
+        if stage.wants(&case.name()) {
+            let rows = calm::measure(stage, &mut cluster, case, calm)?;
+            stage.keep(rows)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets hogs cross the line, one after the other, and a new agent watch every few of them.
+fn cross(stage: &Stage, cluster: &mut Cluster, way: Way, n: usize) -> Result<Vec<Row>> {
+    let mut figures = Figures::new(way);
+    while figures.good() < n && figures.number() < n * TRIES {
+        let mut town = Town::new(stage, cluster, way)?;
+        for pod in 0..town::HOGS {
+            if figures.good() < n {
+                let which = || format!("{}, run {}", way.name(), figures.number() + 1);
+                let run = town.cross(pod).with_context(which)?;
+                figures.add(run)?;
+            }
+        }
+        town.end()?;
+        stage.tell(&figures.progress(n));
+    }
+    Ok(figures.rows().into_iter().map(|row| goal(row, way, n)).collect())
+}
+
+/// What is to be reached (the project's own goals, not a standard).
+fn goal(row: Row, way: Way, n: usize) -> Row {
+    let n = n.min(100);
+    match row.metric {
+        figures::TO_GRANTED if !way.kills() => {
+            let (p50, p99) = GRANTED_US;
+            row.goal(Goal::Stamp { n, p50, p99 })
+        }
+        figures::BEYOND_FLOOR if !way.kills() => row.goal(Goal::Median(BEYOND_FLOOR_US)),
+        figures::TO_DEATH => row.goal(Goal::Stamp { n, p50: DEAD_US, p99: DEAD_US }),
+        _ => row,
+    }
+}

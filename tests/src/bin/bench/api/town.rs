@@ -1,0 +1,170 @@
+//! A node in small whose pods the API server knows, and an agent on it that asks for evictions.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tests::agent::{Agent, GUARD};
+use tests::cluster::{Client, Cluster, manifest};
+use tests::node::{MIB, Node, PodSpec};
+
+use super::Way;
+use crate::case::{Case, LINE};
+use crate::stage::Stage;
+
+/// The node's name in the cluster.
+pub(super) const NODE: &str = "n1";
+/// Hogs of one node: the agent refuses to evict pod after pod, and a new one counts anew.
+pub(super) const HOGS: usize = 8;
+const PIDS: u64 = 200;
+const ACCOUNT: &str = "bench-agent";
+
+/// What the agent may do, and so the client beside it.
+pub(super) fn rules() -> Value {
+    json!([
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
+        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+    ])
+}
+
+/// The token of the agent's service account, once the server knows its rights.
+pub(super) fn token(cluster: &mut Cluster) -> Result<String> {
+    let path = format!("/api/v1/namespaces/default/serviceaccounts/{ACCOUNT}");
+    if cluster.admin().get(&path)?.status == 404 {
+        cluster.account(ACCOUNT, &rules())?;
+        cluster.add_node(NODE)?;
+    }
+    let token = cluster.token(ACCOUNT)?;
+    let client = cluster.client(&token)?;
+    cluster.until("the rights are known", |_| {
+        Ok((client.get("/api/v1/pods?limit=1")?.status == 200).then_some(()))
+    })?;
+    Ok(token)
+}
+
+/// How an agent is started that asks that server.
+pub(super) fn in_cluster(kubeconfig: PathBuf) -> Vec<String> {
+    ["--kubeconfig".to_owned(), kubeconfig.display().to_string()]
+        .into_iter()
+        .chain(["--node-name", NODE].map(str::to_owned))
+        .collect()
+}
+
+/// Node, agent and, beside it, a client with the same rights.
+pub(super) struct Town<'a> {
+    pub(super) stage: &'a Stage,
+    pub(super) cluster: &'a Cluster,
+    pub(super) way: Way,
+    pub(super) case: Case,
+    // Ended in this order.
+    pub(super) agent: Agent,
+    pub(super) node: Node,
+    pub(super) beside: Client,
+    /// Evictions that were asked for until now.
+    pub(super) decisions: usize,
+}
+
+impl<'a> Town<'a> {
+    pub(super) fn new(stage: &'a Stage, cluster: &'a mut Cluster, way: Way) -> Result<Self> {
+        let case = Case::new(1);
+        let token = token(cluster)?;
+        let mut node = Node::new("bench-api", case.memory(), PIDS)?;
+        for nth in 0..HOGS {
+            stage.interrupt.check()?;
+            add_pod(cluster, &mut node, &format!("hog-{nth}"), &["main"])?;
+        }
+        let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", case.threshold() / MIB)}});
+        let mut options = stage.options(&node, &kubelet)?;
+        let config = node.file("agent.yaml");
+        let text = json!({
+            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "hands": way.hands(),
+        });
+        std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
+        (options.pods, options.config, options.act) = (None, Some(config), "evict");
+        options.more.extend(in_cluster(cluster.kubeconfig(ACCOUNT, &token)?));
+        let mut agent = Agent::start(&options, &stage.interrupt)?;
+        knows_pods(&mut agent, HOGS)?;
+        let beside = cluster.client(&token)?;
+        Ok(Self { stage, cluster, way, case, agent, node, beside, decisions: 0 })
+    }
+
+    /// The rung that a source of the agent uses.
+    pub(super) fn rung(&self, source: &str) -> Option<String> {
+        self.agent.rung(source).map(|(rung, _)| rung)
+    }
+
+    /// The node's working set before a run.
+    pub(super) fn base(&self) -> Result<u64> {
+        let base = self.node.working_set()?;
+        ensure!(base < LINE / 2, "the node is not empty before a run: {} MiB", base / MIB);
+        Ok(base)
+    }
+
+    /// Ends the agent, then the pods that are left.
+    pub(super) fn end(self) -> Result<()> {
+        let Self { agent, node, cluster, .. } = self;
+        agent.stop()?;
+        for pod in &node.pods {
+            forget(cluster, &pod.spec().name)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes the object of a pod away, if it is there.
+pub(super) fn forget(cluster: &Cluster, name: &str) -> Result<()> {
+    match cluster.pod("default", name)? {
+        Some(_) => cluster.finish_pod("default", name),
+        None => Ok(()),
+    }
+}
+
+/// A pod of the API server that runs on the node, with its groups.
+pub(super) fn add_pod(
+    cluster: &Cluster,
+    node: &mut Node,
+    name: &str,
+    containers: &'static [&'static str],
+) -> Result<()> {
+    forget(cluster, name)?;
+    let pod = cluster.make_pod(&with_usual_fields(name, containers))?;
+    let uid = pod["metadata"]["uid"].as_str().context("a pod without a uid")?;
+    let at = node.add_as(PodSpec::new("default", name, containers, 8), uid.to_owned())?;
+    let of = &node.pods[at].containers;
+    cluster.set_running("default", name, |place| of[place].id.clone())?;
+    Ok(())
+}
+
+/// As large as pods are: environments, probes, volumes, labels, annotations.
+fn with_usual_fields(name: &str, containers: &[&str]) -> Value {
+    let mut pod = manifest::pod(name, NODE);
+    let variables: Vec<Value> =
+        (0..20).map(|nth| json!({"name": format!("SETTING_{nth}"), "value": "x".repeat(40)})).collect();
+    let container = |container: &&str| {
+        json!({
+            "name": container,
+            "image": "registry.invalid/team/shop/frontend:v1.2.3",
+            "env": variables,
+            "resources": {"requests": {"cpu": "10m", "memory": "8Mi"}},
+            "ports": [{"name": "http", "containerPort": 8080}],
+            "readinessProbe": {"httpGet": {"path": "/ready", "port": "http"}, "periodSeconds": 10},
+            "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+        })
+    };
+    pod["spec"]["containers"] = containers.iter().map(container).collect();
+    pod["spec"]["volumes"] = json!([{"name": "scratch", "emptyDir": {}}]);
+    pod["metadata"]["labels"]["app.kubernetes.io/part-of"] = json!("shop");
+    pod["metadata"]["annotations"] = json!({"checksum/config": "0123456789abcdef".repeat(4)});
+    pod
+}
+
+/// Waits until the agent has found the groups of so many pods.
+pub(super) fn knows_pods(agent: &mut Agent, pods: usize) -> Result<()> {
+    let pods = pods as u64;
+    agent.wait_for(&format!("that it knows {pods} pods"), GUARD, |event| {
+        event.kind() == "pods" && event.number("with_cgroup") == Some(pods)
+    })?;
+    Ok(())
+}
