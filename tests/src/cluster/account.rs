@@ -43,7 +43,15 @@ impl Cluster {
     /// # Errors
     /// If the server refuses it.
     pub fn token(&self, account: &str) -> Result<String> {
-        let path = format!("/api/v1/namespaces/default/serviceaccounts/{account}/token");
+        self.token_in("default", account)
+    }
+
+    /// The same of one of that namespace.
+    ///
+    /// # Errors
+    /// If the server refuses it.
+    pub fn token_in(&self, namespace: &str, account: &str) -> Result<String> {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let request = json!({"spec": {"expirationSeconds": 3600}});
         let answer = self.admin().post(&path, &request)?.ok()?;
         answer["status"]["token"].as_str().map(str::to_owned).context("a token request without a token")

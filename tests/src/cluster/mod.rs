@@ -26,6 +26,7 @@ mod account;
 mod background;
 mod binaries;
 mod client;
+mod deployed;
 mod flags;
 mod keep;
 pub mod manifest;
@@ -50,6 +51,7 @@ use serde_json::json;
 pub use account::Account;
 pub use binaries::{Binaries, FOLDER, kubernetes_version};
 pub use client::{Answer, Client, Patch};
+pub use deployed::{Manifests, NAME};
 pub use stream::Watch;
 
 use crate::folder::Folder;

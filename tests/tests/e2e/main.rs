@@ -4,12 +4,14 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod agent;
+mod deploy;
 mod evict;
 mod hand;
 mod hostile;
 mod outage;
 mod proxy;
 mod rig;
+mod rights;
 mod server;
 mod start;
 mod watch;

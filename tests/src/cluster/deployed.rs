@@ -1,0 +1,103 @@
+//! The manifests that users apply: deploy/manifests.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::Cluster;
+
+/// The namespace of all that has one, and the name of everything.
+pub const NAME: &str = "eviction-agent";
+
+/// All objects, in the order in which they are applied.
+#[derive(Clone, Debug)]
+pub struct Manifests(Vec<Value>);
+
+impl Manifests {
+    /// Reads the files, in the order of their names.
+    ///
+    /// # Errors
+    /// If one is no YAML, or there are none.
+    pub fn read() -> Result<Self> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests");
+        let entries = fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
+        let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        files.sort();
+        let mut objects = Vec::new();
+        for file in files {
+            let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+            for document in serde_yaml_ng::Deserializer::from_str(&text) {
+                let object = Value::deserialize(document).with_context(|| file.display().to_string())?;
+                objects.push(object);
+            }
+        }
+        Ok(Self(objects))
+    }
+
+    /// The only object of that kind.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn of(&mut self, kind: &str) -> Result<&mut Value> {
+        let found = self.0.iter_mut().find(|object| object["kind"] == kind);
+        found.with_context(|| format!("deploy/manifests has no {kind}"))
+    }
+
+    /// Makes every object, as `kubectl create --validate=strict` does.
+    ///
+    /// # Errors
+    /// If the server refuses one, also for a field that it does not know.
+    pub fn create(&self, cluster: &Cluster) -> Result<()> {
+        for object in &self.0 {
+            let path = format!("{}?fieldValidation=Strict", collection(object)?);
+            cluster.admin().post(&path, object)?.ok()?;
+        }
+        Ok(())
+    }
+}
+
+/// Where objects of that kind are made.
+fn collection(object: &Value) -> Result<String> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+    let version = text("/apiVersion").context("an object without an apiVersion")?;
+    let kind = text("/kind").context("an object without a kind")?;
+    let group = if version.contains('/') { "apis" } else { "api" };
+    let namespace = text("/metadata/namespace").map(|name| format!("/namespaces/{name}")).unwrap_or_default();
+    Ok(format!("/{group}/{version}{namespace}/{}s", kind.to_lowercase()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn objects_are_made_where_their_kind_is() {
+        let of = |version: &str, kind: &str, namespace: &str| {
+            let metadata = if namespace.is_empty() { json!({}) } else { json!({"namespace": namespace}) };
+            collection(&json!({"apiVersion": version, "kind": kind, "metadata": metadata})).unwrap()
+        };
+        assert_eq!(of("v1", "Namespace", ""), "/api/v1/namespaces");
+        assert_eq!(of("apps/v1", "DaemonSet", "a"), "/apis/apps/v1/namespaces/a/daemonsets");
+        let rbac = "rbac.authorization.k8s.io/v1";
+        assert_eq!(of(rbac, "ClusterRole", ""), format!("/apis/{rbac}/clusterroles"));
+    }
+
+    #[test]
+    fn what_has_a_namespace_is_in_its_own() {
+        let manifests = Manifests::read().unwrap();
+        for object in &manifests.0 {
+            assert_eq!(object["metadata"]["name"], NAME, "{object}");
+            let namespace = &object["metadata"]["namespace"];
+            assert!(namespace.is_null() || namespace == NAME, "{object}");
+        }
+        let kinds: Vec<&str> = manifests.0.iter().filter_map(|object| object["kind"].as_str()).collect();
+        let expected =
+            ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet"];
+        assert_eq!(kinds, expected);
+    }
+}

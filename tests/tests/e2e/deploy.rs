@@ -1,0 +1,129 @@
+//! deploy/manifests, as they are: the real API server takes them, the real controllers and the
+//! real scheduler make pods of them, and an agent with what they give it evicts.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use tests::agent::{Agent, GUARD};
+use tests::cluster::{Cluster, Manifests, NAME, Options, Patch, manifest};
+use tests::node::{MIB, Node, PodSpec};
+use tests::workload::Workload;
+
+use crate::agent::{self, NODE};
+use crate::rig;
+
+/// A node in small with that pod, which the API server takes for a running one.
+pub(crate) fn node_with_pod(cluster: &Cluster, label: &str, pod: &str) -> Node {
+    let mut node = Node::new(label, 320 * MIB, 200).unwrap();
+    let made = cluster.make_pod(&manifest::pod(pod, NODE)).unwrap();
+    let uid = made["metadata"]["uid"].as_str().unwrap().to_owned();
+    node.add_as(PodSpec::new("default", pod, &["main"], 8), uid).unwrap();
+    cluster.set_running("default", pod, |_| node.pods[0].containers[0].id.clone()).unwrap();
+    node
+}
+
+/// Crosses the line of 64 MiB in that node's only pod.
+pub(crate) fn hog(node: &Node) -> Workload {
+    let group = &node.pods[0].containers[0].group;
+    let arguments = ["--on-term", "ignore", "hold", "--size", "270M"];
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_workload"));
+    Workload::run(binary, group, arguments).unwrap()
+}
+
+/// The container's arguments of the DaemonSet: `--name=value` each.
+fn arguments(daemonset: &Value) -> BTreeMap<String, String> {
+    let all = daemonset["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();
+    assert_eq!(all[0], "run");
+    all[1..]
+        .iter()
+        .map(|argument| {
+            let (name, value) = argument.as_str().unwrap().split_once('=').unwrap();
+            (name.to_owned(), value.to_owned())
+        })
+        .collect()
+}
+
+/// How the agent of the DaemonSet is started, on a node in small: its own arguments and its own
+/// ConfigMap, with paths of this machine.
+pub(crate) fn options(
+    manifests: &mut Manifests,
+    node: &Node,
+    kubeconfig: &std::path::Path,
+) -> tests::agent::Options {
+    let mut given = arguments(manifests.of("DaemonSet").unwrap());
+    let config = manifests.of("ConfigMap").unwrap()["data"]["agent.yaml"].as_str().unwrap().to_owned();
+    let file = node.file("agent.yaml");
+    std::fs::write(&file, config).unwrap();
+    let mut options = agent::options(node, kubeconfig);
+    let kubelet = json!({"evictionHard": {"memory.available": "64Mi"}});
+    options.kubelet_config = node.write_config(&kubelet).unwrap();
+    assert_eq!(given.remove("--act").as_deref(), Some("evict"));
+    assert_eq!(given.remove("--config").as_deref(), Some("/etc/eviction-agent/agent.yaml"));
+    (options.act, options.config) = ("evict", Some(file));
+    assert!(given.remove("--state-dir").is_some());
+    let state = node.file("state");
+    std::fs::create_dir_all(&state).unwrap();
+    options.more.extend(["--state-dir".to_owned(), state.display().to_string()]);
+    // What the rig says by itself; a new argument has to be told to it.
+    for name in ["--kubelet-config", "--output", "--listen"] {
+        assert!(given.remove(name).is_some(), "{name}");
+    }
+    assert!(given.is_empty(), "{given:?}");
+    options
+}
+
+/// A token of the manifests' service account, as its pod gets one.
+pub(crate) fn token(cluster: &mut Cluster) -> String {
+    cluster.until("there is a token", |it| Ok(it.token_in(NAME, NAME).ok())).unwrap()
+}
+
+fn pods_of_agent(cluster: &Cluster) -> BTreeMap<String, Value> {
+    let path = format!("/api/v1/namespaces/{NAME}/pods");
+    let pods = cluster.admin().get(&path).unwrap().ok().unwrap()["items"].as_array().unwrap().clone();
+    let on = |pod: &Value| pod["spec"]["nodeName"].as_str().map(str::to_owned);
+    pods.into_iter().filter_map(|pod| Some((on(&pod)?, pod))).collect()
+}
+
+#[test]
+fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
+    let options = Options { controllers: true, scheduler: true };
+    let Some(mut cluster) = rig::cluster(&options) else { return };
+    for name in [NODE, "tainted"] {
+        cluster.add_node(name).unwrap();
+    }
+    let taints = json!({"spec": {"taints": [
+        {"key": "eviction-agent.io/memory-pressure", "effect": "NoSchedule"},
+        {"key": "example.com/own", "effect": "NoExecute"},
+    ]}});
+    cluster.admin().patch(Patch::Merge, "/api/v1/nodes/tainted", &taints).unwrap().ok().unwrap();
+    let mut manifests = Manifests::read().unwrap();
+    manifests.create(&cluster).unwrap();
+    let pods = cluster
+        .until("each node has its pod", |it| {
+            let pods = pods_of_agent(it);
+            Ok((pods.len() == 2).then_some(pods))
+        })
+        .unwrap();
+    for pod in pods.values() {
+        assert_eq!(pod["status"]["qosClass"], "Guaranteed", "{pod}");
+        assert_eq!(pod["spec"]["priority"], 2_000_001_000, "{pod}");
+        let security = &pod["spec"]["containers"][0]["securityContext"];
+        assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
+        assert!(security["privileged"].is_null() && security["readOnlyRootFilesystem"] == true);
+    }
+
+    let token = token(&mut cluster);
+    let node = node_with_pod(&cluster, "deploy", "hog");
+    let kubeconfig = cluster.kubeconfig("deployed", &token).unwrap();
+    let mut agent =
+        Agent::start(&self::options(&mut manifests, &node, &kubeconfig), rig::interrupt()).unwrap();
+    agent::wait_for_pods(&mut agent, "its pod", |event| event["with_cgroup"] == 1);
+    let _hog = hog(&node);
+    let accepted =
+        |event: &tests::agent::Event| event.kind() == "eviction" && event.text("outcome") == "accepted";
+    let event = agent.wait_for("that the hog is evicted", GUARD, accepted).unwrap();
+    assert_eq!(event.text("pod"), "default/hog");
+    let pod = cluster.pod("default", "hog").unwrap().unwrap();
+    assert!(pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");
+    assert!(agent.stop().unwrap().success());
+}
