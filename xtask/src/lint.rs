@@ -12,13 +12,14 @@ use crate::{deny, layers, length};
 pub(crate) fn run() -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Lints, Need::Deny])?;
     // The quick ones first; all of them, since each may have something to say.
-    let steps: [(&str, &dyn Fn() -> Result<()>); 7] = [
+    let steps: [(&str, &dyn Fn() -> Result<()>); 8] = [
         ("format", &|| shell::run(shell::cargo().args(["fmt", "--all", "--check"]))),
         ("file length", &length::run),
         ("layers", &layers::run),
         ("dependencies", &|| deny::run(&tools)),
         ("clippy of the BPF programs", &|| shell::run(&mut bpf_clippy(&tools))),
         ("clippy", &|| shell::run(&mut clippy(&tools))),
+        ("clippy of the node's stories", &|| shell::run(&mut clippy_of_nodes(&tools))),
         ("documentation", &|| shell::run(&mut doc(&tools))),
     ];
     let mut summary = Vec::new();
@@ -41,6 +42,15 @@ pub(crate) fn run() -> Result<ExitCode> {
 fn clippy(tools: &Tools) -> Command {
     let mut cargo = shell::cargo();
     cargo.args(["clippy", "--workspace", "--exclude", EBPF, "--all-targets", "--", "-Dwarnings"]);
+    tools.apply(&mut cargo);
+    cargo
+}
+
+/// A target that plain tests leave out (`test = false` in tests/Cargo.toml) is left out by
+/// `--all-targets` as well.
+fn clippy_of_nodes(tools: &Tools) -> Command {
+    let mut cargo = shell::cargo();
+    cargo.args(["clippy", "--package", "tests", "--test", "kubelet", "--", "-Dwarnings"]);
     tools.apply(&mut cargo);
     cargo
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
-use crate::test;
+use crate::{build, image, test};
 use told::{End, Told};
 
 /// The test programs that tell stories.
@@ -24,6 +24,10 @@ const NODE: &str = "EVICTION_AGENT_NODE_PROGRAMS";
 
 /// Tells a cluster to wait for Ctrl-C before it ends; as in `tests/src/cluster/keep.rs`.
 const KEEP: &str = "EVICTION_AGENT_KEEP_CLUSTER";
+
+/// Tells those stories of the image of `cargo xtask image`; as in `tests/tests/kubelet/image.rs`.
+const IMAGE: &str = "EVICTION_AGENT_IMAGE";
+const OF_IMAGE: &str = "image::";
 
 /// Arguments of the task.
 #[derive(clap::Args)]
@@ -68,9 +72,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
             command
         };
-        for name in chosen(&shell::read(&mut start(&["--list", "--format=terse"]))?, stories) {
+        let names = chosen(&shell::read(&mut start(&["--list", "--format=terse"]))?, stories);
+        let image = match names.iter().any(|name| name.starts_with(OF_IMAGE)) {
+            true => Some(image::pack(Some(build::agent(false)?), Some(logs.join("image.oci.tar")))?),
+            false => None,
+        };
+        for name in names {
             say(*json, &format!("{name}:"));
-            let told = tell(&name, start(&[]), &logs, *keep)?;
+            let mut story = start(&[]);
+            story.envs(image.iter().map(|path| (IMAGE, path)));
+            let told = tell(&name, story, &logs, *keep)?;
             counts.add(&told);
             say(*json, &told.for_people());
             if *json {

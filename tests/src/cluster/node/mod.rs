@@ -95,8 +95,15 @@ impl RealNode {
     /// # Errors
     /// If it cannot be packed or is refused.
     pub fn import(&self, image: &Image) -> Result<()> {
-        let archive = image.pack(self.folder.path())?;
-        run(self.settings.ctr(&["--namespace=k8s.io", "images", "import"]).arg(&archive))
+        self.import_archive(&image.pack(self.folder.path())?)
+    }
+
+    /// Makes the images of an archive known.
+    ///
+    /// # Errors
+    /// If containerd refuses it.
+    pub fn import_archive(&self, archive: &Path) -> Result<()> {
+        run(self.settings.ctr(&["--namespace=k8s.io", "images", "import"]).arg(archive))
     }
 
     /// The kubelet's port on 127.0.0.1: `/stats/summary`, `/configz`.

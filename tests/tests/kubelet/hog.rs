@@ -1,0 +1,72 @@
+//! The agent is before the kubelet: it takes whom the kubelet would have taken, and leaves the kubelet
+//! nothing to do.
+
+use serde_json::json;
+use tests::agent::{Event, GUARD};
+use tests::cluster::Options;
+use tests::story::Story;
+
+use crate::world::{self, World, chosen, growing, knows, outcome, pod};
+
+/// How often it is told, where the environment says nothing else.
+const ROUNDS: usize = 5;
+/// Says how often; twenty in a nightly run.
+const MORE: &str = "EVICTION_AGENT_ROUNDS";
+
+/// The agent evicts no more than ten pods a minute: a crossing each takes longer.
+const PACE: std::time::Duration = std::time::Duration::from_secs(7);
+
+#[test]
+fn a_hog_among_three_pods_goes_before_the_kubelet_acts() {
+    let Some(mut world) = World::small(&Options::default()) else { return };
+    let rounds = std::env::var(MORE).ok().map_or(ROUNDS, |text| text.parse().unwrap());
+    world.cluster.add_priority("important", 1000).unwrap();
+    let steady = world.image("steady", &growing(0, 100));
+    let important = world.image("important", &growing(0, 150));
+    let hog = world.image("hog", &growing(3, 700));
+
+    // One of each class of quality of service. `important` is above its request too, and by its
+    // priority the hog goes first.
+    let mut manifest = pod("steady", &steady, Some("200Mi"), Some("200Mi"));
+    for bound in ["requests", "limits"] {
+        manifest["spec"]["containers"][0]["resources"][bound]["cpu"] = json!("100m");
+    }
+    assert_eq!(world.run(&manifest)["status"]["qosClass"], "Guaranteed");
+    let mut manifest = pod("important", &important, Some("16Mi"), None);
+    manifest["spec"]["priorityClassName"] = json!("important");
+    let important = world.run(&manifest);
+    assert_eq!(important["status"]["qosClass"], "Burstable");
+    let mut agent = world.agent(&json!({}));
+    knows(&mut agent, 2);
+    let mut story = Story::begin();
+    for round in 0..rounds {
+        let begun = std::time::Instant::now();
+        let name = format!("hog-{round}");
+        let made = world.run(&pod(&name, &hog, None, None));
+        assert_eq!(made["status"]["qosClass"], "BestEffort");
+        let full = format!("default/{name}");
+        let accepted = outcome(&mut agent, &name, "accepted");
+        let decision = agent
+            .wait_for("its decision", GUARD, |event: &Event| {
+                event.kind() == "decision" && event.text("pod") == full
+            })
+            .unwrap();
+        if round == 0 {
+            story.mark_at("decided", decision.number("decided_mono_ns").unwrap());
+            story.mark_at("accepted", accepted.number("mono_ns").unwrap());
+            story.value("signal", decision.text("signal"));
+        }
+        world.until_gone(&name);
+        outcome(&mut agent, &name, "gone");
+        world.cluster.interrupt().sleep(PACE.saturating_sub(begun.elapsed())).unwrap();
+    }
+    story.value("rounds", rounds);
+    let expected: Vec<String> = (0..rounds).map(|round| format!("default/hog-{round}")).collect();
+    assert_eq!(chosen(&mut agent), expected);
+    for name in ["steady", "important"] {
+        let pod = world::running(&world.cluster, name).unwrap();
+        assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0, "{pod}");
+    }
+    assert_eq!(world.kubelets_evictions(), [""; 0]);
+    assert!(agent.stop().unwrap().success());
+}

@@ -1,0 +1,97 @@
+//! The image of `cargo xtask image` in the pod of deploy/manifests, on a real node.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tests::cluster::{Cluster, Manifests, NAME, Options};
+use tests::story::Story;
+
+use crate::world::{World, growing, pod};
+
+/// Where the archive is; as in `xtask/src/e2e/mod.rs`.
+const IMAGE: &str = "EVICTION_AGENT_IMAGE";
+
+/// What this machine's network and folders ask for: a pod has no way to the API server's loopback
+/// address, and nothing is to be left on the machine.
+fn fit(daemonset: &mut Value, world: &World) {
+    let folder = world.node.path();
+    let spec = &mut daemonset["spec"]["template"]["spec"];
+    spec["hostNetwork"] = json!(true);
+    let container = &mut spec["containers"][0];
+    let environment = container["env"].as_array_mut().unwrap();
+    let port = world.cluster.port().to_string();
+    for (name, value) in [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", &port)] {
+        environment.push(json!({"name": name, "value": value}));
+    }
+    // Nobody can hand on what he has not.
+    let capabilities = container["securityContext"]["capabilities"]["add"].as_array_mut().unwrap();
+    capabilities.retain(|name| tests::privileges::has(name.as_str().unwrap()).unwrap());
+    for volume in spec["volumes"].as_array_mut().unwrap() {
+        let path = match volume["name"].as_str().unwrap() {
+            "kubelet-config" => folder.join("kubelet.json"),
+            name @ ("state" | "run") => folder.join(name),
+            _ => continue,
+        };
+        volume["hostPath"]["path"] = json!(path);
+    }
+}
+
+fn agents_pod(cluster: &Cluster) -> Option<Value> {
+    let pods = cluster.admin().get(&format!("/api/v1/namespaces/{NAME}/pods")).unwrap().ok().unwrap();
+    let pods = pods["items"].as_array().unwrap().clone();
+    pods.into_iter().find(|pod| {
+        let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|it| it["type"] == "Ready" && it["status"] == "True")
+    })
+}
+
+/// What the agent has printed, by the runtime's log of its container.
+fn printed(folder: &Path) -> Vec<Value> {
+    let mut open = vec![folder.join("pod-logs")];
+    let mut events = Vec::new();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(path).unwrap().flatten().map(|entry| entry.path()));
+        } else if path.to_string_lossy().contains(&format!("{NAME}_")) {
+            let text = std::fs::read_to_string(path).unwrap();
+            // `<time> stdout F <line>`
+            let lines = text.lines().filter_map(|line| line.split_once(" stdout F ")).map(|(_, line)| line);
+            events.extend(lines.filter_map(|line| serde_json::from_str(line).ok()));
+        }
+    }
+    events
+}
+
+#[test]
+fn the_pod_of_the_manifests_runs_the_image_and_evicts() {
+    let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else {
+        tests::report_skip(&format!("{IMAGE} names no image: `cargo xtask e2e` makes one"));
+        return;
+    };
+    let options = Options { controllers: true, scheduler: true };
+    let Some(mut world) = World::small(&options) else { return };
+    world.node.import_archive(&image).unwrap();
+    let mut manifests = Manifests::read().unwrap();
+    fit(manifests.of("DaemonSet").unwrap(), &world);
+    manifests.create(&world.cluster).unwrap();
+    let agents = world.cluster.until("the agent's pod is Ready", |it| Ok(agents_pod(it))).unwrap();
+    assert_eq!(agents["spec"]["nodeName"], crate::world::NODE);
+    let hog = world.image("hog", &growing(3, 900));
+    world.run(&pod("hog", &hog, None, None));
+    world.until_gone("hog");
+
+    let events = printed(world.node.path());
+    let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
+    let decisions: Vec<&Value> = of("decision").into_iter().map(|event| &event["pod"]).collect();
+    assert_eq!(decisions, ["default/hog"]);
+    assert!(of("eviction").iter().any(|event| event["outcome"] == "accepted"), "{events:?}");
+    assert_eq!(world.kubelets_evictions(), [""; 0]);
+    let mut story = Story::begin();
+    let sources = of("started")[0]["sources"].as_array().unwrap();
+    for source in ["charge", "reaction thread"] {
+        let found = sources.iter().find(|it| it["source"] == source).map(|it| it["rung"].clone());
+        story.value(source, found.unwrap_or_default());
+    }
+    let now = agents_pod(&world.cluster).unwrap();
+    assert_eq!(now["status"]["containerStatuses"][0]["restartCount"], 0, "{now}");
+}

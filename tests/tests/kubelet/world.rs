@@ -1,0 +1,172 @@
+//! A real node whose pods have a small part of the machine, and an agent that acts on it.
+//!
+//! What pods may have together is bounded by the kubelet's reservations, and thresholds of memory
+//! hold for that part as well (`allocatableMemory.available`): so the stories neither depend on what
+//! else the machine does, nor endanger it.
+
+use serde_json::{Value, json};
+use tests::agent::{Agent, Event, GUARD, Options, binary};
+use tests::cluster::node::{Image, Programs, RealNode};
+use tests::cluster::{self, Cluster, Manifests, NAME, manifest};
+use tests::node::MIB;
+
+use crate::rig;
+
+/// The node's name in the cluster.
+pub(crate) const NODE: &str = "n1";
+/// What all pods together may have.
+pub(crate) const ROOM_MIB: u64 = 1024;
+/// What must stay available of it.
+pub(crate) const THRESHOLD_MIB: u64 = 200;
+
+/// Cluster and node.
+pub(crate) struct World {
+    // Ended in this order.
+    pub(crate) node: RealNode,
+    pub(crate) cluster: Cluster,
+    pub(crate) programs: Programs,
+}
+
+/// Cluster and node, if this machine can be one, with that configuration of the kubelet.
+pub(crate) fn node(options: &cluster::Options, config: &Value) -> Option<World> {
+    let programs = match Programs::find() {
+        Ok(programs) => programs,
+        Err(why) => {
+            tests::report_skip(&why);
+            return None;
+        }
+    };
+    let mut cluster = rig::cluster(options)?;
+    let node = RealNode::start(&mut cluster, &programs, NODE, config).unwrap();
+    Some(World { node, cluster, programs })
+}
+
+/// Bytes of memory that this machine has.
+fn memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// The kubelet's configuration by which pods have [`ROOM_MIB`].
+fn small() -> Value {
+    json!({
+        "systemReserved": {"memory": (memory() - ROOM_MIB * MIB).to_string()},
+        "enforceNodeAllocatable": ["pods"],
+        "evictionHard": {"memory.available": format!("{THRESHOLD_MIB}Mi")},
+    })
+}
+
+/// A line of shell that waits for `seconds`, then grows to so many MiB and stays there; on SIGTERM it ends.
+pub(crate) fn growing(seconds: u64, mib: u64) -> String {
+    format!(
+        "trap 'exit 0' TERM; sleep {seconds} & wait; \
+         (dd if=/dev/zero bs=1M count={mib} 2>/dev/null; exec sleep 3600) | tail -n 1 >/dev/null & wait"
+    )
+}
+
+impl World {
+    /// One whose pods have little room, or none where this machine cannot tell such stories.
+    pub(crate) fn small(options: &cluster::Options) -> Option<Self> {
+        node(options, &small())
+    }
+
+    /// Makes a shell image with that line known.
+    pub(crate) fn image(&self, name: &'static str, line: &str) -> Image {
+        let image = Image::shell(name, self.programs.busybox(), line);
+        self.node.import(&image).unwrap();
+        image
+    }
+
+    /// An agent with the rights and the configuration of deploy/manifests, and `hands` of its own.
+    pub(crate) fn agent(&self, hands: &Value) -> Agent {
+        let mut manifests = Manifests::read().unwrap();
+        let rules = manifests.of("ClusterRole").unwrap()["rules"].clone();
+        let account = self.cluster.account("story-agent", &rules).unwrap();
+        let kubeconfig = self.cluster.kubeconfig(NAME, &account.token).unwrap();
+        let config = self.node.path().join("agent.yaml");
+        let text = json!({
+            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "hands": hands,
+        });
+        std::fs::write(&config, text.to_string()).unwrap();
+        let options = Options {
+            binary: binary().unwrap(),
+            kubelet_config: self.node.path().join("kubelet.json"),
+            pods: None,
+            cgroup_root: "/".to_owned(),
+            memory_capacity: memory(),
+            pid_capacity: 32768,
+            act: "evict",
+            config: Some(config),
+            more: ["--kubeconfig", &kubeconfig.display().to_string(), "--node-name", NODE]
+                .map(str::to_owned)
+                .to_vec(),
+        };
+        Agent::start(&options, rig::interrupt()).unwrap()
+    }
+
+    /// Makes a pod and waits until it runs; hands it back.
+    pub(crate) fn run(&mut self, pod: &Value) -> Value {
+        let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+        self.cluster.make_pod(pod).unwrap();
+        self.cluster.until(&format!("{name} runs"), |it| Ok(running(it, &name))).unwrap()
+    }
+
+    /// Waits until the node has no pod of that name.
+    pub(crate) fn until_gone(&mut self, name: &str) {
+        let gone = |it: &Cluster| Ok(it.pod("default", name)?.is_none().then_some(()));
+        self.cluster.until(&format!("{name} is gone"), gone).unwrap();
+    }
+
+    /// What the kubelet has said of evictions; nothing if it never came to that.
+    pub(crate) fn kubelets_evictions(&self) -> Vec<String> {
+        let log = std::fs::read_to_string(self.node.path().join("kubelet.log")).unwrap();
+        let said = ["attempting to reclaim", "must evict pod", "pod is evicted"];
+        let is_one = |line: &&str| said.iter().any(|text| line.contains(text));
+        log.lines().filter(is_one).map(str::to_owned).collect()
+    }
+}
+
+/// A pod that runs.
+pub(crate) fn running(cluster: &Cluster, name: &str) -> Option<Value> {
+    let pod = cluster.pod("default", name).unwrap()?;
+    (pod["status"]["phase"] == "Running").then_some(pod)
+}
+
+/// A pod of that image; `memory` is what its container asks for, `limit` what it may have.
+pub(crate) fn pod(name: &str, image: &Image, memory: Option<&str>, limit: Option<&str>) -> Value {
+    let mut pod = manifest::pod(name, NODE);
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(1);
+    let container = &mut pod["spec"]["containers"][0];
+    container["image"] = json!(image.reference());
+    container["imagePullPolicy"] = json!("Never");
+    if let Some(memory) = memory {
+        container["resources"]["requests"] = json!({"memory": memory});
+    }
+    if let Some(limit) = limit {
+        container["resources"]["limits"] = json!({"memory": limit});
+    }
+    pod
+}
+
+/// Waits until the agent has found the groups of so many pods.
+pub(crate) fn knows(agent: &mut Agent, pods: u64) {
+    let what = format!("that it knows {pods} pods");
+    let fits = |event: &Event| event.kind() == "pods" && event.number("with_cgroup") == Some(pods);
+    agent.wait_for(&what, GUARD, fits).unwrap();
+}
+
+/// Waits for that outcome of the eviction of that pod.
+pub(crate) fn outcome(agent: &mut Agent, pod: &str, outcome: &str) -> Event {
+    let full = format!("default/{pod}");
+    let is_it = |event: &Event| {
+        event.kind() == "eviction" && event.text("outcome") == outcome && event.text("pod") == full
+    };
+    agent.wait_for(&format!("that {pod} is {outcome}"), GUARD, is_it).unwrap()
+}
+
+/// The pods that were chosen until now, in order.
+pub(crate) fn chosen(agent: &mut Agent) -> Vec<String> {
+    let heard = agent.heard().unwrap().iter();
+    heard.filter(|event| event.kind() == "decision").map(|event| event.text("pod").to_owned()).collect()
+}
