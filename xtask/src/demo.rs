@@ -1,10 +1,12 @@
-//! `cargo xtask demo`: four short stories on real cgroups, told by `tests/src/bin/demo`.
+//! `cargo xtask demo`: short stories on real cgroups and, with `--cluster`, with a real API server,
+//! told by `tests/src/bin/demo`.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
 use crate::build;
+use crate::e2e::kubernetes;
 use crate::setup::{self, Need};
 use crate::shell;
 
@@ -17,14 +19,18 @@ pub(crate) struct Args {
     /// Fail if a story was skipped, as on a machine that is known to tell them all
     #[arg(long)]
     deny_skips: bool,
+    /// Tell the story with a real API server instead (its programs are built once, which takes long)
+    #[arg(long, conflicts_with = "stories")]
+    cluster: bool,
     /// Tell only the stories of these names
     #[arg(value_name = "STORY")]
     stories: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let Args { json, deny_skips, stories } = args;
+    let Args { json, deny_skips, cluster, stories } = args;
     let tools = setup::ensure(&[Need::Bpf])?;
+    let kubernetes = cluster.then(kubernetes::ensure).transpose()?;
     // Not optimised: a newcomer waits for the build much longer than for the reaction, and the
     // tests need the same one.
     let programs = build::programs(&["eviction-agent", "tests"], &tools)?;
@@ -36,6 +42,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if *deny_skips {
         demo.arg("--deny-skips");
     }
+    if *cluster {
+        demo.arg("--cluster");
+    }
+    demo.envs(kubernetes.map(|folder| (kubernetes::FOLDER, folder)));
     demo.arg("--").args(stories);
     Err(shell::become_program(&mut demo))
 }

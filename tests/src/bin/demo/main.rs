@@ -5,6 +5,7 @@
 //! those that need a machine of their own, and the same with each rung of a source.
 #![forbid(unsafe_code)]
 
+mod cluster;
 mod forks;
 mod group;
 mod hard;
@@ -57,6 +58,9 @@ struct Args {
     /// Tell the stories of a source with each of the rungs below the best that it has here
     #[arg(long, conflicts_with_all = ["stories", "own_machine"])]
     each_rung: bool,
+    /// Tell the story with a real API server instead
+    #[arg(long, conflicts_with_all = ["stories", "own_machine", "each_rung"])]
+    cluster: bool,
     /// Tell only the stories of these names
     #[arg(value_name = "STORY")]
     stories: Vec<String>,
@@ -79,9 +83,11 @@ enum When {
     Asked,
     /// On a machine of our own.
     OwnMachine,
+    /// With `--cluster`, or when it is named.
+    Cluster,
 }
 
-const STORIES: [Story; 14] = [
+const STORIES: [Story; 15] = [
     Story {
         name: "hard",
         subject: "a runaway grows past memory.available",
@@ -166,6 +172,12 @@ const STORIES: [Story; 14] = [
         when: When::OwnMachine,
         tell: |scene| soft::tell(scene, Twist::ClockSteps),
     },
+    Story {
+        name: "cluster",
+        subject: "a runaway is evicted through a real API server",
+        when: When::Cluster,
+        tell: cluster::tell,
+    },
 ];
 
 fn main() -> ExitCode {
@@ -173,8 +185,11 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<bool> {
-    let Args { json, agent, deny_skips, own_machine, slow, each_rung, stories } = args;
-    let told = chosen(stories, *own_machine)?;
+    let Args { json, agent, deny_skips, own_machine, slow, each_rung, cluster, stories } = args;
+    let told = match cluster {
+        true => STORIES.iter().filter(|story| story.when == When::Cluster).collect(),
+        false => chosen(stories, *own_machine)?,
+    };
     let interrupt = Interrupt::install()?;
     let agent = agent.clone().map_or_else(agent::binary, Ok)?;
     let workload = workload::binary()?;
@@ -250,7 +265,11 @@ fn chosen(names: &[String], own_machine: bool) -> Result<Vec<&'static Story>> {
     Ok(STORIES
         .iter()
         .filter(|story| match names {
-            [] => own_machine || story.when == When::Always,
+            [] => match story.when {
+                When::Always => true,
+                When::Asked | When::OwnMachine => own_machine,
+                When::Cluster => false,
+            },
             _ => is_named(story),
         })
         .collect())

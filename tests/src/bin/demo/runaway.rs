@@ -68,6 +68,16 @@ impl Runaway {
     /// Waits for its death and for that of all others in its pod, and puts down what happened
     /// when, from the crossing on.
     pub(crate) fn follow(&mut self, scene: &mut Scene<'_>, decision: &Event) -> Result<Climb> {
+        self.follow_to(scene, decision, &[])
+    }
+
+    /// The same with other moments: key, time, what happened.
+    pub(crate) fn follow_to(
+        &mut self,
+        scene: &mut Scene<'_>,
+        decision: &Event,
+        others: &[(&'static str, u64, &str)],
+    ) -> Result<Climb> {
         let death = self.death.take().context("its death was waited for before")?;
         let dead = death.at(scene.interrupt, GUARD)?;
         let climb = self.climb()?;
@@ -82,6 +92,9 @@ impl Runaway {
             format!("the working set passed {} MiB, by the growing process's own clock", self.line / MIB);
         scene.timeline = Timeline::crossed(crossed, what);
         scene.mark_decision(decision);
+        for (key, at, what) in others {
+            scene.timeline.mark(key, *at, *what);
+        }
         scene.timeline.mark("dead", dead, "its last process was gone");
         scene.printer.timeline(scene);
 

@@ -112,7 +112,7 @@ impl<'a> Scene<'a> {
         source: &str,
         own: Option<&str>,
     ) -> Result<Agent> {
-        let mut options = Options::of(self.agent, node, config)?;
+        let mut options = self.options(node, config)?;
         if let Some(own) = own {
             let file = node.file("agent.yaml");
             std::fs::write(&file, own).with_context(|| format!("write {}", file.display()))?;
@@ -121,7 +121,17 @@ impl<'a> Scene<'a> {
         if let Some(forced) = self.forced {
             options.more.clone_from(&forced.arguments);
         }
-        let agent = Agent::start(&options, self.interrupt)?;
+        self.start(&options, source)
+    }
+
+    /// How the agent is started on the node, if nothing else is said.
+    pub(crate) fn options(&self, node: &Node, config: &Value) -> Result<Options> {
+        Options::of(self.agent, node, config)
+    }
+
+    /// Starts the agent, and says by which rung of that source it watches.
+    pub(crate) fn start(&mut self, options: &Options, source: &str) -> Result<Agent> {
+        let agent = Agent::start(options, self.interrupt)?;
         if let Some((rung, reason)) = agent.rung(source) {
             self.printer.line("agent", format_args!("watches by {rung} ({reason})"));
             self.rung = Some(rung);

@@ -1,0 +1,127 @@
+//! A runaway is evicted through a real API server, and its neighbour is none of its business.
+
+use anyhow::{Context as _, Error, Result};
+use serde_json::{Value, json};
+use tests::agent::{Agent, Event, Options};
+use tests::cluster::{self, Binaries, Cluster, Manifests, NAME, kubernetes_version, manifest};
+use tests::node::{MIB, Node, PodSpec};
+
+use crate::pods::Bystander;
+use crate::runaway::{Plan, Runaway};
+use crate::scene::{GUARD, Scene, Skip};
+
+const NODE: &str = "n1";
+/// Memory of the node, and a bound that nothing in it can pass.
+const MEMORY: u64 = 512 * MIB;
+const PIDS: u64 = 100;
+/// What must stay available.
+const THRESHOLD: u64 = 128 * MIB;
+const LINE: u64 = MEMORY - THRESHOLD;
+/// The runaway would grow beyond the line, and not to the bound.
+const PLAN: Plan<'_> = Plan { mode: "grow", size: 352 * MIB, rate: 256 * MIB, more: &[], line: LINE };
+/// What the others hold, MiB.
+const WEB: u64 = 64;
+const SHOP: u64 = 16;
+
+pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
+    let binaries = Binaries::find().map_err(|why| Error::new(Skip(why)))?;
+    let mut node = scene.node(MEMORY, PIDS)?;
+    scene.printer.line("wait", "etcd and kube-apiserver start");
+    let cluster = Cluster::start(&binaries, &cluster::Options::default(), scene.interrupt)?;
+    let version = kubernetes_version().unwrap_or_default();
+    let server = format!(
+        "kube-apiserver {version} at {}, with etcd and the rights of deploy/manifests",
+        cluster.url()
+    );
+    scene.printer.line("server", server);
+    cluster.add_node(NODE)?;
+    let [report, web, shop] = ["report", "web", "shop"].map(|name| add(&cluster, &mut node, name));
+    let (report, web, shop) = (report?, web?, shop?);
+    scene.printer.line("pod", format_args!("default/report  grows at {} MiB/s", PLAN.rate / MIB));
+    scene.printer.line("pod", format_args!("default/web     {WEB} MiB"));
+    scene.printer.line("pod", format_args!("default/shop    {SHOP} MiB"));
+    let mut bystanders = crate::pods::bystanders(scene, &node, &[(web, WEB), (shop, SHOP)])?;
+    let mut agent = start(scene, &cluster, &node)?;
+    agent.wait_for("that it knows the pods", GUARD, |event| {
+        event.kind() == "pods" && event.number("with_cgroup") == Some(3)
+    })?;
+    scene
+        .printer
+        .line("watch", "the agent knows the node's 3 pods by the API server, and found their cgroups");
+
+    let mut runaway = Runaway::start(scene, &node, report, PLAN)?;
+    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision")?;
+    let (chosen, expected) = (decision.text("pod"), node.pods[report].full_name());
+    let what = format!("the agent chose {expected}, for memory.available");
+    scene.check(what, chosen == expected && decision.text("signal") == "memory.available", &decision.value);
+    let answered = agent.wait_for("the API server's answer", GUARD, |event| {
+        event.kind() == "eviction" && event.number("id") == decision.number("id")
+    })?;
+    let outcome = answered.text("outcome");
+    scene.check(
+        "the API server granted its eviction",
+        outcome == "accepted",
+        format_args!("{outcome} {}", answered.text("why")),
+    );
+    let granted = answered.number("mono_ns").context("an answer has no time")?;
+    check_object(scene, &cluster, "report")?;
+
+    // What the kubelet does when it sees the pod go.
+    scene.printer.line("kubelet", "there is none here: the demo ends the process in its place");
+    runaway.process().process().child().kill().context("end the runaway")?;
+    runaway.follow_to(scene, &decision, &[("granted", granted, "the API server had answered 201")])?;
+    cluster.finish_pod("default", "report")?;
+    agent.wait_for("that the pod is gone", GUARD, is_gone)?;
+    scene.check("and the agent knows that it is gone", true, "");
+    for name in ["web", "shop"] {
+        let going = is_going(&cluster.pod("default", name)?.unwrap_or_default());
+        scene.check(format!("default/{name} is not on its way"), !going, "it is being deleted");
+    }
+    for (bystander, why) in bystanders.iter_mut().zip(["it was not chosen", "the same"]) {
+        Bystander::check(bystander, scene, why)?;
+    }
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+    scene.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
+    agent.stop()?;
+    Ok(())
+}
+
+/// A pod of the API server that runs on the node, with its cgroups.
+fn add(cluster: &Cluster, node: &mut Node, name: &'static str) -> Result<usize> {
+    let made = cluster.make_pod(&manifest::pod(name, NODE))?;
+    let uid = made["metadata"]["uid"].as_str().context("a pod without a uid")?;
+    let pod = node.add_as(PodSpec::new("default", name, &["main"], 8), uid.to_owned())?;
+    let containers = &node.pods[pod].containers;
+    cluster.set_running("default", name, |place| containers[place].id.clone())?;
+    Ok(pod)
+}
+
+/// An agent with the rights of deploy/manifests.
+fn start(scene: &mut Scene<'_>, cluster: &Cluster, node: &Node) -> Result<Agent> {
+    let rules = Manifests::read()?.of("ClusterRole")?["rules"].clone();
+    let account = cluster.account(NAME, &rules)?;
+    let kubeconfig = cluster.kubeconfig(NAME, &account.token)?.display().to_string();
+    let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", THRESHOLD / MIB)}});
+    let options = scene.options(node, &kubelet)?;
+    let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
+    scene.start(&Options { pods: None, act: "evict", more, ..options }, "charge")
+}
+
+fn is_gone(event: &Event) -> bool {
+    event.kind() == "eviction" && event.text("outcome") == "gone"
+}
+
+fn is_going(pod: &Value) -> bool {
+    pod["metadata"]["deletionTimestamp"].is_string()
+}
+
+/// Asks the server itself.
+fn check_object(scene: &mut Scene<'_>, cluster: &Cluster, name: &str) -> Result<()> {
+    let pod = cluster.pod("default", name)?.unwrap_or_default();
+    scene.check("its object has a deletionTimestamp", is_going(&pod), &pod);
+    let conditions = pod["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    let target = conditions.iter().find(|it| it["type"] == "DisruptionTarget" && it["status"] == "True");
+    let reason = target.map_or(&Value::Null, |it| &it["reason"]);
+    scene.check("and the condition DisruptionTarget", reason == "EvictionByEvictionAPI", reason);
+    Ok(())
+}
