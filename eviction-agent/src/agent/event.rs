@@ -3,6 +3,7 @@
 mod kill;
 mod limit;
 mod people;
+mod place;
 mod reflex;
 mod story;
 mod tasks;
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 pub use kill::{OomKill, Victim};
 pub use limit::Limit;
+pub use place::Place;
 pub use reflex::Reflex;
 pub use story::ContainerEnded;
 pub use tasks::Tasks;

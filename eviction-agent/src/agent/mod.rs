@@ -33,6 +33,7 @@ mod log;
 mod mains;
 mod notes;
 mod oom;
+mod place;
 mod pods;
 mod printer;
 mod range;

@@ -14,7 +14,7 @@ use crate::source::cgroup::sampler::Sampler;
 use crate::source::file::read_once;
 
 use super::event;
-use super::oom::path_of;
+use super::place::place_of;
 use super::roster::Roster;
 
 /// Between two looks at the counts.
@@ -147,7 +147,7 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, roster: &Roster) ->
     let TaskAlarm { stamp, alarm: what, leaf_id, key_id, tasks, bound, tgid, level: _ } = *alarm;
     let mut told = event::Tasks {
         alarm: what.name(),
-        cgroup: path_of(leaf_id, sampler),
+        place: place_of(leaf_id, sampler, roster),
         pid: tgid,
         tasks,
         bound,
@@ -160,11 +160,7 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, roster: &Roster) ->
         told.limit_owner = (what == Alarm::PidsLimit).then_some("other");
         return told;
     };
-    let known = roster.pod_of(group).map(|known| &known.pod);
-    told.pod = known.map(|pod| format!("{}/{}", pod.namespace, pod.name));
-    told.uid = Some(known.map_or_else(|| group.uid.as_str().to_owned(), |pod| pod.uid.to_string()));
     let container = owner.container.and_then(|index| group.containers.get(index));
-    told.container = container.map(|container| roster.container_name(&container.id).to_owned());
     if what == Alarm::PidsLimit {
         let of = |owner, path| (owner, sampler.root().paths_of(path).pids);
         let candidates = container.map(|it| of("container", &it.path)).into_iter();

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::core::oom::KillNote;
 
 use super::super::text::bytes;
+use super::place::write_place;
 
 /// Of a group that was killed together so many are listed; the others are counted.
 const MOST_VICTIMS: usize = 64;
@@ -165,11 +166,8 @@ impl OomKill {
 impl fmt::Display for OomKill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_victim(f)?;
-        match (&self.container, &self.pod) {
-            (Some(container), Some(pod)) => write!(f, " in container {container} of {pod}")?,
-            (None, Some(pod)) => write!(f, " in {pod}")?,
-            _ => write!(f, " in {}", self.cgroup.as_deref().unwrap_or("an unknown cgroup"))?,
-        }
+        f.write_str(" in ")?;
+        write_place(f, self.container.as_deref(), self.pod.as_deref(), self.cgroup.as_deref())?;
         write!(f, ": limit of the {}", self.limit_owner)?;
         if self.inferred {
             f.write_str(" (inferred)")?;

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::super::text::bytes;
+use super::place::Place;
 
 /// See [`super::Event::Limit`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -12,14 +13,8 @@ use super::super::text::bytes;
 pub struct Limit {
     pub state: &'static str,
     pub limit_owner: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cgroup: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uid: Option<String>,
+    #[serde(flatten)]
+    pub place: Place,
     pub usage: u64,
     pub working_set: u64,
     pub limit: u64,
@@ -33,11 +28,9 @@ pub struct Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.container, &self.pod, self.limit_owner) {
-            (Some(container), Some(pod), _) => write!(f, "container {container} of {pod}")?,
-            (None, Some(pod), _) => f.write_str(pod)?,
-            (_, None, "kubepods") => f.write_str("all pods together")?,
-            _ => f.write_str(self.cgroup.as_deref().unwrap_or("an unknown cgroup"))?,
+        match (&self.place.pod, self.limit_owner) {
+            (None, "kubepods") => f.write_str("all pods together")?,
+            _ => self.place.fmt(f)?,
         }
         let what = if self.state == "near" { "near" } else { "no longer near" };
         write!(f, ": {what} the memory limit, working set {}", bytes(self.working_set))?;
@@ -58,9 +51,12 @@ mod tests {
         let near = Limit {
             state: "near",
             limit_owner: "container",
-            cgroup: Some("/kubepods/burstable/pod1/abc".into()),
-            container: Some("main".into()),
-            pod: Some("shop/web".into()),
+            place: Place {
+                cgroup: Some("/kubepods/burstable/pod1/abc".into()),
+                container: Some("main".into()),
+                pod: Some("shop/web".into()),
+                uid: None,
+            },
             usage: 970 << 20,
             working_set: 930 << 20,
             limit: 1 << 30,
@@ -74,8 +70,7 @@ mod tests {
         let away = Limit {
             state: "away",
             limit_owner: "kubepods",
-            container: None,
-            pod: None,
+            place: Place { container: None, pod: None, ..near.place.clone() },
             near_for_us: Some(12_034_500),
             seen_by: "sample",
             ..near.clone()
@@ -84,7 +79,7 @@ mod tests {
             away.to_string(),
             "all pods together: no longer near the memory limit, working set 930 MiB of 1 GiB, usage 970 MiB, after 12.034 s (seen by sample)"
         );
-        let class = Limit { limit_owner: "qos", container: None, pod: None, ..near };
+        let class = Limit { limit_owner: "qos", place: away.place, ..near };
         assert!(class.to_string().starts_with("/kubepods/burstable/pod1/abc: near"), "{class}");
     }
 }

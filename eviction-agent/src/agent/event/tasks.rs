@@ -4,19 +4,15 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::place::Place;
+
 /// See [`super::Event::Tasks`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
 pub struct Tasks {
     pub alarm: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cgroup: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uid: Option<String>,
+    #[serde(flatten)]
+    pub place: Place,
     pub pid: u32,
     pub tasks: i64,
     pub bound: i64,
@@ -29,11 +25,7 @@ pub struct Tasks {
 
 impl fmt::Display for Tasks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.container, &self.pod) {
-            (Some(container), Some(pod)) => write!(f, "container {container} of {pod}")?,
-            (None, Some(pod)) => f.write_str(pod)?,
-            _ => f.write_str(self.cgroup.as_deref().unwrap_or("an unknown cgroup"))?,
-        }
+        self.place.fmt(f)?;
         let Self { pid, tasks, bound, .. } = self;
         match self.limit_owner {
             Some(owner) => {
@@ -61,8 +53,11 @@ mod tests {
         );
         let limit = Tasks {
             alarm: "pids_limit",
-            container: Some("main".into()),
-            pod: Some("default/web".into()),
+            place: Place {
+                container: Some("main".into()),
+                pod: Some("default/web".into()),
+                ..Place::default()
+            },
             pid: 7,
             tasks: 90,
             bound: 100,

@@ -9,7 +9,7 @@ use super::super::clock::mono_ns;
 use super::super::event;
 use super::super::limits::{Turn, figures};
 use super::super::notes::Note;
-use super::super::oom::Places;
+use super::super::place::place_of;
 use super::Reaction;
 
 /// By what a nearness was seen, where no hook told of it.
@@ -138,11 +138,10 @@ impl Reaction {
             }
             return;
         }
-        let sampler = &self.eyes.sampler;
-        let mut told = event::Limit {
+        let told = event::Limit {
             state,
             limit_owner: owner.name(),
-            cgroup: Places::read(sampler).path(id),
+            place: place_of(id, &self.eyes.sampler, &self.roster),
             usage: seen.usage,
             working_set: seen.working_set,
             limit,
@@ -150,17 +149,7 @@ impl Reaction {
             crossed_mono_ns: by.crossed_ns,
             mono_ns: at_ns,
             near_for_us: near_ns.map(|ns| ns / 1000),
-            ..event::Limit::default()
         };
-        let pods = sampler.pods();
-        let group = pods.owner(id).and_then(|owner| Some((owner, pods.pods.get(owner.pod)?)));
-        if let Some((owner, group)) = group {
-            let known = self.roster.pod_of(group).map(|known| &known.pod);
-            told.pod = known.map(|pod| format!("{}/{}", pod.namespace, pod.name));
-            told.uid = Some(known.map_or_else(|| group.uid.as_str().to_owned(), |pod| pod.uid.to_string()));
-            let container = owner.container.and_then(|index| group.containers.get(index));
-            told.container = container.map(|container| self.roster.container_name(&container.id).to_owned());
-        }
         self.notes.send(Note::Limit(Box::new(told), self.clock.at(at_ns)));
     }
 

@@ -19,7 +19,7 @@ impl Reaction {
                 continue;
             }
             let told = describe(alarm, &self.eyes.sampler, &self.roster);
-            if told.cgroup.is_none() && !self.eyes.sampler.root().whole_machine {
+            if told.place.cgroup.is_none() && !self.eyes.sampler.root().whole_machine {
                 continue;
             }
             let at = self.clock.at(alarm.stamp.ktime_ns);
