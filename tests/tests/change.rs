@@ -1,14 +1,15 @@
-//! A changed configuration as it is lived: the agent as it is shipped, told by SIGHUP, and
-//! started anew with other files.
+//! A changed configuration as it is lived: the agent as it is shipped, told by SIGHUP or by its file,
+//! and started anew with other files.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::agent::{self, Agent, Event, Options};
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
@@ -58,7 +59,7 @@ impl Scene {
     }
 }
 
-fn hard(memory: &str) -> serde_json::Value {
+fn hard(memory: &str) -> Value {
     json!({"evictionHard": {"memory.available": memory}})
 }
 
@@ -131,5 +132,41 @@ fn a_copy_that_was_spoiled_keeps_no_agent_from_starting() {
     scene.change();
     let mut agent = scene.start(&[]);
     decision(&mut agent);
+    agent.stop().unwrap();
+}
+
+/// A ConfigMap as the kubelet mounts it, and replaces it: `AtomicWriter`.
+fn publish(volume: &Path, version: u32, policy: &Value) {
+    let data = format!("..version_{version}");
+    fs::create_dir_all(volume.join(&data)).unwrap();
+    let text = json!({
+        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "enhanced",
+        "policy": policy,
+    });
+    fs::write(volume.join(&data).join("agent.yaml"), text.to_string()).unwrap();
+    symlink(&data, volume.join("..data_tmp")).unwrap();
+    fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
+    let link = volume.join("agent.yaml");
+    if !link.exists() {
+        symlink("..data/agent.yaml", link).unwrap();
+    }
+}
+
+#[test]
+fn a_config_map_that_the_kubelet_replaces_is_held_against_the_present() {
+    let Some(mut scene) = Scene::new("change-map") else { skip!("no cgroups can be made here") };
+    let volume = scene.node.file("volume");
+    let own = |hard: &str| json!({"signals": [{"signal": "memory.available", "hard": hard}]});
+    publish(&volume, 1, &json!({}));
+    scene.options.config = Some(volume.join("agent.yaml"));
+    let mut agent = scene.start(&[]);
+    publish(&volume, 2, &own("380Mi"));
+    assert_eq!(change(&mut agent, "waits").value["would_evict"], json!(["shop/quiet"]));
+    publish(&volume, 3, &own("much"));
+    let errors = change(&mut agent, "invalid").value["errors"].to_string();
+    assert!(errors.contains("volume/agent.yaml: policy.signals[0].hard: "), "{errors}");
+    publish(&volume, 4, &own("32Mi"));
+    change(&mut agent, "took_effect");
+    nobody_goes(&mut agent);
     agent.stop().unwrap();
 }

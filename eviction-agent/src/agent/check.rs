@@ -5,10 +5,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::cluster::{self, ClusterOptions};
-use super::configuration::{Configuration, ConfigurationFiles};
+use super::configuration::ConfigurationFiles;
 use super::failure::{Failure, chain};
-use crate::config::Setting;
-use crate::core::preferences::Profile;
+use super::resolved::{Configured, configured};
 use crate::source::bpf::{LoadOptions, SourceInfo, load::load};
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
 use crate::source::cgroup::root::NodeRoot;
@@ -39,17 +38,6 @@ pub struct Findings {
     pub problems: Vec<String>,
 }
 
-/// What is decided by.
-#[derive(Debug, Serialize)]
-pub struct Configured {
-    /// Whose decisions.
-    pub profile: Profile,
-    /// Every value, and where it came from.
-    pub settings: Vec<Setting>,
-    /// What is accepted but will surprise.
-    pub notes: Vec<String>,
-}
-
 /// Finds out, by trying, what a start would find. Everything that is attached for it is
 /// detached before this returns.
 ///
@@ -64,10 +52,8 @@ pub fn check(
 ) -> Result<Findings, Failure> {
     let host = Host::default();
     let mut problems = Vec::new();
-    let configuration = match files.load() {
-        Ok(Configuration { policy: _, profile, hooks: _, settings, notes }) => {
-            Some(Configured { profile, settings, notes })
-        }
+    let configuration = match configured(files) {
+        Ok(configured) => Some(configured),
         Err(failure) => {
             problems.extend(failure.into_causes());
             None

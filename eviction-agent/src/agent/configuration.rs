@@ -1,25 +1,47 @@
-//! What the agent is configured with: the kubelet's files, its own, and the command line.
+//! What the agent is configured with: the kubelet's settings, its own file, and the command line.
 
+mod kubelet;
+
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::capacities::NodeFacts;
+use super::configz::Caller;
 use super::failure::Failure;
 use crate::config::{
-    AgentConfiguration, HookPreferences, KubeletConfiguration, Problems, Setting, load_agent, load_kubelet,
+    Act, AdvanceWhen, AgentConfiguration, AskConfigz, Endpoints, HookPreferences, KubeletConfiguration,
+    MemoryLimits, Problems, Requests, Setting, ThresholdSource, load_agent,
 };
 use crate::core::policy::Policy;
 use crate::core::preferences::Profile;
+use kubelet::Kubelet;
+pub(crate) use kubelet::KubeletSaid;
 
-/// Where the configuration is.
+/// Where the configuration is, and what the command line says in its place.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigurationFiles {
-    /// KubeletConfiguration; absent: the kubelet's defaults.
+    /// KubeletConfiguration; absent: what the AgentConfiguration says, else the kubelet's defaults.
     pub kubelet: Option<PathBuf>,
     /// Folder with drop-in files over it.
     pub kubelet_drop_ins: Option<PathBuf>,
+    /// Whether and how the kubelet itself is asked, in the place of what the AgentConfiguration says.
+    pub configz: AskConfigz,
+    /// Who asks it.
+    pub caller: Caller,
+    /// What it said last, as it is remembered over a restart.
+    pub last_said: Option<PathBuf>,
+    /// These are copies, of what was in force: nobody is asked.
+    pub are_copies: bool,
     /// AgentConfiguration; absent: the agent's defaults.
     pub agent: Option<PathBuf>,
     /// Profile in the place of that of the AgentConfiguration.
     pub profile: Option<Profile>,
+    /// What is done to victims, in the place of what it says.
+    pub act: Option<Act>,
+    /// Where HTTP is served, in the place of what it says.
+    pub listen: Option<SocketAddr>,
+    /// What the node has, and whether a kubelet acts on it as well.
+    pub node: NodeFacts,
 }
 
 /// A configuration without errors.
@@ -29,62 +51,132 @@ pub(crate) struct Configuration {
     pub(crate) policy: Policy,
     /// Whose decisions.
     pub(crate) profile: Profile,
-    /// When hooks for a time are attached.
-    pub(crate) hooks: HookPreferences,
+    /// What takes effect at a start alone.
+    pub(crate) service: Service,
+    /// Where the kubelet's settings were found.
+    pub(crate) kubelet: KubeletSaid,
     /// Every value of the agent's configuration, then of the kubelet's.
     pub(crate) settings: Vec<Setting>,
     /// What is accepted but will surprise, each with its file.
     pub(crate) notes: Vec<String>,
 }
 
+/// What takes effect at a start alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Service {
+    pub(crate) act: Act,
+    pub(crate) requests: Requests,
+    pub(crate) memory_limits: MemoryLimits,
+    pub(crate) endpoints: Endpoints,
+    pub(crate) hooks: HookPreferences,
+}
+
+impl Service {
+    /// The fields of the AgentConfiguration in which another one differs.
+    pub(crate) fn changed(&self, other: &Self) -> Vec<&'static str> {
+        let Self { act, requests, memory_limits, endpoints, hooks } = self;
+        let differs = [
+            ("act", *act != other.act),
+            ("requests", *requests != other.requests),
+            ("memoryLimits", *memory_limits != other.memory_limits),
+            ("endpoints", *endpoints != other.endpoints),
+            ("hooks", *hooks != other.hooks),
+        ];
+        differs.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
+    }
+}
+
 impl ConfigurationFiles {
-    /// Reads all of it.
+    /// Reads all of it, and asks the kubelet if that is wanted. Blocks; not to be called on a runtime's
+    /// thread.
     ///
     /// # Errors
-    /// Everything that is wrong with any of the files.
+    /// Everything that is wrong with any of it.
     pub(crate) fn load(&self) -> Result<Configuration, Failure> {
-        let Self { kubelet, kubelet_drop_ins, agent, profile } = self;
-        let kubelet = load_kubelet(kubelet.as_deref(), kubelet_drop_ins.as_deref());
-        let agent = load_agent(agent.as_deref());
-        let (kubelet, agent) = match (kubelet, agent) {
-            (Ok(kubelet), Ok(agent)) => (kubelet, agent),
-            (kubelet, agent) => {
-                let mut causes = Vec::new();
-                causes.extend(kubelet.err().into_iter().flat_map(|it| problems("kubelet", it)));
-                causes.extend(agent.err().into_iter().flat_map(|it| problems("agent", it)));
+        let agent = load_agent(self.agent.as_deref()).map(|agent| self.over(agent));
+        let (agent, kubelet) = match agent {
+            Ok(agent) => {
+                let kubelet = Kubelet::find(self, &agent)?;
+                (agent, kubelet)
+            }
+            Err(wrong) => {
+                // What is wrong with the other files is said with it.
+                let mut causes = kubelet::problems_of_files(self);
+                causes.extend(problems("agent", wrong));
                 return Err(Failure::all(causes));
             }
         };
-        let agent = match profile {
-            Some(profile) => agent.with_profile(*profile),
-            None => agent,
-        };
-        let KubeletConfiguration { policy, settings, notes, .. } = kubelet;
+        let Kubelet { configuration, said, notes: asked } = kubelet;
+        let KubeletConfiguration { mut policy, settings, notes, .. } = configuration;
+        if acts_ahead(&agent, &self.node) {
+            let raised =
+                agent.advance.apply(policy.thresholds, self.node.capacities).map_err(|Problems(wrong)| {
+                    let wrong = wrong.into_iter().map(|problem| problem.in_file(agent.file.as_deref()));
+                    Failure::all(problems("agent", Problems(wrong.collect())).collect())
+                });
+            policy.thresholds = raised?;
+        }
         let policy = agent.over(policy);
         let AgentConfiguration {
             file: _,
             profile,
             policy: _,
+            thresholds: _,
+            advance: _,
             hooks,
             reflex: _,
+            hands: _,
+            act,
+            requests,
+            memory_limits,
+            endpoints,
             settings: own,
             notes: own_notes,
-            hands: _,
         } = agent;
         Ok(Configuration {
             policy,
             profile,
-            hooks,
+            service: Service { act, requests, memory_limits, endpoints, hooks },
+            kubelet: said,
             settings: own.into_iter().chain(settings).collect(),
-            notes: own_notes.iter().chain(&notes).map(ToString::to_string).collect(),
+            notes: asked.into_iter().chain(own_notes.iter().chain(&notes).map(ToString::to_string)).collect(),
         })
+    }
+
+    /// The AgentConfiguration with what the command line says in its place.
+    fn over(&self, agent: AgentConfiguration) -> AgentConfiguration {
+        let agent = agent.with_configz(self.configz.clone());
+        let agent = match self.profile {
+            Some(profile) => agent.with_profile(profile),
+            None => agent,
+        };
+        let agent = match self.act {
+            Some(act) => agent.with_act(act),
+            None => agent,
+        };
+        match self.listen {
+            Some(listen) => agent.with_listen(listen),
+            None => agent,
+        }
+    }
+}
+
+/// Whether the thresholds are raised: where a kubelet acts on them itself, the agent is to be first.
+fn acts_ahead(agent: &AgentConfiguration, node: &NodeFacts) -> bool {
+    match agent.advance.when {
+        AdvanceWhen::Always => true,
+        AdvanceWhen::Never => false,
+        AdvanceWhen::BesideKubelet => {
+            let are_the_kubelets = agent.thresholds.source != ThresholdSource::Given;
+            are_the_kubelets && (node.in_cluster || agent.act.asks_server())
+        }
     }
 }
 
 impl Configuration {
     /// Logs what counts, and what may surprise.
     pub(crate) fn log(&self) {
-        let Self { policy: _, profile, hooks: _, settings, notes } = self;
+        let Self { policy: _, profile, service: _, kubelet: _, settings, notes } = self;
         tracing::info!(profile = profile.name(), "configuration");
         for setting in settings {
             match setting.origin.is_default() {

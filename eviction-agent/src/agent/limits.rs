@@ -32,8 +32,10 @@ pub(crate) struct Counts {
 }
 
 /// The groups, by their ids.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Limits {
+    /// How near a limit is told of, in percent of it.
+    near_percent: u8,
     watches: Vec<Watch>,
     spare: Vec<Watch>,
     budget: Budget,
@@ -46,6 +48,19 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// None yet.
+    pub(crate) fn new(near_percent: u8) -> Self {
+        Self {
+            near_percent,
+            watches: Vec::new(),
+            spare: Vec::new(),
+            budget: Budget::default(),
+            fired: 0,
+            blind: 0,
+            programs: 0,
+        }
+    }
+
     /// Takes over the groups of a tree that was just read. Those that are gone, or have no limit any
     /// more, are handed to `disarm`; new ones are to be looked at. No limit of the node's own group
     /// is watched, and none that the node's memory does not reach.
@@ -59,7 +74,8 @@ impl Limits {
         for (id, owner) in groups(sampler.pods()).filter(|(id, _)| Some(*id) != node) {
             let Some(limit) = limit(id) else { continue };
             let known = before.binary_search_by_key(&id, |watch| watch.id).ok();
-            self.watches.push(known.map_or_else(|| Watch::new(id, owner, limit), |at| before[at]));
+            self.watches
+                .push(known.map_or_else(|| Watch::new(id, owner, limit, self.near_percent), |at| before[at]));
         }
         self.watches.sort_unstable_by_key(|watch| watch.id);
         // There are two of them while the kubelet's driver is being changed, but never with one id.

@@ -15,13 +15,16 @@
 
 mod allocatable;
 mod arming;
+mod capacities;
 mod check;
 mod clock;
 mod cluster;
 mod configuration;
+mod configz;
 pub mod event;
 mod eyes;
 mod failure;
+mod file_watch;
 mod flight;
 mod hook;
 mod kept_free;
@@ -41,6 +44,7 @@ mod reaction;
 mod reflex;
 mod reload;
 mod remembered;
+mod resolved;
 mod roster;
 mod run;
 mod slow;
@@ -57,14 +61,18 @@ mod v2;
 mod watch;
 mod watchdog;
 
-pub use check::{Configured, Findings, check};
+pub use capacities::NodeFacts;
+pub use check::{Findings, check};
 pub use cluster::ClusterOptions;
 pub use configuration::ConfigurationFiles;
+pub use configz::Caller;
 pub use log::{LogQueue, LogWriter};
-pub use run::{Act, Options, Output, run};
+pub use resolved::{ActsBelow, Configured, configured};
+pub use run::{Options, Output, run};
 
 pub use failure::Failure;
 
+pub use crate::config::Act;
 pub use crate::source::choice::Choice;
 pub use crate::source::timer::RUNG as TIMER;
 

@@ -1,18 +1,64 @@
-//! The configuration, read anew when the agent is told to (SIGHUP), and remembered once it is in
-//! force.
+//! The configuration, read anew when the agent is told to (SIGHUP), when its file is changed, and when
+//! the kubelet may say something else; and remembered once it is in force.
+
+use std::time::Duration;
 
 use tokio::signal::unix::Signal;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
 
-use super::configuration::{Configuration, ConfigurationFiles};
+use super::configuration::{Configuration, ConfigurationFiles, KubeletSaid, Service};
 use super::failure::{Failure, chain};
+use super::file_watch::FileWatch;
 use super::remembered::{Kept, Remembered};
 use crate::core::policy::Policy;
+use crate::core::preferences::Profile;
+
+/// Why the configuration is read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// The agent was told to.
+    Told,
+    /// Its file was changed.
+    Changed,
+    /// The kubelet may say something else by now.
+    Asked,
+}
+
+/// So often the kubelet is asked again what it runs with: it says something new only after it was
+/// started again.
+const ASK_AGAIN: Duration = Duration::from_secs(600);
+/// So often where it did not answer.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
+
+/// What was read last, to be held against what is read next.
+#[derive(Clone, Debug, PartialEq)]
+struct Known {
+    policy: Policy,
+    profile: Profile,
+    service: Service,
+}
+
+impl Known {
+    fn of(configuration: &Configuration) -> Self {
+        let Configuration { policy, profile, service, kubelet: _, settings: _, notes: _ } = configuration;
+        Self { policy: policy.clone(), profile: *profile, service: *service }
+    }
+}
+
+/// When the kubelet is asked again, if it is asked at all.
+fn ask_again(kubelet: &KubeletSaid) -> Option<Instant> {
+    let pause = if kubelet.is_stand_in { TRY_AGAIN } else { ASK_AGAIN };
+    kubelet.is_asked.then(|| Instant::now() + pause)
+}
 
 /// What a start brings along beside the configuration in force.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Change {
     remembered: Option<Remembered>,
+    /// What was read.
+    known: Known,
+    ask_again: Option<Instant>,
     /// The files say something else than what was in force when the agent ended.
     proposed: Option<Configuration>,
 }
@@ -26,10 +72,12 @@ impl Change {
         files: &ConfigurationFiles,
         accept: bool,
     ) -> (Configuration, Self) {
+        let known = Known::of(&configured);
+        let ask_again = ask_again(&configured.kubelet);
         let Some(memory) = remembered else {
-            return (configured, Self::default());
+            return (configured, Self { remembered: None, known, ask_again, proposed: None });
         };
-        let former = match memory.load() {
+        let former = match memory.load(files) {
             Some(Ok(former)) if !accept => Some(former),
             Some(Ok(_)) | None => None,
             Some(Err(failure)) => {
@@ -51,19 +99,25 @@ impl Change {
                 tracing::warn!(
                     "the configuration was changed since the agent ended; it is held against the present"
                 );
-                (former, Self { remembered, proposed: Some(configured) })
+                (former, Self { remembered, known, ask_again, proposed: Some(configured) })
             }
-            None => (configured, Self { remembered, proposed: None }),
+            None => (configured, Self { remembered, known, ask_again, proposed: None }),
         }
     }
 }
 
-/// Reads the files again at each signal, on a thread for blocking work.
+/// Reads the configuration again, on a thread for blocking work.
 pub(crate) struct Reload {
     files: ConfigurationFiles,
     hangup: Signal,
-    reading: Option<JoinHandle<Result<Configuration, Failure>>>,
+    watch: FileWatch,
+    reading: Option<(Why, JoinHandle<Result<Configuration, Failure>>)>,
+    /// What was read last; nothing after something was wrong with it.
+    known: Option<Known>,
+    ask_again: Option<Instant>,
     remembered: Option<Remembered>,
+    /// What takes effect at a start alone, as it was then.
+    service: Service,
     /// Proposed and not said yet.
     unsaid: Option<Configuration>,
     /// What was proposed last.
@@ -71,32 +125,78 @@ pub(crate) struct Reload {
 }
 
 impl Reload {
-    pub(crate) fn new(files: ConfigurationFiles, hangup: Signal, change: Change) -> Self {
-        let Change { remembered, proposed: unsaid } = change;
-        Self { files, hangup, reading: None, remembered, unsaid, proposed: None }
+    /// Needs a runtime.
+    pub(crate) fn new(files: ConfigurationFiles, service: Service, hangup: Signal, change: Change) -> Self {
+        let Change { remembered, known, ask_again, proposed: unsaid } = change;
+        let watch = FileWatch::of(files.agent.as_deref());
+        Self {
+            files,
+            hangup,
+            watch,
+            reading: None,
+            known: Some(known),
+            ask_again,
+            remembered,
+            service,
+            unsaid,
+            proposed: None,
+        }
     }
 
-    /// Waits for the next change; what the files say then, or everything that is wrong with them.
+    /// Waits for the next change; what the configuration is then, or everything that is wrong with it.
+    /// May be cancelled.
     pub(crate) async fn changed(&mut self) -> Result<Policy, Vec<String>> {
         loop {
             if let Some(configuration) = self.unsaid.take() {
                 return Ok(self.propose(configuration));
             }
-            let Some(reading) = &mut self.reading else {
-                if self.hangup.recv().await.is_none() {
-                    return std::future::pending().await;
-                }
+            let Some((why, reading)) = &mut self.reading else {
+                let why = self.next().await;
                 let files = self.files.clone();
-                self.reading = Some(tokio::task::spawn_blocking(move || files.load()));
+                self.reading = Some((why, tokio::task::spawn_blocking(move || files.load())));
                 continue;
             };
-            let read = reading.await;
+            let (why, read) = (*why, reading.await);
             self.reading = None;
-            return match read {
-                Ok(Ok(configuration)) => Ok(self.propose(configuration)),
-                Ok(Err(failure)) => Err(failure.into_causes()),
-                Err(error) => Err(vec![format!("read the configuration: {error}")]),
-            };
+            match read {
+                Ok(Ok(configuration)) => {
+                    self.ask_again = ask_again(&configuration.kubelet);
+                    let known = Some(Known::of(&configuration));
+                    let is_news = std::mem::replace(&mut self.known, known) != self.known;
+                    // Who tells it to read wants to hear of it in any case.
+                    if is_news || why == Why::Told {
+                        return Ok(self.propose(configuration));
+                    }
+                }
+                Ok(Err(failure)) if why == Why::Asked => {
+                    self.ask_again = Some(Instant::now() + TRY_AGAIN);
+                    for cause in failure.into_causes() {
+                        tracing::warn!(cause, "the kubelet's configuration stays as it was");
+                    }
+                }
+                Ok(Err(failure)) => {
+                    self.known = None;
+                    return Err(failure.into_causes());
+                }
+                Err(error) => return Err(vec![format!("read the configuration: {error}")]),
+            }
+        }
+    }
+
+    /// Waits for a reason to read it.
+    async fn next(&mut self) -> Why {
+        let Self { hangup, watch, ask_again, .. } = self;
+        let asked = async {
+            match ask_again {
+                Some(at) => sleep_until(*at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(()) = hangup.recv() => Why::Told,
+            () = watch.changed() => Why::Changed,
+            () = asked => Why::Asked,
+            else => std::future::pending().await,
         }
     }
 
@@ -110,6 +210,11 @@ impl Reload {
 
     fn propose(&mut self, configuration: Configuration) -> Policy {
         configuration.log();
+        let waiting = self.service.changed(&configuration.service);
+        if !waiting.is_empty() {
+            let fields = waiting.join(", ");
+            tracing::warn!(fields, "what was changed there takes effect when the agent is started again");
+        }
         let policy = configuration.policy.clone();
         self.proposed = Some(configuration);
         policy

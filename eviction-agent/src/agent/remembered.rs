@@ -8,14 +8,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::configuration::{Configuration, ConfigurationFiles};
+use super::configuration::{Configuration, ConfigurationFiles, KubeletSaid};
 use super::failure::Failure;
+use crate::config::{AskConfigz, KubeletFiles};
 use crate::core::preferences::Profile;
 
 const KUBELET: &str = "kubelet.yaml";
 const DROP_INS: &str = "kubelet.d";
 const AGENT: &str = "agent.yaml";
 const PROFILE: &str = "profile";
+const SAID: &str = "configz.json";
 
 /// Where the configuration in force is kept.
 #[derive(Clone, Debug)]
@@ -38,9 +40,15 @@ impl Remembered {
         Self { folder: state.join("configuration") }
     }
 
-    /// What was in force when the agent ended. None if nothing was remembered.
-    pub(crate) fn load(&self) -> Option<Result<Configuration, Failure>> {
-        self.folder.is_dir().then(|| copies(&self.folder)?.load())
+    /// Where it is kept what the kubelet said of itself, if it is that which was in force.
+    pub(crate) fn said(&self) -> PathBuf {
+        self.folder.join(SAID)
+    }
+
+    /// What was in force when the agent ended, on the node as it is now. None if nothing was
+    /// remembered.
+    pub(crate) fn load(&self, files: &ConfigurationFiles) -> Option<Result<Configuration, Failure>> {
+        self.folder.is_dir().then(|| copies(&self.folder, files)?.load())
     }
 
     /// Remembers files, if they still say what is in force.
@@ -50,8 +58,8 @@ impl Remembered {
         for left_over in [&new, &old] {
             remove(left_over)?;
         }
-        copy(files, &new)?;
-        let says_the_same = copies(&new)
+        copy(files, in_force, &new)?;
+        let says_the_same = copies(&new, files)
             .and_then(|copies| copies.load())
             .is_ok_and(|read| read.policy == in_force.policy && read.profile == in_force.profile);
         if !says_the_same {
@@ -68,8 +76,11 @@ impl Remembered {
     }
 }
 
-fn copy(files: &ConfigurationFiles, into: &Path) -> io::Result<()> {
-    let ConfigurationFiles { kubelet, kubelet_drop_ins, agent, profile } = files;
+fn copy(files: &ConfigurationFiles, in_force: &Configuration, into: &Path) -> io::Result<()> {
+    // The other fields are those of each start.
+    let ConfigurationFiles { agent, profile, .. } = files;
+    let KubeletSaid { files, effective, is_asked: _, is_stand_in: _ } = &in_force.kubelet;
+    let KubeletFiles { config: kubelet, config_dir: kubelet_drop_ins } = files;
     fs::create_dir_all(into)?;
     for (file, name) in [(kubelet, KUBELET), (agent, AGENT)] {
         if let Some(file) = file {
@@ -87,14 +98,17 @@ fn copy(files: &ConfigurationFiles, into: &Path) -> io::Result<()> {
             }
         }
     }
+    if let Some(effective) = effective {
+        fs::write(into.join(SAID), effective.to_json().to_string())?;
+    }
     match profile {
         Some(profile) => fs::write(into.join(PROFILE), profile.name()),
         None => Ok(()),
     }
 }
 
-/// The copies in a folder.
-fn copies(folder: &Path) -> Result<ConfigurationFiles, Failure> {
+/// The copies in a folder. What is done, and where, is as it is told now.
+fn copies(folder: &Path, files: &ConfigurationFiles) -> Result<ConfigurationFiles, Failure> {
     let there = |name: &str| Some(folder.join(name)).filter(|path| path.exists());
     let profile = match there(PROFILE).map(fs::read_to_string) {
         None => None,
@@ -110,6 +124,11 @@ fn copies(folder: &Path) -> Result<ConfigurationFiles, Failure> {
         kubelet_drop_ins: there(DROP_INS),
         agent: there(AGENT),
         profile,
+        // It counted if it was kept, whatever is said of asking now.
+        configz: AskConfigz { ask: there(SAID).is_some(), ..AskConfigz::default() },
+        last_said: there(SAID),
+        are_copies: true,
+        ..files.clone()
     })
 }
 
@@ -136,6 +155,7 @@ mod tests {
             kubelet_drop_ins: Some(within("drop-ins")),
             agent: Some(within("own.yaml")),
             profile: Some(Profile::Enhanced),
+            ..ConfigurationFiles::default()
         };
         let remembered = Remembered::within(&within("state"));
         (folder, files, remembered)
@@ -153,11 +173,11 @@ mod tests {
     #[test]
     fn what_was_in_force_is_there_again() {
         let (_folder, files, remembered) = node(OWN, &drop_in("200Mi"));
-        assert!(remembered.load().is_none(), "nothing yet");
+        assert!(remembered.load(&files).is_none(), "nothing yet");
         let first = files.load().unwrap();
         for _ in 0..2 {
             assert_eq!(remembered.keep(&files, &first).unwrap(), Kept::Yes);
-            let again = remembered.load().unwrap().unwrap();
+            let again = remembered.load(&files).unwrap().unwrap();
             assert_eq!((again.policy, again.profile), (first.policy.clone(), Profile::Enhanced));
         }
     }
@@ -169,12 +189,12 @@ mod tests {
         remembered.keep(&files, &first).unwrap();
         fs::write(folder.path().join("drop-ins/10-lines.conf"), drop_in("2Gi")).unwrap();
         assert_eq!(remembered.keep(&files, &first).unwrap(), Kept::ChangedSince);
-        assert_eq!(remembered.load().unwrap().unwrap().policy, first.policy, "the former stays");
+        assert_eq!(remembered.load(&files).unwrap().unwrap().policy, first.policy, "the former stays");
         fs::write(folder.path().join("own.yaml"), "nonsense").unwrap();
         assert_eq!(remembered.keep(&files, &first).unwrap(), Kept::ChangedSince);
         fs::remove_file(folder.path().join("own.yaml")).unwrap();
         assert!(remembered.keep(&files, &first).is_err());
-        assert_eq!(remembered.load().unwrap().unwrap().policy, first.policy);
+        assert_eq!(remembered.load(&files).unwrap().unwrap().policy, first.policy);
     }
 
     #[test]
@@ -182,10 +202,10 @@ mod tests {
         let (folder, files, remembered) = node(OWN, &drop_in("200Mi"));
         remembered.keep(&files, &files.load().unwrap()).unwrap();
         fs::write(folder.path().join("state/configuration/agent.yaml"), "{").unwrap();
-        let causes = remembered.load().unwrap().unwrap_err().into_causes();
+        let causes = remembered.load(&files).unwrap().unwrap_err().into_causes();
         assert!(causes[0].contains("agent.yaml"), "{causes:?}");
         fs::write(folder.path().join("state/configuration/profile"), "fast").unwrap();
-        let causes = remembered.load().unwrap().unwrap_err().into_causes();
+        let causes = remembered.load(&files).unwrap().unwrap_err().into_causes();
         assert!(causes[0].contains("no profile `fast`"), "{causes:?}");
     }
 }

@@ -1,6 +1,5 @@
 //! Start, supervision and end of the daemon.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::VERSION;
 use super::failure::Failure;
+use crate::config::{Act, Endpoints};
 use crate::core::preferences::Profile;
 use crate::http::{self, Health};
 use crate::metrics::Metrics;
@@ -28,6 +28,7 @@ use super::pods::Pods;
 use super::printer::Printer;
 use super::reaction::Command;
 use super::reload::{Change, Reload};
+use super::remembered::Remembered;
 use super::slow::Slow;
 use super::start::{self, Outlets, Ready};
 use super::thread;
@@ -39,39 +40,6 @@ const LAST_TURN: Duration = Duration::from_millis(800);
 const OWN_NOTES: usize = 64;
 /// What the reader of the output gets to take the last lines.
 const LAST_LINES: Duration = Duration::from_millis(100);
-
-/// What is done to victims.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Say what would be done.
-    DryRun,
-    /// End the processes of the victim's cgroup.
-    Kill,
-    /// Ask the API server to evict the victim.
-    Evict,
-    /// Ask it whether it would.
-    EvictDryRun,
-}
-
-impl Act {
-    /// Whether nothing is done.
-    pub(crate) fn is_dry(self) -> bool {
-        match self {
-            Self::DryRun | Self::EvictDryRun => true,
-            Self::Kill | Self::Evict => false,
-        }
-    }
-
-    /// As the command line has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::DryRun => "dry-run",
-            Self::Kill => "kill",
-            Self::Evict => "evict",
-            Self::EvictDryRun => "evict-dry-run",
-        }
-    }
-}
 
 /// How events are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,12 +71,8 @@ pub struct Options {
     pub pid_capacity: Option<u64>,
     /// How the API server is reached; without it by the pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// What is done to victims.
-    pub act: Act,
     /// How events are written.
     pub output: Output,
-    /// Where HTTP is served.
-    pub listen: SocketAddr,
     /// Rungs that are asked for or denied.
     pub rungs: Choice,
     /// Log the BPF programs' own diagnostics.
@@ -119,7 +83,9 @@ pub struct Options {
 ///
 /// # Errors
 /// What kept it from starting, or what ended it.
-pub fn run(options: Options) -> Result<(), Failure> {
+pub fn run(mut options: Options) -> Result<(), Failure> {
+    let remembered = options.state_dir.as_deref().map(Remembered::within);
+    options.configuration.last_said = remembered.as_ref().map(Remembered::said);
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
     let (plan, change) = start::prepare(&options, &metrics)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -144,9 +110,9 @@ async fn supervise(
     let hangup = watch_signal(SignalKind::hangup())?;
     let mut accept = watch_signal(SignalKind::user_defined1())?;
     let mut overrun = watch_signal(SignalKind::from_raw(libc::SIGXCPU))?;
-    let listener = http::bind(options.listen)
-        .await
-        .map_err(|error| Failure::because(format!("listen on {}", options.listen), &error))?;
+    let Endpoints { listen } = plan.service.endpoints;
+    let listener =
+        http::bind(listen).await.map_err(|error| Failure::because(format!("listen on {listen}"), &error))?;
     let listen = listener.local_addr().ok().map(|address| address.to_string());
 
     let (thread_notes, receiver) = Notes::new(&metrics)?;
@@ -166,7 +132,7 @@ async fn supervise(
         }
     };
     let pod_count = roster.len();
-    let profile = plan.profile;
+    let (service, profile) = (plan.service, plan.profile);
     let kept_free = KeptFree::default();
     if let Some(proc) = plan.kept_free_at() {
         let timer =
@@ -188,7 +154,7 @@ async fn supervise(
     let state =
         Arc::new(State { pulse: pulse.clone(), pods_known: AtomicBool::new(pods.are_known()), exports });
     let reaction_thread = ready.thread;
-    let mut started = started(&options, profile, &ready, pod_count, listen);
+    let mut started = started(service.act, profile, &ready, pod_count, listen);
     started.sources.extend(membership.as_ref().map(Membership::info));
     for source in &started.sources {
         slow.source(source);
@@ -203,7 +169,7 @@ async fn supervise(
         cluster.start();
     }
 
-    let mut reload = Reload::new(options.configuration.clone(), hangup, change);
+    let mut reload = Reload::new(options.configuration.clone(), service, hangup, change);
     let clock = Clock::start();
     let tell = |note| {
         if notes.try_send(note).is_err() {
@@ -322,17 +288,11 @@ fn watch_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure
     signal(kind).map_err(|error| Failure::because("watch for signals", &error))
 }
 
-fn started(
-    options: &Options,
-    profile: Profile,
-    ready: &Ready,
-    pods: usize,
-    listen: Option<String>,
-) -> event::Started {
+fn started(act: Act, profile: Profile, ready: &Ready, pods: usize, listen: Option<String>) -> event::Started {
     let Ready { sources, capacity, root, thread: _ } = ready;
     event::Started {
         version: VERSION,
-        act: options.act.name(),
+        act: act.name(),
         profile: profile.name(),
         node: event::Node {
             root: root.clone(),

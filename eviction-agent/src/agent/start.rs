@@ -9,14 +9,14 @@ use tokio::sync::{mpsc, oneshot};
 use super::failure::{Failure, chain};
 use crate::action::api::ApiHandConfig;
 use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, PacingPolicy, Reaped};
-use crate::config::HookPreferences;
+use crate::config::{Act, HookPreferences, Requests};
 use crate::core::engine::Engine;
 use crate::core::policy::{Policy, Victims};
 use crate::core::preferences::Profile;
 use crate::core::reading::Reading;
 use crate::core::reflex::Reflex::HardMemory;
 use crate::core::signal::Signal;
-use crate::core::units::Quantity;
+use crate::core::units::GoDuration;
 use crate::metrics::{Metrics, OutcomeLabels};
 use crate::source::bpf::{LoadOptions, SourceInfo, Usages, load::ProgramLog, load::load};
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
@@ -29,9 +29,10 @@ use crate::source::pace::FillRate;
 use crate::source::proc::tasks::read_task_capacity;
 use crate::source::timer::{self, Timer};
 
+use super::capacities::memory_quantity;
 use super::clock::Clock;
 use super::cluster::{Cluster, Evictions};
-use super::configuration::Configuration;
+use super::configuration::{Configuration, Service};
 use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
 use super::hook::Hook;
@@ -46,7 +47,7 @@ use super::reflex::Reflex;
 use super::reload::Change;
 use super::remembered::Remembered;
 use super::roster::Roster;
-use super::run::{Act, Options};
+use super::run::Options;
 use super::statuses::Statuses;
 use super::tasks::Tally;
 use super::thread;
@@ -64,7 +65,7 @@ type Outcomes = mpsc::Receiver<Outcome>;
 pub(crate) struct Plan {
     pub(crate) policy: Policy,
     pub(crate) profile: Profile,
-    hooks: HookPreferences,
+    pub(crate) service: Service,
     root: NodeRoot,
     root_name: String,
     host: Host,
@@ -99,37 +100,40 @@ pub(crate) struct Ready {
 /// Checks everything that users give, and takes the right to act.
 pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, Change), Failure> {
     let configuration = options.configuration.load()?;
+    // What is remembered is what was decided by; how to serve is what the files say now.
+    let service = configuration.service;
     let remembered = options.state_dir.as_deref().map(Remembered::within);
     let (in_force, change) = Change::since(remembered, configuration, &options.configuration, options.accept);
     in_force.log();
-    let Configuration { policy, profile, hooks, settings: _, notes: _ } = in_force;
+    let Configuration { policy, profile, service: _, kubelet: _, settings: _, notes: _ } = in_force;
+    let Service { act, requests, memory_limits: _, endpoints: _, hooks: _ } = service;
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
     let pacing = pacing(policy.rules.victims);
     let (told, outcomes) = mpsc::channel(OUTCOMES);
-    let (cluster, evictions) = match options.act {
+    let (cluster, evictions) = match act {
         Act::DryRun | Act::Kill => (None, None),
         Act::Evict | Act::EvictDryRun => {
-            let config = ApiHandConfig { is_dry: options.act.is_dry(), ..ApiHandConfig::default() };
+            let config = hand_config(requests, act);
             let kubeconfig = options.kubeconfig.as_deref();
             let (cluster, evictions) = Cluster::connect(kubeconfig, config, pacing.clone(), told.clone())?;
             (Some(cluster), Some(evictions))
         }
     };
-    let executor = executor(&root, options.act, pacing, told, metrics)?;
+    let executor = executor(&root, act, pacing, told, metrics)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "raising the limit of open files");
     }
     let log = if options.bpf_log { ProgramLog::Debug } else { ProgramLog::Off };
     // Without it the programs cannot send a signal at all.
-    let reflex = policy.reflex == HardMemory && options.act == Act::Kill;
+    let reflex = policy.reflex == HardMemory && act == Act::Kill;
     let usages_of = Some(root.memory.clone());
     let plan = Plan {
         policy,
         profile,
-        hooks,
+        service,
         root,
         root_name: options.cgroup_root.display().to_string(),
         host,
@@ -139,10 +143,21 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         outcomes,
         cluster,
         evictions,
-        dry_run: options.act.is_dry(),
+        dry_run: act.is_dry(),
         load: LoadOptions { choice: options.rungs.clone(), log, reflex, usages_of, ..LoadOptions::default() },
     };
     Ok((plan, change))
+}
+
+fn hand_config(requests: Requests, act: Act) -> ApiHandConfig {
+    let Requests { max_in_flight, timeout, max_age } = requests;
+    let time = |duration: GoDuration| Duration::from_nanos(duration.as_nanos().unsigned_abs());
+    ApiHandConfig {
+        in_flight: max_in_flight.into(),
+        within: time(timeout),
+        fresh: time(max_age),
+        is_dry: act.is_dry(),
+    }
 }
 
 /// The group that stands for the node, which must be there.
@@ -192,15 +207,6 @@ fn pacing(victims: Victims) -> PacingPolicy {
         Victims::One => PacingPolicy::default(),
         // Who waits for whom is decided by what each of them frees.
         Victims::Sized { .. } => PacingPolicy { victim_wait: Duration::ZERO, ..PacingPolicy::default() },
-    }
-}
-
-fn memory_quantity(text: &str) -> Result<u64, Failure> {
-    let usage = |why: String| Failure::usage(format!("--memory-capacity {text}: {why}"));
-    let quantity = Quantity::parse(text).map_err(|error| usage(error.to_string()))?;
-    match u64::try_from(quantity.value()) {
-        Ok(bytes) if bytes > 0 => Ok(bytes),
-        _ => Err(usage("must be positive".to_owned())),
     }
 }
 
@@ -254,7 +260,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
     let Plan {
         policy,
         profile: _,
-        hooks,
+        service,
         root,
         root_name,
         host,
@@ -268,7 +274,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         dry_run,
     } = plan;
     let Outlets { notes, metrics, pulse, kept_free } = outlets;
-    let (hook, mut sources, usages) = load_hook(&options, &hooks);
+    let (hook, mut sources, usages) = load_hook(&options, &service.hooks);
     let (v1, info) = V1Threshold::new(&root, &options.choice);
     sources.extend(info);
     let (v2, infos) = V2Triggers::new(&root, &options.choice);
@@ -294,7 +300,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
     let reaction = Reaction {
         clock,
         memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
-        limits: Limits::default(),
+        limits: Limits::new(service.memory_limits.near_percent),
         pid_lines: Lines::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
         state: State::new(policy.rules.victims),
         engine: engine(policy, dry_run),

@@ -19,6 +19,8 @@ pub struct Access {
     /// A bearer token by which it does.
     pub(super) token: Option<Material>,
     pub(super) origin: Origin,
+    /// Any certificate of the server will do.
+    pub(super) insecure: bool,
 }
 
 /// An address as `https://HOST:PORT/BASE`.
@@ -36,8 +38,13 @@ pub(super) struct Server {
 /// Where this was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    Kubeconfig { path: std::path::PathBuf, context: String },
+    Kubeconfig {
+        path: std::path::PathBuf,
+        context: String,
+    },
     ServiceAccount,
+    /// As whom a kubelet is asked.
+    Kubelet(Box<Origin>),
 }
 
 impl Access {
@@ -88,6 +95,7 @@ impl fmt::Display for Origin {
                 write!(f, "kubeconfig {}, context {context}", path.display())
             }
             Self::ServiceAccount => f.write_str("the pod's service account"),
+            Self::Kubelet(origin) => origin.fmt(f),
         }
     }
 }

@@ -31,6 +31,7 @@ pub(super) fn find(variable: impl Fn(&str) -> Option<String>, account: &Path) ->
         identity: None,
         token: Some(Material::File(account.join("token"))),
         origin: Origin::ServiceAccount,
+        insecure: false,
     })
 }
 

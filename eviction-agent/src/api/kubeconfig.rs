@@ -117,7 +117,7 @@ impl Reader<'_> {
         };
         let (identity, token) = self.user(&context.user, user)?;
         let origin = Origin::Kubeconfig { path: self.path.to_owned(), context: current };
-        Ok(Access { server, ca, identity, token, origin })
+        Ok(Access { server, ca, identity, token, origin, insecure: false })
     }
 
     #[expect(clippy::type_complexity, reason = "a certificate with its key, and a token")]

@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::cluster::ClusterArgs;
-use super::configuration::ConfigurationArgs;
+use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::rungs::RungArgs;
 use super::table::Table;
-use crate::agent::{self, Configured, Failure, Findings};
+use crate::agent::{self, Configured, Failure, Findings, NodeFacts};
 use crate::config::Setting;
 
 /// What this machine can do for the agent, and what is missing; exit code 1 if `run` would not start.
@@ -30,6 +30,10 @@ pub(super) struct CheckArgs {
     #[arg(long, value_name = "PATH", default_value = "/")]
     cgroup_root: PathBuf,
     #[command(flatten)]
+    capacity: CapacityArgs,
+    #[command(flatten)]
+    service: ServiceArgs,
+    #[command(flatten)]
     rungs: RungArgs,
 }
 
@@ -41,10 +45,13 @@ enum Format {
 }
 
 pub(super) fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
-    let CheckArgs { output, configuration, pods, cluster, cgroup_root, rungs } = args;
+    let CheckArgs { output, configuration, pods, cluster, cgroup_root, capacity, service, rungs } = args;
+    let caller = cluster.caller();
     let cluster = cluster.options(pods.is_some());
-    let findings =
-        agent::check(&configuration.into(), pods.as_deref(), cluster.as_ref(), &cgroup_root, &rungs.into())?;
+    let CapacityArgs { memory_capacity, pid_capacity } = capacity;
+    let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
+    let files = configuration.files(service, node, caller);
+    let findings = agent::check(&files, pods.as_deref(), cluster.as_ref(), &cgroup_root, &rungs.into())?;
     match output {
         Format::Table => print!("{}", table(&findings)),
         Format::Json => println!("{}", json(&findings)?),
@@ -94,7 +101,7 @@ fn table(findings: &Findings) -> String {
 
 /// Whose decisions, and what does not have its default.
 fn settings(configured: &Configured) -> String {
-    let Configured { profile, settings, notes } = configured;
+    let Configured { profile, thresholds: _, settings, notes } = configured;
     let mut table = Table::new(["SETTING", "FROM", "VALUE"]);
     let chosen = settings.iter().filter(|setting| !setting.origin.is_default());
     for Setting { path, value, origin } in chosen {

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::agent::ClusterOptions;
+use crate::agent::{Caller, ClusterOptions};
+use crate::config::{Origin, Setting};
 
 /// Set in every pod; also where the service account is found.
 const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
 const NODE_NAME: &str = "NODE_NAME";
+const NODE_IP: &str = "NODE_IP";
 
 /// Where the pods are asked for, and of which node.
 #[derive(Debug, Args)]
@@ -26,6 +28,33 @@ impl ClusterArgs {
     /// The kubeconfig, if one is given.
     pub(super) fn kubeconfig(&self) -> Option<PathBuf> {
         self.kubeconfig.clone()
+    }
+
+    /// Who asks the kubelet.
+    pub(super) fn caller(&self) -> Caller {
+        let Self { kubeconfig, node_name } = self;
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Caller {
+            kubeconfig: kubeconfig.clone(),
+            node_name: node_name.clone().or_else(|| variable(NODE_NAME)),
+            node_ip: variable(NODE_IP),
+        }
+    }
+
+    /// The options that are no part of an AgentConfiguration, each with who says so.
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        let Self { kubeconfig, node_name } = self;
+        let setting = |path: &str, value: String, origin| Setting { path: path.to_owned(), value, origin };
+        let kubeconfig = kubeconfig
+            .as_ref()
+            .map(|file| setting("--kubeconfig", file.display().to_string(), Origin::CommandLine));
+        let of_environment = || {
+            let name = std::env::var(NODE_NAME).ok()?;
+            Some((name, Origin::Environment(NODE_NAME.to_owned())))
+        };
+        let name = node_name.clone().map(|name| (name, Origin::CommandLine)).or_else(of_environment);
+        let name = name.map(|(name, origin)| setting("--node-name", name, origin));
+        kubeconfig.into_iter().chain(name).collect()
     }
 
     /// The cluster to ask for pods, where no file of them is given: one is named, or this runs in a pod.

@@ -2,6 +2,7 @@
 
 mod check;
 mod cluster;
+mod config;
 mod configuration;
 mod profile;
 mod replay;
@@ -33,6 +34,7 @@ struct Cli {
 enum Verb {
     Run(run::RunArgs),
     Check(check::CheckArgs),
+    Config(config::ConfigArgs),
     Replay(replay::ReplayArgs),
 }
 
@@ -54,12 +56,13 @@ pub fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         },
-        Verb::Check(_) | Verb::Replay(_) => None,
+        Verb::Check(_) | Verb::Config(_) | Verb::Replay(_) => None,
     };
     start_log(log_format, writer.as_ref().map(LogWriter::queue));
     let result = match verb {
         Verb::Run(args) => run::run(args),
         Verb::Check(args) => check::check(args),
+        Verb::Config(args) => config::config(args),
         Verb::Replay(args) => Ok(replay::run(&args)),
     };
     // What is still to be logged comes before the last word.

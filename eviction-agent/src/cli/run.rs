@@ -1,15 +1,14 @@
 //! `run`: the daemon.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
 use super::cluster::ClusterArgs;
-use super::configuration::ConfigurationArgs;
+use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::rungs::RungArgs;
-use crate::agent::{self, Act, Failure, Options, Output};
+use crate::agent::{self, Failure, NodeFacts, Options, Output};
 
 /// Watch the node's pressure and evict pods by the kubelet's rules, or by better ones.
 #[derive(Debug, Args)]
@@ -32,38 +31,18 @@ pub(super) struct RunArgs {
     /// The group that stands for the node, relative to the mount of each cgroup hierarchy.
     #[arg(long, value_name = "PATH", default_value = "/")]
     cgroup_root: PathBuf,
-    /// Memory that the node has, a quantity; default: MemTotal.
-    #[arg(long, value_name = "QUANTITY")]
-    memory_capacity: Option<String>,
-    /// Process ids that the node has; default: what the kernel allows.
-    #[arg(long, value_name = "N")]
-    pid_capacity: Option<u64>,
-    /// What is done to victims.
-    #[arg(long, value_enum, default_value_t = ActArg::DryRun)]
-    act: ActArg,
+    #[command(flatten)]
+    capacity: CapacityArgs,
+    #[command(flatten)]
+    service: ServiceArgs,
     /// How events are written on standard output.
     #[arg(long, value_enum, default_value_t = OutputArg::Text)]
     output: OutputArg,
-    /// Address of /metrics, /healthz and /readyz; port 0 lets the system choose.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9095")]
-    listen: SocketAddr,
     #[command(flatten)]
     rungs: RungArgs,
     /// Let the BPF programs log their own diagnostics.
     #[arg(long)]
     bpf_log: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ActArg {
-    /// Say what would be done.
-    DryRun,
-    /// End the processes of the victim's cgroup.
-    Kill,
-    /// Ask the API server to evict the victim.
-    Evict,
-    /// Ask the API server whether it would, with everything checked and nothing done.
-    EvictDryRun,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -80,18 +59,19 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         pods,
         cluster,
         cgroup_root,
-        memory_capacity,
-        pid_capacity,
-        act,
+        capacity,
+        service,
         output,
-        listen,
         rungs,
         bpf_log,
     } = args;
     let kubeconfig = cluster.kubeconfig();
+    let caller = cluster.caller();
     let cluster = cluster.options(pods.is_some());
+    let CapacityArgs { memory_capacity, pid_capacity } = capacity;
+    let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
     agent::run(Options {
-        configuration: configuration.into(),
+        configuration: configuration.files(service, node, caller),
         state_dir,
         accept,
         pods,
@@ -100,17 +80,10 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         memory_capacity,
         pid_capacity,
         kubeconfig,
-        act: match act {
-            ActArg::DryRun => Act::DryRun,
-            ActArg::Kill => Act::Kill,
-            ActArg::Evict => Act::Evict,
-            ActArg::EvictDryRun => Act::EvictDryRun,
-        },
         output: match output {
             OutputArg::Text => Output::Text,
             OutputArg::Json => Output::Json,
         },
-        listen,
         rungs: rungs.into(),
         bpf_log,
     })?;

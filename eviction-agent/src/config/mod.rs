@@ -10,7 +10,11 @@ mod kubelet;
 mod problem;
 
 pub use agent::{
-    AGENT_SCHEMA, AgentConfiguration, HookPreferences, load_agent, parse_agent, with_own_thresholds,
+    AGENT_SCHEMA, Act, Advance, AdvanceWhen, AgentConfiguration, AskConfigz, Capacities, Configz, Endpoints,
+    Given, HookPreferences, KubeletFiles, MemoryLimits, Part, Requests, SignalAdvance, ThresholdSettings,
+    ThresholdSource, load_agent, parse_agent, with_own_thresholds,
 };
-pub use kubelet::{KubeletConfiguration, KubeletError, Origin, Setting, Stage, kubelet_policy, load_kubelet};
+pub use kubelet::{
+    Effective, KubeletConfiguration, KubeletError, Origin, Setting, Stage, kubelet_policy, load_kubelet,
+};
 pub use problem::{Problem, Problems};

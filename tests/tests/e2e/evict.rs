@@ -20,6 +20,7 @@ const PIDS: u64 = 200;
 struct World {
     cluster: Cluster,
     node: Node,
+    advance: Value,
 }
 
 impl World {
@@ -36,7 +37,7 @@ impl World {
             let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
             node.add_as(PodSpec::new("default", *name, &["main"], 8), uid).unwrap();
         }
-        Some(Self { cluster, node })
+        Some(Self { cluster, node, advance: json!({"when": "never"}) })
     }
 
     /// An agent with the right to evict, and with `delete` to delete.
@@ -59,6 +60,7 @@ impl World {
             "profile": "enhanced",
             "policy": {"soft": {"evictBarePods": true}},
             "hands": hands,
+            "advance": self.advance,
         });
         std::fs::write(&config, policy.to_string()).unwrap();
         let options = Options::of(&agent::binary().unwrap(), &self.node, kubelet).unwrap();
@@ -125,6 +127,18 @@ fn a_hog_is_evicted_and_on_its_way_until_its_pod_is_gone() {
     assert_eq!(evictions.sum("eviction_agent_evictions_total", &labels), 1.0);
     let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "decision").count();
     assert_eq!(decisions, 1);
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn it_acts_before_the_kubelets_line_is_reached() {
+    let Some(mut world) = World::new(&["hog", "quiet"]) else { return };
+    world.advance = json!({});
+    let mut agent = world.start(&hard(), &json!({}));
+    // Some 80 MiB are left of 320: more than the kubelet's 64Mi, less than the 96Mi of the agent.
+    let _hog = world.hog(0, "238M");
+    outcome(&mut agent, "hog", "accepted");
+    assert!(world.is_going("hog") && !world.is_going("quiet"));
     assert!(agent.stop().unwrap().success());
 }
 

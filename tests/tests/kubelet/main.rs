@@ -6,6 +6,7 @@
 #[path = "../e2e/rig.rs"]
 mod rig;
 
+mod configz;
 mod exempt;
 mod hog;
 mod image;

@@ -5,9 +5,6 @@ use crate::source::bpf::{Crossed, Level};
 
 use super::super::arming::{self, Arming, Floor, Rung, Seen};
 
-/// The part of the limit that is left when it is near.
-const NEAR: u64 = 10;
-
 /// A group that usage tells nothing of is looked at so often.
 const BLIND_NS: u64 = 1_000_000_000;
 
@@ -22,8 +19,8 @@ struct Lines {
 }
 
 impl Lines {
-    fn of(limit: u64) -> Self {
-        let left = limit / NEAR;
+    fn of(limit: u64, near_percent: u8) -> Self {
+        let left = (u128::from(limit) * u128::from(near_percent) / 100) as u64;
         Self { near: limit - left, away: limit - left - left / 2 }
     }
 }
@@ -54,6 +51,8 @@ pub(crate) struct Watch {
     pub(crate) owner: LimitOwner,
     /// The limit, bytes.
     pub(crate) limit: u64,
+    /// How near it is told of, in percent of the limit.
+    near_percent: u8,
     /// Since when it is near.
     pub(crate) near_since_ns: Option<u64>,
     /// What is armed, and by which number; nothing where it fired or nothing could be armed.
@@ -71,11 +70,12 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// A group of which nothing is known but its limit.
-    pub(crate) fn new(id: u64, owner: LimitOwner, limit: u64) -> Self {
+    pub(crate) fn new(id: u64, owner: LimitOwner, limit: u64, near_percent: u8) -> Self {
         Self {
             id,
             owner,
             limit,
+            near_percent,
             near_since_ns: None,
             armed: None,
             fired: true,
@@ -93,7 +93,7 @@ impl Watch {
             self.limit = limit;
             self.armed = None;
         }
-        let lines = Lines::of(limit);
+        let lines = Lines::of(limit, self.near_percent);
         match self.near_since_ns {
             None if working_set >= lines.near => {
                 self.near_since_ns = Some(at_ns);
@@ -123,7 +123,7 @@ impl Watch {
 
     /// The working set at which something changes about it.
     pub(crate) fn line(&self) -> u64 {
-        let Lines { near, away } = Lines::of(self.limit);
+        let Lines { near, away } = Lines::of(self.limit, self.near_percent);
         if self.near_since_ns.is_some() { away } else { near }
     }
 
@@ -189,7 +189,7 @@ impl Watch {
     pub(crate) fn note_sight(&mut self, rung: Option<Rung>, seen: Seen) {
         let told_up_to = match rung {
             Some(rung) if rung.sees_every_charge => u64::MAX,
-            Some(_) => Lines::of(self.limit).away,
+            Some(_) => Lines::of(self.limit, self.near_percent).away,
             None => self.limit / 2,
         };
         self.is_blind = self.near_since_ns.is_none() && seen.usage >= told_up_to;
@@ -233,7 +233,7 @@ mod tests {
     const BLIND: Rung = Rung { sees_every_charge: false, grain_bytes: 2 * MIB };
 
     fn watch() -> Watch {
-        Watch::new(7, LimitOwner::Container, 1000 * MIB)
+        Watch::new(7, LimitOwner::Container, 1000 * MIB, 10)
     }
 
     fn crossed(generation: u64) -> Crossed {
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_nothing_is_survived() {
-        let mut watch = Watch::new(7, LimitOwner::Pod, 0);
+        let mut watch = Watch::new(7, LimitOwner::Pod, 0, 10);
         assert_eq!(watch.judge(0, 0, SECOND), Some(Turn::Near { tell: true }));
         assert!(watch.wants(BLIND, seen(0, 0)).is_some());
     }

@@ -16,7 +16,7 @@ use super::super::kept_free::KeptFree;
 use super::super::lane::{Next, Receiver};
 use super::super::notes::{Note, Notes};
 use super::super::pods::Pods;
-use super::super::run::{Act, Options, Output};
+use super::super::run::{Options, Output};
 use super::super::start::{self, Outlets};
 use super::super::watchdog::Pulse;
 use super::{Command, Reacted, Reaction, Trigger, Wake};
@@ -66,9 +66,7 @@ fn rig(profile: Profile) -> Option<Rig> {
         memory_capacity: Some(node.memory_capacity().to_string()),
         pid_capacity: Some(node.pid_capacity()),
         kubeconfig: None,
-        act: Act::DryRun,
         output: Output::Json,
-        listen: ([127, 0, 0, 1], 0).into(),
         rungs: Choice::default(),
         state_dir: None,
         accept: false,

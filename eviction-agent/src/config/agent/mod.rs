@@ -5,14 +5,20 @@
 //! The JSON schema is made from these types and shipped; a file is held against it, so that
 //! everything that is wrong is found at once.
 
+mod act;
+mod advance;
+mod given;
 mod hooks;
 mod labels;
 mod resolve;
 mod rules;
 mod schema;
+mod service;
 #[cfg(test)]
 mod tests;
+mod thresholds;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -25,8 +31,12 @@ use super::problem::{Problem, Problems, member};
 use crate::core::hands::Hands;
 use crate::core::preferences::{Preferences, Profile};
 use crate::core::reflex::Reflex;
+pub use act::Act;
+pub use advance::{Advance, AdvanceWhen, Capacities, Part, SignalAdvance};
 pub use hooks::HookPreferences;
 pub use resolve::with_own_thresholds;
+pub use service::{Endpoints, MemoryLimits, Requests};
+pub use thresholds::{AskConfigz, Configz, Given, KubeletFiles, ThresholdSettings, ThresholdSource};
 
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";
 const KIND: &str = "AgentConfiguration";
@@ -48,6 +58,12 @@ struct File {
     /// How the enhanced profile decides.
     #[serde(default)]
     policy: Preferences,
+    /// Where the kubelet's settings come from.
+    #[serde(default)]
+    thresholds: ThresholdSettings,
+    /// How much earlier than the kubelet the agent acts.
+    #[serde(default)]
+    advance: Advance,
     /// When kernel hooks that cost more are attached.
     #[serde(default)]
     hooks: HookPreferences,
@@ -57,6 +73,18 @@ struct File {
     /// How evictions through the API server are carried out, in either profile.
     #[serde(default)]
     hands: Hands,
+    /// What is done to victims.
+    #[serde(default)]
+    act: Act,
+    /// Requests for evictions to the API server.
+    #[serde(default)]
+    requests: Requests,
+    /// Memory limits of pods, containers and the groups above them.
+    #[serde(default)]
+    memory_limits: MemoryLimits,
+    /// What the agent serves.
+    #[serde(default)]
+    endpoints: Endpoints,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -81,12 +109,24 @@ pub struct AgentConfiguration {
     pub profile: Profile,
     /// How the enhanced profile decides.
     pub policy: Preferences,
+    /// Where the kubelet's settings come from.
+    pub thresholds: ThresholdSettings,
+    /// How much earlier than the kubelet it acts.
+    pub advance: Advance,
     /// When kernel hooks that cost more are attached.
     pub hooks: HookPreferences,
     /// Which decisions the kernel side may carry out by itself.
     pub reflex: Reflex,
     /// How evictions through the API server are carried out.
     pub hands: Hands,
+    /// What is done to victims.
+    pub act: Act,
+    /// Requests for evictions.
+    pub requests: Requests,
+    /// Memory limits of groups.
+    pub memory_limits: MemoryLimits,
+    /// What it serves.
+    pub endpoints: Endpoints,
     /// Every value, and where it came from.
     pub settings: Vec<Setting>,
     /// What is accepted but will surprise.
@@ -131,7 +171,7 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         }
     }
     let mut problems = schema::check(AGENT_SCHEMA, &given);
-    rules::check(&given["policy"], &mut problems);
+    rules::check(&given, &mut problems);
     let parsed = match problems.is_empty() {
         true => serde_path_to_error::deserialize::<_, File>(&given)
             .map_err(|error| problems.push(Problem::new(error.path().to_string(), error.inner())))
@@ -139,31 +179,93 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         false => None,
     };
     problems.sort_by(|a, b| a.path.cmp(&b.path));
-    let Some(File { api_version: _, kind: _, profile, policy, hooks, reflex, hands }) = parsed else {
+    let Some(parsed) = parsed else {
         return Err(Problems(problems.into_iter().map(|problem| problem.in_file(file)).collect()));
     };
-    let values = [
-        ("profile", serde_json::to_value(profile)),
-        ("policy", serde_json::to_value(&policy)),
-        ("hooks", serde_json::to_value(hooks)),
-        ("reflex", serde_json::to_value(reflex)),
-        ("hands", serde_json::to_value(hands)),
-    ];
-    let settings = settings(values, &given, file);
+    let settings = settings(&parsed, &given, file);
+    let File {
+        api_version: _,
+        kind: _,
+        profile,
+        policy,
+        thresholds,
+        advance,
+        hooks,
+        reflex,
+        hands,
+        act,
+        requests,
+        memory_limits,
+        endpoints,
+    } = parsed;
     let notes = notes(profile, &policy, file);
     let file = file.map(Path::to_owned);
-    Ok(AgentConfiguration { file, profile, policy, hooks, reflex, hands, settings, notes })
+    Ok(AgentConfiguration {
+        file,
+        profile,
+        policy,
+        thresholds,
+        advance,
+        hooks,
+        reflex,
+        hands,
+        act,
+        requests,
+        memory_limits,
+        endpoints,
+        settings,
+        notes,
+    })
 }
 
 impl AgentConfiguration {
     /// The same, with the profile that the command line asks for.
     #[must_use]
     pub fn with_profile(mut self, profile: Profile) -> Self {
-        let value = profile.name().to_owned();
-        self.settings.retain(|setting| setting.path != "profile");
-        self.settings.insert(0, Setting { path: "profile".to_owned(), value, origin: Origin::CommandLine });
+        self.told("profile", profile.name().to_owned());
         self.notes = notes(profile, &self.policy, self.file.as_deref());
         Self { profile, ..self }
+    }
+
+    /// The same, with what the command line says is done to victims.
+    #[must_use]
+    pub fn with_act(mut self, act: Act) -> Self {
+        self.told("act", act.name().to_owned());
+        Self { act, ..self }
+    }
+
+    /// The same, with the address that the command line says is served.
+    #[must_use]
+    pub fn with_listen(mut self, listen: SocketAddr) -> Self {
+        self.told("endpoints.listen", listen.to_string());
+        Self { endpoints: Endpoints { listen }, ..self }
+    }
+
+    /// The same, asking the kubelet for its settings as the command line says.
+    #[must_use]
+    pub fn with_configz(mut self, asked: AskConfigz) -> Self {
+        let AskConfigz { ask, certificate_authority, insecure } = asked;
+        if ask {
+            self.told("thresholds.source", "configz".to_owned());
+            self.thresholds.source = ThresholdSource::Configz;
+        }
+        if let Some(file) = certificate_authority {
+            self.told("thresholds.configz.certificateAuthority", file.display().to_string());
+            self.thresholds.configz.certificate_authority = Some(file);
+        }
+        if insecure {
+            self.told("thresholds.configz.insecureSkipTLSVerify", "true".to_owned());
+            self.thresholds.configz.insecure_skip_tls_verify = true;
+        }
+        self
+    }
+
+    fn told(&mut self, path: &str, value: String) {
+        let origin = Origin::CommandLine;
+        match self.settings.iter_mut().find(|setting| setting.path == path) {
+            Some(setting) => *setting = Setting { value, origin, ..setting.clone() },
+            None => self.settings.push(Setting { path: path.to_owned(), value, origin }),
+        }
     }
 }
 
@@ -186,16 +288,15 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Every value: those of the file, and the defaults.
-fn settings(
-    values: [(&'static str, Result<Value, serde_json::Error>); 5],
-    given: &Value,
-    file: Option<&Path>,
-) -> Vec<Setting> {
+/// Every value: those of the file, and the defaults; the profile first, and the others by name.
+fn settings(parsed: &File, given: &Value, file: Option<&Path>) -> Vec<Setting> {
+    let Ok(Value::Object(mut all)) = serde_json::to_value(parsed) else { return Vec::new() };
+    let profile = all.remove("profile");
+    let rest = all.iter().filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind"));
+    let first = profile.iter().map(|value| ("profile", value));
     let mut settings = Vec::new();
-    for (key, value) in values {
-        let value = value.unwrap_or_default();
-        flatten(key.to_owned(), &value, given.get(key), file, &mut settings);
+    for (key, value) in first.chain(rest.map(|(key, value)| (key.as_str(), value))) {
+        flatten(key.to_owned(), value, given.get(key), file, &mut settings);
     }
     settings
 }

@@ -9,16 +9,30 @@ use super::super::problem::{Problem, member};
 use super::labels;
 use crate::core::units::{GoDuration, Limit, ThresholdValue};
 
-/// Checks `policy`.
-pub(super) fn check(policy: &Value, problems: &mut Vec<Problem>) {
+/// Checks a whole document.
+pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
+    let policy = &document["policy"];
     for (index, signal) in list(&policy["signals"]) {
         thresholds(signal, &format!("policy.signals[{index}]"), problems);
     }
     repeated(&policy["signals"], "policy.signals", "signal", problems);
     repeated(&policy["limits"], "policy.limits", "scope", problems);
+    source(&document["thresholds"], problems);
+    repeated(&document["advance"]["signals"], "advance.signals", "signal", problems);
     pressure(&policy["memory"]["pressure"], problems);
     for (index, rule) in list(&policy["protection"]) {
         protection(rule, &format!("policy.protection[{index}]"), problems);
+    }
+}
+
+fn source(thresholds: &Value, problems: &mut Vec<Problem>) {
+    let is_given = thresholds["source"] == "given";
+    if given(&thresholds["given"]) && !is_given {
+        let cause = "goes with `source: given`; here the thresholds come from elsewhere";
+        problems.push(Problem::new("thresholds.given", cause));
+    }
+    if is_given && !given(&thresholds["given"]) {
+        problems.push(Problem::new("thresholds.given", "is missing: `source: given` needs it"));
     }
 }
 

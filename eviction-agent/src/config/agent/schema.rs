@@ -1,10 +1,13 @@
 //! Holding a document against a JSON schema, as far as `schemars` makes use of it.
 
+use std::net::SocketAddr;
+
 use serde_json::{Map, Value};
 
 use super::super::document::found;
 use super::super::examples;
 use super::super::problem::{Problem, did_you_mean, member};
+use super::advance::{Part, parse_quantity};
 use crate::core::units::{GoDuration, Limit};
 
 /// Everything that is wrong with a document, each with its path.
@@ -55,8 +58,9 @@ impl Check<'_> {
             Value::Number(number) => problems.extend(out_of_bounds(schema, number.as_f64(), path)),
             Value::String(text) => {
                 let example = match format(schema) {
-                    "threshold" => examples::of_threshold(text),
-                    _ => examples::of_duration(text),
+                    "threshold" | "part" | "quantity" => examples::of_threshold(text),
+                    "duration" | "positive-duration" => examples::of_duration(text),
+                    _ => None,
                 };
                 let wrong = wrong_format(schema, text);
                 problems.extend(wrong.map(|cause| Problem::new(path, cause).with_help(example)));
@@ -171,7 +175,9 @@ fn in_words(schema: &Value) -> String {
         .filter(|name| *name != "null")
         .map(|name| match (name, format(schema)) {
             ("string", "duration" | "positive-duration") => "a duration such as \"1m30s\"",
-            ("string", "threshold") => "a quantity or a percentage such as \"500Mi\" or \"5%\"",
+            ("string", "threshold" | "part") => "a quantity or a percentage such as \"500Mi\" or \"5%\"",
+            ("string", "quantity") => "a quantity such as \"500Mi\"",
+            ("string", "socket-address") => "an address with a port such as \"127.0.0.1:9095\"",
             ("string", _) => "a string",
             ("boolean", _) => "true or false",
             ("integer", _) => "an integer",
@@ -207,6 +213,11 @@ fn wrong_format(schema: &Value, text: &str) -> Option<String> {
         "duration" => 0,
         "positive-duration" => 1,
         "threshold" => return Limit::parse(text).err(),
+        "part" => return Part::parse(text).err(),
+        "quantity" => return parse_quantity(text).err(),
+        "socket-address" => {
+            return text.parse::<SocketAddr>().err().map(|error| format!("`{text}`: {error}"));
+        }
         _ => return None,
     };
     match GoDuration::parse(text) {

@@ -30,6 +30,27 @@ pub(super) struct Fields {
     pub(super) feature_gates: Option<BTreeMap<String, bool>>,
 }
 
+/// Their names in files.
+pub(super) const NAMES: [&str; 17] = [
+    "evictionHard",
+    "evictionSoft",
+    "evictionSoftGracePeriod",
+    "evictionMinimumReclaim",
+    "evictionPressureTransitionPeriod",
+    "evictionMaxPodGracePeriod",
+    "mergeDefaultEvictionSettings",
+    "localStorageCapacityIsolation",
+    "enforceNodeAllocatable",
+    "cgroupsPerQOS",
+    "systemReserved",
+    "kubeReserved",
+    "systemReservedCgroup",
+    "kubeReservedCgroup",
+    "nodeStatusUpdateFrequency",
+    "nodeStatusReportFrequency",
+    "featureGates",
+];
+
 impl Fields {
     /// Lays one file over what is there.
     pub(super) fn read(&mut self, layer: &mut Layer<'_>) {

@@ -75,6 +75,14 @@ pub(super) fn resolve(given: Option<&BTreeMap<String, bool>>, problems: &mut Vec
     Enabled(enabled)
 }
 
+/// The gates of a kubelet that runs with them: there is nothing to be refused, and those of other
+/// versions do not count.
+pub(super) fn in_force(given: Option<&BTreeMap<String, bool>>) -> Enabled {
+    let unset = BTreeMap::new();
+    let given = given.unwrap_or(&unset);
+    Enabled(table().filter(|gate| is_enabled(gate, given)).map(|gate| gate.name).collect())
+}
+
 /// A gate's own entry counts, then that of its stage as a whole, then the default.
 fn is_enabled(gate: &Gate, given: &BTreeMap<String, bool>) -> bool {
     let whole = match gate.stage {

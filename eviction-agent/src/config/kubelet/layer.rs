@@ -1,17 +1,18 @@
 //! Reading the fields of one file, and laying a drop-in file over what is there.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use super::super::document::{Document, found, integer};
 use super::super::examples;
 use super::super::problem::{Problem, member};
+use super::settings::Origin;
 use crate::core::units::GoDuration;
 
-/// By field or member of a map, the file that said so last.
-pub(super) type Origins = BTreeMap<String, PathBuf>;
+/// By field or member of a map, who said so last.
+pub(super) type Origins = BTreeMap<String, Origin>;
 
 /// One file of a configuration. JSON types are those of Go's decoder; all that are wrong
 /// are reported, and such fields count as absent.
@@ -19,6 +20,8 @@ pub(super) struct Layer<'a> {
     pub(super) document: &'a Document,
     /// A JSON merge patch: null takes away what is there, and maps are merged.
     pub(super) patch: bool,
+    /// Who says so.
+    pub(super) origin: Option<Origin>,
     pub(super) problems: &'a mut Vec<Problem>,
     pub(super) origins: &'a mut Origins,
 }
@@ -43,8 +46,8 @@ impl Layer<'_> {
     }
 
     fn remember(&mut self, path: String) {
-        if let Some(file) = self.document.file.clone() {
-            self.origins.insert(path, file);
+        if let Some(origin) = self.origin.clone() {
+            self.origins.insert(path, origin);
         }
     }
 

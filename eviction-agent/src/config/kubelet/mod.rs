@@ -4,6 +4,7 @@
 //! feature gates, validation and `ParseThresholdConfig`. Fields that do not count here are
 //! ignored.
 
+mod configz;
 mod drop_in;
 mod fields;
 mod gates;
@@ -21,7 +22,7 @@ mod validate;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::document::{Document, found};
 use super::problem::{Problem, Problems};
@@ -29,6 +30,7 @@ use crate::core::hands::Hands;
 use crate::core::policy::{Policy, Rules, Threshold};
 use crate::core::reflex::Reflex;
 use crate::core::units::{GoDuration, Quantity};
+pub use configz::Effective;
 use fields::Fields;
 use layer::{Layer, Origins};
 pub use settings::{Origin, Setting};
@@ -100,11 +102,11 @@ pub fn kubelet_policy(configuration: &Value) -> Result<Policy, KubeletError> {
     let mut problems = Vec::new();
     let object = match configuration {
         Value::Object(object) => object.clone(),
-        Value::Null => serde_json::Map::new(),
+        Value::Null => Map::new(),
         other => {
             let cause = format!("expected an object, found {}", found(other));
             problems.push(Problem::new("", cause));
-            serde_json::Map::new()
+            Map::new()
         }
     };
     for (key, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
@@ -118,6 +120,7 @@ pub fn kubelet_policy(configuration: &Value) -> Result<Policy, KubeletError> {
     fields.read(&mut Layer {
         document: &document,
         patch: false,
+        origin: None,
         problems: &mut problems,
         origins: &mut Origins::new(),
     });
@@ -168,31 +171,58 @@ pub fn load_kubelet(
         }
         fields.omit_empty(&mut origins);
     }
+    let gates = gates::resolve(fields.feature_gates.as_ref(), &mut problems);
+    finish(&fields, gates, problems, origins, skipped, file)
+}
 
+/// What fields of a KubeletConfiguration come to that stand in a file of another kind.
+pub(super) fn resolve_given(
+    object: Map<String, Value>,
+    file: Option<&Path>,
+) -> Result<KubeletConfiguration, Problems> {
+    let mut problems = Vec::new();
+    let mut origins = Origins::new();
+    let mut fields = Fields::default();
+    let origin = file.map(|file| Origin::File(file.to_owned()));
+    let document = Document { file: None, object };
+    let mut layer =
+        Layer { document: &document, patch: false, origin, problems: &mut problems, origins: &mut origins };
+    fields.read(&mut layer);
+    fields.default_eviction_hard();
+    finish(&fields, gates::in_force(None), problems, origins, Vec::new(), file)
+}
+
+/// From what is said to what is decided by. `place` is where everything stands that is nowhere else.
+fn finish(
+    fields: &Fields,
+    gates: gates::Enabled,
+    mut problems: Vec<Problem>,
+    origins: Origins,
+    notes: Vec<Problem>,
+    place: Option<&Path>,
+) -> Result<KubeletConfiguration, Problems> {
     let located = |problem: Problem| {
         let field = problem.path.split(['[', '.']).next().unwrap_or_default();
         let origin = origins.get(&problem.path).or_else(|| origins.get(field));
-        let place = problem.file.clone();
-        let place = place.or_else(|| origin.cloned()).or_else(|| file.map(Path::to_owned));
-        problem.in_file(place.as_deref())
+        let found = problem.file.clone().or_else(|| origin?.file().map(Path::to_owned));
+        problem.in_file(found.as_deref().or(place))
     };
-    let gates = gates::resolve(fields.feature_gates.as_ref(), &mut problems);
-    validate::enforce_node_allocatable(&fields, &mut problems);
-    let thresholds = thresholds::resolve(&fields, &mut problems);
+    validate::enforce_node_allocatable(fields, &mut problems);
+    let thresholds = thresholds::resolve(fields, &mut problems);
     let system_reserved = reserved::parse("systemReserved", &fields.system_reserved, &mut problems);
     let kube_reserved = reserved::parse("kubeReserved", &fields.kube_reserved, &mut problems);
     if !problems.is_empty() {
         return Err(Problems(problems.into_iter().map(located).collect()));
     }
-    let policy = policy(&fields, thresholds, &gates);
-    let notes = notes::collect(&fields, &policy).into_iter().map(located);
+    let policy = policy(fields, thresholds, &gates);
+    let surprises = notes::collect(fields, &policy).into_iter().map(located);
     Ok(KubeletConfiguration {
         node_status_update_frequency: fields.status_update_frequency(),
         node_status_report_frequency: fields.status_report_frequency(),
         system_reserved,
         kube_reserved,
-        settings: settings::list(&fields, &policy, &origins),
-        notes: skipped.into_iter().chain(notes).collect(),
+        settings: settings::list(fields, &policy, &origins),
+        notes: notes.into_iter().chain(surprises).collect(),
         policy,
     })
 }
@@ -201,7 +231,11 @@ impl Fields {
     /// Reads a file over what is there.
     fn lay_over(&mut self, file: &Path, patch: bool, problems: &mut Vec<Problem>, origins: &mut Origins) {
         match Document::read(file, API_VERSION, KIND) {
-            Ok(document) => self.read(&mut Layer { document: &document, patch, problems, origins }),
+            Ok(document) => {
+                let file = file.to_owned();
+                let origin = Some(if patch { Origin::DropIn(file) } else { Origin::File(file) });
+                self.read(&mut Layer { document: &document, patch, origin, problems, origins });
+            }
             Err(wrong) => problems.extend(wrong),
         }
     }

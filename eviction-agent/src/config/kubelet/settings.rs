@@ -1,7 +1,7 @@
 //! The values that count, each with where it came from.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -29,6 +29,12 @@ pub enum Origin {
     Default,
     /// A file.
     File(PathBuf),
+    /// A drop-in file over it.
+    DropIn(PathBuf),
+    /// The kubelet itself, asked at this address.
+    Configz(String),
+    /// A variable of the environment.
+    Environment(String),
     /// An option on the command line.
     CommandLine,
 }
@@ -38,6 +44,14 @@ impl Origin {
     pub fn is_default(&self) -> bool {
         matches!(self, Self::Default)
     }
+
+    /// The file in which it stands.
+    pub(super) fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(file) | Self::DropIn(file) => Some(file),
+            Self::Default | Self::Configz(_) | Self::Environment(_) | Self::CommandLine => None,
+        }
+    }
 }
 
 impl fmt::Display for Origin {
@@ -45,6 +59,9 @@ impl fmt::Display for Origin {
         match self {
             Self::Default => f.write_str("default"),
             Self::File(file) => write!(f, "{}", file.display()),
+            Self::DropIn(file) => write!(f, "drop-in {}", file.display()),
+            Self::Configz(url) => write!(f, "configz {url}"),
+            Self::Environment(variable) => write!(f, "environment {variable}"),
             Self::CommandLine => f.write_str("command line"),
         }
     }
@@ -59,10 +76,7 @@ impl fmt::Display for Setting {
 
 /// All of them, in the order of the documentation.
 pub(super) fn list(fields: &Fields, policy: &Policy, origins: &Origins) -> Vec<Setting> {
-    let origin = |path: &str| match origins.get(path) {
-        Some(file) => Origin::File(file.clone()),
-        None => Origin::Default,
-    };
+    let origin = |path: &str| origins.get(path).cloned().unwrap_or(Origin::Default);
     let setting = |path: &str, value: String| Setting { path: path.to_owned(), value, origin: origin(path) };
     let map = |field: &str, map: &Option<StringMap>| -> Vec<Setting> {
         map.iter().flatten().map(|(key, value)| setting(&member(field, key), value.clone())).collect()

@@ -103,8 +103,14 @@ fn start(scene: &mut Scene<'_>, cluster: &Cluster, node: &Node) -> Result<Agent>
     let kubeconfig = cluster.kubeconfig(NAME, &account.token)?.display().to_string();
     let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", THRESHOLD / MIB)}});
     let options = scene.options(node, &kubelet)?;
+    // There is no kubelet here to be earlier than: the line is the one that is spoken of.
+    let config = node.file("agent.yaml");
+    let text = json!({
+        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "advance": {"when": "never"},
+    });
+    std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
     let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
-    scene.start(&Options { pods: None, act: "evict", more, ..options }, "charge")
+    scene.start(&Options { pods: None, act: "evict", config: Some(config), more, ..options }, "charge")
 }
 
 fn is_gone(event: &Event) -> bool {

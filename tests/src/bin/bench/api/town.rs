@@ -80,6 +80,8 @@ impl<'a> Town<'a> {
         let config = node.file("agent.yaml");
         let text = json!({
             "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "hands": way.hands(),
+            // The line is the one that is measured at.
+            "advance": {"when": "never"},
         });
         std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
         (options.pods, options.config, options.act) = (None, Some(config), "evict");

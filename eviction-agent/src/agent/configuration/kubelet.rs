@@ -1,0 +1,116 @@
+//! The kubelet's settings, from where the AgentConfiguration says that they come.
+
+use std::path::PathBuf;
+
+use super::super::configz;
+use super::super::failure::Failure;
+use super::{ConfigurationFiles, problems};
+use crate::config::{
+    AgentConfiguration, Effective, KubeletConfiguration, KubeletFiles, Problems, ThresholdSource,
+    load_kubelet,
+};
+
+/// The kubelet's settings.
+pub(super) struct Kubelet {
+    pub(super) configuration: KubeletConfiguration,
+    pub(super) said: KubeletSaid,
+    /// What is not as it was asked for.
+    pub(super) notes: Vec<String>,
+}
+
+/// Where the kubelet's settings were found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct KubeletSaid {
+    /// Its files, if they count.
+    pub(crate) files: KubeletFiles,
+    /// What it says of itself, if that counts.
+    pub(crate) effective: Option<Effective>,
+    /// It is the kubelet that is to be asked.
+    pub(crate) is_asked: bool,
+    /// It did not answer, and something else counts instead.
+    pub(crate) is_stand_in: bool,
+}
+
+impl Kubelet {
+    /// # Errors
+    /// Everything that is wrong with them, or why there are none.
+    pub(super) fn find(given: &ConfigurationFiles, agent: &AgentConfiguration) -> Result<Self, Failure> {
+        let files = files(given, agent);
+        match agent.thresholds.source {
+            ThresholdSource::Files => of_files(files),
+            ThresholdSource::Given => {
+                let configuration = agent.resolve_given().map_err(|wrong| all("agent", wrong))?;
+                Ok(Self { configuration, said: KubeletSaid::default(), notes: Vec::new() })
+            }
+            ThresholdSource::Configz => Self::asked(given, agent, files),
+        }
+    }
+
+    /// The kubelet's own answer, else its last one, else its files.
+    fn asked(
+        given: &ConfigurationFiles,
+        agent: &AgentConfiguration,
+        files: KubeletFiles,
+    ) -> Result<Self, Failure> {
+        let answer = match given.are_copies {
+            true => Err(Failure::failed("the kubelet is not asked")),
+            false => configz::read(&given.caller, &agent.thresholds.configz),
+        };
+        let why = match answer {
+            Ok(effective) => return of_answer(effective, false, Vec::new()),
+            Err(why) => why,
+        };
+        if let Some(last) = &given.last_said
+            && let Some(effective) =
+                std::fs::read(last).ok().and_then(|text| Effective::parse_kept(&text).ok())
+        {
+            let counts = format!("what it said last counts ({})", last.display());
+            return of_answer(effective, true, noted(why, &counts));
+        }
+        if files == KubeletFiles::default() {
+            return Err(why);
+        }
+        let found = of_files(files)?;
+        let said = KubeletSaid { is_asked: true, is_stand_in: true, ..found.said };
+        Ok(Self { said, notes: noted(why, "its files count, without its command line"), ..found })
+    }
+}
+
+fn noted(why: Failure, counts: &str) -> Vec<String> {
+    why.into_causes().into_iter().map(|cause| format!("{cause}; {counts}")).collect()
+}
+
+fn of_answer(effective: Effective, is_stand_in: bool, notes: Vec<String>) -> Result<Kubelet, Failure> {
+    let configuration = effective.resolve().map_err(|wrong| all("kubelet", wrong))?;
+    let files = KubeletFiles::default();
+    let said = KubeletSaid { files, effective: Some(effective), is_asked: true, is_stand_in };
+    Ok(Kubelet { configuration, said, notes })
+}
+
+fn of_files(files: KubeletFiles) -> Result<Kubelet, Failure> {
+    let KubeletFiles { config, config_dir } = &files;
+    let configuration =
+        load_kubelet(config.as_deref(), config_dir.as_deref()).map_err(|wrong| all("kubelet", wrong))?;
+    let said = KubeletSaid { files, ..KubeletSaid::default() };
+    Ok(Kubelet { configuration, said, notes: Vec::new() })
+}
+
+/// The command line names them before the AgentConfiguration.
+fn files(given: &ConfigurationFiles, agent: &AgentConfiguration) -> KubeletFiles {
+    let KubeletFiles { config, config_dir } = &agent.thresholds.files;
+    let first = |one: &Option<PathBuf>, other: &Option<PathBuf>| one.clone().or_else(|| other.clone());
+    KubeletFiles {
+        config: first(&given.kubelet, config),
+        config_dir: first(&given.kubelet_drop_ins, config_dir),
+    }
+}
+
+/// What is wrong with the files that the command line names.
+pub(super) fn problems_of_files(given: &ConfigurationFiles) -> Vec<String> {
+    let read = load_kubelet(given.kubelet.as_deref(), given.kubelet_drop_ins.as_deref());
+    read.err().into_iter().flat_map(|wrong| problems("kubelet", wrong)).collect()
+}
+
+fn all(whose: &str, wrong: Problems) -> Failure {
+    Failure::all(problems(whose, wrong).collect())
+}

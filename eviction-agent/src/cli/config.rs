@@ -1,0 +1,77 @@
+//! `config`: what would be decided by, and who says so.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use super::cluster::ClusterArgs;
+use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
+use super::table::Table;
+use crate::agent::{self, ActsBelow, Configured, Failure, NodeFacts};
+use crate::config::Setting;
+
+/// Print the resolved configuration: every value, and where it comes from.
+///
+/// Options are those of `run`, and mean the same. Nothing is asked of the machine but how much memory
+/// and how many process ids it has.
+#[derive(Debug, Args)]
+pub(super) struct ConfigArgs {
+    /// How values are written.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    #[command(flatten)]
+    configuration: ConfigurationArgs,
+    /// With it no pods are asked of the API server; it is not read.
+    #[arg(long, value_name = "FILE", conflicts_with = "node_name")]
+    pods: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    capacity: CapacityArgs,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Table,
+    Json,
+    Yaml,
+}
+
+pub(super) fn config(args: ConfigArgs) -> Result<ExitCode, Failure> {
+    let ConfigArgs { output, configuration, pods, cluster, capacity, service } = args;
+    let CapacityArgs { memory_capacity, pid_capacity } = capacity;
+    let (options, caller) = (cluster.settings(), cluster.caller());
+    let in_cluster = cluster.options(pods.is_some()).is_some();
+    let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
+    let mut configured = agent::configured(&configuration.files(service, node, caller))?;
+    configured.settings.splice(0..0, options);
+    let failed = |error: &dyn std::error::Error| Failure::because("write the configuration", error);
+    match output {
+        Format::Table => print!("{}", table(&configured)),
+        Format::Json => {
+            println!("{}", serde_json::to_string_pretty(&configured).map_err(|error| failed(&error))?);
+        }
+        Format::Yaml => {
+            print!("{}", serde_yaml_ng::to_string(&configured).map_err(|error| failed(&error))?);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(configured: &Configured) -> String {
+    let Configured { profile: _, thresholds, settings, notes } = configured;
+    let mut values = Table::new(["SETTING", "VALUE", "FROM"]);
+    for Setting { path, value, origin } in settings {
+        values.row([path, value, &origin.to_string()]);
+    }
+    let mut lines = Table::new(["SIGNAL", "ACTS BELOW", "AFTER", "MIN RECLAIM"]);
+    for ActsBelow { signal, below, grace_period, min_reclaim } in thresholds {
+        let after = grace_period.as_deref().unwrap_or("at once");
+        lines.row([signal, below, after, min_reclaim.as_deref().unwrap_or("none")]);
+    }
+    let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
+    format!("{values}\n{lines}{notes}")
+}

@@ -1,0 +1,71 @@
+//! A part of a threshold: a percentage of it, or a quantity.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::core::units::{Quantity, ThresholdValue, parse_percentage};
+
+/// A percentage from 0% to 100%, or a quantity that is not negative.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    value: ThresholdValue,
+    text: Box<str>,
+}
+
+impl Part {
+    pub(super) fn percent(percent: u8) -> Self {
+        let share = f32::from(percent) / 100.0;
+        Self { value: ThresholdValue::Percentage(share), text: format!("{percent}%").into() }
+    }
+
+    /// The value that it stands for.
+    pub fn value(&self) -> &ThresholdValue {
+        &self.value
+    }
+
+    /// Reads a percentage or a quantity.
+    ///
+    /// # Errors
+    /// The cause, if the text is neither or is out of bounds.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let value = if text.ends_with('%') {
+            let share = parse_percentage(text).map_err(|error| error.to_string())?;
+            if !(0.0..=1.0).contains(&share) {
+                return Err(format!("must be 0% to 100%, is {text}"));
+            }
+            ThresholdValue::Percentage(share)
+        } else {
+            ThresholdValue::Quantity(parse_quantity(text)?)
+        };
+        Ok(Self { value, text: text.into() })
+    }
+}
+
+/// Reads a quantity that is not negative.
+pub(in crate::config::agent) fn parse_quantity(text: &str) -> Result<Quantity, String> {
+    let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
+    if quantity.signum() < 0 {
+        return Err(format!("must not be negative, is {quantity}"));
+    }
+    Ok(quantity)
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Serialize for Part {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
+}

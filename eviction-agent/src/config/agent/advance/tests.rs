@@ -1,0 +1,123 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::super::parse_agent;
+use super::{Advance, Capacities};
+use crate::core::policy::Threshold;
+use crate::core::signal::Signal;
+use crate::core::units::{Format, GoDuration, Limit, Quantity, ThresholdValue};
+
+const GIB: i64 = 1 << 30;
+const NODE: Capacities = Capacities { memory: Some(16 * GIB), pids: Some(32768) };
+
+fn threshold(signal: Signal, value: ThresholdValue) -> Threshold {
+    Threshold { signal, value, grace_period: GoDuration::ZERO, min_reclaim: None }
+}
+
+fn raised(advance: &Advance, signal: Signal, value: &str, node: Capacities) -> String {
+    let value = Limit::parse(value).unwrap().value().clone();
+    match advance.apply(vec![threshold(signal, value)], node) {
+        Err(problems) => problems.to_string(),
+        Ok(raised) => match &raised[0].value {
+            ThresholdValue::Quantity(quantity) => quantity.to_string(),
+            ThresholdValue::Percentage(share) => format!("{:.2}%", share * 100.0),
+        },
+    }
+}
+
+fn parsed(advance: serde_json::Value) -> Advance {
+    parse_agent(&json!({"advance": advance})).unwrap().advance
+}
+
+#[test]
+fn five_percent_and_for_memory_at_least_32_mi() {
+    let default = Advance::default();
+    let memory = |value: &str| raised(&default, Signal::MemoryAvailable, value, NODE);
+    assert_eq!(memory("100Mi"), "132Mi");
+    assert_eq!(memory("1Gi"), "1076Mi", "51.2Mi, rounded up");
+    assert_eq!(memory("2000Mi"), "2100Mi");
+    assert_eq!(memory("10%"), "10.50%");
+    assert_eq!(memory("1%"), "1.20%", "32Mi of 16Gi are 0.195 %");
+    assert_eq!(raised(&default, Signal::AllocatableMemoryAvailable, "100Mi", NODE), "132Mi");
+    assert_eq!(raised(&default, Signal::PidAvailable, "1000", NODE), "1050");
+    assert_eq!(raised(&default, Signal::NodeFsAvailable, "10%", NODE), "10.00%");
+    let unknown = Capacities::default();
+    assert_eq!(raised(&default, Signal::MemoryAvailable, "1%", unknown), "1.05%");
+    assert_eq!(raised(&default, Signal::MemoryAvailable, "100Mi", unknown), "132Mi");
+}
+
+#[test]
+fn never_by_more_than_half_of_what_is_left() {
+    let small = Capacities { memory: Some(120 << 20), pids: Some(100) };
+    let default = Advance::default();
+    assert_eq!(raised(&default, Signal::MemoryAvailable, "100Mi", small), "110Mi");
+    assert_eq!(raised(&default, Signal::MemoryAvailable, "200Mi", small), "200Mi");
+    assert_eq!(raised(&default, Signal::MemoryAvailable, "99%", small), "99.50%");
+    let much = parsed(json!({"by": "1Ti"}));
+    assert_eq!(raised(&much, Signal::MemoryAvailable, "2Gi", NODE), "9Gi");
+    assert_eq!(raised(&much, Signal::PidAvailable, "100", NODE), "16434");
+}
+
+#[test]
+fn a_signal_has_its_own_say() {
+    let advance = parsed(json!({"by": "10%", "signals": [
+        {"signal": "memory.available", "by": "1%"},
+        {"signal": "pid.available", "by": "64"},
+        {"signal": "nodefs.available", "by": "20%"},
+        {"signal": "imagefs.available", "by": "1Gi"},
+        {"signal": "allocatableMemory.available", "by": "0"},
+    ]}));
+    assert_eq!(raised(&advance, Signal::MemoryAvailable, "1000Mi", NODE), "1010Mi");
+    assert_eq!(raised(&advance, Signal::PidAvailable, "1000", NODE), "1064");
+    assert_eq!(raised(&advance, Signal::NodeFsAvailable, "10%", NODE), "12.00%");
+    assert_eq!(raised(&advance, Signal::ImageFsAvailable, "10Gi", NODE), "11Gi");
+    assert_eq!(raised(&advance, Signal::AllocatableMemoryAvailable, "1Gi", NODE), "1Gi");
+    assert_eq!(raised(&advance, Signal::AllocatableMemoryAvailable, "10%", NODE), "10.00%");
+    assert_eq!(
+        raised(&advance, Signal::ImageFsAvailable, "10%", NODE),
+        "advance.signals[3].by: 1Gi cannot be added to a percentage: how much there is in all of what \
+         imagefs.available measures is not known here (give a percentage of the threshold)"
+    );
+}
+
+#[test]
+fn what_turns_a_signal_off_stays_off() {
+    let values = [
+        ThresholdValue::Percentage(0.0),
+        ThresholdValue::Percentage(1.0),
+        ThresholdValue::Percentage(f32::NAN),
+        ThresholdValue::Quantity(Quantity::ZERO),
+    ];
+    for value in values {
+        let before = threshold(Signal::MemoryAvailable, value);
+        let after = Advance::default().apply(vec![before.clone()], NODE).unwrap();
+        assert_eq!(format!("{after:?}"), format!("{:?}", [before]));
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_threshold_is_lowered_or_made_one_that_is_always_met(
+        by in prop_oneof!["[0-9]{1,2}%", "[0-9]{1,6}(Ki|Mi|Gi|m)?"],
+        value in 1..i64::MAX,
+        share in 0.0001..1.0_f32,
+        capacity in prop::option::of(1..i64::MAX),
+        signal in prop::sample::select(Signal::ALL.to_vec()),
+    ) {
+        let advance = parsed(json!({"by": by, "signals": [{"signal": signal, "by": by}]}));
+        let capacities = Capacities { memory: capacity, pids: capacity };
+        let quantity = ThresholdValue::Quantity(Quantity::from_i64(value, Format::BinarySi));
+        for before in [quantity, ThresholdValue::Percentage(share)] {
+            let given = vec![threshold(signal, before.clone())];
+            let Ok(after) = advance.apply(given, capacities) else { continue };
+            let all = capacity.unwrap_or(GIB);
+            let (before, after) = (before.quantity(all), after[0].value.quantity(all));
+            prop_assert!(after >= before, "{before} {after}");
+            let disk = matches!(signal.condition(), crate::core::signal::NodeCondition::DiskPressure);
+            if let Some(all) = capacity.filter(|_| !disk) {
+                let all = Quantity::from_i64(all, Format::BinarySi);
+                prop_assert!(before >= all || after <= all, "{before} {after} of {all}");
+            }
+        }
+    }
+}

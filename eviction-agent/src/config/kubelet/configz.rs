@@ -1,0 +1,161 @@
+//! What a running kubelet says of its own configuration: `/configz`.
+
+use serde_json::{Map, Value, json};
+
+use super::super::document::{Document, found};
+use super::super::problem::Problems;
+use super::fields::{Fields, NAMES};
+use super::gates;
+use super::layer::{Layer, Origins};
+use super::settings::Origin;
+use super::{KubeletConfiguration, finish};
+
+/// A kubelet's configuration in force: its files, its command line and its defaults together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effective {
+    object: Map<String, Value>,
+    url: String,
+}
+
+impl Effective {
+    /// Reads the answer of `/configz`.
+    ///
+    /// # Errors
+    /// The cause, if it is not an object with a `kubeletconfig`.
+    pub fn parse(json: &[u8], url: impl Into<String>) -> Result<Self, String> {
+        let value: Value = serde_json::from_slice(json).map_err(|error| format!("not JSON: {error}"))?;
+        let Value::Object(mut answer) = value else {
+            return Err(format!("expected an object, found {}", found(&value)));
+        };
+        match answer.remove("kubeletconfig") {
+            Some(Value::Object(object)) => Ok(Self { object, url: url.into() }),
+            Some(other) => Err(format!("kubeletconfig: expected an object, found {}", found(&other))),
+            None => Err("kubeletconfig: is missing".to_owned()),
+        }
+    }
+
+    /// To be kept, without what does not count here: as `/configz` would answer it, and whence.
+    pub fn to_json(&self) -> Value {
+        let Self { object, url } = self;
+        let counting = object.iter().filter(|(key, _)| NAMES.contains(&key.as_str()));
+        let object: Map<String, Value> = counting.map(|(key, value)| (key.clone(), value.clone())).collect();
+        json!({"from": url, "kubeletconfig": object})
+    }
+
+    /// Reads what was kept.
+    ///
+    /// # Errors
+    /// The cause, if it was not written by [`Effective::to_json`].
+    pub fn parse_kept(json: &[u8]) -> Result<Self, String> {
+        let kept: Value = serde_json::from_slice(json).map_err(|error| format!("not JSON: {error}"))?;
+        let url = kept["from"].as_str().ok_or("from: is missing")?;
+        Self::parse(json, url)
+    }
+
+    /// What it comes to.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn resolve(&self) -> Result<KubeletConfiguration, Problems> {
+        let Self { object, url } = self;
+        let mut problems = Vec::new();
+        let mut origins = Origins::new();
+        let mut fields = Fields::default();
+        let document = Document { file: None, object: object.clone() };
+        let origin = Some(Origin::Configz(url.clone()));
+        let mut layer = Layer {
+            document: &document,
+            patch: false,
+            origin,
+            problems: &mut problems,
+            origins: &mut origins,
+        };
+        fields.read(&mut layer);
+        // All defaults are filled in, and what is empty then is left out of JSON.
+        fields.eviction_hard.get_or_insert_default();
+        fields.enforce_node_allocatable.get_or_insert_default();
+        let gates = gates::in_force(fields.feature_gates.as_ref());
+        finish(&fields, gates, problems, origins, Vec::new(), Some(url.as_ref()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::kubelet_policy;
+    use super::Effective;
+
+    const URL: &str = "https://127.0.0.1:10250/configz";
+
+    fn effective(kubelet: Value) -> Effective {
+        Effective::parse(json!({"kubeletconfig": kubelet}).to_string().as_bytes(), URL).unwrap()
+    }
+
+    #[test]
+    fn it_comes_to_what_a_file_with_all_of_it_comes_to() {
+        let all = json!({
+            "kind": "KubeletConfiguration",
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "evictionHard": {"memory.available": "150Mi", "pid.available": "7%"},
+            "evictionSoft": {"memory.available": "200Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "1m30s"},
+            "evictionPressureTransitionPeriod": "45s",
+            "evictionMaxPodGracePeriod": 20,
+            "enforceNodeAllocatable": ["pods"],
+            "localStorageCapacityIsolation": true,
+            "containerRuntimeEndpoint": "unix:///run/containerd.sock",
+        });
+        let resolved = effective(all.clone()).resolve().unwrap();
+        assert_eq!(resolved.policy, kubelet_policy(&all).unwrap());
+        let setting = &resolved.settings[0];
+        assert_eq!(
+            setting.to_string(),
+            format!("evictionHard[\"memory.available\"] = 150Mi (configz {URL})")
+        );
+    }
+
+    #[test]
+    fn what_is_left_out_is_empty_and_no_default() {
+        let resolved = effective(json!({"evictionPressureTransitionPeriod": "5m0s"})).resolve().unwrap();
+        assert_eq!(resolved.policy.thresholds, []);
+        let hard = json!({"evictionHard": {"memory.available": "1Gi"}});
+        let resolved = effective(hard).resolve().unwrap();
+        assert_eq!(resolved.policy.thresholds.len(), 1, "none for allocatable memory");
+    }
+
+    #[test]
+    fn gates_are_as_they_are_also_of_other_versions() {
+        let gates = json!({"featureGates": {"MadeUpTomorrow": true, "PodLevelResources": false}});
+        let resolved = effective(gates.clone()).resolve().unwrap();
+        assert!(!resolved.policy.gates.pod_level_resources && resolved.policy.gates.separate_disk_gc);
+        assert!(kubelet_policy(&gates).is_err(), "no kubelet of this version would start with them");
+    }
+
+    #[test]
+    fn what_is_kept_means_the_same() {
+        let before = effective(json!({"evictionHard": {"memory.available": "1Gi"}, "address": "0.0.0.0"}));
+        let kept = before.to_json().to_string();
+        assert!(!kept.contains("0.0.0.0"), "{kept}");
+        let again = Effective::parse_kept(kept.as_bytes()).unwrap();
+        assert_eq!(again.resolve().unwrap().settings, before.resolve().unwrap().settings);
+        assert_eq!(Effective::parse_kept(b"{\"kubeletconfig\": {}}"), Err("from: is missing".to_owned()));
+    }
+
+    #[test]
+    fn an_answer_of_another_kind_is_an_error_with_its_place() {
+        let wrong = |json: &str| Effective::parse(json.as_bytes(), URL).unwrap_err();
+        assert!(wrong("<html>").starts_with("not JSON: "));
+        assert_eq!(wrong("[]"), "expected an object, found a list");
+        assert_eq!(wrong("{}"), "kubeletconfig: is missing");
+        assert_eq!(wrong("{\"kubeletconfig\": 5}"), "kubeletconfig: expected an object, found the number 5");
+        let problems = effective(json!({"evictionHard": {"memory.avalable": "1Gi"}})).resolve().unwrap_err();
+        assert_eq!(
+            problems.to_string(),
+            format!(
+                "{URL}: evictionHard[\"memory.avalable\"]: unsupported eviction signal memory.avalable \
+                 (did you mean `memory.available`?)"
+            )
+        );
+    }
+}

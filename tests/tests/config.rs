@@ -1,0 +1,140 @@
+//! `eviction-agent config`: what would be decided by, and who says so.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tests::agent;
+use tests::folder::Folder;
+
+const KUBELET: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+const AGENT: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\n";
+
+/// A folder with configuration files.
+struct Files(Folder);
+
+impl Files {
+    fn new() -> Self {
+        let folder = Folder::below(&std::env::temp_dir(), "config").unwrap();
+        let text =
+            format!("{KUBELET}evictionHard: {{memory.available: 1Gi}}\nevictionMaxPodGracePeriod: 5\n");
+        fs::write(folder.path().join("kubelet.yaml"), text).unwrap();
+        fs::create_dir(folder.path().join("drop-ins")).unwrap();
+        let text = format!("{KUBELET}evictionHard: {{pid.available: \"1000\"}}\n");
+        fs::write(folder.path().join("drop-ins/10-pids.conf"), text).unwrap();
+        let files = Self(folder);
+        files.write("agent.yaml", &format!("{AGENT}advance: {{by: 10%}}\n"));
+        files
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.path().join(name), text).unwrap();
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// `config` with these files.
+    fn config(&self, more: &[&str]) -> Output {
+        let [kubelet, drop_ins, own] = ["kubelet.yaml", "drop-ins", "agent.yaml"].map(|name| self.path(name));
+        Command::new(agent::binary().unwrap())
+            .args([
+                "config",
+                "--kubelet-config",
+                &kubelet,
+                "--kubelet-config-dir",
+                &drop_ins,
+                "--config",
+                &own,
+            ])
+            .args(["--memory-capacity", "64Gi", "--pid-capacity", "32768"])
+            .args(more)
+            .env_remove("KUBERNETES_SERVICE_HOST")
+            .env_remove("NODE_NAME")
+            .env("NO_COLOR", "1")
+            .output()
+            .unwrap()
+    }
+
+    fn resolved(&self, more: &[&str]) -> Value {
+        let output = self.config(&[&["-o", "json"], more].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+fn setting<'a>(resolved: &'a Value, path: &str) -> (&'a str, &'a Value) {
+    let all = resolved["settings"].as_array().unwrap();
+    let found = all.iter().find(|setting| setting["path"] == path).unwrap();
+    (found["value"].as_str().unwrap(), &found["origin"])
+}
+
+fn below(resolved: &Value) -> Vec<String> {
+    let all = resolved["thresholds"].as_array().unwrap().iter();
+    all.map(|it| format!("{} {}", it["signal"].as_str().unwrap(), it["below"].as_str().unwrap())).collect()
+}
+
+const ALONE: [&str; 3] = ["memory.available 1Gi", "pid.available 1k", "allocatableMemory.available 1Gi"];
+
+#[test]
+fn every_value_has_its_origin() {
+    let files = Files::new();
+    let resolved = files.resolved(&["--act", "kill", "--listen", "[::1]:1"]);
+    let [kubelet, drop_in, own] =
+        ["kubelet.yaml", "drop-ins/10-pids.conf", "agent.yaml"].map(|name| files.path(name));
+    assert_eq!(setting(&resolved, "evictionHard[\"memory.available\"]"), ("1Gi", &json!({"file": kubelet})));
+    assert_eq!(setting(&resolved, "evictionHard[\"pid.available\"]"), ("1000", &json!({"dropIn": drop_in})));
+    assert_eq!(setting(&resolved, "advance.by"), ("10%", &json!({"file": own})));
+    assert_eq!(setting(&resolved, "advance.atLeast"), ("32Mi", &json!("default")));
+    assert_eq!(setting(&resolved, "act"), ("kill", &json!("commandLine")));
+    assert_eq!(setting(&resolved, "endpoints.listen"), ("[::1]:1", &json!("commandLine")));
+    assert_eq!(below(&resolved), ALONE);
+}
+
+#[test]
+fn beside_a_kubelet_thresholds_are_raised_and_alone_they_are_not() {
+    let files = Files::new();
+    // A tenth of 1Gi is 102.4Mi.
+    let raised = ["memory.available 1127Mi", "pid.available 1100", "allocatableMemory.available 1127Mi"];
+    for beside in [&["--node-name", "n1"][..], &["--act", "evict"], &["--act", "evict-dry-run"]] {
+        assert_eq!(below(&files.resolved(beside)), raised, "{beside:?}");
+    }
+    for alone in [&["--act", "kill"][..], &["--kubeconfig", "k", "--pods", "p", "--act", "kill"], &[]] {
+        assert_eq!(below(&files.resolved(alone)), ALONE, "{alone:?}");
+    }
+    files.write("agent.yaml", &format!("{AGENT}advance: {{when: never}}\n"));
+    assert_eq!(below(&files.resolved(&["--node-name", "n1", "--act", "evict"])), ALONE);
+    files.write("agent.yaml", &format!("{AGENT}advance: {{when: always, by: 1Mi, atLeast: 1Mi}}\n"));
+    assert_eq!(below(&files.resolved(&[]))[0], "memory.available 1025Mi");
+}
+
+#[test]
+fn people_and_yaml_get_the_same() {
+    let files = Files::new();
+    let table = String::from_utf8(files.config(&["--node-name", "n1"]).stdout).unwrap();
+    let line = |start: &str| {
+        let line = table.lines().find(|line| line.starts_with(start)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(line("--node-name"), ["--node-name", "n1", "command", "line"]);
+    assert_eq!(line("evictionMaxPodGracePeriod")[1..], ["5".to_owned(), files.path("kubelet.yaml")]);
+    assert_eq!(line("memory.available"), ["memory.available", "1127Mi", "at", "once", "none"]);
+    let yaml = String::from_utf8(files.config(&["-o", "yaml"]).stdout).unwrap();
+    assert!(yaml.contains("path: advance.by") && yaml.contains("profile: kubelet"), "{yaml}");
+}
+
+#[test]
+fn what_is_wrong_is_said_at_once_and_nothing_is_printed() {
+    let files = Files::new();
+    files.write("agent.yaml", &format!("{AGENT}advanse: {{}}\nadvance: {{by: 200%}}\n"));
+    let output = files.config(&[]);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("agent.yaml: advance.by: must be 0% to 100%, is 200%"), "{errors}");
+    assert!(errors.contains("agent.yaml: advanse: is not known here (did you mean `advance`?)"), "{errors}");
+    let output = files.config(&["--memory-capacity", "much"]);
+    assert_eq!(output.status.code(), Some(2));
+}
