@@ -19,8 +19,12 @@ use super::stream::{Stream, collect};
 use super::tls::Tls;
 use super::token::Token;
 
-/// Connections that are kept for the next request.
-const SPARE: usize = 2;
+/// Connections that are kept for the next requests.
+const SPARE: usize = 3;
+
+/// Connections that [`Client::keep_warm`] keeps good: at a crossing the node is marked and a pod
+/// evicted, and neither waits for the other's connection.
+const WARM: usize = 2;
 
 /// After so long without a request a kept connection is used for one, so that it is known to be
 /// good: the API server closes it after 90 s (`IdleTimeout` of its `http.Server`).
@@ -91,9 +95,13 @@ impl Client {
     /// If there is no answer; [`RequestError::may_have_been_carried_out`] says whether the request
     /// may have been carried out all the same.
     pub async fn request(&self, request: Request) -> Result<Answer, RequestError> {
+        self.ask(request, Kept::Take).await
+    }
+
+    async fn ask(&self, request: Request, kept: Kept) -> Result<Answer, RequestError> {
         let until = tokio::time::Instant::now() + request.within;
         let answer = async {
-            let (response, sender) = self.send(&request, until, Kept::Take).await?;
+            let (response, sender) = self.send(&request, until, kept).await?;
             let (head, mut body) = response.into_parts();
             let late = |_elapsed| RequestError::Deadline { after: request.within };
             let body = timeout_at(until, collect(&mut body, request.largest)).await.map_err(late)??;
@@ -125,7 +133,7 @@ impl Client {
         head
     }
 
-    /// Keeps a connection at hand that is known to be good, for ever: who asks next pays for no
+    /// Keeps two connections at hand that are known to be good, for ever: who asks next pays for no
     /// handshake.
     pub async fn keep_warm(&self) {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
@@ -147,15 +155,21 @@ impl Client {
         }
     }
 
-    /// Uses a kept connection that was long unused, or makes one; says when to look again.
+    /// Uses each kept connection that was long unused, and makes those that are missing; says when
+    /// to look again.
     async fn warm(&self) -> Result<Duration, RequestError> {
-        let unused = self.shared.unused_for();
-        if let Some(unused) = unused
-            && let Some(left) = KEEP_ALIVE.checked_sub(unused).filter(|left| !left.is_zero())
-        {
-            return Ok(left);
+        // The first does not come back to its place before the second is used.
+        for _ in 0..SPARE {
+            let kept = match self.shared.longest_unused() {
+                Some((_, kept)) if kept < WARM => Kept::Leave,
+                None => Kept::Leave,
+                Some((unused, _)) => match KEEP_ALIVE.checked_sub(unused).filter(|left| !left.is_zero()) {
+                    Some(left) => return Ok(left),
+                    None => Kept::TakeOldest,
+                },
+            };
+            self.ask(Request::get(VERSION), kept).await?;
         }
-        self.request(Request::get(VERSION)).await?;
         Ok(KEEP_ALIVE)
     }
 
@@ -170,7 +184,11 @@ impl Client {
         let mut message =
             request.write(&shared.access.server.authority(), &shared.access.server.base, token)?;
         loop {
-            let idle = if kept == Kept::Take { shared.take() } else { None };
+            let idle = match kept {
+                Kept::Take => shared.take(),
+                Kept::TakeOldest => shared.take_oldest(),
+                Kept::Leave => None,
+            };
             let reused = idle.is_some();
             let connected = async {
                 let mut sender = match idle {
@@ -213,6 +231,7 @@ impl Client {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Take,
+    TakeOldest,
     Leave,
 }
 
@@ -233,6 +252,13 @@ impl Shared {
         None
     }
 
+    /// The one that was not used for the longest time.
+    fn take_oldest(&self) -> Option<Sender> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|idle| !idle.sender.is_closed());
+        if idle.is_empty() { None } else { Some(idle.remove(0).sender) }
+    }
+
     fn keep(&self, sender: Sender) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|idle| !idle.sender.is_closed());
@@ -241,10 +267,10 @@ impl Shared {
         }
     }
 
-    /// How long the connection that would be taken next has not been used; nothing if there is none.
-    fn unused_for(&self) -> Option<Duration> {
+    /// For how long that one was not used, and how many are kept; nothing if there is none.
+    fn longest_unused(&self) -> Option<(Duration, usize)> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|idle| !idle.sender.is_closed());
-        idle.last().map(|idle| idle.used.elapsed())
+        idle.first().map(|first| (first.used.elapsed(), idle.len()))
     }
 }
