@@ -32,6 +32,16 @@ impl Conditions {
         &self.hold
     }
 
+    /// Takes over a condition that was raised before the start. The later time counts.
+    pub(crate) fn seed(&mut self, raised: Raised) {
+        for list in [&mut self.known, &mut self.hold] {
+            match list.iter_mut().find(|known| known.condition == raised.condition) {
+                Some(known) => known.at = known.at.max(raised.at),
+                None => list.push(raised),
+            }
+        }
+    }
+
     /// Makes room for all there are.
     pub(crate) fn make_room(&mut self) {
         let Self { known, before, hold } = self;

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::marks::NodeMarks;
+
 /// How evictions through the API server are carried out, in either profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -13,12 +15,14 @@ pub struct Hands {
     /// nobody else of its class can go instead.
     #[serde(rename = "hardIgnoresPDB")]
     pub hard_ignores_pdb: bool,
+    /// What the node's own object is told of its pressure by an agent that acts.
+    pub node: NodeMarks,
 }
 
 impl Default for Hands {
     /// The kubelet asks no budget at all.
     fn default() -> Self {
-        Self { hard_action: HardAction::default(), hard_ignores_pdb: true }
+        Self { hard_action: HardAction::default(), hard_ignores_pdb: true, node: NodeMarks::default() }
     }
 }
 

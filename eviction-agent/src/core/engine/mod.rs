@@ -126,6 +126,12 @@ impl Engine {
         self.conditions.hold()
     }
 
+    /// Takes over conditions that were raised before the start; each holds from now on, and from
+    /// the next look on as long as it is younger than the transition period.
+    pub fn seed_conditions(&mut self, raised: impl IntoIterator<Item = Raised>) {
+        raised.into_iter().for_each(|raised| self.conditions.seed(raised));
+    }
+
     /// What the engine decides by.
     pub fn policy(&self) -> &Policy {
         &self.policy

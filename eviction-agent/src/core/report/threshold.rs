@@ -145,7 +145,7 @@ impl ThresholdReport {
         };
         Some(Self {
             signal: threshold.signal,
-            configured: configured(&threshold.value),
+            configured: threshold.value.configured(),
             quantity: text(&threshold.value),
             min_reclaim: threshold.min_reclaim.as_ref().and_then(text),
             grace_period: threshold.grace_period,
@@ -170,15 +170,4 @@ impl ThresholdReport {
 fn remaining(grace: GoDuration, passed: GoDuration) -> GoDuration {
     let left = grace.as_nanos().saturating_sub(passed.as_nanos());
     GoDuration::from_nanos(left.max(0))
-}
-
-/// A share is written in percent, to the digits that binary32 tells apart.
-fn configured(value: &ThresholdValue) -> String {
-    match value {
-        ThresholdValue::Quantity(quantity) => quantity.to_string(),
-        ThresholdValue::Percentage(share) => {
-            let percent = format!("{share}e2").parse::<f64>();
-            percent.map_or_else(|_| share.to_string(), |percent| format!("{percent}%"))
-        }
-    }
 }

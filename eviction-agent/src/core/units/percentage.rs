@@ -18,6 +18,18 @@ pub enum ThresholdValue {
 }
 
 impl ThresholdValue {
+    /// As a configuration has it: a share is written in percent, to the digits that binary32 tells
+    /// apart.
+    pub fn configured(&self) -> String {
+        match self {
+            Self::Quantity(quantity) => quantity.to_string(),
+            Self::Percentage(share) => {
+                let percent = format!("{share}e2").parse::<f64>();
+                percent.map_or_else(|_| share.to_string(), |percent| format!("{percent}%"))
+            }
+        }
+    }
+
     /// The absolute value for a capacity: `GetThresholdQuantity`. A share gives a quantity
     /// in binary format, whatever the signal.
     pub fn quantity(&self, capacity: i64) -> Quantity {
