@@ -118,6 +118,10 @@ pub struct Metrics {
     pub watch_age: Family<ResourceLabels, SecondsGauge>,
     /// Objects that are known.
     pub watched_objects: Family<ResourceLabels, IntGauge>,
+    /// Writes of conditions and taints into the node's own object, by what came of them.
+    pub node_writes: Family<MarkWriteLabels, Counter>,
+    /// Whether the node's own object says something else than it should.
+    pub node_marks_due: Family<MarkLabels, IntGauge>,
     /// Notes that the slow side could not take.
     pub notes_dropped: Counter,
     /// Whether a verdict stands that the kernel side may carry out.
@@ -201,6 +205,8 @@ impl Metrics {
             watch_events: Family::default(),
             watch_age: Family::default(),
             watched_objects: Family::default(),
+            node_writes: Family::default(),
+            node_marks_due: Family::default(),
             notes_dropped: Counter::default(),
             reflex_stands: Gauge::default(),
             reflex_kills: Counter::default(),
@@ -369,6 +375,16 @@ impl Metrics {
             self.watch_age.clone(),
         );
         r.register("watched_objects", "Objects known from the API server", self.watched_objects.clone());
+        r.register(
+            "node_writes",
+            "Writes of conditions and taints into the node's object by outcome",
+            self.node_writes.clone(),
+        );
+        r.register(
+            "node_marks_due",
+            "1 while the node's object says something else than it should",
+            self.node_marks_due.clone(),
+        );
         r.register("notes_dropped", "Notes that the slow side could not take", self.notes_dropped.clone());
         r.register(
             "reflex_stands",

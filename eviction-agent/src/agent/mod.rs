@@ -63,7 +63,7 @@ mod watchdog;
 
 pub use capacities::NodeFacts;
 pub use check::{Findings, check};
-pub use cluster::ClusterOptions;
+pub use cluster::{Clean, CleanOptions, Cleaned, ClusterOptions, clean_nodes};
 pub use configuration::ConfigurationFiles;
 pub use configz::Caller;
 pub use log::{LogQueue, LogWriter};

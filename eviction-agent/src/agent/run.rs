@@ -104,7 +104,7 @@ async fn supervise(
     change: Change,
     metrics: Arc<Metrics>,
 ) -> Result<(), Failure> {
-    let cluster = plan.cluster.take();
+    let (client, cluster, news) = (plan.client.take(), plan.cluster.take(), plan.news.take());
     let mut terminate = watch_signal(SignalKind::terminate())?;
     let mut interrupt = watch_signal(SignalKind::interrupt())?;
     let hangup = watch_signal(SignalKind::hangup())?;
@@ -123,10 +123,11 @@ async fn supervise(
     let (commands, command_receiver) = mpsc::channel(4);
     let (ready_sender, ready) = oneshot::channel();
     let mut membership = None;
-    let (mut pods, roster) = match &options.cluster {
-        None => Pods::open(options.pods.as_deref(), &plan.policy)?,
-        Some(given) => {
-            let (joined, watched) = Membership::join(given, &plan.policy).await?;
+    let (mut pods, roster) = match (&options.cluster, &client) {
+        (None, _) | (_, None) => Pods::open(options.pods.as_deref(), &plan.policy)?,
+        (Some(given), Some(client)) => {
+            let name = given.node_name.as_deref();
+            let (joined, watched) = Membership::join(client.clone(), name, &plan.policy).await?;
             membership = Some(joined);
             Pods::watched(watched)
         }
@@ -165,8 +166,15 @@ async fn supervise(
     let server =
         tokio::spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&state) as Arc<dyn Health>));
 
+    let marks = match (news, &membership) {
+        (Some(news), Some(it)) => Some(it.keep(news, commands.downgrade(), Arc::clone(&metrics))),
+        (_, _) => None,
+    };
     if let Some(cluster) = cluster {
-        cluster.start();
+        cluster.start(marks);
+    }
+    if let Some(client) = client {
+        tokio::spawn(async move { client.keep_warm().await });
     }
 
     let mut reload = Reload::new(options.configuration.clone(), service, hangup, change);

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::failure::{Failure, chain};
 use crate::action::api::ApiHandConfig;
 use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, PacingPolicy, Reaped};
+use crate::api::Client;
 use crate::config::{Act, HookPreferences, Requests};
 use crate::core::engine::Engine;
 use crate::core::policy::{Policy, Victims};
@@ -31,12 +32,13 @@ use crate::source::timer::{self, Timer};
 
 use super::capacities::memory_quantity;
 use super::clock::Clock;
-use super::cluster::{Cluster, Evictions};
+use super::cluster::{self, Cluster, Evictions, NodeNews, NodeTeller};
 use super::configuration::{Configuration, Service};
 use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
 use super::hook::Hook;
 use super::kept_free::KeptFree;
+use super::lane::Receiver;
 use super::limits::Limits;
 use super::lines::Lines;
 use super::log;
@@ -74,7 +76,10 @@ pub(crate) struct Plan {
     executor: Executor,
     outcomes: Outcomes,
     /// For the slow side.
+    pub(crate) client: Option<Client>,
     pub(crate) cluster: Option<Cluster>,
+    pub(crate) news: Option<Receiver<NodeNews>>,
+    node: Option<NodeTeller>,
     evictions: Option<Evictions>,
     load: LoadOptions,
     dry_run: bool,
@@ -112,15 +117,21 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
     let pacing = pacing(policy.rules.victims);
     let (told, outcomes) = mpsc::channel(OUTCOMES);
-    let (cluster, evictions) = match act {
-        Act::DryRun | Act::Kill => (None, None),
-        Act::Evict | Act::EvictDryRun => {
+    // One for all that ask: what it keeps warm serves each of them.
+    let asks = act.asks_server() || options.cluster.is_some();
+    let client = asks.then(|| cluster::connect(options.kubeconfig.as_deref())).transpose()?;
+    let (cluster, evictions) = match &client {
+        Some(client) if act.asks_server() => {
+            tracing::info!(server = %client.access().server(), by = %client.access().origin(), "API server");
             let config = hand_config(requests, act);
-            let kubeconfig = options.kubeconfig.as_deref();
-            let (cluster, evictions) = Cluster::connect(kubeconfig, config, pacing.clone(), told.clone())?;
+            let (cluster, evictions) = Cluster::new(client.clone(), config, pacing.clone(), told.clone())?;
             (Some(cluster), Some(evictions))
         }
+        _ => (None, None),
     };
+    // Only who acts says so.
+    let marks = options.cluster.is_some() && !act.is_dry();
+    let (node, news) = marks.then(NodeTeller::new).transpose()?.unzip();
     let executor = executor(&root, act, pacing, told, metrics)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
@@ -141,7 +152,10 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         pid_capacity: options.pid_capacity,
         executor,
         outcomes,
+        client,
         cluster,
+        news,
+        node,
         evictions,
         dry_run: act.is_dry(),
         load: LoadOptions { choice: options.rungs.clone(), log, reflex, usages_of, ..LoadOptions::default() },
@@ -268,7 +282,10 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         pid_capacity,
         executor,
         outcomes,
+        client: _,
         cluster: _,
+        news: _,
+        node,
         evictions,
         load: options,
         dry_run,
@@ -318,6 +335,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,
         executor,
         evictions,
+        node,
         outcomes,
         notes,
         copies: Copies::default(),

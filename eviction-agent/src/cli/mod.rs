@@ -4,6 +4,7 @@ mod check;
 mod cluster;
 mod config;
 mod configuration;
+mod node;
 mod profile;
 mod replay;
 mod run;
@@ -36,6 +37,7 @@ enum Verb {
     Check(check::CheckArgs),
     Config(config::ConfigArgs),
     Replay(replay::ReplayArgs),
+    Node(node::NodeArgs),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -56,7 +58,7 @@ pub fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         },
-        Verb::Check(_) | Verb::Config(_) | Verb::Replay(_) => None,
+        Verb::Check(_) | Verb::Config(_) | Verb::Replay(_) | Verb::Node(_) => None,
     };
     start_log(log_format, writer.as_ref().map(LogWriter::queue));
     let result = match verb {
@@ -64,6 +66,7 @@ pub fn main() -> ExitCode {
         Verb::Check(args) => check::check(args),
         Verb::Config(args) => config::config(args),
         Verb::Replay(args) => Ok(replay::run(&args)),
+        Verb::Node(args) => node::run(args),
     };
     // What is still to be logged comes before the last word.
     drop(writer);

@@ -36,6 +36,23 @@ pub struct ResourceLabels {
     pub resource: &'static str,
 }
 
+/// A kind of mark on the node's own object.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct MarkLabels {
+    /// `conditions`, `taints`.
+    pub mark: &'static str,
+}
+
+/// What a write of marks came to.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct MarkWriteLabels {
+    /// `conditions`, `taints`.
+    pub mark: &'static str,
+    /// `accepted`, `conflict`, `forbidden`, `throttled`, `gone`, `rejected`, `unauthorized`, `unknown`,
+    /// `not_sent`.
+    pub outcome: &'static str,
+}
+
 /// What a watch has been through.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct WatchLabels {

@@ -42,6 +42,12 @@ pub enum Asked {
     Condition,
     /// The pod as it is.
     Look,
+    /// Taints of the node.
+    Taints,
+    /// Conditions of the node.
+    NodeConditions,
+    /// The node as it is.
+    Node,
 }
 
 impl Asked {
@@ -52,6 +58,9 @@ impl Asked {
             Self::Deletion => ("delete", "pods"),
             Self::Condition => ("patch", "pods/status"),
             Self::Look => ("get", "pods"),
+            Self::Taints => ("patch", "nodes"),
+            Self::NodeConditions => ("patch", "nodes/status"),
+            Self::Node => ("get", "nodes"),
         }
     }
 
@@ -62,6 +71,9 @@ impl Asked {
             Self::Deletion => "deletion",
             Self::Condition => "condition",
             Self::Look => "look",
+            Self::Taints => "taints",
+            Self::NodeConditions => "conditions",
+            Self::Node => "node",
         }
     }
 }
@@ -70,7 +82,7 @@ impl Asked {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Answered {
-    /// The pod is on its way out; the condition is written.
+    /// The pod is on its way out; what was to be written is.
     Accepted,
     /// A PodDisruptionBudget says no.
     Budget {
@@ -92,9 +104,9 @@ pub enum Answered {
         /// In the server's words.
         why: Box<str>,
     },
-    /// The pod is gone.
+    /// The pod, or the node, is gone.
     Gone,
-    /// The pod is gone, and another has its name.
+    /// It is gone, and another has its name.
     Another,
     /// It was refused, for example by an admission webhook.
     Rejected {
@@ -200,7 +212,10 @@ fn judge_answer(asked: Asked, answer: &Answer) -> Answered {
         // A page of some other server's may come with 200.
         200..=299 => match &body {
             Some(Body { kind: Some(kind), status, .. })
-                if matches!((&**kind, status.as_str()), ("Status", Some("Success")) | ("Pod", _)) =>
+                if matches!(
+                    (&**kind, status.as_str()),
+                    ("Status", Some("Success")) | ("Pod" | "Node", _)
+                ) =>
             {
                 Answered::Accepted
             }
@@ -211,7 +226,9 @@ fn judge_answer(asked: Asked, answer: &Answer) -> Answered {
         404 if is_status && reason == "NotFound" => Answered::Gone,
         409 if is_other_uid(message) => Answered::Another,
         // A patch with another uid is one of a field that cannot be changed.
-        422 if asked == Asked::Condition && message.contains("uid") => Answered::Another,
+        422 if matches!(asked, Asked::Condition | Asked::NodeConditions) && message.contains("uid") => {
+            Answered::Another
+        }
         429 => {
             let details = body.as_ref().and_then(|body| body.details.as_ref());
             match details.and_then(budget) {

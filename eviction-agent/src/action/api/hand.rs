@@ -1,22 +1,26 @@
 //! The hand that asks.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::answer::{Answered, Asked, judge};
 use super::order::Order;
 use super::request::{self, Manner};
+use super::rights::Rights;
 use crate::action::clock::now_ns;
 use crate::action::outcome::{Outcome, Progress};
 use crate::api::{Client, Request};
 
 /// The condition is a courtesy: a deletion does not wait longer for it.
 const CONDITION_WITHIN: Duration = Duration::from_millis(500);
+
+/// The node's marks keep the replacement away from it; the victim's memory does not wait longer for
+/// them.
+const MARKED_WITHIN: Duration = Duration::from_millis(20);
 
 /// A server that was asked gives up with the time it was told, and a moment.
 const SETTLES: Duration = Duration::from_secs(2);
@@ -52,6 +56,7 @@ impl Default for ApiHandConfig {
 pub struct ApiHand {
     shared: Arc<Shared>,
     permits: Arc<Semaphore>,
+    marks: Option<watch::Receiver<u64>>,
 }
 
 #[derive(Debug)]
@@ -59,25 +64,43 @@ struct Shared {
     client: Client,
     config: ApiHandConfig,
     outcomes: mpsc::Sender<Outcome>,
-    /// Rights that are missing, and that this was said of.
-    missing: Mutex<BTreeSet<Asked>>,
+    rights: Rights,
 }
 
 impl ApiHand {
     /// A hand that asks by this client, and tells what came of it to `outcomes`.
     pub fn new(client: Client, config: ApiHandConfig, outcomes: mpsc::Sender<Outcome>) -> Self {
         let permits = Arc::new(Semaphore::new(config.in_flight.max(1)));
-        let missing = Mutex::default();
-        Self { shared: Arc::new(Shared { client, config, outcomes, missing }), permits }
+        let shared = Arc::new(Shared { client, config, outcomes, rights: Rights::default() });
+        Self { shared, permits, marks: None }
+    }
+
+    /// The same, that lets the node's marks go first: `marks` has the number of those that are
+    /// written, or that need not be waited for.
+    #[must_use]
+    pub fn behind(self, marks: watch::Receiver<u64>) -> Self {
+        Self { marks: Some(marks), ..self }
     }
 
     /// Begins to carry out an order, as soon as there is room for one more. Needs a tokio runtime.
     pub async fn take(&self, order: Order) {
         // The semaphore is never closed.
         let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return };
-        let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move { shared.carry_out(order, permit).await });
+        let (shared, marks) = (Arc::clone(&self.shared), self.marks.clone());
+        tokio::spawn(async move {
+            if let Some(marks) = marks {
+                are_written(marks, order.after_marks).await;
+            }
+            shared.carry_out(order, permit).await;
+        });
     }
+}
+
+/// Waits until marks are written, for a moment.
+async fn are_written(mut marks: watch::Receiver<u64>, number: u64) {
+    let written = marks.wait_for(|written| *written >= number);
+    // Late, or nobody writes them any more: the eviction goes on.
+    drop(tokio::time::timeout(MARKED_WITHIN, written).await);
 }
 
 impl Shared {
@@ -117,27 +140,8 @@ impl Shared {
 
     async fn ask(&self, asked: Asked, request: Request) -> Answered {
         let answered = judge(asked, &self.client.request(request).await);
-        self.note_rights(asked, &answered);
+        self.rights.note(asked, &answered);
         answered
-    }
-
-    /// Says once that a right is missing, until it was there again.
-    fn note_rights(&self, asked: Asked, answered: &Answered) {
-        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
-        match answered {
-            Answered::Forbidden { why } if missing.insert(asked) => {
-                let (verb, resource) = asked.right();
-                tracing::error!(
-                    verb, resource, %why,
-                    help = "add the rule to the ClusterRole of the agent's service account",
-                    "a permission is missing"
-                );
-            }
-            Answered::Accepted | Answered::Budget { .. } => {
-                missing.remove(&asked);
-            }
-            _ => {}
-        }
     }
 
     /// Whether a request was carried out of which nobody said so; nothing if that stays open. The
@@ -149,7 +153,7 @@ impl Shared {
         for _ in 0..LOOKS {
             let result = self.client.request(request::look(&order.pod, manner)).await;
             let answered = judge(Asked::Look, &result);
-            self.note_rights(Asked::Look, &answered);
+            self.rights.note(Asked::Look, &answered);
             match answered {
                 Answered::Accepted => {
                     if let Some(answered) = result.ok().and_then(|answer| seen(&answer.body, &order.pod.uid))

@@ -1,4 +1,5 @@
-//! Evictions through the API server: what is asked, what an answer means, and the hand that asks.
+//! What is asked of the API server, what an answer means, and the hands that ask: for evictions, and
+//! for marks on the node.
 //!
 //! A request asks for one pod, known by its uid: another one that took its name is never meant.
 //! What came of it goes back to the engine, which decides who is next; nothing is decided, and
@@ -7,9 +8,12 @@
 
 mod answer;
 mod hand;
+mod node;
 mod order;
 mod request;
+mod rights;
 
 pub use answer::{Answered, Asked, judge};
 pub use hand::{ApiHand, ApiHandConfig};
+pub use node::{NodeAnswer, NodeHand};
 pub use order::Order;

@@ -22,6 +22,8 @@ pub struct Order {
     pub resource: Resource,
     /// Its PodDisruptionBudget said no: it is deleted without asking again.
     pub ignores_budget: bool,
+    /// What the node is to say first: the number of those marks, 0 if there are none to wait for.
+    pub after_marks: u64,
 }
 
 impl Order {

@@ -200,6 +200,7 @@ mod tests {
             grace_period_seconds,
             resource: Resource::Memory,
             ignores_budget: false,
+            after_marks: 0,
         }
     }
 

@@ -26,11 +26,13 @@ impl Evictions {
         Ok((Self { pacing: Pacing::new(pacing), orders }, receiver))
     }
 
-    /// Hands an eviction over, if it may be begun. Never waits.
+    /// Hands an eviction over, if it may be begun; the node's marks of that number go first. Never
+    /// waits.
     pub(crate) fn begin(
         &mut self,
         target: &KillTarget,
         ignores_budget: bool,
+        after_marks: u64,
         now_ns: u64,
     ) -> Result<Begun, Refused> {
         let admitted = self.pacing.admit(target, now_ns)?;
@@ -45,6 +47,7 @@ impl Evictions {
             grace_period_seconds: i64::try_from(target.grace.as_secs()).unwrap_or(i64::MAX),
             resource: target.resource,
             ignores_budget,
+            after_marks,
         };
         if self.orders.send(order).is_err() {
             let in_flight = u32::try_from(self.pacing.in_flight().len()).unwrap_or(u32::MAX);

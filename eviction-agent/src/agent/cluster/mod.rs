@@ -3,26 +3,27 @@
 mod evictions;
 mod figures;
 mod identity;
+mod node;
 mod pods;
 mod probe;
 mod watching;
 
-use std::path::Path;
-
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::action::api::{ApiHand, ApiHandConfig, Order};
 use crate::action::{Outcome, PacingPolicy};
-use crate::api::{Access, Client};
+use crate::api::Client;
 
 use super::failure::Failure;
 use super::lane::Receiver;
 pub(crate) use evictions::Evictions;
 pub(crate) use figures::Exports;
+pub use node::{Clean, CleanOptions, Cleaned, clean_nodes};
+pub(crate) use node::{NodeNews, NodeTeller};
 pub(crate) use pods::WatchedPods;
 pub(crate) use probe::probe;
 pub use watching::ClusterOptions;
-pub(crate) use watching::Membership;
+pub(crate) use watching::{Membership, connect};
 
 /// The slow side's part, until it is started.
 #[derive(Debug)]
@@ -34,35 +35,35 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Finds out how the API server is reached, and as whom; it is not asked yet. What came of
-    /// evictions goes to `told`.
+    /// Evictions that will be asked for by this client; it is not used yet. What came of them goes
+    /// to `told`.
     ///
     /// # Errors
-    /// What is wrong with the kubeconfig, or with the pod's service account.
-    pub(crate) fn connect(
-        kubeconfig: Option<&Path>,
+    /// If there can be no lane.
+    pub(crate) fn new(
+        client: Client,
         config: ApiHandConfig,
         pacing: PacingPolicy,
         told: mpsc::Sender<Outcome>,
     ) -> Result<(Self, Evictions), Failure> {
-        let failed = |error: &dyn std::error::Error| Failure::because("reach the API server", error);
-        let access = Access::find(kubeconfig).map_err(|error| failed(&error))?;
-        tracing::info!(server = %access.server(), by = %access.origin(), "API server");
-        let client = Client::new(access).map_err(|error| failed(&error))?;
         let (evictions, orders) = Evictions::new(pacing)?;
         Ok((Self { client, config, orders, told }, evictions))
     }
 
-    /// Starts what asks the API server. Needs a tokio runtime.
-    pub(crate) fn start(self) {
+    /// Starts what asks the API server; `marks` has the number of those of the node's that need not
+    /// be waited for. Needs a tokio runtime.
+    pub(crate) fn start(self, marks: Option<watch::Receiver<u64>>) {
         let Self { client, config, orders, told } = self;
-        let hand = ApiHand::new(client.clone(), config, told);
+        let hand = ApiHand::new(client, config, told);
+        let hand = match marks {
+            Some(marks) => hand.behind(marks),
+            None => hand,
+        };
         tokio::spawn(async move {
             if let Err(failure) = evictions::carry(orders, hand).await {
                 let why = failure.into_causes().join("; ");
                 tracing::error!(why, "no eviction reaches the API server any more");
             }
         });
-        tokio::spawn(async move { client.keep_warm().await });
     }
 }

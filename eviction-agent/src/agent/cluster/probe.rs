@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::identity::{self, Found, message};
+use super::identity::{self, Found, NodeName, message};
 use super::watching::{ClusterOptions, connect, source};
 use crate::agent::event::Source;
 use crate::agent::failure::{Failure, chain};
@@ -15,7 +15,10 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// starting or from knowing them.
 pub(crate) async fn probe(options: &ClusterOptions) -> (Source, Vec<String>) {
     let nothing = |why: String| Source { source: "pods".to_owned(), rung: "none".to_owned(), reason: why };
-    let (client, name) = match connect(options) {
+    let ClusterOptions { kubeconfig, node_name } = options;
+    let named = NodeName::of(node_name.as_deref());
+    let connected = named.and_then(|name| Ok((connect(kubeconfig.as_deref())?, name)));
+    let (client, name) = match connected {
         Ok(connected) => connected,
         Err(failure) => {
             let causes = failure.into_causes();

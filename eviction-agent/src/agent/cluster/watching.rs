@@ -1,18 +1,22 @@
 //! Which node of the cluster this is, which pods it has, and how fresh that is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc::WeakSender;
 use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::figures::Exports;
 use super::identity::{self, Found, NodeName};
+use super::node::{Keeper, NodeNews};
 use super::pods::{self, WatchedPods};
 use crate::agent::event;
 use crate::agent::failure::Failure;
+use crate::agent::lane;
+use crate::agent::reaction::Command;
 use crate::api::{Access, Backoff, Client};
 use crate::core::node::Node;
 use crate::core::policy::Policy;
@@ -41,6 +45,7 @@ pub(crate) struct Membership {
     name: NodeName,
     pods: Arc<Figures>,
     node: Arc<Figures>,
+    seen_node: Receiver<Arc<Seen<Node>>>,
     /// Ends only with what is wrong with the node's name or its rights, found out late because the
     /// server could not be asked at the start.
     work: JoinHandle<Failure>,
@@ -50,10 +55,11 @@ impl Membership {
     /// Finds the server and the node's own object, and begins to watch. A server that cannot be
     /// reached now is waited for; everything else that is wrong is said at once.
     pub(crate) async fn join(
-        options: &ClusterOptions,
+        client: Client,
+        node_name: Option<&str>,
         policy: &Policy,
     ) -> Result<(Self, WatchedPods), Failure> {
-        let (client, name) = connect(options)?;
+        let name = NodeName::of(node_name)?;
         let found = identity::find_patiently(&client, &name).await?;
         let known = match found {
             Found::Node(_) => true,
@@ -78,23 +84,19 @@ impl Membership {
         let (pods_watcher, seen_pods) = Watcher::new(client.clone(), pods, Arc::clone(&pods_figures));
         let (node_watcher, seen_node) = Watcher::new(client.clone(), own_node, Arc::clone(&node_figures));
         let (work_client, work_name) = (client.clone(), name.clone());
+        let told_node = seen_node.clone();
         let work = tokio::spawn(async move {
             if !known && let Err(failure) = identify(&work_client, &work_name).await {
                 return failure;
             }
-            tokio::join!(
-                pods_watcher.run(),
-                node_watcher.run(),
-                work_client.keep_warm(),
-                tell_of_node(seen_node),
-            );
+            tokio::join!(pods_watcher.run(), node_watcher.run(), tell_of_node(told_node));
             Failure::failed("watch the API server: nobody listens")
         });
         let mut pods = WatchedPods::new(seen_pods);
         if known {
             pods.wait(FIRST_LIST).await;
         }
-        Ok((Self { client, name, pods: pods_figures, node: node_figures, work }, pods))
+        Ok((Self { client, name, pods: pods_figures, node: node_figures, seen_node, work }, pods))
     }
 
     /// Waits until it is known that the agent is not where it thinks it is. May be cancelled.
@@ -110,6 +112,18 @@ impl Membership {
         source(&self.client, &self.name)
     }
 
+    /// Begins to keep the node's own object as `news` says; hands back the number of the news that
+    /// need not be waited for.
+    pub(crate) fn keep(
+        &self,
+        news: lane::Receiver<NodeNews>,
+        commands: WeakSender<Command>,
+        metrics: Arc<Metrics>,
+    ) -> Receiver<u64> {
+        let (client, seen) = (self.client.clone(), self.seen_node.clone());
+        Keeper { news, seen, commands, client, metrics }.start()
+    }
+
     /// What is told of it in metrics.
     pub(crate) fn exports(&self, metrics: Arc<Metrics>) -> Exports {
         Exports::new(metrics, self.client.clone(), Arc::clone(&self.pods), Arc::clone(&self.node))
@@ -122,15 +136,13 @@ impl Drop for Membership {
     }
 }
 
-/// Everything that can be found out without asking the server.
-pub(super) fn connect(options: &ClusterOptions) -> Result<(Client, NodeName), Failure> {
-    let ClusterOptions { kubeconfig, node_name } = options;
-    let name = NodeName::of(node_name.as_deref())?;
-    let access = Access::find(kubeconfig.as_deref())
-        .map_err(|error| Failure::because("find the API server", &error))?;
-    let client =
-        Client::new(access).map_err(|error| Failure::because("connect to the API server", &error))?;
-    Ok((client, name))
+/// How the API server is reached, and as whom, by all that ask it; it is not asked yet.
+///
+/// # Errors
+/// What is wrong with the kubeconfig, or with the pod's service account.
+pub(crate) fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
+    let access = Access::find(kubeconfig).map_err(|error| Failure::because("find the API server", &error))?;
+    Client::new(access).map_err(|error| Failure::because("connect to the API server", &error))
 }
 
 pub(super) fn source(client: &Client, name: &NodeName) -> event::Source {

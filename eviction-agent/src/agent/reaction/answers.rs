@@ -10,6 +10,7 @@ use crate::core::input::{Event, Input, NotEvicted};
 use crate::core::signal::Resource;
 
 use super::super::clock::mono_ns;
+use super::super::cluster::NodeTeller;
 use super::super::notes::Step;
 use super::{ByApi, Reaction, UnderWay};
 
@@ -32,7 +33,8 @@ impl Reaction {
         ignores_budget: bool,
     ) -> Result<(Begun, bool), Refused> {
         let Some(evictions) = &mut self.evictions else { return Ok((self.executor.begin(target)?, true)) };
-        let begun = evictions.begin(target, ignores_budget, mono_ns())?;
+        let after_marks = self.node.as_ref().map_or(0, NodeTeller::number);
+        let begun = evictions.begin(target, ignores_budget, after_marks, mono_ns())?;
         let wanted = self.engine.policy().hands.hard_action == HardAction::EvictAndKill;
         if !wanted || !target.hard || target.resource != Resource::Memory {
             return Ok((begun, false));

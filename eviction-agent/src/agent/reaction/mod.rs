@@ -35,6 +35,7 @@ use crate::core::decision::{Decision, ProposalState};
 use crate::core::engine::Engine;
 use crate::core::input::{Event, Input};
 use crate::core::policy::Policy;
+use crate::core::pressure::Seed;
 use crate::core::reading::{Reading, Why};
 use crate::core::signal::Signal;
 use crate::core::snapshot::Snapshot;
@@ -47,7 +48,7 @@ use crate::source::pace::FillRate;
 use crate::source::timer::Timer;
 
 use super::clock::{Clock, Instant, mono_ns};
-use super::cluster::Evictions;
+use super::cluster::{Evictions, NodeTeller};
 use super::eyes::{Eyes, NodeLook};
 use super::failure::Failure;
 use super::hook::Hook;
@@ -76,6 +77,8 @@ use wake::{Trigger, Wake};
 pub(crate) enum Command {
     /// These are the pods now.
     Pods(Roster),
+    /// The node's object says this from before the start.
+    Seed(Box<Seed>),
     /// The configuration was changed to this.
     Propose(Box<Policy>),
     /// A changed configuration that waits is to take effect.
@@ -103,6 +106,8 @@ pub(crate) struct Reaction {
     pub(crate) executor: Executor,
     /// In a cluster; else the executor does it all.
     pub(crate) evictions: Option<Evictions>,
+    /// Where the node's own object is kept.
+    pub(crate) node: Option<NodeTeller>,
     pub(crate) outcomes: Receiver<Outcome>,
     pub(crate) notes: Notes,
     pub(crate) copies: Copies,
@@ -199,6 +204,13 @@ impl Reaction {
                 self.take_pods(roster);
                 None
             }
+            Wake::Command(Command::Seed(seed)) => {
+                self.engine.seed_conditions(seed.raised());
+                if let Some(node) = &mut self.node {
+                    node.seed(&seed);
+                }
+                None
+            }
             Wake::Command(Command::Propose(policy)) => {
                 self.tell_configuration(Event::Propose(policy));
                 None
@@ -228,6 +240,10 @@ impl Reaction {
         drop(snapshot);
         if let Some(ProposalState::TookEffect) = decision.proposal {
             self.adopt_policy();
+        }
+        // Before anybody is evicted: his replacement is not to come back.
+        if let Some(node) = &mut self.node {
+            node.take(&decision, self.engine.policy());
         }
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, mono_ns);

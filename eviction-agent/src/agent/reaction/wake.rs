@@ -95,6 +95,7 @@ impl Wake {
             Self::Timer => Trigger::Timer,
             Self::Outcome(_) => Trigger::Outcome,
             Self::Command(Command::Propose(_) | Command::Accept) => Trigger::Configuration,
+            Self::Command(Command::Seed(_)) => Trigger::Start,
             Self::Command(Command::Pods(_) | Command::Stop) => Trigger::Pods,
         }
     }

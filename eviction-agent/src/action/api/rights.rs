@@ -1,0 +1,33 @@
+//! Rights that are missing, each said once.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use super::answer::{Answered, Asked};
+
+/// Rights that are missing, and that this was said of.
+#[derive(Debug, Default)]
+pub(super) struct Rights {
+    missing: Mutex<BTreeSet<Asked>>,
+}
+
+impl Rights {
+    /// Says once that a right is missing, until it was there again.
+    pub(super) fn note(&self, asked: Asked, answered: &Answered) {
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        match answered {
+            Answered::Forbidden { why } if missing.insert(asked) => {
+                let (verb, resource) = asked.right();
+                tracing::error!(
+                    verb, resource, %why,
+                    help = "add the rule to the ClusterRole of the agent's service account",
+                    "a permission is missing"
+                );
+            }
+            Answered::Accepted | Answered::Budget { .. } => {
+                missing.remove(&asked);
+            }
+            _ => {}
+        }
+    }
+}

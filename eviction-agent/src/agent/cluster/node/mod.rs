@@ -1,0 +1,148 @@
+//! The node's own object is kept as the reaction says that it ought to be: conditions and taints.
+//!
+//! What is kept is the state that it ought to be in, not a queue of changes: after an outage it is
+//! made so at once, whatever was the case meanwhile. Each of the two kinds has a task of its own,
+//! so that a condition that hangs holds up no taint.
+
+mod clean;
+mod conditions;
+mod known;
+mod news;
+mod pace;
+mod taints;
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::WeakSender;
+use tokio::sync::watch;
+
+use super::super::clock::Clock;
+use super::super::failure::Failure;
+use super::super::lane::{Next, Receiver};
+use super::super::reaction::Command;
+use crate::action::api::{Answered, NodeHand};
+use crate::api::Client;
+use crate::core::node::Node;
+use crate::core::pressure::Seed;
+use crate::metrics::{MarkLabels, MarkWriteLabels, Metrics};
+use crate::source::api::Seen;
+use crate::source::wait::{register, take_count};
+pub use clean::{Clean, CleanOptions, Cleaned, clean_nodes};
+use conditions::Conditions;
+use known::Known;
+pub(crate) use news::{NodeNews, NodeTeller};
+use taints::Taints;
+
+/// What the node's object is kept with.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    /// What the reaction says.
+    pub(crate) news: Receiver<NodeNews>,
+    /// The node's object as it is watched.
+    pub(crate) seen: watch::Receiver<Arc<Seen<Node>>>,
+    /// Where the reaction is told what the object says from before the start.
+    pub(crate) commands: WeakSender<Command>,
+    pub(crate) client: Client,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Keeper {
+    /// Starts to keep it; hands back the number of the news whose taints are written, or have not to
+    /// be waited for. Needs a tokio runtime.
+    pub(crate) fn start(self) -> watch::Receiver<u64> {
+        let Self { news, seen, commands, client, metrics } = self;
+        let hand = Arc::new(NodeHand::new(client, false));
+        let known = Known::new();
+        let (tell, heard) = watch::channel(None);
+        let (settled, written) = watch::channel(0);
+        let taints = Taints::new(
+            Arc::clone(&hand),
+            heard.clone(),
+            known.clone(),
+            settled,
+            Count::new(&metrics, "taints"),
+        );
+        let conditions =
+            Conditions::new(hand, heard, known.clone(), written.clone(), Count::new(&metrics, "conditions"));
+        tokio::spawn(taints.keep());
+        tokio::spawn(conditions.keep());
+        tokio::spawn(follow(seen, known, commands));
+        tokio::spawn(async move {
+            if let Err(failure) = carry(news, tell).await {
+                let why = failure.into_causes().join("; ");
+                tracing::error!(why, "the node's conditions and taints are not kept any more");
+            }
+        });
+        written
+    }
+}
+
+/// Hands news on, always the newest, with times as the system's clock shows them.
+async fn carry(
+    mut news: Receiver<NodeNews>,
+    tell: watch::Sender<Option<Arc<NodeNews>>>,
+) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::because("watch the lane of the node's pressure", &error);
+    let bell = news.bell().and_then(register).map_err(failed)?;
+    let clock = Clock::start();
+    loop {
+        match news.next() {
+            Next::Value(news) => drop(tell.send_replace(Some(Arc::new(news.shown_by(&clock))))),
+            Next::Ended => return Ok(()),
+            Next::Empty => drop(take_count(&bell).await.map_err(failed)?),
+        }
+    }
+}
+
+/// Follows the node's object, and says once what it says from before the start.
+async fn follow(mut seen: watch::Receiver<Arc<Seen<Node>>>, known: Known, commands: WeakSender<Command>) {
+    let clock = Clock::start();
+    let mut is_seeded = false;
+    while seen.changed().await.is_ok() {
+        let now = Arc::clone(&seen.borrow_and_update());
+        if !now.synced {
+            continue;
+        }
+        let Some(node) = now.objects.first() else {
+            known.forget();
+            continue;
+        };
+        known.offer(Arc::clone(node));
+        if is_seeded {
+            continue;
+        }
+        let seed = Seed::of(node, clock.shown(clock.now().wall)).map(|shown| clock.steady(shown));
+        let Some(commands) = commands.upgrade() else { return };
+        if commands.send(Command::Seed(Box::new(seed))).await.is_err() {
+            return;
+        }
+        is_seeded = true;
+    }
+}
+
+/// Counts what came of writes of one kind.
+#[derive(Debug)]
+struct Count {
+    metrics: Arc<Metrics>,
+    mark: &'static str,
+}
+
+impl Count {
+    fn new(metrics: &Arc<Metrics>, mark: &'static str) -> Self {
+        let count = Self { metrics: Arc::clone(metrics), mark };
+        count.is_due(false);
+        count
+    }
+
+    fn answer(&self, answered: &Answered, is_stale: bool) {
+        let outcome = if is_stale { "conflict" } else { answered.name() };
+        let labels = MarkWriteLabels { mark: self.mark, outcome };
+        self.metrics.node_writes.get_or_create(&labels).inc();
+    }
+
+    /// Whether the node says something else than it should.
+    fn is_due(&self, is_due: bool) {
+        let labels = MarkLabels { mark: self.mark };
+        self.metrics.node_marks_due.get_or_create(&labels).set(i64::from(is_due));
+    }
+}

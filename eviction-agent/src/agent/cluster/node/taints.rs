@@ -1,0 +1,139 @@
+//! Keeps the agent's taints in the node's object.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::Count;
+use super::known::Known;
+use super::news::NodeNews;
+use super::pace::{Followed, Pace, Wait};
+use crate::action::api::{Answered, NodeAnswer, NodeHand};
+use crate::core::marks::{TaintChange, taints, wanted};
+use crate::core::node::Node;
+use crate::core::pressure::CONDITIONS;
+
+/// After so many conflicts in a row nobody waits any more, and the pauses grow.
+const CONFLICTS: u32 = 4;
+
+/// What others undo is done again after this time, at the earliest.
+const REPAIR: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) struct Taints {
+    hand: Arc<NodeHand>,
+    followed: Followed,
+    known: Known,
+    settled: watch::Sender<u64>,
+    count: Count,
+    pace: Pace,
+    conflicts: u32,
+}
+
+impl Taints {
+    pub(super) fn new(
+        hand: Arc<NodeHand>,
+        news: watch::Receiver<Option<Arc<NodeNews>>>,
+        known: Known,
+        settled: watch::Sender<u64>,
+        count: Count,
+    ) -> Self {
+        let followed = Followed { news, node: known.subscribe() };
+        Self { hand, followed, known, settled, count, pace: Pace::new(), conflicts: 0 }
+    }
+
+    /// Until nobody says any more what they ought to be.
+    pub(super) async fn keep(mut self) {
+        loop {
+            let wait = self.turn().await;
+            if !self.followed.wait(wait).await {
+                return;
+            }
+        }
+    }
+
+    async fn turn(&mut self) -> Wait {
+        let (Some(news), node) = self.followed.now() else { return Wait::Change };
+        let Some(node) = node else {
+            self.settle(news.number);
+            return Wait::Change;
+        };
+        let wanted = CONDITIONS.map(|condition| wanted(&news.pressures[condition as usize], news.marks));
+        let changes = taints(&node, &wanted);
+        self.count.is_due(!changes.is_empty());
+        if changes.is_empty() {
+            self.settle(news.number);
+            return Wait::Change;
+        }
+        if let Some(left) = self.pace.again_after(news.number, &node, REPAIR) {
+            self.settle(news.number);
+            return Wait::ChangeOr(left);
+        }
+        let answer = self.hand.write_taints(&node, &changes).await;
+        self.count.answer(&answer.answered, answer.is_stale());
+        if answer.is_stale() {
+            return self.look_again(&news, &node, &answer).await;
+        }
+        self.conflicts = 0;
+        if answer.answered == Answered::Accepted {
+            self.pace.wrote(news.number, &node);
+            changes.iter().for_each(say);
+        } else {
+            tracing::debug!(answered = ?answer.answered, "the node's taints are not written");
+        }
+        self.take(&node, &answer);
+        self.settle(news.number);
+        self.pace.after(&answer.answered)
+    }
+
+    /// Somebody else has written: what is to change is worked out anew from what is there now.
+    async fn look_again(&mut self, news: &NodeNews, node: &Node, refused: &NodeAnswer) -> Wait {
+        let seen = self.hand.look(&node.name).await;
+        self.take(node, &seen);
+        if seen.answered != Answered::Accepted {
+            self.settle(news.number);
+            return self.pace.after(&seen.answered);
+        }
+        let (_, now) = self.followed.now();
+        if now.is_some_and(|now| (&now.uid, &now.resource_version) == (&node.uid, &node.resource_version)) {
+            tracing::warn!(answered = ?refused.answered, "the API server refuses the node's taints");
+            self.settle(news.number);
+            return self.pace.after(&refused.answered);
+        }
+        self.conflicts += 1;
+        if self.conflicts < CONFLICTS {
+            return Wait::Only(Duration::ZERO);
+        }
+        self.settle(news.number);
+        self.pace.contended()
+    }
+
+    fn take(&self, node: &Node, answer: &NodeAnswer) {
+        match (&answer.answered, &answer.node) {
+            (Answered::Gone, _) => self.known.forget_if(node),
+            (_, Some(json)) => self.known.offer_json(json),
+            (_, None) => {}
+        }
+    }
+
+    /// Evictions that wait for these taints go on.
+    fn settle(&self, number: u64) {
+        self.settled.send_if_modified(|settled| {
+            let is_later = *settled < number;
+            *settled = number.max(*settled);
+            is_later
+        });
+    }
+}
+
+fn say(change: &TaintChange) {
+    match change {
+        TaintChange::Add { key, effect } | TaintChange::Replace { key, effect, .. } => {
+            tracing::info!(key, effect = effect.name(), "the node is tainted");
+        }
+        TaintChange::Remove { key, effect, .. } => {
+            tracing::info!(key, effect = effect.name(), "the node's taint is taken away");
+        }
+    }
+}
