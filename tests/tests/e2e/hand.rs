@@ -60,6 +60,7 @@ impl Rig {
             grace_period_seconds: grace,
             resource: Resource::Memory,
             ignores_budget,
+            after_marks: 0,
         };
         self.runtime.block_on(self.hand.take(order));
         self.next()
@@ -153,6 +154,7 @@ fn one_pod_is_evicted_and_no_other() {
         grace_period_seconds: 1,
         resource: Resource::Memory,
         ignores_budget: false,
+        after_marks: 0,
     };
     hand.runtime.block_on(hand.hand.take(order));
     hand.decisions = 99;

@@ -4,10 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod agent;
+mod clean;
 mod deploy;
 mod evict;
 mod hand;
 mod hostile;
+mod marks;
 mod outage;
 mod proxy;
 mod rig;

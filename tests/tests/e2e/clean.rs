@@ -1,0 +1,103 @@
+//! `eviction-agent node clean` takes away what the agent has written into nodes, and nothing else.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tests::agent::binary;
+use tests::cluster::{Cluster, Options, Patch};
+
+use crate::rig;
+
+const KEY: &str = "eviction-agent.io/memory-pressure";
+
+/// Exit code, standard output, standard error.
+fn clean(kubeconfig: &Path, more: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(binary().unwrap());
+    let output = command.args(["node", "clean", "--kubeconfig"]).arg(kubeconfig).args(more).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn node(cluster: &Cluster, name: &str) -> Value {
+    cluster.admin().get(&format!("/api/v1/nodes/{name}")).unwrap().ok().unwrap()
+}
+
+fn kinds(node: &Value) -> Vec<&str> {
+    let conditions = node["status"]["conditions"].as_array().unwrap();
+    let mut kinds: Vec<&str> = conditions.iter().map(|it| it["type"].as_str().unwrap()).collect();
+    kinds.sort_unstable();
+    kinds
+}
+
+#[test]
+fn what_the_agent_has_written_goes_and_what_others_have_stays() {
+    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+        {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+    ]);
+    let account = cluster.account("cleaner", &rules).unwrap();
+    let kubeconfig = cluster.kubeconfig(&account.name, &account.token).unwrap();
+    for name in ["n1", "n2"] {
+        cluster.add_node(name).unwrap();
+    }
+    let others = json!([
+        {"key": "example.com/theirs", "effect": "NoSchedule"},
+        {"key": KEY, "value": "by-hand", "effect": "PreferNoSchedule"},
+    ]);
+    let own = json!([
+        {"key": KEY, "effect": "NoSchedule"},
+        {"key": "eviction-agent.io/pid-pressure", "effect": "PreferNoSchedule"},
+    ]);
+    let all = json!([others[0], own[0], others[1], own[1]]);
+    let admin = cluster.admin();
+    admin.patch(Patch::Merge, "/api/v1/nodes/n1", &json!({"spec": {"taints": all}})).unwrap().ok().unwrap();
+    let said = json!({"status": {"conditions": [
+        {"type": "EvictionAgentMemoryPressure", "status": "True"},
+        {"type": "EvictionAgentPIDPressure", "status": "True"},
+        {"type": "MemoryPressure", "status": "False"},
+    ]}});
+    admin.patch(Patch::Strategic, "/api/v1/nodes/n1/status", &said).unwrap().ok().unwrap();
+    let client = cluster.client(&account.token).unwrap();
+    cluster
+        .until("the rights are known", |_| Ok((client.get("/api/v1/nodes/n1")?.status == 200).then_some(())))
+        .unwrap();
+
+    let before = node(&cluster, "n1");
+    let (code, told, _) = clean(&kubeconfig, &["n1", "--dry-run"]);
+    let lines = [
+        "node/n1: taint eviction-agent.io/pid-pressure:PreferNoSchedule removed",
+        "node/n1: taint eviction-agent.io/memory-pressure:NoSchedule removed",
+        "node/n1: condition EvictionAgentMemoryPressure removed",
+        "node/n1: condition EvictionAgentPIDPressure removed",
+    ];
+    let dry: String = lines.iter().map(|line| format!("{line} (server dry run)\n")).collect();
+    assert_eq!((code, told), (0, dry));
+    assert_eq!(node(&cluster, "n1"), before);
+
+    let (code, told, _) = clean(&kubeconfig, &["n1", "n2"]);
+    let done: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    assert_eq!((code, told), (0, format!("{done}node/n2: nothing to remove\n")));
+    let after = node(&cluster, "n1");
+    assert_eq!(after["spec"]["taints"], others);
+    assert_eq!(kinds(&after), ["MemoryPressure", "Ready"]);
+    assert_eq!(clean(&kubeconfig, &["n1"]), (0, "node/n1: nothing to remove\n".into(), String::new()));
+
+    let (code, told, error) = clean(&kubeconfig, &["n9", "n1"]);
+    assert_eq!((code, &*told), (1, "node/n1: nothing to remove\n"), "one that fails keeps back no other");
+    assert_eq!(error, "error: read node n9: there is no such node\n");
+    let (code, _, error) = clean(&kubeconfig, &["No_Name"]);
+    assert!(code == 1 && error.contains("`No_Name` is no name of a node"), "{code} {error}");
+    assert_eq!(clean(&kubeconfig, &[]).0, 2);
+    let nobody = cluster.account("nobody", &json!([])).unwrap();
+    let nobody = cluster.kubeconfig("nobody", &nobody.token).unwrap();
+    let (code, _, error) = clean(&nobody, &["n1"]);
+    assert_eq!(code, 1);
+    assert!(
+        error.contains("error: read node n1: a permission is missing: ") && error.contains("help: "),
+        "{error}"
+    );
+    let (code, _, error) = clean(Path::new("/nowhere/kubeconfig"), &["n1"]);
+    assert!(code == 1 && error.contains("read kubeconfig /nowhere/kubeconfig"), "{code} {error}");
+}
