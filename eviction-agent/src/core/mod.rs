@@ -8,6 +8,7 @@
 //! [`report`] all of it as data, and [`explain`] that as text for people.
 
 mod admission;
+pub mod apart;
 mod budget;
 pub mod condition;
 pub mod decision;

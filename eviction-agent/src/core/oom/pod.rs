@@ -59,7 +59,7 @@ pub struct Killed {
 }
 
 impl Killed {
-    pub(super) fn new(kill: &OomKill, at: Timestamp) -> Self {
+    pub(crate) fn new(kill: &OomKill, at: Timestamp) -> Self {
         Self {
             at,
             tgid: kill.tgid,
