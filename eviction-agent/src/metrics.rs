@@ -96,6 +96,8 @@ pub struct Metrics {
     pub pod_reclaimed: Family<PodLabels, Counter>,
     /// Containers that ended, by why.
     pub containers_ended: Family<EndedLabels, Counter>,
+    /// Containers whose status differs from the verdict on their end, by how.
+    pub status_differences: Family<DifferenceLabels, Counter>,
     /// Records of kills and ends that made no sense or came too late.
     pub odd_records: Family<OutcomeLabels, IntGauge>,
     /// From the kernel's stamp of the crossing to the decision.
@@ -104,6 +106,8 @@ pub struct Metrics {
     pub pods: IntGauge,
     /// Pods without a cgroup, and cgroups without a pod.
     pub unmatched: Family<OutcomeLabels, IntGauge>,
+    /// What was to be told as events of the API, by what became of it.
+    pub api_events: Family<EventLabels, Counter>,
     /// Times that the pods file could not be used.
     pub pods_file_errors: Counter,
     /// Connections to the API server that were begun.
@@ -191,6 +195,7 @@ impl Metrics {
             pod_reclaims: Family::default(),
             pod_reclaimed: Family::default(),
             containers_ended: Family::default(),
+            status_differences: Family::default(),
             odd_records: Family::default(),
             // 20 µs to 10 s: the goal is under 0.5 ms, a poll is 10 s late.
             crossing_to_decision: Histogram::new([
@@ -198,6 +203,7 @@ impl Metrics {
             ]),
             pods: Gauge::default(),
             unmatched: Family::default(),
+            api_events: Family::default(),
             pods_file_errors: Counter::default(),
             api_connections: Counter::default(),
             api_requests: Family::default(),
@@ -342,6 +348,11 @@ impl Metrics {
             self.containers_ended.clone(),
         );
         r.register(
+            "container_status_differences",
+            "Containers whose status differs from the verdict on their end, by how",
+            self.status_differences.clone(),
+        );
+        r.register(
             "odd_records",
             "Records of kills and ends that were repeated, late or absurd, since the start",
             self.odd_records.clone(),
@@ -358,6 +369,11 @@ impl Metrics {
             "pods_file_errors",
             "Times that the pods file could not be used",
             self.pods_file_errors.clone(),
+        );
+        r.register(
+            "api_events",
+            "What was to be told as events of the API, by what became of it: noted, of it created, counted, dropped, refused",
+            self.api_events.clone(),
         );
         r.register("api_connections", "Connections to the API server", self.api_connections.clone());
         r.register("api_requests", "Requests to the API server by outcome", self.api_requests.clone());

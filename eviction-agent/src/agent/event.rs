@@ -17,7 +17,7 @@ pub use kill::{OomKill, Victim};
 pub use limit::Limit;
 pub use place::Place;
 pub use reflex::Reflex;
-pub use story::ContainerEnded;
+pub use story::{ContainerEnded, ContainerStatus};
 pub use tasks::Tasks;
 
 /// A line: when, and what.
@@ -54,6 +54,8 @@ pub enum Event {
     OomKill(Box<OomKill>),
     /// A container ended, and this is why.
     ContainerEnded(Box<ContainerEnded>),
+    /// A status that came after the verdict on its container differs from it.
+    ContainerStatus(Box<ContainerStatus>),
     /// A signal cannot be read.
     Unknown(Unknown),
     /// A signal has been unknown for long, or is known again.
@@ -148,6 +150,7 @@ pub struct Condition {
 #[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
 pub struct Decision {
     pub id: u64,
+    pub decision: String,
     pub signal: &'static str,
     pub kind: &'static str,
     pub pod: String,
@@ -198,6 +201,7 @@ pub struct Candidate {
 #[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
 pub struct Eviction {
     pub id: u64,
+    pub decision: String,
     pub pod: String,
     pub uid: String,
     pub outcome: &'static str,

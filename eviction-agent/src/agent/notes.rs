@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 
 use crate::action::{Outcome, PodName, Refused};
 use crate::core::decision::Decision;
-use crate::core::oom::EndedContainer;
+use crate::core::oom::{ContainerEnded, EndedContainer};
 use crate::core::reading::Why;
 use crate::core::signal::Signal;
 use crate::core::time::Timestamp;
@@ -40,6 +40,8 @@ pub(crate) enum Note {
     Reflex(Box<event::Reflex>, Instant),
     /// A container ended some time ago, and the verdict was given at this instant.
     Ended(Box<EndedContainer>, Timestamp),
+    /// The status of a container came after the verdict on its end, at this instant.
+    LateStatus(Box<ContainerEnded>, Timestamp),
     /// A signal cannot be read, for this reason; `None` if it can again.
     Unknown(Signal, Option<Why>, Instant),
     /// Pods and cgroups were joined anew; `reread`: with a list of pods that was read anew.

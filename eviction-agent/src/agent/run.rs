@@ -148,7 +148,12 @@ async fn supervise(
         .map_err(|error| Failure::because("start the reaction thread", &error))?;
     let took_effect = Arc::new(Notify::new());
     let printer = Printer::start(std::io::stdout(), Arc::clone(&metrics))?;
-    let mut slow = Slow::new(options.output, printer, Arc::clone(&metrics), Arc::clone(&took_effect));
+    // Who does nothing writes nothing either.
+    let tap = match &mut membership {
+        Some(membership) if !service.act.is_dry() => Some(membership.tap(Arc::clone(&metrics))),
+        _ => None,
+    };
+    let mut slow = Slow::new(options.output, printer, Arc::clone(&metrics), Arc::clone(&took_effect), tap);
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
     let exports = membership.as_ref().map(|it| it.exports(Arc::clone(&metrics)));

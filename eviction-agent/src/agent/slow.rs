@@ -2,21 +2,23 @@
 //!
 //! Everything that people see is made here from the same decision.
 
+mod ends;
+mod namespaces;
 mod outcome;
 
 use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
 
+use crate::core::apart::Apart;
 use crate::core::decision::{Action, Decision, Pass, ProposalState};
 use crate::core::message;
-use crate::core::oom::{LimitOwner, Verdict};
 use crate::core::report::CandidateReport;
 use crate::core::signal::{NodeCondition, Signal};
 use crate::core::units::Quantity;
 use crate::metrics::{
-    AlarmLabels, ConditionLabels, EndedLabels, MapLabels, Metrics, OomLabels, OutcomeLabels, RecordLabels,
-    SignalLabels, SourceLabels, ThresholdLabels, UnattributedLabels,
+    AlarmLabels, ConditionLabels, MapLabels, Metrics, OutcomeLabels, RecordLabels, SignalLabels,
+    SourceLabels, ThresholdLabels,
 };
 
 use crate::source::bpf::Lost;
@@ -24,6 +26,7 @@ use crate::source::file::InWords;
 use crate::source::wait::{register, take_count};
 
 use super::clock::{Clock, Instant};
+use super::cluster::EventTap;
 use super::event::{self, Event, Line};
 use super::failure::Failure;
 use super::hook::Losses;
@@ -33,6 +36,7 @@ use super::printer::Printer;
 use super::run::Output;
 use super::tallies::Tallies;
 use super::watch::Watch;
+use namespaces::Namespaces;
 
 /// How many of the ranked pods a line shows.
 const SHOWN: usize = 8;
@@ -56,6 +60,10 @@ pub(crate) struct Slow {
     pods: event::Pods,
     losses: Losses,
     tallies: Tallies,
+    apart: Apart,
+    namespaces: Namespaces,
+    /// Tells the cluster of what is said.
+    tap: Option<EventTap>,
 }
 
 impl Slow {
@@ -64,6 +72,7 @@ impl Slow {
         printer: Printer,
         metrics: Arc<Metrics>,
         took_effect: Arc<Notify>,
+        tap: Option<EventTap>,
     ) -> Self {
         for condition in CONDITIONS {
             metrics.condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
@@ -82,6 +91,9 @@ impl Slow {
             pods: event::Pods::default(),
             losses: Losses::default(),
             tallies: Tallies::default(),
+            apart: Apart::default(),
+            namespaces: Namespaces::default(),
+            tap,
         }
     }
 
@@ -117,6 +129,9 @@ impl Slow {
     /// Has a line printed; `at` is steady time.
     pub(crate) fn say(&self, at: jiff::Timestamp, event: Event) {
         let line = Line { at: self.clock.shown(at), event };
+        if let Some(tap) = &self.tap {
+            tap.hear(&line);
+        }
         let text = match self.output {
             Output::Text => line.to_string(),
             Output::Json => match serde_json::to_string(&line) {
@@ -137,26 +152,6 @@ impl Slow {
         self.printer.finish();
     }
 
-    /// A group that is killed together may reach over pods; of what is not listed of it, nobody
-    /// knows.
-    fn count_kills(&self, kill: &event::OomKill) {
-        let namespace = |pod: &Option<String>| {
-            let name = pod.as_deref().and_then(|pod| pod.split('/').next());
-            name.unwrap_or_default().to_owned()
-        };
-        let count = |namespace: String, kills: u64| {
-            let limit_owner = kill.limit_owner;
-            self.metrics.oom_kills.get_or_create(&OomLabels { limit_owner, namespace }).inc_by(kills);
-        };
-        let listed = kill.victims.len() as u64;
-        kill.victims.iter().for_each(|victim| count(namespace(&victim.pod), 1));
-        count(namespace(&kill.pod), kill.kills().saturating_sub(listed));
-        if let Some(kills) = kill.unattributed {
-            let labels = UnattributedLabels { seen_by: kill.seen_by, namespace: namespace(&kill.pod) };
-            self.metrics.oom_kills_unattributed.get_or_create(&labels).inc_by(kills);
-        }
-    }
-
     fn take(&mut self, note: Note) {
         match note {
             Note::Pass(pass) => self.pass(&pass),
@@ -166,22 +161,8 @@ impl Slow {
                 self.say(at.wall, Event::OomKill(kill));
             }
             Note::Reflex(reflex, at) => self.say(at.wall, Event::Reflex(reflex)),
-            Note::Ended(ended, at) => {
-                let labels = EndedLabels {
-                    verdict: ended.verdict().name(),
-                    also: ended.also().map_or("", Verdict::name),
-                    limit_owner: ended
-                        .causes
-                        .iter()
-                        .find_map(|cause| cause.limit_owner)
-                        .map_or("", LimitOwner::name),
-                    namespace: ended.namespace.to_string(),
-                };
-                self.metrics.containers_ended.get_or_create(&labels).inc();
-                let mut line = event::ContainerEnded::from(*ended);
-                line.ended_at = self.clock.shown(line.ended_at);
-                self.say(at, Event::ContainerEnded(Box::new(line)));
-            }
+            Note::Ended(ended, at) => self.ended(*ended, at),
+            Note::LateStatus(end, at) => self.late_status(&end, at),
             Note::Unknown(signal, Some(why), at) => {
                 let why = InWords(why).to_string();
                 self.say(at.wall, Event::Unknown(event::Unknown { signal: signal.name(), why }));
@@ -315,6 +296,7 @@ impl Slow {
                 decision.at,
                 Event::Decision(Box::new(event::Decision {
                     id,
+                    decision: self.clock.name_of(id),
                     signal: signal.map_or("", Signal::name),
                     kind: line.map_or("", |line| kind(line.threshold.is_hard())),
                     pod: format!("{}/{}", known.pod.namespace, known.pod.name),

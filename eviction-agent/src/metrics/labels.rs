@@ -125,6 +125,25 @@ pub struct EndedLabels {
     pub namespace: String,
 }
 
+/// By what a container's status differs from the verdict on its end.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct DifferenceLabels {
+    /// `no_kill_seen`, `only_a_child_killed`, `kill_not_in_status`, `child_not_in_status`,
+    /// `killed_by_eviction`, `killed_by_somebody_else`.
+    pub difference: &'static str,
+    /// Namespace of its pod, empty if that is not known.
+    pub namespace: String,
+}
+
+/// What became of what was to be told as an event of the API.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct EventLabels {
+    /// `Evicted`, `ContainerOOMKilled`, `ProcessOOMKilled`, `EvictionThresholdMet`, `EvictionThresholdCleared`.
+    pub reason: &'static str,
+    /// `noted`, `created`, `counted`, `dropped`, `refused`.
+    pub outcome: &'static str,
+}
+
 /// A node condition.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ConditionLabels {

@@ -25,7 +25,7 @@ const OTHER_UID_IN_THE: &str = "UID in the precondition";
 
 /// What authorizers say, and admission does not: `apierrors.NewForbidden` over
 /// `responsewriters.ForbiddenMessage`.
-const NO_RIGHT: &str = "is forbidden: User ";
+pub(super) const NO_RIGHT: &str = "is forbidden: User ";
 
 /// What texts of the server are cut to.
 const LONGEST_TEXT: usize = 512;

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+pub mod events;
 mod hand;
 mod node;
 mod order;

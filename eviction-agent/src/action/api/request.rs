@@ -146,7 +146,7 @@ fn finish(request: Request, manner: Manner) -> Request {
 }
 
 /// What is written here is always JSON; were it not, the server would say so.
-fn json(body: &impl Serialize) -> Vec<u8> {
+pub(super) fn json(body: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(body).unwrap_or_default()
 }
 
@@ -167,7 +167,7 @@ fn path(pod: &PodName, subresource: &str, manner: Manner) -> String {
 }
 
 /// Whatever a name is, it is one segment of the path.
-fn segment(name: &str, path: &mut String) {
+pub(super) fn segment(name: &str, path: &mut String) {
     for byte in name.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => path.push(byte.into()),

@@ -1,5 +1,6 @@
 //! A node of a cluster: what goes to the API server, and what comes from there.
 
+mod events;
 mod evictions;
 mod figures;
 mod identity;
@@ -16,6 +17,7 @@ use crate::api::Client;
 
 use super::failure::Failure;
 use super::lane::Receiver;
+pub(crate) use events::EventTap;
 pub(crate) use evictions::Evictions;
 pub(crate) use figures::Exports;
 pub use node::{Clean, CleanOptions, Cleaned, clean_nodes};

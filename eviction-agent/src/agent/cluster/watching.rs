@@ -9,10 +9,12 @@ use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::events::{self, EventTap};
 use super::figures::Exports;
 use super::identity::{self, Found, NodeName};
 use super::node::{Keeper, NodeNews};
 use super::pods::{self, WatchedPods};
+use crate::action::api::events::Recorder;
 use crate::agent::event;
 use crate::agent::failure::Failure;
 use crate::agent::lane;
@@ -49,6 +51,7 @@ pub(crate) struct Membership {
     /// Ends only with what is wrong with the node's name or its rights, found out late because the
     /// server could not be asked at the start.
     work: JoinHandle<Failure>,
+    telling: Option<JoinHandle<()>>,
 }
 
 impl Membership {
@@ -96,7 +99,9 @@ impl Membership {
         if known {
             pods.wait(FIRST_LIST).await;
         }
-        Ok((Self { client, name, pods: pods_figures, node: node_figures, seen_node, work }, pods))
+        let joined =
+            Self { client, name, pods: pods_figures, node: node_figures, seen_node, work, telling: None };
+        Ok((joined, pods))
     }
 
     /// Waits until it is known that the agent is not where it thinks it is. May be cancelled.
@@ -124,6 +129,14 @@ impl Membership {
         Keeper { news, seen, commands, client, metrics }.start()
     }
 
+    /// Has the API server told of what is printed. Needs the runtime that it was joined on.
+    pub(crate) fn tap(&mut self, metrics: Arc<Metrics>) -> EventTap {
+        let name = self.name.to_string();
+        let recorder = Recorder::new(&name, events::tally(metrics));
+        self.telling = Some(tokio::spawn(recorder.clone().run(self.client.clone())));
+        EventTap::new(recorder, &name)
+    }
+
     /// What is told of it in metrics.
     pub(crate) fn exports(&self, metrics: Arc<Metrics>) -> Exports {
         Exports::new(metrics, self.client.clone(), Arc::clone(&self.pods), Arc::clone(&self.node))
@@ -133,6 +146,9 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         self.work.abort();
+        if let Some(telling) = &self.telling {
+            telling.abort();
+        }
     }
 }
 

@@ -32,6 +32,7 @@ impl fmt::Display for Event {
             Self::Reflex(reflex) => reflex.fmt(f),
             Self::OomKill(kill) => kill.fmt(f),
             Self::ContainerEnded(ended) => ended.fmt(f),
+            Self::ContainerStatus(status) => status.fmt(f),
             Self::Unknown(Unknown { signal, why }) => write!(f, "{signal} is unknown: {why}"),
             Self::Blind(Blind { signal, state: "blind" }) => {
                 write!(f, "{signal} has been unknown for long: nobody watches it")
@@ -161,7 +162,8 @@ impl fmt::Display for Decision {
 
 impl fmt::Display for Eviction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, pod, uid: _, outcome, processes, why, mono_ns: _, decided_to_now_us } = self;
+        let Self { id, decision: _, pod, uid: _, outcome, processes, why, mono_ns: _, decided_to_now_us } =
+            self;
         write!(f, "eviction {id} of {pod}: {}", outcome.replace('_', " "))?;
         if let Some(processes) = processes {
             write!(f, ", {processes} processes")?;

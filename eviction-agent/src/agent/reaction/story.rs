@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::core::decision::{Decision, Subject};
 use crate::core::input::{Event, Input};
-use crate::core::oom::{ContainerEnded, StoryNote};
+use crate::core::oom::{ContainerEnded, EndSeen, StoryNote, Taken};
 use crate::core::time::Timestamp;
 use crate::source::bpf::OomKill;
 use crate::source::bpf::owner::{Owner, attribute};
@@ -129,7 +129,11 @@ impl Reaction {
     fn tell_ends(&mut self, ends: Vec<ContainerEnded>) {
         let at = self.clock.now().wall;
         for end in ends {
-            self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
+            let decision = self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
+            let Subject::Story(StoryNote::End(note)) = decision.subject else { continue };
+            if note.taken == Taken::Late && note.end.seen == EndSeen::Status {
+                self.notes.send(Note::LateStatus(Box::new(note.end), at));
+            }
         }
     }
 }

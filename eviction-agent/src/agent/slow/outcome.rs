@@ -20,11 +20,13 @@ impl Slow {
         self.metrics.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
         if outcome == GONE {
             let eviction_signal = signal.map_or("", Signal::name);
-            let labels = EvictionLabels { eviction_signal, namespace: pod.namespace.to_string() };
+            let namespace = self.namespaces.label(&pod.namespace);
+            let labels = EvictionLabels { eviction_signal, namespace };
             self.metrics.evictions.get_or_create(&labels).inc();
         }
         let event = event::Eviction {
             id,
+            decision: self.clock.name_of(id),
             pod: format!("{}/{}", pod.namespace, pod.name),
             uid: pod.uid.to_string(),
             outcome,

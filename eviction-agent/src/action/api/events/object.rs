@@ -1,0 +1,297 @@
+//! Events as the API takes them.
+//!
+//! `pkg/apis/core/validation/events.go: ValidateEventCreate` of Kubernetes says what is taken:
+//! `eventTime` with exactly six digits after the point, notes of up to 1,024 bytes, and of a series
+//! a count of at least two. Later nothing but the series may change.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::super::request::{json, segment};
+use super::occurrence::{Occurrence, Regarding};
+use crate::api::Request;
+
+/// `reportingController`: who tells it, a qualified name.
+const CONTROLLER: &str = "eviction-agent.io/agent";
+
+/// `NoteLengthLimit`, bytes.
+const LONGEST_NOTE: usize = 1024;
+
+/// `ReportingInstanceLengthLimit`, bytes.
+const LONGEST_INSTANCE: usize = 128;
+
+/// `validation.DNS1123SubdomainMaxLength` of apimachinery.
+const LONGEST_NAME: usize = 253;
+
+/// Events of what has no namespace are in this one.
+const NO_NAMESPACE: &str = "default";
+
+/// Changes what is given and leaves the rest.
+const MERGE: &str = "application/merge-patch+json";
+
+/// How long an answer may take. An event is in no hurry, and others are told meanwhile.
+const WITHIN: Duration = Duration::from_secs(10);
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Event<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Metadata<'a>,
+    event_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    series: Option<Series>,
+    reporting_controller: &'static str,
+    reporting_instance: &'a str,
+    action: &'static str,
+    reason: &'static str,
+    regarding: Reference<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    related: Option<Reference<'a>>,
+    note: &'a str,
+    r#type: &'static str,
+}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: &'a BTreeMap<Box<str>, Box<str>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Reference<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Series {
+    count: i32,
+    last_observed_time: String,
+}
+
+#[derive(Serialize)]
+struct SeriesPatch {
+    series: Series,
+}
+
+/// Who tells of events, and from where.
+#[derive(Clone, Debug)]
+pub(super) struct Reporter {
+    node: Box<str>,
+    instance: Box<str>,
+}
+
+impl Reporter {
+    pub(super) fn new(node: &str) -> Self {
+        let instance = format!("eviction-agent-{node}");
+        Self { node: node.into(), instance: clip(&instance, LONGEST_INSTANCE).into() }
+    }
+
+    /// Makes an event that stands for so many occurrences, the last of which was then.
+    pub(super) fn create(&self, name: &str, what: &Occurrence, count: u64, last: Timestamp) -> Request {
+        let Occurrence { reason, regarding, part: _, at, note, annotations, times: _ } = what;
+        let namespace = namespace(regarding);
+        let (regarding, related) = match regarding {
+            Regarding::Pod(pod) => {
+                let (namespace, uid) = (Some(&*pod.namespace), Some(&*pod.uid));
+                let pod = Reference { api_version: "v1", kind: "Pod", namespace, name: &pod.name, uid };
+                (pod, Some(node(&self.node, None)))
+            }
+            // As the kubelet does: what shows a node's events looks for its name as a uid.
+            Regarding::Node(name) => (node(name, Some(name)), None),
+        };
+        let event = Event {
+            api_version: "events.k8s.io/v1",
+            kind: "Event",
+            metadata: Metadata { name, namespace, annotations },
+            event_time: micros(*at),
+            series: (count > 1).then(|| series(count, last)),
+            reporting_controller: CONTROLLER,
+            reporting_instance: &self.instance,
+            action: reason.action(),
+            reason: reason.name(),
+            regarding,
+            related,
+            note: clip(note, LONGEST_NOTE),
+            r#type: reason.severity(),
+        };
+        Request::post(path(namespace, None), json(&event)).within(WITHIN)
+    }
+}
+
+/// Raises the count of an event.
+pub(super) fn raise(name: &str, what: &Occurrence, count: u64, last: Timestamp) -> Request {
+    let patch = SeriesPatch { series: series(count, last) };
+    Request::patch(path(namespace(&what.regarding), Some(name)), MERGE, json(&patch)).within(WITHIN)
+}
+
+/// A name that no other event has: that of its object, the time, and a number of ours.
+pub(super) fn name(what: &Occurrence, serial: u64) -> String {
+    let of = match &what.regarding {
+        Regarding::Pod(pod) => &*pod.name,
+        Regarding::Node(name) => &**name,
+    };
+    let end = format!(".{:x}-{serial:x}", what.at.as_nanosecond().max(0));
+    // A label must not end with what is left of a longer one.
+    let begin = clip(of, LONGEST_NAME.saturating_sub(end.len())).trim_end_matches(['.', '-']);
+    format!("{begin}{end}")
+}
+
+fn node<'a>(name: &'a str, uid: Option<&'a str>) -> Reference<'a> {
+    Reference { api_version: "v1", kind: "Node", namespace: None, name, uid }
+}
+
+fn namespace(regarding: &Regarding) -> &str {
+    match regarding {
+        Regarding::Pod(pod) => &pod.namespace,
+        Regarding::Node(_) => NO_NAMESPACE,
+    }
+}
+
+fn series(count: u64, last: Timestamp) -> Series {
+    Series { count: i32::try_from(count).unwrap_or(i32::MAX), last_observed_time: micros(last) }
+}
+
+/// As `metav1.MicroTime` is read.
+fn micros(at: Timestamp) -> String {
+    format!("{at:.6}")
+}
+
+fn path(namespace: &str, name: Option<&str>) -> String {
+    let mut path = String::from("/apis/events.k8s.io/v1/namespaces/");
+    segment(namespace, &mut path);
+    path.push_str("/events");
+    if let Some(name) = name {
+        path.push('/');
+        segment(name, &mut path);
+    }
+    path
+}
+
+/// As much of a text as there is room for.
+fn clip(text: &str, longest: usize) -> &str {
+    &text[..text.floor_char_boundary(longest)]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::super::occurrence::Reason;
+    use super::*;
+    use crate::action::PodName;
+
+    fn body(request: &Request) -> Value {
+        serde_json::from_slice(&request.body.as_ref().unwrap().1).unwrap()
+    }
+
+    fn at(nanosecond: i64) -> Timestamp {
+        Timestamp::from_nanosecond(i128::from(nanosecond)).unwrap()
+    }
+
+    fn evicted(name: &str, note: &str) -> Occurrence {
+        Occurrence {
+            reason: Reason::Evicted,
+            regarding: Regarding::Pod(PodName {
+                uid: "u-1".into(),
+                namespace: "shop".into(),
+                name: name.into(),
+            }),
+            part: "".into(),
+            at: at(1_767_600_000_000_000_000),
+            note: note.into(),
+            annotations: [("starved_resource".into(), "memory".into())].into(),
+            times: 1,
+        }
+    }
+
+    #[test]
+    fn an_event_on_a_pod_is_as_the_api_wants_it() {
+        let what = evicted("web", "The node was low on resource: memory. ");
+        let request = Reporter::new("n1").create("web.1", &what, 1, what.at);
+        assert_eq!(request.path, "/apis/events.k8s.io/v1/namespaces/shop/events");
+        let wanted = json!({
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": "web.1", "namespace": "shop", "annotations": {"starved_resource": "memory"}},
+            "eventTime": "2026-01-05T08:00:00.000000Z",
+            "reportingController": "eviction-agent.io/agent",
+            "reportingInstance": "eviction-agent-n1",
+            "action": "Evict",
+            "reason": "Evicted",
+            "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web", "uid": "u-1"},
+            "related": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+            "note": "The node was low on resource: memory. ",
+            "type": "Warning",
+        });
+        assert_eq!(body(&request), wanted);
+    }
+
+    #[test]
+    fn a_series_has_a_count_and_the_last_time() {
+        let what = evicted("web", "");
+        let last = at(1_767_600_001_500_000_999);
+        let series = json!({"count": 3, "lastObservedTime": "2026-01-05T08:00:01.500000Z"});
+        let made = Reporter::new("n1").create("web.1", &what, 3, last);
+        assert_eq!(body(&made)["series"], series);
+        let raised = raise("web.1", &what, 3, last);
+        assert_eq!(raised.path, "/apis/events.k8s.io/v1/namespaces/shop/events/web.1");
+        assert_eq!(raised.body.as_ref().unwrap().0, "application/merge-patch+json");
+        assert_eq!(body(&raised), json!({"series": series}));
+        assert_eq!(body(&raise("web.1", &what, u64::MAX, last))["series"]["count"], i32::MAX);
+    }
+
+    #[test]
+    fn an_event_on_a_node_is_in_the_namespace_default() {
+        let what = Occurrence {
+            reason: Reason::ThresholdCleared,
+            regarding: Regarding::Node("n1".into()),
+            annotations: BTreeMap::new(),
+            ..evicted("", "")
+        };
+        let event = body(&Reporter::new("n1").create("n1.1", &what, 1, what.at));
+        assert_eq!(
+            event["regarding"],
+            json!({"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"})
+        );
+        assert_eq!(
+            (&event["metadata"], &event["type"]),
+            (&json!({"name": "n1.1", "namespace": "default"}), &json!("Normal"))
+        );
+        assert_eq!(event.get("related"), None);
+    }
+
+    #[test]
+    fn texts_are_no_longer_than_the_api_takes() {
+        let what = evicted("web", &"ü".repeat(600));
+        let event = body(&Reporter::new(&"n".repeat(253)).create("web.1", &what, 1, what.at));
+        assert_eq!(event["note"].as_str().unwrap().len(), 1024);
+        assert_eq!(event["reportingInstance"].as_str().unwrap().len(), 128);
+    }
+
+    proptest! {
+        #[test]
+        fn names_of_events_are_dns_names(pod in "[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?", nanosecond in 0..i64::MAX, serial: u64) {
+            prop_assume!(!pod.split('.').any(|label| label.is_empty() || label.starts_with('-') || label.ends_with('-')));
+            let name = name(&Occurrence { at: at(nanosecond), ..evicted(&pod, "") }, serial);
+            prop_assert!(name.len() <= LONGEST_NAME, "{name}");
+            for label in name.split('.') {
+                prop_assert!(!label.is_empty() && !label.starts_with('-') && !label.ends_with('-'), "{name}");
+            }
+        }
+    }
+}

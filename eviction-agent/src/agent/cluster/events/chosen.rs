@@ -1,0 +1,175 @@
+//! Decisions until it is known that their pods go: only then a pod was evicted.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use jiff::Timestamp;
+
+use super::said::pod_named;
+use crate::action::api::events::{Occurrence, Reason, Regarding};
+use crate::agent::event::{Decision, Eviction};
+
+/// Decisions that are remembered, and evictions that were told. More are never under way.
+const MOST: usize = 256;
+
+/// The decision by its number, as lines, reports and events have it.
+const DECISION: &str = "eviction-agent.io/decision";
+
+/// Outcomes that say that the pod goes: somebody has sent a signal, or the API server has agreed.
+const GOES: [&str; 3] = ["accepted", "signalled", "killed"];
+
+/// Outcomes after which it does not.
+const ENDS: [&str; 2] = ["refused", "abandoned"];
+
+#[derive(Debug, Default)]
+pub(super) struct Chosen {
+    decided: VecDeque<(u64, Occurrence)>,
+    told: VecDeque<u64>,
+}
+
+impl Chosen {
+    /// A pod was chosen: what is to be told of it, should it go.
+    pub(super) fn decided(&mut self, decision: &Decision, at: Timestamp) {
+        let Some(pod) = pod_named(&decision.pod, &decision.uid) else { return };
+        let told = decision.annotations.iter().flatten();
+        let told = told.map(|(key, value)| (key.as_str().into(), value.as_str().into()));
+        let named: (Box<str>, Box<str>) = (DECISION.into(), decision.decision.as_str().into());
+        let occurrence = Occurrence {
+            reason: Reason::Evicted,
+            regarding: Regarding::Pod(pod),
+            part: decision.decision.as_str().into(),
+            at,
+            note: decision.message.as_str().into(),
+            annotations: told.chain([named]).collect(),
+            times: 1,
+        };
+        if self.decided.len() >= MOST {
+            self.decided.pop_front();
+        }
+        self.decided.push_back((decision.id, occurrence));
+    }
+
+    /// What is to be told of this step of an eviction: once for each, when the pod goes.
+    pub(super) fn went(&mut self, eviction: &Eviction, at: Timestamp) -> Option<Occurrence> {
+        let Eviction { id, pod, uid, outcome, .. } = eviction;
+        if ENDS.contains(outcome) {
+            self.take(*id);
+            return None;
+        }
+        if !GOES.contains(outcome) || self.told.contains(id) {
+            return None;
+        }
+        // What was decided was not told, for want of room: that the pod goes is known all the same.
+        let occurrence = match self.take(*id) {
+            Some(occurrence) => occurrence,
+            None => Occurrence {
+                reason: Reason::Evicted,
+                regarding: Regarding::Pod(pod_named(pod, uid)?),
+                part: eviction.decision.as_str().into(),
+                at,
+                note: "The pod was evicted.".into(),
+                annotations: BTreeMap::from([(DECISION.into(), eviction.decision.as_str().into())]),
+                times: 1,
+            },
+        };
+        if self.told.len() >= MOST {
+            self.told.pop_front();
+        }
+        self.told.push_back(*id);
+        Some(occurrence)
+    }
+
+    fn take(&mut self, id: u64) -> Option<Occurrence> {
+        let place = self.decided.iter().position(|(decided, _)| *decided == id)?;
+        self.decided.remove(place).map(|(_, occurrence)| occurrence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decision(id: u64) -> Decision {
+        Decision {
+            id,
+            decision: format!("19a8f3-{id}"),
+            signal: "memory.available",
+            kind: "hard",
+            pod: "shop/web".into(),
+            uid: "u-1".into(),
+            grace_seconds: 1,
+            message: "The node was low on resource: memory. ".into(),
+            annotations: Some(BTreeMap::from([("starved_resource".to_owned(), "memory".to_owned())])),
+            value: "100Mi".into(),
+            available: None,
+            usage: None,
+            working_set: None,
+            seen_by: "timer".into(),
+            age_us: None,
+            candidates: Vec::new(),
+            crossed_mono_ns: None,
+            seen_mono_ns: 0,
+            decided_mono_ns: 0,
+            crossed_to_decided_us: None,
+        }
+    }
+
+    fn step(id: u64, outcome: &'static str) -> Eviction {
+        Eviction {
+            id,
+            decision: format!("19a8f3-{id}"),
+            pod: "shop/web".into(),
+            uid: "u-1".into(),
+            outcome,
+            processes: None,
+            why: None,
+            mono_ns: 0,
+            decided_to_now_us: 0,
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn an_eviction_is_told_once_when_the_pod_goes_and_as_it_was_decided() {
+        let mut chosen = Chosen::default();
+        chosen.decided(&decision(7), at(1));
+        for outcome in ["budget", "throttled", "unknown", "not_sent", "dry_run"] {
+            assert_eq!(chosen.went(&step(7, outcome), at(2)), None, "{outcome}");
+        }
+        let told = chosen.went(&step(7, "accepted"), at(3)).unwrap();
+        assert_eq!(
+            (told.reason, told.at, &*told.note),
+            (Reason::Evicted, at(1), "The node was low on resource: memory. ")
+        );
+        let annotations: Vec<_> = told.annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
+        assert_eq!(annotations, [(DECISION, "19a8f3-7"), ("starved_resource", "memory")]);
+        for outcome in ["killed", "accepted", "gone"] {
+            assert_eq!(chosen.went(&step(7, outcome), at(4)), None, "{outcome}");
+        }
+    }
+
+    #[test]
+    fn what_was_refused_is_not_told() {
+        let mut chosen = Chosen::default();
+        chosen.decided(&decision(7), at(1));
+        assert_eq!(chosen.went(&step(7, "refused"), at(2)), None);
+        assert!(chosen.decided.is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_goes_by_a_decision_that_was_not_told_has_its_event() {
+        let told = Chosen::default().went(&step(9, "signalled"), at(2)).unwrap();
+        assert_eq!((&*told.note, told.at), ("The pod was evicted.", at(2)));
+        assert_eq!(&*told.annotations[DECISION], "19a8f3-9");
+    }
+
+    #[test]
+    fn decisions_that_come_to_nothing_are_forgotten() {
+        let mut chosen = Chosen::default();
+        (0..10_000).for_each(|id| chosen.decided(&decision(id), at(1)));
+        (0..10_000).for_each(|id| drop(chosen.went(&step(id, "killed"), at(1))));
+        assert!(chosen.decided.len() <= MOST && chosen.told.len() <= MOST);
+    }
+}

@@ -1,0 +1,56 @@
+//! What the agent prints, told to the cluster as well: the lines that people look for with
+//! `kubectl describe` become events of the API.
+//!
+//! It runs on the slow side and takes the lines as they are printed.
+
+mod chosen;
+mod said;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::action::api::events::{Fate, Reason, Recorder, Regarding};
+use crate::agent::event::{Event, Line};
+use crate::metrics::{EventLabels, Metrics};
+use chosen::Chosen;
+
+/// Hears the lines that are printed.
+#[derive(Debug)]
+pub(crate) struct EventTap {
+    recorder: Recorder,
+    node: Regarding,
+    chosen: Mutex<Chosen>,
+}
+
+impl EventTap {
+    pub(super) fn new(recorder: Recorder, node: &str) -> Self {
+        Self { recorder, node: Regarding::Node(node.into()), chosen: Mutex::default() }
+    }
+
+    /// Notes what the API server is to hear of it. Waits for nothing.
+    pub(crate) fn hear(&self, line: &Line) {
+        let Line { at, event } = line;
+        let occurrence = match event {
+            Event::Decision(decision) => {
+                self.chosen.lock().unwrap_or_else(PoisonError::into_inner).decided(decision, *at);
+                None
+            }
+            Event::Eviction(eviction) => {
+                self.chosen.lock().unwrap_or_else(PoisonError::into_inner).went(eviction, *at)
+            }
+            Event::OomKill(kill) => Some(said::of_kill(kill, *at, &self.node)),
+            Event::Threshold(threshold) => Some(said::of_threshold(threshold, *at, &self.node)),
+            _ => None,
+        };
+        if let Some(occurrence) = occurrence {
+            self.recorder.note(occurrence);
+        }
+    }
+}
+
+/// Counts what becomes of each occurrence.
+pub(super) fn tally(metrics: Arc<Metrics>) -> impl Fn(Reason, Fate, u64) + Send + 'static {
+    move |reason, fate, times| {
+        let labels = EventLabels { reason: reason.name(), outcome: fate.name() };
+        metrics.api_events.get_or_create(&labels).inc_by(times);
+    }
+}

@@ -1,0 +1,170 @@
+//! What is said of kills and thresholds.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::action::PodName;
+use crate::action::api::events::{Occurrence, Reason, Regarding};
+use crate::agent::event::{OomKill, Threshold};
+
+/// Before the names of the annotations.
+const PREFIX: &str = "eviction-agent.io/";
+
+/// The pod of that `namespace/name`.
+pub(super) fn pod_named(full_name: &str, uid: &str) -> Option<PodName> {
+    let (namespace, name) = full_name.split_once('/')?;
+    Some(PodName { uid: uid.into(), namespace: namespace.into(), name: name.into() })
+}
+
+/// A kill, on its pod; on the node where that is not known. One container's kills of the same kind, by
+/// the same owner's limit, are one series.
+pub(super) fn of_kill(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occurrence {
+    let pod = kill.pod.as_deref().zip(kill.uid.as_deref()).and_then(|(pod, uid)| pod_named(pod, uid));
+    let (reason, regarding, place) = match pod {
+        Some(pod) => (Reason::ContainerOomKilled, Regarding::Pod(pod), kill.container.as_deref()),
+        None => (Reason::ProcessOomKilled, node.clone(), kill.cgroup.as_deref()),
+    };
+    let part = format!("{}/{}/{}", place.unwrap_or_default(), kill.limit_owner, kill.victim);
+    Occurrence {
+        reason,
+        regarding,
+        part: part.into(),
+        at,
+        note: kill.to_string().into(),
+        annotations: facts(kill),
+        times: kill.unattributed.unwrap_or(1),
+    }
+}
+
+/// All figures for programs, bytes in full.
+fn facts(kill: &OomKill) -> BTreeMap<Box<str>, Box<str>> {
+    let number = |number: Option<u64>| number.map(|number| number.to_string());
+    let facts = [
+        ("container", kill.container.clone()),
+        ("container-id", kill.container_id.clone()),
+        ("victim", Some(kill.victim.to_owned())),
+        ("process", Some(kill.comm.clone()).filter(|comm| !comm.is_empty())),
+        ("pid", number(kill.pid.map(u64::from))),
+        ("limit-owner", Some(kill.limit_owner.to_owned())),
+        ("limit-owner-inferred", kill.inferred.then(|| "true".to_owned())),
+        ("limit-owner-cgroup", kill.owner_cgroup.clone()),
+        ("usage", number(kill.usage)),
+        ("limit", number(kill.limit)),
+        ("anon", number(kill.anon)),
+        ("file", number(kill.file)),
+        ("shmem", number(kill.shmem)),
+        ("killed-together", number(kill.killed_together)),
+    ];
+    let known =
+        facts.into_iter().filter_map(|(name, value)| Some((format!("{PREFIX}{name}").into(), value?.into())));
+    known.collect()
+}
+
+/// A threshold that is met, or is so no more, on the node.
+pub(super) fn of_threshold(threshold: &Threshold, at: Timestamp, node: &Regarding) -> Occurrence {
+    let reason = if threshold.state == "met" { Reason::ThresholdMet } else { Reason::ThresholdCleared };
+    Occurrence {
+        reason,
+        regarding: node.clone(),
+        part: format!("{}/{}", threshold.signal, threshold.kind).into(),
+        at,
+        note: threshold.to_string().into(),
+        annotations: BTreeMap::new(),
+        times: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kill() -> OomKill {
+        OomKill {
+            pid: Some(42),
+            comm: "java".into(),
+            container: Some("app".into()),
+            pod: Some("shop/web".into()),
+            uid: Some("u-1".into()),
+            limit_owner: "container",
+            victim: "main",
+            usage: Some(1 << 26),
+            limit: Some(1 << 26),
+            anon: Some(1 << 25),
+            file: Some(0),
+            shmem: Some(4096),
+            ..OomKill::default()
+        }
+    }
+
+    fn node() -> Regarding {
+        Regarding::Node("n1".into())
+    }
+
+    #[test]
+    fn a_kill_is_told_on_its_pod_with_the_whole_story() {
+        let told = of_kill(&kill(), Timestamp::UNIX_EPOCH, &node());
+        assert_eq!(told.reason, Reason::ContainerOomKilled);
+        assert_eq!(told.regarding, Regarding::Pod(pod_named("shop/web", "u-1").unwrap()));
+        assert_eq!(
+            &*told.note,
+            "kernel OOM kill of java (pid 42, main process) in container app of shop/web: limit of the container, 64 MiB of 64 MiB; victim: anon 32 MiB, file 0 B, shmem 4 KiB; not an eviction"
+        );
+        let facts: Vec<_> =
+            told.annotations.iter().map(|(name, value)| (&name[PREFIX.len()..], &**value)).collect();
+        let wanted = [
+            ("anon", "33554432"),
+            ("container", "app"),
+            ("file", "0"),
+            ("limit", "67108864"),
+            ("limit-owner", "container"),
+            ("pid", "42"),
+            ("process", "java"),
+            ("shmem", "4096"),
+            ("usage", "67108864"),
+            ("victim", "main"),
+        ];
+        assert_eq!(facts, wanted);
+    }
+
+    #[test]
+    fn kills_of_one_kind_are_one_series() {
+        let part = |kill: OomKill| of_kill(&kill, Timestamp::UNIX_EPOCH, &node()).part;
+        assert_eq!(part(kill()), part(OomKill { pid: Some(43), usage: None, ..kill() }));
+        assert_ne!(part(kill()), part(OomKill { victim: "child", ..kill() }));
+        assert_ne!(part(kill()), part(OomKill { limit_owner: "pod", ..kill() }));
+    }
+
+    #[test]
+    fn a_kill_outside_of_known_pods_is_told_on_the_node() {
+        for kill in [
+            OomKill { pod: None, cgroup: Some("/system.slice".into()), ..kill() },
+            OomKill { uid: None, unattributed: Some(3), ..kill() },
+        ] {
+            let told = of_kill(&kill, Timestamp::UNIX_EPOCH, &node());
+            assert_eq!((told.reason, &told.regarding), (Reason::ProcessOomKilled, &node()));
+            assert_eq!(told.times, kill.unattributed.unwrap_or(1));
+        }
+    }
+
+    #[test]
+    fn a_threshold_is_told_on_the_node() {
+        let met = Threshold {
+            signal: "memory.available",
+            kind: "hard",
+            state: "met",
+            value: "100Mi".into(),
+            available: Some(90 << 20),
+            capacity: None,
+            seen_by: "timer".into(),
+        };
+        let told = of_threshold(&met, Timestamp::UNIX_EPOCH, &node());
+        assert_eq!((told.reason, &told.regarding), (Reason::ThresholdMet, &node()));
+        assert_eq!(
+            &*told.note,
+            "hard threshold memory.available < 100Mi met, available 90 MiB (seen by timer)"
+        );
+        let cleared = of_threshold(&Threshold { state: "cleared", ..met }, Timestamp::UNIX_EPOCH, &node());
+        assert_eq!((cleared.reason, &cleared.part), (Reason::ThresholdCleared, &told.part));
+    }
+}

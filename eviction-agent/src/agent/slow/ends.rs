@@ -1,0 +1,65 @@
+//! Kills by the kernel and containers that ended, counted and told.
+
+use jiff::Timestamp;
+
+use crate::core::apart::Difference;
+use crate::core::oom::{ContainerEnded, EndedContainer, LimitOwner, Verdict};
+use crate::metrics::{DifferenceLabels, EndedLabels, OomLabels, UnattributedLabels};
+
+use super::super::event::{self, Event};
+use super::Slow;
+
+impl Slow {
+    /// A group that is killed together may reach over pods; of what is not listed of it, nobody
+    /// knows.
+    pub(super) fn count_kills(&mut self, kill: &event::OomKill) {
+        let Self { metrics, namespaces, .. } = self;
+        let mut namespace = |pod: &Option<String>| {
+            let name = pod.as_deref().and_then(|pod| pod.split('/').next());
+            namespaces.label(name.unwrap_or_default())
+        };
+        let count = |namespace: String, kills: u64| {
+            let limit_owner = kill.limit_owner;
+            metrics.oom_kills.get_or_create(&OomLabels { limit_owner, namespace }).inc_by(kills);
+        };
+        let listed = kill.victims.len() as u64;
+        kill.victims.iter().for_each(|victim| count(namespace(&victim.pod), 1));
+        count(namespace(&kill.pod), kill.kills().saturating_sub(listed));
+        if let Some(kills) = kill.unattributed {
+            let labels = UnattributedLabels { seen_by: kill.seen_by, namespace: namespace(&kill.pod) };
+            metrics.oom_kills_unattributed.get_or_create(&labels).inc_by(kills);
+        }
+    }
+
+    /// The verdict on a container, and by what its status differs, if that is known.
+    pub(super) fn ended(&mut self, ended: EndedContainer, at: Timestamp) {
+        let namespace = self.namespaces.label(&ended.namespace);
+        let limit_owner = ended.causes.iter().find_map(|cause| cause.limit_owner);
+        let labels = EndedLabels {
+            verdict: ended.verdict().name(),
+            also: ended.also().map_or("", Verdict::name),
+            limit_owner: limit_owner.map_or("", LimitOwner::name),
+            namespace: namespace.clone(),
+        };
+        self.metrics.containers_ended.get_or_create(&labels).inc();
+        let differs = self.apart.ended(at, &ended);
+        self.count_difference(differs, namespace);
+        let mut line = event::ContainerEnded::of(ended, differs);
+        line.ended_at = self.clock.shown(line.ended_at);
+        self.say(at, Event::ContainerEnded(Box::new(line)));
+    }
+
+    /// A status that came after the verdict: it is told of if it differs.
+    pub(super) fn late_status(&mut self, end: &ContainerEnded, at: Timestamp) {
+        let Some(parted) = self.apart.status(at, end) else { return };
+        let namespace = self.namespaces.label(&parted.namespace);
+        self.count_difference(Some(parted.difference), namespace);
+        self.say(at, Event::ContainerStatus(Box::new(parted.into())));
+    }
+
+    fn count_difference(&self, differs: Option<Difference>, namespace: String) {
+        let Some(difference) = differs.map(Difference::name) else { return };
+        let labels = DifferenceLabels { difference, namespace };
+        self.metrics.status_differences.get_or_create(&labels).inc();
+    }
+}
