@@ -4,8 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod agent;
+mod apart;
 mod clean;
 mod deploy;
+mod events;
 mod evict;
 mod hand;
 mod hostile;

@@ -11,5 +11,6 @@ mod exempt;
 mod hog;
 mod image;
 mod kill;
+mod oom;
 mod rest;
 mod world;

@@ -68,6 +68,9 @@ pub(crate) enum Mode {
     Child {
         #[command(flatten)]
         growth: GrowthArgs,
+        /// So many children, one after the other
+        #[arg(long, default_value_t = 1)]
+        times: u32,
     },
     /// Fork processes that wait
     Forks(ForksArgs),

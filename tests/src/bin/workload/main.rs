@@ -99,17 +99,19 @@ fn run(cli: Cli) -> Result<()> {
                 growth = growth.run(stamps)?;
             }
         }
-        Mode::Child { .. } => {
+        Mode::Child { times, .. } => {
             let growth = growth.context("nothing prepared")?;
             let parent = getpid();
-            let Some(child) = forks::fork()? else {
-                die_with(parent)?;
-                growth.run(stamps)?;
-                rest();
-            };
-            say("child", &[("child", child.as_raw_nonzero().get() as u64)]);
-            let (code, signal) = forks::wait(child)?;
-            say("child-ended", &[("code", code), ("signal", signal)]);
+            for _ in 0..times {
+                let Some(child) = forks::fork()? else {
+                    die_with(parent)?;
+                    growth.run(stamps)?;
+                    rest();
+                };
+                say("child", &[("child", child.as_raw_nonzero().get() as u64)]);
+                let (code, signal) = forks::wait(child)?;
+                say("child-ended", &[("code", code), ("signal", signal)]);
+            }
             rest();
         }
         Mode::Forks(forks) => forks::run(&forks, parent, stamps)?,

@@ -1,0 +1,184 @@
+//! Why containers ended: kills by the real kernel, evictions, and what the API says of them, kept apart.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tests::agent::{Agent, Event, GUARD};
+use tests::node::PodSpec;
+
+use crate::events::World;
+
+/// Writes that the first container of a pod has ended, as a kubelet does.
+pub(crate) fn end(world: &World, pod: usize, terminated: &Value) {
+    write(
+        world,
+        pod,
+        terminated,
+        |terminated| json!({"state": {"terminated": terminated}, "restartCount": 0}),
+        json!({}),
+    );
+}
+
+/// The same with more in the pod's status, and the container's status made of how it ended.
+fn write(world: &World, pod: usize, terminated: &Value, status: impl Fn(&Value) -> Value, more: Value) {
+    let pod = &world.node.pods[pod];
+    let container = &pod.containers[0];
+    let id = format!("containerd://{}", container.id);
+    let mut terminated = terminated.clone();
+    terminated["containerID"] = json!(id);
+    // The API keeps whole seconds.
+    terminated["finishedAt"] = json!(format!("{:.0}", jiff::Timestamp::now()));
+    let mut told = json!({
+        "name": container.name, "image": "none.invalid/none:1", "imageID": "", "ready": false, "containerID": id,
+    });
+    for (key, value) in status(&terminated).as_object().unwrap() {
+        told[key] = value.clone();
+    }
+    let mut patch = json!({"status": {"containerStatuses": [told]}});
+    for (key, value) in more.as_object().unwrap() {
+        patch["status"][key] = value.clone();
+    }
+    world.cluster.set_pod_status(pod.namespace(), &pod.spec().name, &patch).unwrap();
+}
+
+/// The pods, by what becomes of them.
+const PODS: [&str; 7] = ["main", "child", "untold", "elsewhere", "kubelet", "unseen", "late"];
+
+fn of_kill(agent: &mut Agent, pid: u32) -> Event {
+    let of_it = |event: &Event| event.kind() == "oom_kill" && event.number("pid") == Some(pid.into());
+    agent.wait_for("the OOM kill", GUARD, of_it).unwrap()
+}
+
+fn verdict(agent: &mut Agent, pod: &str) -> Event {
+    let full_name = format!("shop/{pod}");
+    let of_it = |event: &Event| event.kind() == "container_ended" && event.text("pod") == full_name;
+    agent.wait_for(&format!("the verdict on {pod}"), GUARD, of_it).unwrap()
+}
+
+#[test]
+fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
+    let pod = |name: &&str| PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", *name, &["app"], 8) };
+    let Some(mut world) = World::new("apart", PODS.iter().map(pod)) else { return };
+    let place = |name: &str| PODS.iter().position(|it| *it == name).unwrap();
+    let grow = ["grow", "--size", "64M"];
+    let hold = ["hold", "--size", "1M"];
+    let mut main = world.workload(place("main"), &grow);
+    let mut child = world.workload(place("child"), &["child", "--size", "64M"]);
+    let mut untold = world.workload(place("untold"), &grow);
+    let mut others =
+        ["elsewhere", "kubelet", "unseen", "late"].map(|name| world.workload(place(name), &hold));
+    let mut agent = world.start(&json!({"evictionHard": {"memory.available": "1Mi"}}));
+
+    // The kernel kills the main process, and the status says so, or does not.
+    for (process, name, reason) in [(&mut main, "main", "OOMKilled"), (&mut untold, "untold", "Error")] {
+        process.go().unwrap();
+        of_kill(&mut agent, process.pid());
+        process.process().wait().unwrap();
+        end(&world, place(name), &json!({"exitCode": 137, "reason": reason}));
+    }
+    let told = verdict(&mut agent, "main");
+    assert_eq!((told.text("verdict"), told.text("limit_owner")), ("oom_killed", "container"), "{told:?}");
+    assert_eq!(told.value.get("differs"), None, "{told:?}");
+    let told = verdict(&mut agent, "untold");
+    assert_eq!(
+        (told.text("verdict"), told.text("differs")),
+        ("oom_killed", "kill_not_in_status"),
+        "{told:?}"
+    );
+
+    // It kills a child; the main process survives that and ends of itself, and was started again.
+    child.go().unwrap();
+    let killed = child.wait_event("child").unwrap()["child"].as_u64().unwrap();
+    assert_eq!(of_kill(&mut agent, u32::try_from(killed).unwrap()).text("victim"), "child");
+    tests::process::signal(child.pid(), Signal::TERM).unwrap();
+    assert!(child.process().wait().unwrap().success());
+    let restarted = |terminated: &Value| {
+        json!({
+            "lastState": {"terminated": terminated},
+            "state": {"running": {"startedAt": terminated["finishedAt"]}},
+            "containerID": "containerd://0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+            "restartCount": 1,
+        })
+    };
+    write(&world, place("child"), &json!({"exitCode": 0, "reason": "OOMKilled"}), restarted, json!({}));
+    let told = verdict(&mut agent, "child");
+    assert_eq!((told.text("verdict"), told.text("differs")), ("other", "only_a_child_killed"), "{told:?}");
+    assert!(told.text("differs_why").contains("the main process survived it"), "{told:?}");
+
+    // Somebody sends SIGKILL; who it was is to be seen from elsewhere.
+    for process in &mut others {
+        process.go().unwrap();
+        process.wait_event("holding").unwrap();
+        tests::process::signal(process.pid(), Signal::KILL).unwrap();
+        process.process().wait().unwrap();
+    }
+    let killed = json!({"exitCode": 137, "reason": "Error"});
+    end(&world, place("elsewhere"), &killed);
+    end(&world, place("unseen"), &json!({"exitCode": 137, "reason": "OOMKilled"}));
+    let evicted = json!({
+        "phase": "Failed",
+        "reason": "Evicted",
+        "message": "The node was low on resource: memory. ",
+        "conditions": [{
+            "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet",
+            "lastTransitionTime": format!("{:.0}", jiff::Timestamp::now()),
+        }],
+    });
+    let ended = |terminated: &Value| json!({"state": {"terminated": terminated}, "restartCount": 0});
+    write(&world, place("kubelet"), &killed, ended, evicted);
+    let told = verdict(&mut agent, "elsewhere");
+    assert_eq!(
+        (told.text("verdict"), told.text("differs")),
+        ("other", "killed_by_somebody_else"),
+        "{told:?}"
+    );
+    let told = verdict(&mut agent, "kubelet");
+    assert_eq!(
+        (told.text("verdict"), told.text("differs")),
+        ("evicted_by_kubelet", "killed_by_eviction"),
+        "{told:?}"
+    );
+    let told = verdict(&mut agent, "unseen");
+    assert_eq!((told.text("verdict"), told.text("differs")), ("oom_killed", "no_kill_seen"), "{told:?}");
+    assert_eq!(told.value["inferred"], true, "{told:?}");
+
+    // A status that comes after the verdict is held against it all the same.
+    let told = verdict(&mut agent, "late");
+    assert_eq!((told.text("verdict"), told.value.get("differs")), ("other", None), "{told:?}");
+    end(&world, place("late"), &killed);
+    let told = agent.wait_for("the late status", GUARD, |event| event.kind() == "container_status").unwrap();
+    assert_eq!(
+        (told.text("pod"), told.text("differs")),
+        ("shop/late", "killed_by_somebody_else"),
+        "{told:?}"
+    );
+
+    // What was counted outlives the pods.
+    while let Some(pod) = world.node.pods.pop() {
+        world.cluster.end_pod(&pod).unwrap();
+    }
+    crate::agent::wait_for_pods(&mut agent, "no pods", |it| it["pods"] == 0);
+    let metrics = agent.metrics().unwrap();
+    let ended = |verdict| {
+        metrics.sum("eviction_agent_containers_ended_total", &[("namespace", "shop"), ("verdict", verdict)])
+    };
+    let verdicts = ["evicted_by_agent", "evicted_by_kubelet", "oom_killed", "other"].map(ended);
+    assert_eq!(verdicts, [0.0, 1.0, 3.0, 3.0]);
+    for (difference, times) in [
+        ("no_kill_seen", 1.0),
+        ("only_a_child_killed", 1.0),
+        ("kill_not_in_status", 1.0),
+        ("child_not_in_status", 0.0),
+        ("killed_by_eviction", 1.0),
+        ("killed_by_somebody_else", 2.0),
+    ] {
+        let labels = [("namespace", "shop"), ("difference", difference)];
+        assert_eq!(
+            metrics.sum("eviction_agent_container_status_differences_total", &labels),
+            times,
+            "{difference}"
+        );
+    }
+    let verdicts = agent.heard().unwrap().iter().filter(|event| event.kind() == "container_ended").count();
+    assert_eq!(verdicts, PODS.len(), "one for each");
+    assert!(agent.stop().unwrap().success());
+}
