@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD};
 use tests::cluster::proxy::{Fault, Proxy, Seen, When};
 use tests::cluster::{Cluster, Manifests, NAME, Options};
+use tests::node::Node;
 
 use crate::agent::NODE;
 use crate::{deploy, rig};
@@ -128,12 +129,24 @@ fn run(
             .until("the agent has asked", |_| Ok(enough(&proxy.seen(), &mut agent).then_some(())))
             .unwrap();
         drop(hog);
+        if round == 0 {
+            cross_again(cluster, &node, &proxy, &mut agent);
+        }
         // One that was refused something may have ended by itself.
         let ended = agent.stop();
         assert!(round > 0 || ended.unwrap().success());
     }
     cluster.finish_pod("default", &pod).unwrap();
     proxy.seen()
+}
+
+/// What happens again raises the count of an event.
+fn cross_again(cluster: &mut Cluster, node: &Node, proxy: &Proxy, agent: &mut Agent) {
+    let cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
+    agent.wait_for("that the threshold is cleared", GUARD, cleared).unwrap();
+    let _hog = deploy::hog(node);
+    let raises = |seen: &Seen| seen.request.starts_with("PATCH /apis/events.k8s.io/");
+    cluster.until("a count is raised", |_| Ok(proxy.seen().iter().any(raises).then_some(()))).unwrap();
 }
 
 fn is_refused(seen: &Seen) -> bool {
