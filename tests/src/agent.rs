@@ -28,6 +28,18 @@ pub fn binary() -> Result<PathBuf> {
     crate::binary::find("eviction-agent")
 }
 
+/// A configuration with which the agent acts at the kubelet's own threshold, so that figures are those
+/// that a story set.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn at_the_line(node: &Node) -> Result<PathBuf> {
+    let file = node.file("agent.yaml");
+    let text = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nadvance: {when: never}\n";
+    std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+    Ok(file)
+}
+
 /// How the agent is started.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -59,7 +59,8 @@ impl World {
         let options = Options::of(&binary().unwrap(), &self.node, kubelet).unwrap();
         let kubeconfig = self.kubeconfig.display().to_string();
         let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
-        let options = Options { pods: None, act: "evict", more, ..options };
+        let config = Some(tests::agent::at_the_line(&self.node).unwrap());
+        let options = Options { pods: None, config, act: "evict", more, ..options };
         let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
         let placed = self.node.pods.len();
         agent::wait_for_pods(&mut agent, "all pods", |it| it["with_cgroup"] == placed);
@@ -184,14 +185,17 @@ fn kills_are_told_on_their_pod_and_repeats_are_one_series() {
     let [event] = &events[..] else { panic!("one series: {events:?}") };
     let note = event["note"].as_str().unwrap();
     let pid = told.number("pid").unwrap();
+    // A pod of one container has the container's limit, and more that counts against it.
+    let owner = told.text("limit_owner");
+    assert!(["container", "pod"].contains(&owner), "{told:?}");
     let begin = format!(
-        "kernel OOM kill of workload (pid {pid}, a child process) in container app of shop/web: limit of the container, "
+        "kernel OOM kill of workload (pid {pid}, a child process) in container app of shop/web: limit of the {owner}, "
     );
     assert!(note.starts_with(&begin), "{note}");
     assert!(note.contains("; victim: anon ") && note.ends_with("; not an eviction"), "{note}");
     let annotations = &event["metadata"]["annotations"];
     for (name, value) in
-        [("container", "app"), ("limit-owner", "container"), ("victim", "child"), ("process", "workload")]
+        [("container", "app"), ("limit-owner", owner), ("victim", "child"), ("process", "workload")]
     {
         assert_eq!(annotations[format!("eviction-agent.io/{name}")], value, "{annotations}");
     }

@@ -50,7 +50,9 @@ impl World {
         let options = Options::of(&binary().unwrap(), &self.node, kubelet).unwrap();
         let kubeconfig = kubeconfig.display().to_string();
         let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
-        Agent::start(&Options { pods: None, act: "evict", more, ..options }, rig::interrupt()).unwrap()
+        let config = Some(tests::agent::at_the_line(&self.node).unwrap());
+        Agent::start(&Options { pods: None, config, act: "evict", more, ..options }, rig::interrupt())
+            .unwrap()
     }
 
     fn hog(&self, pod: usize, size: &str) -> Workload {
