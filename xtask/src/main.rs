@@ -40,7 +40,7 @@ enum Task {
     Build(build::Args),
     /// Run every test of the workspace, or those whose name contains FILTER
     Test(test::Args),
-    /// Four short stories of node pressure on real cgroups, each checked from outside
+    /// Short stories of node pressure on real cgroups, each checked from outside
     Demo(demo::Args),
     /// Stories with a real etcd, API server, controllers, scheduler and kubelet
     E2e(e2e::Args),
