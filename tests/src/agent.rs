@@ -200,6 +200,16 @@ impl Agent {
         }
     }
 
+    /// Whether the agent knows that so many victims are gone, and that the last pressure is over.
+    pub fn is_settled(&mut self, evictions: usize) -> Result<bool> {
+        let heard = self.heard()?;
+        let is_end = |event: &&Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+        let gone = heard.iter().filter(is_end).count();
+        let threshold = heard.iter().rev().find(|event| event.kind() == "threshold");
+        let is_over = threshold.is_none_or(|event| event.text("state") == "cleared");
+        Ok(gone >= evictions && is_over)
+    }
+
     /// The first event, of those said already and those to come, that `fits`.
     ///
     /// # Errors

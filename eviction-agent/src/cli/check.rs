@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
-use serde::Serialize;
+use clap::Args;
 
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
+use super::output::Format;
 use super::rungs::RungArgs;
 use super::table::Table;
 use crate::agent::{self, Configured, Failure, Findings, NodeFacts};
@@ -37,13 +37,6 @@ pub(super) struct CheckArgs {
     rungs: RungArgs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Table,
-    Json,
-    Yaml,
-}
-
 pub(super) fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
     let CheckArgs { output, configuration, pods, cluster, cgroup_root, capacity, service, rungs } = args;
     let caller = cluster.caller();
@@ -52,20 +45,8 @@ pub(super) fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
     let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
     let files = configuration.files(service, node, caller);
     let findings = agent::check(&files, pods.as_deref(), cluster.as_ref(), &cgroup_root, &rungs.into())?;
-    match output {
-        Format::Table => print!("{}", table(&findings)),
-        Format::Json => println!("{}", json(&findings)?),
-        Format::Yaml => print!("{}", yaml(&findings)?),
-    }
+    output.print("findings", &findings, table)?;
     Ok(if findings.would_start { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn json(findings: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string_pretty(findings).map_err(|error| Failure::because("write findings", &error))
-}
-
-fn yaml(findings: &impl Serialize) -> Result<String, Failure> {
-    serde_yaml_ng::to_string(findings).map_err(|error| Failure::because("write findings", &error))
 }
 
 fn table(findings: &Findings) -> String {

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
+use super::output::Format;
 use super::table::Table;
 use crate::agent::{self, ActsBelow, Configured, Failure, NodeFacts};
 use crate::config::Setting;
@@ -33,13 +34,6 @@ pub(super) struct ConfigArgs {
     service: ServiceArgs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Table,
-    Json,
-    Yaml,
-}
-
 pub(super) fn config(args: ConfigArgs) -> Result<ExitCode, Failure> {
     let ConfigArgs { output, configuration, pods, cluster, capacity, service } = args;
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
@@ -48,16 +42,7 @@ pub(super) fn config(args: ConfigArgs) -> Result<ExitCode, Failure> {
     let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
     let mut configured = agent::configured(&configuration.files(service, node, caller))?;
     configured.settings.splice(0..0, options);
-    let failed = |error: &dyn std::error::Error| Failure::because("write the configuration", error);
-    match output {
-        Format::Table => print!("{}", table(&configured)),
-        Format::Json => {
-            println!("{}", serde_json::to_string_pretty(&configured).map_err(|error| failed(&error))?);
-        }
-        Format::Yaml => {
-            print!("{}", serde_yaml_ng::to_string(&configured).map_err(|error| failed(&error))?);
-        }
-    }
+    output.print("the configuration", &configured, table)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,6 +5,7 @@ mod cluster;
 mod config;
 mod configuration;
 mod node;
+mod output;
 mod profile;
 mod replay;
 mod run;

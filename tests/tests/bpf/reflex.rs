@@ -303,16 +303,15 @@ fn who_only_finishes_what_others_began_is_let_be() {
     assert_let_be(&mut rig, "not_grown");
 }
 
-#[test]
-fn what_was_freed_meanwhile_keeps_the_line_away() {
-    need_bpf!();
+/// Who frees much meanwhile is another: the victim's growth keeps usage where it was.
+fn grow_while_another_frees(change: impl FnOnce(Standing) -> Standing) {
     let node = Node::new();
     let mut growing = Stepper::start(&node.victim);
     let mut freeing = Stepper::start(&node.other);
     growing.step("touch 8");
     freeing.step("touch 256");
     let mut rig = rig();
-    let verdict = Standing { line: None, ..node.verdict(&mut rig) };
+    let verdict = change(node.verdict(&mut rig));
     rig.kernel.stand(&verdict).unwrap();
     freeing.step("free");
     growing.step("touch 96");
@@ -320,31 +319,56 @@ fn what_was_freed_meanwhile_keeps_the_line_away() {
 }
 
 #[test]
+fn what_was_freed_meanwhile_keeps_the_line_away() {
+    need_bpf!();
+    grow_while_another_frees(|verdict| Standing { line: None, ..verdict });
+}
+
+#[test]
+fn what_others_free_is_not_taken_for_page_cache() {
+    need_bpf!();
+    grow_while_another_frees(|verdict| Standing {
+        line: None,
+        room: Some(0),
+        still_until_ns: u64::MAX,
+        ..verdict
+    });
+}
+
+/// Its page cache fills the `limited` group of the node, so that usage stands still while it grows.
+fn grow_with_the_cache_full(
+    limited: impl FnOnce(&Node) -> &Cgroup,
+    change: impl FnOnce(Standing) -> Standing,
+    hits: bool,
+) -> Rig {
+    let node = Node::new();
+    limited(&node).limit(256 * MIB);
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    process.step("cache 400");
+    let mut rig = rig();
+    let verdict = change(node.verdict(&mut rig));
+    rig.kernel.stand(&verdict).unwrap();
+    process.tell("touch 96");
+    if hits {
+        assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+        rig.wait("the record", |told| !told.struck.is_empty());
+    } else {
+        assert_eq!(process.answer(), "ok");
+        assert_let_be(&mut rig, "usage_still");
+    }
+    rig
+}
+
+#[test]
 fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
     need_bpf!();
     for young in [true, false] {
-        let node = Node::new();
-        node.root.limit(256 * MIB);
-        let mut process = Stepper::start(&node.victim);
-        process.step("touch 8");
-        process.step("cache 400");
-        let mut rig = rig();
-        let verdict = node.verdict(&mut rig);
         // What is clean and inactive is no part of the working set, and makes room.
-        let verdict = Standing { line: None, still_until_ns: if young { u64::MAX } else { 0 }, ..verdict };
-        rig.kernel.stand(&verdict).unwrap();
-        process.tell("touch 96");
-        match young {
-            true => {
-                assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
-                rig.wait("the record", |told| !told.struck.is_empty());
-                assert!(rig.told.struck[0].usage <= 256 * MIB, "usage stood still");
-            }
-            false => {
-                assert_eq!(process.answer(), "ok");
-                assert_let_be(&mut rig, "usage_still");
-            }
-        }
+        let still_until_ns = if young { u64::MAX } else { 0 };
+        let change = |verdict| Standing { line: None, still_until_ns, ..verdict };
+        let rig = grow_with_the_cache_full(|node| &node.root, change, young);
+        assert!(rig.told.struck.iter().all(|struck| struck.usage <= 256 * MIB), "usage stood still");
     }
 }
 
@@ -353,39 +377,9 @@ fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
 fn without_a_limit_it_hits_once_nothing_is_free() {
     need_bpf!();
     for (room, hits) in [(Some(0), true), (Some(16 * MIB), false), (None, false)] {
-        let node = Node::new();
-        node.victim.limit(256 * MIB);
-        let mut process = Stepper::start(&node.victim);
-        process.step("touch 8");
-        process.step("cache 400");
-        let mut rig = rig();
-        let verdict = node.verdict(&mut rig);
-        rig.kernel.stand(&Standing { line: None, room, still_until_ns: u64::MAX, ..verdict }).unwrap();
-        process.tell("touch 96");
-        if hits {
-            assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
-            rig.wait("the record", |told| !told.struck.is_empty());
-        } else {
-            assert_eq!(process.answer(), "ok");
-            assert_let_be(&mut rig, "usage_still");
-        }
+        let change = |verdict| Standing { line: None, room, still_until_ns: u64::MAX, ..verdict };
+        grow_with_the_cache_full(|node| &node.victim, change, hits);
     }
-}
-
-#[test]
-fn what_others_free_is_not_taken_for_page_cache() {
-    need_bpf!();
-    let node = Node::new();
-    let mut growing = Stepper::start(&node.victim);
-    let mut freeing = Stepper::start(&node.other);
-    growing.step("touch 8");
-    freeing.step("touch 256");
-    let mut rig = rig();
-    let verdict = Standing { line: None, room: Some(0), still_until_ns: u64::MAX, ..node.verdict(&mut rig) };
-    rig.kernel.stand(&verdict).unwrap();
-    freeing.step("free");
-    growing.step("touch 96");
-    assert_let_be(&mut rig, "usage_still");
 }
 
 #[test]

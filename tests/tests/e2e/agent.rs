@@ -7,6 +7,7 @@ use tests::agent::{Agent, GUARD, Options, binary};
 use tests::cgroup::{Driver, Group, Qos, container_id};
 use tests::cluster::{Account, Cluster};
 use tests::node::{MIB, Node};
+use tests::workload::Workload;
 
 use crate::rig;
 
@@ -33,6 +34,13 @@ pub(crate) fn account(cluster: &mut Cluster, name: &str, rules: &Value) -> Accou
 /// A node in small on this machine; its thresholds are far away.
 pub(crate) fn small_node(label: &str) -> Node {
     Node::new(label, 256 * MIB, 4096).unwrap()
+}
+
+/// One that holds so much in that pod's first container, and heeds no SIGTERM.
+pub(crate) fn hog(node: &Node, pod: usize, size: &str) -> Workload {
+    let group = &node.pods[pod].containers[0].group;
+    let arguments = ["--on-term", "ignore", "hold", "--size", size];
+    Workload::run(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
 }
 
 /// The cgroups of a pod with one container, named by that uid.

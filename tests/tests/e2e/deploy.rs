@@ -24,10 +24,7 @@ pub(crate) fn node_with_pod(cluster: &Cluster, label: &str, pod: &str) -> Node {
 
 /// Crosses the line of 64 MiB in that node's only pod.
 pub(crate) fn hog(node: &Node) -> Workload {
-    let group = &node.pods[0].containers[0].group;
-    let arguments = ["--on-term", "ignore", "hold", "--size", "270M"];
-    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_workload"));
-    Workload::run(binary, group, arguments).unwrap()
+    agent::hog(node, 0, "270M")
 }
 
 /// The container's arguments of the DaemonSet: `--name=value` each.

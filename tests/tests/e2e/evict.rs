@@ -1,6 +1,5 @@
 //! The agent beside a real API server: it decides on real cgroups, and asks for evictions.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -70,11 +69,7 @@ impl World {
     }
 
     fn hog(&self, pod: usize, size: &str) -> Workload {
-        let group = &self.node.pods[pod].containers[0].group;
-        let arguments = ["--on-term", "ignore", "hold", "--size", size];
-        let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
-        hog.go().unwrap();
-        hog
+        crate::agent::hog(&self.node, pod, size)
     }
 
     fn pod(&self, name: &str) -> Value {

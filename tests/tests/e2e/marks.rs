@@ -1,7 +1,6 @@
 //! The node's own object says how hard the node is pressed: conditions and taints of the agent's,
 //! beside those of others.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use eviction_agent::core::time::Timestamp;
@@ -56,11 +55,7 @@ impl World {
     }
 
     fn hog(&self, pod: usize, size: &str) -> Workload {
-        let group = &self.node.pods[pod].containers[0].group;
-        let arguments = ["--on-term", "ignore", "hold", "--size", size];
-        let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
-        hog.go().unwrap();
-        hog
+        agent::hog(&self.node, pod, size)
     }
 
     fn patch(&self, operations: &Value) {

@@ -1,18 +1,16 @@
 //! The hand that writes into the node's own object: conditions and taints of the agent's.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::{Answered, Asked, judge};
+use super::request;
 use super::rights::Rights;
 use crate::api::{Client, Request};
 use crate::core::marks::TaintChange;
 use crate::core::node::{Condition, Node};
-use crate::core::time::Timestamp;
 
 /// Merges lists of conditions by their type; a JSON merge patch would replace the list.
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
@@ -85,8 +83,7 @@ impl NodeHand {
         let seconds = WITHIN.as_secs().saturating_add(1);
         let mut path = format!("/api/v1/nodes/{name}{subresource}?timeout={seconds}s");
         if self.is_dry {
-            // Writing to a string cannot fail.
-            let _ = write!(path, "&dryRun=All");
+            path.push_str("&dryRun=All");
         }
         path
     }
@@ -123,19 +120,7 @@ fn taint_patch(node: &Node, changes: &[TaintChange]) -> Vec<u8> {
             }
         }
     }
-    bytes(&operations)
-}
-
-/// A condition as the API has it.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Written<'a> {
-    r#type: &'a str,
-    status: &'a str,
-    reason: &'a str,
-    message: &'a str,
-    last_heartbeat_time: Option<Timestamp>,
-    last_transition_time: Option<Timestamp>,
+    request::json(&operations)
 }
 
 /// Of another node of that name the patch is refused.
@@ -143,19 +128,18 @@ fn condition_patch(node: &Node, set: &[Condition], remove: &[&str]) -> Vec<u8> {
     let set = set.iter().map(|condition| {
         let Condition { kind, status, reason, message, last_heartbeat_time, last_transition_time } =
             condition;
-        let (last_heartbeat_time, last_transition_time) = (*last_heartbeat_time, *last_transition_time);
-        let written =
-            Written { r#type: kind, status, reason, message, last_heartbeat_time, last_transition_time };
-        serde_json::to_value(written).unwrap_or_default()
+        json!({
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": last_heartbeat_time,
+            "lastTransitionTime": last_transition_time,
+        })
     });
     let remove = remove.iter().map(|kind| json!({"type": kind, "$patch": "delete"}));
     let conditions: Vec<Value> = set.chain(remove).collect();
-    bytes(&json!({"metadata": {"uid": node.uid}, "status": {"conditions": conditions}}))
-}
-
-/// Values of JSON can be written.
-fn bytes(body: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(body).unwrap_or_default()
+    request::json(&json!({"metadata": {"uid": node.uid}, "status": {"conditions": conditions}}))
 }
 
 #[cfg(test)]
@@ -163,6 +147,7 @@ mod tests {
     use super::*;
     use crate::core::marks::Effect;
     use crate::core::node::Taint;
+    use crate::core::time::Timestamp;
 
     fn node(taints: usize) -> Node {
         Node {

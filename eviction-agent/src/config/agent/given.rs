@@ -1,5 +1,7 @@
 //! Settings that the AgentConfiguration has itself, in the place of a kubelet's.
 
+use std::fmt;
+
 use serde_json::Value;
 
 use super::AgentConfiguration;
@@ -14,12 +16,14 @@ impl AgentConfiguration {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn resolve_given(&self) -> Result<KubeletConfiguration, Problems> {
-        let given = self.thresholds.given.clone().unwrap_or_default();
-        let object = match serde_json::to_value(given) {
-            Ok(Value::Object(object)) => object,
-            Ok(_) | Err(_) => serde_json::Map::new(),
-        };
         let file = self.file.as_deref();
+        // Never the defaults in the place of what was given.
+        let whole = |cause: &dyn fmt::Display| Problems(vec![Problem::new(PLACE, cause).in_file(file)]);
+        let given = self.thresholds.given.as_ref().ok_or_else(|| whole(&"is missing"))?;
+        let object = match serde_json::to_value(given).map_err(|error| whole(&error))? {
+            Value::Object(object) => object,
+            _ => return Err(whole(&"must be an object")),
+        };
         let placed = |problem: Problem| {
             let path = format!("{PLACE}.{}", problem.path);
             Problem { path, ..problem }.in_file(file)

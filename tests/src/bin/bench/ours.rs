@@ -80,14 +80,7 @@ impl Watcher for Ours {
         ensure!(self.victim == hog.pod, "{} was chosen, and not {}", self.victim, hog.pod);
         let (agent, decisions) = (&mut self.agent, self.decisions);
         self.interrupt.until("the agent sees the end of its victim", agent::GUARD, || {
-            let heard = agent.heard()?;
-            let gone = heard
-                .iter()
-                .filter(|event| event.kind() == "eviction" && event.text("outcome") == "gone")
-                .count();
-            let met = heard.iter().rev().find(|event| event.kind() == "threshold");
-            let over = met.is_none_or(|event| event.text("state") == "cleared");
-            Ok((gone >= decisions && over).then_some(()))
+            Ok(agent.is_settled(decisions)?.then_some(()))
         })
     }
 }

@@ -39,6 +39,7 @@ pub(super) enum Told {
     },
 }
 
+/// As far as it is there: without it the status of the answer says what it means.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Status {

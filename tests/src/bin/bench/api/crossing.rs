@@ -117,14 +117,7 @@ impl Town<'_> {
         self.cluster.finish_pod("default", &self.node.pods[pod].spec().name)?;
         let (agent, decisions) = (&mut self.agent, self.decisions);
         self.stage.interrupt.until("the agent sees the end of its victim", GUARD, || {
-            let heard = agent.heard()?;
-            let gone = heard
-                .iter()
-                .filter(|event| event.kind() == "eviction" && event.text("outcome") == "gone")
-                .count();
-            let met = heard.iter().rev().find(|event| event.kind() == "threshold");
-            let over = met.is_none_or(|event| event.text("state") == "cleared");
-            Ok((gone >= decisions && over).then_some(()))
+            Ok(agent.is_settled(decisions)?.then_some(()))
         })
     }
 
