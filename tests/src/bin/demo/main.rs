@@ -38,7 +38,7 @@ use crate::twist::Twist;
 use crate::verdict::End;
 
 #[derive(Debug, Parser)]
-#[command(about = "Tells four short stories of node pressure with the real agent, and checks each")]
+#[command(about = "Tells short stories of node pressure with the real agent, and checks each")]
 struct Args {
     /// Print the verdicts as JSON lines on standard output, and the tale on standard error
     #[arg(long)]
