@@ -132,9 +132,15 @@ impl Victim {
         let mut sum = Signalled::default();
         for group in &self.groups {
             let dir = group.deciding.as_fd();
+            let mut at_once = Vec::new();
             if group.is_unified {
+                // Who is on the way out is on no list any more (from 7.2), and has its memory still.
+                tools.members.scan(dir);
                 match kill_group(group) {
-                    Ok(()) => sum.whole_group = true,
+                    Ok(()) => {
+                        sum.whole_group = true;
+                        add(&mut at_once, tools.members.pids());
+                    }
                     Err(Errno::NOENT | Errno::NODEV) => {}
                     Err(error) if self.killed.is_empty() => {
                         let path = group.path.display();
@@ -147,7 +153,9 @@ impl Victim {
             let members = &mut *tools.members;
             members.scan(dir);
             let mut reached = Vec::new();
-            members.signal(dir, &[Signal::KILL], &[], &mut sum, &mut reached);
+            members.signal(dir, &[Signal::KILL], &at_once, &mut sum, &mut reached);
+            sum.sent += u32::try_from(at_once.len()).unwrap_or(u32::MAX);
+            reached.append(&mut at_once);
             let killed = &self.killed;
             self.fresh.extend(reached.iter().filter(|pid| killed.binary_search(pid).is_err()));
             add(&mut self.killed, &reached);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use eviction_agent::action::{Begun, Progress, Signalled};
 use tests::process::{is_alive, wait_until};
 
-use crate::rig::{LONG, Rig, ended_by, run, soft, steps, stubborn, tame, target};
+use crate::rig::{LONG, Rig, ended_by, has_group_kill, run, seat, soft, steps, stubborn, tame, target};
 
 #[test]
 fn everybody_in_the_pod_ends_and_nobody_outside() {
@@ -13,8 +13,13 @@ fn everybody_in_the_pod_ends_and_nobody_outside() {
     let (pod, container) = rig.pod(1);
     let second = pod.group("second").unwrap();
     let nested = second.group("nested/deeper").unwrap();
-    let mut victims =
-        [stubborn(&container), tame(&container), stubborn(&second), stubborn(&nested), stubborn(&pod)];
+    let mut victims = [
+        stubborn(&container),
+        tame(&container),
+        stubborn(&seat(&second)),
+        stubborn(&nested),
+        stubborn(&seat(&pod)),
+    ];
     let forked = run(&nested, "forks --max 20 --rate 100000");
 
     // One pod's name begins with the other's; one process each sits in the groups above.
@@ -24,12 +29,12 @@ fn everybody_in_the_pod_ends_and_nobody_outside() {
     let (_, other) = rig.pod(2);
     let system = rig.subtree.group("system").unwrap();
     let mut bystanders = [
-        stubborn(&class),
-        stubborn(&similar),
+        stubborn(&seat(&class)),
+        stubborn(&seat(&similar)),
         stubborn(&similar_below),
         stubborn(&other),
         stubborn(&system),
-        stubborn(rig.subtree.root()),
+        stubborn(&seat(rig.subtree.root())),
     ];
     wait_until("20 forks", || nested.processes().len() == 22).unwrap();
 
@@ -37,7 +42,8 @@ fn everybody_in_the_pod_ends_and_nobody_outside() {
     let outcomes = hand.kill(target(&pod));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
     let Progress::KillSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
-    assert_eq!(sum, &Signalled { sent: 26, ..Signalled::default() });
+    let whole_group = has_group_kill(&rig);
+    assert_eq!(sum, &Signalled { sent: 26, whole_group, ..Signalled::default() });
     assert_eq!(pod.processes(), [0_u32; 0]);
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));

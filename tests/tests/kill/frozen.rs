@@ -6,7 +6,7 @@ use eviction_agent::action::{Hand, Progress, Surviving};
 use tests::mounts::Hierarchy;
 use tests::process::{is_alive, wait_until};
 
-use crate::rig::{Rig, ended_by, soft, steps, stubborn, target};
+use crate::rig::{Rig, ended_by, seat, soft, steps, stubborn, target};
 
 #[test]
 fn a_frozen_pod_ends() {
@@ -26,7 +26,7 @@ fn a_frozen_container_ends() {
     let rig = Rig::new("frozen-below");
     let (pod, container) = rig.pod(1);
     let nested = container.group("nested").unwrap();
-    let mut victims = [stubborn(&container), stubborn(&nested), stubborn(&pod)];
+    let mut victims = [stubborn(&seat(&container)), stubborn(&nested), stubborn(&seat(&pod))];
     nested.freeze(true).unwrap();
     container.freeze(true).unwrap();
     let mut hand = rig.hand();

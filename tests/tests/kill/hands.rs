@@ -1,22 +1,22 @@
 //! Which hands may be on a node at the same time, and what the dry one does.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::ffi::OsStr;
 
 use eviction_agent::action::{Hand, LockError, Progress, StartError};
-use tests::process::{Process, is_alive};
+use tests::process::is_alive;
+use tests::workload::Workload;
 
-use crate::rig::{Rig, dirs_of, soft, steps, stubborn, target};
+use crate::rig::{Rig, binary, dirs_of, seat, soft, steps, stubborn, target};
 
 #[test]
 fn the_dry_hand_says_who_and_signals_nobody() {
     let rig = Rig::new("dry");
     let (pod, container) = rig.pod(1);
     let nested = container.group("nested").unwrap();
-    let victims = [stubborn(&container), stubborn(&nested)];
+    let victims = [stubborn(&seat(&container)), stubborn(&nested)];
     let mut hand = rig.try_hand(rig.config(Hand::DryRun)).unwrap();
     let outcomes = hand.kill(target(&pod));
-    let mut pids: Vec<_> = victims.iter().map(tests::workload::Workload::pid).collect();
+    let mut pids: Vec<_> = victims.iter().map(Workload::pid).collect();
     pids.sort_unstable();
     assert_eq!(outcomes.len(), 1);
     assert_eq!(outcomes[0].progress, Progress::WouldSignal { pids, unreachable: 0 });
@@ -33,18 +33,18 @@ fn a_second_acting_hand_is_refused_and_told_who_the_first_is() {
     let rig = Rig::new("second");
     let root = dirs_of(rig.subtree.root());
     // Another program that has locked the node's root stands for the first agent.
-    let mut command = Command::new("flock");
-    command.arg(root.deciding().unwrap()).args(["sh", "-c", "echo locked; read line"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut first = Process::spawn(&mut command).unwrap();
-    let mut line = String::new();
-    BufReader::new(first.child().stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "locked\n");
+    let elsewhere = rig.subtree.group("elsewhere").unwrap();
+    let arguments = [OsStr::new("lock"), OsStr::new("--dir"), root.deciding().unwrap().as_os_str()];
+    let mut first = Workload::run(binary(), &elsewhere, arguments).unwrap();
+    first.wait_event("locked").unwrap();
 
     let refused = rig.try_hand(rig.config(Hand::Kill)).map(|_| ()).unwrap_err();
     assert!(matches!(refused, StartError::Lock(LockError::Held { .. })), "{refused:?}");
     let said = refused.to_string();
-    assert!(said.contains(&format!("another agent does, pid {} (flock), started 2", first.pid())), "{said}");
+    assert!(
+        said.contains(&format!("another agent does, pid {} (workload), started 2", first.pid())),
+        "{said}"
+    );
     assert!(refused.help().unwrap().contains("dry-run"));
 
     // The dry hand works beside it, and so does one on another node.
@@ -55,8 +55,7 @@ fn a_second_acting_hand_is_refused_and_told_who_the_first_is() {
     let other = Rig::new("another");
     drop(other.hand());
     // The lock ends with the process that has it.
-    drop(first.child().stdin.take());
-    first.wait().unwrap();
+    drop(first);
     let hand = rig.hand();
     assert!(rig.try_hand(rig.config(Hand::Kill)).is_err());
     drop(hand);

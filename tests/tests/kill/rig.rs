@@ -77,6 +77,20 @@ pub(crate) fn dirs_of(group: &Group) -> GroupDirs {
     }
 }
 
+/// Whether the kernel kills whole groups where this node's processes are counted: version 2, from 5.14 on.
+pub(crate) fn has_group_kill(rig: &Rig) -> bool {
+    let dirs = dirs_of(rig.subtree.root());
+    dirs.memory == dirs.unified && dirs.memory.is_some_and(|dir| dir.join("cgroup.kill").exists())
+}
+
+/// Where a process of the group itself goes. Version 2 has processes in leaves only, once controllers are
+/// handed down: then a leaf beside the groups below it stands for the group.
+pub(crate) fn seat(group: &Group) -> Group {
+    let control = group.dir(Hierarchy::Unified).map(|dir| dir.join("cgroup.subtree_control"));
+    let hands_down = control.is_some_and(|file| !std::fs::read_to_string(file).unwrap().trim().is_empty());
+    if hands_down { group.group("itself").unwrap() } else { group.clone() }
+}
+
 /// A target for a hard memory threshold without a grace period.
 pub(crate) fn target(pod: &Group) -> KillTarget {
     let name = pod.path().file_name().and_then(OsStr::to_str).unwrap();

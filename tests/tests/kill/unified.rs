@@ -5,9 +5,9 @@ use std::time::Duration;
 use eviction_agent::action::{ExecutorConfig, GroupDirs, Hand, KillTarget, Progress};
 use tests::cgroup::Group;
 use tests::mounts::Hierarchy;
-use tests::process::is_alive;
+use tests::process::{HANG, is_alive};
 
-use crate::rig::{Acting, LONG, Rig, ended_by, soft, steps, stubborn, tame, target};
+use crate::rig::{Acting, LONG, Rig, ended_by, seat, soft, steps, stubborn, tame, target};
 
 /// The group as if there were the unified hierarchy alone.
 fn unified(group: &Group) -> GroupDirs {
@@ -39,7 +39,7 @@ fn the_kernel_kills_the_whole_group() {
     let nested = container.group("nested").unwrap();
     let (_, other) = rig.pod(10);
     let bystander = stubborn(&other);
-    let mut victims = [stubborn(&pod), stubborn(&container), tame(&nested)];
+    let mut victims = [stubborn(&seat(&pod)), stubborn(&seat(&container)), tame(&nested)];
     let mut hand = hand(&rig);
     let outcomes = hand.kill(only(&pod, target(&pod)));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
@@ -49,6 +49,28 @@ fn the_kernel_kills_the_whole_group() {
         assert_eq!(ended_by(victim), Some(9));
     }
     assert!(is_alive(bystander.pid()));
+    drop(hand);
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn whoever_ended_with_the_group_is_seen_to() {
+    let rig = Rig::new("v2-reaped");
+    let (pod, container) = rig.pod(1);
+    if !has_kill(&pod) {
+        tests::skip!("no unified hierarchy with cgroup.kill");
+    }
+    let mut victims: Vec<_> = (0..5).map(|_| stubborn(&container)).collect();
+    let mut hand = hand(&rig);
+    let outcomes = hand.kill(only(&pod, target(&pod)));
+    assert_eq!(steps(&outcomes), ["kill", "gone"]);
+    let Progress::KillSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    assert_eq!((sum.sent, sum.whole_group), (5, true));
+    assert!(matches!(outcomes[1].progress, Progress::Gone { killed: 5, .. }), "{outcomes:?}");
+    for victim in &mut victims {
+        assert_eq!(ended_by(victim), Some(9));
+        hand.reaped.recv_timeout(HANG).unwrap();
+    }
     drop(hand);
     rig.subtree.remove().unwrap();
 }
@@ -81,7 +103,7 @@ fn processes_that_end_in_time_are_not_killed() {
     if !has_kill(&pod) {
         tests::skip!("no unified hierarchy with cgroup.kill");
     }
-    let mut victims = [tame(&container), tame(&pod)];
+    let mut victims = [tame(&container), tame(&seat(&pod))];
     let mut hand = hand(&rig);
     assert_eq!(steps(&hand.kill(only(&pod, soft(&pod, Duration::from_secs(600))))), ["term", "gone"]);
     for victim in &mut victims {

@@ -88,6 +88,11 @@ pub(crate) enum Mode {
         #[arg(long)]
         count: u32,
     },
+    /// Hold the lock (flock) of a directory
+    Lock {
+        #[arg(long)]
+        dir: PathBuf,
+    },
     /// Use the processor
     Busy {
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]

@@ -13,12 +13,14 @@ mod pace;
 mod region;
 mod term;
 
+use std::fs::File;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser as _;
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use tests::clock;
 use tests::stamps::Writer;
@@ -54,7 +56,11 @@ fn run(cli: Cli) -> Result<()> {
         | Mode::Child { growth, .. }
         | Mode::Hold { growth } => Some(Growth::prepare(growth)?),
         Mode::Cache { cache, .. } => Some(Growth::prepare_cache(cache)?),
-        Mode::Forks(_) | Mode::Busy { .. } | Mode::Churn { .. } | Mode::Measure { .. } => None,
+        Mode::Forks(_)
+        | Mode::Lock { .. }
+        | Mode::Busy { .. }
+        | Mode::Churn { .. }
+        | Mode::Measure { .. } => None,
     };
     for group in join {
         let file = group.join("cgroup.procs");
@@ -123,6 +129,13 @@ fn run(cli: Cli) -> Result<()> {
             }
         }
         Mode::Measure { what, count } => measure::run(what, count)?,
+        Mode::Lock { dir } => {
+            let folder = File::open(&dir).with_context(|| format!("open {}", dir.display()))?;
+            flock(&folder, FlockOperation::NonBlockingLockExclusive)
+                .with_context(|| format!("lock {}", dir.display()))?;
+            say("locked", &[]);
+            rest();
+        }
         Mode::Busy { threads } => busy(threads),
     }
     Ok(())
