@@ -76,6 +76,22 @@ fn attach_traced(program: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(link as i32) })
 }
 
+/// Asks the kernel to attach to its trampoline, once more, a program that is there already. Kernels
+/// that allow it after the program was taken off refuse it now, since it is there (EBUSY). Before 5.13 a
+/// program forgets its trampoline when it is attached (`bpf_tracing_prog_attach` in
+/// kernel/bpf/syscall.c), and is attached once in its life (ENOENT).
+///
+/// # Errors
+/// If it is attached no second time.
+pub(super) fn again(program: &OwnedFd) -> io::Result<()> {
+    match attach_traced(program) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(io::Error::new(error.kind(), "this kernel attaches it once, and it comes and goes"))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// The beginning of `struct bpf_link_info`.
 #[derive(Default)]
 #[repr(C)]

@@ -2,13 +2,14 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
 
 use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramFd, ProgramInfo};
 use aya::{Btf, Ebpf};
 
-use super::attach::Link;
+use super::attach::{self, Link};
 use super::brief::brief;
 use super::near::Near;
 use super::plan::{self, At, FamilyPlan, Hook, Rejected, Rung, SourceInfo, When};
@@ -28,6 +29,16 @@ pub(super) struct Attached {
     pub(super) link: Link,
 }
 
+impl Attached {
+    /// Whether it can be attached once more after it was taken off, as a hook for a time is.
+    fn again(&self) -> io::Result<()> {
+        match self.at {
+            At::Entry(_) | At::Exit(_) => attach::again(&self.program),
+            At::Tracepoint(_) | At::Probe(_) | At::ReturnProbe(_) => Ok(()),
+        }
+    }
+}
+
 /// Tries a family's rungs, best first.
 pub(super) fn climb(
     plan: FamilyPlan,
@@ -37,7 +48,17 @@ pub(super) fn climb(
 ) -> Result<Climbed, SourceInfo> {
     let FamilyPlan { family, candidates, mut rejected } = plan;
     for rung in candidates {
-        let attached: Result<Vec<_>, _> = rung.hooks.iter().map(|hook| attach(hook, ebpf, btf)).collect();
+        let attached: Result<Vec<_>, _> = rung
+            .hooks
+            .iter()
+            .map(|hook| {
+                let attached = attach(hook, ebpf, btf)?;
+                if rung.beside.is_some() {
+                    attached.again().map_err(|error| format!("{}: {}", hook.program, brief(&error)))?;
+                }
+                Ok(attached)
+            })
+            .collect();
         match attached {
             Ok(attached) => return Ok(Climbed { info: rung.info(&rejected), rung, attached }),
             Err(error) => rejected.push(Rejected { rung: rung.name, why: lockdown.explain(error) }),
@@ -90,7 +111,7 @@ fn load_program(hook: &Hook, ebpf: &mut Ebpf, btf: &Btf) -> Result<(OwnedFd, u32
 }
 
 /// The program of a rung for a time, which is taken off.
-pub(super) fn keep(attached: Vec<Attached>, when: When) -> std::io::Result<Option<Near>> {
+pub(super) fn keep(attached: Vec<Attached>, when: When) -> io::Result<Option<Near>> {
     let first = attached.into_iter().next();
     first.map(|Attached { at, program, link }| Near::new(when, at, program, link)).transpose()
 }

@@ -204,7 +204,9 @@ impl FamilyPlan {
             if rungs.contains(&charge) {
                 return true;
             }
-            let why = format!("goes with {}", rungs.join(" or "));
+            let names: Vec<_> =
+                rungs.iter().map(|name| if name.is_empty() { "no rung" } else { name }).collect();
+            let why = format!("goes with {}", names.join(" or "));
             rejected.push(Rejected { rung: rung.name, why });
             false
         });

@@ -132,7 +132,11 @@ pub static RUNGS: &[Rung] = &[
         needs: &[IDENTITY, WALK, COUNTER],
         sees_every_charge: false,
         grain: Grain::None,
-        beside: Some(Beside { rungs: &["kprobe page_counter_try_charge"], when: When::WayDown }),
+        // Also where a trampoline takes a program once only.
+        beside: Some(Beside {
+            rungs: &["kprobe page_counter_try_charge", "fexit page_counter_try_charge"],
+            when: When::WayDown,
+        }),
     },
     Rung {
         name: "tp_btf count_memcg_events",
