@@ -56,6 +56,21 @@ impl Drop for Folder {
     }
 }
 
+/// A folder on a disk, for files whose pages the kernel can take back: the temporary one, or the current one
+/// where that is in memory.
+///
+/// # Errors
+/// If they cannot be looked at.
+pub fn on_disk() -> Result<PathBuf> {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let temporary = std::env::temp_dir();
+    let kind = rustix::fs::statfs(&temporary).with_context(|| format!("look at {}", temporary.display()))?;
+    match kind.f_type == TMPFS_MAGIC {
+        true => std::env::current_dir().context("find the current folder"),
+        false => Ok(temporary),
+    }
+}
+
 fn sweep(parent: &Path, prefix: &str) -> Result<()> {
     abandoned(parent, prefix)?.into_iter().try_for_each(|folder| Ok(fs::remove_dir_all(folder)?))
 }

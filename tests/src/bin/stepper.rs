@@ -21,6 +21,7 @@ use rustix::{
     mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap},
     process::{Signal, set_parent_process_death_signal},
 };
+use tests::folder::on_disk;
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
@@ -78,7 +79,7 @@ impl Region {
 
 /// Fills the page cache: a file that is gone when it is closed.
 fn fill_cache(bytes: usize) -> Result<()> {
-    let mut file = tempfile::tempfile().context("make a file")?;
+    let mut file = tempfile::tempfile_in(on_disk()?).context("make a file")?;
     let block = vec![1; MIB];
     for _ in 0..bytes / MIB {
         file.write_all(&block).context("write a file")?;
@@ -186,7 +187,7 @@ fn main() -> Result<()> {
 
 /// Fills page cache with what the kernel can take back at once.
 fn write(mib: usize) -> Result<()> {
-    let mut file = tempfile::tempfile().context("make a file")?;
+    let mut file = tempfile::tempfile_in(on_disk()?).context("make a file")?;
     let block = vec![1; MIB];
     for written in 1..=mib {
         file.write_all(&block).context("write a file")?;

@@ -21,13 +21,9 @@ fn workload() -> &'static Path {
     BINARY.get_or_init(|| tests::workload::binary().unwrap())
 }
 
-/// A process that has filled the page cache of a group, from a file on a disk: what is in memory anyway
-/// is no page cache.
+/// A process that has filled the page cache of a group.
 fn cache(group: &Group, size: &str) -> Workload {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
-    let temporary = std::env::temp_dir();
-    let in_memory = rustix::fs::statfs(&temporary).unwrap().f_type == TMPFS_MAGIC;
-    let folder = if in_memory { std::env::current_dir().unwrap() } else { temporary };
+    let folder = tests::folder::on_disk().unwrap();
     let arguments = ["cache", "--size", size, "--dir", folder.to_str().unwrap()];
     let mut cache = Workload::run(workload(), group, arguments).unwrap();
     cache.wait_event("cached").unwrap();
