@@ -15,6 +15,7 @@ pub struct Conditions {
     known: Vec<Raised>,
     before: Vec<Raised>,
     hold: Vec<Raised>,
+    looked: Option<Timestamp>,
 }
 
 /// A condition that was raised.
@@ -42,9 +43,29 @@ impl Conditions {
         }
     }
 
+    /// When they were raised last, or could have been.
+    pub(crate) fn looked(&self) -> Option<Timestamp> {
+        self.looked
+    }
+
+    /// All that were raised, whether they hold or not.
+    pub(crate) fn known(&self) -> &[Raised] {
+        &self.known
+    }
+
+    /// Takes over what was raised before; what is known already stays.
+    pub(crate) fn recall(&mut self, at: Timestamp, raised: impl Iterator<Item = Raised>, period: GoDuration) {
+        for raised in raised {
+            if !self.known.iter().any(|other| other.condition == raised.condition) {
+                self.known.push(raised);
+            }
+        }
+        self.settle(at, period);
+    }
+
     /// Makes room for all there are.
     pub(crate) fn make_room(&mut self) {
-        let Self { known, before, hold } = self;
+        let Self { known, before, hold, looked: _ } = self;
         for list in [known, before, hold] {
             list.reserve(NodeCondition::COUNT);
         }
@@ -58,6 +79,7 @@ impl Conditions {
         raised: impl Iterator<Item = NodeCondition>,
         period: GoDuration,
     ) {
+        self.looked = Some(at);
         std::mem::swap(&mut self.before, &mut self.known);
         self.known.clear();
         let now = raised.map(|condition| Raised { condition, at });
@@ -66,6 +88,10 @@ impl Conditions {
                 self.known.push(raised);
             }
         }
+        self.settle(at, period);
+    }
+
+    fn settle(&mut self, at: Timestamp, period: GoDuration) {
         self.hold.clear();
         let holds = |raised: &&Raised| since(at, raised.at) < period;
         self.hold.extend(self.known.iter().filter(holds));

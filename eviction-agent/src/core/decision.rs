@@ -213,9 +213,15 @@ pub enum PassEnd {
     Covered,
     /// No pod may be evicted for now: whoever evicts has reached a limit of his own.
     Held,
+    /// No pod may be evicted for now: the API server cannot be asked.
+    ApiUnreachable,
     /// No pod is left that may go: each is critical, on its way, or failed to go a moment ago.
     NobodyLeft,
 }
+
+/// What pods go for beside thresholds, as the kubelet's metrics name it:
+/// `eviction_manager.go: signalEphemeralContainerFsLimit` and its neighbours.
+pub const LABELS: [&str; 3] = ["emptydirfs.limit", "ephemeralpodfs.limit", "ephemeralcontainerfs.limit"];
 
 impl Pass {
     /// A threshold of the pass.
@@ -236,14 +242,13 @@ impl Pass {
         }
     }
 
-    /// What a pod goes for, as the kubelet's metrics name it:
-    /// `eviction_manager.go: signalEphemeralContainerFsLimit` and its neighbours.
+    /// What a pod goes for: the name of a signal, or one of [`LABELS`].
     pub fn label_of(&self, cause: Cause) -> &'static str {
         match cause {
             Cause::Threshold { line } => self.signal_of(line).map_or("", Signal::name),
-            Cause::EmptyDir { .. } => "emptydirfs.limit",
-            Cause::PodStorage => "ephemeralpodfs.limit",
-            Cause::ContainerStorage { .. } => "ephemeralcontainerfs.limit",
+            Cause::EmptyDir { .. } => LABELS[0],
+            Cause::PodStorage => LABELS[1],
+            Cause::ContainerStorage { .. } => LABELS[2],
         }
     }
 

@@ -17,12 +17,19 @@ pub struct Hands {
     pub hard_ignores_pdb: bool,
     /// What the node's own object is told of its pressure by an agent that acts.
     pub node: NodeMarks,
+    /// What is done about hard thresholds while the API server cannot be asked. Soft ones wait.
+    pub api_unreachable: ApiUnreachable,
 }
 
 impl Default for Hands {
     /// The kubelet asks no budget at all.
     fn default() -> Self {
-        Self { hard_action: HardAction::default(), hard_ignores_pdb: true, node: NodeMarks::default() }
+        Self {
+            hard_action: HardAction::default(),
+            hard_ignores_pdb: true,
+            node: NodeMarks::default(),
+            api_unreachable: ApiUnreachable::default(),
+        }
     }
 }
 
@@ -35,4 +42,15 @@ pub enum HardAction {
     Evict,
     /// Its processes are killed at the same moment. Needs the host's PID namespace.
     EvictAndKill,
+}
+
+/// What is done about hard thresholds while the API server cannot be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ApiUnreachable {
+    /// Nothing: the kubelet evicts by its own lines.
+    #[default]
+    Hold,
+    /// The processes of victims are killed. Needs the host's PID namespace.
+    Kill,
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::layout::DiskLayout;
+use super::memory::Memory;
 use super::oom::{ContainerEnded, OomKill};
 use super::pods::{KnownPod, PodSet};
 use super::policy::Policy;
@@ -22,6 +23,8 @@ pub struct Input {
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// What the agent before this one knew, in times of this one's clock. Before all others.
+    Recall(Box<Memory>),
     /// The active pods are now these: those bound to the node that have not finished.
     Pods(Arc<PodSet>),
     /// The answer to how the node's file systems are laid out. Until there is one, looks
@@ -38,6 +41,13 @@ pub enum Event {
     Evicted(EvictionOutcome),
     /// Whoever evicts has reached a limit of his own: nobody new can go before this time.
     EvictionsHeld(Timestamp),
+    /// Whether the API server can be asked for evictions from now on. It can, until this is told.
+    ApiServer(Reach),
+    /// The eviction of the pod with this uid was asked for, and nobody knows what came of it: until
+    /// that is told, it is under way, however long it takes.
+    EvictionOpen(Box<str>),
+    /// It is known again that this eviction is carried out: its grace period begins now.
+    EvictionAccepted(Box<str>),
     /// The kernel killed a process for want of memory. The time of the input is when this was
     /// learned; the record has its own.
     OomKill(Box<OomKill>),
@@ -50,6 +60,16 @@ pub enum Event {
     Accept,
     /// May this pod start here?
     Admission(Arc<KnownPod>),
+}
+
+/// Whether the API server can be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// It answers.
+    #[default]
+    Reachable,
+    /// It does not, or what it answers is of no use.
+    Unreachable,
 }
 
 /// What came of an eviction.

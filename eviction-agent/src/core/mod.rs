@@ -24,6 +24,7 @@ pub mod input;
 pub mod layout;
 mod local_storage;
 pub mod marks;
+pub mod memory;
 pub mod message;
 pub mod node;
 pub mod observe;

@@ -26,7 +26,7 @@ impl Engine {
         pass: &mut Pass,
         actions: &mut Vec<Action>,
     ) -> bool {
-        if pass.pods.limited().len() == 0 || pass.snapshot.is_empty() {
+        if pass.pods.limited().len() == 0 || pass.snapshot.is_empty() || self.is_paused(true) {
             return false;
         }
         let remembers = self.policy.rules.victims != Victims::One;
@@ -95,6 +95,10 @@ impl Engine {
     /// PodDisruptionBudget that forbids it, which the kubelet does not ask, is passed over by a
     /// soft threshold.
     fn evict_the_first(&self, pass: &mut Pass, line: u8, actions: &mut Vec<Action>) {
+        if self.is_paused(is_hard(pass, line)) {
+            pass.end = PassEnd::ApiUnreachable;
+            return;
+        }
         pass.end = PassEnd::OnlyCritical;
         for candidate in &pass.ranked {
             let Some(known) = pass.pods.get(candidate.place) else {

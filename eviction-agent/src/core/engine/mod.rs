@@ -7,7 +7,12 @@ mod change;
 #[cfg(test)]
 mod change_tests;
 mod evict;
+#[cfg(test)]
+mod outage_tests;
 mod pass;
+mod recall;
+#[cfg(test)]
+mod recall_tests;
 mod refuse;
 mod rehearse;
 mod sized;
@@ -29,7 +34,8 @@ use super::budget::Budgets;
 use super::condition::{Conditions, Raised};
 use super::decision::{Action, Admission, Decision, NoPass, Pass, Subject};
 use super::flight::Flights;
-use super::input::{Event, Input, NotEvicted};
+use super::hands::ApiUnreachable;
+use super::input::{Event, Input, NotEvicted, Reach};
 use super::layout::DiskLayout;
 use super::oom::Story;
 use super::pods::PodSet;
@@ -70,6 +76,7 @@ pub struct Engine {
     blind: SignalSet,
     proposal: Option<Box<Proposal>>,
     guard: Guard,
+    reach: Reach,
 }
 
 /// What is known of the disk layout.
@@ -108,6 +115,7 @@ impl Engine {
             sight: Sight::default(),
             blind: SignalSet::EMPTY,
             proposal: None,
+            reach: Reach::default(),
         }
     }
 
@@ -153,9 +161,14 @@ impl Engine {
         }
         self.budgets.advance(at);
         let subject = match event {
+            Event::Recall(memory) => {
+                self.recall(at, *memory);
+                Subject::Noted
+            }
             Event::Pods(pods) => {
                 self.story.pods_are(at, &pods);
                 self.flights.note_pods(at, &pods);
+                self.resume_recalled(at, &pods);
                 self.budgets.note_pods(&pods);
                 self.pods = pods;
                 Subject::Noted
@@ -179,6 +192,18 @@ impl Engine {
                 if remembers {
                     self.flights.hold_until(at, until);
                 }
+                Subject::Noted
+            }
+            Event::ApiServer(reach) => {
+                self.reach = reach;
+                Subject::Noted
+            }
+            Event::EvictionOpen(uid) => {
+                self.flights.leave_open(uid);
+                Subject::Noted
+            }
+            Event::EvictionAccepted(uid) => {
+                self.flights.accept(&uid);
                 Subject::Noted
             }
             Event::OomKill(kill) => {
@@ -230,6 +255,12 @@ impl Engine {
             self.end_first_pass();
         }
         Subject::NoPass(begun.err().unwrap_or(NoPass::NoLook(why)))
+    }
+
+    /// Whether nobody may go for want of the API server, for a hard threshold or another.
+    fn is_paused(&self, hard: bool) -> bool {
+        let kills = hard && self.policy.hands.api_unreachable == ApiUnreachable::Kill;
+        self.reach == Reach::Unreachable && !kills
     }
 
     fn forget_waiting(&mut self) {

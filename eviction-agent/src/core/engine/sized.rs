@@ -66,7 +66,7 @@ impl Engine {
         self.note_growth(pass);
         deficit.in_flight = self.flights.expected(signal, seen.time, hard.then_some(IMMEDIATE));
         let cause = Cause::Threshold { line: place };
-        while hard && deficit.open() > 0 {
+        while hard && deficit.open() > 0 && !self.is_paused(hard) {
             let place_of = |uid: &str| pass.pods.place(uid);
             let hurried = self.flights.hurry(signal, deficit.open(), IMMEDIATE_GRACE_SECONDS, place_of);
             let Some((place, amount)) = hurried else {
@@ -124,6 +124,7 @@ impl Engine {
         pass.deficits.push(deficit);
         pass.end = match open {
             ..=0 => PassEnd::Covered,
+            _ if self.is_paused(hard) => PassEnd::ApiUnreachable,
             _ if self.flights.is_held() => PassEnd::Held,
             _ => {
                 let ranked = std::mem::take(&mut pass.ranked);

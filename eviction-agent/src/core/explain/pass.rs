@@ -75,7 +75,9 @@ fn heading(pass: &PassReport) -> (Tone, String) {
     match pass.end {
         PassEnd::Evicted => (Tone::Bad, format!("{going}{short}")),
         PassEnd::LocalStorage => (Tone::Bad, format!("{going}: above limits of local storage")),
-        PassEnd::Covered | PassEnd::Held | PassEnd::NobodyLeft if !going.is_empty() => {
+        PassEnd::Covered | PassEnd::Held | PassEnd::ApiUnreachable | PassEnd::NobodyLeft
+            if !going.is_empty() =>
+        {
             (Tone::Bad, format!("{going}{short}"))
         }
         PassEnd::AwaitingReclaim => {
@@ -93,6 +95,9 @@ fn heading(pass: &PassReport) -> (Tone, String) {
         }
         PassEnd::Covered => (Tone::Warning, format!("WAIT{short}: pods on their way make up for it")),
         PassEnd::Held => (Tone::Warning, format!("NOBODY ELSE GOES{short}, but too many went a moment ago")),
+        PassEnd::ApiUnreachable => {
+            (Tone::Warning, format!("NOBODY GOES{short}, but the API server cannot be asked"))
+        }
         PassEnd::NobodyLeft => (Tone::Warning, format!("NOBODY GOES{short}, but nobody is left who may")),
         PassEnd::Calm if pass.thresholds.iter().any(|threshold| threshold.met.is_some()) => {
             (Tone::Warning, "WAIT: thresholds are met, but may not evict yet".to_owned())

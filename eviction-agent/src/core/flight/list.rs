@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use jiff::SignedDuration;
+
 use crate::core::decision::{Eviction, Pass};
 use crate::core::deficit::is_next_to_nothing;
 use crate::core::input::{EvictionOutcome, NotEvicted};
+use crate::core::memory::Aloft;
 use crate::core::pods::PodSet;
 use crate::core::release::Release;
 use crate::core::signal::Signal;
@@ -20,6 +23,10 @@ pub(crate) struct Flights {
     list: Vec<Flight>,
     last: Option<Timestamp>,
     held: GoDuration,
+    /// Of a former agent; their pods were not told of yet.
+    recalled: Vec<Aloft>,
+    /// Of those under way, the uids of which nobody knows what came of what was asked for.
+    open: Vec<Box<str>>,
 }
 
 /// Whether a pod may be chosen, as far as earlier evictions of it have a say.
@@ -56,6 +63,9 @@ impl Flights {
         self.last = Some(at);
         self.held = GoDuration::from_nanos(self.held.as_nanos().saturating_sub(passed).max(0));
         for flight in &mut self.list {
+            if flight.phase == Phase::UnderWay && self.open.contains(&flight.pod.pod.uid) {
+                continue;
+            }
             flight.age = plus(flight.age, GoDuration::from_nanos(passed));
             let grace = GoDuration::from_secs(flight.grace_period_seconds.max(0));
             if flight.phase == Phase::UnderWay && flight.age >= plus(grace, MARGIN) {
@@ -67,6 +77,31 @@ impl Flights {
             Phase::Gone(_) => flight.age < MARGIN,
             Phase::Failed(_) => flight.age < REMEMBERED,
         });
+        self.forget_ended();
+    }
+
+    /// Nobody knows what came of what was asked for: it takes as long as it takes.
+    pub(crate) fn leave_open(&mut self, uid: Box<str>) {
+        if !self.open.contains(&uid) {
+            self.open.push(uid);
+        }
+        self.forget_ended();
+    }
+
+    /// It is carried out, and its time begins.
+    pub(crate) fn accept(&mut self, uid: &str) {
+        self.open.retain(|open| **open != *uid);
+        let is_meant = |flight: &&mut Flight| *flight.pod.pod.uid == *uid && flight.phase == Phase::UnderWay;
+        if let Some(flight) = self.list.iter_mut().find(is_meant) {
+            flight.age = GoDuration::ZERO;
+        }
+    }
+
+    fn forget_ended(&mut self) {
+        let Self { list, open, .. } = self;
+        open.retain(|uid| {
+            list.iter().any(|flight| flight.pod.pod.uid == *uid && flight.phase == Phase::UnderWay)
+        });
     }
 
     /// Takes note of the active pods: who is not among them is gone.
@@ -77,6 +112,52 @@ impl Flights {
             if flight.phase == Phase::UnderWay && !is_there(flight) {
                 flight.end(Phase::Gone(at));
             }
+        }
+    }
+
+    /// Those under way, as an engine that comes after this one has to know them.
+    pub(crate) fn aloft(&self) -> impl Iterator<Item = Aloft> {
+        let last = self.last.unwrap_or_default();
+        let under_way = self.list.iter().filter(|flight| flight.phase == Phase::UnderWay);
+        let aloft = under_way.map(move |flight| Aloft {
+            uid: flight.pod.pod.uid.clone(),
+            label: flight.signal,
+            hard: flight.hard,
+            decided_at: flight.decided_at,
+            since: last.checked_sub(SignedDuration::from_nanos(flight.age.as_nanos())).unwrap_or(last),
+            grace_period_seconds: flight.grace_period_seconds,
+            expected: flight.expected,
+        });
+        self.recalled.iter().cloned().chain(aloft)
+    }
+
+    /// Takes over those of a former engine. They wait for their pods.
+    pub(crate) fn recall(&mut self, recalled: Vec<Aloft>) {
+        self.recalled = recalled;
+    }
+
+    /// Those whose pods are there go on; the others wait for as long as they could take. Calls
+    /// back for each that goes on.
+    pub(crate) fn resume(&mut self, at: Timestamp, pods: &PodSet, mut resumed: impl FnMut(&Flight)) {
+        for aloft in std::mem::take(&mut self.recalled) {
+            let age = since(at, aloft.since).max(GoDuration::ZERO);
+            let grace = GoDuration::from_secs(aloft.grace_period_seconds.max(0));
+            let place = pods.place(&aloft.uid);
+            let Some(pod) = place.and_then(|place| pods.pods().get(place as usize)) else {
+                if age < plus(grace, MARGIN) {
+                    self.recalled.push(aloft);
+                }
+                continue;
+            };
+            if self.stance(&aloft.uid) != Stance::Free {
+                continue;
+            }
+            let Aloft { uid: _, label, hard, decided_at, since: _, grace_period_seconds, expected } = aloft;
+            let pod = Arc::clone(pod);
+            let (signal, phase) = (label, Phase::UnderWay);
+            let flight = Flight { pod, signal, hard, decided_at, grace_period_seconds, expected, phase, age };
+            resumed(&flight);
+            self.list.push(flight);
         }
     }
 

@@ -14,6 +14,7 @@ pub(crate) use line::Level;
 pub use line::Line;
 
 use super::layout::DiskLayout;
+use super::memory::{MetSince, text_of};
 use super::observe::Observations;
 use super::policy::Threshold;
 use super::sight::Gate;
@@ -174,6 +175,37 @@ impl Thresholds {
         let kept = self.before.iter().filter(|before| before.ripe).map(|before| &before.line);
         let kept = kept.filter(|&&place| self.lines[usize::from(place)].is_unresolved(seen));
         visible.chain(kept).map(|&place| (place, &self.lines[usize::from(place)]))
+    }
+
+    /// Those that the last pass found met, as far as they are known by their value.
+    pub(crate) fn met_since(&self) -> impl Iterator<Item = MetSince> {
+        self.before.iter().map(|met| {
+            let threshold = &self.line(*met).threshold;
+            MetSince {
+                signal: threshold.signal,
+                value: text_of(&threshold.value),
+                grace_period: threshold.grace_period,
+                first_seen: met.first_seen,
+                ripe: met.ripe,
+            }
+        })
+    }
+
+    /// Takes one over that was met before, if there still is such a threshold.
+    pub(crate) fn recall(&mut self, met: &MetSince) {
+        let is_it = |line: &Line| {
+            let threshold = &line.threshold;
+            (threshold.signal, threshold.grace_period) == (met.signal, met.grace_period)
+                && text_of(&threshold.value) == met.value
+        };
+        let place = self.lines.iter().position(is_it).and_then(|place| u8::try_from(place).ok());
+        if let Some(line) = place
+            && !self.before.iter().any(|before| before.line == line)
+        {
+            let &MetSince { first_seen, ripe, .. } = met;
+            let (by_min_reclaim, by_prediction, fresh) = (false, false, false);
+            self.before.push(Met { line, first_seen, by_min_reclaim, by_prediction, ripe, fresh });
+        }
     }
 
     fn line(&self, met: Met) -> &Line {

@@ -1,0 +1,52 @@
+//! Memory: what the next engine has to know, and what it takes over.
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+
+use crate::core::condition::Raised;
+use crate::core::memory::{KEPT_EVERY, Memory, UNSEEN};
+use crate::core::pods::PodSet;
+use crate::core::policy::Victims;
+use crate::core::time::{Timestamp, since};
+
+use super::Engine;
+
+impl Engine {
+    /// What another engine has to know that goes on in this one's place.
+    pub fn memory(&self) -> Memory {
+        Memory {
+            looked: self.conditions.looked(),
+            met: self.thresholds.met_since().collect(),
+            conditions: self.conditions.known().to_vec(),
+            flights: self.flights.aloft().collect(),
+        }
+    }
+
+    pub(super) fn recall(&mut self, at: Timestamp, memory: Memory) {
+        let Memory { looked, met, conditions, flights } = memory;
+        let is_seamless = looked.is_some_and(|looked| since(at, looked) <= UNSEEN);
+        if is_seamless {
+            for met in &met {
+                self.thresholds.recall(met);
+            }
+        }
+        let kept_every = SignedDuration::from_nanos(KEPT_EVERY.as_nanos());
+        let raised = conditions.into_iter().map(|Raised { condition, at: raised }| {
+            // The last look has raised it, and so did those that nobody wrote down.
+            let is_latest = looked == Some(raised);
+            let latest = raised.checked_add(kept_every).unwrap_or(raised).min(at);
+            Raised { condition, at: if is_latest { latest.max(raised) } else { raised } }
+        });
+        self.conditions.recall(at, raised, self.policy.pressure_transition_period);
+        if self.policy.rules.victims != Victims::One {
+            self.flights.recall(flights);
+        }
+    }
+
+    /// Evictions of a former engine go on when their pods are there.
+    pub(super) fn resume_recalled(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
+        let story = &mut self.story;
+        self.flights.resume(at, pods, |flight| story.evicting(flight.decided_at, &flight.pod, pods));
+    }
+}

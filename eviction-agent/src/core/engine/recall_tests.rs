@@ -1,0 +1,164 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use crate::core::decision::PassEnd;
+use crate::core::fixture::{
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
+};
+use crate::core::input::{Event, EvictionOutcome, NotEvicted};
+use crate::core::memory::Memory;
+use crate::core::pods::PodSet;
+use crate::core::policy::{Policy, Rules, Threshold, Victims};
+use crate::core::signal::{NodeCondition, Signal};
+
+use super::Engine;
+
+fn sized(thresholds: Vec<Threshold>) -> Policy {
+    enhanced(thresholds, |_| {})
+}
+
+fn look(engine: &mut Engine, seconds: i64, available: u64) -> crate::core::decision::Decision {
+    let pods = [memory_of("a", 500), memory_of("b", 300)];
+    tell(engine, seconds, Event::Look(snapshot(node(available, 900, at(seconds)), &pods)))
+}
+
+fn pods(policy: &Policy) -> Arc<PodSet> {
+    set_by(policy, vec![pod("a", "10"), pod("b", "10")])
+}
+
+/// The engine that comes after, at a time, with what the former one knew.
+fn after(policy: &Policy, seconds: i64, memory: Memory, known: &Arc<PodSet>) -> Engine {
+    let mut engine = Engine::new(policy.clone());
+    tell(&mut engine, seconds, Event::Recall(Box::new(memory)));
+    tell(&mut engine, seconds, Event::Pods(Arc::clone(known)));
+    tell(&mut engine, seconds, Event::DiskLayout(Ok(Default::default())));
+    engine
+}
+
+#[test]
+fn nobody_else_goes_for_what_is_under_way() {
+    let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
+    let known = pods(&policy);
+    let mut first = engine(policy.clone(), &known);
+    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    let memory = first.memory();
+    assert_eq!(memory.flights.len(), 1);
+    let mut second = after(&policy, 3, memory.clone(), &known);
+    let decision = look(&mut second, 4, 100);
+    assert!(victims(&decision).is_empty());
+    assert_eq!(decision.pass().unwrap().end, PassEnd::Covered);
+    // Its time runs on from when it was decided.
+    assert_eq!(victims(&look(&mut second, 33, 100)), [("b", 1)]);
+    // Without a memory it would be the same pod once more.
+    assert_eq!(victims(&look(&mut after(&policy, 3, Memory::default(), &known), 4, 100)), [("a", 1)]);
+}
+
+#[test]
+fn pods_that_come_late_are_still_under_way() {
+    let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
+    let known = pods(&policy);
+    let mut first = engine(policy.clone(), &known);
+    look(&mut first, 1, 100);
+    let mut second = after(&policy, 2, first.memory(), &set_by(&policy, Vec::new()));
+    assert_eq!(second.memory().flights, first.memory().flights, "whoever comes next knows it too");
+    tell(&mut second, 5, Event::Pods(known));
+    assert!(victims(&look(&mut second, 6, 100)).is_empty());
+    let uid: Box<str> = "a".into();
+    tell(&mut second, 7, Event::Evicted(EvictionOutcome { uid, result: Err(NotEvicted::NotAsked) }));
+    assert_eq!(victims(&look(&mut second, 8, 100)), [("a", 1)], "nobody had asked: decided anew");
+}
+
+#[test]
+fn a_threshold_is_met_since_it_was_seen_first() {
+    let policy = policy(vec![soft(Signal::MemoryAvailable, "200", 60)]);
+    let known = pods(&policy);
+    let mut first = engine(policy.clone(), &known);
+    for second in [0, 10, 20] {
+        assert!(victims(&look(&mut first, second, 100)).is_empty());
+    }
+    let mut second = after(&policy, 45, first.memory(), &known);
+    assert!(victims(&look(&mut second, 59, 100)).is_empty());
+    assert_eq!(victims(&look(&mut second, 60, 100)).len(), 1);
+    // Nobody knows whether it was met all the time.
+    let mut late = after(&policy, 51, first.memory(), &known);
+    assert!(victims(&look(&mut late, 61, 100)).is_empty());
+    // Met no more, and again: it counts anew.
+    let mut calm = after(&policy, 25, first.memory(), &known);
+    look(&mut calm, 26, 900);
+    assert!(victims(&look(&mut calm, 61, 100)).is_empty());
+    // Another line is another threshold.
+    let other = Policy { thresholds: vec![soft(Signal::MemoryAvailable, "300", 60)], ..policy };
+    assert!(victims(&look(&mut after(&other, 25, first.memory(), &known), 61, 100)).is_empty());
+}
+
+#[test]
+fn minimum_reclaim_is_not_forgotten() {
+    let mut line = hard(Signal::MemoryAvailable, "200");
+    line.min_reclaim = Some(crate::core::fixture::hard(Signal::MemoryAvailable, "100").value);
+    let policy = policy(vec![line]);
+    let known = pods(&policy);
+    let mut first = engine(policy.clone(), &known);
+    look(&mut first, 0, 100);
+    let mut second = after(&policy, 2, first.memory(), &known);
+    assert!(look(&mut second, 3, 250).pass().unwrap().met[0].by_min_reclaim);
+}
+
+#[test]
+fn a_condition_lasts_its_transition_period_over_a_restart() {
+    let policy = policy(vec![hard(Signal::MemoryAvailable, "200")]);
+    let known = pods(&policy);
+    let mut first = engine(policy.clone(), &known);
+    look(&mut first, 0, 100);
+    look(&mut first, 10, 900);
+    let holds = |engine: &mut Engine, second: i64| {
+        let decision = look(engine, second, 900);
+        decision.conditions.iter().any(|raised| raised.condition == NodeCondition::MemoryPressure)
+    };
+    let mut second = after(&policy, 100, first.memory(), &known);
+    assert_eq!(second.conditions().len(), 1, "at once");
+    assert!(holds(&mut second, 299));
+    assert!(!holds(&mut second, 300));
+    assert!(after(&policy, 301, first.memory(), &known).conditions().is_empty());
+    // What the last look has raised may have been raised until the end.
+    let mut first = engine(policy.clone(), &known);
+    look(&mut first, 0, 100);
+    let mut second = after(&policy, 60, first.memory(), &known);
+    assert!(holds(&mut second, 304));
+    assert!(!holds(&mut second, 305));
+    let mut second = after(&policy, 2, first.memory(), &known);
+    assert!(holds(&mut second, 301) && !holds(&mut second, 302));
+}
+
+proptest! {
+    /// Whenever an engine is replaced by another one, the conditions hold no shorter and by no
+    /// more than what nobody wrote down longer, and nobody goes whom the first would not have
+    /// taken.
+    #[test]
+    fn a_replaced_engine_decides_as_the_first(
+        looks in proptest::collection::vec((1i64..4, prop_oneof![Just(100u64), Just(250), Just(900)]), 1..10),
+        replaced in 0usize..10,
+    ) {
+        let thresholds =
+            vec![hard(Signal::MemoryAvailable, "200"), soft(Signal::MemoryAvailable, "400", 6)];
+        let rules = Rules { victims: Victims::Sized { most: 1 }, ..Rules::kubelet() };
+        let policy = Policy { rules, ..policy(thresholds) };
+        let known = pods(&policy);
+        let (mut one, mut other) = (engine(policy.clone(), &known), engine(policy.clone(), &known));
+        let mut now = 0;
+        for (place, (pause, available)) in looks.into_iter().enumerate() {
+            now += pause;
+            if place == replaced {
+                other = after(&policy, now - 1, other.memory(), &known);
+            }
+            let (decided, expected) = (look(&mut other, now, available), look(&mut one, now, available));
+            let names = |decision: &crate::core::decision::Decision| {
+                victims(decision).iter().map(|(uid, grace)| ((*uid).to_owned(), *grace)).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(names(&decided), names(&expected), "at {}", now);
+            for raised in &expected.conditions {
+                prop_assert!(decided.conditions.iter().any(|it| it.condition == raised.condition && it.at >= raised.at));
+            }
+        }
+    }
+}
