@@ -69,6 +69,10 @@ pub struct Metrics {
     pub evictions: Family<EvictionLabels, Counter>,
     /// What came of each.
     pub outcomes: Family<OutcomeLabels, Counter>,
+    /// Whether the API server cannot be asked.
+    pub api_unreachable: IntGauge,
+    /// Writes of what outlives the agent, by what came of them.
+    pub state_writes: Family<OutcomeLabels, Counter>,
     /// Processes that were killed, by what came of giving back their memory at once.
     pub memory_releases: Family<OutcomeLabels, Counter>,
     /// OOM kills by limit owner.
@@ -182,6 +186,8 @@ impl Metrics {
             decisions: Family::default(),
             evictions: Family::default(),
             outcomes: Family::default(),
+            api_unreachable: Gauge::default(),
+            state_writes: Family::default(),
             memory_releases: Family::default(),
             oom_kills: Family::default(),
             oom_kills_unattributed: Family::default(),
@@ -292,6 +298,16 @@ impl Metrics {
         r.register("decisions", "Decisions to evict a pod", self.decisions.clone());
         r.register("evictions", "Evictions carried out, by signal and namespace", self.evictions.clone());
         r.register("outcomes", "What came of decisions to evict", self.outcomes.clone());
+        r.register(
+            "api_unreachable",
+            "1 while the API server cannot be asked for evictions",
+            self.api_unreachable.clone(),
+        );
+        r.register(
+            "state_writes",
+            "Writes of what outlives the agent, by what came of them",
+            self.state_writes.clone(),
+        );
         r.register(
             "memory_releases",
             "Processes that were killed, by what came of giving back their memory at once",

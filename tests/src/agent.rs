@@ -282,6 +282,25 @@ impl Agent {
             .until("the agent ends on SIGTERM", GUARD, || child.try_wait().context("wait for the agent"))
     }
 
+    /// Ends it at this very instant, with SIGKILL. All that it has said.
+    ///
+    /// # Errors
+    /// If it said what is not an event, or had ended before.
+    pub fn kill(mut self) -> Result<Vec<Event>> {
+        if let Some(status) = self.child.try_wait().context("look at the agent")? {
+            bail!("the agent had ended by itself: {}{}", describe(status), self.log.tail());
+        }
+        self.child.kill().context("kill the agent")?;
+        self.child.wait().context("wait for the killed agent")?;
+        // What was being written is cut off.
+        while let Ok(line) = self.lines.recv() {
+            if let Ok(event) = line {
+                self.heard.push(event);
+            }
+        }
+        Ok(std::mem::take(&mut self.heard))
+    }
+
     fn how_it_ended(&mut self) -> Result<String> {
         let child = &mut self.child;
         let status = self.interrupt.until("the agent's end, its output having ended", GUARD, || {

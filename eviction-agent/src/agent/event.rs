@@ -1,5 +1,6 @@
 //! What `run` prints: one line an event, for people or for machines. docs/events.md is its contract.
 
+mod api_server;
 mod kill;
 mod limit;
 mod people;
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
+pub use api_server::ApiServer;
 pub use kill::{OomKill, Victim};
 pub use limit::Limit;
 pub use place::Place;
@@ -70,6 +72,8 @@ pub enum Event {
     Tasks(Box<Tasks>),
     /// A group's memory limit is near, or is so no more.
     Limit(Box<Limit>),
+    /// The API server cannot be asked any more, or can again.
+    ApiServer(ApiServer),
     /// The agent ends.
     Stopped(Stopped),
 }

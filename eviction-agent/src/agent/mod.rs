@@ -49,6 +49,7 @@ mod roster;
 mod run;
 mod slow;
 mod start;
+mod state;
 mod statuses;
 mod tallies;
 mod tasks;

@@ -9,6 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 
 use crate::action::{Outcome, PodName, Refused};
 use crate::core::decision::Decision;
+use crate::core::input::Reach;
 use crate::core::oom::{ContainerEnded, EndedContainer};
 use crate::core::reading::Why;
 use crate::core::signal::Signal;
@@ -58,6 +59,8 @@ pub(crate) enum Note {
     Limit(Box<event::Limit>, Instant),
     /// What the tasks of pods did since the last one.
     Tally(Vec<PodTally>, Instant),
+    /// The API server can be asked, or cannot any more.
+    ApiServer(Reach, Instant),
     /// A source has another rung now.
     Source(event::Source, Instant),
 }

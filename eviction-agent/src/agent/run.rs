@@ -1,17 +1,19 @@
 //! Start, supervision and end of the daemon.
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::VERSION;
 use super::failure::Failure;
 use crate::config::{Act, Endpoints};
+use crate::core::input::Reach;
 use crate::core::preferences::Profile;
 use crate::http::{self, Health};
 use crate::metrics::Metrics;
@@ -19,7 +21,7 @@ use crate::source::choice::Choice;
 use crate::source::timer::Timer;
 
 use super::clock::{Clock, mono_ns};
-use super::cluster::{ClusterOptions, Exports, Membership};
+use super::cluster::{Cluster, ClusterOptions, Exports, Membership};
 use super::configuration::ConfigurationFiles;
 use super::event::{self, Event};
 use super::kept_free::KeptFree;
@@ -31,6 +33,7 @@ use super::reload::{Change, Reload};
 use super::remembered::Remembered;
 use super::slow::Slow;
 use super::start::{self, Outlets, Ready};
+use super::state::{Counts, Written};
 use super::thread;
 use super::watchdog::{self, Pulse};
 
@@ -57,6 +60,8 @@ pub struct Options {
     pub configuration: ConfigurationFiles,
     /// Where the configuration in force is kept over a restart.
     pub state_dir: Option<PathBuf>,
+    /// The file of what outlives the agent within a boot.
+    pub state: Option<PathBuf>,
     /// Changes of the configuration take effect at once, as if each was accepted by hand.
     pub accept: bool,
     /// PodList file.
@@ -105,6 +110,8 @@ async fn supervise(
     metrics: Arc<Metrics>,
 ) -> Result<(), Failure> {
     let (client, cluster, news) = (plan.client.take(), plan.cluster.take(), plan.news.take());
+    let mut reachable = cluster.as_ref().map(Cluster::reachable);
+    let (kept, counts) = (plan.kept.take(), Arc::clone(&plan.counts));
     let mut terminate = watch_signal(SignalKind::terminate())?;
     let mut interrupt = watch_signal(SignalKind::interrupt())?;
     let hangup = watch_signal(SignalKind::hangup())?;
@@ -153,12 +160,29 @@ async fn supervise(
         Some(membership) if !service.act.is_dry() => Some(membership.tap(Arc::clone(&metrics))),
         _ => None,
     };
-    let mut slow = Slow::new(options.output, printer, Arc::clone(&metrics), Arc::clone(&took_effect), tap);
+    let mut slow = Slow::new(
+        options.output,
+        printer,
+        Arc::clone(&metrics),
+        Arc::clone(&counts),
+        Arc::clone(&took_effect),
+        tap,
+    );
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
     let exports = membership.as_ref().map(|it| it.exports(Arc::clone(&metrics)));
-    let state =
-        Arc::new(State { pulse: pulse.clone(), pods_known: AtomicBool::new(pods.are_known()), exports });
+    let (keeper, written) = kept.unzip();
+    let keeper = keeper.map(|keeper| {
+        let (counts, metrics) = (Arc::clone(&counts), Arc::clone(&metrics));
+        tokio::spawn(async move {
+            if let Err(failure) = keeper.run(counts, metrics).await {
+                tracing::error!(why = failure.into_causes().join("; "), "the state is not kept any more");
+            }
+        })
+    });
+    let pods_known = AtomicBool::new(pods.are_known());
+    let counted = written.clone().map(|written| (written, counts));
+    let state = Arc::new(State { pulse: pulse.clone(), pods_known, exports, counted });
     let reaction_thread = ready.thread;
     let mut started = started(service.act, profile, &ready, pod_count, listen);
     started.sources.extend(membership.as_ref().map(Membership::info));
@@ -176,7 +200,7 @@ async fn supervise(
         (_, _) => None,
     };
     if let Some(cluster) = cluster {
-        cluster.start(marks);
+        cluster.start(marks, written, membership.as_ref().map(Membership::name));
     }
     if let Some(client) = client {
         tokio::spawn(async move { client.keep_warm().await });
@@ -221,6 +245,13 @@ async fn supervise(
                     tell(Note::ConfigurationInvalid(errors, clock.now()));
                 }
             },
+            reach = reach_changed(&mut reachable) => {
+                metrics.api_unreachable.set(i64::from(reach == Reach::Unreachable));
+                tell(Note::ApiServer(reach, clock.now()));
+                if commands.send(Command::ApiServer(reach)).await.is_err() {
+                    break "the reaction thread ended";
+                }
+            }
             failure = misplaced(&mut membership) => {
                 failed = Some(failure);
                 break "the agent is not where it was told to be";
@@ -250,6 +281,10 @@ async fn supervise(
     });
     stop_watching(&server, &watchdog);
     let ended = end(commands, reaction).await;
+    if let Some(keeper) = keeper {
+        // What was said last is written as well, unless the disk hangs.
+        drop(tokio::time::timeout(LAST_LINES, keeper).await);
+    }
     let told = match told {
         Some(told) => Ok(told),
         None => tokio::time::timeout(LAST_TURN, writer).await,
@@ -265,6 +300,15 @@ async fn supervise(
         Err(_) => {}
     }
     failed.map_or(ended, Err)
+}
+
+/// Waits until the API server can be asked, or cannot any more. For ever without one.
+async fn reach_changed(reachable: &mut Option<watch::Receiver<bool>>) -> Reach {
+    let Some(reachable) = reachable else { return std::future::pending().await };
+    if reachable.changed().await.is_err() {
+        return std::future::pending().await;
+    }
+    if *reachable.borrow_and_update() { Reach::Reachable } else { Reach::Unreachable }
 }
 
 /// What is wrong with the node's name or rights, found out late. For ever without a cluster.
@@ -323,6 +367,8 @@ struct State {
     pulse: Pulse,
     pods_known: AtomicBool,
     exports: Option<Exports>,
+    /// What is counted is kept before it is shown.
+    counted: Option<(Written, Arc<Counts>)>,
 }
 
 impl Health for State {
@@ -344,9 +390,14 @@ impl Health for State {
         }
     }
 
-    fn refresh(&self) {
-        if let Some(exports) = &self.exports {
-            exports.refresh();
-        }
+    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            if let Some((written, counts)) = &self.counted {
+                written.clone().wait_for_counts(counts).await;
+            }
+            if let Some(exports) = &self.exports {
+                exports.refresh();
+            }
+        })
     }
 }

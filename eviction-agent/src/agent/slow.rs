@@ -34,6 +34,7 @@ use super::lane::{Next, Receiver};
 use super::notes::{Note, PassNote};
 use super::printer::Printer;
 use super::run::Output;
+use super::state::{Counts, Series};
 use super::tallies::Tallies;
 use super::watch::Watch;
 use namespaces::Namespaces;
@@ -49,6 +50,7 @@ pub(crate) struct Slow {
     output: Output,
     printer: Printer,
     metrics: Arc<Metrics>,
+    counts: Arc<Counts>,
     clock: Clock,
     sources: Vec<SourceLabels>,
     met: Vec<u8>,
@@ -71,6 +73,7 @@ impl Slow {
         output: Output,
         printer: Printer,
         metrics: Arc<Metrics>,
+        counts: Arc<Counts>,
         took_effect: Arc<Notify>,
         tap: Option<EventTap>,
     ) -> Self {
@@ -81,6 +84,7 @@ impl Slow {
             output,
             printer,
             metrics,
+            counts,
             clock: Clock::start(),
             sources: Vec::new(),
             met: Vec::new(),
@@ -189,6 +193,9 @@ impl Slow {
             }
             Note::Limit(limit, at) => self.say(at.wall, Event::Limit(limit)),
             Note::Tally(tallies, at) => self.tallies.take(tallies, at, &self.metrics),
+            Note::ApiServer(reach, at) => {
+                self.say(at.wall, Event::ApiServer(event::ApiServer::from(reach)));
+            }
             Note::Source(source, at) => {
                 self.source(&source);
                 self.say(at.wall, Event::Source(source));
@@ -288,7 +295,7 @@ impl Slow {
                 self.metrics.crossing_to_decision.observe(late as f64 / 1e9);
             }
             if let Some(signal) = signal {
-                self.metrics.decisions.get_or_create(&SignalLabels { eviction_signal: signal.name() }).inc();
+                self.counts.count(Series::Decisions(SignalLabels { eviction_signal: signal.name() }), 1);
             }
             let observed = signal.and_then(|signal| pass.seen.get(signal));
             let capacity = observed.map_or(0, |seen| seen.capacity);

@@ -32,7 +32,7 @@ use crate::source::timer::{self, Timer};
 
 use super::capacities::memory_quantity;
 use super::clock::Clock;
-use super::cluster::{self, Cluster, Evictions, NodeNews, NodeTeller};
+use super::cluster::{self, BOOT_ID, Cluster, Evictions, NodeNews, NodeTeller, read_boot_id};
 use super::configuration::{Configuration, Service};
 use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
@@ -44,12 +44,13 @@ use super::lines::Lines;
 use super::log;
 use super::mains::Mains;
 use super::notes::Notes;
-use super::reaction::{Command, Copies, Gauges, Reaction, State};
+use super::reaction::{Command, Copies, Gauges, Keep, Reaction, State};
 use super::reflex::Reflex;
 use super::reload::Change;
 use super::remembered::Remembered;
 use super::roster::Roster;
 use super::run::Options;
+use super::state::{Counts, Identity, Keeper, Recalled, Written, keeper, recall};
 use super::statuses::Statuses;
 use super::tasks::Tally;
 use super::thread;
@@ -58,8 +59,15 @@ use super::v1::V1Threshold;
 use super::v2::V2Triggers;
 use super::watchdog::Pulse;
 
+/// Where the state is kept in a pod, unless it is told otherwise: what is of this boot is best in
+/// memory.
+const STATE: &str = "/run/eviction-agent/state.json";
+
 /// Steps of evictions that wait for the loop; it takes them at once.
 const OUTCOMES: usize = 64;
+
+/// What writes the state, and for those that wait until it is written; nothing where it is not kept.
+pub(crate) type Kept = Option<(Keeper, Written)>;
 
 type Outcomes = mpsc::Receiver<Outcome>;
 
@@ -81,6 +89,11 @@ pub(crate) struct Plan {
     pub(crate) news: Option<Receiver<NodeNews>>,
     node: Option<NodeTeller>,
     evictions: Option<Evictions>,
+    /// For the slow side, as well.
+    pub(crate) kept: Kept,
+    pub(crate) counts: Arc<Counts>,
+    keep: Keep,
+    recalled: Recalled,
     load: LoadOptions,
     dry_run: bool,
 }
@@ -138,6 +151,8 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         tracing::warn!(%error, "raising the limit of open files");
     }
     let log = if options.bpf_log { ProgramLog::Debug } else { ProgramLog::Off };
+    let (keep, kept, mut recalled) = memory(options, act, metrics)?;
+    let counts = Arc::new(Counts::new(Arc::clone(metrics), std::mem::take(&mut recalled.counts)));
     // Without it the programs cannot send a signal at all.
     let reflex = policy.reflex == HardMemory && act == Act::Kill;
     let usages_of = Some(root.memory.clone());
@@ -157,6 +172,10 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         news,
         node,
         evictions,
+        kept,
+        counts,
+        keep,
+        recalled,
         dry_run: act.is_dry(),
         load: LoadOptions { choice: options.rungs.clone(), log, reflex, usages_of, ..LoadOptions::default() },
     };
@@ -172,6 +191,24 @@ fn hand_config(requests: Requests, act: Act) -> ApiHandConfig {
         fresh: time(max_age),
         is_dry: act.is_dry(),
     }
+}
+
+/// What the former agent knew, and what keeps what this one knows for the next.
+fn memory(options: &Options, act: Act, metrics: &Arc<Metrics>) -> Result<(Keep, Kept, Recalled), Failure> {
+    // In a pod that evicts, the folder that the kill hand has there as well.
+    let by_default = act == Act::Evict && options.kubeconfig.is_none();
+    let path = options.state.clone().or_else(|| by_default.then(|| STATE.into()));
+    let Some(path) = path else { return Ok((Keep::default(), None, Recalled::default())) };
+    let boot_id = read_boot_id(Path::new(BOOT_ID))
+        .ok_or_else(|| Failure::failed(format!("find out this boot's id: {BOOT_ID} says nothing")))?;
+    let identity = Identity {
+        boot_id: boot_id.into(),
+        cgroup_root: options.cgroup_root.display().to_string().into(),
+        act: act.name().into(),
+    };
+    let recalled = recall(&path, &identity);
+    let (lane, keeper, written) = keeper(&path, identity, metrics)?;
+    Ok((Keep::by(lane), Some((keeper, written)), recalled))
 }
 
 /// The group that stands for the node, which must be there.
@@ -287,6 +324,10 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         news: _,
         node,
         evictions,
+        kept: _,
+        counts: _,
+        keep,
+        recalled,
         load: options,
         dry_run,
     } = plan;
@@ -314,7 +355,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
     eyes.allocatable.follow(&policy);
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
-    let reaction = Reaction {
+    let mut reaction = Reaction {
         clock,
         memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
         limits: Limits::new(service.memory_limits.near_percent),
@@ -343,8 +384,11 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         pulse,
         metrics,
         tally: Tally::default(),
+        keep,
         rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
     };
+    let Recalled { age_ns: _, memory, evictions, decisions, counts: _ } = recalled;
+    reaction.recall(memory, evictions, decisions);
     Ok(Built { reaction, sources, capacity, root_name })
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hyper::Response;
 use hyper::body::Incoming;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout_at};
 
 use super::access::Access;
@@ -14,6 +14,7 @@ use super::backoff::Backoff;
 use super::connection::{Sender, connect};
 use super::counts::{Counters, Counts};
 use super::error::{ConnectError, RequestError};
+use super::reach::{Reach, Sign};
 use super::request::Request;
 use super::stream::{Stream, collect};
 use super::tls::Tls;
@@ -35,6 +36,12 @@ const VERSION: &str = "/version";
 
 const UNAUTHORIZED: u16 = 401;
 
+/// While there is doubt, between two requests that find out.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+
+/// How long each may take: as long as an eviction.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
+
 /// Asks the API server. Cloning shares the connections. Needs a tokio runtime with IO and time.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -50,6 +57,12 @@ struct Shared {
     /// A connection has ended.
     closed: Arc<Notify>,
     counters: Counters,
+    /// Whether the server can be asked, and how that is known.
+    reachable: watch::Sender<bool>,
+    reach: Mutex<Reach>,
+    born: Instant,
+    /// Nothing has come of a request, or not yet.
+    doubt: Notify,
 }
 
 #[derive(Debug)]
@@ -74,7 +87,10 @@ impl Client {
         }
         let closed = Arc::default();
         let (idle, counters) = (Mutex::default(), Counters::default());
-        Ok(Self { shared: Arc::new(Shared { access, tls, token, idle, closed, counters }) })
+        let (reachable, reach) = (watch::Sender::new(true), Mutex::default());
+        let (born, doubt) = (Instant::now(), Notify::new());
+        let shared = Shared { access, tls, token, idle, closed, counters, reachable, reach, born, doubt };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Where the server is.
@@ -99,6 +115,7 @@ impl Client {
     }
 
     async fn ask(&self, request: Request, kept: Kept) -> Result<Answer, RequestError> {
+        let began = self.shared.born.elapsed();
         let until = tokio::time::Instant::now() + request.within;
         let answer = async {
             let (response, sender) = self.send(&request, until, kept).await?;
@@ -110,7 +127,40 @@ impl Client {
         };
         let answer = answer.await;
         self.shared.counters.end(&answer);
+        // That one is answered also by a server that has lost its store.
+        if request.path != VERSION {
+            self.shared.note_sign(began, Sign::of(&answer));
+        } else if answer.is_err() {
+            self.doubt();
+        }
         answer
+    }
+
+    /// Whether the server can be asked: by what became of the requests so far, and once there is
+    /// doubt, of those of [`Client::probe`].
+    pub fn reachable(&self) -> watch::Receiver<bool> {
+        self.shared.reachable.subscribe()
+    }
+
+    /// There is reason to find out whether the server can still be asked.
+    pub fn doubt(&self) {
+        self.shared.doubt.notify_one();
+    }
+
+    /// Asks for that path once a second while there is doubt, for ever. It should be something for
+    /// which the server has to ask its store.
+    pub async fn probe(&self, path: String) {
+        loop {
+            self.shared.doubt.notified().await;
+            loop {
+                let asked = tokio::time::Instant::now();
+                let answer = self.request(Request::get(path.clone()).within(PROBE_WITHIN)).await;
+                if Sign::of(&answer) == Sign::Heard {
+                    break;
+                }
+                tokio::time::sleep_until(asked + PROBE_EVERY).await;
+            }
+        }
     }
 
     /// Sends a GET whose answer is read as it comes, on a connection that ends with it.
@@ -130,6 +180,9 @@ impl Client {
         };
         let head = head.await;
         self.shared.counters.end(&head);
+        if head.is_err() {
+            self.doubt();
+        }
         head
     }
 
@@ -236,6 +289,16 @@ enum Kept {
 }
 
 impl Shared {
+    fn note_sign(&self, began: Duration, sign: Sign) {
+        let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reachable) = reach.note(began, self.born.elapsed(), sign) {
+            self.reachable.send_replace(reachable);
+        }
+        if sign == Sign::Unheard {
+            self.doubt.notify_one();
+        }
+    }
+
     async fn connect(&self) -> Result<Sender, ConnectError> {
         self.counters.connection();
         connect(&self.access, &self.tls, Arc::clone(&self.closed)).await

@@ -20,6 +20,11 @@ pub(super) struct RunArgs {
     /// the start is in force at once.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    /// File of what outlives the agent within a boot: since when thresholds are met, conditions,
+    /// evictions under way, counts; default in a pod with --act evict:
+    /// /run/eviction-agent/state.json. Each agent has one of its own.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
     /// Let changes of the configuration take effect at once, whomever they evict.
     #[arg(long)]
     accept: bool,
@@ -55,6 +60,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let RunArgs {
         configuration,
         state_dir,
+        state,
         accept,
         pods,
         cluster,
@@ -73,6 +79,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     agent::run(Options {
         configuration: configuration.files(service, node, caller),
         state_dir,
+        state,
         accept,
         pods,
         cluster,

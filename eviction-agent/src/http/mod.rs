@@ -6,6 +6,7 @@ mod exposition;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub trait Health: Send + Sync + 'static {
     /// The reason, as the answer's text.
     fn ready(&self) -> Result<(), String>;
     /// Called before the metrics are written: what is counted elsewhere is carried over.
-    fn refresh(&self);
+    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
 /// Takes the address; a port of 0 lets the system choose.
@@ -68,8 +69,8 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn
         tokio::spawn(async move {
             let _slot = slot;
             let service = service_fn(move |request| {
-                let answer = answer(&request, &metrics, health.as_ref());
-                async move { Ok::<_, Infallible>(answer) }
+                let (metrics, health) = (Arc::clone(&metrics), Arc::clone(&health));
+                async move { Ok::<_, Infallible>(answer(&request, &metrics, health.as_ref()).await) }
             });
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -83,13 +84,17 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn
     }
 }
 
-fn answer(request: &Request<Incoming>, metrics: &Metrics, health: &dyn Health) -> Response<Full<Bytes>> {
+async fn answer(
+    request: &Request<Incoming>,
+    metrics: &Metrics,
+    health: &dyn Health,
+) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n".to_owned());
     }
     match request.uri().path() {
         "/metrics" => {
-            health.refresh();
+            health.refresh().await;
             scrape(request, metrics)
         }
         "/healthz" => verdict(health.healthy()),

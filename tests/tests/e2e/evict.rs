@@ -11,20 +11,20 @@ use tests::workload::Workload;
 use crate::rig;
 
 /// A guard against an agent that hangs.
-const GUARD: Duration = Duration::from_secs(90);
+pub(crate) const GUARD: Duration = Duration::from_secs(90);
 
 const MEMORY: u64 = 320 * MIB;
 const PIDS: u64 = 200;
 
-struct World {
-    cluster: Cluster,
-    node: Node,
+pub(crate) struct World {
+    pub(crate) cluster: Cluster,
+    pub(crate) node: Node,
     advance: Value,
 }
 
 impl World {
     /// A node with these pods, in a cluster that knows them.
-    fn new(pods: &[&str]) -> Option<Self> {
+    pub(crate) fn new(pods: &[&str]) -> Option<Self> {
         let cluster = rig::cluster(&cluster::Options::default())?;
         let Ok(mut node) = Node::new("evict", MEMORY, PIDS) else {
             tests::report_skip("no cgroups can be made here");
@@ -45,13 +45,18 @@ impl World {
     }
 
     fn start_as(&self, act: &'static str, kubelet: &Value, hands: &Value) -> Agent {
+        Agent::start(&self.options(act, kubelet, hands, self.cluster.port()), rig::interrupt()).unwrap()
+    }
+
+    /// How an agent is started that takes this port for the API server's.
+    pub(crate) fn options(&self, act: &'static str, kubelet: &Value, hands: &Value, port: u16) -> Options {
         let rules = json!([
             {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]},
             {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         ]);
         let account = self.cluster.account("agent", &rules).unwrap();
-        let kubeconfig = self.cluster.kubeconfig(&account.name, &account.token).unwrap();
+        let kubeconfig = self.cluster.kubeconfig_at(&account.name, &account.token, port).unwrap();
         let config = self.node.file("agent.yaml");
         let policy = json!({
             "apiVersion": "eviction-agent.io/v1alpha1",
@@ -64,24 +69,23 @@ impl World {
         std::fs::write(&config, policy.to_string()).unwrap();
         let options = Options::of(&agent::binary().unwrap(), &self.node, kubelet).unwrap();
         let more = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
-        let options = Options { config: Some(config), act, more, ..options };
-        Agent::start(&options, rig::interrupt()).unwrap()
+        Options { config: Some(config), act, more, ..options }
     }
 
-    fn hog(&self, pod: usize, size: &str) -> Workload {
+    pub(crate) fn hog(&self, pod: usize, size: &str) -> Workload {
         crate::agent::hog(&self.node, pod, size)
     }
 
-    fn pod(&self, name: &str) -> Value {
+    pub(crate) fn pod(&self, name: &str) -> Value {
         self.cluster.pod("default", name).unwrap().unwrap()
     }
 
-    fn is_going(&self, name: &str) -> bool {
+    pub(crate) fn is_going(&self, name: &str) -> bool {
         self.pod(name)["metadata"]["deletionTimestamp"].is_string()
     }
 }
 
-fn hard() -> Value {
+pub(crate) fn hard() -> Value {
     json!({"evictionHard": {"memory.available": "64Mi"}})
 }
 
@@ -93,7 +97,7 @@ fn soft() -> Value {
     })
 }
 
-fn outcome(agent: &mut Agent, pod: &str, outcome: &str) -> Event {
+pub(crate) fn outcome(agent: &mut Agent, pod: &str, outcome: &str) -> Event {
     let full = format!("default/{pod}");
     let is_it = |event: &Event| {
         event.kind() == "eviction" && event.text("outcome") == outcome && event.text("pod") == full

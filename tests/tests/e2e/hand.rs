@@ -61,6 +61,7 @@ impl Rig {
             resource: Resource::Memory,
             ignores_budget,
             after_marks: 0,
+            is_open: false,
         };
         self.runtime.block_on(self.hand.take(order));
         self.next()
@@ -155,6 +156,7 @@ fn one_pod_is_evicted_and_no_other() {
         resource: Resource::Memory,
         ignores_budget: false,
         after_marks: 0,
+        is_open: false,
     };
     hand.runtime.block_on(hand.hand.take(order));
     hand.decisions = 99;

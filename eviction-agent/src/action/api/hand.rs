@@ -28,8 +28,11 @@ const SETTLES: Duration = Duration::from_secs(2);
 /// Between two looks at a pod of which it is not known whether it goes.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// After that its eviction has expired for the engine as well: `flight::MARGIN`.
+/// Looks that were answered and told nothing, such as those that the agent has no right to.
 const LOOKS: u32 = 12;
+
+/// A request that has no answer by then makes doubt whether the server can be asked.
+const DOUBT: Duration = Duration::from_secs(1);
 
 /// How the hand works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,8 +107,13 @@ async fn are_written(mut marks: watch::Receiver<u64>, number: u64) {
 }
 
 impl Shared {
-    async fn carry_out(&self, order: Order, _permit: OwnedSemaphorePermit) {
+    async fn carry_out(&self, order: Order, permit: OwnedSemaphorePermit) {
         let asked = order.asks_for();
+        if order.is_open {
+            drop(permit);
+            let answered = self.find_out(&order).await;
+            return self.tell(&order, asked, answered).await;
+        }
         let age = Duration::from_nanos(now_ns().saturating_sub(order.at_ns));
         if age > self.config.fresh {
             let why = format!("the decision is {} ms old", age.as_millis());
@@ -121,7 +129,9 @@ impl Shared {
         let answered = self.ask(asked, request).await;
         let is_open = matches!(answered, Answered::Unknown { .. }) && !self.config.is_dry;
         self.tell(&order, asked, answered).await;
-        if is_open && let Some(answered) = self.find_out(&order).await {
+        drop(permit);
+        if is_open {
+            let answered = self.find_out(&order).await;
             self.tell(&order, asked, answered).await;
         }
     }
@@ -139,18 +149,28 @@ impl Shared {
     }
 
     async fn ask(&self, asked: Asked, request: Request) -> Answered {
-        let answered = judge(asked, &self.client.request(request).await);
+        let request = self.client.request(request);
+        tokio::pin!(request);
+        let result = match tokio::time::timeout(DOUBT, &mut request).await {
+            Ok(result) => result,
+            Err(_elapsed) => {
+                self.client.doubt();
+                request.await
+            }
+        };
+        let answered = judge(asked, &result);
         self.rights.note(asked, &answered);
         answered
     }
 
-    /// Whether a request was carried out of which nobody said so; nothing if that stays open. The
-    /// request is not repeated: its pod is looked at.
-    async fn find_out(&self, order: &Order) -> Option<Answered> {
+    /// Whether a request was carried out of which nobody said so. It is not repeated: its pod is
+    /// looked at, for as long as it takes until the server can be asked.
+    async fn find_out(&self, order: &Order) -> Answered {
         let manner = Manner { within: self.config.within, is_dry: false };
         // Until then the server may still be at it.
         tokio::time::sleep(SETTLES).await;
-        for _ in 0..LOOKS {
+        let mut told_nothing = 0;
+        while told_nothing < LOOKS {
             let result = self.client.request(request::look(&order.pod, manner)).await;
             let answered = judge(Asked::Look, &result);
             self.rights.note(Asked::Look, &answered);
@@ -158,15 +178,20 @@ impl Shared {
                 Answered::Accepted => {
                     if let Some(answered) = result.ok().and_then(|answer| seen(&answer.body, &order.pod.uid))
                     {
-                        return Some(answered);
+                        return answered;
                     }
+                    told_nothing += 1;
                 }
-                Answered::Gone => return Some(Answered::Gone),
-                _ => {}
+                Answered::Gone => return Answered::Gone,
+                Answered::NotSent { .. }
+                | Answered::Unknown { .. }
+                | Answered::Unauthorized { .. }
+                | Answered::Throttled { .. } => {}
+                _ => told_nothing += 1,
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-        None
+        Answered::NotSent { why: "nobody says what came of the request".into() }
     }
 
     async fn tell(&self, order: &Order, asked: Asked, answered: Answered) {

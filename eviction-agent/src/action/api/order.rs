@@ -24,6 +24,9 @@ pub struct Order {
     pub ignores_budget: bool,
     /// What the node is to say first: the number of those marks, 0 if there are none to wait for.
     pub after_marks: u64,
+    /// It was asked for before, and nobody knows what came of it: that is found out, and nothing
+    /// asked for.
+    pub is_open: bool,
 }
 
 impl Order {

@@ -201,6 +201,7 @@ mod tests {
             resource: Resource::Memory,
             ignores_budget: false,
             after_marks: 0,
+            is_open: false,
         }
     }
 

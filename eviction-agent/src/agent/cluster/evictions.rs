@@ -6,6 +6,7 @@ use crate::source::wait::{register, take_count};
 
 use super::super::failure::Failure;
 use super::super::lane::{Next, Receiver, Sender, lane};
+use super::super::state::Written;
 
 /// More than may be on their way at a time.
 const ORDERS: usize = 64;
@@ -14,25 +15,33 @@ const ORDERS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Evictions {
     pacing: Pacing,
-    orders: Sender<Order>,
+    orders: Sender<Kept>,
+}
+
+/// An order that waits until it was written down.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    order: Order,
+    kept_as: u64,
 }
 
 impl Evictions {
     /// # Errors
     /// If there can be no lane.
-    pub(crate) fn new(pacing: PacingPolicy) -> Result<(Self, Receiver<Order>), Failure> {
+    pub(crate) fn new(pacing: PacingPolicy) -> Result<(Self, Receiver<Kept>), Failure> {
         let (orders, receiver) =
             lane(ORDERS).map_err(|error| Failure::because("make the lane of evictions", &error))?;
         Ok((Self { pacing: Pacing::new(pacing), orders }, receiver))
     }
 
-    /// Hands an eviction over, if it may be begun; the node's marks of that number go first. Never
-    /// waits.
+    /// Hands an eviction over, if it may be begun. Never waits. It is asked for when the node's marks
+    /// of the one number are written, and what was said under the number `kept_as` is kept.
     pub(crate) fn begin(
         &mut self,
         target: &KillTarget,
         ignores_budget: bool,
         after_marks: u64,
+        kept_as: u64,
         now_ns: u64,
     ) -> Result<Begun, Refused> {
         let admitted = self.pacing.admit(target, now_ns)?;
@@ -48,7 +57,9 @@ impl Evictions {
             resource: target.resource,
             ignores_budget,
             after_marks,
+            is_open: false,
         };
+        let order = Kept { order, kept_as };
         if self.orders.send(order).is_err() {
             let in_flight = u32::try_from(self.pacing.in_flight().len()).unwrap_or(u32::MAX);
             return Err(Refused::Busy { in_flight });
@@ -63,6 +74,26 @@ impl Evictions {
                 Begun::Hurried { decision }
             }
         })
+    }
+
+    /// Goes on with an eviction of a former agent; where it is open what came of its request, that
+    /// is found out.
+    pub(crate) fn resume(&mut self, target: &KillTarget, is_open: bool, now_ns: u64) {
+        self.pacing.begun(target, now_ns);
+        let order = Order {
+            decision: target.decision,
+            at_ns: target.at_ns,
+            pod: target.pod.clone(),
+            grace_period_seconds: 0,
+            resource: target.resource,
+            ignores_budget: false,
+            after_marks: 0,
+            is_open: true,
+        };
+        // Without room it is forgotten after a while, as what nobody answers.
+        if is_open && self.orders.send(Kept { order, kept_as: 0 }).is_err() {
+            tracing::warn!(pod = %target.pod.name, "what came of an eviction cannot be found out at present");
+        }
     }
 
     /// Nothing was done: it counts against no limit.
@@ -80,12 +111,21 @@ impl Evictions {
 ///
 /// # Errors
 /// If the lane cannot be watched.
-pub(crate) async fn carry(mut orders: Receiver<Order>, hand: ApiHand) -> Result<(), Failure> {
+pub(crate) async fn carry(
+    mut orders: Receiver<Kept>,
+    hand: ApiHand,
+    mut written: Option<Written>,
+) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::because("watch the lane of evictions", &error);
     let bell = orders.bell().and_then(register).map_err(failed)?;
     loop {
         match orders.next() {
-            Next::Value(order) => hand.take(order).await,
+            Next::Value(Kept { order, kept_as }) => {
+                if let Some(written) = &mut written {
+                    written.wait_for(kept_as).await;
+                }
+                hand.take(order).await;
+            }
             Next::Ended => return Ok(()),
             Next::Empty => drop(take_count(&bell).await.map_err(failed)?),
         }

@@ -11,7 +11,8 @@ use crate::api::{Answer, Client, Request};
 use crate::core::node::Node;
 use crate::source::api::parse_node;
 
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// What the kernel calls this boot of the machine.
+pub(crate) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A node that was just booted is under its old boot id until its kubelet has said so.
 const BOOTED: Duration = Duration::from_secs(20);
@@ -89,7 +90,8 @@ pub(super) async fn find_patiently(client: &Client, name: &NodeName) -> Result<F
     }
 }
 
-fn read_boot_id(path: &Path) -> Option<String> {
+/// The id of a boot; nothing if it cannot be read.
+pub(crate) fn read_boot_id(path: &Path) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned()).filter(|id| !id.is_empty())
 }
 

@@ -11,15 +11,17 @@ mod watching;
 
 use tokio::sync::{mpsc, watch};
 
-use crate::action::api::{ApiHand, ApiHandConfig, Order};
+use crate::action::api::{ApiHand, ApiHandConfig};
 use crate::action::{Outcome, PacingPolicy};
 use crate::api::Client;
 
 use super::failure::Failure;
 use super::lane::Receiver;
+use super::state::Written;
 pub(crate) use events::EventTap;
 pub(crate) use evictions::Evictions;
 pub(crate) use figures::Exports;
+pub(crate) use identity::{BOOT_ID, NodeName, read_boot_id};
 pub use node::{Clean, CleanOptions, Cleaned, clean_nodes};
 pub(crate) use node::{NodeNews, NodeTeller};
 pub(crate) use pods::WatchedPods;
@@ -27,12 +29,15 @@ pub(crate) use probe::probe;
 pub use watching::ClusterOptions;
 pub(crate) use watching::{Membership, connect};
 
+/// Asked for where the node's name is not known: it says no as well when the store is gone.
+const READY: &str = "/readyz";
+
 /// The slow side's part, until it is started.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     client: Client,
     config: ApiHandConfig,
-    orders: Receiver<Order>,
+    orders: Receiver<evictions::Kept>,
     told: mpsc::Sender<Outcome>,
 }
 
@@ -52,20 +57,33 @@ impl Cluster {
         Ok((Self { client, config, orders, told }, evictions))
     }
 
-    /// Starts what asks the API server; `marks` has the number of those of the node's that need not
-    /// be waited for. Needs a tokio runtime.
-    pub(crate) fn start(self, marks: Option<watch::Receiver<u64>>) {
+    /// Whether the API server can be asked.
+    pub(crate) fn reachable(&self) -> watch::Receiver<bool> {
+        self.client.reachable()
+    }
+
+    /// Starts what asks the API server, for each eviction when it was written down; `marks` has the
+    /// number of those of the node's that need not be waited for. Needs a tokio runtime.
+    pub(crate) fn start(
+        self,
+        marks: Option<watch::Receiver<u64>>,
+        written: Option<Written>,
+        node: Option<&NodeName>,
+    ) {
         let Self { client, config, orders, told } = self;
-        let hand = ApiHand::new(client, config, told);
+        // Its own node where that is known: for that the server has to ask its store.
+        let probe_path = node.map_or_else(|| READY.to_owned(), |name| format!("/api/v1/nodes/{name}"));
+        let hand = ApiHand::new(client.clone(), config, told);
         let hand = match marks {
             Some(marks) => hand.behind(marks),
             None => hand,
         };
         tokio::spawn(async move {
-            if let Err(failure) = evictions::carry(orders, hand).await {
+            if let Err(failure) = evictions::carry(orders, hand, written).await {
                 let why = failure.into_causes().join("; ");
                 tracing::error!(why, "no eviction reaches the API server any more");
             }
         });
+        tokio::spawn(async move { client.probe(probe_path).await });
     }
 }

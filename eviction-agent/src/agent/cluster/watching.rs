@@ -112,6 +112,11 @@ impl Membership {
         }
     }
 
+    /// The name of the node's object.
+    pub(crate) fn name(&self) -> &NodeName {
+        &self.name
+    }
+
     /// Where the pods come from.
     pub(crate) fn info(&self) -> event::Source {
         source(&self.client, &self.name)

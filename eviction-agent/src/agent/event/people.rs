@@ -51,6 +51,7 @@ impl fmt::Display for Event {
             }
             Self::Tasks(tasks) => tasks.fmt(f),
             Self::Limit(limit) => limit.fmt(f),
+            Self::ApiServer(server) => server.fmt(f),
             Self::Stopped(Stopped { why }) => write!(f, "stopped: {why}"),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::action::api::{Answered, Asked};
 use crate::action::{Begun, KillTarget, Outcome, Progress, Refused};
 use crate::core::hands::HardAction;
-use crate::core::input::{Event, Input, NotEvicted};
+use crate::core::input::{Event, Input, NotEvicted, Reach};
 use crate::core::signal::Resource;
 
 use super::super::clock::mono_ns;
@@ -20,10 +20,6 @@ const FORBIDDEN: Duration = Duration::from_secs(10);
 /// While nobody can be asked, or nobody believes who asks.
 const UNHEARD: Duration = Duration::from_secs(1);
 
-/// After that nobody finds out any more what came of a request. The engine expects nothing of it
-/// by then, and may choose the pod again.
-const UNANSWERED_NS: u64 = 45_000_000_000;
-
 impl Reaction {
     /// Begins an eviction: by the API server where there is one, else by the kill hand; and
     /// whether the kill hand acts.
@@ -32,9 +28,14 @@ impl Reaction {
         target: &KillTarget,
         ignores_budget: bool,
     ) -> Result<(Begun, bool), Refused> {
-        let Some(evictions) = &mut self.evictions else { return Ok((self.executor.begin(target)?, true)) };
+        let unreachable = self.state.reach == Reach::Unreachable;
+        // Where the policy is to hold, the engine chooses nobody.
+        let Some(evictions) = self.evictions.as_mut().filter(|_| !unreachable) else {
+            return Ok((self.executor.begin(target)?, true));
+        };
         let after_marks = self.node.as_ref().map_or(0, NodeTeller::number);
-        let begun = evictions.begin(target, ignores_budget, after_marks, mono_ns())?;
+        let kept_as = self.keep.next_number();
+        let begun = evictions.begin(target, ignores_budget, after_marks, kept_as, mono_ns())?;
         let wanted = self.engine.policy().hands.hard_action == HardAction::EvictAndKill;
         if !wanted || !target.hard || target.resource != Resource::Memory {
             return Ok((begun, false));
@@ -71,10 +72,20 @@ impl Reaction {
         }
         let (result, pause) = match answered {
             Answered::Accepted => {
-                self.state.under_way[index].by_api = Some(ByApi::Accepted);
+                let before = self.state.under_way[index].by_api.replace(ByApi::Accepted);
+                if before == Some(ByApi::Open) {
+                    let (at, uid) = (self.clock.now().wall, self.state.under_way[index].pod.uid.clone());
+                    self.step(Input { at, event: Event::EvictionAccepted(uid) });
+                }
                 return false;
             }
-            Answered::Unknown { .. } => return false,
+            // The hand finds out, however long it takes.
+            Answered::Unknown { .. } => {
+                self.state.under_way[index].by_api = Some(ByApi::Open);
+                let pod = Arc::clone(&self.state.under_way[index].pod);
+                self.leave_open(&pod);
+                return false;
+            }
             Answered::Gone | Answered::Another => (Ok(()), None),
             Answered::Budget { .. } => (Err(NotEvicted::Budget), None),
             Answered::Rejected { why, .. } => (Err(NotEvicted::Failed(why)), None),
@@ -125,30 +136,14 @@ impl Reaction {
                 flight.end(over.id);
             }
             if !told {
-                let (pod, at_ns) = (Arc::clone(&over.pod), mono_ns());
-                let progress = Progress::Gone { killed: 0, unreaped: None };
-                let step = Step::Progress(Outcome { decision: over.id, pod, at_ns, progress });
-                let note = over.note(step);
-                self.notes.send(note);
-            }
-        }
-    }
-
-    /// Forgets requests of which nobody will find out any more what came of them.
-    pub(super) fn forget_unanswered(&mut self, now_ns: u64) {
-        let is_stuck = |it: &UnderWay| {
-            it.by_api == Some(ByApi::Asked) && now_ns.saturating_sub(it.decided_mono_ns) > UNANSWERED_NS
-        };
-        while let Some(index) = self.state.under_way.iter().position(is_stuck) {
-            let over = self.finish_api(index);
-            if let Some(evictions) = &mut self.evictions {
-                evictions.not_done(over.id);
+                self.tell_gone(&over);
             }
         }
     }
 
     /// The API server's part is over; the kill hand's may go on.
     fn finish_api(&mut self, index: usize) -> UnderWay {
+        self.keep.note();
         let it = &mut self.state.under_way[index];
         it.by_api = None;
         if it.by_kill { it.clone() } else { self.state.under_way.swap_remove(index) }

@@ -10,8 +10,10 @@ mod answers;
 mod arm;
 mod configuration;
 mod gauges;
+mod keep;
 mod lapse;
 mod limits;
+mod outage;
 mod rehearse;
 mod standing;
 mod state;
@@ -33,7 +35,7 @@ use tokio::sync::mpsc::Receiver;
 use crate::action::{Executor, Outcome};
 use crate::core::decision::{Decision, ProposalState};
 use crate::core::engine::Engine;
-use crate::core::input::{Event, Input};
+use crate::core::input::{Event, Input, Reach};
 use crate::core::policy::Policy;
 use crate::core::pressure::Seed;
 use crate::core::reading::{Reading, Why};
@@ -67,6 +69,7 @@ use super::v2::V2Triggers;
 use super::watchdog::Pulse;
 use arm::next_grace;
 pub(crate) use gauges::Gauges;
+pub(crate) use keep::Keep;
 pub(crate) use state::State;
 use state::{ByApi, UnderWay};
 pub(crate) use tell::{Copied, Copies};
@@ -79,6 +82,8 @@ pub(crate) enum Command {
     Pods(Roster),
     /// The node's object says this from before the start.
     Seed(Box<Seed>),
+    /// Whether the API server can be asked.
+    ApiServer(Reach),
     /// The configuration was changed to this.
     Propose(Box<Policy>),
     /// A changed configuration that waits is to take effect.
@@ -119,6 +124,7 @@ pub(crate) struct Reaction {
     pub(crate) pid_lines: Lines,
     pub(crate) rate: FillRate,
     pub(crate) tally: Tally,
+    pub(crate) keep: Keep,
     pub(crate) state: State,
 }
 
@@ -132,11 +138,13 @@ impl Reaction {
         self.take_pods(roster);
         self.warn_of_no_reflex();
         self.look(Trigger::Start, None);
+        self.keep();
         while let Some(wake) = self.next(&mut commands).await? {
             self.pulse.turn(mono_ns());
             if let Some((trigger, crossed)) = self.take(wake) {
                 self.look(trigger, crossed);
             }
+            self.keep();
             self.pulse.rest(self.state.due_ns);
         }
         Ok(())
@@ -211,6 +219,10 @@ impl Reaction {
                 }
                 None
             }
+            Wake::Command(Command::ApiServer(reach)) => {
+                self.take_reach(reach);
+                None
+            }
             Wake::Command(Command::Propose(policy)) => {
                 self.tell_configuration(Event::Propose(policy));
                 None
@@ -249,6 +261,13 @@ impl Reaction {
         self.carry_out(&decision, mono_ns);
         let evicts = self.state.decisions >= first_id;
         let changed = self.state.last_change.take(&decision) || evicts;
+        if changed {
+            self.keep.note();
+        }
+        if evicts && self.evictions.is_some() {
+            // The API server is asked when this is written, so it does not wait for the turn's end.
+            self.keep();
+        }
         let at_leisure = self.arm(&look, pressed, next_grace(&decision));
         if changed {
             let seen_by = self.seen_by(trigger);
@@ -298,7 +317,8 @@ impl Reaction {
             || self.eyes.allocatable.may_be_met();
         // Whoever may go by prediction must have been seen.
         let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed;
-        if self.state.flight.as_mut().is_some_and(|flight| flight.holds(at.mono_ns)) {
+        let holds = self.state.flight.as_mut().is_some_and(|flight| flight.holds(at.mono_ns));
+        if holds || self.awaits_answer() {
             return Reacted { look, pressed, decided: None };
         }
         let ranks = pressed && self.engine.wants_pods(&look.stats);

@@ -1,16 +1,19 @@
 //! What the loop remembers from one turn to the next.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::action::PodName;
 use crate::core::decision::{Decision, ProposalState};
+use crate::core::input::Reach;
 use crate::core::policy::Victims;
 use crate::core::rank::Candidate;
 use crate::core::reading::Why;
-use crate::core::signal::{NodeCondition, Signal, SignalSet};
+use crate::core::signal::{NodeCondition, Resource, Signal, SignalSet};
 use crate::core::time::Timestamp;
 
 use super::super::flight::Flight;
+use super::super::state::KeptEviction;
 use super::together::Together;
 
 /// What the loop remembers from one turn to the next.
@@ -18,9 +21,13 @@ use super::together::Together;
 pub(crate) struct State {
     /// Holds up passes while a victim is under way, where the engine does not know of it.
     pub(super) flight: Option<Flight>,
+    /// Whether the API server can be asked.
+    pub(super) reach: Reach,
     /// Decisions so far: the next one's number.
     pub(super) decisions: u64,
     pub(super) under_way: Vec<UnderWay>,
+    /// Of a former agent; their pods were not told of yet.
+    pub(super) recalled: Vec<KeptEviction>,
     pub(super) last_change: Change,
     pub(super) unknown: [Option<Why>; Signal::COUNT],
     pub(super) last_full_ns: u64,
@@ -57,6 +64,9 @@ pub(super) struct UnderWay {
     pub(super) id: u64,
     pub(super) pod: Arc<PodName>,
     pub(super) signal: Option<Signal>,
+    pub(super) resource: Resource,
+    pub(super) hard: bool,
+    pub(super) grace: Duration,
     pub(super) decided_mono_ns: u64,
     /// The API server's part, until it is over.
     pub(super) by_api: Option<ByApi>,
@@ -70,6 +80,8 @@ pub(super) struct UnderWay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ByApi {
     Asked,
+    /// Nobody knows what came of it.
+    Open,
     Accepted,
 }
 
@@ -89,6 +101,11 @@ impl Change {
     /// Whether a threshold was about to be met.
     pub(super) fn predicts(&self) -> bool {
         self.imminent
+    }
+
+    /// Whether a threshold is met.
+    pub(super) fn is_met(&self) -> bool {
+        !self.met.is_empty()
     }
 
     /// Makes room for whatever may be noted.

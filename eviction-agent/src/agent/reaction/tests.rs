@@ -69,6 +69,7 @@ fn rig(profile: Profile) -> Option<Rig> {
         output: Output::Json,
         rungs: Choice::default(),
         state_dir: None,
+        state: None,
         accept: false,
         bpf_log: false,
     };

@@ -67,6 +67,7 @@ impl Reaction {
     pub(super) fn tell_pods(&mut self) {
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::Pods(Arc::clone(self.roster.active())) });
+        self.resume_recalled();
         self.note_who_is_gone();
         self.state.rehearsed = false;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::action::{Begun, GroupDirs, KillTarget, Outcome, PodName, Progress, Refused};
 use crate::core::decision::{Action, Decision, Eviction};
-use crate::core::input::{Event, EvictionOutcome, Input, NotEvicted};
+use crate::core::input::{Event, EvictionOutcome, Input, NotEvicted, Reach};
 use crate::core::signal::{Resource, Signal};
 use crate::source::cgroup::root::GroupPaths;
 
@@ -18,7 +18,6 @@ const FULL_NS: u64 = 1_000_000_000;
 impl Reaction {
     pub(super) fn carry_out(&mut self, decision: &Decision, decided_mono_ns: u64) {
         let Some(pass) = decision.pass() else { return };
-        self.forget_unanswered(decided_mono_ns);
         for action in &decision.actions {
             // The executor tells by itself whom it has to hurry.
             let (Action::Evict(eviction) | Action::Hasten(eviction)) = action else { continue };
@@ -27,11 +26,23 @@ impl Reaction {
                 continue;
             };
             self.state.decisions += 1;
+            self.keep.note();
             let (id, pod) = (target.decision, Arc::clone(&target.pod));
             let signal = pass.line_of(eviction.cause).map(|line| line.threshold.signal);
-            let by_api = self.evictions.is_some().then_some(ByApi::Asked);
-            let mut under_way =
-                UnderWay { id, pod, signal, decided_mono_ns, by_api, by_kill: false, told_gone: false };
+            let is_asked = self.evictions.is_some() && self.state.reach == Reach::Reachable;
+            let by_api = is_asked.then_some(ByApi::Asked);
+            let mut under_way = UnderWay {
+                id,
+                pod,
+                signal,
+                resource: target.resource,
+                hard: target.hard,
+                grace: target.grace,
+                decided_mono_ns,
+                by_api,
+                by_kill: false,
+                told_gone: false,
+            };
             let begun = self.begin(&target, eviction.ignores_budget);
             let flight = self.state.flight.as_mut();
             match begun {
@@ -50,6 +61,7 @@ impl Reaction {
                     let hurried = self.state.under_way.iter_mut().find(|it| it.id == decision);
                     if let Some(hurried) = hurried {
                         hurried.by_kill |= by_kill;
+                        (hurried.hard, hurried.grace) = (true, target.grace);
                     }
                 }
                 Err(refused) => {
@@ -92,7 +104,7 @@ impl Reaction {
 
     /// What the engine has to know of a victim that was refused. A limit that is not the pod's
     /// own stands in the way of all others as well.
-    fn tell_refused(&mut self, under_way: &UnderWay, refused: &Refused) {
+    pub(super) fn tell_refused(&mut self, under_way: &UnderWay, refused: &Refused) {
         let decided_ns = under_way.decided_mono_ns;
         let held_until_ns = match refused {
             Refused::AlreadyGoing { .. } => return,
@@ -132,6 +144,7 @@ impl Reaction {
 
     /// Takes note of an outcome; true if the engine may look again for another victim.
     pub(super) fn take_outcome(&mut self, outcome: Outcome) -> bool {
+        self.keep.note();
         let id = outcome.decision;
         let Some(index) = self.state.under_way.iter().position(|it| it.id == id) else { return false };
         if matches!(outcome.progress, Progress::Answered { .. }) {

@@ -32,11 +32,12 @@ pub(super) enum Trigger {
     OomNotice,
     /// Process ids alone were due.
     Pids,
+    ApiServer,
 }
 
 impl Trigger {
     /// All of them, in their order.
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Start,
         Self::Charge,
         Self::V1Threshold,
@@ -48,6 +49,7 @@ impl Trigger {
         Self::Tasks,
         Self::OomNotice,
         Self::Pids,
+        Self::ApiServer,
     ];
 
     /// Its place among them.
@@ -64,6 +66,7 @@ impl Trigger {
             Self::Tasks => 8,
             Self::OomNotice => 9,
             Self::Pids => 10,
+            Self::ApiServer => 11,
         }
     }
 
@@ -81,6 +84,7 @@ impl Trigger {
             Self::Tasks => "tasks",
             Self::OomNotice => "oom_notice",
             Self::Pids => "pids",
+            Self::ApiServer => "api_server",
         }
     }
 }
@@ -96,6 +100,7 @@ impl Wake {
             Self::Outcome(_) => Trigger::Outcome,
             Self::Command(Command::Propose(_) | Command::Accept) => Trigger::Configuration,
             Self::Command(Command::Seed(_)) => Trigger::Start,
+            Self::Command(Command::ApiServer(_)) => Trigger::ApiServer,
             Self::Command(Command::Pods(_) | Command::Stop) => Trigger::Pods,
         }
     }

@@ -7,6 +7,7 @@ use crate::metrics::{EvictionLabels, OutcomeLabels};
 
 use super::super::event::{self, Event};
 use super::super::notes::{OutcomeNote, Step};
+use super::super::state::Series;
 use super::{Slow, micros};
 
 impl Slow {
@@ -21,8 +22,7 @@ impl Slow {
         if outcome == GONE {
             let eviction_signal = signal.map_or("", Signal::name);
             let namespace = self.namespaces.label(&pod.namespace);
-            let labels = EvictionLabels { eviction_signal, namespace };
-            self.metrics.evictions.get_or_create(&labels).inc();
+            self.counts.count(Series::Evictions(EvictionLabels { eviction_signal, namespace }), 1);
         }
         let event = event::Eviction {
             id,

@@ -1,0 +1,72 @@
+//! While the API server cannot be asked. The engine knows it, and pauses what has to pause; what was
+//! asked for and not answered stays open until somebody knows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::action::{Begun, KillTarget, PodName};
+use crate::core::hands::ApiUnreachable;
+use crate::core::input::{Event, Input, Reach};
+
+use super::super::clock::mono_ns;
+use super::super::notes::Step;
+use super::{ByApi, Reaction, State, UnderWay};
+
+impl Reaction {
+    /// From now on the API server can be asked, or cannot.
+    pub(super) fn take_reach(&mut self, reach: Reach) {
+        self.state.reach = reach;
+        let at = self.clock.now().wall;
+        self.step(Input { at, event: Event::ApiServer(reach) });
+        if reach == Reach::Unreachable && self.engine.policy().hands.api_unreachable == ApiUnreachable::Kill {
+            self.kill_unanswered();
+        }
+    }
+
+    /// Whether nobody new is chosen until it is known what came of a request, where the engine does
+    /// not know of it.
+    pub(super) fn awaits_answer(&self) -> bool {
+        let State { flight, reach, under_way, .. } = &self.state;
+        let is_open = |it: &UnderWay| it.by_api == Some(ByApi::Open);
+        flight.is_some() && *reach == Reach::Reachable && under_way.iter().any(is_open)
+    }
+
+    /// Nobody knows what came of the request: the eviction is under way until somebody does.
+    pub(super) fn leave_open(&mut self, pod: &PodName) {
+        let at = self.clock.now().wall;
+        self.step(Input { at, event: Event::EvictionOpen(pod.uid.clone()) });
+    }
+
+    /// Those that a hard threshold waits for, and that no server has said yes to, are killed: they
+    /// were chosen, and nobody else has to be.
+    fn kill_unanswered(&mut self) {
+        let pods = Arc::clone(self.engine.pods());
+        for index in 0..self.state.under_way.len() {
+            let it = &self.state.under_way[index];
+            let is_unanswered = matches!(it.by_api, Some(ByApi::Asked | ByApi::Open));
+            let Some(place) = pods.place(&it.pod.uid).filter(|_| it.hard && is_unanswered && !it.by_kill)
+            else {
+                continue;
+            };
+            let target = KillTarget {
+                decision: it.id,
+                at_ns: mono_ns(),
+                pod: Arc::clone(&it.pod),
+                groups: self.groups_of(place),
+                grace: Duration::from_secs(it.grace.as_secs()),
+                resource: it.resource,
+                hard: true,
+            };
+            match self.executor.begin(&target) {
+                Ok(Begun::Started | Begun::Hurried { .. }) => {
+                    self.state.under_way[index].by_kill = true;
+                    self.keep.note();
+                }
+                Err(refused) => {
+                    let note = self.state.under_way[index].note(Step::Refused(refused));
+                    self.notes.send(note);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::agent::state::Asked;
+use crate::core::memory::MetSince;
+use crate::core::release::Basis;
+use crate::core::signal::{NodeCondition, Resource};
+use crate::core::time::Timestamp;
+
+fn identity() -> Identity {
+    Identity { boot_id: "this-boot".into(), cgroup_root: "/".into(), act: "evict".into() }
+}
+
+/// 100 s after the boot; the engine's clock shows `steady`.
+fn clocks(boot_seconds: i64, steady: i64) -> Clocks {
+    let mono_ns = u64::try_from(boot_seconds).unwrap() * 1_000_000_000;
+    Clocks { boot_ns: boot_seconds * 1_000_000_000, steady: Timestamp::from_second(steady).unwrap(), mono_ns }
+}
+
+fn kept() -> Kept {
+    let at = |second| Timestamp::from_second(second).unwrap();
+    let mut expected = [Release::UNKNOWN; Signal::COUNT];
+    expected[Signal::MemoryAvailable as usize] = Release { amount: 7, basis: Basis::Anonymous };
+    Kept {
+        number: 3,
+        memory: Memory {
+            looked: Some(at(999)),
+            met: vec![MetSince {
+                signal: Signal::MemoryAvailable,
+                value: "100Mi".into(),
+                grace_period: GoDuration::from_secs(60),
+                first_seen: at(990),
+                ripe: false,
+            }],
+            conditions: vec![Raised { condition: NodeCondition::PidPressure, at: at(995) }],
+            flights: vec![Aloft {
+                uid: "u".into(),
+                label: "memory.available",
+                hard: true,
+                decided_at: at(996),
+                since: at(997),
+                grace_period_seconds: 1,
+                expected,
+            }],
+        },
+        evictions: vec![KeptEviction {
+            decision: 17,
+            pod: Arc::new(PodName { uid: "u".into(), namespace: "shop".into(), name: "web".into() }),
+            signal: Some(Signal::MemoryAvailable),
+            resource: Resource::Memory,
+            hard: true,
+            decided_mono_ns: 96_000_000_000,
+            grace_seconds: 1,
+            by_api: Some(Asked::Accepted),
+            by_kill: false,
+        }],
+        decisions: 17,
+    }
+}
+
+fn written() -> Value {
+    serde_json::from_slice(&write(&identity(), clocks(100, 1_000), &kept(), &[]).unwrap()).unwrap()
+}
+
+fn read_value(value: &Value) -> Result<Recalled, Unusable> {
+    read(&serde_json::to_vec(value).unwrap(), &identity(), clocks(103, 5_003))
+}
+
+#[test]
+fn the_next_agent_knows_the_same_on_its_own_clocks() {
+    let recalled = read_value(&written()).unwrap();
+    assert_eq!(recalled.age_ns, 3_000_000_000);
+    assert_eq!((recalled.decisions, &recalled.evictions), (17, &kept().evictions));
+    let Memory { looked, met, conditions, flights } = recalled.memory;
+    let before = kept().memory;
+    let later = |second: i64| Timestamp::from_second(second + 4_000).unwrap();
+    assert_eq!(looked, Some(later(999)));
+    assert_eq!(met, [MetSince { first_seen: later(990), ..before.met[0].clone() }]);
+    assert_eq!(conditions, [Raised { at: later(995), ..before.conditions[0] }]);
+    assert_eq!(flights, [Aloft { decided_at: later(996), since: later(997), ..before.flights[0].clone() }]);
+}
+
+#[test]
+fn another_hand_goes_on_with_nothing_that_this_one_has_begun() {
+    let mut value = written();
+    value["act"] = json!("evict-dry-run");
+    let recalled = read_value(&value).unwrap();
+    assert!(recalled.evictions.is_empty() && recalled.memory.flights.is_empty());
+    assert_eq!((recalled.memory.conditions.len(), recalled.decisions), (1, 17));
+}
+
+#[test]
+fn what_is_of_no_use_says_why() {
+    let with = |field: &str, value: Value| {
+        let mut all = written();
+        all[field] = value;
+        read_value(&all).unwrap_err().to_string()
+    };
+    assert!(with("boot_id", json!("other")).starts_with("it is of another boot"));
+    assert!(with("cgroup_root", json!("/other")).starts_with("it is of the node below"));
+    assert_eq!(with("version", json!(2)), "it is of version 2; this agent knows version 1");
+    assert_eq!(with("kind", json!("eviction-agent-else")), "it is something else");
+    assert_eq!(with("written_ns", json!(103_000_000_001_i64)), "it holds times that are still to come");
+    assert!(with("decisions", json!(-1)).starts_with("it is spoiled: "));
+    assert!(with("more", json!(1)).contains("unknown field `more`"));
+    assert!(with("met", json!([{}])).starts_with("it is spoiled: "));
+    // Of a later version nothing else has to be understood.
+    let later = json!({"kind": KIND, "version": 9, "boot": {}});
+    assert!(matches!(read_value(&later), Err(Unusable::Version(9))));
+    assert!(matches!(read_value(&json!([1])), Err(Unusable::Foreign)));
+    assert!(matches!(read(b"", &identity(), clocks(1, 1)), Err(Unusable::Spoiled(_))));
+    let whole = serde_json::to_vec(&written()).unwrap();
+    for end in 0..whole.len() {
+        assert!(read(&whole[..end], &identity(), clocks(103, 1)).is_err(), "cut at {end}");
+    }
+}
+
+#[test]
+fn what_is_impossible_is_left_out() {
+    let mut value = written();
+    value["flights"][0]["label"] = json!("magic");
+    value["counts"] = json!([{"counter": "looks", "labels": [], "value": 1}]);
+    let recalled = read_value(&value).unwrap();
+    assert!(recalled.memory.flights.is_empty() && recalled.counts.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_survived(bytes: Vec<u8>, place in 0usize..600, byte: u8) {
+        let _ = read(&bytes, &identity(), clocks(103, 5_003));
+        let mut spoiled = serde_json::to_vec(&written()).unwrap();
+        let place = place % spoiled.len();
+        spoiled[place] = byte;
+        let _ = read(&spoiled, &identity(), clocks(103, 5_003));
+    }
+}

@@ -1,0 +1,154 @@
+//! The file on the disk: read once, set aside if it is of no use, exchanged as a whole.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// A longer one is none of ours.
+const LONGEST: u64 = 4 << 20;
+
+/// Where it is.
+#[derive(Clone, Debug)]
+pub(super) struct StateFile {
+    path: PathBuf,
+}
+
+impl StateFile {
+    pub(super) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is there; nothing if there is no file.
+    pub(super) fn read(&self) -> io::Result<Option<Vec<u8>>> {
+        let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+        }
+        let mut bytes = Vec::new();
+        file.take(LONGEST + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > LONGEST {
+            // As spoiled as can be.
+            bytes.clear();
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Leaves what is there to people, under another name. One that was set aside before goes.
+    pub(super) fn set_aside(&self) -> io::Result<PathBuf> {
+        let aside = self.with_suffix(".set-aside");
+        fs::rename(&self.path, &aside)?;
+        Ok(aside)
+    }
+
+    /// Puts this in its place, whole or not at all, also if the machine ends at any moment.
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let new = self.with_suffix(".new");
+        let written = write_new(&new, bytes).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                fs::create_dir_all(folder)?;
+                write_new(&new, bytes)
+            }
+            _ => Err(error),
+        });
+        let exchanged = written.and_then(|()| fs::rename(&new, &self.path));
+        if exchanged.is_err() {
+            // On a full disk every byte counts.
+            drop(fs::remove_file(&new));
+        }
+        exchanged?;
+        File::open(folder)?.sync_all()
+    }
+
+    fn with_suffix(&self, suffix: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(suffix);
+        name.into()
+    }
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let mut file =
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exchanged_as_a_whole_and_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::at(&folder.path().join("not/yet/state.json"));
+        assert_eq!(file.read().unwrap(), None);
+        for bytes in [&b"one"[..], b"another", b""] {
+            file.write(bytes).unwrap();
+            assert_eq!(file.read().unwrap().as_deref(), Some(bytes));
+        }
+        let names = fs::read_dir(file.path().parent().unwrap()).unwrap().count();
+        assert_eq!(names, 1, "nothing is left beside it");
+        // What a kill in the middle has left does no harm.
+        fs::write(file.with_suffix(".new"), vec![b'x'; 100]).unwrap();
+        assert_eq!(file.read().unwrap().as_deref(), Some(&b""[..]));
+        file.write(b"next").unwrap();
+        assert_eq!(file.read().unwrap().as_deref(), Some(&b"next"[..]));
+    }
+
+    #[test]
+    fn set_aside_it_is_out_of_the_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::at(&folder.path().join("state.json"));
+        for text in ["first", "second"] {
+            file.write(text.as_bytes()).unwrap();
+            let aside = file.set_aside().unwrap();
+            assert_eq!(fs::read_to_string(aside).unwrap(), text);
+            assert_eq!(file.read().unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_or_too_long_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        fs::create_dir(&path).unwrap();
+        assert!(StateFile::at(&path).read().is_err());
+        assert!(StateFile::at(&path).write(b"x").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "what was begun is cleared away");
+        let long = folder.path().join("long");
+        File::create(&long).unwrap().set_len(LONGEST + 1).unwrap();
+        assert_eq!(StateFile::at(&long).read().unwrap().as_deref(), Some(&b""[..]));
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(StateFile::at(&pipe).read().is_err(), "and nobody waits for it");
+    }
+
+    #[test]
+    fn what_fails_leaves_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::at(&folder.path().join("state.json"));
+        file.write(b"good").unwrap();
+        // Nobody follows a link that somebody else has put there.
+        let other = folder.path().join("other");
+        fs::write(&other, "not ours").unwrap();
+        std::os::unix::fs::symlink(&other, file.with_suffix(".new")).unwrap();
+        assert!(file.write(b"better").is_err());
+        assert_eq!(fs::read_to_string(&other).unwrap(), "not ours");
+        assert_eq!(file.read().unwrap().as_deref(), Some(&b"good"[..]));
+        file.write(b"better").unwrap();
+        assert_eq!(file.read().unwrap().as_deref(), Some(&b"better"[..]));
+    }
+}

@@ -1,0 +1,256 @@
+//! Who writes: on the slow side, one file at a time, always the latest.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::Kept;
+use super::clocks::Clocks;
+use super::counts::Counts;
+use super::document::{self, Identity};
+use super::file::StateFile;
+use crate::agent::failure::{Failure, chain};
+use crate::agent::lane::{Next, Receiver, Sender, lane};
+use crate::metrics::{Metrics, OutcomeLabels};
+use crate::source::wait::{register, take_count};
+
+/// What the reaction says while a write takes its time: the latest is all that counts.
+const ROOM: usize = 16;
+
+/// What is asked of the API server does not wait longer for a write: a disk that hangs is no reason
+/// to do nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Nor does a scrape.
+const SCRAPE: Duration = Duration::from_secs(2);
+
+/// Writes what the reaction says, until that ends.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    lane: Receiver<Kept>,
+    file: StateFile,
+    identity: Identity,
+    written: watch::Sender<Progress>,
+}
+
+/// What was written last, or could not be: there is nothing more to wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Progress {
+    number: u64,
+    counts: u64,
+}
+
+/// For those that wait until something is on the disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    progress: watch::Receiver<Progress>,
+    /// How far it was when somebody had waited in vain: until it is further nobody waits again.
+    given_up: Option<Progress>,
+    metrics: Arc<Metrics>,
+}
+
+/// Both ends: for the reaction, the writer, and those that wait for it.
+///
+/// # Errors
+/// If there can be no lane.
+pub(crate) fn keeper(
+    path: &Path,
+    identity: Identity,
+    metrics: &Arc<Metrics>,
+) -> Result<(Sender<Kept>, Keeper, Written), Failure> {
+    let (sender, lane) =
+        lane(ROOM).map_err(|error| Failure::because("make the lane of the state", &error))?;
+    let (written, progress) = watch::channel(Progress::default());
+    let keeper = Keeper { lane, file: StateFile::at(path), identity, written };
+    Ok((sender, keeper, Written { progress, given_up: None, metrics: Arc::clone(metrics) }))
+}
+
+impl Keeper {
+    /// Writes until the reaction is gone. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// If the lane cannot be watched.
+    pub(crate) async fn run(mut self, counts: Arc<Counts>, metrics: Arc<Metrics>) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::because("watch the lane of the state", &error);
+        let bell = self.lane.bell().and_then(register).map_err(failed)?;
+        let mut latest: Option<Kept> = None;
+        let mut done = Progress::default();
+        let mut works = true;
+        loop {
+            let ended = loop {
+                match self.lane.next() {
+                    Next::Value(kept) => latest = Some(kept),
+                    Next::Empty => break false,
+                    Next::Ended => break true,
+                }
+            };
+            let now =
+                Progress { number: latest.as_ref().map_or(0, |kept| kept.number), counts: counts.version() };
+            if now != done
+                && let Some(kept) = &latest
+            {
+                let content = document::write(&self.identity, Clocks::now(), kept, &counts.all());
+                let outcome = match content {
+                    Ok(content) => write(self.file.clone(), content).await,
+                    Err(error) => Outcome::Failed(chain(&error)),
+                };
+                metrics.state_writes.get_or_create(&OutcomeLabels { outcome: outcome.name() }).inc();
+                self.say(&outcome, &mut works);
+                done = now;
+                self.written.send_replace(done);
+                continue;
+            }
+            if ended {
+                return Ok(());
+            }
+            tokio::select! {
+                rung = take_count(&bell) => drop(rung.map_err(failed)?),
+                () = counts.changed(), if latest.is_some() => {}
+            }
+        }
+    }
+
+    /// Says it once, until it is otherwise.
+    fn say(&self, outcome: &Outcome, works: &mut bool) {
+        let file = self.file.path().display();
+        match outcome {
+            Outcome::Written if !*works => tracing::info!(%file, "the state can be written again"),
+            Outcome::Failed(why) if *works => tracing::warn!(
+                %file, why,
+                "the state cannot be written: decisions go on, but an agent that is started anew knows nothing of them"
+            ),
+            _ => {}
+        }
+        *works = matches!(outcome, Outcome::Written);
+    }
+}
+
+async fn write(file: StateFile, content: Vec<u8>) -> Outcome {
+    match tokio::task::spawn_blocking(move || file.write(&content)).await {
+        Ok(Ok(())) => Outcome::Written,
+        Ok(Err(error)) => Outcome::Failed(chain(&error)),
+        Err(error) => Outcome::Failed(chain(&error)),
+    }
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Written,
+    Failed(String),
+}
+
+impl Outcome {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+impl Written {
+    /// Waits until what the reaction said under this number was written, or cannot be, or takes too
+    /// long.
+    pub(crate) async fn wait_for(&mut self, number: u64) {
+        self.wait(PATIENCE, |progress| progress.number >= number).await;
+    }
+
+    /// The same for what was counted until now.
+    pub(crate) async fn wait_for_counts(&mut self, counts: &Counts) {
+        self.wait(SCRAPE, |progress| progress.counts >= counts.version()).await;
+    }
+
+    async fn wait(&mut self, patience: Duration, is_done: impl Fn(&Progress) -> bool) {
+        let now = *self.progress.borrow();
+        if self.given_up == Some(now) || is_done(&now) {
+            return;
+        }
+        let is_late = tokio::time::timeout(patience, self.progress.wait_for(is_done)).await.is_err();
+        if is_late {
+            self.given_up = Some(*self.progress.borrow());
+            self.metrics.state_writes.get_or_create(&OutcomeLabels { outcome: "late" }).inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::memory::Memory;
+
+    fn identity() -> Identity {
+        Identity { boot_id: "b".into(), cgroup_root: "/".into(), act: "evict".into() }
+    }
+
+    fn kept(number: u64) -> Kept {
+        Kept { number, memory: Memory::default(), evictions: Vec::new(), decisions: number }
+    }
+
+    fn decisions(path: &Path) -> u64 {
+        let value: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        value["decisions"].as_u64().unwrap()
+    }
+
+    fn with_runtime(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+    }
+
+    #[test]
+    fn who_waits_goes_on_when_it_is_on_the_disk() {
+        with_runtime(async {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("state.json");
+            let metrics = Arc::new(Metrics::new("0", "0"));
+            let counts = Arc::new(Counts::new(Arc::clone(&metrics), Vec::new()));
+            let (mut lane, keeper, mut written) = keeper(&path, identity(), &metrics).unwrap();
+            let work = tokio::spawn(keeper.run(Arc::clone(&counts), Arc::clone(&metrics)));
+            for number in 1..20 {
+                lane.send(kept(number)).unwrap();
+                written.wait_for(number).await;
+                assert_eq!(decisions(&path), number);
+            }
+            // Whatever is left is written before the end.
+            lane.send(kept(20)).unwrap();
+            drop(lane);
+            work.await.unwrap().unwrap();
+            assert_eq!(decisions(&path), 20);
+            let late = OutcomeLabels { outcome: "late" };
+            assert_eq!(metrics.state_writes.get_or_create(&late).get(), 0);
+        });
+    }
+
+    #[test]
+    fn nobody_waits_for_what_cannot_be_written() {
+        with_runtime(async {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("file"), "").unwrap();
+            let metrics = Arc::new(Metrics::new("0", "0"));
+            let counts = Arc::new(Counts::new(Arc::clone(&metrics), Vec::new()));
+            let path = folder.path().join("file/state.json");
+            let (mut lane, keeper, mut written) = keeper(&path, identity(), &metrics).unwrap();
+            let work = tokio::spawn(keeper.run(counts, Arc::clone(&metrics)));
+            lane.send(kept(1)).unwrap();
+            written.wait_for(1).await;
+            let of = |outcome| metrics.state_writes.get_or_create(&OutcomeLabels { outcome }).get();
+            assert_eq!((of("failed"), of("late")), (1, 0));
+            drop(lane);
+            work.await.unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_disk_that_hangs_is_waited_for_once() {
+        with_runtime(async {
+            let metrics = Arc::new(Metrics::new("0", "0"));
+            // Nobody writes.
+            let (_lane, _keeper, mut written) = keeper(Path::new("/nowhere"), identity(), &metrics).unwrap();
+            for number in 1..10 {
+                written.wait_for(number).await;
+            }
+            let late = OutcomeLabels { outcome: "late" };
+            assert_eq!(metrics.state_writes.get_or_create(&late).get(), 1);
+        });
+    }
+}

@@ -1,0 +1,59 @@
+//! What the former agent has left.
+
+use std::path::Path;
+
+use super::KeptEviction;
+use super::clocks::Clocks;
+use super::counts::Count;
+use super::document::{self, Identity};
+use super::file::StateFile;
+use crate::agent::failure::chain;
+use crate::core::memory::Memory;
+
+/// What a start goes on with, in times of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Recalled {
+    /// Since it was written.
+    pub(crate) age_ns: i64,
+    pub(crate) memory: Memory,
+    pub(crate) evictions: Vec<KeptEviction>,
+    pub(crate) decisions: u64,
+    pub(crate) counts: Vec<Count>,
+}
+
+/// Reads what the former agent has left. What is of no use is set aside with a warning; then, and
+/// if there is nothing, the agent starts as the first one.
+pub(crate) fn recall(path: &Path, identity: &Identity) -> Recalled {
+    let file = StateFile::at(path);
+    let shown = path.display();
+    let bytes = match file.read() {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Recalled::default(),
+        Err(error) => {
+            tracing::warn!(file = %shown, error = chain(&error), "what the former agent knew cannot be read");
+            return Recalled::default();
+        }
+    };
+    match document::read(&bytes, identity, Clocks::now()) {
+        Ok(recalled) => {
+            let Recalled { age_ns, memory, evictions, decisions, counts: _ } = &recalled;
+            tracing::info!(
+                file = %shown,
+                age_ms = age_ns / 1_000_000,
+                conditions = memory.conditions.len(),
+                evictions = evictions.len(),
+                decisions,
+                "the agent goes on where the former one ended"
+            );
+            recalled
+        }
+        Err(why) => {
+            let aside = file.set_aside().map_or_else(
+                |error| format!("and it cannot be set aside: {error}"),
+                |aside| format!("set aside as {}", aside.display()),
+            );
+            tracing::warn!(file = %shown, why = chain(&why), aside, "what the former agent knew is of no use");
+            Recalled::default()
+        }
+    }
+}

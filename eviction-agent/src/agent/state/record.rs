@@ -1,0 +1,111 @@
+//! What the file holds, as JSON has it. Times are nanoseconds of `CLOCK_BOOTTIME`.
+
+use serde::{Deserialize, Serialize};
+
+use super::Asked;
+use crate::core::release::Basis;
+use crate::core::signal::{NodeCondition, Resource, Signal};
+
+/// By which the file is known.
+pub(super) const KIND: &str = "eviction-agent-state";
+
+/// Of this form. Another form has another number.
+pub(super) const VERSION: u64 = 1;
+
+/// What every version begins with.
+#[derive(Debug, Deserialize)]
+pub(super) struct Envelope {
+    pub(super) kind: Box<str>,
+    pub(super) version: u64,
+}
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    pub(super) kind: Box<str>,
+    pub(super) version: u64,
+    /// `/proc/sys/kernel/random/boot_id`: what was before the boot is over.
+    pub(super) boot_id: Box<str>,
+    /// The group that stands for the node.
+    pub(super) cgroup_root: Box<str>,
+    /// What was done to victims.
+    pub(super) act: Box<str>,
+    pub(super) written_ns: i64,
+    /// When the last pass was made.
+    pub(super) looked_ns: Option<i64>,
+    /// The number of the last decision.
+    pub(super) decisions: u64,
+    pub(super) met: Vec<Met>,
+    pub(super) conditions: Vec<Condition>,
+    pub(super) flights: Vec<Flight>,
+    pub(super) evictions: Vec<Eviction>,
+    pub(super) counts: Vec<Counted>,
+}
+
+/// A threshold that is met.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Met {
+    pub(super) signal: Signal,
+    pub(super) value: Box<str>,
+    pub(super) grace_ns: i64,
+    pub(super) first_seen_ns: i64,
+    pub(super) ripe: bool,
+}
+
+/// A condition that was raised.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Condition {
+    pub(super) condition: NodeCondition,
+    pub(super) raised_ns: i64,
+}
+
+/// What the engine knows of an eviction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Flight {
+    pub(super) uid: Box<str>,
+    pub(super) label: Box<str>,
+    pub(super) hard: bool,
+    pub(super) decided_ns: i64,
+    pub(super) since_ns: i64,
+    pub(super) grace_period_seconds: i64,
+    pub(super) expected: Vec<Expected>,
+}
+
+/// What comes free of a signal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Expected {
+    pub(super) signal: Signal,
+    pub(super) amount: i64,
+    pub(super) basis: Basis,
+}
+
+/// What the hands know of an eviction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Eviction {
+    pub(super) decision: u64,
+    pub(super) uid: Box<str>,
+    pub(super) namespace: Box<str>,
+    pub(super) name: Box<str>,
+    pub(super) signal: Option<Signal>,
+    pub(super) resource: Resource,
+    pub(super) hard: bool,
+    pub(super) decided_ns: i64,
+    pub(super) grace_seconds: u64,
+    pub(super) by_api: Option<Asked>,
+    pub(super) by_kill: bool,
+}
+
+/// A count, and of what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Counted {
+    pub(super) counter: Box<str>,
+    pub(super) labels: Vec<Box<str>>,
+    pub(super) value: u64,
+}

@@ -1,0 +1,131 @@
+//! The API server cannot be asked for evictions: what waits, what goes on, and what is decided anew.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use hyper::Method;
+use serde_json::json;
+use tests::agent::{Agent, Event};
+use tests::cluster::proxy::{Fault, Proxy, When};
+
+use crate::evict::{GUARD, World, hard, outcome};
+use crate::rig;
+
+/// Waits until the agent says this of the API server so many times in all.
+fn wait_for_server(agent: &mut Agent, state: &str, times: usize) {
+    rig::interrupt()
+        .until(&format!("{state} for the {times}. time"), GUARD, || {
+            let is_it = |event: &&Event| event.kind() == "api_server" && event.text("state") == state;
+            Ok((agent.heard()?.iter().filter(is_it).count() >= times).then_some(()))
+        })
+        .unwrap();
+}
+
+/// The pod that went is gone, as a kubelet ends it.
+fn finish(world: &mut World, name: &str) {
+    world.cluster.finish_pod("default", name).unwrap();
+    world.node.pods.remove(0);
+    world.node.write_pods().unwrap();
+}
+
+#[test]
+fn whatever_is_wrong_nobody_goes_and_then_it_is_decided_anew() {
+    let faults: [(&str, fn(&Proxy)); 5] = [
+        ("refused", Proxy::refuse),
+        ("silent", Proxy::hang),
+        ("failing", |proxy| proxy.on(When::any(), Fault::status(503))),
+        ("broken", |proxy| proxy.on(When::any(), Fault::Lost)),
+        ("expired", |proxy| proxy.on(When::any(), Fault::status(401))),
+    ];
+    let names: Vec<&str> = faults.iter().map(|(name, _)| *name).chain(["calm"]).collect();
+    let Some(mut world) = World::new(&names) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    let options = world.options("evict", &hard(), &json!({}), proxy.port());
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    for (times, (name, begin)) in (1..).zip(faults) {
+        begin(&proxy);
+        let mut hog = world.hog(0, "270M");
+        wait_for_server(&mut agent, "unreachable", times);
+        assert_eq!(agent.metrics().unwrap().sum("eviction_agent_api_unreachable", &[]), 1.0);
+        assert!(!world.is_going(name));
+        proxy.heal();
+        wait_for_server(&mut agent, "reachable", times);
+        outcome(&mut agent, name, "accepted");
+        assert!(world.is_going(name) && !world.is_going("calm"));
+        hog.process().child().kill().unwrap();
+        finish(&mut world, name);
+        outcome(&mut agent, name, "gone");
+    }
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn who_is_another_than_before_is_not_asked() {
+    let Some(world) = World::new(&["hog"]) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    let options = world.options("evict", &hard(), &json!({}), proxy.port());
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    proxy.become_stranger().unwrap();
+    // Connections that were open end.
+    proxy.refuse();
+    proxy.reopen();
+    let _hog = world.hog(0, "270M");
+    wait_for_server(&mut agent, "unreachable", 1);
+    assert!(!world.is_going("hog"));
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn a_slow_server_is_asked_all_the_same() {
+    let Some(world) = World::new(&["hog"]) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    proxy.on(When::any().watch(false), Fault::Late(Duration::from_secs(3)));
+    let options = world.options("evict", &hard(), &json!({}), proxy.port());
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    let _hog = world.hog(0, "270M");
+    outcome(&mut agent, "hog", "accepted");
+    assert!(agent.heard().unwrap().iter().all(|event| event.kind() != "api_server"));
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn where_it_is_told_to_the_victim_is_killed_instead() {
+    let Some(world) = World::new(&["hog", "quiet"]) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    let hands = json!({"apiUnreachable": "kill"});
+    let options = world.options("evict", &hard(), &hands, proxy.port());
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    let mut quiet = world.hog(1, "8M");
+    proxy.hang();
+    let mut hog = world.hog(0, "270M");
+    outcome(&mut agent, "hog", "killed");
+    outcome(&mut agent, "hog", "gone");
+    assert_eq!(hog.process().wait().unwrap().signal(), Some(9));
+    assert!(quiet.process().is_running().unwrap());
+    proxy.heal();
+    wait_for_server(&mut agent, "reachable", 1);
+    assert!(!world.is_going("hog") && !world.is_going("quiet"), "the pressure is over");
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn what_nobody_answered_is_open_until_somebody_does() {
+    let Some(world) = World::new(&["hog", "next"]) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    // It is carried out; of that, and of everything after it, nothing is heard.
+    proxy.on(When::any().method(Method::POST).path("/eviction"), Fault::Reset(0));
+    proxy.on(When::any().method(Method::GET), Fault::Lost);
+    let options = world.options("evict", &hard(), &json!({}), proxy.port());
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    let _next = world.hog(1, "40M");
+    let _hog = world.hog(0, "240M");
+    outcome(&mut agent, "hog", "unknown");
+    wait_for_server(&mut agent, "unreachable", 1);
+    assert!(world.is_going("hog"));
+    proxy.heal();
+    outcome(&mut agent, "hog", "accepted");
+    assert!(!world.is_going("next"));
+    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "decision").count();
+    assert_eq!(decisions, 1);
+    assert!(agent.stop().unwrap().success());
+}

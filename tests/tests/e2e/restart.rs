@@ -1,0 +1,80 @@
+//! The agent is killed while evictions are on their way, and started anew.
+
+use std::time::Duration;
+
+use hyper::Method;
+use serde_json::{Value, json};
+use tests::agent::{Agent, Options};
+use tests::cluster::proxy::{Fault, Proxy, When};
+
+use crate::evict::{World, hard, outcome};
+use crate::rig;
+
+/// Kills, spread over the time from before the crossing until after the answer.
+const KILLS: u32 = 5;
+
+fn with_state(world: &World, options: Options) -> Options {
+    let state = world.node.file("run/state.json").display().to_string();
+    let more = options.more.into_iter().chain(["--state".to_owned(), state]).collect();
+    Options { more, ..options }
+}
+
+fn start(options: &Options) -> Agent {
+    Agent::start(options, rig::interrupt()).unwrap()
+}
+
+/// How often the API server was asked to evict that pod, or to delete it.
+fn asked(proxy: &Proxy, pod: &str) -> usize {
+    let eviction = format!("/pods/{pod}/eviction");
+    let deletion = format!("DELETE /api/v1/namespaces/default/pods/{pod}");
+    let is_it = |request: &str| request.contains(&eviction) || request.starts_with(&deletion);
+    proxy.seen().iter().filter(|seen| is_it(&seen.request)).count()
+}
+
+#[test]
+fn killed_at_any_instant_it_asks_once_and_for_nobody_else() {
+    for kill in 0..KILLS {
+        let Some(world) = World::new(&["hog", "next"]) else { return };
+        let proxy = Proxy::start(&world.cluster).unwrap();
+        // There is time to be killed in while a request is under way.
+        let late = Fault::Late(Duration::from_millis(300));
+        proxy.on(When::any().method(Method::POST).path("/eviction"), late);
+        let options = with_state(&world, world.options("evict", &hard(), &json!({}), proxy.port()));
+        let agent = start(&options);
+        let _next = world.hog(1, "40M");
+        let _hog = world.hog(0, "240M");
+        rig::interrupt().sleep(Duration::from_millis(150) * kill).unwrap();
+        agent.kill().unwrap();
+        let mut agent = start(&options);
+        outcome(&mut agent, "hog", "accepted");
+        // The memory is not back, and nobody was told otherwise: looks go on, decisions do not.
+        rig::interrupt().sleep(Duration::from_secs(3)).unwrap();
+        assert_eq!((asked(&proxy, "hog"), asked(&proxy, "next")), (1, 0), "kill {kill}");
+        assert!(world.is_going("hog") && !world.is_going("next"));
+        assert!(agent.stop().unwrap().success());
+    }
+}
+
+#[test]
+fn what_was_never_asked_is_decided_anew() {
+    let Some(world) = World::new(&["hog", "next"]) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    let options = with_state(&world, world.options("evict", &hard(), &json!({}), proxy.port()));
+    // It is written that the pod goes, and then nobody hears of it.
+    proxy.on(When::any().method(Method::POST).path("/eviction").times(1), Fault::Lost);
+    let mut agent = start(&options);
+    let _hog = world.hog(0, "270M");
+    outcome(&mut agent, "hog", "unknown");
+    agent.kill().unwrap();
+    let state = std::fs::read(world.node.file("run/state.json")).unwrap();
+    let state: Value = serde_json::from_slice(&state).unwrap();
+    assert_eq!(
+        (&state["evictions"][0]["name"], &state["evictions"][0]["by_api"]),
+        (&json!("hog"), &json!("asked"))
+    );
+    let mut agent = start(&options);
+    outcome(&mut agent, "hog", "not_sent");
+    outcome(&mut agent, "hog", "accepted");
+    assert!(world.is_going("hog") && !world.is_going("next"));
+    assert!(agent.stop().unwrap().success());
+}

@@ -1,0 +1,169 @@
+//! Constant pressure and churn while everything goes wrong that can, and then an audit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tests::agent::{Agent, Event};
+use tests::cluster::manifest;
+use tests::cluster::proxy::{Fault, Proxy, When};
+use tests::node::PodSpec;
+use tests::workload::Workload;
+
+use crate::evict::{GUARD, World, hard};
+use crate::rig;
+
+/// How long it lasts, unless `EVICTION_AGENT_SOAK_SECONDS` says otherwise.
+const LASTS: u64 = 60;
+
+/// So many pods want more together than there is.
+const PODS: usize = 4;
+const SIZE: &str = "70M";
+
+/// Numbers that look random, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Begins to go wrong in one way or another.
+fn spoil(proxy: &Proxy, random: &mut Random) {
+    let any = When::any;
+    match random.below(9) {
+        0 => proxy.refuse(),
+        1 => proxy.hang(),
+        2 => proxy.on(any(), Fault::status(500)),
+        3 => proxy.on(any(), Fault::status(503)),
+        4 => proxy.on(any(), Fault::status(401)),
+        5 => proxy.on(any(), Fault::Late(Duration::from_secs(3))),
+        6 => proxy.on(any(), Fault::Reset(0)),
+        7 => proxy.on(any(), Fault::Reset(20)),
+        _ => proxy.on(any(), Fault::Lost),
+    }
+}
+
+/// What a kubelet and a controller do: ends who is to go, and starts another in his place.
+struct Churn {
+    hogs: Vec<(String, Workload)>,
+    made: u64,
+}
+
+impl Churn {
+    fn turn(&mut self, world: &mut World) {
+        for place in 0..self.hogs.len() {
+            let name = self.hogs[place].0.clone();
+            if !world.is_going(&name) {
+                continue;
+            }
+            let (_, mut hog) = self.hogs.remove(place);
+            hog.process().child().kill().unwrap();
+            world.cluster.finish_pod("default", &name).unwrap();
+            world.node.pods.retain(|pod| pod.full_name() != format!("default/{name}"));
+            world.node.write_pods().unwrap();
+            self.start(world);
+            return;
+        }
+    }
+
+    fn start(&mut self, world: &mut World) {
+        self.made += 1;
+        let name = format!("hog-{}", self.made);
+        let pod = world.cluster.run_pod(&manifest::pod(&name, "n1")).unwrap();
+        let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
+        let place = world.node.add_as(PodSpec::new("default", &name, &["main"], 8), uid).unwrap();
+        world.node.write_pods().unwrap();
+        self.hogs.push((name, world.hog(place, SIZE)));
+    }
+}
+
+#[test]
+fn whatever_goes_wrong_nobody_is_evicted_twice_or_without_a_decision() {
+    let lasts = std::env::var("EVICTION_AGENT_SOAK_SECONDS").map_or(LASTS, |text| text.parse().unwrap());
+    let Some(mut world) = World::new(&["small"]) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    let mut options = world.options("evict", &hard(), &json!({}), proxy.port());
+    let state = world.node.file("run/state.json").display().to_string();
+    options.more.extend(["--state".to_owned(), state]);
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    let mut small = world.hog(0, "4M");
+    let (mut churn, mut random) = (Churn { hogs: Vec::new(), made: 0 }, Random(5));
+    for _ in 0..PODS {
+        churn.start(&mut world);
+    }
+    let end = Instant::now() + Duration::from_secs(lasts);
+    let mut is_wrong = false;
+    let mut turns_at = Instant::now();
+    while Instant::now() < end {
+        if Instant::now() >= turns_at {
+            is_wrong = !is_wrong;
+            if is_wrong {
+                spoil(&proxy, &mut random)
+            } else {
+                proxy.heal()
+            }
+            turns_at = Instant::now() + Duration::from_millis(1_000 + random.below(6_000));
+        }
+        churn.turn(&mut world);
+        rig::interrupt().sleep(Duration::from_millis(100)).unwrap();
+    }
+    proxy.heal();
+    // What was open is found out: nobody is left of whom nobody knows.
+    rig::interrupt()
+        .until("that all is known", GUARD, || {
+            churn.turn(&mut world);
+            let open = open(agent.heard()?);
+            Ok(open.is_empty().then_some(()))
+        })
+        .unwrap();
+    audit(agent.heard().unwrap(), churn.made);
+    assert!(small.process().is_running().unwrap() && !world.is_going("small"));
+    assert!(agent.stop().unwrap().success());
+}
+
+/// The decisions of which the last that was said is that nobody knows what came of it.
+fn open(heard: &[Event]) -> BTreeSet<u64> {
+    let mut open = BTreeSet::new();
+    for event in heard.iter().filter(|event| event.kind() == "eviction") {
+        let id = event.number("id").unwrap();
+        match event.text("outcome") {
+            "unknown" => open.insert(id),
+            _ => open.remove(&id),
+        };
+    }
+    open
+}
+
+fn audit(heard: &[Event], made: u64) {
+    let decided: BTreeMap<u64, &str> = heard
+        .iter()
+        .filter(|event| event.kind() == "decision")
+        .map(|event| (event.number("id").unwrap(), event.text("uid")))
+        .collect();
+    let mut accepted: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    let mut gone = BTreeSet::new();
+    for event in heard.iter().filter(|event| event.kind() == "eviction") {
+        let id = event.number("id").unwrap();
+        assert_eq!(decided.get(&id), Some(&event.text("uid")), "each eviction has its decision: {event:?}");
+        match event.text("outcome") {
+            "accepted" => {
+                accepted.entry(event.text("uid")).or_default().insert(id);
+            }
+            "gone" => {
+                gone.insert(event.text("uid"));
+            }
+            _ => {}
+        }
+    }
+    for (uid, decisions) in &accepted {
+        assert_eq!(decisions.len(), 1, "{uid} went by {decisions:?}");
+    }
+    // Whoever was made in another's place was made because that one went.
+    let went = made.saturating_sub(PODS as u64);
+    assert!(went > 0, "there was pressure, and somebody went");
+    gone.extend(accepted.keys());
+    assert!(gone.len() as u64 >= went, "{} of {went} went by a decision", gone.len());
+}

@@ -1,0 +1,220 @@
+//! The agent's own end, and what comes after it: killed at any instant, it is started anew and
+//! goes on, evicts nobody else, and forgets nothing.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, Event, Options};
+use tests::cgroup::pod_uid;
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+use tests::workload::{self, Workload};
+
+/// A guard against an agent that hangs.
+const GUARD: Duration = Duration::from_secs(90);
+
+const MEMORY: u64 = 320 * MIB;
+
+/// How often the agent is killed, unless `EVICTION_AGENT_KILLS` says otherwise.
+const KILLS: usize = 20;
+
+/// After a hog was let go, the agent is killed within this time: it crosses the line in the first
+/// half, and is on its way out for a second after that.
+const WITHIN: Duration = Duration::from_millis(1_500);
+
+/// Numbers that look random, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: Duration) -> Duration {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_nanos((self.0 >> 11) % u64::try_from(limit.as_nanos()).unwrap())
+    }
+}
+
+struct Scene {
+    node: Node,
+    options: Options,
+    interrupt: Interrupt,
+    /// So many were added so far.
+    pods: u64,
+}
+
+impl Scene {
+    /// A node with a pod that holds some memory, and the agent's state in a file of its own.
+    fn new(label: &str) -> Option<Self> {
+        let node = Node::new(label, MEMORY, 200).ok()?;
+        let own = node.file("agent.yaml");
+        let policy = json!({
+            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "enhanced",
+        });
+        fs::write(&own, policy.to_string()).unwrap();
+        let config = json!({"evictionHard": {"memory.available": "64Mi"}});
+        let options = Options::of(&agent::binary().unwrap(), &node, &config).unwrap();
+        let state = node.file("run/state.json").display().to_string();
+        let options = Options { config: Some(own), more: vec!["--state".to_owned(), state], ..options };
+        Some(Self { node, options, interrupt: Interrupt::default(), pods: 0 })
+    }
+
+    fn start(&self) -> Agent {
+        Agent::start(&self.options, &self.interrupt).unwrap()
+    }
+
+    fn add(&mut self, name: &str) -> usize {
+        self.pods += 1;
+        let spec = PodSpec::new("shop", name, &["main"], 8);
+        // Never one that a former pod had.
+        let place = self.node.add_as(spec, pod_uid(self.pods)).unwrap();
+        self.node.write_pods().unwrap();
+        place
+    }
+
+    /// It holds so much, and does not end on SIGTERM.
+    fn hold(&self, pod: usize, size: &str) -> Workload {
+        let group = &self.node.pods[pod].containers[0].group;
+        let arguments = ["--on-term", "ignore", "hold", "--size", size];
+        let mut workload = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
+        workload.go().unwrap();
+        workload
+    }
+
+    fn wait_for_state(&self) {
+        let is_there = || Ok(self.state().exists().then_some(()));
+        self.interrupt.until("the state", GUARD, is_there).unwrap();
+    }
+
+    fn state(&self) -> std::path::PathBuf {
+        self.node.file("run/state.json")
+    }
+}
+
+fn count(agent: &Agent, name: &str) -> f64 {
+    agent.metrics().unwrap().sum(&format!("eviction_agent_{name}"), &[])
+}
+
+fn holds(agent: &Agent) -> bool {
+    agent.metrics().unwrap().sum("eviction_agent_node_condition", &[("condition", "MemoryPressure")]) > 0.0
+}
+
+fn kills() -> usize {
+    std::env::var("EVICTION_AGENT_KILLS").map_or(KILLS, |kills| kills.parse().unwrap())
+}
+
+#[test]
+fn killed_at_any_instant_it_evicts_nobody_else_and_forgets_nothing() {
+    let Some(mut scene) = Scene::new("restart") else { skip!("no cgroups can be made here") };
+    let next = scene.add("next");
+    let mut bystander = scene.hold(next, "60M");
+    let mut random = Random(9);
+    let (mut agent, mut decided, mut evicted) = (scene.start(), 0.0, 0.0);
+    for round in 0..kills() {
+        let hog = scene.add(&format!("hog-{round}"));
+        let name = scene.node.pods[hog].full_name();
+        let mut process = scene.hold(hog, "210M");
+        scene.interrupt.sleep(random.below(WITHIN)).unwrap();
+        let mut said = agent.kill().unwrap();
+        agent = scene.start();
+        assert!(count(&agent, "decisions_total") >= decided && count(&agent, "evictions_total") >= evicted);
+        // Whichever of the two it was.
+        let ended = || Ok((!process.process().is_running()?).then_some(()));
+        scene.interrupt.until("the hog's end", GUARD, ended).unwrap();
+        let relieved = || Ok((scene.node.working_set()? < MEMORY - 64 * MIB).then_some(()));
+        scene.interrupt.until("that memory is back", GUARD, relieved).unwrap();
+        scene.interrupt.until("the condition", GUARD, || Ok(holds(&agent).then_some(()))).unwrap();
+        (decided, evicted) = (count(&agent, "decisions_total"), count(&agent, "evictions_total"));
+        said.extend(agent.kill().unwrap());
+        for decision in said.iter().filter(|event| event.kind() == "decision") {
+            assert_eq!(decision.text("pod"), name, "round {round}: {decision:?}");
+        }
+        assert!(bystander.process().is_running().unwrap(), "round {round}");
+        // There is no pressure any more; the condition outlives it, and the agent.
+        agent = scene.start();
+        let still = || Ok(holds(&agent).then_some(()));
+        scene.interrupt.until("the condition that was raised before", GUARD, still).unwrap();
+        scene.node.pods.remove(hog);
+        scene.node.write_pods().unwrap();
+    }
+    assert!(agent.stop().unwrap().success());
+    assert!(!aside(&scene.state()).exists(), "every start could read what the one before has left");
+}
+
+#[test]
+fn counts_of_kills_by_the_kernel_go_on() {
+    let Some(mut scene) = Scene::new("restart-counts") else { skip!("no cgroups can be made here") };
+    let small = scene.add("small");
+    scene.node.pods[small].containers[0].group.limit_memory(32 * MIB).unwrap();
+    let mut agent = scene.start();
+    for round in 1..4 {
+        let group = &scene.node.pods[small].containers[0].group;
+        let _grower = Workload::run(&workload::binary().unwrap(), group, ["grow", "--size", "128M"]).unwrap();
+        let all = f64::from(round);
+        let counted = || Ok((count(&agent, "oom_kills_total") >= all).then_some(()));
+        scene.interrupt.until("the count of the kernel's kill", GUARD, counted).unwrap();
+        agent.kill().unwrap();
+        agent = scene.start();
+        let kept = agent.metrics().unwrap();
+        assert_eq!(kept.sum("eviction_agent_oom_kills_total", &[("namespace", "shop")]), all);
+    }
+    assert!(agent.stop().unwrap().success());
+}
+
+fn aside(state: &Path) -> std::path::PathBuf {
+    state.with_file_name("state.json.set-aside")
+}
+
+#[test]
+fn what_is_of_no_use_is_set_aside_and_the_agent_starts_all_the_same() {
+    let Some(scene) = Scene::new("restart-foreign") else { skip!("no cgroups can be made here") };
+    let agent = scene.start();
+    scene.wait_for_state();
+    assert!(agent.stop().unwrap().success());
+    let good: Value = serde_json::from_slice(&fs::read(scene.state()).unwrap()).unwrap();
+    let with = |field: &str, value: Value| {
+        let mut all = good.clone();
+        all[field] = value;
+        all.to_string()
+    };
+    let whole = good.to_string();
+    for text in [
+        String::new(),
+        "not JSON".to_owned(),
+        whole[..whole.len() / 2].to_owned(),
+        with("boot_id", json!("00000000-0000-0000-0000-000000000000")),
+        with("version", json!(2)),
+        with("kind", json!("something else")),
+        with("cgroup_root", json!("/elsewhere")),
+    ] {
+        fs::write(scene.state(), &text).unwrap();
+        let agent = scene.start();
+        assert_eq!(fs::read_to_string(aside(&scene.state())).unwrap(), text);
+        scene.wait_for_state();
+        assert!(agent.stop().unwrap().success());
+        let written: Value = serde_json::from_slice(&fs::read(scene.state()).unwrap()).unwrap();
+        assert_eq!((&written["boot_id"], &written["version"]), (&good["boot_id"], &json!(1)));
+    }
+    // Its own is not.
+    fs::remove_file(aside(&scene.state())).unwrap();
+    assert!(scene.start().stop().unwrap().success());
+    assert!(!aside(&scene.state()).exists());
+}
+
+#[test]
+fn decisions_go_on_where_nothing_can_be_written() {
+    let Some(mut scene) = Scene::new("restart-unwritable") else { skip!("no cgroups can be made here") };
+    // A file is where the folder should be.
+    fs::write(scene.node.file("run"), "").unwrap();
+    let hog = scene.add("hog");
+    let mut agent = scene.start();
+    let mut process = scene.hold(hog, "270M");
+    let is_gone = |event: &Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+    agent.wait_for("that the hog is gone", GUARD, is_gone).unwrap();
+    process.process().wait().unwrap();
+    let failed = agent.metrics().unwrap().sum("eviction_agent_state_writes_total", &[("outcome", "failed")]);
+    assert!(failed > 0.0);
+    assert!(agent.stop().unwrap().success());
+}
