@@ -37,10 +37,9 @@ impl Clock {
         Instant { wall: timestamp(self.steady_ns(mono_ns)), mono_ns }
     }
 
-    /// What a decision is called: the agent's start in milliseconds, in hexadecimal digits, and its
-    /// number since. No other decision of this node is called so.
-    pub(crate) fn name_of(&self, decision: u64) -> String {
-        format!("{:x}-{decision}", self.wall_ns / 1_000_000)
+    /// When this process was started, by the wall clock of then, in milliseconds.
+    pub(crate) fn started_ms(&self) -> i64 {
+        i64::try_from(self.wall_ns / 1_000_000).unwrap_or(0)
     }
 
     /// What the system's clock shows, or would have shown, at a steady time.
@@ -115,12 +114,6 @@ mod tests {
             let back = clock.steady(clock.shown(steady)).as_nanosecond() - steady.as_nanosecond();
             assert!(back.abs() < STEP_NS, "{back}");
         }
-    }
-
-    #[test]
-    fn decisions_of_two_starts_have_two_names() {
-        let of = |wall_ms: i128| Clock { wall_ns: wall_ms * 1_000_000, mono_ns: 7 }.name_of(3);
-        assert_eq!((of(0x19a8f).as_str(), of(0x19a90).as_str()), ("19a8f-3", "19a90-3"));
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod limits;
 mod lines;
 mod log;
 mod mains;
+mod names;
 mod notes;
 mod oom;
 mod place;

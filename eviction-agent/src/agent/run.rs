@@ -112,6 +112,7 @@ async fn supervise(
     let (client, cluster, news) = (plan.client.take(), plan.cluster.take(), plan.news.take());
     let mut reachable = cluster.as_ref().map(Cluster::reachable);
     let (kept, counts) = (plan.kept.take(), Arc::clone(&plan.counts));
+    let names = plan.names();
     let mut terminate = watch_signal(SignalKind::terminate())?;
     let mut interrupt = watch_signal(SignalKind::interrupt())?;
     let hangup = watch_signal(SignalKind::hangup())?;
@@ -165,6 +166,7 @@ async fn supervise(
         printer,
         Arc::clone(&metrics),
         Arc::clone(&counts),
+        names,
         Arc::clone(&took_effect),
         tap,
     );

@@ -31,6 +31,7 @@ use super::event::{self, Event, Line};
 use super::failure::Failure;
 use super::hook::Losses;
 use super::lane::{Next, Receiver};
+use super::names::Names;
 use super::notes::{Note, PassNote};
 use super::printer::Printer;
 use super::run::Output;
@@ -51,6 +52,7 @@ pub(crate) struct Slow {
     printer: Printer,
     metrics: Arc<Metrics>,
     counts: Arc<Counts>,
+    names: Names,
     clock: Clock,
     sources: Vec<SourceLabels>,
     met: Vec<u8>,
@@ -74,6 +76,7 @@ impl Slow {
         printer: Printer,
         metrics: Arc<Metrics>,
         counts: Arc<Counts>,
+        names: Names,
         took_effect: Arc<Notify>,
         tap: Option<EventTap>,
     ) -> Self {
@@ -84,7 +87,9 @@ impl Slow {
             output,
             printer,
             metrics,
+            namespaces: Namespaces::of(counts.namespaces()),
             counts,
+            names,
             clock: Clock::start(),
             sources: Vec::new(),
             met: Vec::new(),
@@ -96,7 +101,6 @@ impl Slow {
             losses: Losses::default(),
             tallies: Tallies::default(),
             apart: Apart::default(),
-            namespaces: Namespaces::default(),
             tap,
         }
     }
@@ -303,7 +307,7 @@ impl Slow {
                 decision.at,
                 Event::Decision(Box::new(event::Decision {
                     id,
-                    decision: self.clock.name_of(id),
+                    decision: self.names.of(id),
                     signal: signal.map_or("", Signal::name),
                     kind: line.map_or("", |line| kind(line.threshold.is_hard())),
                     pod: format!("{}/{}", known.pod.namespace, known.pod.name),

@@ -43,6 +43,7 @@ use super::limits::Limits;
 use super::lines::Lines;
 use super::log;
 use super::mains::Mains;
+use super::names::Names;
 use super::notes::Notes;
 use super::reaction::{Command, Copies, Gauges, Keep, Reaction, State};
 use super::reflex::Reflex;
@@ -99,6 +100,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// What decisions are called.
+    pub(crate) fn names(&self) -> Names {
+        self.recalled.names
+    }
+
     /// Where to read what the machine keeps free, if somebody wants to know: `/proc` of the host.
     pub(crate) fn kept_free_at(&self) -> Option<PathBuf> {
         (self.load.reflex && self.root.whole_machine).then(|| self.host.proc.clone())
@@ -207,7 +213,7 @@ fn memory(options: &Options, act: Act, metrics: &Arc<Metrics>) -> Result<(Keep, 
         act: act.name().into(),
     };
     let recalled = recall(&path, &identity);
-    let (lane, keeper, written) = keeper(&path, identity, metrics)?;
+    let (lane, keeper, written) = keeper(&path, identity, recalled.names, metrics)?;
     Ok((Keep::by(lane), Some((keeper, written)), recalled))
 }
 
@@ -387,7 +393,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         keep,
         rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
     };
-    let Recalled { age_ns: _, memory, evictions, decisions, counts: _ } = recalled;
+    let Recalled { age_ns: _, memory, evictions, decisions, names: _, counts: _ } = recalled;
     reaction.recall(memory, evictions, decisions);
     Ok(Built { reaction, sources, capacity, root_name })
 }

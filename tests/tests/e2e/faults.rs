@@ -1,11 +1,12 @@
 //! The API server cannot be asked for evictions: what waits, what goes on, and what is decided anew.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::Method;
 use serde_json::json;
-use tests::agent::{Agent, Event};
+use tests::agent::{Agent, Event, Options};
 use tests::cluster::proxy::{Fault, Proxy, When};
 
 use crate::evict::{GUARD, World, hard, outcome};
@@ -60,19 +61,35 @@ fn whatever_is_wrong_nobody_goes_and_then_it_is_decided_anew() {
 }
 
 #[test]
-fn who_is_another_than_before_is_not_asked() {
+fn who_is_another_than_before_is_not_asked_until_somebody_vouches_for_it() {
     let Some(world) = World::new(&["hog"]) else { return };
     let proxy = Proxy::start(&world.cluster).unwrap();
-    let options = world.options("evict", &hard(), &json!({}), proxy.port());
+    let mut options = world.options("evict", &hard(), &json!({}), proxy.port());
+    let authority = with_own_authority(&world, &mut options);
     let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
-    proxy.become_stranger().unwrap();
-    // Connections that were open end.
-    proxy.refuse();
-    proxy.reopen();
+    let other = proxy.become_stranger().unwrap();
+    proxy.cut();
     let _hog = world.hog(0, "270M");
     wait_for_server(&mut agent, "unreachable", 1);
     assert!(!world.is_going("hog"));
+    // The authority was exchanged, and the agent's file of it as well.
+    std::fs::write(authority, other).unwrap();
+    wait_for_server(&mut agent, "reachable", 1);
+    outcome(&mut agent, "hog", "accepted");
     assert!(agent.stop().unwrap().success());
+}
+
+/// Gives the agent a kubeconfig with a file of the authority that nobody else reads.
+fn with_own_authority(world: &World, options: &mut Options) -> PathBuf {
+    let (own, authority) = (world.node.file("own.kubeconfig"), world.node.file("authority.crt"));
+    let place = options.more.iter().position(|argument| argument == "--kubeconfig").unwrap() + 1;
+    let given = std::fs::read_to_string(&options.more[place]).unwrap();
+    let shared = world.cluster.authority();
+    std::fs::copy(&shared, &authority).unwrap();
+    let path = |path: &Path| path.display().to_string();
+    std::fs::write(&own, given.replace(&path(&shared), &path(&authority))).unwrap();
+    options.more[place] = path(&own);
+    authority
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::Instant;
 
 use super::answer::{Answered, Asked, judge};
 use super::order::Order;
@@ -168,7 +169,7 @@ impl Shared {
     async fn find_out(&self, order: &Order) -> Answered {
         let manner = Manner { within: self.config.within, is_dry: false };
         // Until then the server may still be at it.
-        tokio::time::sleep(SETTLES).await;
+        let settled = Instant::now() + SETTLES;
         let mut told_nothing = 0;
         while told_nothing < LOOKS {
             let result = self.client.request(request::look(&order.pod, manner)).await;
@@ -176,11 +177,11 @@ impl Shared {
             self.rights.note(Asked::Look, &answered);
             match answered {
                 Answered::Accepted => {
-                    if let Some(answered) = result.ok().and_then(|answer| seen(&answer.body, &order.pod.uid))
-                    {
-                        return answered;
+                    match result.ok().and_then(|answer| seen(&answer.body, &order.pod.uid)) {
+                        Some(Answered::NotSent { .. }) if Instant::now() < settled => {}
+                        Some(answered) => return answered,
+                        None => told_nothing += 1,
                     }
-                    told_nothing += 1;
                 }
                 Answered::Gone => return Answered::Gone,
                 Answered::NotSent { .. }

@@ -76,9 +76,9 @@ impl Evictions {
         })
     }
 
-    /// Goes on with an eviction of a former agent; where it is open what came of its request, that
-    /// is found out.
-    pub(crate) fn resume(&mut self, target: &KillTarget, is_open: bool, now_ns: u64) {
+    /// Goes on with an eviction of a former agent: what came of its request is found out, also where
+    /// that agent knew it, since nobody knows whether it has told anybody.
+    pub(crate) fn resume(&mut self, target: &KillTarget, now_ns: u64) {
         self.pacing.begun(target, now_ns);
         let order = Order {
             decision: target.decision,
@@ -91,7 +91,7 @@ impl Evictions {
             is_open: true,
         };
         // Without room it is forgotten after a while, as what nobody answers.
-        if is_open && self.orders.send(Kept { order, kept_as: 0 }).is_err() {
+        if self.orders.send(Kept { order, kept_as: 0 }).is_err() {
             tracing::warn!(pod = %target.pod.name, "what came of an eviction cannot be found out at present");
         }
     }

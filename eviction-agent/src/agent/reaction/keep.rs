@@ -127,8 +127,8 @@ impl Reaction {
                 }
             }
         }
-        if let (Some(asked), Some(evictions)) = (kept.by_api, &mut self.evictions) {
-            evictions.resume(&target, asked == Asked::Asked, now_ns);
+        if let (Some(_), Some(evictions)) = (kept.by_api, &mut self.evictions) {
+            evictions.resume(&target, now_ns);
         }
         if under_way.by_kill || under_way.by_api.is_some() {
             if let Some(flight) = &mut self.state.flight {

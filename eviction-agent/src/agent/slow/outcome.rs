@@ -26,7 +26,7 @@ impl Slow {
         }
         let event = event::Eviction {
             id,
-            decision: self.clock.name_of(id),
+            decision: self.names.of(id),
             pod: format!("{}/{}", pod.namespace, pod.name),
             uid: pod.uid.to_string(),
             outcome,

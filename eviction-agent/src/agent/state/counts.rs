@@ -77,6 +77,17 @@ impl Counts {
         self.changed.notify_one();
     }
 
+    /// The namespaces that are counted by name.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = String> {
+        self.all().into_iter().filter_map(|Count { series, value: _ }| match series {
+            Series::OomKills(OomLabels { namespace, .. })
+            | Series::OomKillsUnattributed(UnattributedLabels { namespace, .. })
+            | Series::ContainersEnded(EndedLabels { namespace, .. })
+            | Series::Evictions(EvictionLabels { namespace, .. }) => Some(namespace),
+            Series::Decisions(_) => None,
+        })
+    }
+
     /// Grows with each count.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)

@@ -10,6 +10,7 @@ use super::recalled::Recalled;
 use super::record::{Condition, Document, Envelope, Eviction, Expected, Flight, KIND, Met, VERSION};
 use super::{Kept, KeptEviction};
 use crate::action::PodName;
+use crate::agent::names::Names;
 use crate::core::condition::Raised;
 use crate::core::decision::LABELS;
 use crate::core::memory::{Aloft, Memory, MetSince};
@@ -45,6 +46,7 @@ pub(super) enum Unusable {
 /// The file's content.
 pub(super) fn write(
     identity: &Identity,
+    names: Names,
     clocks: Clocks,
     kept: &Kept,
     counts: &[Count],
@@ -61,6 +63,7 @@ pub(super) fn write(
         written_ns: clocks.boot_ns,
         looked_ns: looked.map(|at| clocks.kept(at)),
         decisions: *decisions,
+        first_start_ms: names.first_start_ms(),
         met: met.iter().map(|met| write_met(clocks, met)).collect(),
         conditions: conditions
             .iter()
@@ -129,6 +132,7 @@ impl Document {
             },
             evictions: evictions.into_iter().map(|eviction| read_eviction(clocks, eviction)).collect(),
             decisions: self.decisions,
+            names: Names::since(self.first_start_ms),
             counts: self.counts.iter().filter_map(Count::read).collect(),
         }
     }

@@ -13,6 +13,7 @@ use super::document::{self, Identity};
 use super::file::StateFile;
 use crate::agent::failure::{Failure, chain};
 use crate::agent::lane::{Next, Receiver, Sender, lane};
+use crate::agent::names::Names;
 use crate::metrics::{Metrics, OutcomeLabels};
 use crate::source::wait::{register, take_count};
 
@@ -32,6 +33,7 @@ pub(crate) struct Keeper {
     lane: Receiver<Kept>,
     file: StateFile,
     identity: Identity,
+    names: Names,
     written: watch::Sender<Progress>,
 }
 
@@ -58,12 +60,13 @@ pub(crate) struct Written {
 pub(crate) fn keeper(
     path: &Path,
     identity: Identity,
+    names: Names,
     metrics: &Arc<Metrics>,
 ) -> Result<(Sender<Kept>, Keeper, Written), Failure> {
     let (sender, lane) =
         lane(ROOM).map_err(|error| Failure::because("make the lane of the state", &error))?;
     let (written, progress) = watch::channel(Progress::default());
-    let keeper = Keeper { lane, file: StateFile::at(path), identity, written };
+    let keeper = Keeper { lane, file: StateFile::at(path), identity, names, written };
     Ok((sender, keeper, Written { progress, given_up: None, metrics: Arc::clone(metrics) }))
 }
 
@@ -91,7 +94,7 @@ impl Keeper {
             if now != done
                 && let Some(kept) = &latest
             {
-                let content = document::write(&self.identity, Clocks::now(), kept, &counts.all());
+                let content = document::write(&self.identity, self.names, Clocks::now(), kept, &counts.all());
                 let outcome = match content {
                     Ok(content) => write(self.file.clone(), content).await,
                     Err(error) => Outcome::Failed(chain(&error)),
@@ -204,7 +207,8 @@ mod tests {
             let path = folder.path().join("state.json");
             let metrics = Arc::new(Metrics::new("0", "0"));
             let counts = Arc::new(Counts::new(Arc::clone(&metrics), Vec::new()));
-            let (mut lane, keeper, mut written) = keeper(&path, identity(), &metrics).unwrap();
+            let (mut lane, keeper, mut written) =
+                keeper(&path, identity(), Names::of_this_start(), &metrics).unwrap();
             let work = tokio::spawn(keeper.run(Arc::clone(&counts), Arc::clone(&metrics)));
             for number in 1..20 {
                 lane.send(kept(number)).unwrap();
@@ -229,7 +233,8 @@ mod tests {
             let metrics = Arc::new(Metrics::new("0", "0"));
             let counts = Arc::new(Counts::new(Arc::clone(&metrics), Vec::new()));
             let path = folder.path().join("file/state.json");
-            let (mut lane, keeper, mut written) = keeper(&path, identity(), &metrics).unwrap();
+            let (mut lane, keeper, mut written) =
+                keeper(&path, identity(), Names::of_this_start(), &metrics).unwrap();
             let work = tokio::spawn(keeper.run(counts, Arc::clone(&metrics)));
             lane.send(kept(1)).unwrap();
             written.wait_for(1).await;
@@ -245,7 +250,8 @@ mod tests {
         with_runtime(async {
             let metrics = Arc::new(Metrics::new("0", "0"));
             // Nobody writes.
-            let (_lane, _keeper, mut written) = keeper(Path::new("/nowhere"), identity(), &metrics).unwrap();
+            let (_lane, _keeper, mut written) =
+                keeper(Path::new("/nowhere"), identity(), Names::of_this_start(), &metrics).unwrap();
             for number in 1..10 {
                 written.wait_for(number).await;
             }

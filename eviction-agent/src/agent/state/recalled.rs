@@ -8,17 +8,34 @@ use super::counts::Count;
 use super::document::{self, Identity};
 use super::file::StateFile;
 use crate::agent::failure::chain;
+use crate::agent::names::Names;
 use crate::core::memory::Memory;
 
 /// What a start goes on with, in times of this process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Recalled {
     /// Since it was written.
     pub(crate) age_ns: i64,
     pub(crate) memory: Memory,
     pub(crate) evictions: Vec<KeptEviction>,
     pub(crate) decisions: u64,
+    /// What they are called, and those that follow.
+    pub(crate) names: Names,
     pub(crate) counts: Vec<Count>,
+}
+
+impl Default for Recalled {
+    /// Of an agent that is the first one.
+    fn default() -> Self {
+        Self {
+            age_ns: 0,
+            memory: Memory::default(),
+            evictions: Vec::new(),
+            decisions: 0,
+            names: Names::of_this_start(),
+            counts: Vec::new(),
+        }
+    }
 }
 
 /// Reads what the former agent has left. What is of no use is set aside with a warning; then, and
@@ -36,7 +53,7 @@ pub(crate) fn recall(path: &Path, identity: &Identity) -> Recalled {
     };
     match document::read(&bytes, identity, Clocks::now()) {
         Ok(recalled) => {
-            let Recalled { age_ns, memory, evictions, decisions, counts: _ } = &recalled;
+            let Recalled { age_ns, memory, evictions, decisions, names: _, counts: _ } = &recalled;
             tracing::info!(
                 file = %shown,
                 age_ms = age_ns / 1_000_000,

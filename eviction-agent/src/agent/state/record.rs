@@ -36,6 +36,8 @@ pub(super) struct Document {
     pub(super) looked_ns: Option<i64>,
     /// The number of the last decision.
     pub(super) decisions: u64,
+    /// By what their names begin: when the first of these agents was started.
+    pub(super) first_start_ms: i64,
     pub(super) met: Vec<Met>,
     pub(super) conditions: Vec<Condition>,
     pub(super) flights: Vec<Flight>,

@@ -53,6 +53,8 @@ pub struct Seen {
 
 struct Shared {
     line: watch::Sender<Line>,
+    /// Connections that were begun before the last of them are over.
+    cuts: watch::Sender<u64>,
     faults: Mutex<Faults>,
     seen: Mutex<Vec<Seen>>,
     server: SocketAddr,
@@ -88,6 +90,7 @@ impl Proxy {
         let identity = cluster.authority.server()?;
         let shared = Arc::new(Shared {
             line: watch::Sender::new(Line::Open),
+            cuts: watch::Sender::new(0),
             faults: Mutex::default(),
             seen: Mutex::default(),
             server: (Ipv4Addr::LOCALHOST, cluster.port()).into(),
@@ -122,6 +125,11 @@ impl Proxy {
         self.shared.line.send_replace(Line::Silent);
     }
 
+    /// Resets the connections that are open; new ones are taken as before.
+    pub fn cut(&self) {
+        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
     /// From now on bytes pass again; what is to happen to requests holds on.
     pub fn reopen(&self) {
         self.shared.line.send_replace(Line::Open);
@@ -133,14 +141,15 @@ impl Proxy {
         self.shared.line.send_replace(Line::Open);
     }
 
-    /// Shows another authority's certificate from now on, in new connections.
+    /// Shows another authority's certificate from now on, in new connections; hands back the PEM of
+    /// that authority.
     ///
     /// # Errors
     /// If none can be made.
-    pub fn become_stranger(&self) -> Result<()> {
-        let identity = super::pki::Authority::new("stranger")?.server()?;
-        *locked(&self.shared.to_client) = tls::acceptor(&identity)?;
-        Ok(())
+    pub fn become_stranger(&self) -> Result<String> {
+        let authority = super::pki::Authority::new("stranger")?;
+        *locked(&self.shared.to_client) = tls::acceptor(&authority.server()?)?;
+        Ok(authority.pem)
     }
 
     /// The requests that have come.
@@ -184,7 +193,7 @@ async fn listen(shared: Arc<Shared>, first: TcpListener, address: SocketAddr) {
 
 /// A connection, until either side ends it or the line goes down.
 async fn serve(shared: Arc<Shared>, stream: TcpStream) {
-    let mut line = shared.line.subscribe();
+    let (mut line, mut cuts) = (shared.line.subscribe(), shared.cuts.subscribe());
     // Nobody waits for what is left when a connection is closed: so a close is a reset. Answers that
     // are whole have been read by then, for it is the client who closes.
     let prepared = stream.set_nodelay(true).and_then(|()| stream.set_zero_linger());
@@ -207,5 +216,6 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream) {
     tokio::select! {
         () = speak => {}
         _ = line.wait_for(|line| *line == Line::Down) => {}
+        _ = cuts.changed() => {}
     }
 }

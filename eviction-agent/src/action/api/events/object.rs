@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::super::request::{json, segment};
-use super::occurrence::{Occurrence, Regarding};
+use super::occurrence::{Occurrence, Reason, Regarding};
 use crate::api::Request;
 
 /// `reportingController`: who tells it, a qualified name.
@@ -138,13 +138,17 @@ pub(super) fn raise(name: &str, what: &Occurrence, count: u64, last: Timestamp) 
     Request::patch(path(namespace(&what.regarding), Some(name)), MERGE, json(&patch)).within(WITHIN)
 }
 
-/// A name that no other event has: that of its object, the time, and a number of ours.
+/// A name that no other event has: that of its object, the time, and a number of ours. An eviction's
+/// is that of its decision instead: an agent that was started anew tells it no second time.
 pub(super) fn name(what: &Occurrence, serial: u64) -> String {
     let of = match &what.regarding {
         Regarding::Pod(pod) => &*pod.name,
         Regarding::Node(name) => &**name,
     };
-    let end = format!(".{:x}-{serial:x}", what.at.as_nanosecond().max(0));
+    let end = match what.reason {
+        Reason::Evicted => format!(".{}", what.part),
+        _ => format!(".{:x}-{serial:x}", what.at.as_nanosecond().max(0)),
+    };
     // A label must not end with what is left of a longer one.
     let begin = clip(of, LONGEST_NAME.saturating_sub(end.len())).trim_end_matches(['.', '-']);
     format!("{begin}{end}")
@@ -191,7 +195,6 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    use super::super::occurrence::Reason;
     use super::*;
     use crate::action::PodName;
 
@@ -211,7 +214,7 @@ mod tests {
                 namespace: "shop".into(),
                 name: name.into(),
             }),
-            part: "".into(),
+            part: "19a8f3-7".into(),
             at: at(1_767_600_000_000_000_000),
             note: note.into(),
             annotations: [("starved_resource".into(), "memory".into())].into(),
@@ -283,14 +286,28 @@ mod tests {
         assert_eq!(event["reportingInstance"].as_str().unwrap().len(), 128);
     }
 
+    #[test]
+    fn an_eviction_has_one_name_whoever_tells_it() {
+        let later = Occurrence { at: at(7), note: "The pod was evicted.".into(), ..evicted("web", "") };
+        assert_eq!(
+            (name(&evicted("web", ""), 1), name(&later, 2)),
+            ("web.19a8f3-7".into(), "web.19a8f3-7".into())
+        );
+        let kill =
+            |serial| name(&Occurrence { reason: Reason::ContainerOomKilled, ..evicted("web", "") }, serial);
+        assert_ne!(kill(1), kill(2));
+    }
+
     proptest! {
         #[test]
         fn names_of_events_are_dns_names(pod in "[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?", nanosecond in 0..i64::MAX, serial: u64) {
             prop_assume!(!pod.split('.').any(|label| label.is_empty() || label.starts_with('-') || label.ends_with('-')));
-            let name = name(&Occurrence { at: at(nanosecond), ..evicted(&pod, "") }, serial);
-            prop_assert!(name.len() <= LONGEST_NAME, "{name}");
-            for label in name.split('.') {
-                prop_assert!(!label.is_empty() && !label.starts_with('-') && !label.ends_with('-'), "{name}");
+            for reason in [Reason::Evicted, Reason::ContainerOomKilled] {
+                let name = name(&Occurrence { reason, at: at(nanosecond), ..evicted(&pod, "") }, serial);
+                prop_assert!(name.len() <= LONGEST_NAME, "{name}");
+                for label in name.split('.') {
+                    prop_assert!(!label.is_empty() && !label.starts_with('-') && !label.ends_with('-'), "{name}");
+                }
             }
         }
     }

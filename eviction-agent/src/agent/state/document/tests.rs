@@ -60,7 +60,8 @@ fn kept() -> Kept {
 }
 
 fn written() -> Value {
-    serde_json::from_slice(&write(&identity(), clocks(100, 1_000), &kept(), &[]).unwrap()).unwrap()
+    serde_json::from_slice(&write(&identity(), Names::since(77), clocks(100, 1_000), &kept(), &[]).unwrap())
+        .unwrap()
 }
 
 fn read_value(value: &Value) -> Result<Recalled, Unusable> {
@@ -72,6 +73,7 @@ fn the_next_agent_knows_the_same_on_its_own_clocks() {
     let recalled = read_value(&written()).unwrap();
     assert_eq!(recalled.age_ns, 3_000_000_000);
     assert_eq!((recalled.decisions, &recalled.evictions), (17, &kept().evictions));
+    assert_eq!(recalled.names, Names::since(77));
     let Memory { looked, met, conditions, flights } = recalled.memory;
     let before = kept().memory;
     let later = |second: i64| Timestamp::from_second(second + 4_000).unwrap();
