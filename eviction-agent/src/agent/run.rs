@@ -198,7 +198,9 @@ async fn supervise(
         tokio::spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&state) as Arc<dyn Health>));
 
     let marks = match (news, &membership) {
-        (Some(news), Some(it)) => Some(it.keep(news, commands.downgrade(), Arc::clone(&metrics))),
+        (Some(news), Some(it)) => {
+            Some(it.keep(news, commands.downgrade(), written.clone(), Arc::clone(&metrics)))
+        }
         (_, _) => None,
     };
     if let Some(cluster) = cluster {

@@ -201,14 +201,16 @@ fn hand_config(requests: Requests, act: Act) -> ApiHandConfig {
 
 /// What the former agent knew, and what keeps what this one knows for the next.
 fn memory(options: &Options, act: Act, metrics: &Arc<Metrics>) -> Result<(Keep, Kept, Recalled), Failure> {
-    // In a pod that evicts, the folder that the kill hand has there as well.
-    let by_default = act == Act::Evict && options.kubeconfig.is_none();
+    // In a pod, the folder that the kill hand has there as well.
+    let in_pod = options.kubeconfig.is_none() && (options.cluster.is_some() || act.asks_server());
+    let by_default = in_pod && !act.is_dry();
     let path = options.state.clone().or_else(|| by_default.then(|| STATE.into()));
     let Some(path) = path else { return Ok((Keep::default(), None, Recalled::default())) };
     let boot_id = read_boot_id(Path::new(BOOT_ID))
         .ok_or_else(|| Failure::failed(format!("find out this boot's id: {BOOT_ID} says nothing")))?;
     let identity = Identity {
         boot_id: boot_id.into(),
+        node: options.cluster.as_ref().and_then(|cluster| cluster.node_name.as_deref()).map(Into::into),
         cgroup_root: options.cgroup_root.display().to_string().into(),
         act: act.name().into(),
     };
@@ -393,8 +395,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         keep,
         rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
     };
-    let Recalled { age_ns: _, memory, evictions, decisions, names: _, counts: _ } = recalled;
-    reaction.recall(memory, evictions, decisions);
+    reaction.recall(recalled);
     Ok(Built { reaction, sources, capacity, root_name })
 }
 

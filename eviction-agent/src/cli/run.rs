@@ -21,7 +21,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// File of what outlives the agent within a boot: since when thresholds are met, conditions,
-    /// evictions under way, counts; default in a pod with --act evict:
+    /// evictions under way, counts; default in a pod that acts:
     /// /run/eviction-agent/state.json. Each agent has one of its own.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,

@@ -19,6 +19,7 @@ use crate::agent::event;
 use crate::agent::failure::Failure;
 use crate::agent::lane;
 use crate::agent::reaction::Command;
+use crate::agent::state::Written;
 use crate::api::{Access, Backoff, Client};
 use crate::core::node::Node;
 use crate::core::policy::Policy;
@@ -122,16 +123,17 @@ impl Membership {
         source(&self.client, &self.name)
     }
 
-    /// Begins to keep the node's own object as `news` says; hands back the number of the news that
+    /// Begins to keep the node's own object as `news` says, each when it was written down; hands back the number of the news that
     /// need not be waited for.
     pub(crate) fn keep(
         &self,
         news: lane::Receiver<NodeNews>,
         commands: WeakSender<Command>,
+        kept: Option<Written>,
         metrics: Arc<Metrics>,
     ) -> Receiver<u64> {
         let (client, seen) = (self.client.clone(), self.seen_node.clone());
-        Keeper { news, seen, commands, client, metrics }.start()
+        Keeper { news, seen, commands, client, kept, metrics }.start()
     }
 
     /// Has the API server told of what is printed. Needs the runtime that it was joined on.

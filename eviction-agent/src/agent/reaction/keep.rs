@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use crate::action::{Begun, KillTarget, Outcome, PodName, Progress, Refused};
 use crate::core::input::{Event, Input};
-use crate::core::memory::{KEPT_EVERY, Memory};
+use crate::core::memory::KEPT_EVERY;
 
 use super::super::clock::mono_ns;
+use super::super::cluster::NodeTeller;
 use super::super::lane::Sender;
 use super::super::notes::Step;
-use super::super::state::{Asked, Kept, KeptEviction};
+use super::super::state::{Asked, Kept, KeptEviction, Recalled};
 use super::{ByApi, Reaction, UnderWay};
 
 /// The way to what writes it down.
@@ -58,6 +59,7 @@ impl Reaction {
             memory: self.engine.memory(),
             evictions: under_way.chain(self.state.recalled.iter().cloned()).collect(),
             decisions: self.state.decisions,
+            said: self.node.as_ref().and_then(NodeTeller::said),
         };
         match lane.send(kept) {
             Ok(()) => {
@@ -70,7 +72,11 @@ impl Reaction {
     }
 
     /// Goes on where another agent ended. Before anything else.
-    pub(crate) fn recall(&mut self, memory: Memory, evictions: Vec<KeptEviction>, decisions: u64) {
+    pub(crate) fn recall(&mut self, recalled: Recalled) {
+        let Recalled { written, memory, evictions, decisions, said, names: _, counts: _ } = recalled;
+        if let (Some(node), Some(said)) = (&mut self.node, said) {
+            node.recall(&said, written);
+        }
         self.state.decisions = decisions;
         self.state.recalled = evictions;
         let at = self.clock.now().wall;

@@ -213,10 +213,8 @@ impl Reaction {
                 None
             }
             Wake::Command(Command::Seed(seed)) => {
+                let seed = self.node.as_mut().map_or(*seed, |node| node.seed(*seed));
                 self.engine.seed_conditions(seed.raised());
-                if let Some(node) = &mut self.node {
-                    node.seed(&seed);
-                }
                 None
             }
             Wake::Command(Command::ApiServer(reach)) => {
@@ -254,8 +252,10 @@ impl Reaction {
             self.adopt_policy();
         }
         // Before anybody is evicted: his replacement is not to come back.
-        if let Some(node) = &mut self.node {
-            node.take(&decision, self.engine.policy());
+        if let Some(node) = &mut self.node
+            && node.take(&decision, self.engine.policy(), self.keep.next_number())
+        {
+            self.keep.note();
         }
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, mono_ns);

@@ -10,6 +10,7 @@ use super::super::clock::Clock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clocks {
     pub(super) boot_ns: i64,
+    /// The engine's clock.
     pub(super) steady: Timestamp,
     pub(super) mono_ns: u64,
 }

@@ -7,21 +7,25 @@ use thiserror::Error;
 use super::clocks::Clocks;
 use super::counts::Count;
 use super::recalled::Recalled;
-use super::record::{Condition, Document, Envelope, Eviction, Expected, Flight, KIND, Met, VERSION};
+use super::record::{Condition, Document, Envelope, Eviction, Expected, Flight, KIND, Met, SaidOf, VERSION};
 use super::{Kept, KeptEviction};
 use crate::action::PodName;
 use crate::agent::names::Names;
 use crate::core::condition::Raised;
 use crate::core::decision::LABELS;
 use crate::core::memory::{Aloft, Memory, MetSince};
+use crate::core::pressure::{CONDITIONS, Said};
 use crate::core::release::Release;
-use crate::core::signal::Signal;
+use crate::core::signal::{NodeCondition, Signal};
+use crate::core::time::Timestamp;
 use crate::core::units::GoDuration;
 
 /// What a file must agree with to be of use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) boot_id: Box<str>,
+    /// The name of the node's object, where the agent has one.
+    pub(crate) node: Option<Box<str>>,
     pub(crate) cgroup_root: Box<str>,
     pub(crate) act: Box<str>,
 }
@@ -37,8 +41,8 @@ pub(super) enum Unusable {
     Version(u64),
     #[error("it is of another boot of this machine, {0}")]
     Boot(Box<str>),
-    #[error("it is of the node below cgroup {0}")]
-    Node(Box<str>),
+    #[error("it is of another node, {node} below cgroup {cgroup_root}")]
+    Node { node: Box<str>, cgroup_root: Box<str> },
     #[error("it holds times that are still to come")]
     Future,
 }
@@ -51,13 +55,14 @@ pub(super) fn write(
     kept: &Kept,
     counts: &[Count],
 ) -> Result<Vec<u8>, serde_json::Error> {
-    let Kept { number: _, memory, evictions, decisions } = kept;
+    let Kept { number: _, memory, evictions, decisions, said } = kept;
     let Memory { looked, met, conditions, flights } = memory;
-    let Identity { boot_id, cgroup_root, act } = identity.clone();
+    let Identity { boot_id, node, cgroup_root, act } = identity.clone();
     let document = Document {
         kind: KIND.into(),
         version: VERSION,
         boot_id,
+        node,
         cgroup_root,
         act,
         written_ns: clocks.boot_ns,
@@ -71,6 +76,7 @@ pub(super) fn write(
             .collect(),
         flights: flights.iter().map(|flight| write_flight(clocks, flight)).collect(),
         evictions: evictions.iter().map(|eviction| write_eviction(clocks, eviction)).collect(),
+        said: said.iter().flat_map(|said| write_said(clocks, said)).collect(),
         counts: counts.iter().map(Count::write).collect(),
     };
     serde_json::to_vec(&document)
@@ -92,8 +98,9 @@ pub(super) fn read(bytes: &[u8], identity: &Identity, clocks: Clocks) -> Result<
     if document.boot_id != identity.boot_id {
         return Err(Unusable::Boot(document.boot_id));
     }
-    if document.cgroup_root != identity.cgroup_root {
-        return Err(Unusable::Node(document.cgroup_root));
+    if (&document.node, &document.cgroup_root) != (&identity.node, &identity.cgroup_root) {
+        let Document { node, cgroup_root, .. } = document;
+        return Err(Unusable::Node { node: node.unwrap_or_else(|| "without a name".into()), cgroup_root });
     }
     if document.times().any(|at| at > clocks.boot_ns) {
         return Err(Unusable::Future);
@@ -109,6 +116,7 @@ impl Document {
             .chain(self.conditions.iter().map(|it| it.raised_ns))
             .chain(flights)
             .chain(self.evictions.iter().map(|it| it.decided_ns))
+            .chain(self.said.iter().flat_map(|it| [it.since_ns, it.hard_ns]).flatten())
     }
 
     fn recalled(self, identity: &Identity, clocks: Clocks) -> Recalled {
@@ -118,7 +126,7 @@ impl Document {
             if same_hand { (self.flights, self.evictions) } else { Default::default() };
         let conditions = self.conditions.into_iter();
         Recalled {
-            age_ns: clocks.boot_ns - self.written_ns,
+            written: clocks.steady(self.written_ns),
             memory: Memory {
                 looked: self.looked_ns.map(|at| clocks.steady(at)),
                 met: self.met.into_iter().map(|met| read_met(clocks, met)).collect(),
@@ -132,6 +140,7 @@ impl Document {
             },
             evictions: evictions.into_iter().map(|eviction| read_eviction(clocks, eviction)).collect(),
             decisions: self.decisions,
+            said: read_said(clocks, &self.said),
             names: Names::since(self.first_start_ms),
             counts: self.counts.iter().filter_map(Count::read).collect(),
         }
@@ -153,6 +162,26 @@ fn read_met(clocks: Clocks, met: Met) -> MetSince {
     let Met { signal, value, grace_ns, first_seen_ns, ripe } = met;
     let (grace_period, first_seen) = (GoDuration::from_nanos(grace_ns), clocks.steady(first_seen_ns));
     MetSince { signal, value, grace_period, first_seen, ripe }
+}
+
+fn write_said(clocks: Clocks, said: &[Said; NodeCondition::COUNT]) -> impl Iterator<Item = SaidOf> {
+    let kept = move |at: Option<Timestamp>| at.map(|at| clocks.kept(at));
+    CONDITIONS.into_iter().map(move |condition| {
+        let Said { status, since, hard_at } = said[condition as usize];
+        SaidOf { condition, status, since_ns: kept(since), hard_ns: kept(hard_at) }
+    })
+}
+
+/// Nothing unless each condition is there.
+fn read_said(clocks: Clocks, said: &[SaidOf]) -> Option<[Said; NodeCondition::COUNT]> {
+    let steady = |kept: Option<i64>| kept.map(|kept| clocks.steady(kept));
+    let of = |condition: NodeCondition| {
+        let &SaidOf { condition: _, status, since_ns, hard_ns } =
+            said.iter().find(|it| it.condition == condition)?;
+        Some(Said { status, since: steady(since_ns), hard_at: steady(hard_ns) })
+    };
+    let [disk, memory, pids] = CONDITIONS.map(of);
+    Some([disk?, memory?, pids?])
 }
 
 fn write_flight(clocks: Clocks, flight: &Aloft) -> Flight {

@@ -184,11 +184,11 @@ mod tests {
     use crate::core::memory::Memory;
 
     fn identity() -> Identity {
-        Identity { boot_id: "b".into(), cgroup_root: "/".into(), act: "evict".into() }
+        Identity { boot_id: "b".into(), node: None, cgroup_root: "/".into(), act: "evict".into() }
     }
 
     fn kept(number: u64) -> Kept {
-        Kept { number, memory: Memory::default(), evictions: Vec::new(), decisions: number }
+        Kept { number, memory: Memory::default(), evictions: Vec::new(), decisions: number, said: None }
     }
 
     fn decisions(path: &Path) -> u64 {

@@ -26,7 +26,8 @@ pub(crate) use recalled::{Recalled, recall};
 
 use crate::action::PodName;
 use crate::core::memory::Memory;
-use crate::core::signal::{Resource, Signal};
+use crate::core::pressure::Said;
+use crate::core::signal::{NodeCondition, Resource, Signal};
 
 /// All that the reaction knows and no look can tell.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(crate) struct Kept {
     pub(crate) evictions: Vec<KeptEviction>,
     /// The number of the last decision.
     pub(crate) decisions: u64,
+    /// What was said of the node's conditions, by their places.
+    pub(crate) said: Option<[Said; NodeCondition::COUNT]>,
 }
 
 /// An eviction that has not come to an end, as the hands know it.

@@ -10,15 +10,20 @@ use super::file::StateFile;
 use crate::agent::failure::chain;
 use crate::agent::names::Names;
 use crate::core::memory::Memory;
+use crate::core::pressure::Said;
+use crate::core::signal::NodeCondition;
+use crate::core::time::{Timestamp, since};
 
 /// What a start goes on with, in times of this process.
 #[derive(Debug)]
 pub(crate) struct Recalled {
-    /// Since it was written.
-    pub(crate) age_ns: i64,
+    /// When it was written.
+    pub(crate) written: Timestamp,
     pub(crate) memory: Memory,
     pub(crate) evictions: Vec<KeptEviction>,
     pub(crate) decisions: u64,
+    /// What was said of the node's conditions, by their places.
+    pub(crate) said: Option<[Said; NodeCondition::COUNT]>,
     /// What they are called, and those that follow.
     pub(crate) names: Names,
     pub(crate) counts: Vec<Count>,
@@ -28,10 +33,11 @@ impl Default for Recalled {
     /// Of an agent that is the first one.
     fn default() -> Self {
         Self {
-            age_ns: 0,
+            written: Timestamp::default(),
             memory: Memory::default(),
             evictions: Vec::new(),
             decisions: 0,
+            said: None,
             names: Names::of_this_start(),
             counts: Vec::new(),
         }
@@ -51,12 +57,13 @@ pub(crate) fn recall(path: &Path, identity: &Identity) -> Recalled {
             return Recalled::default();
         }
     };
-    match document::read(&bytes, identity, Clocks::now()) {
+    let clocks = Clocks::now();
+    match document::read(&bytes, identity, clocks) {
         Ok(recalled) => {
-            let Recalled { age_ns, memory, evictions, decisions, names: _, counts: _ } = &recalled;
+            let Recalled { written, memory, evictions, decisions, said: _, names: _, counts: _ } = &recalled;
             tracing::info!(
                 file = %shown,
-                age_ms = age_ns / 1_000_000,
+                age_ms = since(clocks.steady, *written).as_nanos() / 1_000_000,
                 conditions = memory.conditions.len(),
                 evictions = evictions.len(),
                 decisions,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Asked;
+use crate::core::pressure::Status;
 use crate::core::release::Basis;
 use crate::core::signal::{NodeCondition, Resource, Signal};
 
@@ -27,6 +28,8 @@ pub(super) struct Document {
     pub(super) version: u64,
     /// `/proc/sys/kernel/random/boot_id`: what was before the boot is over.
     pub(super) boot_id: Box<str>,
+    /// The name of the node's object.
+    pub(super) node: Option<Box<str>>,
     /// The group that stands for the node.
     pub(super) cgroup_root: Box<str>,
     /// What was done to victims.
@@ -42,6 +45,8 @@ pub(super) struct Document {
     pub(super) conditions: Vec<Condition>,
     pub(super) flights: Vec<Flight>,
     pub(super) evictions: Vec<Eviction>,
+    /// All conditions, or none.
+    pub(super) said: Vec<SaidOf>,
     pub(super) counts: Vec<Counted>,
 }
 
@@ -62,6 +67,16 @@ pub(super) struct Met {
 pub(super) struct Condition {
     pub(super) condition: NodeCondition,
     pub(super) raised_ns: i64,
+}
+
+/// What was said of a condition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SaidOf {
+    pub(super) condition: NodeCondition,
+    pub(super) status: Status,
+    pub(super) since_ns: Option<i64>,
+    pub(super) hard_ns: Option<i64>,
 }
 
 /// What the engine knows of an eviction.

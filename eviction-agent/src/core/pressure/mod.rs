@@ -5,11 +5,15 @@
 //! who was pushed off a node by a hard threshold does not come back as long as the condition holds
 //! for it.
 
+mod said;
 mod seed;
 #[cfg(test)]
 mod tests;
 
+pub use said::Said;
 pub use seed::{Seed, Seeded};
+
+use serde::{Deserialize, Serialize};
 
 use super::condition::Raised;
 use super::decision::{Decision, Pass};
@@ -36,7 +40,7 @@ pub struct Pressure {
 }
 
 /// Whether a condition holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Status {
     /// It holds.
     True,
@@ -138,7 +142,7 @@ impl Pressures {
     pub fn seed(&mut self, seed: &Seed) {
         for condition in CONDITIONS {
             let place = condition as usize;
-            let Some(Seeded { status, raised_at, hard }) = seed.0[place] else { continue };
+            let Some(Seeded { status, raised_at, hard, said_at: _ }) = seed.0[place] else { continue };
             self.now[place] = Pressure { status, ..Pressure::default() };
             if hard {
                 self.hard_at[place] = self.hard_at[place].max(raised_at);

@@ -19,6 +19,8 @@ pub struct Seeded {
     pub raised_at: Option<Timestamp>,
     /// A hard threshold was among them.
     pub hard: bool,
+    /// When this was said.
+    pub said_at: Option<Timestamp>,
 }
 
 impl Seed {
@@ -33,25 +35,30 @@ impl Seed {
             };
             let raised_at = (status == Status::True).then(|| last_met(found).unwrap_or(now).min(now));
             let hard = marks::effects(node, condition).any(|effect| effect == Effect::NoSchedule);
-            Some(Seeded { status, raised_at, hard })
+            Some(Seeded { status, raised_at, hard, said_at: said_at(found) })
         }))
     }
 
     /// The same with other times.
     #[must_use]
     pub fn map(self, time: impl Fn(Timestamp) -> Timestamp) -> Self {
-        let map = |seeded: Seeded| Seeded { raised_at: seeded.raised_at.map(&time), ..seeded };
+        let map = |seeded: Seeded| {
+            let (raised_at, said_at) = (seeded.raised_at.map(&time), seeded.said_at.map(&time));
+            Seeded { raised_at, said_at, ..seeded }
+        };
         Self(self.0.map(|seeded| seeded.map(map)))
     }
+}
+
+fn said_at(condition: &Condition) -> Option<Timestamp> {
+    condition.last_heartbeat_time.max(condition.last_transition_time)
 }
 
 /// The latest time at which a threshold may have been met: as the condition says it, or until the
 /// next heartbeat would have been due. Nothing if it has no times at all.
 fn last_met(condition: &Condition) -> Option<Timestamp> {
     let until = marks::over_since(&condition.reason, &condition.message);
-    let alive = || {
-        let said = condition.last_heartbeat_time.max(condition.last_transition_time)?;
-        said.checked_add(jiff::SignedDuration::from_nanos(HEARTBEAT.as_nanos())).ok()
-    };
+    let alive =
+        || said_at(condition)?.checked_add(jiff::SignedDuration::from_nanos(HEARTBEAT.as_nanos())).ok();
     until.or_else(alive)
 }

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{Cause, Pressure, Pressures, Seed, Severity, Status};
+use super::{Cause, Pressure, Pressures, Said, Seed, Severity, Status};
 use crate::core::decision::Decision;
 use crate::core::engine::Engine;
 use crate::core::fixture::{at, engine, hard, node, policy, set, snapshot, soft, tell};
@@ -131,6 +131,35 @@ fn a_condition_that_is_met_when_it_was_last_said_is_so_until_the_next_heartbeat(
     assert_eq!(raised(timeless, 250), Some(at(250)));
     let kubelets = node_saying(said("MemoryPressure", "True", text, 200), Some("NoSchedule"));
     assert_eq!(Seed::of(&kubelets, at(250)), Seed::default());
+}
+
+#[test]
+fn the_next_agent_goes_on_with_what_was_said() {
+    let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
+    assert_eq!(pressures.said(), None);
+    memory(&mut pressures, &look(&mut engine, 10, 500));
+    memory(&mut pressures, &look(&mut engine, 20, 50));
+    let said = pressures.said().unwrap();
+    let expected = Said { status: Status::True, since: Some(at(20)), hard_at: Some(at(20)) };
+    assert_eq!(said[MemoryPressure as usize], expected);
+    // Nobody has written it to the node yet: the time of the change is not lost, nor how bad it was.
+    let mut next = Pressures::default();
+    next.recall(&said);
+    let mut engine = memory_engine();
+    let pressure = memory(&mut next, &look(&mut engine, 30, 150));
+    assert_eq!((pressure.since, pressure.severity), (Some(at(20)), Some(Severity::Hard)));
+    let mut next = Pressures::default();
+    next.recall(&said);
+    let mut engine = memory_engine();
+    assert_eq!(memory(&mut next, &look(&mut engine, 30, 500)).since, Some(at(30)), "it has changed since");
+}
+
+#[test]
+fn of_what_the_node_says_only_what_is_later_counts() {
+    let text = ("HardEvictionThresholdMet", "memory.available is below 100 (hard threshold)");
+    let seed = Seed::of(&node_saying(said(KIND, "True", text, 200), None), at(250));
+    assert_eq!(seed.after(at(199)), seed);
+    assert_eq!(seed.after(at(200)), Seed::default());
 }
 
 proptest! {

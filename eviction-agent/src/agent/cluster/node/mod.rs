@@ -20,6 +20,7 @@ use super::super::clock::Clock;
 use super::super::failure::Failure;
 use super::super::lane::{Next, Receiver};
 use super::super::reaction::Command;
+use super::super::state::Written;
 use crate::action::api::{Answered, NodeHand};
 use crate::api::Client;
 use crate::core::node::Node;
@@ -43,6 +44,8 @@ pub(crate) struct Keeper {
     /// Where the reaction is told what the object says from before the start.
     pub(crate) commands: WeakSender<Command>,
     pub(crate) client: Client,
+    /// Where what is said is kept before it is written to the node.
+    pub(crate) kept: Option<Written>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -50,7 +53,7 @@ impl Keeper {
     /// Starts to keep it; hands back the number of the news whose taints are written, or have not to
     /// be waited for. Needs a tokio runtime.
     pub(crate) fn start(self) -> watch::Receiver<u64> {
-        let Self { news, seen, commands, client, metrics } = self;
+        let Self { news, seen, commands, client, kept, metrics } = self;
         let hand = Arc::new(NodeHand::new(client, false));
         let known = Known::new();
         let (tell, heard) = watch::channel(None);
@@ -68,7 +71,7 @@ impl Keeper {
         tokio::spawn(conditions.keep());
         tokio::spawn(follow(seen, known, commands));
         tokio::spawn(async move {
-            if let Err(failure) = carry(news, tell).await {
+            if let Err(failure) = carry(news, tell, kept).await {
                 let why = failure.into_causes().join("; ");
                 tracing::error!(why, "the node's conditions and taints are not kept any more");
             }
@@ -77,17 +80,23 @@ impl Keeper {
     }
 }
 
-/// Hands news on, always the newest, with times as the system's clock shows them.
+/// Hands news on when they are kept, with times as the system's clock shows them.
 async fn carry(
     mut news: Receiver<NodeNews>,
     tell: watch::Sender<Option<Arc<NodeNews>>>,
+    mut kept: Option<Written>,
 ) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::because("watch the lane of the node's pressure", &error);
     let bell = news.bell().and_then(register).map_err(failed)?;
     let clock = Clock::start();
     loop {
         match news.next() {
-            Next::Value(news) => drop(tell.send_replace(Some(Arc::new(news.shown_by(&clock))))),
+            Next::Value(news) => {
+                if let Some(kept) = &mut kept {
+                    kept.wait_for(news.kept_as).await;
+                }
+                tell.send_replace(Some(Arc::new(news.shown_by(&clock))));
+            }
             Next::Ended => return Ok(()),
             Next::Empty => drop(take_count(&bell).await.map_err(failed)?),
         }

@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
+use jiff::SignedDuration;
+
 use super::super::super::clock::Clock;
 use super::super::super::failure::Failure;
 use super::super::super::lane::{Receiver, Sender, lane};
 use crate::core::decision::Decision;
 use crate::core::marks::{Grounds, NodeMarks};
+use crate::core::memory::KEPT_EVERY;
 use crate::core::policy::Policy;
-use crate::core::pressure::{Cause, Pressure, Pressures, Seed};
+use crate::core::pressure::{Cause, Pressure, Pressures, Said, Seed};
 use crate::core::signal::NodeCondition;
 use crate::core::threshold::Line;
+use crate::core::time::Timestamp;
 use crate::core::units::GoDuration;
 
 /// More than can come in before they are taken; only the newest counts.
@@ -21,6 +25,8 @@ const NEWS: usize = 16;
 pub(crate) struct NodeNews {
     /// From 1 on.
     pub(super) number: u64,
+    /// It is written to the node when what was said under this number is kept.
+    pub(super) kept_as: u64,
     pub(super) pressures: [Pressure; NodeCondition::COUNT],
     lines: Arc<[Line]>,
     period: GoDuration,
@@ -29,7 +35,7 @@ pub(crate) struct NodeNews {
 
 impl NodeNews {
     fn says_the_same(&self, other: &Self) -> bool {
-        let Self { number: _, pressures, lines, period, marks } = self;
+        let Self { number: _, kept_as: _, pressures, lines, period, marks } = self;
         (pressures, period, marks) == (&other.pressures, &other.period, &other.marks)
             && Arc::ptr_eq(lines, &other.lines)
     }
@@ -58,6 +64,8 @@ pub(crate) struct NodeTeller {
     lines: Arc<[Line]>,
     /// Before that it is not known what the node says already.
     is_seeded: bool,
+    /// Until when it is known what a former agent has said.
+    recalled: Option<Timestamp>,
     told: Option<NodeNews>,
     lane: Sender<NodeNews>,
 }
@@ -69,18 +77,35 @@ impl NodeTeller {
         let (lane, receiver) =
             lane(NEWS).map_err(|error| Failure::because("make the lane of the node's pressure", &error))?;
         let (pressures, lines) = (Pressures::default(), Arc::from([]));
-        Ok((Self { pressures, lines, is_seeded: false, told: None, lane }, receiver))
+        let teller = Self { pressures, lines, is_seeded: false, recalled: None, told: None, lane };
+        Ok((teller, receiver))
     }
 
-    /// What the node's object says from before the start.
-    pub(crate) fn seed(&mut self, seed: &Seed) {
-        self.pressures.seed(seed);
+    /// Goes on where a former agent ended, who has written this down at that time.
+    pub(crate) fn recall(&mut self, said: &[Said; NodeCondition::COUNT], written: Timestamp) {
+        self.pressures.recall(said);
+        let since_then = SignedDuration::from_nanos(KEPT_EVERY.as_nanos());
+        self.recalled = Some(written.checked_add(since_then).unwrap_or(written));
+    }
+
+    /// What is to be kept for the agent that comes after this one.
+    pub(crate) fn said(&self) -> Option<[Said; NodeCondition::COUNT]> {
+        self.pressures.said()
+    }
+
+    /// What the node's object says from before the start; hands back what of it is not known
+    /// better.
+    pub(crate) fn seed(&mut self, seed: Seed) -> Seed {
+        let seed = self.recalled.map_or(seed, |known| seed.after(known));
+        self.pressures.seed(&seed);
         self.is_seeded = true;
+        seed
     }
 
     /// Tells what a decision changes. Never waits, and allocates nothing: what has no room now is
-    /// told after the next decision.
-    pub(crate) fn take(&mut self, decision: &Decision, policy: &Policy) {
+    /// told after the next decision. Says whether there is something new, which must not be written
+    /// to the node before what is said under the number `kept_as` is kept.
+    pub(crate) fn take(&mut self, decision: &Decision, policy: &Policy, kept_as: u64) -> bool {
         let period = policy.pressure_transition_period;
         let pressures = *self.pressures.take(decision, period);
         if let Some(pass) = decision.pass()
@@ -89,17 +114,18 @@ impl NodeTeller {
             self.lines = Arc::clone(&pass.lines);
         }
         if !self.is_seeded {
-            return;
+            return false;
         }
-        let number = self.number() + 1;
-        let news =
-            NodeNews { number, pressures, lines: Arc::clone(&self.lines), period, marks: policy.hands.node };
+        let (number, marks) = (self.number() + 1, policy.hands.node);
+        let lines = Arc::clone(&self.lines);
+        let news = NodeNews { number, kept_as, pressures, lines, period, marks };
         if self.told.as_ref().is_some_and(|told| told.says_the_same(&news)) {
-            return;
+            return false;
         }
         if self.lane.send(news.clone()).is_ok() {
             self.told = Some(news);
         }
+        true
     }
 
     /// The number of what was told last, 0 before.
@@ -123,7 +149,8 @@ mod tests {
         let mut look = |teller: &mut NodeTeller, seconds, available| {
             let event = Event::Look(snapshot(node(available, 900, at(seconds)), &[]));
             let decision = tell(&mut engine, seconds, event);
-            let ((), allocations) = ::tests::allocations::counted(|| teller.take(&decision, engine.policy()));
+            let (_, allocations) =
+                ::tests::allocations::counted(|| teller.take(&decision, engine.policy(), 0));
             assert_eq!(allocations, 0);
         };
         let mut next = || match receiver.next() {
@@ -132,7 +159,7 @@ mod tests {
         };
         look(&mut teller, 0, 500);
         assert_eq!((next(), teller.number()), (None, 0));
-        teller.seed(&Seed::default());
+        teller.seed(Seed::default());
         look(&mut teller, 1, 500);
         assert_eq!(next(), Some((1, ["False"; 3])));
         look(&mut teller, 2, 400);

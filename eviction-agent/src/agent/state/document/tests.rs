@@ -4,12 +4,17 @@ use serde_json::{Value, json};
 use super::*;
 use crate::agent::state::Asked;
 use crate::core::memory::MetSince;
+use crate::core::pressure::Status;
 use crate::core::release::Basis;
-use crate::core::signal::{NodeCondition, Resource};
-use crate::core::time::Timestamp;
+use crate::core::signal::Resource;
 
 fn identity() -> Identity {
-    Identity { boot_id: "this-boot".into(), cgroup_root: "/".into(), act: "evict".into() }
+    Identity {
+        boot_id: "this-boot".into(),
+        node: Some("n1".into()),
+        cgroup_root: "/".into(),
+        act: "evict".into(),
+    }
 }
 
 /// 100 s after the boot; the engine's clock shows `steady`.
@@ -56,6 +61,11 @@ fn kept() -> Kept {
             by_kill: false,
         }],
         decisions: 17,
+        said: Some(CONDITIONS.map(|condition| Said {
+            status: if condition == NodeCondition::PidPressure { Status::True } else { Status::Unknown },
+            since: (condition == NodeCondition::PidPressure).then(|| at(994)),
+            hard_at: Some(at(995)),
+        })),
     }
 }
 
@@ -71,9 +81,12 @@ fn read_value(value: &Value) -> Result<Recalled, Unusable> {
 #[test]
 fn the_next_agent_knows_the_same_on_its_own_clocks() {
     let recalled = read_value(&written()).unwrap();
-    assert_eq!(recalled.age_ns, 3_000_000_000);
+    assert_eq!(recalled.written, Timestamp::from_second(5_000).unwrap());
     assert_eq!((recalled.decisions, &recalled.evictions), (17, &kept().evictions));
     assert_eq!(recalled.names, Names::since(77));
+    let second = |second| Some(Timestamp::from_second(second).unwrap());
+    let pids = Said { status: Status::True, since: second(4_994), hard_at: second(4_995) };
+    assert_eq!(recalled.said.map(|said| said[NodeCondition::PidPressure as usize]), Some(pids));
     let Memory { looked, met, conditions, flights } = recalled.memory;
     let before = kept().memory;
     let later = |second: i64| Timestamp::from_second(second + 4_000).unwrap();
@@ -100,7 +113,8 @@ fn what_is_of_no_use_says_why() {
         read_value(&all).unwrap_err().to_string()
     };
     assert!(with("boot_id", json!("other")).starts_with("it is of another boot"));
-    assert!(with("cgroup_root", json!("/other")).starts_with("it is of the node below"));
+    assert_eq!(with("cgroup_root", json!("/other")), "it is of another node, n1 below cgroup /other");
+    assert_eq!(with("node", json!(null)), "it is of another node, without a name below cgroup /");
     assert_eq!(with("version", json!(2)), "it is of version 2; this agent knows version 1");
     assert_eq!(with("kind", json!("eviction-agent-else")), "it is something else");
     assert_eq!(with("written_ns", json!(103_000_000_001_i64)), "it holds times that are still to come");
@@ -123,8 +137,10 @@ fn what_is_impossible_is_left_out() {
     let mut value = written();
     value["flights"][0]["label"] = json!("magic");
     value["counts"] = json!([{"counter": "looks", "labels": [], "value": 1}]);
+    value["said"].as_array_mut().unwrap().pop();
     let recalled = read_value(&value).unwrap();
     assert!(recalled.memory.flights.is_empty() && recalled.counts.is_empty());
+    assert_eq!(recalled.said, None);
 }
 
 proptest! {
