@@ -21,7 +21,7 @@ const GUARD: Duration = Duration::from_secs(90);
 const MEMORY: u64 = 320 * MIB;
 
 /// How often the agent is killed, unless `EVICTION_AGENT_KILLS` says otherwise.
-const KILLS: usize = 20;
+const KILLS: usize = 6;
 
 /// After a hog was let go, the agent is killed within this time: it crosses the line in the first
 /// half, and is on its way out for a second after that.

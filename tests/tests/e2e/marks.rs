@@ -4,9 +4,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use eviction_agent::core::time::Timestamp;
+use hyper::Method;
 use serde_json::{Value, json};
 use tests::agent::{Agent, GUARD, Options, binary};
-use tests::cluster::proxy::Proxy;
+use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::cluster::{self, Account, Client, Cluster, Patch, manifest};
 use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
@@ -45,10 +46,15 @@ impl World {
     }
 
     fn start(&self, kubelet: &Value, port: u16) -> Agent {
+        self.start_with(kubelet, port, &[])
+    }
+
+    fn start_with(&self, kubelet: &Value, port: u16, further: &[&str]) -> Agent {
         let kubeconfig = self.cluster.kubeconfig_at(&self.account.name, &self.account.token, port).unwrap();
         let options = Options::of(&binary().unwrap(), &self.node, kubelet).unwrap();
         let kubeconfig = kubeconfig.display().to_string();
-        let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
+        let given = ["--kubeconfig", &kubeconfig, "--node-name", NODE];
+        let more = given.into_iter().chain(further.iter().copied()).map(str::to_owned).collect();
         let config = Some(tests::agent::at_the_line(&self.node).unwrap());
         Agent::start(&Options { pods: None, config, act: "evict", more, ..options }, rig::interrupt())
             .unwrap()
@@ -299,6 +305,31 @@ fn what_the_node_says_is_true_again_after_an_outage() {
         writes.sum("eviction_agent_node_writes_total", &[("mark", "taints"), ("outcome", "accepted")]);
     assert_eq!((events, written), (3, 1.0));
     hog.process().child().kill().unwrap();
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn what_a_killed_agent_could_not_tell_the_next_one_tells() {
+    let Some(mut world) = World::new("e2e-untold", &cluster::Options::default()) else { return };
+    let pod = world.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
+    world.house(&pod);
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    let state = world.node.file("run/state.json").display().to_string();
+    let start = |world: &World| world.start_with(&kubelet("60s"), proxy.port(), &["--state", &state]);
+    let agent = start(&world);
+    world.condition("False", "NoEvictionThresholdMet");
+    proxy.on(When::any().method(Method::PATCH), Fault::status(503));
+    let mut hog = world.hog(0, "190M");
+    wait_for_metric(&agent, "eviction_agent_node_marks_due", &[], |due| due == 2.0);
+    agent.kill().unwrap();
+    let killed = Timestamp::now();
+    hog.process().child().kill().unwrap();
+    proxy.heal();
+    // Nothing presses any more, and the node's object has never heard of it.
+    let agent = start(&world);
+    let over = world.condition("True", "InPressureTransitionPeriod");
+    assert!(time(&over, "lastTransitionTime") <= killed, "it was before {killed}: {over}");
+    world.taint(Some("PreferNoSchedule"));
     assert!(agent.stop().unwrap().success());
 }
 

@@ -1,6 +1,9 @@
 //! The API server goes and comes back; what was known stays known meanwhile, and then is made true.
 
+use std::time::Duration;
+
 use tests::agent::GUARD;
+use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::cluster::{Options, manifest};
 
 use crate::agent::{self, NODE, wait_for_metric, wait_for_pods};
@@ -30,7 +33,7 @@ fn a_watch_goes_on_when_the_server_is_back() {
 
     // Frozen: nothing is heard, nothing is lost.
     cluster.freeze_server().unwrap();
-    rig::interrupt().sleep(std::time::Duration::from_secs(3)).unwrap();
+    rig::interrupt().sleep(Duration::from_secs(3)).unwrap();
     cluster.thaw_server().unwrap();
     cluster.run_pod(&manifest::pod("thawed", NODE)).unwrap();
     wait_for_pods(&mut agent, "the pod after the frost", |it| it["pods"] == 3);
@@ -51,5 +54,38 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
     assert_eq!(started.value["pods"], 0);
     cluster.start_server().unwrap();
     wait_for_pods(&mut agent, "the pod", |it| it["pods"] == 1);
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn watches_that_are_closed_each_second_lose_nothing() {
+    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    cluster.add_node(NODE).unwrap();
+    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let proxy = Proxy::start(&cluster).unwrap();
+    proxy.on(When::any().watch(true), Fault::Close(Duration::from_secs(1)));
+    let kubeconfig = cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap();
+    let node = agent::small_node("e2e-closed");
+    let mut agent = agent::start(&node, &kubeconfig);
+    for number in 1..=5 {
+        cluster.run_pod(&manifest::pod(&format!("web-{number}"), NODE)).unwrap();
+        wait_for_pods(&mut agent, "the pod that came", |it| it["pods"] == number);
+        // Each at another time of a watch.
+        rig::interrupt().sleep(Duration::from_millis(700)).unwrap();
+    }
+    cluster.finish_pod("default", "web-2").unwrap();
+    wait_for_pods(&mut agent, "that one has gone", |it| it["pods"] == 4);
+    let pods = |outcome| [("resource", "pods"), ("outcome", outcome)];
+    let watched = "eviction_agent_watch_events_total";
+    wait_for_metric(&agent, watched, &pods("closed"), |count| count >= 3.0);
+    let metrics = agent.metrics().unwrap();
+    assert_eq!(
+        (metrics.sum(watched, &pods("listed")), metrics.sum(watched, &pods("failed"))),
+        (1.0, 0.0),
+        "each goes on where the one before it has ended"
+    );
+    assert!(
+        agent.heard().unwrap().iter().all(|event| event.kind() != "pods" || event.value["error"].is_null())
+    );
     assert!(agent.stop().unwrap().success());
 }

@@ -10,8 +10,10 @@ use tests::cluster::proxy::{Fault, Proxy, When};
 use crate::evict::{World, hard, outcome};
 use crate::rig;
 
-/// Kills, spread over the time from before the crossing until after the answer.
-const KILLS: u32 = 5;
+/// Kills, spread over the time from before the crossing until after the answer, unless
+/// `EVICTION_AGENT_KILLS` says otherwise.
+const KILLS: u32 = 4;
+const SPREAD: Duration = Duration::from_millis(900);
 
 fn with_state(world: &World, options: Options) -> Options {
     let state = world.node.file("run/state.json").display().to_string();
@@ -33,25 +35,33 @@ fn asked(proxy: &Proxy, pod: &str) -> usize {
 
 #[test]
 fn killed_at_any_instant_it_asks_once_and_for_nobody_else() {
-    for kill in 0..KILLS {
-        let Some(world) = World::new(&["hog", "next"]) else { return };
-        let proxy = Proxy::start(&world.cluster).unwrap();
-        // There is time to be killed in while a request is under way.
-        let late = Fault::Late(Duration::from_millis(300));
-        proxy.on(When::any().method(Method::POST).path("/eviction"), late);
-        let options = with_state(&world, world.options("evict", &hard(), &json!({}), proxy.port()));
+    let kills = std::env::var("EVICTION_AGENT_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+    let hogs: Vec<String> = (0..kills).map(|kill| format!("hog-{kill}")).collect();
+    let names: Vec<&str> = hogs.iter().map(String::as_str).chain(["next"]).collect();
+    let Some(mut world) = World::new(&names) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    // There is time to be killed in while a request is under way.
+    let late = Fault::Late(Duration::from_millis(300));
+    proxy.on(When::any().method(Method::POST).path("/eviction"), late);
+    let options = with_state(&world, world.options("evict", &hard(), &json!({}), proxy.port()));
+    let _next = world.hog(hogs.len(), "40M");
+    for (kill, name) in (0..).zip(&hogs) {
         let agent = start(&options);
-        let _next = world.hog(1, "40M");
-        let _hog = world.hog(0, "240M");
-        rig::interrupt().sleep(Duration::from_millis(150) * kill).unwrap();
+        let mut hog = world.hog(0, "240M");
+        rig::interrupt().sleep(SPREAD * kill / kills).unwrap();
         agent.kill().unwrap();
         let mut agent = start(&options);
-        outcome(&mut agent, "hog", "accepted");
+        outcome(&mut agent, name, "accepted");
         // The memory is not back, and nobody was told otherwise: looks go on, decisions do not.
-        rig::interrupt().sleep(Duration::from_secs(3)).unwrap();
-        assert_eq!((asked(&proxy, "hog"), asked(&proxy, "next")), (1, 0), "kill {kill}");
-        assert!(world.is_going("hog") && !world.is_going("next"));
-        assert!(agent.stop().unwrap().success());
+        rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
+        assert_eq!((asked(&proxy, name), asked(&proxy, "next")), (1, 0), "kill {kill}");
+        assert!(world.is_going(name) && !world.is_going("next"));
+        hog.process().child().kill().unwrap();
+        world.cluster.finish_pod("default", name).unwrap();
+        world.node.pods.remove(0);
+        world.node.write_pods().unwrap();
+        outcome(&mut agent, name, "gone");
+        agent.kill().unwrap();
     }
 }
 

@@ -14,7 +14,7 @@ use crate::evict::{GUARD, World, hard};
 use crate::rig;
 
 /// How long it lasts, unless `EVICTION_AGENT_SOAK_SECONDS` says otherwise.
-const LASTS: u64 = 60;
+const LASTS: u64 = 15;
 
 /// So many pods want more together than there is.
 const PODS: usize = 4;
