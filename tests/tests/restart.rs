@@ -21,7 +21,7 @@ const GUARD: Duration = Duration::from_secs(90);
 const MEMORY: u64 = 320 * MIB;
 
 /// How often the agent is killed, unless `EVICTION_AGENT_KILLS` says otherwise.
-const KILLS: usize = 6;
+const KILLS: usize = 3;
 
 /// After a hog was let go, the agent is killed within this time: it crosses the line in the first
 /// half, and is on its way out for a second after that.
@@ -180,15 +180,10 @@ fn what_is_of_no_use_is_set_aside_and_the_agent_starts_all_the_same() {
         all.to_string()
     };
     let whole = good.to_string();
-    for text in [
-        String::new(),
-        "not JSON".to_owned(),
-        whole[..whole.len() / 2].to_owned(),
-        with("boot_id", json!("00000000-0000-0000-0000-000000000000")),
-        with("version", json!(2)),
-        with("kind", json!("something else")),
-        with("cgroup_root", json!("/elsewhere")),
-    ] {
+    // Each reason there is has its own test, beside what reads the file.
+    for text in
+        [whole[..whole.len() / 2].to_owned(), with("boot_id", json!("00000000-0000-0000-0000-000000000000"))]
+    {
         fs::write(scene.state(), &text).unwrap();
         let agent = scene.start();
         assert_eq!(fs::read_to_string(aside(&scene.state())).unwrap(), text);

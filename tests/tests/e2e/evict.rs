@@ -76,6 +76,14 @@ impl World {
         crate::agent::hog(&self.node, pod, size)
     }
 
+    /// Ends a hog, and waits until its memory is back: before that others would have to go.
+    pub(crate) fn end(&self, mut hog: Workload) {
+        hog.process().child().kill().unwrap();
+        hog.process().wait().unwrap();
+        let is_back = || Ok((self.node.working_set()? < MEMORY / 2).then_some(()));
+        rig::interrupt().until("that memory is back", GUARD, is_back).unwrap();
+    }
+
     pub(crate) fn pod(&self, name: &str) -> Value {
         self.cluster.pod("default", name).unwrap().unwrap()
     }

@@ -8,6 +8,7 @@ use hyper::Method;
 use serde_json::json;
 use tests::agent::{Agent, Event, Options};
 use tests::cluster::proxy::{Fault, Proxy, When};
+use tests::workload::Workload;
 
 use crate::evict::{GUARD, World, hard, outcome};
 use crate::rig;
@@ -22,8 +23,12 @@ fn wait_for_server(agent: &mut Agent, state: &str, times: usize) {
         .unwrap();
 }
 
-/// The pod that went is gone, as a kubelet ends it.
-fn finish(world: &mut World, name: &str) {
+/// Begins to go wrong.
+type Begin = fn(&Proxy);
+
+/// The pod that went is gone with its memory, as a kubelet ends it.
+fn finish(world: &mut World, name: &str, hog: Workload) {
+    world.end(hog);
     world.cluster.finish_pod("default", name).unwrap();
     world.node.pods.remove(0);
     world.node.write_pods().unwrap();
@@ -31,7 +36,7 @@ fn finish(world: &mut World, name: &str) {
 
 #[test]
 fn whatever_is_wrong_nobody_goes_and_then_it_is_decided_anew() {
-    let faults: [(&str, fn(&Proxy)); 5] = [
+    let faults: [(&str, Begin); 5] = [
         ("refused", Proxy::refuse),
         ("silent", Proxy::hang),
         ("failing", |proxy| proxy.on(When::any(), Fault::status(503))),
@@ -45,7 +50,7 @@ fn whatever_is_wrong_nobody_goes_and_then_it_is_decided_anew() {
     let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
     for (times, (name, begin)) in (1..).zip(faults) {
         begin(&proxy);
-        let mut hog = world.hog(0, "270M");
+        let hog = world.hog(0, "270M");
         wait_for_server(&mut agent, "unreachable", times);
         assert_eq!(agent.metrics().unwrap().sum("eviction_agent_api_unreachable", &[]), 1.0);
         assert!(!world.is_going(name));
@@ -53,8 +58,7 @@ fn whatever_is_wrong_nobody_goes_and_then_it_is_decided_anew() {
         wait_for_server(&mut agent, "reachable", times);
         outcome(&mut agent, name, "accepted");
         assert!(world.is_going(name) && !world.is_going("calm"));
-        hog.process().child().kill().unwrap();
-        finish(&mut world, name);
+        finish(&mut world, name, hog);
         outcome(&mut agent, name, "gone");
     }
     assert!(agent.stop().unwrap().success());

@@ -47,7 +47,7 @@ fn killed_at_any_instant_it_asks_once_and_for_nobody_else() {
     let _next = world.hog(hogs.len(), "40M");
     for (kill, name) in (0..).zip(&hogs) {
         let agent = start(&options);
-        let mut hog = world.hog(0, "240M");
+        let hog = world.hog(0, "240M");
         rig::interrupt().sleep(SPREAD * kill / kills).unwrap();
         agent.kill().unwrap();
         let mut agent = start(&options);
@@ -56,7 +56,7 @@ fn killed_at_any_instant_it_asks_once_and_for_nobody_else() {
         rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
         assert_eq!((asked(&proxy, name), asked(&proxy, "next")), (1, 0), "kill {kill}");
         assert!(world.is_going(name) && !world.is_going("next"));
-        hog.process().child().kill().unwrap();
+        world.end(hog);
         world.cluster.finish_pod("default", name).unwrap();
         world.node.pods.remove(0);
         world.node.write_pods().unwrap();
