@@ -27,6 +27,7 @@ mod failure;
 mod file_watch;
 mod flight;
 mod hook;
+mod kept;
 mod kept_free;
 mod ladder;
 mod lane;

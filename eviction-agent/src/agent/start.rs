@@ -32,11 +32,12 @@ use crate::source::timer::{self, Timer};
 
 use super::capacities::memory_quantity;
 use super::clock::Clock;
-use super::cluster::{self, BOOT_ID, Cluster, Evictions, NodeNews, NodeTeller, read_boot_id};
+use super::cluster::{self, Cluster, Evictions, NodeNews, NodeTeller};
 use super::configuration::{Configuration, Service};
 use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
 use super::hook::Hook;
+use super::kept::{self, Kept};
 use super::kept_free::KeptFree;
 use super::lane::Receiver;
 use super::limits::Limits;
@@ -51,7 +52,7 @@ use super::reload::Change;
 use super::remembered::Remembered;
 use super::roster::Roster;
 use super::run::Options;
-use super::state::{Counts, Identity, Keeper, Recalled, Written, keeper, recall};
+use super::state::{Counts, Recalled};
 use super::statuses::Statuses;
 use super::tasks::Tally;
 use super::thread;
@@ -60,15 +61,8 @@ use super::v1::V1Threshold;
 use super::v2::V2Triggers;
 use super::watchdog::Pulse;
 
-/// Where the state is kept in a pod, unless it is told otherwise: what is of this boot is best in
-/// memory.
-const STATE: &str = "/run/eviction-agent/state.json";
-
 /// Steps of evictions that wait for the loop; it takes them at once.
 const OUTCOMES: usize = 64;
-
-/// What writes the state, and for those that wait until it is written; nothing where it is not kept.
-pub(crate) type Kept = Option<(Keeper, Written)>;
 
 type Outcomes = mpsc::Receiver<Outcome>;
 
@@ -157,7 +151,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         tracing::warn!(%error, "raising the limit of open files");
     }
     let log = if options.bpf_log { ProgramLog::Debug } else { ProgramLog::Off };
-    let (keep, kept, mut recalled) = memory(options, act, metrics)?;
+    let (keep, kept, mut recalled) = kept::open(options, act, metrics)?;
     let counts = Arc::new(Counts::new(Arc::clone(metrics), std::mem::take(&mut recalled.counts)));
     // Without it the programs cannot send a signal at all.
     let reflex = policy.reflex == HardMemory && act == Act::Kill;
@@ -197,26 +191,6 @@ fn hand_config(requests: Requests, act: Act) -> ApiHandConfig {
         fresh: time(max_age),
         is_dry: act.is_dry(),
     }
-}
-
-/// What the former agent knew, and what keeps what this one knows for the next.
-fn memory(options: &Options, act: Act, metrics: &Arc<Metrics>) -> Result<(Keep, Kept, Recalled), Failure> {
-    // In a pod, the folder that the kill hand has there as well.
-    let in_pod = options.kubeconfig.is_none() && (options.cluster.is_some() || act.asks_server());
-    let by_default = in_pod && !act.is_dry();
-    let path = options.state.clone().or_else(|| by_default.then(|| STATE.into()));
-    let Some(path) = path else { return Ok((Keep::default(), None, Recalled::default())) };
-    let boot_id = read_boot_id(Path::new(BOOT_ID))
-        .ok_or_else(|| Failure::failed(format!("find out this boot's id: {BOOT_ID} says nothing")))?;
-    let identity = Identity {
-        boot_id: boot_id.into(),
-        node: options.cluster.as_ref().and_then(|cluster| cluster.node_name.as_deref()).map(Into::into),
-        cgroup_root: options.cgroup_root.display().to_string().into(),
-        act: act.name().into(),
-    };
-    let recalled = recall(&path, &identity);
-    let (lane, keeper, written) = keeper(&path, identity, recalled.names, metrics)?;
-    Ok((Keep::by(lane), Some((keeper, written)), recalled))
 }
 
 /// The group that stands for the node, which must be there.

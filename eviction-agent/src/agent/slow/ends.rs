@@ -61,6 +61,6 @@ impl Slow {
     fn count_difference(&self, differs: Option<Difference>, namespace: String) {
         let Some(difference) = differs.map(Difference::name) else { return };
         let labels = DifferenceLabels { difference, namespace };
-        self.metrics.status_differences.get_or_create(&labels).inc();
+        self.counts.count(Series::StatusDifferences(labels), 1);
     }
 }

@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
 use super::record::Counted;
+use crate::core::apart::Difference;
 use crate::core::decision::LABELS;
 use crate::core::oom::{LimitOwner, Verdict};
 use crate::core::signal::Signal;
-use crate::metrics::{EndedLabels, EvictionLabels, Metrics, OomLabels, SignalLabels, UnattributedLabels};
+use crate::metrics::{
+    DifferenceLabels, EndedLabels, EvictionLabels, Metrics, OomLabels, SignalLabels, UnattributedLabels,
+};
 
 /// The kernel's own counts of kills.
 const SEEN_BY: [&str; 3] = ["memory.oom_control", "memory.events", "vmstat"];
@@ -24,6 +27,7 @@ pub(crate) enum Series {
     OomKills(OomLabels),
     OomKillsUnattributed(UnattributedLabels),
     ContainersEnded(EndedLabels),
+    StatusDifferences(DifferenceLabels),
     Decisions(SignalLabels),
     Evictions(EvictionLabels),
 }
@@ -64,6 +68,9 @@ impl Counts {
                 metrics.oom_kills_unattributed.get_or_create(labels).inc_by(more)
             }
             Series::ContainersEnded(labels) => metrics.containers_ended.get_or_create(labels).inc_by(more),
+            Series::StatusDifferences(labels) => {
+                metrics.status_differences.get_or_create(labels).inc_by(more)
+            }
             Series::Decisions(labels) => metrics.decisions.get_or_create(labels).inc_by(more),
             Series::Evictions(labels) => metrics.evictions.get_or_create(labels).inc_by(more),
         };
@@ -83,6 +90,7 @@ impl Counts {
             Series::OomKills(OomLabels { namespace, .. })
             | Series::OomKillsUnattributed(UnattributedLabels { namespace, .. })
             | Series::ContainersEnded(EndedLabels { namespace, .. })
+            | Series::StatusDifferences(DifferenceLabels { namespace, .. })
             | Series::Evictions(EvictionLabels { namespace, .. }) => Some(namespace),
             Series::Decisions(_) => None,
         })
@@ -116,6 +124,9 @@ impl Count {
             Series::ContainersEnded(EndedLabels { verdict, also, limit_owner, namespace }) => {
                 ("containers_ended", vec![verdict, also, limit_owner, namespace])
             }
+            Series::StatusDifferences(DifferenceLabels { difference, namespace }) => {
+                ("container_status_differences", vec![difference, namespace])
+            }
             Series::Decisions(SignalLabels { eviction_signal }) => ("decisions", vec![eviction_signal]),
             Series::Evictions(EvictionLabels { eviction_signal, namespace }) => {
                 ("evictions", vec![eviction_signal, namespace])
@@ -144,6 +155,11 @@ impl Count {
                 limit_owner: or_none(owner, limit_owner)?,
                 namespace: namespace(pod),
             }),
+            ("container_status_differences", [name, pod]) => {
+                let difference =
+                    Difference::ALL.map(Difference::name).into_iter().find(|known| known == name)?;
+                Series::StatusDifferences(DifferenceLabels { difference, namespace: namespace(pod) })
+            }
             ("decisions", [signal]) => {
                 Series::Decisions(SignalLabels { eviction_signal: Signal::from_name(signal)?.name() })
             }
@@ -188,6 +204,10 @@ mod tests {
                 limit_owner: "pod",
                 namespace: namespace(),
             }),
+            Series::StatusDifferences(DifferenceLabels {
+                difference: "no_kill_seen",
+                namespace: namespace(),
+            }),
             Series::Decisions(SignalLabels { eviction_signal: "memory.available" }),
             Series::Evictions(EvictionLabels { eviction_signal: "pid.available", namespace: namespace() }),
         ]
@@ -208,7 +228,7 @@ mod tests {
         assert_eq!(metrics.oom_kills.get_or_create(&OomLabels { limit_owner, namespace }).get(), 2);
         let mut values: Vec<u64> = second.all().iter().map(|count| count.value).collect();
         values.sort_unstable();
-        assert_eq!(values, [2, 3, 4, 5, 6]);
+        assert_eq!(values, [2, 3, 4, 5, 6, 7]);
         assert!(second.version() > 0);
     }
 
