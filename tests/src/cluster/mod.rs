@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod asked_kubelet;
 mod background;
 mod binaries;
 mod client;
@@ -49,6 +50,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 pub use account::Account;
+pub use asked_kubelet::AskedKubelet;
 pub use binaries::{Binaries, FOLDER, kubernetes_version};
 pub use client::{Answer, Client, Patch};
 pub use deployed::{Manifests, NAME};

@@ -52,13 +52,18 @@ pub(crate) fn groups(node: &Node, uid: &str, serial: u64) -> Group {
 
 /// How the agent is started on that node with that kubeconfig.
 pub(crate) fn options(node: &Node, kubeconfig: &Path) -> Options {
+    options_on(NODE, node, kubeconfig)
+}
+
+/// The same on the node of that name.
+pub(crate) fn options_on(name: &str, node: &Node, kubeconfig: &Path) -> Options {
     let config = json!({"evictionHard": {"memory.available": "1Mi"}});
     let options = Options::of(&binary().unwrap(), node, &config).unwrap();
     let kubeconfig = kubeconfig.display().to_string();
     Options {
         pods: None,
         act: "dry-run",
-        more: ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec(),
+        more: ["--kubeconfig", &kubeconfig, "--node-name", name].map(str::to_owned).to_vec(),
         ..options
     }
 }

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tests::agent::{Agent, GUARD};
-use tests::cluster::{Cluster, Manifests, NAME, Options, Patch, manifest};
+use tests::cluster::{AskedKubelet, Cluster, Manifests, NAME, Options, Patch, manifest};
 use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
 
 use crate::agent::{self, NODE};
 use crate::rig;
 
-/// A node in small with that pod, which the API server takes for a running one.
-pub(crate) fn node_with_pod(cluster: &Cluster, label: &str, pod: &str) -> Node {
-    let mut node = Node::new(label, 320 * MIB, 200).unwrap();
-    let made = cluster.make_pod(&manifest::pod(pod, NODE)).unwrap();
+/// A node in small of that name with that pod, which the API server takes for a running one.
+pub(crate) fn node_with_pod(cluster: &Cluster, name: &str, pod: &str) -> Node {
+    let mut node = Node::new(name, 320 * MIB, 200).unwrap();
+    let made = cluster.make_pod(&manifest::pod(pod, name)).unwrap();
     let uid = made["metadata"]["uid"].as_str().unwrap().to_owned();
     node.add_as(PodSpec::new("default", pod, &["main"], 8), uid).unwrap();
     cluster.set_running("default", pod, |_| node.pods[0].containers[0].id.clone()).unwrap();
@@ -40,20 +40,32 @@ fn arguments(daemonset: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// The kubelet of that node, which knows the line that a hog crosses.
+pub(crate) fn kubelet(cluster: &Cluster, name: &str) -> AskedKubelet {
+    let configuration = json!({"evictionHard": {"memory.available": "64Mi"}, "enforceNodeAllocatable": []});
+    AskedKubelet::start(cluster, name, &configuration).unwrap()
+}
+
 /// How the agent of the DaemonSet is started, on a node in small: its own arguments and its own
 /// ConfigMap, with paths of this machine.
 pub(crate) fn options(
     manifests: &mut Manifests,
+    name: &str,
     node: &Node,
+    kubelet: &AskedKubelet,
     kubeconfig: &std::path::Path,
 ) -> tests::agent::Options {
     let mut given = arguments(manifests.of("DaemonSet").unwrap());
-    let config = manifests.of("ConfigMap").unwrap()["data"]["agent.yaml"].as_str().unwrap().to_owned();
+    let config = manifests.of("ConfigMap").unwrap()["data"]["agent.yaml"].as_str().unwrap();
+    let mut config: Value = serde_yaml_ng::from_str(config).unwrap();
+    assert_eq!(config["thresholds"], json!({"source": "configz"}));
+    config["thresholds"]["configz"] = json!({"port": kubelet.port()});
     let file = node.file("agent.yaml");
-    std::fs::write(&file, config).unwrap();
-    let mut options = agent::options(node, kubeconfig);
-    let kubelet = json!({"evictionHard": {"memory.available": "64Mi"}});
-    options.kubelet_config = node.write_config(&kubelet).unwrap();
+    std::fs::write(&file, config.to_string()).unwrap();
+    let mut options = agent::options_on(name, node, kubeconfig);
+    // What counts where the kubelet is not asked: nothing crosses that.
+    options.kubelet_config =
+        node.write_config(&json!({"evictionHard": {"memory.available": "1Mi"}})).unwrap();
     assert_eq!(given.remove("--act").as_deref(), Some("evict"));
     assert_eq!(given.remove("--config").as_deref(), Some("/etc/eviction-agent/agent.yaml"));
     (options.act, options.config) = ("evict", Some(file));
@@ -110,10 +122,12 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
     }
 
     let token = token(&mut cluster);
-    let node = node_with_pod(&cluster, "deploy", "hog");
+    let (node, kubelet) = (node_with_pod(&cluster, NODE, "hog"), kubelet(&cluster, NODE));
     let kubeconfig = cluster.kubeconfig("deployed", &token).unwrap();
     let mut agent =
-        Agent::start(&self::options(&mut manifests, &node, &kubeconfig), rig::interrupt()).unwrap();
+        Agent::start(&self::options(&mut manifests, NODE, &node, &kubelet, &kubeconfig), rig::interrupt())
+            .unwrap();
+    assert_eq!(kubelet.statuses(), [200]);
     agent::wait_for_pods(&mut agent, "its pod", |event| event["with_cgroup"] == 1);
     let _hog = hog(&node);
     let accepted =

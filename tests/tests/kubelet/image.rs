@@ -28,12 +28,43 @@ fn fit(daemonset: &mut Value, world: &World) {
     capabilities.retain(|name| tests::privileges::has(name.as_str().unwrap()).unwrap());
     for volume in spec["volumes"].as_array_mut().unwrap() {
         let path = match volume["name"].as_str().unwrap() {
-            "kubelet-config" => folder.join("kubelet.json"),
+            // One by which nobody would ever be evicted: what counts is what the kubelet says.
+            "kubelet-config" => no_thresholds(folder),
             name @ ("state" | "run") => folder.join(name),
             _ => continue,
         };
         volume["hostPath"]["path"] = json!(path);
     }
+}
+
+fn no_thresholds(folder: &Path) -> PathBuf {
+    let path = folder.join("no-thresholds.yaml");
+    let text = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "evictionHard": {},
+    });
+    std::fs::write(&path, text.to_string()).unwrap();
+    path
+}
+
+/// Where that kubelet is asked. It has signed its certificate itself, which is mounted as
+/// docs/configuration.md says.
+fn ask(manifests: &mut Manifests, world: &World) {
+    let config = &mut manifests.of("ConfigMap").unwrap()["data"]["agent.yaml"];
+    let mut given: Value = serde_yaml_ng::from_str(config.as_str().unwrap()).unwrap();
+    assert_eq!(given["thresholds"], json!({"source": "configz"}));
+    let authority = "/host/kubelet/kubelet.crt";
+    given["thresholds"]["configz"] =
+        json!({"address": "127.0.0.1", "port": world.node.kubelet_port(), "certificateAuthority": authority});
+    *config = json!(given.to_string());
+    let spec = &mut manifests.of("DaemonSet").unwrap()["spec"]["template"]["spec"];
+    let path = world.node.path().join("certificates/kubelet.crt");
+    spec["volumes"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": "kubelet-certificate", "hostPath": {"path": path}}));
+    spec["containers"][0]["volumeMounts"].as_array_mut().unwrap().push(json!({
+        "name": "kubelet-certificate", "mountPath": authority, "readOnly": true,
+    }));
 }
 
 fn agents_pod(cluster: &Cluster) -> Option<Value> {
@@ -73,6 +104,7 @@ fn the_pod_of_the_manifests_runs_the_image_and_evicts() {
     world.node.import_archive(&image).unwrap();
     let mut manifests = Manifests::read().unwrap();
     fit(manifests.of("DaemonSet").unwrap(), &world);
+    ask(&mut manifests, &world);
     manifests.create(&world.cluster).unwrap();
     let agents = world.cluster.until("the agent's pod is Ready", |it| Ok(agents_pod(it))).unwrap();
     assert_eq!(agents["spec"]["nodeName"], crate::world::NODE);
