@@ -1,4 +1,5 @@
 use super::*;
+use crate::core::apart::Apart;
 use crate::core::decision::Decision;
 use crate::core::engine::Engine;
 use crate::core::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, tell};
@@ -68,6 +69,33 @@ fn only(ended: &[EndedContainer]) -> (Verdict, Ground, Option<Verdict>) {
 
 fn eviction_failed(uid: &str) -> Event {
     Event::Evicted(EvictionOutcome { uid: uid.into(), result: Err("dry run".into()) })
+}
+
+#[test]
+fn in_a_pod_of_one_container_its_limit_and_the_pods_come_to_the_same() {
+    // Which of the two is met first is chance: both are the same, and the pod's group has the sandbox's
+    // memory charged to it as well.
+    let verdict = |owner: LimitOwner, victim: Victim, reason: &str, exit_code: i32| {
+        let mut engine = watcher();
+        killed(&mut engine, 1, OomKill { owner, ..kill(7, victim) });
+        let mut ends = ended(&mut engine, 2, status(reason, exit_code)).ended;
+        ends.extend(later(&mut engine));
+        let told = only(&ends);
+        let owners: Vec<_> = ends[0].causes.iter().map(|cause| cause.limit_owner).collect();
+        let expected = (told.0 == Verdict::OomKilled).then_some(owner);
+        assert_eq!(owners, [expected]);
+        assert_eq!(engine.story().kills().of(owner, victim), 1);
+        (told, Apart::default().ended(at(11_000), &ends[0]))
+    };
+    for victim in [Victim::Main, Victim::Child, Victim::Unknown] {
+        for reason in ["OOMKilled", "Error", "Completed"] {
+            for exit_code in [0, 1, 137] {
+                let of = |owner| verdict(owner, victim, reason, exit_code);
+                let (containers, pods) = (of(LimitOwner::Container), of(LimitOwner::Pod));
+                assert_eq!(containers, pods, "{victim:?} {reason} {exit_code}");
+            }
+        }
+    }
 }
 
 #[test]
