@@ -4,6 +4,7 @@
 //! hold for that part as well (`allocatableMemory.available`): so the stories neither depend on what
 //! else the machine does, nor endanger it.
 
+use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options, binary};
 use tests::cluster::node::{Image, Programs, RealNode};
@@ -65,6 +66,12 @@ pub(crate) fn growing(seconds: u64, mib: u64) -> String {
     )
 }
 
+/// One that waits as long, takes `mib` at once and then 50 MB/s for as many seconds as it is let.
+pub(crate) fn climbing(seconds: u64, mib: u64) -> String {
+    growing(seconds, mib)
+        .replace("exec sleep 3600", "while :; do dd if=/dev/zero bs=1M count=5 2>/dev/null; sleep 0.1; done")
+}
+
 impl World {
     /// One whose pods have little room, or none where this machine cannot tell such stories.
     pub(crate) fn small(options: &cluster::Options) -> Option<Self> {
@@ -105,11 +112,19 @@ impl World {
         Agent::start(&options, rig::interrupt()).unwrap()
     }
 
-    /// Makes a pod and waits until it runs; hands it back.
+    /// Makes a pod and waits until it runs; hands it back. One that the kubelet does not let run is an error.
     pub(crate) fn run(&mut self, pod: &Value) -> Value {
         let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
         self.cluster.make_pod(pod).unwrap();
-        self.cluster.until(&format!("{name} runs"), |it| Ok(running(it, &name))).unwrap()
+        let runs = |it: &Cluster| {
+            let pod =
+                it.pod("default", &name)?.with_context(|| format!("{name} is gone before it was seen"))?;
+            ensure!(pod["status"]["phase"] != "Failed", "{name} does not run: {}", pod["status"]);
+            Ok((pod["status"]["phase"] == "Running").then_some(pod))
+        };
+        self.cluster.until(&format!("{name} runs"), runs).unwrap_or_else(|error| {
+            panic!("{error:#}; the kubelet has evicted: {:?}", self.kubelets_evictions())
+        })
     }
 
     /// Waits until the node has no pod of that name.
