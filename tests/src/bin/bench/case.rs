@@ -133,13 +133,15 @@ pub(crate) struct Case {
     pub(crate) reflex: bool,
     /// Pods of the node.
     pub(crate) pods: usize,
+    /// The working set that the node must not pass.
+    pub(crate) line: u64,
     /// How far a hog grows beyond the line if nobody ends it.
     pub(crate) room: u64,
     /// Crossings that count.
     pub(crate) n: usize,
 }
 
-/// The working set that the node must not pass.
+/// The usual line.
 pub(crate) const LINE: u64 = 256 * MIB;
 
 impl Case {
@@ -147,8 +149,9 @@ impl Case {
     /// going on.
     pub(crate) fn new(n: usize) -> Self {
         let (load, hog, rate) = (Load::Idle, Hog::Fresh, Rate::One);
-        let (cache_full, reflex, pods, room) = (false, false, super::lab::FEW, 64 * MIB);
-        Self { load, hog, rate, cache_full, reflex, pods, room, n }
+        let (cache_full, reflex, pods) = (false, false, super::lab::FEW);
+        let (line, room) = (LINE, 64 * MIB);
+        Self { load, hog, rate, cache_full, reflex, pods, line, room, n }
     }
 
     /// As rows have it.
@@ -177,12 +180,12 @@ impl Case {
 
     /// Memory of the node, and a bound that nothing in it can pass.
     pub(crate) fn memory(self) -> u64 {
-        LINE + self.threshold()
+        self.line + self.threshold()
     }
 
     /// Where a hog stops by itself.
     pub(crate) fn size(self) -> u64 {
-        LINE + self.room
+        self.line + self.room
     }
 }
 
@@ -202,8 +205,9 @@ mod tests {
 
     #[test]
     fn a_hog_ends_between_the_line_and_the_bound() {
-        let case = Case { room: 1024 * MIB, ..Case::new(1) };
-        assert!(LINE < case.size() && case.size() < case.memory());
-        assert_eq!(case.memory() - case.threshold(), LINE);
+        for case in [Case { room: 1024 * MIB, ..Case::new(1) }, Case { line: 64 * MIB, ..Case::new(1) }] {
+            assert!(case.line < case.size() && case.size() < case.memory());
+            assert_eq!(case.memory() - case.threshold(), case.line);
+        }
     }
 }

@@ -12,7 +12,7 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::stamps::Record;
 use tests::workload::Workload;
 
-use crate::case::{Case, LINE};
+use crate::case::Case;
 use crate::runs::Run;
 use crate::stage::Stage;
 
@@ -92,7 +92,7 @@ impl<'a> Lab<'a> {
         watcher.begin(self, &hog)?;
         stage.interrupt.sleep(pause)?;
         let base = self.node.working_set()?;
-        ensure!(base < LINE / 2, "the node is not empty before a run: {} MiB", base / MIB);
+        ensure!(base < self.case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
         let death = Death::of(&self.node.pods[pod].group, hog.pid)?;
         process.go()?;
 
@@ -106,7 +106,7 @@ impl<'a> Lab<'a> {
         let growth = case.hog.growth(&Record::read(&stamps)?);
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
         watcher.settle(self, &hog, decided.is_some())?;
-        Ok(Run { climb: Climb::new(growth, base, LINE, case.hog.pages()), decided, dead })
+        Ok(Run { climb: Climb::new(growth, base, case.line, case.hog.pages()), decided, dead })
     }
 
     /// Any moment of a watcher's own timers is as good as any other.

@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::agent::{Event, GUARD};
 use tests::clock;
-use tests::cluster::manifest;
+use tests::cluster::{Patch, manifest};
 use tests::death::Death;
 use tests::growth::Climb;
 use tests::stamps::Record;
 use tests::workload::Workload;
 
-use super::town::{NODE, Town, forget};
-use crate::case::LINE;
+use super::town::{BESIDE, NODE, Town, forget};
 
 /// What was measured in a crossing.
 pub(super) struct Run {
@@ -23,17 +22,25 @@ pub(super) struct Run {
     pub(super) decided_ns: u64,
     /// When the agent had read the server's 201.
     pub(super) granted_ns: u64,
-    /// When the victim's last process died, where the agent kills.
-    pub(super) dead_ns: Option<u64>,
-    /// The same request from an idle client.
+    /// The same requests from an idle client.
     pub(super) floor_ns: u64,
-    /// From SIGKILL to the death of as large a process, where the agent kills.
-    pub(super) kill_floor_ns: Option<u64>,
+    /// The victim's, where the agent kills.
+    pub(super) end: Option<End>,
     pub(super) seen_by: String,
 }
 
-/// So far below the line nobody is woken up.
-const SHORT: u64 = 16 << 20;
+/// The end of a victim's processes.
+pub(super) struct End {
+    /// When the last of them had been sent SIGKILL.
+    pub(super) killed_ns: u64,
+    /// When the last one was dead.
+    pub(super) dead_ns: u64,
+    /// From SIGKILL to the death of as large a process that nobody else hears of.
+    pub(super) floor_ns: u64,
+}
+
+/// Keys of the agent's taints begin so.
+const OURS: &str = "eviction-agent.io/";
 
 /// Any moment of the agent's own timers is as good as any other.
 fn random_pause() -> Duration {
@@ -43,7 +50,7 @@ fn random_pause() -> Duration {
 impl Town<'_> {
     pub(super) fn cross(&mut self, pod: usize) -> Result<Run> {
         let floor_ns = self.floor()?;
-        let kill_floor_ns = self.way.kills().then(|| self.kill_floor(pod)).transpose()?;
+        let kill_floor = self.way.kills().then(|| self.kill_floor()).transpose()?;
         let interrupt = self.stage.interrupt.clone();
         let stamps = self.node.file(&format!("stamps-{pod}"));
         let arguments =
@@ -67,22 +74,32 @@ impl Town<'_> {
         ensure!(answered.text("outcome") == "accepted", "the server did not grant it: {}", answered.value);
         self.decisions += 1;
         self.is_going(pod)?;
-        let dead_ns = death.map(|death| death.at(&interrupt, GUARD)).transpose()?;
-        if dead_ns.is_none() {
-            self.until_grown(&stamps)?;
-        }
+        let end = match (death, kill_floor) {
+            (Some(death), Some(floor_ns)) => {
+                let killed = self.agent.wait_for("that it has killed", GUARD, |event| {
+                    event.kind() == "eviction"
+                        && event.number("id") == id
+                        && event.text("outcome") == "killed"
+                })?;
+                let killed_ns = killed.number("mono_ns").context("an outcome has no time")?;
+                Some(End { killed_ns, dead_ns: death.at(&interrupt, GUARD)?, floor_ns })
+            }
+            _ => {
+                self.until_grown(&stamps)?;
+                None
+            }
+        };
         drop(hog);
         let record = Record::read(&stamps)?;
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
         self.settle(pod)?;
         Ok(Run {
-            climb: Climb::new(self.case.hog.growth(&record), base, LINE, self.case.hog.pages()),
+            climb: Climb::new(self.case.hog.growth(&record), base, self.case.line, self.case.hog.pages()),
             stamped_ns: decision.number("crossed_mono_ns"),
             decided_ns: decision.number("decided_mono_ns").context("a decision has no time")?,
             granted_ns: answered.number("mono_ns").context("an answer has no time")?,
-            dead_ns,
             floor_ns,
-            kill_floor_ns,
+            end,
             seen_by: decision.text("seen_by").to_owned(),
         })
     }
@@ -101,7 +118,15 @@ impl Town<'_> {
         let name = &self.node.pods[pod].spec().name;
         let object = self.cluster.pod("default", name)?.context("its object is gone at once")?;
         ensure!(object["metadata"]["deletionTimestamp"].is_string(), "{name} is not on its way: {object}");
+        ensure!(self.is_tainted()? == self.way.taints(), "the node's taints are not what they should be");
         Ok(())
+    }
+
+    /// Whether the node has a taint of the agent's.
+    fn is_tainted(&self) -> Result<bool> {
+        let node = self.cluster.admin().get(&format!("/api/v1/nodes/{NODE}"))?.ok()?;
+        let is_ours = |taint: &Value| taint["key"].as_str().is_some_and(|key| key.starts_with(OURS));
+        Ok(node["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(is_ours)))
     }
 
     /// Lets the hog grow to its end, so that its own stamps go beyond the line.
@@ -118,17 +143,28 @@ impl Town<'_> {
         let (agent, decisions) = (&mut self.agent, self.decisions);
         self.stage.interrupt.until("the agent sees the end of its victim", GUARD, || {
             Ok(agent.is_settled(decisions)?.then_some(()))
-        })
+        })?;
+        let what = "the node's taint is taken away";
+        self.stage.interrupt.until(what, GUARD, || Ok((!self.is_tainted()?).then_some(())))
     }
 
-    /// The same request for a pod that nobody runs, by a client that has nothing else to do, over the
-    /// connection that it has.
+    /// The same requests for a pod that nobody runs and its node, by a client that has nothing else to
+    /// do, over the connection that it has.
     fn floor(&self) -> Result<u64> {
         let name = "floor";
         forget(self.cluster, name)?;
-        let elsewhere = format!("not-{NODE}");
-        let pod = self.cluster.run_pod(&manifest::pod(name, &elsewhere))?;
+        let pod = self.cluster.run_pod(&manifest::pod(name, BESIDE))?;
         let path = format!("/api/v1/namespaces/default/pods/{name}");
+        let node = format!("/api/v1/nodes/{BESIDE}");
+        let untainted = json!({"spec": {"taints": null}});
+        let object = self.cluster.admin().patch(Patch::Merge, &node, &untainted)?.ok()?;
+        let taint = json!([
+            {"op": "test", "path": "/metadata/uid", "value": object["metadata"]["uid"]},
+            {"op": "test", "path": "/metadata/resourceVersion", "value": object["metadata"]["resourceVersion"]},
+            {"op": "add", "path": "/spec/taints", "value": [
+                {"key": "eviction-agent.io/memory-pressure", "effect": "NoSchedule"},
+            ]},
+        ]);
         // The connection is there, and as idle as the agent's own.
         self.beside.get("/version")?.ok()?;
         self.stage.interrupt.sleep(Duration::from_millis(200))?;
@@ -136,6 +172,9 @@ impl Town<'_> {
         let eviction = manifest::eviction(name, &options);
         let path = format!("{path}/eviction?timeout=6s");
         let start = clock::now();
+        if self.way.taints() {
+            self.beside.patch(Patch::Json, &node, &taint)?.ok()?;
+        }
         let answer = self.beside.post(&path, &eviction)?;
         let took = clock::now() - start;
         ensure!(answer.status == 201, "the server did not grant an eviction: {}", answer.body);
@@ -144,12 +183,12 @@ impl Town<'_> {
     }
 
     /// What the kernel takes to end a process of that size, once it is sent SIGKILL.
-    fn kill_floor(&self, pod: usize) -> Result<u64> {
-        let group = self.node.pods[pod].first()?;
-        let size = (LINE - SHORT).to_string();
-        let mut large = Workload::run(&self.stage.workload, group, ["hold", "--size", &size])?;
+    fn kill_floor(&self) -> Result<u64> {
+        let pod = &self.elsewhere.pods[0];
+        let size = self.case.line.to_string();
+        let mut large = Workload::run(&self.stage.workload, pod.first()?, ["hold", "--size", &size])?;
         large.wait_event("holding")?;
-        let death = Death::of(&self.node.pods[pod].group, large.pid())?;
+        let death = Death::of(&pod.group, large.pid())?;
         self.stage.interrupt.sleep(Duration::from_millis(100))?;
         let start = clock::now();
         large.process().child().kill().context("kill a process")?;

@@ -6,8 +6,8 @@ use ::tests::bench::row::Row;
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
-use super::Way;
-use super::crossing::Run;
+use super::crossing::{End, Run};
+use super::way::Way;
 use crate::case::Rate;
 
 /// By the hog's own clock.
@@ -29,6 +29,8 @@ pub(super) struct Figures {
     stamp_to_granted: Vec<f64>,
     crossing_to_decision: Vec<f64>,
     decision_to_granted: Vec<f64>,
+    crossing_to_kill: Vec<f64>,
+    kill_to_death: Vec<f64>,
     crossing_to_death: Vec<f64>,
     floor: Vec<f64>,
     kill_floor: Vec<f64>,
@@ -45,6 +47,8 @@ impl Figures {
             stamp_to_granted: none(),
             crossing_to_decision: none(),
             decision_to_granted: none(),
+            crossing_to_kill: none(),
+            kill_to_death: none(),
             crossing_to_death: none(),
             floor: none(),
             kill_floor: none(),
@@ -68,8 +72,7 @@ impl Figures {
     }
 
     pub(super) fn add(&mut self, run: Run) -> Result<()> {
-        let Run { climb, stamped_ns, decided_ns, granted_ns, dead_ns, floor_ns, kill_floor_ns, seen_by } =
-            run;
+        let Run { climb, stamped_ns, decided_ns, granted_ns, end, floor_ns, seen_by } = run;
         let last = climb.growth().last().context("the hog has stamped nothing")?;
         // A hog that is killed at once may have been charged for more than it had touched.
         let crossed = climb.crossed().or_else(|| climb.crossed_ahead());
@@ -85,9 +88,13 @@ impl Figures {
         self.stamp_to_granted.extend(stamped_ns.map(|stamped| since(stamped, granted_ns)));
         self.crossing_to_decision.push(since(crossed, decided_ns));
         self.decision_to_granted.push(since(decided_ns, granted_ns));
-        self.crossing_to_death.extend(dead_ns.map(|dead| since(crossed, dead)));
         self.floor.push(floor_ns as f64 / 1000.0);
-        self.kill_floor.extend(kill_floor_ns.map(|ns| ns as f64 / 1000.0));
+        if let Some(End { killed_ns, dead_ns, floor_ns }) = end {
+            self.crossing_to_kill.push(since(crossed, killed_ns));
+            self.kill_to_death.push(since(killed_ns, dead_ns));
+            self.crossing_to_death.push(since(crossed, dead_ns));
+            self.kill_floor.push(floor_ns as f64 / 1000.0);
+        }
         *self.seen_by.entry(seen_by).or_default() += 1;
         Ok(())
     }
@@ -100,6 +107,8 @@ impl Figures {
             stamp_to_granted,
             crossing_to_decision,
             decision_to_granted,
+            crossing_to_kill,
+            kill_to_death,
             crossing_to_death,
             floor,
             kill_floor,
@@ -122,6 +131,8 @@ impl Figures {
         ];
         if way.kills() {
             rows.insert(0, row(TO_DEATH, crossing_to_death));
+            rows.push(row("crossing to SIGKILL", crossing_to_kill));
+            rows.push(row("SIGKILL to death", kill_to_death));
             rows.push(row("kill floor", kill_floor).program("SIGKILL"));
         }
         rows
@@ -146,9 +157,8 @@ mod tests {
             stamped_ns: Some(crossed - 100_000),
             decided_ns: crossed + 50_000,
             granted_ns: crossed + 3_000_000,
-            dead_ns: Some(crossed + 1_000_000),
+            end: Some(End { killed_ns: crossed + 200_000, dead_ns: crossed + 1_000_000, floor_ns: 900_000 }),
             floor_ns: 2_500_000,
-            kill_floor_ns: Some(900_000),
             seen_by: "charge".to_owned(),
         }
     }
@@ -159,13 +169,15 @@ mod tests {
 
     #[test]
     fn a_crossing_is_told_by_both_clocks_and_beside_the_server() {
-        let mut figures = Figures::new(Way::EvictAndKill);
+        let mut figures = Figures::new(Way::EvictAndKill { mib: 256 });
         figures.add(run(1)).unwrap();
         assert_eq!((figures.good(), figures.number()), (1, 1));
         let rows = figures.rows();
-        let told = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR, TO_DEATH];
-        let expected = [3000.0, 3100.0, 2950.0, 500.0, 2500.0, 1000.0];
+        let told = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR];
+        let expected = [3000.0, 3100.0, 2950.0, 500.0, 2500.0];
         assert_eq!(told.map(|metric| figure(&rows, metric)), expected.map(Some));
+        let told = [TO_DEATH, "crossing to SIGKILL", "SIGKILL to death", "kill floor"];
+        assert_eq!(told.map(|metric| figure(&rows, metric)), [1000.0, 200.0, 800.0, 900.0].map(Some));
     }
 
     #[test]
@@ -173,7 +185,7 @@ mod tests {
         let mut figures = Figures::new(Way::Evict);
         let stamps = (0..=300).map(|ms| Stamp { ns: ms * 2_000_000, bytes: ms * 1_000_000 });
         let slow = Climb::new(Growth::new(stamps), 0, LINE, Pages::Refault);
-        figures.add(Run { climb: slow, ..run(1) }).unwrap();
+        figures.add(Run { climb: slow, end: None, ..run(1) }).unwrap();
         assert_eq!((figures.good(), figures.number()), (0, 1));
         assert!(figures.rows().iter().all(|row| row.metric != TO_DEATH));
     }

@@ -5,16 +5,17 @@ mod calm;
 mod crossing;
 mod figures;
 mod town;
+mod way;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use serde_json::{Value, json};
 use tests::bench::row::{Goal, Row};
 use tests::cluster::{Binaries, Cluster, Options};
 
 use crate::stage::Stage;
 use figures::Figures;
 use town::Town;
+use way::Way;
 
 /// How often, and how long.
 #[derive(Debug, Args)]
@@ -30,41 +31,10 @@ pub(crate) struct Counts {
 /// At most so many runs for each that counts.
 const TRIES: usize = 3;
 
-/// How victims of a crossing are ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// By the kubelet, which was asked to: the node has no taint.
-    Evict,
-    /// By the agent itself at the same moment.
-    EvictAndKill,
-}
-
-impl Way {
-    const ALL: [Self; 2] = [Self::Evict, Self::EvictAndKill];
-
-    /// As rows have it.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Evict => "idle, fresh, 1 GB/s, taints off",
-            Self::EvictAndKill => "idle, fresh, 1 GB/s, evict and kill",
-        }
-    }
-
-    /// `hands` of the agent's configuration.
-    fn hands(self) -> Value {
-        match self {
-            Self::Evict => json!({"hardAction": "evict"}),
-            Self::EvictAndKill => json!({"hardAction": "evictAndKill"}),
-        }
-    }
-
-    fn kills(self) -> bool {
-        self == Self::EvictAndKill
-    }
-}
-
 /// From the crossing to the answer, half of them, and 99 of 100.
 const GRANTED_US: (f64, f64) = (5_000.0, 15_000.0);
+/// The same where another answer is awaited first.
+const TAINTED_US: (f64, f64) = (10_000.0, 30_000.0);
 
 /// From the crossing to the last process's death, 99 of 100.
 const DEAD_US: f64 = 20_000.0;
@@ -83,7 +53,7 @@ pub(crate) fn run(stage: &mut Stage, counts: &Counts) -> Result<()> {
     };
     stage.begin(Some(rung))?;
     for way in Way::ALL {
-        if stage.wants(way.name()) {
+        if stage.wants(&way.name()) {
             let rows = cross(stage, &mut cluster, way, crossings)?;
             stage.keep(rows)?;
         }
@@ -120,11 +90,11 @@ fn goal(row: Row, way: Way, n: usize) -> Row {
     let n = n.min(100);
     match row.metric {
         figures::TO_GRANTED if !way.kills() => {
-            let (p50, p99) = GRANTED_US;
+            let (p50, p99) = if way.taints() { TAINTED_US } else { GRANTED_US };
             row.goal(Goal::Stamp { n, p50, p99 })
         }
         figures::BEYOND_FLOOR if !way.kills() => row.goal(Goal::Median(BEYOND_FLOOR_US)),
-        figures::TO_DEATH => row.goal(Goal::Stamp { n, p50: DEAD_US, p99: DEAD_US }),
+        figures::TO_DEATH if way.is_moderate() => row.goal(Goal::Stamp { n, p50: DEAD_US, p99: DEAD_US }),
         _ => row,
     }
 }

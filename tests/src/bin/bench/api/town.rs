@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tests::agent::{Agent, GUARD};
-use tests::cluster::{Client, Cluster, manifest};
+use tests::cluster::{Client, Cluster, Manifests, manifest};
 use tests::node::{MIB, Node, PodSpec};
 
-use super::Way;
-use crate::case::{Case, LINE};
+use super::way::Way;
+use crate::case::Case;
 use crate::stage::Stage;
 
 /// The node's name in the cluster.
@@ -19,22 +19,21 @@ pub(super) const HOGS: usize = 8;
 const PIDS: u64 = 200;
 const ACCOUNT: &str = "bench-agent";
 
-/// What the agent may do, and so the client beside it.
-pub(super) fn rules() -> Value {
-    json!([
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
-        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
-        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
-    ])
-}
+/// The node of the pods that the client beside the agent evicts.
+pub(super) const BESIDE: &str = "not-n1";
+/// The least that a floor's node holds beyond its process.
+const SPARE: u64 = 64 * MIB;
 
 /// The token of the agent's service account, once the server knows its rights.
 pub(super) fn token(cluster: &mut Cluster) -> Result<String> {
     let path = format!("/api/v1/namespaces/default/serviceaccounts/{ACCOUNT}");
     if cluster.admin().get(&path)?.status == 404 {
-        cluster.account(ACCOUNT, &rules())?;
-        cluster.add_node(NODE)?;
+        // What the agent may do, and so the client beside it.
+        let rules = Manifests::read()?.of("ClusterRole")?["rules"].clone();
+        cluster.account(ACCOUNT, &rules)?;
+        for node in [NODE, BESIDE] {
+            cluster.add_node(node)?;
+        }
     }
     let token = cluster.token(ACCOUNT)?;
     let client = cluster.client(&token)?;
@@ -61,6 +60,8 @@ pub(super) struct Town<'a> {
     // Ended in this order.
     pub(super) agent: Agent,
     pub(super) node: Node,
+    /// One without an agent.
+    pub(super) elsewhere: Node,
     pub(super) beside: Client,
     /// Evictions that were asked for until now.
     pub(super) decisions: usize,
@@ -68,14 +69,20 @@ pub(super) struct Town<'a> {
 
 impl<'a> Town<'a> {
     pub(super) fn new(stage: &'a Stage, cluster: &'a mut Cluster, way: Way) -> Result<Self> {
-        let case = Case::new(1);
+        let case = way.case();
         let token = token(cluster)?;
         let mut node = Node::new("bench-api", case.memory(), PIDS)?;
         for nth in 0..HOGS {
             stage.interrupt.check()?;
             add_pod(cluster, &mut node, &format!("hog-{nth}"), &["main"])?;
         }
-        let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", case.threshold() / MIB)}});
+        let mut elsewhere = Node::new("bench-floor", case.line + SPARE, PIDS)?;
+        elsewhere.add(PodSpec::new("default", "floor", &["main"], 8))?;
+        let kubelet = json!({
+            "evictionHard": {"memory.available": format!("{}Mi", case.threshold() / MIB)},
+            // Each crossing is to be the first of which the node has to say something.
+            "evictionPressureTransitionPeriod": "100ms",
+        });
         let mut options = stage.options(&node, &kubelet)?;
         let config = node.file("agent.yaml");
         let text = json!({
@@ -89,7 +96,7 @@ impl<'a> Town<'a> {
         let mut agent = Agent::start(&options, &stage.interrupt)?;
         knows_pods(&mut agent, HOGS)?;
         let beside = cluster.client(&token)?;
-        Ok(Self { stage, cluster, way, case, agent, node, beside, decisions: 0 })
+        Ok(Self { stage, cluster, way, case, agent, node, elsewhere, beside, decisions: 0 })
     }
 
     /// The rung that a source of the agent uses.
@@ -100,7 +107,7 @@ impl<'a> Town<'a> {
     /// The node's working set before a run.
     pub(super) fn base(&self) -> Result<u64> {
         let base = self.node.working_set()?;
-        ensure!(base < LINE / 2, "the node is not empty before a run: {} MiB", base / MIB);
+        ensure!(base < self.case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
         Ok(base)
     }
 
