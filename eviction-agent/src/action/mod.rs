@@ -5,6 +5,7 @@
 //! node's root cgroup is touched, no process outside the pod's cgroup is signalled, and what is
 //! stopped for a while (forking, running) goes on again, also after the agent was killed.
 
+mod ahead;
 pub mod api;
 mod boundary;
 mod clock;

@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use rustix::io::Errno;
 
+use super::ahead::run_ahead;
 use super::members::pidfd;
 
 /// Killed processes that may wait for their turn. Beyond that their memory comes back with their
@@ -48,7 +49,10 @@ impl Reaper {
         let (pids, waiting) = sync_channel(WAITING);
         let from_there = Arc::clone(&tell);
         let thread = std::thread::Builder::new().name("reaper".to_owned());
-        thread.spawn(move || run(&waiting, &from_there))?;
+        thread.spawn(move || {
+            run_ahead();
+            run(&waiting, &from_there);
+        })?;
         Ok(Self { pids, tell })
     }
 

@@ -1,7 +1,7 @@
 //! The thread that finishes what was begun: grace periods, SIGKILL, looking until nobody is left.
 //!
-//! An ordinary thread that exists from the start: under pressure there may be no memory or process
-//! id for a new one, and what it does may block.
+//! A thread that exists from the start: under pressure there may be no memory or process id for a new
+//! one. What it does may block, so it is not the reaction's.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{read, write};
 use tokio::sync::mpsc;
 
+use super::ahead::run_ahead;
 use super::clock::now_ns;
 use super::job::{Job, Tools};
 use super::members::Members;
@@ -108,6 +109,7 @@ struct Work {
 
 impl Work {
     fn run(mut self) {
+        run_ahead();
         while self.take_commands() {
             let now_ns = now_ns();
             self.with_jobs(|job, tools| {
