@@ -21,6 +21,10 @@ use report::Report;
 
 /// Packages whose tests load programs into the kernel or make cgroups, which is shared.
 const ONE_AT_A_TIME: &[&str] = &["tests"];
+/// Of these the stories with a cluster, which have a node and a cluster of their own each and wait most
+/// of the time: so many are told at once.
+const STORIES: &str = "e2e";
+const STORIES_AT_ONCE: usize = 3;
 /// The task's own package: built apart, so that its dependencies have the features that
 /// `cargo xtask` itself is built with.
 const XTASK: &str = "xtask";
@@ -131,7 +135,8 @@ impl TestProgram {
         let mut command = self.start(programs);
         command.args(&args.filter).arg("--show-output");
         if ONE_AT_A_TIME.contains(&self.package.as_str()) {
-            command.arg("--test-threads=1");
+            let threads = if self.target == STORIES { STORIES_AT_ONCE } else { 1 };
+            command.arg(format!("--test-threads={threads}"));
         }
         command
     }
