@@ -124,7 +124,10 @@ fn a_hog_is_evicted_and_on_its_way_until_its_pod_is_gone() {
     assert!(hog.process().is_running().unwrap(), "that is the kubelet's to end");
     assert!(!world.is_going("quiet"), "who is on the way makes up for the deficit");
     // What a kubelet does in the end.
-    hog.process().child().kill().unwrap();
+    let process = hog.process().child();
+    process.kill().unwrap();
+    // Its memory is back before its object goes.
+    process.wait().unwrap();
     world.cluster.finish_pod("default", "hog").unwrap();
     world.node.pods.remove(0);
     world.node.write_pods().unwrap();
