@@ -68,7 +68,8 @@ impl Allocatable {
 
     /// In how many nanoseconds it is to be read, if there is anything to read.
     pub(crate) fn due_in_ns(&self, now_ns: u64) -> Option<u64> {
-        self.last.known().map(|_| self.due_ns.saturating_sub(now_ns))
+        let is_there = !matches!(self.last, Reading::Unknown(Why::Absent));
+        is_there.then(|| self.due_ns.saturating_sub(now_ns))
     }
 
     /// Reads it if that is due. What there is of it now or was before, and the group if it was read.
@@ -131,7 +132,8 @@ fn read(
     dirty: &[u64],
 ) -> (Reading<MemoryStats>, Option<PodsRoot>) {
     let Some(sample) = sampler.sample_group(id, dirty) else {
-        return (Reading::Unknown(Why::Absent), None);
+        // It was just removed: the next reading of the tree says so.
+        return (Reading::Unknown(Why::Failed), None);
     };
     let Limit::At(limit) = sample.hard_limit else {
         return (Reading::Unknown(Why::Absent), None);

@@ -24,11 +24,20 @@ const PER_CPU: u64 = 2_000_000_000;
 /// The least rate that is reckoned with, in bytes per second.
 const LEAST_RATE: u64 = 4_000_000_000;
 
+/// A rate over less time is noise: CPUs hold back what they count, and tell of it all at once.
+const SHORTEST_NS: u64 = 5_000_000;
+
+/// For so long at least a rate that was seen is reckoned with, and at most twice as long. One that
+/// is never forgotten would have a calm node looked at each millisecond from its busiest moment on.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
 /// How fast memory can fill, by what was seen and by what the CPUs can do.
 #[derive(Clone, Copy, Debug)]
 pub struct FillRate {
     bound: u64,
-    greatest_seen: u64,
+    /// Of the present [`REMEMBERED`] and of the one before.
+    greatest_seen: [u64; 2],
+    remembers_until_ns: u64,
     last: Option<(u64, u64)>,
 }
 
@@ -36,13 +45,13 @@ impl FillRate {
     /// On a machine with so many CPUs, nothing seen yet.
     pub fn new(cpus: usize) -> Self {
         let cpus = u64::try_from(cpus).unwrap_or(u64::MAX);
-        Self { bound: PER_CPU.saturating_mul(cpus).max(LEAST_RATE), greatest_seen: 0, last: None }
+        let bound = PER_CPU.saturating_mul(cpus).max(LEAST_RATE);
+        Self { bound, greatest_seen: [0; 2], remembers_until_ns: 0, last: None }
     }
 
     /// Takes note of a working set. A clock that stands still or goes back teaches nothing, and
-    /// neither does a step shorter than a tenth of a millisecond, which is noise.
+    /// neither does a step shorter than [`SHORTEST_NS`].
     pub fn observe(&mut self, at_ns: u64, working_set: u64) {
-        const SHORTEST_NS: u64 = 100_000;
         if let Some((last_ns, last)) = self.last {
             let elapsed = at_ns.saturating_sub(last_ns);
             if elapsed < SHORTEST_NS && at_ns >= last_ns {
@@ -50,16 +59,21 @@ impl FillRate {
             }
             if let Some(grown) = working_set.checked_sub(last).filter(|_| elapsed > 0) {
                 let rate = u128::from(grown) * 1_000_000_000 / u128::from(elapsed);
-                self.greatest_seen = self.greatest_seen.max(u64::try_from(rate).unwrap_or(u64::MAX));
+                if at_ns >= self.remembers_until_ns {
+                    self.greatest_seen = [0, self.greatest_seen[0]];
+                    self.remembers_until_ns = at_ns.saturating_add(nanos(REMEMBERED));
+                }
+                self.greatest_seen[0] = self.greatest_seen[0].max(u64::try_from(rate).unwrap_or(u64::MAX));
             }
         }
         self.last = Some((at_ns, working_set));
     }
 
-    /// The rate to reckon with, in bytes per second: twice the greatest seen, and never less
+    /// The rate to reckon with, in bytes per second: twice the greatest seen lately, and never less
     /// than what the CPUs can clear.
     pub fn bytes_per_second(&self) -> u64 {
-        self.greatest_seen.saturating_mul(2).max(self.bound)
+        let [now, before] = self.greatest_seen;
+        now.max(before).saturating_mul(2).max(self.bound)
     }
 
     /// The least time in which `distance` bytes can fill.
@@ -67,6 +81,10 @@ impl FillRate {
         let ns = u128::from(distance) * 1_000_000_000 / u128::from(self.bytes_per_second());
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// When what is due.
@@ -127,12 +145,29 @@ mod tests {
         rate.observe(1_000_000_000, 100 * MIB);
         rate.observe(1_000_000_000, 900 * MIB);
         assert_eq!(rate.bytes_per_second(), LEAST_RATE, "no time has passed");
-        rate.observe(1_001_000_000, 110 * MIB);
+        rate.observe(1_001_000_000, 900 * MIB);
+        assert_eq!(rate.bytes_per_second(), LEAST_RATE, "what CPUs held back comes at once");
+        rate.observe(1_010_000_000, 200 * MIB);
         assert_eq!(rate.bytes_per_second(), 2 * 10 * MIB * 1000);
         rate.observe(500_000_000, 800 * MIB);
-        rate.observe(501_000_000, 801 * MIB);
+        rate.observe(510_000_000, 801 * MIB);
         assert_eq!(rate.bytes_per_second(), 2 * 10 * MIB * 1000, "a clock that went back teaches nothing");
         assert_eq!(FillRate::new(64).bytes_per_second(), 64 * PER_CPU);
+    }
+
+    #[test]
+    fn what_was_seen_long_ago_counts_no_more() {
+        let mut rate = FillRate::new(2);
+        rate.observe(0, 0);
+        rate.observe(10_000_000, 100 * MIB);
+        let fast = 2 * 100 * MIB * 100;
+        assert_eq!(rate.bytes_per_second(), fast);
+        for second in 1..=60 {
+            rate.observe(second * 1_000_000_000, 100 * MIB);
+            assert_eq!(rate.bytes_per_second(), fast, "after {second} s");
+        }
+        (61..=130).for_each(|second| rate.observe(second * 1_000_000_000, 100 * MIB));
+        assert_eq!(rate.bytes_per_second(), LEAST_RATE);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use serde_json::json;
 use tests::agent::{Event, GUARD};
 use tests::cluster::Options;
+use tests::node::MIB;
 use tests::story::Story;
 
 use crate::world::{self, World, chosen, climbing, growing, knows, outcome, pod};
@@ -15,6 +16,9 @@ const MORE: &str = "EVICTION_AGENT_ROUNDS";
 
 /// The agent evicts no more than ten pods a minute: a crossing each takes longer.
 const PACE: std::time::Duration = std::time::Duration::from_secs(7);
+
+/// More than this it has when the agent's line is crossed, since the others have no more than 300 MiB.
+const HOGS_MIB: u64 = world::ROOM_MIB - world::THRESHOLD_MIB - 32 - 300;
 
 #[test]
 fn a_hog_among_three_pods_goes_before_the_kubelet_acts() {
@@ -54,6 +58,10 @@ fn a_hog_among_three_pods_goes_before_the_kubelet_acts() {
                 event.kind() == "decision" && event.text("pod") == full
             })
             .unwrap();
+        // Ranked by figures of that moment: what the others have leaves the hog no less.
+        let first = &decision.value["candidates"][0];
+        assert_eq!(first["pod"], full, "{decision:?}");
+        assert!(first["usage"].as_u64() > Some(HOGS_MIB * MIB), "{decision:?}");
         if round == 0 {
             story.mark_at("decided", decision.number("decided_mono_ns").unwrap());
             story.mark_at("accepted", accepted.number("mono_ns").unwrap());

@@ -35,6 +35,7 @@ impl Reaction {
         if look.pods_root.is_some() {
             self.eyes.allocatable.wait_until(now_ns.saturating_add(nanos(sample)));
         } else if self.eyes.allocatable.due_in_ns(now_ns).is_none_or(|due| due == 0) {
+            // There was nothing to read, or it could not be read.
             self.eyes.allocatable.wait_until(now_ns.saturating_add(nanos(full)));
         }
         if self.eyes.allocatable.may_be_met() {

@@ -19,12 +19,18 @@ use super::super::notes::Note;
 use super::Reaction;
 use super::wake::Trigger;
 
-/// Full samples until the memory.stat of every group was read, where nothing moves, the node is
-/// calm and every line far: to read them all takes 16 ms for 330 containers.
+/// Full samples until the memory.stat of every group was read, where nothing moves, while the node is
+/// calm and every line far, or one so near that there is no time: to read them all takes 16 ms for
+/// 330 containers.
 const TURNS: usize = 12;
 
-/// With less time than this until the line could be reached nothing but the node is looked at.
+/// With less time than this until the line could be reached nothing but the node is looked at, for
+/// as long as a full look can be put off.
 const BRIEF: Duration = Duration::from_millis(20);
+
+/// So long a full look is put off: figures of pods would be ever older, and pods that came meanwhile
+/// unknown.
+const PUT_OFF: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether another rung is loaded, or a hook is attached.
 const LOADING: Duration = Duration::from_millis(20);
@@ -67,15 +73,16 @@ impl Reaction {
         };
         let mut due = sample;
         self.pace_pods(look, rung, calm, now_ns);
+        let full = if sample > BRIEF { full } else { full.saturating_add(PUT_OFF) };
         if let Reading::Known(left) = look.pids_left {
             self.arm_tasks(look, left);
         }
         let full_in =
             full.saturating_sub(Duration::from_nanos(now_ns.saturating_sub(self.state.last_full_ns)));
-        let at_leisure = full_in.is_zero() && sample > BRIEF;
+        let at_leisure = full_in.is_zero();
         if at_leisure {
-            let far = full == pace::FULL_CALM;
-            self.look_in_full(now_ns, if far { Fresh::InTurn { turns: TURNS } } else { Fresh::All });
+            let in_turn = full == pace::FULL_CALM || sample <= BRIEF;
+            self.look_in_full(now_ns, if in_turn { Fresh::InTurn { turns: TURNS } } else { Fresh::All });
             due = due.min(full);
         } else {
             due = due.min(full_in.max(pace::FLOOR));

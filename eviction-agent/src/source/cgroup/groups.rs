@@ -28,8 +28,8 @@ const OTHERS_KEEP_NS: u64 = 60_000_000_000;
 pub(super) enum Sweep {
     /// All but those of groups below which nothing can have moved. A group's charges are its
     /// ancestors' too, in the same batches: where the usage of a group has not changed by a
-    /// byte, and no limit holds it there, nothing below it has moved, but for opposite moves
-    /// of the same size between two samples; the next full sample finds those.
+    /// byte since the last sweep, and no limit holds it there, nothing below it has moved, but
+    /// for opposite moves of the same size between two sweeps; the next full sample finds those.
     Moved,
     /// All.
     All,
@@ -163,7 +163,9 @@ impl Groups {
     pub(super) fn read_with_all_below(&mut self, index: usize) {
         for below in (index + 1..self.end(index)).rev() {
             if !self.meters[below].gone {
-                self.read_stat(below, now_ns());
+                let at_ns = now_ns();
+                self.read_stat(below, at_ns);
+                self.read_usage(below, at_ns);
             }
         }
         let at_ns = now_ns();
@@ -194,14 +196,13 @@ impl Groups {
         }
         let mut index = 0;
         while index < self.meters.len() {
-            let known = self.meters[index].usage.known().is_some();
             if !self.meters[index].gone {
                 self.read_usage(index, at_ns);
             }
             let above = self.tree.groups()[index].parent.is_some_and(|parent| self.meters[parent].full);
             let meter = &mut self.meters[index];
             meter.full = above || at_limit(meter);
-            let still = known && meter.change == 0 && meter.usage.known().is_some() && !meter.full;
+            let still = meter.sweep() && !meter.full;
             index = match sweep {
                 Sweep::Moved if still => self.end(index),
                 Sweep::Moved | Sweep::All => index + 1,
@@ -300,7 +301,7 @@ impl Groups {
     /// Reads usage and memory.stat of a group, after those below it in which something moved, unless
     /// that was done since `since_ns`. Whether it was done now.
     pub(super) fn read_again(&mut self, index: usize, since_ns: u64) -> bool {
-        let is_due = |meter: &Meter| !meter.gone && meter.stat_at_ns < since_ns;
+        let is_due = |meter: &Meter| !meter.gone && meter.stat_at_ns.min(meter.usage_at_ns) < since_ns;
         if !is_due(&self.meters[index]) {
             return false;
         }

@@ -34,8 +34,11 @@ pub(super) struct Meter {
     pub(super) moved: u64,
     /// Whether its usage or that of a group above it has reached a limit.
     pub(super) full: bool,
-    /// How the usage changed at the last look.
+    /// How the usage changed from the sweep before to the last one.
     pub(super) change: i64,
+    /// The usage as of the last sweep. What is read between sweeps says nothing of the groups below,
+    /// which are not read then.
+    swept: Option<u64>,
     /// Whether the group was removed.
     pub(super) gone: bool,
     /// Whether its memory.stat is to be read.
@@ -52,15 +55,23 @@ impl Meter {
 
     /// Takes note of a usage that was read.
     pub(super) fn take_usage(&mut self, usage: Result<u64, Why>, at_ns: u64) {
-        let before = self.usage.known().unwrap_or(0);
-        self.change = usage.map_or(0, |now| now.cast_signed().saturating_sub(before.cast_signed()));
         self.usage = usage.into();
         self.usage_at_ns = at_ns;
+    }
+
+    /// Takes note of the usage as that of a sweep. Whether it is what it was at the one before.
+    pub(super) fn sweep(&mut self) -> bool {
+        let now = self.usage.known();
+        let before = std::mem::replace(&mut self.swept, now);
+        let since = before.unwrap_or(0).cast_signed();
+        self.change = now.map_or(0, |now| now.cast_signed().saturating_sub(since));
+        now.is_some() && now == before
     }
 
     /// Takes note of what a glance told of it.
     pub(super) fn take_glance(&mut self, row: &GroupUsage) {
         self.take_usage(Ok(row.usage), row.at_ns);
+        self.sweep();
         self.hard = row.limit.map_or(Limit::Unlimited, Limit::At);
         if let Some(inactive_file) = row.inactive_file {
             self.stat.inactive_file = Reading::Known(inactive_file);
@@ -123,6 +134,7 @@ impl Reader {
             high,
             moved: 0,
             change: 0,
+            swept: None,
             gone: false,
             marked: false,
             usage_file,

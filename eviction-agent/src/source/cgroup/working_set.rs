@@ -241,6 +241,27 @@ mod tests {
         assert_eq!(look(&mut groups), Some(600 * MIB), "as both say");
     }
 
+    #[test]
+    fn what_is_read_between_sweeps_hides_no_growth_below() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pod, main) = (folder.path().join("pod"), folder.path().join("pod/main"));
+        let write = |usage| [folder.path(), &pod, &main].map(|group| write_group(group, usage, 0));
+        write(100 * MIB);
+        let mut groups = Groups::new(Version::V1, 100, Tree::scan(folder.path(), None).unwrap());
+        groups.read_usages(Sweep::Moved, &[]);
+        let below = |groups: &Groups| [1, 2].map(|index| groups.meters[index].usage.known());
+        // As it ends with every sample of an ancestor: its own usage is read last.
+        write(600 * MIB);
+        groups.read_usage(0, now_ns());
+        groups.read_usages(Sweep::Moved, &[]);
+        assert_eq!(below(&groups), [Some(600 * MIB); 2]);
+        write(700 * MIB);
+        groups.read_with_all_below(0);
+        assert_eq!(below(&groups), [Some(700 * MIB); 2], "usage is of the moment of memory.stat");
+        assert!(!groups.read_again(1, groups.meters[1].stat_at_ns), "both were read");
+        assert!(groups.read_again(1, now_ns()));
+    }
+
     proptest! {
         #[test]
         fn top_keeps_the_greatest(sizes in proptest::collection::vec(0..50_u64, 0..40)) {
