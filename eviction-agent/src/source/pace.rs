@@ -50,7 +50,7 @@ impl FillRate {
     }
 
     /// Takes note of a working set. A clock that stands still or goes back teaches nothing, and
-    /// neither does a step shorter than [`SHORTEST_NS`].
+    /// neither does a step shorter than 5 ms.
     pub fn observe(&mut self, at_ns: u64, working_set: u64) {
         if let Some((last_ns, last)) = self.last {
             let elapsed = at_ns.saturating_sub(last_ns);
