@@ -12,6 +12,7 @@ use super::members::Members;
 use super::outcome::Progress;
 use super::target::{KillTarget, PodName};
 use super::victim::Victim;
+use crate::core::time::nanos;
 
 /// Between two looks, while nobody ends: from the first pause, doubled each time, to the last.
 const FIRST_PAUSE_NS: u64 = 1_000_000;
@@ -236,8 +237,4 @@ pub(super) fn describe(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

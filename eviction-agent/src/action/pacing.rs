@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::outcome::Refused;
 use super::target::{KillTarget, PodName};
 use crate::core::signal::Resource;
+use crate::core::time::nanos;
 
 /// Bounds on the pace of kills.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,10 +241,6 @@ fn limit<'a>(
     times.sort_unstable();
     let last = times.get(excess).or(times.last()).copied().unwrap_or(0);
     Some((count, last.saturating_add(nanos(window))))
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod eyes;
 mod failure;
 mod file_watch;
 mod flight;
+mod hands;
 mod hook;
 mod kept;
 mod kept_free;

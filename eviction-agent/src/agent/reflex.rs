@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::reflex::{NoVerdict, StandingVerdict};
+use crate::core::time::nanos;
 use crate::metrics::{Metrics, ReasonLabels};
 use crate::source::bpf::{Epoch, Standing, VerdictNumber};
 use crate::source::pace;
@@ -197,5 +198,5 @@ impl Reflex {
 }
 
 fn after(instant: Instant, duration: Duration) -> u64 {
-    instant.mono_ns.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    instant.mono_ns.saturating_add(nanos(duration))
 }

@@ -2,23 +2,20 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::failure::{Failure, chain};
-use crate::action::api::ApiHandConfig;
-use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, PacingPolicy, Reaped};
+use super::failure::Failure;
+use crate::action::{Executor, Outcome};
 use crate::api::Client;
-use crate::config::{Act, HookPreferences, Requests};
+use crate::config::{Act, HookPreferences};
 use crate::core::engine::Engine;
-use crate::core::policy::{Policy, Victims};
+use crate::core::policy::Policy;
 use crate::core::preferences::Profile;
 use crate::core::reading::Reading;
 use crate::core::reflex::Reflex::HardMemory;
 use crate::core::signal::Signal;
-use crate::core::units::GoDuration;
-use crate::metrics::{Metrics, OutcomeLabels};
+use crate::metrics::Metrics;
 use crate::source::bpf::{LoadOptions, SourceInfo, Usages, load::ProgramLog, load::load};
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
 use crate::source::cgroup::root::NodeRoot;
@@ -36,6 +33,7 @@ use super::cluster::{self, Cluster, Evictions, NodeNews, NodeTeller};
 use super::configuration::{Configuration, Service};
 use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
+use super::hands::{executor, hand_config, pacing};
 use super::hook::Hook;
 use super::kept::{self, Kept};
 use super::kept_free::KeptFree;
@@ -182,65 +180,12 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     Ok((plan, change))
 }
 
-fn hand_config(requests: Requests, act: Act) -> ApiHandConfig {
-    let Requests { max_in_flight, timeout, max_age } = requests;
-    let time = |duration: GoDuration| Duration::from_nanos(duration.as_nanos().unsigned_abs());
-    ApiHandConfig {
-        in_flight: max_in_flight.into(),
-        within: time(timeout),
-        fresh: time(max_age),
-        is_dry: act.is_dry(),
-    }
-}
-
 /// The group that stands for the node, which must be there.
 pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, Failure> {
     let hierarchies = Hierarchies::discover(host)
         .map_err(|error| Failure::because("find the cgroup hierarchies", &error))?;
     NodeRoot::resolve(&hierarchies, cgroup_root)
         .map_err(|error| Failure::because("find the node's cgroup", &error).help(error.help()))
-}
-
-/// The hand; the acting one takes the right to act on this node.
-fn executor(
-    root: &NodeRoot,
-    act: Act,
-    pacing: PacingPolicy,
-    told: mpsc::Sender<Outcome>,
-    metrics: &Arc<Metrics>,
-) -> Result<Executor, Failure> {
-    let hand = match act {
-        Act::DryRun | Act::EvictDryRun => Hand::DryRun,
-        // It holds the right to act also where it only acts if a policy says so.
-        Act::Kill | Act::Evict => Hand::Kill,
-    };
-    let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
-    let roots = GroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
-    let config = ExecutorConfig { pacing, ..ExecutorConfig::new(hand, roots) };
-    let releases = metrics.memory_releases.clone();
-    let count = move |reaped| {
-        let outcome = match reaped {
-            Reaped::Released => "released",
-            Reaped::Ended => "ended",
-            Reaped::Refused => "refused",
-        };
-        releases.get_or_create(&OutcomeLabels { outcome }).inc();
-    };
-    Executor::new(config, told, count).map_err(|error| {
-        let failure = Failure::failed(chain(&error));
-        match error.help() {
-            Some(help) => failure.help(help),
-            None => failure,
-        }
-    })
-}
-
-fn pacing(victims: Victims) -> PacingPolicy {
-    match victims {
-        Victims::One => PacingPolicy::default(),
-        // Who waits for whom is decided by what each of them frees.
-        Victims::Sized { .. } => PacingPolicy { victim_wait: Duration::ZERO, ..PacingPolicy::default() },
-    }
 }
 
 /// Where the loop tells what it does.

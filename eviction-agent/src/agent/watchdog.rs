@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::thread::Pid;
 
+use crate::core::time::nanos;
 use crate::metrics::Metrics;
 use crate::source::timer::Timer;
 
@@ -80,7 +81,7 @@ impl Watchdog {
     /// was frozen) accuses nobody before its next look.
     fn look(&mut self, now_ns: u64, missing_ns: Option<u64>, next: Duration) -> Option<Change> {
         let held_up = self.due_ns != 0 && now_ns > self.due_ns.saturating_add(SECOND_NS);
-        self.due_ns = now_ns.saturating_add(u64::try_from(next.as_nanos()).unwrap_or(u64::MAX));
+        self.due_ns = now_ns.saturating_add(nanos(next));
         match (missing_ns, self.stalled_since_ns) {
             (Some(_), None) if held_up => None,
             (Some(missing_ns), None) => {

@@ -1,5 +1,7 @@
 //! Instants as they arrive with inputs. The core has no clock.
 
+use std::time::Duration;
+
 use super::units::GoDuration;
 
 /// A point in time, UTC, to the nanosecond.
@@ -18,4 +20,9 @@ pub fn since(now: Timestamp, then: Timestamp) -> GoDuration {
     let nanos = now.as_nanosecond() - then.as_nanosecond();
     let nearest = if nanos < 0 { i64::MIN } else { i64::MAX };
     GoDuration::from_nanos(i64::try_from(nanos).unwrap_or(nearest))
+}
+
+/// Nanoseconds as monotonic stamps count them; more than 64 bits hold is for ever.
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

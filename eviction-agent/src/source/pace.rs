@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::core::time::nanos;
+
 /// A sample is never due sooner.
 pub const FLOOR: Duration = Duration::from_millis(1);
 
@@ -81,10 +83,6 @@ impl FillRate {
         let ns = u128::from(distance) * 1_000_000_000 / u128::from(self.bytes_per_second());
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// When what is due.

@@ -2,6 +2,7 @@
 
 use crate::core::reading::{Reading, Why};
 use crate::core::signal::Signal;
+use crate::core::time::nanos;
 use crate::source::pace;
 
 use super::super::allocatable::PodsRoot;
@@ -10,7 +11,6 @@ use super::super::clock::Instant;
 use super::super::eyes::NodeLook;
 use super::super::limits::Watch;
 use super::Reaction;
-use super::arm::nanos;
 use super::limits::By;
 
 impl Reaction {

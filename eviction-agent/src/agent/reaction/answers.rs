@@ -8,6 +8,7 @@ use crate::action::{Begun, KillTarget, Outcome, Progress, Refused};
 use crate::core::hands::HardAction;
 use crate::core::input::{Event, Input, NotEvicted, Reach};
 use crate::core::signal::Resource;
+use crate::core::time::nanos;
 
 use super::super::clock::mono_ns;
 use super::super::cluster::NodeTeller;
@@ -113,8 +114,7 @@ impl Reaction {
         if let Some(pause) = pause {
             self.let_rest(over.id);
             let now = self.clock.now();
-            let pause_ns = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
-            let until = self.clock.at(now.mono_ns.saturating_add(pause_ns)).wall;
+            let until = self.clock.at(now.mono_ns.saturating_add(nanos(pause))).wall;
             self.step(Input { at: now.wall, event: Event::EvictionsHeld(until) });
         }
         looks_again

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::core::decision::Decision;
 use crate::core::reading::Reading;
 use crate::core::signal::Signal;
+use crate::core::time::nanos;
 use crate::metrics::OutcomeLabels;
 use crate::source::cgroup::glance::Glances;
 use crate::source::cgroup::sample::{Fresh, Tasks};
@@ -73,7 +74,8 @@ impl Reaction {
         };
         let mut due = sample;
         self.pace_pods(look, rung, calm, now_ns);
-        let full = if sample > BRIEF { full } else { full.saturating_add(PUT_OFF) };
+        let is_brief = sample <= BRIEF;
+        let full = if is_brief { full.saturating_add(PUT_OFF) } else { full };
         if let Reading::Known(left) = look.pids_left {
             self.arm_tasks(look, left);
         }
@@ -81,13 +83,13 @@ impl Reaction {
             full.saturating_sub(Duration::from_nanos(now_ns.saturating_sub(self.state.last_full_ns)));
         let at_leisure = full_in.is_zero();
         if at_leisure {
-            let in_turn = full == pace::FULL_CALM || sample <= BRIEF;
+            let in_turn = full == pace::FULL_CALM || is_brief;
             self.look_in_full(now_ns, if in_turn { Fresh::InTurn { turns: TURNS } } else { Fresh::All });
             due = due.min(full);
         } else {
             due = due.min(full_in.max(pace::FLOOR));
         }
-        let tree = self.tree_due(now_ns, sample > BRIEF);
+        let tree = self.tree_due(now_ns, !is_brief);
         self.turn_limits();
         let limits = self.limits.due_ns(now_ns);
         let pods = self.eyes.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
@@ -197,8 +199,4 @@ pub(super) fn next_grace(decision: &Decision) -> Option<Duration> {
         u64::try_from(i128::from(grace) - waited).ok()
     });
     ends.min().map(Duration::from_nanos)
-}
-
-pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

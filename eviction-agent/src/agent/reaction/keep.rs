@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::{Begun, KillTarget, Outcome, PodName, Progress, Refused};
+use crate::action::{Begun, Outcome, Progress, Refused};
 use crate::core::input::{Event, Input};
 use crate::core::memory::KEPT_EVERY;
 
@@ -102,17 +102,10 @@ impl Reaction {
         let now_ns = mono_ns();
         let grace = Duration::from_secs(kept.grace_seconds);
         let passed = Duration::from_nanos(now_ns.saturating_sub(kept.decided_mono_ns));
-        let target = KillTarget {
-            decision: kept.decision,
-            at_ns: now_ns,
-            pod: Arc::clone(&kept.pod),
-            groups: self.groups_of(place),
-            // With the API server it is the kubelet that grants it.
-            grace: if kept.by_api.is_some() { Duration::ZERO } else { grace.saturating_sub(passed) },
-            resource: kept.resource,
-            hard: kept.hard,
-        };
+        // With the API server it is the kubelet that grants it.
+        let left = if kept.by_api.is_some() { Duration::ZERO } else { grace.saturating_sub(passed) };
         let mut under_way = UnderWay::of(kept);
+        let target = under_way.target(self.groups_of(place), left, now_ns);
         if kept.by_kill {
             match self.executor.begin(&target) {
                 Ok(Begun::Started | Begun::Hurried { .. }) => {}
@@ -149,7 +142,7 @@ impl Reaction {
 
     /// The pod of an eviction is gone, and so is its memory.
     pub(super) fn tell_gone(&mut self, over: &UnderWay) {
-        let (pod, at_ns): (Arc<PodName>, u64) = (Arc::clone(&over.pod), mono_ns());
+        let (pod, at_ns) = (Arc::clone(&over.pod), mono_ns());
         let progress = Progress::Gone { killed: 0, unreaped: None };
         let note = over.note(Step::Progress(Outcome { decision: over.id, pod, at_ns, progress }));
         self.notes.send(note);

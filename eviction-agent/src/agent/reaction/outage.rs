@@ -2,9 +2,8 @@
 //! asked for and not answered stays open until somebody knows.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::action::{Begun, KillTarget, PodName};
+use crate::action::{Begun, PodName};
 use crate::core::hands::ApiUnreachable;
 use crate::core::input::{Event, Input, Reach};
 
@@ -48,15 +47,7 @@ impl Reaction {
             else {
                 continue;
             };
-            let target = KillTarget {
-                decision: it.id,
-                at_ns: mono_ns(),
-                pod: Arc::clone(&it.pod),
-                groups: self.groups_of(place),
-                grace: Duration::from_secs(it.grace.as_secs()),
-                resource: it.resource,
-                hard: true,
-            };
+            let target = it.target(self.groups_of(place), it.grace, mono_ns());
             match self.executor.begin(&target) {
                 Ok(Begun::Started | Begun::Hurried { .. }) => {
                     self.state.under_way[index].by_kill = true;

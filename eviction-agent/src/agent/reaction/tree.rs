@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::input::{Event, Input};
+use crate::core::time::nanos;
 use crate::source::bpf::{Crossed, TaskAlarm};
 use crate::source::cgroup::sample::Changes;
 
@@ -120,8 +121,4 @@ impl Reaction {
             Err(error) => tracing::warn!(error = %chain(&error), "reading the cgroup tree"),
         }
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -182,6 +182,13 @@ impl Reaction {
 }
 
 impl UnderWay {
+    /// The same eviction for a hand that takes it up later, with what is left of its grace period.
+    pub(super) fn target(&self, groups: Vec<GroupDirs>, grace: Duration, at_ns: u64) -> KillTarget {
+        let Self { id, pod, resource, hard, .. } = self;
+        let (pod, resource, hard) = (Arc::clone(pod), *resource, *hard);
+        KillTarget { decision: *id, at_ns, pod, groups, grace, resource, hard }
+    }
+
     pub(super) fn note(&self, step: Step) -> Note {
         let Self { id, pod, signal, decided_mono_ns, .. } = self;
         Note::Outcome(OutcomeNote {

@@ -28,7 +28,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     let mut node = scene.node(MEMORY, PIDS)?;
     scene.printer.line("wait", "etcd and kube-apiserver start");
     let cluster = Cluster::start(&binaries, &cluster::Options::default(), scene.interrupt)?;
-    let version = kubernetes_version().unwrap_or_default();
+    let version = kubernetes_version().context("find out which Kubernetes this is")?;
     let server = format!(
         "kube-apiserver {version} at {}, with etcd and the rights of deploy/manifests",
         cluster.url()

@@ -10,6 +10,7 @@ use super::object::{Reporter, name, raise};
 use super::occurrence::{Fate, Occurrence, Reason};
 use super::pace::Pace;
 use crate::api::Request;
+use crate::core::time::nanos;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -211,7 +212,6 @@ impl Correlator {
     pub(super) fn told(&mut self, writing: &Writing, told: &Told, pause_ns: u64, now_ns: u64) {
         let Some(series) = self.series.get_mut(&writing.key) else { return };
         series.is_under_way = false;
-        let nanos = |pause: std::time::Duration| u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
         let settled = writing.count.saturating_sub(series.settled);
         let hold = match told {
             Told::Done => {

@@ -11,6 +11,7 @@ use super::correlator::{Correlator, Next, Writing};
 use super::occurrence::{Fate, Occurrence, Reason};
 use crate::action::clock::now_ns;
 use crate::api::{Backoff, Client};
+use crate::core::time::nanos;
 
 /// How long a server that does not answer is left alone, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -77,8 +78,7 @@ impl Recorder {
                         }
                     };
                     say(&writing, &told, &mut is_forbidden);
-                    let pause_ns = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
-                    self.shared.correlator().told(&writing, &told, pause_ns, now_ns());
+                    self.shared.correlator().told(&writing, &told, nanos(pause), now_ns());
                 }
             }
         }

@@ -1,0 +1,70 @@
+//! What ends victims, made from what users say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::failure::{Failure, chain};
+use crate::action::api::ApiHandConfig;
+use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, PacingPolicy, Reaped};
+use crate::config::{Act, Requests};
+use crate::core::policy::Victims;
+use crate::core::units::GoDuration;
+use crate::metrics::{Metrics, OutcomeLabels};
+use crate::source::cgroup::root::NodeRoot;
+
+/// How the hand asks the API server.
+pub(super) fn hand_config(requests: Requests, act: Act) -> ApiHandConfig {
+    let Requests { max_in_flight, timeout, max_age } = requests;
+    let time = |duration: GoDuration| Duration::from_nanos(duration.as_nanos().unsigned_abs());
+    ApiHandConfig {
+        in_flight: max_in_flight.into(),
+        within: time(timeout),
+        fresh: time(max_age),
+        is_dry: act.is_dry(),
+    }
+}
+
+/// The hand; the acting one takes the right to act on this node.
+pub(super) fn executor(
+    root: &NodeRoot,
+    act: Act,
+    pacing: PacingPolicy,
+    told: mpsc::Sender<Outcome>,
+    metrics: &Arc<Metrics>,
+) -> Result<Executor, Failure> {
+    let hand = match act {
+        Act::DryRun | Act::EvictDryRun => Hand::DryRun,
+        // It holds the right to act also where it only acts if a policy says so.
+        Act::Kill | Act::Evict => Hand::Kill,
+    };
+    let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
+    let roots = GroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
+    let config = ExecutorConfig { pacing, ..ExecutorConfig::new(hand, roots) };
+    let releases = metrics.memory_releases.clone();
+    let count = move |reaped| {
+        let outcome = match reaped {
+            Reaped::Released => "released",
+            Reaped::Ended => "ended",
+            Reaped::Refused => "refused",
+        };
+        releases.get_or_create(&OutcomeLabels { outcome }).inc();
+    };
+    Executor::new(config, told, count).map_err(|error| {
+        let failure = Failure::failed(chain(&error));
+        match error.help() {
+            Some(help) => failure.help(help),
+            None => failure,
+        }
+    })
+}
+
+/// How fast victims may follow each other.
+pub(super) fn pacing(victims: Victims) -> PacingPolicy {
+    match victims {
+        Victims::One => PacingPolicy::default(),
+        // Who waits for whom is decided by what each of them frees.
+        Victims::Sized { .. } => PacingPolicy { victim_wait: Duration::ZERO, ..PacingPolicy::default() },
+    }
+}
