@@ -24,6 +24,8 @@ pub(super) struct Run {
     pub(super) granted_ns: u64,
     /// The same requests from an idle client.
     pub(super) floor_ns: u64,
+    /// The same from a client that has kept the server busy until now.
+    pub(super) busy_floor_ns: u64,
     /// The victim's, where the agent kills.
     pub(super) end: Option<End>,
     pub(super) seen_by: String,
@@ -39,6 +41,9 @@ pub(super) struct End {
     pub(super) floor_ns: u64,
 }
 
+/// After that an open connection, and who answers on it, are as idle as the agent's own.
+const REST: Duration = Duration::from_millis(200);
+
 /// Keys of the agent's taints begin so.
 const OURS: &str = "eviction-agent.io/";
 
@@ -49,7 +54,8 @@ fn random_pause() -> Duration {
 
 impl Town<'_> {
     pub(super) fn cross(&mut self, pod: usize) -> Result<Run> {
-        let floor_ns = self.floor()?;
+        let floor_ns = self.floor(REST)?;
+        let busy_floor_ns = self.floor(Duration::ZERO)?;
         let kill_floor = self.way.kills().then(|| self.kill_floor()).transpose()?;
         let interrupt = self.stage.interrupt.clone();
         let stamps = self.node.file(&format!("stamps-{pod}"));
@@ -99,6 +105,7 @@ impl Town<'_> {
             decided_ns: decision.number("decided_mono_ns").context("a decision has no time")?,
             granted_ns: answered.number("mono_ns").context("an answer has no time")?,
             floor_ns,
+            busy_floor_ns,
             end,
             seen_by: decision.text("seen_by").to_owned(),
         })
@@ -149,8 +156,8 @@ impl Town<'_> {
     }
 
     /// The same requests for a pod that nobody runs and its node, by a client that has nothing else to
-    /// do, over the connection that it has.
-    fn floor(&self) -> Result<u64> {
+    /// do, over the connection that it has, so long after what was asked before.
+    fn floor(&self, rest: Duration) -> Result<u64> {
         let name = "floor";
         forget(self.cluster, name)?;
         let pod = self.cluster.run_pod(&manifest::pod(name, BESIDE))?;
@@ -165,9 +172,8 @@ impl Town<'_> {
                 {"key": "eviction-agent.io/memory-pressure", "effect": "NoSchedule"},
             ]},
         ]);
-        // The connection is there, and as idle as the agent's own.
         self.beside.get("/version")?.ok()?;
-        self.stage.interrupt.sleep(Duration::from_millis(200))?;
+        self.stage.interrupt.sleep(rest)?;
         let options = json!({"gracePeriodSeconds": 1, "preconditions": {"uid": pod["metadata"]["uid"]}});
         let eviction = manifest::eviction(name, &options);
         let path = format!("{path}/eviction?timeout=6s");

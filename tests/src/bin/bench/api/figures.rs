@@ -14,6 +14,8 @@ use crate::case::Rate;
 pub(super) const TO_GRANTED: &str = "crossing to 201";
 /// What the server itself takes.
 pub(super) const FLOOR: &str = "server floor";
+/// The same, asked by who has just had another answer: what the server takes when it is awake.
+const BUSY_FLOOR: &str = "server floor, busy";
 /// The first less the median of the second.
 pub(super) const BEYOND_FLOOR: &str = "beyond floor";
 /// By the hog's own clock.
@@ -33,6 +35,7 @@ pub(super) struct Figures {
     kill_to_death: Vec<f64>,
     crossing_to_death: Vec<f64>,
     floor: Vec<f64>,
+    busy_floor: Vec<f64>,
     kill_floor: Vec<f64>,
     seen_by: BTreeMap<String, usize>,
 }
@@ -51,6 +54,7 @@ impl Figures {
             kill_to_death: none(),
             crossing_to_death: none(),
             floor: none(),
+            busy_floor: none(),
             kill_floor: none(),
             seen_by: BTreeMap::new(),
         }
@@ -72,7 +76,7 @@ impl Figures {
     }
 
     pub(super) fn add(&mut self, run: Run) -> Result<()> {
-        let Run { climb, stamped_ns, decided_ns, granted_ns, end, floor_ns, seen_by } = run;
+        let Run { climb, stamped_ns, decided_ns, granted_ns, end, floor_ns, busy_floor_ns, seen_by } = run;
         let last = climb.growth().last().context("the hog has stamped nothing")?;
         // A hog that is killed at once may have been charged for more than it had touched.
         let crossed = climb.crossed().or_else(|| climb.crossed_ahead());
@@ -89,6 +93,7 @@ impl Figures {
         self.crossing_to_decision.push(since(crossed, decided_ns));
         self.decision_to_granted.push(since(decided_ns, granted_ns));
         self.floor.push(floor_ns as f64 / 1000.0);
+        self.busy_floor.push(busy_floor_ns as f64 / 1000.0);
         if let Some(End { killed_ns, dead_ns, floor_ns }) = end {
             self.crossing_to_kill.push(since(crossed, killed_ns));
             self.kill_to_death.push(since(killed_ns, dead_ns));
@@ -111,6 +116,7 @@ impl Figures {
             kill_to_death,
             crossing_to_death,
             floor,
+            busy_floor,
             kill_floor,
             seen_by,
         } = self;
@@ -128,6 +134,7 @@ impl Figures {
             row("decision to 201", decision_to_granted),
             row(BEYOND_FLOOR, beyond),
             floor,
+            row(BUSY_FLOOR, busy_floor).program("kube-apiserver"),
         ];
         if way.kills() {
             rows.insert(0, row(TO_DEATH, crossing_to_death));
@@ -159,6 +166,7 @@ mod tests {
             granted_ns: crossed + 3_000_000,
             end: Some(End { killed_ns: crossed + 200_000, dead_ns: crossed + 1_000_000, floor_ns: 900_000 }),
             floor_ns: 2_500_000,
+            busy_floor_ns: 2_000_000,
             seen_by: "charge".to_owned(),
         }
     }
@@ -173,8 +181,8 @@ mod tests {
         figures.add(run(1)).unwrap();
         assert_eq!((figures.good(), figures.number()), (1, 1));
         let rows = figures.rows();
-        let told = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR];
-        let expected = [3000.0, 3100.0, 2950.0, 500.0, 2500.0];
+        let told = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR, BUSY_FLOOR];
+        let expected = [3000.0, 3100.0, 2950.0, 500.0, 2500.0, 2000.0];
         assert_eq!(told.map(|metric| figure(&rows, metric)), expected.map(Some));
         let told = [TO_DEATH, "crossing to SIGKILL", "SIGKILL to death", "kill floor"];
         assert_eq!(told.map(|metric| figure(&rows, metric)), [1000.0, 200.0, 800.0, 900.0].map(Some));
