@@ -301,6 +301,18 @@ impl Agent {
         Ok(std::mem::take(&mut self.heard))
     }
 
+    /// For who reads why a test failed.
+    fn say_what_it_said(&mut self) {
+        const LAST: usize = 60;
+        while let Ok(Ok(event)) = self.lines.try_recv() {
+            self.heard.push(event);
+        }
+        eprintln!("the last that the agent said{}", self.log.tail());
+        for event in &self.heard[self.heard.len().saturating_sub(LAST)..] {
+            eprintln!("{}", event.value);
+        }
+    }
+
     fn how_it_ended(&mut self) -> Result<String> {
         let child = &mut self.child;
         let status = self.interrupt.until("the agent's end, its output having ended", GUARD, || {
@@ -327,6 +339,9 @@ impl Drop for Agent {
         // Both fail only for a process that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            self.say_what_it_said();
+        }
     }
 }
 

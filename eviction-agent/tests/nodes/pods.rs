@@ -188,3 +188,28 @@ fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     }
     found
 }
+
+#[test]
+fn of_several_groups_of_all_pods_one_is_that_of_this_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |path: &str| std::fs::create_dir_all(folder.path().join(path)).unwrap();
+    let root = |is_known: bool| {
+        let tree = Tree::scan(folder.path(), None).unwrap();
+        let pods = Pods::find(&tree, |uid| is_known && uid.as_str() == BEST_EFFORT);
+        let at = tree.groups().iter().position(|group| Some(group.id) == pods.pods_root)?;
+        Some(tree.relative_path(at).to_str().unwrap().to_owned())
+    };
+    assert_eq!(root(true), None);
+    // A kubelet in a container, whose group comes first by name.
+    place(&format!("docker/kind/kubelet/kubepods/pod{GUARANTEED}"));
+    assert_eq!(root(true).as_deref(), Some("docker/kind/kubelet/kubepods"));
+    place("kubepods/burstable");
+    assert_eq!(root(true).as_deref(), Some("kubepods"));
+    // The node's kubelet has another driver now.
+    place(&format!("kubepods.slice/kubepods-pod{}.slice", BURSTABLE.replace('-', "_")));
+    assert_eq!(root(true).as_deref(), Some("kubepods.slice"));
+    // It was told to use another place.
+    place(&format!("node/kubepods/besteffort/pod{BEST_EFFORT}"));
+    assert_eq!(root(false).as_deref(), Some("kubepods.slice"));
+    assert_eq!(root(true).as_deref(), Some("node/kubepods"));
+}

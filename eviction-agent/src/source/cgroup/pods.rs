@@ -53,7 +53,9 @@ pub struct Pods {
     /// The pods in order of the tree. While the kubelet's driver is being changed a uid may
     /// be there twice.
     pub pods: Vec<Pod>,
-    /// The cgroup id of the group of all pods, `kubepods`, where there is one.
+    /// The cgroup id of the group of all pods, `kubepods`, where there is one. Of several (another
+    /// kubelet may run in a container, a former driver leaves its own behind) it is one with pods that
+    /// are known, then the one nearest to the root, then one with pods.
     pub pods_root: Option<u64>,
     /// The cgroup ids of the groups of QoS classes.
     pub qos: Vec<(QosClass, u64)>,
@@ -71,6 +73,13 @@ enum Place {
     Elsewhere,
 }
 
+/// A group named like the kubelet's group of all pods.
+struct PodsRoot {
+    index: usize,
+    has_pods: bool,
+    has_known_pods: bool,
+}
+
 impl Pods {
     /// Finds the pods of a tree by the kubelet's names.
     ///
@@ -83,6 +92,7 @@ impl Pods {
         let mut misplaced = Vec::new();
         let groups = tree.groups();
         let mut places = vec![Place::Elsewhere; groups.len()];
+        let mut roots = Vec::new();
         let mut index = 0;
         while let Some(group) = groups.get(index) {
             let name = match group.parent {
@@ -94,7 +104,7 @@ impl Pods {
             let name = name.to_str().map_or(GroupName::Other, parse_group_name);
             let (place, pod) = match (name, parent) {
                 (GroupName::PodsRoot, _) => {
-                    found.pods_root.get_or_insert(group.id);
+                    roots.push(PodsRoot { index, has_pods: false, has_known_pods: false });
                     (Place::PodsRoot, None)
                 }
                 (_, None) => (Place::Root, None),
@@ -123,12 +133,20 @@ impl Pods {
             places[index] = place;
             index = match pod {
                 Some((uid, qos)) => {
+                    let above = roots.iter_mut().rev().find(|root| index < groups[root.index].end);
+                    if let Some(root) = above {
+                        root.has_pods = true;
+                        root.has_known_pods |= is_known(&uid);
+                    }
                     found.add(tree, index, uid, qos);
                     group.end
                 }
                 None => next,
             };
         }
+        let first =
+            roots.iter().min_by_key(|root| (!root.has_known_pods, groups[root.index].depth, !root.has_pods));
+        found.pods_root = first.map(|root| groups[root.index].id);
         for (uid, id, index) in misplaced {
             found.add_misplaced(tree, &uid, id, index);
         }
