@@ -46,16 +46,20 @@ struct Scene {
 }
 
 impl Scene {
-    /// A node with a pod that holds some memory, and the agent's state in a file of its own.
+    /// A node without pods, a hard threshold, and the agent's state in a file of its own.
     fn new(label: &str) -> Option<Self> {
+        Self::with(label, &json!({"evictionHard": {"memory.available": "64Mi"}}))
+    }
+
+    fn with(label: &str, kubelet: &Value) -> Option<Self> {
         let node = Node::new(label, MEMORY, 200).ok()?;
         let own = node.file("agent.yaml");
         let policy = json!({
             "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "enhanced",
+            "policy": {"soft": {"evictBarePods": true}},
         });
         fs::write(&own, policy.to_string()).unwrap();
-        let config = json!({"evictionHard": {"memory.available": "64Mi"}});
-        let options = Options::of(&agent::binary().unwrap(), &node, &config).unwrap();
+        let options = Options::of(&agent::binary().unwrap(), &node, kubelet).unwrap();
         let state = node.file("run/state.json").display().to_string();
         let options = Options { config: Some(own), more: vec!["--state".to_owned(), state], ..options };
         Some(Self { node, options, interrupt: Interrupt::default(), pods: 0 })
@@ -93,6 +97,15 @@ impl Scene {
     }
 }
 
+fn outcome(agent: &mut Agent, outcome: &str) -> Event {
+    let is_it = |event: &Event| event.kind() == "eviction" && event.text("outcome") == outcome;
+    agent.wait_for(&format!("the outcome {outcome}"), GUARD, is_it).unwrap()
+}
+
+fn decided(said: &[Event]) -> Vec<&str> {
+    said.iter().filter(|event| event.kind() == "decision").map(|event| event.text("pod")).collect()
+}
+
 fn count(agent: &Agent, name: &str) -> f64 {
     agent.metrics().unwrap().sum(&format!("eviction_agent_{name}"), &[])
 }
@@ -128,9 +141,7 @@ fn killed_at_any_instant_it_evicts_nobody_else_and_forgets_nothing() {
         scene.interrupt.until("the condition", GUARD, || Ok(holds(&agent).then_some(()))).unwrap();
         (decided, evicted) = (count(&agent, "decisions_total"), count(&agent, "evictions_total"));
         said.extend(agent.kill().unwrap());
-        for decision in said.iter().filter(|event| event.kind() == "decision") {
-            assert_eq!(decision.text("pod"), name, "round {round}: {decision:?}");
-        }
+        assert!(self::decided(&said).iter().all(|pod| *pod == name), "round {round}: {said:?}");
         assert!(bystander.process().is_running().unwrap(), "round {round}");
         // There is no pressure any more; the condition outlives it, and the agent.
         agent = scene.start();
@@ -141,6 +152,60 @@ fn killed_at_any_instant_it_evicts_nobody_else_and_forgets_nothing() {
     }
     assert!(agent.stop().unwrap().success());
     assert!(!aside(&scene.state()).exists(), "every start could read what the one before has left");
+}
+
+#[test]
+fn whose_object_is_gone_is_on_its_way_until_its_memory_is_back() {
+    let soft = json!({
+        "evictionHard": {"memory.available": "8Mi"},
+        "evictionSoft": {"memory.available": "64Mi"},
+        "evictionSoftGracePeriod": {"memory.available": "1s"},
+    });
+    let Some(mut scene) = Scene::with("restart-leaving", &soft) else { skip!("no cgroups can be made here") };
+    let next = scene.add("next");
+    let mut bystander = scene.hold(next, "60M");
+    let hog = scene.add("hog");
+    let mut agent = scene.start();
+    // It is asked to end, and does not for the half minute that it is given.
+    let mut process = scene.hold(hog, "205M");
+    outcome(&mut agent, "signalled");
+    let hog = scene.node.pods.remove(hog);
+    scene.node.write_pods().unwrap();
+    let is_strange = |event: &Event| {
+        event.kind() == "pods" && event.value["strange_cgroups"].to_string().contains(hog.uid())
+    };
+    agent.wait_for("that the object is gone", GUARD, is_strange).unwrap();
+    // Looks at a threshold that is met come more than once a second.
+    scene.interrupt.sleep(Duration::from_secs(2)).unwrap();
+    assert_eq!(decided(&agent.kill().unwrap()), ["shop/hog"]);
+    let mut agent = scene.start();
+    scene.interrupt.sleep(Duration::from_secs(2)).unwrap();
+    assert!(process.process().is_running().unwrap() && bystander.process().is_running().unwrap());
+    assert!(decided(agent.heard().unwrap()).is_empty(), "{:?}", agent.heard().unwrap());
+    process.process().child().kill().unwrap();
+    process.process().wait().unwrap();
+    assert_eq!(outcome(&mut agent, "gone").text("uid"), hog.uid());
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn the_pace_goes_on() {
+    let Some(mut scene) = Scene::new("restart-pace") else { skip!("no cgroups can be made here") };
+    let mut agent = scene.start();
+    let hog = scene.add("hog");
+    let mut process = scene.hold(hog, "270M");
+    outcome(&mut agent, "gone");
+    process.process().wait().unwrap();
+    scene.node.pods.remove(hog);
+    agent.kill().unwrap();
+    // Somebody makes it anew, and it has learned nothing.
+    let mut agent = scene.start();
+    let hog = scene.add("hog");
+    let mut process = scene.hold(hog, "270M");
+    let refused = outcome(&mut agent, "refused");
+    assert_eq!(refused.text("why"), "the pod was killed a moment ago");
+    assert!(process.process().is_running().unwrap());
+    assert!(agent.stop().unwrap().success());
 }
 
 #[test]
@@ -190,7 +255,7 @@ fn what_is_of_no_use_is_set_aside_and_the_agent_starts_all_the_same() {
         scene.wait_for_state();
         assert!(agent.stop().unwrap().success());
         let written: Value = serde_json::from_slice(&fs::read(scene.state()).unwrap()).unwrap();
-        assert_eq!((&written["boot_id"], &written["version"]), (&good["boot_id"], &json!(1)));
+        assert_eq!((&written["boot_id"], &written["version"]), (&good["boot_id"], &json!(2)));
     }
     // Its own is not.
     fs::remove_file(aside(&scene.state())).unwrap();
@@ -206,8 +271,7 @@ fn decisions_go_on_where_nothing_can_be_written() {
     let hog = scene.add("hog");
     let mut agent = scene.start();
     let mut process = scene.hold(hog, "270M");
-    let is_gone = |event: &Event| event.kind() == "eviction" && event.text("outcome") == "gone";
-    agent.wait_for("that the hog is gone", GUARD, is_gone).unwrap();
+    outcome(&mut agent, "gone");
     process.process().wait().unwrap();
     let failed = agent.metrics().unwrap().sum("eviction_agent_state_writes_total", &[("outcome", "failed")]);
     assert!(failed > 0.0);

@@ -16,7 +16,7 @@ use super::job::{Job, Tools, describe};
 use super::lock::{ActingLock, LockError};
 use super::members::Members;
 use super::outcome::{Outcome, Refused};
-use super::pacing::{Admitted, Flight, Pacing, PacingPolicy};
+use super::pacing::{Admitted, Flight, Kill, Pacing, PacingPolicy};
 use super::reaper::{Reaped, Reaper};
 use super::target::{GroupDirs, KillTarget};
 use super::worker::{Command, Worker};
@@ -209,6 +209,17 @@ impl Executor {
     pub fn in_flight(&mut self) -> &[Flight] {
         self.note_ended();
         self.pacing.in_flight()
+    }
+
+    /// The kills that count against the limits of the pace.
+    pub fn kills(&mut self) -> impl Iterator<Item = &Kill> {
+        self.note_ended();
+        self.pacing.kills()
+    }
+
+    /// Goes on with the pace of an agent before this one. Before all else.
+    pub fn recall(&mut self, kills: Vec<Kill>) {
+        self.pacing.recall(kills);
     }
 
     fn note_ended(&mut self) {

@@ -26,6 +26,6 @@ pub use boundary::OpenError;
 pub use executor::{Begun, Executor, ExecutorConfig, Hand, StartError};
 pub use lock::{ActingLock, Holder, LockError};
 pub use outcome::{Outcome, Progress, Refused, Signalled, Surviving, Survivor};
-pub use pacing::{Admitted, Flight, Pacing, PacingPolicy};
+pub use pacing::{Admitted, Flight, Kill, Pacing, PacingPolicy};
 pub use reaper::Reaped;
 pub use target::{GroupDirs, KillTarget, PodName};

@@ -67,12 +67,14 @@ pub struct Flight {
 }
 
 /// A kill that counts against the limits.
-#[derive(Clone, Debug)]
-struct Kill {
-    pod: Arc<PodName>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kill {
+    /// Of which pod.
+    pub pod: Arc<PodName>,
     /// When it began or, once the pod is gone, when that was.
-    at_ns: u64,
-    decision: u64,
+    pub at_ns: u64,
+    /// By which decision.
+    pub decision: u64,
 }
 
 /// What may be done with a target.
@@ -108,6 +110,16 @@ impl Pacing {
         &self.flights
     }
 
+    /// The kills that count, in order of beginning.
+    pub fn kills(&self) -> impl Iterator<Item = &Kill> {
+        self.kills.iter()
+    }
+
+    /// Goes on with the kills of an agent before this one. Before all others.
+    pub fn recall(&mut self, kills: Vec<Kill>) {
+        self.kills.extend(kills);
+    }
+
     /// Whether the target may be killed now. An answer of yes changes nothing yet.
     pub fn admit(&self, target: &KillTarget, now_ns: u64) -> Result<Admitted, Refused> {
         let policy = &self.policy;
@@ -138,14 +150,16 @@ impl Pacing {
         if in_flight >= policy.in_flight_limit {
             return Err(Refused::Busy { in_flight });
         }
-        self.admit_by_history(&target.pod, now_ns)?;
+        self.admit_by_history(target, now_ns)?;
         Ok(Admitted::Begin)
     }
 
-    fn admit_by_history(&self, pod: &PodName, now_ns: u64) -> Result<(), Refused> {
+    /// What an agent before this one has begun is no other kill when it goes on.
+    fn admit_by_history(&self, target: &KillTarget, now_ns: u64) -> Result<(), Refused> {
         let policy = &self.policy;
-        let own = |kill: &&Kill| is_same(&kill.pod, pod);
-        if let Some(last) = self.kills.iter().filter(own).map(|kill| kill.at_ns).max() {
+        let others = || self.kills.iter().filter(|kill| kill.decision != target.decision);
+        let own = |kill: &&Kill| is_same(&kill.pod, &target.pod);
+        if let Some(last) = others().filter(own).map(|kill| kill.at_ns).max() {
             let until_ns = last.saturating_add(nanos(policy.cool_down));
             if now_ns < until_ns {
                 return Err(Refused::CoolDown { until_ns });
@@ -154,7 +168,7 @@ impl Pacing {
         let recent = |window: Duration| {
             let window = nanos(window);
             let recent = move |kill: &&Kill| now_ns.saturating_sub(kill.at_ns) < window;
-            self.kills.iter().filter(recent)
+            others().filter(recent)
         };
         let of_pod = recent(policy.pod_window).filter(own);
         if let Some((kills, until_ns)) = limit(of_pod, policy.pod_limit, policy.pod_window) {
@@ -177,6 +191,7 @@ impl Pacing {
             hard: target.hard,
             since_ns: now_ns,
         });
+        self.kills.retain(|kill| kill.decision != target.decision);
         self.kills.push_back(Kill { pod: Arc::clone(&target.pod), at_ns: now_ns, decision: target.decision });
     }
 

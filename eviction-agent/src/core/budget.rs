@@ -7,7 +7,10 @@
 //!
 //! Ages are sums of what the clock went forward, as those of [flights](super::flight).
 
+use jiff::SignedDuration;
+
 use super::flight::RETRY;
+use super::memory::Forbidden;
 use super::pods::PodSet;
 use super::time::{Timestamp, since};
 use super::units::GoDuration;
@@ -40,6 +43,25 @@ impl Budgets {
     pub(crate) fn refuse(&mut self, uid: &str) {
         self.refused.retain(|refused| *refused.uid != *uid);
         self.refused.push(Refused { uid: uid.into(), age: GoDuration::ZERO });
+    }
+
+    /// The pods that were refused, and when.
+    pub(crate) fn forbidden(&self) -> impl Iterator<Item = Forbidden> {
+        let last = self.last.unwrap_or_default();
+        self.refused.iter().map(move |Refused { uid, age }| {
+            let at = last.checked_sub(SignedDuration::from_nanos(age.as_nanos())).unwrap_or(last);
+            Forbidden { uid: uid.clone(), at }
+        })
+    }
+
+    /// Takes over what was refused to somebody before.
+    pub(crate) fn recall(&mut self, at: Timestamp, forbidden: Vec<Forbidden>) {
+        for Forbidden { uid, at: said } in forbidden {
+            let age = since(at, said).max(GoDuration::ZERO);
+            if age < RETRY {
+                self.refused.push(Refused { uid, age });
+            }
+        }
     }
 
     /// Forgets pods that are not there any more.

@@ -11,12 +11,25 @@
 //! - **Conditions** were raised when they were. One that the last look has raised may have been
 //!   raised as long as nobody looked, but for no longer than [`KEPT_EVERY`]: so often a memory is
 //!   made while a threshold is met.
-//! - **Evictions** under way go on as soon as their pods are told of, with the time that has
-//!   passed. By the kubelet's rules the engine remembers none.
+//! - **Evictions** go on as soon as their pods are told of, with the time that has passed: those under
+//!   way, also of pods whose objects are gone and whose cgroups are not ([`Event::Leaving`]), and those
+//!   that have ended, for as long as that says whom to let be. By the kubelet's rules the engine
+//!   remembers none.
+//! - **What counts against limits** and OOM kills that spare a pod count for as long as they would
+//!   have.
 //!
 //! [`Event::Recall`]: super::input::Event::Recall
+//! [`Event::Leaving`]: super::input::Event::Leaving
+
+mod wire;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::condition::Raised;
+use super::flight::Failure;
+use super::protection::Account;
 use super::release::Release;
 use super::signal::Signal;
 use super::time::Timestamp;
@@ -29,8 +42,12 @@ pub const UNSEEN: GoDuration = GoDuration::from_secs(30);
 /// How often a memory has to be made while a threshold is met, beside those of each change.
 pub const KEPT_EVERY: GoDuration = GoDuration::from_secs(5);
 
+/// So many evictions that count against limits are remembered: one in five seconds for more than five hours.
+pub const MOST_COUNTED: usize = 4096;
+
 /// What an engine knows that no look can tell.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Memory {
     /// When the last pass was made; nothing before the first one.
     pub looked: Option<Timestamp>,
@@ -38,12 +55,20 @@ pub struct Memory {
     pub met: Vec<MetSince>,
     /// Conditions that were raised, whether they still hold or not.
     pub conditions: Vec<Raised>,
-    /// Evictions under way.
+    /// Evictions under way, and those that have ended and still say whom to let be.
     pub flights: Vec<Aloft>,
+    /// The evictions that count against limits, in the order of their decisions; the latest
+    /// [`MOST_COUNTED`].
+    pub counted: Vec<Counted>,
+    /// The last kill by the kernel of each pod that is spared for it.
+    pub oom_killed: Vec<OomKilled>,
+    /// Pods that their PodDisruptionBudgets do not let go for now.
+    pub forbidden: Vec<Forbidden>,
 }
 
 /// A threshold that is met.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MetSince {
     /// Of which signal.
     pub signal: Signal,
@@ -57,23 +82,76 @@ pub struct MetSince {
     pub ripe: bool,
 }
 
-/// An eviction under way.
-#[derive(Clone, Debug, PartialEq)]
+/// An eviction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Aloft {
     /// Of which pod.
     pub uid: Box<str>,
+    /// Its namespace.
+    pub namespace: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
     /// What for, as [`Flight::signal`](super::flight::Flight::signal).
-    pub label: &'static str,
+    #[serde(deserialize_with = "wire::label")]
+    pub label: Label,
     /// Whether that is a hard threshold, or a limit of the pod's own.
     pub hard: bool,
     /// When it was decided.
     pub decided_at: Timestamp,
-    /// From when on its grace period counts.
+    /// From when on its grace period counts; when it ended, if it has.
     pub since: Timestamp,
     /// The grace period.
     pub grace_period_seconds: i64,
     /// What it frees.
+    #[serde(with = "wire::expected")]
     pub expected: [Release; Signal::COUNT],
+    /// How it ended; nothing while it is under way.
+    #[serde(default)]
+    pub ended: Option<Ended>,
+}
+
+/// One of the names that there are.
+pub type Label = &'static str;
+
+/// How an eviction ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// What it was to free is free.
+    Gone,
+    /// The pod did not go.
+    Failed(Failure),
+}
+
+/// An eviction that counts against limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Counted {
+    /// When it was decided.
+    pub at: Timestamp,
+    /// Under what it is entered.
+    pub account: Arc<Account>,
+}
+
+/// A pod that its PodDisruptionBudget did not let go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Forbidden {
+    /// Which.
+    pub uid: Box<str>,
+    /// When it said so.
+    pub at: Timestamp,
+}
+
+/// A pod that the kernel has killed in for want of memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OomKilled {
+    /// Which.
+    pub uid: Box<str>,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// The value of a threshold as a memory has it.

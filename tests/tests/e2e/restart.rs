@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use hyper::Method;
 use serde_json::{Value, json};
-use tests::agent::{Agent, Options};
+use tests::agent::{Agent, Event, Options};
 use tests::cluster::proxy::{Fault, Proxy, When};
 
-use crate::evict::{World, hard, outcome};
+use crate::evict::{GUARD, World, hard, outcome};
 use crate::rig;
 
 /// Kills, spread over the time from before the crossing until after the answer, unless
@@ -63,6 +63,35 @@ fn killed_at_any_instant_it_asks_once_and_for_nobody_else() {
         outcome(&mut agent, name, "gone");
         agent.kill().unwrap();
     }
+}
+
+#[test]
+fn whose_object_is_gone_before_its_memory_is_back_is_waited_for() {
+    let Some(mut world) = World::new(&["hog", "next"]) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    let options = with_state(&world, world.options("evict", &hard(), &json!({}), proxy.port()));
+    let _next = world.hog(1, "40M");
+    let mut agent = start(&options);
+    let hog = world.hog(0, "240M");
+    outcome(&mut agent, "hog", "accepted");
+    // Deleted by force, or by a kubelet that is not there any more: what it holds it still holds.
+    world.cluster.finish_pod("default", "hog").unwrap();
+    let group = world.node.pods.remove(0);
+    world.node.write_pods().unwrap();
+    let is_strange = |event: &Event| {
+        event.kind() == "pods" && event.value["strange_cgroups"].to_string().contains(group.uid())
+    };
+    agent.wait_for("that the object is gone", GUARD, is_strange).unwrap();
+    rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
+    agent.kill().unwrap();
+    let mut agent = start(&options);
+    rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
+    assert_eq!((asked(&proxy, "hog"), asked(&proxy, "next")), (1, 0));
+    world.end(hog);
+    drop(group);
+    outcome(&mut agent, "hog", "gone");
+    assert!(!world.is_going("next"));
+    assert!(agent.stop().unwrap().success());
 }
 
 #[test]

@@ -130,6 +130,29 @@ fn pods_without_a_name_are_told_apart_by_their_uid() {
     assert!(!is_same(&nameless("a"), &nameless("b")));
 }
 
+#[test]
+fn the_pace_goes_on_after_a_restart() {
+    let mut former = Pacing::new(PacingPolicy::default());
+    for decision in 1..=10 {
+        kill(&mut former, &target(decision, decision, true, 0), decision).unwrap();
+        if decision < 10 {
+            former.ended(decision, decision);
+        }
+    }
+    let mut pacing = Pacing::new(PacingPolicy::default());
+    pacing.recall(former.kills().cloned().collect());
+    // The last one is still under way: it goes on, and is no other kill.
+    kill(&mut pacing, &target(10, 10, true, 0), SECOND).unwrap();
+    pacing.ended(10, 2 * SECOND);
+    let until_ns = 62 * SECOND;
+    assert_eq!(kill(&mut pacing, &target(11, 10, true, 0), 3 * SECOND), Err(Refused::CoolDown { until_ns }));
+    assert!(matches!(
+        kill(&mut pacing, &target(11, 11, true, 0), 3 * SECOND),
+        Err(Refused::NodeLimit { kills: 10, .. })
+    ));
+    assert_eq!(pacing.kills().count(), 10);
+}
+
 proptest! {
     /// Whatever is asked at whatever times: the limits hold, and a refusal says when to ask
     /// again so that by then its own reason has passed.

@@ -1,7 +1,7 @@
 //! Evictions on their way to the API server: from the reaction thread over a lane to the hand.
 
 use crate::action::api::{ApiHand, Order};
-use crate::action::{Admitted, Begun, KillTarget, Pacing, PacingPolicy, Refused};
+use crate::action::{Admitted, Begun, Kill, KillTarget, Pacing, PacingPolicy, Refused};
 use crate::source::wait::{register, take_count};
 
 use super::super::failure::Failure;
@@ -94,6 +94,16 @@ impl Evictions {
         if self.orders.send(Kept { order, kept_as: 0 }).is_err() {
             tracing::warn!(pod = %target.pod.name, "what came of an eviction cannot be found out at present");
         }
+    }
+
+    /// The evictions that count against the limits of the pace.
+    pub(crate) fn kills(&self) -> impl Iterator<Item = &Kill> {
+        self.pacing.kills()
+    }
+
+    /// Goes on with the pace of a former agent. Before all else.
+    pub(crate) fn recall(&mut self, kills: Vec<Kill>) {
+        self.pacing.recall(kills);
     }
 
     /// Nothing was done: it counts against no limit.

@@ -60,6 +60,12 @@ impl Reaction {
     /// Takes note of what the API server answered; true if the engine may look again.
     pub(super) fn take_answer(&mut self, index: usize, outcome: Outcome) -> bool {
         let Progress::Answered { asked, answered, is_dry } = outcome.progress.clone() else { return false };
+        let is_without_object = matches!(answered, Answered::Gone | Answered::Another);
+        if is_without_object && !is_dry && asked != Asked::Condition && self.has_cgroup(&outcome.pod.uid) {
+            // That it is gone is told when its cgroup is.
+            self.note_accepted(index);
+            return false;
+        }
         let note = self.state.under_way[index].note(Step::Progress(outcome));
         self.notes.send(note);
         if asked == Asked::Condition {
@@ -73,11 +79,7 @@ impl Reaction {
         }
         let (result, pause) = match answered {
             Answered::Accepted => {
-                let before = self.state.under_way[index].by_api.replace(ByApi::Accepted);
-                if before == Some(ByApi::Open) {
-                    let (at, uid) = (self.clock.now().wall, self.state.under_way[index].pod.uid.clone());
-                    self.step(Input { at, event: Event::EvictionAccepted(uid) });
-                }
+                self.note_accepted(index);
                 return false;
             }
             // The hand finds out, however long it takes.
@@ -120,12 +122,22 @@ impl Reaction {
         looks_again
     }
 
-    /// Those on their way by the API server are over when they are not among the pods any more.
+    /// The pod is on its way.
+    fn note_accepted(&mut self, index: usize) {
+        let before = self.state.under_way[index].by_api.replace(ByApi::Accepted);
+        if before == Some(ByApi::Open) {
+            let (at, uid) = (self.clock.now().wall, self.state.under_way[index].pod.uid.clone());
+            self.step(Input { at, event: Event::EvictionAccepted(uid) });
+        }
+    }
+
+    /// Those on their way by the API server are over when they are not among the pods any more, and
+    /// nothing of them is left.
     pub(super) fn note_who_is_gone(&mut self) {
         let pods = Arc::clone(self.engine.pods());
         let mut index = 0;
         while let Some(it) = self.state.under_way.get(index) {
-            if it.by_api.is_none() || pods.place(&it.pod.uid).is_some() {
+            if it.by_api.is_none() || pods.place(&it.pod.uid).is_some() || self.is_leaving(&it.pod.uid) {
                 index += 1;
                 continue;
             }

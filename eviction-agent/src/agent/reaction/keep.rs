@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::{Begun, Outcome, Progress, Refused};
+use crate::action::{Begun, GroupDirs, Outcome, Progress, Refused};
 use crate::core::input::{Event, Input};
 use crate::core::memory::KEPT_EVERY;
 
 use super::super::clock::mono_ns;
-use super::super::cluster::NodeTeller;
+use super::super::cluster::{Evictions, NodeTeller};
 use super::super::lane::Sender;
 use super::super::notes::Step;
-use super::super::state::{Asked, Kept, KeptEviction, Recalled};
+use super::super::state::{Asked, Kept, KeptEviction, Pace, Recalled};
 use super::{ByApi, Reaction, UnderWay};
 
 /// The way to what writes it down.
@@ -58,6 +58,10 @@ impl Reaction {
             number: keep.number + 1,
             memory: self.engine.memory(),
             evictions: under_way.chain(self.state.recalled.iter().cloned()).collect(),
+            pace: Pace {
+                by_api: self.evictions.iter().flat_map(Evictions::kills).cloned().collect(),
+                by_kill: self.executor.kills().cloned().collect(),
+            },
             decisions: self.state.decisions,
             said: self.node.as_ref().and_then(NodeTeller::said),
         };
@@ -73,7 +77,11 @@ impl Reaction {
 
     /// Goes on where another agent ended. Before anything else.
     pub(crate) fn recall(&mut self, recalled: Recalled) {
-        let Recalled { written, memory, evictions, decisions, said, names: _, counts: _ } = recalled;
+        let Recalled { written, memory, evictions, pace, decisions, said, names: _, counts: _ } = recalled;
+        if let Some(by_api) = &mut self.evictions {
+            by_api.recall(pace.by_api);
+        }
+        self.executor.recall(pace.by_kill);
         if let (Some(node), Some(said)) = (&mut self.node, said) {
             node.recall(&said, written);
         }
@@ -91,21 +99,26 @@ impl Reaction {
         }
         for kept in std::mem::take(&mut self.state.recalled) {
             match pods.place(&kept.pod.uid) {
-                Some(place) => self.resume(place, &kept),
+                Some(place) => self.resume(self.groups_of(place), &kept),
+                // The object is gone, what it was is not yet.
+                None if self.is_leaving(&kept.pod.uid) => {
+                    self.resume(self.groups_by_uid(&kept.pod.uid), &kept);
+                }
+                None if kept.told_gone => {}
                 None => self.tell_gone(&UnderWay::of(&kept)),
             }
         }
         self.keep.note();
     }
 
-    fn resume(&mut self, place: u32, kept: &KeptEviction) {
+    fn resume(&mut self, groups: Vec<GroupDirs>, kept: &KeptEviction) {
         let now_ns = mono_ns();
         let grace = Duration::from_secs(kept.grace_seconds);
         let passed = Duration::from_nanos(now_ns.saturating_sub(kept.decided_mono_ns));
         // With the API server it is the kubelet that grants it.
         let left = if kept.by_api.is_some() { Duration::ZERO } else { grace.saturating_sub(passed) };
         let mut under_way = UnderWay::of(kept);
-        let target = under_way.target(self.groups_of(place), left, now_ns);
+        let target = under_way.target(groups, left, now_ns);
         if kept.by_kill {
             match self.executor.begin(&target) {
                 Ok(Begun::Started | Begun::Hurried { .. }) => {}
@@ -152,7 +165,7 @@ impl Reaction {
 impl UnderWay {
     /// As it is kept.
     fn kept(&self) -> KeptEviction {
-        let Self { id, pod, signal, resource, hard, grace, decided_mono_ns, by_api, by_kill, told_gone: _ } =
+        let Self { id, pod, signal, resource, hard, grace, decided_mono_ns, by_api, by_kill, told_gone } =
             self;
         KeptEviction {
             decision: *id,
@@ -167,6 +180,7 @@ impl UnderWay {
                 ByApi::Accepted => Asked::Accepted,
             }),
             by_kill: *by_kill,
+            told_gone: *told_gone,
         }
     }
 
@@ -181,6 +195,7 @@ impl UnderWay {
             grace_seconds,
             by_api,
             by_kill,
+            told_gone,
         } = kept;
         Self {
             id: *decision,
@@ -195,7 +210,7 @@ impl UnderWay {
                 Asked::Accepted => ByApi::Accepted,
             }),
             by_kill: *by_kill,
-            told_gone: false,
+            told_gone: *told_gone,
         }
     }
 }

@@ -12,6 +12,7 @@ mod configuration;
 mod gauges;
 mod keep;
 mod lapse;
+mod leaving;
 mod limits;
 mod outage;
 mod rehearse;

@@ -14,6 +14,7 @@ use crate::core::time::Timestamp;
 
 use super::super::flight::Flight;
 use super::super::state::KeptEviction;
+use super::leaving::Leaving;
 use super::together::Together;
 
 /// What the loop remembers from one turn to the next.
@@ -28,6 +29,8 @@ pub(crate) struct State {
     pub(super) under_way: Vec<UnderWay>,
     /// Of a former agent; their pods were not told of yet.
     pub(super) recalled: Vec<KeptEviction>,
+    /// Those on their way out whose objects are gone and whose cgroups are not.
+    pub(super) leaving: Vec<Leaving>,
     pub(super) last_change: Change,
     pub(super) unknown: [Option<Why>; Signal::COUNT],
     pub(super) last_full_ns: u64,

@@ -66,6 +66,7 @@ impl Reaction {
     }
 
     pub(super) fn tell_pods(&mut self) {
+        self.tell_leaving();
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::Pods(Arc::clone(self.roster.active())) });
         self.resume_recalled();

@@ -7,6 +7,7 @@ use crate::action::{Begun, GroupDirs, KillTarget, Outcome, PodName, Progress, Re
 use crate::core::decision::{Action, Decision, Eviction};
 use crate::core::input::{Event, EvictionOutcome, Input, NotEvicted, Reach};
 use crate::core::signal::{Resource, Signal};
+use crate::source::cgroup::pods::Pod as CgroupPod;
 use crate::source::cgroup::root::GroupPaths;
 
 use super::super::notes::{Note, OutcomeNote, Step};
@@ -128,8 +129,12 @@ impl Reaction {
 
     /// The folders of the pod's group, and of containers that a runtime has put elsewhere.
     pub(super) fn groups_of(&self, place: u32) -> Vec<GroupDirs> {
+        self.folders_of(self.roster.cgroups_of(place, self.eyes.sampler.pods()))
+    }
+
+    pub(super) fn folders_of<'a>(&self, groups: impl Iterator<Item = &'a CgroupPod>) -> Vec<GroupDirs> {
         let sampler = &self.eyes.sampler;
-        let groups = self.roster.cgroups_of(place, sampler.pods()).flat_map(|group| {
+        let groups = groups.flat_map(|group| {
             let elsewhere =
                 group.containers.iter().filter(|container| !container.path.starts_with(&group.path));
             let elsewhere = elsewhere.map(|container| (container.cgroup_id, &container.path));

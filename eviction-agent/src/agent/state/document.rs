@@ -1,22 +1,20 @@
 //! From what is kept to the file and back. Pure: clocks and identity are arguments.
 
-use std::sync::Arc;
+mod evictions;
+mod limits;
 
 use thiserror::Error;
 
+use super::Kept;
 use super::clocks::Clocks;
 use super::counts::Count;
 use super::recalled::Recalled;
-use super::record::{Condition, Document, Envelope, Eviction, Expected, Flight, KIND, Met, SaidOf, VERSION};
-use super::{Kept, KeptEviction};
-use crate::action::PodName;
+use super::record::{Condition, Document, Envelope, KIND, Met, SaidOf, VERSION};
 use crate::agent::names::Names;
 use crate::core::condition::Raised;
-use crate::core::decision::LABELS;
-use crate::core::memory::{Aloft, Memory, MetSince};
+use crate::core::memory::{Memory, MetSince};
 use crate::core::pressure::{CONDITIONS, Said};
-use crate::core::release::Release;
-use crate::core::signal::{NodeCondition, Signal};
+use crate::core::signal::NodeCondition;
 use crate::core::time::Timestamp;
 use crate::core::units::GoDuration;
 
@@ -55,8 +53,8 @@ pub(super) fn write(
     kept: &Kept,
     counts: &[Count],
 ) -> Result<Vec<u8>, serde_json::Error> {
-    let Kept { number: _, memory, evictions, decisions, said } = kept;
-    let Memory { looked, met, conditions, flights } = memory;
+    let Kept { number: _, memory, evictions: under_way, pace, decisions, said } = kept;
+    let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden } = memory;
     let Identity { boot_id, node, cgroup_root, act } = identity.clone();
     let document = Document {
         kind: KIND.into(),
@@ -74,8 +72,12 @@ pub(super) fn write(
             .iter()
             .map(|&Raised { condition, at }| Condition { condition, raised_ns: clocks.kept(at) })
             .collect(),
-        flights: flights.iter().map(|flight| write_flight(clocks, flight)).collect(),
-        evictions: evictions.iter().map(|eviction| write_eviction(clocks, eviction)).collect(),
+        flights: flights.iter().map(|flight| evictions::write_flight(clocks, flight)).collect(),
+        evictions: under_way.iter().map(|eviction| evictions::write(clocks, eviction)).collect(),
+        pace: limits::write_pace(clocks, pace),
+        counted: counted.iter().map(|counted| limits::write_counted(clocks, counted)).collect(),
+        oom_killed: oom_killed.iter().map(|killed| limits::write_oom_killed(clocks, killed)).collect(),
+        forbidden: forbidden.iter().map(|it| limits::write_forbidden(clocks, it)).collect(),
         said: said.iter().flat_map(|said| write_said(clocks, said)).collect(),
         counts: counts.iter().map(Count::write).collect(),
     };
@@ -116,15 +118,21 @@ impl Document {
             .chain(self.conditions.iter().map(|it| it.raised_ns))
             .chain(flights)
             .chain(self.evictions.iter().map(|it| it.decided_ns))
+            .chain(self.pace.by_api.iter().chain(&self.pace.by_kill).map(|it| it.at_ns))
+            .chain(self.counted.iter().map(|it| it.at_ns))
+            .chain(self.oom_killed.iter().chain(&self.forbidden).map(|it| it.at_ns))
             .chain(self.said.iter().flat_map(|it| [it.since_ns, it.hard_ns]).flatten())
     }
 
     fn recalled(self, identity: &Identity, clocks: Clocks) -> Recalled {
         let same_hand = self.act == identity.act;
-        // What another hand has begun is nothing that this one could go on with.
-        let (flights, evictions) =
-            if same_hand { (self.flights, self.evictions) } else { Default::default() };
+        // What another hand has begun is nothing that this one could go on with, nor does it count.
+        let (flights, under_way, pace, counted) = match same_hand {
+            true => (self.flights, self.evictions, self.pace, self.counted),
+            false => Default::default(),
+        };
         let conditions = self.conditions.into_iter();
+        let (oom_killed, forbidden) = (self.oom_killed.into_iter(), self.forbidden.into_iter());
         Recalled {
             written: clocks.steady(self.written_ns),
             memory: Memory {
@@ -136,9 +144,13 @@ impl Document {
                         at: clocks.steady(raised_ns),
                     })
                     .collect(),
-                flights: flights.into_iter().filter_map(|flight| read_flight(clocks, flight)).collect(),
+                flights: flights.into_iter().filter_map(|it| evictions::read_flight(clocks, it)).collect(),
+                counted: counted.into_iter().map(|it| limits::read_counted(clocks, it)).collect(),
+                oom_killed: oom_killed.map(|it| limits::read_oom_killed(clocks, it)).collect(),
+                forbidden: forbidden.map(|it| limits::read_forbidden(clocks, it)).collect(),
             },
-            evictions: evictions.into_iter().map(|eviction| read_eviction(clocks, eviction)).collect(),
+            evictions: under_way.into_iter().map(|it| evictions::read(clocks, it)).collect(),
+            pace: limits::read_pace(clocks, pace),
             decisions: self.decisions,
             said: read_said(clocks, &self.said),
             names: Names::since(self.first_start_ms),
@@ -182,90 +194,6 @@ fn read_said(clocks: Clocks, said: &[SaidOf]) -> Option<[Said; NodeCondition::CO
     };
     let [disk, memory, pids] = CONDITIONS.map(of);
     Some([disk?, memory?, pids?])
-}
-
-fn write_flight(clocks: Clocks, flight: &Aloft) -> Flight {
-    let Aloft { uid, label, hard, decided_at, since, grace_period_seconds, expected } = flight;
-    let expected = Signal::ALL.into_iter().zip(expected);
-    let expected = expected.filter(|(_, release)| **release != Release::UNKNOWN);
-    Flight {
-        uid: uid.clone(),
-        label: (*label).into(),
-        hard: *hard,
-        decided_ns: clocks.kept(*decided_at),
-        since_ns: clocks.kept(*since),
-        grace_period_seconds: *grace_period_seconds,
-        expected: expected
-            .map(|(signal, &Release { amount, basis })| Expected { signal, amount, basis })
-            .collect(),
-    }
-}
-
-/// Nothing for a label that nobody gives.
-fn read_flight(clocks: Clocks, flight: Flight) -> Option<Aloft> {
-    let Flight { uid, label, hard, decided_ns, since_ns, grace_period_seconds, expected: releases } = flight;
-    let label = LABELS.into_iter().chain(Signal::ALL.map(Signal::name)).find(|known| **known == *label)?;
-    let mut expected = [Release::UNKNOWN; Signal::COUNT];
-    for Expected { signal, amount, basis } in releases {
-        expected[signal as usize] = Release { amount: amount.max(0), basis };
-    }
-    let (decided_at, since) = (clocks.steady(decided_ns), clocks.steady(since_ns));
-    Some(Aloft { uid, label, hard, decided_at, since, grace_period_seconds, expected })
-}
-
-fn write_eviction(clocks: Clocks, eviction: &KeptEviction) -> Eviction {
-    let KeptEviction {
-        decision,
-        pod,
-        signal,
-        resource,
-        hard,
-        decided_mono_ns,
-        grace_seconds,
-        by_api,
-        by_kill,
-    } = eviction;
-    let PodName { uid, namespace, name } = &**pod;
-    Eviction {
-        decision: *decision,
-        uid: uid.clone(),
-        namespace: namespace.clone(),
-        name: name.clone(),
-        signal: *signal,
-        resource: *resource,
-        hard: *hard,
-        decided_ns: clocks.kept_mono(*decided_mono_ns),
-        grace_seconds: *grace_seconds,
-        by_api: *by_api,
-        by_kill: *by_kill,
-    }
-}
-
-fn read_eviction(clocks: Clocks, eviction: Eviction) -> KeptEviction {
-    let Eviction {
-        decision,
-        uid,
-        namespace,
-        name,
-        signal,
-        resource,
-        hard,
-        decided_ns,
-        grace_seconds,
-        by_api,
-        by_kill,
-    } = eviction;
-    KeptEviction {
-        decision,
-        pod: Arc::new(PodName { uid, namespace, name }),
-        signal,
-        resource,
-        hard,
-        decided_mono_ns: clocks.mono(decided_ns),
-        grace_seconds,
-        by_api,
-        by_kill,
-    }
 }
 
 #[cfg(test)]

@@ -181,14 +181,14 @@ impl Written {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::memory::Memory;
 
     fn identity() -> Identity {
         Identity { boot_id: "b".into(), node: None, cgroup_root: "/".into(), act: "evict".into() }
     }
 
     fn kept(number: u64) -> Kept {
-        Kept { number, memory: Memory::default(), evictions: Vec::new(), decisions: number, said: None }
+        let (memory, evictions, pace) = Default::default();
+        Kept { number, memory, evictions, pace, decisions: number, said: None }
     }
 
     fn decisions(path: &Path) -> u64 {

@@ -24,7 +24,7 @@ pub(crate) use document::Identity;
 pub(crate) use keeper::{Keeper, Written, keeper};
 pub(crate) use recalled::{Recalled, recall};
 
-use crate::action::PodName;
+use crate::action::{Kill, PodName};
 use crate::core::memory::Memory;
 use crate::core::pressure::Said;
 use crate::core::signal::{NodeCondition, Resource, Signal};
@@ -36,10 +36,18 @@ pub(crate) struct Kept {
     pub(crate) number: u64,
     pub(crate) memory: Memory,
     pub(crate) evictions: Vec<KeptEviction>,
+    pub(crate) pace: Pace,
     /// The number of the last decision.
     pub(crate) decisions: u64,
     /// What was said of the node's conditions, by their places.
     pub(crate) said: Option<[Said; NodeCondition::COUNT]>,
+}
+
+/// What counts against the limits of the pace, for each hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub(crate) by_api: Vec<Kill>,
+    pub(crate) by_kill: Vec<Kill>,
 }
 
 /// An eviction that has not come to an end, as the hands know it.
@@ -55,6 +63,8 @@ pub(crate) struct KeptEviction {
     pub(crate) by_api: Option<Asked>,
     /// The kill hand acts.
     pub(crate) by_kill: bool,
+    /// That its memory is back was told.
+    pub(crate) told_gone: bool,
 }
 
 /// How far the API server has come.

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::KeptEviction;
 use super::clocks::Clocks;
 use super::counts::Count;
 use super::document::{self, Identity};
 use super::file::StateFile;
+use super::{KeptEviction, Pace};
 use crate::agent::failure::chain;
 use crate::agent::names::Names;
 use crate::core::memory::Memory;
@@ -21,6 +21,7 @@ pub(crate) struct Recalled {
     pub(crate) written: Timestamp,
     pub(crate) memory: Memory,
     pub(crate) evictions: Vec<KeptEviction>,
+    pub(crate) pace: Pace,
     pub(crate) decisions: u64,
     /// What was said of the node's conditions, by their places.
     pub(crate) said: Option<[Said; NodeCondition::COUNT]>,
@@ -36,6 +37,7 @@ impl Default for Recalled {
             written: Timestamp::default(),
             memory: Memory::default(),
             evictions: Vec::new(),
+            pace: Pace::default(),
             decisions: 0,
             said: None,
             names: Names::of_this_start(),
@@ -60,7 +62,8 @@ pub(crate) fn recall(path: &Path, identity: &Identity) -> Recalled {
     let clocks = Clocks::now();
     match document::read(&bytes, identity, clocks) {
         Ok(recalled) => {
-            let Recalled { written, memory, evictions, decisions, said: _, names: _, counts: _ } = &recalled;
+            let Recalled { written, memory, evictions, pace: _, decisions, said: _, names: _, counts: _ } =
+                &recalled;
             tracing::info!(
                 file = %shown,
                 age_ms = since(clocks.steady, *written).as_nanos() / 1_000_000,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Asked;
+use crate::core::memory::Ended;
 use crate::core::pressure::Status;
 use crate::core::release::Basis;
 use crate::core::signal::{NodeCondition, Resource, Signal};
@@ -11,7 +12,7 @@ use crate::core::signal::{NodeCondition, Resource, Signal};
 pub(super) const KIND: &str = "eviction-agent-state";
 
 /// Of this form. Another form has another number.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 
 /// What every version begins with.
 #[derive(Debug, Deserialize)]
@@ -45,6 +46,12 @@ pub(super) struct Document {
     pub(super) conditions: Vec<Condition>,
     pub(super) flights: Vec<Flight>,
     pub(super) evictions: Vec<Eviction>,
+    pub(super) pace: Pace,
+    /// The evictions that count against `policy.limits`.
+    pub(super) counted: Vec<CountedEviction>,
+    pub(super) oom_killed: Vec<PodAt>,
+    /// Pods that their PodDisruptionBudgets do not let go for now.
+    pub(super) forbidden: Vec<PodAt>,
     /// All conditions, or none.
     pub(super) said: Vec<SaidOf>,
     pub(super) counts: Vec<Counted>,
@@ -84,12 +91,15 @@ pub(super) struct SaidOf {
 #[serde(deny_unknown_fields)]
 pub(super) struct Flight {
     pub(super) uid: Box<str>,
+    pub(super) namespace: Box<str>,
+    pub(super) name: Box<str>,
     pub(super) label: Box<str>,
     pub(super) hard: bool,
     pub(super) decided_ns: i64,
     pub(super) since_ns: i64,
     pub(super) grace_period_seconds: i64,
     pub(super) expected: Vec<Expected>,
+    pub(super) ended: Option<Ended>,
 }
 
 /// What comes free of a signal.
@@ -116,6 +126,44 @@ pub(super) struct Eviction {
     pub(super) grace_seconds: u64,
     pub(super) by_api: Option<Asked>,
     pub(super) by_kill: bool,
+    pub(super) told_gone: bool,
+}
+
+/// What counts against the limits of the pace, for each hand.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pace {
+    pub(super) by_api: Vec<Kill>,
+    pub(super) by_kill: Vec<Kill>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Kill {
+    pub(super) decision: u64,
+    pub(super) uid: Box<str>,
+    pub(super) namespace: Box<str>,
+    pub(super) name: Box<str>,
+    pub(super) at_ns: i64,
+}
+
+/// An eviction that counts against limits, and of whom.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CountedEviction {
+    pub(super) uid: Box<str>,
+    pub(super) namespace: Box<str>,
+    pub(super) owner: Option<Box<str>>,
+    pub(super) at_ns: i64,
+}
+
+/// A pod, and when it was that something happened to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PodAt {
+    pub(super) uid: Box<str>,
+    pub(super) at_ns: i64,
 }
 
 /// A count, and of what.

@@ -165,6 +165,10 @@ impl Engine {
                 self.recall(at, *memory);
                 Subject::Noted
             }
+            Event::Leaving(uids) => {
+                self.flights.leaving_are(uids);
+                Subject::Noted
+            }
             Event::Pods(pods) => {
                 self.story.pods_are(at, &pods);
                 self.flights.note_pods(at, &pods);

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use crate::core::condition::Raised;
-use crate::core::memory::{KEPT_EVERY, Memory, UNSEEN};
-use crate::core::pods::PodSet;
+use crate::core::flight::Flight;
+use crate::core::memory::{Aloft, KEPT_EVERY, Memory, UNSEEN};
+use crate::core::pod::Pod;
+use crate::core::pods::{KnownPod, PodSet};
 use crate::core::policy::Victims;
 use crate::core::time::{Timestamp, since};
 
@@ -20,11 +22,14 @@ impl Engine {
             met: self.thresholds.met_since().collect(),
             conditions: self.conditions.known().to_vec(),
             flights: self.flights.aloft().collect(),
+            counted: self.guard.counted(),
+            oom_killed: self.guard.oom_killed(),
+            forbidden: self.budgets.forbidden().collect(),
         }
     }
 
     pub(super) fn recall(&mut self, at: Timestamp, memory: Memory) {
-        let Memory { looked, met, conditions, flights } = memory;
+        let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden } = memory;
         let is_seamless = looked.is_some_and(|looked| since(at, looked) <= UNSEEN);
         if is_seamless {
             for met in &met {
@@ -42,11 +47,18 @@ impl Engine {
         if self.policy.rules.victims != Victims::One {
             self.flights.recall(flights);
         }
+        self.guard.recall(counted, oom_killed);
+        self.budgets.recall(at, forbidden);
     }
 
     /// Evictions of a former engine go on when their pods are there.
     pub(super) fn resume_recalled(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
-        let story = &mut self.story;
-        self.flights.resume(at, pods, |flight| story.evicting(flight.decided_at, &flight.pod, pods));
+        let (story, policy) = (&mut self.story, &self.policy);
+        let without_object = |aloft: &Aloft| {
+            let (uid, namespace, name) = (aloft.uid.clone(), aloft.namespace.clone(), aloft.name.clone());
+            Arc::new(KnownPod::new(Pod { uid, namespace, name, ..Pod::default() }, policy))
+        };
+        let resumed = |flight: &Flight| story.evicting(flight.decided_at, &flight.pod, pods);
+        self.flights.resume(at, pods, without_object, resumed);
     }
 }

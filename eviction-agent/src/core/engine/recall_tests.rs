@@ -8,9 +8,12 @@ use crate::core::fixture::{
 };
 use crate::core::input::{Event, EvictionOutcome, NotEvicted};
 use crate::core::memory::Memory;
+use crate::core::oom::OomKill;
 use crate::core::pods::PodSet;
 use crate::core::policy::{Policy, Rules, Threshold, Victims};
+use crate::core::preferences::{EvictionLimit, LimitScope};
 use crate::core::signal::{NodeCondition, Signal};
+use crate::core::units::GoDuration;
 
 use super::Engine;
 
@@ -67,6 +70,75 @@ fn pods_that_come_late_are_still_under_way() {
     let uid: Box<str> = "a".into();
     tell(&mut second, 7, Event::Evicted(EvictionOutcome { uid, result: Err(NotEvicted::NotAsked) }));
     assert_eq!(victims(&look(&mut second, 8, 100)), [("a", 1)], "nobody had asked: decided anew");
+}
+
+#[test]
+fn who_leaves_without_its_object_is_under_way_until_its_cgroup_is_gone() {
+    let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
+    let known = pods(&policy);
+    let mut first = engine(policy.clone(), &known);
+    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    let others = set_by(&policy, vec![pod("b", "10")]);
+    let leaves = |engine: &mut Engine, second: i64, uids: &[&str]| {
+        let uids = uids.iter().map(|uid| (*uid).into()).collect();
+        tell(engine, second, Event::Leaving(uids));
+        tell(engine, second, Event::Pods(Arc::clone(&others)));
+    };
+    leaves(&mut first, 2, &["a"]);
+    assert!(victims(&look(&mut first, 3, 100)).is_empty(), "its memory will come");
+    // The next agent does as this one.
+    let mut second = Engine::new(policy.clone());
+    tell(&mut second, 4, Event::Recall(Box::new(first.memory())));
+    tell(&mut second, 4, Event::DiskLayout(Ok(Default::default())));
+    leaves(&mut second, 4, &["a"]);
+    let decision = look(&mut second, 5, 100);
+    assert_eq!((victims(&decision).len(), decision.pass().unwrap().end), (0, PassEnd::Covered));
+    assert_eq!(second.memory().flights, first.memory().flights);
+    leaves(&mut second, 6, &[]);
+    assert_eq!(victims(&look(&mut second, 7, 100)), [("b", 1)], "gone, and still short");
+    // Nor for ever.
+    assert_eq!(victims(&look(&mut first, 40, 100)), [("b", 1)]);
+}
+
+#[test]
+fn who_did_not_go_is_let_be_and_then_goes_last() {
+    let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
+    let known = pods(&policy);
+    let mut first = engine(policy.clone(), &known);
+    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    let failed = EvictionOutcome { uid: "a".into(), result: Err("busy".into()) };
+    tell(&mut first, 2, Event::Evicted(failed));
+    let mut second = after(&policy, 3, first.memory(), &known);
+    assert_eq!(second.memory().flights, first.memory().flights);
+    assert_eq!(victims(&look(&mut second, 20, 100)), [("b", 1)], "after all others");
+}
+
+#[test]
+fn limits_and_cool_downs_go_on() {
+    let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |preferences| {
+        let (scope, max_evictions, window) = (LimitScope::Namespace, 1, GoDuration::from_secs(600));
+        preferences.limits = vec![EvictionLimit { scope, max_evictions, window }];
+        preferences.cool_down_after_oom_kill = GoDuration::from_secs(60);
+    });
+    let known = pods(&policy);
+    let mut first = engine(policy.clone(), &known);
+    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    tell(&mut first, 2, Event::Evicted(EvictionOutcome { uid: "a".into(), result: Ok(()) }));
+    let others = set_by(&policy, vec![pod("b", "10")]);
+    let mut second = after(&policy, 3, first.memory(), &others);
+    assert_eq!(second.memory().counted, first.memory().counted);
+    assert!(victims(&look(&mut second, 600, 100)).is_empty(), "one in ten minutes");
+    let mut second = after(&policy, 3, first.memory(), &others);
+    assert_eq!(victims(&look(&mut second, 601, 100)), [("b", 1)]);
+    let mut without = after(&policy, 3, Memory::default(), &others);
+    assert_eq!(victims(&look(&mut without, 4, 100)), [("b", 1)], "that is what it is kept for");
+
+    let mut first = engine(policy.clone(), &others);
+    let kill = OomKill { pod: Some("b".into()), ..OomKill::default() };
+    tell(&mut first, 10, Event::OomKill(Box::new(kill)));
+    let mut second = after(&policy, 12, first.memory(), &others);
+    assert!(victims(&look(&mut second, 69, 100)).is_empty(), "the kernel killed in it");
+    assert_eq!(victims(&look(&mut second, 70, 100)), [("b", 1)]);
 }
 
 #[test]

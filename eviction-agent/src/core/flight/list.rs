@@ -7,8 +7,8 @@ use jiff::SignedDuration;
 use crate::core::decision::{Eviction, Pass};
 use crate::core::deficit::is_next_to_nothing;
 use crate::core::input::{EvictionOutcome, NotEvicted};
-use crate::core::memory::Aloft;
-use crate::core::pods::PodSet;
+use crate::core::memory::{Aloft, Ended};
+use crate::core::pods::{KnownPod, PodSet};
 use crate::core::release::Release;
 use crate::core::signal::Signal;
 use crate::core::snapshot::PodStats;
@@ -27,6 +27,8 @@ pub(crate) struct Flights {
     recalled: Vec<Aloft>,
     /// Of those under way, the uids of which nobody knows what came of what was asked for.
     open: Vec<Box<str>>,
+    /// The uids of those whose objects are gone and whose cgroups are not.
+    leaving: Vec<Box<str>>,
 }
 
 /// Whether a pod may be chosen, as far as earlier evictions of it have a say.
@@ -104,29 +106,43 @@ impl Flights {
         });
     }
 
-    /// Takes note of the active pods: who is not among them is gone.
+    /// The objects of these are gone, and their cgroups are not: they are not active pods, but on
+    /// their way.
+    pub(crate) fn leaving_are(&mut self, uids: Vec<Box<str>>) {
+        self.leaving = uids;
+    }
+
+    /// Takes note of the active pods: who is not among them is gone, unless he is leaving.
     pub(crate) fn note_pods(&mut self, at: Timestamp, pods: &PodSet) {
-        let is_there = |flight: &Flight| pods.place(&flight.pod.pod.uid).is_some();
-        self.list.retain(|flight| !matches!(flight.phase, Phase::Failed(_)) || is_there(flight));
+        let is_active = |flight: &Flight| pods.place(&flight.pod.pod.uid).is_some();
+        self.list.retain(|flight| !matches!(flight.phase, Phase::Failed(_)) || is_active(flight));
+        let leaving = &self.leaving;
         for flight in &mut self.list {
-            if flight.phase == Phase::UnderWay && !is_there(flight) {
+            let is_there = is_active(flight) || leaving.contains(&flight.pod.pod.uid);
+            if flight.phase == Phase::UnderWay && !is_there {
                 flight.end(Phase::Gone(at));
             }
         }
     }
 
-    /// Those under way, as an engine that comes after this one has to know them.
+    /// All of them, as an engine that comes after this one has to know them.
     pub(crate) fn aloft(&self) -> impl Iterator<Item = Aloft> {
         let last = self.last.unwrap_or_default();
-        let under_way = self.list.iter().filter(|flight| flight.phase == Phase::UnderWay);
-        let aloft = under_way.map(move |flight| Aloft {
+        let aloft = self.list.iter().map(move |flight| Aloft {
             uid: flight.pod.pod.uid.clone(),
+            namespace: flight.pod.pod.namespace.clone(),
+            name: flight.pod.pod.name.clone(),
             label: flight.signal,
             hard: flight.hard,
             decided_at: flight.decided_at,
             since: last.checked_sub(SignedDuration::from_nanos(flight.age.as_nanos())).unwrap_or(last),
             grace_period_seconds: flight.grace_period_seconds,
             expected: flight.expected,
+            ended: match &flight.phase {
+                Phase::UnderWay => None,
+                Phase::Gone(_) => Some(Ended::Gone),
+                Phase::Failed(why) => Some(Ended::Failed(why.clone())),
+            },
         });
         self.recalled.iter().cloned().chain(aloft)
     }
@@ -136,27 +152,43 @@ impl Flights {
         self.recalled = recalled;
     }
 
-    /// Those whose pods are there go on; the others wait for as long as they could take. Calls
-    /// back for each that goes on.
-    pub(crate) fn resume(&mut self, at: Timestamp, pods: &PodSet, mut resumed: impl FnMut(&Flight)) {
+    /// Those whose pods are there go on, also without their objects; the others wait for as long as
+    /// they could take. Calls back for each that is under way again.
+    pub(crate) fn resume(
+        &mut self,
+        at: Timestamp,
+        pods: &PodSet,
+        without_object: impl Fn(&Aloft) -> Arc<KnownPod>,
+        mut resumed: impl FnMut(&Flight),
+    ) {
         for aloft in std::mem::take(&mut self.recalled) {
             let age = since(at, aloft.since).max(GoDuration::ZERO);
             let grace = GoDuration::from_secs(aloft.grace_period_seconds.max(0));
-            let place = pods.place(&aloft.uid);
-            let Some(pod) = place.and_then(|place| pods.pods().get(place as usize)) else {
-                if age < plus(grace, MARGIN) {
-                    self.recalled.push(aloft);
+            let (phase, matters_for) = match &aloft.ended {
+                None => (Phase::UnderWay, plus(grace, MARGIN)),
+                Some(Ended::Gone) => (Phase::Gone(aloft.since), MARGIN),
+                Some(Ended::Failed(why)) => (Phase::Failed(why.clone()), REMEMBERED),
+            };
+            let active = pods.place(&aloft.uid).and_then(|place| pods.pods().get(place as usize));
+            let is_leaving = phase == Phase::UnderWay && self.leaving.contains(&aloft.uid);
+            let pod = match active {
+                Some(pod) => Arc::clone(pod),
+                None if is_leaving => without_object(&aloft),
+                None => {
+                    if age < matters_for {
+                        self.recalled.push(aloft);
+                    }
+                    continue;
                 }
-                continue;
             };
             if self.stance(&aloft.uid) != Stance::Free {
                 continue;
             }
-            let Aloft { uid: _, label, hard, decided_at, since: _, grace_period_seconds, expected } = aloft;
-            let pod = Arc::clone(pod);
-            let (signal, phase) = (label, Phase::UnderWay);
+            let Aloft { label: signal, hard, decided_at, grace_period_seconds, expected, .. } = aloft;
             let flight = Flight { pod, signal, hard, decided_at, grace_period_seconds, expected, phase, age };
-            resumed(&flight);
+            if flight.phase == Phase::UnderWay {
+                resumed(&flight);
+            }
             self.list.push(flight);
         }
     }

@@ -5,7 +5,8 @@
 //! again.
 //!
 //! - It ends well when the pod leaves the active pods or [`Event::Evicted`] says that it is
-//!   gone. Figures that are older than that still show what it held: for those its release goes
+//!   gone. One whose object alone is gone ([`Event::Leaving`]) is still on its way, for what holds the
+//!   memory is there. Figures that are older than that still show what it held: for those its release goes
 //!   on counting.
 //! - It fails when [`Event::Evicted`] says so: from then on nothing is expected of it. The pod
 //!   is let be for [`RETRY`], and goes after all others for [`REMEMBERED`].
@@ -18,6 +19,7 @@
 //! clock that is set back neither prolongs nor shortens anything by more than what passed.
 //!
 //! [`Event::Evicted`]: super::input::Event::Evicted
+//! [`Event::Leaving`]: super::input::Event::Leaving
 
 mod list;
 

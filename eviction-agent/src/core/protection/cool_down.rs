@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::core::memory::OomKilled;
 use crate::core::time::Timestamp;
 use crate::core::units::GoDuration;
 
@@ -38,6 +39,10 @@ impl CoolDown {
                 self.last.insert(uid.into(), at);
             }
         }
+    }
+
+    pub(super) fn kills(&self) -> Vec<OomKilled> {
+        self.last.iter().map(|(uid, at)| OomKilled { uid: uid.clone(), at: *at }).collect()
     }
 
     /// Forgets the oldest, if there are too many.

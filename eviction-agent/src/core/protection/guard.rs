@@ -1,6 +1,7 @@
 //! What decides whether a pod goes when its turn has come.
 
 use crate::core::input::EvictionOutcome;
+use crate::core::memory::{Counted, OomKilled};
 use crate::core::pods::KnownPod;
 use crate::core::policy::Rules;
 use crate::core::signal::{Resource, Signal};
@@ -100,6 +101,27 @@ impl Guard {
     pub fn outcome(&mut self, outcome: &EvictionOutcome) {
         if self.is_on && outcome.result.is_err() {
             self.ledger.take_back(&outcome.uid);
+        }
+    }
+
+    /// The evictions that count against limits, the latest of them.
+    pub fn counted(&self) -> Vec<Counted> {
+        self.ledger.counted()
+    }
+
+    /// The kills by which pods are spared.
+    pub fn oom_killed(&self) -> Vec<OomKilled> {
+        self.cool_down.kills()
+    }
+
+    /// Takes over what a guard before this one knew. It counts where the rules ask for it.
+    pub fn recall(&mut self, counted: Vec<Counted>, oom_killed: Vec<OomKilled>) {
+        if !self.is_on {
+            return;
+        }
+        self.ledger.recall(counted);
+        for OomKilled { uid, at } in oom_killed {
+            self.cool_down.killed(at, &uid);
         }
     }
 

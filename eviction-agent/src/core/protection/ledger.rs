@@ -3,6 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+use crate::core::memory::{Counted, MOST_COUNTED};
 use crate::core::pod::Pod;
 use crate::core::pods::KnownPod;
 use crate::core::preferences::{EvictionLimit, LimitScope};
@@ -32,7 +35,8 @@ struct Entry {
 }
 
 /// Under what the eviction of a pod is entered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Account {
     /// The pod's own uid.
     pub uid: Box<str>,
@@ -98,6 +102,22 @@ impl Ledger {
         self.take_back(&known.pod.uid);
         self.prune(at);
         self.entries.push_back(Entry { at, account: Arc::clone(&known.shelter.account) });
+    }
+
+    pub(super) fn counted(&self) -> Vec<Counted> {
+        let latest = self.entries.iter().skip(self.entries.len().saturating_sub(MOST_COUNTED));
+        let counted = |Entry { at, account }: &Entry| Counted { at: *at, account: Arc::clone(account) };
+        latest.map(counted).collect()
+    }
+
+    /// Goes on with those of a ledger before this one. Before all else.
+    pub(super) fn recall(&mut self, counted: Vec<Counted>) {
+        if self.limits.is_empty() {
+            return;
+        }
+        let latest = counted.len().saturating_sub(MOST_COUNTED);
+        let entries = counted.into_iter().skip(latest);
+        self.entries.extend(entries.map(|Counted { at, account }| Entry { at, account }));
     }
 
     pub(super) fn take_back(&mut self, uid: &str) {

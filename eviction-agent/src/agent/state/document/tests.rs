@@ -2,11 +2,16 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::agent::state::Asked;
-use crate::core::memory::MetSince;
+use std::sync::Arc;
+
+use crate::action::{Kill, PodName};
+use crate::agent::state::{Asked, KeptEviction, Pace};
+use crate::core::flight::Failure;
+use crate::core::memory::{Aloft, Counted, Ended, Forbidden, MetSince, OomKilled};
 use crate::core::pressure::Status;
-use crate::core::release::Basis;
-use crate::core::signal::Resource;
+use crate::core::protection::Account;
+use crate::core::release::{Basis, Release};
+use crate::core::signal::{Resource, Signal};
 
 fn identity() -> Identity {
     Identity {
@@ -21,6 +26,11 @@ fn identity() -> Identity {
 fn clocks(boot_seconds: i64, steady: i64) -> Clocks {
     let mono_ns = u64::try_from(boot_seconds).unwrap() * 1_000_000_000;
     Clocks { boot_ns: boot_seconds * 1_000_000_000, steady: Timestamp::from_second(steady).unwrap(), mono_ns }
+}
+
+fn kill(decision: u64, second: u64) -> Kill {
+    let pod = PodName { uid: "u".into(), namespace: "shop".into(), name: "web".into() };
+    Kill { pod: Arc::new(pod), at_ns: second * 1_000_000_000, decision }
 }
 
 fn kept() -> Kept {
@@ -41,13 +51,26 @@ fn kept() -> Kept {
             conditions: vec![Raised { condition: NodeCondition::PidPressure, at: at(995) }],
             flights: vec![Aloft {
                 uid: "u".into(),
+                namespace: "shop".into(),
+                name: "web".into(),
                 label: "memory.available",
                 hard: true,
                 decided_at: at(996),
                 since: at(997),
                 grace_period_seconds: 1,
                 expected,
+                ended: None,
             }],
+            counted: vec![Counted {
+                at: at(992),
+                account: Arc::new(Account {
+                    uid: "v".into(),
+                    namespace: "shop".into(),
+                    owner: Some("rs".into()),
+                }),
+            }],
+            oom_killed: vec![OomKilled { uid: "w".into(), at: at(991) }],
+            forbidden: vec![Forbidden { uid: "x".into(), at: at(993) }],
         },
         evictions: vec![KeptEviction {
             decision: 17,
@@ -59,7 +82,9 @@ fn kept() -> Kept {
             grace_seconds: 1,
             by_api: Some(Asked::Accepted),
             by_kill: false,
+            told_gone: false,
         }],
+        pace: Pace { by_api: vec![kill(17, 96)], by_kill: vec![kill(16, 90), kill(15, 95)] },
         decisions: 17,
         said: Some(CONDITIONS.map(|condition| Said {
             status: if condition == NodeCondition::PidPressure { Status::True } else { Status::Unknown },
@@ -87,13 +112,17 @@ fn the_next_agent_knows_the_same_on_its_own_clocks() {
     let second = |second| Some(Timestamp::from_second(second).unwrap());
     let pids = Said { status: Status::True, since: second(4_994), hard_at: second(4_995) };
     assert_eq!(recalled.said.map(|said| said[NodeCondition::PidPressure as usize]), Some(pids));
-    let Memory { looked, met, conditions, flights } = recalled.memory;
+    assert_eq!(recalled.pace, kept().pace);
+    let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden } = recalled.memory;
     let before = kept().memory;
     let later = |second: i64| Timestamp::from_second(second + 4_000).unwrap();
     assert_eq!(looked, Some(later(999)));
     assert_eq!(met, [MetSince { first_seen: later(990), ..before.met[0].clone() }]);
     assert_eq!(conditions, [Raised { at: later(995), ..before.conditions[0] }]);
     assert_eq!(flights, [Aloft { decided_at: later(996), since: later(997), ..before.flights[0].clone() }]);
+    assert_eq!(counted, [Counted { at: later(992), ..before.counted[0].clone() }]);
+    assert_eq!(oom_killed, [OomKilled { at: later(991), ..before.oom_killed[0].clone() }]);
+    assert_eq!(forbidden, [Forbidden { at: later(993), ..before.forbidden[0].clone() }]);
 }
 
 #[test]
@@ -102,7 +131,33 @@ fn another_hand_goes_on_with_nothing_that_this_one_has_begun() {
     value["act"] = json!("evict-dry-run");
     let recalled = read_value(&value).unwrap();
     assert!(recalled.evictions.is_empty() && recalled.memory.flights.is_empty());
-    assert_eq!((recalled.memory.conditions.len(), recalled.decisions), (1, 17));
+    assert!(recalled.pace == Pace::default() && recalled.memory.counted.is_empty());
+    let memory = recalled.memory;
+    assert_eq!((memory.conditions.len(), memory.oom_killed.len(), recalled.decisions), (1, 1, 17));
+}
+
+#[test]
+fn how_an_eviction_ended_is_kept() {
+    for ended in [
+        Ended::Gone,
+        Ended::Failed(Failure::Expired),
+        Ended::Failed(Failure::Reported("2 processes outlive SIGKILL".into())),
+    ] {
+        let mut kept = kept();
+        kept.memory.flights[0].ended = Some(ended.clone());
+        let bytes = write(&identity(), Names::since(77), clocks(100, 1_000), &kept, &[]).unwrap();
+        let recalled = read(&bytes, &identity(), clocks(103, 5_003)).unwrap();
+        assert_eq!(recalled.memory.flights[0].ended, Some(ended));
+    }
+}
+
+#[test]
+fn what_counts_is_bounded() {
+    let mut kept = kept();
+    kept.pace.by_kill = (0..5_000).map(|decision| kill(decision, 50)).collect();
+    let bytes = write(&identity(), Names::since(77), clocks(100, 1_000), &kept, &[]).unwrap();
+    let pace = read(&bytes, &identity(), clocks(103, 5_003)).unwrap().pace;
+    assert_eq!((pace.by_kill.len(), pace.by_kill.last()), (1024, Some(&kill(4_999, 50))));
 }
 
 #[test]
@@ -115,9 +170,13 @@ fn what_is_of_no_use_says_why() {
     assert!(with("boot_id", json!("other")).starts_with("it is of another boot"));
     assert_eq!(with("cgroup_root", json!("/other")), "it is of another node, n1 below cgroup /other");
     assert_eq!(with("node", json!(null)), "it is of another node, without a name below cgroup /");
-    assert_eq!(with("version", json!(2)), "it is of version 2; this agent knows version 1");
+    assert_eq!(with("version", json!(1)), "it is of version 1; this agent knows version 2");
     assert_eq!(with("kind", json!("eviction-agent-else")), "it is something else");
     assert_eq!(with("written_ns", json!(103_000_000_001_i64)), "it holds times that are still to come");
+    let later = json!({"by_api": [], "by_kill": [{
+        "decision": 1, "uid": "", "namespace": "", "name": "", "at_ns": 103_000_000_001_i64,
+    }]});
+    assert_eq!(with("pace", later), "it holds times that are still to come");
     assert!(with("decisions", json!(-1)).starts_with("it is spoiled: "));
     assert!(with("more", json!(1)).contains("unknown field `more`"));
     assert!(with("met", json!([{}])).starts_with("it is spoiled: "));

@@ -1,0 +1,87 @@
+//! Pods on their way out whose objects are gone before what they hold is: a forced deletion takes the
+//! object away at once, and an agent may have ended in between.
+//!
+//! As long as such a pod's cgroup is there it is on its way, so that nobody else goes for the same
+//! shortage; and no longer than the kubelet waits for a victim once it has had its grace period.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::action::{GroupDirs, PodName};
+use crate::core::flight::MARGIN;
+use crate::core::input::{Event, Input};
+use crate::core::time::nanos;
+use crate::source::cgroup::names::PodUid;
+use crate::source::cgroup::pods::Pod as CgroupPod;
+
+use super::super::clock::mono_ns;
+use super::{Reaction, State};
+
+/// A pod on its way out whose object is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Leaving {
+    uid: Box<str>,
+    /// By then its cgroup is of no interest any more.
+    until_ns: u64,
+}
+
+impl Reaction {
+    /// Tells the engine who is leaving, if others are than before. Before it is told of the pods.
+    pub(super) fn tell_leaving(&mut self) {
+        let leaving = self.find_leaving(mono_ns());
+        if leaving == self.state.leaving {
+            return;
+        }
+        let uids = leaving.iter().map(|it| it.uid.clone()).collect();
+        self.state.leaving = leaving;
+        let at = self.clock.now().wall;
+        self.step(Input { at, event: Event::Leaving(uids) });
+    }
+
+    /// Whether a pod is on its way out without its object.
+    pub(super) fn is_leaving(&self, uid: &str) -> bool {
+        self.state.leaving.iter().any(|it| *it.uid == *uid)
+    }
+
+    /// Whether there is a cgroup of a pod, with or without its object.
+    pub(super) fn has_cgroup(&self, uid: &str) -> bool {
+        self.cgroups_by_uid(uid).next().is_some()
+    }
+
+    /// Waits no longer for those that should be gone.
+    pub(super) fn let_go_of_leaving(&mut self, now_ns: u64) {
+        if self.state.leaving.iter().any(|it| it.until_ns <= now_ns) {
+            self.tell_pods();
+        }
+    }
+
+    /// The folders of a pod's groups, also without its object.
+    pub(super) fn groups_by_uid(&self, uid: &str) -> Vec<GroupDirs> {
+        self.folders_of(self.cgroups_by_uid(uid))
+    }
+
+    fn cgroups_by_uid(&self, uid: &str) -> impl Iterator<Item = &CgroupPod> {
+        let uid = PodUid::new(uid);
+        self.eyes.sampler.pods().pods.iter().filter(move |cgroup| cgroup.uid == uid)
+    }
+
+    fn find_leaving(&self, now_ns: u64) -> Vec<Leaving> {
+        let pods = self.roster.active();
+        let State { under_way, recalled, leaving: before, .. } = &self.state;
+        let own = under_way.iter().filter(|it| !it.told_gone);
+        let own = own.map(|it| (&it.pod, it.decided_mono_ns, it.grace));
+        // Before the pods are known nobody can be missed.
+        let recalled = recalled.iter().filter(|it| !it.told_gone && !pods.is_empty());
+        let recalled =
+            recalled.map(|it| (&it.pod, it.decided_mono_ns, Duration::from_secs(it.grace_seconds)));
+        let is_leaving = |pod: &Arc<PodName>| pods.place(&pod.uid).is_none() && self.has_cgroup(&pod.uid);
+        let leaving = own.chain(recalled).filter(|(pod, ..)| is_leaving(pod));
+        let leaving = leaving.map(|(pod, decided_ns, grace)| {
+            let known = before.iter().find(|it| it.uid == pod.uid).map(|it| it.until_ns);
+            let ends_ns = decided_ns.saturating_add(nanos(grace)).max(now_ns);
+            let until_ns = known.unwrap_or(ends_ns.saturating_add(MARGIN.as_nanos().unsigned_abs()));
+            Leaving { uid: pod.uid.clone(), until_ns }
+        });
+        leaving.filter(|it| now_ns < it.until_ns).collect()
+    }
+}

@@ -1,0 +1,126 @@
+//! Evictions: as the engine knows them, and as the hands do.
+
+use std::sync::Arc;
+
+use super::super::KeptEviction;
+use super::super::clocks::Clocks;
+use super::super::record::{Eviction, Expected, Flight};
+use crate::action::PodName;
+use crate::core::decision::LABELS;
+use crate::core::memory::Aloft;
+use crate::core::release::Release;
+use crate::core::signal::Signal;
+
+pub(super) fn write_flight(clocks: Clocks, flight: &Aloft) -> Flight {
+    let Aloft { uid, namespace, name, label, hard, decided_at, since, grace_period_seconds, expected, ended } =
+        flight;
+    let expected = Signal::ALL.into_iter().zip(expected);
+    let expected = expected.filter(|(_, release)| **release != Release::UNKNOWN);
+    Flight {
+        uid: uid.clone(),
+        namespace: namespace.clone(),
+        name: name.clone(),
+        label: (*label).into(),
+        hard: *hard,
+        decided_ns: clocks.kept(*decided_at),
+        since_ns: clocks.kept(*since),
+        grace_period_seconds: *grace_period_seconds,
+        expected: expected
+            .map(|(signal, &Release { amount, basis })| Expected { signal, amount, basis })
+            .collect(),
+        ended: ended.clone(),
+    }
+}
+
+/// Nothing for a label that nobody gives.
+pub(super) fn read_flight(clocks: Clocks, flight: Flight) -> Option<Aloft> {
+    let Flight {
+        uid,
+        namespace,
+        name,
+        label,
+        hard,
+        decided_ns,
+        since_ns,
+        grace_period_seconds,
+        expected: releases,
+        ended,
+    } = flight;
+    let label = LABELS.into_iter().chain(Signal::ALL.map(Signal::name)).find(|known| **known == *label)?;
+    let mut expected = [Release::UNKNOWN; Signal::COUNT];
+    for Expected { signal, amount, basis } in releases {
+        expected[signal as usize] = Release { amount: amount.max(0), basis };
+    }
+    let (decided_at, since) = (clocks.steady(decided_ns), clocks.steady(since_ns));
+    Some(Aloft {
+        uid,
+        namespace,
+        name,
+        label,
+        hard,
+        decided_at,
+        since,
+        grace_period_seconds,
+        expected,
+        ended,
+    })
+}
+
+pub(super) fn write(clocks: Clocks, eviction: &KeptEviction) -> Eviction {
+    let KeptEviction {
+        decision,
+        pod,
+        signal,
+        resource,
+        hard,
+        decided_mono_ns,
+        grace_seconds,
+        by_api,
+        by_kill,
+        told_gone,
+    } = eviction;
+    let PodName { uid, namespace, name } = &**pod;
+    Eviction {
+        decision: *decision,
+        uid: uid.clone(),
+        namespace: namespace.clone(),
+        name: name.clone(),
+        signal: *signal,
+        resource: *resource,
+        hard: *hard,
+        decided_ns: clocks.kept_mono(*decided_mono_ns),
+        grace_seconds: *grace_seconds,
+        by_api: *by_api,
+        by_kill: *by_kill,
+        told_gone: *told_gone,
+    }
+}
+
+pub(super) fn read(clocks: Clocks, eviction: Eviction) -> KeptEviction {
+    let Eviction {
+        decision,
+        uid,
+        namespace,
+        name,
+        signal,
+        resource,
+        hard,
+        decided_ns,
+        grace_seconds,
+        by_api,
+        by_kill,
+        told_gone,
+    } = eviction;
+    KeptEviction {
+        decision,
+        pod: Arc::new(PodName { uid, namespace, name }),
+        signal,
+        resource,
+        hard,
+        decided_mono_ns: clocks.mono(decided_ns),
+        grace_seconds,
+        by_api,
+        by_kill,
+        told_gone,
+    }
+}
