@@ -45,6 +45,9 @@ pub const KEPT_EVERY: GoDuration = GoDuration::from_secs(5);
 /// So many evictions that count against limits are remembered: one in five seconds for more than five hours.
 pub const MOST_COUNTED: usize = 4096;
 
+/// No longer is anybody held up by what was known before: a minute is the longest that a hand asks for.
+pub const LONGEST_HOLD: GoDuration = GoDuration::from_secs(60);
+
 /// What an engine knows that no look can tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -64,6 +67,8 @@ pub struct Memory {
     pub oom_killed: Vec<OomKilled>,
     /// Pods that their PodDisruptionBudgets do not let go for now.
     pub forbidden: Vec<Forbidden>,
+    /// Until when nobody new may go, if that is so: a limit that is nobody's own.
+    pub held_until: Option<Timestamp>,
 }
 
 /// A threshold that is met.

@@ -113,8 +113,13 @@ impl Reaction {
             Refused::Busy { .. } => Some(decided_ns.saturating_add(FULL_NS)),
             _ => None,
         };
-        let is_gone = *refused == Refused::Empty;
-        self.tell_outcome(&under_way.pod, if is_gone { Ok(()) } else { Err(refused.to_string().into()) });
+        let result = match refused {
+            Refused::Empty => Ok(()),
+            // It says nothing about the pod: its turn is still the same.
+            _ if held_until_ns.is_some() => Err(NotEvicted::NotAsked),
+            refused => Err(refused.to_string().into()),
+        };
+        self.tell_outcome(&under_way.pod, result);
         if let Some(until_ns) = held_until_ns {
             let (at, until) = (self.clock.now().wall, self.clock.at(until_ns).wall);
             self.step(Input { at, event: Event::EvictionsHeld(until) });

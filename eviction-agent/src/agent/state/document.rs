@@ -54,7 +54,7 @@ pub(super) fn write(
     counts: &[Count],
 ) -> Result<Vec<u8>, serde_json::Error> {
     let Kept { number: _, memory, evictions: under_way, pace, decisions, said } = kept;
-    let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden } = memory;
+    let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden, held_until } = memory;
     let Identity { boot_id, node, cgroup_root, act } = identity.clone();
     let document = Document {
         kind: KIND.into(),
@@ -78,6 +78,7 @@ pub(super) fn write(
         counted: counted.iter().map(|counted| limits::write_counted(clocks, counted)).collect(),
         oom_killed: oom_killed.iter().map(|killed| limits::write_oom_killed(clocks, killed)).collect(),
         forbidden: forbidden.iter().map(|it| limits::write_forbidden(clocks, it)).collect(),
+        held_until_ns: held_until.map(|at| clocks.kept(at)),
         said: said.iter().flat_map(|said| write_said(clocks, said)).collect(),
         counts: counts.iter().map(Count::write).collect(),
     };
@@ -148,6 +149,7 @@ impl Document {
                 counted: counted.into_iter().map(|it| limits::read_counted(clocks, it)).collect(),
                 oom_killed: oom_killed.map(|it| limits::read_oom_killed(clocks, it)).collect(),
                 forbidden: forbidden.map(|it| limits::read_forbidden(clocks, it)).collect(),
+                held_until: self.held_until_ns.map(|at| clocks.steady(at)),
             },
             evictions: under_way.into_iter().map(|it| evictions::read(clocks, it)).collect(),
             pace: limits::read_pace(clocks, pace),

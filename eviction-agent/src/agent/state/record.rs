@@ -52,6 +52,8 @@ pub(super) struct Document {
     pub(super) oom_killed: Vec<PodAt>,
     /// Pods that their PodDisruptionBudgets do not let go for now.
     pub(super) forbidden: Vec<PodAt>,
+    /// Until when nobody new may go. It may be still to come.
+    pub(super) held_until_ns: Option<i64>,
     /// All conditions, or none.
     pub(super) said: Vec<SaidOf>,
     pub(super) counts: Vec<Counted>,

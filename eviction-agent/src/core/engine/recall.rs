@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 
 use crate::core::condition::Raised;
 use crate::core::flight::Flight;
-use crate::core::memory::{Aloft, KEPT_EVERY, Memory, UNSEEN};
+use crate::core::memory::{Aloft, KEPT_EVERY, LONGEST_HOLD, Memory, UNSEEN};
 use crate::core::pod::Pod;
 use crate::core::pods::{KnownPod, PodSet};
 use crate::core::policy::Victims;
@@ -25,11 +25,12 @@ impl Engine {
             counted: self.guard.counted(),
             oom_killed: self.guard.oom_killed(),
             forbidden: self.budgets.forbidden().collect(),
+            held_until: self.flights.held_until(),
         }
     }
 
     pub(super) fn recall(&mut self, at: Timestamp, memory: Memory) {
-        let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden } = memory;
+        let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden, held_until } = memory;
         let is_seamless = looked.is_some_and(|looked| since(at, looked) <= UNSEEN);
         if is_seamless {
             for met in &met {
@@ -46,6 +47,10 @@ impl Engine {
         self.conditions.recall(at, raised, self.policy.pressure_transition_period);
         if self.policy.rules.victims != Victims::One {
             self.flights.recall(flights);
+            if let Some(until) = held_until {
+                let longest = SignedDuration::from_nanos(LONGEST_HOLD.as_nanos());
+                self.flights.hold_until(at, at.checked_add(longest).unwrap_or(at).min(until));
+            }
         }
         self.guard.recall(counted, oom_killed);
         self.budgets.recall(at, forbidden);

@@ -114,6 +114,26 @@ fn who_did_not_go_is_let_be_and_then_goes_last() {
 }
 
 #[test]
+fn who_evicts_asks_for_patience_once() {
+    let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
+    let known = pods(&policy);
+    let mut first = engine(policy.clone(), &known);
+    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    let not_asked = EvictionOutcome { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
+    tell(&mut first, 1, Event::Evicted(not_asked));
+    tell(&mut first, 1, Event::EvictionsHeld(at(41)));
+    let mut second = after(&policy, 5, first.memory(), &known);
+    let decision = look(&mut second, 40, 100);
+    assert_eq!((victims(&decision).len(), decision.pass().unwrap().end), (0, PassEnd::Held));
+    assert_eq!(victims(&look(&mut second, 41, 100)), [("a", 1)], "it is still its turn");
+    // Not for as long as a file says.
+    let forever = Memory { held_until: Some(at(1_000_000)), ..Memory::default() };
+    let mut second = after(&policy, 5, forever, &known);
+    assert!(victims(&look(&mut second, 64, 100)).is_empty());
+    assert_eq!(victims(&look(&mut second, 65, 100)), [("a", 1)]);
+}
+
+#[test]
 fn limits_and_cool_downs_go_on() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |preferences| {
         let (scope, max_evictions, window) = (LimitScope::Namespace, 1, GoDuration::from_secs(600));

@@ -213,6 +213,12 @@ impl Flights {
         self.held = since(until, at).max(GoDuration::ZERO);
     }
 
+    /// Until when nobody new may be chosen, if that is so.
+    pub(crate) fn held_until(&self) -> Option<Timestamp> {
+        let held = SignedDuration::from_nanos(self.held.as_nanos());
+        self.last.filter(|_| self.is_held())?.checked_add(held).ok()
+    }
+
     /// Whether nobody new may be chosen.
     pub(crate) fn is_held(&self) -> bool {
         self.held > GoDuration::ZERO

@@ -71,6 +71,7 @@ fn kept() -> Kept {
             }],
             oom_killed: vec![OomKilled { uid: "w".into(), at: at(991) }],
             forbidden: vec![Forbidden { uid: "x".into(), at: at(993) }],
+            held_until: Some(at(1_020)),
         },
         evictions: vec![KeptEviction {
             decision: 17,
@@ -113,7 +114,9 @@ fn the_next_agent_knows_the_same_on_its_own_clocks() {
     let pids = Said { status: Status::True, since: second(4_994), hard_at: second(4_995) };
     assert_eq!(recalled.said.map(|said| said[NodeCondition::PidPressure as usize]), Some(pids));
     assert_eq!(recalled.pace, kept().pace);
-    let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden } = recalled.memory;
+    let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden, held_until } =
+        recalled.memory;
+    assert_eq!(held_until, Some(Timestamp::from_second(1_020 + 4_000).unwrap()), "still to come");
     let before = kept().memory;
     let later = |second: i64| Timestamp::from_second(second + 4_000).unwrap();
     assert_eq!(looked, Some(later(999)));
