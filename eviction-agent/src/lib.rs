@@ -11,6 +11,7 @@ pub mod cli;
 pub mod config;
 pub mod core;
 pub mod http;
+pub mod journal;
 pub mod metrics;
 pub mod scenario;
 pub mod source;

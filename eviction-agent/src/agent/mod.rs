@@ -44,6 +44,7 @@ mod pods;
 mod printer;
 mod range;
 mod reaction;
+mod recorder;
 mod reflex;
 mod reload;
 mod remembered;

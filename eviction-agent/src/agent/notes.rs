@@ -14,6 +14,7 @@ use crate::core::oom::{ContainerEnded, EndedContainer};
 use crate::core::reading::Why;
 use crate::core::signal::Signal;
 use crate::core::time::Timestamp;
+use crate::journal::Before;
 use crate::metrics::Metrics;
 
 use super::arming::Seen;
@@ -77,6 +78,8 @@ pub(crate) struct PassNote {
     pub(crate) crossed_mono_ns: Option<u64>,
     pub(crate) looked: Instant,
     pub(crate) decided_mono_ns: u64,
+    /// What it was made with, if it is to be recorded.
+    pub(crate) before: Option<Box<Before>>,
     /// There are not many at once.
     #[expect(dead_code, reason = "what counts is when it is dropped")]
     pub(crate) copied: Copied,

@@ -29,6 +29,7 @@ use super::notes::{Note, Notes};
 use super::pods::Pods;
 use super::printer::Printer;
 use super::reaction::Command;
+use super::recorder::Recorder;
 use super::reload::{Change, Reload};
 use super::remembered::Remembered;
 use super::slow::Slow;
@@ -76,6 +77,8 @@ pub struct Options {
     pub pid_capacity: Option<u64>,
     /// How the API server is reached; without it by the pod's service account.
     pub kubeconfig: Option<PathBuf>,
+    /// Where decisions are recorded, if they are.
+    pub record: Option<PathBuf>,
     /// How events are written.
     pub output: Output,
     /// Rungs that are asked for or denied.
@@ -156,6 +159,8 @@ async fn supervise(
         .map_err(|error| Failure::because("start the reaction thread", &error))?;
     let took_effect = Arc::new(Notify::new());
     let printer = Printer::start(std::io::stdout(), Arc::clone(&metrics))?;
+    let recorder =
+        options.record.as_deref().map(|path| Recorder::open(path, Arc::clone(&metrics))).transpose()?;
     // Who does nothing writes nothing either.
     let tap = match &mut membership {
         Some(membership) if !service.act.is_dry() => Some(membership.tap(Arc::clone(&metrics))),
@@ -169,7 +174,8 @@ async fn supervise(
         names,
         Arc::clone(&took_effect),
         tap,
-    );
+    )
+    .recording(recorder);
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
     let exports = membership.as_ref().map(|it| it.exports(Arc::clone(&metrics)));

@@ -34,6 +34,7 @@ use super::lane::{Next, Receiver};
 use super::names::Names;
 use super::notes::{Note, PassNote};
 use super::printer::Printer;
+use super::recorder::Recorder;
 use super::run::Output;
 use super::state::{Counts, Series};
 use super::tallies::Tallies;
@@ -50,6 +51,7 @@ const CONDITIONS: [NodeCondition; 3] =
 pub(crate) struct Slow {
     output: Output,
     printer: Printer,
+    recorder: Option<Recorder>,
     metrics: Arc<Metrics>,
     counts: Arc<Counts>,
     names: Names,
@@ -86,6 +88,7 @@ impl Slow {
         Self {
             output,
             printer,
+            recorder: None,
             metrics,
             namespaces: Namespaces::of(counts.namespaces()),
             counts,
@@ -103,6 +106,11 @@ impl Slow {
             apart: Apart::default(),
             tap,
         }
+    }
+
+    /// Records decisions there as well.
+    pub(crate) fn recording(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
     }
 
     /// Takes the notes of the reaction until it is gone, and those of the main thread beside.
@@ -158,6 +166,9 @@ impl Slow {
         let stopped = event::Stopped { why: why.to_owned() };
         self.say(self.clock.now().wall, Event::Stopped(stopped));
         self.printer.finish();
+        if let Some(recorder) = self.recorder {
+            recorder.finish();
+        }
     }
 
     fn take(&mut self, note: Note) {
@@ -268,6 +279,7 @@ impl Slow {
             crossed_mono_ns,
             looked,
             decided_mono_ns,
+            before,
             copied: _,
         } = note;
         let (first_id, seen, seen_by, looked) = (*first_id, *seen, *seen_by, *looked);
@@ -283,6 +295,9 @@ impl Slow {
         }
         let hold = decision.conditions.iter().map(|raised| raised.condition).collect();
         self.conditions(hold, decision.unknown_conditions().collect(), looked);
+        if let (Some(recorder), Some(before)) = (&self.recorder, before) {
+            recorder.take(&self.names.of(first_id), before, decision);
+        }
         let Some(pass) = decision.pass() else { return };
         let late = crossed_mono_ns.map(|crossed| decided_mono_ns.saturating_sub(crossed));
         let evictions = decision.actions.iter().filter_map(|action| match action {

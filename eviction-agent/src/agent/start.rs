@@ -87,6 +87,7 @@ pub(crate) struct Plan {
     pub(crate) counts: Arc<Counts>,
     keep: Keep,
     recalled: Recalled,
+    records: bool,
     load: LoadOptions,
     dry_run: bool,
 }
@@ -174,6 +175,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         counts,
         keep,
         recalled,
+        records: options.record.is_some(),
         dry_run: act.is_dry(),
         load: LoadOptions { choice: options.rungs.clone(), log, reflex, usages_of, ..LoadOptions::default() },
     };
@@ -255,6 +257,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         counts: _,
         keep,
         recalled,
+        records,
         load: options,
         dry_run,
     } = plan;
@@ -312,6 +315,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         metrics,
         tally: Tally::default(),
         keep,
+        records,
         rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
     };
     reaction.recall(recalled);

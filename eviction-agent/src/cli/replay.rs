@@ -1,6 +1,8 @@
 //! `replay`: what was seen once more, through the engine of today.
 
 mod explain;
+#[cfg(test)]
+mod recorded;
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -12,7 +14,7 @@ use self::explain::{ExplainArgs, Explanations};
 use super::profile::ProfileArg;
 use crate::config::load_agent;
 use crate::scenario::compare::{Difference, compare};
-use crate::scenario::format::{Case, Outcome};
+use crate::scenario::format::{Case, EvictionOutcome, Outcome, Went};
 use crate::scenario::read::{self, Found};
 use crate::scenario::run::{Explained, Overrides, explain_under, run_under};
 
@@ -65,8 +67,8 @@ pub(super) fn run(args: &ReplayArgs) -> ExitCode {
         let written = if explanation.explain {
             explained(found, &overrides).map(|explained| explanations.write(&explained, &mut out))
         } else {
-            outcome(found, &overrides).map(|(outcome, expected)| match check {
-                true => judge(&outcome, &expected, &mut tally, &mut out),
+            outcome(found, &overrides).map(|(outcome, right)| match check {
+                true => judge(&outcome, &right, &mut tally, &mut out),
                 false => print(&outcome, &mut tally, &mut out),
             })
         };
@@ -98,15 +100,23 @@ pub(super) fn run(args: &ReplayArgs) -> ExitCode {
     }
 }
 
-fn outcome(found: Found, overrides: &Overrides) -> Result<(Outcome, Vec<Outcome>), String> {
-    let Case { scenario, expected } = found.map_err(|error| error.to_string())?;
+/// What is right.
+enum Right {
+    /// One of these.
+    Expected(Vec<Outcome>),
+    /// Of a recorded decision: these go, and nobody else.
+    Went(Vec<Went>),
+}
+
+fn outcome(found: Found, overrides: &Overrides) -> Result<(Outcome, Right), String> {
+    let Case { scenario, expected, went } = found.map_err(|error| error.to_string())?;
     let name = scenario.name.clone();
     let outcome = run_under(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))?;
-    Ok((outcome, expected))
+    Ok((outcome, went.map_or(Right::Expected(expected), Right::Went)))
 }
 
 fn explained(found: Found, overrides: &Overrides) -> Result<Explained, String> {
-    let Case { scenario, expected: _ } = found.map_err(|error| error.to_string())?;
+    let Case { scenario, expected: _, went: _ } = found.map_err(|error| error.to_string())?;
     let name = scenario.name.clone();
     explain_under(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))
 }
@@ -117,7 +127,11 @@ fn print(outcome: &Outcome, tally: &mut Tally, out: &mut impl Write) -> io::Resu
     out.write_all(b"\n")
 }
 
-fn judge(outcome: &Outcome, expected: &[Outcome], tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
+fn judge(outcome: &Outcome, right: &Right, tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
+    let expected = match right {
+        Right::Expected(expected) => expected,
+        Right::Went(went) => return judge_recorded(outcome, went, tally, out),
+    };
     if expected.is_empty() {
         tally.errors += 1;
         eprintln!("error: check {}: no outcome is expected", outcome.name);
@@ -133,6 +147,33 @@ fn judge(outcome: &Outcome, expected: &[Outcome], tally: &mut Tally, out: &mut i
             report(&outcome.name, &difference, out)
         }
     }
+}
+
+/// Whether those go that went.
+fn judge_recorded(
+    outcome: &Outcome,
+    went: &[Went],
+    tally: &mut Tally,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let goes =
+        |it: &EvictionOutcome| Went { uid: (*it.uid).into(), grace_period_seconds: it.grace_period_seconds };
+    let mut go: Vec<Went> = outcome.steps.iter().flat_map(|step| &step.evictions).map(goes).collect();
+    let mut went = went.to_vec();
+    go.sort();
+    went.sort();
+    if go == went {
+        tally.passed += 1;
+        return Ok(());
+    }
+    tally.failed += 1;
+    let names = |list: &[Went]| {
+        let each = list.iter().map(|it| format!("{} (grace period {} s)", it.uid, it.grace_period_seconds));
+        let all = each.collect::<Vec<_>>().join(", ");
+        if all.is_empty() { "nobody".to_owned() } else { all }
+    };
+    let why = outcome.config_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    writeln!(out, "{}: went:\n  recorded {}\n  found    {}{why}", outcome.name, names(&went), names(&go))
 }
 
 fn report(name: &str, difference: &Difference, out: &mut impl Write) -> io::Result<()> {

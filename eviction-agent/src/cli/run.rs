@@ -40,6 +40,10 @@ pub(super) struct RunArgs {
     capacity: CapacityArgs,
     #[command(flatten)]
     service: ServiceArgs,
+    /// File to which each decision is added by which a pod goes, as a scenario that `replay` runs again;
+    /// beyond 64 MiB the next one begins, and FILE.1 is the one before.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// How events are written on standard output.
     #[arg(long, value_enum, default_value_t = OutputArg::Text)]
     output: OutputArg,
@@ -67,6 +71,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         cgroup_root,
         capacity,
         service,
+        record,
         output,
         rungs,
         bpf_log,
@@ -87,6 +92,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         memory_capacity,
         pid_capacity,
         kubeconfig,
+        record,
         output: match output {
             OutputArg::Text => Output::Text,
             OutputArg::Json => Output::Json,

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::brief::Brief;
 use super::told::{Evicted, Memory, Proposed};
+use crate::core::memory::Memory as Knowledge;
 use crate::core::oom::{ContainerEnded, OomKill};
 use crate::core::time::Timestamp;
 use crate::source::pods;
@@ -23,6 +24,8 @@ pub struct Case {
     /// What may come of it.
     #[serde(default)]
     pub expected: Vec<Outcome>,
+    /// Of a recorded decision: who went.
+    pub went: Option<Vec<Went>>,
 }
 
 /// What happens to a node and its pods.
@@ -48,6 +51,16 @@ pub struct Scenario {
     pub steps: Vec<Step>,
 }
 
+/// A pod that went by a recorded decision.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Went {
+    /// Its uid.
+    pub uid: Box<str>,
+    /// How long it may take to end.
+    pub grace_period_seconds: i64,
+}
+
 /// How disks are laid out.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -66,6 +79,8 @@ pub struct Filesystems {
 pub struct Step {
     /// The clock during the pass.
     pub at: Timestamp,
+    /// What an engine before this one knew. In the first step.
+    pub recall: Option<Knowledge>,
     /// What the first look sees.
     pub summary: Option<Summary>,
     /// What came of evictions since the last step; else every pod that was evicted and is not

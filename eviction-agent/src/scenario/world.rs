@@ -78,6 +78,7 @@ impl World {
         self.settle(step);
         let active = self.active(step);
         let mut record = Record::new(step.at, &active);
+        self.recall(step, &active);
         self.tell(step, Event::Pods(Arc::new(PodSet::new(active))));
         for kill in &step.oom_kills {
             self.tell(step, Event::OomKill(Box::new(kill.clone())));
@@ -118,6 +119,18 @@ impl World {
             record.answer(answer);
         }
         record.finish(self.engine.conditions())
+    }
+
+    /// Goes on where another engine was. Whoever was on his way then, and is no active pod, is so without
+    /// his object: else he would not have been.
+    fn recall(&mut self, step: &Step, active: &[Arc<KnownPod>]) {
+        let Some(knowledge) = &step.recall else { return };
+        self.tell(step, Event::Recall(Box::new(knowledge.clone())));
+        let is_active = |uid: &str| active.iter().any(|known| *known.pod.uid == *uid);
+        let under_way = knowledge.flights.iter().filter(|flight| flight.ended.is_none());
+        let leaving = under_way.filter(|flight| !is_active(&flight.uid));
+        let leaving = leaving.map(|flight| flight.uid.clone()).collect();
+        self.tell(step, Event::Leaving(leaving));
     }
 
     fn tell(&mut self, step: &Step, event: Event) -> Decision {

@@ -30,6 +30,7 @@ impl Reaction {
                 crossed_mono_ns: None,
                 looked,
                 decided_mono_ns: mono_ns(),
+                before: None,
                 decision,
                 copied,
             });

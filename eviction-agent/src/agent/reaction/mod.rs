@@ -15,6 +15,7 @@ mod lapse;
 mod leaving;
 mod limits;
 mod outage;
+mod recording;
 mod rehearse;
 mod standing;
 mod state;
@@ -37,6 +38,7 @@ use crate::action::{Executor, Outcome};
 use crate::core::decision::{Decision, ProposalState};
 use crate::core::engine::Engine;
 use crate::core::input::{Event, Input, Reach};
+use crate::core::memory::Memory;
 use crate::core::policy::Policy;
 use crate::core::pressure::Seed;
 use crate::core::reading::{Reading, Why};
@@ -126,6 +128,8 @@ pub(crate) struct Reaction {
     pub(crate) rate: FillRate,
     pub(crate) tally: Tally,
     pub(crate) keep: Keep,
+    /// Whether decisions are recorded.
+    pub(crate) records: bool,
     pub(crate) state: State,
 }
 
@@ -243,7 +247,7 @@ impl Reaction {
 
     /// Carries out what was decided, arms everything anew, and tells of it.
     fn follow(&mut self, Reacted { look, pressed, decided }: Reacted) {
-        let Some(Decided { decision, snapshot, trigger, crossed, mono_ns }) = decided else {
+        let Some(Decided { decision, memory, snapshot, trigger, crossed, mono_ns }) = decided else {
             self.arm(&look, pressed, None);
             self.stand(&look);
             return;
@@ -272,6 +276,7 @@ impl Reaction {
         let at_leisure = self.arm(&look, pressed, next_grace(&decision));
         if changed {
             let seen_by = self.seen_by(trigger);
+            let before = self.before(memory, evicts);
             self.tell_pass(decision, |decision, copied| PassNote {
                 first_id,
                 seen: look.memory.known(),
@@ -279,6 +284,7 @@ impl Reaction {
                 crossed_mono_ns: crossed.map(|crossed| crossed.stamp.ktime_ns),
                 looked: look.at,
                 decided_mono_ns: mono_ns,
+                before,
                 decision,
                 copied,
             });
@@ -334,8 +340,9 @@ impl Reaction {
                 self.eyes.finish(builder, self.engine.pods())
             }
         };
+        let memory = with_pods.then(|| self.memory_to_record()).flatten();
         let decision = self.pass(at.wall, &snapshot);
-        let decided = Decided { decision, snapshot, trigger, crossed, mono_ns: mono_ns() };
+        let decided = Decided { decision, memory, snapshot, trigger, crossed, mono_ns: mono_ns() };
         Reacted { look, pressed, decided: Some(decided) }
     }
 
@@ -395,6 +402,8 @@ struct Reacted {
 /// A decision and what led to it.
 struct Decided {
     decision: Decision,
+    /// What the engine knew before, if it is to be recorded.
+    memory: Option<Memory>,
     snapshot: Arc<Snapshot>,
     trigger: Trigger,
     crossed: Option<Crossed>,

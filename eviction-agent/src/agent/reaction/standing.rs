@@ -150,12 +150,14 @@ impl Reaction {
     fn finish(&mut self, verdict: &StandingVerdict, crossed: Instant) -> Option<u64> {
         let at = self.clock.now();
         let snapshot = verdict.crossed_at(crossed.wall)?;
+        let memory = self.memory_to_record();
         let decision = self.step(Input { at: at.wall, event: Event::Look(snapshot) });
         let decided_mono_ns = mono_ns();
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, decided_mono_ns);
         let id = number_of(&decision, first_id, &verdict.victim);
         self.state.last_change.take(&decision);
+        let before = self.before(memory, id.is_some());
         self.tell_pass(decision, |decision, copied| PassNote {
             first_id,
             seen: None,
@@ -163,6 +165,7 @@ impl Reaction {
             crossed_mono_ns: Some(crossed.mono_ns),
             looked: at,
             decided_mono_ns,
+            before,
             decision,
             copied,
         });

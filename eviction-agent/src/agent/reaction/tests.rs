@@ -66,6 +66,7 @@ fn rig(profile: Profile) -> Option<Rig> {
         memory_capacity: Some(node.memory_capacity().to_string()),
         pid_capacity: Some(node.pid_capacity()),
         kubeconfig: None,
+        record: None,
         output: Output::Json,
         rungs: Choice::default(),
         state_dir: None,

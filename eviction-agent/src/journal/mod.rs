@@ -1,0 +1,73 @@
+//! Decisions as they are recorded: each is a scenario that stands for itself, and `replay` runs it
+//! through the engine of today.
+//!
+//! In it is what the engine went by (the policy), what it knew ([`Memory`]), the pods, the look, and
+//! who went. What only several looks tell, trends and doubts, is not.
+
+mod look;
+mod pods;
+mod settings;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::core::decision::{Action, Decision, Pass};
+use crate::core::memory::Memory;
+use crate::core::policy::Policy;
+
+/// What a decision was made with, beside what it has itself.
+#[derive(Clone, Debug)]
+pub struct Before {
+    /// What the engine decided by.
+    pub policy: Policy,
+    /// What it knew before the look.
+    pub memory: Memory,
+}
+
+/// A pod that goes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Went {
+    /// Its uid.
+    uid: Box<str>,
+    /// How long it may take to end.
+    grace_period_seconds: i64,
+}
+
+/// A decision by which somebody goes, as a scenario of that name; nothing for any other.
+pub fn record(name: &str, before: &Before, decision: &Decision) -> Option<Value> {
+    let pass = decision.pass()?;
+    let went = went(pass, decision);
+    if went.is_empty() {
+        return None;
+    }
+    let Before { policy, memory } = before;
+    let scenario = json!({
+        "name": name,
+        "kubeletConfiguration": settings::kubelet(policy),
+        "agentConfiguration": settings::agent(policy, went.len()),
+        "filesystems": {
+            "dedicatedImageFs": pass.layout.dedicated_image_fs, "splitImageFs": pass.layout.split_image_fs,
+        },
+        "pods": pass.pods.pods().iter().map(|known| pods::write(&known.pod)).collect::<Vec<_>>(),
+        "steps": [{
+            "at": decision.at,
+            "recall": memory,
+            "summary": look::summary(&pass.snapshot),
+            "memory": look::beside(&pass.snapshot.node.memory_detail),
+        }],
+    });
+    Some(json!({"scenario": scenario, "went": went}))
+}
+
+fn went(pass: &Pass, decision: &Decision) -> Vec<Went> {
+    let evictions = decision.actions.iter().filter_map(|action| match action {
+        Action::Evict(eviction) | Action::Hasten(eviction) => Some(eviction),
+        Action::Announce(_) | Action::Reclaim(_) => None,
+    });
+    let went = evictions.filter_map(|eviction| {
+        let uid = pass.pods.get(eviction.place)?.pod.uid.clone();
+        Some(Went { uid, grace_period_seconds: eviction.grace_period_seconds })
+    });
+    went.collect()
+}

@@ -1,0 +1,80 @@
+//! A pod as the API has it, as far as it says whether and when the pod goes.
+
+use serde_json::{Map, Value, json};
+
+use crate::core::pod::{Container, EmptyDir, Owner, Pod, ResourceList, Resources, Volume};
+
+/// Without tolerations, conditions and ended containers: they say nothing about it.
+pub(super) fn write(pod: &Pod) -> Value {
+    let Pod {
+        uid,
+        name,
+        namespace,
+        generation,
+        labels,
+        annotations,
+        owner,
+        priority,
+        priority_class,
+        termination_grace_period_seconds,
+        containers,
+        init_containers,
+        resources,
+        overhead,
+        volumes,
+        tolerations: _,
+        qos_class,
+        container_ids,
+        start_time,
+        conditions: _,
+        reason,
+        ended: _,
+    } = pod;
+    let owners = owner
+        .iter()
+        .map(|Owner { kind, name, uid }| json!({"kind": kind, "name": name, "uid": uid, "controller": true}));
+    let statuses =
+        container_ids.iter().map(|(id, name)| json!({"name": name, "containerID": format!("id://{id}")}));
+    json!({
+        "metadata": {
+            "uid": uid, "name": name, "namespace": namespace, "generation": generation,
+            "labels": labels, "annotations": annotations, "ownerReferences": owners.collect::<Vec<_>>(),
+        },
+        "spec": {
+            "priority": priority, "priorityClassName": priority_class,
+            "terminationGracePeriodSeconds": termination_grace_period_seconds,
+            "containers": containers.iter().map(container).collect::<Vec<_>>(),
+            "initContainers": init_containers.iter().map(container).collect::<Vec<_>>(),
+            "resources": resources.as_ref().map(amounts),
+            "overhead": list(overhead),
+            "volumes": volumes.iter().map(volume).collect::<Vec<_>>(),
+        },
+        "status": {
+            "qosClass": qos_class, "reason": reason, "startTime": start_time,
+            "containerStatuses": statuses.collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn container(Container { name, resources, restartable }: &Container) -> Value {
+    json!({"name": name, "resources": amounts(resources), "restartPolicy": restartable.then_some("Always")})
+}
+
+fn amounts(Resources { requests, limits }: &Resources) -> Value {
+    json!({"requests": list(requests), "limits": list(limits)})
+}
+
+fn list(list: &ResourceList) -> Map<String, Value> {
+    list.iter().map(|(name, quantity)| (name.to_string(), quantity.to_string().into())).collect()
+}
+
+fn volume(Volume { name, host_path, git_repo, config_map, empty_dir }: &Volume) -> Value {
+    let is_there = |is_there: bool| is_there.then(|| json!({}));
+    let dir = empty_dir.as_ref().map(|EmptyDir { medium, size_limit }| {
+        json!({"medium": medium, "sizeLimit": size_limit.as_ref().map(ToString::to_string)})
+    });
+    json!({
+        "name": name, "hostPath": is_there(*host_path), "gitRepo": is_there(*git_repo),
+        "configMap": is_there(*config_map), "emptyDir": dir,
+    })
+}

@@ -1,0 +1,94 @@
+//! The audit after the soak: what the agent said is held against itself, and what it recorded against
+//! its own pipeline.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tests::agent::{self, Event};
+use tests::node::MIB;
+
+/// The hard threshold of the stories, see [`crate::evict::hard`].
+const THRESHOLD: u64 = 64 * MIB;
+
+/// The decisions of which the last that was said is that nobody knows what came of it.
+pub(super) fn open(heard: &[Event]) -> BTreeSet<u64> {
+    let mut open = BTreeSet::new();
+    for event in heard.iter().filter(|event| event.kind() == "eviction") {
+        let id = event.number("id").unwrap();
+        match event.text("outcome") {
+            "unknown" => open.insert(id),
+            _ => open.remove(&id),
+        };
+    }
+    open
+}
+
+/// Each eviction has its decision, nobody goes by two, and `went` have gone.
+pub(super) fn of_what_was_said(heard: &[Event], went: usize) {
+    let decided: BTreeMap<u64, &str> = heard
+        .iter()
+        .filter(|event| event.kind() == "decision")
+        .map(|event| (event.number("id").unwrap(), event.text("uid")))
+        .collect();
+    let mut accepted: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    let mut gone = BTreeSet::new();
+    for event in heard.iter().filter(|event| event.kind() == "eviction") {
+        let id = event.number("id").unwrap();
+        assert_eq!(decided.get(&id), Some(&event.text("uid")), "each eviction has its decision: {event:?}");
+        match event.text("outcome") {
+            "accepted" => {
+                accepted.entry(event.text("uid")).or_default().insert(id);
+            }
+            "gone" => {
+                gone.insert(event.text("uid"));
+            }
+            _ => {}
+        }
+    }
+    for (uid, decisions) in &accepted {
+        assert_eq!(decisions.len(), 1, "{uid} went by {decisions:?}");
+    }
+    assert!(went > 0, "there was pressure, and somebody went");
+    gone.extend(accepted.keys());
+    assert!(gone.len() >= went, "{} of {went} went by a decision", gone.len());
+}
+
+/// The pipeline decides each of them once more as it did; nobody goes whom it protects, nor while there
+/// is enough.
+pub(super) fn of_what_was_recorded(recording: &Path, heard: &[Event], protected: &[String]) {
+    let text = std::fs::read_to_string(recording).unwrap();
+    let recorded: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut told: Vec<&str> =
+        heard.iter().filter(|event| event.kind() == "decision").map(|event| event.text("uid")).collect();
+    let mut went: Vec<&str> = recorded.iter().flat_map(|it| uids(&it["went"], "/uid")).collect();
+    told.sort_unstable();
+    went.sort_unstable();
+    assert_eq!(told, went, "each decision is recorded, and nothing else");
+    for it in &recorded {
+        let look = &it["scenario"]["steps"][0]["summary"];
+        let available = look["node"]["memory"]["availableBytes"].as_u64().unwrap();
+        assert!(available < THRESHOLD, "there was enough: {it}");
+        let (pods, seen) =
+            (uids(&it["scenario"]["pods"], "/metadata/uid"), uids(&look["pods"], "/podRef/uid"));
+        for uid in protected {
+            assert!(pods.contains(&uid.as_str()) && seen.contains(&uid.as_str()), "{uid} was there: {it}");
+        }
+    }
+    assert!(went.iter().all(|uid| !protected.iter().any(|it| it == uid)), "{went:?}, {protected:?}");
+    let replayed = Command::new(agent::binary().unwrap())
+        .args(["replay", "--check", "--scenarios"])
+        .arg(recording)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&replayed.stdout);
+    let (wanted, wrong) =
+        (format!("{} passed, 0 failed\n", recorded.len()), String::from_utf8_lossy(&replayed.stderr));
+    assert!(replayed.status.success() && said == wanted, "{said}{wrong}");
+}
+
+fn uids<'a>(list: &'a Value, pointer: &str) -> Vec<&'a str> {
+    let list = list.as_array().unwrap();
+    list.iter().map(|it| it.pointer(pointer).and_then(Value::as_str).unwrap()).collect()
+}
