@@ -25,8 +25,8 @@ pub struct Input {
 pub enum Event {
     /// What the agent before this one knew, in times of this one's clock. Before all others.
     Recall(Box<Memory>),
-    /// Of the pods on their way out, the uids of those that the API has no more and whose cgroups are
-    /// still there: what they hold is not free before they leave this list. Told before the pods.
+    /// Of the pods on their way out, the uids of those that the API has no more and in whose cgroups
+    /// somebody still is: what they hold is not free before they leave this list. Told before the pods.
     Leaving(Vec<Box<str>>),
     /// The active pods are now these: those bound to the node that have not finished.
     Pods(Arc<PodSet>),

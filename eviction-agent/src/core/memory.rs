@@ -12,7 +12,7 @@
 //!   raised as long as nobody looked, but for no longer than [`KEPT_EVERY`]: so often a memory is
 //!   made while a threshold is met.
 //! - **Evictions** go on as soon as their pods are told of, with the time that has passed: those under
-//!   way, also of pods whose objects are gone and whose cgroups are not ([`Event::Leaving`]), and those
+//!   way, also of pods whose objects are gone and what they hold is not ([`Event::Leaving`]), and those
 //!   that have ended, for as long as that says whom to let be. By the kubelet's rules the engine
 //!   remembers none.
 //! - **What counts against limits** and OOM kills that spare a pod count for as long as they would

@@ -61,8 +61,8 @@ impl Reaction {
     pub(super) fn take_answer(&mut self, index: usize, outcome: Outcome) -> bool {
         let Progress::Answered { asked, answered, is_dry } = outcome.progress.clone() else { return false };
         let is_without_object = matches!(answered, Answered::Gone | Answered::Another);
-        if is_without_object && !is_dry && asked != Asked::Condition && self.has_cgroup(&outcome.pod.uid) {
-            // That it is gone is told when its cgroup is.
+        if is_without_object && !is_dry && asked != Asked::Condition && self.is_populated(&outcome.pod.uid) {
+            // That it is gone is told when nobody is left of it.
             self.note_accepted(index);
             return false;
         }

@@ -148,7 +148,6 @@ impl Reaction {
         self.state.last_full_ns = now_ns;
         let losses = self.hook.losses();
         self.check_tree(now_ns, losses.is_some());
-        self.let_go_of_leaving(now_ns);
         self.gauges.oddities(self.engine.story().oddities());
         self.follow_oom_notices();
         self.unseen.ask();

@@ -1,7 +1,7 @@
 //! Pods on their way out whose objects are gone before what they hold is: a forced deletion takes the
 //! object away at once, and an agent may have ended in between.
 //!
-//! As long as such a pod's cgroup is there it is on its way, so that nobody else goes for the same
+//! As long as somebody is in such a pod's cgroup it is on its way, so that nobody else goes for the same
 //! shortage; and no longer than the kubelet waits for a victim once it has had its grace period.
 
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use crate::core::input::{Event, Input};
 use crate::core::time::nanos;
 use crate::source::cgroup::names::PodUid;
 use crate::source::cgroup::pods::Pod as CgroupPod;
+use crate::source::cgroup::populated::is_populated;
 
 use super::super::clock::mono_ns;
 use super::{Reaction, State};
@@ -43,14 +44,22 @@ impl Reaction {
         self.state.leaving.iter().any(|it| *it.uid == *uid)
     }
 
-    /// Whether there is a cgroup of a pod, with or without its object.
-    pub(super) fn has_cgroup(&self, uid: &str) -> bool {
-        self.cgroups_by_uid(uid).next().is_some()
+    /// Whether somebody is in the cgroup of a pod, with or without its object.
+    pub(super) fn is_populated(&self, uid: &str) -> bool {
+        let root = self.eyes.sampler.root();
+        self.cgroups_by_uid(uid).any(|group| {
+            let misplaced = group.containers.iter().map(|container| &container.path);
+            std::iter::once(&group.path)
+                .chain(misplaced)
+                .any(|path| is_populated(&root.paths_of(path).memory))
+        })
     }
 
-    /// Waits no longer for those that should be gone.
-    pub(super) fn let_go_of_leaving(&mut self, now_ns: u64) {
-        if self.state.leaving.iter().any(|it| it.until_ns <= now_ns) {
+    /// Waits no longer for those that are gone, or should be. Before each look: no directory comes or
+    /// goes when a process ends.
+    pub(super) fn review_leaving(&mut self, now_ns: u64) {
+        let is_over = |it: &Leaving| it.until_ns <= now_ns || !self.is_populated(&it.uid);
+        if self.state.leaving.iter().any(is_over) {
             self.tell_pods();
         }
     }
@@ -74,7 +83,7 @@ impl Reaction {
         let recalled = recalled.iter().filter(|it| !it.told_gone && !pods.is_empty());
         let recalled =
             recalled.map(|it| (&it.pod, it.decided_mono_ns, Duration::from_secs(it.grace_seconds)));
-        let is_leaving = |pod: &Arc<PodName>| pods.place(&pod.uid).is_none() && self.has_cgroup(&pod.uid);
+        let is_leaving = |pod: &Arc<PodName>| pods.place(&pod.uid).is_none() && self.is_populated(&pod.uid);
         let leaving = own.chain(recalled).filter(|(pod, ..)| is_leaving(pod));
         let leaving = leaving.map(|(pod, decided_ns, grace)| {
             let known = before.iter().find(|it| it.uid == pod.uid).map(|it| it.until_ns);

@@ -309,6 +309,7 @@ impl Reaction {
             self.look_for_unseen(count, at);
         }
         self.give_verdicts(at.wall);
+        self.review_leaving(at.mono_ns);
         self.tell_groups(at.mono_ns);
         let look = self.eyes.look_at_node(at, &self.state.dirty);
         self.mark_sample(look.memory_left);

@@ -29,7 +29,7 @@ pub(crate) struct State {
     pub(super) under_way: Vec<UnderWay>,
     /// Of a former agent; their pods were not told of yet.
     pub(super) recalled: Vec<KeptEviction>,
-    /// Those on their way out whose objects are gone and whose cgroups are not.
+    /// Those on their way out whose objects are gone and in whose cgroups somebody is.
     pub(super) leaving: Vec<Leaving>,
     pub(super) last_change: Change,
     pub(super) unknown: [Option<Why>; Signal::COUNT],

@@ -27,7 +27,7 @@ pub(crate) struct Flights {
     recalled: Vec<Aloft>,
     /// Of those under way, the uids of which nobody knows what came of what was asked for.
     open: Vec<Box<str>>,
-    /// The uids of those whose objects are gone and whose cgroups are not.
+    /// The uids of those whose objects are gone and in whose cgroups somebody is.
     leaving: Vec<Box<str>>,
 }
 
@@ -106,7 +106,7 @@ impl Flights {
         });
     }
 
-    /// The objects of these are gone, and their cgroups are not: they are not active pods, but on
+    /// The objects of these are gone, and what they hold is not: they are not active pods, but on
     /// their way.
     pub(crate) fn leaving_are(&mut self, uids: Vec<Box<str>>) {
         self.leaving = uids;

@@ -11,6 +11,7 @@ pub mod hierarchy;
 mod meter;
 pub mod names;
 pub mod pods;
+pub mod populated;
 pub mod root;
 pub mod sample;
 pub mod sampler;
