@@ -148,8 +148,13 @@ fn more_groups_than_there_is_room_for_are_counted() {
     // A sampler takes no part for the whole.
     let mut sampler = sampler(&subtree);
     sampler.glance_by(usages);
-    sampler.sample_pods(Fresh::All, Tasks::Leave);
-    assert_eq!(sampler.take_glances(), Glances { incomplete: 1, ..Glances::default() });
+    // On a loaded machine it may come late, and is then not looked at.
+    let look = |_| {
+        sampler.sample_pods(Fresh::All, Tasks::Leave);
+        sampler.take_glances()
+    };
+    let glances = (0..1000).map(look).find(|glances| glances.late == 0).expect("it comes in time at last");
+    assert_eq!(glances, Glances { incomplete: 1, ..Glances::default() });
     let root = sampler.tree().groups()[0].id;
     assert!(sampler.group(root).unwrap().working_set.known().is_some());
     subtree.remove().unwrap();
