@@ -226,11 +226,14 @@ impl Built {
     }
 }
 
+/// The profile of tests in guests.
+const GUEST: &str = "guest";
+
 /// Builds integration tests of the package `tests` as static files, and hands back a copy of each
 /// that has the name of its target.
 pub(crate) fn static_tests(names: &[&str], tools: &Tools) -> Result<Vec<PathBuf>> {
-    let targets: Vec<&str> =
-        names.iter().flat_map(|&name| ["--test", name]).chain(["--target", crate::build::TARGET]).collect();
+    let for_guests = ["--target", crate::build::TARGET, "--profile", GUEST];
+    let targets: Vec<&str> = names.iter().flat_map(|&name| ["--test", name]).chain(for_guests).collect();
     let built = build(&["tests"], &targets, tools)?;
     let copy = |test: TestProgram| {
         let named = test.program.with_file_name(&test.target);

@@ -32,7 +32,7 @@ const AT: &str = "at ";
 pub(super) const END: &str = "end";
 
 /// A guard against a program that hangs, no measure of speed.
-const HANG_S: u32 = 1800;
+const HANG_S: u32 = 3600;
 
 /// Bytes of the guest's disk: the page cache is filled from it.
 const DISK: u64 = 3 << 30;

@@ -7,8 +7,8 @@
 //!   `"skipped": true`, `"why"`, `"values"`. Other lines are people's, and lines of other JSON are
 //!   left alone. Built like the agent, which is the one that is shipped: else it would be compared with
 //!   what it is not.
-//! - *tests*: an integration test of that package (`tests/tests/NAME`), unoptimised and run one at a
-//!   time. It is one row of the table, with each test that skips itself as a row of its own.
+//! - *tests*: an integration test of that package (`tests/tests/NAME`), with every check of an unoptimised
+//!   build, and run one at a time. It is one row of the table, with each test that skips itself as a row of its own.
 //!
 //! So a new line here is all that is needed for another program. It runs as root in the guest's own
 //! root cgroup, with its own folder as the current one. The agent, `demo`, `workload` and every
