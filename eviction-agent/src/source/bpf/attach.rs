@@ -167,7 +167,7 @@ fn attach_probe(program: &OwnedFd, function: &str, on_return: bool) -> io::Resul
         libc::syscall(libc::SYS_perf_event_open, &raw const attr, everybody, cpu, alone, flags)
     };
     if event < 0 {
-        return Err(io::Error::last_os_error());
+        return Err(refused(io::Error::last_os_error()));
     }
     // SAFETY: the kernel has just made this descriptor for us; it fits into an int.
     let event = unsafe { OwnedFd::from_raw_fd(event as i32) };
@@ -177,6 +177,20 @@ fn attach_probe(program: &OwnedFd, function: &str, on_return: bool) -> io::Resul
         control(&event, PERF_EVENT_IOC_ENABLE, 0)?;
     }
     Ok(event)
+}
+
+/// Kernels of Debian and Ubuntu know one level more of `kernel.perf_event_paranoid` than others, 3, and begin
+/// with it: no perf event, and a kprobe is one, without CAP_SYS_ADMIN.
+fn refused(error: io::Error) -> io::Error {
+    let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    match level.trim().parse::<i32>() {
+        Ok(level) if level > 2 && error.kind() == io::ErrorKind::PermissionDenied => {
+            let why =
+                format!("CAP_SYS_ADMIN is missing, and kernel.perf_event_paranoid is {level} ({error})");
+            io::Error::new(error.kind(), why)
+        }
+        _ => error,
+    }
 }
 
 fn event_id(event: &OwnedFd) -> io::Result<u64> {
