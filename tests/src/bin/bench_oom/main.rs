@@ -24,6 +24,9 @@ use crate::kill::Level;
 use crate::scene::Scene;
 use crate::told::Tally;
 
+/// No program tells of kills.
+const NONE: &str = "none";
+
 #[derive(Debug, Parser)]
 #[command(about = "Has the kernel kill at every level, and holds what the agent tells against it")]
 struct Args {
@@ -81,7 +84,7 @@ fn run(args: &Args) -> Result<bool> {
         if *stories {
             row["story"] = json!(format!("kills, {name}"));
             row["rung"] = json!(rung);
-            if !deny_rung.is_empty() {
+            if !deny_rung.is_empty() && rung != NONE {
                 row["forced"] = json!(rung);
             }
         }
@@ -89,6 +92,7 @@ fn run(args: &Args) -> Result<bool> {
     };
     emit(&machine::line("oom", Some(&rung), commit)?);
 
+    let counted = scene::kills_of_the_machine()?;
     let mut expected = Vec::new();
     for nth in 0..*kills {
         expected.push(scene.kill_at_a_limit(nth)?);
@@ -107,7 +111,18 @@ fn run(args: &Args) -> Result<bool> {
     for nth in 0..*global {
         expected.push(scene.kill_globally(nth)?);
     }
-    let (told, unattributed) = scene.told(expected.len())?;
+    if rung == NONE {
+        let counted = scene::kills_of_the_machine()? - counted;
+        let (_, unattributed) = scene.told(counted)?;
+        let ok = unattributed == counted;
+        let row = json!({"bench": "oom", "case": "counted alone", "ok": ok, "killed": counted, "unattributed": unattributed});
+        emit(&story(row, "counted alone"));
+        eprintln!(
+            "no source of OOM kills can be used here: of {counted} that the kernel counts {unattributed} are told"
+        );
+        return Ok(ok);
+    }
+    let (told, unattributed) = scene.told(expected.len() as u64)?;
     let strange = told::strangers(&expected, &told);
     let mut all_right = unattributed == 0 && strange == 0;
     let mut text = String::new();

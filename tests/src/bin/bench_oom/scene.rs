@@ -203,22 +203,29 @@ impl Scene {
 
     /// Waits until the agent has told of so many kills, or has nothing more to tell; and how many
     /// it has only counted.
-    pub(crate) fn told(&mut self, kills: usize) -> Result<(Vec<Event>, u64)> {
+    pub(crate) fn told(&mut self, kills: u64) -> Result<(Vec<Event>, u64)> {
         let end = Instant::now() + GUARD;
         let mut settled = false;
         loop {
             self.interrupt.sleep(Duration::from_millis(500))?;
             let told = self.agent.heard()?.iter().filter(|event| event.kind() == "oom_kill");
             let told: Vec<Event> = told.cloned().collect();
-            if told.len() >= kills && !settled {
+            let unattributed: u64 = told.iter().filter_map(|event| event.number("unattributed")).sum();
+            if unattributed.max(told.len() as u64) >= kills && !settled {
                 settled = true;
                 self.interrupt.sleep(SETTLE)?;
             } else if settled || Instant::now() >= end {
-                let unattributed = told.iter().filter_map(|event| event.number("unattributed")).sum();
                 return Ok((told, unattributed));
             }
         }
     }
+}
+
+/// All that the kernel has killed for want of memory since it was started.
+pub(crate) fn kills_of_the_machine() -> Result<u64> {
+    let text = fs::read_to_string("/proc/vmstat").context("read /proc/vmstat")?;
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count.context("/proc/vmstat has no oom_kill")?.trim().parse().context("oom_kill of /proc/vmstat")
 }
 
 /// All memory of the machine, bytes: more than is free, and no more than the kernel lends.
