@@ -11,7 +11,7 @@ use eviction_agent::source::bpf::{
 };
 use eviction_agent::source::choice::Choice;
 
-use crate::rig::{Cgroup, Rig, need_bpf, report_skip, wait_until};
+use crate::rig::{Cgroup, Rig, need_bpf, need_some_bpf, report_skip, wait_until};
 
 #[test]
 fn every_family_is_attached_and_nothing_is_left_when_it_is_dropped() {
@@ -123,6 +123,16 @@ fn a_program_that_the_kernel_refuses_costs_its_family_alone_and_says_why() {
     assert!(missing.reason.contains("the kernel refuses it"), "{missing:?}");
     assert!(missing.reason.len() < 400 && !missing.reason.contains('\n'), "{missing:?}");
     assert_eq!(loaded.kernel.sources().len(), Family::ALL.len() - 1);
+}
+
+#[test]
+fn a_lockdown_costs_the_reflex_and_not_the_hook_for_charges() {
+    need_some_bpf!();
+    let mut facts = probe::facts();
+    facts.lockdown = probe::Lockdown::Confidentiality;
+    let loaded = bpf::load::load_on(&facts, &LoadOptions { reflex: true, ..LoadOptions::default() }).unwrap();
+    assert!(loaded.kernel.charge().is_some(), "{:?}", loaded.missing);
+    assert!(!loaded.kernel.has_reflex());
 }
 
 #[test]

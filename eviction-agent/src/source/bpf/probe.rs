@@ -89,10 +89,17 @@ pub enum Lockdown {
 impl Lockdown {
     /// The offsets that programs may use. In confidentiality the helper that reads any address is
     /// withheld; what follows typed pointers alone still runs. The charge hooks need the helper for
-    /// the counts of out-of-memory events only, which they can do without.
+    /// the counts of out-of-memory events, which they can do without, and for the reflex, which there is
+    /// none of then.
     pub(super) fn readable(self, offsets: Offsets) -> Offsets {
         match self {
-            Self::Confidentiality => Offsets { memcg_oom: ABSENT, memcg_oom_kill: ABSENT, ..offsets },
+            Self::Confidentiality => Offsets {
+                memcg_oom: ABSENT,
+                memcg_oom_kill: ABSENT,
+                task_mm: ABSENT,
+                mm_anon: ABSENT,
+                ..offsets
+            },
             Self::None | Self::Integrity | Self::Unknown => offsets,
         }
     }
