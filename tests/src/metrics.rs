@@ -62,6 +62,17 @@ impl Metrics {
             .sum()
     }
 
+    /// The series whose names begin so and that are not zero, as people read them.
+    pub fn said(&self, prefix: &str) -> String {
+        let samples =
+            self.samples.iter().filter(|sample| sample.name.starts_with(prefix) && sample.value != 0.0);
+        let lines = samples.map(|Sample { name, labels, value }| {
+            let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            format!("{name}{{{}}} {value}", labels.join(","))
+        });
+        lines.collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether there is any series of that name.
     pub fn has(&self, name: &str) -> bool {
         self.samples.iter().any(|sample| sample.name == name)

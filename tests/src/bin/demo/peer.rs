@@ -43,6 +43,15 @@ struct Overshoot {
     death: f64,
 }
 
+/// With the reflex on.
+#[derive(Debug)]
+struct Reflexive {
+    overshoot: Overshoot,
+    /// Nothing if the kernel side carried it out. Else the ordinary way was there first, which looks at the
+    /// line as well, and this is what the agent counts of its reflex.
+    otherwise: Option<String>,
+}
+
 pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
     let earlyoom = find()?;
     let (mut ours, mut theirs, mut reflexes) = (Vec::new(), Vec::new(), Vec::new());
@@ -70,7 +79,12 @@ pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
             "no program that sees charges can be used here, so none could carry out a verdict",
         );
     } else {
-        let at_death = at_death(&reflexes);
+        let others: Vec<_> = reflexes.iter().filter_map(|run| run.otherwise.as_deref()).collect();
+        for why in &others {
+            scene.printer.line("reflex", format_args!("the ordinary way was first: {why}"));
+        }
+        scene.value("by_reflex", reflexes.len() - others.len());
+        let at_death = at_death(&reflexes.iter().map(|run| run.overshoot).collect::<Vec<_>>());
         scene.printer.line("median", format_args!("reflex_death_mib {at_death:.2}"));
         scene.value("reflex_death_mib", at_death);
         scene.value("times_less_with_reflex", self::at_death(&theirs) / at_death.max(GRAIN_MIB));
@@ -140,7 +154,7 @@ fn kubelet(base: u64) -> Value {
 }
 
 /// Nothing where no program sees charges.
-fn with_reflex(scene: &mut Scene<'_>, rate: u64) -> Result<Option<Overshoot>> {
+fn with_reflex(scene: &mut Scene<'_>, rate: u64) -> Result<Option<Reflexive>> {
     let (node, hog, stamps) = stage(scene, rate)?;
     let base = node.working_set()?;
     let mut agent = scene.agent_with(&node, &kubelet(base), "charge", Some(REFLEX))?;
@@ -149,9 +163,17 @@ fn with_reflex(scene: &mut Scene<'_>, rate: u64) -> Result<Option<Overshoot>> {
         return Ok(None);
     }
     let overshoot = follow(scene, &node, hog, &stamps, base, Signal::KILL)?;
-    agent.wait_for("of the reflex", GUARD, |event| event.kind() == "reflex")?;
+    let told = agent.wait_for("what ended the runaway", GUARD, |event| match event.kind() {
+        "reflex" => true,
+        "decision" => event.text("seen_by") != "reflex",
+        _ => false,
+    })?;
+    let otherwise = match told.kind() {
+        "reflex" => None,
+        _ => Some(agent.metrics()?.said("eviction_agent_reflex")),
+    };
     agent.stop()?;
-    Ok(Some(overshoot))
+    Ok(Some(Reflexive { overshoot, otherwise }))
 }
 
 fn with_earlyoom(scene: &Scene<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Result<Overshoot> {
