@@ -157,12 +157,14 @@ impl Told {
     }
 }
 
-/// A row for the tests of a program, and one for each that skipped itself.
+/// A row for the tests of a program, skipped if all of them are, and one for each that skipped itself.
 fn rows(name: &str, report: &Report) -> Vec<Story> {
     let Report { passed, failed, skipped } = report;
+    let all_skipped = *passed == 0 && failed.is_empty() && !skipped.is_empty();
     let own = json!({
         "story": format!("{name} tests"),
         "ok": failed.is_empty() && *passed > 0,
+        "skipped": all_skipped,
         "why": if failed.is_empty() { format!("{passed} passed") } else { failed.join(", ") },
         "values": {"passed": passed, "failed": failed.len(), "skipped": skipped.len()},
     });
@@ -240,5 +242,8 @@ mod tests {
         let seen: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.ok, row.why.as_str())).collect();
         assert_eq!(seen, [("bpf tests", Some(true), "1 passed"), ("bpf tests, skipped", None, "b: no BPF")]);
         assert_eq!(super::rows("bpf", &Report::read("bpf", "")).first().and_then(|row| row.ok), Some(false));
+        let all_skipped = output.replace("test a ... ok\n", "").replace("2 passed", "1 passed");
+        let rows = super::rows("bpf", &Report::read("bpf", &all_skipped));
+        assert_eq!(rows.iter().map(|row| row.ok).collect::<Vec<_>>(), [None, None]);
     }
 }
