@@ -28,7 +28,7 @@ use crate::source::proc::tasks::read_task_capacity;
 use crate::source::timer::{self, Timer};
 
 use super::capacities::memory_quantity;
-use super::clock::Clock;
+use super::clock::{Clock, mono_ns};
 use super::cluster::{self, Cluster, Evictions, NodeNews, NodeTeller};
 use super::configuration::{Configuration, Service};
 use super::event;
@@ -226,6 +226,8 @@ pub(crate) fn react(
         sources.extend(thread::prepare(&choice));
         missing_rung(&choice, &sources)?;
         let sources = sources.into_iter().map(source_event).collect();
+        // From here on it is looked after; all that was loaded until now is no turn.
+        reaction.pulse.turn(mono_ns());
         // Nobody waits any more when the main thread is ending already.
         drop(ready.send(Ready { sources, capacity, root: root_name, thread: thread::this() }));
         reaction.run(commands).await

@@ -144,6 +144,7 @@ impl Reaction {
         self.warn_of_no_reflex();
         self.look(Trigger::Start, None);
         self.keep();
+        self.pulse.rest(self.state.due_ns);
         while let Some(wake) = self.next(&mut commands).await? {
             self.pulse.turn(mono_ns());
             if let Some((trigger, crossed)) = self.take(wake) {
