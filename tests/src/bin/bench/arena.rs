@@ -154,12 +154,27 @@ pub(crate) fn inside(args: &Inside) -> Result<()> {
     Ok(())
 }
 
-/// MemAvailable of the machine.
+/// Why a rival cannot be asked for a line as far as [`LINE`] from what this machine has available.
+pub(crate) fn refusal(rival: Rival) -> Result<Option<String>> {
+    let (available, total) = (available()?, meminfo("MemTotal")?);
+    let threshold = available.saturating_sub(LINE);
+    let most = rival.greatest_threshold(total);
+    Ok((threshold > most).then(|| {
+        let [most, threshold] = [most, threshold].map(|bytes| bytes / MIB);
+        format!("it takes no threshold above {most} MiB, and the line would be at {threshold} MiB available")
+    }))
+}
+
 fn available() -> Result<u64> {
+    meminfo("MemAvailable")
+}
+
+/// A figure of the machine, bytes.
+fn meminfo(key: &str) -> Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.context("/proc/meminfo has no MemAvailable")?.trim().trim_end_matches(" kB");
-    Ok(kib.parse::<u64>().context("MemAvailable of /proc/meminfo")? * 1024)
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    let kib = line.with_context(|| format!("/proc/meminfo has no {key}"))?.trim().trim_end_matches(" kB");
+    Ok(kib.parse::<u64>().with_context(|| format!("{key} of /proc/meminfo"))? * 1024)
 }
 
 /// Looks each millisecond, before everybody else.

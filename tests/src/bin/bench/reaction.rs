@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use tests::bench::row::{Goal, Row};
 use tests::node::MIB;
 
-use crate::arena::Arena;
+use crate::arena::{self, Arena};
 use crate::case::{Case, Hog, Load, Rate};
 use crate::lab::{self, Lab, Watcher};
 use crate::load::Hogs;
@@ -83,6 +83,10 @@ pub(crate) fn beside(stage: &mut Stage, case: Case) -> Result<()> {
     }
     let mut theirs = Vec::new();
     for rival in Rival::ALL {
+        if let Some(why) = arena::refusal(rival)? {
+            stage.tell(&format!("{} ({}) is left out: {why}", case.name(), rival.program()));
+            continue;
+        }
         let rows = rival_rows(stage, case, rival)?;
         if rival == Rival::Earlyoom {
             theirs.clone_from(&rows);

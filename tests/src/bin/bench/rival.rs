@@ -41,6 +41,15 @@ impl Rival {
         Self::ALL.into_iter().find(|rival| rival.name() == name)
     }
 
+    /// The greatest threshold that it takes on a machine with so much memory, bytes.
+    pub(crate) fn greatest_threshold(self, total: u64) -> u64 {
+        match self {
+            Self::Earlyoom => total,
+            // It calls half of the memory and more an invalid value.
+            Self::Nohang => total / 2,
+        }
+    }
+
     /// As it comes.
     pub(crate) fn by_default(self, folder: Option<&Path>) -> Result<Command> {
         Ok(match self {

@@ -22,13 +22,18 @@ pub(super) struct Run {
     pub(super) decided_ns: u64,
     /// When the agent had read the server's 201.
     pub(super) granted_ns: u64,
-    /// The same requests from an idle client.
-    pub(super) floor_ns: u64,
-    /// The same from a client that has kept the server busy until now.
-    pub(super) busy_floor_ns: u64,
+    pub(super) floor: Floor,
     /// The victim's, where the agent kills.
     pub(super) end: Option<End>,
     pub(super) seen_by: String,
+}
+
+/// What the server takes for the same, from an idle client.
+pub(super) struct Floor {
+    /// When nobody has asked it for a while.
+    pub(super) rested_ns: u64,
+    /// An eviction that is asked for when another one was just granted.
+    pub(super) busy_ns: u64,
 }
 
 /// The end of a victim's processes.
@@ -41,9 +46,6 @@ pub(super) struct End {
     pub(super) floor_ns: u64,
 }
 
-/// After that an open connection, and who answers on it, are as idle as the agent's own.
-const REST: Duration = Duration::from_millis(200);
-
 /// Keys of the agent's taints begin so.
 const OURS: &str = "eviction-agent.io/";
 
@@ -54,8 +56,7 @@ fn random_pause() -> Duration {
 
 impl Town<'_> {
     pub(super) fn cross(&mut self, pod: usize) -> Result<Run> {
-        let floor_ns = self.floor(REST)?;
-        let busy_floor_ns = self.floor(Duration::ZERO)?;
+        let floor = self.floor()?;
         let kill_floor = self.way.kills().then(|| self.kill_floor()).transpose()?;
         let interrupt = self.stage.interrupt.clone();
         let stamps = self.node.file(&format!("stamps-{pod}"));
@@ -104,8 +105,7 @@ impl Town<'_> {
             stamped_ns: decision.number("crossed_mono_ns"),
             decided_ns: decision.number("decided_mono_ns").context("a decision has no time")?,
             granted_ns: answered.number("mono_ns").context("an answer has no time")?,
-            floor_ns,
-            busy_floor_ns,
+            floor,
             end,
             seen_by: decision.text("seen_by").to_owned(),
         })
@@ -156,12 +156,15 @@ impl Town<'_> {
     }
 
     /// The same requests for a pod that nobody runs and its node, by a client that has nothing else to
-    /// do, over the connection that it has, so long after what was asked before.
-    fn floor(&self, rest: Duration) -> Result<u64> {
-        let name = "floor";
-        forget(self.cluster, name)?;
-        let pod = self.cluster.run_pod(&manifest::pod(name, BESIDE))?;
-        let path = format!("/api/v1/namespaces/default/pods/{name}");
+    /// do, over the connection that it has; and then at once an eviction of another one.
+    fn floor(&self) -> Result<Floor> {
+        let names = ["floor", "floor-busy"];
+        let mut uids = Vec::new();
+        for name in names {
+            forget(self.cluster, name)?;
+            let pod = self.cluster.run_pod(&manifest::pod(name, BESIDE))?;
+            uids.push(pod["metadata"]["uid"].clone());
+        }
         let node = format!("/api/v1/nodes/{BESIDE}");
         let untainted = json!({"spec": {"taints": null}});
         let object = self.cluster.admin().patch(Patch::Merge, &node, &untainted)?.ok()?;
@@ -172,20 +175,29 @@ impl Town<'_> {
                 {"key": "eviction-agent.io/memory-pressure", "effect": "NoSchedule"},
             ]},
         ]);
+        // The connection is there, and as idle as the agent's own.
         self.beside.get("/version")?.ok()?;
-        self.stage.interrupt.sleep(rest)?;
-        let options = json!({"gracePeriodSeconds": 1, "preconditions": {"uid": pod["metadata"]["uid"]}});
-        let eviction = manifest::eviction(name, &options);
-        let path = format!("{path}/eviction?timeout=6s");
+        self.stage.interrupt.sleep(Duration::from_millis(200))?;
         let start = clock::now();
         if self.way.taints() {
             self.beside.patch(Patch::Json, &node, &taint)?.ok()?;
         }
-        let answer = self.beside.post(&path, &eviction)?;
-        let took = clock::now() - start;
+        self.evict_beside(names[0], &uids[0])?;
+        let rested = clock::now();
+        self.evict_beside(names[1], &uids[1])?;
+        let floor = Floor { rested_ns: rested - start, busy_ns: clock::now() - rested };
+        for name in names {
+            self.cluster.finish_pod("default", name)?;
+        }
+        Ok(floor)
+    }
+
+    fn evict_beside(&self, name: &str, uid: &Value) -> Result<()> {
+        let options = json!({"gracePeriodSeconds": 1, "preconditions": {"uid": uid}});
+        let path = format!("/api/v1/namespaces/default/pods/{name}/eviction?timeout=6s");
+        let answer = self.beside.post(&path, &manifest::eviction(name, &options))?;
         ensure!(answer.status == 201, "the server did not grant an eviction: {}", answer.body);
-        self.cluster.finish_pod("default", name)?;
-        Ok(took)
+        Ok(())
     }
 
     /// What the kernel takes to end a process of that size, once it is sent SIGKILL.

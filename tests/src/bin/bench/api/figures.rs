@@ -14,7 +14,7 @@ use crate::case::Rate;
 pub(super) const TO_GRANTED: &str = "crossing to 201";
 /// What the server itself takes.
 pub(super) const FLOOR: &str = "server floor";
-/// The same, asked by who has just had another answer: what the server takes when it is awake.
+/// An eviction alone, asked for when another one was just granted: the server is awake.
 const BUSY_FLOOR: &str = "server floor, busy";
 /// The first less the median of the second.
 pub(super) const BEYOND_FLOOR: &str = "beyond floor";
@@ -76,7 +76,7 @@ impl Figures {
     }
 
     pub(super) fn add(&mut self, run: Run) -> Result<()> {
-        let Run { climb, stamped_ns, decided_ns, granted_ns, end, floor_ns, busy_floor_ns, seen_by } = run;
+        let Run { climb, stamped_ns, decided_ns, granted_ns, end, floor, seen_by } = run;
         let last = climb.growth().last().context("the hog has stamped nothing")?;
         // A hog that is killed at once may have been charged for more than it had touched.
         let crossed = climb.crossed().or_else(|| climb.crossed_ahead());
@@ -92,8 +92,8 @@ impl Figures {
         self.stamp_to_granted.extend(stamped_ns.map(|stamped| since(stamped, granted_ns)));
         self.crossing_to_decision.push(since(crossed, decided_ns));
         self.decision_to_granted.push(since(decided_ns, granted_ns));
-        self.floor.push(floor_ns as f64 / 1000.0);
-        self.busy_floor.push(busy_floor_ns as f64 / 1000.0);
+        self.floor.push(floor.rested_ns as f64 / 1000.0);
+        self.busy_floor.push(floor.busy_ns as f64 / 1000.0);
         if let Some(End { killed_ns, dead_ns, floor_ns }) = end {
             self.crossing_to_kill.push(since(crossed, killed_ns));
             self.kill_to_death.push(since(killed_ns, dead_ns));
@@ -151,6 +151,7 @@ mod tests {
     use ::tests::growth::{Climb, Growth, Pages};
     use ::tests::stamps::Stamp;
 
+    use super::super::crossing::Floor;
     use super::*;
     use crate::case::LINE;
 
@@ -165,8 +166,7 @@ mod tests {
             decided_ns: crossed + 50_000,
             granted_ns: crossed + 3_000_000,
             end: Some(End { killed_ns: crossed + 200_000, dead_ns: crossed + 1_000_000, floor_ns: 900_000 }),
-            floor_ns: 2_500_000,
-            busy_floor_ns: 2_000_000,
+            floor: Floor { rested_ns: 2_500_000, busy_ns: 2_000_000 },
             seen_by: "charge".to_owned(),
         }
     }
