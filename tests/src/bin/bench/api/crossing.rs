@@ -33,7 +33,7 @@ pub(super) struct Floor {
     /// When nobody has asked it for a while.
     pub(super) rested_ns: u64,
     /// An eviction that is asked for when another one was just granted.
-    pub(super) busy_ns: u64,
+    pub(super) next_ns: u64,
 }
 
 /// The end of a victim's processes.
@@ -158,7 +158,7 @@ impl Town<'_> {
     /// The same requests for a pod that nobody runs and its node, by a client that has nothing else to
     /// do, over the connection that it has; and then at once an eviction of another one.
     fn floor(&self) -> Result<Floor> {
-        let names = ["floor", "floor-busy"];
+        let names = ["floor", "floor-next"];
         let mut uids = Vec::new();
         for name in names {
             forget(self.cluster, name)?;
@@ -185,7 +185,7 @@ impl Town<'_> {
         self.evict_beside(names[0], &uids[0])?;
         let rested = clock::now();
         self.evict_beside(names[1], &uids[1])?;
-        let floor = Floor { rested_ns: rested - start, busy_ns: clock::now() - rested };
+        let floor = Floor { rested_ns: rested - start, next_ns: clock::now() - rested };
         for name in names {
             self.cluster.finish_pod("default", name)?;
         }

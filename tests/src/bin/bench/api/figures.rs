@@ -14,8 +14,8 @@ use crate::case::Rate;
 pub(super) const TO_GRANTED: &str = "crossing to 201";
 /// What the server itself takes.
 pub(super) const FLOOR: &str = "server floor";
-/// An eviction alone, asked for when another one was just granted: the server is awake.
-const BUSY_FLOOR: &str = "server floor, busy";
+/// One more eviction, asked for when another one was just granted.
+const NEXT_FLOOR: &str = "server floor, next";
 /// The first less the median of the second.
 pub(super) const BEYOND_FLOOR: &str = "beyond floor";
 /// By the hog's own clock.
@@ -35,7 +35,7 @@ pub(super) struct Figures {
     kill_to_death: Vec<f64>,
     crossing_to_death: Vec<f64>,
     floor: Vec<f64>,
-    busy_floor: Vec<f64>,
+    next_floor: Vec<f64>,
     kill_floor: Vec<f64>,
     seen_by: BTreeMap<String, usize>,
 }
@@ -54,7 +54,7 @@ impl Figures {
             kill_to_death: none(),
             crossing_to_death: none(),
             floor: none(),
-            busy_floor: none(),
+            next_floor: none(),
             kill_floor: none(),
             seen_by: BTreeMap::new(),
         }
@@ -93,7 +93,7 @@ impl Figures {
         self.crossing_to_decision.push(since(crossed, decided_ns));
         self.decision_to_granted.push(since(decided_ns, granted_ns));
         self.floor.push(floor.rested_ns as f64 / 1000.0);
-        self.busy_floor.push(floor.busy_ns as f64 / 1000.0);
+        self.next_floor.push(floor.next_ns as f64 / 1000.0);
         if let Some(End { killed_ns, dead_ns, floor_ns }) = end {
             self.crossing_to_kill.push(since(crossed, killed_ns));
             self.kill_to_death.push(since(killed_ns, dead_ns));
@@ -116,7 +116,7 @@ impl Figures {
             kill_to_death,
             crossing_to_death,
             floor,
-            busy_floor,
+            next_floor,
             kill_floor,
             seen_by,
         } = self;
@@ -134,7 +134,7 @@ impl Figures {
             row("decision to 201", decision_to_granted),
             row(BEYOND_FLOOR, beyond),
             floor,
-            row(BUSY_FLOOR, busy_floor).program("kube-apiserver"),
+            row(NEXT_FLOOR, next_floor).program("kube-apiserver"),
         ];
         if way.kills() {
             rows.insert(0, row(TO_DEATH, crossing_to_death));
@@ -166,7 +166,7 @@ mod tests {
             decided_ns: crossed + 50_000,
             granted_ns: crossed + 3_000_000,
             end: Some(End { killed_ns: crossed + 200_000, dead_ns: crossed + 1_000_000, floor_ns: 900_000 }),
-            floor: Floor { rested_ns: 2_500_000, busy_ns: 2_000_000 },
+            floor: Floor { rested_ns: 2_500_000, next_ns: 2_000_000 },
             seen_by: "charge".to_owned(),
         }
     }
@@ -181,7 +181,7 @@ mod tests {
         figures.add(run(1)).unwrap();
         assert_eq!((figures.good(), figures.number()), (1, 1));
         let rows = figures.rows();
-        let told = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR, BUSY_FLOOR];
+        let told = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR, NEXT_FLOOR];
         let expected = [3000.0, 3100.0, 2950.0, 500.0, 2500.0, 2000.0];
         assert_eq!(told.map(|metric| figure(&rows, metric)), expected.map(Some));
         let told = [TO_DEATH, "crossing to SIGKILL", "SIGKILL to death", "kill floor"];
