@@ -4,10 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tests::agent::{self, Agent, Event, Options};
@@ -167,6 +169,32 @@ fn a_config_map_that_the_kubelet_replaces_is_held_against_the_present() {
     assert!(errors.contains("volume/agent.yaml: policy.signals[0].hard: "), "{errors}");
     publish(&volume, 4, &own("32Mi"));
     change(&mut agent, "took_effect");
+    nobody_goes(&mut agent);
+    agent.stop().unwrap();
+}
+
+/// The file is read first, and much is done before the agent says that it has started.
+#[test]
+fn a_change_while_the_agent_starts_is_noticed() {
+    let Some(mut scene) = Scene::new("change-start") else { skip!("no cgroups can be made here") };
+    let volume = scene.node.file("volume");
+    publish(&volume, 1, &json!({}));
+    scene.options.config = Some(volume.join("agent.yaml"));
+    // The kubelet's file, read after the agent's own, comes when the test gives it.
+    let kubelet = scene.node.file("kubelet.yaml");
+    let text = fs::read(&kubelet).unwrap();
+    fs::remove_file(&kubelet).unwrap();
+    mkfifoat(CWD, &kubelet, Mode::RUSR | Mode::WUSR).unwrap();
+    let giver = std::thread::spawn(move || {
+        let mut pipe = fs::OpenOptions::new().write(true).open(&kubelet).unwrap();
+        publish(&volume, 2, &json!({"signals": [{"signal": "memory.available", "hard": "380Mi"}]}));
+        fs::remove_file(&kubelet).unwrap();
+        fs::write(&kubelet, &text).unwrap();
+        pipe.write_all(&text).unwrap();
+    });
+    let mut agent = scene.start(&[]);
+    giver.join().unwrap();
+    assert_eq!(change(&mut agent, "waits").value["would_evict"], json!(["shop/quiet"]));
     nobody_goes(&mut agent);
     agent.stop().unwrap();
 }

@@ -55,6 +55,8 @@ fn ask_again(kubelet: &KubeletSaid) -> Option<Instant> {
 /// What a start brings along beside the configuration in force.
 #[derive(Debug)]
 pub(crate) struct Change {
+    /// Begun before the file was read: what is changed from then on is told.
+    watch: FileWatch,
     remembered: Option<Remembered>,
     /// What was read.
     known: Known,
@@ -70,12 +72,13 @@ impl Change {
         remembered: Option<Remembered>,
         configured: Configuration,
         files: &ConfigurationFiles,
+        watch: FileWatch,
         accept: bool,
     ) -> (Configuration, Self) {
         let known = Known::of(&configured);
         let ask_again = ask_again(&configured.kubelet);
         let Some(memory) = remembered else {
-            return (configured, Self { remembered: None, known, ask_again, proposed: None });
+            return (configured, Self { watch, remembered: None, known, ask_again, proposed: None });
         };
         let former = match memory.load(files) {
             Some(Ok(former)) if !accept => Some(former),
@@ -99,9 +102,9 @@ impl Change {
                 tracing::warn!(
                     "the configuration was changed since the agent ended; it is held against the present"
                 );
-                (former, Self { remembered, known, ask_again, proposed: Some(configured) })
+                (former, Self { watch, remembered, known, ask_again, proposed: Some(configured) })
             }
-            None => (configured, Self { remembered, known, ask_again, proposed: None }),
+            None => (configured, Self { watch, remembered, known, ask_again, proposed: None }),
         }
     }
 }
@@ -125,10 +128,8 @@ pub(crate) struct Reload {
 }
 
 impl Reload {
-    /// Needs a runtime.
     pub(crate) fn new(files: ConfigurationFiles, service: Service, hangup: Signal, change: Change) -> Self {
-        let Change { remembered, known, ask_again, proposed: unsaid } = change;
-        let watch = FileWatch::of(files.agent.as_deref());
+        let Change { watch, remembered, known, ask_again, proposed: unsaid } = change;
         Self {
             files,
             hangup,

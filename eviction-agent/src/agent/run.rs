@@ -95,11 +95,14 @@ pub fn run(mut options: Options) -> Result<(), Failure> {
     let remembered = options.state_dir.as_deref().map(Remembered::within);
     options.configuration.last_said = remembered.as_ref().map(Remembered::said);
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
-    let (plan, change) = start::prepare(&options, &metrics)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::because("start the runtime", &error))?;
+    let (plan, change) = {
+        let _within = runtime.enter();
+        start::prepare(&options, &metrics)?
+    };
     let ended = runtime.block_on(supervise(options, plan, change, metrics));
     // Does not wait for what may hang: a file of pods on a dead server, a thread that does not end.
     runtime.shutdown_background();

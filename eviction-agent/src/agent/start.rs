@@ -33,6 +33,7 @@ use super::cluster::{self, Cluster, Evictions, NodeNews, NodeTeller};
 use super::configuration::{Configuration, Service};
 use super::event;
 use super::eyes::{Capacity, Eyes, pid_limit};
+use super::file_watch::FileWatch;
 use super::hands::{executor, hand_config, pacing};
 use super::hook::Hook;
 use super::kept::{self, Kept};
@@ -114,13 +115,15 @@ pub(crate) struct Ready {
     pub(crate) thread: rustix::thread::Pid,
 }
 
-/// Checks everything that users give, and takes the right to act.
+/// Checks everything that users give, and takes the right to act. Needs a runtime.
 pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, Change), Failure> {
+    let watch = FileWatch::of(options.configuration.agent.as_deref());
     let configuration = options.configuration.load()?;
     // What is remembered is what was decided by; how to serve is what the files say now.
     let service = configuration.service;
     let remembered = options.state_dir.as_deref().map(Remembered::within);
-    let (in_force, change) = Change::since(remembered, configuration, &options.configuration, options.accept);
+    let (in_force, change) =
+        Change::since(remembered, configuration, &options.configuration, watch, options.accept);
     in_force.log();
     let Configuration { policy, profile, service: _, kubelet: _, settings: _, notes: _ } = in_force;
     let Service { act, requests, memory_limits: _, endpoints: _, hooks: _ } = service;
