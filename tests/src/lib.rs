@@ -15,6 +15,7 @@ pub mod growth;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;
 pub mod interrupt;
+pub mod meminfo;
 pub mod metrics;
 pub mod mounts;
 pub mod node;

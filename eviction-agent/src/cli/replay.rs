@@ -13,8 +13,9 @@ use clap::Args;
 use self::explain::{ExplainArgs, Explanations};
 use super::profile::ProfileArg;
 use crate::config::load_agent;
+use crate::journal::Went;
 use crate::scenario::compare::{Difference, compare};
-use crate::scenario::format::{Case, EvictionOutcome, Outcome, Went};
+use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, Found};
 use crate::scenario::run::{Explained, Overrides, explain_under, run_under};
 
@@ -156,11 +157,7 @@ fn judge_recorded(
     tally: &mut Tally,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let goes =
-        |it: &EvictionOutcome| Went { uid: (*it.uid).into(), grace_period_seconds: it.grace_period_seconds };
-    let mut go: Vec<Went> = outcome.steps.iter().flat_map(|step| &step.evictions).map(goes).collect();
-    let mut went = went.to_vec();
-    go.sort();
+    let (go, mut went) = (outcome.went(), went.to_vec());
     went.sort();
     if go == went {
         tally.passed += 1;

@@ -10,7 +10,7 @@
 use jiff::SignedDuration;
 
 use super::flight::RETRY;
-use super::memory::Forbidden;
+use super::memory::PodAt;
 use super::pods::PodSet;
 use super::time::{Timestamp, since};
 use super::units::GoDuration;
@@ -46,17 +46,17 @@ impl Budgets {
     }
 
     /// The pods that were refused, and when.
-    pub(crate) fn forbidden(&self) -> impl Iterator<Item = Forbidden> {
+    pub(crate) fn forbidden(&self) -> impl Iterator<Item = PodAt> {
         let last = self.last.unwrap_or_default();
         self.refused.iter().map(move |Refused { uid, age }| {
             let at = last.checked_sub(SignedDuration::from_nanos(age.as_nanos())).unwrap_or(last);
-            Forbidden { uid: uid.clone(), at }
+            PodAt { uid: uid.clone(), at }
         })
     }
 
     /// Takes over what was refused to somebody before.
-    pub(crate) fn recall(&mut self, at: Timestamp, forbidden: Vec<Forbidden>) {
-        for Forbidden { uid, at: said } in forbidden {
+    pub(crate) fn recall(&mut self, at: Timestamp, forbidden: Vec<PodAt>) {
+        for PodAt { uid, at: said } in forbidden {
             let age = since(at, said).max(GoDuration::ZERO);
             if age < RETRY {
                 self.refused.push(Refused { uid, age });

@@ -21,13 +21,14 @@
 //! [`Event::Recall`]: super::input::Event::Recall
 //! [`Event::Leaving`]: super::input::Event::Leaving
 
-mod wire;
+pub(crate) mod wire;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::condition::Raised;
+use super::decision::LABELS;
 use super::flight::Failure;
 use super::protection::Account;
 use super::release::Release;
@@ -64,9 +65,9 @@ pub struct Memory {
     /// [`MOST_COUNTED`].
     pub counted: Vec<Counted>,
     /// The last kill by the kernel of each pod that is spared for it.
-    pub oom_killed: Vec<OomKilled>,
+    pub oom_killed: Vec<PodAt>,
     /// Pods that their PodDisruptionBudgets do not let go for now.
-    pub forbidden: Vec<Forbidden>,
+    pub forbidden: Vec<PodAt>,
     /// Until when nobody new may go, if that is so: a limit that is nobody's own.
     pub held_until: Option<Timestamp>,
 }
@@ -119,6 +120,11 @@ pub struct Aloft {
 /// One of the names that there are.
 pub type Label = &'static str;
 
+/// The label of that name, if there is one.
+pub(crate) fn label_of(name: &str) -> Option<Label> {
+    LABELS.into_iter().chain(Signal::ALL.map(Signal::name)).find(|known| *known == name)
+}
+
 /// How an eviction ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -139,20 +145,10 @@ pub struct Counted {
     pub account: Arc<Account>,
 }
 
-/// A pod that its PodDisruptionBudget did not let go.
+/// A pod to which something happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Forbidden {
-    /// Which.
-    pub uid: Box<str>,
-    /// When it said so.
-    pub at: Timestamp,
-}
-
-/// A pod that the kernel has killed in for want of memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct OomKilled {
+pub struct PodAt {
     /// Which.
     pub uid: Box<str>,
     /// When.

@@ -27,11 +27,11 @@ pub struct Before {
 /// A pod that goes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Went {
+pub struct Went {
     /// Its uid.
-    uid: Box<str>,
+    pub uid: Box<str>,
     /// How long it may take to end.
-    grace_period_seconds: i64,
+    pub grace_period_seconds: i64,
 }
 
 /// A decision by which somebody goes, as a scenario of that name; nothing for any other.

@@ -13,6 +13,7 @@ use super::told::{Evicted, Memory, Proposed};
 use crate::core::memory::Memory as Knowledge;
 use crate::core::oom::{ContainerEnded, OomKill};
 use crate::core::time::Timestamp;
+use crate::journal::Went;
 use crate::source::pods;
 use crate::source::summary::Summary;
 
@@ -49,16 +50,6 @@ pub struct Scenario {
     /// Passes, one after the other.
     #[serde(default, deserialize_with = "nullable")]
     pub steps: Vec<Step>,
-}
-
-/// A pod that went by a recorded decision.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Went {
-    /// Its uid.
-    pub uid: Box<str>,
-    /// How long it may take to end.
-    pub grace_period_seconds: i64,
 }
 
 /// How disks are laid out.
@@ -141,6 +132,18 @@ pub struct Outcome {
     /// Pass by pass.
     #[serde(default, deserialize_with = "nullable")]
     pub steps: Vec<StepOutcome>,
+}
+
+impl Outcome {
+    /// Who goes, sorted: what a recorded decision says of itself.
+    pub fn went(&self) -> Vec<Went> {
+        let evictions = self.steps.iter().flat_map(|step| &step.evictions);
+        let mut went: Vec<_> = evictions
+            .map(|it| Went { uid: (*it.uid).into(), grace_period_seconds: it.grace_period_seconds })
+            .collect();
+        went.sort();
+        went
+    }
 }
 
 /// What came of one pass.

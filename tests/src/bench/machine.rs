@@ -5,6 +5,8 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use crate::meminfo;
+
 /// The line that precedes all rows.
 ///
 /// # Errors
@@ -12,17 +14,11 @@ use serde_json::{Value, json};
 pub fn line(bench: &str, rung: Option<&str>, commit: &str) -> Result<Value> {
     let read = |path: &str| fs::read_to_string(path).with_context(|| format!("read {path}"));
     let kernel = read("/proc/sys/kernel/osrelease")?;
-    let memory = read("/proc/meminfo")?;
-    let kib: u64 = memory
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"))
-        .context("/proc/meminfo has no MemTotal")?
-        .parse()
-        .context("MemTotal of /proc/meminfo")?;
+    let memory = meminfo::total()?;
     let cpus = std::thread::available_parallelism().context("count processors")?;
     let mut line = json!({
         "bench": bench,
-        "machine": {"kernel": kernel.trim(), "cpus": cpus, "mem_bytes": kib * 1024, "load1": load1()?},
+        "machine": {"kernel": kernel.trim(), "cpus": cpus, "mem_bytes": memory, "load1": load1()?},
         "commit": commit,
     });
     if let Some(rung) = rung {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options, binary};
 use tests::cluster::node::{Image, Programs, RealNode};
 use tests::cluster::{self, Cluster, Manifests, NAME, manifest};
+use tests::meminfo;
 use tests::node::MIB;
 
 use crate::rig;
@@ -42,17 +43,10 @@ pub(crate) fn node(options: &cluster::Options, config: &Value) -> Option<World> 
     Some(World { node, cluster, programs })
 }
 
-/// Bytes of memory that this machine has.
-fn memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-}
-
 /// The kubelet's configuration by which pods have [`ROOM_MIB`].
 fn small() -> Value {
     json!({
-        "systemReserved": {"memory": (memory() - ROOM_MIB * MIB).to_string()},
+        "systemReserved": {"memory": (meminfo::total().unwrap() - ROOM_MIB * MIB).to_string()},
         "enforceNodeAllocatable": ["pods"],
         "evictionHard": {"memory.available": format!("{THRESHOLD_MIB}Mi")},
     })
@@ -101,7 +95,7 @@ impl World {
             kubelet_config: self.node.path().join("kubelet.json"),
             pods: None,
             cgroup_root: "/".to_owned(),
-            memory_capacity: memory(),
+            memory_capacity: meminfo::total().unwrap(),
             pid_capacity: 32768,
             act: "evict",
             config: Some(config),

@@ -29,8 +29,8 @@ pub(super) const LAYERS: &[(&str, &[&str])] = &[
     ("source", &["core", "yaml", "api"]),
     ("action", &["core", "api"]),
     ("journal", &["core"]),
-    // Worlds in a file, read as a node's own configuration and pods are.
-    ("scenario", &["core", "config", "source"]),
+    // Worlds in a file, read as a node's own configuration and pods are; recorded decisions among them.
+    ("scenario", &["core", "config", "source", "journal"]),
     ("metrics", &["core"]),
     ("http", &["core", "metrics"]),
     ("top", &["core", "journal"]),

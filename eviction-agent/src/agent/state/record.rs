@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::Asked;
-use crate::core::memory::Ended;
+use crate::core::memory::{Ended, wire};
 use crate::core::pressure::Status;
-use crate::core::release::Basis;
+use crate::core::release::Release;
 use crate::core::signal::{NodeCondition, Resource, Signal};
 
 /// By which the file is known.
@@ -100,17 +100,9 @@ pub(super) struct Flight {
     pub(super) decided_ns: i64,
     pub(super) since_ns: i64,
     pub(super) grace_period_seconds: i64,
-    pub(super) expected: Vec<Expected>,
+    #[serde(with = "wire::expected")]
+    pub(super) expected: [Release; Signal::COUNT],
     pub(super) ended: Option<Ended>,
-}
-
-/// What comes free of a signal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Expected {
-    pub(super) signal: Signal,
-    pub(super) amount: i64,
-    pub(super) basis: Basis,
 }
 
 /// What the hands know of an eviction.

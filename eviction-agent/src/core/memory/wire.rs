@@ -2,18 +2,16 @@
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use crate::core::decision::LABELS;
-use crate::core::signal::Signal;
+use super::{Label, label_of};
 
 /// What a pod goes for: one of those that there are.
-pub(super) fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static str, D::Error> {
+pub(super) fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Label, D::Error> {
     let text = Box::<str>::deserialize(deserializer)?;
-    let known = LABELS.into_iter().chain(Signal::ALL.map(Signal::name)).find(|known| **known == *text);
-    known.ok_or_else(|| D::Error::custom(format_args!("nobody goes for {text:?}")))
+    label_of(&text).ok_or_else(|| D::Error::custom(format_args!("nobody goes for {text:?}")))
 }
 
 /// What comes free, by signal, without those of which nothing is known.
-pub(super) mod expected {
+pub(crate) mod expected {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use crate::core::release::{Basis, Release};
@@ -27,7 +25,7 @@ pub(super) mod expected {
         basis: Basis,
     }
 
-    pub(in super::super) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         releases: &[Release; Signal::COUNT],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -40,7 +38,7 @@ pub(super) mod expected {
         }))
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<[Release; Signal::COUNT], D::Error> {
         let mut releases = [Release::UNKNOWN; Signal::COUNT];

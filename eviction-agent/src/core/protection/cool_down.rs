@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::memory::OomKilled;
+use crate::core::memory::PodAt;
 use crate::core::time::Timestamp;
 use crate::core::units::GoDuration;
 
@@ -41,8 +41,8 @@ impl CoolDown {
         }
     }
 
-    pub(super) fn kills(&self) -> Vec<OomKilled> {
-        self.last.iter().map(|(uid, at)| OomKilled { uid: uid.clone(), at: *at }).collect()
+    pub(super) fn kills(&self) -> Vec<PodAt> {
+        self.last.iter().map(|(uid, at)| PodAt { uid: uid.clone(), at: *at }).collect()
     }
 
     /// Forgets the oldest, if there are too many.

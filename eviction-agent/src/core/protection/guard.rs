@@ -1,7 +1,7 @@
 //! What decides whether a pod goes when its turn has come.
 
 use crate::core::input::EvictionOutcome;
-use crate::core::memory::{Counted, OomKilled};
+use crate::core::memory::{Counted, PodAt};
 use crate::core::pods::KnownPod;
 use crate::core::policy::Rules;
 use crate::core::signal::{Resource, Signal};
@@ -110,17 +110,17 @@ impl Guard {
     }
 
     /// The kills by which pods are spared.
-    pub fn oom_killed(&self) -> Vec<OomKilled> {
+    pub fn oom_killed(&self) -> Vec<PodAt> {
         self.cool_down.kills()
     }
 
     /// Takes over what a guard before this one knew. It counts where the rules ask for it.
-    pub fn recall(&mut self, counted: Vec<Counted>, oom_killed: Vec<OomKilled>) {
+    pub fn recall(&mut self, counted: Vec<Counted>, oom_killed: Vec<PodAt>) {
         if !self.is_on {
             return;
         }
         self.ledger.recall(counted);
-        for OomKilled { uid, at } in oom_killed {
+        for PodAt { uid, at } in oom_killed {
             self.cool_down.killed(at, &uid);
         }
     }

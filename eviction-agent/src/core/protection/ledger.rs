@@ -25,13 +25,7 @@ const ROOM: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     limits: Vec<EvictionLimit>,
-    entries: VecDeque<Entry>,
-}
-
-#[derive(Clone, Debug)]
-struct Entry {
-    at: Timestamp,
-    account: Arc<Account>,
+    entries: VecDeque<Counted>,
 }
 
 /// Under what the eviction of a pod is entered.
@@ -83,7 +77,7 @@ impl Ledger {
     pub(super) fn refusal(&self, at: Timestamp, known: &KnownPod) -> Option<Refusal> {
         let is_reached = |limit: &&EvictionLimit| {
             let own = &known.shelter.account;
-            let counts = |entry: &&Entry| {
+            let counts = |entry: &&Counted| {
                 apart(at, entry.at) < limit.window
                     && entry.account.is_with(own, limit.scope)
                     && entry.account.uid != own.uid
@@ -101,13 +95,11 @@ impl Ledger {
         }
         self.take_back(&known.pod.uid);
         self.prune(at);
-        self.entries.push_back(Entry { at, account: Arc::clone(&known.shelter.account) });
+        self.entries.push_back(Counted { at, account: Arc::clone(&known.shelter.account) });
     }
 
     pub(super) fn counted(&self) -> Vec<Counted> {
-        let latest = self.entries.iter().skip(self.entries.len().saturating_sub(MOST_COUNTED));
-        let counted = |Entry { at, account }: &Entry| Counted { at: *at, account: Arc::clone(account) };
-        latest.map(counted).collect()
+        self.entries.iter().skip(self.entries.len().saturating_sub(MOST_COUNTED)).cloned().collect()
     }
 
     /// Goes on with those of a ledger before this one. Before all else.
@@ -116,8 +108,7 @@ impl Ledger {
             return;
         }
         let latest = counted.len().saturating_sub(MOST_COUNTED);
-        let entries = counted.into_iter().skip(latest);
-        self.entries.extend(entries.map(|Counted { at, account }| Entry { at, account }));
+        self.entries.extend(counted.into_iter().skip(latest));
     }
 
     pub(super) fn take_back(&mut self, uid: &str) {

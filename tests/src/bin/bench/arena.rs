@@ -19,6 +19,7 @@ use tests::clock;
 use tests::death::Death;
 use tests::growth::{Climb, Pages};
 use tests::interrupt::Interrupt;
+use tests::meminfo;
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::Process;
 use tests::stamps::Record;
@@ -126,7 +127,7 @@ pub(crate) fn inside(args: &Inside) -> Result<()> {
     ensure!(std::process::id() == 1, "this is for a namespace of its own");
     let group = Group::existing(group)?;
     let mut hog = Workload::start(workload, &group, hog)?;
-    let available = available()?;
+    let available = meminfo::available()?;
     ensure!(available > 4096 * MIB, "this machine has but {} MiB available", available / MIB);
     let threshold = available - LINE;
     let mut command = rival.below(threshold, rivals_folder.as_deref(), scratch)?;
@@ -156,25 +157,13 @@ pub(crate) fn inside(args: &Inside) -> Result<()> {
 
 /// Why a rival cannot be asked for a line as far as [`LINE`] from what this machine has available.
 pub(crate) fn refusal(rival: Rival) -> Result<Option<String>> {
-    let (available, total) = (available()?, meminfo("MemTotal")?);
+    let (available, total) = (meminfo::available()?, meminfo::total()?);
     let threshold = available.saturating_sub(LINE);
     let most = rival.greatest_threshold(total);
     Ok((threshold > most).then(|| {
         let [most, threshold] = [most, threshold].map(|bytes| bytes / MIB);
         format!("it takes no threshold above {most} MiB, and the line would be at {threshold} MiB available")
     }))
-}
-
-fn available() -> Result<u64> {
-    meminfo("MemAvailable")
-}
-
-/// A figure of the machine, bytes.
-fn meminfo(key: &str) -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-    let kib = line.with_context(|| format!("/proc/meminfo has no {key}"))?.trim().trim_end_matches(" kB");
-    Ok(kib.parse::<u64>().with_context(|| format!("{key} of /proc/meminfo"))? * 1024)
 }
 
 /// Looks each millisecond, before everybody else.
@@ -190,7 +179,7 @@ impl Sampler {
         let thread = std::thread::spawn(move || {
             tests::process::run_first()?;
             while !ended.load(Ordering::Relaxed) {
-                if available()? < threshold {
+                if meminfo::available()? < threshold {
                     return Ok(Some(clock::now()));
                 }
                 std::thread::sleep(Duration::from_millis(1));

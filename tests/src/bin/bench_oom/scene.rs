@@ -10,6 +10,7 @@ use serde_json::json;
 use tests::agent::{Agent, Event, Options};
 use tests::cgroup::{Group, container_id};
 use tests::interrupt::Interrupt;
+use tests::meminfo;
 use tests::mounts::Hierarchy;
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::HANG;
@@ -159,7 +160,7 @@ impl Scene {
         let (full_name, name) = (pod.full_name(), pod.containers[1].name.to_owned());
         pod_group.limit_memory(UNLIMITED)?;
         container.limit_memory(UNLIMITED)?;
-        let pid = self.grow(&container, &machine_memory()?.to_string())?;
+        let pid = self.grow(&container, &meminfo::total()?.to_string())?;
         let cgroup = self.below_node(&container)?;
         Ok(Kill {
             level: Level::Global,
@@ -226,12 +227,4 @@ pub(crate) fn kills_of_the_machine() -> Result<u64> {
     let text = fs::read_to_string("/proc/vmstat").context("read /proc/vmstat")?;
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     count.context("/proc/vmstat has no oom_kill")?.trim().parse().context("oom_kill of /proc/vmstat")
-}
-
-/// All memory of the machine, bytes: more than is free, and no more than the kernel lends.
-fn machine_memory() -> Result<u64> {
-    let text = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-    let kib: u64 = kib.context("/proc/meminfo has no MemTotal")?.parse().context("MemTotal")?;
-    Ok(kib * 1024)
 }

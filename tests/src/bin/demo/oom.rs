@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Error, Result};
 use serde_json::{Value, json};
 use tests::agent::Event;
+use tests::meminfo;
 use tests::node::{MIB, Pod, PodSpec};
 use tests::process;
 use tests::stamps::Record;
@@ -54,22 +55,14 @@ impl Level {
         match self {
             Self::Container | Self::Pod => Ok(4 * LIMIT * MIB),
             // More cannot be mapped.
-            Self::Node => Ok(machine_memory()? - 16 * MIB),
+            Self::Node => Ok(meminfo::total()? - 16 * MIB),
         }
     }
 }
 
-/// MemTotal, bytes.
-fn machine_memory() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no MemTotal")?;
-    Ok(kib.parse::<u64>().context("MemTotal")? * 1024)
-}
-
 pub(crate) fn tell(scene: &mut Scene<'_>, level: Level) -> Result<()> {
     // With a bound beyond the machine's own memory, that comes first.
-    let memory = if level == Level::Node { 4 * machine_memory()? } else { MEMORY };
+    let memory = if level == Level::Node { 4 * meminfo::total()? } else { MEMORY };
     let mut node = scene.node(memory, PIDS)?;
     let spec = PodSpec {
         containers: &["app", "proxy"],

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::death::Death;
 use tests::growth::{Climb, Growth, Pages};
+use tests::meminfo;
 use tests::node::{MIB, Node};
 use tests::process::Process;
 use tests::stamps::Record;
@@ -178,7 +179,7 @@ fn with_reflex(scene: &mut Scene<'_>, rate: u64) -> Result<Option<Reflexive>> {
 
 fn with_earlyoom(scene: &Scene<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Result<Overshoot> {
     let (node, hog, stamps) = stage(scene, rate)?;
-    let available = available()?;
+    let available = meminfo::available()?;
     let limit = available.checked_sub(LINE).context("this machine has too little memory")? / 1024;
     let [loader, program] = earlyoom;
     let folder = program.parent().context("the folder of earlyoom")?;
@@ -199,14 +200,6 @@ fn with_earlyoom(scene: &Scene<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Resul
     drop(process);
     drop(drain.join());
     overshoot
-}
-
-/// MemAvailable, bytes.
-fn available() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no MemAvailable")?;
-    Ok(kib.parse::<u64>().context("MemAvailable")? * 1024)
 }
 
 /// The loader and the program, in a folder beside this program.

@@ -4,18 +4,13 @@ use std::sync::Arc;
 
 use super::super::KeptEviction;
 use super::super::clocks::Clocks;
-use super::super::record::{Eviction, Expected, Flight};
+use super::super::record::{Eviction, Flight};
 use crate::action::PodName;
-use crate::core::decision::LABELS;
-use crate::core::memory::Aloft;
-use crate::core::release::Release;
-use crate::core::signal::Signal;
+use crate::core::memory::{Aloft, label_of};
 
 pub(super) fn write_flight(clocks: Clocks, flight: &Aloft) -> Flight {
     let Aloft { uid, namespace, name, label, hard, decided_at, since, grace_period_seconds, expected, ended } =
         flight;
-    let expected = Signal::ALL.into_iter().zip(expected);
-    let expected = expected.filter(|(_, release)| **release != Release::UNKNOWN);
     Flight {
         uid: uid.clone(),
         namespace: namespace.clone(),
@@ -25,9 +20,7 @@ pub(super) fn write_flight(clocks: Clocks, flight: &Aloft) -> Flight {
         decided_ns: clocks.kept(*decided_at),
         since_ns: clocks.kept(*since),
         grace_period_seconds: *grace_period_seconds,
-        expected: expected
-            .map(|(signal, &Release { amount, basis })| Expected { signal, amount, basis })
-            .collect(),
+        expected: *expected,
         ended: ended.clone(),
     }
 }
@@ -43,14 +36,10 @@ pub(super) fn read_flight(clocks: Clocks, flight: Flight) -> Option<Aloft> {
         decided_ns,
         since_ns,
         grace_period_seconds,
-        expected: releases,
+        expected,
         ended,
     } = flight;
-    let label = LABELS.into_iter().chain(Signal::ALL.map(Signal::name)).find(|known| **known == *label)?;
-    let mut expected = [Release::UNKNOWN; Signal::COUNT];
-    for Expected { signal, amount, basis } in releases {
-        expected[signal as usize] = Release { amount: amount.max(0), basis };
-    }
+    let label = label_of(&label)?;
     let (decided_at, since) = (clocks.steady(decided_ns), clocks.steady(since_ns));
     Some(Aloft {
         uid,

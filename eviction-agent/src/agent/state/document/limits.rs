@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::super::Pace;
 use super::super::clocks::Clocks;
-use super::super::record::{self, CountedEviction, PodAt};
+use super::super::record::{self, CountedEviction};
 use crate::action::{Kill, PodName};
-use crate::core::memory::{Counted, Forbidden, OomKilled};
+use crate::core::memory::{Counted, PodAt};
 use crate::core::protection::Account;
 
 /// Kills of a hand: more than any pace that is to be had lets count at a time.
@@ -53,22 +53,12 @@ pub(super) fn read_counted(clocks: Clocks, counted: CountedEviction) -> Counted 
     Counted { at: clocks.steady(at_ns), account: Arc::new(Account { uid, namespace, owner }) }
 }
 
-pub(super) fn write_oom_killed(clocks: Clocks, killed: &OomKilled) -> PodAt {
-    let OomKilled { uid, at } = killed;
-    PodAt { uid: uid.clone(), at_ns: clocks.kept(*at) }
+pub(super) fn write_pod_at(clocks: Clocks, pod: &PodAt) -> record::PodAt {
+    let PodAt { uid, at } = pod;
+    record::PodAt { uid: uid.clone(), at_ns: clocks.kept(*at) }
 }
 
-pub(super) fn read_oom_killed(clocks: Clocks, killed: PodAt) -> OomKilled {
-    let PodAt { uid, at_ns } = killed;
-    OomKilled { uid, at: clocks.steady(at_ns) }
-}
-
-pub(super) fn write_forbidden(clocks: Clocks, forbidden: &Forbidden) -> PodAt {
-    let Forbidden { uid, at } = forbidden;
-    PodAt { uid: uid.clone(), at_ns: clocks.kept(*at) }
-}
-
-pub(super) fn read_forbidden(clocks: Clocks, forbidden: PodAt) -> Forbidden {
-    let PodAt { uid, at_ns } = forbidden;
-    Forbidden { uid, at: clocks.steady(at_ns) }
+pub(super) fn read_pod_at(clocks: Clocks, pod: record::PodAt) -> PodAt {
+    let record::PodAt { uid, at_ns } = pod;
+    PodAt { uid, at: clocks.steady(at_ns) }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::action::{Kill, PodName};
 use crate::agent::state::{Asked, KeptEviction, Pace};
 use crate::core::flight::Failure;
-use crate::core::memory::{Aloft, Counted, Ended, Forbidden, MetSince, OomKilled};
+use crate::core::memory::{Aloft, Counted, Ended, MetSince, PodAt};
 use crate::core::pressure::Status;
 use crate::core::protection::Account;
 use crate::core::release::{Basis, Release};
@@ -69,8 +69,8 @@ fn kept() -> Kept {
                     owner: Some("rs".into()),
                 }),
             }],
-            oom_killed: vec![OomKilled { uid: "w".into(), at: at(991) }],
-            forbidden: vec![Forbidden { uid: "x".into(), at: at(993) }],
+            oom_killed: vec![PodAt { uid: "w".into(), at: at(991) }],
+            forbidden: vec![PodAt { uid: "x".into(), at: at(993) }],
             held_until: Some(at(1_020)),
         },
         evictions: vec![KeptEviction {
@@ -124,8 +124,8 @@ fn the_next_agent_knows_the_same_on_its_own_clocks() {
     assert_eq!(conditions, [Raised { at: later(995), ..before.conditions[0] }]);
     assert_eq!(flights, [Aloft { decided_at: later(996), since: later(997), ..before.flights[0].clone() }]);
     assert_eq!(counted, [Counted { at: later(992), ..before.counted[0].clone() }]);
-    assert_eq!(oom_killed, [OomKilled { at: later(991), ..before.oom_killed[0].clone() }]);
-    assert_eq!(forbidden, [Forbidden { at: later(993), ..before.forbidden[0].clone() }]);
+    assert_eq!(oom_killed, [PodAt { at: later(991), ..before.oom_killed[0].clone() }]);
+    assert_eq!(forbidden, [PodAt { at: later(993), ..before.forbidden[0].clone() }]);
 }
 
 #[test]
