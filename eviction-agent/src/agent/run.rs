@@ -1,7 +1,8 @@
 //! Start, supervision and end of the daemon.
 
+mod health;
+
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,8 +21,8 @@ use crate::metrics::Metrics;
 use crate::source::choice::Choice;
 use crate::source::timer::Timer;
 
-use super::clock::{Clock, mono_ns};
-use super::cluster::{Cluster, ClusterOptions, Exports, Membership};
+use super::clock::Clock;
+use super::cluster::{Cluster, ClusterOptions, Membership};
 use super::configuration::ConfigurationFiles;
 use super::event::{self, Event};
 use super::kept_free::KeptFree;
@@ -34,9 +35,9 @@ use super::reload::{Change, Reload};
 use super::remembered::Remembered;
 use super::slow::Slow;
 use super::start::{self, Outlets, Ready};
-use super::state::{Counts, Written};
 use super::thread;
 use super::watchdog::{self, Pulse};
+use health::State;
 
 /// A SIGTERM ends the agent within a second; the reaction thread gets most of it.
 const LAST_TURN: Duration = Duration::from_millis(800);
@@ -372,45 +373,5 @@ fn started(act: Act, profile: Profile, ready: &Ready, pods: usize, listen: Optio
         sources: sources.clone(),
         pods,
         listen,
-    }
-}
-
-/// What `/healthz` and `/readyz` answer from.
-struct State {
-    pulse: Pulse,
-    pods_known: AtomicBool,
-    exports: Option<Exports>,
-    /// What is counted is kept before it is shown.
-    counted: Option<(Written, Arc<Counts>)>,
-}
-
-impl Health for State {
-    fn healthy(&self) -> Result<(), String> {
-        match self.pulse.missing_ns(mono_ns()) {
-            None => Ok(()),
-            Some(ns) => {
-                let seconds = ns / 1_000_000_000;
-                Err(format!("the reaction loop has not turned for {seconds} s after it was due"))
-            }
-        }
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        self.healthy()?;
-        match self.pods_known.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => Err("pods are not known".to_owned()),
-        }
-    }
-
-    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async {
-            if let Some((written, counts)) = &self.counted {
-                written.clone().wait_for_counts(counts).await;
-            }
-            if let Some(exports) = &self.exports {
-                exports.refresh();
-            }
-        })
     }
 }

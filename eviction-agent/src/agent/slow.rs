@@ -5,20 +5,17 @@
 mod ends;
 mod namespaces;
 mod outcome;
+mod pass;
 
 use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
 
 use crate::core::apart::Apart;
-use crate::core::decision::{Action, Decision, Pass, ProposalState};
-use crate::core::message;
-use crate::core::report::CandidateReport;
-use crate::core::signal::{NodeCondition, Signal};
-use crate::core::units::Quantity;
+use crate::core::pressure::CONDITIONS;
+use crate::core::signal::NodeCondition;
 use crate::metrics::{
-    AlarmLabels, ConditionLabels, MapLabels, Metrics, OutcomeLabels, RecordLabels, SignalLabels,
-    SourceLabels, ThresholdLabels,
+    AlarmLabels, ConditionLabels, MapLabels, Metrics, OutcomeLabels, RecordLabels, SourceLabels,
 };
 
 use crate::source::bpf::Lost;
@@ -32,20 +29,14 @@ use super::failure::Failure;
 use super::hook::Losses;
 use super::lane::{Next, Receiver};
 use super::names::Names;
-use super::notes::{Note, PassNote};
+use super::notes::Note;
 use super::printer::Printer;
 use super::recorder::Recorder;
 use super::run::Output;
-use super::state::{Counts, Series};
+use super::state::Counts;
 use super::tallies::Tallies;
 use super::watch::Watch;
 use namespaces::Namespaces;
-
-/// How many of the ranked pods a line shows.
-const SHOWN: usize = 8;
-
-const CONDITIONS: [NodeCondition; 3] =
-    [NodeCondition::DiskPressure, NodeCondition::MemoryPressure, NodeCondition::PidPressure];
 
 /// Writes lines and keeps the metrics that need more than an atomic.
 pub(crate) struct Slow {
@@ -269,160 +260,4 @@ impl Slow {
             self.say(at.wall, Event::Pods(self.pods.clone()));
         }
     }
-
-    fn pass(&mut self, note: &PassNote) {
-        let PassNote {
-            decision,
-            first_id,
-            seen,
-            seen_by,
-            crossed_mono_ns,
-            looked,
-            decided_mono_ns,
-            before,
-            copied: _,
-        } = note;
-        let (first_id, seen, seen_by, looked) = (*first_id, *seen, *seen_by, *looked);
-        let (crossed_mono_ns, decided_mono_ns) = (*crossed_mono_ns, *decided_mono_ns);
-        if let Some(pass) = decision.pass() {
-            self.thresholds(pass, seen_by, looked);
-        }
-        if let Some(ProposalState::TookEffect) = decision.proposal {
-            self.took_effect.notify_one();
-        }
-        for event in self.watch.take(decision, &self.metrics, &self.clock) {
-            self.say(looked.wall, event);
-        }
-        let hold = decision.conditions.iter().map(|raised| raised.condition).collect();
-        self.conditions(hold, decision.unknown_conditions().collect(), looked);
-        if let (Some(recorder), Some(before)) = (&self.recorder, before) {
-            recorder.take(&self.names.of(first_id), before, decision);
-        }
-        let Some(pass) = decision.pass() else { return };
-        let late = crossed_mono_ns.map(|crossed| decided_mono_ns.saturating_sub(crossed));
-        let evictions = decision.actions.iter().filter_map(|action| match action {
-            Action::Evict(eviction) | Action::Hasten(eviction) => Some(eviction),
-            Action::Announce(_) | Action::Reclaim(_) => None,
-        });
-        for (id, eviction) in (first_id..).zip(evictions) {
-            let Some(known) = pass.pods.get(eviction.place) else { continue };
-            let text = message::eviction(pass, eviction);
-            let line = pass.line_of(eviction.cause);
-            let signal = line.map(|line| line.threshold.signal);
-            if let Some(late) = late {
-                #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
-                self.metrics.crossing_to_decision.observe(late as f64 / 1e9);
-            }
-            if let Some(signal) = signal {
-                self.counts.count(Series::Decisions(SignalLabels { eviction_signal: signal.name() }), 1);
-            }
-            let observed = signal.and_then(|signal| pass.seen.get(signal));
-            let capacity = observed.map_or(0, |seen| seen.capacity);
-            self.say(
-                decision.at,
-                Event::Decision(Box::new(event::Decision {
-                    id,
-                    decision: self.names.of(id),
-                    signal: signal.map_or("", Signal::name),
-                    kind: line.map_or("", |line| kind(line.threshold.is_hard())),
-                    pod: format!("{}/{}", known.pod.namespace, known.pod.name),
-                    uid: known.pod.uid.to_string(),
-                    grace_seconds: eviction.grace_period_seconds,
-                    message: text.message,
-                    annotations: text
-                        .annotations
-                        .map(|all| all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
-                    value: line
-                        .map_or_else(String::new, |line| line.threshold.value.quantity(capacity).to_string()),
-                    available: observed.map(|seen| seen.available),
-                    usage: seen.map(|seen| seen.usage),
-                    working_set: seen.map(|seen| seen.working_set),
-                    seen_by: seen_by.to_owned(),
-                    age_us: Some(micros(decided_mono_ns.saturating_sub(looked.mono_ns))),
-                    candidates: self.candidates(decision),
-                    crossed_mono_ns,
-                    seen_mono_ns: looked.mono_ns,
-                    decided_mono_ns,
-                    crossed_to_decided_us: late.map(micros),
-                })),
-            );
-        }
-    }
-
-    fn thresholds(&mut self, pass: &Pass, seen_by: &'static str, looked: Instant) {
-        let now: Vec<u8> = pass.met.iter().map(|met| met.line).collect();
-        for (place, line) in (0..).zip(pass.lines.iter()) {
-            let (is, was) = (now.contains(&place), self.met.contains(&place));
-            let threshold = &line.threshold;
-            let labels =
-                ThresholdLabels { eviction_signal: threshold.signal.name(), kind: kind(threshold.is_hard()) };
-            self.metrics.threshold_met.get_or_create(&labels).set(i64::from(is));
-            if is == was {
-                continue;
-            }
-            let seen = pass.seen.get(threshold.signal);
-            let event = event::Threshold {
-                signal: threshold.signal.name(),
-                kind: kind(threshold.is_hard()),
-                state: if is { "met" } else { "cleared" },
-                value: threshold.value.quantity(seen.map_or(0, |seen| seen.capacity)).to_string(),
-                available: seen.map(|seen| seen.available),
-                capacity: seen.map(|seen| seen.capacity),
-                seen_by: seen_by.to_owned(),
-            };
-            self.say(looked.wall, Event::Threshold(event));
-        }
-        self.met = now;
-    }
-
-    fn conditions(&mut self, now: Vec<NodeCondition>, unknown: Vec<NodeCondition>, looked: Instant) {
-        let status = |holds: bool, unknown: bool| match (holds, unknown) {
-            (true, _) => "True",
-            (false, true) => "Unknown",
-            (false, false) => "False",
-        };
-        for condition in CONDITIONS {
-            let holds = now.contains(&condition);
-            self.metrics
-                .condition
-                .get_or_create(&ConditionLabels { condition: condition.name() })
-                .set(i64::from(holds));
-            let before =
-                status(self.conditions.contains(&condition), self.unknown_conditions.contains(&condition));
-            let status = status(holds, unknown.contains(&condition));
-            if status != before {
-                self.say(
-                    looked.wall,
-                    Event::Condition(event::Condition { condition: condition.name(), status }),
-                );
-            }
-        }
-        self.conditions = now;
-        self.unknown_conditions = unknown;
-    }
-
-    fn candidates(&self, decision: &Decision) -> Vec<event::Candidate> {
-        let shown = CandidateReport::first(decision, SHOWN).into_iter().map(|candidate| {
-            let rates = self.tallies.rates(&candidate.pod.namespace, &candidate.pod.name);
-            let above_zero = |rate: &f64| *rate > 0.0;
-            event::Candidate {
-                pod: format!("{}/{}", candidate.pod.namespace, candidate.pod.name),
-                usage: candidate.usage,
-                request: candidate.request.and_then(|text| Some(Quantity::parse(&text).ok()?.value())),
-                priority: candidate.priority,
-                passed_over: candidate.passed_over,
-                forks_per_second: rates.map(|rates| rates.forks_per_second).filter(above_zero),
-                reclaim_stall: rates.map(|rates| rates.reclaim_stall).filter(above_zero),
-            }
-        });
-        shown.collect()
-    }
-}
-
-fn kind(hard: bool) -> &'static str {
-    if hard { "hard" } else { "soft" }
-}
-
-fn micros(ns: u64) -> u64 {
-    ns / 1_000
 }

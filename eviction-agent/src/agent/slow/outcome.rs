@@ -8,7 +8,8 @@ use crate::metrics::{EvictionLabels, OutcomeLabels};
 use super::super::event::{self, Event};
 use super::super::notes::{OutcomeNote, Step};
 use super::super::state::Series;
-use super::{Slow, micros};
+use super::Slow;
+use super::pass::micros;
 
 impl Slow {
     pub(super) fn outcome(&mut self, note: OutcomeNote) {

@@ -1,0 +1,51 @@
+//! What the agent says of its own state to those who probe it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::agent::clock::mono_ns;
+use crate::agent::cluster::Exports;
+use crate::agent::state::{Counts, Written};
+use crate::agent::watchdog::Pulse;
+use crate::http::Health;
+
+/// What `/healthz` and `/readyz` answer from.
+pub(super) struct State {
+    pub(super) pulse: Pulse,
+    pub(super) pods_known: AtomicBool,
+    pub(super) exports: Option<Exports>,
+    /// What is counted is kept before it is shown.
+    pub(super) counted: Option<(Written, Arc<Counts>)>,
+}
+
+impl Health for State {
+    fn healthy(&self) -> Result<(), String> {
+        match self.pulse.missing_ns(mono_ns()) {
+            None => Ok(()),
+            Some(ns) => {
+                let seconds = ns / 1_000_000_000;
+                Err(format!("the reaction loop has not turned for {seconds} s after it was due"))
+            }
+        }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.healthy()?;
+        match self.pods_known.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err("pods are not known".to_owned()),
+        }
+    }
+
+    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            if let Some((written, counts)) = &self.counted {
+                written.clone().wait_for_counts(counts).await;
+            }
+            if let Some(exports) = &self.exports {
+                exports.refresh();
+            }
+        })
+    }
+}
