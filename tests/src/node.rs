@@ -175,6 +175,8 @@ pub struct Node {
     folder: Folder,
     /// Its pods.
     pub pods: Vec<Pod>,
+    /// How many pods it has had: no two containers have one id, whoever is gone.
+    had: u64,
     memory: u64,
     pids: u64,
 }
@@ -190,7 +192,7 @@ impl Node {
         tree.root().limit_memory(memory)?;
         tree.root().limit_pids(pids)?;
         let folder = Folder::in_memory(&format!("eviction-{label}"))?;
-        Ok(Self { tree, folder, pods: Vec::new(), memory, pids })
+        Ok(Self { tree, folder, pods: Vec::new(), had: 0, memory, pids })
     }
 
     /// Adds a pod with its groups, and hands back its index.
@@ -198,8 +200,7 @@ impl Node {
     /// # Errors
     /// If a group cannot be made or bounded.
     pub fn add(&mut self, spec: PodSpec) -> Result<usize> {
-        let serial = u64::try_from(self.pods.len()).context("number of pods")?;
-        self.add_as(spec, pod_uid(serial))
+        self.add_as(spec, pod_uid(self.had))
     }
 
     /// What stands for a uid in the path of a static pod that is added as that one.
@@ -212,7 +213,8 @@ impl Node {
     /// # Errors
     /// If a group cannot be made or bounded.
     pub fn add_as(&mut self, spec: PodSpec, uid: String) -> Result<usize> {
-        let serial = u64::try_from(self.pods.len()).context("number of pods")?;
+        let serial = self.had;
+        self.had += 1;
         let hash = spec.is_static.then(|| Self::config_hash(self.pods.len()));
         let in_path = hash.as_deref().unwrap_or(&uid);
         let group = self.tree.pod(Driver::Cgroupfs, Qos::Burstable, in_path)?;

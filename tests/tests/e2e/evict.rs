@@ -8,7 +8,7 @@ use tests::cluster::{self, Cluster, manifest};
 use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
 
-use crate::rig;
+use crate::{marks, rig};
 
 /// A guard against an agent that hangs.
 pub(crate) const GUARD: Duration = Duration::from_secs(90);
@@ -55,7 +55,26 @@ impl World {
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]},
             {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         ]);
-        let account = self.cluster.account("agent", &rules).unwrap();
+        self.options_with(&rules, act, kubelet, hands, port)
+    }
+
+    /// The same for one that learns of its pods and its node from the server.
+    pub(crate) fn watching(&self, kubelet: &Value, hands: &Value, port: u16) -> Options {
+        let mut options = self.options_with(&marks::rules(), "evict", kubelet, hands, port);
+        options.pods = None;
+        options.more.extend(["--node-name", "n1"].map(str::to_owned));
+        options
+    }
+
+    fn options_with(
+        &self,
+        rules: &Value,
+        act: &'static str,
+        kubelet: &Value,
+        hands: &Value,
+        port: u16,
+    ) -> Options {
+        let account = self.cluster.account("agent", rules).unwrap();
         let kubeconfig = self.cluster.kubeconfig_at(&account.name, &account.token, port).unwrap();
         let config = self.node.file("agent.yaml");
         let policy = json!({

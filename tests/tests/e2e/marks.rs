@@ -85,7 +85,8 @@ impl World {
     }
 }
 
-fn rules() -> Value {
+/// All that an agent asks of its pods and its node.
+pub(crate) fn rules() -> Value {
     json!([
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "get", "delete"]},
         {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tests::agent::Agent;
-use tests::cluster::manifest;
 use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::node::PodSpec;
 use tests::workload::Workload;
@@ -34,7 +33,7 @@ impl Random {
 /// Begins to go wrong in one way or another.
 fn spoil(proxy: &Proxy, random: &mut Random) {
     let any = When::any;
-    match random.below(9) {
+    match random.below(10) {
         0 => proxy.refuse(),
         1 => proxy.hang(),
         2 => proxy.on(any(), Fault::status(500)),
@@ -43,6 +42,7 @@ fn spoil(proxy: &Proxy, random: &mut Random) {
         5 => proxy.on(any(), Fault::Late(Duration::from_secs(3))),
         6 => proxy.on(any(), Fault::Reset(0)),
         7 => proxy.on(any(), Fault::Reset(20)),
+        8 => proxy.on(any().watch(true), Fault::Close(Duration::from_secs(1))),
         _ => proxy.on(any(), Fault::Lost),
     }
 }
@@ -64,7 +64,6 @@ impl Churn {
             hog.process().child().kill().unwrap();
             world.cluster.finish_pod("default", &name).unwrap();
             world.node.pods.retain(|pod| pod.full_name() != format!("default/{name}"));
-            world.node.write_pods().unwrap();
             self.start(world);
             return;
         }
@@ -85,45 +84,43 @@ struct Made {
 }
 
 fn make(world: &mut World, spec: PodSpec, size: &str) -> Made {
-    let pod = world.cluster.run_pod(&manifest::pod(&spec.name, "n1")).unwrap();
-    let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
-    let place = world.node.add_as(spec, uid.clone()).unwrap();
-    world.node.write_pods().unwrap();
-    Made { uid, workload: world.hog(place, size) }
+    let place = world.cluster.place("n1", &mut world.node, spec).unwrap();
+    Made { uid: world.node.pods[place].uid().to_owned(), workload: world.hog(place, size) }
 }
 
 /// Priority of `system-node-critical`.
 const CRITICAL: i32 = 2_000_001_000;
 
 /// Nobody's victims, and why not.
-const PROTECTED: [&str; 3] = ["static", "critical", "modest"];
+const PROTECTED: [&str; 4] = ["static", "critical", "modest", "small"];
 
 /// Pods that hold memory and may not go: one of the node's own manifests and a critical one, both far above what
-/// they ask for, and one far below.
-fn protected(world: &mut World) -> [Made; 3] {
+/// they ask for, and two below.
+fn protected(world: &mut World) -> [Made; 4] {
     let spec = |name: &str| PodSpec::new("default", name, &["main"], 1);
-    let [own, critical, modest] = PROTECTED.map(spec);
+    let [own, critical, modest, small] = PROTECTED.map(spec);
     let modest = PodSpec { request_mib: 60, limit_mib: Some(60), ..modest };
+    let small = PodSpec { request_mib: 8, ..small };
     [
         make(world, PodSpec { is_static: true, ..own }, "30M"),
         make(world, PodSpec { priority: Some(CRITICAL), ..critical }, "30M"),
         make(world, modest, "20M"),
+        make(world, small, "4M"),
     ]
 }
 
 #[test]
 fn whatever_goes_wrong_nobody_is_evicted_twice_or_without_a_decision() {
     let lasts = std::env::var("EVICTION_AGENT_SOAK_SECONDS").map_or(LASTS, |text| text.parse().unwrap());
-    let Some(mut world) = World::new(&["small"]) else { return };
+    let Some(mut world) = World::new(&[]) else { return };
     let proxy = Proxy::start(&world.cluster).unwrap();
-    let mut options = world.options("evict", &hard(), &json!({}), proxy.port());
+    let mut options = world.watching(&hard(), &json!({}), proxy.port());
     let state = world.node.file("run/state.json").display().to_string();
     let recording = world.node.file("decisions.jsonl");
     let record = recording.display().to_string();
     options.more.extend(["--state".to_owned(), state, "--record".to_owned(), record]);
     let mut protected = protected(&mut world);
     let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
-    let mut small = world.hog(0, "4M");
     let (mut churn, mut random) = (Churn { hogs: Vec::new(), made: 0 }, Random(5));
     for _ in 0..PODS {
         churn.start(&mut world);
@@ -152,7 +149,6 @@ fn whatever_goes_wrong_nobody_is_evicted_twice_or_without_a_decision() {
             Ok(audit::open(agent.heard()?).is_empty().then_some(()))
         })
         .unwrap();
-    assert!(small.process().is_running().unwrap() && !world.is_going("small"));
     for (Made { workload, .. }, name) in protected.iter_mut().zip(PROTECTED) {
         assert!(workload.process().is_running().unwrap() && !world.is_going(name), "{name}");
     }
