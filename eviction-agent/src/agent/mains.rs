@@ -147,10 +147,14 @@ impl Mains {
                     ended: false,
                 });
                 watched.siblings_named |= siblings_named;
-                if let Some(name) = roster.named(&container.id) {
+                // Each look comes by here: what it knows already it does not write again.
+                if let Some(name) = roster.named(&container.id)
+                    && watched.name.as_deref() != Some(name)
+                {
                     watched.name = Some(name.into());
                 }
                 match known {
+                    Some(pod) if watched.pod == pod.uid => {}
                     Some(pod) => watched.pod = pod.uid.clone(),
                     None if watched.pod.is_empty() => watched.pod = pod.uid.as_str().into(),
                     None => {}
