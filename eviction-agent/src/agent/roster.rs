@@ -28,7 +28,9 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    pub(crate) fn new(known: Vec<Arc<KnownPod>>) -> Self {
+    pub(crate) fn new(mut known: Vec<Arc<KnownPod>>) -> Self {
+        // Collected in the memory of a list of whole pods, which it keeps.
+        known.shrink_to_fit();
         let mut by_cgroup_uid = BTreeMap::new();
         let mut container_names = BTreeMap::new();
         for (index, known) in known.iter().enumerate() {
