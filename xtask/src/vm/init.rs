@@ -22,6 +22,9 @@ pub(super) const RUN: &str = "run ";
 /// How a program ended; its name and the exit code follow.
 pub(super) const STATUS: &str = "status ";
 
+/// How lines begin that the kernel said while a program ran that failed.
+pub(super) const KERNEL: &str = "@@kernel ";
+
 /// The section of cgroups that nobody has removed.
 pub(super) const LEFTOVERS: &str = "leftovers";
 
@@ -126,7 +129,7 @@ echo 1 > /sys/fs/cgroup/memory/memory.use_hierarchy"
         let words: Vec<_> = arguments.iter().chain(one_at_a_time).map(|word| format!("'{word}'")).collect();
         let _ = writeln!(
             runs,
-            "at\necho \"{MARK}{RUN}{name}\"\ntimeout -s INT {HANG_S} ./{target} {} </dev/null 2>&1\necho \"{MARK}{STATUS}{name} $?\"",
+            "at\necho \"{MARK}{RUN}{name}\"\ntimeout -s INT {HANG_S} ./{target} {} </dev/null 2>&1\nended {name} $?",
             words.join(" ")
         );
     }
@@ -150,6 +153,13 @@ mount -t ext4 /dev/nvme0n1 /disk
 cd /disk
 # Seconds since the boot, for people who read the log.
 at() {{ read -r seconds rest </proc/uptime; echo "{MARK}{AT}$seconds"; }}
+# What the kernel said meanwhile is told where a program failed.
+ended() {{
+    if [ "$2" = 0 ]; then dmesg -c >/dev/null; else dmesg -c | sed 's/^/{KERNEL}/'; fi
+    echo "{MARK}{STATUS}$1 $2"
+}}
+# Reports of OOM kills without a line for each process.
+echo 0 >/proc/sys/vm/oom_dump_tasks
 # The firmware has left its line open.
 echo
 echo "{MARK}release"
@@ -181,7 +191,7 @@ mod tests {
                 "{MARK}{RUN}{}\"\ntimeout -s INT {HANG_S} ./{}",
                 program.name, program.target
             )));
-            assert!(script.contains(&format!("{MARK}{STATUS}{} $?", program.name)));
+            assert!(script.contains(&format!("\nended {} $?\n", program.name)));
         }
         assert!(script.contains("cgroup2") && !script.contains("controller"), "{script}");
     }
