@@ -57,7 +57,12 @@ const fn stories(name: &'static str, arguments: &'static [&'static str]) -> Prog
 }
 
 const fn tests(name: &'static str, target: &'static str) -> Program {
-    Program { kind: Kind::Tests, target, ..stories(name, &[]) }
+    tests_of(name, target, &[])
+}
+
+/// Some tests of a file, by libtest's filters.
+const fn tests_of(name: &'static str, target: &'static str, arguments: &'static [&'static str]) -> Program {
+    Program { kind: Kind::Tests, target, ..stories(name, arguments) }
 }
 
 const KILLS: &[&str] =
@@ -107,7 +112,27 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program { target: "bench_oom", ..stories("kills-tracepoint", KILLS_BY_TRACEPOINT) },
     tests("privileges", "privileges"),
     tests("figures", "figures"),
-    tests("bpf", "bpf"),
+    // In parts, so that one of them can be run again alone; what is new is among the hooks.
+    tests_of(
+        "bpf-hooks",
+        "bpf",
+        &[
+            "--skip",
+            "oom::",
+            "--skip",
+            "reclaim::",
+            "--skip",
+            "reflex::",
+            "--skip",
+            "storm::",
+            "--skip",
+            "tasks::",
+        ],
+    ),
+    tests_of("bpf-oom", "bpf", &["oom::", "reclaim::"]),
+    tests_of("bpf-reflex", "bpf", &["reflex::"]),
+    tests_of("bpf-storm", "bpf", &["storm::"]),
+    tests_of("bpf-tasks", "bpf", &["tasks::"]),
     tests("reflex", "reflex"),
     tests("rung-lost", "rung_lost"),
     tests("kill", "kill"),
