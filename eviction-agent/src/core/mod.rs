@@ -26,6 +26,7 @@ mod local_storage;
 pub mod marks;
 pub mod memory;
 pub mod message;
+pub mod named;
 pub mod node;
 pub mod observe;
 pub mod oom;

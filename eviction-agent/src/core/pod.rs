@@ -1,12 +1,11 @@
 //! A pod as far as decisions depend on it: a plain mirror of parts of `v1.Pod`.
 
-use std::collections::BTreeMap;
-
+use super::named::Named;
 use super::time::Timestamp;
 use super::units::Quantity;
 
 /// Amounts by resource name: `v1.ResourceList`.
-pub type ResourceList = BTreeMap<Box<str>, Quantity>;
+pub type ResourceList = Named<Quantity>;
 
 /// One pod. Nothing in it is validated; names may hold anything.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,9 +19,9 @@ pub struct Pod {
     /// `metadata.generation`, 0 if absent.
     pub generation: i64,
     /// `metadata.labels`.
-    pub labels: BTreeMap<Box<str>, Box<str>>,
+    pub labels: Named<Box<str>>,
     /// `metadata.annotations`, as far as anything depends on them.
-    pub annotations: BTreeMap<Box<str>, Box<str>>,
+    pub annotations: Named<Box<str>>,
     /// The owner that is its controller, else the first owner.
     pub owner: Option<Owner>,
     /// `spec.priority`.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::named::Named;
+
 /// Fits if all of its parts do; an empty one fits everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -45,7 +47,7 @@ pub enum Operator {
 
 impl LabelSelector {
     /// Whether a pod with these labels fits.
-    pub fn matches(&self, labels: &BTreeMap<Box<str>, Box<str>>) -> bool {
+    pub fn matches(&self, labels: &Named<Box<str>>) -> bool {
         let Self { match_labels, match_expressions } = self;
         match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && match_expressions.iter().all(|requirement| requirement.matches(labels))
@@ -53,7 +55,7 @@ impl LabelSelector {
 }
 
 impl Requirement {
-    fn matches(&self, labels: &BTreeMap<Box<str>, Box<str>>) -> bool {
+    fn matches(&self, labels: &Named<Box<str>>) -> bool {
         let label = labels.get(&self.key);
         let listed = || label.is_some_and(|label| self.values.contains(label));
         match self.operator {
@@ -75,7 +77,7 @@ mod tests {
 
     #[test]
     fn selectors_fit_as_in_kubernetes() {
-        let labels = |pairs: &[(&str, &str)]| -> BTreeMap<Box<str>, Box<str>> {
+        let labels = |pairs: &[(&str, &str)]| -> Named<Box<str>> {
             pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
         };
         let web = labels(&[("app", "web"), ("tier", "front")]);

@@ -45,7 +45,7 @@ fn pods() -> Vec<Pod> {
     pods[2].priority = Some(7);
     pods[2].termination_grace_period_seconds = Some(5);
     pods[3].namespace = "never".into();
-    pods[3].labels.insert("app".into(), "db".into());
+    pods[3].labels.insert("app", "db".into());
     pods[4].priority = Some(2_000_001_000);
     let dir = EmptyDir { medium: "Memory".into(), size_limit: Some(crate::core::fixture::quantity("1Gi")) };
     pods[4].volumes = vec![Volume { name: "cache".into(), empty_dir: Some(dir), ..Volume::default() }];

@@ -1,6 +1,6 @@
 //! Quality of service: `pkg/apis/core/v1/helper/qos/qos.go`.
 
-use crate::core::pod::{Pod, Resources};
+use crate::core::pod::{Pod, ResourceList, Resources};
 use crate::core::policy::Gates;
 
 /// Whether the class is BestEffort: as the status says, else as `ComputePodQOS` finds.
@@ -23,6 +23,6 @@ pub fn is_best_effort(pod: &Pod, gates: Gates) -> bool {
 fn asks_for_something(resources: &Resources) -> bool {
     [&resources.requests, &resources.limits]
         .into_iter()
-        .flatten()
-        .any(|(name, quantity)| matches!(&**name, "cpu" | "memory") && quantity.signum() > 0)
+        .flat_map(ResourceList::iter)
+        .any(|(name, quantity)| matches!(name, "cpu" | "memory") && quantity.signum() > 0)
 }

@@ -39,7 +39,7 @@ pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
 
 /// `IsPodLevelResourcesSet`: whether the pod itself requests or limits what it can.
 pub fn has_pod_level_resources(pod: &Pod) -> bool {
-    let names_one = |list: &ResourceList| list.keys().any(|name| is_supported_at_pod_level(name));
+    let names_one = |list: &ResourceList| list.keys().any(is_supported_at_pod_level);
     pod.resources
         .as_ref()
         .is_some_and(|resources| names_one(&resources.requests) || names_one(&resources.limits))

@@ -80,8 +80,10 @@ fn limits_keep_their_text_until_something_is_added() {
 
 #[test]
 fn critical_is_static_mirrored_or_of_system_priority() {
-    let annotated =
-        |key: &str, value: &str| Pod { annotations: [(key.into(), value.into())].into(), ..Pod::default() };
+    let annotated = |key: &str, value: &str| Pod {
+        annotations: [(key.into(), value.into())].into_iter().collect(),
+        ..Pod::default()
+    };
     let prioritised = |priority| Pod { priority: Some(priority), ..Pod::default() };
     assert!(is_critical(&annotated("kubernetes.io/config.source", "file")));
     assert!(is_critical(&annotated("kubernetes.io/config.source", "")));

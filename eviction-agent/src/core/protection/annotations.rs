@@ -1,8 +1,8 @@
 //! What a pod asks for by annotation.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
+
+use crate::core::named::Named;
 
 /// `"false"`: the pod is not evicted. `"true"`: it may be, although nothing would bring it back.
 pub const EVICT: &str = "eviction-agent.io/evict";
@@ -62,7 +62,7 @@ pub(super) struct Wishes {
 }
 
 impl Wishes {
-    pub(super) fn of(annotations: &BTreeMap<Box<str>, Box<str>>) -> Self {
+    pub(super) fn of(annotations: &Named<Box<str>>) -> Self {
         let mut wishes = Self {
             prefers_to_stay: annotations.contains_key(DESCHEDULER_PREFER_NO_EVICTION),
             ..Self::default()
@@ -97,7 +97,7 @@ impl Wishes {
 }
 
 /// Whether a pod asks not to be evicted.
-pub(crate) fn opts_out(annotations: &BTreeMap<Box<str>, Box<str>>) -> bool {
+pub(crate) fn opts_out(annotations: &Named<Box<str>>) -> bool {
     Wishes::of(annotations).opts_out
 }
 

@@ -151,7 +151,7 @@ fn the_first_rule_that_fits_decides_and_all_its_conditions_must_fit() {
     let turn = |namespace: &str, app: &str, class: &str, annotations: &[(&str, &str)]| {
         let mut pod = annotated(owned("a", "rs"), annotations);
         (pod.namespace, pod.priority_class) = (namespace.into(), class.into());
-        pod.labels.insert("app".into(), app.into());
+        pod.labels.insert("app", app.into());
         let shelter = Shelter::of(&pod, &rules);
         (shelter.turn, shelter.rule)
     };

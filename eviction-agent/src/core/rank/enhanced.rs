@@ -122,7 +122,7 @@ fn unknown_is_last_among_its_priority_for_process_ids_too() {
 #[test]
 fn bare_pods_go_last_within_their_class_and_hints_say_the_rest() {
     let hinted = |uid: &str, hint: &str| {
-        let annotations = [(PRIORITY_HINT.into(), hint.into())].into();
+        let annotations = [(PRIORITY_HINT.into(), hint.into())].into_iter().collect();
         owned(Pod { annotations, ..pod(uid, "10") })
     };
     let mut important = hinted("important, please me", "-100");
@@ -244,7 +244,7 @@ fn measures() -> impl Strategy<Value = Measure> {
 fn any_sheltered() -> impl Strategy<Value = Pod> {
     (any_pod(), any::<bool>(), prop::option::of(-101..102i32)).prop_map(|(mut pod, is_owned, hint)| {
         if let Some(hint) = hint {
-            pod.annotations.insert(PRIORITY_HINT.into(), hint.to_string().into());
+            pod.annotations.insert(PRIORITY_HINT, hint.to_string().into());
         }
         if is_owned { owned(pod) } else { pod }
     })

@@ -137,7 +137,7 @@ fn never_a_critical_pod() {
 
 fn opted_out(uid: &str) -> Pod {
     let mut pod = pod(uid, "50");
-    pod.annotations.insert(EVICT.into(), "false".into());
+    pod.annotations.insert(EVICT, "false".into());
     pod
 }
 

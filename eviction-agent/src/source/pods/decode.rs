@@ -7,6 +7,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::quantity::JsonQuantity;
+use crate::core::named::Named;
 use crate::core::pod as core;
 use crate::core::pods::is_asked_for;
 use crate::core::time::Timestamp;
@@ -36,9 +37,9 @@ struct Metadata {
     #[serde(deserialize_with = "nullable")]
     generation: i64,
     #[serde(deserialize_with = "map")]
-    labels: BTreeMap<Box<str>, Box<str>>,
+    labels: Named<Box<str>>,
     #[serde(deserialize_with = "asked_for")]
-    annotations: BTreeMap<Box<str>, Box<str>>,
+    annotations: Named<Box<str>>,
     #[serde(deserialize_with = "nullable_list")]
     owner_references: Vec<OwnerReference>,
 }
@@ -195,39 +196,39 @@ struct Condition {
 }
 
 /// The annotations that anything depends on.
-fn asked_for<'de, D>(deserializer: D) -> Result<BTreeMap<Box<str>, Box<str>>, D::Error>
+fn asked_for<'de, D>(deserializer: D) -> Result<Named<Box<str>>, D::Error>
 where
     D: Deserializer<'de>,
 {
     struct AskedFor;
     impl<'de> Visitor<'de> for AskedFor {
-        type Value = BTreeMap<Box<str>, Box<str>>;
+        type Value = Named<Box<str>>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a map")
         }
 
         fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(BTreeMap::new())
+            Ok(Named::new())
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
-            let mut kept = BTreeMap::new();
+            let mut kept = Vec::new();
             while let Some(key) = members.next_key::<Box<str>>()? {
                 if is_asked_for(&key) {
-                    kept.insert(key, members.next_value::<Option<Box<str>>>()?.unwrap_or_default());
+                    kept.push((key, members.next_value::<Option<Box<str>>>()?.unwrap_or_default()));
                 } else {
                     members.next_value::<IgnoredAny>()?;
                 }
             }
-            Ok(kept)
+            Ok(kept.into_iter().collect())
         }
     }
     deserializer.deserialize_any(AskedFor)
 }
 
 /// Null is the empty text, for members as well.
-fn map<'de, D>(deserializer: D) -> Result<BTreeMap<Box<str>, Box<str>>, D::Error>
+fn map<'de, D>(deserializer: D) -> Result<Named<Box<str>>, D::Error>
 where
     D: Deserializer<'de>,
 {

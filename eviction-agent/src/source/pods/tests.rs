@@ -89,7 +89,7 @@ fn absent_and_null_are_the_same() {
     });
     let pod = parse_pod(zeros.to_string().as_bytes()).unwrap();
     assert_eq!(pod.owner, Some(Owner { kind: "".into(), name: "".into(), uid: "".into() }));
-    assert_eq!(pod.containers[1].resources.requests["memory"], Quantity::ZERO);
+    assert_eq!(pod.containers[1].resources.requests.get("memory"), Some(&Quantity::ZERO));
     assert!(pod.volumes[0].empty_dir.as_ref().unwrap().size_limit.is_none());
     assert!(!pod.volumes[0].host_path);
 }
@@ -114,7 +114,7 @@ fn numbers_keep_their_digits() {
             r#"{{"metadata": {{"name": "p", "uid": "u"}}, "spec": {{"overhead": {{"memory": {json}}}}}}}"#
         );
         let found = match parse_pod(pod.as_bytes()) {
-            Ok(pod) => pod.overhead["memory"].to_string(),
+            Ok(pod) => pod.overhead.get("memory").unwrap().to_string(),
             Err(error) => {
                 assert_eq!(error.path, "spec.overhead.memory");
                 "error".to_owned()
@@ -138,8 +138,8 @@ fn json_and_yaml_say_the_same() {
     assert_eq!(parse_pod_list(yaml.as_bytes()).unwrap(), from_json);
     let yaml = "apiVersion: v1\nkind: List\nitems:\n- metadata: {name: p, uid: u}\n  spec: {overhead: {memory: 1e9, cpu: 0.5}}\n";
     let pods = parse_pod_list(yaml.as_bytes()).unwrap();
-    assert_eq!(pods[0].overhead["memory"].to_string(), "1G");
-    assert_eq!(pods[0].overhead["cpu"].to_string(), "500m");
+    assert_eq!(pods[0].overhead.get("memory").unwrap().to_string(), "1G");
+    assert_eq!(pods[0].overhead.get("cpu").unwrap().to_string(), "500m");
 }
 
 #[test]
