@@ -184,7 +184,8 @@ impl Eyes {
         roster: &Roster,
         tasks: Tasks,
     ) -> SnapshotBuilder {
-        self.sampler.sample_pods(Fresh::Changed { most: MOST_STATS }, tasks);
+        let fresh = Fresh::Changed { most: MOST_STATS, since_ns: look.at.mono_ns };
+        self.sampler.sample_pods(fresh, tasks);
         self.snapshot_of_pods(look, roster)
     }
 
@@ -199,9 +200,7 @@ impl Eyes {
         let mut any = false;
         for place in places {
             // More than one while the kubelet's cgroup driver is being changed.
-            for nth in 0.. {
-                let group = roster.cgroups_of(place, self.sampler.pods()).nth(nth);
-                let Some(id) = group.map(|group| group.cgroup_id) else { break };
+            for id in roster.cgroup_ids_of(place) {
                 any |= self.sampler.read_again(id, look.at.mono_ns);
             }
         }

@@ -21,6 +21,8 @@ pub(crate) struct Roster {
     container_names: BTreeMap<Box<str>, Box<str>>,
     active: Arc<PodSet>,
     places: Vec<Option<u32>>,
+    /// The places of active pods, in order, with the ids of their cgroups.
+    groups: Vec<(u32, u64)>,
     /// Pods that are not understood, and why.
     unreadable: Vec<String>,
     /// It is told of only if it is another than before.
@@ -47,6 +49,7 @@ impl Roster {
             by_cgroup_uid,
             container_names,
             active: Arc::default(),
+            groups: Vec::new(),
             unreadable: Vec::new(),
             quiet: false,
         }
@@ -96,6 +99,7 @@ impl Roster {
             }
         }
         if self.places.iter().map(Option::is_some).eq(found.iter().copied()) {
+            self.note_groups(tree);
             return false;
         }
         let mut next = 0;
@@ -110,7 +114,26 @@ impl Roster {
             .collect();
         let active = self.known.iter().zip(&found).filter(|(_, found)| **found);
         self.active = Arc::new(PodSet::new(active.map(|(known, _)| Arc::clone(known)).collect()));
+        self.note_groups(tree);
         true
+    }
+
+    fn note_groups(&mut self, tree: &CgroupPods) {
+        let group = |cgroup: &CgroupPod| Some((self.place_of(cgroup)?, cgroup.cgroup_id));
+        let mut groups: Vec<_> = tree.pods.iter().filter_map(group).collect();
+        // Those of one pod stay in the order of the tree.
+        groups.sort_by_key(|(place, _)| *place);
+        self.groups = groups;
+    }
+
+    fn place_of(&self, cgroup: &CgroupPod) -> Option<u32> {
+        *self.places.get(*self.by_cgroup_uid.get(&cgroup.uid)?)?
+    }
+
+    /// The ids of the cgroups of the active pod at a place, in the tree that it was joined with last.
+    pub(crate) fn cgroup_ids_of(&self, place: u32) -> impl Iterator<Item = u64> {
+        let from = self.groups.partition_point(|(at, _)| *at < place);
+        self.groups[from..].iter().take_while(move |(at, _)| *at == place).map(|(_, id)| *id)
     }
 
     /// The pods that run here, as the engine is told of them.
@@ -130,8 +153,7 @@ impl Roster {
         place: u32,
         tree: &'a CgroupPods,
     ) -> impl Iterator<Item = &'a CgroupPod> {
-        let place_of = |cgroup: &CgroupPod| *self.places.get(*self.by_cgroup_uid.get(&cgroup.uid)?)?;
-        tree.pods.iter().filter(move |cgroup| place_of(cgroup) == Some(place))
+        tree.pods.iter().filter(move |cgroup| self.place_of(cgroup) == Some(place))
     }
 
     /// The name of a container, or its id as far as people read it.

@@ -54,7 +54,7 @@ fn samples_take_no_memory() {
             sampler.sample_node(&dirty);
             sampler.sample_level(level, &dirty);
             sampler.sample_as_kubelet();
-            sampler.sample_pods(Fresh::Changed { most: 8 }, Tasks::Leave);
+            sampler.sample_pods(Fresh::Changed { most: 8, since_ns: u64::MAX }, Tasks::Leave);
             sampler.sample_pods(Fresh::All, Tasks::Count);
             sampler.group(level);
             tasks.read();

@@ -3,6 +3,7 @@ use eviction_agent::source::cgroup::files::Limit;
 use eviction_agent::source::cgroup::names::PodUid;
 use eviction_agent::source::cgroup::sample::{Fresh, Tasks};
 use eviction_agent::source::cgroup::sampler::Sampler;
+use eviction_agent::source::clock::now_ns;
 use eviction_agent::source::proc::tasks::{TaskCounter, read_task_capacity};
 
 use crate::recorded::{Node, V1, V2};
@@ -53,7 +54,8 @@ fn pods_and_containers() {
         // With descriptors for everything, for some, and for nothing.
         for descriptors in [4096, 7, 0] {
             let mut sampler = node.sampler_with("/", descriptors);
-            let usage_only = sampler.sample_pods(Fresh::Changed { most: 0 }, Tasks::Leave).to_vec();
+            let usage_only =
+                sampler.sample_pods(Fresh::Changed { most: 0, since_ns: u64::MAX }, Tasks::Leave).to_vec();
             assert!(usage_only.iter().all(|pod| pod.memory.usage.known().is_some()));
             assert!(usage_only.iter().all(|pod| pod.memory.working_set == Reading::Unknown(Why::Absent)));
             assert!(usage_only.iter().all(|pod| pod.tasks == Reading::Unknown(Why::Absent)));
@@ -81,18 +83,43 @@ fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
     let other = sampler.pods().pods.iter().find(|other| other.uid != pod.uid).unwrap().cgroup_id;
     let read_at = |sampler: &Sampler, id| sampler.group(id).unwrap().stat_at_ns;
     let (before, other_before) = (read_at(&sampler, pod.cgroup_id), read_at(&sampler, other));
+    let all = sampler.pods().pods_root.unwrap();
+    let all_before = read_at(&sampler, all);
     // The pod and all above it have grown.
     for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
         node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
     }
-    sampler.sample_pods(Fresh::Changed { most: 0 }, Tasks::Leave);
+    sampler.sample_pods(Fresh::Changed { most: 0, since_ns: u64::MAX }, Tasks::Leave);
     assert_eq!(read_at(&sampler, pod.cgroup_id), before, "none may be read");
-    sampler.sample_pods(Fresh::Changed { most: 32 }, Tasks::Leave);
+    sampler.sample_pods(Fresh::Changed { most: 32, since_ns: u64::MAX }, Tasks::Leave);
     assert!(read_at(&sampler, pod.cgroup_id) > before);
     assert_eq!(read_at(&sampler, other), other_before);
     let again = read_at(&sampler, pod.cgroup_id);
-    sampler.sample_pods(Fresh::Changed { most: 32 }, Tasks::Leave);
+    sampler.sample_pods(Fresh::Changed { most: 32, since_ns: u64::MAX }, Tasks::Leave);
     assert_eq!(read_at(&sampler, pod.cgroup_id), again, "it has been read since it moved");
+    assert_eq!(read_at(&sampler, all), all_before, "it is no pod's");
+}
+
+#[test]
+fn what_was_read_for_a_look_is_not_read_again() {
+    let node = Node::unpack(V2);
+    let mut sampler = node.sampler("/");
+    sampler.sample_pods(Fresh::All, Tasks::Count);
+    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    let id = pod.cgroup_id;
+    let since_ns = now_ns();
+    sampler.sample_level(id, &[]);
+    let read = sampler.group(id).unwrap();
+    assert!(read.usage_at_ns.min(read.stat_at_ns) >= since_ns);
+    for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
+        node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
+    }
+    sampler.sample_pods(Fresh::Changed { most: 32, since_ns }, Tasks::Leave);
+    assert_eq!(sampler.group(id).unwrap(), read);
+    sampler.sample_pods(Fresh::Changed { most: 32, since_ns: now_ns() }, Tasks::Leave);
+    let again = sampler.group(id).unwrap();
+    assert_eq!(again.usage, Reading::Known(150_000_000), "another look begins");
+    assert!(again.stat_at_ns > read.stat_at_ns);
 }
 
 #[test]

@@ -48,6 +48,8 @@ pub(super) struct Groups {
     limits_turn: usize,
     /// Whether a group was found to be gone since the tree was read.
     pub(super) stale: bool,
+    /// When usages were read last, as far down as something had moved.
+    pub(super) swept_ns: u64,
     reader: Reader,
     by_id: Vec<(u64, usize)>,
     pub(super) levels: Vec<Level>,
@@ -66,6 +68,7 @@ impl Groups {
             limits_turn: 0,
             levels: Vec::new(),
             stale: false,
+            swept_ns: 0,
             reader: Reader::new(version, descriptors),
             by_id: Vec::new(),
             path: PathBuf::new(),
@@ -123,6 +126,16 @@ impl Groups {
     /// One past the last group below `index`.
     pub(super) fn end(&self, index: usize) -> usize {
         self.tree.groups().get(index).map_or(index, |group| group.end)
+    }
+
+    /// Takes note of which groups are those of pods: these and all below them.
+    pub(super) fn note_pods(&mut self, cgroup_ids: impl Iterator<Item = u64>) {
+        self.meters.iter_mut().for_each(|meter| meter.of_pod = false);
+        for id in cgroup_ids {
+            let Some(index) = self.index(id) else { continue };
+            let end = self.end(index);
+            self.meters[index..end].iter_mut().for_each(|meter| meter.of_pod = true);
+        }
     }
 
     pub(super) fn read_usage(&mut self, index: usize, at_ns: u64) {
@@ -191,6 +204,7 @@ impl Groups {
     /// having moved most.
     pub(super) fn read_usages(&mut self, sweep: Sweep, dirty: &[u64]) {
         let at_ns = now_ns();
+        self.swept_ns = at_ns;
         for meter in &mut self.meters {
             meter.change = 0;
         }
@@ -249,14 +263,15 @@ impl Groups {
         }
     }
 
-    /// Marks the groups whose memory.stat can say something else than when it was read last, or
-    /// was read too long ago; of more than `most` those that use most.
-    pub(super) fn mark_changed(&mut self, most: usize) {
+    /// Marks the groups of pods whose memory.stat can say something else than when it was read last,
+    /// or was read too long ago, but before `since_ns`; of more than `most` those that use most.
+    pub(super) fn mark_changed(&mut self, most: usize, since_ns: u64) {
         let now = now_ns();
         self.changed.clear();
         for (index, meter) in self.meters.iter().enumerate() {
             let is_old = now.saturating_sub(meter.inactive_file_at_ns) > KEEPS_NS;
-            if !meter.gone && (meter.moved > 0 || meter.full || is_old) {
+            let is_due = meter.of_pod && !meter.gone && meter.stat_at_ns < since_ns;
+            if is_due && (meter.moved > 0 || meter.full || is_old) {
                 self.changed.push((meter.usage.known().unwrap_or(0), index));
             }
         }

@@ -43,6 +43,8 @@ pub(super) struct Meter {
     pub(super) gone: bool,
     /// Whether its memory.stat is to be read.
     pub(super) marked: bool,
+    /// Whether it is a pod's group or one below it.
+    pub(super) of_pod: bool,
     usage_file: Option<KeptFile>,
     stat_file: Option<KeptFile>,
 }
@@ -137,6 +139,7 @@ impl Reader {
             swept: None,
             gone: false,
             marked: false,
+            of_pod: false,
             usage_file,
             stat_file: None,
         }

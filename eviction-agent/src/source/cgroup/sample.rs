@@ -47,9 +47,10 @@ impl LevelSample {
 pub struct NodeSample {
     /// The figures of the node's level.
     pub level: LevelSample,
-    /// MemFree of the machine.
+    /// MemFree of the machine, which is the node's own if that is the machine; else it is not read.
     pub free: Reading<u64>,
-    /// MemTotal of the machine; for a node that is a group with a limit, that limit if lower.
+    /// MemTotal of the machine; for a node that is a group with a limit, that limit if lower than
+    /// MemTotal was when the sampler was made.
     pub capacity: Reading<u64>,
     /// Its other measures, without stalls. Of a node that is a group only the active file pages
     /// are known, which may be older than the rest.
@@ -93,11 +94,14 @@ pub struct PodSample {
 /// Whose memory.stat a sample of pods reads.
 #[derive(Clone, Copy, Debug)]
 pub enum Fresh {
-    /// That of groups whose figures can have changed since it was read, the greatest so many of
-    /// them; usages are read as far down as something moved.
+    /// That of pods and of groups in them whose figures can have changed since it was read, the
+    /// greatest so many of them; usages are read as far down as something moved. What was read for
+    /// the same look is not read again.
     Changed {
         /// The most memory.stat files to read.
         most: usize,
+        /// When that look began.
+        since_ns: u64,
     },
     /// That of groups in which something moved and of those above them, and of one in so many of
     /// the others, each in its turn: what moves without a charge (pages that become active) is

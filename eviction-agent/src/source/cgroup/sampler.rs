@@ -65,6 +65,8 @@ pub struct Sampler {
     glancer: Option<Glancer>,
     meminfo: Result<KeptFile, Why>,
     meminfo_buffer: Box<[u8]>,
+    /// MemTotal when the sampler was made.
+    machine_total: Reading<u64>,
 }
 
 impl Sampler {
@@ -92,7 +94,9 @@ impl Sampler {
             glancer: None,
             meminfo: KeptFile::open(&proc.join("meminfo")).map_err(unreadable),
             meminfo_buffer: vec![0; MEMINFO_BUFFER].into(),
+            machine_total: Reading::Unknown(Why::Absent),
         };
+        sampler.machine_total = sampler.read_meminfo().total;
         sampler.find_pods(is_known);
         Ok(sampler)
     }
@@ -116,6 +120,11 @@ impl Sampler {
     /// to spare.
     fn find_pods(&mut self, is_known: impl Fn(&PodUid) -> bool) {
         self.pods = Pods::find(&self.groups.tree, is_known);
+        // A runtime may have put a container elsewhere.
+        let ids = self.pods.pods.iter().flat_map(|pod| {
+            std::iter::once(pod.cgroup_id).chain(pod.containers.iter().map(|container| container.cgroup_id))
+        });
+        self.groups.note_pods(ids);
         let mut before: HashMap<u64, KeptFile> =
             self.tasks.drain(..).filter_map(|(id, file)| Some((id, file?))).collect();
         let mut spare = self.max_descriptors.saturating_sub(2 * self.groups.meters.len());
@@ -167,8 +176,8 @@ impl Sampler {
     /// is a look at usages, at the memory.stat of groups in which something moved, `dirty` ones
     /// (by cgroup id) before others, and then at the group's own.
     pub fn sample_node(&mut self, dirty: &[u64]) -> NodeSample {
-        let meminfo = self.read_meminfo();
         if self.root.whole_machine {
+            let meminfo = self.read_meminfo();
             let level = LevelSample::new(now_ns(), meminfo.usage, meminfo.inactive_file);
             let detail = MemoryDetail {
                 mem_available: meminfo.available,
@@ -182,12 +191,12 @@ impl Sampler {
         self.groups.read_usages(Sweep::Moved, dirty);
         let level = working_set::sample(&mut self.groups, 0);
         let capacity = match self.groups.meters[0].limit() {
-            Limit::At(limit) => meminfo.total.map(|total| total.min(limit)),
-            Limit::Unlimited => meminfo.total,
+            Limit::At(limit) => self.machine_total.map(|total| total.min(limit)),
+            Limit::Unlimited => self.machine_total,
         };
         let active_file = self.groups.meters[0].stat.active_file;
         let detail = MemoryDetail { active_file, ..MemoryDetail::default() };
-        NodeSample { level, free: meminfo.free, capacity, detail }
+        NodeSample { level, free: Reading::Unknown(Why::Absent), capacity, detail }
     }
 
     /// Samples a group, for instance the pods' root, as [`Self::sample_node`] does a node that
@@ -248,9 +257,11 @@ impl Sampler {
             Fresh::Changed { .. } => None,
         };
         match (fresh, glance) {
-            (Fresh::Changed { most }, _) => {
-                groups.read_usages(Sweep::Moved, &[]);
-                groups.mark_changed(most);
+            (Fresh::Changed { most, since_ns }, _) => {
+                if groups.swept_ns < since_ns {
+                    groups.read_usages(Sweep::Moved, &[]);
+                }
+                groups.mark_changed(most, since_ns);
             }
             (Fresh::All | Fresh::InTurn { .. }, Some(rows)) => {
                 groups.take_glance(rows);
