@@ -108,6 +108,9 @@ impl Reaction {
         if let Some(interval) = self.eyes.stall_interval_ns().filter(|_| pressed) {
             due = due.min(Duration::from_nanos(interval));
         }
+        if self.review_leaving(now_ns) {
+            due = Duration::ZERO;
+        }
         self.state.look_due_ns = now_ns.saturating_add(nanos(due));
         if let Reading::Known(left) = look.pids_left {
             due = due.min(self.pids_due(left, look.at.mono_ns));

@@ -3,7 +3,11 @@
 //!
 //! As long as somebody is in such a pod's cgroup it is on its way, so that nobody else goes for the same
 //! shortage; and no longer than the kubelet waits for a victim once it has had its grace period.
+//!
+//! No directory comes or goes when a process ends, so it is looked for after each look, by what is kept
+//! open for it: what follows from it takes memory, and a decision must not wait for that.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,28 +17,36 @@ use crate::core::input::{Event, Input};
 use crate::core::time::nanos;
 use crate::source::cgroup::names::PodUid;
 use crate::source::cgroup::pods::Pod as CgroupPod;
-use crate::source::cgroup::populated::is_populated;
+use crate::source::cgroup::populated::{Watched, is_populated};
 
 use super::super::clock::mono_ns;
 use super::{Reaction, State};
 
 /// A pod on its way out whose object is gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Leaving {
     uid: Box<str>,
     /// By then its cgroup is of no interest any more.
     until_ns: u64,
+    groups: Watched,
+}
+
+impl Leaving {
+    /// What another one is told apart by.
+    fn told(&self) -> (&str, u64) {
+        (&self.uid, self.until_ns)
+    }
 }
 
 impl Reaction {
     /// Tells the engine who is leaving, if others are than before. Before it is told of the pods.
     pub(super) fn tell_leaving(&mut self) {
         let leaving = self.find_leaving(mono_ns());
-        if leaving == self.state.leaving {
+        let before = std::mem::replace(&mut self.state.leaving, leaving);
+        if self.state.leaving.iter().map(Leaving::told).eq(before.iter().map(Leaving::told)) {
             return;
         }
-        let uids = leaving.iter().map(|it| it.uid.clone()).collect();
-        self.state.leaving = leaving;
+        let uids = self.state.leaving.iter().map(|it| it.uid.clone()).collect();
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::Leaving(uids) });
     }
@@ -46,22 +58,34 @@ impl Reaction {
 
     /// Whether somebody is in the cgroup of a pod, with or without its object.
     pub(super) fn is_populated(&self, uid: &str) -> bool {
-        let root = self.eyes.sampler.root();
-        self.cgroups_by_uid(uid).any(|group| {
-            let misplaced = group.containers.iter().map(|container| &container.path);
-            std::iter::once(&group.path)
-                .chain(misplaced)
-                .any(|path| is_populated(&root.paths_of(path).memory))
-        })
+        self.memory_folders(uid).any(|folder| is_populated(&folder))
     }
 
-    /// Waits no longer for those that are gone, or should be. Before each look: no directory comes or
-    /// goes when a process ends.
-    pub(super) fn review_leaving(&mut self, now_ns: u64) {
-        let is_over = |it: &Leaving| it.until_ns <= now_ns || !self.is_populated(&it.uid);
-        if self.state.leaving.iter().any(is_over) {
+    /// Waits no longer for those that are gone, or should be. Whether that is to be looked at now.
+    pub(super) fn review_leaving(&mut self, now_ns: u64) -> bool {
+        let is_populated = |it: &Leaving| it.groups.are_populated() || self.is_populated(&it.uid);
+        let is_over = |it: &Leaving| it.until_ns <= now_ns || !is_populated(it);
+        let is_over = self.state.leaving.iter().any(is_over);
+        if is_over {
             self.tell_pods();
         }
+        is_over
+    }
+
+    fn memory_folders(&self, uid: &str) -> impl Iterator<Item = PathBuf> {
+        let root = self.eyes.sampler.root();
+        let paths = self.cgroups_by_uid(uid).flat_map(|group| {
+            let containers = group.containers.iter().map(|container| &container.path);
+            let misplaced = containers.filter(|path| !path.starts_with(&group.path));
+            std::iter::once(&group.path).chain(misplaced)
+        });
+        paths.map(|path| root.paths_of(path).memory)
+    }
+
+    fn watched(&self, uid: &str) -> Watched {
+        let mut watched = Watched::default();
+        self.memory_folders(uid).for_each(|folder| watched.add(&folder));
+        watched
     }
 
     /// The folders of a pod's groups, also without its object.
@@ -89,7 +113,7 @@ impl Reaction {
             let known = before.iter().find(|it| it.uid == pod.uid).map(|it| it.until_ns);
             let ends_ns = decided_ns.saturating_add(nanos(grace)).max(now_ns);
             let until_ns = known.unwrap_or(ends_ns.saturating_add(MARGIN.as_nanos().unsigned_abs()));
-            Leaving { uid: pod.uid.clone(), until_ns }
+            Leaving { uid: pod.uid.clone(), until_ns, groups: self.watched(&pod.uid) }
         });
         leaving.filter(|it| now_ns < it.until_ns).collect()
     }

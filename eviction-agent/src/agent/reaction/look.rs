@@ -90,7 +90,6 @@ impl Reaction {
             self.look_for_unseen(count, at);
         }
         self.give_verdicts(at.wall);
-        self.review_leaving(at.mono_ns);
         self.tell_groups(at.mono_ns);
         let look = self.eyes.look_at_node(at, &self.state.dirty);
         self.mark_sample(look.memory_left);
@@ -185,7 +184,7 @@ pub(super) struct Reacted {
 pub(super) struct Decided {
     pub(super) decision: Decision,
     /// What the engine knew before, if it is to be recorded.
-    memory: Option<Memory>,
+    pub(super) memory: Option<Memory>,
     snapshot: Arc<Snapshot>,
     trigger: Trigger,
     crossed: Option<Crossed>,

@@ -136,17 +136,22 @@ impl Reaction {
         self.take_pods(roster);
         self.warn_of_no_reflex();
         self.look(Trigger::Start, None);
-        self.keep();
-        self.pulse.rest(self.state.due_ns);
+        self.end_turn();
         while let Some(wake) = self.next(&mut commands).await? {
             self.pulse.turn(mono_ns());
             if let Some((trigger, crossed)) = self.take(wake) {
                 self.look(trigger, crossed);
             }
-            self.keep();
-            self.pulse.rest(self.state.due_ns);
+            self.end_turn();
         }
         Ok(())
+    }
+
+    /// Does what can wait for the end of a turn.
+    fn end_turn(&mut self) {
+        self.keep();
+        self.take_down();
+        self.pulse.rest(self.state.due_ns);
     }
 
     /// Waits for whatever happens next; nothing if that is the end.
@@ -213,6 +218,7 @@ impl Reaction {
             }
             Wake::Command(Command::Seed(seed)) => {
                 let seed = self.node.as_mut().map_or(*seed, |node| node.seed(*seed));
+                self.state.taken.outdate();
                 self.engine.seed_conditions(seed.raised());
                 None
             }

@@ -1,14 +1,44 @@
 //! What a recorded decision needs of the engine, which only this thread knows.
+//!
+//! To take it down takes memory, so that is done at the end of a turn, for the next one.
 
 use crate::core::memory::Memory;
 use crate::journal::Before;
 
 use super::Reaction;
 
+/// What the engine knew at the end of the last turn.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    memory: Option<Memory>,
+    /// The engine was told something since.
+    is_old: bool,
+}
+
+impl Taken {
+    /// The engine is told something.
+    pub(super) fn outdate(&mut self) {
+        self.is_old = true;
+    }
+}
+
 impl Reaction {
+    /// Takes down what the engine knows, where decisions are recorded.
+    pub(super) fn take_down(&mut self) {
+        let Taken { memory, is_old } = &self.state.taken;
+        if self.records && (memory.is_none() || *is_old) {
+            self.state.taken = Taken { memory: Some(self.engine.memory()), is_old: false };
+        }
+    }
+
     /// What the engine knows before a look, where decisions are recorded.
-    pub(super) fn memory_to_record(&self) -> Option<Memory> {
-        self.records.then(|| self.engine.memory())
+    pub(super) fn memory_to_record(&mut self) -> Option<Memory> {
+        let Taken { memory, is_old } = &mut self.state.taken;
+        match memory {
+            Some(_) if !*is_old => memory.take(),
+            // It was told of a kill, for one, a moment ago.
+            _ => self.records.then(|| self.engine.memory()),
+        }
     }
 
     /// The same with what it decided by, if anybody went.

@@ -15,6 +15,7 @@ use crate::core::time::Timestamp;
 use super::super::flight::Flight;
 use super::super::state::KeptEviction;
 use super::leaving::Leaving;
+use super::recording::Taken;
 use super::together::Together;
 
 /// What the loop remembers from one turn to the next.
@@ -52,6 +53,8 @@ pub(crate) struct State {
     pub(super) dirty: Vec<u64>,
     /// Room for the order of pods before it is decided on.
     pub(super) ahead: Vec<Candidate>,
+    /// For the recording of the next decision.
+    pub(super) taken: Taken,
 }
 
 impl State {

@@ -20,6 +20,7 @@ impl Reaction {
     /// Lets the engine take note of something. What it says of containers that ended is told,
     /// whatever the input was.
     pub(super) fn step(&mut self, input: Input) -> Decision {
+        self.state.taken.outdate();
         let mut decision = self.engine.step(input);
         for ended in decision.ended.drain(..) {
             self.notes.send(Note::Ended(Box::new(ended), decision.at));

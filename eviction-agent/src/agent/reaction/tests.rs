@@ -12,17 +12,24 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::super::ConfigurationFiles;
+use super::super::clock::mono_ns;
 use super::super::kept_free::KeptFree;
 use super::super::lane::{Next, Receiver};
 use super::super::notes::{Note, Notes};
 use super::super::pods::Pods;
+use super::super::roster::Roster;
 use super::super::run::{Options, Output};
 use super::super::start::{self, Outlets};
 use super::super::watchdog::Pulse;
 use super::look::Reacted;
+use super::state::UnderWay;
 use super::{Command, Reaction, Trigger, Wake};
+use crate::action::PodName;
 use crate::core::decision::PassEnd;
+use crate::core::pod::Pod;
+use crate::core::pods::KnownPod;
 use crate::core::preferences::Profile;
+use crate::core::signal::{Resource, Signal};
 use crate::metrics::Metrics;
 use crate::source::choice::Choice;
 
@@ -41,7 +48,7 @@ struct Rig {
 }
 
 /// A node with some pods, and the loop that watches it with what this kernel offers.
-fn rig(profile: Profile) -> Option<Rig> {
+fn rig(profile: Profile, records: bool) -> Option<Rig> {
     let mut node = Node::new("reaction", 256 * MIB, 200).ok()?;
     for name in ["grows", "small", "other"] {
         // The one that grows comes near its limit behind the node's line.
@@ -67,7 +74,7 @@ fn rig(profile: Profile) -> Option<Rig> {
         memory_capacity: Some(node.memory_capacity().to_string()),
         pid_capacity: Some(node.pid_capacity()),
         kubeconfig: None,
-        record: None,
+        record: records.then(|| node.file("decisions.jsonl")),
         output: Output::Json,
         rungs: Choice::default(),
         state_dir: None,
@@ -100,13 +107,27 @@ impl Rig {
             Wake::V1Threshold | Wake::V2Trigger(_) | Wake::OomNotice | Wake::Timer => false,
         };
         let name = wake.trigger().name();
+        let recorded = self.reaction.records.then(|| self.reaction.engine.memory());
         let (reacted, allocations) = counted(|| {
             let (trigger, crossed) = self.reaction.take(wake)?;
             Some(self.reaction.react(trigger, crossed))
         });
-        let Some(reacted) = reacted else { return (None, name, 0) };
+        let Some(reacted) = reacted else {
+            self.reaction.end_turn();
+            return (None, name, 0);
+        };
         let end = end_of(&reacted);
+        if let Some(decided) = &reacted.decided
+            && !disturbed
+        {
+            assert!(decided.memory.is_none() || decided.memory == recorded, "{name}");
+            assert!(
+                decided.memory.is_some() || recorded.is_none() || end != Some(PassEnd::Evicted),
+                "{name}"
+            );
+        }
         self.reaction.follow(reacted);
+        self.reaction.end_turn();
         (end, name, if disturbed { 0 } else { allocations })
     }
 
@@ -136,18 +157,55 @@ fn end_of(reacted: &Reacted) -> Option<PassEnd> {
     Some(reacted.decided.as_ref()?.decision.pass()?.end)
 }
 
-fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let mut rig = rig(profile)?;
-        let has_kernel_side = rig.reaction.hook.rung().is_some();
-        // Buffers find their size: some looks, one of them in full.
+impl Rig {
+    /// Buffers find their size: some looks, one of them in full.
+    async fn warm_up(&mut self) {
         for _ in 0..4 {
             tokio::time::sleep(Duration::from_millis(3)).await;
-            rig.reaction.look(Trigger::Timer, None);
+            self.reaction.look(Trigger::Timer, None);
         }
-        assert!(rig.reaction.state.rehearsed, "there was leisure to make room");
-        rig.read_notes();
+        self.reaction.end_turn();
+        assert!(self.reaction.state.rehearsed, "there was leisure to make room");
+        self.read_notes();
+    }
+
+    /// A pod that is evicted loses its object, and somebody stays in its cgroup.
+    fn lose_object_of(&mut self, name: &str) -> (Box<str>, Child) {
+        let pod = self.node.pods.iter().find(|pod| pod.full_name().ends_with(name)).unwrap();
+        let process = Program::new("sleep").arg("600").spawn().unwrap();
+        pod.containers[0].group.add(process.id()).unwrap();
+        let known = self.reaction.roster.known().to_vec();
+        let is_it = |known: &Arc<KnownPod>| &*known.pod.name == name;
+        let (lost, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(is_it);
+        let Pod { uid, namespace, name, .. } = lost[0].pod.clone();
+        self.reaction.state.under_way.push(UnderWay {
+            id: 99,
+            pod: Arc::new(PodName { uid: uid.clone(), namespace, name }),
+            signal: Some(Signal::MemoryAvailable),
+            resource: Resource::Memory,
+            hard: true,
+            grace: GUARD,
+            decided_mono_ns: mono_ns(),
+            by_api: None,
+            by_kill: true,
+            told_gone: false,
+        });
+        self.reaction.take_pods(Roster::new(rest));
+        // The next look is a full one: room is to be made for these pods.
+        self.reaction.state.last_full_ns = 0;
+        (uid, process)
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn from_record_to_decision(profile: Profile, slow_side_turns: bool, records: bool) -> Option<()> {
+    runtime().block_on(async {
+        let mut rig = rig(profile, records)?;
+        let has_kernel_side = rig.reaction.hook.rung().is_some();
+        rig.warm_up().await;
         let mut child = rig.grower();
         let mut seen = Vec::new();
         let mut evicted = 0;
@@ -168,16 +226,51 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<()
     })
 }
 
+fn while_a_pod_leaves(profile: Profile) -> Option<()> {
+    runtime().block_on(async {
+        let mut rig = rig(profile, false)?;
+        let (uid, mut stays) = rig.lose_object_of("other");
+        assert!(rig.reaction.is_leaving(&uid));
+        rig.warm_up().await;
+        let mut grower = rig.grower();
+        for turn in 0..TURNS {
+            let (end, name, allocations) = rig.turn().await;
+            assert_eq!(allocations, 0, "{profile:?}, turn {turn} for {name} that ended {end:?}");
+        }
+        assert!(grower.wait().unwrap().success());
+        assert!(rig.reaction.is_leaving(&uid), "somebody is in it");
+        stays.kill().unwrap();
+        stays.wait().unwrap();
+        while rig.reaction.is_leaving(&uid) {
+            let (end, name, allocations) = rig.turn().await;
+            assert_eq!(allocations, 0, "{profile:?}, {name} that ended {end:?}");
+        }
+        Some(())
+    })
+}
+
+const PROFILES: [Profile; 2] = [Profile::Kubelet, Profile::Enhanced];
+
 #[test]
 fn from_a_kernel_record_to_the_decision_nothing_is_asked_of_the_allocator() {
-    for profile in [Profile::Kubelet, Profile::Enhanced] {
-        for slow_side_turns in [true, false] {
-            if from_record_to_decision(profile, slow_side_turns).is_none() {
+    for profile in PROFILES {
+        for (slow_side_turns, records) in [(true, false), (false, false), (true, true)] {
+            if from_record_to_decision(profile, slow_side_turns, records).is_none() {
                 println!(
                     "SKIPPED from_a_kernel_record_to_the_decision_nothing_is_asked_of_the_allocator: no cgroups can be made here"
                 );
                 return;
             }
+        }
+    }
+}
+
+#[test]
+fn nor_while_a_pod_is_leaving_without_its_object() {
+    for profile in PROFILES {
+        if while_a_pod_leaves(profile).is_none() {
+            println!("SKIPPED nor_while_a_pod_is_leaving_without_its_object: no cgroups can be made here");
+            return;
         }
     }
 }

@@ -2,9 +2,13 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use crate::source::file::read_once;
+use rustix::fs::{Mode, OFlags};
+
+use crate::core::reading::Why;
+use crate::source::file::{KeptFile, read_once, retry};
 
 /// Runtimes nest no deeper below a pod.
 const DEEPEST: usize = 8;
@@ -30,6 +34,69 @@ fn is_populated_within(group: &Path, deeper: usize) -> bool {
     groups.into_iter().any(|group| is_populated_within(&group.path(), deeper))
 }
 
+/// So many groups are kept open.
+const MOST: usize = 64;
+
+/// Groups that are asked again and again whether anybody is in them: without a look-up of their paths,
+/// and without the allocator.
+///
+/// Their folders are kept open, and not the lists of processes: whoever reads one of version 1 through
+/// the same descriptor, and more often than once a second, is shown the same list for ever
+/// (`cgroup_pidlist_start` in kernel/cgroup/cgroup-v1.c).
+#[derive(Debug, Default)]
+pub struct Watched {
+    tops: Vec<OwnedFd>,
+    inside: Vec<OwnedFd>,
+}
+
+impl Watched {
+    /// Watches this group, and those that are below it now, as far as there is room for them.
+    pub fn add(&mut self, group: &Path) {
+        if let Some(folder) = self.open(group) {
+            self.tops.push(folder);
+            self.add_inside(group, DEEPEST);
+        }
+    }
+
+    fn add_inside(&mut self, group: &Path, deeper: usize) {
+        let Some(deeper) = deeper.checked_sub(1) else { return };
+        let Ok(inside) = fs::read_dir(group) else { return };
+        for entry in inside.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            let Some(folder) = self.open(&entry.path()) else { continue };
+            self.inside.push(folder);
+            self.add_inside(&entry.path(), deeper);
+        }
+    }
+
+    fn open(&self, group: &Path) -> Option<OwnedFd> {
+        const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+        let has_room = self.tops.len() + self.inside.len() < MOST;
+        has_room.then(|| retry(|| rustix::fs::open(group, FOLDER, Mode::empty())).ok()).flatten()
+    }
+
+    /// Whether somebody is known to be in one of them. If not, [`is_populated`] knows it for certain.
+    pub fn are_populated(&self) -> bool {
+        self.tops.iter().any(is_said_to_be_populated)
+            || self.tops.iter().chain(&self.inside).any(has_processes)
+    }
+}
+
+fn is_said_to_be_populated(group: &OwnedFd) -> bool {
+    let mut buffer = [0; 256];
+    let events = KeptFile::open_at(group.as_fd(), c"cgroup.events");
+    let events = events.as_ref().ok().and_then(|events| events.read(&mut buffer).ok()).unwrap_or_default();
+    events.split(|byte| *byte == b'\n').any(|line| line == b"populated 1")
+}
+
+fn has_processes(group: &OwnedFd) -> bool {
+    let Ok(list) = KeptFile::open_at(group.as_fd(), c"cgroup.procs") else { return false };
+    match list.read(&mut [0; 32]) {
+        Ok(text) => !text.is_empty(),
+        // A part of it is enough.
+        Err(why) => why == Why::Unparsable,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,21 +105,42 @@ mod tests {
     fn whoever_is_anywhere_below_counts() {
         let folder = tempfile::tempdir().unwrap();
         let pod = folder.path().join("pod");
-        assert!(!is_populated(&pod), "there is none");
+        // Asked in both ways.
+        let is_populated = |pod: &Path, watched: &Watched| {
+            let is_populated = is_populated(pod);
+            assert_eq!(watched.are_populated(), is_populated);
+            is_populated
+        };
+        let mut watched = Watched::default();
+        watched.add(&pod);
+        assert!(!is_populated(&pod, &watched), "there is none");
         fs::create_dir_all(pod.join("main/inner")).unwrap();
+        watched.add(&pod);
         for group in ["", "main", "main/inner"] {
             fs::write(pod.join(group).join("cgroup.procs"), "").unwrap();
         }
-        assert!(!is_populated(&pod));
-        fs::write(pod.join("main/inner/cgroup.procs"), "17\n").unwrap();
-        assert!(is_populated(&pod));
+        assert!(!is_populated(&pod, &watched));
+        fs::write(pod.join("main/inner/cgroup.procs"), "17\n".repeat(100)).unwrap();
+        assert!(is_populated(&pod, &watched));
         fs::write(pod.join("cgroup.procs"), "0\n").unwrap();
-        assert!(is_populated(&pod), "also of another PID namespace");
+        assert!(is_populated(&pod, &watched), "also of another PID namespace");
         fs::remove_dir_all(pod.join("main")).unwrap();
         fs::write(pod.join("cgroup.procs"), "").unwrap();
         for (events, populated) in [("populated 0\nfrozen 0\n", false), ("populated 1\nfrozen 0\n", true)] {
             fs::write(pod.join("cgroup.events"), events).unwrap();
-            assert_eq!(is_populated(&pod), populated);
+            assert_eq!(is_populated(&pod, &watched), populated);
         }
+    }
+    #[test]
+    fn no_more_are_watched_than_there_is_room_for() {
+        let folder = tempfile::tempdir().unwrap();
+        for nth in 0..2 * MOST {
+            fs::create_dir(folder.path().join(nth.to_string())).unwrap();
+        }
+        let mut watched = Watched::default();
+        watched.add(folder.path());
+        assert_eq!((watched.tops.len(), watched.inside.len()), (1, MOST - 1));
+        fs::write(folder.path().join("cgroup.procs"), "1\n").unwrap();
+        assert!(watched.are_populated());
     }
 }
