@@ -35,4 +35,4 @@ pub use usage::{ACTIVE_GENERATIONS, GENERATIONS, MAX_NODES, MAX_ZONES, Usage, Us
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 4;
+pub const ABI_VERSION: u16 = 5;

@@ -143,9 +143,11 @@ pub struct Setup {
     /// The memory controller's hierarchy, as in /proc/cgroups: 0 is cgroup v2. Changes of
     /// cgroups elsewhere are not recorded.
     pub hierarchy: i32,
-    /// The bit of `cgroup_subsys_state.flags` that a css has until its cgroup is removed
-    /// (`CSS_ONLINE`).
+    /// The bit of `cgroup_subsys_state.flags` that a css has until some time after its cgroup is removed
+    /// (`CSS_ONLINE`: `offline_css` in kernel/cgroup/cgroup.c takes it away, in a worker).
     pub css_online: u32,
+    /// The bit that it has from the removal on (`CSS_DYING`: `kill_css`); 0 if not known.
+    pub css_dying: u32,
     /// How many tasks a memory cgroup makes in [`crate::STORM_WINDOW_NS`] before it is told; 0 any number.
     pub storm_forks: u32,
     /// Whether the reflex may be armed. With 0 the verifier takes it out, signal and all.
@@ -156,8 +158,15 @@ pub struct Setup {
 
 impl Setup {
     /// What the object carries until the loader overrides it.
-    pub const NONE: Self =
-        Self { abi: 0, hierarchy: 0, css_online: 0, storm_forks: 0, reflex: 0, offsets: Offsets::NONE };
+    pub const NONE: Self = Self {
+        abi: 0,
+        hierarchy: 0,
+        css_online: 0,
+        css_dying: 0,
+        storm_forks: 0,
+        reflex: 0,
+        offsets: Offsets::NONE,
+    };
 }
 
-const _: () = assert!(size_of::<Setup>() == 4 * (5 + 37));
+const _: () = assert!(size_of::<Setup>() == 4 * (6 + 37));

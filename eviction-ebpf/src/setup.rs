@@ -54,6 +54,13 @@ pub(crate) fn css_online() -> u32 {
     unsafe { core::ptr::read_volatile(&raw const (*setup()).css_online) }
 }
 
+/// The bit that a css has once its cgroup is removed.
+#[inline(always)]
+pub(crate) fn css_dying() -> u32 {
+    // SAFETY: a static; volatile, since the loader changes it.
+    unsafe { core::ptr::read_volatile(&raw const (*setup()).css_dying) }
+}
+
 /// How many forks in a window are a storm; 0 none.
 #[inline(always)]
 pub(crate) fn storm_forks() -> u32 {

@@ -39,6 +39,9 @@ const GUARD: Duration = Duration::from_secs(60);
 /// Turns under pressure that are looked at.
 const TURNS: usize = 40;
 
+/// So often a busy machine may let the timer be first each time.
+const TRIES: usize = 10;
+
 struct Rig {
     reaction: Reaction,
     commands: mpsc::Receiver<Command>,
@@ -201,7 +204,9 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-fn from_record_to_decision(profile: Profile, slow_side_turns: bool, records: bool) -> Option<()> {
+/// Whether a record of the kernel was among what woke it, where there are any: on a busy machine the timer
+/// may have been first each time.
+fn from_record_to_decision(profile: Profile, slow_side_turns: bool, records: bool) -> Option<bool> {
     runtime().block_on(async {
         let mut rig = rig(profile, records)?;
         let has_kernel_side = rig.reaction.hook.rung().is_some();
@@ -219,10 +224,7 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool, records: boo
             }
         }
         assert!(child.wait().unwrap().success());
-        if has_kernel_side {
-            assert!(seen.contains(&"charge"), "a kernel record was among {seen:?}");
-        }
-        Some(())
+        Some(!has_kernel_side || seen.contains(&"charge"))
     })
 }
 
@@ -255,7 +257,10 @@ const PROFILES: [Profile; 2] = [Profile::Kubelet, Profile::Enhanced];
 fn from_a_kernel_record_to_the_decision_nothing_is_asked_of_the_allocator() {
     for profile in PROFILES {
         for (slow_side_turns, records) in [(true, false), (false, false), (true, true)] {
-            if from_record_to_decision(profile, slow_side_turns, records).is_none() {
+            let once_more = |_| from_record_to_decision(profile, slow_side_turns, records);
+            let woken_by_a_record = (0..TRIES).map(once_more).find(|woken| *woken != Some(false));
+            assert!(woken_by_a_record.is_some(), "a record of the kernel wakes it in one of {TRIES} tries");
+            if woken_by_a_record == Some(None) {
                 println!(
                     "SKIPPED from_a_kernel_record_to_the_decision_nothing_is_asked_of_the_allocator: no cgroups can be made here"
                 );

@@ -162,6 +162,7 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
             abi: ABI_VERSION.into(),
             hierarchy: *hierarchy,
             css_online: btf.resolved.css_online,
+            css_dying: btf.resolved.css_dying,
             storm_forks: tally::forks_in_window(*fork_storm),
             reflex: (*reflex).into(),
             offsets: facts.lockdown.readable(btf.resolved.offsets),

@@ -37,6 +37,7 @@ pub const WANTED: Wanted<'static> = Wanted {
         "MEMCG_OOM",
         "MEMCG_OOM_KILL",
         "CSS_ONLINE",
+        "CSS_DYING",
         "MM_FILEPAGES",
         "MM_ANONPAGES",
         "MM_SWAPENTS",
@@ -55,6 +56,8 @@ pub struct Resolved {
     pub offsets: Offsets,
     /// The bit of `cgroup_subsys_state.flags` that an online css has; 0 if not known.
     pub css_online: u32,
+    /// The bit that it has from the removal of its cgroup on; 0 if not known.
+    pub css_dying: u32,
     /// Why each absent one is absent, by the name of its field in [`Offsets`].
     pub missing: Vec<(&'static str, Missing)>,
 }
@@ -76,9 +79,11 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         })
     };
     let at = |structure, member| btf.member(structure, member).map(|found| found.offset);
-    let online = btf
-        .enumerator("CSS_ONLINE")
-        .and_then(|value| u32::try_from(value).map_err(|_| Missing::Form("CSS_ONLINE".into(), "a bit")));
+    let bit = |name: &str| {
+        let value = btf.enumerator(name)?;
+        u32::try_from(value).map_err(|_| Missing::Form(name.into(), "a bit"))
+    };
+    let (online, dying) = (bit("CSS_ONLINE"), bit("CSS_DYING"));
     let offsets = Offsets {
         memcg_css: take("memcg_css", css_of_memcg(btf)),
         memcg_memory: take("memcg_memory", at("mem_cgroup", "memory")),
@@ -118,7 +123,7 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         pids_counter: take("pids_counter", pids(btf, "counter")),
         pids_limit: take("pids_limit", pids(btf, "limit")),
     };
-    Resolved { offsets, css_online: online.unwrap_or(0), missing }
+    Resolved { offsets, css_online: online.unwrap_or(0), css_dying: dying.unwrap_or(0), missing }
 }
 
 /// The programs read a css as the memory cgroup around it, so it must be its first member.
@@ -274,6 +279,8 @@ mod tests {
         assert_eq!((without.offsets.css_flags, without.css_online), (ABSENT, 0));
         blob.enumeration(&[("CSS_NO_REF", 1), ("CSS_ONLINE", 2)]);
         let with = resolved(&blob);
-        assert_eq!((with.offsets.css_flags, with.css_online), (76, 2));
+        assert_eq!((with.offsets.css_flags, with.css_online, with.css_dying), (76, 2, 0));
+        blob.enumeration(&[("CSS_ONLINE", 2), ("CSS_DYING", 16)]);
+        assert_eq!(resolved(&blob).css_dying, 16);
     }
 }

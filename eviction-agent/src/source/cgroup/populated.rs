@@ -131,6 +131,7 @@ mod tests {
             assert_eq!(is_populated(&pod, &watched), populated);
         }
     }
+
     #[test]
     fn no_more_are_watched_than_there_is_room_for() {
         let folder = tempfile::tempdir().unwrap();
