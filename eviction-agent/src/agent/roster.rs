@@ -98,10 +98,15 @@ impl Roster {
                 found[*index] = true;
             }
         }
-        if self.places.iter().map(Option::is_some).eq(found.iter().copied()) {
-            self.note_groups(tree);
-            return false;
+        let are_others = !self.places.iter().map(Option::is_some).eq(found.iter().copied());
+        if are_others {
+            self.activate(&found);
         }
+        self.note_groups(tree);
+        are_others
+    }
+
+    fn activate(&mut self, found: &[bool]) {
         let mut next = 0;
         self.places = found
             .iter()
@@ -112,10 +117,8 @@ impl Roster {
                 })
             })
             .collect();
-        let active = self.known.iter().zip(&found).filter(|(_, found)| **found);
+        let active = self.known.iter().zip(found).filter(|(_, found)| **found);
         self.active = Arc::new(PodSet::new(active.map(|(known, _)| Arc::clone(known)).collect()));
-        self.note_groups(tree);
-        true
     }
 
     fn note_groups(&mut self, tree: &CgroupPods) {

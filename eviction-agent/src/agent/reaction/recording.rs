@@ -11,7 +11,7 @@ use super::Reaction;
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     memory: Option<Memory>,
-    /// The engine was told something since.
+    /// The engine was told something since. Kept until the turn ends: to drop it asks the allocator as well.
     is_old: bool,
 }
 

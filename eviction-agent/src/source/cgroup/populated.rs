@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -20,8 +20,17 @@ const LONGEST: usize = 64 << 20;
 pub fn is_populated(group: &Path) -> bool {
     // From 7.2 on the list ends before the memory is back; the events of version 2 do not.
     let events = read_once(&group.join("cgroup.events"), LONGEST).unwrap_or_default();
+    say_populated(&events) || is_populated_within(group, DEEPEST)
+}
+
+fn say_populated(events: &[u8]) -> bool {
     events.split(|byte| *byte == b'\n').any(|line| line == b"populated 1")
-        || is_populated_within(group, DEEPEST)
+}
+
+/// The folders in a folder; none in one that cannot be read.
+fn folders_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
 }
 
 fn is_populated_within(group: &Path, deeper: usize) -> bool {
@@ -29,9 +38,7 @@ fn is_populated_within(group: &Path, deeper: usize) -> bool {
         return true;
     }
     let Some(deeper) = deeper.checked_sub(1) else { return false };
-    let Ok(inside) = fs::read_dir(group) else { return false };
-    let groups = inside.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    groups.into_iter().any(|group| is_populated_within(&group.path(), deeper))
+    folders_in(group).any(|group| is_populated_within(&group, deeper))
 }
 
 /// So many groups are kept open.
@@ -60,11 +67,10 @@ impl Watched {
 
     fn add_inside(&mut self, group: &Path, deeper: usize) {
         let Some(deeper) = deeper.checked_sub(1) else { return };
-        let Ok(inside) = fs::read_dir(group) else { return };
-        for entry in inside.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-            let Some(folder) = self.open(&entry.path()) else { continue };
+        for path in folders_in(group) {
+            let Some(folder) = self.open(&path) else { continue };
             self.inside.push(folder);
-            self.add_inside(&entry.path(), deeper);
+            self.add_inside(&path, deeper);
         }
     }
 
@@ -84,8 +90,8 @@ impl Watched {
 fn is_said_to_be_populated(group: &OwnedFd) -> bool {
     let mut buffer = [0; 256];
     let events = KeptFile::open_at(group.as_fd(), c"cgroup.events");
-    let events = events.as_ref().ok().and_then(|events| events.read(&mut buffer).ok()).unwrap_or_default();
-    events.split(|byte| *byte == b'\n').any(|line| line == b"populated 1")
+    // Version 1 has none: then the lists of processes say it.
+    events.is_ok_and(|events| events.read(&mut buffer).is_ok_and(say_populated))
 }
 
 fn has_processes(group: &OwnedFd) -> bool {
