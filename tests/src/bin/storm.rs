@@ -1,13 +1,18 @@
 //! Fires the kernel's hooks as fast as it can from many cgroups at once: one process in each, which maps
 //! page tables and gives them back, again and again.
 //!
+//! A few of them run at a time and hand on to the next. If all of them did, the kernel would give page tables back
+//! more slowly than they are made (from 7.2 on after a grace period of RCU), and a small machine ran out of memory.
+//!
 //! Reads the `cgroup.procs` files of the groups from its input, one a line, up to an empty line; says `ready` when
 //! each has a process that holds some memory, `HELD_KIB` and more from group to group. `go` lets them loose, `pause`
 //! stops them and says `paused` when all are. It ends with its input.
 
 use std::{
     fs,
-    io::{self, BufRead as _, Write as _},
+    io::{self, BufRead as _, PipeReader, PipeWriter, Read as _, Write as _},
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -25,16 +30,25 @@ const TABLE: usize = 2 << 20;
 /// Page tables that are made and given back in one turn.
 const TABLES: usize = 8;
 
+/// Turns of a process before the next one has its own.
+const TURNS: usize = 8;
+
+/// As many as keep a processor busy while others go to sleep and wake up.
+const AT_A_TIME_PER_CPU: usize = 4;
+
 fn main() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
     let mut lines = io::stdin().lock().lines();
+    let (waiting, mut handing) = io::pipe().context("make a pipe")?;
+    let at_a_time = AT_A_TIME_PER_CPU * thread::available_parallelism().context("count the CPUs")?.get();
+    handing.write_all(&vec![0; at_a_time]).context("hand out the first turns")?;
     let mut children = Vec::new();
     for line in lines.by_ref() {
         let procs = line.context("read a path")?;
         if procs.is_empty() {
             break;
         }
-        children.push(start(&procs, held_bytes(children.len()))?);
+        children.push(start(&procs, held_bytes(children.len()), &waiting, &handing)?);
     }
     stopped(&children)?;
     say("ready")?;
@@ -75,13 +89,13 @@ fn stopped(children: &[Pid]) -> Result<()> {
 }
 
 /// Starts the process of a group.
-fn start(procs: &str, held: usize) -> Result<Pid> {
+fn start(procs: &str, held: usize, waiting: &PipeReader, handing: &PipeWriter) -> Result<Pid> {
     // SAFETY: this process has one thread, so that the child may do whatever it likes.
     let pid = unsafe { libc::fork() };
     match Pid::from_raw(pid) {
         Some(child) if pid > 0 => Ok(child),
         _ if pid == 0 => {
-            let Err(error) = serve(procs, held);
+            let Err(error) = serve(procs, held, waiting, handing);
             eprintln!("{procs}: {error:#}");
             std::process::exit(1);
         }
@@ -89,18 +103,34 @@ fn start(procs: &str, held: usize) -> Result<Pid> {
     }
 }
 
-fn serve(procs: &str, held: usize) -> Result<std::convert::Infallible> {
+fn serve(
+    procs: &str,
+    held: usize,
+    mut waiting: &PipeReader,
+    mut handing: &PipeWriter,
+) -> Result<std::convert::Infallible> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
     fs::write(procs, "0").context("join the group")?;
     let memory = map(held)?;
     touch(memory, held, PAGE);
     kill_process(getpid(), Signal::STOP).context("stop")?;
+    let mut token = [0];
     loop {
-        let tables = map(TABLES * TABLE)?;
-        touch(tables, TABLES * TABLE, TABLE);
-        // SAFETY: the mapping is ours, and no reference into it exists.
-        unsafe { munmap(tables.cast(), TABLES * TABLE) }.context("unmap memory")?;
+        waiting.read_exact(&mut token).context("wait for a turn")?;
+        for _ in 0..TURNS {
+            turn()?;
+        }
+        handing.write_all(&token).context("hand on")?;
+        // Else it would take its own token again, before one that waits has woken up.
+        thread::sleep(Duration::from_millis(1));
     }
+}
+
+fn turn() -> Result<()> {
+    let tables = map(TABLES * TABLE)?;
+    touch(tables, TABLES * TABLE, TABLE);
+    // SAFETY: the mapping is ours, and no reference into it exists.
+    unsafe { munmap(tables.cast(), TABLES * TABLE) }.context("unmap memory")
 }
 
 /// Anonymous memory without huge pages.

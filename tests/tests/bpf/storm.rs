@@ -29,7 +29,7 @@ use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf, wait_until};
 const GROUPS: usize = 500;
 
 /// How often the hooks fire before the storm is over.
-const FIRINGS: u64 = 300_000;
+const FIRINGS: u64 = 100_000;
 
 /// A guard against a storm that stands still: an emulated machine with 500 processes is slow.
 const GUARD: Duration = Duration::from_secs(900);
