@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::ahead::run_ahead;
 use super::members::pidfd;
+use super::rehearsal::NOBODY;
 
 /// Killed processes that may wait for their turn. Beyond that their memory comes back with their
 /// exit.
@@ -74,6 +75,7 @@ fn run(waiting: &Receiver<u32>, tell: &Tell) {
             false => Err(Errno::NOSYS),
         };
         tell(match result {
+            _ if pid == NOBODY => continue,
             Ok(()) => Reaped::Released,
             Err(Errno::SRCH) => Reaped::Ended,
             Err(error) => {
