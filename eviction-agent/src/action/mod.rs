@@ -17,6 +17,7 @@ mod members;
 mod outcome;
 mod pacing;
 mod reaper;
+mod rehearsal;
 mod survivors;
 mod target;
 mod victim;

@@ -11,15 +11,16 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use rustix::io::Errno;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::ahead::run_ahead;
 use super::members::pidfd;
+use super::rehearsal::NOBODY;
 
 /// Killed processes that may wait for their turn. Beyond that their memory comes back with their
-/// exit.
+/// exit. The channel takes memory as it fills.
 const WAITING: usize = 4096;
 
 /// What came of giving back the memory of one killed process.
@@ -39,19 +40,19 @@ pub(super) type Tell = Arc<dyn Fn(Reaped) + Send + Sync>;
 
 /// The thread as the worker sees it. It ends when this is dropped, but nobody waits for it.
 pub(super) struct Reaper {
-    pids: SyncSender<u32>,
+    pids: Sender<u32>,
     tell: Tell,
 }
 
 impl Reaper {
     /// Starts the thread.
     pub(super) fn start(tell: Tell) -> io::Result<Self> {
-        let (pids, waiting) = sync_channel(WAITING);
+        let (pids, mut waiting) = channel(WAITING);
         let from_there = Arc::clone(&tell);
         let thread = std::thread::Builder::new().name("reaper".to_owned());
         thread.spawn(move || {
             run_ahead();
-            run(&waiting, &from_there);
+            run(&mut waiting, &from_there);
         })?;
         Ok(Self { pids, tell })
     }
@@ -66,14 +67,15 @@ impl Reaper {
     }
 }
 
-fn run(waiting: &Receiver<u32>, tell: &Tell) {
+fn run(waiting: &mut Receiver<u32>, tell: &Tell) {
     let mut is_available = true;
-    for pid in waiting {
+    while let Some(pid) = waiting.blocking_recv() {
         let result = match is_available {
             true => release(pid),
             false => Err(Errno::NOSYS),
         };
         tell(match result {
+            _ if pid == NOBODY => continue,
             Ok(()) => Reaped::Released,
             Err(Errno::SRCH) => Reaped::Ended,
             Err(error) => {

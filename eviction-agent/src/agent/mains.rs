@@ -21,6 +21,9 @@ use super::roster::Roster;
 /// kernel some 200 µs. The others have their turn at the next look.
 const AT_ONCE: usize = 8;
 
+/// The same at the start, where nothing waits: all of a usual node.
+const AT_START: usize = 512;
+
 /// Main processes of which a descriptor is kept; more are read about at each look.
 const MOST_HANDLES: usize = 512;
 
@@ -34,6 +37,8 @@ pub(crate) struct Mains {
     /// Up to here it was looked for main processes last: containers without any process must not
     /// keep the others from their turn.
     turn: u64,
+    /// How many the next look may look for.
+    at_once: usize,
 }
 
 /// A container that was seen in the tree.
@@ -66,6 +71,7 @@ impl Mains {
             global_pids: sees_global_pids(proc),
             by_cgroup: BTreeMap::new(),
             turn: 0,
+            at_once: AT_START,
         }
     }
 
@@ -99,10 +105,11 @@ impl Mains {
     }
 
     fn find_mains(&mut self) {
+        let at_once = std::mem::replace(&mut self.at_once, AT_ONCE);
         let (behind, before) = (self.turn.saturating_add(1).., ..=self.turn);
         let turns = self.by_cgroup.range(behind).chain(self.by_cgroup.range(before));
         let wanting: Vec<u64> =
-            turns.filter(|(_, watched)| watched.main.is_none()).map(|(id, _)| *id).take(AT_ONCE).collect();
+            turns.filter(|(_, watched)| watched.main.is_none()).map(|(id, _)| *id).take(at_once).collect();
         for id in wanting {
             if let Some(watched) = self.by_cgroup.get_mut(&id) {
                 watched.main = find_main(&self.proc, &watched.group, None);

@@ -5,20 +5,23 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
+
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::metrics::Metrics;
 
 use super::failure::Failure;
 
 /// Lines that wait for the reader: with the notes before them, a storm of some thousand kills.
+/// That channel takes memory as it fills.
 const LINES: usize = 2048;
 
 /// Takes lines for standard output.
 #[derive(Debug)]
 pub(crate) struct Printer {
-    lines: SyncSender<String>,
+    lines: Sender<String>,
     thread: JoinHandle<()>,
     metrics: Arc<Metrics>,
 }
@@ -29,10 +32,10 @@ impl Printer {
     /// # Errors
     /// If there can be none.
     pub(crate) fn start(out: impl Write + Send + 'static, metrics: Arc<Metrics>) -> Result<Self, Failure> {
-        let (lines, receiver) = sync_channel(LINES);
+        let (lines, mut receiver) = channel(LINES);
         let thread = std::thread::Builder::new()
             .name("printer".to_owned())
-            .spawn(move || print(out, &receiver))
+            .spawn(move || print(out, &mut receiver))
             .map_err(|error| Failure::because("start the thread that prints", &error))?;
         Ok(Self { lines, thread, metrics })
     }
@@ -52,7 +55,7 @@ impl Printer {
     }
 }
 
-fn print(mut out: impl Write, lines: &Receiver<String>) {
+fn print(mut out: impl Write, lines: &mut Receiver<String>) {
     let mut write = |line: &str| {
         // Nobody reads any more: the agent's work does not depend on it.
         if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
@@ -60,7 +63,7 @@ fn print(mut out: impl Write, lines: &Receiver<String>) {
         }
     };
     let mut batch = String::new();
-    while let Ok(first) = lines.recv() {
+    while let Some(first) = lines.blocking_recv() {
         batch.push_str(&first);
         batch.push('\n');
         loop {

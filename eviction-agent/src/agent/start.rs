@@ -324,6 +324,8 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
     };
     reaction.recall(recalled);
+    // What of it takes long is done before the first turn.
+    reaction.watch_containers();
     Ok(Built { reaction, sources, capacity, root_name })
 }
 

@@ -115,7 +115,7 @@ impl Reaction {
     }
 
     /// Containers that are gone from the tree as it was just read, or whose main process is.
-    pub(super) fn watch_containers(&mut self) {
+    pub(crate) fn watch_containers(&mut self) {
         let now = self.clock.now().wall;
         let ends = self.mains.update(now, &self.eyes.sampler, &self.roster);
         self.tell_ends(ends);

@@ -20,7 +20,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// How often the tree is read where the kernel side tells of each change of it: only for what it may
 /// have failed to tell, a renamed group for one.
-const CHECK: Duration = Duration::from_secs(60);
+const CHECK: Duration = Duration::from_secs(300);
 
 /// How much longer that waits close to a line: a pod that is not known cannot be chosen.
 const POSTPONED: Duration = Duration::from_secs(1);
