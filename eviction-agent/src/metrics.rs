@@ -38,6 +38,8 @@ pub struct Metrics {
     pub records_lost: Family<RecordLabels, Counter>,
     /// Figures that found no room in a map of the kernel side.
     pub map_full: Family<MapLabels, Counter>,
+    /// Times that a program of the kernel side was not run, since it was at work on that CPU.
+    pub runs_missed: Family<FamilyLabels, Counter>,
     /// Records that were not of this program's form.
     pub records_invalid: Counter,
     /// Cgroups that were not looked at: they cannot be read, or are too many.
@@ -171,6 +173,7 @@ impl Metrics {
             records: Counter::default(),
             records_lost: Family::default(),
             map_full: Family::default(),
+            runs_missed: Family::default(),
             records_invalid: Counter::default(),
             cgroups_skipped: IntGauge::default(),
             glances: Family::default(),

@@ -26,10 +26,7 @@ const HANDS: [&str; 3] = ["reaction", "kill-hand", "reaper"];
 fn waited(agent: &Agent) -> BTreeMap<String, u64> {
     let process = Process::new(agent.pid().try_into().unwrap()).unwrap();
     let tasks = process.tasks().unwrap().flatten().filter_map(|task| task.stat().ok());
-    tasks
-        .filter(|stat| HANDS.contains(&stat.comm.as_str()))
-        .map(|stat| (stat.comm, stat.majflt))
-        .collect()
+    tasks.filter(|stat| HANDS.contains(&stat.comm.as_str())).map(|stat| (stat.comm, stat.majflt)).collect()
 }
 
 /// Bytes of the agent's code that are in memory.
@@ -59,7 +56,9 @@ fn the_first_pod_to_go_waits_for_no_disk() {
     let mut hog = Workload::start(&workload::binary().unwrap(), group, ["hold", "--size", "224M"]).unwrap();
     let mut agent = Agent::start(&options, &interrupt).unwrap();
     let first = looks(&agent);
-    interrupt.until("some looks at leisure", GUARD, || Ok((looks(&agent) > first + 2.0).then_some(()))).unwrap();
+    interrupt
+        .until("some looks at leisure", GUARD, || Ok((looks(&agent) > first + 2.0).then_some(())))
+        .unwrap();
 
     // What of its file nobody has mapped is in memory no more; written out first, or it would stay.
     let file = File::open(&binary).unwrap();
@@ -71,7 +70,11 @@ fn the_first_pod_to_go_waits_for_no_disk() {
     let gone = |event: &agent::Event| event.kind() == "eviction" && event.text("outcome") == "gone";
     agent.wait_for("the pod's end", GUARD, gone).unwrap();
     let after = waited(&agent);
-    println!("{before:?}, {after:?}; code {} KiB and {} more", code_before >> 10, (code(&agent) - code_before) >> 10);
+    println!(
+        "{before:?}, {after:?}; code {} KiB and {} more",
+        code_before >> 10,
+        (code(&agent) - code_before) >> 10
+    );
     assert_eq!(before, after);
     assert!(agent.stop().unwrap().success());
 }

@@ -90,13 +90,7 @@ impl Stage {
 /// The same folder in every hierarchy.
 fn group(path: &Path) -> GroupDirs {
     let path = Some(path.to_owned());
-    GroupDirs {
-        id: None,
-        memory: path.clone(),
-        pids: path.clone(),
-        freezer: path.clone(),
-        unified: path,
-    }
+    GroupDirs { id: None, memory: path.clone(), pids: path.clone(), freezer: path.clone(), unified: path }
 }
 
 fn target(pod: &Path, grace: Duration) -> KillTarget {

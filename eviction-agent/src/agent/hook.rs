@@ -1,11 +1,13 @@
 //! The kernel side as the loop sees it: present or not, it is asked and told the same way.
 
+mod counts;
+
 use crate::config::HookPreferences;
-use crate::metrics::{Metrics, ReasonLabels};
+use crate::metrics::Metrics;
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
-    AsyncRing, Crossed, DirtyLeaf, Drained, Epoch, Family, Generation, Kernel, LoadOptions, Loaded, Lost,
-    NodeLine, Refused, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
+    AsyncRing, Crossed, DirtyLeaf, Epoch, Family, Generation, Kernel, LoadOptions, Loaded, Lost, NodeLine,
+    Refused, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
 };
 use crate::source::cgroup::sampler::Sampler;
 
@@ -15,6 +17,7 @@ use super::ladder::{Ladder, Lapse};
 use super::limits;
 use super::range::{Linger, Range};
 use super::told::{Beside, Told};
+pub(crate) use counts::Losses;
 
 /// The programs, their ring, and what was counted so far.
 #[derive(Default)]
@@ -36,6 +39,7 @@ pub(crate) struct Hook {
     /// The total of tasks at which the node's own line is armed.
     tasks_line: Option<u64>,
     withheld: [u64; WITHHELD_REASONS],
+    runs_missed: [u64; Family::ALL.len()],
 }
 
 /// Another kernel side is in use now.
@@ -44,22 +48,6 @@ pub(crate) struct Moved {
     pub(crate) told: Told,
     /// Every source of it.
     pub(crate) sources: Vec<SourceInfo>,
-}
-
-/// What the present programs lost in all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Losses {
-    pub(crate) lost: Lost,
-    pub(crate) invalid: u64,
-    /// How often programs were loaded: each time they count anew.
-    pub(crate) programs: u32,
-}
-
-impl Losses {
-    /// What of it is a loss: the rest counts what went well.
-    fn figures(&self) -> impl PartialEq + use<> {
-        (self.lost.by_record(), self.lost.by_map(), self.invalid)
-    }
 }
 
 impl Hook {
@@ -352,48 +340,11 @@ impl Hook {
         }
     }
 
-    /// Exports why crossings were not answered.
-    pub(crate) fn export_withheld(&mut self, metrics: &Metrics) {
-        let Some(withheld) = self.loaded.as_ref().and_then(|(kernel, _)| kernel.withheld().ok()) else {
-            return;
-        };
-        for ((reason, sum), before) in withheld.into_iter().zip(&mut self.withheld) {
-            let more = sum.saturating_sub(std::mem::replace(before, sum));
-            if more > 0 {
-                let labels = ReasonLabels { reason };
-                metrics.reflex_withheld.get_or_create(&labels).inc_by(more);
-            }
-        }
-    }
-
     /// The programs, for what is read of them now and then, and how often they were loaded: each time
     /// they count anew.
     pub(crate) fn kernel(&mut self) -> Option<(u32, &mut Kernel)> {
         let programs = self.losses.programs;
         self.loaded.as_mut().map(|(kernel, _)| (programs, kernel))
-    }
-
-    /// What was lost in all, if that has grown since the last question.
-    pub(crate) fn losses(&mut self) -> Option<Losses> {
-        let (kernel, _) = self.loaded.as_ref()?;
-        let losses = Losses { lost: kernel.lost().ok()?, invalid: self.invalid, ..self.losses };
-        let before = std::mem::replace(&mut self.losses, losses);
-        (before.figures() != losses.figures()).then_some(losses)
-    }
-
-    /// Counts what came; true if something else did not, or made no sense.
-    fn count(&mut self, drained: Drained, metrics: &Metrics) -> bool {
-        let Drained { events, malformed, why, missed } = drained;
-        metrics.records.inc_by(events);
-        if malformed > 0 {
-            metrics.records_invalid.inc_by(malformed);
-            self.invalid += malformed;
-            tracing::warn!(malformed, why = ?why, "records of an unknown form");
-        }
-        if missed > 0 {
-            tracing::warn!(missed, "records are missing: everything is looked at anew");
-        }
-        missed > 0 || malformed > 0
     }
 }
 

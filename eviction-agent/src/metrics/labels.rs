@@ -87,6 +87,13 @@ pub struct OutcomeLabels {
     pub outcome: &'static str,
 }
 
+/// What a program of the kernel side tells about.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct FamilyLabels {
+    /// `charge`, `charge near`, `oom`, `task`, `reclaim`, `cgroup`.
+    pub source: &'static str,
+}
+
 /// Why the reflex did not act.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ReasonLabels {

@@ -21,6 +21,11 @@ impl Metrics {
             self.map_full.clone(),
         );
         r.register(
+            "source_runs_missed",
+            "Times that the kernel did not run a program since it was at work on that CPU, by what it tells about",
+            self.runs_missed.clone(),
+        );
+        r.register(
             "records_invalid",
             "Records of an unknown version, kind or length",
             self.records_invalid.clone(),

@@ -150,7 +150,8 @@ impl Reaction {
     pub(super) fn look_in_full(&mut self, now_ns: u64, fresh: Fresh) {
         self.state.last_full_ns = now_ns;
         let losses = self.hook.losses();
-        self.check_tree(now_ns, losses.is_some());
+        let untold = self.hook.export_runs_missed(&self.metrics);
+        self.check_tree(now_ns, untold || losses.is_some());
         self.gauges.oddities(self.engine.story().oddities());
         self.follow_oom_notices();
         self.unseen.ask();

@@ -15,6 +15,7 @@ use super::plan::At;
 pub(super) struct Link {
     descriptor: OwnedFd,
     kind: Kind,
+    code: OwnedFd,
     /// The kernel's id of the program.
     pub(super) program: u32,
 }
@@ -35,13 +36,20 @@ impl Link {
             At::Probe(function) => (Kind::PerfEvent, attach_probe(program, function, false)?),
             At::ReturnProbe(function) => (Kind::PerfEvent, attach_probe(program, function, true)?),
         };
-        Ok(Self { descriptor, kind, program: id })
+        Ok(Self { descriptor, kind, code: program.try_clone()?, program: id })
+    }
+
+    /// How often the kernel did not run the program, since it was at work on that CPU already
+    /// (`recursion_misses`, from 5.12 on; 0 before). Where tasks are preempted in the kernel, that is when another
+    /// one comes to the same place.
+    pub(super) fn runs_missed(&self) -> io::Result<u64> {
+        Ok(info::<ProgramInfo>(&self.code)?.recursion_misses)
     }
 
     /// Asks the kernel whether the descriptor still stands for what was attached.
     pub(super) fn verify(&self) -> io::Result<()> {
         match self.kind {
-            Kind::Trampoline => match program_of_link(&self.descriptor)? {
+            Kind::Trampoline => match info::<LinkInfo>(&self.descriptor)?.prog_id {
                 program if program == self.program => Ok(()),
                 other => Err(io::Error::other(format!("the link is of program {other}"))),
             },
@@ -101,6 +109,28 @@ struct LinkInfo {
     prog_id: u32,
 }
 
+/// `struct bpf_prog_info` as far as it is needed; kernels that have less leave the rest as it is.
+#[repr(C)]
+struct ProgramInfo {
+    before: [u64; 26],
+    recursion_misses: u64,
+}
+
+impl Default for ProgramInfo {
+    fn default() -> Self {
+        Self { before: [0; 26], recursion_misses: 0 }
+    }
+}
+
+/// # Safety
+/// Numbers alone, laid out as the beginning of what the kernel tells about such a descriptor; where it holds
+/// addresses of buffers, 0 asks for none.
+unsafe trait Info: Default {}
+// SAFETY: as `linux/bpf.h` has them.
+unsafe impl Info for LinkInfo {}
+// SAFETY: the same.
+unsafe impl Info for ProgramInfo {}
+
 /// The part of `union bpf_attr` that asking for information uses.
 #[repr(C)]
 struct InfoAttr {
@@ -109,18 +139,18 @@ struct InfoAttr {
     info: u64,
 }
 
-fn program_of_link(link: &OwnedFd) -> io::Result<u32> {
-    let mut info = LinkInfo::default();
+fn info<I: Info>(of: &OwnedFd) -> io::Result<I> {
+    let mut info = I::default();
     let mut attr = InfoAttr {
-        bpf_fd: link.as_raw_fd() as u32,
-        info_len: size_of::<LinkInfo>() as u32,
+        bpf_fd: of.as_raw_fd() as u32,
+        info_len: size_of::<I>() as u32,
         info: (&raw mut info) as u64,
     };
     // SAFETY: `attr` is the part of `bpf_attr` that this command uses, its size is given, and
-    // `info` has room for as many bytes as it says.
+    // `info` is of numbers, has room for as many bytes as it says, and asks for no buffer to be filled.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw mut attr, size_of::<InfoAttr>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(info.prog_id) }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(info) }
 }
 
 /// The beginning of `struct perf_event_attr` (linux/perf_event.h), as far as probes use it.

@@ -20,6 +20,7 @@ pub mod ids;
 pub mod iter;
 mod kernel;
 pub mod load;
+mod missed;
 mod near;
 mod object;
 pub mod offsets;

@@ -1,0 +1,76 @@
+//! What the kernel side did not tell, counted.
+
+use crate::metrics::{FamilyLabels, Metrics, ReasonLabels};
+use crate::source::bpf::{Drained, Family, Lost};
+
+use super::Hook;
+
+/// What the present programs lost in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Losses {
+    pub(crate) lost: Lost,
+    pub(crate) invalid: u64,
+    /// How often programs were loaded: each time they count anew.
+    pub(crate) programs: u32,
+}
+
+impl Losses {
+    /// What of it is a loss: the rest counts what went well.
+    fn figures(&self) -> impl PartialEq + use<> {
+        (self.lost.by_record(), self.lost.by_map(), self.invalid)
+    }
+}
+
+impl Hook {
+    /// Exports why crossings were not answered.
+    pub(crate) fn export_withheld(&mut self, metrics: &Metrics) {
+        let Some(withheld) = self.loaded.as_ref().and_then(|(kernel, _)| kernel.withheld().ok()) else {
+            return;
+        };
+        for ((reason, sum), before) in withheld.into_iter().zip(&mut self.withheld) {
+            let more = sum.saturating_sub(std::mem::replace(before, sum));
+            if more > 0 {
+                let labels = ReasonLabels { reason };
+                metrics.reflex_withheld.get_or_create(&labels).inc_by(more);
+            }
+        }
+    }
+
+    /// Exports how often programs were not run; true if a change of the tree may not have been told.
+    pub(crate) fn export_runs_missed(&mut self, metrics: &Metrics) -> bool {
+        let Some((kernel, _)) = &self.loaded else { return false };
+        let mut untold = false;
+        for ((family, sum), before) in kernel.runs_missed().into_iter().zip(&mut self.runs_missed) {
+            let more = sum.saturating_sub(std::mem::replace(before, sum));
+            if more > 0 {
+                let labels = FamilyLabels { source: family.name() };
+                metrics.runs_missed.get_or_create(&labels).inc_by(more);
+                untold |= family == Family::Cgroup;
+            }
+        }
+        untold
+    }
+
+    /// What was lost in all, if that has grown since the last question.
+    pub(crate) fn losses(&mut self) -> Option<Losses> {
+        let (kernel, _) = self.loaded.as_ref()?;
+        let losses = Losses { lost: kernel.lost().ok()?, invalid: self.invalid, ..self.losses };
+        let before = std::mem::replace(&mut self.losses, losses);
+        (before.figures() != losses.figures()).then_some(losses)
+    }
+
+    /// Counts what came; true if something else did not, or made no sense.
+    pub(super) fn count(&mut self, drained: Drained, metrics: &Metrics) -> bool {
+        let Drained { events, malformed, why, missed } = drained;
+        metrics.records.inc_by(events);
+        if malformed > 0 {
+            metrics.records_invalid.inc_by(malformed);
+            self.invalid += malformed;
+            tracing::warn!(malformed, why = ?why, "records of an unknown form");
+        }
+        if missed > 0 {
+            tracing::warn!(missed, "records are missing: everything is looked at anew");
+        }
+        missed > 0 || malformed > 0
+    }
+}
