@@ -11,6 +11,7 @@ mod host;
 mod init;
 mod kernels;
 mod page;
+mod patch;
 mod peers;
 mod programs;
 mod table;

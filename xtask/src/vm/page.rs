@@ -3,18 +3,23 @@
 use anyhow::{Context as _, Result};
 
 use super::told::Told;
-use super::{Machine, table};
+use super::{Machine, patch, table};
 use crate::shell;
 
 const FILE: &str = "docs/kernels.md";
 const BEGIN: &str = "<!-- from here on written by `cargo xtask vm --write` -->\n";
 const END: &str = "<!-- up to here -->\n";
 
-/// Puts the tables into the page.
+/// Puts the tables into the page. What was told on another machine, or before its build folder was emptied, has
+/// no log here: that stays as the page has it.
 pub(super) fn write(all: &[(&Machine, Told)]) -> Result<()> {
     let path = shell::root().join(FILE);
     let page = std::fs::read_to_string(&path).with_context(|| format!("read {FILE}"))?;
-    let page = replace(&page, &table::render(all)).with_context(|| format!("{FILE} lacks its two marks"))?;
+    let earlier = page.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
+    let earlier = table::read(earlier.map_or("", |(tables, _)| tables));
+    let tables = patch::onto(earlier, &table::tables(all), all);
+    let page =
+        replace(&page, &table::text(&tables)).with_context(|| format!("{FILE} lacks its two marks"))?;
     std::fs::write(&path, page).with_context(|| format!("write {FILE}"))
 }
 

@@ -28,13 +28,37 @@ type Guests<'a> = &'a [(&'a Machine, Told)];
 /// Tables in Markdown: the guests, what each kernel is watched by, how the stories went, and how
 /// they compare with other programs.
 pub(super) fn render(all: Guests<'_>) -> String {
+    text(&tables(all))
+}
+
+/// The same as rows.
+pub(super) fn tables(all: Guests<'_>) -> Vec<Rows> {
     let mut tables = vec![guests(all), rungs(all), stories(all)];
     tables.extend(compared(all));
+    tables
+}
+
+/// Rows of cells, the first of them the head.
+pub(super) type Rows = Vec<Vec<String>>;
+
+/// Tables as Markdown has them.
+pub(super) fn text(tables: &[Rows]) -> String {
     let text: Vec<_> = tables.iter().map(markdown).collect();
     text.join("\n")
 }
 
-type Rows = Vec<Vec<String>>;
+/// What [`text`] made.
+pub(super) fn read(text: &str) -> Vec<Rows> {
+    let tables = text.split("\n\n").map(|table| {
+        let lines = table.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
+        let cells = |line: &str| {
+            let inner = line.trim_start_matches("| ").trim_end_matches(" |");
+            inner.split(" | ").map(|cell| cell.replace("\\|", "|")).collect::<Vec<_>>()
+        };
+        lines.map(cells).collect::<Rows>()
+    });
+    tables.filter(|rows| !rows.is_empty()).collect()
+}
 
 fn guests(all: Guests<'_>) -> Rows {
     let mut rows =

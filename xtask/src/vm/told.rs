@@ -19,6 +19,8 @@ pub(super) struct Told {
     /// Source and rung, as `check` has them.
     pub(super) rungs: Vec<(String, String)>,
     pub(super) stories: Vec<Story>,
+    /// The programs that were run.
+    pub(super) programs: Vec<String>,
     /// What went wrong beside the stories.
     pub(super) wrong: Vec<String>,
 }
@@ -100,6 +102,7 @@ impl Told {
         told.read_check(&section(&lines, "check").concat());
         for name in lines.iter().filter_map(|line| marked(line)?.strip_prefix(RUN)) {
             told.read_program(name, &lines);
+            told.programs.push(name.to_owned());
         }
         if lines.iter().all(|line| marked(line) != Some(END)) && told.wrong.is_empty() {
             told.wrong.push("its log was cut off".to_owned());

@@ -1,0 +1,191 @@
+//! What some guests told, put onto the tables of an earlier run.
+
+use super::programs::{Kind, PROGRAMS};
+use super::table::Rows;
+use super::told::Told;
+use super::{MACHINES, Machine};
+
+/// A cell of what was not run.
+const NOT_RUN: &str = "–";
+
+/// The earlier tables with what the guests told in its place: all of a guest that ran every program, else what
+/// the programs told that were run.
+pub(super) fn onto(earlier: Vec<Rows>, new: &[Rows], all: &[(&Machine, Told)]) -> Vec<Rows> {
+    let [guests, rungs, stories, ..] = new else { return earlier };
+    let mut earlier = earlier.into_iter();
+    let mut before = || earlier.next().unwrap_or_default();
+    let (old_guests, mut old_rungs, mut old_stories) = (before(), before(), before());
+    let old_compared = before();
+    for (machine, told) in all {
+        if is_whole(machine, told) {
+            for table in [&mut old_rungs, &mut old_stories] {
+                clear(table, machine.name, |_| true);
+            }
+        } else {
+            let ran = |row: &str| told.programs.iter().any(|name| is_of_tests(row, name));
+            clear(&mut old_stories, machine.name, ran);
+        }
+    }
+    let (rungs, stories) = (overlay(old_rungs, rungs), overlay(old_stories, stories));
+    let guests = guests_of(&old_guests, guests, &stories, all);
+    let mut tables = vec![guests, rungs, stories];
+    let compared = compared_of(old_compared, new.get(3));
+    tables.extend((compared.len() > 1).then_some(compared));
+    tables
+}
+
+fn is_whole(machine: &Machine, told: &Told) -> bool {
+    let mut asked = PROGRAMS.iter().filter(|program| program.is_for(machine.cgroups, false));
+    asked.all(|program| told.programs.iter().any(|name| name == program.name))
+}
+
+/// Whether this row was told by the tests of that name.
+fn is_of_tests(row: &str, name: &str) -> bool {
+    let kind = PROGRAMS.iter().find(|program| program.name == name).map(|program| program.kind);
+    kind == Some(Kind::Tests) && row.strip_prefix(name).is_some_and(|rest| rest.starts_with(" tests"))
+}
+
+/// Empties the cells of a guest in these rows.
+fn clear(table: &mut Rows, guest: &str, which: impl Fn(&str) -> bool) {
+    let Some(column) = table.first().and_then(|head| head.iter().position(|name| name == guest)) else {
+        return;
+    };
+    for row in table.iter_mut().skip(1) {
+        if which(&row[0])
+            && let Some(cell) = row.get_mut(column)
+        {
+            NOT_RUN.clone_into(cell);
+        }
+    }
+}
+
+fn cell<'a>(table: &'a Rows, row: &str, column: &str) -> Option<&'a str> {
+    let column = table.first()?.iter().skip(1).position(|name| name == column)? + 1;
+    let cell = table.iter().skip(1).find(|cells| cells[0] == row)?.get(column)?;
+    (cell != NOT_RUN).then_some(cell)
+}
+
+/// One line for each that either has, one column for each guest that either has.
+fn overlay(old: Rows, new: &Rows) -> Rows {
+    let has =
+        |table: &Rows, name: &str| table.first().is_some_and(|head| head[1..].iter().any(|it| it == name));
+    let columns: Vec<_> =
+        MACHINES.iter().map(|it| it.name).filter(|name| has(&old, name) || has(new, name)).collect();
+    let mut lines: Vec<&str> = old.iter().skip(1).map(|row| row[0].as_str()).collect();
+    for row in new.iter().skip(1).filter(|row| !lines.contains(&row[0].as_str())).collect::<Vec<_>>() {
+        lines.push(&row[0]);
+    }
+    let corner = new.first().map_or("", |head| head[0].as_str());
+    let head = std::iter::once(corner).chain(columns.iter().copied()).map(str::to_owned).collect();
+    let rows = lines.iter().map(|line| {
+        let found = columns.iter().map(|name| cell(new, line, name).or_else(|| cell(&old, line, name)));
+        let cells = found.map(|cell| cell.unwrap_or(NOT_RUN).to_owned());
+        std::iter::once((*line).to_owned()).chain(cells).collect::<Vec<_>>()
+    });
+    let told = rows.filter(|row| row[1..].iter().any(|cell| cell != NOT_RUN));
+    std::iter::once(head).chain(told).collect()
+}
+
+/// A line for each guest: when it ran, and what the table of stories has of it.
+fn guests_of(old: &Rows, new: &Rows, stories: &Rows, all: &[(&Machine, Told)]) -> Rows {
+    let mut rows: Rows = new.first().cloned().into_iter().collect();
+    for machine in MACHINES {
+        let find = |table: &Rows| table.iter().skip(1).find(|row| row[0] == machine.name).cloned();
+        let told = all.iter().find(|(its, _)| its.name == machine.name).map(|(_, told)| told);
+        let row = match (find(old), find(new), told) {
+            (old, None, _) => old,
+            (Some(old), Some(mut row), Some(told)) if !is_whole(machine, told) => {
+                let at = told.host.split_once(", ").map_or("", |(_, at)| at);
+                let again = format!("; {} again: {at}", told.programs.join(", "));
+                row[2].clone_from(&old[2]);
+                if !row[2].contains(&again) {
+                    row[2].push_str(&again);
+                }
+                Some(row)
+            }
+            (_, new, _) => new,
+        };
+        let Some(mut row) = row else { continue };
+        let wrong = told.map_or(0, |told| told.wrong.len());
+        let [passed, failed, skipped] = counted(stories, machine.name);
+        for (cell, count) in row[3..].iter_mut().zip([passed, failed + wrong, skipped]) {
+            *cell = count.to_string();
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+/// Passed, failed and skipped.
+fn counted(stories: &Rows, guest: &str) -> [usize; 3] {
+    let mut counts = [0; 3];
+    for row in stories.iter().skip(1) {
+        match cell(stories, &row[0], guest) {
+            Some("ok") => counts[0] += 1,
+            Some("skipped") => counts[2] += 1,
+            Some(cell) => match cell.strip_suffix(" skipped").and_then(|count| count.parse::<usize>().ok()) {
+                Some(count) => counts[2] += count,
+                None => counts[1] += 1,
+            },
+            None => {}
+        }
+    }
+    counts
+}
+
+/// A line for each guest and story.
+fn compared_of(old: Rows, new: Option<&Rows>) -> Rows {
+    let Some(new) = new else { return old };
+    let same = |row: &Vec<String>, other: &Vec<String>| row[..2] == other[..2];
+    let mut rows: Rows = old.into_iter().skip(1).filter(|row| !new.iter().any(|it| same(it, row))).collect();
+    rows.extend(new.iter().skip(1).cloned());
+    rows.sort_by_key(|row| MACHINES.iter().position(|machine| machine.name == row[0]));
+    rows.insert(0, new[0].clone());
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table;
+    use super::*;
+
+    const HEAD: &str = "@@vm release\n6.1\n@@vm check\n{\"would_start\": true, \"sources\": []}\n";
+
+    fn guest(name: &str, told: &str) -> (&'static Machine, Told) {
+        let machine = MACHINES.iter().find(|machine| machine.name == name).unwrap();
+        (machine, Told::read(&format!("@@vm host k, {name} now\n{HEAD}{told}@@vm end\n")))
+    }
+
+    fn tables(all: &[(&Machine, Told)]) -> Vec<Rows> {
+        table::read(&table::text(&table::tables(all)))
+    }
+
+    #[test]
+    fn what_has_no_log_stays_and_what_was_run_again_is_replaced() {
+        let failed = "@@vm run bpf-storm\nrunning 1 test\ntest a ... FAILED\n\ntest result: FAILED. 0 passed; 1 failed\n@@vm status bpf-storm 1\n";
+        let passed = failed
+            .replace("FAILED", "ok")
+            .replace("0 passed; 1 failed", "1 passed; 0 failed")
+            .replace("bpf-storm 1", "bpf-storm 0");
+        let demo = "@@vm run demo\n{\"story\": \"hard | soft\", \"ok\": true}\n@@vm status demo 0\n";
+        let earlier = tables(&[guest("6.1", &format!("{demo}{failed}")), guest("7.2", demo)]);
+        let now = [guest("6.1", &passed)];
+        let patched = onto(earlier, &table::tables(&now), &now);
+        let text = table::text(&patched);
+        assert!(text.contains("| hard \\| soft | ok | ok |"), "{text}");
+        assert!(text.contains("| bpf-storm tests | ok | – |"), "{text}");
+        let run = "| 6.1 | 6.1 | k, 6.1 now; bpf-storm again: 6.1 now |";
+        assert!(text.contains(&format!("{run} 2 | 0 | 0 |")), "{text}");
+        assert!(text.contains("| 7.2 | 6.1 | k, 7.2 now | 1 | 0 | 0 |"), "{text}");
+        assert_eq!(
+            onto(table::read(&text), &table::tables(&[]), &[]),
+            patched,
+            "nothing new changes nothing"
+        );
+        assert_eq!(
+            onto(table::read(&text), &table::tables(&now), &now),
+            patched,
+            "nor does the same once more"
+        );
+    }
+}
