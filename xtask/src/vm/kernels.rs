@@ -28,6 +28,22 @@ pub(super) struct Cache {
 const SUITES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
 const SECURITY: &str = "bullseye-security";
 
+/// A package's files, removed with this.
+#[derive(Debug)]
+pub(super) struct Unpacked(PathBuf);
+
+impl Unpacked {
+    pub(super) fn path(&self) -> PathBuf {
+        self.0.join("tree")
+    }
+}
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 impl Cache {
     pub(super) fn open() -> Result<Self> {
         let home = std::env::home_dir().context("vm: no home folder: set HOME")?;
@@ -46,13 +62,12 @@ impl Cache {
         }
         let package = self.package(series)?;
         let tree = self.extract(&package)?;
-        let found = find_image(&tree).with_context(|| format!("vm: {package} has no kernel image"))?;
+        let found = find_image(&tree.path()).with_context(|| format!("vm: {package} has no kernel image"))?;
         fs::create_dir_all(&kept).with_context(|| format!("make {}", kept.display()))?;
         fs::copy(&found, &image).with_context(|| format!("copy {}", found.display()))?;
         let size = fs::metadata(&image).with_context(|| format!("read {}", image.display()))?.len();
         fs::write(&version, format!("{package} {size}\n"))
             .with_context(|| format!("write {}", version.display()))?;
-        fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
         Ok(Kernel { version: package, image })
     }
 
@@ -63,18 +78,19 @@ impl Cache {
         Ok(folder)
     }
 
-    /// Fetches a package, `name` or `name/suite`, and hands back the folder that it is unpacked in.
-    pub(super) fn extract(&self, package: &str) -> Result<PathBuf> {
+    /// Fetches a package, `name` or `name/suite`, and unpacks it.
+    pub(super) fn extract(&self, package: &str) -> Result<Unpacked> {
         self.update()?;
-        let work = self.folder.join("fetch");
-        let _ = fs::remove_dir_all(&work);
+        // Two runs may fetch at the same time.
+        let work = self.folder.join(format!("fetch-{}", std::process::id()));
         fs::create_dir_all(&work).with_context(|| format!("make {}", work.display()))?;
+        let unpacked = Unpacked(work);
+        let Unpacked(work) = &unpacked;
         // apt holds what it downloads against the hash of the signed index.
-        shell::run(self.apt("apt-get").args(["download", package]).current_dir(&work))?;
-        let file = only_file(&work)?;
-        let tree = work.join("tree");
-        shell::run(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&tree))?;
-        Ok(tree)
+        shell::run(self.apt("apt-get").args(["download", package]).current_dir(work))?;
+        let file = only_file(work)?;
+        shell::run(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(unpacked.path()))?;
+        Ok(unpacked)
     }
 
     /// The name of the newest package with an image of that series.

@@ -44,9 +44,8 @@ fn take(cache: &Cache, package: &str, wanted: &[&str]) -> Result<Vec<PathBuf>> {
     for (file, kept) in wanted.iter().zip(&files) {
         // Whole or not at all; the libraries may be links.
         let half = kept.with_extension("half");
-        shell::read(Command::new("cp").arg("--dereference").arg(tree.join(file)).arg(&half))?;
+        shell::read(Command::new("cp").arg("--dereference").arg(tree.path().join(file)).arg(&half))?;
         fs::rename(&half, kept).with_context(|| format!("rename to {}", kept.display()))?;
     }
-    fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
     Ok(files)
 }
