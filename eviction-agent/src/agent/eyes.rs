@@ -150,7 +150,7 @@ impl Eyes {
     fn tasks(&self) -> Reading<u64> {
         match &self.tasks {
             Some(machine) => machine.read(),
-            None => self.sampler.read_tasks().0,
+            None => self.sampler.read_task_count(),
         }
     }
 

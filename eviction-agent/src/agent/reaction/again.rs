@@ -11,11 +11,11 @@ use crate::source::cgroup::sample::Tasks;
 use super::super::eyes::NodeLook;
 use super::Reaction;
 
-/// So many pods are read again: some 10 µs each.
-const FIRST: usize = 4;
+/// So many pods are read again, some 10 µs each: the one that would go, and who is next to it.
+const FIRST: usize = 2;
 
 /// With new figures others may come first.
-const ROUNDS: usize = 2;
+const ROUNDS: usize = 4;
 
 impl Reaction {
     /// The node and its pods; with `again`, fresh figures of those that would go first, and the order

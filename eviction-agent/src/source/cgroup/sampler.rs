@@ -324,12 +324,18 @@ impl Sampler {
 
     /// Tasks of a node that is a group: `pids.current`, and `pids.max`.
     pub fn read_tasks(&self) -> (Reading<u64>, Reading<Limit>) {
-        let [current, max] = &self.node_tasks;
+        let [_, max] = &self.node_tasks;
         let mut buffer = [0; 32];
-        let current =
-            current.as_ref().map_err(|why| *why).and_then(|file| parse_usage(file.read(&mut buffer)?));
         let max = max.as_ref().map_err(|why| *why).and_then(|file| parse_limit(file.read(&mut buffer)?));
-        (current.into(), max.into())
+        (self.read_task_count(), max.into())
+    }
+
+    /// The first of them alone.
+    pub fn read_task_count(&self) -> Reading<u64> {
+        let [current, _] = &self.node_tasks;
+        let mut buffer = [0; 32];
+        let read = |file: &KeptFile| parse_usage(file.read(&mut buffer)?);
+        current.as_ref().map_err(|why| *why).and_then(read).into()
     }
 
     /// Reads the limits again; the kubelet changes them when a pod is resized in place.
