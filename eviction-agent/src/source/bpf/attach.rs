@@ -110,16 +110,11 @@ struct LinkInfo {
 }
 
 /// `struct bpf_prog_info` as far as it is needed; kernels that have less leave the rest as it is.
+#[derive(Default)]
 #[repr(C)]
 struct ProgramInfo {
     before: [u64; 26],
     recursion_misses: u64,
-}
-
-impl Default for ProgramInfo {
-    fn default() -> Self {
-        Self { before: [0; 26], recursion_misses: 0 }
-    }
 }
 
 /// # Safety
