@@ -15,8 +15,12 @@ pub(super) fn merge(earlier: &str, later: &str) -> Option<String> {
     if before.0 != package {
         return None;
     }
-    let mut merged: Vec<&str> = earlier.lines().collect();
     let sections = sections(later);
+    let is_again = |name: &str| sections.iter().any(|(again, _)| *again == name);
+    let ended = |lines: &[&str]| lines.last().is_some_and(|line| is_mark(line, STATUS));
+    // What went wrong with a guest was its own affair, once all that it ran then has ended.
+    let is_over = self::sections(earlier).iter().all(|(name, lines)| ended(lines) || is_again(name));
+    let mut merged: Vec<&str> = earlier.lines().filter(|line| !(is_over && is_mark(line, WRONG))).collect();
     for (name, lines) in &sections {
         match place(&merged, name) {
             Some((from, to)) => drop(merged.splice(from..to, lines.iter().copied())),
@@ -42,7 +46,7 @@ pub(super) fn merge(earlier: &str, later: &str) -> Option<String> {
             left.take_while(|line| marked(line).is_none()).for_each(|line| text.extend([line, "\n"]));
         }
     }
-    for wrong in later.lines().filter(|line| marked(line).is_some_and(|mark| mark.starts_with(WRONG))) {
+    for wrong in later.lines().filter(|line| is_mark(line, WRONG)) {
         text.extend([wrong, "\n"]);
     }
     Some(text)
@@ -70,6 +74,11 @@ fn place(lines: &[&str], name: &str) -> Option<(usize, usize)> {
     let length = lines[from + 1..].iter().position(|line| marked(line).is_some());
     let to = length.map_or(lines.len(), |length| from + 1 + length);
     Some((from, to + usize::from(lines.get(to).is_some_and(|line| is_status(line)))))
+}
+
+/// Whether it is a mark of this kind.
+fn is_mark(line: &str, kind: &str) -> bool {
+    marked(line).is_some_and(|mark| mark.starts_with(kind))
 }
 
 fn marked(line: &str) -> Option<&str> {
@@ -101,6 +110,16 @@ mod tests {
         let merged = merge(EARLIER, later).unwrap();
         assert!(merged.contains("@@vm run b\nnew\n@@vm leftovers"), "{merged}");
         assert!(merged.ends_with("@@vm wrong it did not end in time\n"), "{merged}");
+    }
+
+    #[test]
+    fn what_went_wrong_is_over_when_all_that_it_broke_off_has_ended() {
+        let broken = "@@vm host k1, one\n@@vm run a\na\n@@vm wrong it did not end in time\n";
+        let elsewhere = "@@vm host k1, two\n@@vm run b\nb\n@@vm status b 0\n@@vm leftovers\n@@vm end\n";
+        let merged = merge(broken, elsewhere).unwrap();
+        assert!(merged.contains("@@vm wrong"), "{merged}");
+        let merged = merge(&merged, &elsewhere.replace('b', "a")).unwrap();
+        assert!(!merged.contains("@@vm wrong"), "{merged}");
     }
 
     #[test]
