@@ -23,6 +23,8 @@ pub(super) struct Guest<'a> {
     pub(super) disk: &'a Path,
     /// Show what it says while it runs.
     pub(super) verbose: bool,
+    /// Its CPUs take turns on one thread of the emulator.
+    pub(super) one_thread: bool,
 }
 
 /// Ends the emulator, whatever happens.
@@ -78,13 +80,14 @@ impl Guest<'_> {
 
     fn command(&self) -> Command {
         let append = self.machine.append;
+        let accelerator = if self.one_thread { "tcg,thread=single" } else { "tcg,thread=multi" };
         let mut command = Command::new("qemu-system-x86_64");
         command
             // Its 16-byte compare-and-exchange goes wrong in some versions. Its `rep stosb` goes byte by
             // byte, and on a page that had code in it, at some bytes a second: the guest must not clear
             // its pages by that. Five levels of page tables, and what watches the kernel's own access, are work
             // for each access and each system call.
-            .args(["-accel", "tcg,thread=multi", "-cpu", "max,-cx16,-erms,-fsrm,-la57,-smap,-smep,-pku"])
+            .args(["-accel", accelerator, "-cpu", "max,-cx16,-erms,-fsrm,-la57,-smap,-smep,-pku"])
             .args(["-m", "1280", "-smp", "2"])
             .args(["-nographic", "-no-reboot", "-nic", "none"])
             .arg("-kernel")

@@ -86,6 +86,10 @@ pub(crate) struct Args {
     /// Show what the guests print
     #[arg(long)]
     verbose: bool,
+    /// Emulate the CPUs of a guest in turn, on one thread: slower, and one does not run what another has
+    /// just replaced
+    #[arg(long)]
+    one_thread: bool,
     /// Run this program of the list (xtask/src/vm/programs.rs) alone; may be repeated. What the others have
     /// told when they were last run on this kernel is kept
     #[arg(long, value_name = "PROGRAM")]
@@ -102,7 +106,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let Args { json, short, verbose: _, only: _, last, write, kernels } = args;
+    let Args { json, short, verbose: _, one_thread: _, only: _, last, write, kernels } = args;
     let chosen = choose(kernels, *short)?;
     let all = if *last { kept(chosen)? } else { run_guests(args, &chosen)? };
     let failed = all.iter().map(|(_, told)| told.failed()).sum::<usize>();
@@ -127,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 type All = Vec<(&'static Machine, Told)>;
 
 fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
-    let Args { json: _, short, verbose, only, last: _, write: _, kernels: _ } = args;
+    let Args { json: _, short, verbose, one_thread, only, last: _, write: _, kernels: _ } = args;
     let asked = programs::choose(only)?;
     let tools = setup::ensure(&[Need::Bpf, Need::Musl, Need::Guests])?;
     let stock = Stock::new(&build(&asked, &tools)?)?;
@@ -147,7 +151,9 @@ fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
         let mut log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
         writeln!(log, "{MARK}{HOST}{}", host::describe(&version)).context("begin a guest's log")?;
         let (ramdisk, disk) = (stock.ramdisk(machine, &programs)?, stock.disk()?);
-        Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose: *verbose }.run(&mut log)?;
+        let (verbose, one_thread) = (*verbose, *one_thread);
+        Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose, one_thread }
+            .run(&mut log)?;
         if let Some(earlier) = earlier {
             keep_the_rest(&path, &earlier)?;
         }
