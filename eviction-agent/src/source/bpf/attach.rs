@@ -39,11 +39,9 @@ impl Link {
         Ok(Self { descriptor, kind, code: program.try_clone()?, program: id })
     }
 
-    /// How often the kernel did not run the program, since it was at work on that CPU already
-    /// (`recursion_misses`, from 5.12 on; 0 before). Where tasks are preempted in the kernel, that is when another
-    /// one comes to the same place.
+    /// See [`runs_missed`].
     pub(super) fn runs_missed(&self) -> io::Result<u64> {
-        Ok(info::<ProgramInfo>(&self.code)?.recursion_misses)
+        runs_missed(&self.code)
     }
 
     /// Asks the kernel whether the descriptor still stands for what was attached.
@@ -56,6 +54,13 @@ impl Link {
             Kind::PerfEvent => event_id(&self.descriptor).map(drop),
         }
     }
+}
+
+/// How often the kernel did not run a program since it was loaded, because it was at work on that CPU already
+/// (`recursion_misses`, from 5.12 on; 0 before). Where tasks are preempted in the kernel, that is when another
+/// one comes to the same place.
+pub(super) fn runs_missed(program: &OwnedFd) -> io::Result<u64> {
+    Ok(info::<ProgramInfo>(program)?.recursion_misses)
 }
 
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;

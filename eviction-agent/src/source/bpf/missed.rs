@@ -13,7 +13,7 @@ impl Kernel {
             let links = self.links.iter().filter(|(its, _)| *its == family);
             let always: u64 = links.filter_map(|(_, link)| link.runs_missed().ok()).sum();
             let near = self.near.as_ref().filter(|_| family == Family::Near);
-            let near = near.and_then(|near| near.link(|link| link.runs_missed().ok())).flatten();
+            let near = near.and_then(|near| near.runs_missed().ok());
             (family, always.saturating_add(near.unwrap_or(0)))
         })
     }

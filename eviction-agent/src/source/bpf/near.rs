@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::attach::Link;
+use super::attach::{self, Link};
 use super::plan::{At, When};
 use super::switch::Switch;
 
@@ -12,6 +12,8 @@ use super::switch::Switch;
 pub(super) struct Near {
     pub(super) when: When,
     switch: Switch<Link>,
+    /// What it counts goes on while it is off.
+    program: OwnedFd,
 }
 
 impl Near {
@@ -22,7 +24,8 @@ impl Near {
     pub(super) fn new(when: When, at: At, program: OwnedFd, link: Link) -> io::Result<Self> {
         let id = link.program;
         drop(link);
-        Ok(Self { when, switch: Switch::new("hook", move || Link::new(at, &program, id))? })
+        let kept = program.try_clone()?;
+        Ok(Self { when, switch: Switch::new("hook", move || Link::new(at, &program, id))?, program: kept })
     }
 
     pub(super) fn is_attached(&self) -> bool {
@@ -39,6 +42,11 @@ impl Near {
     /// The kernel's, if it has refused to attach it.
     pub(super) fn ask(&mut self, wanted: bool) -> io::Result<()> {
         self.switch.ask(wanted)
+    }
+
+    /// See [`attach::runs_missed`].
+    pub(super) fn runs_missed(&self) -> io::Result<u64> {
+        attach::runs_missed(&self.program)
     }
 
     /// Looks at the link, if there is one.
