@@ -74,6 +74,7 @@ impl Hook {
         // What the programs count begins anew, and nothing is armed.
         let Losses { lost: _, invalid, programs } = self.losses;
         self.losses = Losses { lost: Lost::default(), invalid, programs: programs + 1 };
+        (self.withheld, self.runs_missed) = Default::default();
         self.tasks_line = None;
         self.is_full = false;
         Ok(())
