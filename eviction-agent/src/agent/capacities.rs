@@ -1,11 +1,14 @@
-//! What is known of the node before anything is measured.
+//! What the node has in all, as it is given or as the machine says.
 
 use std::path::Path;
 
+use super::eyes::{Capacity, pid_limit};
 use super::failure::Failure;
 use crate::config::Capacities;
 use crate::core::reading::Reading;
 use crate::core::units::Quantity;
+use crate::source::cgroup::hierarchy::Host;
+use crate::source::cgroup::sampler::Sampler;
 use crate::source::proc::meminfo::parse_meminfo;
 use crate::source::proc::tasks::read_task_capacity;
 
@@ -52,4 +55,30 @@ pub(crate) fn memory_quantity(text: &str) -> Result<u64, Failure> {
         Ok(bytes) if bytes > 0 => Ok(bytes),
         _ => Err(usage("must be positive".to_owned())),
     }
+}
+
+/// What the node has: as given, else as its group or the machine says.
+pub(crate) fn capacity(
+    mut sampler: Sampler,
+    host: &Host,
+    memory: Option<u64>,
+    pids: Option<u64>,
+) -> Result<(Sampler, Capacity), Failure> {
+    let memory = match memory {
+        Some(memory) => memory,
+        None => sampler.sample_node(&[]).capacity.known().ok_or_else(|| {
+            Failure::failed("find the node's memory capacity: MemTotal cannot be read")
+                .help("give --memory-capacity")
+        })?,
+    };
+    let machine = read_task_capacity(&host.proc);
+    let group = if sampler.root().whole_machine { machine } else { pid_limit(&sampler) };
+    let pids = match (pids, group, machine) {
+        (Some(pids), _, _) => pids,
+        (None, Reading::Known(pids), _) | (None, _, Reading::Known(pids)) => pids,
+        (None, Reading::Unknown(_), Reading::Unknown(_)) => {
+            return Err(Failure::failed("find how many process ids the node has").help("give --pid-capacity"));
+        }
+    };
+    Ok((sampler, Capacity { memory, pids }))
 }

@@ -12,7 +12,6 @@ use crate::config::{Act, HookPreferences};
 use crate::core::engine::Engine;
 use crate::core::policy::Policy;
 use crate::core::preferences::Profile;
-use crate::core::reading::Reading;
 use crate::core::reflex::Reflex::HardMemory;
 use crate::core::signal::Signal;
 use crate::metrics::Metrics;
@@ -24,15 +23,14 @@ use crate::source::choice::Choice;
 use crate::source::file::raise_descriptor_limit;
 use crate::source::oom_notice::OomNotice;
 use crate::source::pace::FillRate;
-use crate::source::proc::tasks::read_task_capacity;
 use crate::source::timer::{self, Timer};
 
-use super::capacities::memory_quantity;
+use super::capacities::{capacity, memory_quantity};
 use super::clock::{Clock, mono_ns};
 use super::cluster::{self, Cluster, Evictions, NodeNews, NodeTeller};
 use super::configuration::{Configuration, Service};
 use super::event;
-use super::eyes::{Capacity, Eyes, pid_limit};
+use super::eyes::{Capacity, Eyes};
 use super::file_watch::FileWatch;
 use super::hands::{executor, hand_config, pacing};
 use super::hook::Hook;
@@ -373,30 +371,4 @@ pub(crate) fn source_event(info: SourceInfo) -> event::Source {
     let SourceInfo { source, rung, reason, sees_every_charge: _, grain_bytes: _ } = info;
     let rung = if rung.is_empty() { "none" } else { rung };
     event::Source { source: source.to_owned(), rung: rung.to_owned(), reason }
-}
-
-/// What the node has: as given, else as its group or the machine says.
-fn capacity(
-    mut sampler: Sampler,
-    host: &Host,
-    memory: Option<u64>,
-    pids: Option<u64>,
-) -> Result<(Sampler, Capacity), Failure> {
-    let memory = match memory {
-        Some(memory) => memory,
-        None => sampler.sample_node(&[]).capacity.known().ok_or_else(|| {
-            Failure::failed("find the node's memory capacity: MemTotal cannot be read")
-                .help("give --memory-capacity")
-        })?,
-    };
-    let machine = read_task_capacity(&host.proc);
-    let group = if sampler.root().whole_machine { machine } else { pid_limit(&sampler) };
-    let pids = match (pids, group, machine) {
-        (Some(pids), _, _) => pids,
-        (None, Reading::Known(pids), _) | (None, _, Reading::Known(pids)) => pids,
-        (None, Reading::Unknown(_), Reading::Unknown(_)) => {
-            return Err(Failure::failed("find how many process ids the node has").help("give --pid-capacity"));
-        }
-    };
-    Ok((sampler, Capacity { memory, pids }))
 }

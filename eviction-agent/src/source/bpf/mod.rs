@@ -20,7 +20,7 @@ pub mod ids;
 pub mod iter;
 mod kernel;
 pub mod load;
-mod missed;
+mod lost;
 mod near;
 mod object;
 pub mod offsets;
@@ -40,8 +40,9 @@ pub use event::{
     Alarm, Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, Struck, TaskAlarm,
 };
 pub use iter::{GroupUsage, Usages};
-pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level, Lost};
+pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level};
 pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
+pub use lost::Lost;
 pub use plan::{Family, SourceInfo, When};
 pub use reflex::{Epoch, StandError, Standing, VerdictNumber, WITHHELD_REASONS};
 pub use ring::{AsyncRing, Drained, Ring};
