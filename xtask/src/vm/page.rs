@@ -15,17 +15,16 @@ const END: &str = "<!-- up to here -->\n";
 pub(super) fn write(all: &[(&Machine, Told)]) -> Result<()> {
     let path = shell::root().join(FILE);
     let page = std::fs::read_to_string(&path).with_context(|| format!("read {FILE}"))?;
-    let earlier = page.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
-    let earlier = table::read(earlier.map_or("", |(tables, _)| tables));
-    let tables = patch::onto(earlier, &table::tables(all), all);
-    let page =
-        replace(&page, &table::text(&tables)).with_context(|| format!("{FILE} lacks its two marks"))?;
+    let put = |earlier: &str| table::text(&patch::onto(table::read(earlier), &table::tables(all), all));
+    let page = replace(&page, put).with_context(|| format!("{FILE} lacks its two marks"))?;
     std::fs::write(&path, page).with_context(|| format!("write {FILE}"))
 }
 
-fn replace(page: &str, tables: &str) -> Option<String> {
+/// The page with other tables, made from those that it has.
+fn replace(page: &str, tables: impl Fn(&str) -> String) -> Option<String> {
     let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
+    let (earlier, after) = rest.split_once(END)?;
+    let tables = tables(earlier);
     Some(format!("{before}{BEGIN}\n{tables}\n{END}{after}"))
 }
 
@@ -36,9 +35,9 @@ mod tests {
     #[test]
     fn only_what_is_between_the_marks_is_replaced() {
         let page = format!("a\n{BEGIN}old\n{END}b\n");
-        let new = replace(&page, "| x |\n").unwrap();
+        let new = replace(&page, |_| "| x |\n".to_owned()).unwrap();
         assert_eq!(new, format!("a\n{BEGIN}\n| x |\n\n{END}b\n"));
-        assert_eq!(replace(&new, "| x |\n").as_deref(), Some(new.as_str()));
-        assert_eq!(replace("no marks", ""), None);
+        assert_eq!(replace(&new, |_| "| x |\n".to_owned()).as_deref(), Some(new.as_str()));
+        assert_eq!(replace("no marks", str::to_owned), None);
     }
 }

@@ -1,12 +1,9 @@
 //! What some guests told, put onto the tables of an earlier run.
 
 use super::programs::{Kind, PROGRAMS};
-use super::table::Rows;
+use super::table::{NOT_RUN, Rows};
 use super::told::Told;
 use super::{MACHINES, Machine};
-
-/// A cell of what was not run.
-const NOT_RUN: &str = "–";
 
 /// The earlier tables with what the guests told in its place: all of a guest that ran every program, else what
 /// the programs told that were run.
@@ -26,7 +23,7 @@ pub(super) fn onto(earlier: Vec<Rows>, new: &[Rows], all: &[(&Machine, Told)]) -
             clear(&mut old_stories, machine.name, ran);
         }
     }
-    let (rungs, stories) = (overlay(old_rungs, rungs), overlay(old_stories, stories));
+    let (rungs, stories) = (overlay(&old_rungs, rungs), overlay(&old_stories, stories));
     let guests = guests_of(&old_guests, guests, &stories, all);
     let mut tables = vec![guests, rungs, stories];
     let compared = compared_of(old_compared, new.get(3));
@@ -66,19 +63,21 @@ fn cell<'a>(table: &'a Rows, row: &str, column: &str) -> Option<&'a str> {
 }
 
 /// One line for each that either has, one column for each guest that either has.
-fn overlay(old: Rows, new: &Rows) -> Rows {
+fn overlay(old: &Rows, new: &Rows) -> Rows {
     let has =
         |table: &Rows, name: &str| table.first().is_some_and(|head| head[1..].iter().any(|it| it == name));
     let columns: Vec<_> =
-        MACHINES.iter().map(|it| it.name).filter(|name| has(&old, name) || has(new, name)).collect();
+        MACHINES.iter().map(|it| it.name).filter(|name| has(old, name) || has(new, name)).collect();
     let mut lines: Vec<&str> = old.iter().skip(1).map(|row| row[0].as_str()).collect();
-    for row in new.iter().skip(1).filter(|row| !lines.contains(&row[0].as_str())).collect::<Vec<_>>() {
-        lines.push(&row[0]);
+    for row in new.iter().skip(1) {
+        if !lines.contains(&row[0].as_str()) {
+            lines.push(&row[0]);
+        }
     }
     let corner = new.first().map_or("", |head| head[0].as_str());
     let head = std::iter::once(corner).chain(columns.iter().copied()).map(str::to_owned).collect();
     let rows = lines.iter().map(|line| {
-        let found = columns.iter().map(|name| cell(new, line, name).or_else(|| cell(&old, line, name)));
+        let found = columns.iter().map(|name| cell(new, line, name).or_else(|| cell(old, line, name)));
         let cells = found.map(|cell| cell.unwrap_or(NOT_RUN).to_owned());
         std::iter::once((*line).to_owned()).chain(cells).collect::<Vec<_>>()
     });

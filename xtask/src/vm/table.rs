@@ -38,6 +38,9 @@ pub(super) fn tables(all: Guests<'_>) -> Vec<Rows> {
     tables
 }
 
+/// A cell of what was not run.
+pub(super) const NOT_RUN: &str = "–";
+
 /// Rows of cells, the first of them the head.
 pub(super) type Rows = Vec<Vec<String>>;
 
@@ -82,7 +85,7 @@ fn rungs(all: Guests<'_>) -> Rows {
     }
     let cell = |told: &Told, source: &str| {
         let found = told.rungs.iter().find(|(name, _)| name == source);
-        found.map_or("–", |(_, rung)| if rung.is_empty() { "none" } else { rung }).to_owned()
+        found.map_or(NOT_RUN, |(_, rung)| if rung.is_empty() { "none" } else { rung }).to_owned()
     };
     by_guest("watched by", all, &sources, |told, source| cell(told, source))
 }
@@ -100,7 +103,7 @@ fn stories(all: Guests<'_>) -> Rows {
         let found: Vec<_> = told.stories.iter().filter(|story| story.title() == title).collect();
         let count = |ok: Option<bool>| found.iter().filter(|story| story.ok == ok).count();
         match (count(Some(false)), count(None), count(Some(true))) {
-            (0, 0, 0) => "–".to_owned(),
+            (0, 0, 0) => NOT_RUN.to_owned(),
             (0, 0, _) => "ok".to_owned(),
             (0, 1, _) => "skipped".to_owned(),
             (0, skipped, _) => format!("{skipped} skipped"),
@@ -142,8 +145,9 @@ fn compared(all: Guests<'_>) -> Option<Rows> {
     let head = ["kernel", "overshoot beyond the line"].into_iter().chain(FIGURES.map(|(_, title)| title));
     let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
     for (kernel, story) in told {
-        let figures = FIGURES
-            .map(|(key, _)| story.value(key).map_or_else(|| "–".to_owned(), |value| format!("{value:.1}")));
+        let figures = FIGURES.map(|(key, _)| {
+            story.value(key).map_or_else(|| NOT_RUN.to_owned(), |value| format!("{value:.1}"))
+        });
         rows.push([kernel.to_owned(), story.title()].into_iter().chain(figures).collect());
     }
     Some(rows)
