@@ -28,7 +28,7 @@ impl Hook {
             return;
         };
         for ((reason, sum), before) in withheld.into_iter().zip(&mut self.withheld) {
-            let more = sum.saturating_sub(std::mem::replace(before, sum));
+            let more = grown(sum, before);
             if more > 0 {
                 let labels = ReasonLabels { reason };
                 metrics.reflex_withheld.get_or_create(&labels).inc_by(more);
@@ -41,7 +41,7 @@ impl Hook {
         let Some((kernel, _)) = &self.loaded else { return false };
         let mut untold = false;
         for ((family, sum), before) in kernel.runs_missed().into_iter().zip(&mut self.runs_missed) {
-            let more = sum.saturating_sub(std::mem::replace(before, sum));
+            let more = grown(sum, before);
             if more > 0 {
                 let labels = FamilyLabels { source: family.name() };
                 metrics.runs_missed.get_or_create(&labels).inc_by(more);
@@ -73,4 +73,9 @@ impl Hook {
         }
         missed > 0 || malformed > 0
     }
+}
+
+/// By how much a sum has grown since it was asked for last.
+fn grown(sum: u64, before: &mut u64) -> u64 {
+    sum.saturating_sub(std::mem::replace(before, sum))
 }

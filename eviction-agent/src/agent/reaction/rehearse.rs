@@ -42,11 +42,11 @@ impl Reaction {
         let snapshot = self.eyes.snapshot_with_pods(&stage, &self.roster, Tasks::Count);
         let snapshot = self.eyes.finish(snapshot, self.engine.pods());
         self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
-        let rehearsed = self.engine.rehearse(at, Arc::clone(&snapshot));
+        let (engine, decision) = self.engine.rehearse(at, Arc::clone(&snapshot));
         if first {
-            self.walk_through(&rehearsed.1);
+            self.walk_through(&decision);
         }
-        self.engine.make_room(rehearsed);
+        self.engine.make_room(engine, decision);
         self.eyes.recycle(snapshot);
         self.state.last_change.make_room();
         // Groups beside the node's charge as well, where the node is not the whole machine.

@@ -24,7 +24,7 @@ impl Engine {
 
     /// Makes the room that a look like that of a rehearsal takes, so that the real one asks the allocator
     /// for nothing.
-    pub fn make_room(&mut self, (mut stage, mut decision): (Self, Decision)) {
+    pub fn make_room(&mut self, mut stage: Self, mut decision: Decision) {
         if let Subject::Pass(pass) = &mut decision.subject {
             // What this look has none of, and another may have.
             let Pass { met, sight, lines, spared, refused_pods, flights, deficits, .. } = pass;
