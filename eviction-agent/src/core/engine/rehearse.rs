@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::core::decision::{Decision, Pass, Subject};
+use crate::core::decision::{Pass, Subject};
 use crate::core::input::{Event, Input};
 use crate::core::signal::Signal;
 use crate::core::snapshot::Snapshot;
@@ -14,17 +14,12 @@ use super::Engine;
 const A_FEW: usize = 32;
 
 impl Engine {
-    /// What an engine like this would decide by this look, and that engine. What this one knows stays as
-    /// it is.
-    pub fn rehearse(&self, at: Timestamp, snapshot: Arc<Snapshot>) -> (Self, Decision) {
+    /// Finds the room that a look like this one takes, so that the real one asks the allocator for
+    /// nothing: an engine like this takes the look and is forgotten. What the engine knows stays
+    /// as it is.
+    pub fn rehearse(&mut self, at: Timestamp, snapshot: Arc<Snapshot>) {
         let mut stage = self.clone();
-        let decision = stage.step(Input { at, event: Event::Look(snapshot) });
-        (stage, decision)
-    }
-
-    /// Makes the room that a look like that of a rehearsal takes, so that the real one asks the allocator
-    /// for nothing.
-    pub fn make_room(&mut self, mut stage: Self, mut decision: Decision) {
+        let mut decision = stage.step(Input { at, event: Event::Look(snapshot) });
         if let Subject::Pass(pass) = &mut decision.subject {
             // What this look has none of, and another may have.
             let Pass { met, sight, lines, spared, refused_pods, flights, deficits, .. } = pass;
