@@ -1,5 +1,11 @@
 //! `eviction-agent`: parse, start the log, dispatch.
 
+unsafe extern "C" {
+    // Where the linker has put the code of the hands (`hands.ld`).
+    safe static hands_start: u8;
+    safe static hands_end: u8;
+}
+
 fn main() -> std::process::ExitCode {
-    eviction_agent::cli::main()
+    eviction_agent::cli::main(&raw const hands_start..&raw const hands_end)
 }

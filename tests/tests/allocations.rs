@@ -139,8 +139,7 @@ fn nor_does_the_first_that_evicts_where_it_was_rehearsed() -> Result<()> {
         let event = Event::Pods(Arc::clone(&node.pods));
         node.engine.step(Input { at: node.now, event });
         let snapshot = node.look(None)?;
-        let (engine, decision) = node.engine.rehearse(node.now, Arc::clone(&snapshot));
-        node.engine.make_room(engine, decision);
+        node.engine.rehearse(node.now, Arc::clone(&snapshot));
         assert!(node.engine.conditions().is_empty(), "nothing is left of the rehearsal");
         let snapshot = node.look(None)?;
         let (decision, allocations) = counted(|| node.pass(&snapshot));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::time::Duration;
 
-use procfs::process::Process;
+use procfs::process::{MMPermissions, Process};
 use rustix::fs::{Advice, fadvise};
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
@@ -27,6 +27,17 @@ fn waited(agent: &Agent) -> BTreeMap<String, u64> {
     let process = Process::new(agent.pid().try_into().unwrap()).unwrap();
     let tasks = process.tasks().unwrap().flatten().filter_map(|task| task.stat().ok());
     tasks.filter(|stat| HANDS.contains(&stat.comm.as_str())).map(|stat| (stat.comm, stat.majflt)).collect()
+}
+
+/// KiB of code that it says it has fetched for them, and KiB of code that are locked in memory.
+fn code(agent: &Agent) -> (u64, u64) {
+    let (_, said) = agent.rung("memory lock").unwrap();
+    let words: Vec<&str> = said.split(' ').collect();
+    let unit = words.iter().position(|word| *word == "KiB").unwrap();
+    let maps = Process::new(agent.pid().try_into().unwrap()).unwrap().smaps().unwrap();
+    let locked = maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE));
+    let locked: u64 = locked.filter_map(|map| map.extension.map.get("Locked")).sum();
+    (words[unit - 1].parse().unwrap(), locked >> 10)
 }
 
 fn looks(agent: &Agent) -> f64 {
@@ -56,6 +67,8 @@ fn the_first_pod_to_go_waits_for_no_disk() {
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     let before = waited(&agent);
     assert_eq!(before.len(), HANDS.len(), "{before:?}");
+    let (fetched, locked) = code(&agent);
+    assert!(fetched > 100 && locked >= fetched, "{fetched} KiB fetched, {locked} KiB locked");
     hog.go().unwrap();
     let gone = |event: &agent::Event| event.kind() == "eviction" && event.text("outcome") == "gone";
     agent.wait_for("the pod's end", GUARD, gone).unwrap();

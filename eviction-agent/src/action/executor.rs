@@ -18,7 +18,6 @@ use super::members::Members;
 use super::outcome::{Outcome, Refused};
 use super::pacing::{Admitted, Flight, Kill, Pacing, PacingPolicy};
 use super::reaper::{Reaped, Reaper};
-use super::rehearsal::Stage;
 use super::target::{GroupDirs, KillTarget};
 use super::worker::{Command, Worker};
 
@@ -111,8 +110,6 @@ pub struct Executor {
     log: Arc<Log>,
     members: Members,
     worker: Worker,
-    /// Until it was used. Who does not act needs none.
-    stage: Option<Stage>,
     _lock: Option<ActingLock>,
 }
 
@@ -131,13 +128,12 @@ impl Executor {
         let ExecutorConfig { hand, roots, pacing, kill_wait, run_dir } = config;
         let root = roots.deciding().ok_or(StartError::NoRoot)?;
         let boundary = Boundary::open(&roots)?;
-        let (lock, log, stage) = match hand {
-            Hand::DryRun => (None, Log::default(), None),
+        let (lock, log) = match hand {
+            Hand::DryRun => (None, Log::default()),
             Hand::Kill => {
                 let lock = ActingLock::acquire(root)?;
                 let log = run_dir.join(format!("holds-{}", lock.id()));
-                let stage = Stage::new(&run_dir, lock.id());
-                (Some(lock), open_log(&log), Some(stage))
+                (Some(lock), open_log(&log))
             }
         };
         let reaper = Reaper::start(Arc::new(reaped)).map_err(StartError::Thread)?;
@@ -149,15 +145,8 @@ impl Executor {
             log: Arc::new(log),
             members: Members::new(),
             worker: Worker::start(outcomes, reaper).map_err(StartError::Thread)?,
-            stage,
             _lock: lock,
         })
-    }
-
-    /// Has the hand's thread end a pod that is not there, once: what it takes to end one is in memory
-    /// then. Nobody is signalled, and no outcome follows. False if it was done before, or nobody is ever ended.
-    pub fn rehearse(&mut self) -> bool {
-        self.stage.take().is_some_and(|stage| self.worker.send(Command::Rehearse(stage)))
     }
 
     /// Begins to carry out a decision, or refuses to. For a hard threshold the first signals have

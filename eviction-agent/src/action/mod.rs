@@ -17,7 +17,6 @@ mod members;
 mod outcome;
 mod pacing;
 mod reaper;
-mod rehearsal;
 mod survivors;
 mod target;
 mod victim;

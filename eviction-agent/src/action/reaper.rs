@@ -17,7 +17,6 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::ahead::run_ahead;
 use super::members::pidfd;
-use super::rehearsal::NOBODY;
 
 /// Killed processes that may wait for their turn. Beyond that their memory comes back with their
 /// exit. The channel takes memory as it fills.
@@ -75,7 +74,6 @@ fn run(waiting: &mut Receiver<u32>, tell: &Tell) {
             false => Err(Errno::NOSYS),
         };
         tell(match result {
-            _ if pid == NOBODY => continue,
             Ok(()) => Reaped::Released,
             Err(Errno::SRCH) => Reaped::Ended,
             Err(error) => {

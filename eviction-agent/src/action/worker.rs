@@ -22,7 +22,6 @@ use super::job::{Job, Tools};
 use super::members::Members;
 use super::outcome::{HOST_PID, Outcome, Progress};
 use super::reaper::Reaper;
-use super::rehearsal::{NOBODY, Stage};
 
 /// While outcomes wait for room, how often that is looked for.
 const RETRY_NS: u64 = 10_000_000;
@@ -32,8 +31,6 @@ pub(super) enum Command {
     Take(Box<Job>, Vec<Outcome>),
     /// Hurry the job of a decision.
     Hurry { decision: u64, grace: Duration },
-    /// End somebody who is not there.
-    Rehearse(Stage),
 }
 
 /// The worker as the executor sees it.
@@ -143,12 +140,6 @@ impl Work {
                         job.hurry(grace, tools);
                     }
                 }),
-                Ok(Command::Rehearse(stage)) => {
-                    if let Err(why) = stage.rehearse(&mut self.members) {
-                        tracing::debug!(why, "the first pod to go will have its code read from the disk");
-                    }
-                    self.reaper.release(&[NOBODY]);
-                }
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }

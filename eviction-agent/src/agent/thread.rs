@@ -6,11 +6,11 @@
 use std::io;
 use std::path::Path;
 
-use procfs::process::{MMPermissions, MMapPath, Process};
-use rustix::mm::{Advice, MlockAllFlags, madvise, mlockall};
+use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
 use rustix::thread::{Pid, gettid};
 
+use super::code;
 use crate::source::choice::Choice;
 use crate::source::info::SourceInfo;
 
@@ -34,34 +34,9 @@ pub(crate) const LADDER: [&str; 2] = [FIFO, NICE];
 /// Asks for all of it for the calling thread and its process, by the rungs that may be used. What
 /// it spawns is ordinary.
 pub(crate) fn prepare(choice: &Choice) -> [SourceInfo; 3] {
-    let_go_of_code();
-    let locked = lock();
+    let locked = lock(code::exchange());
     touch_stack();
     [schedule(choice), locked, protect()]
-}
-
-/// Lets go of the code that ran so far: much of it was for the start alone, and would be locked in memory
-/// with the rest. What is needed comes back from the page cache as it runs, and stays then.
-fn let_go_of_code() {
-    let maps = match Process::myself().and_then(|myself| myself.maps()) {
-        Ok(maps) => maps,
-        Err(error) => return tracing::debug!(%error, "code of the start stays in memory: /proc/self/maps"),
-    };
-    let is_code = |perms: MMPermissions| {
-        perms.contains(MMPermissions::READ | MMPermissions::EXECUTE) && !perms.contains(MMPermissions::WRITE)
-    };
-    for map in maps.iter().filter(|map| is_code(map.perms) && matches!(map.pathname, MMapPath::Path(_))) {
-        let (Ok(from), Ok(to)) = (usize::try_from(map.address.0), usize::try_from(map.address.1)) else {
-            continue;
-        };
-        let start = std::ptr::with_exposed_provenance_mut(from);
-        // SAFETY: the kernel says that a file is mapped there, as code that nobody may write: what is dropped
-        // is read from that file again. Nothing of it was ever written: the program is position
-        // independent, and its relocations are in data.
-        if let Err(error) = unsafe { madvise(start, to - from, Advice::LinuxDontNeed) } {
-            tracing::debug!(%error, "code of the start stays in memory");
-        }
-    }
 }
 
 /// Touches as much of the stack as a turn takes, so that no page of it is missing when it matters.
@@ -176,12 +151,16 @@ fn set_scheduler(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> io:
 }
 
 /// Keeps the program's pages from being written out or dropped, as they are touched: whole stacks
-/// would be locked otherwise.
-fn lock() -> SourceInfo {
+/// would be locked otherwise. `hands` bytes of code were fetched for that.
+fn lock(hands: usize) -> SourceInfo {
     let source = "memory lock";
     match mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
         Ok(()) => {
-            info(source, "mlockall on fault", "pages of the agent stay when the node reclaims".to_owned())
+            let hands = hands >> 10;
+            let kept = format!(
+                "pages of the agent stay when the node reclaims, {hands} KiB of code that decides and kills among them"
+            );
+            info(source, "mlockall on fault", kept)
         }
         Err(error) => info(source, "", format!("mlockall: {error}; CAP_IPC_LOCK allows it")),
     }

@@ -13,13 +13,14 @@ mod rungs;
 mod table;
 
 use std::io::IsTerminal as _;
+use std::ops::Range;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-use crate::agent::{LogQueue, LogWriter, VERSION};
+use crate::agent::{LogQueue, LogWriter, VERSION, hands_lie_in};
 
 /// An eBPF-accelerated node pressure monitor and eviction agent for Kubernetes.
 #[derive(Debug, Parser)]
@@ -47,8 +48,10 @@ enum LogFormat {
     Json,
 }
 
-/// Parses the arguments, starts the log, runs the verb. Exit codes: 0 done, 1 failed, 2 wrong usage.
-pub fn main() -> ExitCode {
+/// Parses the arguments, starts the log, runs the verb. Exit codes: 0 done, 1 failed, 2 wrong usage. `hands` is where
+/// the linker has put the code that decides and kills (`hands.ld`).
+pub fn main(hands: Range<*const u8>) -> ExitCode {
+    hands_lie_in(hands);
     let Cli { log_format, verb } = Cli::parse();
     // The daemon must not be held up by whoever reads its log; the others end, and lose no line.
     let writer = match verb {

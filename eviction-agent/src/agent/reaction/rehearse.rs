@@ -3,15 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::core::decision::{Action, Decision};
 use crate::core::reading::Reading;
 use crate::core::snapshot::MemoryStats;
 use crate::source::cgroup::sample::Tasks;
 
-use super::super::clock::mono_ns;
 use super::super::eyes::NodeLook;
 use super::Reaction;
-use super::tell::copy_of;
 
 /// Leaves that charge between two looks, at least.
 const BESIDE: usize = 1024;
@@ -20,7 +17,6 @@ impl Reaction {
     /// Once for each set of pods, at leisure. A threshold with a grace period lets nobody be ranked
     /// at first: then it finds room for what comes before.
     pub(super) fn rehearse(&mut self, look: &NodeLook) {
-        let first = self.executor.rehearse();
         let Some(available) = self.memory_lines.lowest() else { return };
         if std::mem::replace(&mut self.state.rehearsed, true) {
             return;
@@ -42,27 +38,12 @@ impl Reaction {
         let snapshot = self.eyes.snapshot_with_pods(&stage, &self.roster, Tasks::Count);
         let snapshot = self.eyes.finish(snapshot, self.engine.pods());
         self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
-        let (engine, decision) = self.engine.rehearse(at, Arc::clone(&snapshot));
-        if first {
-            self.walk_through(&decision);
-        }
-        self.engine.make_room(engine, decision);
+        self.engine.rehearse(at, Arc::clone(&snapshot));
         self.eyes.recycle(snapshot);
         self.state.last_change.make_room();
         // Groups beside the node's charge as well, where the node is not the whole machine.
         let groups = self.eyes.sampler.tree().groups().len().max(BESIDE);
         self.state.dirty.reserve(groups);
         self.hook.make_room(groups);
-    }
-
-    /// What follows a decision, as far as it changes nothing: the code of it is in memory then.
-    fn walk_through(&mut self, decision: &Decision) {
-        for action in &decision.actions {
-            let (Action::Evict(eviction) | Action::Hasten(eviction)) = action else { continue };
-            if let Some(target) = self.target(0, decision, eviction, mono_ns()) {
-                let _ = self.executor.would_begin(&target);
-            }
-        }
-        drop(copy_of(decision));
     }
 }

@@ -65,7 +65,7 @@ impl Reaction {
 }
 
 /// The same decision in memory of its own, down to the figures.
-pub(super) fn copy_of(decision: &Decision) -> Decision {
+fn copy_of(decision: &Decision) -> Decision {
     let mut copy = decision.clone();
     if let Subject::Pass(pass) = &mut copy.subject {
         pass.snapshot = Arc::new((*pass.snapshot).clone());
