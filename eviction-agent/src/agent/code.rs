@@ -50,7 +50,8 @@ fn let_go() {
 
 /// Touches each page: MADV_POPULATE_READ would do it from Linux 5.14 on.
 fn fetch(code: &Range<usize>) -> usize {
-    for at in code.clone().step_by(rustix::param::page_size()) {
+    // The last byte as well, if it does not begin with a page where pages are larger.
+    for at in code.clone().step_by(rustix::param::page_size()).chain(code.clone().last()) {
         let byte: *const u8 = std::ptr::with_exposed_provenance(at);
         // SAFETY: it is code of this program, which may be read (`.text.hands` between its two symbols).
         unsafe { byte.read_volatile() };
