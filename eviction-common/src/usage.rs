@@ -6,6 +6,10 @@ pub const MAX_NODES: u32 = 16;
 /// How many zones of a node it sums up.
 pub const MAX_ZONES: u32 = 8;
 
+/// From one zone to the next there is a number for each list of pages, at most so many
+/// (`NR_LRU_LISTS` in include/linux/mmzone.h); where there are more it tells no page cache.
+pub const MAX_LISTS: u32 = 5;
+
 /// How many generations of pages a kernel keeps (`MAX_NR_GENS` in include/linux/mmzone.h).
 pub const GENERATIONS: u32 = 4;
 

@@ -1,7 +1,7 @@
 //! What the iterator needs to know of this kernel.
 #![forbid(unsafe_code)]
 
-use eviction_common::{ABSENT, GENERATIONS, MAX_NODES, MAX_ZONES, UsageSetup};
+use eviction_common::{ABSENT, GENERATIONS, MAX_LISTS, MAX_NODES, MAX_ZONES, UsageSetup};
 
 use super::super::btf::{Btf, Missing};
 use super::super::offsets::css_of;
@@ -90,6 +90,9 @@ fn lists(btf: &Btf<'_>) -> Result<Lists, Missing> {
     let zones = (1..=MAX_ZONES).find(|zone| size(*zone).is_err());
     let zones = zones.ok_or(Missing::Form(WHAT.into(), "of few zones"))?;
     let stride = if zones > 1 { size(1)? - first } else { 0 };
+    if lists > MAX_LISTS.into() {
+        return Err(Missing::Form(WHAT.into(), "of five lists at most"));
+    }
     let nodes = btf.member("mem_cgroup", "nodeinfo")?.offset;
     Ok(Lists { nodes, inactive_file: first, stride, zones, generations: generations(btf, zones)? })
 }
@@ -153,9 +156,14 @@ mod tests {
 
     /// One with these types of `lru_zone_size` and `lrugen`.
     fn kernel_with(types: impl FnOnce(&mut Blob, u32) -> (u32, Option<u32>)) -> Blob {
+        kernel_of(5, types)
+    }
+
+    /// One with so many lists of pages in each zone.
+    fn kernel_of(lists: i32, types: impl FnOnce(&mut Blob, u32) -> (u32, Option<u32>)) -> Blob {
         let mut blob = Blob::new();
         blob.enumeration(&[("memory_cgrp_id", 4)]);
-        blob.enumeration(&[("LRU_INACTIVE_FILE", 2), ("NR_LRU_LISTS", 5)]);
+        blob.enumeration(&[("LRU_INACTIVE_FILE", 2), ("NR_LRU_LISTS", lists)]);
         let long = blob.int("long", 8);
         let css = blob.structure("cgroup_subsys_state", 208, &[]);
         let css = blob.pointer(css);
@@ -240,6 +248,9 @@ mod tests {
         assert_eq!((found.setup.zones, found.no_page_cache.as_deref()), (0, Some(why)));
         let found = resolved(&kernel(500), Ok(1)).unwrap();
         assert!(found.no_page_cache.is_some(), "a form that is not known");
+        let more = kernel_of(6, |blob, long| (blob.array(long, 30), None));
+        let why = "this kernel's mem_cgroup_per_node.lru_zone_size is not of five lists at most";
+        assert_eq!(resolved(&more, Ok(1)).unwrap().no_page_cache.as_deref(), Some(why));
     }
 
     #[test]
