@@ -1,11 +1,16 @@
 //! `eviction-agent`: parse, start the log, dispatch.
 
+use std::process::ExitCode;
+
 unsafe extern "C" {
-    // Where the linker has put the code of the hands (`hands.ld`).
-    safe static hands_start: u8;
-    safe static hands_end: u8;
+    // Around the code of the threads that decide and kill (`hands.ld`).
+    static hands_start: [u8; 0];
+    static hands_end: [u8; 0];
 }
 
-fn main() -> std::process::ExitCode {
-    eviction_agent::cli::main(&raw const hands_start..&raw const hands_end)
+fn main() -> ExitCode {
+    let (start, end) = ((&raw const hands_start).cast::<u8>(), (&raw const hands_end).cast::<u8>());
+    // SAFETY: what is between the two is code of this program: it is there as long as it runs, and nobody writes it.
+    let hands = unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) };
+    eviction_agent::cli::main(hands)
 }

@@ -7,15 +7,16 @@ use anyhow::Result;
 
 use crate::setup::{self, Need, Tools};
 use crate::shell::{self, EBPF};
-use crate::{deny, layers, length};
+use crate::{deny, hands, layers, length};
 
 pub(crate) fn run() -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Lints, Need::Deny])?;
     // The quick ones first; all of them, since each may have something to say.
-    let steps: [(&str, &dyn Fn() -> Result<()>); 8] = [
+    let steps: [(&str, &dyn Fn() -> Result<()>); 9] = [
         ("format", &|| shell::run(shell::cargo().args(["fmt", "--all", "--check"]))),
         ("file length", &length::run),
         ("layers", &layers::run),
+        ("place of the code that kills", &hands::run),
         ("dependencies", &|| deny::run(&tools)),
         ("clippy of the BPF programs", &|| shell::run(&mut bpf_clippy(&tools))),
         ("clippy", &|| shell::run(&mut clippy(&tools))),

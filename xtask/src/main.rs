@@ -12,6 +12,7 @@ mod dist;
 mod e2e;
 mod elf;
 mod fuzz;
+mod hands;
 mod image;
 mod layers;
 mod length;

@@ -4,29 +4,21 @@
 //! pod may run for the first time when the node is short of memory: the worst time to have the kernel read it
 //! from the disk.
 
-use std::ops::Range;
 use std::sync::OnceLock;
 
 use procfs::process::{MMPermissions, MMapPath, Process};
 use rustix::mm::{Advice, madvise};
 
-/// Addresses from and to.
-static HANDS: OnceLock<Range<usize>> = OnceLock::new();
+/// The code of the threads that decide and kill, once the program has said where it lies.
+static HANDS: OnceLock<&[u8]> = OnceLock::new();
 
-/// Takes note of where the linker has put the code of the hands (`hands.ld`), once. A program that was linked
-/// without that fetches its code as it runs.
-pub fn hands_lie_in(code: Range<*const u8>) {
-    let _ = HANDS.set(code.start.expose_provenance()..code.end.expose_provenance());
+/// Takes note of it, once. Another program than the agent's own has none, and its code comes as it runs.
+pub(crate) fn hands_lie_in(code: &'static [u8]) {
+    let _ = HANDS.set(code);
 }
 
-/// Lets go of the code that ran so far, and fetches that of the hands. What else is needed comes back from the
-/// page cache as it runs. Says how many bytes were fetched.
-pub(super) fn exchange() -> usize {
-    let_go();
-    HANDS.get().map_or(0, fetch)
-}
-
-fn let_go() {
+/// Lets go of the code that ran so far. What is needed of it comes back from the page cache as it runs.
+pub(super) fn let_go() {
     let maps = match Process::myself().and_then(|myself| myself.maps()) {
         Ok(maps) => maps,
         Err(error) => return tracing::debug!(%error, "code of the start stays in memory: /proc/self/maps"),
@@ -48,13 +40,13 @@ fn let_go() {
     }
 }
 
-/// Touches each page: MADV_POPULATE_READ would do it from Linux 5.14 on.
-fn fetch(code: &Range<usize>) -> usize {
-    // The last byte as well, if it does not begin with a page where pages are larger.
-    for at in code.clone().step_by(rustix::param::page_size()).chain(code.clone().last()) {
-        let byte: *const u8 = std::ptr::with_exposed_provenance(at);
-        // SAFETY: it is code of this program, which may be read (`.text.hands` between its two symbols).
-        unsafe { byte.read_volatile() };
+/// Fetches the code of the hands by a touch of each page (MADV_POPULATE_READ would do it from Linux 5.14 on), and
+/// says how many bytes there are.
+pub(super) fn fetch() -> Option<usize> {
+    let code = HANDS.get()?;
+    // The last byte as well: the code need not begin with a page where pages are larger.
+    for byte in code.iter().step_by(rustix::param::page_size()).chain(code.last()) {
+        std::hint::black_box(*byte);
     }
-    code.len()
+    Some(code.len())
 }

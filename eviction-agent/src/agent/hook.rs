@@ -32,6 +32,8 @@ pub(crate) struct Hook {
     range: Range,
     way_down: Linger,
     losses: Losses,
+    /// The last of programs that are gone, not told yet.
+    last: Option<Losses>,
     invalid: u64,
     beside: Beside,
     /// It was said that something cannot be armed.
@@ -113,7 +115,7 @@ impl Hook {
         }
         self.forget_repeated(&mut told);
         self.since_ns = now_ns;
-        self.loaded = None;
+        self.leave(metrics);
         let sources = match loaded {
             Ok(loaded) => {
                 let mut sources = loaded.kernel.sources().to_vec();
@@ -207,7 +209,7 @@ impl Hook {
             Ok(drained) => told.missed |= self.count(drained, metrics),
             Err(error) => {
                 // The descriptor is of no use any more: the timer and the v1 threshold go on.
-                self.loaded = None;
+                self.leave(metrics);
                 let why = format!("the ring buffer cannot be read any more: {error}");
                 let lapse = Lapse { source: "ring", rung: "", why };
                 if let Some(ladder) = &mut self.ladder {

@@ -70,7 +70,7 @@ mod watchdog;
 pub use capacities::NodeFacts;
 pub use check::{Findings, check};
 pub use cluster::{Clean, CleanOptions, Cleaned, ClusterOptions, clean_nodes};
-pub use code::hands_lie_in;
+pub(crate) use code::hands_lie_in;
 pub use configuration::ConfigurationFiles;
 pub use configz::Caller;
 pub use log::{LogQueue, LogWriter};

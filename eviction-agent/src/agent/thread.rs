@@ -3,6 +3,7 @@
 //!
 //! Each wish may be refused; what came of it is said like the rung of a source.
 
+use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
@@ -34,7 +35,11 @@ pub(crate) const LADDER: [&str; 2] = [FIFO, NICE];
 /// Asks for all of it for the calling thread and its process, by the rungs that may be used. What
 /// it spawns is ordinary.
 pub(crate) fn prepare(choice: &Choice) -> [SourceInfo; 3] {
-    let locked = lock(code::exchange());
+    code::let_go();
+    let mut locked = lock();
+    if let Some(bytes) = code::fetch() {
+        let _ = write!(locked.reason, "; {} KiB of code that decides and kills were fetched", bytes >> 10);
+    }
     touch_stack();
     [schedule(choice), locked, protect()]
 }
@@ -151,16 +156,12 @@ fn set_scheduler(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> io:
 }
 
 /// Keeps the program's pages from being written out or dropped, as they are touched: whole stacks
-/// would be locked otherwise. `hands` bytes of code were fetched for that.
-fn lock(hands: usize) -> SourceInfo {
+/// would be locked otherwise.
+fn lock() -> SourceInfo {
     let source = "memory lock";
     match mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
         Ok(()) => {
-            let hands = hands >> 10;
-            let kept = format!(
-                "pages of the agent stay when the node reclaims, {hands} KiB of code that decides and kills among them"
-            );
-            info(source, "mlockall on fault", kept)
+            info(source, "mlockall on fault", "pages of the agent stay when the node reclaims".to_owned())
         }
         Err(error) => info(source, "", format!("mlockall: {error}; CAP_IPC_LOCK allows it")),
     }

@@ -13,7 +13,6 @@ mod rungs;
 mod table;
 
 use std::io::IsTerminal as _;
-use std::ops::Range;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -48,9 +47,9 @@ enum LogFormat {
     Json,
 }
 
-/// Parses the arguments, starts the log, runs the verb. Exit codes: 0 done, 1 failed, 2 wrong usage. `hands` is where
-/// the linker has put the code that decides and kills (`hands.ld`).
-pub fn main(hands: Range<*const u8>) -> ExitCode {
+/// Parses the arguments, starts the log, runs the verb. Exit codes: 0 done, 1 failed, 2 wrong usage. `hands` is the
+/// code that decides and kills, as far as the linker has put it in one place (`hands.ld`).
+pub fn main(hands: &'static [u8]) -> ExitCode {
     hands_lie_in(hands);
     let Cli { log_format, verb } = Cli::parse();
     // The daemon must not be held up by whoever reads its log; the others end, and lose no line.

@@ -35,6 +35,7 @@ mod tests {
     #[test]
     fn only_what_is_between_the_marks_is_replaced() {
         let page = format!("a\n{BEGIN}old\n{END}b\n");
+        assert_eq!(replace(&page, str::to_uppercase).unwrap(), format!("a\n{BEGIN}\nOLD\n\n{END}b\n"));
         let new = replace(&page, |_| "| x |\n".to_owned()).unwrap();
         assert_eq!(new, format!("a\n{BEGIN}\n| x |\n\n{END}b\n"));
         assert_eq!(replace(&new, |_| "| x |\n".to_owned()).as_deref(), Some(new.as_str()));

@@ -51,8 +51,19 @@ impl Hook {
         untold
     }
 
+    /// Lets go of what is loaded, and keeps what it counted last: the next programs begin anew.
+    pub(super) fn leave(&mut self, metrics: &Metrics) {
+        self.export_withheld(metrics);
+        self.export_runs_missed(metrics);
+        self.last = self.losses();
+        self.loaded = None;
+    }
+
     /// What was lost in all, if that has grown since the last question.
     pub(crate) fn losses(&mut self) -> Option<Losses> {
+        if self.last.is_some() {
+            return self.last.take();
+        }
         let (kernel, _) = self.loaded.as_ref()?;
         let losses = Losses { lost: kernel.lost().ok()?, invalid: self.invalid, ..self.losses };
         let before = std::mem::replace(&mut self.losses, losses);
@@ -75,7 +86,22 @@ impl Hook {
     }
 }
 
-/// By how much a sum has grown since it was asked for last.
+/// By how much a sum has grown since it was asked for last. One that is smaller was not told in full, and what is
+/// missing was counted before.
 fn grown(sum: u64, before: &mut u64) -> u64 {
-    sum.saturating_sub(std::mem::replace(before, sum))
+    let more = sum.saturating_sub(*before);
+    *before = sum.max(*before);
+    more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grown;
+
+    #[test]
+    fn nothing_is_counted_twice() {
+        let mut before = 0;
+        let more = [3, 3, 0, 5, 2, 6].map(|sum| grown(sum, &mut before));
+        assert_eq!(more, [3, 0, 0, 2, 0, 1]);
+    }
 }

@@ -15,8 +15,8 @@ const A_FEW: usize = 32;
 
 impl Engine {
     /// Finds the room that a look like this one takes, so that the real one asks the allocator for
-    /// nothing: an engine like this takes the look and is forgotten. What the engine knows stays
-    /// as it is.
+    /// nothing: an engine like this takes the look, and only its buffers are kept. What the engine knows
+    /// stays as it is.
     pub fn rehearse(&mut self, at: Timestamp, snapshot: Arc<Snapshot>) {
         let mut stage = self.clone();
         let mut decision = stage.step(Input { at, event: Event::Look(snapshot) });

@@ -1,4 +1,4 @@
-//! The handle on what is loaded: arming, the dirty set, task counts, what was lost.
+//! The handle on what is loaded: arming, the dirty set, task counts.
 
 use std::collections::HashMap;
 

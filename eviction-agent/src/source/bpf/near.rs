@@ -12,7 +12,7 @@ use super::switch::Switch;
 pub(super) struct Near {
     pub(super) when: When,
     switch: Switch<Link>,
-    /// What it counts goes on while it is off.
+    /// Kept for what the kernel counts of it, which outlives each link.
     program: OwnedFd,
 }
 

@@ -15,6 +15,7 @@ mod load;
 mod ours;
 mod overhead;
 mod plain;
+mod programs;
 mod reaction;
 mod reflex;
 mod rival;

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 use std::time::Duration;
 
+use crate::programs::Measured;
 use crate::stage::Stage;
 
 /// A bound for what runs here.
@@ -119,11 +120,27 @@ impl Site {
         for _ in 0..GOES {
             for (task, figure) in self.tasks.iter_mut().zip(&mut figures) {
                 task.go()?;
-                let measured = task.wait_event("measured")?;
-                *figure = figure.min(measured["cpu_ns"].as_f64().context("a measurement has no figure")?);
+                *figure = figure.min(cpu_ns(task)?);
             }
         }
         Ok(figures)
+    }
+
+    /// Of each task's time, the share that the agent's programs take, in percent.
+    fn shares(&mut self, agent: &Agent) -> Result<[f64; TASKS.len()]> {
+        let measured = Measured::begin()?;
+        let mut shares = [0.0; TASKS.len()];
+        for (task, share) in self.tasks.iter_mut().zip(&mut shares) {
+            let before = measured.run_time_ns(agent.pid())?;
+            let mut whole = 0.0;
+            for _ in 0..GOES {
+                task.go()?;
+                whole += cpu_ns(task)?;
+            }
+            let programs = measured.run_time_ns(agent.pid())? - before;
+            *share = programs / (whole - programs) * 100.0;
+        }
+        Ok(shares)
     }
 
     fn pairs(
@@ -136,12 +153,14 @@ impl Site {
     ) -> Result<Vec<Row>> {
         let mut slowdowns = [const { Vec::new() }; TASKS.len()];
         let mut noise = slowdowns.clone();
+        let mut shares = slowdowns.clone();
         let mut watched_by = None;
         for pair in 0..pairs {
             stage.interrupt.check()?;
             let before = self.measure()?;
             let mut agent = self.agent(stage, place, rung)?;
             let with = self.measure()?;
+            let of_programs = self.shares(&agent)?;
             let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
             anyhow::ensure!(decisions == 0, "the line was crossed: {decisions} decisions");
             watched_by = agent.rung(place.source()).map(|(rung, _)| rung);
@@ -152,13 +171,14 @@ impl Site {
             for task in 0..TASKS.len() {
                 slowdowns[task].push(percent(with[task], before[task], after[task]));
                 noise[task].push(percent(again[task], after[task], last[task]));
+                shares[task].push(of_programs[task]);
             }
             if (pair + 1).is_multiple_of(10) {
                 stage.tell(&format!("{case}: {} of {pairs} pairs", pair + 1));
             }
         }
         let mut rows = Vec::new();
-        for (((name, ..), slowdowns), noise) in TASKS.iter().zip(slowdowns).zip(noise) {
+        for ((((name, ..), slowdowns), noise), shares) in TASKS.iter().zip(slowdowns).zip(noise).zip(shares) {
             let most = match place {
                 Place::Calm => 0.5,
                 Place::Near => 12.0,
@@ -166,9 +186,17 @@ impl Site {
             let row = Row::new(format!("{name}, {case}"), "slowdown", "%", slowdowns);
             rows.push(row.goal(Goal::Median(most)).with("rung", watched_by.clone()));
             rows.push(Row::new(format!("{name}, {case}, A/A"), "slowdown", "%", noise));
+            let shares = Row::new(format!("{name}, {case}"), "programs alone", "%", shares);
+            rows.push(shares.goal(Goal::Median(most)).with("rung", watched_by.clone()));
         }
         Ok(rows)
     }
+}
+
+/// What the processor has spent on a go of a task.
+fn cpu_ns(task: &mut Workload) -> Result<f64> {
+    let measured = task.wait_event("measured")?;
+    measured["cpu_ns"].as_f64().context("a measurement has no figure")
 }
 
 /// By how much a figure is above the mean of those before and after it.
