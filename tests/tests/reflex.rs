@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
+use tests::fdinfo::FdInfo;
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::{is_alive, signal, wait_until};
@@ -149,12 +150,8 @@ fn an_old_verdict_is_not_carried_out() {
 }
 
 /// The ids of the BPF programs that a process holds.
-fn programs_of(pid: u32) -> Vec<u32> {
-    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
-    let texts = files.filter_map(|file| std::fs::read_to_string(file.ok()?.path()).ok());
-    let ids = texts
-        .filter_map(|text| text.lines().find_map(|line| line.strip_prefix("prog_id:"))?.trim().parse().ok());
-    ids.collect()
+fn programs_of(pid: u32) -> Vec<u64> {
+    FdInfo::all(pid).unwrap().iter().filter_map(|info| info.field("prog_id")).collect()
 }
 
 #[test]
@@ -170,7 +167,7 @@ fn the_verdict_dies_with_the_agent() {
     // The kernel detaches them a little later, from a queue of its own (`bpf_link_put`).
     wait_until("the end of its programs", || {
         let mut loaded = aya::programs::loaded_programs().filter_map(Result::ok);
-        !loaded.any(|program| programs.contains(&program.id()))
+        !loaded.any(|program| programs.contains(&program.id().into()))
     })
     .unwrap();
     assert!(!scene.run_away());

@@ -10,6 +10,7 @@ use std::time::Duration;
 use eviction_agent::source::bpf::rungs::RUNGS;
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
+use tests::fdinfo::FdInfo;
 use tests::inject::replace_descriptor;
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
@@ -24,16 +25,15 @@ fn link_of(pid: u32, program: &str) -> Option<u32> {
     // As the kernel has it: cut off.
     let name = &program[..program.len().min(15)];
     let loaded = aya::programs::loaded_programs().filter_map(Result::ok);
-    let ids: Vec<_> = loaded.filter(|info| info.name() == name.as_bytes()).map(|info| info.id()).collect();
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
-    descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|number: &u32| {
-        let is_link = fs::read_link(format!("/proc/{pid}/fd/{number}")).is_ok_and(|what| {
+    let ids: Vec<_> =
+        loaded.filter(|info| info.name() == name.as_bytes()).map(|info| u64::from(info.id())).collect();
+    let is_link = |info: &FdInfo| {
+        fs::read_link(format!("/proc/{pid}/fd/{}", info.number)).is_ok_and(|what| {
             what.to_string_lossy().contains("bpf_link") || what.to_string_lossy().contains("bpf-link")
-        });
-        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
-        let id = info.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse::<u32>().ok());
-        is_link && id.is_some_and(|id| ids.contains(&id))
-    })
+        })
+    };
+    let is_its = |info: &FdInfo| is_link(info) && info.field("prog_id").is_some_and(|id| ids.contains(&id));
+    FdInfo::all(pid).unwrap().into_iter().find(is_its).map(|info| info.number)
 }
 
 #[test]

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 use std::time::Duration;
 
-use crate::programs::Measured;
+use crate::programs::{Measured, run_time_ns};
 use crate::stage::Stage;
 
 /// A bound for what runs here.
@@ -128,16 +128,16 @@ impl Site {
 
     /// Of each task's time, the share that the agent's programs take, in percent.
     fn shares(&mut self, agent: &Agent) -> Result<[f64; TASKS.len()]> {
-        let measured = Measured::begin()?;
+        let _measured = Measured::begin()?;
         let mut shares = [0.0; TASKS.len()];
         for (task, share) in self.tasks.iter_mut().zip(&mut shares) {
-            let before = measured.run_time_ns(agent.pid())?;
+            let before = run_time_ns(agent.pid())?;
             let mut whole = 0.0;
             for _ in 0..GOES {
                 task.go()?;
                 whole += cpu_ns(task)?;
             }
-            let programs = measured.run_time_ns(agent.pid())? - before;
+            let programs = run_time_ns(agent.pid())? - before;
             *share = programs / (whole - programs) * 100.0;
         }
         Ok(shares)
@@ -151,9 +151,7 @@ impl Site {
         place: Place,
         rung: Option<&str>,
     ) -> Result<Vec<Row>> {
-        let mut slowdowns = [const { Vec::new() }; TASKS.len()];
-        let mut noise = slowdowns.clone();
-        let mut shares = slowdowns.clone();
+        let mut figures: [Figures; TASKS.len()] = Default::default();
         let mut watched_by = None;
         for pair in 0..pairs {
             stage.interrupt.check()?;
@@ -168,17 +166,17 @@ impl Site {
             let after = self.measure()?;
             let again = self.measure()?;
             let last = self.measure()?;
-            for task in 0..TASKS.len() {
-                slowdowns[task].push(percent(with[task], before[task], after[task]));
-                noise[task].push(percent(again[task], after[task], last[task]));
-                shares[task].push(of_programs[task]);
+            for (task, figures) in figures.iter_mut().enumerate() {
+                figures.slowdowns.push(percent(with[task], before[task], after[task]));
+                figures.noise.push(percent(again[task], after[task], last[task]));
+                figures.shares.push(of_programs[task]);
             }
             if (pair + 1).is_multiple_of(10) {
                 stage.tell(&format!("{case}: {} of {pairs} pairs", pair + 1));
             }
         }
         let mut rows = Vec::new();
-        for ((((name, ..), slowdowns), noise), shares) in TASKS.iter().zip(slowdowns).zip(noise).zip(shares) {
+        for ((name, ..), Figures { slowdowns, noise, shares }) in TASKS.iter().zip(figures) {
             let most = match place {
                 Place::Calm => 0.5,
                 Place::Near => 12.0,
@@ -191,6 +189,14 @@ impl Site {
         }
         Ok(rows)
     }
+}
+
+/// Those of a task, one for each pair, in percent.
+#[derive(Debug, Default)]
+struct Figures {
+    slowdowns: Vec<f64>,
+    noise: Vec<f64>,
+    shares: Vec<f64>,
 }
 
 /// What the processor has spent on a go of a task.

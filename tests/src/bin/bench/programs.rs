@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context as _, Result};
+use tests::fdinfo::FdInfo;
 
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
@@ -21,47 +22,23 @@ impl Measured {
         fs::write(SWITCH, "1").with_context(|| format!("write {SWITCH}"))?;
         Ok(Self { before })
     }
-
-    /// Nanoseconds that all programs of this process have run so far while they were measured.
-    #[expect(clippy::unused_self, reason = "without it nothing is measured")]
-    pub(crate) fn run_time_ns(&self, pid: u32) -> Result<f64> {
-        let folder = format!("/proc/{pid}/fdinfo");
-        let mut programs = BTreeMap::new();
-        for entry in fs::read_dir(&folder).with_context(|| format!("read {folder}"))? {
-            // Closed meanwhile.
-            let Ok(text) = fs::read_to_string(entry?.path()) else { continue };
-            programs.extend(program(&text));
-        }
-        anyhow::ensure!(!programs.is_empty(), "process {pid} has no BPF program");
-        Ok(programs.values().sum::<u64>() as f64)
-    }
 }
 
 impl Drop for Measured {
     fn drop(&mut self) {
-        let _ = fs::write(SWITCH, self.before.trim());
+        if let Err(error) = fs::write(SWITCH, self.before.trim()) {
+            eprintln!("write {SWITCH}: {error}");
+        }
     }
 }
 
-/// The id and the time of a program, if the descriptor is one of a program (`bpf_prog_show_fdinfo` in
-/// kernel/bpf/syscall.c).
-fn program(text: &str) -> Option<(u64, u64)> {
-    let field = |name: &str| {
-        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
-        fields.find(|(found, _)| *found == name)?.1.trim().parse().ok()
-    };
-    Some((field("prog_id")?, field("run_time_ns")?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::program;
-
-    #[test]
-    fn programs_are_told_from_links_and_files() {
-        let text = "pos:\t0\nflags:\t02\nprog_type:\t26\nprog_tag:\t83bf12\nprog_id:\t417\nrun_time_ns:\t12345\nrun_cnt:\t9\n";
-        assert_eq!(program(text), Some((417, 12345)));
-        assert_eq!(program("link_type:\ttracing\nlink_id:\t7\nprog_id:\t417\n"), None);
-        assert_eq!(program("pos:\t0\n"), None);
-    }
+/// Nanoseconds that all programs of this process have run so far while they were [`Measured`] (`bpf_prog_show_fdinfo`
+/// in kernel/bpf/syscall.c).
+pub(crate) fn run_time_ns(pid: u32) -> Result<f64> {
+    let all = FdInfo::all(pid).with_context(|| format!("list the descriptors of process {pid}"))?;
+    // By id, since a process may have several descriptors of a program; a link's tells no time.
+    let program = |info: &FdInfo| Some((info.field("prog_id")?, info.field("run_time_ns")?));
+    let programs: BTreeMap<u64, u64> = all.iter().filter_map(program).collect();
+    anyhow::ensure!(!programs.is_empty(), "process {pid} has no BPF program");
+    Ok(programs.values().sum::<u64>() as f64)
 }
