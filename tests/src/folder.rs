@@ -62,13 +62,22 @@ impl Drop for Folder {
 /// # Errors
 /// If they cannot be looked at.
 pub fn on_disk() -> Result<PathBuf> {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
     let temporary = std::env::temp_dir();
-    let kind = rustix::fs::statfs(&temporary).with_context(|| format!("look at {}", temporary.display()))?;
-    match kind.f_type == TMPFS_MAGIC {
+    match is_in_memory(&temporary)? {
         true => std::env::current_dir().context("find the current folder"),
         false => Ok(temporary),
     }
+}
+
+/// Whether a file or folder is in a tmpfs, whose pages are nowhere else.
+///
+/// # Errors
+/// If it cannot be looked at.
+pub fn is_in_memory(path: &Path) -> Result<bool> {
+    // linux/magic.h
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let kind = rustix::fs::statfs(path).with_context(|| format!("look at {}", path.display()))?;
+    Ok(kind.f_type == TMPFS_MAGIC)
 }
 
 fn sweep(parent: &Path, prefix: &str) -> Result<()> {

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use object::{Object as _, ObjectSection as _};
 use procfs::process::{MMapPath, MemoryPageFlags, PageInfo, Process};
-use rustix::fs::{Advice, fadvise, fstatfs};
+use rustix::fs::{Advice, fadvise};
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
+use tests::folder;
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
@@ -20,10 +21,6 @@ use tests::workload::{self, Workload};
 
 /// A guard against an agent that hangs.
 const GUARD: Duration = Duration::from_secs(60);
-
-/// File systems that are memory themselves (linux/magic.h).
-const TMPFS_MAGIC: i64 = 0x0102_1994;
-const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
 /// The threads that decide and end a pod.
 const HANDS: [&str; 3] = ["reaction", "kill-hand", "reaper"];
@@ -63,6 +60,9 @@ fn the_first_pod_to_go_waits_for_no_disk() {
     let spec = PodSpec::new("shop", "hog", &["main"], 8);
     let pod = node.add(spec).unwrap();
     let binary = agent::binary().unwrap();
+    if folder::is_in_memory(&binary).unwrap() {
+        skip!("the agent's file is on no disk");
+    }
     let kubelet = json!({"evictionHard": {"memory.available": "64Mi"}});
     let options = Options::of(&binary, &node, &kubelet).unwrap();
     let interrupt = Interrupt::default();
@@ -76,9 +76,6 @@ fn the_first_pod_to_go_waits_for_no_disk() {
 
     // What of its file nobody has mapped is in memory no more; written out first, or it would stay.
     let file = File::open(&binary).unwrap();
-    if [TMPFS_MAGIC, RAMFS_MAGIC].contains(&fstatfs(&file).unwrap().f_type) {
-        skip!("the agent's file is on no disk");
-    }
     file.sync_all().unwrap();
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     let before = waited(&agent);
