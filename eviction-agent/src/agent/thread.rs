@@ -3,7 +3,6 @@
 //!
 //! Each wish may be refused; what came of it is said like the rung of a source.
 
-use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
@@ -38,7 +37,7 @@ pub(crate) fn prepare(choice: &Choice) -> [SourceInfo; 3] {
     code::let_go();
     let mut locked = lock();
     if let Some(bytes) = code::fetch() {
-        let _ = write!(locked.reason, "; {} KiB of code that decides and kills were fetched", bytes >> 10);
+        locked.reason += &format!("; {} KiB of code that decides and kills were fetched", bytes >> 10);
     }
     touch_stack();
     [schedule(choice), locked, protect()]

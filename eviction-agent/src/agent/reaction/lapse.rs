@@ -30,8 +30,8 @@ impl Reaction {
     pub(super) fn move_on(&mut self) {
         let Some(Moved { told, sources }) = self.hook.move_on(&self.metrics) else { return };
         self.take_told(told);
-        // Nothing is armed there yet: a full look does it. What came and went in between nobody has told.
-        (self.state.last_full_ns, self.state.tree_read_ns) = (0, 0);
+        // Nothing is armed there yet, and nobody has told what came and went in between.
+        self.state.look_anew();
         self.tell_sources(sources);
     }
 

@@ -62,6 +62,11 @@ impl State {
     pub(crate) fn new(victims: Victims) -> Self {
         Self { flight: Flight::of(victims), ..Self::default() }
     }
+
+    /// Something was not told, whatever it was: the next look is a full one, of a tree that was read anew.
+    pub(super) fn look_anew(&mut self) {
+        (self.last_full_ns, self.tree_read_ns) = (0, 0);
+    }
 }
 
 /// An eviction that has not come to an end.

@@ -43,8 +43,7 @@ impl Reaction {
             self.note_tree_change();
         }
         if missed {
-            // Whatever they told: the next look is a full one.
-            (self.state.last_full_ns, self.state.tree_read_ns) = (0, 0);
+            self.state.look_anew();
         }
         // The tree of before knows the names of what is gone meanwhile, but not of what is new.
         let is_unknown = |alarm: &TaskAlarm| self.eyes.sampler.group(alarm.leaf_id).is_none();
