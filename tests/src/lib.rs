@@ -10,6 +10,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod cluster;
 pub mod death;
+pub mod empty_program;
 pub mod fdinfo;
 pub mod folder;
 pub mod growth;

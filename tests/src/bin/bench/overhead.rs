@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 use std::time::Duration;
 
-use crate::programs::{Measured, run_time_ns};
+use crate::programs::{self, Measured, runs};
 use crate::stage::Stage;
 
 /// A bound for what runs here.
@@ -126,21 +126,28 @@ impl Site {
         Ok(figures)
     }
 
-    /// Of each task's time, the share that the agent's programs take, in percent.
-    fn shares(&mut self, agent: &Agent) -> Result<[f64; TASKS.len()]> {
+    /// Of each task's time, the share that the agent's programs take, in percent; and what the kernel's clock adds to
+    /// each of their runs, nanoseconds.
+    fn shares(&mut self, agent: &Agent) -> Result<([f64; TASKS.len()], f64)> {
         let _measured = Measured::begin()?;
+        let [.., fork] = &mut self.tasks[..] else { anyhow::bail!("nothing is repeated") };
+        let clock_ns = programs::clock_ns(|| {
+            fork.go()?;
+            cpu_ns(fork).map(|_| ())
+        })?;
         let mut shares = [0.0; TASKS.len()];
         for (task, share) in self.tasks.iter_mut().zip(&mut shares) {
-            let before = run_time_ns(agent.pid())?;
+            let before = runs(agent.pid())?;
             let mut whole = 0.0;
             for _ in 0..GOES {
                 task.go()?;
                 whole += cpu_ns(task)?;
             }
-            let programs = run_time_ns(agent.pid())? - before;
-            *share = programs / (whole - programs) * 100.0;
+            let programs = runs(agent.pid())?.since(before);
+            // Measured, a task takes longer by that very clock, too.
+            *share = programs.less(clock_ns) / (whole - programs.ns) * 100.0;
         }
-        Ok(shares)
+        Ok((shares, clock_ns))
     }
 
     fn pairs(
@@ -152,13 +159,14 @@ impl Site {
         rung: Option<&str>,
     ) -> Result<Vec<Row>> {
         let mut figures: [Figures; TASKS.len()] = Default::default();
-        let mut watched_by = None;
+        let (mut watched_by, mut clock) = (None, Vec::new());
         for pair in 0..pairs {
             stage.interrupt.check()?;
             let before = self.measure()?;
             let mut agent = self.agent(stage, place, rung)?;
             let with = self.measure()?;
-            let of_programs = self.shares(&agent)?;
+            let (of_programs, clock_ns) = self.shares(&agent)?;
+            clock.push(clock_ns);
             let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
             anyhow::ensure!(decisions == 0, "the line was crossed: {decisions} decisions");
             watched_by = agent.rung(place.source()).map(|(rung, _)| rung);
@@ -187,6 +195,7 @@ impl Site {
             let shares = Row::new(format!("{name}, {case}"), "programs alone", "%", shares);
             rows.push(shares.goal(Goal::Median(most)).with("rung", watched_by.clone()));
         }
+        rows.push(Row::new(format!("a program that does nothing, {case}"), "by the clock", "ns", clock));
         Ok(rows)
     }
 }
