@@ -30,9 +30,12 @@ pub use task::{
     Alarm, AlarmKey, ForkRate, NodeTasks, PIDS_LIMIT_MAX, PIDS_NEAR, ReclaimStart, STORM_WINDOW_NS, Stall,
     TaskAlarm, TaskCount,
 };
-pub use usage::{ACTIVE_GENERATIONS, GENERATIONS, MAX_LISTS, MAX_NODES, MAX_ZONES, Usage, UsageSetup};
+pub use usage::{
+    ACTIVE_GENERATIONS, AGAIN_ROWS, GENERATIONS, MAX_LISTS, MAX_NODES, MAX_ZONES, Place, SPAN_BYTES, Usage,
+    UsageSetup,
+};
 
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 5;
+pub const ABI_VERSION: u16 = 6;

@@ -47,6 +47,8 @@ pub struct UsageSetup {
     pub zones: u32,
     /// How many memory nodes there may be; 0 where the page cache cannot be told.
     pub nodes: u32,
+    /// `cgroup_subsys_state.serial_nr`.
+    pub css_serial: u32,
 }
 
 impl UsageSetup {
@@ -65,6 +67,7 @@ impl UsageSetup {
         generation_stride: 0,
         zones: 0,
         nodes: 0,
+        css_serial: crate::ABSENT,
     };
 }
 
@@ -113,7 +116,30 @@ impl Usage {
     };
 }
 
+/// Where the iterator found a memory cgroup; the value of map `PLACES`, whose key is that of its row in `USAGES`;
+/// it is of the row's pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Place {
+    /// Address of its css, and of the memory cgroup.
+    pub css: u64,
+    /// The css' number, which no other ever gets (`css_serial_nr_next` in kernel/cgroup/cgroup.c).
+    pub serial: u64,
+    /// Address of the cgroup.
+    pub cgroup: u64,
+    /// Address of the lists of its first memory node, which lives as long as it does.
+    pub lists: u64,
+}
+
+/// How many rows are read again at once: the program that does it is not interrupted, some 10 µs.
+pub const AGAIN_ROWS: u64 = 64;
+
+/// So far all that is wanted of a memory cgroup's own structure may lie apart, bytes; where it is more, the tree is
+/// walked each time.
+pub const SPAN_BYTES: u32 = 512;
+
 const _: () = {
-    assert!(size_of::<UsageSetup>() == 52);
+    assert!(size_of::<UsageSetup>() == 56);
     assert!(size_of::<Usage>() == 64);
+    assert!(size_of::<Place>() == 32);
 };

@@ -11,6 +11,7 @@
     reason = "the target has no compare-and-exchange, so core offers no atomic addition for it"
 )]
 
+mod again;
 mod alarm;
 mod cgroup;
 mod charge;
@@ -19,6 +20,7 @@ mod counter;
 mod emit;
 mod iter;
 mod level;
+mod lists;
 mod maps;
 mod memcg;
 mod oom;

@@ -8,7 +8,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
 };
 use eviction_common::{
-    ARMED_WORDS, AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks,
+    ARMED_WORDS, AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks, Place,
     ReclaimStart, SeenOom, Stall, TaskCount, Ticket, Usage,
 };
 
@@ -94,6 +94,10 @@ pub(crate) static STALLS: HashMap<u64, Stall> = HashMap::with_max_entries(4096, 
 /// Figures of all cgroups as of the iterator's last pass; user space maps it.
 #[map]
 pub(crate) static USAGES: Array<Usage> = Array::with_max_entries(4096, BPF_F_MMAPABLE);
+
+/// Where the iterator found them, for the next pass.
+#[map]
+pub(crate) static PLACES: Array<Place> = Array::with_max_entries(4096, 0);
 
 /// See [`Counter`].
 #[map]

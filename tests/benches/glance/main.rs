@@ -83,7 +83,7 @@ fn run(Args { json, commit, refreshes, bench: _ }: &Args) -> Result<()> {
     };
     match usages(&root) {
         Ok(mut usages) => {
-            keep(vec![the_kernels_pass(&mut usages, *refreshes, &interrupt)?])?;
+            keep(the_kernels_passes(&mut usages, *refreshes, &interrupt)?)?;
             let mut glancing = sampler()?;
             glancing.glance_by(usages);
             let cold = Case { name: "iterator", fresh: Fresh::All, pause: PAUSE, goal: Some(500.0) };
@@ -141,20 +141,26 @@ fn usages(root: &NodeRoot) -> Result<Usages, String> {
     loaded.usages.ok_or_else(|| why.unwrap_or_default())
 }
 
-/// The iterator's own part of a refresh: beside it are the hand-over to its thread and back, and the files of
-/// those groups of which it cannot tell all.
-fn the_kernels_pass(usages: &mut Usages, count: usize, interrupt: &Interrupt) -> Result<Row> {
+/// The kernel's part of a refresh, through its tree and to the same groups again: beside it are the hand-over to
+/// a thread of its own and back, and the files of those groups of which it cannot tell all.
+fn the_kernels_passes(usages: &mut Usages, count: usize, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let mut seen = Vec::new();
-    let mut times = Vec::new();
+    let (mut walks, mut others) = (Vec::new(), Vec::new());
     for round in 0..WARM_UP + count {
-        interrupt.sleep(PAUSE)?;
-        let start = Instant::now();
-        usages.read(&mut seen)?;
-        if round >= WARM_UP {
-            times.push(start.elapsed().as_nanos() as f64 / 1000.0);
+        for (walk, times) in [(true, &mut walks), (false, &mut others)] {
+            interrupt.sleep(PAUSE)?;
+            let start = Instant::now();
+            let looked = if walk { usages.walk(&mut seen) } else { usages.again(&mut seen) }?;
+            let time = start.elapsed();
+            anyhow::ensure!(looked.walked == walk, "the groups are not what they were");
+            if round >= WARM_UP {
+                times.push(time.as_nanos() as f64 / 1000.0);
+            }
         }
     }
-    Ok(Row::new(format!("{} cgroups, iterator", seen.len()), "kernel's pass", "us", times))
+    let row =
+        |name: &'static str, times| Row::new(format!("{} cgroups, iterator", seen.len()), name, "us", times);
+    Ok(vec![row("walk through the tree", walks), row("the same again", others)])
 }
 
 /// One way to refresh.

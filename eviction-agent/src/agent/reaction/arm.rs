@@ -168,7 +168,7 @@ impl Reaction {
     }
 
     fn count_glances(&mut self) {
-        let Glances { came, late, incomplete, failed } = self.eyes.sampler.take_glances();
+        let Glances { came, walked: _, late, incomplete, failed } = self.eyes.sampler.take_glances();
         for (outcome, count) in
             [("came", came), ("late", late), ("incomplete", incomplete), ("failed", failed)]
         {

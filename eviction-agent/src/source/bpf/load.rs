@@ -216,7 +216,7 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
     if let Some(folder) = &options.usages_of {
         match iter::attach(facts, options, folder, &mut ebpf, &btf) {
             Ok(attached) => {
-                sources.push(iter::info(Ok(()), facts));
+                sources.push(iter::info(Ok(&attached), facts));
                 usages = Some(attached);
             }
             Err(error) => missing.push(iter::info(Err(brief(&*error)), facts)),
@@ -291,6 +291,7 @@ fn open(
         .map_max_entries("RATES", cgroups)
         .map_max_entries("STALLS", cgroups)
         .map_max_entries("USAGES", rows)
+        .map_max_entries("PLACES", rows)
         .map_max_entries("ALARMED", levels);
     if *log == ProgramLog::Off {
         loader.map_max_entries("AYA_LOGS", page);

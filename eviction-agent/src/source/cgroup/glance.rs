@@ -21,6 +21,8 @@ const MOST_FAILURES: u32 = 3;
 pub struct Glances {
     /// Those that came.
     pub came: u64,
+    /// For how many of all the kernel's tree was walked.
+    pub walked: u64,
     /// Not in time: somebody else holds what the kernel needs for it, or there is no processor.
     pub late: u64,
     /// There was no room for all groups.
@@ -38,6 +40,15 @@ pub(super) struct Glancer {
     counts: Glances,
     failures: u32,
     rows: Vec<GroupUsage>,
+    /// The tree was another when it was walked last.
+    is_new: bool,
+}
+
+/// A question: where the answer goes, and whether the tree is to be walked for it.
+#[derive(Debug)]
+struct Question {
+    rows: Vec<GroupUsage>,
+    walk: bool,
 }
 
 #[derive(Debug)]
@@ -46,7 +57,7 @@ enum State {
     /// that one is.
     Fresh(Box<Usages>),
     Running {
-        ask: SyncSender<Vec<GroupUsage>>,
+        ask: SyncSender<Question>,
         answers: Receiver<Answer>,
         /// It has been asked and has not answered.
         pending: bool,
@@ -57,7 +68,12 @@ enum State {
 impl Glancer {
     pub(super) fn new(usages: Usages) -> Self {
         let state = State::Fresh(Box::new(usages));
-        Self { state, counts: Glances::default(), failures: 0, rows: Vec::new() }
+        Self { state, counts: Glances::default(), failures: 0, rows: Vec::new(), is_new: true }
+    }
+
+    /// Groups came or went.
+    pub(super) fn note_change(&mut self) {
+        self.is_new = true;
     }
 
     /// What came of them since the last question.
@@ -81,7 +97,8 @@ impl Glancer {
             }
             *pending = false;
         }
-        if ask.send(std::mem::take(&mut self.rows)).is_err() {
+        let question = Question { rows: std::mem::take(&mut self.rows), walk: self.is_new };
+        if ask.send(question).is_err() {
             return self.end();
         }
         match answers.recv_timeout(PATIENCE) {
@@ -100,14 +117,16 @@ impl Glancer {
 
     fn take(&mut self, looked: io::Result<Looked>) -> Option<&[GroupUsage]> {
         match looked {
-            Ok(Looked { left_out: 0 }) => {
+            Ok(Looked { left_out, walked }) => {
                 self.failures = 0;
+                self.is_new &= !walked;
+                self.counts.walked += u64::from(walked);
+                if left_out > 0 {
+                    self.counts.incomplete += 1;
+                    return None;
+                }
                 self.counts.came += 1;
                 Some(&self.rows)
-            }
-            Ok(Looked { left_out: _ }) => {
-                self.counts.incomplete += 1;
-                None
             }
             Err(_) => {
                 self.counts.failed += 1;
@@ -122,13 +141,13 @@ impl Glancer {
             return;
         }
         let State::Fresh(usages) = std::mem::replace(&mut self.state, State::Ended) else { return };
-        let (ask, asked) = sync_channel::<Vec<GroupUsage>>(1);
+        let (ask, asked) = sync_channel::<Question>(1);
         let (answer, answers) = sync_channel::<Answer>(1);
         let run = move || {
             let mut usages = usages;
             // Ends when nobody can ask any more.
-            for mut rows in asked {
-                let looked = usages.read(&mut rows);
+            for Question { mut rows, walk } in asked {
+                let looked = if walk { usages.walk(&mut rows) } else { usages.again(&mut rows) };
                 if answer.send((rows, looked)).is_err() {
                     return;
                 }

@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use anyhow::{Context as _, Result};
 use ::tests::empty_program::EmptyProgram;
 use ::tests::fdinfo::FdInfo;
+use anyhow::{Context as _, Result};
 
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 

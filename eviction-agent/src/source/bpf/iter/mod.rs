@@ -1,6 +1,7 @@
 //! Figures of all memory cgroups at a glance: usage, limit and inactive page cache in one pass of the
 //! BPF iterator over cgroups (from 6.1), some 0.5 µs a cgroup (thrice that where
-//! nothing of it is in the processor's caches).
+//! nothing of it is in the processor's caches). It remembers where they were, so that as long as no
+//! cgroup comes or goes they are read again without it, in a fraction of the time.
 //!
 //! Usage is the page counter's own. The inactive page cache is the size of each memory cgroup's
 //! list, which the kernel keeps exactly, summed up over the tree here: unlike memory.stat it has
@@ -8,28 +9,33 @@
 //! Cgroups that were removed may hold page cache that only memory.stat knows of; the program says
 //! how many there are below a cgroup.
 //!
-//! The kernel walks under `cgroup_mutex`, which whoever makes a cgroup holds as well, perhaps while
+//! For the iterator the kernel walks under `cgroup_mutex`, which whoever makes a cgroup holds as well, perhaps while
 //! the kernel looks for free memory. So this is not for a thread that must not wait.
 
+mod again;
+mod link;
 mod rows;
 mod setup;
 
 use std::error::Error;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use aya::maps::Map;
 use aya::programs::{Iter, ProgramError};
 use aya::{Btf, Ebpf};
 use eviction_common::Usage;
-use rustix::fs::{Mode, OFlags};
 
 pub use setup::UsageFacts;
 pub(super) use setup::{read_nodes, resolve};
 
+use again::Again;
+use link::{create_iter, create_link};
 use rows::Rows;
 
+use super::brief::brief;
 use super::load::LoadOptions;
 use super::probe::Facts;
 use crate::source::file::retry;
@@ -64,15 +70,35 @@ pub struct GroupUsage {
 pub struct Looked {
     /// Cgroups for which there was no room: the figures are not complete.
     pub left_out: u64,
+    /// Whether it went through the kernel's tree, and so saw what is new there.
+    pub walked: bool,
 }
+
+/// The tree is walked at least so often, whatever is known of it: on cgroup v2 the memory controller may be
+/// switched on for cgroups that are there, and nobody tells.
+const WALK_EVERY: Duration = Duration::from_secs(60);
 
 /// The iterator, made for one cgroup and all below it. Dropping it takes it out of the kernel.
 #[derive(Debug)]
 pub struct Usages {
     link: OwnedFd,
+    /// Or why the tree is walked each time.
+    again: Result<Again, String>,
     rows: Rows,
+    walk: Option<Walk>,
     page_bytes: u64,
     below: Vec<Below>,
+}
+
+/// What the last walk through the kernel's tree left behind.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    /// Its number: rows that have another are not of it.
+    session: u64,
+    /// How many rows there are.
+    rows: usize,
+    left_out: u64,
+    at: Instant,
 }
 
 /// What the cgroups of one level have in sum.
@@ -88,8 +114,9 @@ impl Usages {
     ///
     /// # Errors
     /// What the kernel says, for instance that the cgroup is gone.
-    pub fn read(&mut self, out: &mut Vec<GroupUsage>) -> io::Result<Looked> {
+    pub fn walk(&mut self, out: &mut Vec<GroupUsage>) -> io::Result<Looked> {
         out.clear();
+        self.walk = None;
         let pass = create_iter(self.link.as_fd())?;
         // The program writes nothing into the iterator's output, so that one call does it all.
         let mut nothing = [0_u8; 64];
@@ -103,10 +130,55 @@ impl Usages {
         let rows = usize::try_from(end.id).unwrap_or(usize::MAX);
         let kept = rows.min(room);
         self.rows.reach(kept + 1)?;
+        let left_out = (rows - kept) as u64;
+        let walk = Walk { session: end.session, rows: kept, left_out, at: Instant::now() };
+        self.walk = Some(walk);
+        self.tell(walk, out);
+        Ok(Looked { left_out, walked: true })
+    }
+
+    /// The figures as of now of the cgroups of the last walk, as [`Self::walk`] gives them. It walks itself where one
+    /// of them is gone, or where that is too long ago; a cgroup that was made since it does not see else.
+    ///
+    /// # Errors
+    /// Those of [`Self::walk`].
+    pub fn again(&mut self, out: &mut Vec<GroupUsage>) -> io::Result<Looked> {
+        let (Ok(again), Some(walk)) = (&self.again, self.walk) else { return self.walk(out) };
+        if walk.at.elapsed() >= WALK_EVERY {
+            return self.walk(out);
+        }
+        match again.read(walk.rows, walk.session) {
+            Ok(true) => {
+                out.clear();
+                self.tell(walk, out);
+                Ok(Looked { left_out: walk.left_out, walked: false })
+            }
+            Ok(false) => self.walk(out),
+            Err(error) => {
+                // It will not be another time.
+                self.again = Err(error.to_string());
+                self.walk(out)
+            }
+        }
+    }
+
+    /// Finds out whether the second program works here. A cgroup may go meanwhile, but hardly each time.
+    fn prove(&mut self, out: &mut Vec<GroupUsage>) -> io::Result<()> {
+        for _ in 0..3 {
+            if self.again.is_err() || !self.again(out)?.walked {
+                return Ok(());
+            }
+        }
+        self.again = Err("it does not know the cgroups again".to_owned());
+        Ok(())
+    }
+
+    /// Hands on what is in the rows.
+    fn tell(&mut self, walk: Walk, out: &mut Vec<GroupUsage>) {
         let page = self.page_bytes;
         self.below.clear();
-        for number in (1..=kept).rev() {
-            let Some(row) = self.rows.get(number).filter(|row| row.session == end.session) else { continue };
+        for number in (1..=walk.rows).rev() {
+            let Some(row) = self.rows.get(number).filter(|row| row.session == walk.session) else { continue };
             let inactive_file = sum_up(&mut self.below, &row);
             out.push(GroupUsage {
                 id: row.id,
@@ -118,7 +190,6 @@ impl Usages {
             });
         }
         out.reverse();
-        Ok(Looked { left_out: (rows - kept) as u64 })
     }
 }
 
@@ -162,15 +233,18 @@ pub(super) fn attach(
     let program: &mut Iter = ebpf.program_mut("usages").ok_or(ProgramError::NotLoaded)?.try_into()?;
     program.load("cgroup", btf)?;
     let link = create_link(program.fd()?.as_fd(), folder)?;
+    let again = Again::load(ebpf).map_err(|error| brief(&*error));
     // Not before: a program is loaded with the descriptors of all its maps.
     let rows = match ebpf.take_map("USAGES") {
         Some(Map::Array(map)) => Rows::of(map)?,
         _ => return Err("the object has no map USAGES".into()),
     };
-    let mut usages = Usages { link, rows, page_bytes: rustix::param::page_size() as u64, below: Vec::new() };
+    let page_bytes = rustix::param::page_size() as u64;
+    let mut usages = Usages { link, again, rows, walk: None, page_bytes, below: Vec::new() };
     // Attached is not yet seen to work.
     let mut seen = Vec::new();
-    usages.read(&mut seen)?;
+    usages.walk(&mut seen)?;
+    usages.prove(&mut seen)?;
     if seen.is_empty() {
         return Err("it comes by no memory cgroup".into());
     }
@@ -178,89 +252,22 @@ pub(super) fn attach(
 }
 
 /// What `check`, the log and the metrics say of it.
-pub(super) fn info(attached: Result<(), String>, facts: &Facts) -> SourceInfo {
+pub(super) fn info(attached: Result<&Usages, String>, facts: &Facts) -> SourceInfo {
     let told = facts.btf.as_ref().ok().and_then(|btf| btf.usages.as_ref().ok());
-    let (rung, reason) = match (attached, told.and_then(|told| told.no_page_cache.as_deref())) {
-        (Ok(()), None) => (NAME, "usage and inactive file of all at once, never stale".to_owned()),
-        (Ok(()), Some(why)) => (NAME, format!("usage alone: {why}")),
-        (Err(why), _) => (WITHOUT, format!("{NAME}: {why}")),
+    let (rung, reason) = match attached {
+        Ok(usages) => {
+            let what = match told.and_then(|told| told.no_page_cache.as_deref()) {
+                None => "usage and inactive file of all at once, never stale".to_owned(),
+                Some(why) => format!("usage alone: {why}"),
+            };
+            match &usages.again {
+                Ok(_) => (NAME, what),
+                Err(why) => (NAME, format!("{what}; the tree is walked each time: {why}")),
+            }
+        }
+        Err(why) => (WITHOUT, format!("{NAME}: {why}")),
     };
     SourceInfo { source: "cgroup usage", rung, reason, sees_every_charge: false, grain_bytes: 0 }
-}
-
-const BPF_LINK_CREATE: libc::c_long = 28;
-const BPF_ITER_CREATE: libc::c_long = 33;
-const BPF_TRACE_ITER: u32 = 28;
-const BPF_CGROUP_ITER_DESCENDANTS_PRE: u32 = 2;
-
-/// The part of `union bpf_attr` that making a link of an iterator uses (linux/bpf.h).
-#[repr(C)]
-struct LinkAttr {
-    prog_fd: u32,
-    target_fd: u32,
-    attach_type: u32,
-    flags: u32,
-    iter_info: u64,
-    iter_info_len: u32,
-    pad: u32,
-}
-
-/// `union bpf_iter_link_info` of an iterator over cgroups. aya makes links without one, and the
-/// kernel refuses an iterator over cgroups that is not told an order.
-#[repr(C)]
-struct CgroupInfo {
-    order: u32,
-    cgroup_fd: u32,
-    cgroup_id: u64,
-}
-
-fn create_link(program: BorrowedFd<'_>, folder: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let cgroup = retry(|| rustix::fs::open(folder, flags, Mode::empty()))?;
-    let info = CgroupInfo {
-        order: BPF_CGROUP_ITER_DESCENDANTS_PRE,
-        cgroup_fd: cgroup.as_raw_fd() as u32,
-        cgroup_id: 0,
-    };
-    let attr = LinkAttr {
-        prog_fd: program.as_raw_fd() as u32,
-        target_fd: 0,
-        attach_type: BPF_TRACE_ITER,
-        flags: 0,
-        iter_info: (&raw const info) as u64,
-        iter_info_len: size_of::<CgroupInfo>() as u32,
-        pad: 0,
-    };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and what it points to
-    // outlives the call.
-    unsafe { bpf(BPF_LINK_CREATE, &attr) }
-}
-
-/// The part of `union bpf_attr` that beginning a pass uses.
-#[repr(C)]
-struct IterAttr {
-    link_fd: u32,
-    flags: u32,
-}
-
-fn create_iter(link: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let attr = IterAttr { link_fd: link.as_raw_fd() as u32, flags: 0 };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses.
-    unsafe { bpf(BPF_ITER_CREATE, &attr) }
-}
-
-/// A call of bpf(2) that answers with a descriptor.
-///
-/// # Safety
-/// `attr` begins as `union bpf_attr` does for this command.
-unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: as the caller promises; the size is given.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for us; it fits into an int.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ mod tests {
             }
             made += more;
             for _ in 0..2 {
-                usages.read(&mut seen).unwrap();
+                usages.walk(&mut seen).unwrap();
                 let ids: std::collections::BTreeSet<u64> = seen.iter().map(|row| row.id).collect();
                 assert_eq!((seen.len(), ids.len()), (made, made));
             }

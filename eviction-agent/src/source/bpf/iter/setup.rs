@@ -44,6 +44,7 @@ fn places(btf: &Btf<'_>) -> Result<UsageSetup, Missing> {
         cgroup_memory: css_of(btf, "cgroup", "memory_cgrp_id")?,
         cgroup_dying: at("cgroup", "nr_dying_descendants")?,
         counter_failures: at("page_counter", "failcnt")?,
+        css_serial: at("cgroup_subsys_state", "serial_nr").unwrap_or(ABSENT),
         ..UsageSetup::NONE
     })
 }
@@ -165,7 +166,7 @@ mod tests {
         blob.enumeration(&[("memory_cgrp_id", 4)]);
         blob.enumeration(&[("LRU_INACTIVE_FILE", 2), ("NR_LRU_LISTS", lists)]);
         let long = blob.int("long", 8);
-        let css = blob.structure("cgroup_subsys_state", 208, &[]);
+        let css = blob.structure("cgroup_subsys_state", 208, &[("serial_nr", long, 80)]);
         let css = blob.pointer(css);
         let controllers = blob.array(css, 14);
         let members = [("subsys", controllers, 256), ("nr_dying_descendants", long, 244)];
@@ -201,6 +202,7 @@ mod tests {
             cgroup_memory: 256 + 4 * size_of::<usize>() as u32,
             cgroup_dying: 244,
             counter_failures: 8,
+            css_serial: 80,
             memcg_nodes: 2128,
             node_inactive_file: 256 + 2 * 8,
             zone_stride: 5 * 8,
