@@ -118,7 +118,6 @@ fn figures_are_of_now_when_they_are_looked_at_again() {
     let (one, two, running) = two(&subtree);
     let mut usages = usages!(&subtree, 4096);
     let before = look(&mut usages);
-    drop(running);
     one.limit_memory(512 * MIB).unwrap();
     let mut hold = Workload::run(workload(), &one, ["hold", "--size", "160M"]).unwrap();
     hold.wait_event("holding").unwrap();
@@ -138,7 +137,7 @@ fn figures_are_of_now_when_they_are_looked_at_again() {
     }
     assert_eq!((row(&before, &one).limit, row(&rows, &one).limit), (None, Some(512 * MIB)));
     assert!(row(&rows, &two).inactive_file.unwrap() >= 120 * MIB, "its page cache is seen");
-    drop((hold, cache));
+    drop((running, hold, cache));
     subtree.remove().unwrap();
 }
 
