@@ -46,6 +46,8 @@ pub struct Metrics {
     pub cgroups_skipped: IntGauge,
     /// Glances at the figures of all cgroups, by what came of them.
     pub glances: Family<OutcomeLabels, Counter>,
+    /// For how many of those that came the kernel's tree was walked.
+    pub glance_walks: Counter,
     /// Looks at the node.
     pub looks: Family<TriggerLabels, Counter>,
     /// Readings that were not known.
@@ -177,6 +179,7 @@ impl Metrics {
             records_invalid: Counter::default(),
             cgroups_skipped: IntGauge::default(),
             glances: Family::default(),
+            glance_walks: Counter::default(),
             looks: Family::default(),
             unknown: Family::default(),
             blind: Family::default(),

@@ -31,8 +31,8 @@ pub use task::{
     TaskAlarm, TaskCount,
 };
 pub use usage::{
-    ACTIVE_GENERATIONS, AGAIN_ROWS, GENERATIONS, MAX_LISTS, MAX_NODES, MAX_ZONES, Place, SPAN_BYTES, Usage,
-    UsageSetup,
+    ACTIVE_GENERATIONS, AGAIN_CHANGED, AGAIN_DONE, AGAIN_ROWS, AGAIN_UNABLE, GENERATIONS, MAX_LISTS,
+    MAX_NODES, MAX_ZONES, Place, SPAN_BYTES, Start, Usage, UsageSetup,
 };
 
 /// Version of the layout of everything in this crate. The programs do nothing when the

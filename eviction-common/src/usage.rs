@@ -47,8 +47,12 @@ pub struct UsageSetup {
     pub zones: u32,
     /// How many memory nodes there may be; 0 where the page cache cannot be told.
     pub nodes: u32,
-    /// `cgroup_subsys_state.serial_nr`.
+    /// `cgroup_subsys_state.serial_nr`; absent where cgroups are not to be read again without a walk.
     pub css_serial: u32,
+    /// `cgroup_root.kf_root`.
+    pub root_nodes: u32,
+    /// `kernfs_root.last_id_lowbits`.
+    pub nodes_last: u32,
 }
 
 impl UsageSetup {
@@ -68,6 +72,8 @@ impl UsageSetup {
         zones: 0,
         nodes: 0,
         css_serial: crate::ABSENT,
+        root_nodes: crate::ABSENT,
+        nodes_last: crate::ABSENT,
     };
 }
 
@@ -125,21 +131,43 @@ pub struct Place {
     pub css: u64,
     /// The css' number, which no other ever gets (`css_serial_nr_next` in kernel/cgroup/cgroup.c).
     pub serial: u64,
-    /// Address of the cgroup.
-    pub cgroup: u64,
     /// Address of the lists of its first memory node, which lives as long as it does.
     pub lists: u64,
 }
 
-/// How many rows are read again at once: the program that does it is not interrupted, some 10 µs.
+/// What the iterator found at the beginning of its last pass; the one value of map `START`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Start {
+    /// Address of the cgroup that it began with, which the iterator's link holds.
+    pub cgroup: u64,
+    /// The last number that was given to a directory or file of the hierarchy: another one once a cgroup was made, or a
+    /// controller switched on for one (`__kernfs_new_node` in fs/kernfs/dir.c).
+    pub last_node: u32,
+    /// How many cgroups below it were removed and are still there; counted at all that are above one.
+    pub dying: u32,
+}
+
+/// How many rows are read again at once, where there is one memory node; the program that does it is not preempted, for
+/// some dozens of microseconds.
 pub const AGAIN_ROWS: u64 = 64;
+
+/// What the program that reads rows again answers: all of them are of now.
+pub const AGAIN_DONE: u32 = 0;
+
+/// The cgroups are others than those of the last pass.
+pub const AGAIN_CHANGED: u32 = 1;
+
+/// It cannot on this kernel.
+pub const AGAIN_UNABLE: u32 = 2;
 
 /// So far all that is wanted of a memory cgroup's own structure may lie apart, bytes; where it is more, the tree is
 /// walked each time.
 pub const SPAN_BYTES: u32 = 512;
 
 const _: () = {
-    assert!(size_of::<UsageSetup>() == 56);
+    assert!(size_of::<UsageSetup>() == 64);
     assert!(size_of::<Usage>() == 64);
-    assert!(size_of::<Place>() == 32);
+    assert!(size_of::<Place>() == 24);
+    assert!(size_of::<Start>() == 16);
 };

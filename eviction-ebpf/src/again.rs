@@ -3,85 +3,116 @@
 //!
 //! It is attached to nothing: user space runs it (`BPF_PROG_TEST_RUN`), for some rows at a time.
 //!
-//! An address is trusted when the css there has the number that it had, is online and is not being removed:
-//! css' numbers are never given twice, and the kernel frees a css that is online now no sooner than RCU
+//! That no other cgroup is there it knows from the number that the hierarchy gave last; that one is still what it
+//! was from the css at its address. That is trusted when it has the number that it had, is online and is not being
+//! removed: css' numbers are never given twice, and the kernel frees a css that is online now no sooner than RCU
 //! readers of now are done, as this program is one (`css_release_work_fn` and `css_free_rwork_fn` in
 //! kernel/cgroup/cgroup.c). Something else may be where a css was; the helper reads any address.
 //!
 //! Nothing of a cgroup is in the processor's caches when a second has passed, and a call is a bound for
 //! what it fetches ahead (where it returns by a mitigated return, always). So one call fetches all of a
-//! memory cgroup's own structure, and one the sizes of its lists.
+//! memory cgroup's own structure, and one the sizes of its lists (of each memory node; with MGLRU three more).
 
 use core::ffi::c_void;
 
 use aya_ebpf::{
     helpers::{bpf_ktime_get_ns, generated::bpf_probe_read_kernel},
     macros::map,
-    maps::PerCpuArray,
+    maps::{Array, PerCpuArray},
     programs::RawTracePointContext,
 };
-use eviction_common::{ABSENT, AGAIN_ROWS, Place, SPAN_BYTES};
+use eviction_common::{
+    ABSENT, AGAIN_CHANGED, AGAIN_DONE, AGAIN_ROWS, AGAIN_UNABLE, Place, SPAN_BYTES, Start,
+};
 
 use crate::{
     lists::{inactive_file, inactive_file_of, told},
     maps::{PLACES, USAGES},
     read::{Probe, Read},
-    setup::{css_dying, css_online, is_ours, offset},
+    setup::{css_dying, is_online, is_ours, offset},
 };
 
-/// The row of the topmost cgroup.
-const TOP: u64 = 1;
+/// The row of the cgroup that a pass begins with.
+const FIRST: u64 = 1;
+
+/// See [`Start`].
+#[map]
+static START: Array<Start> = Array::with_max_entries(1, 0);
 
 /// Room for a part of a memory cgroup, since that of the stack is taken by the lists'.
 #[map]
 static SPAN: PerCpuArray<[u64; (SPAN_BYTES / 8) as usize]> = PerCpuArray::with_max_entries(1, 0);
 
+/// A pass of the iterator begins with this cgroup.
+#[inline(always)]
+pub(crate) fn note_start(cgroup: *const u8) {
+    if let Some(start) = START.get_ptr_mut(0) {
+        // SAFETY: the map's value.
+        unsafe { *start = look(cgroup) };
+    }
+}
+
+/// How it is with this cgroup and its hierarchy.
+#[inline(always)]
+fn look(cgroup: *const u8) -> Start {
+    // SAFETY: any address goes.
+    unsafe {
+        let root: u64 = Probe::at(cgroup, offset!(cgroup_root));
+        let nodes: u64 = Probe::at(root as *const u8, told!(root_nodes));
+        Start {
+            cgroup: cgroup as u64,
+            last_node: Probe::at(nodes as *const u8, told!(nodes_last)),
+            dying: Probe::at(cgroup, told!(cgroup_dying)),
+        }
+    }
+}
+
+/// Whether a cgroup was made since the pass began, or one that was removed is gone for good: then its memory is
+/// told by others than before.
+#[inline(always)]
+fn is_changed() -> bool {
+    let Some(start) = START.get_ptr_mut(0) else { return true };
+    // SAFETY: the map's value; volatile, since the iterator's program writes it.
+    let start = unsafe { start.read_volatile() };
+    let now = look(start.cgroup as *const u8);
+    now.last_node != start.last_node || now.dying != start.dying
+}
+
 /// Reads rows again: from the first argument on, up to the second, at most [`AGAIN_ROWS`], and of them those of the pass
-/// that is the third. Answers 0 if all of them are of now; else the tree is to be walked. (aya's macro would answer 0
-/// whatever this does.)
+/// that is the third. (aya's macro would have it answer 0 whatever it does.)
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "raw_tp")]
-fn usages_again(ctx: *mut c_void) -> i32 {
+fn usages_again(ctx: *mut c_void) -> u32 {
     let ctx = RawTracePointContext::new(ctx);
     let (first, until, session): (u64, u64, u64) = (ctx.arg(0), ctx.arg(1), ctx.arg(2));
     if !is_ours() || offset!(css_flags) == ABSENT || css_dying() == 0 || told!(css_serial) == ABSENT {
-        return 1;
+        return AGAIN_UNABLE;
+    }
+    if first == FIRST && is_changed() {
+        return AGAIN_CHANGED;
     }
     for step in 0..AGAIN_ROWS {
         let number = first.wrapping_add(step);
         if number >= until {
-            return 0;
+            break;
         }
-        if !read_again(number, session) {
-            return 1;
+        if !read_again(number as u32, session) {
+            return AGAIN_CHANGED;
         }
     }
-    0
+    AGAIN_DONE
 }
 
 /// Whether it is the same memory cgroup still, or was none in that pass: one that the memory controller does not
 /// know, or that was being removed.
 #[inline(always)]
-fn read_again(number: u64, session: u64) -> bool {
-    let (Some(place), Some(row)) = (PLACES.get(number as u32), USAGES.get_ptr_mut(number as u32)) else {
+fn read_again(number: u32, session: u64) -> bool {
+    let (Some(place), Some(row)) = (PLACES.get(number), USAGES.get_ptr_mut(number)) else {
         return false;
     };
     // SAFETY: the map's value; volatile, since the iterator's program writes it.
     if unsafe { (&raw const (*row).session).read_volatile() } != session {
         return true;
-    }
-    // Each cgroup that is removed is counted at all above it, also one that came since the pass.
-    if number == TOP {
-        // SAFETY: any address goes, and the map's value.
-        let (dying, before): (u32, u32) = unsafe {
-            (
-                Probe::at(place.cgroup as *const u8, told!(cgroup_dying)),
-                (&raw const (*row).dying).read_volatile(),
-            )
-        };
-        if dying != before {
-            return false;
-        }
     }
     let Some(figures) = figures(place) else { return false };
     let pages = match told!(nodes) {
@@ -130,8 +161,7 @@ fn figures(place: &Place) -> Option<Figures> {
     };
     // SAFETY: as above.
     let flags = unsafe { span.cast::<u8>().add((flags - first) as usize).cast::<u32>().read_volatile() };
-    let is_online = flags & (css_online() | css_dying()) == css_online();
-    (word(serial) == place.serial && is_online).then(|| Figures {
+    (word(serial) == place.serial && is_online(flags)).then(|| Figures {
         usage: word(usage),
         max: word(max),
         failures: word(failures),

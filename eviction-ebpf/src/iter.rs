@@ -12,6 +12,7 @@ use aya_ebpf::helpers::bpf_ktime_get_ns;
 use eviction_common::{ABSENT, Place, Usage};
 
 use crate::{
+    again::note_start,
     lists::{first_lists, has_inactive_file, inactive_file, told},
     maps::{PLACES, USAGES},
     memcg::{Memcg, id_of_cgroup},
@@ -59,6 +60,10 @@ fn note(session: u64, number: u64, cgroup: *const u8) {
             Direct::at(cgroup, offset!(cgroup_level)),
         )
     };
+    // Before it looks at any other, so that what comes meanwhile is seen the next time.
+    if number == 0 && told!(css_serial) != ABSENT {
+        note_start(cgroup);
+    }
     // Removed meanwhile, or the controller is off there: its tasks are charged to a cgroup above.
     if css == 0 {
         return;
@@ -74,12 +79,8 @@ fn note(session: u64, number: u64, cgroup: *const u8) {
     // SAFETY: the maps' values; members of the memory cgroup; a helper without arguments.
     unsafe {
         if told!(css_serial) != ABSENT {
-            *place = Place {
-                css: css as u64,
-                serial: Probe::at(css, told!(css_serial)),
-                cgroup: cgroup as u64,
-                lists: first_lists(css),
-            };
+            *place =
+                Place { css: css as u64, serial: Probe::at(css, told!(css_serial)), lists: first_lists(css) };
         }
         *row = Usage {
             session,

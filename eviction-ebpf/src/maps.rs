@@ -91,11 +91,11 @@ pub(crate) static RECLAIMING: HashMap<u32, ReclaimStart> = HashMap::with_max_ent
 #[map]
 pub(crate) static STALLS: HashMap<u64, Stall> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
 
-/// Figures of all cgroups as of the iterator's last pass; user space maps it.
+/// Figures of all cgroups as of the last look at them; user space maps it.
 #[map]
 pub(crate) static USAGES: Array<Usage> = Array::with_max_entries(4096, BPF_F_MMAPABLE);
 
-/// Where the iterator found them, for the next pass.
+/// Where the iterator found them, for the next look.
 #[map]
 pub(crate) static PLACES: Array<Place> = Array::with_max_entries(4096, 0);
 

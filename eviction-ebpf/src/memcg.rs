@@ -5,7 +5,7 @@ use eviction_common::ABSENT;
 
 use crate::{
     read::{Means, Probe, Read},
-    setup::{css_dying, css_online, offset},
+    setup::{is_online, offset},
 };
 
 /// A memory cgroup on the way up. The css chain has the ids and the counter chain the figures;
@@ -99,7 +99,7 @@ impl Memcg {
         }
         // SAFETY: `css` is a css.
         let flags: u32 = unsafe { M::Css::at(self.css, offset!(css_flags)) };
-        flags & (css_online() | css_dying()) == css_online()
+        is_online(flags)
     }
 
     /// How often it ran out of memory by its own limit, and how many of its own processes were

@@ -49,7 +49,7 @@ pub(crate) fn reflex_is_on() -> bool {
 
 /// The bit that an online css has.
 #[inline(always)]
-pub(crate) fn css_online() -> u32 {
+fn css_online() -> u32 {
     // SAFETY: a static; volatile, since the loader changes it.
     unsafe { core::ptr::read_volatile(&raw const (*setup()).css_online) }
 }
@@ -59,6 +59,12 @@ pub(crate) fn css_online() -> u32 {
 pub(crate) fn css_dying() -> u32 {
     // SAFETY: a static; volatile, since the loader changes it.
     unsafe { core::ptr::read_volatile(&raw const (*setup()).css_dying) }
+}
+
+/// Whether a css with these flags is of a cgroup that is there and not removed.
+#[inline(always)]
+pub(crate) fn is_online(flags: u32) -> bool {
+    flags & (css_online() | css_dying()) == css_online()
 }
 
 /// How many forks in a window are a storm; 0 none.

@@ -40,6 +40,11 @@ impl Metrics {
             "Glances at the figures of all cgroups by what came of them",
             self.glances.clone(),
         );
+        r.register(
+            "glance_walks",
+            "Glances that came by a walk through the kernel's tree of cgroups, which it locks meanwhile",
+            self.glance_walks.clone(),
+        );
         r.register("looks", "Looks at the node by what caused them", self.looks.clone());
         r.register("signal_unknown", "Readings of a signal that were not known", self.unknown.clone());
         r.register(

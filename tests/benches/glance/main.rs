@@ -147,20 +147,23 @@ fn the_kernels_passes(usages: &mut Usages, count: usize, interrupt: &Interrupt) 
     let mut seen = Vec::new();
     let (mut walks, mut others) = (Vec::new(), Vec::new());
     for round in 0..WARM_UP + count {
-        for (walk, times) in [(true, &mut walks), (false, &mut others)] {
+        for walk in [true, false] {
             interrupt.sleep(PAUSE)?;
             let start = Instant::now();
-            let looked = if walk { usages.walk(&mut seen) } else { usages.again(&mut seen) }?;
+            let looked = if walk { usages.walk(&mut seen) } else { usages.read(&mut seen) }?;
             let time = start.elapsed();
-            anyhow::ensure!(looked.walked == walk, "the groups are not what they were");
+            // Whoever else makes cgroups here has the tree walked.
+            let times = if looked.walked { &mut walks } else { &mut others };
             if round >= WARM_UP {
                 times.push(time.as_nanos() as f64 / 1000.0);
             }
         }
     }
-    let row =
-        |name: &'static str, times| Row::new(format!("{} cgroups, iterator", seen.len()), name, "us", times);
-    Ok(vec![row("walk through the tree", walks), row("the same again", others)])
+    let row = |name: &'static str, times: Vec<f64>| {
+        let case = format!("{} cgroups, iterator", seen.len());
+        (!times.is_empty()).then(|| Row::new(case, name, "us", times))
+    };
+    Ok([row("walk through the tree", walks), row("the same again", others)].into_iter().flatten().collect())
 }
 
 /// One way to refresh.

@@ -168,7 +168,7 @@ impl Reaction {
     }
 
     fn count_glances(&mut self) {
-        let Glances { came, walked: _, late, incomplete, failed } = self.eyes.sampler.take_glances();
+        let Glances { came, walked, late, incomplete, failed } = self.eyes.sampler.take_glances();
         for (outcome, count) in
             [("came", came), ("late", late), ("incomplete", incomplete), ("failed", failed)]
         {
@@ -176,6 +176,7 @@ impl Reaction {
                 self.metrics.glances.get_or_create(&OutcomeLabels { outcome }).inc_by(count);
             }
         }
+        self.metrics.glance_walks.inc_by(walked);
     }
 
     /// When process ids are to be looked at again, by how fast they went since the last look.

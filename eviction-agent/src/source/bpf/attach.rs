@@ -8,7 +8,10 @@ use std::{
     os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
 };
 
-use super::plan::At;
+use super::{
+    plan::At,
+    sys::{bpf, bpf_descriptor},
+};
 
 /// A program at its place. Dropping it detaches the program.
 #[derive(Debug)]
@@ -77,16 +80,9 @@ struct TracepointAttr {
 
 /// Attaches a program whose place the kernel knows from its loading.
 fn attach_traced(program: &OwnedFd) -> io::Result<OwnedFd> {
-    let attr = TracepointAttr { name: 0, prog_fd: program.as_raw_fd() as u32, pad: 0, cookie: 0 };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and its size is given.
-    let link = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_RAW_TRACEPOINT_OPEN, &raw const attr, size_of::<TracepointAttr>())
-    };
-    if link < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for us; it fits into an int.
-    Ok(unsafe { OwnedFd::from_raw_fd(link as i32) })
+    let mut attr = TracepointAttr { name: 0, prog_fd: program.as_raw_fd() as u32, pad: 0, cookie: 0 };
+    // SAFETY: `attr` is the part of `bpf_attr` that this command uses.
+    unsafe { bpf_descriptor(BPF_RAW_TRACEPOINT_OPEN, &mut attr) }
 }
 
 /// Asks the kernel to attach to its trampoline, once more, a program that is there already. Kernels
@@ -146,11 +142,10 @@ fn info<I: Info>(of: &OwnedFd) -> io::Result<I> {
         info_len: size_of::<I>() as u32,
         info: (&raw mut info) as u64,
     };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses, its size is given, and
+    // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and
     // `info` is of numbers, has room for as many bytes as it says, and asks for no buffer to be filled.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw mut attr, size_of::<InfoAttr>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(info) }
+    unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
+    Ok(info)
 }
 
 /// The beginning of `struct perf_event_attr` (linux/perf_event.h), as far as probes use it.

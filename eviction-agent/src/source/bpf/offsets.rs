@@ -14,6 +14,7 @@ pub const WANTED: Wanted<'static> = Wanted {
         "cgroup",
         "cgroup_root",
         "kernfs_node",
+        "kernfs_root",
         "css_set",
         "task_struct",
         "signal_struct",

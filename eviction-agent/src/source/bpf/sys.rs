@@ -3,7 +3,7 @@
 use std::{
     io,
     mem::MaybeUninit,
-    os::fd::{AsFd as _, AsRawFd as _},
+    os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd},
 };
 
 use aya::{
@@ -45,6 +45,25 @@ pod!(
     WithheldCount,
     u64
 );
+
+/// A call of bpf(2); what it answers.
+///
+/// # Safety
+/// `attr` begins as `union bpf_attr` does for this command, and what it points to outlives the call.
+pub(super) unsafe fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
+    // SAFETY: as the caller promises; the size is given.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}
+
+/// One that answers with a descriptor.
+///
+/// # Safety
+/// That of [`bpf`].
+pub(super) unsafe fn bpf_descriptor<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: as the caller promises; the kernel has just made this descriptor for us, and it fits into an int.
+    unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, attr)? as i32)) }
+}
 
 const BPF_MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
 
@@ -89,21 +108,12 @@ where
             elem_flags: 0,
             flags: 0,
         };
-        // SAFETY: `attr` is the batch part of `bpf_attr`, its size is given, and its pointers
-        // are to memory that outlives the call: a hash map's place is a u32, and `keys` and
-        // `values` have room for `count` entries of the map's key and value sizes.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_bpf,
-                BPF_MAP_LOOKUP_AND_DELETE_BATCH,
-                &raw mut attr,
-                size_of::<BatchAttr>(),
-            )
-        };
-        let done = match (result < 0).then(io::Error::last_os_error) {
-            None => false,
-            Some(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
-            Some(io_error) => {
+        // SAFETY: `attr` is the batch part of `bpf_attr`, and its pointers are to memory that outlives the call: a hash
+        // map's place is a u32, and `keys` and `values` have room for `count` entries of the map's key and value sizes.
+        let done = match unsafe { bpf(BPF_MAP_LOOKUP_AND_DELETE_BATCH, &mut attr) } {
+            Ok(_) => false,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+            Err(io_error) => {
                 let call = "bpf_map_lookup_and_delete_batch";
                 return Err(MapError::SyscallError(SyscallError { call, io_error }));
             }

@@ -21,7 +21,7 @@ const MOST_FAILURES: u32 = 3;
 pub struct Glances {
     /// Those that came.
     pub came: u64,
-    /// For how many of all the kernel's tree was walked.
+    /// For how many of these the kernel's tree was walked.
     pub walked: u64,
     /// Not in time: somebody else holds what the kernel needs for it, or there is no processor.
     pub late: u64,
@@ -40,15 +40,6 @@ pub(super) struct Glancer {
     counts: Glances,
     failures: u32,
     rows: Vec<GroupUsage>,
-    /// The tree was another when it was walked last.
-    is_new: bool,
-}
-
-/// A question: where the answer goes, and whether the tree is to be walked for it.
-#[derive(Debug)]
-struct Question {
-    rows: Vec<GroupUsage>,
-    walk: bool,
 }
 
 #[derive(Debug)]
@@ -57,7 +48,7 @@ enum State {
     /// that one is.
     Fresh(Box<Usages>),
     Running {
-        ask: SyncSender<Question>,
+        ask: SyncSender<Vec<GroupUsage>>,
         answers: Receiver<Answer>,
         /// It has been asked and has not answered.
         pending: bool,
@@ -68,12 +59,7 @@ enum State {
 impl Glancer {
     pub(super) fn new(usages: Usages) -> Self {
         let state = State::Fresh(Box::new(usages));
-        Self { state, counts: Glances::default(), failures: 0, rows: Vec::new(), is_new: true }
-    }
-
-    /// Groups came or went.
-    pub(super) fn note_change(&mut self) {
-        self.is_new = true;
+        Self { state, counts: Glances::default(), failures: 0, rows: Vec::new() }
     }
 
     /// What came of them since the last question.
@@ -84,21 +70,9 @@ impl Glancer {
     /// The figures of all groups as of now; `None` if they cannot be had in time, or not of all.
     pub(super) fn look(&mut self) -> Option<&[GroupUsage]> {
         self.start();
-        let State::Running { ask, answers, pending } = &mut self.state else { return None };
-        if *pending {
-            // What it answers now is of an earlier time.
-            match answers.try_recv() {
-                Ok((rows, _)) => self.rows = rows,
-                Err(TryRecvError::Empty) => {
-                    self.counts.late += 1;
-                    return None;
-                }
-                Err(TryRecvError::Disconnected) => return self.end(),
-            }
-            *pending = false;
-        }
-        let question = Question { rows: std::mem::take(&mut self.rows), walk: self.is_new };
-        if ask.send(question).is_err() {
+        self.settle();
+        let State::Running { ask, answers, pending: pending @ false } = &mut self.state else { return None };
+        if ask.send(std::mem::take(&mut self.rows)).is_err() {
             return self.end();
         }
         match answers.recv_timeout(PATIENCE) {
@@ -115,24 +89,47 @@ impl Glancer {
         }
     }
 
+    /// Takes in what was not answered in time. It is of an earlier time, and only what it cost is of use.
+    fn settle(&mut self) {
+        let State::Running { answers, pending: pending @ true, .. } = &mut self.state else { return };
+        match answers.try_recv() {
+            Ok((rows, looked)) => {
+                *pending = false;
+                self.rows = rows;
+                match looked {
+                    Ok(_) => self.failures = 0,
+                    Err(_) => self.fail(),
+                }
+            }
+            Err(TryRecvError::Empty) => self.counts.late += 1,
+            Err(TryRecvError::Disconnected) => self.state = State::Ended,
+        }
+    }
+
     fn take(&mut self, looked: io::Result<Looked>) -> Option<&[GroupUsage]> {
         match looked {
-            Ok(Looked { left_out, walked }) => {
+            Ok(Looked { left_out: 0, walked }) => {
                 self.failures = 0;
-                self.is_new &= !walked;
-                self.counts.walked += u64::from(walked);
-                if left_out > 0 {
-                    self.counts.incomplete += 1;
-                    return None;
-                }
                 self.counts.came += 1;
+                self.counts.walked += u64::from(walked);
                 Some(&self.rows)
             }
-            Err(_) => {
-                self.counts.failed += 1;
-                self.failures += 1;
-                if self.failures >= MOST_FAILURES { self.end() } else { None }
+            Ok(Looked { left_out: _, walked: _ }) => {
+                self.counts.incomplete += 1;
+                None
             }
+            Err(_) => {
+                self.fail();
+                None
+            }
+        }
+    }
+
+    fn fail(&mut self) {
+        self.counts.failed += 1;
+        self.failures += 1;
+        if self.failures >= MOST_FAILURES {
+            self.state = State::Ended;
         }
     }
 
@@ -141,13 +138,13 @@ impl Glancer {
             return;
         }
         let State::Fresh(usages) = std::mem::replace(&mut self.state, State::Ended) else { return };
-        let (ask, asked) = sync_channel::<Question>(1);
+        let (ask, asked) = sync_channel::<Vec<GroupUsage>>(1);
         let (answer, answers) = sync_channel::<Answer>(1);
         let run = move || {
             let mut usages = usages;
             // Ends when nobody can ask any more.
-            for Question { mut rows, walk } in asked {
-                let looked = if walk { usages.walk(&mut rows) } else { usages.again(&mut rows) };
+            for mut rows in asked {
+                let looked = usages.read(&mut rows);
                 if answer.send((rows, looked)).is_err() {
                     return;
                 }

@@ -112,9 +112,6 @@ impl Sampler {
     /// groups that stay are kept.
     pub fn adopt(&mut self, tree: Tree, is_known: impl Fn(&PodUid) -> bool) -> Changes {
         let changes = self.groups.adopt(tree);
-        if let Some(glancer) = self.glancer.as_mut().filter(|_| changes.added + changes.removed > 0) {
-            glancer.note_change();
-        }
         self.find_pods(is_known);
         changes
     }

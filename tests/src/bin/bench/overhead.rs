@@ -130,7 +130,7 @@ impl Site {
     /// each of their runs, nanoseconds.
     fn shares(&mut self, agent: &Agent) -> Result<([f64; TASKS.len()], f64)> {
         let _measured = Measured::begin()?;
-        let [.., fork] = &mut self.tasks[..] else { anyhow::bail!("nothing is repeated") };
+        let [_fault, fork] = &mut self.tasks[..] else { anyhow::bail!("the tasks are others") };
         let clock_ns = programs::clock_ns(|| {
             fork.go()?;
             cpu_ns(fork).map(|_| ())
@@ -144,7 +144,7 @@ impl Site {
                 whole += cpu_ns(task)?;
             }
             let programs = runs(agent.pid())?.since(before);
-            // Measured, a task takes longer by that very clock, too.
+            // Measured, a task takes longer by the clock, too; but for what of it is outside of what it measures.
             *share = programs.less(clock_ns) / (whole - programs.ns) * 100.0;
         }
         Ok((shares, clock_ns))

@@ -1,7 +1,7 @@
 //! The cgroups of the iterator's last pass once more, by a program that runs when it is asked to.
 //!
-//! It holds no lock, so nobody waits for anybody, and has a third of the memory to look at. Whether a cgroup is
-//! still the one that it was the program finds out itself; one that was made since it cannot know.
+//! It holds no lock, so nobody waits for anybody, and has a third of the memory to look at. Whether the cgroups are
+//! still those that they were the program finds out itself.
 
 use std::error::Error;
 use std::io;
@@ -9,11 +9,14 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use aya::Ebpf;
 use aya::programs::{ProgramError, RawTracePoint};
-use eviction_common::AGAIN_ROWS;
+use eviction_common::{AGAIN_CHANGED, AGAIN_DONE, AGAIN_ROWS, MAX_NODES};
+
+use crate::source::bpf::sys::bpf;
 
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 
 /// The part of `union bpf_attr` that running a program uses (linux/bpf.h).
+#[derive(Default)]
 #[repr(C)]
 struct RunAttr {
     prog_fd: u32,
@@ -34,60 +37,62 @@ struct RunAttr {
     pad: u32,
 }
 
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// All figures are of now.
+    Done,
+    /// The cgroups are others; some figures are of now and others are not.
+    Changed,
+    /// This kernel is not as the program was told.
+    Unable,
+}
+
 /// The program, which is attached to nothing. (aya would run it, but as part of all that was loaded, which is given
 /// up once it is.)
 #[derive(Debug)]
 pub(super) struct Again {
     program: OwnedFd,
+    /// How many rows at once: nothing else has that processor meanwhile.
+    rows: u64,
 }
 
 impl Again {
-    pub(super) fn load(ebpf: &mut Ebpf) -> Result<Self, Box<dyn Error>> {
+    /// Loads it, on a machine with so many memory nodes.
+    pub(super) fn load(ebpf: &mut Ebpf, nodes: u32) -> Result<Self, Box<dyn Error>> {
         let program: &mut RawTracePoint =
             ebpf.program_mut("usages_again").ok_or(ProgramError::NotLoaded)?.try_into()?;
         program.load()?;
-        Ok(Self { program: program.fd()?.as_fd().try_clone_to_owned()? })
+        let program = program.fd()?.as_fd().try_clone_to_owned()?;
+        Ok(Self { program, rows: AGAIN_ROWS / u64::from(nodes.clamp(1, MAX_NODES)) })
     }
 
-    /// Has the rows 1 to `rows` written anew, as far as they are of the pass with this number. `false` if one of their cgroups is not any more what it was: then some
-    /// are of now and others are not.
-    pub(super) fn read(&self, rows: usize, session: u64) -> io::Result<bool> {
-        let until = rows as u64 + 1;
-        for first in (1..until).step_by(AGAIN_ROWS as usize) {
-            if self.run([first, until, session])? != 0 {
-                return Ok(false);
+    /// Has the rows 1 to `rows` written anew, as far as they are of the pass with this number.
+    pub(super) fn read(&self, rows: usize, session: u64) -> io::Result<Said> {
+        let end = rows as u64 + 1;
+        let mut first = 1;
+        while first < end {
+            let until = end.min(first + self.rows);
+            match self.run([first, until, session])? {
+                AGAIN_DONE => first = until,
+                AGAIN_CHANGED => return Ok(Said::Changed),
+                _ => return Ok(Said::Unable),
             }
         }
-        Ok(true)
+        Ok(Said::Done)
     }
 
     /// Runs it on this processor; what it answers.
     fn run(&self, arguments: [u64; 3]) -> io::Result<u32> {
         let mut attr = RunAttr {
             prog_fd: self.program.as_raw_fd() as u32,
-            retval: 0,
-            data_size_in: 0,
-            data_size_out: 0,
-            data_in: 0,
-            data_out: 0,
-            repeat: 0,
-            duration: 0,
             ctx_size_in: size_of_val(&arguments) as u32,
-            ctx_size_out: 0,
             ctx_in: arguments.as_ptr() as u64,
-            ctx_out: 0,
-            flags: 0,
-            cpu: 0,
-            batch_size: 0,
-            pad: 0,
+            ..RunAttr::default()
         };
-        // SAFETY: `attr` is the part of `bpf_attr` that this command uses, its size is given, and what it points to
-        // outlives the call. The kernel writes the answer into it.
-        let result =
-            unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size_of::<RunAttr>()) };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and what it points to outlives the call. The
+        // kernel writes the answer into it.
+        unsafe { bpf(BPF_PROG_TEST_RUN, &mut attr) }?;
         Ok(attr.retval)
     }
 }

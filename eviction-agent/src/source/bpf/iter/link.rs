@@ -1,11 +1,12 @@
 //! The iterator's link, made by bpf(2) itself.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::source::bpf::sys::bpf_descriptor;
 use crate::source::file::retry;
 
 const BPF_LINK_CREATE: libc::c_long = 28;
@@ -43,7 +44,7 @@ pub(super) fn create_link(program: BorrowedFd<'_>, folder: &Path) -> io::Result<
         cgroup_fd: cgroup.as_raw_fd() as u32,
         cgroup_id: 0,
     };
-    let attr = LinkAttr {
+    let mut attr = LinkAttr {
         prog_fd: program.as_raw_fd() as u32,
         target_fd: 0,
         attach_type: BPF_TRACE_ITER,
@@ -54,7 +55,7 @@ pub(super) fn create_link(program: BorrowedFd<'_>, folder: &Path) -> io::Result<
     };
     // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and what it points to
     // outlives the call.
-    unsafe { bpf(BPF_LINK_CREATE, &attr) }
+    unsafe { bpf_descriptor(BPF_LINK_CREATE, &mut attr) }
 }
 
 /// The part of `union bpf_attr` that beginning a pass uses.
@@ -66,21 +67,7 @@ struct IterAttr {
 
 /// Begins a pass.
 pub(super) fn create_iter(link: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let attr = IterAttr { link_fd: link.as_raw_fd() as u32, flags: 0 };
+    let mut attr = IterAttr { link_fd: link.as_raw_fd() as u32, flags: 0 };
     // SAFETY: `attr` is the part of `bpf_attr` that this command uses.
-    unsafe { bpf(BPF_ITER_CREATE, &attr) }
-}
-
-/// A call of bpf(2) that answers with a descriptor.
-///
-/// # Safety
-/// `attr` begins as `union bpf_attr` does for this command.
-unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: as the caller promises; the size is given.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for us; it fits into an int.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    unsafe { bpf_descriptor(BPF_ITER_CREATE, &mut attr) }
 }

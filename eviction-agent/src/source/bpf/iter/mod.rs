@@ -1,7 +1,7 @@
 //! Figures of all memory cgroups at a glance: usage, limit and inactive page cache in one pass of the
 //! BPF iterator over cgroups (from 6.1), some 0.5 µs a cgroup (thrice that where
 //! nothing of it is in the processor's caches). It remembers where they were, so that as long as no
-//! cgroup comes or goes they are read again without it, in a fraction of the time.
+//! cgroup comes or goes they are read again without it, in a fraction of the time, and without a lock.
 //!
 //! Usage is the page counter's own. The inactive page cache is the size of each memory cgroup's
 //! list, which the kernel keeps exactly, summed up over the tree here: unlike memory.stat it has
@@ -21,7 +21,6 @@ use std::error::Error;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use aya::maps::Map;
 use aya::programs::{Iter, ProgramError};
@@ -31,7 +30,7 @@ use eviction_common::Usage;
 pub use setup::UsageFacts;
 pub(super) use setup::{read_nodes, resolve};
 
-use again::Again;
+use again::{Again, Said};
 use link::{create_iter, create_link};
 use rows::Rows;
 
@@ -70,13 +69,9 @@ pub struct GroupUsage {
 pub struct Looked {
     /// Cgroups for which there was no room: the figures are not complete.
     pub left_out: u64,
-    /// Whether it went through the kernel's tree, and so saw what is new there.
+    /// Whether the kernel's tree was walked for it.
     pub walked: bool,
 }
-
-/// The tree is walked at least so often, whatever is known of it: on cgroup v2 the memory controller may be
-/// switched on for cgroups that are there, and nobody tells.
-const WALK_EVERY: Duration = Duration::from_secs(60);
 
 /// The iterator, made for one cgroup and all below it. Dropping it takes it out of the kernel.
 #[derive(Debug)]
@@ -98,7 +93,6 @@ struct Walk {
     /// How many rows there are.
     rows: usize,
     left_out: u64,
-    at: Instant,
 }
 
 /// What the cgroups of one level have in sum.
@@ -109,8 +103,25 @@ struct Below {
 }
 
 impl Usages {
-    /// Goes through all cgroups; their figures are in `out` then (which is cleared), in the order of
-    /// the tree.
+    /// The figures of all cgroups as of now; they are in `out` then (which is cleared), in the order of the tree. The
+    /// kernel's tree is walked only if it is another than it was the last time.
+    ///
+    /// # Errors
+    /// Those of [`Self::walk`].
+    pub fn read(&mut self, out: &mut Vec<GroupUsage>) -> io::Result<Looked> {
+        let (Ok(again), Some(walk)) = (&self.again, self.walk) else { return self.walk(out) };
+        match again.read(walk.rows, walk.session) {
+            Ok(Said::Done) => {
+                out.clear();
+                self.tell(walk, out);
+                Ok(Looked { left_out: walk.left_out, walked: false })
+            }
+            // What it cannot now it may another time.
+            Ok(Said::Changed | Said::Unable) | Err(_) => self.walk(out),
+        }
+    }
+
+    /// The same by a walk through the kernel's tree, whatever is known of it.
     ///
     /// # Errors
     /// What the kernel says, for instance that the cgroup is gone.
@@ -131,46 +142,20 @@ impl Usages {
         let kept = rows.min(room);
         self.rows.reach(kept + 1)?;
         let left_out = (rows - kept) as u64;
-        let walk = Walk { session: end.session, rows: kept, left_out, at: Instant::now() };
+        let walk = Walk { session: end.session, rows: kept, left_out };
         self.walk = Some(walk);
         self.tell(walk, out);
         Ok(Looked { left_out, walked: true })
     }
 
-    /// The figures as of now of the cgroups of the last walk, as [`Self::walk`] gives them. It walks itself where one
-    /// of them is gone, or where that is too long ago; a cgroup that was made since it does not see else.
-    ///
-    /// # Errors
-    /// Those of [`Self::walk`].
-    pub fn again(&mut self, out: &mut Vec<GroupUsage>) -> io::Result<Looked> {
-        let (Ok(again), Some(walk)) = (&self.again, self.walk) else { return self.walk(out) };
-        if walk.at.elapsed() >= WALK_EVERY {
-            return self.walk(out);
-        }
+    /// Finds out whether the second program works here.
+    fn prove(&mut self) {
+        let (Ok(again), Some(walk)) = (&self.again, self.walk) else { return };
         match again.read(walk.rows, walk.session) {
-            Ok(true) => {
-                out.clear();
-                self.tell(walk, out);
-                Ok(Looked { left_out: walk.left_out, walked: false })
-            }
-            Ok(false) => self.walk(out),
-            Err(error) => {
-                // It will not be another time.
-                self.again = Err(error.to_string());
-                self.walk(out)
-            }
+            Ok(Said::Done | Said::Changed) => {}
+            Ok(Said::Unable) => self.again = Err("this kernel is not as its BTF says".to_owned()),
+            Err(error) => self.again = Err(error.to_string()),
         }
-    }
-
-    /// Finds out whether the second program works here. A cgroup may go meanwhile, but hardly each time.
-    fn prove(&mut self, out: &mut Vec<GroupUsage>) -> io::Result<()> {
-        for _ in 0..3 {
-            if self.again.is_err() || !self.again(out)?.walked {
-                return Ok(());
-            }
-        }
-        self.again = Err("it does not know the cgroups again".to_owned());
-        Ok(())
     }
 
     /// Hands on what is in the rows.
@@ -229,11 +214,14 @@ pub(super) fn attach(
     if let Some(why) = options.choice.refusal(NAME, [NAME]) {
         return Err(why.into());
     }
-    facts.btf.as_ref().map_err(String::clone)?.usages.as_ref().map_err(String::clone)?;
+    let told = facts.btf.as_ref().map_err(String::clone)?.usages.as_ref().map_err(String::clone)?;
     let program: &mut Iter = ebpf.program_mut("usages").ok_or(ProgramError::NotLoaded)?.try_into()?;
     program.load("cgroup", btf)?;
     let link = create_link(program.fd()?.as_fd(), folder)?;
-    let again = Again::load(ebpf).map_err(|error| brief(&*error));
+    let again = match &told.no_again {
+        None => Again::load(ebpf, told.setup.nodes).map_err(|error| brief(&*error)),
+        Some(why) => Err(why.clone()),
+    };
     // Not before: a program is loaded with the descriptors of all its maps.
     let rows = match ebpf.take_map("USAGES") {
         Some(Map::Array(map)) => Rows::of(map)?,
@@ -244,7 +232,7 @@ pub(super) fn attach(
     // Attached is not yet seen to work.
     let mut seen = Vec::new();
     usages.walk(&mut seen)?;
-    usages.prove(&mut seen)?;
+    usages.prove();
     if seen.is_empty() {
         return Err("it comes by no memory cgroup".into());
     }

@@ -1,4 +1,4 @@
-//! The rows that the iterator's program writes, read where they lie.
+//! The rows that the programs write, read where they lie.
 
 use std::ffi::c_void;
 use std::io;
@@ -10,8 +10,8 @@ use eviction_common::Usage;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// The map of rows, in this process' memory as far as there are rows: all that is mapped counts as its
-/// memory, and the map has room for many more cgroups. Only the program writes it, while this process
-/// reads from the iterator.
+/// memory, and the map has room for many more cgroups. Only the two programs write it, while this process
+/// reads from the iterator or has the second one run.
 #[derive(Debug)]
 pub(super) struct Rows {
     map: MapData,
@@ -105,7 +105,7 @@ mod tests {
             }
             made += more;
             for _ in 0..2 {
-                usages.walk(&mut seen).unwrap();
+                usages.read(&mut seen).unwrap();
                 let ids: std::collections::BTreeSet<u64> = seen.iter().map(|row| row.id).collect();
                 assert_eq!((seen.len(), ids.len()), (made, made));
             }

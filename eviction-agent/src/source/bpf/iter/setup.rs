@@ -1,7 +1,7 @@
 //! What the iterator needs to know of this kernel.
 #![forbid(unsafe_code)]
 
-use eviction_common::{ABSENT, GENERATIONS, MAX_LISTS, MAX_NODES, MAX_ZONES, UsageSetup};
+use eviction_common::{ABSENT, GENERATIONS, MAX_LISTS, MAX_NODES, MAX_ZONES, SPAN_BYTES, UsageSetup};
 
 use super::super::btf::{Btf, Missing};
 use super::super::offsets::css_of;
@@ -16,6 +16,8 @@ pub struct UsageFacts {
     pub setup: UsageSetup,
     /// Why it cannot tell page cache, if it cannot.
     pub no_page_cache: Option<String>,
+    /// Why the tree is to be walked each time, if it is.
+    pub no_again: Option<String>,
 }
 
 /// Finds what the iterator needs. `nodes` is how many memory nodes there may be.
@@ -32,7 +34,39 @@ pub(in super::super) fn resolve(btf: &Btf<'_>, nodes: Result<u32, String>) -> Re
         }
         Err(why) => Some(why),
     };
-    Ok(UsageFacts { setup, no_page_cache })
+    let no_again = match again(btf) {
+        Ok(Marks { serial, root_nodes, nodes_last }) => {
+            setup = UsageSetup { css_serial: serial, root_nodes, nodes_last, ..setup };
+            None
+        }
+        Err(missing) => Some(missing.to_string()),
+    };
+    Ok(UsageFacts { setup, no_page_cache, no_again })
+}
+
+/// By what cgroups are known again.
+struct Marks {
+    serial: u32,
+    root_nodes: u32,
+    nodes_last: u32,
+}
+
+fn again(btf: &Btf<'_>) -> Result<Marks, Missing> {
+    let at = |structure, member| btf.member(structure, member).map(|found| found.offset);
+    btf.enumerator("CSS_ONLINE")?;
+    btf.enumerator("CSS_DYING")?;
+    let (flags, serial) = (at("cgroup_subsys_state", "flags")?, at("cgroup_subsys_state", "serial_nr")?);
+    let memory = at("mem_cgroup", "memory")?;
+    let mut end = serial;
+    for figure in ["usage", "max", "failcnt"] {
+        end = end.max(memory + at("page_counter", figure)?);
+    }
+    // What the program fetches at once, in whole words.
+    if end + 8 - (flags.min(serial) & !7) > SPAN_BYTES {
+        return Err(Missing::Form("mem_cgroup".into(), "of members that lie close together"));
+    }
+    let (root_nodes, nodes_last) = (at("cgroup_root", "kf_root")?, at("kernfs_root", "last_id_lowbits")?);
+    Ok(Marks { serial, root_nodes, nodes_last })
 }
 
 fn places(btf: &Btf<'_>) -> Result<UsageSetup, Missing> {
@@ -44,7 +78,6 @@ fn places(btf: &Btf<'_>) -> Result<UsageSetup, Missing> {
         cgroup_memory: css_of(btf, "cgroup", "memory_cgrp_id")?,
         cgroup_dying: at("cgroup", "nr_dying_descendants")?,
         counter_failures: at("page_counter", "failcnt")?,
-        css_serial: at("cgroup_subsys_state", "serial_nr").unwrap_or(ABSENT),
         ..UsageSetup::NONE
     })
 }
@@ -162,11 +195,19 @@ mod tests {
 
     /// One with so many lists of pages in each zone.
     fn kernel_of(lists: i32, types: impl FnOnce(&mut Blob, u32) -> (u32, Option<u32>)) -> Blob {
+        kernel_where(lists, 160, types)
+    }
+
+    /// One whose page counters have their limit there.
+    fn kernel_where(lists: i32, max: u32, types: impl FnOnce(&mut Blob, u32) -> (u32, Option<u32>)) -> Blob {
         let mut blob = Blob::new();
         blob.enumeration(&[("memory_cgrp_id", 4)]);
         blob.enumeration(&[("LRU_INACTIVE_FILE", 2), ("NR_LRU_LISTS", lists)]);
         let long = blob.int("long", 8);
-        let css = blob.structure("cgroup_subsys_state", 208, &[("serial_nr", long, 80)]);
+        blob.enumeration(&[("CSS_ONLINE", 2), ("CSS_DYING", 16)]);
+        let css = blob.structure("cgroup_subsys_state", 208, &[("flags", long, 76), ("serial_nr", long, 80)]);
+        blob.structure("cgroup_root", 6000, &[("kf_root", long, 0)]);
+        blob.structure("kernfs_root", 248, &[("last_id_lowbits", long, 44)]);
         let css = blob.pointer(css);
         let controllers = blob.array(css, 14);
         let members = [("subsys", controllers, 256), ("nr_dying_descendants", long, 244)];
@@ -174,7 +215,7 @@ mod tests {
         let cgroup = blob.pointer(cgroup);
         blob.structure("bpf_iter__cgroup", 16, &[("meta", long, 0), ("cgroup", cgroup, 8)]);
         blob.structure("bpf_iter_meta", 24, &[("session_id", long, 8), ("seq_num", long, 16)]);
-        blob.structure("page_counter", 192, &[("failcnt", long, 8)]);
+        blob.structure("page_counter", 192, &[("usage", long, 0), ("failcnt", long, 8), ("max", long, max)]);
         let (sizes, lrugen) = types(&mut blob, long);
         let mut members = vec![("lru_zone_size", sizes, 256)];
         if let Some(lrugen) = lrugen {
@@ -185,7 +226,7 @@ mod tests {
         let node = blob.structure("mem_cgroup_per_node", 3000, &members);
         let node = blob.pointer(node);
         let nodes = blob.array(node, 0);
-        blob.structure("mem_cgroup", 2176, &[("nodeinfo", nodes, 2128)]);
+        blob.structure("mem_cgroup", 2176, &[("memory", long, 256), ("nodeinfo", nodes, 2128)]);
         blob
     }
 
@@ -203,6 +244,8 @@ mod tests {
             cgroup_dying: 244,
             counter_failures: 8,
             css_serial: 80,
+            root_nodes: 0,
+            nodes_last: 44,
             memcg_nodes: 2128,
             node_inactive_file: 256 + 2 * 8,
             zone_stride: 5 * 8,
@@ -210,7 +253,7 @@ mod tests {
             nodes: 2,
             ..UsageSetup::NONE
         };
-        assert_eq!(found, UsageFacts { setup: expected, no_page_cache: None });
+        assert_eq!(found, UsageFacts { setup: expected, no_page_cache: None, no_again: None });
     }
 
     #[test]
@@ -253,6 +296,17 @@ mod tests {
         let more = kernel_of(6, |blob, long| (blob.array(long, 30), None));
         let why = "this kernel's mem_cgroup_per_node.lru_zone_size is not of five lists at most";
         assert_eq!(resolved(&more, Ok(1)).unwrap().no_page_cache.as_deref(), Some(why));
+    }
+
+    #[test]
+    fn what_lies_too_far_apart_has_the_tree_walked_each_time() {
+        let kernel = |max| kernel_where(5, max, |blob, long| (blob.array(long, 25), None));
+        let fits = SPAN_BYTES - 256 - 8 + 72;
+        assert_eq!(resolved(&kernel(fits), Ok(1)).unwrap().no_again, None);
+        let found = resolved(&kernel(fits + 8), Ok(1)).unwrap();
+        let why = "this kernel's mem_cgroup is not of members that lie close together";
+        assert_eq!((found.no_again.as_deref(), found.setup.css_serial), (Some(why), ABSENT));
+        assert_eq!(found.no_page_cache, None, "that is another matter");
     }
 
     #[test]
