@@ -53,6 +53,8 @@ pub struct UsageSetup {
     pub root_nodes: u32,
     /// `kernfs_root.last_id_lowbits`.
     pub nodes_last: u32,
+    /// How many rows are read again at once: the verifier goes through all of it, and the program is not preempted.
+    pub again_rows: u32,
 }
 
 impl UsageSetup {
@@ -74,7 +76,13 @@ impl UsageSetup {
         css_serial: crate::ABSENT,
         root_nodes: crate::ABSENT,
         nodes_last: crate::ABSENT,
+        again_rows: 0,
     };
+
+    /// On a machine of so many memory nodes, at least 1.
+    pub const fn on_nodes(self, nodes: u32) -> Self {
+        Self { nodes, again_rows: AGAIN_ROWS / if nodes > 1 { nodes } else { 1 }, ..self }
+    }
 }
 
 /// A memory cgroup at one pass of the iterator; the value of map `USAGES`, whose key is its number in
@@ -148,9 +156,8 @@ pub struct Start {
     pub dying: u32,
 }
 
-/// How many rows are read again at once, where there is one memory node; the program that does it is not preempted, for
-/// some dozens of microseconds.
-pub const AGAIN_ROWS: u64 = 64;
+/// How many rows are read again at once, where there is one memory node: for some dozens of microseconds.
+pub const AGAIN_ROWS: u32 = 64;
 
 /// What the program that reads rows again answers: all of them are of now.
 pub const AGAIN_DONE: u32 = 0;
@@ -166,7 +173,7 @@ pub const AGAIN_UNABLE: u32 = 2;
 pub const SPAN_BYTES: u32 = 512;
 
 const _: () = {
-    assert!(size_of::<UsageSetup>() == 64);
+    assert!(size_of::<UsageSetup>() == 68);
     assert!(size_of::<Usage>() == 64);
     assert!(size_of::<Place>() == 24);
     assert!(size_of::<Start>() == 16);

@@ -78,8 +78,8 @@ fn is_changed() -> bool {
     now.last_node != start.last_node || now.dying != start.dying
 }
 
-/// Reads rows again: from the first argument on, up to the second, at most [`AGAIN_ROWS`], and of them those of the pass
-/// that is the third. (aya's macro would have it answer 0 whatever it does.)
+/// Reads rows again: from the first argument on, up to the second, as many as are read at once, and of them those of the
+/// pass that is the third. (aya's macro would have it answer 0 whatever it does.)
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "raw_tp")]
 fn usages_again(ctx: *mut c_void) -> u32 {
@@ -92,8 +92,8 @@ fn usages_again(ctx: *mut c_void) -> u32 {
         return AGAIN_CHANGED;
     }
     for step in 0..AGAIN_ROWS {
-        let number = first.wrapping_add(step);
-        if number >= until {
+        let number = first.wrapping_add(step.into());
+        if step >= told!(again_rows) || number >= until {
             break;
         }
         if !read_again(number as u32, session) {

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use aya::Ebpf;
 use aya::programs::{ProgramError, RawTracePoint};
-use eviction_common::{AGAIN_CHANGED, AGAIN_DONE, AGAIN_ROWS, MAX_NODES};
+use eviction_common::{AGAIN_CHANGED, AGAIN_DONE, UsageSetup};
 
 use crate::source::bpf::sys::bpf;
 
@@ -53,18 +53,18 @@ pub(super) enum Said {
 #[derive(Debug)]
 pub(super) struct Again {
     program: OwnedFd,
-    /// How many rows at once: nothing else has that processor meanwhile.
+    /// How many rows at once.
     rows: u64,
 }
 
 impl Again {
-    /// Loads it, on a machine with so many memory nodes.
-    pub(super) fn load(ebpf: &mut Ebpf, nodes: u32) -> Result<Self, Box<dyn Error>> {
+    /// Loads it, as it was told.
+    pub(super) fn load(ebpf: &mut Ebpf, told: &UsageSetup) -> Result<Self, Box<dyn Error>> {
         let program: &mut RawTracePoint =
             ebpf.program_mut("usages_again").ok_or(ProgramError::NotLoaded)?.try_into()?;
         program.load()?;
         let program = program.fd()?.as_fd().try_clone_to_owned()?;
-        Ok(Self { program, rows: AGAIN_ROWS / u64::from(nodes.clamp(1, MAX_NODES)) })
+        Ok(Self { program, rows: told.again_rows.max(1).into() })
     }
 
     /// Has the rows 1 to `rows` written anew, as far as they are of the pass with this number.

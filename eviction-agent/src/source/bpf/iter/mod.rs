@@ -219,7 +219,7 @@ pub(super) fn attach(
     program.load("cgroup", btf)?;
     let link = create_link(program.fd()?.as_fd(), folder)?;
     let again = match &told.no_again {
-        None => Again::load(ebpf, told.setup.nodes).map_err(|error| brief(&*error)),
+        None => Again::load(ebpf, &told.setup).map_err(|error| brief(&*error)),
         Some(why) => Err(why.clone()),
     };
     // Not before: a program is loaded with the descriptors of all its maps.

@@ -29,7 +29,7 @@ pub(in super::super) fn resolve(btf: &Btf<'_>, nodes: Result<u32, String>) -> Re
     });
     let no_page_cache = match lists {
         Ok((nodes, lists)) => {
-            setup = UsageSetup { nodes, ..lists.into(setup) };
+            setup = lists.into(setup).on_nodes(nodes);
             None
         }
         Err(why) => Some(why),
@@ -78,7 +78,7 @@ fn places(btf: &Btf<'_>) -> Result<UsageSetup, Missing> {
         cgroup_memory: css_of(btf, "cgroup", "memory_cgrp_id")?,
         cgroup_dying: at("cgroup", "nr_dying_descendants")?,
         counter_failures: at("page_counter", "failcnt")?,
-        ..UsageSetup::NONE
+        ..UsageSetup::NONE.on_nodes(0)
     })
 }
 
@@ -251,6 +251,7 @@ mod tests {
             zone_stride: 5 * 8,
             zones: 5,
             nodes: 2,
+            again_rows: 32,
             ..UsageSetup::NONE
         };
         assert_eq!(found, UsageFacts { setup: expected, no_page_cache: None, no_again: None });
