@@ -34,8 +34,9 @@ fn figures_are_of_now_when_they_are_looked_at_again() {
     hold.wait_event("holding").unwrap();
     let cache = cache(&two, "128M");
     let began = now_ns();
-    let (rows, walked) = look_again(&mut usages);
-    assert!(!walked, "nothing came or went");
+    // Whoever else makes cgroups in the hierarchy has it walked as well.
+    let mut looks = (0..100).map(|_| look_again(&mut usages));
+    let (rows, _) = looks.find(|(_, walked)| !walked).expect("nothing came or went");
     let ids = |rows: &[GroupUsage]| rows.iter().map(|row| row.id).collect::<Vec<_>>();
     assert_eq!(ids(&rows), ids(&before), "the same groups in the same order");
     assert!(rows.iter().all(|row| (began..=now_ns()).contains(&row.at_ns)), "{rows:?}");
