@@ -46,6 +46,11 @@ impl EmptyProgram {
     /// # Errors
     /// What the kernel says, for instance that this process may not.
     pub fn attach() -> io::Result<Self> {
+        Self::attach_to(&HOOKS)
+    }
+
+    /// To the first of these that there is.
+    fn attach_to(hooks: &[&std::ffi::CStr]) -> io::Result<Self> {
         let license = c"GPL";
         let attr = LoadAttr {
             prog_type: BPF_PROG_TYPE_RAW_TRACEPOINT,
@@ -55,14 +60,25 @@ impl EmptyProgram {
         };
         // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and what it points to outlives the call.
         let program = unsafe { bpf(BPF_PROG_LOAD, &attr) }?;
-        let open = |name: &std::ffi::CStr| {
+        let mut opened = Err(io::ErrorKind::NotFound.into());
+        for name in hooks {
             let attr = OpenAttr { name: name.as_ptr() as u64, prog_fd: program.as_raw_fd() as u32, pad: 0 };
             // SAFETY: as above.
-            unsafe { bpf(BPF_RAW_TRACEPOINT_OPEN, &attr) }
-        };
-        let [often, always] = HOOKS;
-        let link = open(often).or_else(|_| open(always))?;
-        Ok(Self { program, _link: link })
+            opened = unsafe { bpf(BPF_RAW_TRACEPOINT_OPEN, &attr) };
+            if opened.is_ok() {
+                break;
+            }
+        }
+        Ok(Self { program, _link: opened? })
+    }
+
+    /// Attaches one to the charge hook of kernels that show no page counters, if this one has it.
+    ///
+    /// # Errors
+    /// What the kernel says, for instance that there is no such tracepoint.
+    pub fn attach_to_charges() -> io::Result<Self> {
+        let [charges, _] = HOOKS;
+        Self::attach_to(&[charges])
     }
 
     /// How often it ran so far while the kernel measured programs, and for how many nanoseconds.

@@ -3,6 +3,7 @@
 
 use ::tests::agent::Agent;
 use ::tests::bench::row::{Goal, Row};
+use ::tests::empty_program::EmptyProgram;
 use ::tests::node::{MIB, Node, PodSpec};
 use ::tests::workload::Workload;
 use anyhow::{Context as _, Result};
@@ -28,6 +29,9 @@ const TASKS: [(&str, &str, &str); 2] =
 
 /// A figure is the best of so many goes: what disturbs them only ever makes them slower.
 const GOES: usize = 12;
+
+/// What is entered costs less than the noise, and so many at once more.
+const ENTERED: usize = 40;
 
 /// Where the node stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +130,16 @@ impl Site {
         Ok(figures)
     }
 
+    /// Nanoseconds of each task while [`ENTERED`] programs that do nothing are where the charge hook is; nothing where
+    /// that is no tracepoint.
+    fn measure_entering(&mut self) -> Result<Option<[f64; TASKS.len()]>> {
+        let programs: Result<Vec<_>, _> = (0..ENTERED).map(|_| EmptyProgram::attach_to_charges()).collect();
+        if programs.is_err() {
+            return Ok(None);
+        }
+        self.measure().map(Some)
+    }
+
     /// Of each task's time, the share that the agent's programs take, in percent; and what the kernel's clock adds to
     /// each of their runs, nanoseconds.
     fn shares(&mut self, agent: &Agent) -> Result<([f64; TASKS.len()], f64)> {
@@ -174,17 +188,21 @@ impl Site {
             let after = self.measure()?;
             let again = self.measure()?;
             let last = self.measure()?;
+            let entered = self.measure_entering()?;
             for (task, figures) in figures.iter_mut().enumerate() {
                 figures.slowdowns.push(percent(with[task], before[task], after[task]));
                 figures.noise.push(percent(again[task], after[task], last[task]));
                 figures.shares.push(of_programs[task]);
+                if let Some(entered) = entered {
+                    figures.entering.push(percent(entered[task], again[task], last[task]) / ENTERED as f64);
+                }
             }
             if (pair + 1).is_multiple_of(10) {
                 stage.tell(&format!("{case}: {} of {pairs} pairs", pair + 1));
             }
         }
         let mut rows = Vec::new();
-        for ((name, ..), Figures { slowdowns, noise, shares }) in TASKS.iter().zip(figures) {
+        for ((name, ..), Figures { slowdowns, noise, shares, entering }) in TASKS.iter().zip(figures) {
             let most = match place {
                 Place::Calm => 0.5,
                 Place::Near => 12.0,
@@ -194,6 +212,9 @@ impl Site {
             rows.push(Row::new(format!("{name}, {case}, A/A"), "slowdown", "%", noise));
             let shares = Row::new(format!("{name}, {case}"), "programs alone", "%", shares);
             rows.push(shares.goal(Goal::Median(most)).with("rung", watched_by.clone()));
+            if !entering.is_empty() {
+                rows.push(Row::new(format!("{name}, {case}"), "way into the charge hook", "%", entering));
+            }
         }
         rows.push(Row::new(format!("a program that does nothing, {case}"), "by the clock", "ns", clock));
         Ok(rows)
@@ -206,6 +227,7 @@ struct Figures {
     slowdowns: Vec<f64>,
     noise: Vec<f64>,
     shares: Vec<f64>,
+    entering: Vec<f64>,
 }
 
 /// What the processor has spent on a go of a task.
