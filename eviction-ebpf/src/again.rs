@@ -26,7 +26,7 @@ use eviction_common::{
 };
 
 use crate::{
-    lists::{inactive_file, inactive_file_of, told},
+    lists::{inactive_file, told},
     maps::{PLACES, USAGES},
     read::{Probe, Read},
     setup::{css_dying, is_online, is_ours, offset},
@@ -115,10 +115,7 @@ fn read_again(number: u32, session: u64) -> bool {
         return true;
     }
     let Some(figures) = figures(place) else { return false };
-    let pages = match told!(nodes) {
-        0 | 1 => inactive_file_of(place.lists as *const u8),
-        _ => inactive_file(place.css as *const u8),
-    };
+    let pages = inactive_file(place.css as *const u8, place.lists);
     // SAFETY: the map's value. The rest is as it was: whose row it is, how deep, and how many were removed below.
     unsafe {
         (&raw mut (*row).usage).write_volatile(figures.usage);

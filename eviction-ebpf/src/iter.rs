@@ -75,12 +75,12 @@ fn note(session: u64, number: u64, cgroup: *const u8) {
     let css = css as *const u8;
     // SAFETY: a css is the first member of its memory cgroup (the loader checks it).
     let memcg = unsafe { Memcg::new(css) };
-    let inactive_file = inactive_file(css);
+    let lists = first_lists(css);
+    let inactive_file = inactive_file(css, lists);
     // SAFETY: the maps' values; members of the memory cgroup; a helper without arguments.
     unsafe {
         if told!(css_serial) != ABSENT {
-            *place =
-                Place { css: css as u64, serial: Probe::at(css, told!(css_serial)), lists: first_lists(css) };
+            *place = Place { css: css as u64, serial: Probe::at(css, told!(css_serial)), lists };
         }
         *row = Usage {
             session,

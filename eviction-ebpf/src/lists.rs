@@ -33,14 +33,14 @@ pub(crate) fn has_inactive_file() -> bool {
     told!(zones) != 0 && told!(nodes) != 0 && told!(memcg_nodes) != ABSENT
 }
 
-/// The sizes of the memory cgroup's own lists. The kernel keeps them exactly, under the lists'
-/// locks: unlike memory.stat they need no flush. Pages that wait in a CPU's batch to be put on a
-/// list, some dozens for each CPU, are not in them yet.
+/// The sizes of the memory cgroup's own lists, of which those of its first memory node are known. The kernel keeps
+/// them exactly, under the lists' locks: unlike memory.stat they need no flush. Pages that wait in a CPU's batch to
+/// be put on a list, some dozens for each CPU, are not in them yet.
 ///
 /// A page is on a list or in a generation (MGLRU), never in both, and which of the two is used may
 /// be switched while the kernel runs: their sum is right all the while.
 #[inline(always)]
-pub(crate) fn inactive_file(memcg: *const u8) -> u64 {
+pub(crate) fn inactive_file(memcg: *const u8, first: u64) -> u64 {
     let mut pages = 0_u64;
     if !has_inactive_file() {
         return pages;
@@ -49,49 +49,30 @@ pub(crate) fn inactive_file(memcg: *const u8) -> u64 {
         if node >= told!(nodes) {
             break;
         }
-        // SAFETY: any address goes.
-        let lists: u64 = unsafe { Probe::at(memcg, told!(memcg_nodes) + node * 8) };
+        let lists = if node == 0 { first } else { lists_of(memcg, node) };
         if lists == 0 {
             continue;
         }
-        pages = pages.wrapping_add(on_node(lists as *const u8));
+        let lists = lists as *const u8;
+        pages = pages.wrapping_add(sum(lists, told!(node_inactive_file), told!(zone_stride)));
+        if told!(generation) != ABSENT {
+            pages = pages.wrapping_add(old_generations(lists));
+        }
     }
-    not_below_zero(pages)
-}
-
-/// The same where there is but one memory node, whose lists these are.
-#[inline(always)]
-pub(crate) fn inactive_file_of(lists: *const u8) -> u64 {
-    match has_inactive_file() && !lists.is_null() {
-        true => not_below_zero(on_node(lists)),
-        false => 0,
-    }
-}
-
-/// The lists of a memory cgroup's first memory node.
-#[inline(always)]
-pub(crate) fn first_lists(memcg: *const u8) -> u64 {
-    if !has_inactive_file() {
-        return 0;
-    }
-    // SAFETY: any address goes.
-    unsafe { Probe::at(memcg, told!(memcg_nodes)) }
-}
-
-/// The kernel's sums of generations may be below zero for a moment.
-#[inline(always)]
-fn not_below_zero(pages: u64) -> u64 {
+    // The kernel's sums of generations may be below zero for a moment.
     if (pages as i64) < 0 { 0 } else { pages }
 }
 
-/// Those of one memory node.
+/// The lists of a memory cgroup's first memory node; 0 where the page cache cannot be told.
 #[inline(always)]
-fn on_node(lists: *const u8) -> u64 {
-    let listed = sum(lists, told!(node_inactive_file), told!(zone_stride));
-    match told!(generation) {
-        ABSENT => listed,
-        _ => listed.wrapping_add(old_generations(lists)),
-    }
+pub(crate) fn first_lists(memcg: *const u8) -> u64 {
+    if has_inactive_file() { lists_of(memcg, 0) } else { 0 }
+}
+
+#[inline(always)]
+fn lists_of(memcg: *const u8, node: u32) -> u64 {
+    // SAFETY: any address goes.
+    unsafe { Probe::at(memcg, told!(memcg_nodes) + node * 8) }
 }
 
 /// File pages in the generations that do not count as active.

@@ -1,13 +1,20 @@
 //! A BPF program that does nothing: what the kernel says that it takes is the reading of the kernel's clock.
 
+use std::ffi::CStr;
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use crate::fdinfo::FdInfo;
 
-/// Hooks that fire often while processes are made, the best first: as often as the agent's own programs, so that the
-/// caches are as warm; and one that every kernel has.
-const HOOKS: [&std::ffi::CStr; 2] = [c"mod_memcg_state", c"sys_enter"];
+/// The charge hook of kernels that show no page counters. Where it is there it fires as often as the agent's own
+/// programs, so that the caches are as warm.
+const CHARGES: &CStr = c"mod_memcg_state";
+
+/// A hook that every kernel has, and that fires often.
+const ALWAYS: &CStr = c"sys_enter";
+
+const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
@@ -33,6 +40,34 @@ struct OpenAttr {
     pad: u32,
 }
 
+/// The kernel measures programs while this lives. That makes each run of one some dozens of nanoseconds longer, so
+/// nothing else may be timed meanwhile.
+#[derive(Debug)]
+pub struct Measured {
+    before: String,
+}
+
+impl Measured {
+    /// Begins with it.
+    ///
+    /// # Errors
+    /// If this process may not, or the kernel cannot.
+    pub fn begin() -> io::Result<Self> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{SWITCH}: {error}"));
+        let before = fs::read_to_string(SWITCH).map_err(named)?;
+        fs::write(SWITCH, "1").map_err(named)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(SWITCH, self.before.trim()) {
+            eprintln!("write {SWITCH}: {error}");
+        }
+    }
+}
+
 /// Attached as long as it lives.
 #[derive(Debug)]
 pub struct EmptyProgram {
@@ -46,11 +81,10 @@ impl EmptyProgram {
     /// # Errors
     /// What the kernel says, for instance that this process may not.
     pub fn attach() -> io::Result<Self> {
-        Self::attach_to(&HOOKS)
+        Self::attach_to_charges().or_else(|_| Self::attach_to(ALWAYS))
     }
 
-    /// To the first of these that there is.
-    fn attach_to(hooks: &[&std::ffi::CStr]) -> io::Result<Self> {
+    fn attach_to(hook: &CStr) -> io::Result<Self> {
         let license = c"GPL";
         let attr = LoadAttr {
             prog_type: BPF_PROG_TYPE_RAW_TRACEPOINT,
@@ -60,16 +94,10 @@ impl EmptyProgram {
         };
         // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and what it points to outlives the call.
         let program = unsafe { bpf(BPF_PROG_LOAD, &attr) }?;
-        let mut opened = Err(io::ErrorKind::NotFound.into());
-        for name in hooks {
-            let attr = OpenAttr { name: name.as_ptr() as u64, prog_fd: program.as_raw_fd() as u32, pad: 0 };
-            // SAFETY: as above.
-            opened = unsafe { bpf(BPF_RAW_TRACEPOINT_OPEN, &attr) };
-            if opened.is_ok() {
-                break;
-            }
-        }
-        Ok(Self { program, _link: opened? })
+        let attr = OpenAttr { name: hook.as_ptr() as u64, prog_fd: program.as_raw_fd() as u32, pad: 0 };
+        // SAFETY: as above.
+        let link = unsafe { bpf(BPF_RAW_TRACEPOINT_OPEN, &attr) }?;
+        Ok(Self { program, _link: link })
     }
 
     /// Attaches one to the charge hook of kernels that show no page counters, if this one has it.
@@ -77,11 +105,10 @@ impl EmptyProgram {
     /// # Errors
     /// What the kernel says, for instance that there is no such tracepoint.
     pub fn attach_to_charges() -> io::Result<Self> {
-        let [charges, _] = HOOKS;
-        Self::attach_to(&[charges])
+        Self::attach_to(CHARGES)
     }
 
-    /// How often it ran so far while the kernel measured programs, and for how many nanoseconds.
+    /// How often it ran so far while programs were [`Measured`], and for how many nanoseconds.
     ///
     /// # Errors
     /// If the kernel does not tell.
@@ -114,22 +141,18 @@ mod tests {
 
     #[test]
     fn it_runs_where_there_is_something_to_measure() {
-        const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
         let program = match EmptyProgram::attach() {
             Ok(program) => program,
             Err(why) => crate::skip!("no program can be attached: {why}"),
         };
-        let before = match std::fs::read_to_string(SWITCH)
-            .and_then(|before| std::fs::write(SWITCH, "1").map(|()| before))
-        {
-            Ok(before) => before,
-            Err(why) => crate::skip!("{SWITCH}: {why}"),
+        let _measured = match Measured::begin() {
+            Ok(measured) => measured,
+            Err(why) => crate::skip!("{why}"),
         };
         for _ in 0..20 {
             assert!(std::process::Command::new("true").status().unwrap().success());
         }
         let (runs, ns) = program.run().unwrap();
-        std::fs::write(SWITCH, before.trim()).unwrap();
         assert!(runs > 0 && ns > 0, "{runs} runs of {ns} ns");
     }
 }

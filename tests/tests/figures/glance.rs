@@ -64,6 +64,15 @@ pub(crate) fn row(rows: &[GroupUsage], group: &Group) -> GroupUsage {
     *rows.iter().find(|row| row.id == id).unwrap()
 }
 
+/// Has everything sampled until a glance is like that: on a loaded machine it may come late, and is then not looked at.
+pub(crate) fn glance_until(sampler: &mut Sampler, is_it: impl Fn(&Glances) -> bool) -> Glances {
+    let look = |_| {
+        sampler.sample_pods(Fresh::All, Tasks::Leave);
+        sampler.take_glances()
+    };
+    (0..1000).map(look).find(is_it).unwrap_or_else(|| panic!("none came in time"))
+}
+
 /// Two containers of two pods, one with anonymous memory and the other with page cache.
 pub(crate) fn two(subtree: &Subtree) -> (Group, Group, [Workload; 2]) {
     let container = |n| {
@@ -152,17 +161,12 @@ fn more_groups_than_there_is_room_for_are_counted() {
     }
     let mut usages = usages!(&subtree, 4);
     let mut rows = Vec::new();
-    assert_eq!(usages.walk(&mut rows).unwrap().left_out, 7);
+    assert_eq!(usages.read(&mut rows).unwrap().left_out, 7);
     assert_eq!(rows.len(), 4);
     // A sampler takes no part for the whole.
     let mut sampler = sampler(&subtree);
     sampler.glance_by(usages);
-    // On a loaded machine it may come late, and is then not looked at.
-    let look = |_| {
-        sampler.sample_pods(Fresh::All, Tasks::Leave);
-        sampler.take_glances()
-    };
-    let glances = (0..1000).map(look).find(|glances| glances.late == 0).expect("it comes in time at last");
+    let glances = glance_until(&mut sampler, |glances| glances.late == 0);
     assert_eq!(glances, Glances { incomplete: 1, ..Glances::default() });
     let root = sampler.tree().groups()[0].id;
     assert!(sampler.group(root).unwrap().working_set.known().is_some());
@@ -237,7 +241,7 @@ fn a_glance_follows_the_growth_in_a_full_cache() {
         let mut usages = usages!(&subtree, 4096);
         let mut rows = Vec::new();
         let sample = |_: &mut Sampler| {
-            usages.walk(&mut rows).unwrap();
+            usages.read(&mut rows).unwrap();
             let row = rows.iter().find(|row| row.id == root).unwrap();
             let inactive_file = row.inactive_file.map_or(Reading::Known(0), Reading::Known);
             let working_set = Reading::Known(row.usage.saturating_sub(row.inactive_file.unwrap()));

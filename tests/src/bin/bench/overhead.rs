@@ -3,14 +3,14 @@
 
 use ::tests::agent::Agent;
 use ::tests::bench::row::{Goal, Row};
-use ::tests::empty_program::EmptyProgram;
+use ::tests::empty_program::{EmptyProgram, Measured};
 use ::tests::node::{MIB, Node, PodSpec};
 use ::tests::workload::Workload;
 use anyhow::{Context as _, Result};
 use serde_json::json;
 use std::time::Duration;
 
-use crate::programs::{self, Measured, runs};
+use crate::programs::{self, runs};
 use crate::stage::Stage;
 
 /// A bound for what runs here.
@@ -143,7 +143,7 @@ impl Site {
     /// Of each task's time, the share that the agent's programs take, in percent; and what the kernel's clock adds to
     /// each of their runs, nanoseconds.
     fn shares(&mut self, agent: &Agent) -> Result<([f64; TASKS.len()], f64)> {
-        let _measured = Measured::begin()?;
+        let _measured = Measured::begin().context("have the kernel measure programs")?;
         let [_fault, fork] = &mut self.tasks[..] else { anyhow::bail!("the tasks are others") };
         let clock_ns = programs::clock_ns(|| {
             fork.go()?;
@@ -188,7 +188,8 @@ impl Site {
             let after = self.measure()?;
             let again = self.measure()?;
             let last = self.measure()?;
-            let entered = self.measure_entering()?;
+            // The same wherever the node stands; and near it is another hook that counts.
+            let entered = if place == Place::Calm { self.measure_entering()? } else { None };
             for (task, figures) in figures.iter_mut().enumerate() {
                 figures.slowdowns.push(percent(with[task], before[task], after[task]));
                 figures.noise.push(percent(again[task], after[task], last[task]));

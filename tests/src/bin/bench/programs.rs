@@ -3,36 +3,10 @@
 //! a look that finds nothing new. The way into a program (a tracepoint's, a trampoline's) is not in it.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use ::tests::empty_program::EmptyProgram;
 use ::tests::fdinfo::FdInfo;
 use anyhow::{Context as _, Result};
-
-const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
-
-/// The kernel measures programs while this lives. That makes each run of one some dozens of nanoseconds longer, so
-/// nothing else may be timed meanwhile.
-#[derive(Debug)]
-pub(crate) struct Measured {
-    before: String,
-}
-
-impl Measured {
-    pub(crate) fn begin() -> Result<Self> {
-        let before = fs::read_to_string(SWITCH).with_context(|| format!("read {SWITCH}"))?;
-        fs::write(SWITCH, "1").with_context(|| format!("write {SWITCH}"))?;
-        Ok(Self { before })
-    }
-}
-
-impl Drop for Measured {
-    fn drop(&mut self) {
-        if let Err(error) = fs::write(SWITCH, self.before.trim()) {
-            eprintln!("write {SWITCH}: {error}");
-        }
-    }
-}
 
 /// How often programs ran, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -58,8 +32,8 @@ impl Runs {
     }
 }
 
-/// Runs of all programs of this process so far while they were [`Measured`] (`bpf_prog_show_fdinfo` in
-/// kernel/bpf/syscall.c).
+/// Runs of all programs of this process so far while they were [`Measured`](::tests::empty_program::Measured)
+/// (`bpf_prog_show_fdinfo` in kernel/bpf/syscall.c).
 pub(crate) fn runs(pid: u32) -> Result<Runs> {
     let all = FdInfo::all(pid).with_context(|| format!("list the descriptors of process {pid}"))?;
     // By id, since a process may have several descriptors of a program; a link's tells no time.
