@@ -39,6 +39,42 @@ pub struct ForkRate {
     pub forks: u64,
 }
 
+/// Tasks of the whole machine since the programs were attached; the one value of array `MACHINE_TASKS`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct MachineTasks {
+    /// Made.
+    pub forks: u64,
+    /// Ended.
+    pub exits: u64,
+}
+
+impl MachineTasks {
+    /// How many more there are than when the programs were attached.
+    pub const fn net(self) -> i64 {
+        self.forks.wrapping_sub(self.exits) as i64
+    }
+}
+
+/// Where a fork on this CPU last went up the groups of the pids controller; the one value of map `LAST_PIDS`.
+/// The next one from the same group needs not while it cannot have come near a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct LastPids {
+    /// Address of the lowest group.
+    pub group: u64,
+    /// [`MachineTasks::forks`] from which on one of the groups may be near its limit, or at the node's line.
+    pub until_forks: u64,
+    /// When it is looked at again however few were made, by `CLOCK_MONOTONIC`: a limit may be set, and tasks
+    /// may be moved.
+    pub until_ns: u64,
+    /// [`NodeTasks::generation`] then.
+    pub generation: u64,
+}
+
+/// For how long [`LastPids`] holds.
+pub const PIDS_LOOK_NS: u64 = 10_000_000;
+
 /// A limit of the pids controller above this is none: its `max` is the greatest number of process
 /// ids that a machine can have, and one (`PIDS_MAX` in kernel/cgroup/pids.c).
 pub const PIDS_LIMIT_MAX: u64 = 4 << 20;
@@ -90,8 +126,7 @@ pub struct AlarmKey {
 pub struct NodeTasks {
     /// Number of the arming.
     pub generation: u64,
-    /// Of the whole machine: forks less exits since the programs were attached (array `NET_TASKS`);
-    /// `i64::MAX` never.
+    /// Of the whole machine: [`MachineTasks::net`]; `i64::MAX` never.
     pub net_line: i64,
     /// Of a node that is a group: its id in the pids controller's hierarchy, else 0.
     pub group_id: u64,
@@ -156,6 +191,8 @@ pub struct Stall {
 const _: () = {
     assert!(size_of::<TaskCount>() == 40);
     assert!(size_of::<ForkRate>() == 16);
+    assert!(size_of::<MachineTasks>() == 16);
+    assert!(size_of::<LastPids>() == 32);
     assert!(size_of::<AlarmKey>() == 16);
     assert!(size_of::<NodeTasks>() == 32);
     assert!(size_of::<TaskAlarm>() == 80);

@@ -6,13 +6,13 @@ use aya_ebpf::{
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns},
 };
 use eviction_common::{
-    ABSENT, Alarm, AlarmKey, Counter, ForkRate, Kind, MAX_ANCESTORS, PIDS_LIMIT_MAX, PIDS_NEAR,
-    STORM_WINDOW_NS, TaskAlarm,
+    ABSENT, Alarm, AlarmKey, Counter, ForkRate, Kind, LastPids, MAX_ANCESTORS, PIDS_LIMIT_MAX, PIDS_LOOK_NS,
+    PIDS_NEAR, STORM_WINDOW_NS, TaskAlarm,
 };
 
 use crate::{
     emit::{URGENT, header, lost},
-    maps::{ALARMED, NET_TASKS, NODE_TASKS, RATES, RING, add, count},
+    maps::{ALARMED, LAST_PIDS, MACHINE_TASKS, NODE_TASKS, RATES, RING, add, count},
     memcg::id_of_css,
     read::{Direct, Probe, Read},
     setup::{offset, storm_forks},
@@ -30,17 +30,17 @@ pub(crate) unsafe fn on_fork(task: *const u8, leaf_id: u64) {
     // SAFETY: a helper without arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
     watch_rate(leaf_id, now_ns);
-    watch_machine(leaf_id, now_ns);
+    let forks = watch_machine(leaf_id, now_ns);
     // SAFETY: the caller's promise.
-    unsafe { watch_limits(task, leaf_id, now_ns) };
+    unsafe { watch_limits(task, leaf_id, forks, now_ns) };
 }
 
 /// A task ends.
 #[inline(always)]
 pub(crate) fn on_exit() {
-    if let Some(net) = NET_TASKS.get_ptr_mut(0) {
-        // SAFETY: the map's value. One less, as two's complement has it.
-        unsafe { add(net, u64::MAX) };
+    if let Some(machine) = MACHINE_TASKS.get_ptr_mut(0) {
+        // SAFETY: the map's value.
+        unsafe { add(&raw mut (*machine).exits, 1) };
     }
 }
 
@@ -75,37 +75,42 @@ fn watch_rate(leaf_id: u64, now_ns: u64) {
     }
 }
 
+/// Gives how many forks there were.
 #[inline(always)]
-fn watch_machine(leaf_id: u64, now_ns: u64) {
-    let (Some(net), Some(armed)) = (NET_TASKS.get_ptr_mut(0), NODE_TASKS.get_ptr(0)) else {
-        return;
+fn watch_machine(leaf_id: u64, now_ns: u64) -> u64 {
+    let (Some(machine), Some(armed)) = (MACHINE_TASKS.get_ptr_mut(0), NODE_TASKS.get_ptr(0)) else {
+        return 0;
     };
     // SAFETY: values of maps; volatile, since others write them.
-    let (net, line, generation) = unsafe {
-        add(net, 1);
+    let (tasks, line, generation) = unsafe {
+        add(&raw mut (*machine).forks, 1);
         (
-            core::ptr::read_volatile(net) as i64,
+            core::ptr::read_volatile(machine),
             core::ptr::read_volatile(&raw const (*armed).net_line),
             core::ptr::read_volatile(&raw const (*armed).generation),
         )
     };
+    let net = tasks.net();
     if generation != 0 && net >= line {
         let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
         tell(key, &Seen { leaf_id, tasks: net as u64, bound: line as u64, level: 0, now_ns });
     }
+    tasks.forks
 }
 
-/// Looks at every group of the pids controller that the task is in. Their counts are the kernel's own,
-/// and the new task is in them; those of forks that a limit refused never come here.
+/// Looks at every group of the pids controller that the task is in, unless so few were made since this CPU last did
+/// that none can have come near its limit. Their counts are the kernel's own, and the new task is in them; those of
+/// forks that a limit refused never come here. A task is in them before it is one of `forks`, which was read first: so
+/// no group has got more since than there were forks.
 ///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-unsafe fn watch_limits(task: *const u8, leaf_id: u64, now_ns: u64) {
+unsafe fn watch_limits(task: *const u8, leaf_id: u64, forks: u64, now_ns: u64) {
     if offset!(cset_pids) == ABSENT || offset!(pids_counter) == ABSENT || offset!(pids_limit) == ABSENT {
         return;
     }
-    let Some(armed) = NODE_TASKS.get_ptr(0) else {
+    let (Some(armed), Some(last)) = (NODE_TASKS.get_ptr(0), LAST_PIDS.get_ptr_mut(0)) else {
         return;
     };
     // SAFETY: the map's value; volatile, since user space writes it.
@@ -116,6 +121,7 @@ unsafe fn watch_limits(task: *const u8, leaf_id: u64, now_ns: u64) {
             core::ptr::read_volatile(&raw const (*armed).generation),
         )
     };
+    let has_line = group_id != 0 && generation != 0;
     // SAFETY: the caller's promise, and the types of the members. A css is the first member of its
     // `pids_cgroup` (the loader checks it), and the helper takes any address.
     unsafe {
@@ -124,23 +130,37 @@ unsafe fn watch_limits(task: *const u8, leaf_id: u64, now_ns: u64) {
             return;
         }
         let mut css: usize = Direct::at(set as *const u8, offset!(cset_pids));
+        let lowest = css as u64;
+        let LastPids { group, until_forks, until_ns, generation: then } = *last;
+        if group == lowest && then == generation && forks < until_forks && now_ns < until_ns {
+            return;
+        }
+        // How many tasks more may bring one of them near.
+        let mut left = u64::MAX;
         for _ in 0..MAX_ANCESTORS {
             if css == 0 {
-                return;
+                break;
             }
             let group = css as *const u8;
             css = Direct::at(group, offset!(css_parent));
             if css == 0 {
                 // The root is not counted.
-                return;
+                break;
             }
             let Figures { tasks, limit } = figures(group);
-            let is_near = limit <= PIDS_LIMIT_MAX && tasks + limit / PIDS_NEAR >= limit;
-            let may_be_over = group_id != 0 && generation != 0 && tasks >= line;
+            let near = if limit <= PIDS_LIMIT_MAX { limit - limit / PIDS_NEAR } else { u64::MAX };
+            let (is_near, may_be_over) = (tasks >= near, has_line && tasks >= line);
+            if !is_near {
+                left = least(left, near - tasks);
+            }
+            if has_line && !may_be_over {
+                left = least(left, line - tasks);
+            }
             // Whose figures they are is three reads more, of memory that nothing else here touches.
             if !is_near && !may_be_over {
                 continue;
             }
+            left = 0;
             let id = id_of_css::<Direct>(group);
             if is_near {
                 let cgroup: usize = Direct::at(group, offset!(css_cgroup));
@@ -153,7 +173,14 @@ unsafe fn watch_limits(task: *const u8, leaf_id: u64, now_ns: u64) {
                 tell(key, &Seen { leaf_id, tasks, bound: line, level: 0, now_ns });
             }
         }
+        let until_forks = forks.saturating_add(left);
+        *last = LastPids { group: lowest, until_forks, until_ns: now_ns + PIDS_LOOK_NS, generation };
     }
+}
+
+#[inline(always)]
+fn least(one: u64, other: u64) -> u64 {
+    if one < other { one } else { other }
 }
 
 /// Of a group of the pids controller.

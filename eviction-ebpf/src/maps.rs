@@ -8,8 +8,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
 };
 use eviction_common::{
-    ARMED_WORDS, AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, NodeTasks, Place,
-    ReclaimStart, SeenOom, Stall, TaskCount, Ticket, Usage,
+    ARMED_WORDS, AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, LastPids, MachineTasks,
+    NodeTasks, Place, ReclaimStart, SeenOom, Stall, TaskCount, Ticket, Usage,
 };
 
 /// Everything that is told to user space.
@@ -75,9 +75,13 @@ pub(crate) static RATES: HashMap<u64, ForkRate> = HashMap::with_max_entries(4096
 #[map]
 pub(crate) static ALARMED: HashMap<AlarmKey, u64> = HashMap::with_max_entries(1024, 0);
 
-/// Forks less exits since the programs were attached, as an i64.
+/// See [`MachineTasks`].
 #[map]
-pub(crate) static NET_TASKS: Array<u64> = Array::with_max_entries(1, 0);
+pub(crate) static MACHINE_TASKS: Array<MachineTasks> = Array::with_max_entries(1, 0);
+
+/// See [`LastPids`].
+#[map]
+pub(crate) static LAST_PIDS: PerCpuArray<LastPids> = PerCpuArray::with_max_entries(1, 0);
 
 /// What the node is told of its tasks.
 #[map]
@@ -86,6 +90,10 @@ pub(crate) static NODE_TASKS: Array<NodeTasks> = Array::with_max_entries(1, 0);
 /// Tasks in reclaim, by thread id. Allocated ahead: memory is short where it is used.
 #[map]
 pub(crate) static RECLAIMING: HashMap<u32, ReclaimStart> = HashMap::with_max_entries(2048, 0);
+
+/// How many there are in [`RECLAIMING`], so that a task's end looks for none where there is none.
+#[map]
+pub(crate) static RECLAIMERS: Array<u64> = Array::with_max_entries(1, 0);
 
 /// Time spent in reclaim, by the id of the memory cgroup. Memory is taken at its first reclaim's end.
 #[map]

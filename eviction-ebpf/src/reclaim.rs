@@ -16,7 +16,7 @@ use aya_ebpf::{
 use eviction_common::{Counter, ReclaimStart, Stall};
 
 use crate::{
-    maps::{RECLAIMING, STALLS, add, count},
+    maps::{RECLAIMERS, RECLAIMING, STALLS, add, count},
     memcg::id_of_task,
     read::Probe,
     setup::is_ours,
@@ -37,13 +37,42 @@ pub(crate) fn reclaim_begin(_ctx: BtfTracePointContext) -> i32 {
         }
     };
     let tid = bpf_get_current_pid_tgid() as u32;
-    if RECLAIMING.get_ptr(tid).is_some() {
+    let is_new = RECLAIMING.get_ptr(tid).is_none();
+    if !is_new {
         count(Counter::ReclaimOdd);
     }
-    if RECLAIMING.insert(tid, start, 0).is_err() {
-        count(Counter::ReclaimingFull);
+    match RECLAIMING.insert(tid, start, 0) {
+        Ok(()) if is_new => reclaimers(1),
+        Ok(()) => {}
+        Err(_) => count(Counter::ReclaimingFull),
     }
     0
+}
+
+/// The thread with this id ends. Whoever ends is not in reclaim: if its end was missed, its beginning must not stay.
+#[inline(always)]
+pub(crate) fn on_exit(tid: u32) {
+    let Some(count) = RECLAIMERS.get_ptr(0) else { return };
+    // SAFETY: the map's value; volatile, since others write it. What this thread added to it is in it.
+    if unsafe { core::ptr::read_volatile(count) } != 0 && RECLAIMING.get_ptr(tid).is_some() {
+        forget(tid);
+    }
+}
+
+#[inline(always)]
+fn forget(tid: u32) {
+    if RECLAIMING.remove(tid).is_ok() {
+        // One less, as two's complement has it.
+        reclaimers(u64::MAX);
+    }
+}
+
+#[inline(always)]
+fn reclaimers(more: u64) {
+    if let Some(count) = RECLAIMERS.get_ptr_mut(0) {
+        // SAFETY: the map's value.
+        unsafe { add(count, more) };
+    }
 }
 
 /// It goes on; the first argument is how many pages it got.
@@ -60,7 +89,7 @@ pub(crate) fn reclaim_end(ctx: BtfTracePointContext) -> i32 {
     };
     // SAFETY: the map's value, which nobody but this task's own programs writes; a helper.
     let (start, now_ns) = unsafe { (*start, bpf_ktime_get_ns()) };
-    let _ = RECLAIMING.remove(tid);
+    forget(tid);
     if start.memcg_id != 0 {
         add_stall(start.memcg_id, now_ns.saturating_sub(start.ktime_ns), pages);
     }

@@ -8,9 +8,10 @@ use eviction_common::{Counter, TaskCount};
 
 use crate::{
     alarm,
-    maps::{RECLAIMING, TASKS, add, count},
+    maps::{TASKS, add, count},
     memcg::id_of_task,
     read::{Direct, Read},
+    reclaim,
     setup::{is_ours, offset},
 };
 
@@ -47,11 +48,7 @@ pub(crate) fn task_exit(ctx: BtfTracePointContext) -> i32 {
         unsafe {
             on_task(task, What::Exit);
             alarm::on_exit();
-            // Whoever ends is not in reclaim: if its end was missed, its beginning must not stay.
-            let tid: u32 = Direct::at(task, offset!(task_pid));
-            if RECLAIMING.get_ptr(tid).is_some() {
-                let _ = RECLAIMING.remove(tid);
-            }
+            reclaim::on_exit(Direct::at(task, offset!(task_pid)));
         }
     }
     0

@@ -1,6 +1,11 @@
 //! Forks, execs and exits per cgroup; too many of them.
 
+use std::time::Duration;
+
 use eviction_agent::source::bpf::{Family, LoadOptions, NodeLine, TaskCount, event::Alarm};
+use eviction_common::PIDS_LOOK_NS;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::rig::{Cgroup, Pids, Rig, Stepper, need_bpf};
 
@@ -159,6 +164,42 @@ fn tasks_near_the_limit_of_a_group_above_are_told_before_a_fork_fails() {
     process.end();
 }
 
+/// A CPU does not go up the groups of a fork that cannot have come near a limit by what it saw last; of others it
+/// knows nothing.
+#[test]
+fn what_a_cpu_saw_last_hides_no_limit() {
+    need_bpf!();
+    let (far, near) = (Cgroup::new(), Cgroup::new());
+    let (mut calm, mut process) = (Stepper::start(&far), Stepper::start(&near));
+    let all = sched_getaffinity(None).unwrap();
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
+    for stepper in [&calm, &process] {
+        sched_setaffinity(Pid::from_raw(stepper.pid().cast_signed()), &one).unwrap();
+    }
+    let (far_pids, near_pids) = (Pids::of(&far), Pids::of(&near));
+    far_pids.add(&calm);
+    near_pids.add(&process);
+    process.step("park 12");
+    near_pids.limit(16);
+    let mut rig = Rig::load();
+    let mut told =
+        |id: u64| rig.alarms(Alarm::PidsLimit, id).iter().map(|told| told.tasks).collect::<Vec<_>>();
+    calm.step("park 1");
+    process.step("park 1");
+    assert_eq!(told(near_pids.id()), [14], "another group's limit");
+
+    calm.step("park 3");
+    far_pids.limit(8);
+    std::thread::sleep(Duration::from_nanos(2 * PIDS_LOOK_NS));
+    calm.step("park 1");
+    assert_eq!(told(far_pids.id()), [0_i64; 0], "6 of 8");
+    calm.step("park 1");
+    assert_eq!(told(far_pids.id()), [7], "a limit that was set meanwhile");
+    calm.end();
+    process.end();
+}
+
 #[test]
 fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
     need_bpf!();
@@ -168,13 +209,15 @@ fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
     let (node_pids, container_pids) = (Pids::of(&node), Pids::of(&container));
     container_pids.add(&process);
     let mut rig = Rig::load();
+    // Forks that saw nothing near, a moment before something is.
+    process.step("park 1");
     let told = |rig: &mut Rig| {
         rig.drain();
         let ours = rig.told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks);
         ours.copied().collect::<Vec<_>>()
     };
     rig.kernel.arm_node_tasks(Some(NodeLine::Group { id: node_pids.id(), tasks: 10 })).unwrap();
-    process.step("park 8");
+    process.step("park 7");
     assert_eq!(told(&mut rig), []);
     process.step("park 5");
     let first = told(&mut rig);

@@ -12,8 +12,8 @@ use aya::{
     sys::SyscallError,
 };
 use eviction_common::{
-    AlarmKey, Armed, Dirty, ForkRate, NodeTasks, ReclaimStart, SeenOom, Setup, Stall, TaskCount, Ticket,
-    UsageSetup, Verdict, WithheldCount,
+    AlarmKey, Armed, Dirty, ForkRate, MachineTasks, NodeTasks, ReclaimStart, SeenOom, Setup, Stall,
+    TaskCount, Ticket, UsageSetup, Verdict, WithheldCount,
 };
 
 /// A shared type as aya takes it.
@@ -38,6 +38,7 @@ pod!(
     SeenOom,
     AlarmKey,
     ForkRate,
+    MachineTasks,
     NodeTasks,
     ReclaimStart,
     Stall,

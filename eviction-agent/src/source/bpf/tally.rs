@@ -8,8 +8,8 @@ use aya::{
     maps::{Array, HashMap as BpfHashMap, Map, MapData, MapError, MapKeys, PerCpuHashMap},
 };
 use eviction_common::{
-    Alarm, AlarmKey, ForkRate, NodeTasks, ReclaimStart, STORM_WINDOW_NS, SeenOom, Stall as RawStall,
-    TaskCount as RawTaskCount,
+    Alarm, AlarmKey, ForkRate, MachineTasks, NodeTasks, ReclaimStart, STORM_WINDOW_NS, SeenOom,
+    Stall as RawStall, TaskCount as RawTaskCount,
 };
 
 use super::{kernel::Kernel, sys::Entry};
@@ -73,7 +73,7 @@ pub(super) struct TallyMaps {
     seen_oom: BpfHashMap<MapData, u64, Entry<SeenOom>>,
     alarmed: BpfHashMap<MapData, Entry<AlarmKey>, u64>,
     node_tasks: Array<MapData, Entry<NodeTasks>>,
-    net_tasks: Array<MapData, u64>,
+    machine_tasks: Array<MapData, Entry<MachineTasks>>,
     generation: u64,
     /// What the sweep before found of cgroups that are not there.
     suspects: HashSet<u64>,
@@ -92,7 +92,7 @@ impl TallyMaps {
             seen_oom: take("SEEN_OOM")?.try_into()?,
             alarmed: take("ALARMED")?.try_into()?,
             node_tasks: take("NODE_TASKS")?.try_into()?,
-            net_tasks: take("NET_TASKS")?.try_into()?,
+            machine_tasks: take("MACHINE_TASKS")?.try_into()?,
             generation: 0,
             suspects: HashSet::new(),
         })
@@ -176,7 +176,7 @@ impl Kernel {
     /// # Errors
     /// If the map cannot be read.
     pub fn net_tasks(&self) -> Result<i64, MapError> {
-        self.maps.tally.net_tasks.get(&0, 0).map(u64::cast_signed)
+        self.maps.tally.machine_tasks.get(&0, 0).map(|Entry(tasks)| tasks.net())
     }
 
     /// Arms the node's own line instead of the one before: it is told once, at the first fork that
