@@ -1,18 +1,18 @@
 //! What some guests told, put onto the tables of an earlier run.
 
 use super::programs::{Kind, PROGRAMS};
-use super::table::{NOT_RUN, Rows};
+use super::table::{NOT_RUN, Rows, TITLES};
 use super::told::Told;
 use super::{MACHINES, Machine};
 
 /// The earlier tables with what the guests told in its place: all of a guest that ran every program, else what
 /// the programs told that were run.
 pub(super) fn onto(earlier: Vec<Rows>, new: &[Rows], all: &[(&Machine, Told)]) -> Vec<Rows> {
-    let [guests, rungs, stories, ..] = new else { return earlier };
+    let [guests, rungs, stories, figures @ ..] = new else { return earlier };
     let mut earlier = earlier.into_iter();
     let mut before = || earlier.next().unwrap_or_default();
     let (old_guests, mut old_rungs, mut old_stories) = (before(), before(), before());
-    let old_compared = before();
+    let old_figures: Vec<_> = earlier.collect();
     for (machine, told) in all {
         if is_whole(machine, told) {
             for table in [&mut old_rungs, &mut old_stories] {
@@ -26,8 +26,11 @@ pub(super) fn onto(earlier: Vec<Rows>, new: &[Rows], all: &[(&Machine, Told)]) -
     let (rungs, stories) = (overlay(&old_rungs, rungs), overlay(&old_stories, stories));
     let guests = guests_of(&old_guests, guests, &stories, all);
     let mut tables = vec![guests, rungs, stories];
-    let compared = compared_of(old_compared, new.get(3));
-    tables.extend((compared.len() > 1).then_some(compared));
+    for title in TITLES {
+        let find = |tables: &[Rows]| tables.iter().find(|table| is_titled(table, title)).cloned();
+        let table = figures_of(find(&old_figures).unwrap_or_default(), find(figures));
+        tables.extend((table.len() > 1).then_some(table));
+    }
     tables
 }
 
@@ -132,8 +135,12 @@ fn counted(stories: &Rows, guest: &str) -> [usize; 3] {
     counts
 }
 
+fn is_titled(table: &Rows, title: &str) -> bool {
+    table.first().and_then(|head| head.get(1)).is_some_and(|cell| cell == title)
+}
+
 /// A line for each guest and story.
-fn compared_of(old: Rows, new: Option<&Rows>) -> Rows {
+fn figures_of(old: Rows, new: Option<Rows>) -> Rows {
     let Some(new) = new else { return old };
     let same = |row: &Vec<String>, other: &Vec<String>| row[..2] == other[..2];
     let mut rows: Rows = old.into_iter().skip(1).filter(|row| !new.iter().any(|it| same(it, row))).collect();
@@ -166,15 +173,18 @@ mod tests {
             .replace("FAILED", "ok")
             .replace("0 passed; 1 failed", "1 passed; 0 failed")
             .replace("bpf-storm 1", "bpf-storm 0");
-        let demo = "@@vm run demo\n{\"story\": \"hard | soft\", \"ok\": true}\n@@vm status demo 0\n";
+        let demo = "@@vm run demo\n{\"story\": \"hard | soft\", \"ok\": true, \"values\": {\"slowdown\": 0.125}}\n@@vm status demo 0\n";
+        let peer = "@@vm run peer\n{\"story\": \"peer\", \"ok\": true, \"values\": {\"times_less_at_death\": 7}}\n@@vm status peer 0\n";
         let earlier = tables(&[guest("6.1", &format!("{demo}{failed}")), guest("7.2", demo)]);
-        let now = [guest("6.1", &passed)];
+        let now = [guest("6.1", &format!("{passed}{peer}"))];
         let patched = onto(earlier, &table::tables(&now), &now);
         let text = table::text(&patched);
         assert!(text.contains("| hard \\| soft | ok | ok |"), "{text}");
         assert!(text.contains("| bpf-storm tests | ok | – |"), "{text}");
-        let run = "| 6.1 | 6.1 | k, 6.1 now; bpf-storm again: 6.1 now |";
-        assert!(text.contains(&format!("{run} 2 | 0 | 0 |")), "{text}");
+        let run = "| 6.1 | 6.1 | k, 6.1 now; bpf-storm, peer again: 6.1 now |";
+        assert!(text.contains(&format!("{run} 3 | 0 | 0 |")), "{text}");
+        assert!(text.contains("| 6.1 | peer | – | – | – | – | – | 7.0 | – | – |"), "{text}");
+        assert!(text.contains("| 7.2 | hard \\| soft | 0.12 | – | – |"), "{text}");
         assert!(text.contains("| 7.2 | 6.1 | k, 7.2 now | 1 | 0 | 0 |"), "{text}");
         assert_eq!(
             onto(table::read(&text), &table::tables(&[]), &[]),

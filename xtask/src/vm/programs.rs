@@ -90,6 +90,9 @@ const KILLS_BY_TRACEPOINT: &[&str] = &[
     "kprobe oom_kill_process, oom_kill_memcg_member",
 ];
 
+/// Four pairs take some five minutes in a guest.
+const OVERHEAD: &[&str] = &["--json", "overhead", "--stories", "--pairs", "4"];
+
 pub(super) const PROGRAMS: &[Program] = &[
     Program { short: true, ..stories("demo", &["--json", "--slow"]) },
     stories(
@@ -110,6 +113,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     stories("rungs", &["--json", "--each-rung"]),
     Program { target: "bench_oom", ..stories("kills", KILLS) },
     Program { target: "bench_oom", ..stories("kills-tracepoint", KILLS_BY_TRACEPOINT) },
+    Program { target: "bench", ..stories("overhead", OVERHEAD) },
     tests("privileges", "privileges"),
     tests("figures", "figures"),
     // In parts, so that one of them can be run again alone; what is new is among the hooks.

@@ -25,8 +25,8 @@ pub(super) fn summary(machine: &Machine, told: &Told) -> String {
 
 type Guests<'a> = &'a [(&'a Machine, Told)];
 
-/// Tables in Markdown: the guests, what each kernel is watched by, how the stories went, and how
-/// they compare with other programs.
+/// Tables in Markdown: the guests, what each kernel is watched by, how the stories went, and the figures
+/// that they told.
 pub(super) fn render(all: Guests<'_>) -> String {
     text(&tables(all))
 }
@@ -34,7 +34,7 @@ pub(super) fn render(all: Guests<'_>) -> String {
 /// The same as rows.
 pub(super) fn tables(all: Guests<'_>) -> Vec<Rows> {
     let mut tables = vec![guests(all), rungs(all), stories(all)];
-    tables.extend(compared(all));
+    tables.extend(FIGURES.iter().filter_map(|figures| figures.rows(all)));
     tables
 }
 
@@ -122,35 +122,72 @@ fn by_guest(corner: &str, all: Guests<'_>, lines: &[&str], cell: impl Fn(&Told, 
     rows
 }
 
-/// Ratios to other programs in the same guest; above 1 the agent is better.
-fn compared(all: Guests<'_>) -> Option<Rows> {
-    const FIGURES: [(&str, &str); 8] = [
-        ("agent_signal_mib", "ours at the signal, MiB"),
-        ("agent_death_mib", "ours at death, MiB"),
-        ("peer_signal_mib", "earlyoom at the signal, MiB"),
-        ("peer_death_mib", "earlyoom at death, MiB"),
-        ("times_less_at_signal", "times less at the signal"),
-        ("times_less_at_death", "times less at death"),
-        ("reflex_death_mib", "ours with the reflex, MiB"),
-        ("times_less_with_reflex", "times less"),
-    ];
-    let told: Vec<_> = all
-        .iter()
-        .flat_map(|(machine, told)| told.stories.iter().map(|story| (machine.name, story)))
-        .filter(|(_, story)| story.value("times_less_at_death").is_some())
-        .collect();
-    if told.is_empty() {
-        return None;
+/// A table of figures that stories told, a line for each guest and story.
+#[derive(Debug)]
+struct Figures {
+    /// What the stories are, as the head of the table has it.
+    title: &'static str,
+    /// A story belongs to it if it has this value.
+    told_by: &'static str,
+    decimals: usize,
+    /// The values and their titles.
+    columns: &'static [(&'static str, &'static str)],
+}
+
+const FIGURES: [Figures; 2] = [
+    // Ratios to other programs in the same guest; above 1 the agent is better.
+    Figures {
+        title: "overshoot beyond the line",
+        told_by: "times_less_at_death",
+        decimals: 1,
+        columns: &[
+            ("agent_signal_mib", "ours at the signal, MiB"),
+            ("agent_death_mib", "ours at death, MiB"),
+            ("peer_signal_mib", "earlyoom at the signal, MiB"),
+            ("peer_death_mib", "earlyoom at death, MiB"),
+            ("times_less_at_signal", "times less at the signal"),
+            ("times_less_at_death", "times less at death"),
+            ("reflex_death_mib", "ours with the reflex, MiB"),
+            ("times_less_with_reflex", "times less"),
+        ],
+    },
+    Figures {
+        title: "how much slower by the agent",
+        told_by: "slowdown",
+        decimals: 2,
+        columns: &[
+            ("slowdown", "slower, %"),
+            ("noise", "without the agent, %"),
+            ("programs", "BPF programs alone, %"),
+        ],
+    },
+];
+
+/// The heads of tables that have a line for each guest and story, in their order.
+pub(super) const TITLES: [&str; FIGURES.len()] = [FIGURES[0].title, FIGURES[1].title];
+
+impl Figures {
+    /// Nothing where nobody told any.
+    fn rows(&self, all: Guests<'_>) -> Option<Rows> {
+        let Self { title, told_by, decimals, columns } = self;
+        let told: Vec<_> = all
+            .iter()
+            .flat_map(|(machine, told)| told.stories.iter().map(|story| (machine.name, story)))
+            .filter(|(_, story)| story.value(told_by).is_some())
+            .collect();
+        if told.is_empty() {
+            return None;
+        }
+        let head = ["kernel", title].into_iter().chain(columns.iter().map(|(_, title)| *title));
+        let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
+        for (kernel, story) in told {
+            let figures = columns.iter().map(|(key, _)| {
+                story.value(key).map_or_else(|| NOT_RUN.to_owned(), |value| format!("{value:.decimals$}"))
+            });
+            rows.push([kernel.to_owned(), story.title()].into_iter().chain(figures).collect());
+        }
+        Some(rows)
     }
-    let head = ["kernel", "overshoot beyond the line"].into_iter().chain(FIGURES.map(|(_, title)| title));
-    let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
-    for (kernel, story) in told {
-        let figures = FIGURES.map(|(key, _)| {
-            story.value(key).map_or_else(|| NOT_RUN.to_owned(), |value| format!("{value:.1}"))
-        });
-        rows.push([kernel.to_owned(), story.title()].into_iter().chain(figures).collect());
-    }
-    Some(rows)
 }
 
 fn markdown(rows: &Rows) -> String {

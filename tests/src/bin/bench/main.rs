@@ -70,6 +70,9 @@ enum Bench {
         /// Measure this rung as well; may be given more than once
         #[arg(long, value_name = "NAME")]
         rung: Vec<String>,
+        /// Make a story of each loop as well, for the table of guests (with --json)
+        #[arg(long)]
+        stories: bool,
     },
     /// Crossing to decision and to death
     Reaction {
@@ -127,7 +130,7 @@ fn run(args: &Args) -> Result<()> {
     };
     let mut stage = Stage::new(name, args)?;
     match &args.bench {
-        Bench::Overhead { pairs, rung } => overhead::run(&mut stage, *pairs, rung)?,
+        Bench::Overhead { pairs, rung, stories } => overhead::run(&mut stage, *pairs, rung, *stories)?,
         Bench::Reaction { runs } => reaction::run(&mut stage, *runs)?,
         Bench::Reflex { runs } => reflex::run(&mut stage, *runs)?,
         Bench::Idle { seconds, alone } => {

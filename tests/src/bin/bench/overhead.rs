@@ -7,7 +7,7 @@ use ::tests::empty_program::{EmptyProgram, Measured};
 use ::tests::node::{MIB, Node, PodSpec};
 use ::tests::workload::Workload;
 use anyhow::{Context as _, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 use crate::programs::{self, runs};
@@ -50,8 +50,8 @@ impl Place {
     }
 }
 
-/// Pairs for each place and each of `rungs`; without any the agent chooses.
-pub(crate) fn run(stage: &mut Stage, pairs: usize, rungs: &[String]) -> Result<()> {
+/// Pairs for each place and each of `rungs`; without any the agent chooses. `stories` are told of each task as well.
+pub(crate) fn run(stage: &mut Stage, pairs: usize, rungs: &[String], stories: bool) -> Result<()> {
     let mut site = Site::new(stage)?;
     let agent = site.agent(stage, Place::Calm, None)?;
     let rung = agent.rung("charge").map(|(rung, _)| rung);
@@ -67,8 +67,20 @@ pub(crate) fn run(stage: &mut Stage, pairs: usize, rungs: &[String]) -> Result<(
                 (Place::Near, Some(rung)) => format!("near, {rung}"),
             };
             if stage.wants(&case) {
-                let rows = site.pairs(stage, pairs, &case, place, rung)?;
-                stage.keep(rows)?;
+                let Pairs { figures, clock, watched_by } = site.pairs(stage, pairs, &case, place, rung)?;
+                for ((task, ..), figures) in TASKS.iter().zip(figures) {
+                    let rows = rows_of(task, &case, place, watched_by.as_deref(), figures);
+                    if stories {
+                        stage.emit(&story(task, &case, watched_by.as_deref(), &rows));
+                    }
+                    stage.keep(rows)?;
+                }
+                stage.keep([Row::new(
+                    format!("a program that does nothing, {case}"),
+                    "by the clock",
+                    "ns",
+                    clock,
+                )])?;
             }
         }
     }
@@ -171,7 +183,7 @@ impl Site {
         case: &str,
         place: Place,
         rung: Option<&str>,
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Pairs> {
         let mut figures: [Figures; TASKS.len()] = Default::default();
         let (mut watched_by, mut clock) = (None, Vec::new());
         for pair in 0..pairs {
@@ -202,24 +214,52 @@ impl Site {
                 stage.tell(&format!("{case}: {} of {pairs} pairs", pair + 1));
             }
         }
-        let mut rows = Vec::new();
-        for ((name, ..), Figures { slowdowns, noise, shares, entering }) in TASKS.iter().zip(figures) {
-            let most = match place {
-                Place::Calm => 0.5,
-                Place::Near => 12.0,
-            };
-            let row = Row::new(format!("{name}, {case}"), "slowdown", "%", slowdowns);
-            rows.push(row.goal(Goal::Median(most)).with("rung", watched_by.clone()));
-            rows.push(Row::new(format!("{name}, {case}, A/A"), "slowdown", "%", noise));
-            let shares = Row::new(format!("{name}, {case}"), "programs alone", "%", shares);
-            rows.push(shares.goal(Goal::Median(most)).with("rung", watched_by.clone()));
-            if !entering.is_empty() {
-                rows.push(Row::new(format!("{name}, {case}"), "way into the charge hook", "%", entering));
-            }
-        }
-        rows.push(Row::new(format!("a program that does nothing, {case}"), "by the clock", "ns", clock));
-        Ok(rows)
+        Ok(Pairs { figures, clock, watched_by })
     }
+}
+
+/// What pairs came to.
+#[derive(Debug)]
+struct Pairs {
+    figures: [Figures; TASKS.len()],
+    /// What the kernel's clock adds to each run of a program, nanoseconds.
+    clock: Vec<f64>,
+    watched_by: Option<String>,
+}
+
+/// The goal at a place, percent: of the hook that fires at each page fault it is another than of those that fire at
+/// each batch of charges.
+fn most(place: Place, watched_by: Option<&str>) -> f64 {
+    match place {
+        Place::Calm => 0.5,
+        Place::Near if watched_by.is_some_and(|rung| rung.starts_with("tp_btf")) => 12.0,
+        Place::Near => 3.0,
+    }
+}
+
+fn rows_of(task: &str, case: &str, place: Place, watched_by: Option<&str>, figures: Figures) -> Vec<Row> {
+    let Figures { slowdowns, noise, shares, entering } = figures;
+    let most = most(place, watched_by);
+    let row = Row::new(format!("{task}, {case}"), "slowdown", "%", slowdowns);
+    let shares = Row::new(format!("{task}, {case}"), "programs alone", "%", shares);
+    let mut rows = vec![
+        row.goal(Goal::Median(most)).with("rung", watched_by),
+        Row::new(format!("{task}, {case}, A/A"), "slowdown", "%", noise),
+        shares.goal(Goal::Median(most)).with("rung", watched_by),
+    ];
+    if !entering.is_empty() {
+        rows.push(Row::new(format!("{task}, {case}"), "way into the charge hook", "%", entering));
+    }
+    rows
+}
+
+/// As the table of guests has it: that it was measured, and what came of it.
+fn story(task: &str, case: &str, watched_by: Option<&str>, rows: &[Row]) -> Value {
+    let mut story = json!({"story": format!("overhead, {case}, {task}"), "ok": true, "rung": watched_by});
+    for (row, name) in rows.iter().zip(["slowdown", "noise", "programs"]) {
+        story["values"][name] = json!(row.percentile(50));
+    }
+    story
 }
 
 /// Those of a task, one for each pair, in percent.

@@ -104,7 +104,8 @@ impl Stage {
         self.workload.parent().context("the folder of the workload")
     }
 
-    fn emit(&self, line: &Value) {
+    /// A line for machines.
+    pub(crate) fn emit(&self, line: &Value) {
         if self.json {
             // Who no longer listens is no reason to stop: the groups must go.
             let _ = writeln!(std::io::stdout(), "{line}");
