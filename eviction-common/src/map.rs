@@ -150,7 +150,7 @@ pub enum Counter {
     SeenFull = 6,
     /// Cgroups that found no room in `TASKS`.
     TasksFull = 7,
-    /// Walks that ended before the root because the tree is too deep.
+    /// Walks that ended before the root: the tree is too deep, or an interrupt ran the same program.
     WalkCut = 8,
     /// How often the charge hook looked at a memory cgroup.
     Charges = 9,

@@ -39,6 +39,8 @@ pub struct Offsets {
     pub css_flags: u32,
     /// `cgroup_subsys_state.ss`.
     pub css_ss: u32,
+    /// `cgroup_subsys_state.serial_nr`.
+    pub css_serial: u32,
     /// `cgroup.kn`.
     pub cgroup_kn: u32,
     /// `cgroup.level`.
@@ -106,6 +108,7 @@ impl Offsets {
         css_parent: ABSENT,
         css_flags: ABSENT,
         css_ss: ABSENT,
+        css_serial: ABSENT,
         cgroup_kn: ABSENT,
         cgroup_level: ABSENT,
         cgroup_root: ABSENT,
@@ -169,4 +172,4 @@ impl Setup {
     };
 }
 
-const _: () = assert!(size_of::<Setup>() == 4 * (6 + 37));
+const _: () = assert!(size_of::<Setup>() == 4 * (6 + 38));

@@ -13,10 +13,11 @@ use eviction_common::{Counter, Dirty, LAST_CHARGE, LAST_NEAR, MAX_ANCESTORS, STI
 use crate::{
     level::{Seen, armed, compare},
     maps::{DIRTY, LAST, SEEN_OOM, add, count},
-    memcg::Memcg,
+    memcg::{Memcg, counter_above, usage_of},
     read::{Direct, Means, Probe},
     reflex,
     setup::is_ours,
+    way::{Keeper, Way},
 };
 
 /// Fires when pages of the kernel itself are accounted to a memory cgroup: page tables above
@@ -27,7 +28,7 @@ pub(crate) fn charge_mod_memcg_state(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
     if has_moved(LAST_CHARGE, ctx.arg(0), memcg.usage::<Direct>(), STILL_PAGES) {
-        on_charge::<Direct, _>(&ctx, memcg, None);
+        on_charge_somewhere::<Direct, _>(&ctx, memcg, Keeper::Charge);
     }
     0
 }
@@ -40,7 +41,7 @@ pub(crate) fn charge_rss_stat(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the helper gives the running task.
     let memcg = unsafe { Memcg::of_task(bpf_get_current_task() as *const u8) };
     if !memcg.is_null() && has_moved(LAST_CHARGE, memcg.address(), memcg.usage::<Probe>(), 0) {
-        on_charge::<Probe, _>(&ctx, memcg, None);
+        on_charge_somewhere::<Probe, _>(&ctx, memcg, Keeper::Charge);
     }
     0
 }
@@ -52,7 +53,7 @@ pub(crate) fn near_count_memcg_events(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
     if has_moved(LAST_NEAR, ctx.arg(0), memcg.usage::<Direct>(), 0) {
-        on_charge::<Direct, _>(&ctx, memcg, None);
+        on_charge_somewhere::<Direct, _>(&ctx, memcg, Keeper::Near);
     }
     0
 }
@@ -77,37 +78,51 @@ fn has_moved(hook: u32, memcg: u64, usage: u64, still: u64) -> bool {
     true
 }
 
-/// Something was charged to `memcg`: how many pages, where the hook sees every charge.
+/// Something was charged to `memcg`; how much is not known.
 #[inline(always)]
-pub(crate) fn on_charge<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, charged: Option<u64>) {
+fn on_charge_somewhere<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, keeper: Keeper) {
     if !is_ours() {
         return;
     }
+    let way = match Way::kept::<M>(&memcg, keeper) {
+        None => Way::found::<M>(&memcg, keeper),
+        kept => kept,
+    };
+    match way {
+        Some(way) => on_charge::<M, _>(ctx, memcg, &way, None),
+        None => count(Counter::WalkCut),
+    }
+}
+
+/// Something was charged to `memcg`, from which that is the way up: how many pages, where the hook sees every charge.
+#[inline(always)]
+pub(crate) fn on_charge<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, way: &Way, charged: Option<u64>) {
     count(Counter::Charges);
-    let leaf_id = memcg.id::<M>();
+    let Some(leaf_id) = way.id(0) else {
+        count(Counter::WalkCut);
+        return;
+    };
     reflex::look::<M>(memcg, leaf_id);
-    let is_new = memcg.is_online::<M>() && mark_dirty(leaf_id, memcg.usage::<M>(), charged);
-    let (mut memcg, mut level_id) = (memcg, leaf_id);
-    for _ in 0..MAX_ANCESTORS {
-        if is_new {
-            remember_events(level_id, &memcg);
-        }
+    if memcg.is_online::<M>() && mark_dirty(leaf_id, memcg.usage::<M>(), charged) {
+        remember_events::<M>(memcg, way);
+    }
+    let mut counter = memcg.counter();
+    for level in 0..MAX_ANCESTORS {
+        let Some(level_id) = way.id(level) else { break };
         if let Some(armed) = armed(level_id) {
-            let seen = Seen { level_id, leaf_id, usage: memcg.usage::<M>(), charged };
-            if compare(armed, &seen) {
+            // SAFETY: a page counter.
+            let usage = unsafe { usage_of::<M>(counter) };
+            if compare(armed, &Seen { level_id, leaf_id, usage, charged }) {
                 debug!(ctx, "crossed the level of cgroup {}", level_id);
             }
         }
-        match memcg.parent::<M>() {
-            Some(parent) => {
-                memcg = parent;
-                level_id = memcg.id::<M>();
-            }
-            None => return,
-        }
+        // SAFETY: a page counter. Beyond the root it is null, and not read.
+        counter = unsafe { counter_above::<M>(counter) };
     }
-    count(Counter::WalkCut);
-    warn!(ctx, "cgroup {} is too deep, its upper ancestors are not seen", leaf_id);
+    if !way.is_whole() {
+        count(Counter::WalkCut);
+        warn!(ctx, "cgroup {}: its upper ancestors are not seen", leaf_id);
+    }
 }
 
 /// Puts the cgroup into the dirty set; says whether it was not in it.
@@ -135,11 +150,25 @@ fn mark_dirty(id: u64, usage: u64, charged: Option<u64>) -> bool {
     true
 }
 
+/// Notes the event counts of cgroups on that way that were not looked at before.
+#[inline(always)]
+fn remember_events<M: Means>(memcg: Memcg, way: &Way) {
+    let mut memcg = memcg;
+    for level in 0..MAX_ANCESTORS {
+        let Some(id) = way.id(level) else { return };
+        remember_events_of(id, &memcg);
+        match memcg.parent::<M>() {
+            Some(parent) => memcg = parent,
+            None => return,
+        }
+    }
+}
+
 /// Notes the event counts of a cgroup that was not looked at before, so that it shows at an
 /// out-of-memory kill whether they moved. Never of one that was: between the kernel's count and its
 /// kill another CPU may come by here.
 #[inline(always)]
-fn remember_events(id: u64, memcg: &Memcg) {
+fn remember_events_of(id: u64, memcg: &Memcg) {
     if SEEN_OOM.get_ptr(id).is_some() {
         return;
     }

@@ -10,15 +10,16 @@ use aya_ebpf::{
     macros::{fexit, kprobe, kretprobe},
     programs::{FExitContext, ProbeContext, RetProbeContext},
 };
-use eviction_common::MAX_ANCESTORS;
+use eviction_common::{Counter, MAX_ANCESTORS};
 
 use crate::{
     charge::on_charge,
     level::{Seen, armed, compare},
-    maps::{TRIES, Try},
-    memcg::{Memcg, is_of_memory},
+    maps::{TRIES, Try, count},
+    memcg::{Memcg, counter_above, is_of_memory, usage_of},
     read::{ByCounter, Means, Probe, Read},
     setup::is_ours,
+    way::{self, Keeper, Way},
 };
 
 /// A batch was charged, or would not fit.
@@ -28,7 +29,7 @@ pub(crate) fn counter_try_charge_exit(ctx: FExitContext) -> i32 {
     // a bool the callee sets the lowest byte.
     let charged = ctx.arg::<u64>(3) as u8 != 0;
     if charged {
-        on_exit(&ctx);
+        on_exit(&ctx, Keeper::Charge);
     }
     0
 }
@@ -36,28 +37,63 @@ pub(crate) fn counter_try_charge_exit(ctx: FExitContext) -> i32 {
 /// A batch was charged, whatever the limit.
 #[fexit(function = "page_counter_charge")]
 pub(crate) fn counter_charge_exit(ctx: FExitContext) -> i32 {
-    on_exit(&ctx);
+    on_exit(&ctx, Keeper::Forced);
     0
 }
 
 /// A batch was given back.
 #[fexit(function = "page_counter_uncharge")]
 pub(crate) fn counter_uncharge_exit(ctx: FExitContext) -> i32 {
-    let address = address(&ctx);
-    if is_of_memory(address) {
-        // SAFETY: the first argument is a `page_counter`, which the loader checks in BTF.
-        on_uncharge::<ByCounter>(unsafe { Memcg::of_counter(ctx.arg(0), address) }, 0);
+    // SAFETY: the first argument is a `page_counter`, which the loader checks in BTF.
+    if let Some((memcg, way)) = unsafe { of_counter::<ByCounter>(ctx.arg(0), Keeper::Near, || address(&ctx)) }
+    {
+        on_uncharge::<ByCounter>(memcg, &way, 0);
     }
     0
 }
 
 #[inline(always)]
-fn on_exit(ctx: &FExitContext) {
-    let address = address(ctx);
-    if is_of_memory(address) {
-        // SAFETY: the first argument is a `page_counter`, which the loader checks in BTF.
-        let memcg = unsafe { Memcg::of_counter(ctx.arg(0), address) };
-        on_charge::<ByCounter, _>(ctx, memcg, Some(ctx.arg(1)));
+fn on_exit(ctx: &FExitContext, keeper: Keeper) {
+    // SAFETY: the first argument is a `page_counter`, which the loader checks in BTF.
+    if let Some((memcg, way)) = unsafe { of_counter::<ByCounter>(ctx.arg(0), keeper, || address(ctx)) } {
+        on_charge::<ByCounter, _>(ctx, memcg, &way, Some(ctx.arg(1)));
+    }
+}
+
+/// Whose page counter this is and the way up from there, if it counts memory. Most are those of the last time: then
+/// that is known without a look at what they count.
+///
+/// # Safety
+/// `counter` is a pointer to a page counter, and what `address` gives is its address.
+#[inline(always)]
+unsafe fn of_counter<M: Means>(
+    counter: *const u8,
+    keeper: Keeper,
+    address: impl Fn() -> u64,
+) -> Option<(Memcg, Way)> {
+    if !is_ours() {
+        return None;
+    }
+    if let Some(address) = way::address_of(counter, keeper) {
+        // SAFETY: the caller's promise; that it counts memory was seen when it was kept, and is so of what is there now
+        // if the css is the same.
+        let memcg = unsafe { Memcg::of_counter(counter, address) };
+        if let Some(way) = Way::kept::<M>(&memcg, keeper) {
+            return Some((memcg, way));
+        }
+    }
+    let address = address();
+    if !is_of_memory(address) {
+        return None;
+    }
+    // SAFETY: the caller's promise, and as seen.
+    let memcg = unsafe { Memcg::of_counter(counter, address) };
+    match Way::found::<M>(&memcg, keeper) {
+        Some(way) => Some((memcg, way)),
+        None => {
+            count(Counter::WalkCut);
+            None
+        }
     }
 }
 
@@ -74,7 +110,7 @@ pub(crate) fn counter_try_charge_probe(ctx: ProbeContext) -> u32 {
     let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1)) else {
         return 0;
     };
-    if !is_of_memory(counter) {
+    if way::address_of(counter as *const u8, Keeper::Charge).is_none() && !is_of_memory(counter) {
         return 0;
     }
     // SAFETY: a helper without arguments.
@@ -91,7 +127,7 @@ pub(crate) fn counter_try_charge_probe(ctx: ProbeContext) -> u32 {
         unanswered = this;
     }
     if unanswered.counter != 0 {
-        on_probed(&ctx, &unanswered);
+        on_probed(&ctx, &unanswered, Keeper::Charge);
     }
     0
 }
@@ -109,7 +145,7 @@ pub(crate) fn counter_try_charge_return(ctx: RetProbeContext) -> u32 {
     let _ = TRIES.remove(task);
     // Of a bool the callee sets the lowest byte.
     if ctx.ret::<u64>() as u8 != 0 {
-        on_probed(&ctx, &tried);
+        on_probed(&ctx, &tried, Keeper::Charge);
     }
     0
 }
@@ -117,10 +153,8 @@ pub(crate) fn counter_try_charge_return(ctx: RetProbeContext) -> u32 {
 /// A batch is about to be charged, whatever the limit; usage is still without it.
 #[kprobe(function = "page_counter_charge")]
 pub(crate) fn counter_charge_probe(ctx: ProbeContext) -> u32 {
-    if let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1))
-        && is_of_memory(counter)
-    {
-        on_probed(&ctx, &Try { counter, pages });
+    if let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1)) {
+        on_probed(&ctx, &Try { counter, pages }, Keeper::Forced);
     }
     0
 }
@@ -128,41 +162,40 @@ pub(crate) fn counter_charge_probe(ctx: ProbeContext) -> u32 {
 /// A batch is about to be given back.
 #[kprobe(function = "page_counter_uncharge")]
 pub(crate) fn counter_uncharge_probe(ctx: ProbeContext) -> u32 {
-    if let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1))
-        && is_of_memory(counter)
+    let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1)) else {
+        return 0;
+    };
+    // SAFETY: it is a page counter.
+    if let Some((memcg, way)) = unsafe { of_counter::<Probe>(counter as *const u8, Keeper::Near, || counter) }
     {
-        // SAFETY: it is a counter of memory.
-        on_uncharge::<Probe>(unsafe { Memcg::of_counter(counter as *const u8, counter) }, pages);
+        on_uncharge::<Probe>(memcg, &way, pages);
     }
     0
 }
 
 #[inline(always)]
-fn on_probed<C: EbpfContext>(ctx: &C, charged: &Try) {
+fn on_probed<C: EbpfContext>(ctx: &C, charged: &Try, keeper: Keeper) {
     let Try { counter, pages } = *charged;
-    // SAFETY: it is a counter of memory.
-    let memcg = unsafe { Memcg::of_counter(counter as *const u8, counter) };
-    on_charge::<Probe, _>(ctx, memcg, Some(pages));
+    // SAFETY: it is a page counter.
+    if let Some((memcg, way)) = unsafe { of_counter::<Probe>(counter as *const u8, keeper, || counter) } {
+        on_charge::<Probe, _>(ctx, memcg, &way, Some(pages));
+    }
 }
 
 /// Pages of `memcg` were given back; `still` of them are not yet taken off its usage. Nothing is
 /// counted: only the way down is looked at.
 #[inline(always)]
-fn on_uncharge<M: Means>(memcg: Memcg, still: u64) {
-    if !is_ours() {
-        return;
-    }
-    let leaf_id = memcg.id::<M>();
-    let mut memcg = memcg;
-    for _ in 0..MAX_ANCESTORS {
-        let level_id = memcg.id::<M>();
+fn on_uncharge<M: Means>(memcg: Memcg, way: &Way, still: u64) {
+    let Some(leaf_id) = way.id(0) else { return };
+    let mut counter = memcg.counter();
+    for level in 0..MAX_ANCESTORS {
+        let Some(level_id) = way.id(level) else { return };
         if let Some(armed) = armed(level_id) {
-            let usage = memcg.usage::<M>().saturating_sub(still);
+            // SAFETY: a page counter.
+            let usage = unsafe { usage_of::<M>(counter) }.saturating_sub(still);
             compare(armed, &Seen { level_id, leaf_id, usage, charged: None });
         }
-        match memcg.parent::<M>() {
-            Some(parent) => memcg = parent,
-            None => return,
-        }
+        // SAFETY: a page counter; null beyond the root, and not read.
+        counter = unsafe { counter_above::<M>(counter) };
     }
 }

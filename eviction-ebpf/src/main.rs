@@ -29,6 +29,7 @@ mod reclaim;
 mod reflex;
 mod setup;
 mod task;
+mod way;
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -69,6 +69,18 @@ impl Memcg {
         self.css as u64
     }
 
+    /// Its css.
+    #[inline(always)]
+    pub(crate) fn css(&self) -> *const u8 {
+        self.css
+    }
+
+    /// Its page counter.
+    #[inline(always)]
+    pub(crate) fn counter(&self) -> *const u8 {
+        self.counter
+    }
+
     /// Its id.
     #[inline(always)]
     pub(crate) fn id<M: Means>(&self) -> u64 {
@@ -80,7 +92,7 @@ impl Memcg {
     #[inline(always)]
     pub(crate) fn usage<M: Means>(&self) -> u64 {
         // SAFETY: `counter` is a page counter.
-        unsafe { M::Counter::at(self.counter, offset!(counter_usage)) }
+        unsafe { usage_of::<M>(self.counter) }
     }
 
     /// Its limit, pages.
@@ -152,6 +164,27 @@ impl Memcg {
         }
         Some(Self { css: css as *const u8, counter: counter as *const u8 })
     }
+}
+
+/// The usage that a page counter says, pages.
+///
+/// # Safety
+/// `counter` is a pointer to one.
+#[inline(always)]
+pub(crate) unsafe fn usage_of<M: Means>(counter: *const u8) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { M::Counter::at(counter, offset!(counter_usage)) }
+}
+
+/// The page counter of the next one up; null above the root's.
+///
+/// # Safety
+/// `counter` is a pointer to one, or null.
+#[inline(always)]
+pub(crate) unsafe fn counter_above<M: Means>(counter: *const u8) -> *const u8 {
+    // SAFETY: the caller's promise; of null it reads 0.
+    let above: usize = unsafe { M::Counter::at(counter, offset!(counter_parent)) };
+    above as *const u8
 }
 
 /// Whether the page counter at this address counts the memory of a memory cgroup. Others are its

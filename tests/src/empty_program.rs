@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
+use rustix::process::{Resource, Rlimit, setrlimit};
+
 use crate::fdinfo::FdInfo;
 
 /// The charge hook of kernels that show no page counters. Where it is there it fires as often as the agent's own
@@ -85,6 +87,8 @@ impl EmptyProgram {
     }
 
     fn attach_to(hook: &CStr) -> io::Result<Self> {
+        // Before 5.11 the kernel charges programs to the limit of locked memory, and says EPERM where it is too low.
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
         let license = c"GPL";
         let attr = LoadAttr {
             prog_type: BPF_PROG_TYPE_RAW_TRACEPOINT,

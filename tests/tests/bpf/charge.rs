@@ -1,6 +1,8 @@
 //! Armed levels and the dirty set.
 
+use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues};
 use eviction_agent::source::bpf::{AsyncRing, DirtyLeaf, Edge, Event, Level, LoadOptions, When};
+use eviction_common::MAX_ANCESTORS;
 
 use crate::rig::{Cgroup, MIB, Rig, Stepper, mount, need_bpf, report_skip};
 
@@ -47,6 +49,49 @@ fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
     rig.wait("the second crossing", |told| told.crossed.len() > 1);
     assert_eq!(rig.crossings(second).len(), 1);
     assert_eq!(rig.crossings(first).len(), 1);
+}
+
+/// What programs keep on each CPU: turn, counter, serial number, levels, and the ids (`way.rs` of the programs).
+type Kept = [u64; 4 + MAX_ANCESTORS];
+
+/// Changes what the programs of this machine that were loaded last have kept.
+fn change_ways(change: impl Fn(&mut Kept)) {
+    let maps = aya::maps::loaded_maps().map(|map| map.unwrap());
+    let last = maps.filter(|map| map.name_as_str() == Some("WAYS")).map(|map| map.id()).max().unwrap();
+    let map = Map::PerCpuArray(MapData::from_id(last).unwrap());
+    let mut ways = PerCpuArray::<_, Kept>::try_from(map).unwrap();
+    for keeper in 0..ways.len() {
+        let mut kept: Vec<Kept> = ways.get(&keeper, 0).unwrap().to_vec();
+        kept.iter_mut().for_each(&change);
+        ways.set(keeper, PerCpuValues::try_from(kept).unwrap(), 0).unwrap();
+    }
+}
+
+/// The kernel may put a new memory cgroup where one was that is gone, and its page counter with it.
+#[test]
+fn the_way_up_is_kept_and_is_not_taken_for_that_of_another_in_the_same_place() {
+    need_bpf!();
+    let (pod, other) = (Cgroup::new(), Cgroup::new());
+    let mut process = Stepper::start(&pod);
+    process.step("touch 8");
+    let mut rig = Rig::load();
+    let line = pod.usage() + 64 * MIB;
+    // Its own usage is less than this all the while.
+    let others = rig.kernel.arm(other.id(), above(line)).unwrap();
+    let own = rig.kernel.arm(pod.id(), above(line)).unwrap();
+    process.step("touch 16");
+    change_ways(|[_, _, serial, _, ids @ ..]| {
+        *serial = serial.wrapping_add(1);
+        *ids = [other.id(); MAX_ANCESTORS];
+    });
+    process.step("touch 96");
+    rig.wait("the crossing", |told| !told.crossed.is_empty());
+    assert_eq!((rig.crossings(own).len(), rig.crossings(others).len()), (1, 0));
+    // With its own number it is.
+    change_ways(|[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
+    process.step("touch 16");
+    rig.wait("what was put in its place", |told| told.crossed.len() == 2);
+    assert_eq!(rig.crossings(others).len(), 1, "it is not read again");
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub struct Lost {
     /// Reclaims that began twice or ended without a beginning, as those that were under way when
     /// the programs were attached.
     pub reclaim_odd: u64,
-    /// Walks that ended before the root because the tree is too deep.
+    /// Walks that ended before the root: the tree is too deep, or an interrupt ran the same program.
     pub walk_cut: u64,
     /// How often the charge hook looked at a memory cgroup.
     pub charges: u64,

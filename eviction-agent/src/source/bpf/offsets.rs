@@ -98,6 +98,7 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         css_parent: take("css_parent", at("cgroup_subsys_state", "parent")),
         css_flags: take("css_flags", online.clone().and_then(|_| at("cgroup_subsys_state", "flags"))),
         css_ss: take("css_ss", at("cgroup_subsys_state", "ss")),
+        css_serial: take("css_serial", at("cgroup_subsys_state", "serial_nr")),
         cgroup_kn: take("cgroup_kn", at("cgroup", "kn")),
         cgroup_level: take("cgroup_level", at("cgroup", "level")),
         cgroup_root: take("cgroup_root", at("cgroup", "root")),
