@@ -46,6 +46,11 @@ pub(super) fn merge(earlier: &str, later: &str) -> Option<String> {
             left.take_while(|line| marked(line).is_none()).for_each(|line| text.extend([line, "\n"]));
         }
     }
+    // That the earlier run was stopped is over as well.
+    if is_over && merged.iter().all(|line| marked(line) != Some(LEFTOVERS)) {
+        let end = later.lines().skip_while(|line| marked(line) != Some(LEFTOVERS));
+        end.filter(|line| !is_mark(line, WRONG)).for_each(|line| text.extend([line, "\n"]));
+    }
     for wrong in later.lines().filter(|line| is_mark(line, WRONG)) {
         text.extend([wrong, "\n"]);
     }
@@ -120,6 +125,7 @@ mod tests {
         assert!(merged.contains("@@vm wrong"), "{merged}");
         let merged = merge(&merged, &elsewhere.replace('b', "a")).unwrap();
         assert!(!merged.contains("@@vm wrong"), "{merged}");
+        assert!(merged.ends_with("@@vm leftovers\n@@vm end\n"), "{merged}");
     }
 
     #[test]
