@@ -103,7 +103,7 @@ pub(crate) fn on_charge<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, way: &W
         return;
     };
     reflex::look::<M>(memcg, leaf_id);
-    if memcg.is_online::<M>() && mark_dirty(leaf_id, memcg.usage::<M>(), charged) {
+    if way.is_online && mark_dirty(leaf_id, memcg.usage::<M>(), charged) {
         remember_events::<M>(memcg, way);
     }
     let mut counter = memcg.counter();

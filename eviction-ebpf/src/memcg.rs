@@ -69,12 +69,6 @@ impl Memcg {
         self.css as u64
     }
 
-    /// Its css.
-    #[inline(always)]
-    pub(crate) fn css(&self) -> *const u8 {
-        self.css
-    }
-
     /// Its page counter.
     #[inline(always)]
     pub(crate) fn counter(&self) -> *const u8 {
@@ -102,16 +96,23 @@ impl Memcg {
         unsafe { M::Counter::at(self.counter, offset!(counter_max)) }
     }
 
-    /// Whether its cgroup is not removed yet; what is removed still gives back, and must not
-    /// be taken into maps that are cleaned when it goes.
+    /// What tells it from others, and whether it is there.
     #[inline(always)]
-    pub(crate) fn is_online<M: Means>(&self) -> bool {
-        if offset!(css_flags) == ABSENT {
-            return true;
+    pub(crate) fn mark<M: Means>(&self) -> Mark {
+        let (flags, serial) = (offset!(css_flags), offset!(css_serial));
+        if flags == ABSENT || serial == ABSENT {
+            return Mark { serial: 0, is_online: true };
         }
         // SAFETY: `css` is a css.
-        let flags: u32 = unsafe { M::Css::at(self.css, offset!(css_flags)) };
-        is_online(flags)
+        unsafe {
+            let (flags, serial) = if M::Css::AT_ONCE && serial.wrapping_sub(flags) == 4 {
+                let Side { flags, low, high } = M::Css::at(self.css, flags);
+                (flags, u64::from(high) << 32 | u64::from(low))
+            } else {
+                (M::Css::at(self.css, flags), M::Css::at(self.css, serial))
+            };
+            Mark { serial, is_online: is_online(flags) }
+        }
     }
 
     /// How often it ran out of memory by its own limit, and how many of its own processes were
@@ -164,6 +165,25 @@ impl Memcg {
         }
         Some(Self { css: css as *const u8, counter: counter as *const u8 })
     }
+}
+
+/// See [`Memcg::mark`].
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    /// The number of its css, which no other ever gets; 0 where it is not known.
+    pub(crate) serial: u64,
+    /// Whether its cgroup is not removed yet; what is removed still gives back, and must not be taken into maps
+    /// that are cleaned when it goes.
+    pub(crate) is_online: bool,
+}
+
+/// A css' flags and its number, behind them.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Side {
+    flags: u32,
+    low: u32,
+    high: u32,
 }
 
 /// The usage that a page counter says, pages.

@@ -4,6 +4,9 @@ use aya_ebpf::helpers::bpf_probe_read_kernel;
 
 /// How a program reads what a pointer of the kernel points to. A fault reads as 0.
 pub(crate) trait Read {
+    /// What lies side by side is read at once, for the price of one; plain loads are by member.
+    const AT_ONCE: bool;
+
     /// Reads a `T` that lies `offset` bytes behind `base`.
     ///
     /// # Safety
@@ -16,6 +19,8 @@ pub(crate) trait Read {
 pub(crate) struct Direct;
 
 impl Read for Direct {
+    const AT_ONCE: bool = false;
+
     #[inline(always)]
     unsafe fn at<T: Copy + Default>(base: *const u8, offset: u32) -> T {
         // SAFETY: the verifier checks it against the type in BTF, and a fault reads as 0.
@@ -28,6 +33,8 @@ impl Read for Direct {
 pub(crate) struct Probe;
 
 impl Read for Probe {
+    const AT_ONCE: bool = true;
+
     #[inline(always)]
     unsafe fn at<T: Copy + Default>(base: *const u8, offset: u32) -> T {
         // SAFETY: the helper checks the address.

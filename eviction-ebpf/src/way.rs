@@ -10,12 +10,11 @@
 //! further up: that is counted, and the next sample finds what it would have.
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
-use eviction_common::{ABSENT, MAX_ANCESTORS};
+use eviction_common::MAX_ANCESTORS;
 
 use crate::{
-    memcg::Memcg,
-    read::{Means, Read},
-    setup::offset,
+    memcg::{Mark, Memcg},
+    read::Means,
 };
 
 /// A program that keeps a way.
@@ -57,6 +56,8 @@ pub(crate) struct Way {
     kept: *const Kept,
     turn: u64,
     levels: u64,
+    /// See [`Mark::is_online`].
+    pub(crate) is_online: bool,
 }
 
 impl Way {
@@ -73,8 +74,11 @@ impl Way {
                 core::ptr::read_volatile(&raw const (*kept).levels),
             )
         };
-        let is_it = turn & 1 == 0 && counter == memcg.counter() as u64;
-        (is_it && number != 0 && number == serial::<M>(memcg)).then_some(Self { kept, turn, levels })
+        if turn & 1 != 0 || counter != memcg.counter() as u64 || number == 0 {
+            return None;
+        }
+        let Mark { serial, is_online } = memcg.mark::<M>();
+        (number == serial).then_some(Self { kept, turn, levels, is_online })
     }
 
     /// The way up from `memcg`, which is kept; nothing while another run of this program finds its own.
@@ -86,11 +90,12 @@ impl Way {
         if turn & 1 != 0 {
             return None;
         }
+        let Mark { serial, is_online } = memcg.mark::<M>();
         // SAFETY: as above.
         unsafe {
             core::ptr::write_volatile(&raw mut (*kept).turn, turn + 1);
             core::ptr::write_volatile(&raw mut (*kept).counter, memcg.counter() as u64);
-            core::ptr::write_volatile(&raw mut (*kept).serial, serial::<M>(memcg));
+            core::ptr::write_volatile(&raw mut (*kept).serial, serial);
         }
         let levels = climb::<M>(memcg, kept);
         let turn = turn + 2;
@@ -100,7 +105,7 @@ impl Way {
             core::ptr::write_volatile(&raw mut (*kept).turn, turn);
             core::ptr::read_volatile(&raw const (*kept).levels)
         };
-        Some(Self { kept, turn, levels })
+        Some(Self { kept, turn, levels, is_online })
     }
 
     /// The id of the memory cgroup that is so many levels up, itself at 0; nothing beyond the root.
@@ -125,16 +130,6 @@ impl Way {
     fn is_kept(&self) -> bool {
         // SAFETY: the map's value.
         unsafe { core::ptr::read_volatile(&raw const (*self.kept).turn) == self.turn }
-    }
-}
-
-/// The number of its css; 0 where that is not known.
-#[inline(always)]
-fn serial<M: Means>(memcg: &Memcg) -> u64 {
-    match offset!(css_serial) {
-        ABSENT => 0,
-        // SAFETY: it is a css.
-        offset => unsafe { M::Css::at(memcg.css(), offset) },
     }
 }
 
