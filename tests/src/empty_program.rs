@@ -87,7 +87,8 @@ impl EmptyProgram {
     }
 
     fn attach_to(hook: &CStr) -> io::Result<Self> {
-        // Before 5.11 the kernel charges programs to the limit of locked memory, and says EPERM where it is too low.
+        // Before 5.11 the kernel charges programs to the limit of locked memory. Where it cannot be raised and is too
+        // low, loading says so.
         let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
         let license = c"GPL";
         let attr = LoadAttr {
