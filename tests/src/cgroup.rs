@@ -7,15 +7,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 
 use crate::mounts::{Hierarchy, Mounts};
 use crate::process;
 
 const PREFIX: &str = "eviction-test";
+
+/// Subtrees that this process has made.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// Controllers that groups below the subtree need, where the unified hierarchy has them.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
@@ -34,15 +38,10 @@ impl Subtree {
         let mounts = Mounts::discover()?;
         let pid = std::process::id();
         let (_, start) = process::stat(pid).context("read own start time")?;
-        // One test program makes several subtrees, also with the same label.
-        for serial in 0.. {
-            let name = format!("{PREFIX}-{label}-{serial}-{pid}-{start}");
-            if mounts.iter().any(|(_, point)| point.join(&name).exists()) {
-                continue;
-            }
-            return Ok(Self { root: Group::create(mounts, Path::new(&name))? });
-        }
-        bail!("no free name for a subtree");
+        // Tests of one program make subtrees with the same label at the same moment.
+        let serial = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}-{label}-{serial}-{pid}-{start}");
+        Ok(Self { root: Group::create(mounts, Path::new(&name))? })
     }
 
     /// Removes the subtrees of processes that are gone.

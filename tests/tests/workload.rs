@@ -3,8 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Barrier;
+use std::thread;
 
 use rustix::process::Signal;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
@@ -203,4 +206,19 @@ fn a_subtree_that_a_crash_left_is_swept_away_and_a_live_one_is_not() {
     assert!(dir.exists());
     live.remove().unwrap();
     assert!(!dir.exists());
+}
+
+#[test]
+fn subtrees_made_at_the_same_moment_are_apart() {
+    let at_once = Barrier::new(8);
+    let make = || {
+        at_once.wait();
+        Subtree::new("twin").unwrap()
+    };
+    let made: Vec<Subtree> = thread::scope(|scope| {
+        let makers: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+        makers.into_iter().map(|maker| maker.join().unwrap()).collect()
+    });
+    let paths: BTreeSet<_> = made.iter().map(Subtree::path).collect();
+    assert_eq!(paths.len(), made.len());
 }
