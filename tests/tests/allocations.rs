@@ -10,10 +10,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use eviction_agent::core::decision::PassEnd;
 use eviction_agent::core::input::{Event, Input};
+use eviction_agent::core::pods::PodSet;
 use eviction_agent::core::preferences::Profile;
 use eviction_agent::core::time::Timestamp;
 use serde_json::{Value, json};
-use tests::allocations::{Counting, counted};
+use tests::allocations::{Counting, counted, traced};
 use tests::world::{Case, World};
 
 use crate::node::{Node, victims};
@@ -126,25 +127,32 @@ fn nor_does_one_that_evicts() -> Result<()> {
     Ok(())
 }
 
-/// Nor what the rehearsal itself is for: the first one that evicts, after nothing but calm.
+/// Nor what the rehearsal itself is for: the first one that evicts, after nothing but calm. Whatever looks were
+/// rehearsed, and whether somebody has looked up whose statistics these are.
 #[test]
 fn nor_does_the_first_that_evicts_where_it_was_rehearsed() -> Result<()> {
-    for profile in PROFILES {
+    let looks = [(true, true), (false, true), (true, false)];
+    for (profile, (was_pressed, is_indexed)) in PROFILES.into_iter().flat_map(|it| looks.map(|look| (it, look))) {
         let mut calm = node(profile, &json!({}), Case::Calm)?;
         assert_eq!(passes(&mut calm)?.end, PassEnd::Calm);
+        let rehearsed = calm.look(None)?;
         let mut node = node(profile, &json!({}), Case::MemoryPressure)?;
         node.engine = calm.engine;
         // Later than all that the calm node saw.
         node.carry_out(&[], Duration::from_secs(3600))?;
         let event = Event::Pods(Arc::clone(&node.pods));
         node.engine.step(Input { at: node.now, event });
-        let snapshot = node.look(None)?;
-        node.engine.rehearse(node.now, Arc::clone(&snapshot));
+        let pressed = node.look(None)?;
+        node.engine.rehearse(node.now, if was_pressed { pressed } else { rehearsed });
         assert!(node.engine.conditions().is_empty(), "nothing is left of the rehearsal");
-        let snapshot = node.look(None)?;
-        let (decision, allocations) = counted(|| node.pass(&snapshot));
-        let end = decision.pass().context("there was no pass")?.end;
-        assert_eq!((end, allocations), (PassEnd::Evicted, 0), "{profile:?}");
+        let mut snapshot = node.look(None)?;
+        if !is_indexed {
+            Arc::make_mut(&mut snapshot).index(&Arc::new(PodSet::new(Vec::new())));
+        }
+        let (decision, asked) = traced(|| node.pass(&snapshot));
+        let pass = decision.pass().context("there was no pass")?;
+        let of = format!("{profile:?}, pressed {was_pressed}, indexed {is_indexed}: {asked}");
+        assert_eq!((pass.end, asked.blocks), (PassEnd::Evicted, 0), "{of}");
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command as Program, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::tests::allocations::counted;
+use ::tests::allocations::{Asked, traced};
 use ::tests::node::{MIB, Node, PodSpec};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -101,7 +101,7 @@ fn rig(profile: Profile, records: bool) -> Option<Rig> {
 impl Rig {
     /// One turn. What it asked the allocator for until the decision was made, and whether kills or
     /// ends of others came between: this machine is not ours alone.
-    async fn turn(&mut self) -> (Option<PassEnd>, &'static str, u64) {
+    async fn turn(&mut self) -> (Option<PassEnd>, &'static str, Asked) {
         let next = self.reaction.next(&mut self.commands);
         let wake = tokio::time::timeout(GUARD, next).await.unwrap().unwrap().unwrap();
         let disturbed = match &wake {
@@ -111,13 +111,13 @@ impl Rig {
         };
         let name = wake.trigger().name();
         let recorded = self.reaction.records.then(|| self.reaction.engine.memory());
-        let (reacted, allocations) = counted(|| {
+        let (reacted, asked) = traced(|| {
             let (trigger, crossed) = self.reaction.take(wake)?;
             Some(self.reaction.react(trigger, crossed))
         });
         let Some(reacted) = reacted else {
             self.reaction.end_turn();
-            return (None, name, 0);
+            return (None, name, Asked::default());
         };
         let end = end_of(&reacted);
         if let Some(decided) = &reacted.decided
@@ -131,7 +131,7 @@ impl Rig {
         }
         self.reaction.follow(reacted);
         self.reaction.end_turn();
-        (end, name, if disturbed { 0 } else { allocations })
+        (end, name, if disturbed { Asked::default() } else { asked })
     }
 
     /// Does what the slow side does with what it is told.
@@ -215,8 +215,8 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool, records: boo
         let mut seen = Vec::new();
         let mut evicted = 0;
         while evicted == 0 || seen.len() < TURNS {
-            let (end, name, allocations) = rig.turn().await;
-            assert_eq!(allocations, 0, "{profile:?}, turn {} for {name} that ended {end:?}", seen.len());
+            let (end, name, asked) = rig.turn().await;
+            assert_eq!(asked.blocks, 0, "{profile:?}, turn {} for {name} that ended {end:?}: {asked}", seen.len());
             evicted += usize::from(end == Some(PassEnd::Evicted));
             seen.push(name);
             if slow_side_turns {
@@ -236,16 +236,16 @@ fn while_a_pod_leaves(profile: Profile) -> Option<()> {
         rig.warm_up().await;
         let mut grower = rig.grower();
         for turn in 0..TURNS {
-            let (end, name, allocations) = rig.turn().await;
-            assert_eq!(allocations, 0, "{profile:?}, turn {turn} for {name} that ended {end:?}");
+            let (end, name, asked) = rig.turn().await;
+            assert_eq!(asked.blocks, 0, "{profile:?}, turn {turn} for {name} that ended {end:?}: {asked}");
         }
         assert!(grower.wait().unwrap().success());
         assert!(rig.reaction.is_leaving(&uid), "somebody is in it");
         stays.kill().unwrap();
         stays.wait().unwrap();
         while rig.reaction.is_leaving(&uid) {
-            let (end, name, allocations) = rig.turn().await;
-            assert_eq!(allocations, 0, "{profile:?}, {name} that ended {end:?}");
+            let (end, name, asked) = rig.turn().await;
+            assert_eq!(asked.blocks, 0, "{profile:?}, {name} that ended {end:?}: {asked}");
         }
         Some(())
     })

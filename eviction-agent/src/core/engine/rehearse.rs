@@ -2,50 +2,54 @@
 
 use std::sync::Arc;
 
-use crate::core::decision::{Pass, Subject};
 use crate::core::input::{Event, Input};
-use crate::core::signal::Signal;
 use crate::core::snapshot::Snapshot;
 use crate::core::time::Timestamp;
 
 use super::Engine;
-
-/// Pods that are passed over before one goes, or are on their way; usually fewer.
-const A_FEW: usize = 32;
+use super::spare::A_FEW;
 
 impl Engine {
     /// Finds the room that a look like this one takes, so that the real one asks the allocator for
     /// nothing: an engine like this takes the look, and only its buffers are kept. What the engine knows
-    /// stays as it is.
+    /// stays as it is. Beside what this look takes there is room for what others may.
     pub fn rehearse(&mut self, at: Timestamp, snapshot: Arc<Snapshot>) {
+        // A copy of lists that are empty has no room.
+        let spare = std::mem::take(&mut self.spare);
         let mut stage = self.clone();
-        let mut decision = stage.step(Input { at, event: Event::Look(snapshot) });
-        if let Subject::Pass(pass) = &mut decision.subject {
-            // What this look has none of, and another may have.
-            let Pass { met, sight, lines, spared, refused_pods, flights, deficits, .. } = pass;
-            met.reserve(lines.len());
-            sight.imminent.reserve(lines.len());
-            sight.refused.reserve(Signal::COUNT);
-            spared.reserve(A_FEW);
-            refused_pods.reserve(A_FEW);
-            flights.reserve(A_FEW);
-            for deficit in deficits {
-                deficit.hurried.reserve(A_FEW);
-                deficit.victims.reserve(A_FEW);
-                deficit.passed_over.reserve(A_FEW);
-            }
-        }
+        stage.spare = spare;
+        let decision = stage.step(Input { at, event: Event::Look(snapshot) });
         stage.recycle(decision);
-        // The walk puts off those that free little, and those that did not go lately.
-        for _ in 0..2 {
-            stage.spare.passed_over.keep(Vec::with_capacity(A_FEW));
-        }
         self.spare = stage.spare;
         self.joined = stage.joined;
         self.urgent = stage.urgent;
+        let (lines, pods) = (self.thresholds.lines().len(), self.pods.len());
+        self.spare.make_room(lines, pods);
+        self.urgent.clear();
+        self.urgent.reserve(lines);
+        // Used where nobody has looked up whose statistics these are.
+        self.joined.clear();
+        self.joined.reserve(pods);
         self.flights.make_room(A_FEW);
         self.sight.make_room();
         self.thresholds.make_room();
         self.conditions.make_room();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::fixture::{at, engine, hard, node, policy, set, snapshot};
+    use crate::core::signal::Signal::MemoryAvailable;
+
+    #[test]
+    fn there_is_room_however_often_it_was_rehearsed() {
+        let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &set(Vec::new()));
+        for second in 0..100 {
+            engine.rehearse(at(second), snapshot(node(50, 900, at(second)), &[]));
+        }
+        let walk = [engine.spare.passed_over.take(), engine.spare.passed_over.take()];
+        assert!(walk.iter().all(|list| list.capacity() >= A_FEW));
     }
 }

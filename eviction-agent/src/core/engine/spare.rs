@@ -1,5 +1,7 @@
 //! The memory of decisions that nobody needs any more, for the next ones.
 
+use std::cmp::Reverse;
+
 use crate::core::condition::Raised;
 use crate::core::decision::{Action, Decision, Pass, Subject};
 use crate::core::deficit::{Deficit, PassedOver, Victim};
@@ -8,6 +10,7 @@ use crate::core::observe::Observations;
 use crate::core::protection::RefusedPod;
 use crate::core::rank::Candidate;
 use crate::core::sight::{Refused, Seen};
+use crate::core::signal::{NodeCondition, Signal};
 use crate::core::threshold::Met;
 
 use super::Engine;
@@ -15,6 +18,9 @@ use super::Engine;
 /// Lists of a kind that are kept: a pass that waits for garbage collection and the decision
 /// that says so are there at the same time, and each threshold has lists of its own.
 const MOST: usize = 32;
+
+/// Pods that are passed over before one goes, or are on their way; usually fewer.
+pub(super) const A_FEW: usize = 32;
 
 /// Lists, all of them empty, for the sake of their memory.
 #[derive(Clone, Debug)]
@@ -41,6 +47,19 @@ impl<T> Room<T> {
         let mut copy = self.take();
         copy.extend_from_slice(list);
         copy
+    }
+
+    /// Makes so many lists have room for so much each.
+    fn make_room(&mut self, lists: usize, each: usize) {
+        self.0.reserve(MOST.saturating_sub(self.0.len()));
+        self.0.sort_by_key(|list| Reverse(list.capacity()));
+        let lists = lists.min(MOST);
+        if self.0.len() < lists {
+            self.0.resize_with(lists, Vec::new);
+        }
+        for list in self.0.iter_mut().take(lists) {
+            list.reserve(each);
+        }
     }
 
     pub(super) fn keep(&mut self, mut list: Vec<T>) {
@@ -71,6 +90,26 @@ pub(super) struct Spare {
 }
 
 impl Spare {
+    /// Makes room for a pass over so many pods in which each of so many thresholds is met, and for a copy of it while
+    /// it waits for garbage collection.
+    pub(super) fn make_room(&mut self, lines: usize, pods: usize) {
+        let each = 2 * lines;
+        self.actions.make_room(2, A_FEW);
+        self.conditions.make_room(2, NodeCondition::COUNT);
+        self.met.make_room(2, lines);
+        self.ranked.make_room(2, pods);
+        self.refused.make_room(2, Signal::COUNT);
+        self.refused_pods.make_room(2, A_FEW);
+        self.imminent.make_room(2, lines);
+        self.flights.make_room(2, A_FEW);
+        self.deficits.make_room(2, lines);
+        // The walk has its own beside those of each threshold: whose budget said no, who frees little, who did not go
+        // lately.
+        self.spared.make_room(each + 3, A_FEW);
+        self.victims.make_room(each, A_FEW);
+        self.passed_over.make_room(each + 2, A_FEW);
+    }
+
     /// A deficit with lists that have room.
     pub(super) fn deficit(&mut self, new: Deficit) -> Deficit {
         Deficit {
