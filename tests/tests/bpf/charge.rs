@@ -54,6 +54,9 @@ fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
 /// What programs keep on each CPU: turn, counter, serial number, levels, and the ids (`way.rs` of the programs).
 type Kept = [u64; 4 + MAX_ANCESTORS];
 
+/// So often somebody else may charge between a change of what is kept and the next charge.
+const TRIES: usize = 40;
+
 /// Changes what the programs of this machine that were loaded last have kept.
 fn change_ways(change: impl Fn(&mut Kept)) {
     let maps = aya::maps::loaded_maps().map(|map| map.unwrap());
@@ -87,11 +90,13 @@ fn the_way_up_is_kept_and_is_not_taken_for_that_of_another_in_the_same_place() {
     process.step("touch 96");
     rig.wait("the crossing", |told| !told.crossed.is_empty());
     assert_eq!((rig.crossings(own).len(), rig.crossings(others).len()), (1, 0));
-    // With its own number it is.
-    change_ways(|[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
-    process.step("touch 16");
-    rig.wait("what was put in its place", |told| told.crossed.len() == 2);
-    assert_eq!(rig.crossings(others).len(), 1, "it is not read again");
+    // With its own number it is. On a busy machine another may charge on that CPU before: then its way is kept there.
+    let is_believed = (0..TRIES).any(|_| {
+        change_ways(|[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
+        process.step("touch 8");
+        !rig.crossings(others).is_empty()
+    });
+    assert!(is_believed, "it is not read again");
 }
 
 #[test]
