@@ -47,9 +47,7 @@ pub struct UsageSetup {
     pub zones: u32,
     /// How many memory nodes there may be; 0 where the page cache cannot be told.
     pub nodes: u32,
-    /// `cgroup_subsys_state.serial_nr`; absent where cgroups are not to be read again without a walk.
-    pub css_serial: u32,
-    /// `cgroup_root.kf_root`.
+    /// `cgroup_root.kf_root`; absent where cgroups are not to be read again without a walk.
     pub root_nodes: u32,
     /// `kernfs_root.last_id_lowbits`.
     pub nodes_last: u32,
@@ -73,7 +71,6 @@ impl UsageSetup {
         generation_stride: 0,
         zones: 0,
         nodes: 0,
-        css_serial: crate::ABSENT,
         root_nodes: crate::ABSENT,
         nodes_last: crate::ABSENT,
         again_rows: 0,
@@ -173,7 +170,7 @@ pub const AGAIN_UNABLE: u32 = 2;
 pub const SPAN_BYTES: u32 = 512;
 
 const _: () = {
-    assert!(size_of::<UsageSetup>() == 68);
+    assert!(size_of::<UsageSetup>() == 64);
     assert!(size_of::<Usage>() == 64);
     assert!(size_of::<Place>() == 24);
     assert!(size_of::<Start>() == 16);

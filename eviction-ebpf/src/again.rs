@@ -43,6 +43,12 @@ static START: Array<Start> = Array::with_max_entries(1, 0);
 #[map]
 static SPAN: PerCpuArray<[u64; (SPAN_BYTES / 8) as usize]> = PerCpuArray::with_max_entries(1, 0);
 
+/// Whether memory cgroups can be known again here.
+#[inline(always)]
+pub(crate) fn is_read_again() -> bool {
+    told!(root_nodes) != ABSENT && offset!(css_flags) != ABSENT && offset!(css_serial) != ABSENT && css_dying() != 0
+}
+
 /// A pass of the iterator begins with this cgroup.
 #[inline(always)]
 pub(crate) fn note_start(cgroup: *const u8) {
@@ -85,7 +91,7 @@ fn is_changed() -> bool {
 fn usages_again(ctx: *mut c_void) -> u32 {
     let ctx = RawTracePointContext::new(ctx);
     let (first, until, session): (u64, u64, u64) = (ctx.arg(0), ctx.arg(1), ctx.arg(2));
-    if !is_ours() || offset!(css_flags) == ABSENT || css_dying() == 0 || told!(css_serial) == ABSENT {
+    if !is_ours() || !is_read_again() {
         return AGAIN_UNABLE;
     }
     if first == FIRST && is_changed() {
@@ -139,7 +145,7 @@ struct Figures {
 fn figures(place: &Place) -> Option<Figures> {
     let span = SPAN.get_ptr_mut(0)?;
     // A css is the first member of its memory cgroup (the loader checks it). All of these are constants to the verifier.
-    let (flags, serial, counter) = (offset!(css_flags), told!(css_serial), offset!(memcg_memory));
+    let (flags, serial, counter) = (offset!(css_flags), offset!(css_serial), offset!(memcg_memory));
     let (usage, max) = (counter + offset!(counter_usage), counter + offset!(counter_max));
     let failures = counter + told!(counter_failures);
     let first = flags.min(serial) & !7;

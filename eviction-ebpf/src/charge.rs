@@ -11,9 +11,9 @@ use aya_log_ebpf::{debug, warn};
 use eviction_common::{Counter, Dirty, LAST_CHARGE, LAST_NEAR, MAX_ANCESTORS, STILL_PAGES, SeenOom};
 
 use crate::{
-    level::{Seen, armed, compare},
+    level::{Seen, compare, each_armed},
     maps::{DIRTY, LAST, SEEN_OOM, add, count},
-    memcg::{Memcg, counter_above, usage_of},
+    memcg::Memcg,
     read::{Direct, Means, Probe},
     reflex,
     setup::is_ours,
@@ -84,13 +84,8 @@ fn on_charge_somewhere<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, keeper: 
     if !is_ours() {
         return;
     }
-    let way = match Way::kept::<M>(&memcg, keeper) {
-        None => Way::found::<M>(&memcg, keeper),
-        kept => kept,
-    };
-    match way {
-        Some(way) => on_charge::<M, _>(ctx, memcg, &way, None),
-        None => count(Counter::WalkCut),
+    if let Some(way) = Way::kept::<M>(&memcg, keeper).or_else(|| Way::found::<M>(&memcg, keeper)) {
+        on_charge::<M, _>(ctx, memcg, &way, None);
     }
 }
 
@@ -102,23 +97,15 @@ pub(crate) fn on_charge<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, way: &W
         count(Counter::WalkCut);
         return;
     };
-    reflex::look::<M>(memcg, leaf_id);
+    reflex::look::<M>(&memcg, way, leaf_id);
     if way.is_online && mark_dirty(leaf_id, memcg.usage::<M>(), charged) {
         remember_events::<M>(memcg, way);
     }
-    let mut counter = memcg.counter();
-    for level in 0..MAX_ANCESTORS {
-        let Some(level_id) = way.id(level) else { break };
-        if let Some(armed) = armed(level_id) {
-            // SAFETY: a page counter.
-            let usage = unsafe { usage_of::<M>(counter) };
-            if compare(armed, &Seen { level_id, leaf_id, usage, charged }) {
-                debug!(ctx, "crossed the level of cgroup {}", level_id);
-            }
+    each_armed::<M>(&memcg, way, |armed, level_id, usage| {
+        if compare(armed, &Seen { level_id, leaf_id, usage, charged }) {
+            debug!(ctx, "crossed the level of cgroup {}", level_id);
         }
-        // SAFETY: a page counter. Beyond the root it is null, and not read.
-        counter = unsafe { counter_above::<M>(counter) };
-    }
+    });
     if !way.is_whole() {
         count(Counter::WalkCut);
         warn!(ctx, "cgroup {}: its upper ancestors are not seen", leaf_id);

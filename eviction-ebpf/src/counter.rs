@@ -10,13 +10,11 @@ use aya_ebpf::{
     macros::{fexit, kprobe, kretprobe},
     programs::{FExitContext, ProbeContext, RetProbeContext},
 };
-use eviction_common::{Counter, MAX_ANCESTORS};
-
 use crate::{
     charge::on_charge,
-    level::{Seen, armed, compare},
-    maps::{TRIES, Try, count},
-    memcg::{Memcg, counter_above, is_of_memory, usage_of},
+    level::{Seen, compare, each_armed},
+    maps::{TRIES, Try},
+    memcg::{Memcg, is_of_memory},
     read::{ByCounter, Means, Probe, Read},
     setup::is_ours,
     way::{self, Keeper, Way},
@@ -88,13 +86,7 @@ unsafe fn of_counter<M: Means>(
     }
     // SAFETY: the caller's promise, and as seen.
     let memcg = unsafe { Memcg::of_counter(counter, address) };
-    match Way::found::<M>(&memcg, keeper) {
-        Some(way) => Some((memcg, way)),
-        None => {
-            count(Counter::WalkCut);
-            None
-        }
-    }
+    Way::found::<M>(&memcg, keeper).map(|way| (memcg, way))
 }
 
 /// The first argument as a plain number, which the verifier does not take for a pointer.
@@ -187,15 +179,8 @@ fn on_probed<C: EbpfContext>(ctx: &C, charged: &Try, keeper: Keeper) {
 #[inline(always)]
 fn on_uncharge<M: Means>(memcg: Memcg, way: &Way, still: u64) {
     let Some(leaf_id) = way.id(0) else { return };
-    let mut counter = memcg.counter();
-    for level in 0..MAX_ANCESTORS {
-        let Some(level_id) = way.id(level) else { return };
-        if let Some(armed) = armed(level_id) {
-            // SAFETY: a page counter.
-            let usage = unsafe { usage_of::<M>(counter) }.saturating_sub(still);
-            compare(armed, &Seen { level_id, leaf_id, usage, charged: None });
-        }
-        // SAFETY: a page counter; null beyond the root, and not read.
-        counter = unsafe { counter_above::<M>(counter) };
-    }
+    each_armed::<M>(&memcg, way, |armed, level_id, usage| {
+        let usage = usage.saturating_sub(still);
+        compare(armed, &Seen { level_id, leaf_id, usage, charged: None });
+    });
 }

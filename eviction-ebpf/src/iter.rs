@@ -9,10 +9,10 @@
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
-use eviction_common::{ABSENT, Place, Usage};
+use eviction_common::{Place, Usage};
 
 use crate::{
-    again::note_start,
+    again::{is_read_again, note_start},
     lists::{first_lists, has_inactive_file, inactive_file, told},
     maps::{PLACES, USAGES},
     memcg::{Memcg, id_of_cgroup},
@@ -61,7 +61,7 @@ fn note(session: u64, number: u64, cgroup: *const u8) {
         )
     };
     // Before it looks at any other, so that what comes meanwhile is seen the next time.
-    if number == 0 && told!(css_serial) != ABSENT {
+    if number == 0 && is_read_again() {
         note_start(cgroup);
     }
     // Removed meanwhile, or the controller is off there: its tasks are charged to a cgroup above.
@@ -79,8 +79,8 @@ fn note(session: u64, number: u64, cgroup: *const u8) {
     let inactive_file = inactive_file(css, lists);
     // SAFETY: the maps' values; members of the memory cgroup; a helper without arguments.
     unsafe {
-        if told!(css_serial) != ABSENT {
-            *place = Place { css: css as u64, serial: Probe::at(css, told!(css_serial)), lists };
+        if is_read_again() {
+            *place = Place { css: css as u64, serial: Probe::at(css, offset!(css_serial)), lists };
         }
         *row = Usage {
             session,

@@ -1,11 +1,14 @@
 //! Armed levels: compared at each charge, fired once.
 
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
-use eviction_common::{Armed, Counter, Crossed, Edge, Kind, Ticket, armed_bit};
+use eviction_common::{Armed, Counter, Crossed, Edge, Kind, MAX_ANCESTORS, Ticket, armed_bit};
 
 use crate::{
     emit::{URGENT, header, lost},
     maps::{ARMED, ARMED_BITS, RING, TICKETS, add},
+    memcg::{Memcg, counter_above, usage_of},
+    read::Means,
+    way::Way,
 };
 
 /// What a hook knows when it looks at a level.
@@ -20,9 +23,24 @@ pub(crate) struct Seen {
     pub(crate) charged: Option<u64>,
 }
 
+/// Meets what is armed on the way up from `memcg`: itself, whose it is, and the usage there in pages.
+#[inline(always)]
+pub(crate) fn each_armed<M: Means>(memcg: &Memcg, way: &Way, mut meet: impl FnMut(*mut Armed, u64, u64)) {
+    let mut counter = memcg.counter();
+    for level in 0..MAX_ANCESTORS {
+        let Some(level_id) = way.id(level) else { return };
+        if let Some(armed) = armed(level_id) {
+            // SAFETY: a page counter.
+            meet(armed, level_id, unsafe { usage_of::<M>(counter) });
+        }
+        // SAFETY: a page counter; null beyond the root, and not read.
+        counter = unsafe { counter_above::<M>(counter) };
+    }
+}
+
 /// What is armed on the cgroup with this id.
 #[inline(always)]
-pub(crate) fn armed(id: u64) -> Option<*mut Armed> {
+fn armed(id: u64) -> Option<*mut Armed> {
     let (word, bit) = armed_bit(id);
     // SAFETY: the map's value; volatile, since user space writes it.
     let bits = unsafe { core::ptr::read_volatile(ARMED_BITS.get_ptr(word)?) };

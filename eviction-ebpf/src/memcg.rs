@@ -93,7 +93,7 @@ impl Memcg {
     #[inline(always)]
     pub(crate) fn max<M: Means>(&self) -> u64 {
         // SAFETY: `counter` is a page counter.
-        unsafe { M::Counter::at(self.counter, offset!(counter_max)) }
+        unsafe { max_of::<M>(self.counter) }
     }
 
     /// What tells it from others, and whether it is there.
@@ -194,6 +194,16 @@ struct Side {
 pub(crate) unsafe fn usage_of<M: Means>(counter: *const u8) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { M::Counter::at(counter, offset!(counter_usage)) }
+}
+
+/// The limit that a page counter has, pages.
+///
+/// # Safety
+/// `counter` is a pointer to one.
+#[inline(always)]
+pub(crate) unsafe fn max_of<M: Means>(counter: *const u8) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { M::Counter::at(counter, offset!(counter_max)) }
 }
 
 /// The page counter of the next one up; null above the root's.

@@ -5,7 +5,7 @@
 //! taken before it touches another page. An interrupt's charge finds the interrupted task; then too
 //! the conditions are on the one that would be signalled.
 //!
-//! Cost while no line is near: one look into an array; while one is near: a few reads and the walk up
+//! Cost while no line is near: one look into an array; while one is near: a few reads and the way up
 //! to the level, for each look at a charge.
 
 use aya_ebpf::{
@@ -25,9 +25,10 @@ use eviction_common::{
 use crate::{
     emit::{URGENT, header},
     maps::{RING, add},
-    memcg::{Memcg, id_of_task},
+    memcg::{Memcg, counter_above, id_of_task, max_of, usage_of},
     read::{Means, Probe, Read},
     setup::{offset, reflex_is_on},
+    way::Way,
 };
 
 const SIGKILL: u32 = 9;
@@ -67,17 +68,17 @@ struct Running {
     anon: u64,
 }
 
-/// The level and the way to it.
-struct Way {
+/// The level of the verdict, above the memory cgroup that was charged.
+struct Level {
     usage: u64,
     max: u64,
-    /// The victim is on it.
+    /// The victim is on the way to it.
     through_victim: bool,
 }
 
-/// `memcg`, whose id is `leaf_id`, was charged.
+/// `memcg`, whose id is `leaf_id`, was charged; `way` leads up from it.
 #[inline(always)]
-pub(crate) fn look<M: Means>(memcg: Memcg, leaf_id: u64) {
+pub(crate) fn look<M: Means>(memcg: &Memcg, way: &Way, leaf_id: u64) {
     if !reflex_is_on() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
         return;
     }
@@ -88,13 +89,13 @@ pub(crate) fn look<M: Means>(memcg: Memcg, leaf_id: u64) {
     let Some(verdict) = VERDICT.get(0) else { return };
     // SAFETY: the map's value; volatile, since user space writes it.
     let verdict = unsafe { core::ptr::read_volatile(verdict) };
-    let Some(way) = walk::<M>(memcg, level_id, verdict.victim_id) else { return };
+    let Some(level) = level::<M>(memcg, way, level_id, verdict.victim_id) else { return };
     let running = running();
     if running.mm != 0 {
         mark(&running, epoch);
     }
     if let Some(rise) = RISE.get_ptr_mut(0) {
-        note(rise, level_id, epoch, way.usage);
+        note(rise, level_id, epoch, level.usage);
     }
     if verdict.generation == 0 {
         return;
@@ -105,7 +106,7 @@ pub(crate) fn look<M: Means>(memcg: Memcg, leaf_id: u64) {
     if verdict.level_id != level_id {
         return;
     }
-    if let Some(why) = judge(&verdict, &running, &way, leaf_id) {
+    if let Some(why) = judge(&verdict, &running, &level, leaf_id) {
         withhold(why, verdict.generation);
     }
 }
@@ -122,8 +123,8 @@ fn marked(index: u32) -> u64 {
 
 /// Carries it out, or says why not; nothing where the line does not seem to be crossed.
 #[inline(always)]
-fn judge(verdict: &Verdict, running: &Running, way: &Way, leaf_id: u64) -> Option<Withheld> {
-    if way.usage < verdict.usage_least {
+fn judge(verdict: &Verdict, running: &Running, level: &Level, leaf_id: u64) -> Option<Withheld> {
+    if level.usage < verdict.usage_least {
         return None;
     }
     let grown = match GROWTH.get_ptr_mut(running.tgid) {
@@ -134,14 +135,14 @@ fn judge(verdict: &Verdict, running: &Running, way: &Way, leaf_id: u64) -> Optio
     };
     let rise = RISE.get_ptr_mut(0)?;
     let then = at_mark(rise, verdict.level_id, verdict.epoch);
-    let has_risen = then.is_some_and(|then| way.usage.saturating_sub(then) >= verdict.growth);
+    let has_risen = then.is_some_and(|then| level.usage.saturating_sub(then) >= verdict.growth);
     if !has_risen && grown < verdict.growth {
         return None;
     }
     if running.mm == 0 {
         return Some(Withheld::KernelThread);
     }
-    if !way.through_victim {
+    if !level.through_victim {
         return Some(Withheld::NotTheVictim);
     }
     if running.tgid == 1 {
@@ -159,17 +160,17 @@ fn judge(verdict: &Verdict, running: &Running, way: &Way, leaf_id: u64) -> Optio
     if grown < verdict.growth {
         return Some(Withheld::NotGrown);
     }
-    let seen = way.usage.saturating_add(2 * BATCH_PAGES);
-    let is_full = seen >= way.max || then.is_some_and(|then| seen >= then.saturating_add(verdict.room));
+    let seen = level.usage.saturating_add(2 * BATCH_PAGES);
+    let is_full = seen >= level.max || then.is_some_and(|then| seen >= then.saturating_add(verdict.room));
     if !has_risen && !(is_full && now_ns < verdict.still_until_ns) {
         return Some(Withheld::UsageStill);
     }
-    strike(verdict, running, way, leaf_id, grown)
+    strike(verdict, running, level, leaf_id, grown)
 }
 
 /// Sends the signal, if nobody did for this verdict.
 #[inline(always)]
-fn strike(verdict: &Verdict, running: &Running, way: &Way, leaf_id: u64, grown: u64) -> Option<Withheld> {
+fn strike(verdict: &Verdict, running: &Running, level: &Level, leaf_id: u64, grown: u64) -> Option<Withheld> {
     let Some(mut entry) = RING.reserve::<Struck>(0) else {
         return Some(Withheld::NoRoom);
     };
@@ -185,7 +186,7 @@ fn strike(verdict: &Verdict, running: &Running, way: &Way, leaf_id: u64, grown: 
         generation: verdict.generation,
         victim_id: verdict.victim_id,
         leaf_id,
-        usage: way.usage,
+        usage: level.usage,
         grown,
         tgid: running.tgid,
         pid: running.pid,
@@ -279,18 +280,21 @@ fn at_mark(growth: *const Growth, of: u64, epoch: u64) -> Option<u64> {
     None
 }
 
-/// From the charged memory cgroup up to the level; nothing if it is not below it.
+/// The level with this id; nothing if it is not on the way up.
 #[inline(always)]
-fn walk<M: Means>(memcg: Memcg, level_id: u64, victim_id: u64) -> Option<Way> {
-    let mut memcg = memcg;
+fn level<M: Means>(memcg: &Memcg, way: &Way, level_id: u64, victim_id: u64) -> Option<Level> {
+    let mut counter = memcg.counter();
     let mut through_victim = false;
-    for _ in 0..MAX_ANCESTORS {
-        let id = memcg.id::<M>();
+    for place in 0..MAX_ANCESTORS {
+        let id = way.id(place)?;
         through_victim |= id == victim_id;
         if id == level_id {
-            return Some(Way { usage: memcg.usage::<M>(), max: memcg.max::<M>(), through_victim });
+            // SAFETY: a page counter.
+            let (usage, max) = unsafe { (usage_of::<M>(counter), max_of::<M>(counter)) };
+            return Some(Level { usage, max, through_victim });
         }
-        memcg = memcg.parent::<M>()?;
+        // SAFETY: a page counter.
+        counter = unsafe { counter_above::<M>(counter) };
     }
     None
 }

@@ -10,9 +10,10 @@
 //! further up: that is counted, and the next sample finds what it would have.
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
-use eviction_common::MAX_ANCESTORS;
+use eviction_common::{Counter, MAX_ANCESTORS};
 
 use crate::{
+    maps::count,
     memcg::{Mark, Memcg},
     read::Means,
 };
@@ -81,13 +82,15 @@ impl Way {
         (number == serial).then_some(Self { kept, turn, levels, is_online })
     }
 
-    /// The way up from `memcg`, which is kept; nothing while another run of this program finds its own.
+    /// The way up from `memcg`, which is kept; nothing while another run of this program finds its own, which is
+    /// counted.
     #[inline(always)]
     pub(crate) fn found<M: Means>(memcg: &Memcg, keeper: Keeper) -> Option<Self> {
         let kept = WAYS.get_ptr_mut(keeper as u32)?;
         // SAFETY: as above. In this order, for whoever interrupts it.
         let turn = unsafe { core::ptr::read_volatile(&raw const (*kept).turn) };
         if turn & 1 != 0 {
+            count(Counter::WalkCut);
             return None;
         }
         let Mark { serial, is_online } = memcg.mark::<M>();

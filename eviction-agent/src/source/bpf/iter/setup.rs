@@ -35,8 +35,8 @@ pub(in super::super) fn resolve(btf: &Btf<'_>, nodes: Result<u32, String>) -> Re
         Err(why) => Some(why),
     };
     let no_again = match again(btf) {
-        Ok(Marks { serial, root_nodes, nodes_last }) => {
-            setup = UsageSetup { css_serial: serial, root_nodes, nodes_last, ..setup };
+        Ok(Marks { root_nodes, nodes_last }) => {
+            setup = UsageSetup { root_nodes, nodes_last, ..setup };
             None
         }
         Err(missing) => Some(missing.to_string()),
@@ -46,7 +46,6 @@ pub(in super::super) fn resolve(btf: &Btf<'_>, nodes: Result<u32, String>) -> Re
 
 /// By what cgroups are known again.
 struct Marks {
-    serial: u32,
     root_nodes: u32,
     nodes_last: u32,
 }
@@ -66,7 +65,7 @@ fn again(btf: &Btf<'_>) -> Result<Marks, Missing> {
         return Err(Missing::Form("mem_cgroup".into(), "of members that lie close together"));
     }
     let (root_nodes, nodes_last) = (at("cgroup_root", "kf_root")?, at("kernfs_root", "last_id_lowbits")?);
-    Ok(Marks { serial, root_nodes, nodes_last })
+    Ok(Marks { root_nodes, nodes_last })
 }
 
 fn places(btf: &Btf<'_>) -> Result<UsageSetup, Missing> {
@@ -243,7 +242,6 @@ mod tests {
             cgroup_memory: 256 + 4 * size_of::<usize>() as u32,
             cgroup_dying: 244,
             counter_failures: 8,
-            css_serial: 80,
             root_nodes: 0,
             nodes_last: 44,
             memcg_nodes: 2128,
@@ -306,7 +304,7 @@ mod tests {
         assert_eq!(resolved(&kernel(fits), Ok(1)).unwrap().no_again, None);
         let found = resolved(&kernel(fits + 8), Ok(1)).unwrap();
         let why = "this kernel's mem_cgroup is not of members that lie close together";
-        assert_eq!((found.no_again.as_deref(), found.setup.css_serial), (Some(why), ABSENT));
+        assert_eq!((found.no_again.as_deref(), found.setup.root_nodes), (Some(why), ABSENT));
         assert_eq!(found.no_page_cache, None, "that is another matter");
     }
 
