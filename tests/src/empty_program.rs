@@ -3,11 +3,12 @@
 use std::ffi::CStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::fdinfo::FdInfo;
+use crate::program::bpf_fd;
 
 /// The charge hook of kernels that show no page counters. Where it is there it fires as often as the agent's own
 /// programs, so that the caches are as warm.
@@ -32,6 +33,12 @@ struct LoadAttr {
     insn_cnt: u32,
     insns: u64,
     license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    name: [u8; 16],
 }
 
 /// The part that attaching to a raw tracepoint uses.
@@ -96,12 +103,18 @@ impl EmptyProgram {
             insn_cnt: NOTHING.len() as u32,
             insns: NOTHING.as_ptr() as u64,
             license: license.as_ptr() as u64,
+            log_level: 0,
+            log_size: 0,
+            log_buf: 0,
+            kern_version: 0,
+            prog_flags: 0,
+            name: *b"nothing\0\0\0\0\0\0\0\0\0",
         };
         // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and what it points to outlives the call.
-        let program = unsafe { bpf(BPF_PROG_LOAD, &attr) }?;
+        let program = unsafe { bpf_fd(BPF_PROG_LOAD, &attr) }?;
         let attr = OpenAttr { name: hook.as_ptr() as u64, prog_fd: program.as_raw_fd() as u32, pad: 0 };
         // SAFETY: as above.
-        let link = unsafe { bpf(BPF_RAW_TRACEPOINT_OPEN, &attr) }?;
+        let link = unsafe { bpf_fd(BPF_RAW_TRACEPOINT_OPEN, &attr) }?;
         Ok(Self { program, _link: link })
     }
 
@@ -118,26 +131,24 @@ impl EmptyProgram {
     /// # Errors
     /// If the kernel does not tell.
     pub fn run(&self) -> io::Result<(u64, u64)> {
+        let told = |info: &FdInfo| Some((info.field("run_cnt")?, info.field("run_time_ns")?));
+        self.told(told)?.ok_or_else(|| io::Error::other("the kernel does not tell how long a program ran"))
+    }
+
+    /// The kernel's number of it.
+    ///
+    /// # Errors
+    /// If the kernel does not tell.
+    pub fn id(&self) -> io::Result<u32> {
+        let told = |info: &FdInfo| u32::try_from(info.field("prog_id")?).ok();
+        self.told(told)?.ok_or_else(|| io::Error::other("the kernel does not tell the id of a program"))
+    }
+
+    fn told<T>(&self, told: impl Fn(&FdInfo) -> Option<T>) -> io::Result<Option<T>> {
         let number = self.program.as_raw_fd().unsigned_abs();
         let all = FdInfo::all(std::process::id())?;
-        let told = all.iter().find(|info| info.number == number);
-        let told = told.and_then(|info| Some((info.field("run_cnt")?, info.field("run_time_ns")?)));
-        told.ok_or_else(|| io::Error::other("the kernel does not tell how long a program ran"))
+        Ok(all.iter().find(|info| info.number == number).and_then(told))
     }
-}
-
-/// A call of bpf(2) that answers with a descriptor.
-///
-/// # Safety
-/// `attr` begins as `union bpf_attr` does for this command.
-unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: as the caller promises; the size is given.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for us; it fits into an int.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 #[cfg(test)]

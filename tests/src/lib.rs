@@ -23,6 +23,7 @@ pub mod mounts;
 pub mod node;
 pub mod privileges;
 pub mod process;
+pub mod program;
 mod skip;
 pub mod stamps;
 pub mod storm;

@@ -8,9 +8,10 @@ use ::tests::node::{MIB, Node, PodSpec};
 use ::tests::workload::Workload;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::programs::{self, runs};
+use crate::programs::{self, Runs, runs};
 use crate::stage::Stage;
 
 /// A bound for what runs here.
@@ -152,16 +153,16 @@ impl Site {
         self.measure().map(Some)
     }
 
-    /// Of each task's time, the share that the agent's programs take, in percent; and what the kernel's clock adds to
-    /// each of their runs, nanoseconds.
-    fn shares(&mut self, agent: &Agent) -> Result<([f64; TASKS.len()], f64)> {
+    /// Of each task's time, what the agent's programs take; and what the kernel's clock adds to each of their runs,
+    /// nanoseconds.
+    fn shares(&mut self, agent: &Agent) -> Result<([Shares; TASKS.len()], f64)> {
         let _measured = Measured::begin().context("have the kernel measure programs")?;
         let [_fault, fork] = &mut self.tasks[..] else { anyhow::bail!("the tasks are others") };
         let clock_ns = programs::clock_ns(|| {
             fork.go()?;
             cpu_ns(fork).map(|_| ())
         })?;
-        let mut shares = [0.0; TASKS.len()];
+        let mut shares: [Shares; TASKS.len()] = Default::default();
         for (task, share) in self.tasks.iter_mut().zip(&mut shares) {
             let before = runs(agent.pid())?;
             let mut whole = 0.0;
@@ -169,9 +170,15 @@ impl Site {
                 task.go()?;
                 whole += cpu_ns(task)?;
             }
-            let programs = runs(agent.pid())?.since(before);
+            let programs = runs(agent.pid())?.since(&before);
             // Measured, a task takes longer by the clock, too; but for what of it is outside of what it measures.
-            *share = programs.less(clock_ns) / (whole - programs.ns) * 100.0;
+            let without = whole - programs.sum().ns;
+            let of = |runs: Runs| runs.less(clock_ns) / without * 100.0;
+            let each = programs.by_name()?.into_iter();
+            *share = Shares {
+                all: of(programs.sum()),
+                each: each.map(|(name, runs)| (name, [of(runs), runs.less(clock_ns) / runs.count])).collect(),
+            };
         }
         Ok((shares, clock_ns))
     }
@@ -205,7 +212,12 @@ impl Site {
             for (task, figures) in figures.iter_mut().enumerate() {
                 figures.slowdowns.push(percent(with[task], before[task], after[task]));
                 figures.noise.push(percent(again[task], after[task], last[task]));
-                figures.shares.push(of_programs[task]);
+                figures.shares.push(of_programs[task].all);
+                for (name, [share, ns]) in &of_programs[task].each {
+                    let [shares, runs] = figures.programs.entry(name.clone()).or_default();
+                    shares.push(*share);
+                    runs.push(*ns);
+                }
                 if let Some(entered) = entered {
                     figures.entering.push(percent(entered[task], again[task], last[task]) / ENTERED as f64);
                 }
@@ -238,7 +250,7 @@ fn most(place: Place, watched_by: Option<&str>) -> f64 {
 }
 
 fn rows_of(task: &str, case: &str, place: Place, watched_by: Option<&str>, figures: Figures) -> Vec<Row> {
-    let Figures { slowdowns, noise, shares, entering } = figures;
+    let Figures { slowdowns, noise, shares, programs, entering } = figures;
     let most = most(place, watched_by);
     let row = Row::new(format!("{task}, {case}"), "slowdown", "%", slowdowns);
     let shares = Row::new(format!("{task}, {case}"), "programs alone", "%", shares);
@@ -249,6 +261,11 @@ fn rows_of(task: &str, case: &str, place: Place, watched_by: Option<&str>, figur
     ];
     if !entering.is_empty() {
         rows.push(Row::new(format!("{task}, {case}"), "way into the charge hook", "%", entering));
+    }
+    for (program, [shares, runs]) in programs {
+        let case = format!("{task}, {case}, {program}");
+        rows.push(Row::new(case.clone(), "program alone", "%", shares));
+        rows.push(Row::new(case, "a run of it", "ns", runs));
     }
     rows
 }
@@ -268,7 +285,18 @@ struct Figures {
     slowdowns: Vec<f64>,
     noise: Vec<f64>,
     shares: Vec<f64>,
+    /// By program, the share of its runs and the nanoseconds of one.
+    programs: BTreeMap<String, [Vec<f64>; 2]>,
     entering: Vec<f64>,
+}
+
+/// Of a task's time, what the agent's programs take.
+#[derive(Debug, Default)]
+struct Shares {
+    /// All together, percent.
+    all: f64,
+    /// Each by its name, percent and nanoseconds of a run.
+    each: BTreeMap<String, [f64; 2]>,
 }
 
 /// What the processor has spent on a go of a task.

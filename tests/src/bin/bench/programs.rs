@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use ::tests::empty_program::EmptyProgram;
 use ::tests::fdinfo::FdInfo;
+use ::tests::program;
 use anyhow::{Context as _, Result};
 
 /// How often programs ran, and for how long.
@@ -21,6 +22,11 @@ impl Runs {
         Self { count: self.count - before.count, ns: self.ns - before.ns }
     }
 
+    /// Both.
+    fn and(self, other: Self) -> Self {
+        Self { count: self.count + other.count, ns: self.ns + other.ns }
+    }
+
     /// The mean of one.
     pub(crate) fn mean_ns(self) -> f64 {
         self.ns / self.count
@@ -32,17 +38,46 @@ impl Runs {
     }
 }
 
+/// Runs of the programs of a process, by the program's id.
+#[derive(Clone, Debug)]
+pub(crate) struct AllRuns(BTreeMap<u32, Runs>);
+
+impl AllRuns {
+    /// What was since.
+    pub(crate) fn since(mut self, before: &Self) -> Self {
+        for (id, runs) in &mut self.0 {
+            *runs = runs.since(before.0.get(id).copied().unwrap_or_default());
+        }
+        self
+    }
+
+    /// Those of all programs together.
+    pub(crate) fn sum(&self) -> Runs {
+        self.0.values().fold(Runs::default(), |sum, &runs| sum.and(runs))
+    }
+
+    /// Those of each program that ran, by its name.
+    pub(crate) fn by_name(&self) -> Result<BTreeMap<String, Runs>> {
+        let ran = self.0.iter().filter(|(_, runs)| runs.count > 0.0);
+        let named = |(&id, &runs): (&u32, &Runs)| {
+            Ok((program::name(id).with_context(|| format!("ask for the name of program {id}"))?, runs))
+        };
+        ran.map(named).collect()
+    }
+}
+
 /// Runs of all programs of this process so far while they were [`Measured`](::tests::empty_program::Measured)
 /// (`bpf_prog_show_fdinfo` in kernel/bpf/syscall.c).
-pub(crate) fn runs(pid: u32) -> Result<Runs> {
+pub(crate) fn runs(pid: u32) -> Result<AllRuns> {
     let all = FdInfo::all(pid).with_context(|| format!("list the descriptors of process {pid}"))?;
     // By id, since a process may have several descriptors of a program; a link's tells no time.
-    let program =
-        |info: &FdInfo| Some((info.field("prog_id")?, (info.field("run_cnt")?, info.field("run_time_ns")?)));
-    let programs: BTreeMap<u64, (u64, u64)> = all.iter().filter_map(program).collect();
+    let program = |info: &FdInfo| {
+        let runs = Runs { count: info.field("run_cnt")? as f64, ns: info.field("run_time_ns")? as f64 };
+        Some((u32::try_from(info.field("prog_id")?).ok()?, runs))
+    };
+    let programs: BTreeMap<_, _> = all.iter().filter_map(program).collect();
     anyhow::ensure!(!programs.is_empty(), "process {pid} has no BPF program");
-    let sum = programs.values().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    Ok(Runs { count: sum.0 as f64, ns: sum.1 as f64 })
+    Ok(AllRuns(programs))
 }
 
 /// What the kernel says that a program takes which does nothing, while `stir` makes it run.
@@ -60,7 +95,7 @@ pub(crate) fn clock_ns(mut stir: impl FnMut() -> Result<()>) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::Runs;
+    use super::{AllRuns, Runs};
 
     #[test]
     fn the_clock_is_taken_off_each_run() {
@@ -68,5 +103,14 @@ mod tests {
         let runs = after.since(before);
         assert_eq!((runs.count, runs.mean_ns()), (20.0, 120.0));
         assert_eq!((runs.less(50.0), runs.less(200.0)), (1400.0, 0.0));
+    }
+
+    #[test]
+    fn a_program_that_came_later_has_all_its_runs_since() {
+        let runs = |count| Runs { count, ns: 10.0 * count };
+        let before = AllRuns([(1, runs(3.0))].into());
+        let since = AllRuns([(1, runs(5.0)), (2, runs(7.0))].into()).since(&before);
+        assert_eq!(since.0, [(1, runs(2.0)), (2, runs(7.0))].into());
+        assert_eq!(since.sum(), runs(9.0));
     }
 }

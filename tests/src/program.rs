@@ -1,0 +1,88 @@
+//! BPF programs of the kernel, whoever loaded them.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+
+/// The part of `union bpf_attr` that getting a program uses.
+#[repr(C)]
+struct IdAttr {
+    id: u32,
+    next_id: u32,
+    open_flags: u32,
+}
+
+/// The part that asking about a program uses.
+#[repr(C)]
+struct InfoAttr {
+    fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// `struct bpf_prog_info` up to the name (linux/bpf.h).
+#[derive(Default)]
+#[repr(C)]
+struct Info {
+    before: [u64; 8],
+    name: [u8; 16],
+}
+
+/// The name of a program by its id, of which the kernel keeps 15 bytes.
+///
+/// # Errors
+/// What the kernel says, for instance that there is no such program or that this process may not ask.
+pub fn name(id: u32) -> io::Result<String> {
+    let attr = IdAttr { id, next_id: 0, open_flags: 0 };
+    // SAFETY: `attr` is the part of `bpf_attr` that this command uses.
+    let program = unsafe { bpf_fd(BPF_PROG_GET_FD_BY_ID, &attr) }?;
+    let mut info = Info::default();
+    let attr = InfoAttr {
+        fd: program.as_raw_fd().unsigned_abs(),
+        info_len: size_of::<Info>() as u32,
+        info: (&raw mut info) as u64,
+    };
+    // SAFETY: as above; the kernel writes so many bytes at most to `info`, which outlives the call.
+    unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &attr) }?;
+    let name = CStr::from_bytes_until_nul(&info.name).map_err(io::Error::other)?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// A call of bpf(2).
+///
+/// # Safety
+/// `attr` begins as `union bpf_attr` does for this command.
+unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<i32> {
+    // SAFETY: as the caller promises; the size is given.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
+    // It fits into an int.
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) }
+}
+
+/// A call of bpf(2) that answers with a descriptor.
+///
+/// # Safety
+/// As for [`bpf`].
+pub(crate) unsafe fn bpf_fd<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
+    // SAFETY: as the caller promises; the kernel has just made this descriptor for us.
+    unsafe { bpf(command, attr).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::empty_program::EmptyProgram;
+
+    #[test]
+    fn a_program_is_found_by_its_id() {
+        let program = match EmptyProgram::attach() {
+            Ok(program) => program,
+            Err(why) => crate::skip!("no program can be attached: {why}"),
+        };
+        assert_eq!(name(program.id().unwrap()).unwrap(), "nothing");
+        assert!(name(u32::MAX).is_err());
+    }
+}
