@@ -46,7 +46,10 @@ static SPAN: PerCpuArray<[u64; (SPAN_BYTES / 8) as usize]> = PerCpuArray::with_m
 /// Whether memory cgroups can be known again here.
 #[inline(always)]
 pub(crate) fn is_read_again() -> bool {
-    told!(root_nodes) != ABSENT && offset!(css_flags) != ABSENT && offset!(css_serial) != ABSENT && css_dying() != 0
+    told!(root_nodes) != ABSENT
+        && offset!(css_flags) != ABSENT
+        && offset!(css_serial) != ABSENT
+        && css_dying() != 0
 }
 
 /// A pass of the iterator begins with this cgroup.

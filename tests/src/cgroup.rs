@@ -3,6 +3,8 @@
 //! On v1 the same relative path exists in the memory, pids and freezer hierarchies and, on a
 //! hybrid machine, in the unified one, as container runtimes lay it out.
 
+mod names;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 
+pub use self::names::{Driver, Qos, container_id, pod_uid};
 use crate::mounts::{Hierarchy, Mounts};
 use crate::process;
 
@@ -104,67 +107,6 @@ impl Drop for Subtree {
             eprintln!("remove cgroup subtree {}: {error:#}", self.root.path.display());
         }
     }
-}
-
-/// Quality of service class of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Qos {
-    /// Requests equal limits; its pods sit directly below `kubepods`.
-    Guaranteed,
-    /// Some requests.
-    Burstable,
-    /// No requests.
-    BestEffort,
-}
-
-/// The kubelet's cgroup driver, which decides the names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Driver {
-    /// `kubepods/burstable/pod<uid>/<id>`.
-    Cgroupfs,
-    /// `kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope`.
-    Systemd,
-}
-
-impl Driver {
-    /// Path of a pod's group.
-    pub fn pod(self, qos: Qos, uid: &str) -> PathBuf {
-        let class = match qos {
-            Qos::Guaranteed => None,
-            Qos::Burstable => Some("burstable"),
-            Qos::BestEffort => Some("besteffort"),
-        };
-        match (self, class) {
-            (Self::Cgroupfs, None) => format!("kubepods/pod{uid}"),
-            (Self::Cgroupfs, Some(class)) => format!("kubepods/{class}/pod{uid}"),
-            (Self::Systemd, None) => {
-                format!("kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_"))
-            }
-            (Self::Systemd, Some(class)) => format!(
-                "kubepods.slice/kubepods-{class}.slice/kubepods-{class}-pod{}.slice",
-                uid.replace('-', "_")
-            ),
-        }
-        .into()
-    }
-
-    /// Name of a container's group below its pod's.
-    pub fn container(self, id: &str) -> String {
-        match self {
-            Self::Cgroupfs => id.to_owned(),
-            Self::Systemd => format!("cri-containerd-{id}.scope"),
-        }
-    }
-}
-
-/// A pod uid that differs for each `n`.
-pub fn pod_uid(n: u64) -> String {
-    format!("5ca1ab1e-0000-4000-8000-{n:012x}")
-}
-
-/// A container id, 64 hexadecimal digits, that differs for each `n`.
-pub fn container_id(n: u64) -> String {
-    format!("{:064x}", (u128::from(n) << 64) | 0xc0ffee)
 }
 
 /// One group, present at the same path in every hierarchy.

@@ -132,7 +132,9 @@ fn nor_does_one_that_evicts() -> Result<()> {
 #[test]
 fn nor_does_the_first_that_evicts_where_it_was_rehearsed() -> Result<()> {
     let looks = [(true, true), (false, true), (true, false)];
-    for (profile, (was_pressed, is_indexed)) in PROFILES.into_iter().flat_map(|it| looks.map(|look| (it, look))) {
+    for (profile, (was_pressed, is_indexed)) in
+        PROFILES.into_iter().flat_map(|it| looks.map(|look| (it, look)))
+    {
         let mut calm = node(profile, &json!({}), Case::Calm)?;
         assert_eq!(passes(&mut calm)?.end, PassEnd::Calm);
         let rehearsed = calm.look(None)?;

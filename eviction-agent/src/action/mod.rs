@@ -10,6 +10,7 @@ pub mod api;
 mod boundary;
 mod clock;
 mod executor;
+mod group;
 mod hold;
 mod job;
 mod lock;

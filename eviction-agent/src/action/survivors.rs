@@ -4,7 +4,7 @@
 use procfs::process::{Process, StatFlags};
 
 use super::boundary::Pinned;
-use super::members::file_says;
+use super::group::file_says;
 use super::outcome::{Surviving, Survivor};
 
 /// Looks at a process that should have ended. `is_denied`: no signal could be sent to it.

@@ -10,9 +10,9 @@ use rustix::io::{Errno, read, write};
 use rustix::process::Signal;
 
 use super::boundary::Pinned;
+use super::group::is_populated;
 use super::hold::{Hold, Log};
 use super::job::{Tools, describe};
-use super::members::is_populated;
 use super::outcome::{Progress, Signalled, Survivor};
 use super::survivors;
 

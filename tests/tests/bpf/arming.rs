@@ -3,7 +3,8 @@
 use aya::sys::{Stats, enable_stats};
 use eviction_agent::source::bpf::{Level, LoadOptions};
 
-use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf};
+use crate::groups::Cgroup;
+use crate::rig::{MIB, Rig, Stepper, need_bpf};
 
 /// Nanoseconds that a program takes at a charge.
 fn cost(rig: &Rig, process: &mut Stepper) -> f64 {

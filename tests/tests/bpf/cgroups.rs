@@ -2,7 +2,8 @@
 
 use eviction_agent::source::bpf::{Level, LoadOptions, ids::CgroupIds};
 
-use crate::rig::{Cgroup, MIB, Rig, Stepper, mount, need_bpf, wait_until};
+use crate::groups::{Cgroup, mount};
+use crate::rig::{MIB, Rig, Stepper, need_bpf, wait_until};
 
 #[test]
 fn a_cgroup_is_told_when_it_is_made_and_when_it_is_removed() {

@@ -4,7 +4,8 @@ use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues};
 use eviction_agent::source::bpf::{AsyncRing, DirtyLeaf, Edge, Event, Level, LoadOptions, When};
 use eviction_common::MAX_ANCESTORS;
 
-use crate::rig::{Cgroup, MIB, Rig, Stepper, mount, need_bpf, report_skip};
+use crate::groups::{Cgroup, mount};
+use crate::rig::{MIB, Rig, Stepper, need_bpf, report_skip};
 
 fn above(bytes: u64) -> Level {
     Level { usage_above: Some(bytes), ..Level::default() }

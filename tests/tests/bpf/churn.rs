@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use eviction_agent::source::bpf::{LoadOptions, TaskCount};
 
-use crate::rig::{Cgroup, Rig, Stepper, need_bpf};
+use crate::groups::Cgroup;
+use crate::rig::{Rig, Stepper, need_bpf};
 
 /// More than the maps have room for.
 const CHURN: usize = 2_500;

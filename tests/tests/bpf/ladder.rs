@@ -3,7 +3,8 @@
 use eviction_agent::source::bpf::{self, Edge, Family, Level, LoadOptions, When, rungs::RUNGS};
 use eviction_agent::source::choice::Choice;
 
-use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf, need_some_bpf};
+use crate::groups::Cgroup;
+use crate::rig::{MIB, Rig, Stepper, need_bpf, need_some_bpf};
 
 /// Runs a test on each rung for charges that holds here; there is one at least.
 fn on_each_rung(test: impl Fn(&str, Rig)) {

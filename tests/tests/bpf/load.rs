@@ -11,7 +11,8 @@ use eviction_agent::source::bpf::{
 };
 use eviction_agent::source::choice::Choice;
 
-use crate::rig::{Cgroup, Rig, need_bpf, need_some_bpf, report_skip, wait_until};
+use crate::groups::Cgroup;
+use crate::rig::{Rig, need_bpf, need_some_bpf, report_skip, wait_until};
 
 #[test]
 fn every_family_is_attached_and_nothing_is_left_when_it_is_dropped() {

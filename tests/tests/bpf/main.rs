@@ -6,6 +6,7 @@ mod arming;
 mod cgroups;
 mod charge;
 mod churn;
+mod groups;
 mod ladder;
 mod load;
 mod oom;

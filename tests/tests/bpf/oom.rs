@@ -7,7 +7,8 @@ use eviction_agent::source::bpf::{
     owner::{Attribution, Owner, attribute},
 };
 
-use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf};
+use crate::groups::Cgroup;
+use crate::rig::{MIB, Rig, Stepper, need_bpf};
 
 fn page() -> u64 {
     rustix::param::page_size() as u64

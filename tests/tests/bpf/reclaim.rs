@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use eviction_agent::source::bpf::Stall;
 
-use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf, wait_until};
+use crate::groups::Cgroup;
+use crate::rig::{MIB, Rig, Stepper, need_bpf, wait_until};
 
 #[test]
 fn who_writes_beyond_a_limit_waits_in_reclaim_and_who_has_none_does_not() {

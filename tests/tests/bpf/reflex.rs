@@ -5,7 +5,8 @@ use std::time::Duration;
 use eviction_agent::source::bpf::{LoadOptions, StandError, Standing, When};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf};
+use crate::groups::Cgroup;
+use crate::rig::{MIB, Rig, Stepper, need_bpf};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -24,7 +24,8 @@ use eviction_agent::{
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tests::storm::{Storm, held_bytes};
 
-use crate::rig::{Cgroup, MIB, Rig, Stepper, need_bpf, wait_until};
+use crate::groups::Cgroup;
+use crate::rig::{MIB, Rig, Stepper, need_bpf, wait_until};
 
 const GROUPS: usize = 500;
 

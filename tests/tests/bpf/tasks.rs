@@ -7,7 +7,8 @@ use eviction_common::PIDS_LOOK_NS;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::rig::{Cgroup, Pids, Rig, Stepper, need_bpf};
+use crate::groups::{Cgroup, Pids};
+use crate::rig::{Rig, Stepper, need_bpf};
 
 #[test]
 fn forks_and_exits_are_counted_exactly() {

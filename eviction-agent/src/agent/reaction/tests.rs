@@ -216,7 +216,12 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool, records: boo
         let mut evicted = 0;
         while evicted == 0 || seen.len() < TURNS {
             let (end, name, asked) = rig.turn().await;
-            assert_eq!(asked.blocks, 0, "{profile:?}, turn {} for {name} that ended {end:?}: {asked}", seen.len());
+            assert_eq!(
+                asked.blocks,
+                0,
+                "{profile:?}, turn {} for {name} that ended {end:?}: {asked}",
+                seen.len()
+            );
             evicted += usize::from(end == Some(PassEnd::Evicted));
             seen.push(name);
             if slow_side_turns {

@@ -11,6 +11,7 @@ mod identity;
 mod items;
 mod node;
 mod store;
+mod trouble;
 mod watcher;
 
 pub use figures::{Figures, Happened};

@@ -7,12 +7,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::event::{Event, Status};
+use super::event::Event;
 use super::figures::{Figures, Happened};
 use super::identity::{Identity, Version};
 use super::items::{Item, Items};
 use super::store::{Seen, Store};
-use crate::api::{Backoff, Client, Line, Lines, RequestError, part_of};
+use super::trouble::{Trouble, refusal};
+use crate::api::{Backoff, Client, Line, Lines, part_of};
 
 /// As client-go pages. Where the server answers from its cache it sends all at once, whatever is
 /// asked; the items are taken one by one.
@@ -40,8 +41,6 @@ const LONGEST_WISH: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(500);
 /// Between the end of a watch and the begin of the next.
 const BREATH: Duration = Duration::from_millis(100);
-/// Bytes of a refusal that are read.
-const REFUSAL: usize = 64 << 10;
 
 /// Makes of JSON what is kept, or says what is wrong with it.
 pub type Decode<T> = Box<dyn Fn(&[u8]) -> Result<T, String> + Send>;
@@ -97,27 +96,6 @@ enum End {
     Expired,
     /// It broke, or did not begin.
     Trouble(Trouble),
-}
-
-/// Why there is no list or no watch.
-struct Trouble {
-    why: String,
-    /// What the server asked for.
-    pause: Option<Duration>,
-    /// The server does not know, or not yet, the version that it was asked to start from.
-    version: bool,
-}
-
-impl Trouble {
-    fn new(why: impl Into<String>) -> Self {
-        Self { why: why.into(), pause: None, version: false }
-    }
-}
-
-impl From<RequestError> for Trouble {
-    fn from(error: RequestError) -> Self {
-        Self::new(in_words(&error))
-    }
 }
 
 impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
@@ -357,22 +335,6 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     }
 }
 
-/// An answer that is no success, in words.
-async fn refusal(stream: crate::api::Stream) -> Trouble {
-    let status = stream.status();
-    let answer = tokio::time::timeout(HEAD_WITHIN, stream.rest(REFUSAL)).await;
-    let Ok(Ok(answer)) = answer else {
-        return Trouble::new(format!("the server answers {status}"));
-    };
-    let why = Status::of(&answer.body).why();
-    Trouble {
-        // `NewTooLargeResourceVersionError` of apimachinery is a 504.
-        version: status == 410 || status == 504 && why.contains("resource version"),
-        why: format!("the server answers {status}: {why}"),
-        pause: answer.retry_after,
-    }
-}
-
 /// What stands in a query as it is, and the rest as percent and two digits.
 fn in_query(text: &str) -> String {
     let mut query = String::with_capacity(text.len());
@@ -384,20 +346,6 @@ fn in_query(text: &str) -> String {
         }
     }
     query
-}
-
-/// An error with what is behind it.
-fn in_words(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(&format!(": {cause_text}"));
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]
