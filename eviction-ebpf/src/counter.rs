@@ -4,6 +4,13 @@
 //! in batches as well. Measured in a loop of page faults: 0.5 % for the charges by fexit, 2 % more
 //! for what is given back, and 2.5 % for both by kprobes.
 
+use aya_ebpf::{
+    EbpfContext,
+    helpers::bpf_get_current_task,
+    macros::{fexit, kprobe, kretprobe},
+    programs::{FExitContext, ProbeContext, RetProbeContext},
+};
+
 use crate::{
     charge::on_charge,
     level::{Seen, compare, each_armed},
@@ -12,12 +19,6 @@ use crate::{
     read::{ByCounter, Means, Probe, Read},
     setup::is_ours,
     way::{self, Keeper, Way},
-};
-use aya_ebpf::{
-    EbpfContext,
-    helpers::bpf_get_current_task,
-    macros::{fexit, kprobe, kretprobe},
-    programs::{FExitContext, ProbeContext, RetProbeContext},
 };
 
 /// A batch was charged, or would not fit.

@@ -16,6 +16,7 @@ mod peers;
 mod programs;
 mod table;
 mod told;
+mod when;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

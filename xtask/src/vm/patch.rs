@@ -3,6 +3,7 @@
 use super::programs::{Kind, PROGRAMS};
 use super::table::{NOT_RUN, Rows, TITLES};
 use super::told::Told;
+use super::when::When;
 use super::{MACHINES, Machine};
 
 /// The earlier tables with what the guests told in its place: all of a guest that ran every program, else what
@@ -97,12 +98,11 @@ fn guests_of(old: &Rows, new: &Rows, stories: &Rows, all: &[(&Machine, Told)]) -
         let row = match (find(old), find(new), told) {
             (old, None, _) => old,
             (Some(old), Some(mut row), Some(told)) if !is_whole(machine, told) => {
-                let at = told.host.split_once(", ").map_or("", |(_, at)| at);
-                let again = format!("; {} again: {at}", told.programs.join(", "));
-                row[2].clone_from(&old[2]);
-                if !row[2].contains(&again) {
-                    row[2].push_str(&again);
+                let mut when = When::read(&old[2]);
+                for program in &told.programs {
+                    when.again(program, told.when.day_of(program));
                 }
+                row[2] = when.text();
                 Some(row)
             }
             (_, new, _) => new,
@@ -157,9 +157,9 @@ mod tests {
 
     const HEAD: &str = "@@vm release\n6.1\n@@vm check\n{\"would_start\": true, \"sources\": []}\n";
 
-    fn guest(name: &str, told: &str) -> (&'static Machine, Told) {
+    fn guest(name: &str, day: &str, told: &str) -> (&'static Machine, Told) {
         let machine = MACHINES.iter().find(|machine| machine.name == name).unwrap();
-        (machine, Told::read(&format!("@@vm host k, {name} now\n{HEAD}{told}@@vm end\n")))
+        (machine, Told::read(&format!("@@vm host k, {day}, load 1\n{HEAD}{told}@@vm end\n")))
     }
 
     fn tables(all: &[(&Machine, Told)]) -> Vec<Rows> {
@@ -175,17 +175,17 @@ mod tests {
             .replace("bpf-storm 1", "bpf-storm 0");
         let demo = "@@vm run demo\n{\"story\": \"hard | soft\", \"ok\": true, \"values\": {\"slowdown\": 0.125}}\n@@vm status demo 0\n";
         let peer = "@@vm run peer\n{\"story\": \"peer\", \"ok\": true, \"values\": {\"times_less_at_death\": 7}}\n@@vm status peer 0\n";
-        let earlier = tables(&[guest("6.1", &format!("{demo}{failed}")), guest("7.2", demo)]);
-        let now = [guest("6.1", &format!("{passed}{peer}"))];
+        let earlier = tables(&[guest("6.1", "01", &format!("{demo}{failed}")), guest("7.2", "01", demo)]);
+        let now = [guest("6.1", "02", &format!("{passed}{peer}"))];
         let patched = onto(earlier, &table::tables(&now), &now);
         let text = table::text(&patched);
         assert!(text.contains("| hard \\| soft | ok | ok |"), "{text}");
         assert!(text.contains("| bpf-storm tests | ok | – |"), "{text}");
-        let run = "| 6.1 | 6.1 | k, 6.1 now; bpf-storm, peer again: 6.1 now |";
+        let run = "| 6.1 | 6.1 | k, 01, load 1; 02: bpf-storm, peer |";
         assert!(text.contains(&format!("{run} 3 | 0 | 0 |")), "{text}");
         assert!(text.contains("| 6.1 | peer | – | – | – | – | – | 7.0 | – | – |"), "{text}");
         assert!(text.contains("| 7.2 | hard \\| soft | 0.12 | – | – |"), "{text}");
-        assert!(text.contains("| 7.2 | 6.1 | k, 7.2 now | 1 | 0 | 0 |"), "{text}");
+        assert!(text.contains("| 7.2 | 6.1 | k, 01, load 1 | 1 | 0 | 0 |"), "{text}");
         assert_eq!(
             onto(table::read(&text), &table::tables(&[]), &[]),
             patched,

@@ -69,7 +69,7 @@ fn guests(all: Guests<'_>) -> Rows {
     for (machine, told) in all {
         let counts = [told.passed(), told.failed(), told.skipped()].map(|count| count.to_string());
         let release = if told.release.is_empty() { "DID NOT BOOT" } else { &told.release };
-        let words = [machine.name, release, &told.host].map(str::to_owned);
+        let words = [machine.name, release, &told.when.text()].map(str::to_owned);
         rows.push(words.into_iter().chain(counts).collect());
     }
     rows

@@ -7,6 +7,7 @@ use super::guest::WRONG;
 use super::host::HOST;
 use super::init::{END, KERNEL, LEFTOVERS, MARK, RUN, STATUS};
 use super::programs::{Kind, PROGRAMS};
+use super::when::{When, day};
 use crate::test::report::Report;
 
 /// What a guest told.
@@ -14,8 +15,8 @@ use crate::test::report::Report;
 pub(super) struct Told {
     /// `uname -r`; empty if it did not boot.
     pub(super) release: String,
-    /// What was run where, by the host's own words.
-    pub(super) host: String,
+    /// When it was run.
+    pub(super) when: When,
     /// Source and rung, as `check` has them.
     pub(super) rungs: Vec<(String, String)>,
     pub(super) stories: Vec<Story>,
@@ -87,9 +88,12 @@ impl Told {
         let lines: Vec<&str> = text.lines().collect();
         let mut told = Self::default();
         let host = lines.iter().find_map(|line| marked(line)?.strip_prefix(HOST));
-        told.host = host.unwrap_or_default().to_owned();
-        for again in lines.iter().filter_map(|line| marked(line)?.strip_prefix(AGAIN)) {
-            told.host.extend(["; ", again]);
+        told.when = When::new(host.unwrap_or_default());
+        // The last one is the first in the log.
+        for again in lines.iter().rev().filter_map(|line| marked(line)?.strip_prefix(AGAIN)) {
+            if let Some((programs, words)) = again.split_once(" again: ") {
+                programs.split(", ").for_each(|program| told.when.again(program, day(words)));
+            }
         }
         told.wrong
             .extend(lines.iter().filter_map(|line| marked(line)?.strip_prefix(WRONG)).map(str::to_owned));
@@ -208,8 +212,9 @@ mod tests {
              {{\"task\": \"demo\"}}\n@@vm status demo 1\n@@vm leftovers\n@@vm end\n"
         ));
         assert_eq!(told.release, "6.1.0");
-        let again = Told::read("@@vm host k, one\n@@vm again a again: two\n@@vm again b again: three\n");
-        assert_eq!(again.host, "k, one; a again: two; b again: three");
+        let again =
+            Told::read("@@vm host k, 01, x\n@@vm again a, b again: 03, y\n@@vm again b, c again: 02, z\n");
+        assert_eq!(again.when.text(), "k, 01, x; 02: c; 03: a, b");
         assert_eq!(told.rungs, [("oom".to_owned(), "r".to_owned())]);
         assert_eq!((told.passed(), told.failed(), told.skipped()), (1, 1, 0), "{told:?}");
         assert_eq!(told.stories[1].title(), "soft (timer forced)");
