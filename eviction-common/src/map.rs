@@ -154,28 +154,24 @@ pub enum Counter {
     WalkCut = 8,
     /// How often the charge hook looked at a memory cgroup.
     Charges = 9,
-    /// Tasks (threads included) made on the whole machine.
-    Forks = 10,
-    /// Tasks ended on the whole machine.
-    Exits = 11,
     /// `TaskAlarm` records that did not fit.
-    LostTaskAlarm = 12,
+    LostTaskAlarm = 10,
     /// Cgroups that found no room in `RATES`.
-    RatesFull = 13,
+    RatesFull = 11,
     /// Alarms that found no room in `ALARMED`, and were not told.
-    AlarmedFull = 14,
+    AlarmedFull = 12,
     /// Cgroups that found no room in `STALLS`.
-    StallsFull = 15,
+    StallsFull = 13,
     /// Tasks that found no room in `RECLAIMING`.
-    ReclaimingFull = 16,
+    ReclaimingFull = 14,
     /// Reclaims that began twice or ended without a beginning, as those that were under way when the
     /// programs were attached.
-    ReclaimOdd = 17,
+    ReclaimOdd = 15,
 }
 
 impl Counter {
     /// How many there are.
-    pub const COUNT: u32 = 18;
+    pub const COUNT: u32 = 16;
 }
 
 const _: () = {

@@ -76,11 +76,6 @@ unsafe fn on_task(task: *const u8, what: What) -> u64 {
         )
     };
     let is_process = pid == tgid;
-    match what {
-        What::Fork => count(Counter::Forks),
-        What::Exec => {}
-        What::Exit => count(Counter::Exits),
-    }
     if id == 0 {
         return 0;
     }

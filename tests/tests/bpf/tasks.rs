@@ -19,7 +19,6 @@ fn forks_and_exits_are_counted_exactly() {
     process.step("forks 1");
     let rig = Rig::load();
     let before = rig.kernel.task_count(ours.id()).unwrap();
-    let all = rig.kernel.lost().unwrap();
     process.step("forks 200");
     process.step("threads 30");
     // A thread is joined before it has quite ended.
@@ -33,9 +32,6 @@ fn forks_and_exits_are_counted_exactly() {
     assert_eq!(count.process_exits, 201, "the process itself ended, too");
     assert_eq!(count.exits, 231);
     assert_eq!(rig.kernel.task_count(other.id()).unwrap(), Default::default());
-    let after = rig.kernel.lost().unwrap();
-    assert!(after.forks - all.forks >= 230, "the whole machine counts them as well");
-    assert!(after.exits - all.exits >= 231);
 
     let mut counts = Vec::new();
     rig.kernel.task_counts(&mut counts).unwrap();

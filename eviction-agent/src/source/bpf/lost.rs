@@ -42,10 +42,6 @@ pub struct Lost {
     pub walk_cut: u64,
     /// How often the charge hook looked at a memory cgroup.
     pub charges: u64,
-    /// Tasks (threads included) made on the whole machine.
-    pub forks: u64,
-    /// Tasks ended on the whole machine.
-    pub exits: u64,
 }
 
 impl Lost {
@@ -116,8 +112,6 @@ impl Kernel {
             reclaim_odd: count(Counter::ReclaimOdd)?,
             walk_cut: count(Counter::WalkCut)?,
             charges: count(Counter::Charges)?,
-            forks: count(Counter::Forks)?,
-            exits: count(Counter::Exits)?,
         })
     }
 }
