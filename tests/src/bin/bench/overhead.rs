@@ -174,7 +174,7 @@ impl Site {
             // Measured, a task takes longer by the clock, too; but for what of it is outside of what it measures.
             let without = whole - programs.sum().ns;
             let of = |runs: Runs| runs.less(clock_ns) / without * 100.0;
-            let each = programs.by_name()?.into_iter();
+            let each = programs.by_name().into_iter();
             *share = Shares {
                 all: of(programs.sum()),
                 each: each.map(|(name, runs)| (name, [of(runs), runs.less(clock_ns) / runs.count])).collect(),

@@ -56,13 +56,15 @@ impl AllRuns {
         self.0.values().fold(Runs::default(), |sum, &runs| sum.and(runs))
     }
 
-    /// Those of each program that ran, by its name.
-    pub(crate) fn by_name(&self) -> Result<BTreeMap<String, Runs>> {
-        let ran = self.0.iter().filter(|(_, runs)| runs.count > 0.0);
-        let named = |(&id, &runs): (&u32, &Runs)| {
-            Ok((program::name(id).with_context(|| format!("ask for the name of program {id}"))?, runs))
-        };
-        ran.map(named).collect()
+    /// Those of each program that ran, by its name; of what is gone meanwhile, by its number. The kernel keeps the begin
+    /// of a name: those that begin alike are one.
+    pub(crate) fn by_name(&self) -> BTreeMap<String, Runs> {
+        let mut named = BTreeMap::<String, Runs>::new();
+        for (&id, &runs) in self.0.iter().filter(|(_, runs)| runs.count > 0.0) {
+            let sum = named.entry(program::name(id).unwrap_or_else(|_| format!("program {id}"))).or_default();
+            *sum = sum.and(runs);
+        }
+        named
     }
 }
 
