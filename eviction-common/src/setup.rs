@@ -19,6 +19,10 @@ pub struct Offsets {
     pub memcg_css: u32,
     /// `mem_cgroup.memory`.
     pub memcg_memory: u32,
+    /// `mem_cgroup.memsw`.
+    pub memcg_memsw: u32,
+    /// `mem_cgroup.kmem`.
+    pub memcg_kmem: u32,
     /// `mem_cgroup.memory_events_local[MEMCG_OOM]`.
     pub memcg_oom: u32,
     /// `mem_cgroup.memory_events_local[MEMCG_OOM_KILL]`.
@@ -98,6 +102,8 @@ impl Offsets {
     pub const NONE: Self = Self {
         memcg_css: ABSENT,
         memcg_memory: ABSENT,
+        memcg_memsw: ABSENT,
+        memcg_kmem: ABSENT,
         memcg_oom: ABSENT,
         memcg_oom_kill: ABSENT,
         memcg_oom_group: ABSENT,
@@ -172,4 +178,4 @@ impl Setup {
     };
 }
 
-const _: () = assert!(size_of::<Setup>() == 4 * (6 + 38));
+const _: () = assert!(size_of::<Setup>() == 4 * (6 + 40));

@@ -82,7 +82,7 @@ unsafe fn of_counter<M: Means>(
         }
     }
     let address = address();
-    if !is_of_memory(address) {
+    if way::is_beside(address) || !is_of_memory(address) {
         return None;
     }
     // SAFETY: the caller's promise, and as seen.
@@ -103,7 +103,9 @@ pub(crate) fn counter_try_charge_probe(ctx: ProbeContext) -> u32 {
     let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1)) else {
         return 0;
     };
-    if way::address_of(counter as *const u8, Keeper::Charge).is_none() && !is_of_memory(counter) {
+    if way::address_of(counter as *const u8, Keeper::Charge).is_none()
+        && (way::is_beside(counter) || !is_of_memory(counter))
+    {
         return 0;
     }
     // SAFETY: a helper without arguments.

@@ -10,12 +10,13 @@
 //! further up: that is counted, and the next sample finds what it would have.
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
-use eviction_common::{Counter, MAX_ANCESTORS};
+use eviction_common::{ABSENT, Counter, MAX_ANCESTORS};
 
 use crate::{
     maps::count,
     memcg::{Mark, Memcg},
-    read::Means,
+    read::{Means, Probe},
+    setup::offset,
 };
 
 /// A program that keeps a way.
@@ -150,6 +151,32 @@ fn climb<M: Means>(memcg: &Memcg, kept: *mut Kept) -> u64 {
         }
     }
     MAX_ANCESTORS as u64 + 1
+}
+
+/// Whether this page counter counts memory with swap, or the kernel's, of the memory cgroup that was charged last on this
+/// CPU: on cgroup v1 each charge comes by these as well. That one is there still if its css has the number that it had:
+/// what is freed is online no more.
+#[inline(always)]
+pub(crate) fn is_beside(counter: u64) -> bool {
+    let Some(kept) = WAYS.get_ptr(Keeper::Charge as u32) else { return false };
+    // SAFETY: the map's value, of this CPU; volatile, since an interrupt's program may write it meanwhile. What it puts
+    // together of two is of no memory cgroup.
+    let (turn, memory, number) = unsafe {
+        (
+            core::ptr::read_volatile(&raw const (*kept).turn),
+            core::ptr::read_volatile(&raw const (*kept).counter),
+            core::ptr::read_volatile(&raw const (*kept).serial),
+        )
+    };
+    let first = memory.wrapping_sub(offset!(memcg_memory) as u64);
+    let is = |offset: u32| offset != ABSENT && counter == first.wrapping_add(offset as u64);
+    if turn & 1 != 0 || number == 0 || !(is(offset!(memcg_memsw)) || is(offset!(memcg_kmem))) {
+        return false;
+    }
+    // SAFETY: the counter of memory of a memory cgroup when it was kept; any address goes.
+    let Mark { serial, is_online } =
+        unsafe { Memcg::of_counter(memory as *const u8, memory) }.mark::<Probe>();
+    is_online && serial == number
 }
 
 /// The address of a page counter as a plain number, if it is the one that was kept: the hook's own is a pointer of which
