@@ -19,9 +19,9 @@ pub struct Offsets {
     pub memcg_css: u32,
     /// `mem_cgroup.memory`.
     pub memcg_memory: u32,
-    /// `mem_cgroup.memsw`.
+    /// `mem_cgroup.memsw`; absent where there is no cgroup v1.
     pub memcg_memsw: u32,
-    /// `mem_cgroup.kmem`.
+    /// `mem_cgroup.kmem`; absent where there is no cgroup v1.
     pub memcg_kmem: u32,
     /// `mem_cgroup.memory_events_local[MEMCG_OOM]`.
     pub memcg_oom: u32,

@@ -88,8 +88,9 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
     let offsets = Offsets {
         memcg_css: take("memcg_css", css_of_memcg(btf)),
         memcg_memory: take("memcg_memory", at("mem_cgroup", "memory")),
-        memcg_memsw: take("memcg_memsw", at("mem_cgroup", "memsw")),
-        memcg_kmem: take("memcg_kmem", at("mem_cgroup", "kmem")),
+        // Nothing is lacking without: a kernel that knows cgroup v2 alone has no such counters.
+        memcg_memsw: at("mem_cgroup", "memsw").unwrap_or(ABSENT),
+        memcg_kmem: at("mem_cgroup", "kmem").unwrap_or(ABSENT),
         memcg_oom: take("memcg_oom", local_event(btf, "MEMCG_OOM")),
         memcg_oom_kill: take("memcg_oom_kill", local_event(btf, "MEMCG_OOM_KILL")),
         memcg_oom_group: take("memcg_oom_group", at("mem_cgroup", "oom_group")),
