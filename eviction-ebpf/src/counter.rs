@@ -82,12 +82,18 @@ unsafe fn of_counter<M: Means>(
         }
     }
     let address = address();
-    if way::is_beside(address) || !is_of_memory(address) {
+    if !counts_memory(address) {
         return None;
     }
     // SAFETY: the caller's promise, and as seen.
     let memcg = unsafe { Memcg::of_counter(counter, address) };
     Way::found::<M>(&memcg, keeper).map(|way| (memcg, way))
+}
+
+/// Whether the page counter at this address counts the memory of a memory cgroup.
+#[inline(always)]
+fn counts_memory(address: u64) -> bool {
+    !way::is_beside(address) && is_of_memory(address)
 }
 
 /// The first argument as a plain number, which the verifier does not take for a pointer.
@@ -103,9 +109,7 @@ pub(crate) fn counter_try_charge_probe(ctx: ProbeContext) -> u32 {
     let (Some(counter), Some(pages)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1)) else {
         return 0;
     };
-    if way::address_of(counter as *const u8, Keeper::Charge).is_none()
-        && (way::is_beside(counter) || !is_of_memory(counter))
-    {
+    if way::address_of(counter as *const u8, Keeper::Charge).is_none() && !counts_memory(counter) {
         return 0;
     }
     // SAFETY: a helper without arguments.

@@ -52,6 +52,31 @@ struct Kept {
     ids: [u64; MAX_ANCESTORS],
 }
 
+/// Whose way it is.
+struct Whose {
+    turn: u64,
+    counter: u64,
+    serial: u64,
+}
+
+impl Whose {
+    /// Volatile, since an interrupt's program may write it meanwhile.
+    ///
+    /// # Safety
+    /// `kept` is the map's value, of this CPU.
+    #[inline(always)]
+    unsafe fn of(kept: *const Kept) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                turn: core::ptr::read_volatile(&raw const (*kept).turn),
+                counter: core::ptr::read_volatile(&raw const (*kept).counter),
+                serial: core::ptr::read_volatile(&raw const (*kept).serial),
+            }
+        }
+    }
+}
+
 /// A memory cgroup and those above it, by their ids.
 #[derive(Clone, Copy)]
 pub(crate) struct Way {
@@ -67,20 +92,15 @@ impl Way {
     #[inline(always)]
     pub(crate) fn kept<M: Means>(memcg: &Memcg, keeper: Keeper) -> Option<Self> {
         let kept = WAYS.get_ptr(keeper as u32)?;
-        // SAFETY: the map's value, of this CPU; volatile, since an interrupt's program may write it meanwhile.
-        let (turn, counter, number, levels) = unsafe {
-            (
-                core::ptr::read_volatile(&raw const (*kept).turn),
-                core::ptr::read_volatile(&raw const (*kept).counter),
-                core::ptr::read_volatile(&raw const (*kept).serial),
-                core::ptr::read_volatile(&raw const (*kept).levels),
-            )
-        };
-        if turn & 1 != 0 || counter != memcg.counter() as u64 || number == 0 {
+        // SAFETY: the map's value.
+        let whose = unsafe { Whose::of(kept) };
+        // SAFETY: as above; volatile, as there.
+        let levels = unsafe { core::ptr::read_volatile(&raw const (*kept).levels) };
+        if whose.turn & 1 != 0 || whose.counter != memcg.counter() as u64 || whose.serial == 0 {
             return None;
         }
         let Mark { serial, is_online } = memcg.mark::<M>();
-        (number == serial).then_some(Self { kept, turn, levels, is_online })
+        (whose.serial == serial).then_some(Self { kept, turn: whose.turn, levels, is_online })
     }
 
     /// The way up from `memcg`, which is kept; nothing while another run of this program finds its own, which is
@@ -159,24 +179,18 @@ fn climb<M: Means>(memcg: &Memcg, kept: *mut Kept) -> u64 {
 #[inline(always)]
 pub(crate) fn is_beside(counter: u64) -> bool {
     let Some(kept) = WAYS.get_ptr(Keeper::Charge as u32) else { return false };
-    // SAFETY: the map's value, of this CPU; volatile, since an interrupt's program may write it meanwhile. What it puts
-    // together of two is of no memory cgroup.
-    let (turn, memory, number) = unsafe {
-        (
-            core::ptr::read_volatile(&raw const (*kept).turn),
-            core::ptr::read_volatile(&raw const (*kept).counter),
-            core::ptr::read_volatile(&raw const (*kept).serial),
-        )
-    };
+    // SAFETY: the map's value. What an interrupt's program makes of it meanwhile is of no memory cgroup.
+    let whose = unsafe { Whose::of(kept) };
+    let memory = whose.counter;
     let first = memory.wrapping_sub(offset!(memcg_memory) as u64);
     let is = |offset: u32| offset != ABSENT && counter == first.wrapping_add(offset as u64);
-    if turn & 1 != 0 || number == 0 || !(is(offset!(memcg_memsw)) || is(offset!(memcg_kmem))) {
+    if whose.turn & 1 != 0 || whose.serial == 0 || !(is(offset!(memcg_memsw)) || is(offset!(memcg_kmem))) {
         return false;
     }
     // SAFETY: the counter of memory of a memory cgroup when it was kept; any address goes.
     let Mark { serial, is_online } =
         unsafe { Memcg::of_counter(memory as *const u8, memory) }.mark::<Probe>();
-    is_online && serial == number
+    is_online && serial == whose.serial
 }
 
 /// The address of a page counter as a plain number, if it is the one that was kept: the hook's own is a pointer of which
