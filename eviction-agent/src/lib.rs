@@ -7,6 +7,7 @@
 pub mod action;
 pub mod agent;
 pub mod api;
+mod causes;
 pub mod cli;
 pub mod config;
 pub mod core;

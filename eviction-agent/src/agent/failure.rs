@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+pub(crate) use crate::causes::chain;
+
 /// Why a verb could not do its work.
 ///
 /// Written as `error: <operation> <subject>: <cause>`, one line per cause, and a `help:` line
@@ -59,19 +61,4 @@ impl Failure {
         }
         (text, ExitCode::from(self.code))
     }
-}
-
-/// An error and its sources in one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        // Many libraries repeat their source in their own text.
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            let _infallible = write!(text, ": {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -21,12 +21,14 @@ pub(super) const PACKAGES: &[PackageRule] = &[
 /// The layers of the agent: its top-level modules, and which others each may see.
 pub(super) const LAYERS: &[(&str, &[&str])] = &[
     ("core", &[]),
+    // An error's text; it knows none of us.
+    ("causes", &[]),
     // A format that configuration and pods files share; it knows none of us.
     ("yaml", &[]),
     // How requests travel to the API server; what they mean is for those who ask.
     ("api", &["yaml"]),
     ("config", &["core", "yaml"]),
-    ("source", &["core", "yaml", "api"]),
+    ("source", &["core", "yaml", "api", "causes"]),
     ("action", &["core", "api"]),
     ("journal", &["core"]),
     // Worlds in a file, read as a node's own configuration and pods are; recorded decisions among them.
@@ -34,7 +36,7 @@ pub(super) const LAYERS: &[(&str, &[&str])] = &[
     ("metrics", &["core"]),
     ("http", &["core", "metrics"]),
     ("top", &["core", "journal"]),
-    ("agent", &["core", "api", "config", "source", "action", "journal", "metrics", "http"]),
+    ("agent", &["core", "causes", "api", "config", "source", "action", "journal", "metrics", "http"]),
     (
         "cli",
         &[

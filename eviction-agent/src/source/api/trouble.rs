@@ -6,6 +6,7 @@ use tokio::time::timeout;
 
 use super::event::Status;
 use crate::api::{RequestError, Stream};
+use crate::causes::chain;
 
 /// Bytes of a refusal that are read.
 const REFUSAL: usize = 64 << 10;
@@ -29,7 +30,7 @@ impl Trouble {
 
 impl From<RequestError> for Trouble {
     fn from(error: RequestError) -> Self {
-        Self::new(in_words(&error))
+        Self::new(chain(&error))
     }
 }
 
@@ -47,18 +48,4 @@ pub(super) async fn refusal(stream: Stream) -> Trouble {
         why: format!("the server answers {status}: {why}"),
         pause: answer.retry_after,
     }
-}
-
-/// An error with what is behind it.
-fn in_words(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(&format!(": {cause_text}"));
-        }
-        source = cause.source();
-    }
-    text
 }
