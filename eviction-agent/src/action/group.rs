@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, read};
@@ -47,27 +47,25 @@ pub(super) fn list(group: BorrowedFd<'_>, text: &mut Vec<u8>, pids: &mut Vec<u32
 /// Whether a version 2 group has tasks in it or below it, those included that `cgroup.procs` lists no more
 /// though their exit has only begun, as 7.2 does: until it is over their memory is theirs.
 pub(super) fn is_populated(group: BorrowedFd<'_>) -> bool {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let mut text = [0; 128];
-    let count = openat(group, c"cgroup.events", flags, Mode::empty())
-        .and_then(|file| read(&file, &mut text))
-        .unwrap_or(0);
-    text[..count].split(|byte| *byte == b'\n').any(|line| line == b"populated 1")
+    short(group, c"cgroup.events", &mut text).split(|byte| *byte == b'\n').any(|line| line == b"populated 1")
 }
 
 /// Whether a short control file of a group has this content.
 pub(super) fn file_says(group: &OwnedFd, name: &CStr, content: &[u8]) -> bool {
+    short(group, name, &mut [0; 16]).trim_ascii() == content
+}
+
+/// What stands in a short file of a group; nothing if it cannot be read.
+pub(super) fn short<'t>(group: impl AsFd, name: &CStr, text: &'t mut [u8]) -> &'t [u8] {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let mut text = [0; 16];
     let count =
-        openat(group, name, flags, Mode::empty()).and_then(|file| read(&file, &mut text)).unwrap_or(0);
-    text[..count].trim_ascii() == content
+        openat(group, name, flags, Mode::empty()).and_then(|file| read(&file, &mut *text)).unwrap_or(0);
+    &text[..count]
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd as _;
-
     use super::*;
 
     #[test]

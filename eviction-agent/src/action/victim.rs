@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, openat};
-use rustix::io::{Errno, read, write};
+use rustix::io::{Errno, write};
 use rustix::process::Signal;
 
 use super::boundary::Pinned;
-use super::group::is_populated;
+use super::group::{is_populated, short};
 use super::hold::{Hold, Log};
 use super::job::{Tools, describe};
 use super::outcome::{Progress, Signalled, Survivor};
@@ -278,9 +278,5 @@ fn kill_group(group: &Pinned) -> Result<(), Errno> {
 
 fn pids_current(group: &Pinned) -> Option<u64> {
     let (dir, _) = group.pids.as_ref()?;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = openat(dir, c"pids.current", flags, Mode::empty()).ok()?;
-    let mut text = [0; 32];
-    let count = read(&file, &mut text).ok()?;
-    str::from_utf8(text[..count].trim_ascii()).ok()?.parse().ok()
+    str::from_utf8(short(dir, c"pids.current", &mut [0; 32]).trim_ascii()).ok()?.parse().ok()
 }
