@@ -7,14 +7,6 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 
-/// The part of `union bpf_attr` that getting a program uses.
-#[repr(C)]
-struct IdAttr {
-    id: u32,
-    next_id: u32,
-    open_flags: u32,
-}
-
 /// The part that asking about a program uses.
 #[repr(C)]
 struct InfoAttr {
@@ -36,9 +28,8 @@ struct Info {
 /// # Errors
 /// What the kernel says, for instance that there is no such program or that this process may not ask.
 pub fn name(id: u32) -> io::Result<String> {
-    let attr = IdAttr { id, next_id: 0, open_flags: 0 };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses.
-    let program = unsafe { bpf_fd(BPF_PROG_GET_FD_BY_ID, &attr) }?;
+    // SAFETY: of `bpf_attr` this command uses the id alone.
+    let program = unsafe { bpf_fd(BPF_PROG_GET_FD_BY_ID, &id) }?;
     let mut info = Info::default();
     let attr = InfoAttr {
         fd: program.as_raw_fd().unsigned_abs(),

@@ -63,7 +63,7 @@ impl Cgroup {
 
     /// Moves a process into it.
     pub(crate) fn add(&self, process: &Stepper) {
-        fs::write(self.path.join("cgroup.procs"), process.pid().to_string()).unwrap();
+        self.take(process.pid());
     }
 
     /// The path below the mount, as records have it.

@@ -65,7 +65,7 @@ impl Stepper {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        fs::write(group.folder().join("cgroup.procs"), child.id().to_string()).unwrap();
+        group.take(child.id());
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, input, output }

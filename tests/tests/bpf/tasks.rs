@@ -19,6 +19,7 @@ fn forks_and_exits_are_counted_exactly() {
     process.step("forks 1");
     let rig = Rig::load();
     let before = rig.kernel.task_count(ours.id()).unwrap();
+    let all = rig.kernel.machine_tasks().unwrap();
     process.step("forks 200");
     process.step("threads 30");
     // A thread is joined before it has quite ended.
@@ -32,6 +33,9 @@ fn forks_and_exits_are_counted_exactly() {
     assert_eq!(count.process_exits, 201, "the process itself ended, too");
     assert_eq!(count.exits, 231);
     assert_eq!(rig.kernel.task_count(other.id()).unwrap(), Default::default());
+    let after = rig.kernel.machine_tasks().unwrap();
+    assert!(after.forks - all.forks >= 230, "the whole machine counts them as well");
+    assert!(after.exits - all.exits >= 231);
 
     let mut counts = Vec::new();
     rig.kernel.task_counts(&mut counts).unwrap();
@@ -222,7 +226,7 @@ fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
     assert_eq!((first[0].tasks, first[0].bound, first[0].leaf_id), (10, 10, container.id()));
 
     // Others make and end tasks as well; a hundred that stay are more than they end meanwhile.
-    let before = rig.kernel.net_tasks().unwrap();
+    let before = rig.kernel.machine_tasks().unwrap().net();
     rig.kernel.arm_node_tasks(Some(NodeLine::More(30))).unwrap();
     process.step("park 100");
     rig.wait("the whole machine's line", |told| {

@@ -171,12 +171,12 @@ impl Kernel {
         Stall { count, ns, reclaimed: reclaimed.saturating_mul(self.page_bytes) }
     }
 
-    /// Forks less exits of the whole machine since the programs were attached.
+    /// Forks and exits of the whole machine since the programs were attached.
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn net_tasks(&self) -> Result<i64, MapError> {
-        self.maps.tally.machine_tasks.get(&0, 0).map(|Entry(tasks)| tasks.net())
+    pub fn machine_tasks(&self) -> Result<MachineTasks, MapError> {
+        self.maps.tally.machine_tasks.get(&0, 0).map(|Entry(tasks)| tasks)
     }
 
     /// Arms the node's own line instead of the one before: it is told once, at the first fork that
@@ -185,7 +185,7 @@ impl Kernel {
     /// # Errors
     /// If a map cannot be read or written.
     pub fn arm_node_tasks(&mut self, line: Option<NodeLine>) -> Result<(), MapError> {
-        let net = self.net_tasks()?;
+        let net = self.machine_tasks()?.net();
         let maps = &mut self.maps.tally;
         let before = alarm_key(maps.generation, Alarm::NodeTasks);
         maps.generation += 1;
