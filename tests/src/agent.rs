@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +19,10 @@ use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::process::HANG;
 use crate::process::die_with_parent;
+
+mod options;
+
+pub use options::Options;
 
 /// Finds the agent's binary: where the test task says, or beside the running program.
 ///
@@ -38,49 +42,6 @@ pub fn at_the_line(node: &Node) -> Result<PathBuf> {
     let text = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nadvance: {when: never}\n";
     std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
     Ok(file)
-}
-
-/// How the agent is started.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The agent's file.
-    pub binary: PathBuf,
-    /// `--kubelet-config`.
-    pub kubelet_config: PathBuf,
-    /// `--pods`, unless they are asked of a cluster.
-    pub pods: Option<PathBuf>,
-    /// `--cgroup-root`.
-    pub cgroup_root: String,
-    /// `--memory-capacity`, bytes.
-    pub memory_capacity: u64,
-    /// `--pid-capacity`.
-    pub pid_capacity: u64,
-    /// `--act`.
-    pub act: &'static str,
-    /// `--config`, if any.
-    pub config: Option<PathBuf>,
-    /// What else is said on the command line.
-    pub more: Vec<String>,
-}
-
-impl Options {
-    /// On that node, with these fields of a kubelet's configuration and the hand that kills.
-    ///
-    /// # Errors
-    /// If the files that tell the agent about the node cannot be written.
-    pub fn of(binary: &Path, node: &Node, kubelet: &Value) -> Result<Self> {
-        Ok(Self {
-            binary: binary.to_owned(),
-            kubelet_config: node.write_config(kubelet)?,
-            pods: Some(node.write_pods()?),
-            cgroup_root: node.cgroup_root(),
-            memory_capacity: node.memory_capacity(),
-            pid_capacity: node.pid_capacity(),
-            act: "kill",
-            config: None,
-            more: Vec::new(),
-        })
-    }
 }
 
 /// A line that the agent printed.

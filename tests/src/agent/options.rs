@@ -1,0 +1,51 @@
+//! How the agent is started.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::node::Node;
+
+/// How the agent is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The agent's file.
+    pub binary: PathBuf,
+    /// `--kubelet-config`.
+    pub kubelet_config: PathBuf,
+    /// `--pods`, unless they are asked of a cluster.
+    pub pods: Option<PathBuf>,
+    /// `--cgroup-root`.
+    pub cgroup_root: String,
+    /// `--memory-capacity`, bytes.
+    pub memory_capacity: u64,
+    /// `--pid-capacity`.
+    pub pid_capacity: u64,
+    /// `--act`.
+    pub act: &'static str,
+    /// `--config`, if any.
+    pub config: Option<PathBuf>,
+    /// What else is said on the command line.
+    pub more: Vec<String>,
+}
+
+impl Options {
+    /// On that node, with these fields of a kubelet's configuration and the hand that kills.
+    ///
+    /// # Errors
+    /// If the files that tell the agent about the node cannot be written.
+    pub fn of(binary: &Path, node: &Node, kubelet: &Value) -> Result<Self> {
+        Ok(Self {
+            binary: binary.to_owned(),
+            kubelet_config: node.write_config(kubelet)?,
+            pods: Some(node.write_pods()?),
+            cgroup_root: node.cgroup_root(),
+            memory_capacity: node.memory_capacity(),
+            pid_capacity: node.pid_capacity(),
+            act: "kill",
+            config: None,
+            more: Vec::new(),
+        })
+    }
+}
