@@ -17,8 +17,8 @@ mod task;
 mod usage;
 
 pub use map::{
-    ARMED_WORDS, Armed, BATCH_PAGES, Choice, Counter, Dirty, LAST_CHARGE, LAST_HOOKS, LAST_NEAR, Last,
-    STILL_PAGES, SeenOom, Ticket, armed_bit,
+    ARMED_WORDS, Armed, BATCH_PAGES, Choice, Counter, Dirty, HUGE_PAGES, LAST_CHARGE, LAST_HOOKS, LAST_NEAR,
+    Last, STILL_PAGES, SeenOom, Ticket, armed_bit,
 };
 pub use record::{
     Ancestor, CgroupChange, Crossed, Edge, Header, Kind, NAME_BYTES, OomKill, PATH_BYTES, RECORD_BYTES_MAX,

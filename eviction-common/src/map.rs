@@ -73,6 +73,9 @@ pub const LAST_HOOKS: u32 = 2;
 /// linux/memcontrol.h).
 pub const BATCH_PAGES: u64 = 64;
 
+/// What a huge page takes at once where a page has 4 KiB (`HPAGE_PMD_NR`, include/linux/huge_mm.h).
+pub const HUGE_PAGES: u64 = 512;
+
 /// Where a CPU looked last; the value of map `LAST`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

@@ -1,7 +1,7 @@
 //! A process that does to its memory and its tasks what it is told, one step a line, and says
 //! `ok` after each: for tests that look between the steps.
 //!
-//! `touch MIB` maps fresh pages and writes to each; `free` unmaps all; `give-back` gives
+//! `touch MIB` maps fresh pages and writes to each; `touch-huge MIB` the same with huge pages; `free` unmaps all; `give-back` gives
 //! it back but keeps it mapped, page tables and all; `again` writes to each page of what is mapped; `forks N` starts and reaps N processes, one after the
 //! other; `threads N` starts and joins N threads; `park N` starts N threads that stay; `touch-by-threads MIB` touches by four
 //! threads; `cache MIB` keeps a file in the page cache; `vfork MIB` touches in a child that shares memory; `write MIB` writes
@@ -44,6 +44,11 @@ impl Region {
         unsafe { madvise(region.start.cast(), bytes, Advice::LinuxNoHugepage) }
             .context("ask for small pages")?;
         Ok(region)
+    }
+
+    fn make_huge(&self) -> Result<()> {
+        // SAFETY: the mapping is ours, and no reference into it exists.
+        unsafe { madvise(self.start.cast(), self.bytes, Advice::LinuxHugepage) }.context("ask for huge pages")
     }
 
     fn give_back(&self) -> Result<()> {
@@ -146,6 +151,13 @@ fn main() -> Result<()> {
         match step {
             "touch" => {
                 let region = Region::map(argument * MIB)?;
+                region.touch();
+                regions.push(region);
+            }
+            "touch-huge" => {
+                // Whole ones lie in it wherever it begins.
+                let region = Region::map((argument + 2) * MIB)?;
+                region.make_huge()?;
                 region.touch();
                 regions.push(region);
             }

@@ -1,0 +1,168 @@
+//! What counts as growth: not what another one's memory, page cache or the time before the sample explains.
+
+use super::*;
+
+#[test]
+fn a_process_that_writes_files_is_never_hit() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    process.step("cache 160");
+    assert!(node.root.usage() > verdict.line.unwrap(), "the page cache has crossed the line");
+    // Faults, so that the hooks look at it now.
+    process.step("touch 4");
+    assert_let_be(&mut rig, "not_grown");
+}
+
+#[test]
+fn who_only_finishes_what_others_began_is_let_be() {
+    need_bpf!();
+    let node = Node::new();
+    let mut small = Stepper::start(&node.victim);
+    let mut big = Stepper::start(&node.other);
+    small.step("touch 8");
+    big.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    big.step(TOO_MUCH);
+    small.step("touch 16");
+    assert_let_be(&mut rig, "not_grown");
+}
+
+/// Who frees much meanwhile is another: the victim's growth keeps usage where it was.
+fn grow_while_another_frees(change: impl FnOnce(Standing) -> Standing) {
+    let node = Node::new();
+    let mut growing = Stepper::start(&node.victim);
+    let mut freeing = Stepper::start(&node.other);
+    growing.step("touch 8");
+    freeing.step("touch 256");
+    let mut rig = rig();
+    let verdict = change(node.verdict(&mut rig));
+    rig.kernel.stand(&verdict).unwrap();
+    // The rise counts from the first charge on the node, which on a machine comes at once.
+    growing.step("touch 1");
+    freeing.step("free");
+    growing.step("touch 96");
+    assert_let_be(&mut rig, "usage_still");
+}
+
+#[test]
+fn what_was_freed_meanwhile_keeps_the_line_away() {
+    need_bpf!();
+    grow_while_another_frees(|verdict| Standing { line: None, ..verdict });
+}
+
+#[test]
+fn what_others_free_is_not_taken_for_page_cache() {
+    need_bpf!();
+    grow_while_another_frees(|verdict| Standing {
+        line: None,
+        room: Some(0),
+        still_until_ns: u64::MAX,
+        ..verdict
+    });
+}
+
+/// Its page cache fills the `limited` group of the node, so that usage stands still while it grows.
+fn grow_with_the_cache_full(
+    step: &str,
+    limited: impl FnOnce(&Node) -> &Cgroup,
+    change: impl FnOnce(Standing) -> Standing,
+    hits: bool,
+) -> Rig {
+    let node = Node::new();
+    limited(&node).limit(256 * MIB);
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    process.step("cache 400");
+    let mut rig = rig();
+    let verdict = change(node.verdict(&mut rig));
+    rig.kernel.stand(&verdict).unwrap();
+    process.tell(step);
+    if hits {
+        assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+        rig.wait("the record", |told| !told.struck.is_empty());
+    } else {
+        assert_eq!(process.answer(), "ok");
+        assert_let_be(&mut rig, "usage_still");
+    }
+    rig
+}
+
+#[test]
+fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
+    need_bpf!();
+    for young in [true, false] {
+        // What is clean and inactive is no part of the working set, and makes room.
+        let still_until_ns = if young { u64::MAX } else { 0 };
+        let change = |verdict| Standing { line: None, still_until_ns, ..verdict };
+        let rig = grow_with_the_cache_full("touch 96", |node| &node.root, change, young);
+        assert!(rig.told.struck.iter().all(|struck| struck.usage <= 256 * MIB), "usage stood still");
+    }
+}
+
+/// For a huge page reclaim may make more free than it takes: usage stands a little below the limit then.
+#[test]
+fn with_a_full_page_cache_it_hits_who_takes_huge_pages() {
+    need_bpf!();
+    for _ in 0..4 {
+        let change = |verdict| Standing { line: None, still_until_ns: u64::MAX, ..verdict };
+        let rig = grow_with_the_cache_full("touch-huge 96", |node| &node.root, change, true);
+        let struck = &rig.told.struck[0];
+        assert!(struck.grown <= DISTANCE + 3 * MIB, "not at the next huge page: {struck:?}");
+    }
+}
+
+/// The machine has no limit at which its usage stands: there what is free says whether cache makes room.
+#[test]
+fn without_a_limit_it_hits_once_nothing_is_free() {
+    need_bpf!();
+    for (room, hits) in [(Some(0), true), (Some(16 * MIB), false), (None, false)] {
+        let change = |verdict| Standing { line: None, room, still_until_ns: u64::MAX, ..verdict };
+        grow_with_the_cache_full("touch 96", |node| &node.victim, change, hits);
+    }
+}
+
+#[test]
+fn growth_counts_from_the_verdicts_own_sample() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let first = node.verdict(&mut rig);
+    rig.kernel.stand(&first).unwrap();
+    process.step("touch 32");
+    // Another sample, with as much left as before.
+    let second = node.verdict(&mut rig);
+    rig.kernel.stand(&second).unwrap();
+    process.step("touch 32");
+    rig.drain();
+    assert_eq!(rig.told.struck, [], "64 MiB in all, but 32 since the sample");
+    // The next sample is marked, and the verdict of the one before still stands.
+    rig.kernel.mark_sample(node.root.id()).unwrap();
+    process.tell(TOO_MUCH);
+    assert_eq!(process.ended_by(), Some(9));
+    rig.wait("the record", |told| !told.struck.is_empty());
+    assert!(rig.told.struck[0].usage < second.line.unwrap() + 3 * MIB, "{:?}", rig.told.struck);
+}
+
+#[test]
+fn processes_that_come_and_go_have_not_grown() {
+    need_bpf!();
+    let node = Node::new();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig();
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    process.step("touch 40");
+    process.step("forks 20");
+    rig.drain();
+    assert_eq!(rig.told.struck, []);
+}
