@@ -35,6 +35,7 @@ fn pod(name: &str, request_mib: u64) -> PodSpec {
 struct Scene {
     node: Node,
     hog: usize,
+    bystander_pod: usize,
     idle: Workload,
     runaway: Workload,
     bystander: Workload,
@@ -43,12 +44,17 @@ struct Scene {
 
 impl Scene {
     fn new(label: &str) -> Option<Self> {
+        Self::with(label, &[])
+    }
+
+    /// Whoever is in the pod with the verdict is told this as well.
+    fn with(label: &str, more: &[&str]) -> Option<Self> {
         let mut node = Node::new(label, MEMORY, 200).ok()?;
         let hog = node.add(pod("hog", 8)).unwrap();
         let other = node.add(pod("bystander", 64)).unwrap();
-        let idle = held(&node, hog, "160M");
-        let bystander = held(&node, other, "16M");
-        let runaway = workload(&node, hog, &["grow", "--size", "120M"]);
+        let idle = held(&node, hog, "160M", more);
+        let bystander = held(&node, other, "16M", &[]);
+        let runaway = workload(&node, hog, &[&["grow", "--size", "120M"], more].concat());
         let config = node.file("agent.yaml");
         std::fs::write(&config, CONFIG).unwrap();
         let hard = json!({"evictionHard": {"memory.available": "64Mi"}});
@@ -58,7 +64,7 @@ impl Scene {
         if agent.rung("charge").is_none_or(|(rung, _)| rung.is_empty() || rung == "none") {
             return None;
         }
-        let scene = Self { node, hog, idle, runaway, bystander, agent };
+        let scene = Self { node, hog, bystander_pod: other, idle, runaway, bystander, agent };
         wait_until("a verdict that stands", || scene.metric("eviction_agent_reflex_stands") == 1.0).unwrap();
         Some(scene)
     }
@@ -87,8 +93,8 @@ fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
     Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
-fn held(node: &Node, pod: usize, size: &str) -> Workload {
-    let mut workload = workload(node, pod, &["hold", "--size", size]);
+fn held(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
+    let mut workload = workload(node, pod, &[&["hold", "--size", size], more].concat());
     workload.go().unwrap();
     workload.wait_event("holding").unwrap();
     workload
@@ -130,6 +136,42 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
         return;
     }
     panic!("this machine was too busy in five of five runs");
+}
+
+#[test]
+fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
+    // A machine that takes the grace period of a second until the runaway has grown has it killed by that.
+    for _ in 0..5 {
+        let Some(mut scene) = Scene::with("reflex-grace", &["--on-term", "ignore"]) else {
+            skip!("no cgroups or charge hook to be had here")
+        };
+        // Somebody else crosses the line, whom the verdict is not on.
+        let mut crossing =
+            workload(&scene.node, scene.bystander_pod, &["grow", "--size", "90M", "--rate", "200M"]);
+        crossing.go().unwrap();
+        let decided = scene.agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
+        assert_eq!(decided.text("pod"), "default/hog", "{decided:?}");
+        assert_ne!(decided.text("seen_by"), "reflex", "{decided:?}");
+        assert!(scene.run_away(), "it had grown to its end");
+        wait_until("the rest of the pod to be gone", || scene.is_hog_gone()).unwrap();
+        assert!(scene.bystander.process().is_running().unwrap());
+        assert!(crossing.process().is_running().unwrap(), "it has crossed the line, and goes not for that");
+        let gone = |event: &agent::Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+        scene.agent.wait_for("the end of the eviction", GUARD, gone).unwrap();
+        if scene.metric("eviction_agent_reflex_kills_total") == 0.0 {
+            scene.agent.stop().unwrap();
+            continue;
+        }
+        let told = scene.agent.wait_for("the reflex", GUARD, |event| event.kind() == "reflex").unwrap();
+        assert_eq!(told.number("pid"), Some(scene.runaway.pid().into()), "{told:?}");
+        assert_eq!(told.number("decision"), decided.number("id"), "{told:?}");
+        assert!(told.number("carried_out_mono_ns") > decided.number("decided_mono_ns"), "{told:?}");
+        let heard = scene.agent.heard().unwrap();
+        assert_eq!(heard.iter().filter(|event| event.kind() == "decision").count(), 1);
+        scene.agent.stop().unwrap();
+        return;
+    }
+    panic!("the grace period was over before the runaway was stopped, in five of five runs");
 }
 
 #[test]

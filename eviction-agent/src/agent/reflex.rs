@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::core::pods::KnownPod;
 use crate::core::reflex::{NoVerdict, StandingVerdict};
 use crate::core::time::nanos;
 use crate::metrics::{Metrics, ReasonLabels};
@@ -32,6 +33,9 @@ const GOOD: Duration = pace::FULL_NEAR.saturating_mul(2);
 
 /// So long after a look usage that stands still is taken for page cache that makes room.
 const STILL: Duration = Duration::from_millis(100);
+
+/// By how much who goes already may grow within [`STILL`], in order to end in good order.
+const BEYOND: u64 = 1 << 20;
 
 /// How many choices are remembered: a record of one that was replaced may be on its way.
 const REMEMBERED: usize = 4;
@@ -70,6 +74,8 @@ pub(crate) struct Choice {
     pub(crate) victim_id: u64,
     /// When it was chosen.
     pub(crate) chosen: Instant,
+    /// The ordinary decision by which the victim goes meanwhile.
+    pub(crate) goes_by: Option<u64>,
     numbers: Option<(u64, u64)>,
 }
 
@@ -91,6 +97,8 @@ pub(crate) struct Reflex {
     /// The last one is the present one, if `stands`.
     choices: VecDeque<Arc<Choice>>,
     is_chosen: bool,
+    /// When the last verdict was told.
+    stood_mono_ns: u64,
     idle: Option<Idle>,
 }
 
@@ -112,6 +120,22 @@ impl Reflex {
         };
     }
 
+    /// Whether what stands counts from a sample of this moment.
+    pub(crate) fn is_young(&self, mono_ns: u64) -> bool {
+        mono_ns.saturating_sub(self.stood_mono_ns) < nanos(STILL)
+    }
+
+    /// Leaves what stands as it is, at this look: growth is to count from the sample that it was made on.
+    pub(crate) fn keep(&mut self) {
+        self.epoch = None;
+    }
+
+    /// Whom the verdict that stands is on, while it is good.
+    pub(crate) fn victim(&self, mono_ns: u64) -> Option<&KnownPod> {
+        let choice = self.present()?;
+        (mono_ns < after(choice.chosen, GOOD)).then_some(&*choice.verdict.victim)
+    }
+
     /// Whether the last sample was marked.
     pub(crate) fn is_marked(&self) -> bool {
         self.epoch.is_some()
@@ -129,7 +153,7 @@ impl Reflex {
         if self.choices.len() == REMEMBERED {
             self.choices.pop_front();
         }
-        self.choices.push_back(Arc::new(Choice { verdict, victim_id, chosen, numbers: None }));
+        self.choices.push_back(Arc::new(Choice { verdict, victim_id, chosen, goes_by: None, numbers: None }));
         self.is_chosen = true;
     }
 
@@ -144,18 +168,20 @@ impl Reflex {
         }
     }
 
-    /// Lets the present choice stand at the distance of this look.
+    /// Lets the present choice stand at the distance of this look, and a little beyond it if the victim
+    /// goes by an ordinary decision already.
     pub(crate) fn stand(
         &mut self,
         hook: &mut Hook,
         level: Level,
         seen: Seen,
         at: Instant,
+        goes_by: Option<u64>,
     ) -> Result<(), Idle> {
         let (Some(epoch), true) = (self.epoch, self.is_chosen) else { return Err(Idle::NotTold) };
         let Some(choice) = self.choices.back_mut() else { return Err(Idle::NotTold) };
         let line = choice.verdict.line();
-        let distance = line.saturating_sub(seen.working_set);
+        let distance = line.saturating_sub(seen.working_set) + if goes_by.is_some() { BEYOND } else { 0 };
         if distance == 0 {
             return Err(Idle::NoVerdict(NoVerdict::AtTheLine));
         }
@@ -174,8 +200,10 @@ impl Reflex {
         if let Some(choice) = Arc::get_mut(choice) {
             let first = choice.numbers.map_or(number, |(first, _)| first);
             choice.numbers = Some((first, number));
+            choice.goes_by = goes_by;
         }
         self.idle = None;
+        self.stood_mono_ns = at.mono_ns;
         Ok(())
     }
 

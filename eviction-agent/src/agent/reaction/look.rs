@@ -92,7 +92,7 @@ impl Reaction {
         self.give_verdicts(at.wall);
         self.tell_groups(at.mono_ns);
         let look = self.eyes.look_at_node(at, &self.state.dirty);
-        self.mark_sample(look.memory_left);
+        self.mark_sample(look.memory_left, at.mono_ns);
         let (memory, pids) = (look.memory_left, look.pids_left);
         self.note_reading(Signal::MemoryAvailable, memory, at);
         self.note_reading(Signal::PidAvailable, pids, at);

@@ -6,7 +6,8 @@ use crate::core::decision::{Action, Decision};
 use crate::core::input::{Event, Input};
 use crate::core::pods::KnownPod;
 use crate::core::reading::Reading;
-use crate::core::reflex::{self as core_reflex, StandingVerdict};
+use crate::core::reflex::{self as core_reflex, NoVerdict, StandingVerdict};
+use crate::core::signal::Resource;
 use crate::source::bpf::Struck;
 use crate::source::cgroup::sample::Tasks;
 
@@ -16,7 +17,7 @@ use super::super::eyes::NodeLook;
 use super::super::hook::root_id;
 use super::super::notes::{Note, PassNote};
 use super::super::reflex::{Idle, Level, reach};
-use super::Reaction;
+use super::{Reaction, UnderWay};
 
 /// How a decision that the kernel carried out is called where it is told by what it was seen.
 const SEEN_BY: &str = "reflex";
@@ -33,13 +34,20 @@ impl Reaction {
     }
 
     /// Marks the sample that was just taken, where a verdict may come of it.
-    pub(super) fn mark_sample(&mut self, memory: Reading<i64>) {
+    pub(super) fn mark_sample(&mut self, memory: Reading<i64>, mono_ns: u64) {
         if !self.hook.has_reflex() {
             return;
         }
         let wanted = self.engine.policy().reflex == core_reflex::Reflex::HardMemory;
-        let distance = memory.known().and_then(|available| self.memory_lines.distance(available));
-        let near = wanted && distance.is_some_and(|left| left <= reach(self.eyes.capacity().memory));
+        if wanted && self.reflex.is_young(mono_ns) && self.victim_goes_by(mono_ns).is_some() {
+            return self.reflex.keep();
+        }
+        let reach = reach(self.eyes.capacity().memory);
+        let lines = &self.memory_lines;
+        let near = wanted
+            && memory.known().is_some_and(|available| {
+                lines.may_be_met(available) || lines.distance(available).is_some_and(|left| left <= reach)
+            });
         let near = root_id(&self.eyes.sampler).filter(|_| near);
         self.reflex.mark(&mut self.hook, near);
         if near.is_none() {
@@ -56,13 +64,25 @@ impl Reaction {
             Ok(()) => {
                 self.metrics.reflex_stands.set(1);
             }
+            // What stands since the look before is on whoever takes the next page.
+            Err(Idle::NoVerdict(NoVerdict::AtTheLine)) if self.reflex.victim(look.at.mono_ns).is_some() => {}
             Err(idle) => self.reflex.stay_idle(idle, &mut self.hook, &self.metrics),
         }
         self.hook.export_withheld(&self.metrics);
     }
 
+    /// The ordinary decision by which the victim of the verdict that stands goes: somebody saw the crossing come, and
+    /// until the grace period is over the victim may go on growing.
+    fn victim_goes_by(&self, mono_ns: u64) -> Option<u64> {
+        let victim = self.reflex.victim(mono_ns)?;
+        let goes =
+            |it: &&UnderWay| it.hard && it.resource == Resource::Memory && it.pod.uid == victim.pod.uid;
+        self.state.under_way.iter().find(goes).map(|it| it.id)
+    }
+
     fn try_stand(&mut self, look: &NodeLook) -> Result<(), Idle> {
-        if !self.state.under_way.is_empty() {
+        let goes_by = self.victim_goes_by(look.at.mono_ns);
+        if goes_by.is_none() && !self.state.under_way.is_empty() {
             return Err(Idle::UnderWay);
         }
         let (Reading::Known(seen), Some(id)) = (look.memory, root_id(&self.eyes.sampler)) else {
@@ -70,12 +90,12 @@ impl Reaction {
         };
         let available = self.eyes.capacity().memory.saturating_sub(seen.working_set);
         let distance = self.memory_lines.distance(i64::try_from(available).unwrap_or(i64::MAX));
-        if self.reflex.wants_choice(look.at, distance.unwrap_or(0)) {
+        if goes_by.is_none() && self.reflex.wants_choice(look.at, distance.unwrap_or(0)) {
             self.choose(look)?;
         }
         let is_all = !self.eyes.sampler.root().whole_machine;
         let room = self.kept_free.room(look.free).filter(|_| !is_all);
-        self.reflex.stand(&mut self.hook, Level { id, is_all, room }, seen, look.at)
+        self.reflex.stand(&mut self.hook, Level { id, is_all, room }, seen, look.at, goes_by)
     }
 
     /// Asks the engine who would go, and the hand whether it would take him.
@@ -119,7 +139,7 @@ impl Reaction {
         }
         self.metrics.reflex_kills.inc();
         let victim = Arc::clone(&choice.verdict.victim);
-        let decision = match self.is_on_its_way(&victim) {
+        let decision = match self.is_on_its_way(&victim).or(choice.goes_by) {
             Some(id) => Some(id),
             None => self.finish(&choice.verdict, carried_out),
         };
