@@ -34,7 +34,7 @@ const GOOD: Duration = pace::FULL_NEAR.saturating_mul(2);
 /// So long after a look usage that stands still is taken for page cache that makes room.
 const STILL: Duration = Duration::from_millis(100);
 
-/// By how much who goes already may grow within [`STILL`], in order to end in good order.
+/// By how much who goes already may grow within a tenth of a second, in order to end in good order.
 const BEYOND: u64 = 1 << 20;
 
 /// How many choices are remembered: a record of one that was replaced may be on its way.

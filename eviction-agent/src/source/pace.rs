@@ -102,7 +102,7 @@ pub struct Due {
 ///
 /// `distance` is from the working set to the nearest line above it in bytes, `None` if that is
 /// unknown or there is no line; `calm` means that no threshold is met. A line that cannot be
-/// reached within [`NEAR`] is far. An unknown distance is no reason to hurry, since it
+/// reached within a third of a second is far. An unknown distance is no reason to hurry, since it
 /// gives nothing to decide on, and none to rest.
 pub fn due(distance: Option<u64>, rate: &FillRate, calm: bool) -> Due {
     let Some(time) = distance.map(|distance| rate.time_to_fill(distance)) else {
