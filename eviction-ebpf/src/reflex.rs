@@ -160,12 +160,9 @@ fn judge(verdict: &Verdict, running: &Running, level: &Level, leaf_id: u64) -> O
     if grown < verdict.growth {
         return Some(Withheld::NotGrown);
     }
-    // Where a huge page was to find room, reclaim may have left more free than it took; what is free stands for as much
-    // that need not have been page cache.
-    let bound = then.map_or(u64::MAX, |then| then.saturating_add(verdict.room));
-    let bound = if bound < level.max { bound } else { level.max };
-    let free = bound.saturating_sub(level.usage.saturating_add(2 * BATCH_PAGES));
-    let is_full = free <= HUGE_PAGES && grown - verdict.growth >= free;
+    // Where a huge page was to find room, reclaim may have left as much free besides.
+    let seen = level.usage.saturating_add(2 * BATCH_PAGES + HUGE_PAGES);
+    let is_full = seen >= level.max || then.is_some_and(|then| seen >= then.saturating_add(verdict.room));
     if !has_risen && !(is_full && now_ns < verdict.still_until_ns) {
         return Some(Withheld::UsageStill);
     }
