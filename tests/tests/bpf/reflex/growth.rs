@@ -110,11 +110,14 @@ fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
 #[test]
 fn with_a_full_page_cache_it_hits_who_takes_huge_pages() {
     need_bpf!();
+    // Where pages are kept by generations reclaim frees more at a time, and it is one huge page later.
+    let generations = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled");
+    let later = if generations.is_ok_and(|mask| mask.trim() != "0x0000") { 2 * MIB } else { 0 };
     for _ in 0..4 {
         let change = |verdict| Standing { line: None, still_until_ns: u64::MAX, ..verdict };
         let rig = grow_with_the_cache_full("touch-huge 96", |node| &node.root, change, true);
         let struck = &rig.told.struck[0];
-        assert!(struck.grown <= DISTANCE + 3 * MIB, "not at the next huge page: {struck:?}");
+        assert!(struck.grown <= DISTANCE + 3 * MIB + later, "not at the next huge page: {struck:?}");
     }
 }
 
