@@ -83,6 +83,18 @@ impl Scene {
         stopped
     }
 
+    /// The rest of the victim goes as well, which the agent says; and nobody else.
+    fn see_the_end(&mut self) {
+        wait_until("the rest of the pod to be gone", || self.is_hog_gone()).unwrap();
+        let gone = |event: &agent::Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+        self.agent.wait_for("the end of the eviction", GUARD, gone).unwrap();
+        assert!(self.bystander.process().is_running().unwrap());
+    }
+
+    fn decisions(&mut self) -> usize {
+        self.agent.heard().unwrap().iter().filter(|event| event.kind() == "decision").count()
+    }
+
     fn is_hog_gone(&self) -> bool {
         self.node.pods[self.hog].first().unwrap().processes().is_empty()
     }
@@ -125,13 +137,9 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
         assert_eq!((told.number("decision"), decided.number("id")), (Some(1), Some(1)));
         assert!(told.number("chosen_mono_ns") < told.number("carried_out_mono_ns"), "{told:?}");
         assert!(told.number("carried_out_mono_ns") < decided.number("decided_mono_ns"), "{told:?}");
-        wait_until("the rest of the pod to be gone", || scene.is_hog_gone()).unwrap();
-        let gone = |event: &agent::Event| event.kind() == "eviction" && event.text("outcome") == "gone";
-        scene.agent.wait_for("the end of the eviction", GUARD, gone).unwrap();
-        assert!(scene.bystander.process().is_running().unwrap());
+        scene.see_the_end();
         assert_eq!(scene.metric("eviction_agent_reflex_kills_total"), 1.0);
-        let heard = scene.agent.heard().unwrap();
-        assert_eq!(heard.iter().filter(|event| event.kind() == "decision").count(), 1);
+        assert_eq!(scene.decisions(), 1);
         scene.agent.stop().unwrap();
         return;
     }
@@ -153,11 +161,8 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
         assert_eq!(decided.text("pod"), "default/hog", "{decided:?}");
         assert_ne!(decided.text("seen_by"), "reflex", "{decided:?}");
         assert!(scene.run_away(), "it had grown to its end");
-        wait_until("the rest of the pod to be gone", || scene.is_hog_gone()).unwrap();
-        assert!(scene.bystander.process().is_running().unwrap());
+        scene.see_the_end();
         assert!(crossing.process().is_running().unwrap(), "it has crossed the line, and goes not for that");
-        let gone = |event: &agent::Event| event.kind() == "eviction" && event.text("outcome") == "gone";
-        scene.agent.wait_for("the end of the eviction", GUARD, gone).unwrap();
         if scene.metric("eviction_agent_reflex_kills_total") == 0.0 {
             scene.agent.stop().unwrap();
             continue;
@@ -166,8 +171,7 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
         assert_eq!(told.number("pid"), Some(scene.runaway.pid().into()), "{told:?}");
         assert_eq!(told.number("decision"), decided.number("id"), "{told:?}");
         assert!(told.number("carried_out_mono_ns") > decided.number("decided_mono_ns"), "{told:?}");
-        let heard = scene.agent.heard().unwrap();
-        assert_eq!(heard.iter().filter(|event| event.kind() == "decision").count(), 1);
+        assert_eq!(scene.decisions(), 1);
         scene.agent.stop().unwrap();
         return;
     }

@@ -79,6 +79,13 @@ pub(crate) struct Choice {
     numbers: Option<(u64, u64)>,
 }
 
+impl Choice {
+    /// Until when it is good.
+    fn expires_ns(&self) -> u64 {
+        after(self.chosen, GOOD)
+    }
+}
+
 /// The group whose line is guarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
@@ -133,7 +140,7 @@ impl Reflex {
     /// Whom the verdict that stands is on, while it is good.
     pub(crate) fn victim(&self, mono_ns: u64) -> Option<&KnownPod> {
         let choice = self.present()?;
-        (mono_ns < after(choice.chosen, GOOD)).then_some(&*choice.verdict.victim)
+        (mono_ns < choice.expires_ns()).then_some(&*choice.verdict.victim)
     }
 
     /// Whether the last sample was marked.
@@ -192,7 +199,7 @@ impl Reflex {
             line: level.is_all.then_some(line),
             room: level.room,
             distance,
-            expires_ns: after(choice.chosen, GOOD),
+            expires_ns: choice.expires_ns(),
             still_until_ns: after(at, STILL),
         };
         let VerdictNumber(number) = hook.stand(&standing).ok_or(Idle::NotTold)?;

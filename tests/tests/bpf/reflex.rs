@@ -44,6 +44,16 @@ impl Node {
         Self { root, victim, other }
     }
 
+    /// A process of this group that has touched a little, and a verdict on the victim that stands since.
+    fn begin(&self, group: &Cgroup) -> (Stepper, Rig, Standing) {
+        let mut process = Stepper::start(group);
+        process.step("touch 8");
+        let mut rig = rig();
+        let verdict = self.verdict(&mut rig);
+        rig.kernel.stand(&verdict).unwrap();
+        (process, rig, verdict)
+    }
+
     /// A verdict on the victim at a sample taken now.
     fn verdict(&self, rig: &mut Rig) -> Standing {
         let usage = self.root.usage();
@@ -106,11 +116,7 @@ fn a_runaway_of_the_victim_stops_at_the_line() {
 fn threads_grow_their_process_together() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
-    let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let (mut process, mut rig, _) = node.begin(&node.victim);
     process.tell("touch-by-threads 160");
     assert_eq!(process.ended_by(), Some(9));
     rig.wait("the record", |told| !told.struck.is_empty());
@@ -135,11 +141,7 @@ fn memory_that_was_given_back_before_is_seen_again() {
 fn a_child_that_grows_goes_alone() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
-    let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let (mut process, mut rig, _) = node.begin(&node.victim);
     process.tell("child 160");
     let child = process.answer();
     assert_eq!(process.answer(), "ended 9", "{child}");
@@ -153,11 +155,7 @@ fn a_child_that_grows_goes_alone() {
 fn a_vforked_child_in_its_parents_memory_goes_alone() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
-    let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let (mut process, mut rig, _) = node.begin(&node.victim);
     process.tell("vfork 160");
     let child: u32 = process.answer().strip_prefix("child ").unwrap().parse().unwrap();
     assert_eq!(process.answer(), "ended 9");
@@ -170,11 +168,7 @@ fn a_vforked_child_in_its_parents_memory_goes_alone() {
 fn a_process_of_another_pod_is_let_be() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.other);
-    process.step("touch 8");
-    let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let (mut process, mut rig, _) = node.begin(&node.other);
     process.step(TOO_MUCH);
     assert_let_be(&mut rig, "not_the_victim");
 }
@@ -198,11 +192,7 @@ fn a_process_outside_of_the_node_is_not_even_counted() {
 fn who_was_moved_out_of_the_victim_is_let_be() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
-    let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let (mut process, mut rig, _) = node.begin(&node.victim);
     process.step("touch 32");
     node.other.take(process.pid());
     process.step(TOO_MUCH);
@@ -213,11 +203,7 @@ fn who_was_moved_out_of_the_victim_is_let_be() {
 fn who_was_moved_into_the_victim_goes_for_what_it_grew() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.other);
-    process.step("touch 8");
-    let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let (mut process, _rig, _) = node.begin(&node.other);
     node.victim.take(process.pid());
     process.tell(TOO_MUCH);
     assert_eq!(process.ended_by(), Some(9));
@@ -279,11 +265,7 @@ fn never_twice_by_one_verdict() {
 fn nothing_stands_after_it_was_withdrawn_or_the_programs_are_gone() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
-    let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let (mut process, mut rig, _) = node.begin(&node.victim);
     rig.kernel.stand_down().unwrap();
     process.step(TOO_MUCH);
     process.step("free");

@@ -74,10 +74,8 @@ impl Reaction {
     /// The ordinary decision by which the victim of the verdict that stands goes: somebody saw the crossing come, and
     /// until the grace period is over the victim may go on growing.
     fn victim_goes_by(&self, mono_ns: u64) -> Option<u64> {
-        let victim = self.reflex.victim(mono_ns)?;
-        let goes =
-            |it: &&UnderWay| it.hard && it.resource == Resource::Memory && it.pod.uid == victim.pod.uid;
-        self.state.under_way.iter().find(goes).map(|it| it.id)
+        let mut evictions = self.evictions_of(self.reflex.victim(mono_ns)?);
+        evictions.find(|it| it.hard && it.resource == Resource::Memory).map(|it| it.id)
     }
 
     fn try_stand(&mut self, look: &NodeLook) -> Result<(), Idle> {
@@ -139,10 +137,8 @@ impl Reaction {
         }
         self.metrics.reflex_kills.inc();
         let victim = Arc::clone(&choice.verdict.victim);
-        let decision = match self.is_on_its_way(&victim).or(choice.goes_by) {
-            Some(id) => Some(id),
-            None => self.finish(&choice.verdict, carried_out),
-        };
+        let goes_by = self.evictions_of(&victim).next().map(|it| it.id).or(choice.goes_by);
+        let decision = goes_by.or_else(|| self.finish(&choice.verdict, carried_out));
         let told = event::Reflex {
             decision,
             pod: format!("{}/{}", victim.pod.namespace, victim.pod.name),
@@ -160,9 +156,9 @@ impl Reaction {
         self.notes.send(Note::Reflex(Box::new(told), carried_out));
     }
 
-    /// The eviction by which a pod goes already.
-    fn is_on_its_way(&self, victim: &KnownPod) -> Option<u64> {
-        self.state.under_way.iter().find(|it| it.pod.uid == victim.pod.uid).map(|it| it.id)
+    /// The evictions of a pod that are under way.
+    fn evictions_of(&self, victim: &KnownPod) -> impl Iterator<Item = &UnderWay> {
+        self.state.under_way.iter().filter(|it| it.pod.uid == victim.pod.uid)
     }
 
     /// Lets the engine decide what it decided ahead, for real, and carries it out. The number of

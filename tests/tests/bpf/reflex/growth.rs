@@ -6,11 +6,7 @@ use super::*;
 fn a_process_that_writes_files_is_never_hit() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
-    let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let (mut process, mut rig, verdict) = node.begin(&node.victim);
     process.step("cache 160");
     assert!(node.root.usage() > verdict.line.unwrap(), "the page cache has crossed the line");
     // Faults, so that the hooks look at it now.
@@ -159,11 +155,7 @@ fn growth_counts_from_the_verdicts_own_sample() {
 fn processes_that_come_and_go_have_not_grown() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
-    let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let (mut process, mut rig, _) = node.begin(&node.victim);
     process.step("touch 40");
     process.step("forks 20");
     rig.drain();
