@@ -51,10 +51,7 @@ fn watch_rate(leaf_id: u64, now_ns: u64) {
         return;
     }
     let Some(rate) = RATES.get_ptr_mut(leaf_id) else {
-        let first = ForkRate { since_ns: now_ns, forks: 1 };
-        if RATES.insert(leaf_id, first, BPF_NOEXIST as u64).is_err() && RATES.get_ptr(leaf_id).is_none() {
-            count(Counter::RatesFull);
-        }
+        begin_rate(leaf_id, now_ns);
         return;
     };
     // SAFETY: the map's value; volatile, since other CPUs write it.
@@ -71,7 +68,16 @@ fn watch_rate(leaf_id: u64, now_ns: u64) {
     };
     if forks >= bound {
         let key = AlarmKey { id: leaf_id, alarm: Alarm::ForkStorm as u32, pad: 0 };
-        tell(key, &Seen { leaf_id, tasks: forks, bound, level: 0, now_ns });
+        tell(&key, &Seen { leaf_id, tasks: forks, bound, level: 0, now_ns });
+    }
+}
+
+/// The first fork of a memory cgroup that was not met before. Apart, as all that is seldom ([`crate::task`]).
+#[inline(never)]
+fn begin_rate(leaf_id: u64, now_ns: u64) {
+    let first = ForkRate { since_ns: now_ns, forks: 1 };
+    if RATES.insert(leaf_id, first, BPF_NOEXIST as u64).is_err() && RATES.get_ptr(leaf_id).is_none() {
+        count(Counter::RatesFull);
     }
 }
 
@@ -93,7 +99,7 @@ fn watch_machine(leaf_id: u64, now_ns: u64) -> u64 {
     let net = tasks.net();
     if generation != 0 && net >= line {
         let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
-        tell(key, &Seen { leaf_id, tasks: net as u64, bound: line as u64, level: 0, now_ns });
+        tell(&key, &Seen { leaf_id, tasks: net as u64, bound: line as u64, level: 0, now_ns });
     }
     tasks.forks
 }
@@ -113,6 +119,27 @@ unsafe fn watch_limits(task: *const u8, leaf_id: u64, forks: u64, now_ns: u64) {
     let (Some(armed), Some(last)) = (NODE_TASKS.get_ptr(0), LAST_PIDS.get_ptr_mut(0)) else {
         return;
     };
+    // SAFETY: the caller's promise, and the types of the members; values of maps, of which user space writes the one.
+    unsafe {
+        let set: usize = Direct::at(task, offset!(task_cgroups));
+        if set == 0 {
+            return;
+        }
+        let css: usize = Direct::at(set as *const u8, offset!(cset_pids));
+        let now = core::ptr::read_volatile(&raw const (*armed).generation);
+        let LastPids { group, until_forks, until_ns, generation } = *last;
+        if group != css as u64 || generation != now || forks >= until_forks || now_ns >= until_ns {
+            look_at_limits(css as *const u8, leaf_id, forks, now_ns);
+        }
+    }
+}
+
+/// Looks at this group of the pids controller and those above it. Apart, as all that is seldom ([`crate::task`]).
+#[inline(never)]
+fn look_at_limits(css: *const u8, leaf_id: u64, forks: u64, now_ns: u64) {
+    let (Some(armed), Some(last)) = (NODE_TASKS.get_ptr(0), LAST_PIDS.get_ptr_mut(0)) else {
+        return;
+    };
     // SAFETY: the map's value; volatile, since user space writes it.
     let (group_id, line, generation) = unsafe {
         (
@@ -122,19 +149,11 @@ unsafe fn watch_limits(task: *const u8, leaf_id: u64, forks: u64, now_ns: u64) {
         )
     };
     let has_line = group_id != 0 && generation != 0;
-    // SAFETY: the caller's promise, and the types of the members. A css is the first member of its
-    // `pids_cgroup` (the loader checks it), and the helper takes any address.
+    let lowest = css as u64;
+    let mut css = css as usize;
+    // SAFETY: the types of the members. A css is the first member of its `pids_cgroup` (the loader checks it), and the
+    // helper takes any address.
     unsafe {
-        let set: usize = Direct::at(task, offset!(task_cgroups));
-        if set == 0 {
-            return;
-        }
-        let mut css: usize = Direct::at(set as *const u8, offset!(cset_pids));
-        let lowest = css as u64;
-        let LastPids { group, until_forks, until_ns, generation: then } = *last;
-        if group == lowest && then == generation && forks < until_forks && now_ns < until_ns {
-            return;
-        }
         // How many tasks more may bring one of them near.
         let mut left = u64::MAX;
         for _ in 0..MAX_ANCESTORS {
@@ -166,11 +185,11 @@ unsafe fn watch_limits(task: *const u8, leaf_id: u64, forks: u64, now_ns: u64) {
                 let cgroup: usize = Direct::at(group, offset!(css_cgroup));
                 let level: u32 = Probe::at(cgroup as *const u8, offset!(cgroup_level));
                 let key = AlarmKey { id, alarm: Alarm::PidsLimit as u32, pad: 0 };
-                tell(key, &Seen { leaf_id, tasks, bound: limit, level, now_ns });
+                tell(&key, &Seen { leaf_id, tasks, bound: limit, level, now_ns });
             }
             if may_be_over && id == group_id {
                 let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
-                tell(key, &Seen { leaf_id, tasks, bound: line, level: 0, now_ns });
+                tell(&key, &Seen { leaf_id, tasks, bound: line, level: 0, now_ns });
             }
         }
         let until_forks = forks.saturating_add(left);
@@ -217,8 +236,9 @@ struct Seen {
 }
 
 /// Pushes the record if nobody did yet. When it does not fit, the next fork tries again.
-#[inline(always)]
-fn tell(key: AlarmKey, seen: &Seen) {
+#[inline(never)]
+fn tell(key: &AlarmKey, seen: &Seen) {
+    let key = *key;
     if ALARMED.get_ptr(key).is_some() {
         return;
     }

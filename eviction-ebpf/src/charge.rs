@@ -1,5 +1,7 @@
 //! Charges of memory cgroups: armed levels and the dirty set.
 
+use core::ffi::c_void;
+
 use aya_ebpf::{
     EbpfContext,
     bindings::BPF_NOEXIST,
@@ -28,7 +30,7 @@ pub(crate) fn charge_mod_memcg_state(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
     if has_moved(LAST_CHARGE, ctx.arg(0), memcg.usage::<Direct>(), STILL_PAGES) {
-        on_charge_somewhere::<Direct, _>(&ctx, memcg, Keeper::Charge);
+        on_moved(ctx.as_ptr(), ctx.arg(0), Keeper::Charge);
     }
     0
 }
@@ -53,9 +55,19 @@ pub(crate) fn near_count_memcg_events(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
     if has_moved(LAST_NEAR, ctx.arg(0), memcg.usage::<Direct>(), 0) {
-        on_charge_somewhere::<Direct, _>(&ctx, memcg, Keeper::Near);
+        on_moved(ctx.as_ptr(), ctx.arg(0), Keeper::Near);
     }
     0
+}
+
+/// Something was charged to `memcg`, a `mem_cgroup`; how much is not known. Apart from the hooks, nearly all of whose
+/// looks find nothing new: what they are then is all in two or three lines of the processor's cache, where the kernel
+/// leaves nothing of a program from one firing to the next.
+#[inline(never)]
+fn on_moved(ctx: *mut c_void, memcg: *const u8, keeper: Keeper) {
+    // SAFETY: the hooks' promise.
+    let memcg = unsafe { Memcg::new(memcg) };
+    on_charge_somewhere::<Direct, _>(&BtfTracePointContext::new(ctx), memcg, keeper);
 }
 
 /// Whether this CPU has not looked at the memory cgroup at this address, by this hook, since its
