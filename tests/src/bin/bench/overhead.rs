@@ -153,15 +153,20 @@ impl Site {
         self.measure().map(Some)
     }
 
-    /// Of each task's time, what the agent's programs take; and what the kernel's clock adds to each of their runs,
-    /// nanoseconds.
-    fn shares(&mut self, agent: &Agent) -> Result<([Shares; TASKS.len()], f64)> {
-        let _measured = Measured::begin().context("have the kernel measure programs")?;
+    /// What the kernel's clock adds to each run of a program, nanoseconds. To be measured while the agent is not there:
+    /// whoever runs behind its programs at the same hook finds the clock in the processor's caches.
+    fn clock_ns(&mut self) -> Result<f64> {
+        let _measured = measured()?;
         let [_fault, fork] = &mut self.tasks[..] else { anyhow::bail!("the tasks are others") };
-        let clock_ns = programs::clock_ns(|| {
+        programs::clock_ns(|| {
             fork.go()?;
             cpu_ns(fork).map(|_| ())
-        })?;
+        })
+    }
+
+    /// Of each task's time, what the agent's programs take, of whose runs each has so much for the kernel's clock.
+    fn shares(&mut self, agent: &Agent, clock_ns: f64) -> Result<[Shares; TASKS.len()]> {
+        let _measured = measured()?;
         let mut shares: [Shares; TASKS.len()] = Default::default();
         for (task, share) in self.tasks.iter_mut().zip(&mut shares) {
             let before = runs(agent.pid())?;
@@ -180,7 +185,7 @@ impl Site {
                 each: each.map(|(name, runs)| (name, [of(runs), runs.less(clock_ns) / runs.count])).collect(),
             };
         }
-        Ok((shares, clock_ns))
+        Ok(shares)
     }
 
     fn pairs(
@@ -195,11 +200,12 @@ impl Site {
         let (mut watched_by, mut clock) = (None, Vec::new());
         for pair in 0..pairs {
             stage.interrupt.check()?;
+            let clock_ns = self.clock_ns()?;
+            clock.push(clock_ns);
             let before = self.measure()?;
             let mut agent = self.agent(stage, place, rung)?;
             let with = self.measure()?;
-            let (of_programs, clock_ns) = self.shares(&agent)?;
-            clock.push(clock_ns);
+            let of_programs = self.shares(&agent, clock_ns)?;
             let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
             anyhow::ensure!(decisions == 0, "the line was crossed: {decisions} decisions");
             watched_by = agent.rung(place.source()).map(|(rung, _)| rung);
@@ -228,6 +234,10 @@ impl Site {
         }
         Ok(Pairs { figures, clock, watched_by })
     }
+}
+
+fn measured() -> Result<Measured> {
+    Measured::begin().context("have the kernel measure programs")
 }
 
 /// What pairs came to.
