@@ -27,8 +27,8 @@ pub use record::{
 pub use reflex::{Growth, MARK_EPOCH, MARK_LEVEL, MARKS, Struck, Verdict, Withheld, WithheldCount};
 pub use setup::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, Setup};
 pub use task::{
-    Alarm, AlarmKey, ForkRate, LastPids, MachineTasks, NodeTasks, PIDS_LIMIT_MAX, PIDS_LOOK_NS, PIDS_NEAR,
-    ReclaimStart, STORM_WINDOW_NS, Stall, TaskAlarm, TaskCount,
+    Alarm, AlarmKey, ForkRate, LAST_GROUPS, LastGroup, LastPids, MachineTasks, NodeTasks, PIDS_LIMIT_MAX,
+    PIDS_LOOK_NS, PIDS_NEAR, ReclaimStart, STORM_WINDOW_NS, Stall, TaskAlarm, TaskCount,
 };
 pub use usage::{
     ACTIVE_GENERATIONS, AGAIN_CHANGED, AGAIN_DONE, AGAIN_ROWS, AGAIN_UNABLE, GENERATIONS, MAX_LISTS,
@@ -38,4 +38,4 @@ pub use usage::{
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 8;
+pub const ABI_VERSION: u16 = 9;

@@ -159,22 +159,20 @@ pub enum Counter {
     Charges = 9,
     /// `TaskAlarm` records that did not fit.
     LostTaskAlarm = 10,
-    /// Cgroups that found no room in `RATES`.
-    RatesFull = 11,
     /// Alarms that found no room in `ALARMED`, and were not told.
-    AlarmedFull = 12,
+    AlarmedFull = 11,
     /// Cgroups that found no room in `STALLS`.
-    StallsFull = 13,
+    StallsFull = 12,
     /// Tasks that found no room in `RECLAIMING`.
-    ReclaimingFull = 14,
+    ReclaimingFull = 13,
     /// Reclaims that began twice or ended without a beginning, as those that were under way when the
     /// programs were attached.
-    ReclaimOdd = 15,
+    ReclaimOdd = 14,
 }
 
 impl Counter {
     /// How many there are.
-    pub const COUNT: u32 = 16;
+    pub const COUNT: u32 = 15;
 }
 
 const _: () = {

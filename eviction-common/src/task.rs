@@ -3,11 +3,13 @@
 
 use crate::Header;
 
-/// What a memory cgroup's tasks did since the programs were attached, on one CPU; the value of
-/// map `TASKS`, whose key is the cgroup's id.
+/// What a memory cgroup's tasks did since the programs were attached; one of array `TASKS`, at the place
+/// that map `TASK_PLACES` has for the cgroup's id. It fills a line of the processor's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TaskCount {
+    /// The cgroup; 0 while it is nobody's.
+    pub id: u64,
     /// Tasks (threads included) made.
     pub forks: u64,
     /// Tasks ended.
@@ -18,18 +20,45 @@ pub struct TaskCount {
     pub process_exits: u64,
     /// Programs started in a process (`execve`).
     pub execs: u64,
+    /// How fast it forks.
+    pub rate: ForkRate,
 }
 
 impl TaskCount {
     /// Nothing yet.
-    pub const NONE: Self = Self { forks: 0, exits: 0, process_forks: 0, process_exits: 0, execs: 0 };
+    pub const NONE: Self = Self {
+        id: 0,
+        forks: 0,
+        exits: 0,
+        process_forks: 0,
+        process_exits: 0,
+        execs: 0,
+        rate: ForkRate { since_ns: 0, forks: 0 },
+    };
 }
+
+/// The memory cgroup of which a program last counted a task on this CPU; one for each of the programs in
+/// array `LAST_GROUPS`. The next task is of the same one mostly, and its id need not be found then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct LastGroup {
+    /// Address of its css.
+    pub css: u64,
+    /// Number of that css, which no other ever gets; 0 none.
+    pub serial: u64,
+    /// The cgroup.
+    pub id: u64,
+    /// Its place in `TASKS`.
+    pub place: u64,
+}
+
+/// How many programs keep a [`LastGroup`].
+pub const LAST_GROUPS: u32 = 3;
 
 /// Over how long the rate of forks is taken.
 pub const STORM_WINDOW_NS: u64 = 100_000_000;
 
-/// Forks of a memory cgroup in a window of time, on all CPUs; the value of map `RATES`, whose key is
-/// its id. Two CPUs may begin a window at once, and a few forks are in neither then.
+/// Forks of a memory cgroup in a window of time, on all CPUs. Two CPUs may begin a window at once, and a few forks are in neither then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ForkRate {
@@ -189,7 +218,8 @@ pub struct Stall {
 }
 
 const _: () = {
-    assert!(size_of::<TaskCount>() == 40);
+    assert!(size_of::<TaskCount>() == 64);
+    assert!(size_of::<LastGroup>() == 32);
     assert!(size_of::<ForkRate>() == 16);
     assert!(size_of::<MachineTasks>() == 16);
     assert!(size_of::<LastPids>() == 32);

@@ -12,7 +12,7 @@ use eviction_common::{
 
 use crate::{
     emit::{URGENT, header, lost},
-    maps::{ALARMED, LAST_PIDS, MACHINE_TASKS, NODE_TASKS, RATES, RING, add, count},
+    maps::{ALARMED, LAST_PIDS, MACHINE_TASKS, NODE_TASKS, RING, add, count},
     memcg::id_of_css,
     read::{Direct, Probe, Read},
     setup::{offset, storm_forks},
@@ -21,15 +21,17 @@ use crate::{
 /// What the kernel answers when the key is there (EEXIST in asm-generic/errno-base.h).
 const EXISTS: i32 = -17;
 
-/// `task` was made, in the memory cgroup `leaf_id`.
+/// `task` was made, in the memory cgroup `leaf_id`, whose rate that is in a map's value, if there was room.
 ///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-pub(crate) unsafe fn on_fork(task: *const u8, leaf_id: u64) {
+pub(crate) unsafe fn on_fork(task: *const u8, leaf_id: u64, rate: Option<*mut ForkRate>) {
     // SAFETY: a helper without arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
-    watch_rate(leaf_id, now_ns);
+    if let Some(rate) = rate {
+        watch_rate(rate, leaf_id, now_ns);
+    }
     let forks = watch_machine(leaf_id, now_ns);
     // SAFETY: the caller's promise.
     unsafe { watch_limits(task, leaf_id, forks, now_ns) };
@@ -45,15 +47,11 @@ pub(crate) fn on_exit() {
 }
 
 #[inline(always)]
-fn watch_rate(leaf_id: u64, now_ns: u64) {
+fn watch_rate(rate: *mut ForkRate, leaf_id: u64, now_ns: u64) {
     let bound = storm_forks() as u64;
-    if bound == 0 || leaf_id == 0 {
+    if bound == 0 {
         return;
     }
-    let Some(rate) = RATES.get_ptr_mut(leaf_id) else {
-        begin_rate(leaf_id, now_ns);
-        return;
-    };
     // SAFETY: the map's value; volatile, since other CPUs write it.
     let forks = unsafe {
         let since_ns = core::ptr::read_volatile(&raw const (*rate).since_ns);
@@ -69,15 +67,6 @@ fn watch_rate(leaf_id: u64, now_ns: u64) {
     if forks >= bound {
         let key = AlarmKey { id: leaf_id, alarm: Alarm::ForkStorm as u32, pad: 0 };
         tell(&key, &Seen { leaf_id, tasks: forks, bound, level: 0, now_ns });
-    }
-}
-
-/// The first fork of a memory cgroup that was not met before. Apart, as all that is seldom ([`crate::task`]).
-#[inline(never)]
-fn begin_rate(leaf_id: u64, now_ns: u64) {
-    let first = ForkRate { since_ns: now_ns, forks: 1 };
-    if RATES.insert(leaf_id, first, BPF_NOEXIST as u64).is_err() && RATES.get_ptr(leaf_id).is_none() {
-        count(Counter::RatesFull);
     }
 }
 

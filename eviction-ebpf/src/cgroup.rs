@@ -8,10 +8,11 @@ use eviction_common::{Alarm, AlarmKey, CgroupChange, Counter, Kind, PATH_BYTES, 
 
 use crate::{
     emit::{header, lost, routine},
-    maps::{ALARMED, ARMED, DIRTY, RATES, RING, SEEN_OOM, STALLS, TASKS, count},
+    maps::{ALARMED, ARMED, DIRTY, RING, SEEN_OOM, STALLS, count},
     memcg::id_of_cgroup,
     read::{Direct, Read},
     setup::{hierarchy, is_ours, offset},
+    task,
 };
 
 /// A cgroup was made.
@@ -35,8 +36,7 @@ pub(crate) fn cgroup_gone(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: a `cgroup` and a string, which the loader checks in BTF.
     if let Some(id) = unsafe { on_change(ctx.arg(0), ctx.arg(1), Kind::CgroupGone) } {
         let _ = SEEN_OOM.remove(id);
-        let _ = TASKS.remove(id);
-        let _ = RATES.remove(id);
+        task::forget(id);
         let _ = STALLS.remove(id);
         let _ = ARMED.remove(id);
         let _ = DIRTY.remove(id);

@@ -5,11 +5,11 @@ use core::intrinsics::{AtomicOrdering, atomic_xadd};
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf},
 };
 use eviction_common::{
-    ARMED_WORDS, AlarmKey, Armed, Choice, Counter, Dirty, ForkRate, LAST_HOOKS, Last, LastPids, MachineTasks,
-    NodeTasks, Place, ReclaimStart, SeenOom, Stall, TaskCount, Ticket, Usage,
+    ARMED_WORDS, AlarmKey, Armed, Choice, Counter, Dirty, LAST_GROUPS, LAST_HOOKS, Last, LastGroup, LastPids,
+    MachineTasks, NodeTasks, Place, ReclaimStart, SeenOom, Stall, TaskCount, Ticket, Usage,
 };
 
 /// Everything that is told to user space.
@@ -61,15 +61,23 @@ pub(crate) static SEEN_OOM: HashMap<u64, SeenOom> = HashMap::with_max_entries(40
 #[map]
 pub(crate) static CHOICE: Array<Choice> = Array::with_max_entries(1, 0);
 
-/// Forks and exits, by the id of the memory cgroup. Memory is taken when a cgroup first forks: one
-/// value for each CPU of a big machine and each cgroup that could be is more than all else.
+/// What the tasks of memory cgroups did: an array, since an element of it is had without a call, and one
+/// that could be mapped, since it begins with a line of the processor's cache then, and so does each element.
 #[map]
-pub(crate) static TASKS: PerCpuHashMap<u64, TaskCount> =
-    PerCpuHashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
+pub(crate) static TASKS: Array<TaskCount> = Array::with_max_entries(4096, BPF_F_MMAPABLE);
 
-/// How fast each memory cgroup forks. Memory is taken when a cgroup first forks.
+/// Where in [`TASKS`], by the id of the memory cgroup.
 #[map]
-pub(crate) static RATES: HashMap<u64, ForkRate> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
+pub(crate) static TASK_PLACES: HashMap<u64, u32> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
+
+/// The places of [`TASKS`] that are nobody's. Who takes a cgroup out of [`TASK_PLACES`] puts its place in
+/// here; the loader put all in.
+#[map]
+pub(crate) static FREE_PLACES: Queue<u32> = Queue::with_max_entries(4096, 0);
+
+/// See [`LastGroup`].
+#[map]
+pub(crate) static LAST_GROUP: PerCpuArray<LastGroup> = PerCpuArray::with_max_entries(LAST_GROUPS, 0);
 
 /// What was told of tasks and when, so that it is told once.
 #[map]

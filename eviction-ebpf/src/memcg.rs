@@ -242,7 +242,7 @@ fn css_of_counter(counter: u64) -> *const u8 {
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-unsafe fn css_of_task<R: Read>(task: *const u8) -> *const u8 {
+pub(crate) unsafe fn css_of_task<R: Read>(task: *const u8) -> *const u8 {
     // SAFETY: the caller's promise, and types of members.
     unsafe {
         let set: usize = R::at(task, offset!(task_cgroups));
@@ -261,12 +261,19 @@ unsafe fn css_of_task<R: Read>(task: *const u8) -> *const u8 {
 #[inline(always)]
 pub(crate) unsafe fn id_of_task<R: Read>(task: *const u8) -> u64 {
     // SAFETY: the caller's promise.
-    unsafe {
-        let css = css_of_task::<R>(task);
-        match css.is_null() {
-            true => 0,
-            false => id_of_css::<R>(css),
-        }
+    unsafe { id_or_none::<R>(css_of_task::<R>(task)) }
+}
+
+/// The id of a css' cgroup; 0 of no css.
+///
+/// # Safety
+/// `css` is a pointer to a `cgroup_subsys_state`, or null.
+#[inline(always)]
+pub(crate) unsafe fn id_or_none<R: Read>(css: *const u8) -> u64 {
+    match css.is_null() {
+        true => 0,
+        // SAFETY: the caller's promise.
+        false => unsafe { id_of_css::<R>(css) },
     }
 }
 

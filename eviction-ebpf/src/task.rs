@@ -1,15 +1,17 @@
 //! Forks, execs and exits, counted per memory cgroup.
 //!
-//! A fork costs a lookup of its group, two additions and the way up the groups of the pids controller
-//! ([`crate::alarm`]); an exec and an exit a lookup and an addition.
+//! A task is mostly of the cgroup whose task this program counted last on this CPU. Then a fork costs four additions
+//! beside the way up the groups of the pids controller ([`crate::alarm`]), which it need not go mostly; an exec one, an
+//! exit three. What costs is memory that the kernel's own work has driven out of the processor's caches: so what is
+//! counted of a cgroup is in one line of them, and what is seldom in functions of their own.
 
 use aya_ebpf::{bindings::BPF_NOEXIST, macros::btf_tracepoint, programs::BtfTracePointContext};
-use eviction_common::{Counter, TaskCount};
+use eviction_common::{ABSENT, Counter, LastGroup, TaskCount};
 
 use crate::{
     alarm,
-    maps::{TASKS, add, count},
-    memcg::id_of_task,
+    maps::{FREE_PLACES, LAST_GROUP, TASK_PLACES, TASKS, add, count},
+    memcg::{css_of_task, id_of_css, id_or_none},
     read::{Direct, Read},
     reclaim,
     setup::{is_ours, offset},
@@ -20,10 +22,13 @@ use crate::{
 pub(crate) fn task_fork(ctx: BtfTracePointContext) -> i32 {
     if is_ours() {
         let task = ctx.arg(1);
-        // SAFETY: a `task_struct`, which the loader checks in BTF.
+        // SAFETY: a `task_struct`, which the loader checks in BTF, and a map's value.
         unsafe {
-            let id = on_task(task, What::Fork);
-            alarm::on_fork(task, id);
+            let (css, counts) = on_task(task, What::Fork);
+            match counts.is_null() {
+                true => alarm::on_fork(task, id_or_none::<Direct>(css), None),
+                false => alarm::on_fork(task, (*counts).id, Some(&raw mut (*counts).rate)),
+            }
         }
     }
     0
@@ -54,63 +59,142 @@ pub(crate) fn task_exit(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
+/// What there is to count, by a program each.
 #[derive(Clone, Copy)]
+#[repr(u32)]
 enum What {
     Fork,
     Exec,
     Exit,
 }
 
-/// Counts nothing yet of a memory cgroup that was not met before; null if there is no room. Apart, as all that is seldom:
-/// a fork leaves nothing of a program in the processor's caches, so each line of it that is passed by is fetched anew.
-#[inline(never)]
-fn begin(id: u64) -> *mut TaskCount {
-    // It fails also when another CPU was first.
-    let _ = TASKS.insert(id, TaskCount::NONE, BPF_NOEXIST as u64);
-    let counts = TASKS.get_ptr_mut(id).unwrap_or(core::ptr::null_mut());
-    if counts.is_null() {
-        count(Counter::TasksFull);
-    }
-    counts
-}
-
-/// Counts it; gives the memory cgroup of the task, 0 if it has none.
+/// Counts it; gives the css of the task's memory cgroup and the map's value for it, or null for what is not there.
 ///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-unsafe fn on_task(task: *const u8, what: What) -> u64 {
-    // SAFETY: the caller's promise, and the types of the members.
-    let (pid, tgid, id): (u32, u32, u64) = unsafe {
-        (
-            Direct::at(task, offset!(task_pid)),
-            Direct::at(task, offset!(task_tgid)),
-            id_of_task::<Direct>(task),
-        )
-    };
-    let is_process = pid == tgid;
-    if id == 0 {
-        return 0;
+unsafe fn on_task(task: *const u8, what: What) -> (*const u8, *mut TaskCount) {
+    // SAFETY: the caller's promise.
+    let css = unsafe { css_of_task::<Direct>(task) };
+    if css.is_null() {
+        return (css, core::ptr::null_mut());
     }
-    let counts = TASKS.get_ptr_mut(id).unwrap_or_else(|| begin(id));
+    // SAFETY: a css.
+    let counts = unsafe { counts_of(css, what) };
     if counts.is_null() {
-        return id;
+        return (css, counts);
     }
-    // SAFETY: the map's value, of this CPU. An addition of 0 is never made: the compiler would
-    // turn it into an instruction that old kernels have not.
+    // SAFETY: the map's value, the caller's promise, and the types of the members. An addition of 0 is never made: the
+    // compiler would turn it into an instruction that old kernels have not.
     unsafe {
         let (tasks, processes) = match what {
             What::Fork => (&raw mut (*counts).forks, &raw mut (*counts).process_forks),
             What::Exec => {
                 add(&raw mut (*counts).execs, 1);
-                return id;
+                return (css, counts);
             }
             What::Exit => (&raw mut (*counts).exits, &raw mut (*counts).process_exits),
         };
         add(tasks, 1);
-        if is_process {
+        let (pid, tgid): (u32, u32) =
+            (Direct::at(task, offset!(task_pid)), Direct::at(task, offset!(task_tgid)));
+        if pid == tgid {
             add(processes, 1);
         }
     }
-    id
+    (css, counts)
+}
+
+/// What is counted of the memory cgroup with this css; null if there is no room for it.
+///
+/// # Safety
+/// `css` is a pointer to a `cgroup_subsys_state`.
+#[inline(always)]
+unsafe fn counts_of(css: *const u8, what: What) -> *mut TaskCount {
+    if offset!(css_serial) != ABSENT
+        && let Some(last) = LAST_GROUP.get_ptr(what as u32)
+    {
+        // SAFETY: the caller's promise, and the map's value: no program runs again on a CPU while it runs there.
+        unsafe {
+            let LastGroup { css: address, serial, id, place } = *last;
+            if address == css as u64
+                && serial == Direct::at(css, offset!(css_serial))
+                && let Some(counts) = TASKS.get_ptr_mut(place as u32)
+                && (*counts).id == id
+            {
+                return counts;
+            }
+        }
+    }
+    find(css, what)
+}
+
+/// The same where it is another cgroup than the last.
+#[inline(never)]
+fn find(css: *const u8, what: What) -> *mut TaskCount {
+    // SAFETY: a css, as the caller of `counts_of` promises.
+    let id = unsafe { id_of_css::<Direct>(css) };
+    if id == 0 {
+        return core::ptr::null_mut();
+    }
+    let place = match TASK_PLACES.get_ptr(id) {
+        // SAFETY: the map's value.
+        Some(place) => unsafe { *place },
+        None => begin(id),
+    };
+    let Some(counts) = TASKS.get_ptr_mut(place) else {
+        return core::ptr::null_mut();
+    };
+    if offset!(css_serial) != ABSENT
+        && let Some(last) = LAST_GROUP.get_ptr_mut(what as u32)
+    {
+        // SAFETY: a css, and the map's value, of this CPU.
+        unsafe {
+            let serial = Direct::at(css, offset!(css_serial));
+            *last = LastGroup { css: css as u64, serial, id, place: place as u64 };
+        }
+    }
+    counts
+}
+
+/// The place where a memory cgroup that was not met before is counted from now on; beyond all of them if none is left.
+#[inline(never)]
+fn begin(id: u64) -> u32 {
+    let Ok(Some(place)) = FREE_PLACES.pop() else {
+        count(Counter::TasksFull);
+        return u32::MAX;
+    };
+    if let Some(counts) = TASKS.get_ptr_mut(place) {
+        // SAFETY: the map's value, which is nobody's yet.
+        unsafe { *counts = TaskCount { id, ..TaskCount::NONE } };
+    }
+    if TASK_PLACES.insert(id, place, BPF_NOEXIST as u64).is_ok() {
+        return place;
+    }
+    let _ = FREE_PLACES.push(place, 0);
+    match TASK_PLACES.get_ptr(id) {
+        // Another CPU was first.
+        // SAFETY: the map's value.
+        Some(place) => unsafe { *place },
+        None => {
+            count(Counter::TasksFull);
+            u32::MAX
+        }
+    }
+}
+
+/// A memory cgroup is removed.
+#[inline(always)]
+pub(crate) fn forget(id: u64) {
+    let Some(place) = TASK_PLACES.get_ptr(id) else { return };
+    // SAFETY: the map's value.
+    let place = unsafe { *place };
+    // Not if user space was first.
+    if TASK_PLACES.remove(id).is_ok() {
+        if let Some(counts) = TASKS.get_ptr_mut(place) {
+            // SAFETY: the map's value.
+            unsafe { (*counts).id = 0 };
+        }
+        let _ = FREE_PLACES.push(place, 0);
+    }
 }

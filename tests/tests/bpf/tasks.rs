@@ -101,6 +101,26 @@ fn the_counts_of_a_removed_cgroup_are_gone() {
 }
 
 #[test]
+fn a_cgroup_for_which_there_is_no_room_is_not_counted_as_another() {
+    need_bpf!();
+    let groups: Vec<_> = (0..3).map(|_| Cgroup::new()).collect();
+    let mut processes: Vec<_> = groups.iter().map(Stepper::start).collect();
+    let mut rig = Rig::with(&LoadOptions { cgroups: Some(1), fork_storm: 1, ..LoadOptions::default() });
+    let before = rig.kernel.machine_tasks().unwrap();
+    for _ in 0..3 {
+        processes.iter_mut().for_each(|process| process.step("threads 10"));
+    }
+    let counted = groups.iter().map(|group| rig.kernel.task_count(group.id()).unwrap().forks);
+    let counted: Vec<_> = counted.filter(|forks| *forks != 0).collect();
+    assert!(counted.is_empty() || counted == [30], "{counted:?}");
+    let lost = rig.kernel.lost().unwrap();
+    assert!(lost.tasks_full > 0, "{lost:?}");
+    assert!(rig.kernel.machine_tasks().unwrap().forks - before.forks >= 90, "the machine's are all counted");
+    let told: usize = groups.iter().map(|group| rig.alarms(Alarm::ForkStorm, group.id()).len()).sum();
+    assert_eq!(told, counted.len(), "a storm is seen where there is room");
+}
+
+#[test]
 fn a_storm_of_forks_is_told_once_until_it_is_armed_again() {
     need_bpf!();
     let (stormy, calm) = (Cgroup::new(), Cgroup::new());

@@ -27,8 +27,6 @@ pub struct Lost {
     pub seen_full: u64,
     /// Cgroups whose task counts found no room.
     pub tasks_full: u64,
-    /// Cgroups whose rate of forks found no room.
-    pub rates_full: u64,
     /// Alarms about tasks that found no room, and were not told.
     pub alarmed_full: u64,
     /// Cgroups whose time in reclaim found no room.
@@ -62,12 +60,11 @@ impl Lost {
     }
 
     /// What found no room, by what it is about.
-    pub fn by_map(&self) -> [(&'static str, u64); 7] {
+    pub fn by_map(&self) -> [(&'static str, u64); 6] {
         [
             ("dirty", self.dirty_full),
             ("oom_events", self.seen_full),
             ("tasks", self.tasks_full),
-            ("fork_rates", self.rates_full),
             ("task_alarms", self.alarmed_full),
             ("stalls", self.stalls_full),
             ("reclaiming", self.reclaiming_full),
@@ -105,7 +102,6 @@ impl Kernel {
             dirty_full: count(Counter::DirtyFull)?,
             seen_full: count(Counter::SeenFull)?,
             tasks_full: count(Counter::TasksFull)?,
-            rates_full: count(Counter::RatesFull)?,
             alarmed_full: count(Counter::AlarmedFull)?,
             stalls_full: count(Counter::StallsFull)?,
             reclaiming_full: count(Counter::ReclaimingFull)?,

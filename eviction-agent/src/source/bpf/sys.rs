@@ -12,8 +12,8 @@ use aya::{
     sys::SyscallError,
 };
 use eviction_common::{
-    AlarmKey, Armed, Dirty, ForkRate, MachineTasks, NodeTasks, ReclaimStart, SeenOom, Setup, Stall,
-    TaskCount, Ticket, UsageSetup, Verdict, WithheldCount,
+    AlarmKey, Armed, Dirty, MachineTasks, NodeTasks, ReclaimStart, SeenOom, Setup, Stall, TaskCount, Ticket,
+    UsageSetup, Verdict, WithheldCount,
 };
 
 /// A shared type as aya takes it.
@@ -37,7 +37,6 @@ pod!(
     Dirty,
     SeenOom,
     AlarmKey,
-    ForkRate,
     MachineTasks,
     NodeTasks,
     ReclaimStart,

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 
 use aya::{
     Ebpf, Pod,
-    maps::{Array, HashMap as BpfHashMap, Map, MapData, MapError, MapKeys, PerCpuHashMap},
+    maps::{Array, HashMap as BpfHashMap, Map, MapData, MapError, MapKeys, Queue},
 };
 use eviction_common::{
-    Alarm, AlarmKey, ForkRate, MachineTasks, NodeTasks, ReclaimStart, STORM_WINDOW_NS, SeenOom,
-    Stall as RawStall, TaskCount as RawTaskCount,
+    Alarm, AlarmKey, MachineTasks, NodeTasks, ReclaimStart, STORM_WINDOW_NS, SeenOom, Stall as RawStall,
+    TaskCount as RawTaskCount,
 };
 
 use super::{kernel::Kernel, sys::Entry};
@@ -66,10 +66,12 @@ pub(super) fn forks_in_window(per_second: u32) -> u32 {
 }
 
 pub(super) struct TallyMaps {
-    tasks: PerCpuHashMap<MapData, u64, Entry<RawTaskCount>>,
+    tasks: Array<MapData, Entry<RawTaskCount>>,
+    /// Where in `tasks`.
+    places: BpfHashMap<MapData, u64, u32>,
+    free_places: Queue<MapData, u32>,
     stalls: BpfHashMap<MapData, u64, Entry<RawStall>>,
     reclaiming: BpfHashMap<MapData, u32, Entry<ReclaimStart>>,
-    rates: BpfHashMap<MapData, u64, Entry<ForkRate>>,
     seen_oom: BpfHashMap<MapData, u64, Entry<SeenOom>>,
     alarmed: BpfHashMap<MapData, Entry<AlarmKey>, u64>,
     node_tasks: Array<MapData, Entry<NodeTasks>>,
@@ -84,11 +86,15 @@ impl TallyMaps {
         let mut take = |name: &str| -> Result<Map, MapError> {
             ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
         };
+        let tasks: Array<_, Entry<RawTaskCount>> = take("TASKS")?.try_into()?;
+        let mut free_places: Queue<_, u32> = take("FREE_PLACES")?.try_into()?;
+        (0..tasks.len()).try_for_each(|place| free_places.push(place, 0))?;
         Ok(Self {
-            tasks: take("TASKS")?.try_into()?,
+            tasks,
+            places: take("TASK_PLACES")?.try_into()?,
+            free_places,
             stalls: take("STALLS")?.try_into()?,
             reclaiming: take("RECLAIMING")?.try_into()?,
-            rates: take("RATES")?.try_into()?,
             seen_oom: take("SEEN_OOM")?.try_into()?,
             alarmed: take("ALARMED")?.try_into()?,
             node_tasks: take("NODE_TASKS")?.try_into()?,
@@ -96,6 +102,22 @@ impl TallyMaps {
             generation: 0,
             suspects: HashSet::new(),
         })
+    }
+
+    /// Takes a cgroup out of those whose tasks are counted; how many went.
+    fn free_place(&mut self, id: u64) -> Result<u64, MapError> {
+        let place = match self.places.get(&id, 0) {
+            Ok(place) => place,
+            Err(error) if is_absent(&error) => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        let removed = take_out(self.places.remove(&id))?;
+        if removed > 0 {
+            // Nobody's, so that no CPU counts on there for a cgroup that it remembers.
+            self.tasks.set(place, Entry(RawTaskCount::NONE), 0)?;
+            self.free_places.push(place, 0)?;
+        }
+        Ok(removed)
     }
 }
 
@@ -106,8 +128,8 @@ impl Kernel {
     /// # Errors
     /// If the map cannot be read.
     pub fn task_count(&self, id: u64) -> Result<TaskCount, MapError> {
-        match self.maps.tally.tasks.get(&id, 0) {
-            Ok(per_cpu) => Ok(sum(per_cpu.iter())),
+        match self.maps.tally.places.get(&id, 0) {
+            Ok(place) => Ok(self.counted_at(place, id)?.unwrap_or_default()),
             Err(MapError::KeyNotFound) => Ok(TaskCount::default()),
             Err(error) => Err(error),
         }
@@ -119,11 +141,18 @@ impl Kernel {
     /// If the map cannot be read.
     pub fn task_counts(&self, out: &mut Vec<(u64, TaskCount)>) -> Result<(), MapError> {
         out.clear();
-        for entry in self.maps.tally.tasks.iter() {
-            let (id, per_cpu) = entry?;
-            out.push((id, sum(per_cpu.iter())));
+        for entry in self.maps.tally.places.iter() {
+            let (id, place) = entry?;
+            out.extend(self.counted_at(place, id)?.map(|count| (id, count)));
         }
         Ok(())
+    }
+
+    /// What is counted at that place, if it is this cgroup's still.
+    fn counted_at(&self, place: u32, cgroup: u64) -> Result<Option<TaskCount>, MapError> {
+        let Entry(counted) = self.maps.tally.tasks.get(&place, 0)?;
+        let RawTaskCount { id, forks, exits, process_forks, process_exits, execs, rate: _ } = counted;
+        Ok((id == cgroup).then_some(TaskCount { forks, exits, process_forks, process_exits, execs }))
     }
 
     /// What the tasks of this memory cgroup spent in reclaim; zero for one that did not. Those of
@@ -238,20 +267,19 @@ impl Kernel {
             }
             Ok(())
         };
-        take_note(tally.tasks.keys())?;
+        take_note(tally.places.keys())?;
         take_note(tally.stalls.keys())?;
-        take_note(tally.rates.keys())?;
         take_note(tally.seen_oom.keys())?;
         let mut removed = 0;
-        for id in gone.intersection(&tally.suspects) {
-            removed += take_out(tally.tasks.remove(id))?;
+        let suspects = std::mem::take(&mut tally.suspects);
+        for id in gone.intersection(&suspects) {
+            removed += tally.free_place(*id)?;
             removed += take_out(tally.stalls.remove(id))?;
-            removed += take_out(tally.rates.remove(id))?;
             removed += take_out(tally.seen_oom.remove(id))?;
             let storm = alarm_key(*id, Alarm::ForkStorm);
             forget(&mut tally.alarmed, &storm)?;
         }
-        gone.retain(|id| !tally.suspects.contains(id));
+        gone.retain(|id| !suspects.contains(id));
         tally.suspects = gone;
         Ok(removed)
     }
@@ -267,9 +295,8 @@ impl Kernel {
             Err(error) if is_absent(&error) => Ok(false),
             Err(error) => Err(error),
         };
-        Ok(holds(tally.tasks.get(&id, 0).map(drop))?
+        Ok(holds(tally.places.get(&id, 0).map(drop))?
             || holds(tally.stalls.get(&id, 0).map(drop))?
-            || holds(tally.rates.get(&id, 0).map(drop))?
             || holds(tally.seen_oom.get(&id, 0).map(drop))?)
     }
 }
@@ -300,19 +327,6 @@ fn is_absent(error: &MapError) -> bool {
         MapError::SyscallError(error) => error.io_error.kind() == std::io::ErrorKind::NotFound,
         _ => false,
     }
-}
-
-fn sum<'a>(per_cpu: impl Iterator<Item = &'a Entry<RawTaskCount>>) -> TaskCount {
-    per_cpu.fold(TaskCount::default(), |total, Entry(on_cpu)| {
-        let RawTaskCount { forks, exits, process_forks, process_exits, execs } = *on_cpu;
-        TaskCount {
-            forks: total.forks + forks,
-            exits: total.exits + exits,
-            process_forks: total.process_forks + process_forks,
-            process_exits: total.process_exits + process_exits,
-            execs: total.execs + execs,
-        }
-    })
 }
 
 #[cfg(test)]
