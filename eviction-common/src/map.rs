@@ -151,7 +151,7 @@ pub enum Counter {
     DirtyFull = 5,
     /// Cgroups that found no room in `SEEN_OOM`.
     SeenFull = 6,
-    /// Cgroups that found no room in `TASKS`.
+    /// Cgroups that found no room in `TASKS`, and places in it that could not be given back.
     TasksFull = 7,
     /// Walks that ended before the root: the tree is too deep, or an interrupt ran the same program.
     WalkCut = 8,

@@ -171,7 +171,7 @@ fn begin(id: u64) -> u32 {
     if TASK_PLACES.insert(id, place, BPF_NOEXIST as u64).is_ok() {
         return place;
     }
-    let _ = FREE_PLACES.push(place, 0);
+    give_back(place);
     match TASK_PLACES.get_ptr(id) {
         // Another CPU was first.
         // SAFETY: the map's value.
@@ -191,10 +191,19 @@ pub(crate) fn forget(id: u64) {
     let place = unsafe { *place };
     // Not if user space was first.
     if TASK_PLACES.remove(id).is_ok() {
-        if let Some(counts) = TASKS.get_ptr_mut(place) {
-            // SAFETY: the map's value.
-            unsafe { (*counts).id = 0 };
-        }
-        let _ = FREE_PLACES.push(place, 0);
+        give_back(place);
+    }
+}
+
+/// The place is nobody's, and the next one's.
+#[inline(always)]
+fn give_back(place: u32) {
+    if let Some(counts) = TASKS.get_ptr_mut(place) {
+        // SAFETY: the map's value.
+        unsafe { (*counts).id = 0 };
+    }
+    // There is room for all places; newer kernels refuse while another holds the queue. Then it is one less for good.
+    if FREE_PLACES.push(place, 0).is_err() {
+        count(Counter::TasksFull);
     }
 }
