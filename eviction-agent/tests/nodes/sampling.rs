@@ -203,6 +203,8 @@ fn what_moved_is_read_before_what_is_above_it() {
     let root = "/kubepods.slice";
     let mut sampler = node.sampler(root);
     sampler.sample_pods(Fresh::All, Tasks::Count);
+    let all = sampler.tree().groups().len();
+    assert_eq!(sampler.sample_node(&[]).level.stat_reads, all, "its first text is held against all of them");
     assert_eq!(sampler.sample_node(&[]).level.stat_reads, 1, "nothing moved: the group itself");
 
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();

@@ -4,6 +4,7 @@
 
 mod again;
 mod glance;
+mod parts;
 mod working_set;
 
 use std::path::{Path, PathBuf};

@@ -158,7 +158,9 @@ fn who_would_go_first_is_read_again_once() {
     // Page cache that has become inactive: usage stands still, and nothing tells of it.
     let pod = node.folder.path().join("kubepods/burstable").join(format!("pod{}", UIDS[1]));
     let stat = format!("total_cache 0\ntotal_rss 0\ntotal_inactive_file {}\n", 150 * MIB);
-    fs::write(pod.join("memory.stat"), stat).unwrap();
+    for group in [pod.join("0123456789abcdef"), pod] {
+        fs::write(group.join("memory.stat"), &stat).unwrap();
+    }
     let look = node.eyes.look_at_node(node.clock.now(), &[]);
     let working_set = |node: &mut Node, builder| {
         let snapshot = node.eyes.finish(builder, node.engine.pods());

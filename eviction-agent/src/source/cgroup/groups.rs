@@ -172,25 +172,42 @@ impl Groups {
         }
     }
 
-    /// Reads a group now, after all that are below it: for groups that have few of them.
-    pub(super) fn read_with_all_below(&mut self, index: usize) {
-        for below in (index + 1..self.end(index)).rev() {
-            if !self.meters[below].gone {
-                let at_ns = now_ns();
-                self.read_stat(below, at_ns);
-                self.read_usage(below, at_ns);
-            }
-        }
-        let at_ns = now_ns();
-        self.read_stat(index, at_ns);
-        self.read_usage(index, at_ns);
+    /// Whether all groups below one can be read for its sake: a pod with as many containers takes
+    /// some 0.2 ms.
+    pub(super) fn has_few_below(&self, index: usize) -> bool {
+        const FEW: usize = 16;
+        self.end(index) - index <= FEW
     }
 
-    /// Watches the memory.stat of a group for standing still.
-    pub(super) fn watch(&mut self, index: usize) {
+    /// Reads a group now, after all that are below it: for groups that have few of them.
+    pub(super) fn read_with_all_below(&mut self, index: usize) {
+        let at_ns = now_ns();
+        for at in (index..self.end(index)).rev() {
+            if at == index || !self.meters[at].gone {
+                self.read_stat(at, at_ns);
+                self.read_usage(at, at_ns);
+            }
+        }
+    }
+
+    /// Watches the memory.stat of a group for standing still. Whether that is new.
+    pub(super) fn watch(&mut self, index: usize) -> bool {
         let id = self.meters[index].id;
-        if !self.levels.iter().any(|level| level.id == id) {
+        let is_new = !self.levels.iter().any(|level| level.id == id);
+        if is_new {
             self.levels.push(Level::new(id, self.meters.len()));
+        }
+        is_new
+    }
+
+    /// Holds the first text of a watched group against the groups below, which were read with it.
+    pub(super) fn hold_against_parts(&mut self, index: usize) {
+        let meter = &self.meters[index];
+        let (id, says) = (meter.id, meter.stat.inactive_file.known());
+        let off = says.zip(self.sample(index).stat.inactive_file.known());
+        let off = off.map_or(0, |(says, is)| is.cast_signed().saturating_sub(says.cast_signed()));
+        if let Some(level) = self.levels.iter_mut().find(|level| level.id == id) {
+            level.note_off(off);
         }
     }
 
@@ -313,30 +330,41 @@ impl Groups {
         }
     }
 
-    /// Reads usage and memory.stat of a group, after those below it in which something moved, unless
-    /// that was done since `since_ns`. Whether it was done now.
+    /// Reads usage and memory.stat of a group, after those below it (of many, those in which something
+    /// moved), unless that was done since `since_ns`. Whether it was done now.
     pub(super) fn read_again(&mut self, index: usize, since_ns: u64) -> bool {
         let is_due = |meter: &Meter| !meter.gone && meter.stat_at_ns.min(meter.usage_at_ns) < since_ns;
+        let end = self.end(index);
+        if self.meters[index].gone {
+            return false;
+        }
+        if self.has_few_below(index) {
+            let any = self.meters[index..end].iter().any(is_due);
+            if any {
+                self.read_with_all_below(index);
+            }
+            return any;
+        }
         if !is_due(&self.meters[index]) {
             return false;
         }
-        let end = self.end(index);
         for meter in &mut self.meters[index + 1..end] {
             meter.marked = is_due(meter) && (meter.moved > 0 || meter.full);
         }
-        self.read_marked(index + 1, end);
         let at_ns = now_ns();
+        self.read_marked(index + 1, end, at_ns);
         self.read_usage(index, at_ns);
         self.read_stat(index, at_ns);
         true
     }
 
-    /// Reads memory.stat of marked groups, those below before those above.
-    pub(super) fn read_marked(&mut self, from: usize, to: usize) -> usize {
+    /// Reads memory.stat of marked groups, those below before those above: figures of one time, which
+    /// is when it begins.
+    pub(super) fn read_marked(&mut self, from: usize, to: usize, at_ns: u64) -> usize {
         let mut reads = 0;
         for index in (from..to).rev() {
             if self.meters[index].marked && !self.meters[index].gone {
-                self.read_stat(index, now_ns());
+                self.read_stat(index, at_ns);
                 reads += 1;
             }
         }

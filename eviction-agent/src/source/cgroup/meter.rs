@@ -81,13 +81,14 @@ impl Meter {
         }
     }
 
-    pub(super) fn sample(&self) -> GroupSample {
+    /// Its last figures, with what its memory.stat is taken to say.
+    pub(super) fn sample(&self, stat: MemoryStat) -> GroupSample {
         GroupSample {
             cgroup_id: self.id,
             usage: self.usage,
             usage_at_ns: self.usage_at_ns,
-            working_set: working_set_of(self.usage, self.stat.inactive_file),
-            stat: self.stat,
+            working_set: working_set_of(self.usage, stat.inactive_file),
+            stat,
             stat_at_ns: self.stat_at_ns,
             inactive_file_at_ns: self.inactive_file_at_ns,
             limit: self.limit(),

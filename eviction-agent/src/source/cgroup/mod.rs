@@ -10,6 +10,7 @@ mod groups;
 pub mod hierarchy;
 mod meter;
 pub mod names;
+mod parts;
 pub mod pods;
 pub mod populated;
 pub mod root;

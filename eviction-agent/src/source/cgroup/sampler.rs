@@ -217,18 +217,15 @@ impl Sampler {
     /// Samples a group as of now: everything below it is read first where that is
     /// little, else what moved, as [`Self::sample_level`] does. `None` if it is not in the tree or gone.
     pub fn sample_group(&mut self, cgroup_id: u64, dirty: &[u64]) -> Option<GroupSample> {
-        /// A pod with as many containers takes some 0.2 ms.
-        const FEW: usize = 16;
         let index = self.groups.index(cgroup_id)?;
-        if self.groups.end(index) - index <= FEW {
+        if self.groups.has_few_below(index) {
             self.groups.read_with_all_below(index);
-            let meter = &self.groups.meters[index];
-            return (!meter.gone).then(|| meter.sample());
+            return (!self.groups.meters[index].gone).then(|| self.groups.sample(index));
         }
         let level = self.sample_level(cgroup_id, dirty)?;
-        let meter = &self.groups.meters[index];
         let LevelSample { usage, working_set, .. } = level;
-        (!meter.gone).then(|| GroupSample { usage, working_set, ..meter.sample() })
+        let sample = || GroupSample { usage, working_set, ..self.groups.sample(index) };
+        (!self.groups.meters[index].gone).then(sample)
     }
 
     /// The node's level as the kubelet reads it: root usage less the inactive file pages of
@@ -278,7 +275,7 @@ impl Sampler {
                 groups.mark_in_turn(turns);
             }
         }
-        groups.read_marked(0, groups.meters.len());
+        groups.read_marked(0, groups.meters.len(), now_ns());
         self.pod_samples.clear();
         for (pod, (cgroup_id, file)) in self.pods.pods.iter().zip(&self.tasks) {
             let tasks = match (file, &self.root.pids) {
@@ -290,24 +287,22 @@ impl Sampler {
                 }
                 (None, None) => Reading::Unknown(Why::Absent),
             };
-            if let Some(memory) =
-                self.groups.index(*cgroup_id).map(|index| self.groups.meters[index].sample())
-            {
+            if let Some(memory) = self.groups.index(*cgroup_id).map(|index| self.groups.sample(index)) {
                 self.pod_samples.push(PodSample { memory, tasks, tasks_at_ns: now_ns() });
             }
         }
         &self.pod_samples
     }
 
-    /// Reads the memory of a pod now, that of groups below it in which something moved first, unless
-    /// it was read since `since_ns`. Whether it was read.
+    /// Reads the memory of a pod now, that of groups below it first (of many, those in which something
+    /// moved), unless it was read since `since_ns`. Whether it was read.
     pub fn read_again(&mut self, cgroup_id: u64, since_ns: u64) -> bool {
         let Some(index) = self.groups.index(cgroup_id) else { return false };
         if !self.groups.read_again(index, since_ns) {
             return false;
         }
         if let Some(pod) = self.pod_samples.iter_mut().find(|pod| pod.memory.cgroup_id == cgroup_id) {
-            pod.memory = self.groups.meters[index].sample();
+            pod.memory = self.groups.sample(index);
         }
         true
     }
@@ -319,7 +314,7 @@ impl Sampler {
 
     /// The last figures of a group.
     pub fn group(&self, cgroup_id: u64) -> Option<GroupSample> {
-        Some(self.groups.meters[self.groups.index(cgroup_id)?].sample())
+        Some(self.groups.sample(self.groups.index(cgroup_id)?))
     }
 
     /// Tasks of a node that is a group: `pids.current`, and `pids.max`.

@@ -15,6 +15,9 @@
 //! (`css_rstat_flush` takes in the whole subtree). What the groups below have gained or lost
 //! since, by their own figures then and now, is added. What a glance alone tells of that is held against
 //! the group's own memory.stat first.
+//!
+//! **The first text** may be as old as 2 s, and nothing tells. So everything below is read with it once,
+//! and it is held against that ([`super::parts`]).
 #![forbid(unsafe_code)]
 
 use super::files::Limit;
@@ -38,16 +41,30 @@ const TOLD_LEAST: u64 = 1 << 20;
 
 /// Samples the group `target`, after [`Groups::read_usages`].
 pub(super) fn sample(groups: &mut Groups, target: usize) -> LevelSample {
-    groups.watch(target);
-    let left_out = mark(groups, target);
-    let stat_reads = groups.read_marked(target + 1, groups.end(target)) + 1;
+    let is_first = groups.watch(target);
+    let left_out = match is_first {
+        true => mark_all(groups, target),
+        false => mark(groups, target),
+    };
+    let began_ns = now_ns();
+    let stat_reads = groups.read_marked(target + 1, groups.end(target), began_ns) + 1;
+    groups.read_stat(target, began_ns);
     let at_ns = now_ns();
-    groups.read_stat(target, at_ns);
     groups.read_usage(target, at_ns);
+    if is_first {
+        groups.hold_against_parts(target);
+    }
     let difference = groups.difference(target);
     let meter = &groups.meters[target];
     let inactive_file = meter.stat.inactive_file.map(|bytes| bytes.saturating_add_signed(difference));
     LevelSample { stat_reads, left_out, difference, ..LevelSample::new(at_ns, meter.usage, inactive_file) }
+}
+
+/// Marks all groups below `target`; nothing is left out.
+fn mark_all(groups: &mut Groups, target: usize) -> u64 {
+    let end = groups.end(target);
+    groups.meters[target + 1..end].iter_mut().for_each(|meter| meter.marked = true);
+    0
 }
 
 /// Marks the groups below `target` whose memory.stat is to be read before that of `target`,
@@ -102,6 +119,9 @@ pub(super) struct Level {
     pub(super) id: u64,
     /// Which text its memory.stat had when it was read last.
     text: Option<u64>,
+    /// By how much its inactive file pages were more than that text says when it was seen first, as far as
+    /// the groups below can tell.
+    off: i64,
     /// The inactive file pages of each group below it as of when it was first seen to have
     /// that text; nothing where that is not known, and for groups above others.
     then: Vec<Option<u64>>,
@@ -109,7 +129,7 @@ pub(super) struct Level {
 
 impl Level {
     pub(super) fn new(id: u64, groups: usize) -> Self {
-        Self { id, text: None, then: vec![None; groups] }
+        Self { id, text: None, off: 0, then: vec![None; groups] }
     }
 
     /// The same level after the tree was replaced: `was` tells where a group was before.
@@ -132,6 +152,7 @@ impl Level {
             return;
         }
         self.text = Some(text);
+        self.off = 0;
         for (index, is_leaf) in below {
             let meter = &meters[index];
             // Older figures still hold if nothing can have changed since.
@@ -141,10 +162,16 @@ impl Level {
         }
     }
 
-    /// What the groups below have gained since the memory.stat got its present text.
+    /// What its present text, which is its first, was wrong by.
+    pub(super) fn note_off(&mut self, off: i64) {
+        self.off = off;
+    }
+
+    /// What the groups below have gained since the memory.stat got its present text, and what was wrong
+    /// with that.
     pub(super) fn difference(&self, meters: &[Meter]) -> i64 {
         let gained = meters.iter().enumerate().filter_map(|(index, meter)| self.gained(index, meter));
-        gained.fold(0, i64::saturating_add)
+        gained.fold(self.off, i64::saturating_add)
     }
 
     /// What one group has gained since then; nothing where that is not known.
@@ -239,6 +266,25 @@ mod tests {
         write_group(&leaf, 600 * MIB, 100 * MIB);
         glance(&mut groups, 100 * MIB);
         assert_eq!(look(&mut groups), Some(600 * MIB), "as both say");
+    }
+
+    #[test]
+    fn a_first_text_that_is_old_is_found_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let leaf = folder.path().join("leaf");
+        write_group(folder.path(), 600 * MIB, 100 * MIB);
+        write_group(&leaf, 600 * MIB, 500 * MIB);
+        let mut groups = Groups::new(Version::V1, 100, Tree::scan(folder.path(), None).unwrap());
+        let look = |groups: &mut Groups| {
+            groups.read_usages(Sweep::Moved, &[]);
+            sample(groups, 0).working_set.known()
+        };
+        assert_eq!([look(&mut groups), look(&mut groups)], [Some(100 * MIB); 2]);
+        write_group(&leaf, 599 * MIB, 400 * MIB);
+        write_group(folder.path(), 599 * MIB, 100 * MIB);
+        assert_eq!(look(&mut groups), Some(199 * MIB), "the text still stands");
+        write_group(folder.path(), 599 * MIB, 401 * MIB);
+        assert_eq!(look(&mut groups), Some(198 * MIB), "a new one stands for itself");
     }
 
     #[test]

@@ -1,0 +1,109 @@
+//! The figures of a pod whose container has grown and stands still: its own memory.stat may say for 2 s that it has not.
+
+use std::fs;
+use std::time::Duration;
+
+use eviction_agent::core::reading::Reading;
+use eviction_agent::source::cgroup::files::parse_memory_stat;
+use eviction_agent::source::cgroup::sample::{Fresh, GroupSample, Tasks};
+use eviction_agent::source::cgroup::sampler::Sampler;
+use eviction_agent::source::clock::now_ns;
+use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
+use tests::workload::Workload;
+
+use crate::glance::folder;
+use crate::working_set::TOLERANCE;
+use crate::{MIB, sampler, workload};
+
+/// What the container grows by.
+const GROWTH: u64 = 100 * MIB;
+
+/// Whether a pod's text stands still is chance: in most of these it does.
+const ROUNDS: u64 = 12;
+
+fn anonymous(sample: &GroupSample) -> u64 {
+    sample.stat.anon.known().unwrap()
+}
+
+/// The only pod, as a look sees it before it decides.
+fn pod(sampler: &mut Sampler, fresh: Fresh, since_ns: u64) -> GroupSample {
+    sampler.sample_pods(fresh, Tasks::Leave);
+    let id = sampler.pods().pods[0].cgroup_id;
+    sampler.read_again(id, since_ns);
+    sampler.last_pods()[0].memory
+}
+
+#[test]
+fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
+    let mut stood_still = 0;
+    for round in 0..ROUNDS {
+        let subtree = Subtree::new("parts").unwrap();
+        let group = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(1)).unwrap();
+        let container = group.group(container_id(1)).unwrap();
+        let size = GROWTH.to_string();
+        let arguments = ["--on-term", "ignore", "grow", "--size", &size, "--rate", "0"];
+        let mut grower = Workload::start(workload(), &container, arguments).unwrap();
+        let mut running = sampler(&subtree);
+        pod(&mut running, Fresh::All, 0);
+        grower.go().unwrap();
+        // Others read it as well: cAdvisor, an agent that ran before.
+        let text = folder(&group).join("memory.stat");
+        let until = now_ns() + round * 4_000_000;
+        while now_ns() < until {
+            fs::read(&text).unwrap();
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        grower.wait_event("grown").unwrap();
+        // The container's own is right, and brings the pod's no further.
+        fs::read(folder(&container).join("memory.stat")).unwrap();
+        let version = running.root().version;
+        let own = parse_memory_stat(version, &fs::read(&text).unwrap()).anon.known().unwrap();
+        stood_still += u64::from(own + TOLERANCE < GROWTH);
+        let since_ns = now_ns();
+        let changed = Fresh::Changed { most: 32, since_ns };
+        // In turns: once a group above the pod was read, the pod's text may be right.
+        let samples = match round % 2 {
+            0 => [pod(&mut running, changed, since_ns), pod(&mut sampler(&subtree), Fresh::All, since_ns)],
+            _ => [pod(&mut sampler(&subtree), changed, since_ns), pod(&mut running, Fresh::All, since_ns)],
+        };
+        for sample in samples {
+            assert!(anonymous(&sample).abs_diff(GROWTH) <= TOLERANCE, "{own} by its own text, {sample:?}");
+            let Reading::Known(working_set) = sample.working_set else { panic!("{sample:?}") };
+            assert!(working_set.abs_diff(GROWTH) <= TOLERANCE, "{sample:?}");
+        }
+        drop(grower);
+        subtree.remove().unwrap();
+    }
+    // That is the kernel's affair, and so not asserted.
+    println!("the pod's own memory.stat stood still in {stood_still} of {ROUNDS} rounds");
+}
+
+#[test]
+fn the_first_look_at_a_node_is_of_now() {
+    let mut stood_still = 0;
+    for round in 1..=ROUNDS {
+        let subtree = Subtree::new("first-look").unwrap();
+        let pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(1)).unwrap();
+        let container = pod.group(container_id(1)).unwrap();
+        let folders = tests::folder::on_disk().unwrap();
+        let (size, dir) = (GROWTH.to_string(), folders.to_str().unwrap());
+        let arguments = ["cache", "--size", &size, "--dir", dir];
+        let text = folder(subtree.root()).join("memory.stat");
+        let mut filler = Workload::run(workload(), &container, arguments).unwrap();
+        let until = now_ns() + round * 2_000_000;
+        while now_ns() < until {
+            fs::read(&text).unwrap();
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        filler.wait_event("cached").unwrap();
+        let mut sampler = sampler(&subtree);
+        let level = sampler.sample_node(&[]).level;
+        let (usage, working_set) = (level.usage.known().unwrap(), level.working_set.known().unwrap());
+        let own = parse_memory_stat(sampler.root().version, &fs::read(&text).unwrap());
+        stood_still += u64::from(own.inactive_file.known().unwrap() + TOLERANCE < GROWTH);
+        assert!(usage + TOLERANCE >= GROWTH && working_set <= TOLERANCE, "{level:?}, {own:?}");
+        drop(filler);
+        subtree.remove().unwrap();
+    }
+    println!("the node's own memory.stat stood still in {stood_still} of {ROUNDS} rounds");
+}
