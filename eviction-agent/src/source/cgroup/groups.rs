@@ -50,6 +50,8 @@ pub(super) struct Groups {
     pub(super) stale: bool,
     /// When usages were read last, as far down as something had moved.
     pub(super) swept_ns: u64,
+    /// Of reads of memory.stat, each from the bottom to the top.
+    round: u64,
     reader: Reader,
     by_id: Vec<(u64, usize)>,
     pub(super) levels: Vec<Level>,
@@ -69,6 +71,7 @@ impl Groups {
             levels: Vec::new(),
             stale: false,
             swept_ns: 0,
+            round: 0,
             reader: Reader::new(version, descriptors),
             by_id: Vec::new(),
             path: PathBuf::new(),
@@ -144,8 +147,14 @@ impl Groups {
         self.stale |= meter.gone;
     }
 
+    /// Begins a round of reads of memory.stat: what was read before is older.
+    pub(super) fn begin_round(&mut self) {
+        self.round += 1;
+    }
+
     pub(super) fn read_stat(&mut self, index: usize, at_ns: u64) {
         let Some(meter) = self.meters.get_mut(index) else { return };
+        (meter.stat_round, meter.inactive_file_round) = (self.round, self.round);
         self.reader.read_stat(meter, at_ns, &mut self.path, |path| self.tree.write_path(index, path));
         self.stale |= meter.gone;
         let id = meter.id;
@@ -181,9 +190,10 @@ impl Groups {
 
     /// Reads a group now, after all that are below it: for groups that have few of them.
     pub(super) fn read_with_all_below(&mut self, index: usize) {
-        let at_ns = now_ns();
+        self.begin_round();
         for at in (index..self.end(index)).rev() {
             if at == index || !self.meters[at].gone {
+                let at_ns = now_ns();
                 self.read_stat(at, at_ns);
                 self.read_usage(at, at_ns);
             }
@@ -250,13 +260,14 @@ impl Groups {
 
     /// Begins a sample with the figures of a glance at all groups, instead of reading usages.
     pub(super) fn take_glance(&mut self, rows: &[GroupUsage]) {
+        self.begin_round();
         for meter in &mut self.meters {
             meter.change = 0;
         }
         for row in rows {
             // What was made since the tree was read has its place after the next look at that.
             if let Some(index) = self.index(row.id) {
-                self.meters[index].take_glance(row);
+                self.meters[index].take_glance(row, self.round);
             }
         }
         for index in 0..self.meters.len() {
@@ -351,20 +362,20 @@ impl Groups {
         for meter in &mut self.meters[index + 1..end] {
             meter.marked = is_due(meter) && (meter.moved > 0 || meter.full);
         }
+        self.read_marked(index + 1, end);
         let at_ns = now_ns();
-        self.read_marked(index + 1, end, at_ns);
         self.read_usage(index, at_ns);
         self.read_stat(index, at_ns);
         true
     }
 
-    /// Reads memory.stat of marked groups, those below before those above: figures of one time, which
-    /// is when it begins.
-    pub(super) fn read_marked(&mut self, from: usize, to: usize, at_ns: u64) -> usize {
+    /// Begins a round, and reads memory.stat of marked groups in it, those below before those above.
+    pub(super) fn read_marked(&mut self, from: usize, to: usize) -> usize {
+        self.begin_round();
         let mut reads = 0;
         for index in (from..to).rev() {
             if self.meters[index].marked && !self.meters[index].gone {
-                self.read_stat(index, at_ns);
+                self.read_stat(index, now_ns());
                 reads += 1;
             }
         }

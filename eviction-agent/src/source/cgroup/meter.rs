@@ -26,6 +26,9 @@ pub(super) struct Meter {
     pub(super) stat_at_ns: u64,
     /// When the inactive page cache in `stat` was read, which comes from elsewhere too.
     pub(super) inactive_file_at_ns: u64,
+    /// The round of reads in which they were read: what is below a group is read in the same, before it.
+    pub(super) stat_round: u64,
+    pub(super) inactive_file_round: u64,
     /// The limit at which the kernel kills.
     pub(super) hard: Limit,
     /// The one at which it makes tasks reclaim, on version 2.
@@ -71,13 +74,14 @@ impl Meter {
     }
 
     /// Takes note of what a glance told of it.
-    pub(super) fn take_glance(&mut self, row: &GroupUsage) {
+    pub(super) fn take_glance(&mut self, row: &GroupUsage, round: u64) {
         self.take_usage(Ok(row.usage), row.at_ns);
         self.sweep();
         self.hard = row.limit.map_or(Limit::Unlimited, Limit::At);
         if let Some(inactive_file) = row.inactive_file {
             self.stat.inactive_file = Reading::Known(inactive_file);
             self.inactive_file_at_ns = row.at_ns;
+            self.inactive_file_round = round;
         }
     }
 
@@ -132,6 +136,8 @@ impl Reader {
             stat: MemoryStat::unknown(Why::Absent),
             stat_at_ns: 0,
             inactive_file_at_ns: 0,
+            stat_round: 0,
+            inactive_file_round: 0,
             full: false,
             hard,
             high,

@@ -65,8 +65,8 @@ impl Sum {
 
     /// Adds a part of the `whole`, which says `stat`.
     fn add(&mut self, whole: &Meter, part: &Meter, stat: MemoryStat) {
-        let as_new = part.stat_at_ns >= whole.stat_at_ns;
-        let inactive_as_new = part.inactive_file_at_ns >= whole.inactive_file_at_ns;
+        let as_new = part.stat_round >= whole.stat_round;
+        let inactive_as_new = part.inactive_file_round >= whole.inactive_file_round;
         let add = |sum: &mut Option<u64>, figure: Reading<u64>, counts: bool| {
             *sum = sum.zip(figure.known().filter(|_| counts)).map(|(sum, figure)| sum.saturating_add(figure));
         };
@@ -198,6 +198,7 @@ mod tests {
         let mut groups = pod.groups();
         groups.read_with_all_below(0);
         assert_eq!(figures(&groups)[0], Some(100));
+        groups.begin_round();
         groups.read_stat(0, now_ns());
         assert_eq!(figures(&groups)[0], Some(20), "the container may have given it back since");
         groups.read_stat(1, now_ns());

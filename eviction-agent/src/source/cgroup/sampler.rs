@@ -232,6 +232,7 @@ impl Sampler {
     /// the root's memory.stat, which may be stale.
     pub fn sample_as_kubelet(&mut self) -> LevelSample {
         let at_ns = now_ns();
+        self.groups.begin_round();
         self.groups.read_usage(0, at_ns);
         self.groups.read_stat(0, at_ns);
         let meter = &self.groups.meters[0];
@@ -275,7 +276,7 @@ impl Sampler {
                 groups.mark_in_turn(turns);
             }
         }
-        groups.read_marked(0, groups.meters.len(), now_ns());
+        groups.read_marked(0, groups.meters.len());
         self.pod_samples.clear();
         for (pod, (cgroup_id, file)) in self.pods.pods.iter().zip(&self.tasks) {
             let tasks = match (file, &self.root.pids) {

@@ -46,10 +46,9 @@ pub(super) fn sample(groups: &mut Groups, target: usize) -> LevelSample {
         true => mark_all(groups, target),
         false => mark(groups, target),
     };
-    let began_ns = now_ns();
-    let stat_reads = groups.read_marked(target + 1, groups.end(target), began_ns) + 1;
-    groups.read_stat(target, began_ns);
+    let stat_reads = groups.read_marked(target + 1, groups.end(target)) + 1;
     let at_ns = now_ns();
+    groups.read_stat(target, at_ns);
     groups.read_usage(target, at_ns);
     if is_first {
         groups.hold_against_parts(target);
@@ -280,6 +279,8 @@ mod tests {
             sample(groups, 0).working_set.known()
         };
         assert_eq!([look(&mut groups), look(&mut groups)], [Some(100 * MIB); 2]);
+        // What came between two reads of a round is not taken for a figure of the later one.
+        assert!(groups.meters[1].stat_at_ns < groups.meters[0].stat_at_ns);
         write_group(&leaf, 599 * MIB, 400 * MIB);
         write_group(folder.path(), 599 * MIB, 100 * MIB);
         assert_eq!(look(&mut groups), Some(199 * MIB), "the text still stands");
@@ -302,9 +303,10 @@ mod tests {
         groups.read_usages(Sweep::Moved, &[]);
         assert_eq!(below(&groups), [Some(600 * MIB); 2]);
         write(700 * MIB);
+        let since_ns = now_ns();
         groups.read_with_all_below(0);
         assert_eq!(below(&groups), [Some(700 * MIB); 2], "usage is of the moment of memory.stat");
-        assert!(!groups.read_again(1, groups.meters[1].stat_at_ns), "both were read");
+        assert!(!groups.read_again(1, since_ns), "both were read");
         assert!(groups.read_again(1, now_ns()));
     }
 
