@@ -38,7 +38,7 @@ impl TaskCount {
 }
 
 /// The memory cgroup of which a program last counted a task on this CPU; one for each of the programs in
-/// array `LAST_GROUPS`. The next task is of the same one mostly, and its id need not be found then.
+/// array `LAST_GROUP`. The next task is of the same one mostly, and its id need not be found then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LastGroup {
@@ -58,7 +58,8 @@ pub const LAST_GROUPS: u32 = 3;
 /// Over how long the rate of forks is taken.
 pub const STORM_WINDOW_NS: u64 = 100_000_000;
 
-/// Forks of a memory cgroup in a window of time, on all CPUs. Two CPUs may begin a window at once, and a few forks are in neither then.
+/// Forks of a memory cgroup in a window of time, on all CPUs. Two CPUs may begin a window at once, and a
+/// few forks are in neither then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ForkRate {

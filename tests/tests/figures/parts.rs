@@ -1,7 +1,8 @@
 //! The figures of a pod whose container has grown and stands still: its own memory.stat may say for 2 s that it has not.
 
 use std::fs;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use eviction_agent::core::reading::Reading;
 use eviction_agent::source::cgroup::files::parse_memory_stat;
@@ -33,6 +34,14 @@ fn pod(sampler: &mut Sampler, fresh: Fresh, since_ns: u64) -> GroupSample {
     sampler.last_pods()[0].memory
 }
 
+fn read_for(time: Duration, text: &Path) {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        fs::read(text).unwrap();
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
 #[test]
 fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
     let mut stood_still = 0;
@@ -48,11 +57,7 @@ fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
         grower.go().unwrap();
         // Others read it as well: cAdvisor, an agent that ran before.
         let text = folder(&group).join("memory.stat");
-        let until = now_ns() + round * 4_000_000;
-        while now_ns() < until {
-            fs::read(&text).unwrap();
-            std::thread::sleep(Duration::from_micros(500));
-        }
+        read_for(Duration::from_millis(round * 4), &text);
         grower.wait_event("grown").unwrap();
         // The container's own is right, and brings the pod's no further.
         fs::read(folder(&container).join("memory.stat")).unwrap();
@@ -90,11 +95,7 @@ fn the_first_look_at_a_node_is_of_now() {
         let arguments = ["cache", "--size", &size, "--dir", dir];
         let text = folder(subtree.root()).join("memory.stat");
         let mut filler = Workload::run(workload(), &container, arguments).unwrap();
-        let until = now_ns() + round * 2_000_000;
-        while now_ns() < until {
-            fs::read(&text).unwrap();
-            std::thread::sleep(Duration::from_micros(300));
-        }
+        read_for(Duration::from_millis(round * 2), &text);
         filler.wait_event("cached").unwrap();
         let mut sampler = sampler(&subtree);
         let level = sampler.sample_node(&[]).level;

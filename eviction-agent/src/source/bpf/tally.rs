@@ -129,6 +129,7 @@ impl Kernel {
     /// If the map cannot be read.
     pub fn task_count(&self, id: u64) -> Result<TaskCount, MapError> {
         match self.maps.tally.places.get(&id, 0) {
+            // Another's place by now: the cgroup was removed between the two looks.
             Ok(place) => Ok(self.counted_at(place, id)?.unwrap_or_default()),
             Err(MapError::KeyNotFound) => Ok(TaskCount::default()),
             Err(error) => Err(error),

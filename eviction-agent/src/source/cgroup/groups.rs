@@ -210,17 +210,6 @@ impl Groups {
         is_new
     }
 
-    /// Holds the first text of a watched group against the groups below, which were read with it.
-    pub(super) fn hold_against_parts(&mut self, index: usize) {
-        let meter = &self.meters[index];
-        let (id, says) = (meter.id, meter.stat.inactive_file.known());
-        let off = says.zip(self.sample(index).stat.inactive_file.known());
-        let off = off.map_or(0, |(says, is)| is.cast_signed().saturating_sub(says.cast_signed()));
-        if let Some(level) = self.levels.iter_mut().find(|level| level.id == id) {
-            level.note_off(off);
-        }
-    }
-
     /// What the groups below a watched group have gained since its memory.stat was up to date.
     pub(super) fn difference(&self, index: usize) -> i64 {
         let id = self.meters[index].id;
@@ -345,19 +334,14 @@ impl Groups {
     /// moved), unless that was done since `since_ns`. Whether it was done now.
     pub(super) fn read_again(&mut self, index: usize, since_ns: u64) -> bool {
         let is_due = |meter: &Meter| !meter.gone && meter.stat_at_ns.min(meter.usage_at_ns) < since_ns;
-        let end = self.end(index);
-        if self.meters[index].gone {
+        let (end, few) = (self.end(index), self.has_few_below(index));
+        let asked = if few { index..end } else { index..index + 1 };
+        if self.meters[index].gone || !self.meters[asked].iter().any(is_due) {
             return false;
         }
-        if self.has_few_below(index) {
-            let any = self.meters[index..end].iter().any(is_due);
-            if any {
-                self.read_with_all_below(index);
-            }
-            return any;
-        }
-        if !is_due(&self.meters[index]) {
-            return false;
+        if few {
+            self.read_with_all_below(index);
+            return true;
         }
         for meter in &mut self.meters[index + 1..end] {
             meter.marked = is_due(meter) && (meter.moved > 0 || meter.full);

@@ -25,6 +25,17 @@ impl Groups {
         self.meters[index].sample(self.held_against_parts(index, DEEPEST))
     }
 
+    /// Holds the first text of a watched group against the groups below, which were read with it.
+    pub(super) fn hold_first_text(&mut self, index: usize) {
+        let meter = &self.meters[index];
+        let (id, says) = (meter.id, meter.stat.inactive_file.known());
+        let off = says.zip(self.held_against_parts(index, DEEPEST).inactive_file.known());
+        let off = off.map_or(0, |(says, is)| is.cast_signed().saturating_sub(says.cast_signed()));
+        if let Some(level) = self.levels.iter_mut().find(|level| level.id == id) {
+            level.note_off(off);
+        }
+    }
+
     fn held_against_parts(&self, index: usize, levels: u32) -> MemoryStat {
         let meter = &self.meters[index];
         if levels == 0 || self.tree.is_leaf(index) {

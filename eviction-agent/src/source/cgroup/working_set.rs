@@ -51,7 +51,7 @@ pub(super) fn sample(groups: &mut Groups, target: usize) -> LevelSample {
     groups.read_stat(target, at_ns);
     groups.read_usage(target, at_ns);
     if is_first {
-        groups.hold_against_parts(target);
+        groups.hold_first_text(target);
     }
     let difference = groups.difference(target);
     let meter = &groups.meters[target];
@@ -234,6 +234,11 @@ mod tests {
         fs::write(folder.join("memory.stat"), format!("total_inactive_file {inactive_file}\n")).unwrap();
     }
 
+    fn look(groups: &mut Groups) -> Option<u64> {
+        groups.read_usages(Sweep::Moved, &[]);
+        sample(groups, 0).working_set.known()
+    }
+
     #[test]
     fn what_a_glance_alone_tells_is_held_against_memory_stat() {
         let folder = tempfile::tempdir().unwrap();
@@ -241,10 +246,6 @@ mod tests {
         write_group(folder.path(), 700 * MIB, 400 * MIB);
         write_group(&leaf, 600 * MIB, 400 * MIB);
         let mut groups = Groups::new(Version::V1, 100, Tree::scan(folder.path(), None).unwrap());
-        let look = |groups: &mut Groups| {
-            groups.read_usages(Sweep::Moved, &[]);
-            sample(groups, 0).working_set.known()
-        };
         assert_eq!(look(&mut groups), Some(300 * MIB));
         let glance = |groups: &mut Groups, inactive_file| {
             let at_ns = now_ns();
@@ -274,10 +275,6 @@ mod tests {
         write_group(folder.path(), 600 * MIB, 100 * MIB);
         write_group(&leaf, 600 * MIB, 500 * MIB);
         let mut groups = Groups::new(Version::V1, 100, Tree::scan(folder.path(), None).unwrap());
-        let look = |groups: &mut Groups| {
-            groups.read_usages(Sweep::Moved, &[]);
-            sample(groups, 0).working_set.known()
-        };
         assert_eq!([look(&mut groups), look(&mut groups)], [Some(100 * MIB); 2]);
         // What came between two reads of a round is not taken for a figure of the later one.
         assert!(groups.meters[1].stat_at_ns < groups.meters[0].stat_at_ns);
