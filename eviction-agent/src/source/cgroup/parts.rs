@@ -6,7 +6,7 @@
 //! stands still now may say for so long that it holds next to nothing. What does not stand still is
 //! the page counters: what a group uses beyond the groups below it is its own, or left over from
 //! removed ones. So of its figures not more than that can be beyond the sum of theirs, nor can the
-//! sum be greater than the figure.
+//! sum be greater than the figure; both as near as those below stand still since they were read.
 #![forbid(unsafe_code)]
 
 use super::files::MemoryStat;
@@ -19,27 +19,45 @@ use crate::core::reading::Reading;
 /// deep as it likes, and what is below stands for itself.
 const DEEPEST: u32 = 8;
 
+/// What was read so shortly before is of the same look.
+const LOOK_NS: u64 = 20_000_000;
+
+/// What is known of a group's figures after that.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    stat: MemoryStat,
+    /// By how much they may be off: groups below moved by so much since they were read.
+    slack: Slack,
+}
+
+/// Of the inactive page cache, which a glance tells more often, and of the rest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slack {
+    inactive_file: u64,
+    others: u64,
+}
+
 impl Groups {
     /// The last figures of a group, held against those of the groups below it.
     pub(super) fn sample(&self, index: usize) -> GroupSample {
-        self.meters[index].sample(self.held_against_parts(index, DEEPEST))
+        self.meters[index].sample(self.held_against_parts(index, DEEPEST).stat)
     }
 
     /// Holds the first text of a watched group against the groups below, which were read with it.
     pub(super) fn hold_first_text(&mut self, index: usize) {
         let meter = &self.meters[index];
         let (id, says) = (meter.id, meter.stat.inactive_file.known());
-        let off = says.zip(self.held_against_parts(index, DEEPEST).inactive_file.known());
+        let off = says.zip(self.held_against_parts(index, DEEPEST).stat.inactive_file.known());
         let off = off.map_or(0, |(says, is)| is.cast_signed().saturating_sub(says.cast_signed()));
         if let Some(level) = self.levels.iter_mut().find(|level| level.id == id) {
             level.note_off(off);
         }
     }
 
-    fn held_against_parts(&self, index: usize, levels: u32) -> MemoryStat {
+    fn held_against_parts(&self, index: usize, levels: u32) -> Held {
         let meter = &self.meters[index];
         if levels == 0 || self.tree.is_leaf(index) {
-            return meter.stat;
+            return Held { stat: meter.stat, slack: Slack::default() };
         }
         let mut sum = Sum::NONE;
         for part in self.tree.children(index) {
@@ -49,12 +67,11 @@ impl Groups {
                 sum.add(meter, part_meter, self.held_against_parts(part, levels - 1));
             }
         }
-        sum.bound(meter)
+        Held { stat: sum.bound(meter), slack: sum.slack }
     }
 }
 
-/// What the groups right below one have together; nothing where that is not known, or is older
-/// than what the group itself says.
+/// What the groups right below one have together; nothing where that is not known.
 struct Sum {
     usage: Option<u64>,
     anon: Option<u64>,
@@ -62,6 +79,7 @@ struct Sum {
     shmem: Option<u64>,
     inactive_file: Option<u64>,
     active_file: Option<u64>,
+    slack: Slack,
 }
 
 impl Sum {
@@ -72,39 +90,56 @@ impl Sum {
         shmem: Some(0),
         inactive_file: Some(0),
         active_file: Some(0),
+        slack: Slack { inactive_file: 0, others: 0 },
     };
 
-    /// Adds a part of the `whole`, which says `stat`.
-    fn add(&mut self, whole: &Meter, part: &Meter, stat: MemoryStat) {
+    /// Adds a part of the `whole`. What is older than what the whole says counts as far as the part has not
+    /// moved since it was read; where reclaim keeps its usage at a limit, that is not known. Page cache that
+    /// becomes active moves nothing, so of the lists no more than a look is believed for.
+    fn add(&mut self, whole: &Meter, part: &Meter, held: Held) {
+        let Held { stat, slack } = held;
         let as_new = part.stat_round >= whole.stat_round;
         let inactive_as_new = part.inactive_file_round >= whole.inactive_file_round;
         let add = |sum: &mut Option<u64>, figure: Reading<u64>, counts: bool| {
             *sum = sum.zip(figure.known().filter(|_| counts)).map(|(sum, figure)| sum.saturating_add(figure));
         };
+        let is_of_this_look = |part_ns: u64, whole_ns: u64| whole_ns.saturating_sub(part_ns) <= LOOK_NS;
+        let counts = as_new || !part.full;
+        let active_counts = counts && (as_new || is_of_this_look(part.stat_at_ns, whole.stat_at_ns));
+        let of_this_look = is_of_this_look(part.inactive_file_at_ns, whole.inactive_file_at_ns);
+        let inactive_counts = inactive_as_new || (!part.full && of_this_look);
+        let moved = |as_new| if as_new { 0 } else { part.moved };
         add(&mut self.usage, part.usage, true);
-        add(&mut self.anon, stat.anon, as_new);
-        add(&mut self.file, stat.file, as_new);
-        add(&mut self.shmem, stat.shmem, as_new);
-        add(&mut self.inactive_file, stat.inactive_file, inactive_as_new);
-        add(&mut self.active_file, stat.active_file, as_new);
+        add(&mut self.anon, stat.anon, counts);
+        add(&mut self.file, stat.file, counts);
+        add(&mut self.shmem, stat.shmem, counts);
+        add(&mut self.inactive_file, stat.inactive_file, inactive_counts);
+        add(&mut self.active_file, stat.active_file, active_counts);
+        let Slack { inactive_file, others } = slack;
+        self.slack.inactive_file =
+            self.slack.inactive_file.saturating_add(inactive_file).saturating_add(moved(inactive_as_new));
+        self.slack.others = self.slack.others.saturating_add(others).saturating_add(moved(as_new));
     }
 
     /// What the whole says, within what can be.
     fn bound(&self, whole: &Meter) -> MemoryStat {
         let own = self.usage.zip(whole.usage.known()).map(|(parts, all)| all.saturating_sub(parts));
-        let bound = |figure: Reading<u64>, sum: Option<u64>| {
+        let bound = |figure: Reading<u64>, sum: Option<u64>, slack: u64| {
             figure.map(|figure| match sum.zip(own) {
-                Some((sum, own)) => figure.clamp(sum, sum.saturating_add(own)),
+                Some((sum, own)) => {
+                    figure.clamp(sum.saturating_sub(slack), sum.saturating_add(slack).saturating_add(own))
+                }
                 None => figure,
             })
         };
+        let Slack { inactive_file: of_inactive, others } = self.slack;
         let MemoryStat { anon, file, shmem, inactive_file, active_file } = whole.stat;
         MemoryStat {
-            anon: bound(anon, self.anon),
-            file: bound(file, self.file),
-            shmem: bound(shmem, self.shmem),
-            inactive_file: bound(inactive_file, self.inactive_file),
-            active_file: bound(active_file, self.active_file),
+            anon: bound(anon, self.anon, others),
+            file: bound(file, self.file, others),
+            shmem: bound(shmem, self.shmem, others),
+            inactive_file: bound(inactive_file, self.inactive_file, of_inactive),
+            active_file: bound(active_file, self.active_file, others),
         }
     }
 }
@@ -209,9 +244,17 @@ mod tests {
         let mut groups = pod.groups();
         groups.read_with_all_below(0);
         assert_eq!(figures(&groups)[0], Some(100));
-        groups.begin_round();
-        groups.read_stat(0, now_ns());
-        assert_eq!(figures(&groups)[0], Some(20), "the container may have given it back since");
+        let read_alone = |groups: &mut Groups| {
+            groups.begin_round();
+            groups.read_stat(0, now_ns());
+            figures(groups)[0]
+        };
+        assert_eq!(read_alone(&mut groups), Some(100), "the container has not moved");
+        write(&pod.at("main"), 170, 100, 0);
+        groups.read_usages(Sweep::All, &[]);
+        assert_eq!(read_alone(&mut groups), Some(70), "it may have given back as much since");
+        groups.meters[1].full = true;
+        assert_eq!(read_alone(&mut groups), Some(20), "nothing shows in usage at a limit");
         groups.read_stat(1, now_ns());
         assert_eq!(figures(&groups)[0], Some(100));
         fs::write(pod.at("main/memory.usage_in_bytes"), "?\n").unwrap();
@@ -219,6 +262,23 @@ mod tests {
         write(&pod.at("main"), 200, 100, 0);
         fs::write(pod.at("main/memory.stat"), "total_rss 1\ntotal_rss 1\ntotal_inactive_file 70\n").unwrap();
         assert_eq!(pod.figures(), [Some(20), Some(70), Some(130)], "each figure stands for itself");
+    }
+
+    #[test]
+    fn of_many_groups_those_that_stand_still_hold_what_they_held() {
+        let pod = Pod::new();
+        write(&pod.at(""), 300, 2, 20);
+        write(&pod.at("main"), 210, 210, 0);
+        for n in 0..20 {
+            write(&pod.at(&format!("nested/{n}")), 2, 1, 1);
+        }
+        write(&pod.at("nested"), 60, 40, 20);
+        let mut groups = pod.groups();
+        groups.read_with_all_below(0);
+        assert!(!groups.has_few_below(0));
+        assert_eq!(figures(&groups), [Some(250), Some(20), Some(280)]);
+        assert!(groups.read_again(0, now_ns()));
+        assert_eq!(figures(&groups), [Some(250), Some(20), Some(280)], "nobody below has moved");
     }
 
     #[test]
