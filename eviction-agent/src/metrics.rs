@@ -40,6 +40,8 @@ pub struct Metrics {
     pub map_full: Family<MapLabels, Counter>,
     /// Times that a program of the kernel side was not run, since it was at work on that CPU.
     pub runs_missed: Family<FamilyLabels, Counter>,
+    /// Charges that were not followed up to the root.
+    pub walks_cut: Counter,
     /// Records that were not of this program's form.
     pub records_invalid: Counter,
     /// Cgroups that were not looked at: they cannot be read, or are too many.
@@ -176,6 +178,7 @@ impl Metrics {
             records_lost: Family::default(),
             map_full: Family::default(),
             runs_missed: Family::default(),
+            walks_cut: Counter::default(),
             records_invalid: Counter::default(),
             cgroups_skipped: IntGauge::default(),
             glances: Family::default(),

@@ -6,8 +6,8 @@ use crate::config::HookPreferences;
 use crate::metrics::Metrics;
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
-    AsyncRing, Crossed, DirtyLeaf, Epoch, Family, Generation, Kernel, LoadOptions, Loaded, Lost, NodeLine,
-    Refused, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
+    AsyncRing, Crossed, DirtyLeaf, Epoch, Family, Generation, Kernel, LastNumbers, LoadOptions, Loaded, Lost,
+    NodeLine, Refused, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
 };
 use crate::source::cgroup::sampler::Sampler;
 
@@ -42,6 +42,20 @@ pub(crate) struct Hook {
     tasks_line: Option<u64>,
     withheld: [u64; WITHHELD_REASONS],
     runs_missed: [u64; Family::ALL.len()],
+    walks_cut: u64,
+    /// Some charges were not followed up to the root lately.
+    is_cut: bool,
+    /// Of programs that are gone.
+    numbers: LastNumbers,
+}
+
+/// Why a verdict does not stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotArmed {
+    /// The one before was carried out, and its record is on its way.
+    CarriedOut,
+    /// The kernel side cannot be told, which was logged.
+    Refused,
 }
 
 /// Another kernel side is in use now.
@@ -70,13 +84,14 @@ impl Hook {
     }
 
     fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
-        let Loaded { kernel, ring, missing: _, log, usages: _ } = loaded;
+        let Loaded { mut kernel, ring, missing: _, log, usages: _ } = loaded;
+        kernel.go_on_from(self.numbers);
         self.loaded = Some((kernel, AsyncRing::new(ring)?));
         self.log = log;
         // What the programs count begins anew, and nothing is armed.
         let Losses { lost: _, invalid, programs } = self.losses;
         self.losses = Losses { lost: Lost::default(), invalid, programs: programs + 1 };
-        (self.withheld, self.runs_missed) = Default::default();
+        (self.withheld, self.runs_missed, self.walks_cut, self.is_cut) = Default::default();
         self.tasks_line = None;
         self.is_full = false;
         Ok(())
@@ -153,7 +168,8 @@ impl Hook {
     /// How charges are seen at present.
     pub(crate) fn rung(&self) -> Option<Rung> {
         let info = self.charge()?;
-        Some(Rung { sees_every_charge: info.sees_every_charge, grain_bytes: info.grain_bytes })
+        let sees_every_charge = info.sees_every_charge && !self.is_cut;
+        Some(Rung { sees_every_charge, grain_bytes: info.grain_bytes })
     }
 
     /// The name of that rung.
@@ -324,9 +340,15 @@ impl Hook {
     }
 
     /// Lets a verdict stand.
-    pub(crate) fn stand(&mut self, standing: &Standing) -> Option<VerdictNumber> {
-        let (kernel, _) = self.loaded.as_mut()?;
-        told("arming a verdict", kernel.stand(standing))
+    ///
+    /// # Errors
+    /// If the verdict before was carried out, or the kernel side cannot be told.
+    pub(crate) fn stand(&mut self, standing: &Standing) -> Result<VerdictNumber, NotArmed> {
+        let (kernel, _) = self.loaded.as_mut().ok_or(NotArmed::Refused)?;
+        match kernel.stand(standing) {
+            Err(StandError::CarriedOut) => Err(NotArmed::CarriedOut),
+            stood => told("arming a verdict", stood).ok_or(NotArmed::Refused),
+        }
     }
 
     /// Lets none stand.

@@ -17,7 +17,7 @@ use crate::source::pace;
 
 use super::arming::Seen;
 use super::clock::Instant;
-use super::hook::Hook;
+use super::hook::{Hook, NotArmed};
 
 /// Verdicts are made within this part of the node's memory before a line.
 const SHARE: u64 = 8;
@@ -45,7 +45,7 @@ const REMEMBERED: usize = 4;
 pub(crate) enum Idle {
     /// The engine has none.
     NoVerdict(NoVerdict),
-    /// An eviction is under way.
+    /// An eviction is under way, or a verdict was just carried out.
     UnderWay,
     /// The hand would refuse: too soon, too often, or not a group to be killed.
     HandRefuses,
@@ -202,7 +202,10 @@ impl Reflex {
             expires_ns: choice.expires_ns(),
             still_until_ns: after(at, STILL),
         };
-        let VerdictNumber(number) = hook.stand(&standing).ok_or(Idle::NotTold)?;
+        let VerdictNumber(number) = hook.stand(&standing).map_err(|why| match why {
+            NotArmed::CarriedOut => Idle::UnderWay,
+            NotArmed::Refused => Idle::NotTold,
+        })?;
         // Nobody else holds the present one for longer than it takes to tell of it.
         if let Some(choice) = Arc::get_mut(choice) {
             let first = choice.numbers.map_or(number, |(first, _)| first);

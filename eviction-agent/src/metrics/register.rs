@@ -26,6 +26,11 @@ impl Metrics {
             self.runs_missed.clone(),
         );
         r.register(
+            "walks_cut",
+            "Charges that were not followed up to the root: their cgroup lies too deep",
+            self.walks_cut.clone(),
+        );
+        r.register(
             "records_invalid",
             "Records of an unknown version, kind or length",
             self.records_invalid.clone(),

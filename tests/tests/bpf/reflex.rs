@@ -108,6 +108,8 @@ fn a_runaway_of_the_victim_stops_at_the_line() {
         let peak = container.peak().unwrap_or(struck.usage);
         assert!(peak < line + 4 * MIB, "nothing was touched after the signal");
         container.reset_peak();
+        // It is known to be carried out now.
+        rig.kernel.stand_down().unwrap();
     }
     assert_eq!(rig.told.struck.len(), 8);
 }
@@ -259,6 +261,33 @@ fn never_twice_by_one_verdict() {
     rig.wait("the record", |told| !told.struck.is_empty());
     assert_eq!((survivors, rig.told.struck.len()), (3, 1));
     assert!(withheld(&rig, "spent") > 0);
+    // Another one would be a second victim before anybody has read of the first.
+    let verdict = node.verdict(&mut rig);
+    assert!(matches!(rig.kernel.stand(&verdict), Err(StandError::CarriedOut)));
+    rig.kernel.stand(&verdict).unwrap();
+}
+
+#[test]
+fn programs_in_the_place_of_others_give_no_number_twice() {
+    need_bpf!();
+    let node = Node::new();
+    let mut before = rig();
+    let verdict = node.verdict(&mut before);
+    let number = before.kernel.stand(&verdict).unwrap();
+    let mut after = rig();
+    after.kernel.go_on_from(before.kernel.last_numbers());
+    let verdict = Standing { epoch: after.kernel.mark_sample(node.root.id()).unwrap(), ..verdict };
+    assert!(after.kernel.stand(&verdict).unwrap().0 > number.0);
+    // And they carry it out.
+    before.kernel.stand_down().unwrap();
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let verdict = node.verdict(&mut after);
+    let number = after.kernel.stand(&verdict).unwrap();
+    process.tell(TOO_MUCH);
+    assert_eq!(process.ended_by(), Some(9));
+    after.wait("the record", |told| !told.struck.is_empty());
+    assert_eq!(after.told.struck[0].verdict, number.0);
 }
 
 #[test]

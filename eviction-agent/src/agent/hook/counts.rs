@@ -51,12 +51,29 @@ impl Hook {
         untold
     }
 
-    /// Lets go of what is loaded, and keeps what it counted last: the next programs begin anew.
+    /// Exports how many charges were not followed up to the root: lines above did not hear of them. While
+    /// there are any, the rung is none that sees every charge.
+    pub(crate) fn export_walks_cut(&mut self, metrics: &Metrics) {
+        let Some(lost) = self.loaded.as_ref().and_then(|(kernel, _)| kernel.lost().ok()) else { return };
+        let more = grown(lost.walk_cut, &mut self.walks_cut);
+        metrics.walks_cut.inc_by(more);
+        self.is_cut = more > 0;
+    }
+
+    /// Lets go of what is loaded, and keeps what it counted last: the next programs begin anew. Detaching
+    /// waits for the kernel, for tenths of a second; whoever reacts must not.
     pub(super) fn leave(&mut self, metrics: &Metrics) {
         self.export_withheld(metrics);
         self.export_runs_missed(metrics);
+        self.export_walks_cut(metrics);
         self.last = self.losses();
-        self.loaded = None;
+        self.stand_down();
+        let Some((kernel, _)) = self.loaded.take() else { return };
+        self.numbers = kernel.last_numbers();
+        let detach = move || drop(kernel);
+        if let Err(error) = std::thread::Builder::new().name("detach".to_owned()).spawn(detach) {
+            tracing::debug!(%error, "detached in place: no thread for it");
+        }
     }
 
     /// What was lost in all, if that has grown since the last question.

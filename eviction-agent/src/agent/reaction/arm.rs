@@ -151,6 +151,7 @@ impl Reaction {
         self.state.last_full_ns = now_ns;
         let losses = self.hook.losses();
         let untold = self.hook.export_runs_missed(&self.metrics);
+        self.hook.export_walks_cut(&self.metrics);
         self.check_tree(now_ns, untold || losses.is_some());
         self.gauges.oddities(self.engine.story().oddities());
         self.follow_oom_notices();
@@ -168,7 +169,10 @@ impl Reaction {
     }
 
     fn count_glances(&mut self) {
-        let Glances { came, walked, late, incomplete, failed } = self.eyes.sampler.take_glances();
+        let Glances { came, walked, late, incomplete, failed, ended } = self.eyes.sampler.take_glances();
+        if ended {
+            self.tell_no_glance();
+        }
         for (outcome, count) in
             [("came", came), ("late", late), ("incomplete", incomplete), ("failed", failed)]
         {

@@ -1,7 +1,7 @@
 //! A rung of the kernel side was lost: said, counted, and another one taken.
 
 use crate::metrics::SourceLabels;
-use crate::source::bpf::SourceInfo;
+use crate::source::bpf::{SourceInfo, iter};
 
 use super::super::hook::{Hook, Moved};
 use super::super::ladder::Lapse;
@@ -21,7 +21,12 @@ impl Reaction {
 
     pub(super) fn tell_lapse(&mut self, lapse: &Lapse) {
         let Lapse { source, rung, why } = lapse;
-        tracing::warn!(source, rung, why, "a rung is lost: another one is loaded, and the timer goes on");
+        tracing::warn!(
+            source,
+            rung,
+            why,
+            "a rung is lost: another one takes its place, and the timer goes on"
+        );
         let labels = SourceLabels { source: (*source).to_owned(), rung: (*rung).to_owned() };
         self.metrics.source_lost.get_or_create(&labels).inc();
     }
@@ -38,6 +43,20 @@ impl Reaction {
     /// Nothing of the kernel side is left, for now.
     pub(super) fn tell_nothing(&mut self, why: &str) {
         self.tell_sources(Hook::none(why));
+    }
+
+    /// Figures of all groups are read file by file from now on.
+    pub(super) fn tell_no_glance(&mut self) {
+        let reason = format!("{}: the kernel refuses it, or there is no thread to ask by", iter::NAME);
+        self.tell_lapse(&Lapse { source: iter::SOURCE, rung: iter::NAME, why: reason.clone() });
+        let info = SourceInfo {
+            source: iter::SOURCE,
+            rung: iter::WITHOUT,
+            reason,
+            sees_every_charge: false,
+            grain_bytes: 0,
+        };
+        self.tell_sources(vec![info]);
     }
 
     fn tell_sources(&mut self, sources: Vec<SourceInfo>) {

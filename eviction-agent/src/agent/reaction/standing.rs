@@ -126,6 +126,7 @@ impl Reaction {
             return;
         };
         self.reflex.forget();
+        self.hook.stand_down();
         if let Some(error) = struck.error {
             tracing::warn!(
                 verdict = struck.verdict,

@@ -50,9 +50,19 @@ pub enum StandError {
     /// A distance of nothing: any process would have grown by as much.
     #[error("arm a verdict at the line itself")]
     NoDistance,
+    /// The verdict before was carried out, and its record is on its way.
+    #[error("the verdict before was carried out")]
+    CarriedOut,
     /// A map could not be written.
     #[error("arm a verdict")]
     Map(#[from] MapError),
+}
+
+/// Numbers of samples and verdicts that were given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastNumbers {
+    epoch: u64,
+    verdict: u64,
 }
 
 /// The maps of the reflex, and what stands.
@@ -96,7 +106,9 @@ impl Kernel {
     /// See [`StandError`]. Then none stands.
     pub fn stand(&mut self, standing: &Standing) -> Result<VerdictNumber, StandError> {
         let page = self.page_bytes;
-        self.stand_down()?;
+        if self.withdraw_verdict()? {
+            return Err(StandError::CarriedOut);
+        }
         let reflex = self.reflex.as_mut().ok_or(StandError::Absent)?;
         let Standing { epoch, victim_id, level_id, line, distance, room, expires_ns, still_until_ns } =
             *standing;
@@ -136,15 +148,36 @@ impl Kernel {
     /// # Errors
     /// If the kernel side cannot be told. The verdict expires all the same.
     pub fn stand_down(&mut self) -> Result<(), StandError> {
-        let Some(reflex) = &mut self.reflex else { return Ok(()) };
-        let Some(generation) = reflex.stands.take() else { return Ok(()) };
+        self.withdraw_verdict().map(|_carried_out| ())
+    }
+
+    /// The same; whether it was carried out before.
+    fn withdraw_verdict(&mut self) -> Result<bool, StandError> {
+        let Some(reflex) = &mut self.reflex else { return Ok(false) };
+        let Some(generation) = reflex.stands.take() else { return Ok(false) };
         // Who does not get the ticket kills nobody, whatever the verdict says. It is gone already
         // when the verdict was carried out.
         let removed = reflex.ticket.remove(&generation);
         reflex.verdict.set(0, Entry(Verdict::NONE), 0)?;
         match removed {
-            Err(error) if !is_absent(&error) => Err(error.into()),
-            _ => Ok(()),
+            Ok(()) => Ok(false),
+            Err(error) if is_absent(&error) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The numbers that were given last: programs that are loaded in the place of these go on from them,
+    /// so that a record of either tells which verdict it is of.
+    pub fn last_numbers(&self) -> LastNumbers {
+        let numbers =
+            |reflex: &Reflex| LastNumbers { epoch: reflex.last_epoch, verdict: reflex.last_verdict };
+        self.reflex.as_ref().map(numbers).unwrap_or_default()
+    }
+
+    /// Goes on from the numbers of earlier programs.
+    pub fn go_on_from(&mut self, last: LastNumbers) {
+        if let Some(reflex) = &mut self.reflex {
+            (reflex.last_epoch, reflex.last_verdict) = (last.epoch, last.verdict);
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Glances {
     pub incomplete: u64,
     /// The kernel said no.
     pub failed: u64,
+    /// From now on there are none: the kernel said no again and again, or there is no thread for it.
+    pub ended: bool,
 }
 
 type Answer = (Vec<GroupUsage>, io::Result<Looked>);
@@ -73,7 +75,8 @@ impl Glancer {
         self.settle();
         let State::Running { ask, answers, pending: pending @ false } = &mut self.state else { return None };
         if ask.send(std::mem::take(&mut self.rows)).is_err() {
-            return self.end();
+            self.end();
+            return None;
         }
         match answers.recv_timeout(PATIENCE) {
             Ok((rows, looked)) => {
@@ -85,7 +88,10 @@ impl Glancer {
                 self.counts.late += 1;
                 None
             }
-            Err(RecvTimeoutError::Disconnected) => self.end(),
+            Err(RecvTimeoutError::Disconnected) => {
+                self.end();
+                None
+            }
         }
     }
 
@@ -102,7 +108,7 @@ impl Glancer {
                 }
             }
             Err(TryRecvError::Empty) => self.counts.late += 1,
-            Err(TryRecvError::Disconnected) => self.state = State::Ended,
+            Err(TryRecvError::Disconnected) => self.end(),
         }
     }
 
@@ -129,7 +135,7 @@ impl Glancer {
         self.counts.failed += 1;
         self.failures += 1;
         if self.failures >= MOST_FAILURES {
-            self.state = State::Ended;
+            self.end();
         }
     }
 
@@ -152,13 +158,14 @@ impl Glancer {
         };
         const STACK: usize = 128 << 10;
         let thread = std::thread::Builder::new().name("glance".to_owned()).stack_size(STACK).spawn(run);
-        if thread.is_ok() {
-            self.state = State::Running { ask, answers, pending: false };
+        match thread {
+            Ok(_) => self.state = State::Running { ask, answers, pending: false },
+            Err(_) => self.end(),
         }
     }
 
-    fn end(&mut self) -> Option<&[GroupUsage]> {
+    fn end(&mut self) {
         self.state = State::Ended;
-        None
+        self.counts.ended = true;
     }
 }

@@ -40,6 +40,9 @@ use super::probe::Facts;
 use crate::source::file::retry;
 use crate::source::info::SourceInfo;
 
+/// What it is a rung of.
+pub const SOURCE: &str = "cgroup usage";
+
 /// What it is called in logs, metrics, `check` and options.
 pub const NAME: &str = "iter cgroup";
 
@@ -255,7 +258,7 @@ pub(super) fn info(attached: Result<&Usages, String>, facts: &Facts) -> SourceIn
         }
         Err(why) => (WITHOUT, format!("{NAME}: {why}")),
     };
-    SourceInfo { source: "cgroup usage", rung, reason, sees_every_charge: false, grain_bytes: 0 }
+    SourceInfo { source: SOURCE, rung, reason, sees_every_charge: false, grain_bytes: 0 }
 }
 
 #[cfg(test)]
