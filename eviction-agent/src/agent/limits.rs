@@ -81,7 +81,8 @@ impl Limits {
         // There are two of them while the kubelet's driver is being changed, but never with one id.
         self.watches.dedup_by_key(|watch| watch.id);
         for watch in &before {
-            if self.find(watch.id).is_none() && watch.is_armed() {
+            // Also what has fired: the right to do so is kept until it is armed again.
+            if self.find(watch.id).is_none() {
                 disarm(watch.id);
             }
         }

@@ -114,15 +114,15 @@ impl Tally {
     }
 
     fn join(&mut self, sampler: &Sampler, roster: &Roster) -> Vec<PodTally> {
+        // Set, not added: a map whose entries go while it is read is read from its beginning again.
         let mut now: HashMap<u64, Figures> = HashMap::with_capacity(self.tasks.len());
         for (id, TaskCount { forks, exits, execs, process_forks: _, process_exits: _ }) in &self.tasks {
-            let counted = Figures { forks: *forks, execs: *execs, exits: *exits, ..Figures::default() };
-            now.entry(*id).or_default().add(counted);
+            let figures = now.entry(*id).or_default();
+            (figures.forks, figures.execs, figures.exits) = (*forks, *execs, *exits);
         }
         for (id, Stall { count, ns, reclaimed }) in &self.stalls {
-            let (reclaims, stalled_ns, reclaimed) = (*count, *ns, *reclaimed);
-            let stalled = Figures { reclaims, stalled_ns, reclaimed, ..Figures::default() };
-            now.entry(*id).or_default().add(stalled);
+            let figures = now.entry(*id).or_default();
+            (figures.reclaims, figures.stalled_ns, figures.reclaimed) = (*count, *ns, *reclaimed);
         }
         let pods = sampler.pods();
         // By pod, and not by group: there are two of a pod while the kubelet's driver is being changed.

@@ -159,6 +159,12 @@ impl Unseen {
         }
     }
 
+    /// Takes note of which groups are there: nothing is found out about others any more.
+    pub(crate) fn forget_others(&mut self, is_there: impl Fn(u64) -> bool) {
+        self.groups.retain(|group, _| is_there(*group));
+        self.twice_in.retain(|group, _| is_there(*group));
+    }
+
     /// A look is wanted with the next turn.
     pub(crate) fn ask(&mut self) {
         self.asked = true;
@@ -346,6 +352,17 @@ mod tests {
         let now = BTreeMap::from([(1, of(0, 5)), (2, of(1, 0)), (3, of(1, 2))]);
         let missing = unseen.settle(1, now);
         assert_eq!((missing.in_groups.len(), missing.elsewhere, missing.owners), (1, 0, vec![1]));
+    }
+
+    #[test]
+    fn groups_that_are_gone_are_forgotten() {
+        let mut unseen = unseen(0, &[(1, 0)]);
+        for group in 0..100 {
+            unseen.told(Some(group), None, Some((group, 10)));
+        }
+        unseen.forget_others(|group| group == 1);
+        assert_eq!((unseen.groups.len(), unseen.twice_in.len()), (1, 1));
+        assert_eq!(unseen.groups[&1].kills, 1);
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Reaction {
         let told = self.hook.sweep(&mut self.state.dirty, &self.metrics);
         let crossed = self.take_told(told).or(crossed);
         if let Some(count) = counted_kills {
-            self.look_for_unseen(count, at);
+            self.state.unseen_kills += self.unseen.hold(count, at.mono_ns);
         }
         self.give_verdicts(at.wall);
         self.tell_groups(at.mono_ns);

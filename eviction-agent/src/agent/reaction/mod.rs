@@ -149,6 +149,7 @@ impl Reaction {
 
     /// Does what can wait for the end of a turn.
     fn end_turn(&mut self) {
+        self.look_for_unseen();
         self.keep();
         self.take_down();
         self.pulse.rest(self.state.due_ns);

@@ -22,6 +22,9 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// have failed to tell, a renamed group for one.
 const CHECK: Duration = Duration::from_secs(300);
 
+/// How soon after it could not be read.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// How much longer that waits close to a line: a pod that is not known cannot be chosen.
 const POSTPONED: Duration = Duration::from_secs(1);
 
@@ -106,19 +109,25 @@ impl Reaction {
     pub(super) fn read_tree(&mut self, reread: bool) {
         (self.state.tree_due_ns, self.state.tree_read_ns) = (None, mono_ns());
         let roster = &self.roster;
-        match self.eyes.sampler.refresh(|uid| roster.knows(uid)) {
+        let read = self.eyes.sampler.refresh(|uid| roster.knows(uid));
+        // Also with the tree of before: whose pods are known may be another matter by now.
+        if self.roster.join(self.eyes.sampler.pods()) {
+            self.tell_pods();
+        }
+        match read {
             Ok(Changes { added: _, removed: _, skipped }) => {
                 self.metrics.cgroups_skipped.set(i64::try_from(skipped).unwrap_or(i64::MAX));
-                let tree = self.eyes.sampler.pods();
-                if self.roster.join(tree) {
-                    self.tell_pods();
-                }
+                let sampler = &self.eyes.sampler;
+                self.unseen.forget_others(|group| sampler.group(group).is_some());
                 let pods = self.roster.tell(self.eyes.sampler.pods());
                 self.notes.send(Note::Pods { pods, reread, at: self.clock.now() });
                 self.watch_containers();
                 self.adopt_limits();
             }
-            Err(error) => tracing::warn!(error = %chain(&error), "reading the cgroup tree"),
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "reading the cgroup tree: the one of before counts");
+                self.state.tree_due_ns = Some(mono_ns().saturating_add(nanos(AGAIN)));
+            }
         }
     }
 }

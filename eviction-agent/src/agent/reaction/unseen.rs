@@ -34,12 +34,14 @@ impl Reaction {
         }
     }
 
-    /// Holds the machine's count, read before the last records were, against them.
-    pub(super) fn look_for_unseen(&mut self, count: u64, at: Instant) {
-        let missing = self.unseen.hold(count, at.mono_ns);
+    /// Finds out where kills were that are missing for certain. That reads a file of every group, so it waits
+    /// for the end of a turn.
+    pub(super) fn look_for_unseen(&mut self) {
+        let missing = std::mem::take(&mut self.state.unseen_kills);
         if missing == 0 {
             return;
         }
+        let at = self.clock.now();
         let Missing { in_groups, elsewhere, owners } = self.unseen.locate(missing, self.eyes.sampler.tree());
         for InGroup { group, kills } in in_groups {
             let seen = self.describe_unseen(group, kills, &owners, at);
