@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::cluster::{self, ClusterOptions};
 use super::configuration::ConfigurationFiles;
 use super::failure::{Failure, chain};
-use super::resolved::{Configured, configured};
+use super::resolved::Configured;
 use crate::source::bpf::{LoadOptions, SourceInfo, load::load};
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
 use crate::source::cgroup::root::NodeRoot;
@@ -52,8 +52,15 @@ pub fn check(
 ) -> Result<Findings, Failure> {
     let host = Host::default();
     let mut problems = Vec::new();
-    let configuration = match configured(files) {
-        Ok(configured) => Some(configured),
+    let configuration = match files.load() {
+        Ok(configuration) => {
+            // With `cluster` it is asked below, and for more.
+            if cluster.is_none() && configuration.service.act.asks_server() {
+                let connected = cluster::connect(files.caller.kubeconfig.as_deref());
+                problems.extend(connected.err().into_iter().flat_map(Failure::into_causes));
+            }
+            Some(Configured::of(configuration))
+        }
         Err(failure) => {
             problems.extend(failure.into_causes());
             None

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::configuration::{Configuration, ConfigurationFiles, KubeletSaid};
 use super::failure::Failure;
-use crate::config::{AskConfigz, KubeletFiles};
+use crate::config::{AskConfigz, KubeletFiles, drop_in_files};
 use crate::core::preferences::Profile;
 
 const KUBELET: &str = "kubelet.yaml";
@@ -90,12 +90,11 @@ fn copy(files: &ConfigurationFiles, in_force: &Configuration, into: &Path) -> io
     if let Some(folder) = kubelet_drop_ins {
         let copies = into.join(DROP_INS);
         fs::create_dir(&copies)?;
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
+        for file in drop_in_files(folder)? {
+            let copied = copies.join(file.strip_prefix(folder).map_err(io::Error::other)?);
+            fs::create_dir_all(copied.parent().unwrap_or(&copies))?;
             // Through links: that is how a mounted ConfigMap holds its files.
-            if fs::metadata(entry.path())?.is_file() {
-                fs::copy(entry.path(), copies.join(entry.file_name()))?;
-            }
+            fs::copy(file, copied)?;
         }
     }
     if let Some(effective) = effective {
@@ -180,6 +179,19 @@ mod tests {
             let again = remembered.load(&files).unwrap().unwrap();
             assert_eq!((again.policy, again.profile), (first.policy.clone(), Profile::Enhanced));
         }
+    }
+
+    #[test]
+    fn drop_ins_in_folders_of_their_own_are_remembered_too() {
+        let (folder, files, remembered) = node(OWN, &drop_in("200Mi"));
+        let below = folder.path().join("drop-ins/20-more/deep");
+        fs::create_dir_all(&below).unwrap();
+        fs::write(below.join("10-lines.conf"), drop_in("300Mi")).unwrap();
+        fs::write(below.join("README"), "no configuration").unwrap();
+        let first = files.load().unwrap();
+        assert_eq!(remembered.keep(&files, &first).unwrap(), Kept::Yes);
+        fs::remove_dir_all(folder.path().join("drop-ins")).unwrap();
+        assert_eq!(remembered.load(&files).unwrap().unwrap().policy, first.policy);
     }
 
     #[test]

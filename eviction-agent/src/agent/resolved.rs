@@ -43,9 +43,15 @@ pub struct ActsBelow {
 /// # Errors
 /// Everything that is wrong with it.
 pub fn configured(files: &ConfigurationFiles) -> Result<Configured, Failure> {
-    let Configuration { policy, profile, service: _, kubelet: _, settings, notes } = files.load()?;
-    let thresholds = policy.thresholds.iter().map(acts_below).collect();
-    Ok(Configured { profile, thresholds, settings, notes })
+    files.load().map(Configured::of)
+}
+
+impl Configured {
+    pub(super) fn of(configuration: Configuration) -> Self {
+        let Configuration { policy, profile, service: _, kubelet: _, settings, notes } = configuration;
+        let thresholds = policy.thresholds.iter().map(acts_below).collect();
+        Self { profile, thresholds, settings, notes }
+    }
 }
 
 fn acts_below(threshold: &Threshold) -> ActsBelow {

@@ -20,7 +20,7 @@ pub(super) struct ConfigurationArgs {
     #[arg(long, value_name = "DIR")]
     kubelet_config_dir: Option<PathBuf>,
     /// Ask the kubelet itself what it runs with, its command line included (its port 10250, /configz).
-    /// Where it does not answer, what it said last counts (--state-dir), else its files.
+    /// Where it does not answer, what it said last counts (`run --state-dir`), else its files.
     #[arg(long)]
     kubelet_configz: bool,
     /// File with those who vouch for the kubelet's serving certificate; default: who vouches for the

@@ -15,9 +15,9 @@ use crate::agent::{self, Failure, NodeFacts, Options, Output};
 pub(super) struct RunArgs {
     #[command(flatten)]
     configuration: ConfigurationArgs,
-    /// Folder in which the configuration in force is remembered, so that one that was changed
-    /// before a start is held against the present as after SIGHUP; without it the configuration of
-    /// the start is in force at once.
+    /// Folder in which the configuration in force is remembered, so that with the enhanced profile one that
+    /// was changed before a start is held against the present as after SIGHUP; without it the configuration
+    /// of the start is in force at once.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// File of what outlives the agent within a boot: since when thresholds are met, conditions,

@@ -14,6 +14,7 @@ pub use agent::{
     Given, HookPreferences, KubeletFiles, MemoryLimits, Part, Requests, SignalAdvance, ThresholdSettings,
     ThresholdSource, load_agent, parse_agent, with_own_thresholds,
 };
+pub(crate) use kubelet::files_of as drop_in_files;
 pub use kubelet::{
     Effective, KubeletConfiguration, KubeletError, Origin, Setting, Stage, kubelet_policy, load_kubelet,
 };

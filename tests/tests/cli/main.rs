@@ -197,6 +197,21 @@ fn check_fails_where_run_would_not_start() {
 }
 
 #[test]
+fn check_looks_for_the_server_that_run_would_ask() {
+    let folder = Folder::below(&std::env::temp_dir(), "cli-server").unwrap();
+    let pods = file(&folder, "pods.json", r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#);
+    let arguments = ["--pods", &pods, "--kubeconfig", "/no/kubeconfig"];
+    let checked = |act: &str| output(agent_command(&[&["check", "--act", act], &arguments[..]].concat()));
+    assert_eq!(checked("kill").status.code(), Some(0), "nobody is asked");
+    let check = checked("evict");
+    assert_eq!(check.status.code(), Some(1));
+    let run = output(agent_command(&[&["run", "--act", "evict"], &arguments[..]].concat()));
+    assert_eq!(run.status.code(), Some(1));
+    let (table, error) = (String::from_utf8(check.stdout).unwrap(), errors(&run).remove(0));
+    assert!(error.contains("/no/kubeconfig") && table.contains(&error), "{error}\n{table}");
+}
+
+#[test]
 fn sigterm_ends_it_and_nothing_stays_attached() {
     let subtree = Subtree::new("cli-term").unwrap();
     let (running, started) = Running::start(in_subtree(&subtree, &[]));

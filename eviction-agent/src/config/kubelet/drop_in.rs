@@ -20,6 +20,11 @@ pub(super) fn list(dir: &Path) -> Result<DropIns, Problem> {
     Ok(found)
 }
 
+/// The files that count, for whoever keeps copies of them.
+pub(crate) fn files_of(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    Ok(list(dir).map_err(|problem| std::io::Error::other(problem.to_string()))?.files)
+}
+
 fn walk(dir: &Path, depth: usize, found: &mut DropIns) -> Result<(), Problem> {
     let wrong = |cause: String| Problem::new("", cause).in_file(Some(dir));
     if depth > MAX_DEPTH {

@@ -31,6 +31,7 @@ use crate::core::policy::{Policy, Rules, Threshold};
 use crate::core::reflex::Reflex;
 use crate::core::units::{GoDuration, Quantity};
 pub use configz::Effective;
+pub(crate) use drop_in::files_of;
 use fields::Fields;
 use layer::{Layer, Origins};
 pub use settings::{Origin, Setting};
