@@ -161,7 +161,7 @@ pub struct ConditionLabels {
 /// Why the agent looked at the node.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct TriggerLabels {
-    /// `charge`, `tasks`, `v1_threshold`, `oom_notice`, `timer`, `pods`, `configuration`, `outcome`.
+    /// docs/metrics.md lists them.
     pub trigger: &'static str,
 }
 
@@ -175,7 +175,7 @@ pub struct RecordLabels {
 /// A map of the kernel side.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct MapLabels {
-    /// `dirty`, `oom_events`, `tasks`, `fork_rates`, `task_alarms`, `stalls`, `reclaiming`.
+    /// `dirty`, `oom_events`, `tasks`, `task_alarms`, `stalls`, `reclaiming`.
     pub map: &'static str,
 }
 
