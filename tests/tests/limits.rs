@@ -201,3 +201,23 @@ fn what_all_pods_may_have_is_decided_at() {
     agent.wait_for("the end of the pressure", GUARD, cleared).unwrap();
     agent.stop().unwrap();
 }
+
+#[test]
+fn charges_in_a_group_that_lies_too_deep_are_counted_and_its_pod_is_evicted_all_the_same() {
+    let Ok(mut node) = Node::new("deep", 256 * MIB, 400) else { skip!("no cgroups can be made here") };
+    let web = node.add(pod("web", None)).unwrap();
+    let deep = node.pods[web].containers[0].group.group(["g"; 30].join("/")).unwrap();
+    let mut hog = Workload::start(&workload::binary().unwrap(), &deep, ["grow", "--size", "250M"]).unwrap();
+    let mut agent = start(&node, &json!({"evictionHard": {"memory.available": "96Mi"}}));
+    if agent.rung("charge").is_none_or(|(rung, _)| rung == "none") {
+        skip!("no BPF program for charges can be used here");
+    }
+    hog.go().unwrap();
+    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
+    assert_eq!(decision.text("pod"), "shop/web");
+    let start = Instant::now();
+    while agent.metrics().unwrap().sum("eviction_agent_walks_cut_total", &[]) == 0.0 {
+        assert!(start.elapsed() < GUARD, "nothing is said of charges that were not followed up");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

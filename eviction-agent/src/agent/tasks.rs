@@ -114,16 +114,7 @@ impl Tally {
     }
 
     fn join(&mut self, sampler: &Sampler, roster: &Roster) -> Vec<PodTally> {
-        // Set, not added: a map whose entries go while it is read is read from its beginning again.
-        let mut now: HashMap<u64, Figures> = HashMap::with_capacity(self.tasks.len());
-        for (id, TaskCount { forks, exits, execs, process_forks: _, process_exits: _ }) in &self.tasks {
-            let figures = now.entry(*id).or_default();
-            (figures.forks, figures.execs, figures.exits) = (*forks, *execs, *exits);
-        }
-        for (id, Stall { count, ns, reclaimed }) in &self.stalls {
-            let figures = now.entry(*id).or_default();
-            (figures.reclaims, figures.stalled_ns, figures.reclaimed) = (*count, *ns, *reclaimed);
-        }
+        let now = by_group(&self.tasks, &self.stalls);
         let pods = sampler.pods();
         // By pod, and not by group: there are two of a pod while the kubelet's driver is being changed.
         let mut tallies: BTreeMap<Option<&str>, PodTally> = BTreeMap::new();
@@ -140,6 +131,20 @@ impl Tally {
         self.before = now;
         tallies
     }
+}
+
+/// Set, not added: a map whose entries go while it is read is read from its beginning again.
+fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, Stall)]) -> HashMap<u64, Figures> {
+    let mut groups: HashMap<u64, Figures> = HashMap::with_capacity(tasks.len());
+    for (id, TaskCount { forks, exits, execs, process_forks: _, process_exits: _ }) in tasks {
+        let figures = groups.entry(*id).or_default();
+        (figures.forks, figures.execs, figures.exits) = (*forks, *execs, *exits);
+    }
+    for (id, Stall { count, ns, reclaimed }) in stalls {
+        let figures = groups.entry(*id).or_default();
+        (figures.reclaims, figures.stalled_ns, figures.reclaimed) = (*count, *ns, *reclaimed);
+    }
+    groups
 }
 
 /// An alarm with the names of this moment: the cgroup may be gone soon, and then it has none.
@@ -192,5 +197,15 @@ mod tests {
         let before = Figures { forks: 10, stalled_ns: 5, ..Figures::default() };
         let now = Figures { forks: 12, stalled_ns: 3, ..Figures::default() };
         assert_eq!(now.since(before), Figures { forks: 2, stalled_ns: 3, ..Figures::default() });
+    }
+
+    #[test]
+    fn what_was_read_twice_counts_once() {
+        let tasks = [(1, 5), (2, 7), (1, 6)];
+        let tasks = tasks.map(|(id, forks)| (id, TaskCount { forks, ..TaskCount::default() }));
+        let stalls = [(2, Stall { count: 3, ..Stall::default() }); 2];
+        let groups = by_group(&tasks, &stalls);
+        assert_eq!(groups[&1], Figures { forks: 6, ..Figures::default() });
+        assert_eq!(groups[&2], Figures { forks: 7, reclaims: 3, ..Figures::default() });
     }
 }
