@@ -4,31 +4,46 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// `syscall`, as x86-64 has it.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
+/// For so long a process that is at work is asked again, and so often.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// Has the process put a copy of its descriptor `with` in place of `lost`. Its first thread is made
-/// to do it, which must be waiting in a system call.
+/// to do it, as soon as that waits in a system call.
 ///
 /// # Errors
-/// If it cannot be traced, does something else, or the kernel refuses.
+/// If it cannot be traced, waits in none for ten seconds, or the kernel refuses.
 pub fn replace_descriptor(pid: u32, lost: u32, with: u32) -> Result<()> {
     let thread = libc::pid_t::try_from(pid).context("a process id")?;
-    request(libc::PTRACE_ATTACH, thread, 0).context("trace the process")?;
-    let done = wait(thread).and_then(|()| dup(thread, lost, with));
-    request(libc::PTRACE_DETACH, thread, 0).context("let the process go")?;
-    done
+    let start = Instant::now();
+    loop {
+        request(libc::PTRACE_ATTACH, thread, 0).context("trace the process")?;
+        let done = wait(thread).and_then(|()| dup(thread, lost, with));
+        request(libc::PTRACE_DETACH, thread, 0).context("let the process go")?;
+        if done? {
+            return Ok(());
+        }
+        ensure!(start.elapsed() < PATIENCE, "the process does not wait in a system call");
+        std::thread::sleep(PAUSE);
+    }
 }
 
-fn dup(thread: libc::pid_t, lost: u32, with: u32) -> Result<()> {
+/// Whether it could be done: not while the process is at work.
+fn dup(thread: libc::pid_t, lost: u32, with: u32) -> Result<bool> {
     let before = registers(thread)?;
     let memory = File::open(format!("/proc/{thread}/mem")).context("open the process's memory")?;
     let mut code = [0; 2];
     memory.read_exact_at(&mut code, before.rip - 2).context("read the process's code")?;
-    ensure!(code == SYSCALL, "the process does not wait in a system call");
+    if code != SYSCALL {
+        return Ok(false);
+    }
     let mut call = before;
     call.rip -= 2;
     call.orig_rax = u64::MAX;
@@ -42,7 +57,7 @@ fn dup(thread: libc::pid_t, lost: u32, with: u32) -> Result<()> {
     if result < 0 {
         bail!("dup3: {}", io::Error::from_raw_os_error(i32::try_from(-result)?));
     }
-    Ok(())
+    Ok(true)
 }
 
 fn wait(thread: libc::pid_t) -> Result<()> {
