@@ -106,15 +106,19 @@ fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
 #[test]
 fn with_a_full_page_cache_it_hits_who_takes_huge_pages() {
     need_bpf!();
-    // Where pages are kept by generations reclaim frees more at a time, and it is one huge page later.
+    // Where pages are kept by generations reclaim frees more at a time, and it is one huge page later; elsewhere
+    // that is so seldom.
     let generations = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled");
-    let later = if generations.is_ok_and(|mask| mask.trim() != "0x0000") { 2 * MIB } else { 0 };
+    let may_be_later = if generations.is_ok_and(|mask| mask.trim() != "0x0000") { 4 } else { 1 };
+    let mut later = 0;
     for _ in 0..4 {
         let change = |verdict| Standing { line: None, still_until_ns: u64::MAX, ..verdict };
         let rig = grow_with_the_cache_full("touch-huge 96", |node| &node.root, change, true);
         let struck = &rig.told.struck[0];
-        assert!(struck.grown <= DISTANCE + 3 * MIB + later, "not at the next huge page: {struck:?}");
+        assert!(struck.grown <= DISTANCE + 5 * MIB, "not at the huge page after the next: {struck:?}");
+        later += u32::from(struck.grown > DISTANCE + 3 * MIB);
     }
+    assert!(later <= may_be_later, "{later} of 4 were not at the next huge page");
 }
 
 /// The machine has no limit at which its usage stands: there what is free says whether cache makes room.
