@@ -126,11 +126,16 @@ impl Climb {
     /// charges a batch ahead, and the process stamps once a batch. Only of a climb that was ended
     /// there; `None` if it never came so far.
     pub fn crossed_ahead(&self) -> Option<u64> {
-        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let ahead = BATCH * (u64::try_from(cpus).ok()? + 1);
         let last = self.growth.last()?;
         let short = self.overshoot(last.ns)?.checked_neg()?;
-        (u64::try_from(short).unwrap_or(0) <= ahead).then_some(last.ns)
+        (u64::try_from(short).unwrap_or(0) <= ahead()).then_some(last.ns)
+    }
+
+    /// When the working set may have passed the line at the earliest, by what is charged ahead; `None` if it
+    /// never did.
+    pub fn crossed_at_the_earliest(&self) -> Option<u64> {
+        let charged = self.line.checked_sub(self.base)?.saturating_sub(ahead());
+        self.growth.reached(self.pages.touched(charged))
     }
 
     /// Bytes beyond the line at that time; negative before it.
@@ -138,6 +143,12 @@ impl Climb {
         let working_set = self.base + self.pages.charged(self.growth.bytes_at(ns)?);
         i64::try_from(i128::from(working_set) - i128::from(self.line)).ok()
     }
+}
+
+/// What may be charged and not touched yet, or touched and not stamped.
+fn ahead() -> u64 {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    BATCH.saturating_mul(u64::try_from(cpus).unwrap_or(u64::MAX).saturating_add(1))
 }
 
 impl Pages {
@@ -216,6 +227,11 @@ mod tests {
         assert_eq!((ended_at(line - 1).crossed(), ended_at(line - 1).crossed_ahead()), (None, Some(2)));
         assert_eq!(ended_at(line - 2 * BATCH).crossed_ahead(), Some(2));
         assert_eq!(ended_at(line / 2).crossed_ahead(), None);
+        let steady = Growth::new([(0, 0), (2000, 2 * line)].map(|(ns, bytes)| Stamp { ns, bytes }));
+        let steady = Climb::new(steady, 0, line, Pages::Refault);
+        let [earliest, crossed] = [steady.crossed_at_the_earliest(), steady.crossed()].map(Option::unwrap);
+        assert_eq!(crossed, 1000);
+        assert!((1..1000).contains(&earliest), "{earliest}");
     }
 
     #[test]
