@@ -6,6 +6,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
+use eviction_agent::source::bpf::probe::{self, Lockdown};
 use rustix::process::Signal;
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
@@ -49,6 +50,10 @@ impl Scene {
 
     /// Whoever is in the pod with the verdict is told this as well.
     fn with(label: &str, more: &[&str]) -> Option<Self> {
+        // What it reads, a lockdown withholds.
+        if probe::facts().lockdown == Lockdown::Confidentiality {
+            return None;
+        }
         let mut node = Node::new(label, MEMORY, 200).ok()?;
         let hog = node.add(pod("hog", 8)).unwrap();
         let other = node.add(pod("bystander", 64)).unwrap();
@@ -116,7 +121,9 @@ fn held(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
 fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
     // A machine that gives the runaway less than 100 MB in two seconds lets the verdict expire.
     for _ in 0..5 {
-        let Some(mut scene) = Scene::new("reflex") else { skip!("no cgroups or charge hook to be had here") };
+        let Some(mut scene) = Scene::new("reflex") else {
+            skip!("no cgroups or charge hook to be had here, or a lockdown")
+        };
         signal(scene.agent.pid(), Signal::STOP).unwrap();
         let stopped = Instant::now();
         let hit = scene.run_away();
@@ -151,7 +158,7 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
     // A machine that takes the grace period of a second until the runaway has grown has it killed by that.
     for _ in 0..5 {
         let Some(mut scene) = Scene::with("reflex-grace", &["--on-term", "ignore"]) else {
-            skip!("no cgroups or charge hook to be had here")
+            skip!("no cgroups or charge hook to be had here, or a lockdown")
         };
         // Somebody else crosses the line, whom the verdict is not on.
         let mut crossing =
@@ -180,7 +187,9 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
 
 #[test]
 fn an_old_verdict_is_not_carried_out() {
-    let Some(mut scene) = Scene::new("reflex-old") else { skip!("no cgroups or charge hook to be had here") };
+    let Some(mut scene) = Scene::new("reflex-old") else {
+        skip!("no cgroups or charge hook to be had here, or a lockdown")
+    };
     signal(scene.agent.pid(), Signal::STOP).unwrap();
     std::thread::sleep(GOOD + Duration::from_secs(1));
     assert!(!scene.run_away(), "nobody has decided this lately");
@@ -203,7 +212,7 @@ fn programs_of(pid: u32) -> Vec<u64> {
 #[test]
 fn the_verdict_dies_with_the_agent() {
     let Some(mut scene) = Scene::new("reflex-dead") else {
-        skip!("no cgroups or charge hook to be had here")
+        skip!("no cgroups or charge hook to be had here, or a lockdown")
     };
     let agent = scene.agent.pid();
     let programs = programs_of(agent);
