@@ -4,16 +4,17 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::interrupt::Interrupt;
 
 /// `syscall`, as x86-64 has it.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// For so long a process that is at work is asked again, and so often.
+/// For so long a process that is at work is asked again.
 const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// Has the process put a copy of its descriptor `with` in place of `lost`. Its first thread is made
 /// to do it, as soon as that waits in a system call.
@@ -22,17 +23,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// If it cannot be traced, waits in none for ten seconds, or the kernel refuses.
 pub fn replace_descriptor(pid: u32, lost: u32, with: u32) -> Result<()> {
     let thread = libc::pid_t::try_from(pid).context("a process id")?;
-    let start = Instant::now();
-    loop {
+    Interrupt::default().until("the process waits in a system call", PATIENCE, || {
         request(libc::PTRACE_ATTACH, thread, 0).context("trace the process")?;
         let done = wait(thread).and_then(|()| dup(thread, lost, with));
         request(libc::PTRACE_DETACH, thread, 0).context("let the process go")?;
-        if done? {
-            return Ok(());
-        }
-        ensure!(start.elapsed() < PATIENCE, "the process does not wait in a system call");
-        std::thread::sleep(PAUSE);
-    }
+        Ok(done?.then_some(()))
+    })
 }
 
 /// Whether it could be done: not while the process is at work.

@@ -51,11 +51,10 @@ impl Hook {
         untold
     }
 
-    /// Exports how many charges were not followed up to the root: lines above did not hear of them. While
-    /// there are any, the rung is none that sees every charge.
+    /// Exports how many charges were not followed up to the root, as of the last question for losses: lines
+    /// above did not hear of them. While there are any, the rung is none that sees every charge.
     pub(crate) fn export_walks_cut(&mut self, metrics: &Metrics) {
-        let Some(lost) = self.loaded.as_ref().and_then(|(kernel, _)| kernel.lost().ok()) else { return };
-        let more = grown(lost.walk_cut, &mut self.walks_cut);
+        let more = grown(self.losses.lost.walk_cut, &mut self.walks_cut);
         metrics.walks_cut.inc_by(more);
         self.is_cut = more > 0;
     }
@@ -65,8 +64,8 @@ impl Hook {
     pub(super) fn leave(&mut self, metrics: &Metrics) {
         self.export_withheld(metrics);
         self.export_runs_missed(metrics);
-        self.export_walks_cut(metrics);
         self.last = self.losses();
+        self.export_walks_cut(metrics);
         self.stand_down();
         let Some((kernel, _)) = self.loaded.take() else { return };
         self.numbers = kernel.last_numbers();

@@ -47,15 +47,8 @@ impl Reaction {
 
     /// Figures of all groups are read file by file from now on.
     pub(super) fn tell_no_glance(&mut self) {
-        let reason = format!("{}: the kernel refuses it, or there is no thread to ask by", iter::NAME);
-        self.tell_lapse(&Lapse { source: iter::SOURCE, rung: iter::NAME, why: reason.clone() });
-        let info = SourceInfo {
-            source: iter::SOURCE,
-            rung: iter::WITHOUT,
-            reason,
-            sees_every_charge: false,
-            grain_bytes: 0,
-        };
+        let info = iter::without("the kernel refuses it, or there is no thread to ask by");
+        self.tell_lapse(&Lapse { source: info.source, rung: iter::NAME, why: info.reason.clone() });
         self.tell_sources(vec![info]);
     }
 

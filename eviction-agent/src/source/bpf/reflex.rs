@@ -167,7 +167,7 @@ impl Kernel {
     }
 
     /// The numbers that were given last: programs that are loaded in the place of these go on from them,
-    /// so that a record of either tells which verdict it is of.
+    /// so that a record of either tells which verdict it is of. None were given without the reflex.
     pub fn last_numbers(&self) -> LastNumbers {
         let numbers =
             |reflex: &Reflex| LastNumbers { epoch: reflex.last_epoch, verdict: reflex.last_verdict };

@@ -103,11 +103,13 @@ impl Sum {
         let add = |sum: &mut Option<u64>, figure: Reading<u64>, counts: bool| {
             *sum = sum.zip(figure.known().filter(|_| counts)).map(|(sum, figure)| sum.saturating_add(figure));
         };
-        let is_of_this_look = |part_ns: u64, whole_ns: u64| whole_ns.saturating_sub(part_ns) <= LOOK_NS;
         let counts = as_new || !part.full;
-        let active_counts = counts && (as_new || is_of_this_look(part.stat_at_ns, whole.stat_at_ns));
-        let of_this_look = is_of_this_look(part.inactive_file_at_ns, whole.inactive_file_at_ns);
-        let inactive_counts = inactive_as_new || (!part.full && of_this_look);
+        let list_counts = |as_new, part_ns: u64, whole_ns: u64| {
+            as_new || (!part.full && whole_ns.saturating_sub(part_ns) <= LOOK_NS)
+        };
+        let active_counts = list_counts(as_new, part.stat_at_ns, whole.stat_at_ns);
+        let inactive_counts =
+            list_counts(inactive_as_new, part.inactive_file_at_ns, whole.inactive_file_at_ns);
         let moved = |as_new| if as_new { 0 } else { part.moved };
         add(&mut self.usage, part.usage, true);
         add(&mut self.anon, stat.anon, counts);

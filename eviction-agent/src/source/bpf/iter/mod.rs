@@ -40,9 +40,6 @@ use super::probe::Facts;
 use crate::source::file::retry;
 use crate::source::info::SourceInfo;
 
-/// What it is a rung of.
-pub const SOURCE: &str = "cgroup usage";
-
 /// What it is called in logs, metrics, `check` and options.
 pub const NAME: &str = "iter cgroup";
 
@@ -245,20 +242,28 @@ pub(super) fn attach(
 /// What `check`, the log and the metrics say of it.
 pub(super) fn info(attached: Result<&Usages, String>, facts: &Facts) -> SourceInfo {
     let told = facts.btf.as_ref().ok().and_then(|btf| btf.usages.as_ref().ok());
-    let (rung, reason) = match attached {
-        Ok(usages) => {
-            let what = match told.and_then(|told| told.no_page_cache.as_deref()) {
-                None => "usage and inactive file of all at once, never stale".to_owned(),
-                Some(why) => format!("usage alone: {why}"),
-            };
-            match &usages.again {
-                Ok(_) => (NAME, what),
-                Err(why) => (NAME, format!("{what}; the tree is walked each time: {why}")),
-            }
-        }
-        Err(why) => (WITHOUT, format!("{NAME}: {why}")),
+    let usages = match attached {
+        Ok(usages) => usages,
+        Err(why) => return without(&why),
     };
-    SourceInfo { source: SOURCE, rung, reason, sees_every_charge: false, grain_bytes: 0 }
+    let what = match told.and_then(|told| told.no_page_cache.as_deref()) {
+        None => "usage and inactive file of all at once, never stale".to_owned(),
+        Some(why) => format!("usage alone: {why}"),
+    };
+    let reason = match &usages.again {
+        Ok(_) => what,
+        Err(why) => format!("{what}; the tree is walked each time: {why}"),
+    };
+    of(NAME, reason)
+}
+
+/// The same where there is none, and why.
+pub fn without(why: &str) -> SourceInfo {
+    of(WITHOUT, format!("{NAME}: {why}"))
+}
+
+fn of(rung: &'static str, reason: String) -> SourceInfo {
+    SourceInfo { source: "cgroup usage", rung, reason, sees_every_charge: false, grain_bytes: 0 }
 }
 
 #[cfg(test)]
