@@ -43,18 +43,28 @@ struct Scene {
     agent: Agent,
 }
 
+/// A scene, or the test is skipped.
+macro_rules! scene {
+    ($scene:expr) => {
+        match $scene {
+            Ok(scene) => scene,
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
 impl Scene {
-    fn new(label: &str) -> Option<Self> {
+    /// Or why there is none here.
+    fn new(label: &str) -> Result<Self, String> {
         Self::with(label, &[])
     }
 
     /// Whoever is in the pod with the verdict is told this as well.
-    fn with(label: &str, more: &[&str]) -> Option<Self> {
-        // What it reads, a lockdown withholds.
+    fn with(label: &str, more: &[&str]) -> Result<Self, String> {
         if probe::facts().lockdown == Lockdown::Confidentiality {
-            return None;
+            return Err("lockdown=confidentiality withholds what the reflex reads".to_owned());
         }
-        let mut node = Node::new(label, MEMORY, 200).ok()?;
+        let mut node = Node::new(label, MEMORY, 200).map_err(|error| format!("no cgroups: {error:#}"))?;
         let hog = node.add(pod("hog", 8)).unwrap();
         let other = node.add(pod("bystander", 64)).unwrap();
         let idle = held(&node, hog, "160M", more);
@@ -67,11 +77,11 @@ impl Scene {
         options.config = Some(config);
         let agent = Agent::start(&options, &Interrupt::default()).unwrap();
         if agent.rung("charge").is_none_or(|(rung, _)| rung.is_empty() || rung == "none") {
-            return None;
+            return Err("no hook for charges".to_owned());
         }
         let scene = Self { node, hog, bystander_pod: other, idle, runaway, bystander, agent };
         wait_until("a verdict that stands", || scene.metric("eviction_agent_reflex_stands") == 1.0).unwrap();
-        Some(scene)
+        Ok(scene)
     }
 
     fn metric(&self, name: &str) -> f64 {
@@ -121,9 +131,7 @@ fn held(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
 fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
     // A machine that gives the runaway less than 100 MB in two seconds lets the verdict expire.
     for _ in 0..5 {
-        let Some(mut scene) = Scene::new("reflex") else {
-            skip!("no cgroups or charge hook to be had here, or a lockdown")
-        };
+        let mut scene = scene!(Scene::new("reflex"));
         signal(scene.agent.pid(), Signal::STOP).unwrap();
         let stopped = Instant::now();
         let hit = scene.run_away();
@@ -157,9 +165,7 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
 fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
     // A machine that takes the grace period of a second until the runaway has grown has it killed by that.
     for _ in 0..5 {
-        let Some(mut scene) = Scene::with("reflex-grace", &["--on-term", "ignore"]) else {
-            skip!("no cgroups or charge hook to be had here, or a lockdown")
-        };
+        let mut scene = scene!(Scene::with("reflex-grace", &["--on-term", "ignore"]));
         // Somebody else crosses the line, whom the verdict is not on.
         let mut crossing =
             workload(&scene.node, scene.bystander_pod, &["grow", "--size", "90M", "--rate", "200M"]);
@@ -187,9 +193,7 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
 
 #[test]
 fn an_old_verdict_is_not_carried_out() {
-    let Some(mut scene) = Scene::new("reflex-old") else {
-        skip!("no cgroups or charge hook to be had here, or a lockdown")
-    };
+    let mut scene = scene!(Scene::new("reflex-old"));
     signal(scene.agent.pid(), Signal::STOP).unwrap();
     std::thread::sleep(GOOD + Duration::from_secs(1));
     assert!(!scene.run_away(), "nobody has decided this lately");
@@ -211,9 +215,7 @@ fn programs_of(pid: u32) -> Vec<u64> {
 
 #[test]
 fn the_verdict_dies_with_the_agent() {
-    let Some(mut scene) = Scene::new("reflex-dead") else {
-        skip!("no cgroups or charge hook to be had here, or a lockdown")
-    };
+    let mut scene = scene!(Scene::new("reflex-dead"));
     let agent = scene.agent.pid();
     let programs = programs_of(agent);
     assert!(!programs.is_empty());
