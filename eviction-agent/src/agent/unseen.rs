@@ -87,6 +87,8 @@ pub(crate) struct Unseen {
     last_together: Option<(u64, u64)>,
     asked: bool,
     difference: Difference,
+    /// Those that are missing for certain; where they were is to be found out.
+    missing: u64,
 }
 
 /// Between the count and what is accounted for, at the last looks.
@@ -124,6 +126,7 @@ impl Unseen {
             last_together: None,
             asked: false,
             difference: Difference::default(),
+            missing: 0,
         }
     }
 
@@ -192,8 +195,13 @@ impl Unseen {
         }
     }
 
-    /// Holds that count against what was told since; how many kills are missing for certain.
-    pub(crate) fn hold(&mut self, count: u64, now_ns: u64) -> u64 {
+    /// Holds that count against what was told since.
+    pub(crate) fn hold(&mut self, count: u64, now_ns: u64) {
+        self.missing = self.missing.saturating_add(self.missing_by(count, now_ns));
+    }
+
+    /// How many kills are missing for certain, that were not before.
+    fn missing_by(&mut self, count: u64, now_ns: u64) -> u64 {
         let Some(known) = self.machine else {
             self.machine = Some(count);
             return 0;
@@ -208,12 +216,11 @@ impl Unseen {
             }
             return 0;
         }
-        let least = match before.looks > 0 && before.least.signum() == missing.signum() {
-            true if missing > 0 => before.least.min(missing),
-            true => before.least.max(missing),
-            false => missing,
+        let (least, looks) = match before.looks > 0 && before.least.signum() == missing.signum() {
+            true if missing > 0 => (before.least.min(missing), before.looks + 1),
+            true => (before.least.max(missing), before.looks + 1),
+            false => (missing, 1),
         };
-        let looks = if least == missing || before.looks > 0 { before.looks + 1 } else { 1 };
         self.difference = Difference { least, looks, looked_ns: now_ns };
         if looks < LOOKS {
             return 0;
@@ -227,9 +234,11 @@ impl Unseen {
         missing - twice
     }
 
-    /// Finds out in which groups they were.
-    pub(crate) fn locate(&mut self, missing: u64, tree: &Tree) -> Missing {
-        self.settle(missing, read_groups(tree, self.version).collect())
+    /// Finds out in which groups those were that are missing, if any are. That reads a file of every
+    /// group.
+    pub(crate) fn locate(&mut self, tree: &Tree) -> Option<Missing> {
+        let missing = std::mem::take(&mut self.missing);
+        (missing > 0).then(|| self.settle(missing, read_groups(tree, self.version).collect()))
     }
 
     fn settle(&mut self, missing: u64, now: BTreeMap<u64, Counts>) -> Missing {
@@ -273,7 +282,7 @@ mod tests {
     }
 
     fn held(unseen: &mut Unseen, counts: [u64; 3]) -> [u64; 3] {
-        counts.map(|count| unseen.hold(count, 0))
+        counts.map(|count| unseen.missing_by(count, 0))
     }
 
     #[test]
@@ -301,15 +310,15 @@ mod tests {
     #[test]
     fn a_record_on_its_way_is_waited_for() {
         let mut unseen = unseen(0, &[]);
-        assert_eq!(unseen.hold(1, 10), 0);
+        assert_eq!(unseen.missing_by(1, 10), 0);
         assert_eq!(unseen.due_ns(10), Some(SETTLE_NS));
         unseen.told(None, None, None);
         assert_eq!(held(&mut unseen, [1, 1, 1]), [0; 3]);
         // Again and again another one is on its way.
         for count in 2..50 {
-            assert_eq!(unseen.hold(count, 10), 0);
+            assert_eq!(unseen.missing_by(count, 10), 0);
             unseen.told(None, None, None);
-            assert_eq!(unseen.hold(count, 10), 0);
+            assert_eq!(unseen.missing_by(count, 10), 0);
         }
     }
 
@@ -319,6 +328,17 @@ mod tests {
         unseen.told(None, None, None);
         assert_eq!(held(&mut unseen, [0, 0, 0]), [0; 3]);
         assert_eq!(held(&mut unseen, [1, 1, 1]), [0, 0, 1]);
+    }
+
+    #[test]
+    fn what_changes_its_sign_is_looked_at_three_times_again() {
+        let mut unseen = unseen(2, &[]);
+        assert_eq!(unseen.missing_by(4, 0), 0);
+        assert_eq!(unseen.missing_by(4, 0), 0);
+        (0..3).for_each(|_| unseen.told(None, None, None));
+        // One was told ahead of its count.
+        assert_eq!(held(&mut unseen, [4, 4, 5]), [0; 3]);
+        assert_eq!(held(&mut unseen, [5, 5, 5]), [0; 3]);
     }
 
     #[test]

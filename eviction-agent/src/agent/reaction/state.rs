@@ -43,8 +43,6 @@ pub(crate) struct State {
     /// When the tree was read last.
     pub(super) tree_read_ns: u64,
     pub(super) together: Together,
-    /// Kills that the kernel counted and nobody told of; where they were is to be found out.
-    pub(super) unseen_kills: u64,
     /// Whether there is room for a pass over these pods.
     pub(super) rehearsed: bool,
     /// When the timer fires next.

@@ -37,12 +37,9 @@ impl Reaction {
     /// Finds out where kills were that are missing for certain. That reads a file of every group, so it waits
     /// for the end of a turn.
     pub(super) fn look_for_unseen(&mut self) {
-        let missing = std::mem::take(&mut self.state.unseen_kills);
-        if missing == 0 {
-            return;
-        }
+        let Some(missing) = self.unseen.locate(self.eyes.sampler.tree()) else { return };
+        let Missing { in_groups, elsewhere, owners } = missing;
         let at = self.clock.now();
-        let Missing { in_groups, elsewhere, owners } = self.unseen.locate(missing, self.eyes.sampler.tree());
         for InGroup { group, kills } in in_groups {
             let seen = self.describe_unseen(group, kills, &owners, at);
             self.tell_unseen(seen, at);
