@@ -33,9 +33,10 @@ impl Printer {
     /// If there can be none.
     pub(crate) fn start(out: impl Write + Send + 'static, metrics: Arc<Metrics>) -> Result<Self, Failure> {
         let (lines, mut receiver) = channel(LINES);
+        let counted = Arc::clone(&metrics);
         let thread = std::thread::Builder::new()
             .name("printer".to_owned())
-            .spawn(move || print(out, &mut receiver))
+            .spawn(move || print(out, &mut receiver, &counted))
             .map_err(|error| Failure::because("start the thread that prints", &error))?;
         Ok(Self { lines, thread, metrics })
     }
@@ -55,11 +56,17 @@ impl Printer {
     }
 }
 
-fn print(mut out: impl Write, lines: &mut Receiver<String>) {
-    let mut write = |line: &str| {
-        // Nobody reads any more: the agent's work does not depend on it.
-        if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
-            tracing::debug!(%error, "writing an event");
+fn print(mut out: impl Write, lines: &mut Receiver<String>, metrics: &Metrics) {
+    let mut was_lost = false;
+    let mut write = |lines: &str| {
+        // The agent's work does not depend on it; who counts on the lines has to know.
+        let Err(error) = out.write_all(lines.as_bytes()).and_then(|()| out.flush()) else {
+            was_lost = false;
+            return;
+        };
+        metrics.lines_dropped.inc_by(lines.lines().count() as u64);
+        if !std::mem::replace(&mut was_lost, true) {
+            tracing::warn!(%error, "lines cannot be written: they are lost, and counted");
         }
     };
     let mut batch = String::new();
@@ -117,6 +124,16 @@ mod tests {
         let text = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);
         assert_eq!(metrics.lines_dropped.get(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted() {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let metrics = Arc::new(Metrics::new("0", "0"));
+        let printer = Printer::start(full, Arc::clone(&metrics)).unwrap();
+        (0..10).for_each(|number| printer.print(number.to_string()));
+        printer.finish();
+        assert_eq!(metrics.lines_dropped.get(), 10);
     }
 
     #[test]

@@ -75,7 +75,13 @@ impl Write for Pages {
         if self.length > LONGEST {
             self.turn()?;
         }
-        self.file.write_all(bytes)?;
+        if let Err(error) = self.file.write_all(bytes) {
+            // What of it was written is no line, and would spoil the next one.
+            if let Err(error) = self.file.set_len(self.length) {
+                tracing::warn!(%error, "cutting off half a line");
+            }
+            return Err(error);
+        }
         self.length += bytes.len() as u64;
         Ok(bytes.len())
     }
