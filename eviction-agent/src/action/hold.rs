@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, pread, pwrite};
@@ -117,6 +118,7 @@ impl Drop for Hold {
             Err(error) => {
                 let file = self.path.display();
                 tracing::error!(%file, %error, "cannot let go on what was stopped");
+                self.log.keep();
                 return;
             }
         }
@@ -147,6 +149,8 @@ fn write(file: &OwnedFd, value: &[u8]) -> Result<(), Errno> {
 #[derive(Debug, Default)]
 pub(super) struct Log {
     file: Option<File>,
+    /// Something could not be let go on: whoever comes next tries again.
+    keeps: AtomicBool,
 }
 
 /// What a killed agent has left, and what became of it.
@@ -163,6 +167,7 @@ impl Log {
             std::fs::create_dir_all(folder)?;
         }
         let mut recovered = Recovered::default();
+        let mut left = Vec::new();
         match std::fs::read(path) {
             Ok(text) => {
                 for entry in outstanding(&text) {
@@ -173,6 +178,7 @@ impl Log {
                             let file = entry.path.display();
                             tracing::warn!(%file, %error, "cannot let go on what a killed agent has stopped");
                             recovered.failed += 1;
+                            left.push(entry);
                         }
                     }
                 }
@@ -182,13 +188,26 @@ impl Log {
         }
         let mut options = File::options();
         let file = options.create(true).append(true).open(path)?;
-        let log = Self { file: Some(file) };
+        let log = Self { file: Some(file), keeps: AtomicBool::default() };
         log.clear();
+        // What was taken last is let go on first.
+        for entry in left.iter().rev() {
+            log.keep();
+            log.line(b'+', entry.id, &entry.ours, &entry.original, &entry.path);
+        }
         Ok((log, recovered))
     }
 
-    /// Empties the log. Only while nothing is held.
+    fn keep(&self) {
+        self.keeps.store(true, Ordering::Relaxed);
+    }
+
+    /// Empties the log, unless something is left in it that is still to be let go on. Only while
+    /// nothing is held.
     pub(super) fn clear(&self) {
+        if self.keeps.load(Ordering::Relaxed) {
+            return;
+        }
         if let Some(file) = &self.file
             && file.metadata().is_ok_and(|file| file.size() > 0)
         {
@@ -197,26 +216,26 @@ impl Log {
     }
 
     fn taken(&self, hold: &Hold) {
-        self.line(b'+', hold);
+        self.line(b'+', hold.id, hold.ours, &hold.original, &hold.path);
     }
 
     fn released(&self, hold: &Hold) {
-        self.line(b'-', hold);
+        self.line(b'-', hold.id, hold.ours, &hold.original, &hold.path);
     }
 
     /// One append, so that lines of two threads never mix.
-    fn line(&self, sign: u8, hold: &Hold) {
+    fn line(&self, sign: u8, id: u64, ours: &[u8], original: &[u8], path: &Path) {
         let Some(mut file) = self.file.as_ref() else {
             return;
         };
         let mut line = Vec::with_capacity(512);
         line.push(sign);
-        line.extend_from_slice(format!("\t{}\t", hold.id).as_bytes());
-        line.extend_from_slice(hold.ours);
+        line.extend_from_slice(format!("\t{id}\t").as_bytes());
+        line.extend_from_slice(ours);
         line.push(b'\t');
-        line.extend_from_slice(&hold.original);
+        line.extend_from_slice(original);
         line.push(b'\t');
-        line.extend_from_slice(hold.path.as_os_str().as_bytes());
+        line.extend_from_slice(path.as_os_str().as_bytes());
         line.push(b'\n');
         if let Err(error) = file.write_all(&line) {
             tracing::warn!(%error, "cannot note what is held; killed now, the agent would leave it");
