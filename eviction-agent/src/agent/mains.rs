@@ -24,6 +24,12 @@ const AT_ONCE: usize = 8;
 /// The same at the start, where nothing waits: all of a usual node.
 const AT_START: usize = 512;
 
+/// In a group with more processes than this the main one is not looked for: each is a file to read.
+const MOST_PROCESSES: usize = 1024;
+
+/// The same where a kill waits to be told of.
+const MOST_IN_HASTE: usize = 64;
+
 /// Main processes of which a descriptor is kept; more are read about at each look.
 const MOST_HANDLES: usize = 512;
 
@@ -112,7 +118,7 @@ impl Mains {
             turns.filter(|(_, watched)| watched.main.is_none()).map(|(id, _)| *id).take(at_once).collect();
         for id in wanting {
             if let Some(watched) = self.by_cgroup.get_mut(&id) {
-                watched.main = find_main(&self.proc, &watched.group, None);
+                watched.main = find_main(&self.proc, &watched.group, MOST_PROCESSES, None);
             }
             self.turn = id;
         }
@@ -125,7 +131,7 @@ impl Mains {
         };
         if watched.main.is_none() {
             // It may not have been noted yet; what is not in the list any more cannot be judged.
-            watched.main = find_main(&self.proc, &watched.group, Some(tgid));
+            watched.main = find_main(&self.proc, &watched.group, MOST_IN_HASTE, Some(tgid));
         }
         match watched.main {
             Some(main) if main.pid == tgid => Victim::Main,
@@ -219,17 +225,19 @@ impl Main {
     }
 }
 
-/// The main process of a group, if all that is needed to tell can be read. With `among` only if
-/// that process is still there to be compared.
-fn find_main(proc: &Path, group: &Path, among: Option<u32>) -> Option<Main> {
-    let pids = read_processes(group).ok()?;
-    if pids.contains(&0) || among.is_some_and(|pid| !pids.contains(&pid)) {
+/// The main process of a group of at most so many, if all that is needed to tell can be read. With
+/// `among` only if that process is still there to be compared.
+fn find_main(proc: &Path, group: &Path, most: usize, among: Option<u32>) -> Option<Main> {
+    let mut pids = read_processes(group).ok()?;
+    pids.sort_unstable();
+    let has = |pid: u32| pids.binary_search(&pid).is_ok();
+    if pids.len() > most || has(0) || among.is_some_and(|pid| !has(pid)) {
         return None;
     }
     let mut oldest = None;
     for &pid in &pids {
         match Process::read(proc, pid) {
-            Ok(process) if !pids.contains(&process.parent) => {
+            Ok(process) if !has(process.parent) => {
                 let main = Main { pid, started: process.started };
                 let is_older = |other: &Main| (main.started, main.pid) < (other.started, other.pid);
                 if oldest.as_ref().is_none_or(is_older) {
@@ -282,19 +290,21 @@ mod tests {
     fn the_main_process_is_the_oldest_whose_parent_is_outside() {
         // An exec'd shell is younger, a child of the main process has a lower id.
         let world = World::new(&[(5, 40, 110), (40, 3, 100), (60, 3, 105)]);
-        let main = find_main(world.path(), world.path(), None);
+        let main = find_main(world.path(), world.path(), MOST_PROCESSES, None);
         assert_eq!(main, Some(Main { pid: 40, started: 100 }));
-        assert_eq!(find_main(world.path(), world.path(), Some(5)), main);
-        assert_eq!(find_main(world.path(), world.path(), Some(7)), None, "it left the group already");
+        assert_eq!(find_main(world.path(), world.path(), MOST_PROCESSES, Some(5)), main);
+        let left = find_main(world.path(), world.path(), MOST_PROCESSES, Some(7));
+        assert_eq!(left, None, "it left the group already");
+        assert_eq!(find_main(world.path(), world.path(), 2, None), None, "more than there is time for");
     }
 
     #[test]
     fn what_cannot_be_told_is_unknown() {
         let world = World::new(&[]);
-        assert_eq!(find_main(world.path(), world.path(), None), None);
+        assert_eq!(find_main(world.path(), world.path(), MOST_PROCESSES, None), None);
         for procs in ["0\n", "40\n"] {
             std::fs::write(world.path().join("cgroup.procs"), procs).unwrap();
-            assert_eq!(find_main(world.path(), world.path(), None), None, "{procs:?}");
+            assert_eq!(find_main(world.path(), world.path(), MOST_PROCESSES, None), None, "{procs:?}");
         }
     }
 
