@@ -47,6 +47,8 @@ pub(crate) struct Hook {
     is_cut: bool,
     /// Of programs that are gone.
     numbers: LastNumbers,
+    /// What is known to be lost and was not replaced yet.
+    lapse: Option<Lapse>,
 }
 
 /// Why a verdict does not stand.
@@ -92,7 +94,7 @@ impl Hook {
         let Losses { lost: _, invalid, programs } = self.losses;
         self.losses = Losses { lost: Lost::default(), invalid, programs: programs + 1 };
         (self.withheld, self.runs_missed, self.walks_cut, self.is_cut) = Default::default();
-        self.tasks_line = None;
+        (self.tasks_line, self.lapse) = (None, None);
         self.is_full = false;
         Ok(())
     }
@@ -102,10 +104,12 @@ impl Hook {
     pub(crate) fn examine(&mut self, pods: impl Iterator<Item = (u64, u64)>, now_ns: u64) -> Option<Lapse> {
         let ladder = self.ladder.as_mut()?;
         let lapse = match &self.loaded {
-            Some((kernel, _)) => ladder.examine(kernel, pods)?,
+            Some((kernel, _)) => ladder.examine(kernel, pods).or_else(|| self.lapse.take())?,
             None => Lapse { source: "ring", rung: "", why: "nothing is loaded".to_owned() },
         };
-        ladder.replace(&lapse, now_ns).then_some(lapse)
+        let told = ladder.replace(&lapse, now_ns).then(|| lapse.clone());
+        self.lapse = Some(lapse);
+        told
     }
 
     /// Whether a kernel side is being loaded in place of the present one.
@@ -168,7 +172,8 @@ impl Hook {
     /// How charges are seen at present.
     pub(crate) fn rung(&self) -> Option<Rung> {
         let info = self.charge()?;
-        let sees_every_charge = info.sees_every_charge && !self.is_cut;
+        let is_lost = self.lapse.as_ref().is_some_and(|lapse| lapse.source == info.source);
+        let sees_every_charge = info.sees_every_charge && !self.is_cut && !is_lost;
         Some(Rung { sees_every_charge, grain_bytes: info.grain_bytes })
     }
 
@@ -232,6 +237,8 @@ impl Hook {
                     ladder.replace(&lapse, mono_ns());
                 }
                 told.lost = Some(lapse);
+                // Nothing else asks for a look, and the timer was set for being told.
+                told.missed = true;
             }
         }
         self.forget_repeated(&mut told);
