@@ -38,16 +38,12 @@ impl Walk<'_> {
             if !self.goes_on() {
                 break;
             }
+            if class.first().is_some_and(|first| first.turn == protection::Turn::OptedOut) {
+                some_go |= self.through_last(&mut last);
+            }
             some_go |= self.through_class(class, &mut last);
         }
-        for mut passed_over in last.drain(..) {
-            if self.goes_on() {
-                some_go |= self.take(passed_over.place, passed_over.release, Budget::IsAsked);
-            } else {
-                passed_over.why = WhyPassedOver::DidNotGo;
-                self.pass_over(passed_over);
-            }
-        }
+        some_go |= self.through_last(&mut last);
         self.engine.spare.passed_over.keep(last);
         let spared = self.pass.spared.len() - before.0;
         let refused = self.pass.refused_pods.len() - before.1;
@@ -57,6 +53,20 @@ impl Walk<'_> {
             false if spared + refused == ranked.len() => PassEnd::OnlyProtected,
             false => PassEnd::NobodyLeft,
         }
+    }
+
+    /// Takes those that did not go lately, as long as it takes any. Whether any goes.
+    fn through_last(&mut self, last: &mut Vec<PassedOver>) -> bool {
+        let mut some_go = false;
+        for mut passed_over in last.drain(..) {
+            if self.goes_on() {
+                some_go |= self.take(passed_over.place, passed_over.release, Budget::IsAsked);
+            } else {
+                passed_over.why = WhyPassedOver::DidNotGo;
+                self.pass_over(passed_over);
+            }
+        }
+        some_go
     }
 
     /// Takes those that free something, then the others, then for a hard threshold those whose

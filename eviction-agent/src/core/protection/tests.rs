@@ -199,6 +199,15 @@ fn an_opt_out_holds_unless_the_policy_overrides_it_for_hard_memory() {
     assert_eq!(scene.victim(1).as_deref(), Some("other"), "who did not opt out goes before");
     assert_eq!(scene.victim(2).as_deref(), Some("out"), "the other one is gone");
 
+    let mut both = pods();
+    both.push(owned("other", "y"));
+    let mut scene = Scene::hard_memory(&overriding, both.clone());
+    assert_eq!(scene.victim(1).as_deref(), Some("other"));
+    let failed = EvictionOutcome { uid: "other".into(), result: Err("it stayed".into()) };
+    scene.pods = both;
+    tell(&mut scene.engine, 2, Event::Evicted(failed));
+    assert_eq!(scene.victim(20).as_deref(), Some("other"), "who did not go lately goes before, too");
+
     let soft = soft(MemoryAvailable, "100", 1);
     let mut scene = Scene::new(&overriding, soft, pods());
     scene.look(0);
