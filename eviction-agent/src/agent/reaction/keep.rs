@@ -86,9 +86,13 @@ impl Reaction {
             node.recall(&said, written);
         }
         self.state.decisions = decisions;
-        self.state.recalled = evictions;
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::Recall(Box::new(memory)) });
+        // Before the pods are known: what waits for an answer is not over because it took long.
+        for open in evictions.iter().filter(|it| it.by_api == Some(Asked::Asked)) {
+            self.leave_open(&open.pod);
+        }
+        self.state.recalled = evictions;
     }
 
     /// Evictions of another agent go on as soon as the pods are known.
@@ -99,7 +103,7 @@ impl Reaction {
         }
         for kept in std::mem::take(&mut self.state.recalled) {
             match pods.place(&kept.pod.uid) {
-                Some(place) => self.resume(self.groups_of(place), &kept),
+                Some(_) => self.resume(self.groups_of(&kept.pod.uid), &kept),
                 // The object is gone, what it was is not yet.
                 None if self.is_leaving(&kept.pod.uid) => {
                     self.resume(self.groups_by_uid(&kept.pod.uid), &kept);

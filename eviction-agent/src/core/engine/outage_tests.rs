@@ -87,6 +87,25 @@ fn what_nobody_knows_of_is_under_way_until_it_is_known() {
 }
 
 #[test]
+fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
+    let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {});
+    let mut first = started(policy.clone());
+    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    tell(&mut first, 6, Event::EvictionOpen("a".into()));
+    let mut second = Engine::new(policy.clone());
+    tell(&mut second, 10, Event::Recall(Box::new(first.memory())));
+    tell(&mut second, 10, Event::EvictionOpen("a".into()));
+    tell(&mut second, 10, Event::DiskLayout(Ok(Default::default())));
+    tell(&mut second, 11, Event::Pods(set_by(&policy, Vec::new())));
+    tell(&mut second, 3600, Event::Pods(set_by(&policy, vec![pod("a", "10"), pod("b", "10")])));
+    let decision = look(&mut second, 3601, 100);
+    assert!(victims(&decision).is_empty());
+    assert_eq!(decision.pass().unwrap().end, PassEnd::Covered);
+    tell(&mut second, 3602, Event::EvictionAccepted("a".into()));
+    assert_eq!(victims(&look(&mut second, 3650, 100)), [("b", 1)], "from then on it has its time");
+}
+
+#[test]
 fn nobody_else_is_held_open() {
     let mut engine = started(enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {}));
     tell(&mut engine, 1, Event::EvictionOpen("a".into()));

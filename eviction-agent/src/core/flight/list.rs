@@ -100,9 +100,10 @@ impl Flights {
     }
 
     fn forget_ended(&mut self) {
-        let Self { list, open, .. } = self;
+        let Self { list, open, recalled, .. } = self;
         open.retain(|uid| {
             list.iter().any(|flight| flight.pod.pod.uid == *uid && flight.phase == Phase::UnderWay)
+                || recalled.iter().any(|aloft| aloft.uid == *uid && aloft.ended.is_none())
         });
     }
 
@@ -175,7 +176,9 @@ impl Flights {
                 Some(pod) => Arc::clone(pod),
                 None if is_leaving => without_object(&aloft),
                 None => {
-                    if age < matters_for {
+                    // Without any pods nothing is known of this one either.
+                    let is_open = pods.is_empty() && self.open.contains(&aloft.uid);
+                    if age < matters_for || is_open {
                         self.recalled.push(aloft);
                     }
                     continue;
