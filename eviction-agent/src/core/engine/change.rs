@@ -48,14 +48,23 @@ impl Engine {
         Some(ProposalState::TookEffect)
     }
 
+    /// Whether a policy waits: looks are held against it as well, with their pods.
+    pub fn has_proposal(&self) -> bool {
+        self.proposal.is_some()
+    }
+
+    /// Whether a policy waits that takes effect now in any case.
+    pub fn is_proposal_due(&self, at: Timestamp) -> bool {
+        self.waits_until().is_some_and(|until| at >= until)
+    }
+
     /// A look while a policy waits; nothing if none does any more.
     pub(super) fn look_with_proposal(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Decision> {
         let proposal = self.proposal.as_deref()?;
         let since = proposal.since;
-        let due = self.waits_until().is_some_and(|until| at >= until);
         let policy = proposal.policy.clone();
         let look = || Input { at, event: Event::Look(Arc::clone(snapshot)) };
-        if due {
+        if self.is_proposal_due(at) {
             self.accept();
             return Some(Decision { proposal: Some(ProposalState::TookEffect), ..self.step(look()) });
         }

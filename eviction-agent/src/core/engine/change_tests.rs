@@ -72,9 +72,11 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
         let told = &report["proposal"]["waits"]["would_evict"][0]["name"];
         assert_eq!(told, "pod-greedy");
     }
+    assert!(engine.has_proposal() && !engine.is_proposal_due(at(299)) && engine.is_proposal_due(at(300)));
     let decision = look(&mut engine, 300, 500);
     assert!(took_effect(&decision));
     assert_eq!(victims(&decision), [("greedy", 1)]);
+    assert!(!engine.has_proposal() && !engine.is_proposal_due(at(301)));
 }
 
 #[test]
@@ -108,6 +110,7 @@ fn by_hand_means_by_hand() {
     propose(&mut engine, 0, accepting(AcceptChanges::AtOnce, vec![hard(MemoryAvailable, "600")]));
     let decision = look(&mut engine, 100_000, 500);
     assert_eq!(waits(&decision).unwrap().until, None);
+    assert!(!engine.is_proposal_due(at(100_000)));
     assert!(took_effect(&tell(&mut engine, 100_001, Event::Accept)));
     assert_eq!(victims(&look(&mut engine, 100_002, 500)), [("greedy", 1)]);
     assert!(tell(&mut engine, 100_003, Event::Accept).proposal.is_none(), "nothing waits");

@@ -11,6 +11,7 @@ use crate::core::exact::Nanos;
 use crate::core::flight::Stance;
 use crate::core::policy::Victims;
 use crate::core::release::Release;
+use crate::core::sight::observe;
 use crate::core::snapshot::NodeStats;
 use crate::core::time::Timestamp;
 use crate::core::units::GoDuration;
@@ -29,14 +30,17 @@ const SINGLE: GoDuration = GoDuration::from_secs(2 * IMMEDIATE_GRACE_SECONDS);
 
 impl Engine {
     /// Whether a pass over figures of the node may need those of its pods: whether they meet a
-    /// threshold that those on their way do not make up for.
+    /// threshold that those on their way do not make up for. Figures that were doubted until now
+    /// may be believed by that pass, and who is to be hurried may not be among the pods any more:
+    /// neither counts here.
     pub fn wants_pods(&self, node: &NodeStats) -> bool {
-        let seen = self.sight.look_again(node, &self.policy.rules);
+        let seen = observe(node, self.policy.rules.memory.measure);
         self.policy.rules.victims == Victims::One
             || self.thresholds.met_by(&seen).any(|(place, line)| {
                 let signal = line.threshold.signal;
                 seen.get(signal).is_some_and(|seen| {
-                    let expected = self.flights.expected(signal, seen.time, None);
+                    let hard = line.threshold.is_hard().then_some(IMMEDIATE);
+                    let expected = self.flights.expected(signal, seen.time, hard);
                     Deficit::of(place, line, &seen).lacking() > expected
                 })
             })

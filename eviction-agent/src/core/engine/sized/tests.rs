@@ -233,6 +233,13 @@ fn a_look_at_pods_is_wanted_while_nobody_makes_up_for_what_is_lacking() {
     assert!(!engine.wants_pods(&node(50, 900, at(2))));
     tell(&mut engine, 2, outcome("a", Err("refused")));
     assert!(engine.wants_pods(&node(50, 900, at(3))));
+    // Whom a hard threshold would have to hurry may not be among the pods any more.
+    let lines = vec![soft(MemoryAvailable, "200", 1), hard(MemoryAvailable, "100")];
+    let mut engine = engine_of(enhanced(lines), &pods);
+    tell(&mut engine, 1, look(1, 150, &[("a", 300)]));
+    assert_eq!(victims(&tell(&mut engine, 3, look(3, 150, &[("a", 300)]))), [("a", 30)]);
+    assert!(!engine.wants_pods(&node(150, 900, at(4))));
+    assert!(engine.wants_pods(&node(99, 900, at(4))));
     let other = Engine::new(kubelet(vec![]));
     assert!(other.wants_pods(&node(1, 1, at(1))), "it decides by itself what it looks at");
 }
