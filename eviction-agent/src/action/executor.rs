@@ -100,6 +100,10 @@ pub enum Begun {
     },
 }
 
+/// The first signals to more processes than this are sent by the thread that does the rest as well:
+/// each takes some microseconds, and whoever decides has other things to look at.
+const AT_ONCE: usize = 256;
+
 /// Carries out decisions. Belongs to one thread; its work on that thread is short.
 #[derive(Debug)]
 pub struct Executor {
@@ -150,7 +154,7 @@ impl Executor {
     }
 
     /// Begins to carry out a decision, or refuses to. For a hard threshold the first signals have
-    /// been sent on return; everything else happens on a thread of its own.
+    /// been sent on return, unless they are many; everything else happens on a thread of its own.
     pub fn begin(&mut self, target: &KillTarget) -> Result<Begun, Refused> {
         let now_ns = now_ns();
         self.note_ended();
@@ -169,9 +173,9 @@ impl Executor {
         let is_dry = self.hand == Hand::DryRun;
         let log = Arc::clone(&self.log);
         let mut job = Job::new(target, groups, self.kill_wait, is_dry, log);
-        self.check(job.groups())?;
+        let processes = self.check(job.groups())?;
         let mut outcomes = Vec::new();
-        if target.hard && !is_dry {
+        if target.hard && !is_dry && processes <= AT_ONCE {
             let mut told = Vec::new();
             job.strike(&mut Tools {
                 members: &mut self.members,
@@ -202,7 +206,7 @@ impl Executor {
             return Err(Refused::AlreadyGoing { decision });
         }
         let groups = self.pin(target)?;
-        self.check(&groups)
+        self.check(&groups).map(drop)
     }
 
     /// Pods on their way out.
@@ -215,6 +219,11 @@ impl Executor {
     pub fn kills(&mut self) -> impl Iterator<Item = &Kill> {
         self.note_ended();
         self.pacing.kills()
+    }
+
+    /// Follows another policy of the pace from now on.
+    pub fn follow(&mut self, pacing: PacingPolicy) {
+        self.pacing.follow(pacing);
     }
 
     /// Goes on with the pace of an agent before this one. Before all else.
@@ -250,7 +259,8 @@ impl Executor {
     }
 
     /// Looks at who is in the groups before anything is done to them.
-    fn check(&mut self, groups: &[Pinned]) -> Result<(), Refused> {
+    /// Whether somebody is there who may be killed, and how many are.
+    fn check(&mut self, groups: &[Pinned]) -> Result<usize, Refused> {
         let mut processes = 0;
         let mut unreachable = 0;
         let mut can_kill_unseen = false;
@@ -271,7 +281,7 @@ impl Executor {
         match (processes, unreachable) {
             (0, 0) => Err(Refused::Empty),
             (0, processes) if !can_kill_unseen => Err(Refused::Unreachable { processes }),
-            _ => Ok(()),
+            _ => Ok(processes),
         }
     }
 }

@@ -21,8 +21,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_si
 use super::group::{file_says, list, open_group};
 use super::outcome::Signalled;
 
-/// Processes pinned at the same time: few enough for any limit of descriptors.
-const BATCH: usize = 64;
+/// Processes pinned at the same time: each batch has the list read again.
+const BATCH: usize = 256;
 
 /// Groups of a pod beyond this are not looked at, and counted.
 const GROUPS: usize = 65_536;

@@ -115,6 +115,11 @@ impl Pacing {
         self.kills.iter()
     }
 
+    /// Follows another policy from now on.
+    pub fn follow(&mut self, policy: PacingPolicy) {
+        self.policy = policy;
+    }
+
     /// Goes on with the kills of an agent before this one. Before all others.
     pub fn recall(&mut self, kills: Vec<Kill>) {
         self.kills.extend(kills);

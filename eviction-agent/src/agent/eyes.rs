@@ -24,7 +24,7 @@ use crate::source::stall::{Stalling, Stalls};
 
 use super::allocatable::{Allocatable, PodsRoot};
 use super::arming::Seen;
-use super::clock::Instant;
+use super::clock::{Clock, Instant};
 use super::roster::Roster;
 
 /// The most memory.stat files that are read before a decision, those of the groups that use most:
@@ -43,7 +43,12 @@ pub(crate) struct Capacity {
 /// What was seen of the node itself, and what follows from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeLook {
+    /// When it began: what was read since is of this look.
     pub(crate) at: Instant,
+    /// When that was read, and so the time of what is decided by it: a grace period does not begin
+    /// before anybody can have known (`pkg/kubelet/eviction/eviction_manager.go:synchronize` asks
+    /// the clock after the summary as well).
+    pub(crate) read_at: Instant,
     /// As it was read.
     pub(crate) memory: Reading<Seen>,
     /// What is free on the machine.
@@ -116,7 +121,7 @@ impl Eyes {
     }
 
     /// Reads the node's own figures, and those of all pods where that is due: the leaves in `dirty` first.
-    pub(crate) fn look_at_node(&mut self, at: Instant, dirty: &[u64]) -> NodeLook {
+    pub(crate) fn look_at_node(&mut self, at: Instant, clock: &Clock, dirty: &[u64]) -> NodeLook {
         let NodeSample { level, free, capacity, detail } = self.sampler.sample_node(dirty);
         let memory = match (level.usage, level.working_set) {
             (Reading::Known(usage), Reading::Known(working_set)) => {
@@ -136,6 +141,7 @@ impl Eyes {
         let memory_left = left(Signal::MemoryAvailable);
         NodeLook {
             at,
+            read_at: clock.now(),
             memory,
             free,
             measured: memory.map(|seen| seen.by_measure(self.capacity.memory, memory_left.known())),

@@ -101,6 +101,11 @@ impl Evictions {
         self.pacing.kills()
     }
 
+    /// Follows another policy of the pace from now on.
+    pub(crate) fn follow(&mut self, pacing: PacingPolicy) {
+        self.pacing.follow(pacing);
+    }
+
     /// Goes on with the pace of a former agent. Before all else.
     pub(crate) fn recall(&mut self, kills: Vec<Kill>) {
         self.pacing.recall(kills);

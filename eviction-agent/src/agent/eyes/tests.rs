@@ -95,14 +95,14 @@ impl Node {
 
     /// As the loop does it.
     fn look(&mut self, with_pods: bool) -> (Decision, Arc<Snapshot>) {
-        let look = self.eyes.look_at_node(self.clock.now(), &[]);
+        let look = self.eyes.look_at_node(self.clock.now(), &self.clock, &[]);
         let builder = match with_pods {
             true => self.eyes.snapshot_with_pods(&look, &self.roster, Tasks::Count),
             false => self.eyes.snapshot_of_node(&look),
         };
         let snapshot = self.eyes.finish(builder, self.engine.pods());
         let event = Event::Look(Arc::clone(&snapshot));
-        (self.engine.step(Input { at: look.at.wall, event }), snapshot)
+        (self.engine.step(Input { at: look.read_at.wall, event }), snapshot)
     }
 
     fn recycle(&mut self, (decision, snapshot): (Decision, Arc<Snapshot>)) {
@@ -152,6 +152,18 @@ fn the_figures_of_a_look_are_those_of_its_pods() {
 }
 
 #[test]
+fn what_is_decided_by_a_look_is_decided_when_it_was_read() {
+    let mut node = Node::new();
+    // One that was held up before it came to read.
+    let second = 1_000_000_000;
+    let now = node.clock.now();
+    let begun = node.clock.at(now.mono_ns.saturating_sub(second));
+    let look = node.eyes.look_at_node(begun, &node.clock, &[]);
+    assert_eq!(look.at, begun);
+    assert!(look.read_at.mono_ns >= now.mono_ns && look.read_at.wall >= now.wall);
+}
+
+#[test]
 fn who_would_go_first_is_read_again_once() {
     let mut node = Node::new();
     node.look(true);
@@ -161,7 +173,7 @@ fn who_would_go_first_is_read_again_once() {
     for group in [pod.join("0123456789abcdef"), pod] {
         fs::write(group.join("memory.stat"), &stat).unwrap();
     }
-    let look = node.eyes.look_at_node(node.clock.now(), &[]);
+    let look = node.eyes.look_at_node(node.clock.now(), &node.clock, &[]);
     let working_set = |node: &mut Node, builder| {
         let snapshot = node.eyes.finish(builder, node.engine.pods());
         snapshot.pod(1).unwrap().figures().memory_working_set

@@ -66,8 +66,11 @@ impl Reaction {
             self.note_accepted(index);
             return false;
         }
-        let note = self.state.under_way[index].note(Step::Progress(outcome));
-        self.notes.send(note);
+        // That the pod is gone is told once, whoever saw it first.
+        if !(is_without_object && self.state.under_way[index].told_gone) {
+            let note = self.state.under_way[index].note(Step::Progress(outcome));
+            self.notes.send(note);
+        }
         if asked == Asked::Condition {
             return false;
         }
@@ -89,7 +92,10 @@ impl Reaction {
                 self.leave_open(&pod);
                 return false;
             }
-            Answered::Gone | Answered::Another => (Ok(()), None),
+            Answered::Gone | Answered::Another => {
+                self.state.under_way[index].told_gone = true;
+                (Ok(()), None)
+            }
             Answered::Budget { .. } => (Err(NotEvicted::Budget), None),
             Answered::Rejected { why, .. } => (Err(NotEvicted::Failed(why)), None),
             Answered::Throttled { pause } => (Err(NotEvicted::NotAsked), Some(pause)),
@@ -98,6 +104,10 @@ impl Reaction {
                 (Err(NotEvicted::NotAsked), Some(UNHEARD))
             }
         };
+        if result.is_err() && self.state.under_way[index].by_kill {
+            self.leave_to_the_kill_hand(index, pause);
+            return false;
+        }
         let over = self.finish_api(index);
         let looks_again = match &mut self.state.flight {
             Some(flight) if pause.is_none() => flight.end(over.id),
@@ -115,11 +125,27 @@ impl Reaction {
         self.tell_outcome(&over.pod, result);
         if let Some(pause) = pause {
             self.let_rest(over.id);
-            let now = self.clock.now();
-            let until = self.clock.at(now.mono_ns.saturating_add(nanos(pause))).wall;
-            self.step(Input { at: now.wall, event: Event::EvictionsHeld(until) });
+            self.hold_evictions(pause);
         }
         looks_again
+    }
+
+    /// The API server does not do it, but its processes are being ended all the same: the pod is on its
+    /// way until that is over, and nobody goes in its place.
+    fn leave_to_the_kill_hand(&mut self, index: usize, pause: Option<Duration>) {
+        let over = self.finish_api(index);
+        if let Some(evictions) = &mut self.evictions {
+            evictions.not_done(over.id);
+        }
+        if let Some(pause) = pause {
+            self.hold_evictions(pause);
+        }
+    }
+
+    fn hold_evictions(&mut self, pause: Duration) {
+        let now = self.clock.now();
+        let until = self.clock.at(now.mono_ns.saturating_add(nanos(pause))).wall;
+        self.step(Input { at: now.wall, event: Event::EvictionsHeld(until) });
     }
 
     /// The pod is on its way.
@@ -141,7 +167,7 @@ impl Reaction {
                 index += 1;
                 continue;
             }
-            let told = it.told_gone;
+            let told = std::mem::replace(&mut self.state.under_way[index].told_gone, true);
             let over = self.finish_api(index);
             self.end_pace(over.id);
             if let Some(flight) = &mut self.state.flight {

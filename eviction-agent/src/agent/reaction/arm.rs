@@ -72,7 +72,9 @@ impl Reaction {
             true => pace::due_when_told(distance, &self.rate, calm),
             false => pace::due(distance, &self.rate, calm),
         };
-        let mut due = sample;
+        // The distance is that of the reading.
+        let passed = Duration::from_nanos(now_ns.saturating_sub(look.read_at.mono_ns));
+        let mut due = sample.saturating_sub(passed).max(sample / 2);
         self.pace_pods(look, rung, calm, now_ns);
         let is_brief = sample <= BRIEF;
         let full = if is_brief { full.saturating_add(PUT_OFF) } else { full };
@@ -99,7 +101,7 @@ impl Reaction {
         for other in [patience, tree, together, unseen, limits, pods].into_iter().flatten() {
             due = due.min(Duration::from_nanos(other));
         }
-        for other in [grace, self.verdict_due(look.at.wall)].into_iter().flatten() {
+        for other in [grace, self.verdict_due(look.read_at.wall)].into_iter().flatten() {
             due = due.min(other);
         }
         if self.hook.is_loading() || self.hook.is_changing() {
@@ -119,8 +121,12 @@ impl Reaction {
         at_leisure
     }
 
-    pub(super) fn set_timer(&mut self, due: Duration, now_ns: u64) {
-        let due = due.max(pace::FLOOR);
+    /// Has it look again when that time has passed since then. What has passed already counts, up to
+    /// half of it: looks that take long must not follow each other without a pause.
+    pub(super) fn set_timer(&mut self, due: Duration, since_ns: u64) {
+        let now_ns = mono_ns();
+        let passed = Duration::from_nanos(now_ns.saturating_sub(since_ns));
+        let due = due.saturating_sub(passed).max(due / 2).max(pace::FLOOR);
         self.state.due_ns = now_ns.saturating_add(nanos(due));
         if let Err(error) = self.timer.set_once(due) {
             tracing::error!(%error, "setting the timer");

@@ -2,11 +2,12 @@
 
 use crate::core::decision::ProposalState;
 use crate::core::input::{Event, Input};
-use crate::core::policy::Foresight;
+use crate::core::policy::{Foresight, Victims};
 use crate::core::signal::Signal;
 
 use super::super::clock::mono_ns;
 use super::super::flight::Flight;
+use super::super::hands::pacing;
 use super::super::lines::Lines;
 use super::super::notes::PassNote;
 use super::Reaction;
@@ -49,8 +50,25 @@ impl Reaction {
         let victims = policy.rules.victims;
         let roster = std::mem::take(&mut self.roster).under(policy);
         self.take_pods(roster);
-        self.state.flight = Flight::of(victims);
+        self.follow_pace(victims);
         self.warn_of_no_reflex();
+    }
+
+    /// Who waits for whom is another matter now; those under way are so still.
+    fn follow_pace(&mut self, victims: Victims) {
+        self.executor.follow(pacing(victims));
+        if let Some(evictions) = &mut self.evictions {
+            evictions.follow(pacing(victims));
+        }
+        let under_way = self.state.under_way.iter().map(|it| (it.id, it.decided_mono_ns));
+        self.state.flight = match (Flight::of(victims), self.state.flight.take()) {
+            (Some(_), Some(before)) => Some(before),
+            (Some(fresh), None) => Some(under_way.fold(fresh, |mut flight, (id, decided_ns)| {
+                flight.begin(id, decided_ns);
+                flight
+            })),
+            (None, _) => None,
+        };
     }
 
     /// Whether this look is to show the engine the pods for the sake of their trends: once for

@@ -22,6 +22,10 @@ use super::wake::Trigger;
 impl Reaction {
     /// One look at the node, a pass if one may be made, and everything armed anew.
     pub(super) fn look(&mut self, trigger: Trigger, crossed: Option<Crossed>) {
+        if self.engine.is_proposal_due(self.clock.now().wall) {
+            // Before the look: what is seen of the pods is what the policy in force asks for.
+            self.tell_configuration(Event::Accept);
+        }
         let reacted = self.react(trigger, crossed);
         self.follow(reacted);
     }
@@ -87,11 +91,11 @@ impl Reaction {
         let told = self.hook.sweep(&mut self.state.dirty, &self.metrics);
         let crossed = self.take_told(told).or(crossed);
         if let Some(count) = counted_kills {
-            self.state.unseen_kills += self.unseen.hold(count, at.mono_ns);
+            self.unseen.hold(count, at.mono_ns);
         }
         self.give_verdicts(at.wall);
         self.tell_groups(at.mono_ns);
-        let look = self.eyes.look_at_node(at, &self.state.dirty);
+        let look = self.eyes.look_at_node(at, &self.clock, &self.state.dirty);
         self.mark_sample(look.memory_left, at.mono_ns);
         let (memory, pids) = (look.memory_left, look.pids_left);
         self.note_reading(Signal::MemoryAvailable, memory, at);
@@ -110,11 +114,13 @@ impl Reaction {
             return Reacted { look, pressed, decided: None };
         }
         let ranks = pressed && self.engine.wants_pods(&look.stats);
-        let with_pods = ranks || self.state.last_change.predicts() || self.follows_pods();
+        // By whose lines it is pressed, nobody knows.
+        let on_trial = self.engine.has_proposal();
+        let with_pods = ranks || on_trial || self.state.last_change.predicts() || self.follows_pods();
         let snapshot = match with_pods {
             true => {
-                let tasks = if pids_pressed { Tasks::Count } else { Tasks::Leave };
-                self.see_pods(&look, tasks, memory_pressed)
+                let tasks = if pids_pressed || on_trial { Tasks::Count } else { Tasks::Leave };
+                self.see_pods(&look, tasks, memory_pressed || on_trial)
             }
             false => {
                 let builder = self.eyes.snapshot_of_node(&look);
@@ -122,7 +128,7 @@ impl Reaction {
             }
         };
         let memory = with_pods.then(|| self.memory_to_record()).flatten();
-        let decision = self.pass(at.wall, &snapshot);
+        let decision = self.pass(look.read_at.wall, &snapshot);
         let decided = Decided { decision, memory, snapshot, trigger, crossed, mono_ns: mono_ns() };
         Reacted { look, pressed, decided: Some(decided) }
     }

@@ -43,11 +43,11 @@ impl Reaction {
         for index in 0..self.state.under_way.len() {
             let it = &self.state.under_way[index];
             let is_unanswered = matches!(it.by_api, Some(ByApi::Asked | ByApi::Open));
-            let Some(place) = pods.place(&it.pod.uid).filter(|_| it.hard && is_unanswered && !it.by_kill)
-            else {
+            let is_there = pods.place(&it.pod.uid).is_some();
+            if !(is_there && it.hard && is_unanswered && !it.by_kill) {
                 continue;
-            };
-            let target = it.target(self.groups_of(place), it.grace, mono_ns());
+            }
+            let target = it.target(self.groups_of(&it.pod.uid), it.grace, mono_ns());
             match self.executor.begin(&target) {
                 Ok(Begun::Started | Begun::Hurried { .. }) => {
                     self.state.under_way[index].by_kill = true;

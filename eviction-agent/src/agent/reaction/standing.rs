@@ -101,7 +101,7 @@ impl Reaction {
         let snapshot = self.eyes.snapshot_with_pods(look, &self.roster, Tasks::Leave);
         let snapshot = self.eyes.finish(snapshot, self.engine.pods());
         let reach = reach(self.eyes.capacity().memory);
-        let verdict = self.engine.standing(look.at.wall, &snapshot, reach);
+        let verdict = self.engine.standing(look.read_at.wall, &snapshot, reach);
         self.eyes.recycle(snapshot);
         let verdict = verdict.map_err(Idle::NoVerdict)?;
         let target =

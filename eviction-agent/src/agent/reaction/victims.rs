@@ -88,6 +88,7 @@ impl Reaction {
     ) -> Option<KillTarget> {
         let pass = decision.pass()?;
         let pod = &pass.pods.pods().get(eviction.place as usize)?.pod;
+        let groups = self.groups_of(&pod.uid);
         let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
         let line = pass.line_of(eviction.cause);
         let signal = line.map(|line| line.threshold.signal);
@@ -95,7 +96,7 @@ impl Reaction {
             decision: id,
             at_ns,
             pod: Arc::new(PodName { uid, namespace, name }),
-            groups: self.groups_of(eviction.place),
+            groups,
             grace: Duration::from_secs(eviction.grace_period_seconds.max(0).unsigned_abs()),
             // Limits of local storage are the only evictions without a threshold.
             resource: signal.map_or(Resource::EphemeralStorage, Signal::resource),
@@ -132,9 +133,12 @@ impl Reaction {
         self.step(Input { at, event });
     }
 
-    /// The folders of the pod's group, and of containers that a runtime has put elsewhere.
-    pub(super) fn groups_of(&self, place: u32) -> Vec<GroupDirs> {
-        self.folders_of(self.roster.cgroups_of(place, self.eyes.sampler.pods()))
+    /// The folders of an active pod's group, and of containers that a runtime has put elsewhere. By its
+    /// uid: its place in a decision is of the pods that there were then.
+    pub(super) fn groups_of(&self, uid: &str) -> Vec<GroupDirs> {
+        let place = self.roster.active().place(uid);
+        let groups = place.map(|place| self.roster.cgroups_of(place, self.eyes.sampler.pods()));
+        self.folders_of(groups.into_iter().flatten())
     }
 
     pub(super) fn folders_of<'a>(&self, groups: impl Iterator<Item = &'a CgroupPod>) -> Vec<GroupDirs> {
@@ -172,8 +176,11 @@ impl Reaction {
             _ => None,
         };
         let last = outcome.progress.is_last();
-        let note = self.state.under_way[index].note(Step::Progress(outcome));
-        self.notes.send(note);
+        let it = &self.state.under_way[index];
+        if !(it.told_gone && matches!(outcome.progress, Progress::Gone { .. })) {
+            let note = it.note(Step::Progress(outcome));
+            self.notes.send(note);
+        }
         if last {
             let it = &mut self.state.under_way[index];
             (it.by_kill, it.told_gone) = (false, result.is_some());
