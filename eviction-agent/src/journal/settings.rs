@@ -80,39 +80,28 @@ pub(super) fn agent(policy: &Policy, went: usize) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::kubelet_policy;
-    use crate::core::fixture;
+    use crate::core::fixture::{hard, policy, quantity, soft};
     use crate::core::signal::Signal::{AllocatableMemoryAvailable, MemoryAvailable};
 
+    fn written(more: Vec<Threshold>) -> (Value, Value, Value) {
+        let thresholds = [vec![hard(MemoryAvailable, "100Mi")], more].concat();
+        let mut settings = kubelet(&policy(thresholds));
+        let mut of_pods = |map: &str| settings[map]["allocatableMemory.available"].take();
+        let (hard, soft) = (of_pods("evictionHard"), of_pods("evictionSoft"));
+        (hard, soft, settings["enforceNodeAllocatable"][0].take())
+    }
+
     #[test]
-    fn thresholds_come_back_whether_they_are_copies_or_were_given() {
-        let hard = |signal, value| fixture::hard(signal, value);
-        let soft = |signal, value| fixture::soft(signal, value, 30);
-        let reclaiming = |threshold, reclaim| Threshold {
-            min_reclaim: Some(ThresholdValue::Quantity(fixture::quantity(reclaim))),
-            ..threshold
-        };
-        let memory = hard(MemoryAvailable, "100Mi");
-        for thresholds in [
-            vec![memory.clone()],
-            vec![memory.clone(), hard(AllocatableMemoryAvailable, "100Mi")],
-            vec![memory.clone(), hard(AllocatableMemoryAvailable, "200Mi")],
-            vec![hard(AllocatableMemoryAvailable, "200Mi")],
-            vec![memory.clone(), soft(AllocatableMemoryAvailable, "300Mi")],
-            vec![memory.clone(), reclaiming(hard(AllocatableMemoryAvailable, "100Mi"), "50Mi")],
-            vec![
-                memory.clone(),
-                hard(AllocatableMemoryAvailable, "100Mi"),
-                soft(AllocatableMemoryAvailable, "300Mi"),
-            ],
-        ] {
-            let written = kubelet(&fixture::policy(thresholds.clone()));
-            let mut back = kubelet_policy(&written).unwrap().thresholds;
-            let key = |it: &Threshold| (it.signal, !it.is_hard());
-            back.sort_by_key(key);
-            let mut thresholds = thresholds;
-            thresholds.sort_by_key(key);
-            assert_eq!(back, thresholds, "{written}");
-        }
+    fn thresholds_of_all_pods_are_written_down_unless_they_are_copies() {
+        let of_pods = |value| hard(AllocatableMemoryAvailable, value);
+        let more = || soft(AllocatableMemoryAvailable, "300Mi", 30);
+        assert_eq!(written(vec![]), (Value::Null, Value::Null, "none".into()));
+        assert_eq!(written(vec![of_pods("100Mi")]), (Value::Null, Value::Null, "pods".into()));
+        assert_eq!(written(vec![of_pods("200Mi")]), ("200Mi".into(), Value::Null, "none".into()));
+        assert_eq!(written(vec![more()]), (Value::Null, "300Mi".into(), "none".into()));
+        assert_eq!(written(vec![of_pods("100Mi"), more()]), (Value::Null, "300Mi".into(), "pods".into()));
+        let min_reclaim = Some(ThresholdValue::Quantity(quantity("50Mi")));
+        let reclaims = Threshold { min_reclaim, ..of_pods("100Mi") };
+        assert_eq!(written(vec![reclaims]), ("100Mi".into(), Value::Null, "none".into()));
     }
 }
