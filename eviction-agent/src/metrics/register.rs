@@ -225,7 +225,7 @@ impl Metrics {
         );
         r.register(
             "lines_dropped",
-            "Lines of standard output that their reader did not take in time",
+            "Lines of standard output or of a recording that were not taken in time, or could not be written",
             self.lines_dropped.clone(),
         );
         r.register(
