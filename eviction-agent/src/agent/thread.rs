@@ -31,6 +31,15 @@ const NICE: &str = "nice -20";
 /// Both.
 pub(crate) const LADDER: [&str; 2] = [FIFO, NICE];
 
+/// Lets go of programs or triggers on an ordinary thread: the kernel waits until nobody uses them
+/// any more, for tenths of a second at worst (`synchronize_rcu`), and whoever reacts must not.
+pub(crate) fn let_go(of: impl Send + 'static) {
+    let thread = std::thread::Builder::new().name("detach".to_owned());
+    if let Err(error) = thread.spawn(move || drop(of)) {
+        tracing::debug!(%error, "detached in place: no thread for it");
+    }
+}
+
 /// Asks for all of it for the calling thread and its process, by the rungs that may be used. What
 /// it spawns is ordinary.
 pub(crate) fn prepare(choice: &Choice) -> [SourceInfo; 3] {

@@ -10,6 +10,7 @@ use crate::source::choice::Choice;
 use crate::source::trigger::{EVENTS, PRESSURE, Trigger, TriggerError};
 
 use super::failure::chain;
+use super::thread;
 
 type Register = fn(&Path) -> Result<Trigger, TriggerError>;
 
@@ -69,7 +70,11 @@ impl V2Triggers {
 impl File {
     fn arm(&mut self, blind: bool) -> Result<(), TriggerError> {
         match (blind, &self.current) {
-            (false, _) => self.current = None,
+            (false, _) => {
+                if let Some(trigger) = self.current.take() {
+                    thread::let_go(trigger);
+                }
+            }
             (true, Some(_)) => {}
             (true, None) => self.current = Some((self.register)(&self.group)?),
         }

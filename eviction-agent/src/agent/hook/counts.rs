@@ -3,6 +3,7 @@
 use crate::metrics::{FamilyLabels, Metrics, ReasonLabels};
 use crate::source::bpf::{Drained, Family, Lost};
 
+use super::super::thread;
 use super::Hook;
 
 /// What the present programs lost in all.
@@ -59,8 +60,7 @@ impl Hook {
         self.is_cut = more > 0;
     }
 
-    /// Lets go of what is loaded, and keeps what it counted last: the next programs begin anew. Detaching
-    /// waits for the kernel, for tenths of a second; whoever reacts must not.
+    /// Lets go of what is loaded, and keeps what it counted last: the next programs begin anew.
     pub(super) fn leave(&mut self, metrics: &Metrics) {
         self.export_withheld(metrics);
         self.export_runs_missed(metrics);
@@ -69,10 +69,7 @@ impl Hook {
         self.stand_down();
         let Some((kernel, _)) = self.loaded.take() else { return };
         self.numbers = kernel.last_numbers();
-        let detach = move || drop(kernel);
-        if let Err(error) = std::thread::Builder::new().name("detach".to_owned()).spawn(detach) {
-            tracing::debug!(%error, "detached in place: no thread for it");
-        }
+        thread::let_go(kernel);
     }
 
     /// What was lost in all, if that has grown since the last question.

@@ -102,14 +102,13 @@ impl Reaction {
             return;
         }
         for kept in std::mem::take(&mut self.state.recalled) {
-            match pods.place(&kept.pod.uid) {
-                Some(_) => self.resume(self.groups_of(&kept.pod.uid), &kept),
-                // The object is gone, what it was is not yet.
-                None if self.is_leaving(&kept.pod.uid) => {
-                    self.resume(self.groups_by_uid(&kept.pod.uid), &kept);
-                }
-                None if kept.told_gone => {}
-                None => self.tell_gone(&UnderWay::of(&kept)),
+            let uid = &kept.pod.uid;
+            // Also if the object is gone, and what it was is not yet.
+            let is_there = pods.place(uid).is_some() || self.is_leaving(uid);
+            if is_there {
+                self.resume(self.groups_of(uid), &kept);
+            } else if !kept.told_gone {
+                self.tell_gone(&UnderWay::of(&kept));
             }
         }
         self.keep.note();

@@ -23,9 +23,10 @@ use super::super::start::{self, Outlets};
 use super::super::watchdog::Pulse;
 use super::look::Reacted;
 use super::state::UnderWay;
-use super::{Command, Reaction, Trigger, Wake};
-use crate::action::PodName;
-use crate::core::decision::PassEnd;
+use super::{ByApi, Command, Reaction, Trigger, Wake};
+use crate::action::api::{self, Answered};
+use crate::action::{Outcome, PodName, Progress};
+use crate::core::decision::{Action, PassEnd};
 use crate::core::pod::Pod;
 use crate::core::pods::KnownPod;
 use crate::core::preferences::Profile;
@@ -180,23 +181,30 @@ impl Rig {
         let known = self.reaction.roster.known().to_vec();
         let is_it = |known: &Arc<KnownPod>| &*known.pod.name == name;
         let (lost, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(is_it);
-        let Pod { uid, namespace, name, .. } = lost[0].pod.clone();
-        self.reaction.state.under_way.push(UnderWay {
-            id: 99,
-            pod: Arc::new(PodName { uid: uid.clone(), namespace, name }),
-            signal: Some(Signal::MemoryAvailable),
-            resource: Resource::Memory,
-            hard: true,
-            grace: GUARD,
-            decided_mono_ns: mono_ns(),
-            by_api: None,
-            by_kill: true,
-            told_gone: false,
-        });
+        let it = under_way(&lost[0].pod);
+        let uid = it.pod.uid.clone();
+        self.reaction.state.under_way.push(it);
         self.reaction.take_pods(Roster::new(rest));
         // The next look is a full one: room is to be made for these pods.
         self.reaction.state.last_full_ns = 0;
         (uid, process)
+    }
+}
+
+/// By the kill hand.
+fn under_way(pod: &Pod) -> UnderWay {
+    let Pod { uid, namespace, name, .. } = pod.clone();
+    UnderWay {
+        id: 99,
+        pod: Arc::new(PodName { uid, namespace, name }),
+        signal: Some(Signal::MemoryAvailable),
+        resource: Resource::Memory,
+        hard: true,
+        grace: GUARD,
+        decided_mono_ns: mono_ns(),
+        by_api: None,
+        by_kill: true,
+        told_gone: false,
     }
 }
 
@@ -282,5 +290,79 @@ fn nor_while_a_pod_is_leaving_without_its_object() {
             println!("SKIPPED nor_while_a_pod_is_leaving_without_its_object: no cgroups can be made here");
             return;
         }
+    }
+}
+
+#[test]
+fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
+    let found = runtime().block_on(async {
+        let mut rig = rig(Profile::Kubelet, false)?;
+        let mut grower = rig.grower();
+        assert!(grower.wait().unwrap().success());
+        let reaction = &mut rig.reaction;
+        let reacted = reaction.react(Trigger::Timer, None);
+        assert_eq!(end_of(&reacted), Some(PassEnd::Evicted));
+        let decision = reacted.decided.unwrap().decision;
+        let eviction = decision.actions.iter().find_map(|action| match action {
+            Action::Evict(eviction) => Some(*eviction),
+            _ => None,
+        });
+        let eviction = eviction.unwrap();
+        let ids = |reaction: &Reaction| {
+            let target = reaction.target(1, &decision, &eviction, mono_ns()).unwrap();
+            target.groups.iter().map(|group| group.id).collect::<Vec<_>>()
+        };
+        let before = ids(reaction);
+        // A changed policy has the tree read anew, and a pod's place is another one's then.
+        let mut known = reaction.roster.known().to_vec();
+        known.rotate_right(1);
+        reaction.take_pods(Roster::new(known));
+        assert_eq!((before.len(), &ids(reaction)), (1, &before));
+        let uid = &decision.pass().unwrap().pods.get(eviction.place).unwrap().pod.uid;
+        let mut others = reaction.roster.known().to_vec();
+        others.retain(|known| known.pod.uid != *uid);
+        reaction.take_pods(Roster::new(others));
+        assert_eq!(ids(reaction), before, "also without his object");
+        Some(())
+    });
+    if found.is_none() {
+        println!(
+            "SKIPPED a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen: no cgroups can be made here"
+        );
+    }
+}
+
+#[test]
+fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
+    let found = runtime().block_on(async {
+        let reaction = &mut rig(Profile::Kubelet, false)?.reaction;
+        let pod = reaction.roster.known()[0].pod.clone();
+        for by_kill in [true, false] {
+            let it = UnderWay { by_api: Some(ByApi::Asked), by_kill, ..under_way(&pod) };
+            let outcome =
+                |progress| Outcome { decision: it.id, pod: Arc::clone(&it.pod), at_ns: mono_ns(), progress };
+            let flight = reaction.state.flight.get_or_insert_default();
+            flight.begin(it.id, it.decided_mono_ns);
+            reaction.state.under_way.push(it.clone());
+            let answered = Answered::Budget { why: "not now".into() };
+            let answered = Progress::Answered { asked: api::Asked::Eviction, answered, is_dry: false };
+            assert_eq!(
+                reaction.take_outcome(outcome(answered)),
+                !by_kill,
+                "whether another one may be looked for"
+            );
+            let flight = reaction.state.flight.as_mut().unwrap();
+            assert_eq!(flight.holds(mono_ns()), by_kill);
+            assert_eq!(reaction.state.under_way.len(), usize::from(by_kill));
+            if by_kill {
+                let gone = Progress::Gone { killed: 1, unreaped: None };
+                assert!(reaction.take_outcome(outcome(gone)), "and now it may");
+                assert!(reaction.state.under_way.is_empty());
+            }
+        }
+        Some(())
+    });
+    if found.is_none() {
+        println!("SKIPPED an_answer_of_no_ends_nothing_while_the_kill_goes_on: no cgroups can be made here");
     }
 }

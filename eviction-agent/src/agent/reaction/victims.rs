@@ -133,12 +133,13 @@ impl Reaction {
         self.step(Input { at, event });
     }
 
-    /// The folders of an active pod's group, and of containers that a runtime has put elsewhere. By its
-    /// uid: its place in a decision is of the pods that there were then.
+    /// The folders of a pod's group, and of containers that a runtime has put elsewhere. By its uid: its
+    /// place in a decision is of the pods that there were then.
     pub(super) fn groups_of(&self, uid: &str) -> Vec<GroupDirs> {
-        let place = self.roster.active().place(uid);
-        let groups = place.map(|place| self.roster.cgroups_of(place, self.eyes.sampler.pods()));
-        self.folders_of(groups.into_iter().flatten())
+        match self.roster.active().place(uid) {
+            Some(place) => self.folders_of(self.roster.cgroups_of(place, self.eyes.sampler.pods())),
+            None => self.groups_by_uid(uid),
+        }
     }
 
     pub(super) fn folders_of<'a>(&self, groups: impl Iterator<Item = &'a CgroupPod>) -> Vec<GroupDirs> {
