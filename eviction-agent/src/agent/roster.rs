@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::core::pods::{CONFIG_HASH, KnownPod, PodSet};
+use crate::core::pods::{KnownPod, PodSet, mirrored_uid};
 use crate::core::policy::Policy;
 use crate::source::cgroup::names::PodUid;
 use crate::source::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
@@ -37,10 +37,15 @@ impl Roster {
         let mut container_names = BTreeMap::new();
         for (index, known) in known.iter().enumerate() {
             let pod = &known.pod;
-            let uid = pod.annotations.get(CONFIG_HASH).unwrap_or(&pod.uid);
-            by_cgroup_uid.entry(PodUid::new(uid)).or_insert(index);
+            by_cgroup_uid.entry(PodUid::new(&pod.uid)).or_insert(index);
             for (id, name) in &pod.container_ids {
                 container_names.insert(id.clone(), name.clone());
+            }
+        }
+        // Whose uid it is goes before who says that it is his.
+        for (index, known) in known.iter().enumerate() {
+            if let Some(uid) = mirrored_uid(&known.pod) {
+                by_cgroup_uid.entry(PodUid::new(uid)).or_insert(index);
             }
         }
         Self {
@@ -195,4 +200,42 @@ impl Roster {
 pub(crate) fn short(id: &str) -> &str {
     const SHORT: usize = 12;
     id.get(..SHORT).unwrap_or(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::fixture::{pod, policy};
+    use crate::core::pod::Pod;
+
+    const HASH: &str = "kubernetes.io/config.hash";
+    const MIRROR: &str = "kubernetes.io/config.mirror";
+
+    fn owner(pods: &[(&str, &[(&str, &str)])], cgroup: &str) -> Option<usize> {
+        let policy = policy(Vec::new());
+        let known = pods.iter().map(|(uid, annotations)| {
+            let annotations = annotations.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+            let pod = Pod { annotations: annotations.collect(), ..pod(uid, "10") };
+            Arc::new(KnownPod::new(pod, &policy))
+        });
+        Roster::new(known.collect()).by_cgroup_uid.get(&PodUid::new(cgroup)).copied()
+    }
+
+    #[test]
+    fn a_cgroup_is_that_of_the_pod_with_its_uid_whatever_others_say() {
+        let claims: &[(&str, &str)] = &[(HASH, "theirs")];
+        assert_eq!(owner(&[("mine", claims), ("theirs", &[])], "theirs"), Some(1));
+        assert_eq!(owner(&[("mine", claims), ("theirs", &[])], "mine"), Some(0), "and it keeps its own");
+        assert_eq!(owner(&[("mine", claims)], "theirs"), None);
+        let forged: &[(&str, &str)] = &[(HASH, "theirs"), (MIRROR, "theirs")];
+        assert_eq!(owner(&[("mine", forged), ("theirs", &[])], "theirs"), Some(1));
+    }
+
+    #[test]
+    fn the_cgroup_of_a_static_pod_is_that_of_its_image() {
+        let image: &[(&str, &str)] = &[(HASH, "hash"), (MIRROR, "hash")];
+        assert_eq!(owner(&[("other", &[]), ("image", image)], "hash"), Some(1));
+        let torn: &[(&str, &str)] = &[(HASH, "hash"), (MIRROR, "another")];
+        assert_eq!(owner(&[("image", torn)], "hash"), None);
+    }
 }

@@ -7,7 +7,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
 use crate::agent::roster::Roster;
-use crate::core::pods::KnownPod;
+use crate::core::pods::{KnownPod, of_the_api};
 use crate::core::policy::Policy;
 use crate::source::api::{Decode, Seen};
 use crate::source::pods::parse_pod;
@@ -31,7 +31,7 @@ pub(super) fn decoder(policy: &Policy) -> Decode<Watched> {
     let policy = policy.clone();
     Box::new(move |json| {
         let pod = parse_pod(json).map_err(|error| format!("{}: {}", error.path, error.cause))?;
-        Ok(Watched(Arc::new(KnownPod::new(pod, &policy))))
+        Ok(Watched(Arc::new(KnownPod::new(of_the_api(pod), &policy))))
     })
 }
 

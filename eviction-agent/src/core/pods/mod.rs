@@ -10,7 +10,7 @@ mod set;
 #[cfg(test)]
 mod tests;
 
-pub use annotations::{CONFIG_HASH, is_asked_for};
+pub use annotations::{is_asked_for, mirrored_uid, of_the_api};
 pub use criticality::is_critical;
 pub(crate) use limited::LeastLimits;
 pub use limited::{LimitedPod, NamedLimit};

@@ -3,7 +3,7 @@ use crate::core::fixture::{container, limits, list, pod, quantity, requests, set
 use crate::core::pod::{Container, EmptyDir, Pod, Resources, Volume};
 use crate::core::policy::{Gates, PodLevelRequests};
 
-use super::{KnownPod, LocalLimits, is_best_effort, is_critical, pod_limit, pod_request};
+use super::{KnownPod, LocalLimits, is_best_effort, is_critical, of_the_api, pod_limit, pod_request};
 
 const GATE_OFF: Gates = Gates { pod_level_resources: false, separate_disk_gc: true };
 
@@ -78,12 +78,12 @@ fn limits_keep_their_text_until_something_is_added() {
     assert_eq!(limit(&["+5Mi", "0"]).as_deref(), Some("5Mi"));
 }
 
+fn annotated(key: &str, value: &str) -> Pod {
+    Pod { annotations: [(key.into(), value.into())].into_iter().collect(), ..Pod::default() }
+}
+
 #[test]
 fn critical_is_static_mirrored_or_of_system_priority() {
-    let annotated = |key: &str, value: &str| Pod {
-        annotations: [(key.into(), value.into())].into_iter().collect(),
-        ..Pod::default()
-    };
     let prioritised = |priority| Pod { priority: Some(priority), ..Pod::default() };
     assert!(is_critical(&annotated("kubernetes.io/config.source", "file")));
     assert!(is_critical(&annotated("kubernetes.io/config.source", "")));
@@ -145,4 +145,14 @@ fn a_set_knows_its_pods_by_uid_and_their_local_volumes() {
     assert_eq!(set.local_volumes(0).collect::<Vec<_>>(), ["", "data"]);
     assert_eq!(set.local_volumes(1).count(), 0);
     assert_eq!(set.local_volumes(99).count(), 0);
+}
+
+#[test]
+fn where_a_pod_comes_from_is_not_for_its_object_to_say() {
+    let forged = annotated("kubernetes.io/config.source", "file");
+    assert!(is_critical(&forged), "from the kubelet");
+    let pod = of_the_api(forged);
+    assert!(!is_critical(&pod) && pod.annotations.is_empty());
+    let image = annotated("kubernetes.io/config.mirror", "hash");
+    assert!(is_critical(&of_the_api(image)));
 }
