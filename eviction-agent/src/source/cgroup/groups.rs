@@ -94,7 +94,10 @@ impl Groups {
         }
         for (index, meter) in kept.into_iter().enumerate() {
             let meter = match meter {
-                Some(meter) if !meter.gone => meter,
+                Some(mut meter) if !meter.gone => {
+                    meter.without_usage = false;
+                    meter
+                }
                 // Another group with the id of one that is gone.
                 gone_or_none => {
                     changes.removed += usize::from(gone_or_none.is_some());

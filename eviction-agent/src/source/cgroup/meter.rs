@@ -50,6 +50,9 @@ pub(super) struct Meter {
     pub(super) of_pod: bool,
     usage_file: Option<KeptFile>,
     stat_file: Option<KeptFile>,
+    /// It has no usage: the root of version 2, and every group to which the controller was not given.
+    /// As of the last look at the tree.
+    pub(super) without_usage: bool,
 }
 
 impl Meter {
@@ -149,6 +152,7 @@ impl Reader {
             of_pod: false,
             usage_file,
             stat_file: None,
+            without_usage: false,
         }
     }
 
@@ -185,14 +189,16 @@ impl Reader {
         let mut number = [0; NUMBER_BUFFER];
         let text = match &meter.usage_file {
             Some(file) => file.read(&mut number),
+            None if meter.without_usage => Err(Why::Absent),
             None => {
                 locate(path);
                 path.push(self.usage_name());
-                read_unkept(path, &mut number)
+                read_unkept(path, &mut number).map_err(|why| unless_gone(why, path))
             }
         };
         let usage = text.and_then(parse_usage);
         meter.gone |= usage.is_err_and(is_gone);
+        meter.without_usage = usage == Err(Why::Absent);
         meter.take_usage(usage, at_ns);
     }
 
@@ -215,7 +221,7 @@ impl Reader {
             None => {
                 locate(path);
                 path.push("memory.stat");
-                read_unkept(path, &mut self.buffer)
+                read_unkept(path, &mut self.buffer).map_err(|why| unless_gone(why, path))
             }
         };
         (meter.stat, self.length) = match text {
@@ -246,6 +252,42 @@ impl Reader {
     }
 }
 
+/// A group that is there may have no such file.
+fn unless_gone(why: Why, file: &Path) -> Why {
+    let is_there = file.parent().is_some_and(Path::is_dir);
+    if is_gone(why) && is_there { Why::Absent } else { why }
+}
+
 fn read_unkept<'b>(path: &Path, buffer: &'b mut [u8]) -> Result<&'b [u8], Why> {
     KeptFile::open(path).map_err(unreadable)?.read(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::groups::{Groups, Sweep};
+    use super::*;
+    use crate::source::cgroup::tree::Tree;
+
+    #[test]
+    fn a_group_without_the_controller_is_there_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let child = folder.path().join("kubepods");
+        std::fs::create_dir(&child).unwrap();
+        std::fs::write(child.join("memory.current"), "4096\n").unwrap();
+        // Opened for each reading, as where descriptors are used up.
+        let scan = || Tree::scan(folder.path(), None).unwrap();
+        let mut groups = Groups::new(Version::V2, 0, scan());
+        let sweep = |groups: &mut Groups| {
+            groups.read_usages(Sweep::All, &[]);
+            (groups.meters[0].usage, groups.meters[1].usage, groups.stale)
+        };
+        let absent = Reading::Unknown(Why::Absent);
+        assert_eq!(sweep(&mut groups), (absent, Reading::Known(4096), false));
+        std::fs::write(folder.path().join("memory.current"), "8192\n").unwrap();
+        assert_eq!(sweep(&mut groups).0, absent, "it is not tried again");
+        groups.adopt(scan());
+        assert_eq!(sweep(&mut groups).0, Reading::Known(8192), "before the next look at the tree");
+        std::fs::remove_dir_all(&child).unwrap();
+        assert!(sweep(&mut groups).2, "that one is gone");
+    }
 }
