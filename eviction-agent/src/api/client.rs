@@ -127,6 +127,11 @@ impl Client {
         };
         let answer = answer.await;
         self.shared.counters.end(&answer);
+        let is_lost = matches!(answer, Err(RequestError::Deadline { .. } | RequestError::Broken(_)));
+        if is_lost && kept != Kept::Leave {
+            // The others came the same way.
+            self.shared.let_go();
+        }
         // That one is answered also by a server that has lost its store.
         if request.path != VERSION {
             self.shared.note_sign(began, Sign::of(&answer));
@@ -154,7 +159,9 @@ impl Client {
             self.shared.doubt.notified().await;
             loop {
                 let asked = tokio::time::Instant::now();
-                let answer = self.request(Request::get(path.clone()).within(PROBE_WITHIN)).await;
+                // On a connection of its own: those that are kept may be what is broken.
+                let request = Request::get(path.clone()).within(PROBE_WITHIN);
+                let answer = self.ask(request, Kept::Leave).await;
                 if Sign::of(&answer) == Sign::Heard {
                     break;
                 }
@@ -320,6 +327,11 @@ impl Shared {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|idle| !idle.sender.is_closed());
         if idle.is_empty() { None } else { Some(idle.remove(0).sender) }
+    }
+
+    /// Keeps none of those that are kept.
+    fn let_go(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn keep(&self, sender: Sender) {

@@ -163,6 +163,8 @@ impl<T: PartialEq> Store<T> {
             .map(|(_, entry)| entry.uid.clone())
             .collect();
         gone.into_iter().for_each(|uid| self.bury(uid));
+        // A store that was restored has some again.
+        self.graves.retain(|uid| !listing.values().any(|entry| entry.uid == *uid));
         self.entries = listing;
         self.newest = version;
     }

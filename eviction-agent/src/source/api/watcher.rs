@@ -88,6 +88,9 @@ enum Since {
     Now,
 }
 
+/// So many watches in a row that broke soon: then everything is listed anew.
+const TROUBLES: u32 = 3;
+
 /// How a watch ended.
 enum End {
     /// The server ended it in time.
@@ -128,11 +131,14 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
                 continue;
             }
             let list_again = Instant::now() + LIST_AGAIN + part_of(LIST_AGAIN);
+            let mut troubles = 0;
             while !self.tell.is_closed() && Instant::now() < list_again {
                 let begun = Instant::now();
                 match self.follow().await {
                     End::Closed if begun.elapsed() >= SHORT => {
                         self.figures.add(Happened::Closed);
+                        self.backoff.reset();
+                        troubles = 0;
                         sleep(part_of(BREATH)).await;
                     }
                     End::Closed => {
@@ -141,9 +147,19 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
                     }
                     End::Expired => {
                         self.figures.add(Happened::Expired);
+                        // Servers whose caches differ would be asked for lists without end.
+                        sleep(self.backoff.pause()).await;
                         break;
                     }
-                    End::Trouble(trouble) => self.suffer("watch", trouble).await,
+                    End::Trouble(trouble) => {
+                        let version = trouble.version;
+                        troubles = if begun.elapsed() >= SHORT { 1 } else { troubles + 1 };
+                        self.suffer("watch", trouble).await;
+                        // A list may be had where a watch is not, and says who is there.
+                        if version || troubles >= TROUBLES {
+                            break;
+                        }
+                    }
                 }
             }
         }
@@ -206,7 +222,6 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
                 self.store.end_list(Version::new(&head.resource_version));
                 self.since = Since::Known;
                 self.figures.add(Happened::Listed);
-                self.backoff.reset();
                 self.synced = true;
                 self.trouble = None;
                 self.figures.heard();
