@@ -4,10 +4,11 @@
 
 mod exposition;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,6 +26,11 @@ use crate::metrics::Metrics;
 /// More would only be somebody's mistake; a scraper needs one.
 const MAX_CONNECTIONS: usize = 32;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Of them, so many for one peer: whoever does not read his answers is not to keep the kubelet from
+/// asking whether the agent lives.
+const MOST_OF_A_PEER: usize = 6;
+/// A connection lasts no longer; scrapers open another one.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// What `/healthz` and `/readyz` answer from.
 pub trait Health: Send + Sync + 'static {
@@ -53,10 +59,11 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// Serves until dropped.
 pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn Health>) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let peers = Peers::default();
     loop {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 // Out of descriptors and the like: passes, or the next scrape tells.
                 tracing::warn!(%error, "accepting an HTTP connection");
@@ -64,10 +71,11 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn
                 continue;
             }
         };
+        let Some(place) = peers.take(peer) else { continue };
         let metrics = Arc::clone(&metrics);
         let health = Arc::clone(&health);
         tokio::spawn(async move {
-            let _slot = slot;
+            let _slot = (slot, place);
             let service = service_fn(move |request| {
                 let (metrics, health) = (Arc::clone(&metrics), Arc::clone(&health));
                 async move { Ok::<_, Infallible>(answer(&request, &metrics, health.as_ref()).await) }
@@ -75,12 +83,48 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-            if let Err(error) = served {
-                tracing::debug!(%error, "serving an HTTP connection");
+                .serve_connection(TokioIo::new(stream), service);
+            match tokio::time::timeout(LONGEST, served).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "serving an HTTP connection"),
+                Err(_elapsed) => tracing::debug!(%peer, "an HTTP connection that lasted too long is closed"),
             }
         });
+    }
+}
+
+/// How many connections each peer has.
+#[derive(Clone, Debug, Default)]
+struct Peers(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
+
+impl Peers {
+    /// A place for one more, unless that peer has all of his.
+    fn take(&self, peer: IpAddr) -> Option<Place> {
+        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = peers.entry(peer).or_default();
+        (*taken < MOST_OF_A_PEER).then(|| {
+            *taken += 1;
+            Place { peers: self.clone(), peer }
+        })
+    }
+}
+
+/// Given back when it is dropped.
+#[derive(Debug)]
+struct Place {
+    peers: Peers,
+    peer: IpAddr,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut peers = self.peers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = peers.get_mut(&self.peer) {
+            *taken -= 1;
+            if *taken == 0 {
+                peers.remove(&self.peer);
+            }
+        }
     }
 }
 
@@ -128,4 +172,22 @@ fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
         .headers_mut()
         .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("text/plain; charset=utf-8"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_so_many_places_and_gets_them_back() {
+        let peers = Peers::default();
+        let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|peer| peer.parse::<IpAddr>().unwrap());
+        let mut places: Vec<_> = std::iter::from_fn(|| peers.take(one)).collect();
+        assert_eq!(places.len(), MOST_OF_A_PEER);
+        assert!(peers.take(other).is_some());
+        places.pop();
+        assert!(peers.take(one).is_some());
+        drop(places);
+        assert!(peers.0.lock().unwrap().is_empty(), "nothing is kept of who left");
+    }
 }
