@@ -275,6 +275,14 @@ impl Entry {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
         }
+        match self.release_value() {
+            // It went meanwhile, and its holds with it.
+            Err(Errno::NODEV | Errno::NOENT) => Ok(false),
+            released => released.map_err(io::Error::from),
+        }
+    }
+
+    fn release_value(&self) -> Result<bool, Errno> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
         let held = content(&file)?;

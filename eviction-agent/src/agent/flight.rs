@@ -29,7 +29,7 @@ impl Flight {
     /// An eviction begins.
     pub(crate) fn begin(&mut self, decision: u64, now_ns: u64) {
         self.victims.push(decision);
-        self.until_ns = now_ns.saturating_add(PATIENCE_NS);
+        self.until_ns = self.until_ns.max(now_ns.saturating_add(PATIENCE_NS));
     }
 
     /// It was refused: nothing is under way, but to choose again at once would choose the same.

@@ -278,6 +278,11 @@ impl Hook {
         }
     }
 
+    /// Whether a crossing at this group causes a look.
+    pub(crate) fn decides_at(&self, id: u64) -> bool {
+        self.beside.decisive.contains(&id)
+    }
+
     /// The first crossing that was put aside.
     pub(crate) fn crossed_beside(&mut self) -> Option<Crossed> {
         self.beside.crossed.pop_front()

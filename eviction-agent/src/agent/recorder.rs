@@ -75,10 +75,13 @@ impl Write for Pages {
         if self.length > LONGEST {
             self.turn()?;
         }
+        let before = self.file.metadata()?.len();
         if let Err(error) = self.file.write_all(bytes) {
             // What of it was written is no line, and would spoil the next one.
-            if let Err(error) = self.file.set_len(self.length) {
-                tracing::warn!(%error, "cutting off half a line");
+            if self.file.metadata().is_ok_and(|now| now.is_file() && now.len() > before)
+                && let Err(error) = self.file.set_len(before)
+            {
+                tracing::debug!(%error, "cutting off half a line");
             }
             return Err(error);
         }

@@ -104,7 +104,8 @@ impl Reaction {
                 (Err(NotEvicted::NotAsked), Some(UNHEARD))
             }
         };
-        if result.is_err() && self.state.under_way[index].by_kill {
+        let it = &self.state.under_way[index];
+        if result.is_err() && (it.by_kill || it.told_gone) {
             self.leave_to_the_kill_hand(index, pause);
             return false;
         }
@@ -130,8 +131,8 @@ impl Reaction {
         looks_again
     }
 
-    /// The API server does not do it, but its processes are being ended all the same: the pod is on its
-    /// way until that is over, and nobody goes in its place.
+    /// The API server does not do it, but its processes are being ended all the same, or are already: the
+    /// pod is on its way until that is over, and nobody goes in its place.
     fn leave_to_the_kill_hand(&mut self, index: usize, pause: Option<Duration>) {
         let over = self.finish_api(index);
         if let Some(evictions) = &mut self.evictions {

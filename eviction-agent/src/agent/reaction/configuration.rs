@@ -2,8 +2,11 @@
 
 use crate::core::decision::ProposalState;
 use crate::core::input::{Event, Input};
+use crate::core::observe::Observation;
 use crate::core::policy::{Foresight, Victims};
+use crate::core::sight::observe;
 use crate::core::signal::Signal;
+use crate::core::snapshot::NodeStats;
 
 use super::super::clock::mono_ns;
 use super::super::flight::Flight;
@@ -67,8 +70,26 @@ impl Reaction {
                 flight.begin(id, decided_ns);
                 flight
             })),
-            (None, _) => None,
+            // The engine does not know of those under way.
+            (None, before) => {
+                if let Some(until_ns) = before.and_then(|before| before.until_ns()) {
+                    let (at, until) = (self.clock.now().wall, self.clock.at(until_ns).wall);
+                    self.step(Input { at, event: Event::EvictionsHeld(until) });
+                }
+                None
+            }
         };
+    }
+
+    /// Whether a policy that waits may rank pods on trial, or as soon as it takes effect.
+    pub(super) fn ranks_on_trial(&self, stats: &NodeStats) -> bool {
+        let Some(proposed) = self.engine.proposed() else { return false };
+        let seen = observe(stats, proposed.rules.memory.measure);
+        Signal::ALL.into_iter().any(|signal| {
+            let may_be_met =
+                |seen: Observation| Lines::of(proposed, signal, seen.capacity).may_be_met(seen.available);
+            seen.reading(signal).known().is_some_and(may_be_met)
+        })
     }
 
     /// Whether this look is to show the engine the pods for the sake of their trends: once for

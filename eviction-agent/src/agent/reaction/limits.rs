@@ -36,7 +36,12 @@ impl Reaction {
     pub(super) fn adopt_limits(&mut self) {
         let memory = self.eyes.capacity().memory;
         let hook = &mut self.hook;
-        self.limits.adopt(&self.eyes.sampler, memory, |id| hook.disarm(id));
+        // Where is decided, a limit that went takes nothing away.
+        self.limits.adopt(&self.eyes.sampler, memory, |id| {
+            if !hook.decides_at(id) {
+                hook.disarm(id);
+            }
+        });
     }
 
     /// Judges all of them by the figures of a full sample.

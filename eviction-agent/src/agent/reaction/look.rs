@@ -114,8 +114,7 @@ impl Reaction {
             return Reacted { look, pressed, decided: None };
         }
         let ranks = pressed && self.engine.wants_pods(&look.stats);
-        // By whose lines it is pressed, nobody knows.
-        let on_trial = self.engine.has_proposal();
+        let on_trial = self.ranks_on_trial(&look.stats);
         let with_pods = ranks || on_trial || self.state.last_change.predicts() || self.follows_pods();
         let snapshot = match with_pods {
             true => {

@@ -48,9 +48,9 @@ impl Engine {
         Some(ProposalState::TookEffect)
     }
 
-    /// Whether a policy waits: looks are held against it as well, with their pods.
-    pub fn has_proposal(&self) -> bool {
-        self.proposal.is_some()
+    /// The policy that waits, if one does: looks are held against it as well.
+    pub fn proposed(&self) -> Option<&Policy> {
+        self.proposal.as_deref().map(|proposal| &proposal.policy)
     }
 
     /// Whether a policy waits that takes effect now in any case.

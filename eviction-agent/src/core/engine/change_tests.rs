@@ -72,11 +72,13 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
         let told = &report["proposal"]["waits"]["would_evict"][0]["name"];
         assert_eq!(told, "pod-greedy");
     }
-    assert!(engine.has_proposal() && !engine.is_proposal_due(at(299)) && engine.is_proposal_due(at(300)));
+    assert!(
+        engine.proposed().is_some() && !engine.is_proposal_due(at(299)) && engine.is_proposal_due(at(300))
+    );
     let decision = look(&mut engine, 300, 500);
     assert!(took_effect(&decision));
     assert_eq!(victims(&decision), [("greedy", 1)]);
-    assert!(!engine.has_proposal() && !engine.is_proposal_due(at(301)));
+    assert!(engine.proposed().is_none() && !engine.is_proposal_due(at(301)));
 }
 
 #[test]

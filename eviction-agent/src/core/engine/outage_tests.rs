@@ -97,6 +97,7 @@ fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
     tell(&mut second, 10, Event::EvictionOpen("a".into()));
     tell(&mut second, 10, Event::DiskLayout(Ok(Default::default())));
     tell(&mut second, 11, Event::Pods(set_by(&policy, Vec::new())));
+    tell(&mut second, 1800, Event::Pods(set_by(&policy, Vec::new())));
     tell(&mut second, 3600, Event::Pods(set_by(&policy, vec![pod("a", "10"), pod("b", "10")])));
     let decision = look(&mut second, 3601, 100);
     assert!(victims(&decision).is_empty());

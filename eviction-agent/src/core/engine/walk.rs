@@ -34,11 +34,13 @@ impl Walk<'_> {
     pub(super) fn through(&mut self, ranked: &[Candidate]) -> PassEnd {
         let (mut some_go, mut last) = (false, self.engine.spare.passed_over.take());
         let before = (self.pass.spared.len(), self.pass.refused_pods.len());
+        let mut opted_out = false;
         for class in ranked.chunk_by(|a, b| class_of(a) == class_of(b)) {
             if !self.goes_on() {
                 break;
             }
-            if class.first().is_some_and(|first| first.turn == protection::Turn::OptedOut) {
+            let opts_out = class.first().is_some_and(|first| first.turn == protection::Turn::OptedOut);
+            if opts_out && !std::mem::replace(&mut opted_out, true) {
                 some_go |= self.through_last(&mut last);
             }
             some_go |= self.through_class(class, &mut last);
