@@ -157,14 +157,16 @@ impl Client {
     pub async fn probe(&self, path: String) {
         loop {
             self.shared.doubt.notified().await;
+            // On a connection of its own: those that are kept may be what is broken.
+            let mut kept = Kept::Leave;
             loop {
                 let asked = tokio::time::Instant::now();
-                // On a connection of its own: those that are kept may be what is broken.
                 let request = Request::get(path.clone()).within(PROBE_WITHIN);
-                let answer = self.ask(request, Kept::Leave).await;
+                let answer = self.ask(request, kept).await;
                 if Sign::of(&answer) == Sign::Heard {
                     break;
                 }
+                kept = if answer.is_err() { Kept::Leave } else { Kept::Take };
                 tokio::time::sleep_until(asked + PROBE_EVERY).await;
             }
         }
@@ -337,7 +339,11 @@ impl Shared {
     fn keep(&self, sender: Sender) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|idle| !idle.sender.is_closed());
-        if idle.len() < SPARE && !sender.is_closed() {
+        if !sender.is_closed() {
+            // This one was good a moment ago.
+            if idle.len() >= SPARE {
+                idle.remove(0);
+            }
             idle.push(Idle { sender, used: Instant::now() });
         }
     }

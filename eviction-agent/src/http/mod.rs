@@ -30,7 +30,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// asking whether the agent lives.
 const MOST_OF_A_PEER: usize = 6;
 /// A connection lasts no longer; scrapers open another one.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// What `/healthz` and `/readyz` answer from.
 pub trait Health: Send + Sync + 'static {

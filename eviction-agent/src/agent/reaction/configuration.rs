@@ -84,6 +84,9 @@ impl Reaction {
     /// Whether a policy that waits may rank pods on trial, or as soon as it takes effect.
     pub(super) fn ranks_on_trial(&self, stats: &NodeStats) -> bool {
         let Some(proposed) = self.engine.proposed() else { return false };
+        if proposed.rules.foresight != Foresight::None {
+            return true;
+        }
         let seen = observe(stats, proposed.rules.memory.measure);
         Signal::ALL.into_iter().any(|signal| {
             let may_be_met =

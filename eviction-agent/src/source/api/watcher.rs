@@ -153,7 +153,9 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
                     }
                     End::Trouble(trouble) => {
                         let version = trouble.version;
-                        troubles = if begun.elapsed() >= SHORT { 1 } else { troubles + 1 };
+                        // One that began and lasted is a fresh start.
+                        let lasted = self.trouble.is_none() && begun.elapsed() >= SHORT;
+                        troubles = if lasted { 1 } else { troubles + 1 };
                         self.suffer("watch", trouble).await;
                         // A list may be had where a watch is not, and says who is there.
                         if version || troubles >= TROUBLES {

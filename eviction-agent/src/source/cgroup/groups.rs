@@ -94,10 +94,7 @@ impl Groups {
         }
         for (index, meter) in kept.into_iter().enumerate() {
             let meter = match meter {
-                Some(mut meter) if !meter.gone => {
-                    meter.without_usage = false;
-                    meter
-                }
+                Some(meter) if !meter.gone => meter,
                 // Another group with the id of one that is gone.
                 gone_or_none => {
                     changes.removed += usize::from(gone_or_none.is_some());
@@ -147,7 +144,18 @@ impl Groups {
     pub(super) fn read_usage(&mut self, index: usize, at_ns: u64) {
         let Some(meter) = self.meters.get_mut(index) else { return };
         self.reader.read_usage(meter, at_ns, &mut self.path, |path| self.tree.write_path(index, path));
-        self.stale |= meter.gone;
+        self.stale |= meter.gone && !meter.bare;
+    }
+
+    /// Those that had no files may have been given the controller since.
+    pub(super) fn try_bare_ones(&mut self) {
+        for index in 0..self.meters.len() {
+            let meter = &mut self.meters[index];
+            if std::mem::take(&mut meter.bare) {
+                meter.gone = false;
+                self.read_usage(index, now_ns());
+            }
+        }
     }
 
     /// Begins a round of reads of memory.stat: what was read before is older.
@@ -159,7 +167,7 @@ impl Groups {
         let Some(meter) = self.meters.get_mut(index) else { return };
         (meter.stat_round, meter.inactive_file_round) = (self.round, self.round);
         self.reader.read_stat(meter, at_ns, &mut self.path, |path| self.tree.write_path(index, path));
-        self.stale |= meter.gone;
+        self.stale |= meter.gone && !meter.bare;
         let id = meter.id;
         if let Some(level) = self.levels.iter_mut().find(|level| level.id == id) {
             let below =

@@ -42,23 +42,28 @@ pub(super) struct Meter {
     /// The usage as of the last sweep. What is read between sweeps says nothing of the groups below,
     /// which are not read then.
     swept: Option<u64>,
-    /// Whether the group was removed.
+    /// Whether there is nothing to read of the group: it was removed, or has no such files.
     pub(super) gone: bool,
+    /// The latter: the root of version 2, and every group to which the controller was not given.
+    pub(super) bare: bool,
     /// Whether its memory.stat is to be read.
     pub(super) marked: bool,
     /// Whether it is a pod's group or one below it.
     pub(super) of_pod: bool,
     usage_file: Option<KeptFile>,
     stat_file: Option<KeptFile>,
-    /// It has no usage: the root of version 2, and every group to which the controller was not given.
-    /// As of the last look at the tree.
-    pub(super) without_usage: bool,
 }
 
 impl Meter {
     /// The lowest limit that is set on the group.
     pub(super) fn limit(&self) -> Limit {
         self.hard.min(self.high)
+    }
+
+    /// Takes note of why something could not be read.
+    fn miss(&mut self, why: Why) {
+        self.bare |= why == Why::Absent;
+        self.gone |= self.bare || is_gone(why);
     }
 
     /// Takes note of a usage that was read.
@@ -148,11 +153,11 @@ impl Reader {
             change: 0,
             swept: None,
             gone: false,
+            bare: false,
             marked: false,
             of_pod: false,
             usage_file,
             stat_file: None,
-            without_usage: false,
         }
     }
 
@@ -189,7 +194,6 @@ impl Reader {
         let mut number = [0; NUMBER_BUFFER];
         let text = match &meter.usage_file {
             Some(file) => file.read(&mut number),
-            None if meter.without_usage => Err(Why::Absent),
             None => {
                 locate(path);
                 path.push(self.usage_name());
@@ -197,8 +201,9 @@ impl Reader {
             }
         };
         let usage = text.and_then(parse_usage);
-        meter.gone |= usage.is_err_and(is_gone);
-        meter.without_usage = usage == Err(Why::Absent);
+        if let Err(why) = usage {
+            meter.miss(why);
+        }
         meter.take_usage(usage, at_ns);
     }
 
@@ -227,7 +232,7 @@ impl Reader {
         (meter.stat, self.length) = match text {
             Ok(text) => (parse_memory_stat(self.version, text), text.len()),
             Err(why) => {
-                meter.gone |= is_gone(why);
+                meter.miss(why);
                 (MemoryStat::unknown(why), 0)
             }
         };
@@ -283,10 +288,11 @@ mod tests {
         };
         let absent = Reading::Unknown(Why::Absent);
         assert_eq!(sweep(&mut groups), (absent, Reading::Known(4096), false));
+        assert!(groups.meters[0].gone, "nobody counts on figures of it");
         std::fs::write(folder.path().join("memory.current"), "8192\n").unwrap();
-        assert_eq!(sweep(&mut groups).0, absent, "it is not tried again");
-        groups.adopt(scan());
-        assert_eq!(sweep(&mut groups).0, Reading::Known(8192), "before the next look at the tree");
+        assert_eq!(sweep(&mut groups).0, absent, "each sweep is not to try it again");
+        groups.try_bare_ones();
+        assert_eq!((sweep(&mut groups).0, groups.meters[0].gone), (Reading::Known(8192), false));
         std::fs::remove_dir_all(&child).unwrap();
         assert!(sweep(&mut groups).2, "that one is gone");
     }

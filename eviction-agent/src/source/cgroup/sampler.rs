@@ -249,6 +249,9 @@ impl Sampler {
     pub fn sample_pods(&mut self, fresh: Fresh, tasks: Tasks) -> &[PodSample] {
         let groups = &mut self.groups;
         let now = now_ns();
+        if !matches!(fresh, Fresh::Changed { .. }) {
+            groups.try_bare_ones();
+        }
         let glance = match fresh {
             Fresh::All | Fresh::InTurn { .. } => self.glancer.as_mut().and_then(Glancer::look),
             // Few are read, and the kernel's lock would be waited for.
