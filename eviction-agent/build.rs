@@ -17,6 +17,14 @@ fn main() -> anyhow::Result<()> {
     if let Some(head) = git(&["rev-parse", "--git-path", "HEAD"]) {
         println!("cargo::rerun-if-changed={head}");
     }
+    // What is shipped says which commit it is: a branch that moves on leaves the file above as it is.
+    let is_shipped = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
+        && is_shipped
+        && std::path::Path::new(&log).exists()
+    {
+        println!("cargo::rerun-if-changed={log}");
+    }
     println!("cargo::rustc-env=EVICTION_AGENT_ABI={}", eviction_common::ABI_VERSION);
     println!("cargo::rustc-env=EVICTION_AGENT_COMMIT={}", commit());
     pack_relocations();
