@@ -4,18 +4,19 @@
 //! the next agent releases what one that was killed has left.
 #![forbid(unsafe_code)]
 
-use std::fs::File;
-use std::io::{self, Write as _};
+mod log;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, pread, pwrite};
 use thiserror::Error;
+
+use log::Entry;
+pub(super) use log::Log;
 
 /// A hold could not be taken.
 #[derive(Debug, Error)]
@@ -37,10 +38,7 @@ impl HoldError {
 #[derive(Debug)]
 pub(super) struct Hold {
     file: OwnedFd,
-    path: PathBuf,
-    id: u64,
-    ours: &'static [u8],
-    original: Vec<u8>,
+    entry: Entry,
     log: Arc<Log>,
 }
 
@@ -68,14 +66,15 @@ impl Hold {
         dir: impl AsFd,
         path: &Path,
         name: &std::ffi::CStr,
-        ours: &'static [u8],
+        ours: &[u8],
         only_from: Option<&[u8]>,
         log: &Arc<Log>,
     ) -> Result<Option<Self>, HoldError> {
         let dir = dir.as_fd();
+        let path = path.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
         let fail = |operation| {
-            let name = std::ffi::OsStr::from_bytes(name.to_bytes());
-            move |source| HoldError { operation, path: path.join(name), source }
+            let path = path.clone();
+            move |source| HoldError { operation, path, source }
         };
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let file = openat(dir, name, flags, Mode::empty()).map_err(fail("open"))?;
@@ -84,23 +83,18 @@ impl Hold {
             return Ok(None);
         }
         let stat = rustix::fs::fstat(dir).map_err(fail("look at the group of"))?;
-        let hold = Self {
-            file,
-            path: path.join(std::ffi::OsStr::from_bytes(name.to_bytes())),
-            id: stat.st_ino,
-            ours,
-            original,
-            log: Arc::clone(log),
-        };
-        log.taken(&hold);
+        let fail = fail("write");
+        let entry = Entry { id: stat.st_ino, ours: ours.to_vec(), original, path };
+        let hold = Self { file, entry, log: Arc::clone(log) };
+        log.taken(&hold.entry);
         // Dropped on failure, which strikes it off.
-        write(&hold.file, ours).map_err(fail("write"))?;
+        write(&hold.file, ours).map_err(fail)?;
         Ok(Some(hold))
     }
 
     /// Whether the freezer says that all tasks are frozen.
     pub(super) fn is_frozen(&self, dir: impl AsFd) -> bool {
-        if self.ours == b"FROZEN" {
+        if self.entry.ours == b"FROZEN" {
             return content(&self.file).is_ok_and(|text| text == b"FROZEN");
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -112,27 +106,15 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        match release(&self.file, self.ours, &self.original) {
-            // With the group its holds are gone.
-            Ok(()) | Err(Errno::NODEV | Errno::NOENT) => {}
+        match self.entry.write_back(&self.file) {
+            Ok(_) => self.log.released(&self.entry),
             Err(error) => {
-                let file = self.path.display();
+                let file = self.entry.path.display();
                 tracing::error!(%file, %error, "cannot let go on what was stopped");
                 self.log.keep();
-                return;
             }
         }
-        self.log.released(self);
     }
-}
-
-/// Writes back the original, unless somebody else has changed the value since.
-fn release(file: &OwnedFd, ours: &[u8], original: &[u8]) -> Result<(), Errno> {
-    let now = content(file)?;
-    if now == ours || (ours == b"FROZEN" && now == b"FREEZING") {
-        write(file, original)?;
-    }
-    Ok(())
 }
 
 fn content(file: &OwnedFd) -> Result<Vec<u8>, Errno> {
@@ -145,177 +127,11 @@ fn write(file: &OwnedFd, value: &[u8]) -> Result<(), Errno> {
     pwrite(file, value, 0).map(|_| ())
 }
 
-/// Where holds are written down. Without a file they are not, and a killed agent leaves them.
-#[derive(Debug, Default)]
-pub(super) struct Log {
-    file: Option<File>,
-    /// Something could not be let go on: whoever comes next tries again.
-    keeps: AtomicBool,
-}
-
-/// What a killed agent has left, and what became of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Recovered {
-    pub(super) released: u32,
-    pub(super) failed: u32,
-}
-
-impl Log {
-    /// Opens the log, releases what it says is still held, and empties it.
-    pub(super) fn open(path: &Path) -> io::Result<(Self, Recovered)> {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        let mut recovered = Recovered::default();
-        let mut left = Vec::new();
-        match std::fs::read(path) {
-            Ok(text) => {
-                for entry in outstanding(&text) {
-                    match entry.release() {
-                        Ok(true) => recovered.released += 1,
-                        Ok(false) => {}
-                        Err(error) => {
-                            let file = entry.path.display();
-                            tracing::warn!(%file, %error, "cannot let go on what a killed agent has stopped");
-                            recovered.failed += 1;
-                            left.push(entry);
-                        }
-                    }
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-        let mut options = File::options();
-        let file = options.create(true).append(true).open(path)?;
-        let log = Self { file: Some(file), keeps: AtomicBool::default() };
-        log.clear();
-        // What was taken last is let go on first.
-        for entry in left.iter().rev() {
-            log.keep();
-            log.line(b'+', entry.id, &entry.ours, &entry.original, &entry.path);
-        }
-        Ok((log, recovered))
-    }
-
-    fn keep(&self) {
-        self.keeps.store(true, Ordering::Relaxed);
-    }
-
-    /// Empties the log, unless something is left in it that is still to be let go on. Only while
-    /// nothing is held.
-    pub(super) fn clear(&self) {
-        if self.keeps.load(Ordering::Relaxed) {
-            return;
-        }
-        if let Some(file) = &self.file
-            && file.metadata().is_ok_and(|file| file.size() > 0)
-        {
-            let _ = file.set_len(0);
-        }
-    }
-
-    fn taken(&self, hold: &Hold) {
-        self.line(b'+', hold.id, hold.ours, &hold.original, &hold.path);
-    }
-
-    fn released(&self, hold: &Hold) {
-        self.line(b'-', hold.id, hold.ours, &hold.original, &hold.path);
-    }
-
-    /// One append, so that lines of two threads never mix.
-    fn line(&self, sign: u8, id: u64, ours: &[u8], original: &[u8], path: &Path) {
-        let Some(mut file) = self.file.as_ref() else {
-            return;
-        };
-        let mut line = Vec::with_capacity(512);
-        line.push(sign);
-        line.extend_from_slice(format!("\t{id}\t").as_bytes());
-        line.extend_from_slice(ours);
-        line.push(b'\t');
-        line.extend_from_slice(original);
-        line.push(b'\t');
-        line.extend_from_slice(path.as_os_str().as_bytes());
-        line.push(b'\n');
-        if let Err(error) = file.write_all(&line) {
-            tracing::warn!(%error, "cannot note what is held; killed now, the agent would leave it");
-        }
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Entry {
-    id: u64,
-    ours: Vec<u8>,
-    original: Vec<u8>,
-    path: PathBuf,
-}
-
-impl Entry {
-    /// After the sign and a tab: id, our value, the original, the path. A cgroup's path may hold
-    /// tabs but no line feed.
-    fn parse(line: &[u8]) -> Option<Self> {
-        let mut fields = line.splitn(4, |byte| *byte == b'\t');
-        let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-        Some(Self {
-            id,
-            ours: fields.next()?.to_vec(),
-            original: fields.next()?.to_vec(),
-            path: std::ffi::OsStr::from_bytes(fields.next()?).into(),
-        })
-    }
-
-    /// Whether there was something to release: the same group, and still our value.
-    fn release(&self) -> io::Result<bool> {
-        let group = self.path.parent().unwrap_or(&self.path);
-        let same = std::fs::metadata(group).map(|group| group.ino() == self.id);
-        match same {
-            Ok(true) => {}
-            Ok(false) => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(error),
-        }
-        match self.release_value() {
-            // It went meanwhile, and its holds with it.
-            Err(Errno::NODEV | Errno::NOENT) => Ok(false),
-            released => released.map_err(io::Error::from),
-        }
-    }
-
-    fn release_value(&self) -> Result<bool, Errno> {
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-        let held = content(&file)?;
-        release(&file, &self.ours, &self.original)?;
-        Ok(held != content(&file)?)
-    }
-}
-
-/// Taken and not released, the last one first. Lines that are none are of no use to anybody.
-fn outstanding(log: &[u8]) -> Vec<Entry> {
-    let mut held: Vec<Entry> = Vec::new();
-    for line in log.split(|byte| *byte == b'\n') {
-        let Some((sign, entry)) = line.split_at_checked(2) else {
-            continue;
-        };
-        match (sign, Entry::parse(entry)) {
-            (b"+\t", Some(entry)) => held.push(entry),
-            (b"-\t", Some(entry)) => {
-                if let Some(index) = held.iter().rposition(|taken| *taken == entry) {
-                    held.remove(index);
-                }
-            }
-            _ => {}
-        }
-    }
-    held.reverse();
-    held
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::log::{Recovered, outstanding};
     use super::*;
 
     /// A folder that looks like a group, and a log beside it.
@@ -383,6 +199,29 @@ mod tests {
         assert_eq!(pids_max(&group), "7");
         std::fs::write(&path, text).unwrap();
         assert_eq!(Log::open(&path).unwrap().1, Recovered::default());
+    }
+
+    #[test]
+    fn what_cannot_be_let_go_on_stays_for_the_one_after_it() {
+        let (folder, group, dir) = group();
+        let path = folder.path().join("log");
+        let (log, _) = Log::open(&path).unwrap();
+        std::mem::forget(Hold::forks(&dir, &group, &Arc::new(log)).unwrap());
+        let text = std::fs::read(&path).unwrap();
+        // Nobody can write to a folder.
+        std::fs::remove_file(group.join("pids.max")).unwrap();
+        std::fs::create_dir(group.join("pids.max")).unwrap();
+        let (log, recovered) = Log::open(&path).unwrap();
+        assert_eq!(recovered, Recovered { released: 0, failed: 1 });
+        log.clear();
+        assert_eq!(std::fs::read(&path).unwrap(), text);
+        std::fs::remove_dir(group.join("pids.max")).unwrap();
+        let (_, recovered) = Log::open(&path).unwrap();
+        assert_eq!(
+            (recovered, std::fs::read(&path).unwrap()),
+            (Recovered::default(), Vec::new()),
+            "it is gone"
+        );
     }
 
     #[test]
