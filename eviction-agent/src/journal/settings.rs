@@ -4,7 +4,6 @@ use serde_json::{Map, Value, json};
 
 use crate::core::policy::{Gates, Policy, Threshold};
 use crate::core::preferences::Preferences;
-use crate::core::signal::Signal;
 use crate::core::units::ThresholdValue;
 
 /// The most victims in a pass that a configuration may ask for.
@@ -12,17 +11,16 @@ const MOST_VICTIMS: usize = 100;
 
 /// The thresholds as they are in force, however they came about.
 pub(super) fn kubelet(policy: &Policy) -> Value {
-    let copies = Copies::of(&policy.thresholds);
-    let is_derived = |it: &Threshold| copies.has(it);
+    let copies = copies_in(&policy.thresholds);
     let values = |hard: bool, text: &dyn Fn(&Threshold) -> Option<String>| {
-        let of_kind = policy.thresholds.iter().filter(|it| it.is_hard() == hard && !is_derived(it));
+        let of_kind = policy.thresholds.iter().filter(|it| it.is_hard() == hard && !copies.contains(it));
         of_kind.filter_map(|it| Some((it.signal.name().to_owned(), text(it)?.into()))).collect::<Map<_, _>>()
     };
     let value = |it: &Threshold| Some(it.value.configured());
     let reclaim = |it: &Threshold| it.min_reclaim.as_ref().map(ThresholdValue::configured);
     let mut min_reclaim = values(false, &reclaim);
     min_reclaim.extend(values(true, &reclaim));
-    let of_all_pods = if copies.0.is_empty() { "none" } else { "pods" };
+    let of_all_pods = if copies.is_empty() { "none" } else { "pods" };
     let mut settings = json!({
         "evictionHard": values(true, &value),
         "evictionSoft": values(false, &value),
@@ -42,23 +40,11 @@ pub(super) fn kubelet(policy: &Policy) -> Value {
     settings
 }
 
-/// The thresholds of all pods that `enforceNodeAllocatable` makes of the hard ones of the node
-/// (`pkg/kubelet/eviction/helpers.go: addAllocatableThresholds`): nobody writes those down.
-struct Copies(Vec<Threshold>);
-
-impl Copies {
-    /// All of them or none: others were given by name.
-    fn of(thresholds: &[Threshold]) -> Self {
-        let of_node = thresholds.iter().filter(|it| it.signal == Signal::MemoryAvailable && it.is_hard());
-        let copies = of_node
-            .map(|it| Threshold { signal: Signal::AllocatableMemoryAvailable, ..it.clone() })
-            .collect::<Vec<_>>();
-        Self(if copies.iter().all(|copy| thresholds.contains(copy)) { copies } else { Vec::new() })
-    }
-
-    fn has(&self, threshold: &Threshold) -> bool {
-        self.0.contains(threshold)
-    }
+/// The thresholds of all pods that nobody has to write down, since they are made of those of the node.
+/// All that are made or none: others were given by name.
+fn copies_in(thresholds: &[Threshold]) -> Vec<Threshold> {
+    let copies: Vec<_> = thresholds.iter().filter_map(Threshold::copy_for_all_pods).collect();
+    if copies.iter().all(|copy| thresholds.contains(copy)) { copies } else { Vec::new() }
 }
 
 /// The profile and what it was told. As many may go as went: whether more than usual had to depends on

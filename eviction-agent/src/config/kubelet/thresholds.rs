@@ -49,11 +49,7 @@ pub(super) fn resolve(fields: &Fields, problems: &mut Vec<Problem>) -> (Vec<Thre
     let softs = thresholds.len() - hards;
     let mut copied = None;
     if fields.enforced().contains(&"pods") {
-        let copies: Vec<Threshold> = thresholds
-            .iter()
-            .filter(|threshold| threshold.signal == Signal::MemoryAvailable && threshold.is_hard())
-            .map(|threshold| Threshold { signal: Signal::AllocatableMemoryAvailable, ..threshold.clone() })
-            .collect();
+        let copies: Vec<Threshold> = thresholds.iter().filter_map(Threshold::copy_for_all_pods).collect();
         copied = Some(copies.len());
         thresholds.extend(copies);
     }

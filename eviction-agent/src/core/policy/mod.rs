@@ -53,6 +53,13 @@ pub struct Threshold {
 }
 
 impl Threshold {
+    /// What `enforceNodeAllocatable` makes of it for all pods together, if it is a hard one of the
+    /// node's memory: `helpers.go: addAllocatableThresholds`.
+    pub fn copy_for_all_pods(&self) -> Option<Self> {
+        let is_copied = self.signal == Signal::MemoryAvailable && self.is_hard();
+        is_copied.then(|| Self { signal: Signal::AllocatableMemoryAvailable, ..self.clone() })
+    }
+
     /// Whether it evicts at once: `helpers.go: isHardEvictionThreshold`.
     pub fn is_hard(&self) -> bool {
         self.grace_period == GoDuration::ZERO
