@@ -273,14 +273,7 @@ impl Hook {
     /// aside.
     pub(crate) fn decide_at(&mut self, node: u64, pods: Option<u64>) {
         let [_, before] = std::mem::replace(&mut self.beside.decisive, [node, pods.unwrap_or(node)]);
-        if !self.beside.decisive.contains(&before) {
-            self.disarm(before);
-        }
-    }
-
-    /// Whether a crossing at this group causes a look.
-    pub(crate) fn decides_at(&self, id: u64) -> bool {
-        self.beside.decisive.contains(&id)
+        self.disarm(before);
     }
 
     /// The first crossing that was put aside.
@@ -308,9 +301,11 @@ impl Hook {
         }
     }
 
-    /// Disarms a group, which may be gone.
+    /// Disarms a group, which may be gone. One at whose level is decided stays armed for that.
     pub(crate) fn disarm(&mut self, id: u64) {
-        if let Some((kernel, _)) = &mut self.loaded {
+        if let Some((kernel, _)) = &mut self.loaded
+            && !self.beside.decisive.contains(&id)
+        {
             kernel.disarm(id);
         }
     }

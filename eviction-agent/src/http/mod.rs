@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -98,9 +98,13 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn
 struct Peers(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
 
 impl Peers {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A place for one more, unless that peer has all of his.
     fn take(&self, peer: IpAddr) -> Option<Place> {
-        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.lock();
         let taken = peers.entry(peer).or_default();
         (*taken < MOST_OF_A_PEER).then(|| {
             *taken += 1;
@@ -118,7 +122,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut peers = self.peers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.lock();
         if let Some(taken) = peers.get_mut(&self.peer) {
             *taken -= 1;
             if *taken == 0 {
@@ -188,6 +192,6 @@ mod tests {
         places.pop();
         assert!(peers.take(one).is_some());
         drop(places);
-        assert!(peers.0.lock().unwrap().is_empty(), "nothing is kept of who left");
+        assert!(peers.lock().is_empty(), "nothing is kept of who left");
     }
 }

@@ -126,7 +126,7 @@ impl Reaction {
         self.tell_outcome(&over.pod, result);
         if let Some(pause) = pause {
             self.let_rest(over.id);
-            self.hold_evictions(pause);
+            self.pause_evictions(pause);
         }
         looks_again
     }
@@ -139,14 +139,13 @@ impl Reaction {
             evictions.not_done(over.id);
         }
         if let Some(pause) = pause {
-            self.hold_evictions(pause);
+            self.pause_evictions(pause);
         }
     }
 
-    fn hold_evictions(&mut self, pause: Duration) {
-        let now = self.clock.now();
-        let until = self.clock.at(now.mono_ns.saturating_add(nanos(pause))).wall;
-        self.step(Input { at: now.wall, event: Event::EvictionsHeld(until) });
+    /// Nobody is asked for as long.
+    fn pause_evictions(&mut self, pause: Duration) {
+        self.hold_evictions(mono_ns().saturating_add(nanos(pause)));
     }
 
     /// The pod is on its way.

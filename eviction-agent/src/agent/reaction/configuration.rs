@@ -73,8 +73,7 @@ impl Reaction {
             // The engine does not know of those under way.
             (None, before) => {
                 if let Some(until_ns) = before.and_then(|before| before.until_ns()) {
-                    let (at, until) = (self.clock.now().wall, self.clock.at(until_ns).wall);
-                    self.step(Input { at, event: Event::EvictionsHeld(until) });
+                    self.hold_evictions(until_ns);
                 }
                 None
             }

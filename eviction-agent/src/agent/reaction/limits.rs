@@ -36,12 +36,7 @@ impl Reaction {
     pub(super) fn adopt_limits(&mut self) {
         let memory = self.eyes.capacity().memory;
         let hook = &mut self.hook;
-        // Where is decided, a limit that went takes nothing away.
-        self.limits.adopt(&self.eyes.sampler, memory, |id| {
-            if !hook.decides_at(id) {
-                hook.disarm(id);
-            }
-        });
+        self.limits.adopt(&self.eyes.sampler, memory, |id| hook.disarm(id));
     }
 
     /// Judges all of them by the figures of a full sample.

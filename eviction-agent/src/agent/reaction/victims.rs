@@ -122,9 +122,14 @@ impl Reaction {
         };
         self.tell_outcome(&under_way.pod, result);
         if let Some(until_ns) = held_until_ns {
-            let (at, until) = (self.clock.now().wall, self.clock.at(until_ns).wall);
-            self.step(Input { at, event: Event::EvictionsHeld(until) });
+            self.hold_evictions(until_ns);
         }
+    }
+
+    /// Nobody new is chosen before that time.
+    pub(super) fn hold_evictions(&mut self, until_ns: u64) {
+        let (at, until) = (self.clock.now().wall, self.clock.at(until_ns).wall);
+        self.step(Input { at, event: Event::EvictionsHeld(until) });
     }
 
     pub(super) fn tell_outcome(&mut self, pod: &PodName, result: Result<(), NotEvicted>) {

@@ -144,7 +144,7 @@ impl Groups {
     pub(super) fn read_usage(&mut self, index: usize, at_ns: u64) {
         let Some(meter) = self.meters.get_mut(index) else { return };
         self.reader.read_usage(meter, at_ns, &mut self.path, |path| self.tree.write_path(index, path));
-        self.stale |= meter.gone && !meter.bare;
+        self.stale |= meter.is_removed();
     }
 
     /// Those that had no files may have been given the controller since.
@@ -167,7 +167,7 @@ impl Groups {
         let Some(meter) = self.meters.get_mut(index) else { return };
         (meter.stat_round, meter.inactive_file_round) = (self.round, self.round);
         self.reader.read_stat(meter, at_ns, &mut self.path, |path| self.tree.write_path(index, path));
-        self.stale |= meter.gone && !meter.bare;
+        self.stale |= meter.is_removed();
         let id = meter.id;
         if let Some(level) = self.levels.iter_mut().find(|level| level.id == id) {
             let below =

@@ -60,6 +60,11 @@ impl Meter {
         self.hard.min(self.high)
     }
 
+    /// Whether the group was removed.
+    pub(super) fn is_removed(&self) -> bool {
+        self.gone && !self.bare
+    }
+
     /// Takes note of why something could not be read.
     fn miss(&mut self, why: Why) {
         self.bare |= why == Why::Absent;
@@ -259,8 +264,7 @@ impl Reader {
 
 /// A group that is there may have no such file.
 fn unless_gone(why: Why, file: &Path) -> Why {
-    let is_there = file.parent().is_some_and(Path::is_dir);
-    if is_gone(why) && is_there { Why::Absent } else { why }
+    if is_gone(why) && file.parent().is_some_and(Path::is_dir) { Why::Absent } else { why }
 }
 
 fn read_unkept<'b>(path: &Path, buffer: &'b mut [u8]) -> Result<&'b [u8], Why> {
