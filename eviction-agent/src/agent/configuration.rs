@@ -9,8 +9,8 @@ use super::capacities::NodeFacts;
 use super::configz::Caller;
 use super::failure::Failure;
 use crate::config::{
-    Act, AdvanceWhen, AgentConfiguration, AskConfigz, Endpoints, HookPreferences, KubeletConfiguration,
-    MemoryLimits, Problems, Requests, Setting, ThresholdSource, load_agent,
+    Act, AdvanceWhen, AgentConfiguration, AskConfigz, Effective, Endpoints, HookPreferences,
+    KubeletConfiguration, MemoryLimits, Problems, Requests, Setting, ThresholdSource, load_agent,
 };
 use crate::core::policy::Policy;
 use crate::core::preferences::Profile;
@@ -28,6 +28,8 @@ pub struct ConfigurationFiles {
     pub configz: AskConfigz,
     /// Who asks it.
     pub caller: Caller,
+    /// What it said last to this agent.
+    pub last_heard: Option<Effective>,
     /// What it said last, as it is remembered over a restart.
     pub last_said: Option<PathBuf>,
     /// These are copies, of what was in force: nobody is asked.

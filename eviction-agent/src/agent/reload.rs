@@ -60,7 +60,7 @@ pub(crate) struct Change {
     remembered: Option<Remembered>,
     /// What was read.
     known: Known,
-    ask_again: Option<Instant>,
+    kubelet: KubeletSaid,
     /// The files say something else than what was in force when the agent ended.
     proposed: Option<Configuration>,
 }
@@ -76,9 +76,9 @@ impl Change {
         accept: bool,
     ) -> (Configuration, Self) {
         let known = Known::of(&configured);
-        let ask_again = ask_again(&configured.kubelet);
+        let kubelet = configured.kubelet.clone();
         let Some(memory) = remembered else {
-            return (configured, Self { watch, remembered: None, known, ask_again, proposed: None });
+            return (configured, Self { watch, remembered: None, known, kubelet, proposed: None });
         };
         let former = match memory.load(files) {
             Some(Ok(former)) if !accept => Some(former),
@@ -102,9 +102,9 @@ impl Change {
                 tracing::warn!(
                     "the configuration was changed since the agent ended; it is held against the present"
                 );
-                (former, Self { watch, remembered, known, ask_again, proposed: Some(configured) })
+                (former, Self { watch, remembered, known, kubelet, proposed: Some(configured) })
             }
-            None => (configured, Self { watch, remembered, known, ask_again, proposed: None }),
+            None => (configured, Self { watch, remembered, known, kubelet, proposed: None }),
         }
     }
 }
@@ -118,6 +118,8 @@ pub(crate) struct Reload {
     /// What was read last; nothing after something was wrong with it.
     known: Option<Known>,
     ask_again: Option<Instant>,
+    /// The kubelet did not answer when it was asked last.
+    is_silent: bool,
     remembered: Option<Remembered>,
     /// What takes effect at a start alone, as it was then.
     service: Service,
@@ -129,19 +131,22 @@ pub(crate) struct Reload {
 
 impl Reload {
     pub(crate) fn new(files: ConfigurationFiles, service: Service, hangup: Signal, change: Change) -> Self {
-        let Change { watch, remembered, known, ask_again, proposed: unsaid } = change;
-        Self {
+        let Change { watch, remembered, known, kubelet, proposed: unsaid } = change;
+        let mut it = Self {
             files,
             hangup,
             watch,
             reading: None,
             known: Some(known),
-            ask_again,
+            ask_again: None,
+            is_silent: false,
             remembered,
             service,
             unsaid,
             proposed: None,
-        }
+        };
+        it.heard(&kubelet);
+        it
     }
 
     /// Waits for the next change; what the configuration is then, or everything that is wrong with it.
@@ -161,12 +166,16 @@ impl Reload {
             self.reading = None;
             match read {
                 Ok(Ok(configuration)) => {
-                    self.ask_again = ask_again(&configuration.kubelet);
+                    let was_silent = self.is_silent;
+                    self.heard(&configuration.kubelet);
                     let known = Some(Known::of(&configuration));
                     let is_news = std::mem::replace(&mut self.known, known) != self.known;
                     // Who tells it to read wants to hear of it in any case.
                     if is_news || why == Why::Told {
                         return Ok(self.propose(configuration));
+                    }
+                    if self.is_silent && !was_silent {
+                        configuration.notes.iter().for_each(|note| tracing::warn!(note, "configuration"));
                     }
                 }
                 Ok(Err(failure)) if why == Why::Asked => {
@@ -181,6 +190,15 @@ impl Reload {
                 }
                 Err(error) => return Err(vec![format!("read the configuration: {error}")]),
             }
+        }
+    }
+
+    /// What the kubelet said counts until it says something else; its silence changes nothing.
+    fn heard(&mut self, kubelet: &KubeletSaid) {
+        self.ask_again = ask_again(kubelet);
+        self.is_silent = kubelet.is_stand_in;
+        if let Some(effective) = &kubelet.effective {
+            self.files.last_heard = Some(effective.clone());
         }
     }
 

@@ -125,6 +125,7 @@ fn copies(folder: &Path, files: &ConfigurationFiles) -> Result<ConfigurationFile
         profile,
         // It counted if it was kept, whatever is said of asking now.
         configz: AskConfigz { ask: there(SAID).is_some(), ..AskConfigz::default() },
+        last_heard: None,
         last_said: there(SAID),
         are_copies: true,
         ..files.clone()

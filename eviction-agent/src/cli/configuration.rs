@@ -107,6 +107,7 @@ impl ConfigurationArgs {
                 insecure: kubelet_insecure_tls,
             },
             caller,
+            last_heard: None,
             last_said: None,
             are_copies: false,
             agent: config,

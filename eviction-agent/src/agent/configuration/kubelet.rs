@@ -60,6 +60,9 @@ impl Kubelet {
             Ok(effective) => return of_answer(effective, false, Vec::new()),
             Err(why) => why,
         };
+        if let Some(last) = &given.last_heard {
+            return of_answer(last.clone(), true, noted(why, "what it said last counts"));
+        }
         if let Some(last) = &given.last_said
             && let Some(effective) =
                 std::fs::read(last).ok().and_then(|text| Effective::parse_kept(&text).ok())
@@ -113,4 +116,46 @@ pub(super) fn problems_of_files(given: &ConfigurationFiles) -> Vec<String> {
 
 fn all(whose: &str, wrong: Problems) -> Failure {
     Failure::all(problems(whose, wrong).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::super::super::configz::Caller;
+    use super::*;
+    use crate::config::AskConfigz;
+
+    #[test]
+    fn what_a_kubelet_said_counts_while_it_says_nothing_and_before_any_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, last_said] = ["kubelet.yaml", "said.json"].map(|name| folder.path().join(name));
+        let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        fs::write(&file, format!("{text}evictionHard: {{memory.available: 3Gi}}\n")).unwrap();
+        let said = |line: &str| {
+            let answer = json!({"kubeletconfig": {"evictionHard": {"memory.available": line}}});
+            Effective::parse(answer.to_string().as_bytes(), "https://node:10250/configz").unwrap()
+        };
+        let mut files = ConfigurationFiles {
+            kubelet: Some(file),
+            configz: AskConfigz { ask: true, ..AskConfigz::default() },
+            // Nobody can be asked.
+            caller: Caller { kubeconfig: Some(folder.path().join("none")), ..Caller::default() },
+            ..ConfigurationFiles::default()
+        };
+        let line = |files: &ConfigurationFiles| {
+            let found = files.load().unwrap();
+            assert!(found.kubelet.is_stand_in && found.kubelet.is_asked, "{:?}", found.kubelet);
+            assert!(found.notes.iter().any(|note| note.contains("count")), "{:?}", found.notes);
+            found.policy.thresholds[0].value.quantity(0).to_string()
+        };
+        assert_eq!(line(&files), "3Gi");
+        fs::write(&last_said, said("2Gi").to_json().to_string()).unwrap();
+        files.last_said = Some(last_said);
+        assert_eq!(line(&files), "2Gi");
+        files.last_heard = Some(said("1Gi"));
+        assert_eq!(line(&files), "1Gi");
+    }
 }

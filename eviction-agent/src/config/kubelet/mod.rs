@@ -158,7 +158,7 @@ pub fn load_kubelet(
         fields.lay_over(file, false, &mut problems, &mut origins);
     }
     fields.default_eviction_hard();
-    let mut skipped = Vec::new();
+    let mut notes = Vec::new();
     if let Some(dir) = drop_in_dir {
         fields.omit_empty(&mut origins);
         match drop_in::list(dir) {
@@ -166,14 +166,21 @@ pub fn load_kubelet(
                 for file in &found.files {
                     fields.lay_over(file, true, &mut problems, &mut origins);
                 }
-                skipped = found.skipped;
+                notes = found.skipped;
             }
             Err(problem) => problems.push(problem),
         }
         fields.omit_empty(&mut origins);
     }
-    let gates = gates::resolve(fields.feature_gates.as_ref(), &mut problems);
-    finish(&fields, gates, problems, origins, skipped, file)
+    // The kubelet that runs with them may be of another version than the one whose gates are known.
+    let mut strange = Vec::new();
+    gates::resolve(fields.feature_gates.as_ref(), &mut strange);
+    notes.extend(strange.into_iter().map(|gate| Problem {
+        cause: format!("{}; taken as it is, since the kubelet may be of another version", gate.cause),
+        ..gate
+    }));
+    let gates = gates::in_force(fields.feature_gates.as_ref());
+    finish(&fields, gates, problems, origins, notes, file)
 }
 
 /// What fields of a KubeletConfiguration come to that stand in a file of another kind.
@@ -216,14 +223,14 @@ fn finish(
         return Err(Problems(problems.into_iter().map(located).collect()));
     }
     let policy = policy(fields, thresholds, &gates);
-    let surprises = notes::collect(fields, &policy).into_iter().map(located);
+    let surprises = notes::collect(fields, &policy).into_iter().map(&located);
     Ok(KubeletConfiguration {
         node_status_update_frequency: fields.status_update_frequency(),
         node_status_report_frequency: fields.status_report_frequency(),
         system_reserved,
         kube_reserved,
         settings: settings::list(fields, &policy, &origins),
-        notes: notes.into_iter().chain(surprises).collect(),
+        notes: notes.into_iter().map(located).chain(surprises).collect(),
         policy,
     })
 }
