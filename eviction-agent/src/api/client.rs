@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hyper::Response;
 use hyper::body::Incoming;
+use hyper::{Response, StatusCode};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout_at};
 
@@ -34,10 +34,12 @@ const KEEP_ALIVE: Duration = Duration::from_secs(45);
 /// Asked to keep a connection alive: any client may, and it costs the server nothing.
 const VERSION: &str = "/version";
 
-const UNAUTHORIZED: u16 = 401;
-
 /// While there is doubt, between two requests that find out.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
+
+/// For so long; after that less and less often.
+const PROBE_OFTEN: Duration = Duration::from_secs(60);
+const PROBE_MOST: Duration = Duration::from_secs(10);
 
 /// How long each may take: as long as an eviction.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
@@ -122,7 +124,12 @@ impl Client {
             let (head, mut body) = response.into_parts();
             let late = |_elapsed| RequestError::Deadline { after: request.within };
             let body = timeout_at(until, collect(&mut body, request.largest)).await.map_err(late)??;
-            self.shared.keep(sender);
+            match head.status {
+                // The server asks whom it speaks to when a connection begins, and by then it was somebody
+                // whom it believes no more: the others came with the same certificate.
+                StatusCode::UNAUTHORIZED => self.shared.let_go(),
+                _ => self.shared.keep(sender),
+            }
             Ok(Answer { status: head.status.as_u16(), retry_after: retry_after(&head.headers), body })
         };
         let answer = answer.await;
@@ -152,13 +159,15 @@ impl Client {
         self.shared.doubt.notify_one();
     }
 
-    /// Asks for that path once a second while there is doubt, for ever. It should be something for
+    /// Asks for that path while there is doubt, for ever: once a second, after a minute up to every ten. It should be something for
     /// which the server has to ask its store.
     pub async fn probe(&self, path: String) {
         loop {
             self.shared.doubt.notified().await;
             // On a connection of its own: those that are kept may be what is broken.
             let mut kept = Kept::Leave;
+            let began = tokio::time::Instant::now();
+            let mut pauses = Backoff::new(PROBE_EVERY, PROBE_MOST);
             loop {
                 let asked = tokio::time::Instant::now();
                 let request = Request::get(path.clone()).within(PROBE_WITHIN);
@@ -167,7 +176,9 @@ impl Client {
                     break;
                 }
                 kept = if answer.is_err() { Kept::Leave } else { Kept::Take };
-                tokio::time::sleep_until(asked + PROBE_EVERY).await;
+                // A server that comes back has all nodes at its door.
+                let pause = if began.elapsed() < PROBE_OFTEN { PROBE_EVERY } else { pauses.pause() };
+                tokio::time::sleep_until(asked + pause).await;
             }
         }
     }
@@ -255,7 +266,7 @@ impl Client {
             let connected = async {
                 let mut sender = match idle {
                     Some(sender) => sender,
-                    None => shared.connect().await?,
+                    None => shared.connect(until).await?,
                 };
                 // An end that was not noticed yet is found by the next step.
                 let _ready = sender.ready().await;
@@ -267,7 +278,7 @@ impl Client {
             let late = |_elapsed| RequestError::Deadline { after: request.within };
             match timeout_at(until, sender.try_send_request(message)).await.map_err(late)? {
                 Ok(response) => {
-                    if response.status() == UNAUTHORIZED
+                    if response.status() == StatusCode::UNAUTHORIZED
                         && let Some(token) = &shared.token
                     {
                         token.refused();
@@ -308,9 +319,9 @@ impl Shared {
         }
     }
 
-    async fn connect(&self) -> Result<Sender, ConnectError> {
+    async fn connect(&self, until: tokio::time::Instant) -> Result<Sender, ConnectError> {
         self.counters.connection();
-        connect(&self.access, &self.tls, Arc::clone(&self.closed)).await
+        connect(&self.access, &self.tls, Arc::clone(&self.closed), until).await
     }
 
     /// The connection that was used last.

@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::rustls;
 
 use super::access::Access;
@@ -27,12 +28,18 @@ const BUFFER: usize = 64 << 10;
 /// Half of a connection: what requests go into. The other half is a task that ends with it.
 pub(super) type Sender = SendRequest<Full<Bytes>>;
 
-/// Connects. `closed` is told when the connection ends, for whatever reason.
-pub(super) async fn connect(access: &Access, tls: &Tls, closed: Arc<Notify>) -> Result<Sender, ConnectError> {
+/// Connects. `closed` is told when the connection ends, for whatever reason. Whoever gives up at `until` has had
+/// each of the server's addresses tried before.
+pub(super) async fn connect(
+    access: &Access,
+    tls: &Tls,
+    closed: Arc<Notify>,
+    until: Instant,
+) -> Result<Sender, ConnectError> {
     let connector = tls.connector(access)?;
     let name = tls::server_name(access)?;
     let address = access.server.authority();
-    let stream = open(access, &address).await?;
+    let stream = open(access, &address, until).await?;
     let greeting =
         |source: Box<dyn Error + Send + Sync>| ConnectError::Greeting { address: address.clone(), source };
     let stream = connector.connect(name, stream).await.map_err(|error| match mistrust(&error) {
@@ -52,13 +59,17 @@ pub(super) async fn connect(access: &Access, tls: &Tls, closed: Arc<Notify>) -> 
     Ok(sender)
 }
 
-async fn open(access: &Access, address: &str) -> Result<TcpStream, ConnectError> {
+async fn open(access: &Access, address: &str, until: Instant) -> Result<TcpStream, ConnectError> {
     let host = access.server.host.as_str();
     let resolve = |source| ConnectError::Resolve { host: host.to_owned(), source };
-    let addresses = lookup_host((host, access.server.port)).await.map_err(resolve)?;
+    let addresses: Vec<_> = lookup_host((host, access.server.port)).await.map_err(resolve)?.collect();
     let mut last = None;
-    for address in addresses {
-        match TcpStream::connect(address).await.and_then(|stream| prepare(&stream).map(|()| stream)) {
+    for (left, address) in (1..=addresses.len()).rev().zip(&addresses) {
+        // One that says nothing leaves the others their share of the time (as net.Dialer of Go does).
+        let share = until.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(u32::MAX);
+        let tried = timeout(share, TcpStream::connect(address)).await;
+        let tried = tried.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()));
+        match tried.and_then(|stream| prepare(&stream).map(|()| stream)) {
             Ok(stream) => return Ok(stream),
             Err(source) => last = Some(ConnectError::Tcp { address: address.to_string(), source }),
         }

@@ -31,6 +31,7 @@ fn rules() -> Value {
 struct Rig {
     runtime: tokio::runtime::Runtime,
     hand: ApiHand,
+    client: Client,
     outcomes: mpsc::Receiver<Outcome>,
     decisions: u64,
 }
@@ -47,7 +48,8 @@ impl Rig {
         let client = Client::new(Access::find(Some(&kubeconfig)).unwrap()).unwrap();
         let (sender, outcomes) = mpsc::channel(64);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        Self { runtime, hand: ApiHand::new(client, config, sender), outcomes, decisions: 0 }
+        let hand = ApiHand::new(client.clone(), config, sender);
+        Self { runtime, hand, client, outcomes, decisions: 0 }
     }
 
     /// Orders an eviction, and hands back the next thing that is told of it.
@@ -315,7 +317,13 @@ fn a_network_in_distress_evicts_nobody_twice() {
     assert!(matches!(answered, Answered::Unknown { .. }), "{answered:?}");
     assert!(matches!(hand.next().1, Answered::NotSent { .. }));
     proxy.on(once("/eviction"), Fault::status(401));
+    let begun = |hand: &Rig| hand.client.counts().connections;
+    let before = begun(&hand);
     assert!(matches!(hand.evict(&pod), Answered::Unauthorized { .. }));
+    // Whom the server takes for nobody may be somebody by a certificate that was changed since: on a new connection.
+    let refused = begun(&hand);
+    assert_eq!(hand.evict(&run(&cluster, "believed")), Answered::Accepted);
+    assert_eq!((refused, begun(&hand)), (before, before + 1));
 
     // The line hangs: no answer, and nothing can be found out before it is whole again.
     proxy.hang();
