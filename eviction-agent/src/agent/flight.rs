@@ -34,8 +34,13 @@ impl Flight {
 
     /// It was refused: nothing is under way, but to choose again at once would choose the same.
     pub(crate) fn refused(&mut self, decision: u64, now_ns: u64) {
+        self.rest(decision, now_ns.saturating_add(REFUSED_NS));
+    }
+
+    /// Nobody was asked, and nobody is until then.
+    pub(crate) fn rest(&mut self, decision: u64, until_ns: u64) {
         if self.victims.iter().all(|victim| *victim == decision) {
-            self.until_ns = now_ns.saturating_add(REFUSED_NS);
+            self.until_ns = until_ns;
         }
     }
 
@@ -85,6 +90,9 @@ mod tests {
         flight.refused(1, 5);
         assert!(flight.holds(5 + REFUSED_NS - 1));
         assert!(!flight.holds(5 + REFUSED_NS));
+        flight.begin(1, 5);
+        flight.rest(1, 60);
+        assert!(flight.holds(59) && !flight.holds(60));
         flight.begin(2, 0);
         flight.begin(3, 0);
         flight.refused(3, 0);

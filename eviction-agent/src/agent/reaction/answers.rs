@@ -125,7 +125,10 @@ impl Reaction {
         }
         self.tell_outcome(&over.pod, result);
         if let Some(pause) = pause {
-            self.let_rest(over.id);
+            // The same would be chosen, and asked for: where the engine remembers no pause, this one holds.
+            if let Some(flight) = &mut self.state.flight {
+                flight.rest(over.id, mono_ns().saturating_add(nanos(pause)));
+            }
             self.pause_evictions(pause);
         }
         looks_again
