@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::action::{Begun, PodName};
+use crate::action::{Begun, Outcome, PodName, Progress};
 use crate::core::hands::ApiUnreachable;
 use crate::core::input::{Event, Input, Reach};
 
@@ -54,8 +54,16 @@ impl Reaction {
                     self.keep.note();
                 }
                 Err(refused) => {
-                    let note = self.state.under_way[index].note(Step::Refused(refused));
-                    self.notes.send(note);
+                    // No end of it: the API server may still say yes.
+                    let it = &self.state.under_way[index];
+                    let what = format!("the kill hand does not stand in: {refused}");
+                    let outcome = Outcome {
+                        decision: it.id,
+                        pod: Arc::clone(&it.pod),
+                        at_ns: mono_ns(),
+                        progress: Progress::Trouble { what },
+                    };
+                    self.notes.send(it.note(Step::Progress(outcome)));
                 }
             }
         }

@@ -20,10 +20,21 @@ const GOES: [&str; 3] = ["accepted", "signalled", "killed"];
 /// Outcomes after which it does not.
 const ENDS: [&str; 2] = ["refused", "abandoned"];
 
+/// The request may have been carried out: nobody has heard the answer.
+const UNHEARD: &str = "unknown";
+
+/// Nobody needs to be asked any more.
+const IS_GONE: [&str; 2] = ["gone", "another"];
+
+const EVICTED: &str = "The pod was evicted.";
+const CHOSEN: &str = "The pod was chosen to be evicted, and is gone.";
+
 #[derive(Debug, Default)]
 pub(super) struct Chosen {
     decided: VecDeque<(u64, Occurrence)>,
     told: VecDeque<u64>,
+    /// Whose request may have been carried out.
+    unheard: VecDeque<u64>,
 }
 
 impl Chosen {
@@ -55,26 +66,33 @@ impl Chosen {
             self.take(*id);
             return None;
         }
-        if !GOES.contains(outcome) || self.told.contains(id) {
+        if *outcome == UNHEARD && !self.unheard.contains(id) {
+            remember(&mut self.unheard, *id);
+        }
+        let is_gone = IS_GONE.contains(outcome);
+        if !(is_gone || GOES.contains(outcome)) || self.told.contains(id) {
             return None;
         }
-        // What was decided was not told, for want of room: that the pod goes is known all the same.
-        let occurrence = match self.take(*id) {
+        let decided = self.take(*id);
+        if is_gone && decided.is_some() && !self.unheard.contains(id) {
+            // It went before it was asked for.
+            return None;
+        }
+        let occurrence = match decided {
             Some(occurrence) => occurrence,
+            // What was decided was not told, for want of room, or another agent decided it: that the pod goes is
+            // known all the same. Has that one told it, the event is there, and has this name.
             None => Occurrence {
                 reason: Reason::Evicted,
                 regarding: Regarding::Pod(pod_named(pod, uid)?),
                 part: eviction.decision.as_str().into(),
                 at,
-                note: "The pod was evicted.".into(),
+                note: if is_gone { CHOSEN } else { EVICTED }.into(),
                 annotations: BTreeMap::from([(DECISION.into(), eviction.decision.as_str().into())]),
                 times: 1,
             },
         };
-        if self.told.len() >= MOST {
-            self.told.pop_front();
-        }
-        self.told.push_back(*id);
+        remember(&mut self.told, *id);
         Some(occurrence)
     }
 
@@ -82,6 +100,13 @@ impl Chosen {
         let place = self.decided.iter().position(|(decided, _)| *decided == id)?;
         self.decided.remove(place).map(|(_, occurrence)| occurrence)
     }
+}
+
+fn remember(ids: &mut VecDeque<u64>, id: u64) {
+    if ids.len() >= MOST {
+        ids.pop_front();
+    }
+    ids.push_back(id);
 }
 
 #[cfg(test)]
@@ -148,6 +173,20 @@ mod tests {
         for outcome in ["killed", "accepted", "gone"] {
             assert_eq!(chosen.went(&step(7, outcome), at(4)), None, "{outcome}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_has_its_event_if_the_answer_was_not_heard() {
+        let mut chosen = Chosen::default();
+        (7..9).for_each(|id| chosen.decided(&decision(id), at(1)));
+        assert_eq!(chosen.went(&step(7, "unknown"), at(2)), None);
+        let told = chosen.went(&step(7, "gone"), at(3)).unwrap();
+        assert_eq!((&*told.note, told.at), ("The node was low on resource: memory. ", at(1)));
+        assert_eq!(chosen.went(&step(7, "gone"), at(4)), None);
+        assert_eq!(chosen.went(&step(8, "gone"), at(4)), None, "it went by itself");
+        assert!(chosen.decided.is_empty());
+        let recalled = chosen.went(&step(3, "gone"), at(5)).unwrap();
+        assert_eq!((&*recalled.note, recalled.at), (CHOSEN, at(5)), "another agent has decided that");
     }
 
     #[test]
