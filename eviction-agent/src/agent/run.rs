@@ -211,7 +211,11 @@ async fn supervise(
         (Some(news), Some(it)) => {
             Some(it.keep(news, commands.downgrade(), written.clone(), Arc::clone(&metrics)))
         }
-        (_, _) => None,
+        (None, Some(it)) => {
+            it.leave_marks();
+            None
+        }
+        (_, None) => None,
     };
     if let Some(cluster) = cluster {
         cluster.start(marks, written, membership.as_ref().map(Membership::name));

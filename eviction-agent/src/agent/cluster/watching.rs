@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::events::{self, EventTap};
 use super::figures::Exports;
 use super::identity::{self, Found, NodeName};
-use super::node::{Keeper, NodeNews};
+use super::node::{Keeper, NodeNews, own_marks};
 use super::pods::{self, WatchedPods};
 use crate::action::api::events::Recorder;
 use crate::agent::event;
@@ -136,6 +136,11 @@ impl Membership {
         Keeper { news, seen, commands, client, kept, metrics }.start()
     }
 
+    /// Says of what an agent that acted has left on the node that nobody takes it away: only who acts does.
+    pub(crate) fn leave_marks(&self) {
+        tokio::spawn(tell_of_marks(self.seen_node.clone(), self.name.to_string()));
+    }
+
     /// Has the API server told of what is printed. Needs the runtime that it was joined on.
     pub(crate) fn tap(&mut self, metrics: Arc<Metrics>) -> EventTap {
         let name = self.name.to_string();
@@ -195,6 +200,28 @@ async fn identify(client: &Client, name: &NodeName) -> Result<Node, Failure> {
             Err(_) => {}
         }
         tokio::time::sleep(backoff.pause()).await;
+    }
+}
+
+/// Says so once, if there is anything.
+async fn tell_of_marks(mut seen: Receiver<Arc<Seen<Node>>>, name: String) {
+    loop {
+        let now = Arc::clone(&seen.borrow_and_update());
+        if let Some(node) = now.objects.first().filter(|_| now.synced) {
+            let marks = own_marks(node);
+            if !marks.is_empty() {
+                let (marks, help) = (marks.join(", "), format!("eviction-agent node clean {name}"));
+                tracing::warn!(
+                    marks,
+                    help,
+                    "the node has marks of an agent that acted: a dry run leaves them as they are"
+                );
+            }
+            return;
+        }
+        if seen.changed().await.is_err() {
+            return;
+        }
     }
 }
 

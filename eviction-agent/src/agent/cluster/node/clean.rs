@@ -128,11 +128,7 @@ async fn clean_once(hand: &NodeHand, node: &Node, done: &mut Clean) -> Option<St
         if answer.answered != Answered::Accepted {
             return Some(Step::Refused("take the taints from", answer));
         }
-        done.taints.extend(changes.iter().map(|change| match change {
-            TaintChange::Replace { key, effect, .. }
-            | TaintChange::Remove { key, effect, .. }
-            | TaintChange::Add { key, effect } => format!("{key}:{}", effect.name()),
-        }));
+        done.taints.extend(changes.iter().map(taint));
     }
     if !kinds.is_empty() {
         let answer = hand.write_conditions(node, &[], &kinds).await;
@@ -142,6 +138,21 @@ async fn clean_once(hand: &NodeHand, node: &Node, done: &mut Clean) -> Option<St
         done.conditions.extend(kinds.into_iter().map(str::to_owned));
     }
     Some(Step::Done)
+}
+
+/// As `KEY:EFFECT`.
+fn taint(change: &TaintChange) -> String {
+    match change {
+        TaintChange::Replace { key, effect, .. }
+        | TaintChange::Remove { key, effect, .. }
+        | TaintChange::Add { key, effect } => format!("{key}:{}", effect.name()),
+    }
+}
+
+/// What would be taken away.
+pub(crate) fn own_marks(node: &Node) -> Vec<String> {
+    let changes = taints(node, &[None; 3]);
+    changes.iter().map(taint).chain(own(node).into_iter().map(str::to_owned)).collect()
 }
 
 /// Whether it may be different in a moment.

@@ -47,6 +47,11 @@ impl Known {
         });
     }
 
+    /// The state that counts, whatever was known.
+    pub(super) fn replace(&self, node: Arc<Node>) {
+        self.0.send_replace(Some(node));
+    }
+
     /// A state that an answer told.
     pub(super) fn offer_json(&self, json: &[u8]) {
         match parse_node(json) {
@@ -59,7 +64,7 @@ impl Known {
 
 /// Whether a state is known to be older than another: versions are comparable where they are
 /// numbers (KEP-5504), also of two objects of one name.
-fn is_before(node: &Node, other: &Node) -> bool {
+pub(super) fn is_before(node: &Node, other: &Node) -> bool {
     let number = |node: &Node| node.resource_version.parse::<u64>().ok();
     matches!((number(node), number(other)), (Some(own), Some(other)) if own < other)
 }
@@ -85,6 +90,9 @@ mod tests {
         assert_eq!(now().as_deref(), Some("b12"));
         known.offer(node("b", "not a number"));
         assert_eq!(now().as_deref(), Some("bnot a number"));
+        known.offer(node("b", "20"));
+        known.replace(node("b", "6"));
+        assert_eq!(now().as_deref(), Some("b6"));
         known.forget();
         assert_eq!(now(), None);
         known.offer_json(b"{");

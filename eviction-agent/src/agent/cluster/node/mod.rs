@@ -28,9 +28,10 @@ use crate::core::pressure::Seed;
 use crate::metrics::{MarkLabels, MarkWriteLabels, Metrics};
 use crate::source::api::Seen;
 use crate::source::wait::{register, take_count};
+pub(crate) use clean::own_marks;
 pub use clean::{Clean, CleanOptions, Cleaned, clean_nodes};
 use conditions::Conditions;
-use known::Known;
+use known::{Known, is_before};
 pub(crate) use news::{NodeNews, NodeTeller};
 use taints::Taints;
 
@@ -107,6 +108,7 @@ async fn carry(
 async fn follow(mut seen: watch::Receiver<Arc<Seen<Node>>>, known: Known, commands: WeakSender<Command>) {
     let clock = Clock::start();
     let mut is_seeded = false;
+    let mut before: Option<Arc<Node>> = None;
     while seen.changed().await.is_ok() {
         let now = Arc::clone(&seen.borrow_and_update());
         if !now.synced {
@@ -116,7 +118,11 @@ async fn follow(mut seen: watch::Receiver<Arc<Seen<Node>>>, known: Known, comman
             known.forget();
             continue;
         };
-        known.offer(Arc::clone(node));
+        match before.replace(Arc::clone(node)) {
+            // A watch goes back only where the server's store was restored: no answer is of that time.
+            Some(before) if is_before(node, &before) => known.replace(Arc::clone(node)),
+            _ => known.offer(Arc::clone(node)),
+        }
         if is_seeded {
             continue;
         }
