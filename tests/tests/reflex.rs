@@ -149,7 +149,8 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
         let decided =
             scene.agent.wait_for("its decision", GUARD, |event| event.kind() == "decision").unwrap();
         assert_eq!((decided.text("pod"), decided.text("seen_by")), ("default/hog", "reflex"), "{decided:?}");
-        assert_eq!((told.number("decision"), decided.number("id")), (Some(1), Some(1)));
+        assert_eq!((told.number("id"), decided.number("id")), (Some(1), Some(1)));
+        assert_eq!(told.text("decision"), decided.text("decision"));
         assert!(told.number("chosen_mono_ns") < told.number("carried_out_mono_ns"), "{told:?}");
         assert!(told.number("carried_out_mono_ns") < decided.number("decided_mono_ns"), "{told:?}");
         scene.see_the_end();
@@ -182,7 +183,7 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
         }
         let told = scene.agent.wait_for("the reflex", GUARD, |event| event.kind() == "reflex").unwrap();
         assert_eq!(told.number("pid"), Some(scene.runaway.pid().into()), "{told:?}");
-        assert_eq!(told.number("decision"), decided.number("id"), "{told:?}");
+        assert_eq!(told.number("id"), decided.number("id"), "{told:?}");
         assert!(told.number("carried_out_mono_ns") > decided.number("decided_mono_ns"), "{told:?}");
         assert_eq!(scene.decisions(), 1);
         scene.agent.stop().unwrap();

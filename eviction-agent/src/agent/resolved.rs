@@ -7,6 +7,7 @@ use super::failure::Failure;
 use crate::config::Setting;
 use crate::core::policy::Threshold;
 use crate::core::preferences::Profile;
+use crate::core::signal::Resource;
 use crate::core::units::ThresholdValue;
 
 /// What is decided by.
@@ -28,6 +29,8 @@ pub struct Configured {
 pub struct ActsBelow {
     /// What is measured.
     pub signal: &'static str,
+    /// Whether `run` watches it: disks it does not, and `replay` alone decides by them.
+    pub watched: bool,
     /// Less than this is too little: a quantity, or a percentage.
     pub below: String,
     /// For how long it must be met; nothing where it acts at once.
@@ -58,6 +61,7 @@ fn acts_below(threshold: &Threshold) -> ActsBelow {
     let Threshold { signal, value, grace_period, min_reclaim } = threshold;
     ActsBelow {
         signal: signal.name(),
+        watched: matches!(signal.resource(), Resource::Memory | Resource::Pids),
         below: written(value),
         grace_period: (!threshold.is_hard()).then(|| grace_period.to_string()),
         min_reclaim: min_reclaim.as_ref().map(written),

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::core::apart::Apart;
 use crate::core::pressure::CONDITIONS;
-use crate::core::signal::NodeCondition;
+use crate::core::signal::{NodeCondition, SignalSet};
 use crate::metrics::{
     AlarmLabels, ConditionLabels, MapLabels, Metrics, OutcomeLabels, RecordLabels, SourceLabels,
 };
@@ -49,6 +49,8 @@ pub(crate) struct Slow {
     clock: Clock,
     sources: Vec<SourceLabels>,
     met: Vec<u8>,
+    /// What was known at any time.
+    known: SignalSet,
     conditions: Vec<NodeCondition>,
     unknown_conditions: Vec<NodeCondition>,
     watch: Watch,
@@ -76,6 +78,10 @@ impl Slow {
         for condition in CONDITIONS {
             metrics.condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
         }
+        // A series that begins with its first event has not increased, for those who ask how much it did.
+        for outcome in outcome::ALL {
+            drop(metrics.outcomes.get_or_create(&OutcomeLabels { outcome }));
+        }
         Self {
             output,
             printer,
@@ -87,6 +93,7 @@ impl Slow {
             clock: Clock::start(),
             sources: Vec::new(),
             met: Vec::new(),
+            known: SignalSet::EMPTY,
             conditions: Vec::new(),
             unknown_conditions: Vec::new(),
             watch: Watch::default(),
@@ -170,7 +177,10 @@ impl Slow {
                 self.count_kills(&kill);
                 self.say(at.wall, Event::OomKill(kill));
             }
-            Note::Reflex(reflex, at) => self.say(at.wall, Event::Reflex(reflex)),
+            Note::Reflex(mut reflex, at) => {
+                reflex.decision = reflex.id.map(|id| self.names.of(id));
+                self.say(at.wall, Event::Reflex(reflex));
+            }
             Note::Ended(ended, at) => self.ended(*ended, at),
             Note::LateStatus(end, at) => self.late_status(&end, at),
             Note::Unknown(signal, Some(why), at) => {

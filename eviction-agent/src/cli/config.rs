@@ -53,8 +53,8 @@ fn table(configured: &Configured) -> String {
         values.row([path, value, &origin.to_string()]);
     }
     let mut lines = Table::new(["SIGNAL", "ACTS BELOW", "AFTER", "MIN RECLAIM"]);
-    for ActsBelow { signal, below, grace_period, min_reclaim } in thresholds {
-        let after = grace_period.as_deref().unwrap_or("at once");
+    for ActsBelow { signal, watched, below, grace_period, min_reclaim } in thresholds {
+        let after = if *watched { grace_period.as_deref().unwrap_or("at once") } else { "not watched" };
         lines.row([signal, below, after, min_reclaim.as_deref().unwrap_or("none")]);
     }
     let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();

@@ -12,7 +12,9 @@ use super::people;
 #[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
 pub struct Reflex {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub decision: Option<u64>,
+    pub id: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision: Option<String>,
     pub pod: String,
     pub uid: String,
     pub pid: u32,
@@ -29,7 +31,8 @@ pub struct Reflex {
 impl fmt::Display for Reflex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            decision,
+            id,
+            decision: _,
             pod,
             uid: _,
             pid,
@@ -52,7 +55,7 @@ impl fmt::Display for Reflex {
             bytes(*available),
             milliseconds(*carried_out_mono_ns, *told_mono_ns)
         )?;
-        match decision {
+        match id {
             Some(id) => write!(f, "; the rest of the pod goes by decision {id}"),
             None => f.write_str("; by now the pod would not be evicted, and the rest of it stays"),
         }

@@ -139,9 +139,11 @@ impl Reaction {
         self.metrics.reflex_kills.inc();
         let victim = Arc::clone(&choice.verdict.victim);
         let goes_by = self.evictions_of(&victim).next().map(|it| it.id).or(choice.goes_by);
-        let decision = goes_by.or_else(|| self.finish(&choice.verdict, carried_out));
+        let id = goes_by.or_else(|| self.finish(&choice.verdict, carried_out));
         let told = event::Reflex {
-            decision,
+            id,
+            // The slow side knows what it is called.
+            decision: None,
             pod: format!("{}/{}", victim.pod.namespace, victim.pod.name),
             uid: victim.pod.uid.to_string(),
             pid: struck.tgid,

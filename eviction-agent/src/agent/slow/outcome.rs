@@ -19,6 +19,7 @@ impl Slow {
             Step::Refused(_) => self.clock.at(decided_mono_ns),
         };
         let (outcome, processes, why) = describe(step);
+        debug_assert!(ALL.contains(&outcome), "{outcome} is not among them");
         self.metrics.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
         if outcome == GONE {
             let eviction_signal = signal.map_or("", Signal::name);
@@ -41,6 +42,27 @@ impl Slow {
 }
 
 const GONE: &str = "gone";
+
+/// What [`describe`] calls them, and [`Answered::name`].
+pub(super) const ALL: [&str; 17] = [
+    "dry_run",
+    "signalled",
+    "killed",
+    "trouble",
+    GONE,
+    "left",
+    "refused",
+    "abandoned",
+    "accepted",
+    "budget",
+    "throttled",
+    "forbidden",
+    "unauthorized",
+    "another",
+    "rejected",
+    "unknown",
+    "not_sent",
+];
 
 /// What the API server answered. Only an answer to the eviction itself ends it.
 fn told(asked: Asked, answered: Answered, is_dry: bool) -> (&'static str, Option<usize>, Option<String>) {

@@ -102,13 +102,21 @@ impl Slow {
         for (place, line) in (0..).zip(pass.lines.iter()) {
             let (is, was) = (now.contains(&place), self.met.contains(&place));
             let threshold = &line.threshold;
-            let labels =
-                ThresholdLabels { eviction_signal: threshold.signal.name(), kind: kind(threshold.is_hard()) };
-            self.metrics.threshold_met.get_or_create(&labels).set(i64::from(is));
+            let seen = pass.seen.get(threshold.signal);
+            // Of what was never known it is not said that all is well: disks are not watched.
+            if is || seen.is_some() {
+                self.known.insert(threshold.signal);
+            }
+            if self.known.contains(threshold.signal) {
+                let labels = ThresholdLabels {
+                    eviction_signal: threshold.signal.name(),
+                    kind: kind(threshold.is_hard()),
+                };
+                self.metrics.threshold_met.get_or_create(&labels).set(i64::from(is));
+            }
             if is == was {
                 continue;
             }
-            let seen = pass.seen.get(threshold.signal);
             let event = event::Threshold {
                 signal: threshold.signal.name(),
                 kind: kind(threshold.is_hard()),

@@ -52,6 +52,11 @@ impl Counts {
     /// They go on from there.
     pub(crate) fn new(metrics: Arc<Metrics>, before: Vec<Count>) -> Self {
         let (values, version, changed) = (Mutex::default(), AtomicU64::new(0), Notify::new());
+        // A series that begins with its first kill has not increased, for those who ask how much it did.
+        for seen_by in SEEN_BY {
+            let labels = UnattributedLabels { seen_by, namespace: String::new() };
+            drop(metrics.oom_kills_unattributed.get_or_create(&labels));
+        }
         let counts = Self { metrics, values, version, changed };
         for Count { series, value } in before {
             counts.count(series, value);
