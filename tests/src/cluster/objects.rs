@@ -22,7 +22,7 @@ impl Cluster {
     /// # Errors
     /// If the server refuses it.
     pub fn add_node(&self, name: &str) -> Result<Value> {
-        let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}}});
+        let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}}});
         self.admin().post("/api/v1/nodes", &node)?.ok()?;
         let room = json!({"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "500"});
         let status = json!({"status": {

@@ -74,7 +74,7 @@ pub(crate) fn options(
     std::fs::create_dir_all(&state).unwrap();
     options.more.extend(["--state-dir".to_owned(), state.display().to_string()]);
     // What the rig says by itself; a new argument has to be told to it.
-    for name in ["--kubelet-config", "--output", "--listen"] {
+    for name in ["--kubelet-config", "--output", "--log-format", "--listen"] {
         assert!(given.remove(name).is_some(), "{name}");
     }
     assert!(given.is_empty(), "{given:?}");
