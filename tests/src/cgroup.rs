@@ -44,7 +44,9 @@ impl Subtree {
         // Tests of one program make subtrees with the same label at the same moment.
         let serial = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}-{label}-{serial}-{pid}-{start}");
-        Ok(Self { root: Group::create(mounts, Path::new(&name))? })
+        let root = Group::create(mounts, Path::new(&name))?;
+        root.never_swap()?;
+        Ok(Self { root })
     }
 
     /// Removes the subtrees of processes that are gone.
@@ -206,6 +208,15 @@ impl Group {
             write(&dir.join("cgroup.procs"), &pid.to_string())?;
         }
         Ok(())
+    }
+
+    /// What is charged here stays in memory, where the machine has swap: so it is on nodes, and a limit kills. Groups
+    /// that are made below are as this one.
+    fn never_swap(&self) -> Result<()> {
+        let (dir, is_v1) = self.controller(Hierarchy::Memory)?;
+        let file = dir.join(if is_v1 { "memory.swappiness" } else { "memory.swap.max" });
+        // A kernel without swap has no such file.
+        if file.exists() { write(&file, "0") } else { Ok(()) }
     }
 
     /// Bounds the memory in bytes.

@@ -22,9 +22,10 @@ use tests::bench::machine;
 use tests::bench::row::Row;
 use tests::bench::table;
 use tests::cgroup::{Group, Subtree};
+use tests::clock;
+use tests::interrupt::{self, Interrupt};
 use tests::mounts::Hierarchy;
 use tests::storm::Storm;
-use tests::{clock, interrupt};
 
 const MIB: u64 = 1 << 20;
 
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
 }
 
 fn run(Args { json, commit, cgroups, seconds, bench: _ }: &Args) -> Result<()> {
+    let interrupt = Interrupt::install()?;
     let _counting = enable_stats(Stats::RunTime).context("ask the kernel to count firings")?;
     let subtree = Subtree::new("storm")?;
     let groups: Vec<Group> =
@@ -63,7 +65,7 @@ fn run(Args { json, commit, cgroups, seconds, bench: _ }: &Args) -> Result<()> {
     let rung = kernel.sources().iter().find(|info| info.source == "charge").map(|info| info.rung);
     let machine = machine::line("storm", rung, commit)?;
     let mut storm = Storm::start(Path::new(env!("CARGO_BIN_EXE_storm")), &folders)?;
-    let measured = rage(&subtree, &mut storm, &mut kernel, &mut ring, &grower, *seconds)?;
+    let measured = rage(&interrupt, &subtree, &mut storm, &mut kernel, &mut ring, &grower, *seconds)?;
     storm.pause()?;
     let rows = measured.rows(&mut kernel, &mut ring, *cgroups)?;
     drop(storm);
@@ -95,6 +97,7 @@ struct Measured {
 
 /// One second after the other: firings, and a crossing in the middle of it.
 fn rage(
+    interrupt: &Interrupt,
     subtree: &Subtree,
     storm: &mut Storm,
     kernel: &mut Kernel,
@@ -116,6 +119,7 @@ fn rage(
             Ok(made)
         });
         let mut turn = || -> Result<()> {
+            interrupt.check()?;
             let (start, fired) = (Instant::now(), firings(kernel));
             let line = grower.memory()? + 4 * MIB;
             let generation = kernel.arm(id, Level { usage_above: Some(line), ..Level::default() })?;

@@ -149,6 +149,7 @@ const FIGURES: [Figures; 2] = [
             ("times_less_at_death", "times less at death"),
             ("reflex_death_mib", "ours with the reflex, MiB"),
             ("times_less_with_reflex", "times less"),
+            ("by_reflex", "runs that the reflex ended"),
         ],
     },
     Figures {

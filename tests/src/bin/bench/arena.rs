@@ -119,6 +119,9 @@ const WARM: Duration = Duration::from_millis(1500);
 /// How long it may take after the growth before it counts as missed.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
+/// With less than that available it would not be the hog alone that is in danger.
+const LEAST: u64 = 4096 * MIB;
+
 /// Lets the hog grow, and prints when the line was crossed and when the hog died.
 pub(crate) fn inside(args: &Inside) -> Result<()> {
     let Inside { rival, group, stamps, scratch, workload, rivals_folder, hog } = args;
@@ -128,7 +131,6 @@ pub(crate) fn inside(args: &Inside) -> Result<()> {
     let group = Group::existing(group)?;
     let mut hog = Workload::start(workload, &group, hog)?;
     let available = meminfo::available()?;
-    ensure!(available > 4096 * MIB, "this machine has but {} MiB available", available / MIB);
     let threshold = available - LINE;
     let mut command = rival.below(threshold, rivals_folder.as_deref(), scratch)?;
     let mut rival = Process::spawn(&mut command)?;
@@ -158,6 +160,9 @@ pub(crate) fn inside(args: &Inside) -> Result<()> {
 /// Why a rival cannot be asked for a line as far as [`LINE`] from what this machine has available.
 pub(crate) fn refusal(rival: Rival) -> Result<Option<String>> {
     let (available, total) = (meminfo::available()?, meminfo::total()?);
+    if available <= LEAST {
+        return Ok(Some(format!("this machine has but {} MiB available", available / MIB)));
+    }
     let threshold = available.saturating_sub(LINE);
     let most = rival.greatest_threshold(total);
     Ok((threshold > most).then(|| {

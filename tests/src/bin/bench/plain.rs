@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::Signal;
 use tests::cgroup::Group;
-use tests::mounts::Hierarchy;
+use tests::mounts::{Hierarchy, Mounts};
 use tests::{clock, process};
 
 use crate::case::LINE;
@@ -39,6 +39,12 @@ impl Means {
             Self::Notification => "v1 eventfd".to_owned(),
             Self::Poll(period) => format!("poll each {} s", period.as_secs()),
         }
+    }
+
+    /// Why it cannot be had here, if it cannot.
+    pub(crate) fn refusal(self) -> Result<Option<&'static str>> {
+        let lacks = self == Self::Notification && Mounts::discover()?.get(Hierarchy::Memory).is_none();
+        Ok(lacks.then_some("usage thresholds are of cgroup version 1, and memory is of version 2 here"))
     }
 
     fn period(self) -> Duration {

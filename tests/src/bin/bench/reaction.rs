@@ -78,6 +78,10 @@ pub(crate) fn beside(stage: &mut Stage, case: Case) -> Result<()> {
         return Ok(());
     }
     for means in Means::ALL {
+        if let Some(why) = means.refusal()? {
+            stage.tell(&format!("{} ({}) is left out: {why}", case.name(), means.name()));
+            continue;
+        }
         let rows = plain(stage, case, means)?;
         stage.keep(rows)?;
     }

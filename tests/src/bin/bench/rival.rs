@@ -67,8 +67,10 @@ impl Rival {
         match self {
             Self::Earlyoom => {
                 let kib = (bytes / 1024).to_string();
-                // The second figure is where SIGKILL takes the place of SIGTERM.
-                Ok(command(folder, "usr/bin/earlyoom", ["-p", "-r", "0", "-M", &format!("{kib},{kib}")]))
+                // The second figure is where SIGKILL takes the place of SIGTERM. It waits for swap to be short as
+                // well, and a hundred percent of it always is.
+                let memory = format!("{kib},{kib}");
+                Ok(command(folder, "usr/bin/earlyoom", ["-p", "-r", "0", "-M", &memory, "-s", "100,100"]))
             }
             Self::Nohang => {
                 let config = scratch.join("nohang.conf");

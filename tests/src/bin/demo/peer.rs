@@ -85,10 +85,13 @@ pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
             scene.printer.line("reflex", format_args!("the ordinary way was first: {why}"));
         }
         scene.value("by_reflex", reflexes.len() - others.len());
-        let at_death = at_death(&reflexes.iter().map(|run| run.overshoot).collect::<Vec<_>>());
-        scene.printer.line("median", format_args!("reflex_death_mib {at_death:.2}"));
-        scene.value("reflex_death_mib", at_death);
-        scene.value("times_less_with_reflex", self::at_death(&theirs) / at_death.max(GRAIN_MIB));
+        // Where it never was, its figures say nothing of it.
+        if others.len() < reflexes.len() {
+            let at_death = at_death(&reflexes.iter().map(|run| run.overshoot).collect::<Vec<_>>());
+            scene.printer.line("median", format_args!("reflex_death_mib {at_death:.2}"));
+            scene.value("reflex_death_mib", at_death);
+            scene.value("times_less_with_reflex", self::at_death(&theirs) / at_death.max(GRAIN_MIB));
+        }
     }
     scene.value("runs", RUNS);
     Ok(())
