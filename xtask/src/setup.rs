@@ -162,7 +162,8 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Deny => deny(machine, &mut tools),
             Need::Fuzz => fuzz(machine, &mut tools),
             Need::Guests => installed(machine, &GUESTS),
-            Need::Rivals => unpacked(machine, "rivals", &RIVALS, &mut tools.rivals),
+            Need::Rivals => installed(machine, &LANGUAGES)
+                .or_else(|| unpacked(machine, "rivals", &RIVALS, &mut tools.rivals)),
             Need::Node => {
                 installed(machine, &IMAGES).or_else(|| unpacked(machine, "node", &NODE, &mut tools.node))
             }
@@ -275,7 +276,12 @@ const GUESTS: [(&str, &str); 4] = [
 const IMAGES: [(&str, &str); 1] = [("busybox", "busybox-static")];
 
 fn installed(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> {
-    let missing: Vec<_> = wanted.iter().filter(|(program, _)| !machine.is_on_path(program)).collect();
+    let is_there = |(program, package): &(&str, &str)| match *package {
+        // A guest has no library for one that is not.
+        "busybox-static" => machine.is_static(program),
+        _ => machine.is_on_path(program),
+    };
+    let missing: Vec<_> = wanted.iter().filter(|it| !is_there(it)).collect();
     let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
     (!missing.is_empty()).then(|| Step {
         missing: packages.join(", "),
@@ -290,6 +296,9 @@ fn installed(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> {
         env: &[("DEBIAN_FRONTEND", "noninteractive")],
     })
 }
+
+/// What nohang is written in.
+const LANGUAGES: [(&str, &str); 1] = [("python3", "python3")];
 
 /// Debian's packages, each with a file by which it is known.
 const RIVALS: [(&str, &str); 3] = [

@@ -4,14 +4,16 @@
 pub(crate) mod kubernetes;
 mod told;
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
+use crate::test::report::Report;
 use crate::{build, image, test};
 use told::{End, Told};
 
@@ -139,13 +141,31 @@ fn tell(name: &str, mut command: Command, logs: &Path, keep: bool) -> Result<Tol
     command.args(["--exact", name, "--test-threads=1"]);
     if keep {
         // What the cluster says is for the one who waits.
-        let status = command.arg("--nocapture").status().with_context(|| format!("tell {name}"))?;
-        return Ok(Told::kept(name, status));
+        let text = echoed(command.arg("--nocapture")).with_context(|| format!("tell {name}"))?;
+        return Ok(Told::read(name, &Report::read(name, &text), &text));
     }
     let log = logs.join(format!("{}.log", name.replace("::", "-")));
     command.arg("--show-output");
     let (report, text) = test::run_to_end(name, command, &log)?;
     Ok(Told::read(name, &report, &text))
+}
+
+/// Runs it to its end; all it says is shown at once, and handed back.
+fn echoed(command: &mut Command) -> Result<String> {
+    let (reader, writer) = std::io::pipe().context("make a pipe")?;
+    command.stdout(writer.try_clone().context("share a pipe")?).stderr(writer);
+    let mut child = command.spawn()?;
+    // The pipe ends with the child's ends of it.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut text = String::new();
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = line.context("read what it says")?;
+        let line = String::from_utf8_lossy(&line);
+        eprintln!("{line}");
+        text.extend([&line, "\n"]);
+    }
+    child.wait()?;
+    Ok(text)
 }
 
 #[cfg(test)]

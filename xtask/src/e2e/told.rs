@@ -1,7 +1,5 @@
 //! What a story's process has said: its verdict, and what it measured.
 
-use std::process::ExitStatus;
-
 use serde_json::{Map, Value, json};
 
 use crate::test::report::Report;
@@ -45,13 +43,6 @@ impl Told {
             said.as_ref().and_then(|it| it.get(key).cloned()).unwrap_or(Value::Object(Map::new()))
         };
         Self { name: name.to_owned(), end, timeline: part("timeline"), values: part("values") }
-    }
-
-    /// Of a story that was watched while it was told.
-    pub(super) fn kept(name: &str, status: ExitStatus) -> Self {
-        let end = if status.success() { End::Passed } else { End::Failed(format!("ended with {status}")) };
-        let nothing = Value::Object(Map::new());
-        Self { name: name.to_owned(), end, timeline: nothing.clone(), values: nothing }
     }
 
     /// For machines.

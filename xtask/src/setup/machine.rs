@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use crate::elf::Elf;
 use crate::shell;
 
 /// The folders in which tools are looked for.
@@ -94,6 +95,13 @@ impl Machine {
     pub(super) fn is_on_path(&self, program: &str) -> bool {
         let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
         self.path.iter().chain(&system).any(|folder| folder.join(program).is_file())
+    }
+
+    /// Whether a shell would find that program, and it needs no library.
+    pub(super) fn is_static(&self, program: &str) -> bool {
+        let found = self.path.iter().map(|folder| folder.join(program)).find(|path| path.is_file());
+        let read = found.and_then(|path| Elf::read(&std::fs::read(path).ok()?).ok());
+        read.is_some_and(|elf| !elf.has_interpreter)
     }
 
     /// A tool that a shell would find, and its version.

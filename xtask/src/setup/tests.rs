@@ -171,6 +171,8 @@ fn rivals_are_unpacked_in_the_projects_own_folder_and_not_installed() {
         Plan::Do(step) => (step.missing, step.args.join(" ")),
         Plan::Ready(tools) => (String::new(), tools.rivals.unwrap().display().to_string()),
     };
+    assert_eq!(next(&fake).0, "python3");
+    fake.file("usr/python3");
     let (missing, command) = next(&fake);
     assert_eq!(missing, "earlyoom, nohang, prometheus-node-exporter");
     assert!(
@@ -183,4 +185,20 @@ fn rivals_are_unpacked_in_the_projects_own_folder_and_not_installed() {
     assert_eq!(next(&fake).0, "prometheus-node-exporter");
     fake.file("own/rivals/usr/bin/prometheus-node-exporter");
     assert!(next(&fake).1.ends_with("own/rivals"));
+}
+
+#[test]
+fn a_busybox_that_needs_libraries_is_none() {
+    let fake = Fake::fresh();
+    let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Node]) {
+        Plan::Do(step) => step.missing,
+        Plan::Ready(_) => String::new(),
+    };
+    fake.file("usr/busybox");
+    assert_eq!(next(&fake), "busybox-static");
+    // No section and no program header: nothing is asked for.
+    let mut elf = b"\x7fELF\x02\x01".to_vec();
+    elf.resize(0x40, 0);
+    fs::write(fake.dir.path().join("usr/busybox"), elf).unwrap();
+    assert_ne!(next(&fake), "busybox-static");
 }

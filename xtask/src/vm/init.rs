@@ -52,10 +52,14 @@ impl Drop for Stock {
     }
 }
 
+/// Begins the name of the folder of a run; the rest is its process id.
+const FOLDER: &str = "eviction-vm-";
+
 impl Stock {
     /// Takes in these programs, stripped.
     pub(super) fn new(programs: &[PathBuf]) -> Result<Self> {
-        let stock = Self { folder: std::env::temp_dir().join(format!("eviction-vm-{}", std::process::id())) };
+        sweep();
+        let stock = Self { folder: std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id())) };
         let disk = stock.folder.join("programs");
         make(&disk)?;
         for program in programs {
@@ -98,6 +102,18 @@ impl Stock {
         let programs = self.folder.join("programs");
         shell::read(Command::new("mkfs.ext4").args(["-q", "-F", "-d"]).arg(&programs).arg(&disk))?;
         Ok(disk)
+    }
+}
+
+/// What runs that were interrupted have left behind.
+fn sweep() {
+    let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 

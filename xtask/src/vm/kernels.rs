@@ -87,7 +87,13 @@ impl Cache {
         let unpacked = Unpacked(work);
         let Unpacked(work) = &unpacked;
         // apt holds what it downloads against the hash of the signed index.
-        shell::run(self.apt("apt-get").args(["download", package]).current_dir(work))?;
+        let download = || shell::run(self.apt("apt-get").args(["download", package]).current_dir(work));
+        if download().is_err() {
+            // The indices are old: a suite has dropped what they name.
+            self.forget_indices()?;
+            self.update()?;
+            download()?;
+        }
         let file = only_file(work)?;
         shell::run(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(unpacked.path()))?;
         Ok(unpacked)
@@ -105,6 +111,11 @@ impl Cache {
             }
         }
         bail!("vm: no suite of {} has a cloud kernel {series}", SUITES.join(", "))
+    }
+
+    fn forget_indices(&self) -> Result<()> {
+        let done = self.folder.join("apt/updated");
+        fs::remove_file(&done).with_context(|| format!("remove {}", done.display()))
     }
 
     /// Reads the indices once; they are kept.
@@ -167,10 +178,25 @@ fn newest(found: &str, series: &str) -> Option<String> {
     numbered.max().map(|(_, name)| name.to_owned())
 }
 
-/// The deb822 sources of this machine, where its Debian comes from.
+/// Where there are no sources to begin with.
+const DEBIAN: &str = "\
+Types: deb
+URIs: http://deb.debian.org/debian
+Suites: bookworm
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb
+URIs: http://deb.debian.org/debian-security
+Suites: bookworm-security
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+";
+
+/// The deb822 sources of this machine, where its Debian comes from; Debian's own servers where it has none.
 fn installed_sources() -> Result<String> {
     let folder = Path::new("/etc/apt/sources.list.d");
-    let files = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    let files = fs::read_dir(folder).into_iter().flatten();
     let mut paths: Vec<_> = files.flatten().map(|file| file.path()).collect();
     paths.sort();
     for path in paths.iter().filter(|path| path.extension().is_some_and(|end| end == "sources")) {
@@ -179,7 +205,8 @@ fn installed_sources() -> Result<String> {
             return Ok(text);
         }
     }
-    bail!("vm: {} names no source of Debian packages", folder.display())
+    // Debian's installer writes the older form, and other machines have no Debian sources at all.
+    Ok(DEBIAN.to_owned())
 }
 
 /// The same sources, with the suites that have the kernels.
@@ -245,6 +272,11 @@ mod tests {
         assert!(wide.contains("URIs: http://mirror/debian-security\nSuites: bullseye-security"), "{wide}");
         assert!(!wide.contains('#'), "{wide}");
         assert!(widen("Types: deb\n").is_err());
+        let without = widen(DEBIAN).unwrap();
+        assert!(
+            without.contains("bullseye bookworm trixie sid\n") && without.contains("bullseye-security"),
+            "{without}"
+        );
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 
 use crate::build;
@@ -113,6 +113,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let failed = all.iter().map(|(_, told)| told.failed()).sum::<usize>();
     let passed = all.iter().map(|(_, told)| told.passed()).sum::<usize>();
     let skipped = all.iter().map(|(_, told)| told.skipped()).sum::<usize>();
+    // What fits no guest was not run, and has not passed.
+    ensure!(passed + failed + skipped > 0, "vm: nothing was run: no program of those fits these guests");
     let text = table::render(&all);
     if *json {
         for (machine, told) in &all {
