@@ -166,6 +166,8 @@ pub enum Refused {
         /// Which one.
         decision: u64,
     },
+    /// The kernel has just killed a process of another pod for the same crossing: that one goes.
+    Struck,
     /// Made so long ago that what it was made on may no longer be true.
     Stale {
         /// How long ago.
@@ -204,6 +206,9 @@ impl std::fmt::Display for Refused {
             Self::Busy { in_flight } => write!(f, "{in_flight} pods are being killed"),
             Self::AlreadyGoing { decision } => {
                 write!(f, "the pod goes by decision {decision} already")
+            }
+            Self::Struck => {
+                f.write_str("the kernel has just killed a process of another pod for the same crossing")
             }
             Self::Stale { age_ns } => {
                 write!(f, "the decision is {} ms old", age_ns / 1_000_000)

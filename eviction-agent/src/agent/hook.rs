@@ -1,13 +1,14 @@
 //! The kernel side as the loop sees it: present or not, it is asked and told the same way.
 
 mod counts;
+mod replace;
 
 use crate::config::HookPreferences;
 use crate::metrics::Metrics;
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
     AsyncRing, Crossed, DirtyLeaf, Epoch, Family, Generation, Kernel, LastNumbers, LoadOptions, Loaded, Lost,
-    NodeLine, Refused, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
+    NodeLine, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
 };
 use crate::source::cgroup::sampler::Sampler;
 
@@ -18,6 +19,7 @@ use super::limits;
 use super::range::{Linger, Range};
 use super::told::{Beside, Told};
 pub(crate) use counts::Losses;
+pub(crate) use replace::Moved;
 
 /// The programs, their ring, and what was counted so far.
 #[derive(Default)]
@@ -49,6 +51,8 @@ pub(crate) struct Hook {
     numbers: LastNumbers,
     /// What is known to be lost and was not replaced yet.
     lapse: Option<Lapse>,
+    /// How often nothing could be loaded in its place, one after the other.
+    refusals: u32,
 }
 
 /// Why a verdict does not stand.
@@ -58,14 +62,6 @@ pub(crate) enum NotArmed {
     CarriedOut,
     /// The kernel side cannot be told, which was logged.
     Refused,
-}
-
-/// Another kernel side is in use now.
-pub(crate) struct Moved {
-    /// The last that the old one told.
-    pub(crate) told: Told,
-    /// Every source of it.
-    pub(crate) sources: Vec<SourceInfo>,
 }
 
 impl Hook {
@@ -97,76 +93,6 @@ impl Hook {
         (self.tasks_line, self.lapse) = (None, None);
         self.is_full = false;
         Ok(())
-    }
-
-    /// Finds out whether the kernel side still tells what it should, given the usage of each pod by
-    /// the id of its cgroup; what it tells no more is loaded anew.
-    pub(crate) fn examine(&mut self, pods: impl Iterator<Item = (u64, u64)>, now_ns: u64) -> Option<Lapse> {
-        let ladder = self.ladder.as_mut()?;
-        let lapse = match &self.loaded {
-            Some((kernel, _)) => ladder.examine(kernel, pods).or_else(|| self.lapse.take())?,
-            None => Lapse { source: "ring", rung: "", why: "nothing is loaded".to_owned() },
-        };
-        let told = ladder.replace(&lapse, now_ns).then(|| lapse.clone());
-        self.lapse = Some(lapse);
-        told
-    }
-
-    /// Whether a kernel side is being loaded in place of the present one.
-    pub(crate) fn is_loading(&self) -> bool {
-        self.ladder.as_ref().is_some_and(Ladder::is_loading)
-    }
-
-    /// Whether a hook for a time is being attached or taken off.
-    pub(crate) fn is_changing(&self) -> bool {
-        self.loaded.as_ref().is_some_and(|(kernel, _)| kernel.is_changing())
-    }
-
-    /// Takes the kernel side that was loaded in place of the present one, once it is there. Both
-    /// are attached for a moment: what the old one has told is not told again.
-    pub(crate) fn move_on(&mut self, metrics: &Metrics) -> Option<Moved> {
-        let loaded = self.ladder.as_mut()?.loaded()?;
-        let now_ns = mono_ns();
-        let mut told = Told::default();
-        if let Some((_, ring)) = &mut self.loaded {
-            let drained = ring.drain(|event| self.beside.take(event, &mut told));
-            told.missed |= self.count(drained, metrics);
-        }
-        self.forget_repeated(&mut told);
-        self.since_ns = now_ns;
-        self.leave(metrics);
-        let sources = match loaded {
-            Ok(loaded) => {
-                let mut sources = loaded.kernel.sources().to_vec();
-                sources.extend(loaded.missing.iter().cloned());
-                match self.adopt(loaded) {
-                    Ok(()) => sources,
-                    Err(error) => Self::none(&format!("the ring buffer cannot be watched: {error}")),
-                }
-            }
-            Err(Refused { why, missing }) => {
-                // It was allowed at the start, and will hardly be again.
-                self.ladder = None;
-                if missing.is_empty() { Self::none(&why) } else { missing }
-            }
-        };
-        Some(Moved { told, sources })
-    }
-
-    /// What is said of every source when nothing is left.
-    pub(crate) fn none(why: &str) -> Vec<SourceInfo> {
-        let none = |family: Family| SourceInfo {
-            source: family.name(),
-            rung: "",
-            reason: why.to_owned(),
-            sees_every_charge: false,
-            grain_bytes: 0,
-        };
-        Family::ALL.map(none).to_vec()
-    }
-
-    fn forget_repeated(&self, told: &mut Told) {
-        told.kills.retain(|kill| kill.stamp.ktime_ns >= self.since_ns);
     }
 
     /// How charges are seen at present.
@@ -208,18 +134,29 @@ impl Hook {
 
     /// Attaches the dense hook while the line is near, and takes it off when it is far again.
     pub(crate) fn approach(&mut self, distance: Option<u64>, memory_capacity: u64, now_ns: u64) {
-        let Some((kernel, _)) = &mut self.loaded else { return };
+        let Some((kernel, _)) = &self.loaded else { return };
         let near = kernel.is_attached(When::NearLine);
         let wanted = self.range.is_near(distance, memory_capacity, now_ns, near);
-        attach(kernel, When::NearLine, wanted);
+        self.attach(When::NearLine, wanted);
     }
 
     /// Attaches the hook on what is given back while the way down is armed.
     pub(crate) fn look_down(&mut self, armed: bool, now_ns: u64) {
-        let Some((kernel, _)) = &mut self.loaded else { return };
+        let Some((kernel, _)) = &self.loaded else { return };
         let attached = kernel.is_attached(When::WayDown);
         let wanted = self.way_down.wants(armed, now_ns, attached);
-        attach(kernel, When::WayDown, wanted);
+        self.attach(When::WayDown, wanted);
+    }
+
+    /// Attaches a hook for a time, or takes it off. One that the kernel refuses is lost like any other.
+    fn attach(&mut self, when: When, wanted: bool) {
+        let Some((kernel, _)) = &mut self.loaded else { return };
+        let source = Family::Near.name();
+        let rung = kernel.sources().iter().find(|info| info.source == source).map_or("", |info| info.rung);
+        if let Err(error) = kernel.ask(when, wanted) {
+            let why = format!("it cannot be attached any more: {error}");
+            self.lapse.get_or_insert(Lapse { source, rung, why });
+        }
     }
 
     /// Waits for a record that must not wait. For ever, where nothing is loaded.
@@ -358,11 +295,10 @@ impl Hook {
         }
     }
 
-    /// Lets none stand.
-    pub(crate) fn stand_down(&mut self) {
-        if let Some((kernel, _)) = &mut self.loaded {
-            told("withdrawing a verdict", kernel.stand_down());
-        }
+    /// Lets none stand; whether the one that stood was carried out before. Then its record comes.
+    pub(crate) fn stand_down(&mut self) -> bool {
+        let Some((kernel, _)) = &mut self.loaded else { return false };
+        told("withdrawing a verdict", kernel.stand_down()).unwrap_or(false)
     }
 
     /// The same while the line is far.
@@ -377,13 +313,6 @@ impl Hook {
     pub(crate) fn kernel(&mut self) -> Option<(u32, &mut Kernel)> {
         let programs = self.losses.programs;
         self.loaded.as_mut().map(|(kernel, _)| (programs, kernel))
-    }
-}
-
-/// Attaches a hook for a time, or takes it off.
-fn attach(kernel: &mut Kernel, when: When, wanted: bool) {
-    if let Err(error) = kernel.ask(when, wanted) {
-        tracing::warn!(%error, ?when, "a hook for a time is given up: the timer goes on");
     }
 }
 

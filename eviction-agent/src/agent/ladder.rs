@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
 use crate::source::bpf::load::load;
-use crate::source::bpf::{Family, Kernel, LoadOptions, Loaded, Refused};
+use crate::source::bpf::{Family, Kernel, LoadOptions, Loaded, Refused, rungs};
 
 use super::failure::chain;
 
@@ -52,11 +52,12 @@ impl Ladder {
         }
         let info = kernel.charge().filter(|info| info.sees_every_charge)?;
         let charges = kernel.lost().ok()?.charges;
-        self.silence.is_broken(pods, charges).then(|| Lapse {
-            source: info.source,
-            rung: info.rung,
-            why: "it tells of no charge while a pod's usage grows".to_owned(),
-        })
+        if !self.silence.is_broken(pods, charges) {
+            return None;
+        }
+        avoid_alike(&mut self.options, info.rung);
+        let why = "it tells of no charge while a pod's usage grows".to_owned();
+        Some(Lapse { source: info.source, rung: info.rung, why })
     }
 
     /// Whether something is being loaded.
@@ -98,14 +99,28 @@ impl Ladder {
     }
 }
 
-/// Of charges the next rung is used from now on, also if the lost one was asked for. Of other
-/// families there is one rung a kernel: it is attached again.
+/// Of charges, and of the hooks for a time, the next rung is used from now on, also if the lost one was asked for. Of
+/// other families there is one rung a kernel: it is attached again.
 fn avoid(options: &mut LoadOptions, lapse: &Lapse) {
-    if lapse.source != Family::Charge.name() {
-        return;
+    if [Family::Charge, Family::Near].map(Family::name).contains(&lapse.source) {
+        give_up(options, lapse.rung);
     }
-    options.choice.only.retain(|name| name != lapse.rung);
-    options.choice.lost.push(lapse.rung.to_owned());
+}
+
+fn give_up(options: &mut LoadOptions, rung: &str) {
+    options.choice.only.retain(|name| name != rung);
+    if !options.choice.lost.iter().any(|name| name == rung) {
+        options.choice.lost.push(rung.to_owned());
+    }
+}
+
+/// Where one kprobe is silent, so are all: the kernel disarms them together (`kprobes/enabled` of debugfs), and
+/// those that are registered then as well, without a word.
+fn avoid_alike(options: &mut LoadOptions, silent: &str) {
+    const KPROBE: &str = "kprobe ";
+    if silent.starts_with(KPROBE) {
+        rungs::names().filter(|name| name.starts_with(KPROBE)).for_each(|name| give_up(options, name));
+    }
 }
 
 /// What was known when the last charge was told of.
@@ -181,6 +196,20 @@ mod tests {
         );
         avoid(&mut options, &lapse("oom", "c"));
         assert_eq!(options.choice.lost, ["a"], "another is attached again");
+        avoid(&mut options, &lapse("charge near", "d"));
+        avoid(&mut options, &lapse("charge near", "d"));
+        assert_eq!(options.choice.lost, ["a", "d"]);
+    }
+
+    #[test]
+    fn where_one_kprobe_is_silent_none_is_used_again() {
+        let mut options = LoadOptions::default();
+        avoid_alike(&mut options, "fexit page_counter_try_charge");
+        assert!(options.choice.lost.is_empty());
+        avoid_alike(&mut options, "kprobe page_counter_try_charge");
+        let lost = &options.choice.lost;
+        assert!(lost.iter().any(|name| name == "kprobe oom_kill_process"), "{lost:?}");
+        assert!(lost.iter().all(|name| name.starts_with("kprobe ")), "{lost:?}");
     }
 
     #[test]

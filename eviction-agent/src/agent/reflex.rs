@@ -175,6 +175,12 @@ impl Reflex {
         }
     }
 
+    /// Lets nothing stand; whether what stood was carried out before.
+    pub(crate) fn withdraw(&mut self, hook: &mut Hook) -> bool {
+        self.is_chosen = false;
+        hook.stand_down()
+    }
+
     /// Lets the present choice stand at the distance of this look, and a little beyond it if the victim
     /// goes by an ordinary decision already.
     pub(crate) fn stand(

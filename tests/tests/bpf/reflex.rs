@@ -108,8 +108,7 @@ fn a_runaway_of_the_victim_stops_at_the_line() {
         let peak = container.peak().unwrap_or(struck.usage);
         assert!(peak < line + 4 * MIB, "nothing was touched after the signal");
         container.reset_peak();
-        // It is known to be carried out now.
-        rig.kernel.stand_down().unwrap();
+        assert!(rig.kernel.stand_down().unwrap(), "it was carried out");
     }
     assert_eq!(rig.told.struck.len(), 8);
 }
@@ -279,7 +278,7 @@ fn programs_in_the_place_of_others_give_no_number_twice() {
     let verdict = Standing { epoch: after.kernel.mark_sample(node.root.id()).unwrap(), ..verdict };
     assert!(after.kernel.stand(&verdict).unwrap().0 > number.0);
     // And they carry it out.
-    before.kernel.stand_down().unwrap();
+    assert!(!before.kernel.stand_down().unwrap(), "nobody grew");
     let mut process = Stepper::start(&node.victim);
     process.step("touch 8");
     let verdict = node.verdict(&mut after);
@@ -295,7 +294,7 @@ fn nothing_stands_after_it_was_withdrawn_or_the_programs_are_gone() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut rig, _) = node.begin(&node.victim);
-    rig.kernel.stand_down().unwrap();
+    assert!(!rig.kernel.stand_down().unwrap(), "nobody grew");
     process.step(TOO_MUCH);
     process.step("free");
     let verdict = node.verdict(&mut rig);

@@ -134,11 +134,12 @@ impl Reaction {
                 }
                 Err(refused) => {
                     under_way.by_kill = false;
-                    if kept.by_api.is_none() {
+                    if kept.by_api.is_some() {
+                        self.notes.send(under_way.no_stand_in(&refused));
+                    } else {
                         self.tell_refused(&under_way, &refused);
+                        self.notes.send(under_way.note(Step::Refused(refused)));
                     }
-                    let note = under_way.note(Step::Refused(refused));
-                    self.notes.send(note);
                 }
             }
         }

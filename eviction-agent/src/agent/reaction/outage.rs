@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::action::{Begun, Outcome, PodName, Progress};
+use crate::action::{Begun, PodName};
 use crate::core::hands::ApiUnreachable;
 use crate::core::input::{Event, Input, Reach};
 
 use super::super::clock::mono_ns;
-use super::super::notes::Step;
 use super::{ByApi, Reaction, State, UnderWay};
 
 impl Reaction {
@@ -54,16 +53,7 @@ impl Reaction {
                     self.keep.note();
                 }
                 Err(refused) => {
-                    // No end of it: the API server may still say yes.
-                    let it = &self.state.under_way[index];
-                    let what = format!("the kill hand does not stand in: {refused}");
-                    let outcome = Outcome {
-                        decision: it.id,
-                        pod: Arc::clone(&it.pod),
-                        at_ns: mono_ns(),
-                        progress: Progress::Trouble { what },
-                    };
-                    self.notes.send(it.note(Step::Progress(outcome)));
+                    self.notes.send(self.state.under_way[index].no_stand_in(&refused));
                 }
             }
         }

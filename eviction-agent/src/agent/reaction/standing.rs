@@ -71,6 +71,13 @@ impl Reaction {
         self.hook.export_withheld(&self.metrics);
     }
 
+    /// A pod goes by an ordinary decision: if the verdict that stands is on another one, it stands no more, so that one
+    /// crossing costs one pod. True if it was carried out already: then that one goes, when its record is read.
+    pub(super) fn is_struck_instead(&mut self, uid: &str) -> bool {
+        let is_on_another = self.reflex.victim(mono_ns()).is_some_and(|victim| *victim.pod.uid != *uid);
+        is_on_another && self.reflex.withdraw(&mut self.hook)
+    }
+
     /// The ordinary decision by which the victim of the verdict that stands goes: somebody saw the crossing come, and
     /// until the grace period is over the victim may go on growing.
     fn victim_goes_by(&self, mono_ns: u64) -> Option<u64> {

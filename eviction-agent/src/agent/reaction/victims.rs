@@ -10,6 +10,7 @@ use crate::core::signal::{Resource, Signal};
 use crate::source::cgroup::pods::Pod as CgroupPod;
 use crate::source::cgroup::root::GroupPaths;
 
+use super::super::clock::mono_ns;
 use super::super::notes::{Note, OutcomeNote, Step};
 use super::{ByApi, Reaction, UnderWay};
 
@@ -44,7 +45,10 @@ impl Reaction {
                 by_kill: false,
                 told_gone: false,
             };
-            let begun = self.begin(&target, eviction.ignores_budget);
+            let begun = match self.is_struck_instead(&under_way.pod.uid) {
+                true => Err(Refused::Struck),
+                false => self.begin(&target, eviction.ignores_budget),
+            };
             let flight = self.state.flight.as_mut();
             match begun {
                 Ok((Begun::Started, by_kill)) => {
@@ -66,7 +70,8 @@ impl Reaction {
                     }
                 }
                 Err(refused) => {
-                    if let Some(flight) = flight {
+                    // Whom the kernel struck begins in a moment, and is waited for then.
+                    if let Some(flight) = flight.filter(|_| refused != Refused::Struck) {
                         flight.begin(id, decided_mono_ns);
                         flight.refused(id, decided_mono_ns);
                     }
@@ -117,6 +122,7 @@ impl Reaction {
         let result = match refused {
             Refused::Empty => Ok(()),
             // It says nothing about the pod: its turn is still the same.
+            Refused::Struck => Err(NotEvicted::NotAsked),
             _ if held_until_ns.is_some() => Err(NotEvicted::NotAsked),
             refused => Err(refused.to_string().into()),
         };
@@ -210,6 +216,13 @@ impl UnderWay {
         let Self { id, pod, resource, hard, .. } = self;
         let (pod, resource, hard) = (Arc::clone(pod), *resource, *hard);
         KillTarget { decision: *id, at_ns, pod, groups, grace, resource, hard }
+    }
+
+    /// The kill hand refuses an eviction that the API server may still carry out: no end of it.
+    pub(super) fn no_stand_in(&self, refused: &Refused) -> Note {
+        let progress = Progress::Trouble { what: format!("the kill hand does not stand in: {refused}") };
+        let (decision, pod) = (self.id, Arc::clone(&self.pod));
+        self.note(Step::Progress(Outcome { decision, pod, at_ns: mono_ns(), progress }))
     }
 
     pub(super) fn note(&self, step: Step) -> Note {

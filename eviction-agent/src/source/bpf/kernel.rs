@@ -135,6 +135,7 @@ impl Kernel {
         let asked = near.ask(wanted);
         if asked.is_err() {
             self.near = None;
+            self.sources.retain(|info| info.source != Family::Near.name());
         }
         asked
     }

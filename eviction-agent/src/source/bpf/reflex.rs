@@ -106,7 +106,7 @@ impl Kernel {
     /// See [`StandError`]. Then none stands.
     pub fn stand(&mut self, standing: &Standing) -> Result<VerdictNumber, StandError> {
         let page = self.page_bytes;
-        if self.withdraw_verdict()? {
+        if self.stand_down()? {
             return Err(StandError::CarriedOut);
         }
         let reflex = self.reflex.as_mut().ok_or(StandError::Absent)?;
@@ -142,17 +142,12 @@ impl Kernel {
         Ok(VerdictNumber(generation))
     }
 
-    /// Lets no verdict stand. One that is being carried out on another CPU at this moment may
-    /// still be, and its record comes.
+    /// Lets no verdict stand; whether the one that stood was carried out before. Then its record comes, if it
+    /// is not there yet.
     ///
     /// # Errors
     /// If the kernel side cannot be told. The verdict expires all the same.
-    pub fn stand_down(&mut self) -> Result<(), StandError> {
-        self.withdraw_verdict().map(|_carried_out| ())
-    }
-
-    /// The same; whether it was carried out before.
-    fn withdraw_verdict(&mut self) -> Result<bool, StandError> {
+    pub fn stand_down(&mut self) -> Result<bool, StandError> {
         let Some(reflex) = &mut self.reflex else { return Ok(false) };
         let Some(generation) = reflex.stands.take() else { return Ok(false) };
         // Who does not get the ticket kills nobody, whatever the verdict says. It is gone already
