@@ -94,13 +94,13 @@ fn fire(armed: *mut Armed, generation: u64, edge: Edge, seen: &Seen) -> bool {
         return false;
     };
     let ticket = Ticket { id: seen.level_id, generation, edge: edge as u32, pad: 0 };
-    let taken = TICKETS.remove(ticket).is_ok();
-    // SAFETY: as above.
-    unsafe { core::ptr::write_volatile(fired, generation) };
-    if !taken {
+    if TICKETS.remove(ticket).is_err() {
         record.discard(aya_ebpf::bindings::BPF_RB_NO_WAKEUP as u64);
         return false;
     }
+    // Only by whom the ticket was for: the element may be another level's by now, and this its generation.
+    // SAFETY: as above.
+    unsafe { core::ptr::write_volatile(fired, generation) };
     let task = bpf_get_current_pid_tgid();
     // SAFETY: the map's value.
     let gross = unsafe { core::ptr::read_volatile(&raw const (*armed).gross) };

@@ -176,7 +176,10 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
     let told = facts.btf.as_ref().ok().and_then(|btf| btf.usages.as_ref().ok());
     let usage_setup = told.map_or(UsageSetup::NONE, |told| told.setup);
     let levels = options.levels.unwrap_or_else(|| size::levels(size::read_cgroups())).max(1);
-    let opened = open(setup, usage_setup, levels, options).and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
+    let opened = open(setup, usage_setup, levels, options).and_then(|mut ebpf| {
+        tally::lay_out_places(&mut ebpf)?;
+        Ok((ebpf, Btf::from_sys_fs()?))
+    });
     let (mut ebpf, btf) = match opened {
         Ok(opened) => opened,
         Err(error) => return Err(refused(plans, Some(brief(&error)))),

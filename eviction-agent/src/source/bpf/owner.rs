@@ -58,7 +58,9 @@ pub fn by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
     let with = |count| limited.iter().filter(move |ancestor| Count::of(ancestor) == count);
     let mut moved = with(Count::Moved);
     match (moved.next(), moved.next()) {
-        (Some(owner), None) => return Attribution::of(Owner::Memcg(*owner), false),
+        // It moves with each charge that fails, also where nobody has to die for it: one that is not at its limit may
+        // have moved long ago.
+        (Some(owner), None) => return Attribution::of(Owner::Memcg(*owner), !at_limit(&owner)),
         (Some(nearest), Some(_)) => {
             let owner = with(Count::Moved).find(at_limit).unwrap_or(nearest);
             return Attribution::of(Owner::Memcg(*owner), true);
@@ -186,7 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn the_count_that_moved_names_the_owner_whatever_the_usage() {
+    fn a_count_that_may_have_moved_long_ago_is_no_certainty() {
+        // Charges failed while the victim before was still dying: nobody had to die for those.
+        let container = memcg(3, 32 * MIB, 64 * MIB, 4, Some(1));
+        assert_eq!(owner_id(&kill(&[container, root()])), (Some(3), true));
+    }
+
+    #[test]
+    fn the_count_that_moved_names_the_owner_also_above_others_at_their_limit() {
         let container = memcg(3, 64 * MIB, 64 * MIB, 0, Some(0));
         let pod = memcg(2, 64 * MIB, 64 * MIB, 1, Some(0));
         assert_eq!(owner_id(&kill(&[container, pod, root()])), (Some(2), false));

@@ -41,9 +41,22 @@ pub fn levels(cgroups: u32) -> u32 {
     cgroups.clamp(LEVELS_LEAST, LEVELS_MOST)
 }
 
-/// How many memory cgroups there are, as /proc/cgroups has it; 0 if it does not say.
+/// How many memory cgroups there are, as /proc/cgroups has it, else the root of cgroup version 2: kernels without
+/// memory's version 1 (6.12 on, CONFIG_MEMCG_V1) leave that line out. 0 if neither says it.
 pub(super) fn read_cgroups() -> u32 {
-    fs::read_to_string(Path::new("/proc/cgroups")).map_or(0, |text| parse_cgroups(&text).unwrap_or(0))
+    let read = |path: &str, parse: fn(&str) -> Option<u32>| parse(&fs::read_to_string(Path::new(path)).ok()?);
+    read("/proc/cgroups", parse_cgroups)
+        .or_else(|| read("/sys/fs/cgroup/cgroup.stat", parse_stat))
+        .unwrap_or(0)
+}
+
+/// `nr_descendants` and `nr_dying_descendants`, and the root.
+fn parse_stat(text: &str) -> Option<u32> {
+    let value = |key: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+        lines.find(|(name, _)| *name == key)?.1.trim().parse::<u32>().ok()
+    };
+    Some(value("nr_descendants")?.saturating_add(value("nr_dying_descendants")?).saturating_add(1))
 }
 
 /// The third word of the memory controller's line.
@@ -78,6 +91,15 @@ mod tests {
     #[test]
     fn levels_can_be_armed_on_as_many_cgroups_as_there_are_within_bounds() {
         assert_eq!([0, 450, 3000, u32::MAX].map(levels), [1024, 1024, 3000, 8192]);
+    }
+
+    #[test]
+    fn where_that_line_is_missing_the_roots_own_count_says_it() {
+        let text = "nr_descendants 330\nnr_subsys_memory 300\nnr_dying_descendants 12\n";
+        assert_eq!(parse_stat(text), Some(343));
+        for odd in ["", "nr_descendants 3", "nr_descendants many\nnr_dying_descendants 1"] {
+            assert_eq!(parse_stat(odd), None, "{odd:?}");
+        }
     }
 
     #[test]

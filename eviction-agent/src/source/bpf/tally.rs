@@ -81,18 +81,25 @@ pub(super) struct TallyMaps {
     suspects: HashSet<u64>,
 }
 
+/// Lays out the places where tasks are counted: before a program runs that takes one.
+pub(super) fn lay_out_places(ebpf: &mut Ebpf) -> Result<(), MapError> {
+    fn map<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Map, MapError> {
+        ebpf.map_mut(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
+    }
+    let places = Array::<_, Entry<RawTaskCount>>::try_from(map(ebpf, "TASKS")?)?.len();
+    let mut free = Queue::<_, u32>::try_from(map(ebpf, "FREE_PLACES")?)?;
+    (0..places).try_for_each(|place| free.push(place, 0))
+}
+
 impl TallyMaps {
     pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, MapError> {
         let mut take = |name: &str| -> Result<Map, MapError> {
             ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
         };
-        let tasks: Array<_, Entry<RawTaskCount>> = take("TASKS")?.try_into()?;
-        let mut free_places: Queue<_, u32> = take("FREE_PLACES")?.try_into()?;
-        (0..tasks.len()).try_for_each(|place| free_places.push(place, 0))?;
         Ok(Self {
-            tasks,
+            tasks: take("TASKS")?.try_into()?,
             places: take("TASK_PLACES")?.try_into()?,
-            free_places,
+            free_places: take("FREE_PLACES")?.try_into()?,
             stalls: take("STALLS")?.try_into()?,
             reclaiming: take("RECLAIMING")?.try_into()?,
             seen_oom: take("SEEN_OOM")?.try_into()?,
