@@ -215,6 +215,9 @@ pub struct Eviction {
     pub why: Option<String>,
     pub mono_ns: u64,
     pub decided_to_now_us: u64,
+    /// It says nothing of the eviction itself, but of what is written beside it.
+    #[serde(skip)]
+    pub is_beside: bool,
 }
 
 /// See [`Event::Unknown`].

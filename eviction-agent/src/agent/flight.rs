@@ -34,13 +34,14 @@ impl Flight {
 
     /// It was refused: nothing is under way, but to choose again at once would choose the same.
     pub(crate) fn refused(&mut self, decision: u64, now_ns: u64) {
-        self.rest(decision, now_ns.saturating_add(REFUSED_NS));
+        self.rest(decision, now_ns, REFUSED_NS);
     }
 
-    /// Nobody was asked, and nobody is until then.
-    pub(crate) fn rest(&mut self, decision: u64, until_ns: u64) {
+    /// Nobody was asked, and nobody is for so long, but for no longer than a victim is waited for: meanwhile nothing
+    /// else is decided either.
+    pub(crate) fn rest(&mut self, decision: u64, now_ns: u64, pause_ns: u64) {
         if self.victims.iter().all(|victim| *victim == decision) {
-            self.until_ns = until_ns;
+            self.until_ns = now_ns.saturating_add(pause_ns.min(PATIENCE_NS));
         }
     }
 
@@ -91,8 +92,12 @@ mod tests {
         assert!(flight.holds(5 + REFUSED_NS - 1));
         assert!(!flight.holds(5 + REFUSED_NS));
         flight.begin(1, 5);
-        flight.rest(1, 60);
+        flight.rest(1, 50, 10);
         assert!(flight.holds(59) && !flight.holds(60));
+        flight.begin(1, 5);
+        flight.rest(1, 50, u64::MAX);
+        assert_eq!(flight.until_ns(), Some(50 + PATIENCE_NS));
+        let mut flight = Flight::default();
         flight.begin(2, 0);
         flight.begin(3, 0);
         flight.refused(3, 0);

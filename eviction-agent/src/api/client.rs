@@ -124,11 +124,11 @@ impl Client {
             let (head, mut body) = response.into_parts();
             let late = |_elapsed| RequestError::Deadline { after: request.within };
             let body = timeout_at(until, collect(&mut body, request.largest)).await.map_err(late)??;
-            match head.status {
-                // The server asks whom it speaks to when a connection begins, and by then it was somebody
-                // whom it believes no more: the others came with the same certificate.
-                StatusCode::UNAUTHORIZED => self.shared.let_go(),
-                _ => self.shared.keep(sender),
+            if head.status == StatusCode::UNAUTHORIZED && self.shared.access.identity.is_some() {
+                // The certificate is shown when a connection begins, and all others came with the same.
+                self.shared.let_go();
+            } else {
+                self.shared.keep(sender);
             }
             Ok(Answer { status: head.status.as_u16(), retry_after: retry_after(&head.headers), body })
         };
@@ -212,15 +212,19 @@ impl Client {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
         loop {
             let pause = match self.warm().await {
-                Ok(pause) => {
-                    backoff.reset();
-                    pause
+                Ok(Some(pause)) => pause,
+                // What ends meanwhile is no reason to try again sooner.
+                Ok(None) => {
+                    sleep(backoff.pause()).await;
+                    continue;
                 }
                 Err(error) => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "no spare connection");
-                    backoff.pause()
+                    sleep(backoff.pause()).await;
+                    continue;
                 }
             };
+            backoff.reset();
             let closed = self.shared.closed.notified();
             // At least a moment, so that a server that closes each connection is not stormed.
             sleep(pause.min(Duration::from_millis(500))).await;
@@ -229,21 +233,23 @@ impl Client {
     }
 
     /// Uses each kept connection that was long unused, and makes those that are missing; says when
-    /// to look again.
-    async fn warm(&self) -> Result<Duration, RequestError> {
+    /// to look again. Nothing if the server does not believe who asks.
+    async fn warm(&self) -> Result<Option<Duration>, RequestError> {
         // The first does not come back to its place before the second is used.
         for _ in 0..SPARE {
             let kept = match self.shared.longest_unused() {
                 Some((_, kept)) if kept < WARM => Kept::Leave,
                 None => Kept::Leave,
                 Some((unused, _)) => match KEEP_ALIVE.checked_sub(unused).filter(|left| !left.is_zero()) {
-                    Some(left) => return Ok(left),
+                    Some(left) => return Ok(Some(left)),
                     None => Kept::TakeOldest,
                 },
             };
-            self.ask(Request::get(VERSION), kept).await?;
+            if self.ask(Request::get(VERSION), kept).await?.status == StatusCode::UNAUTHORIZED {
+                return Ok(None);
+            }
         }
-        Ok(KEEP_ALIVE)
+        Ok(Some(KEEP_ALIVE))
     }
 
     async fn send(

@@ -1,6 +1,7 @@
 //! What the connection and the watches have been through, for metrics.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use crate::api::{Client, Counts};
 use crate::metrics::{Metrics, OutcomeLabels, ResourceLabels, WatchLabels};
@@ -12,6 +13,7 @@ pub(crate) struct Exports {
     metrics: Arc<Metrics>,
     client: Client,
     watches: [(&'static str, Arc<Figures>); 2],
+    born: Instant,
     /// What was carried over.
     before: Mutex<Before>,
 }
@@ -25,7 +27,7 @@ struct Before {
 impl Exports {
     pub(super) fn new(metrics: Arc<Metrics>, client: Client, pods: Arc<Figures>, node: Arc<Figures>) -> Self {
         let watches = [("pods", pods), ("nodes", node)];
-        Self { metrics, client, watches, before: Mutex::default() }
+        Self { metrics, client, watches, born: Instant::now(), before: Mutex::default() }
     }
 
     /// Makes the metrics say what is so now.
@@ -53,9 +55,9 @@ impl Exports {
                 .watched_objects
                 .get_or_create(&labels)
                 .set(i64::try_from(figures.objects()).unwrap_or(i64::MAX));
-            if let Some(age) = figures.age_seconds() {
-                metrics.watch_age.get_or_create(&labels).set(age);
-            }
+            // Where nothing was heard yet, since somebody listens.
+            let age = figures.age_seconds().unwrap_or_else(|| self.born.elapsed().as_secs_f64());
+            metrics.watch_age.get_or_create(&labels).set(age);
             for (happened, before) in Happened::ALL.into_iter().zip(before) {
                 let now = figures.count(happened);
                 let labels = WatchLabels { resource, outcome: happened.name() };

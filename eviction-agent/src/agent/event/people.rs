@@ -163,8 +163,18 @@ impl fmt::Display for Decision {
 
 impl fmt::Display for Eviction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, decision: _, pod, uid: _, outcome, processes, why, mono_ns: _, decided_to_now_us } =
-            self;
+        let Self {
+            id,
+            decision: _,
+            pod,
+            uid: _,
+            outcome,
+            processes,
+            why,
+            mono_ns: _,
+            decided_to_now_us,
+            is_beside: _,
+        } = self;
         write!(f, "eviction {id} of {pod}: {}", outcome.replace('_', " "))?;
         if let Some(processes) = processes {
             write!(f, ", {processes} processes")?;

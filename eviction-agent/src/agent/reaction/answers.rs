@@ -78,6 +78,9 @@ impl Reaction {
             let over = self.finish_api(index);
             self.end_pace(over.id);
             self.let_rest(over.id);
+            if let Answered::Throttled { pause } = answered {
+                self.pause_evictions(over.id, pause);
+            }
             return false;
         }
         let (result, pause) = match answered {
@@ -125,11 +128,7 @@ impl Reaction {
         }
         self.tell_outcome(&over.pod, result);
         if let Some(pause) = pause {
-            // The same would be chosen, and asked for: where the engine remembers no pause, this one holds.
-            if let Some(flight) = &mut self.state.flight {
-                flight.rest(over.id, mono_ns().saturating_add(nanos(pause)));
-            }
-            self.pause_evictions(pause);
+            self.pause_evictions(over.id, pause);
         }
         looks_again
     }
@@ -142,13 +141,18 @@ impl Reaction {
             evictions.not_done(over.id);
         }
         if let Some(pause) = pause {
-            self.pause_evictions(pause);
+            // The flight lasts until the kill hand's part is over.
+            self.hold_evictions(mono_ns().saturating_add(nanos(pause)));
         }
     }
 
-    /// Nobody is asked for as long.
-    fn pause_evictions(&mut self, pause: Duration) {
-        self.hold_evictions(mono_ns().saturating_add(nanos(pause)));
+    /// Nobody is asked for as long: where the engine remembers that, it holds; else the flight of this decision does.
+    fn pause_evictions(&mut self, decision: u64, pause: Duration) {
+        let (now_ns, pause_ns) = (mono_ns(), nanos(pause));
+        if let Some(flight) = &mut self.state.flight {
+            flight.rest(decision, now_ns, pause_ns);
+        }
+        self.hold_evictions(now_ns.saturating_add(pause_ns));
     }
 
     /// The pod is on its way.

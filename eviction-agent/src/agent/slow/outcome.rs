@@ -1,7 +1,7 @@
 //! What came of decisions, in words.
 
 use crate::action::api::{Answered, Asked};
-use crate::action::{Progress, Signalled};
+use crate::action::{Outcome, Progress, Signalled};
 use crate::core::signal::Signal;
 use crate::metrics::{EvictionLabels, OutcomeLabels};
 
@@ -18,10 +18,14 @@ impl Slow {
             Step::Progress(outcome) => self.clock.at(outcome.at_ns),
             Step::Refused(_) => self.clock.at(decided_mono_ns),
         };
+        let is_beside = matches!(
+            &step,
+            Step::Progress(Outcome { progress: Progress::Answered { asked: Asked::Condition, .. }, .. })
+        );
         let (outcome, processes, why) = describe(step);
         debug_assert!(ALL.contains(&outcome), "{outcome} is not among them");
         self.metrics.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
-        if outcome == GONE {
+        if outcome == GONE && !is_beside {
             let eviction_signal = signal.map_or("", Signal::name);
             let namespace = self.namespaces.label(&pod.namespace);
             self.counts.count(Series::Evictions(EvictionLabels { eviction_signal, namespace }), 1);
@@ -36,6 +40,7 @@ impl Slow {
             why,
             mono_ns: at.mono_ns,
             decided_to_now_us: micros(at.mono_ns.saturating_sub(decided_mono_ns)),
+            is_beside,
         };
         self.say(at.wall, Event::Eviction(event));
     }

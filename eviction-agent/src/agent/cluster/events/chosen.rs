@@ -61,7 +61,10 @@ impl Chosen {
 
     /// What is to be told of this step of an eviction: once for each, when the pod goes.
     pub(super) fn went(&mut self, eviction: &Eviction, at: Timestamp) -> Option<Occurrence> {
-        let Eviction { id, pod, uid, outcome, .. } = eviction;
+        let Eviction { id, pod, uid, outcome, is_beside, .. } = eviction;
+        if *is_beside {
+            return None;
+        }
         if ENDS.contains(outcome) {
             self.take(*id);
             return None;
@@ -149,6 +152,7 @@ mod tests {
             why: None,
             mono_ns: 0,
             decided_to_now_us: 0,
+            is_beside: false,
         }
     }
 
@@ -183,6 +187,9 @@ mod tests {
         let told = chosen.went(&step(7, "gone"), at(3)).unwrap();
         assert_eq!((&*told.note, told.at), ("The node was low on resource: memory. ", at(1)));
         assert_eq!(chosen.went(&step(7, "gone"), at(4)), None);
+        let beside = |outcome| Eviction { is_beside: true, ..step(8, outcome) };
+        assert_eq!(chosen.went(&beside("unknown"), at(4)), None);
+        assert_eq!(chosen.went(&beside("gone"), at(4)), None);
         assert_eq!(chosen.went(&step(8, "gone"), at(4)), None, "it went by itself");
         assert!(chosen.decided.is_empty());
         let recalled = chosen.went(&step(3, "gone"), at(5)).unwrap();
