@@ -7,9 +7,12 @@ mod told;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
+use signal_hook::consts::SIGINT;
 
 use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
@@ -61,6 +64,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let logs = Metadata::read()?.target_directory.join("xtask/e2e");
     std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     let mut counts = Counts::default();
+    // Ctrl-C is for the story, which clears away and tells of it meanwhile; the others are not told then.
+    let asked_to_end = Arc::new(AtomicBool::new(false));
+    if *keep {
+        signal_hook::flag::register(SIGINT, Arc::clone(&asked_to_end)).context("catch Ctrl-C")?;
+    }
     for program in &built.tests {
         let start = |arguments: &[&str]| {
             let mut command = program.start(&built.programs);
@@ -80,6 +88,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             false => None,
         };
         for name in names {
+            if asked_to_end.load(Ordering::Relaxed) {
+                break;
+            }
             say(*json, &format!("{name}:"));
             let mut story = start(&[]);
             story.envs(image.iter().map(|path| (IMAGE, path)));

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::shell;
 
@@ -60,8 +60,16 @@ impl Cache {
         if let Some(version) = kept_version(&image, &version) {
             return Ok(Kernel { version, image });
         }
-        let package = self.package(series)?;
-        let tree = self.extract(&package)?;
+        let mut package = self.package(series)?;
+        let tree = match self.extract(&package) {
+            Ok(tree) => tree,
+            Err(error) => {
+                // The version is in the name: the indices, read anew meanwhile, may have the next one.
+                let before = std::mem::replace(&mut package, self.package(series)?);
+                ensure!(package != before, error);
+                self.extract(&package)?
+            }
+        };
         let found = find_image(&tree.path()).with_context(|| format!("vm: {package} has no kernel image"))?;
         fs::create_dir_all(&kept).with_context(|| format!("make {}", kept.display()))?;
         fs::copy(&found, &image).with_context(|| format!("copy {}", found.display()))?;
