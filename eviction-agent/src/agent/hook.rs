@@ -14,7 +14,7 @@ use crate::source::cgroup::sampler::Sampler;
 
 use super::arming::{Arming, Rung};
 use super::clock::mono_ns;
-use super::ladder::{Ladder, Lapse};
+use super::ladder::{self, Ladder, Lapse};
 use super::limits;
 use super::range::{Linger, Range};
 use super::told::{Beside, Told};
@@ -49,8 +49,10 @@ pub(crate) struct Hook {
     is_cut: bool,
     /// Of programs that are gone.
     numbers: LastNumbers,
-    /// What is known to be lost and was not replaced yet.
-    lapse: Option<Lapse>,
+    /// What is known to be lost and was not replaced yet, one for each source.
+    lapses: Vec<Lapse>,
+    /// How many of them were told.
+    told: usize,
     /// How often nothing could be loaded in its place, one after the other.
     refusals: u32,
 }
@@ -90,7 +92,9 @@ impl Hook {
         let Losses { lost: _, invalid, programs } = self.losses;
         self.losses = Losses { lost: Lost::default(), invalid, programs: programs + 1 };
         (self.withheld, self.runs_missed, self.walks_cut, self.is_cut) = Default::default();
-        (self.tasks_line, self.lapse) = (None, None);
+        self.tasks_line = None;
+        self.lapses.clear();
+        (self.told, self.refusals) = (0, 0);
         self.is_full = false;
         Ok(())
     }
@@ -98,8 +102,7 @@ impl Hook {
     /// How charges are seen at present.
     pub(crate) fn rung(&self) -> Option<Rung> {
         let info = self.charge()?;
-        let is_lost = self.lapse.as_ref().is_some_and(|lapse| lapse.source == info.source);
-        let sees_every_charge = info.sees_every_charge && !self.is_cut && !is_lost;
+        let sees_every_charge = info.sees_every_charge && !self.is_cut && !self.is_lost(info.source);
         Some(Rung { sees_every_charge, grain_bytes: info.grain_bytes })
     }
 
@@ -113,7 +116,11 @@ impl Hook {
         self.rung_of(Family::Oom)
     }
 
+    /// The rung that tells of it; empty where none does.
     fn rung_of(&self, family: Family) -> &'static str {
+        if self.is_lost(family.name()) {
+            return "";
+        }
         let sources = self.loaded.as_ref().map_or(&[][..], |(kernel, _)| kernel.sources());
         sources.iter().find(|info| info.source == family.name()).map_or("", |info| info.rung)
     }
@@ -154,8 +161,9 @@ impl Hook {
         let source = Family::Near.name();
         let rung = kernel.sources().iter().find(|info| info.source == source).map_or("", |info| info.rung);
         if let Err(error) = kernel.ask(when, wanted) {
+            tracing::warn!(%error, ?when, "a hook for a time is given up: the timer goes on");
             let why = format!("it cannot be attached any more: {error}");
-            self.lapse.get_or_insert(Lapse { source, rung, why });
+            ladder::note(&mut self.lapses, Lapse { source, rung, why });
         }
     }
 
@@ -170,8 +178,10 @@ impl Hook {
                 self.leave(metrics);
                 let why = format!("the ring buffer cannot be read any more: {error}");
                 let lapse = Lapse { source: "ring", rung: "", why };
+                // It is told here, and everything else goes with it.
+                (self.lapses, self.told) = (vec![lapse.clone()], 1);
                 if let Some(ladder) = &mut self.ladder {
-                    ladder.replace(&lapse, mono_ns());
+                    ladder.replace(&self.lapses, mono_ns());
                 }
                 told.lost = Some(lapse);
                 // Nothing else asks for a look, and the timer was set for being told.

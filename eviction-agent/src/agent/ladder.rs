@@ -40,24 +40,25 @@ impl Ladder {
         Self { options, silence: Silence::default(), loading: None, last_ns: None }
     }
 
-    /// What of the kernel side is lost, given the usage of each pod by the id of its cgroup.
+    /// Adds what of the kernel side is lost to what is known to be, once for each source, given the usage of each
+    /// pod by the id of its cgroup.
     pub(crate) fn examine(
         &mut self,
         kernel: &Kernel,
         pods: impl Iterator<Item = (u64, u64)>,
-    ) -> Option<Lapse> {
-        if let Err(detached) = kernel.verify() {
+        known: &mut Vec<Lapse>,
+    ) {
+        for detached in kernel.detached() {
             let why = chain(&detached);
-            return Some(Lapse { source: detached.family.name(), rung: detached.rung, why });
+            note(known, Lapse { source: detached.family.name(), rung: detached.rung, why });
         }
-        let info = kernel.charge().filter(|info| info.sees_every_charge)?;
-        let charges = kernel.lost().ok()?.charges;
-        if !self.silence.is_broken(pods, charges) {
-            return None;
+        let Some(info) = kernel.charge().filter(|info| info.sees_every_charge) else { return };
+        let Ok(lost) = kernel.lost() else { return };
+        if self.silence.is_broken(pods, lost.charges) {
+            avoid_alike(&mut self.options, info.rung);
+            let why = "it tells of no charge while a pod's usage grows".to_owned();
+            note(known, Lapse { source: info.source, rung: info.rung, why });
         }
-        avoid_alike(&mut self.options, info.rung);
-        let why = "it tells of no charge while a pod's usage grows".to_owned();
-        Some(Lapse { source: info.source, rung: info.rung, why })
     }
 
     /// Whether something is being loaded.
@@ -65,15 +66,15 @@ impl Ladder {
         self.loading.is_some()
     }
 
-    /// Has the kernel side loaded anew without that rung; false if it is too soon for that.
-    pub(crate) fn replace(&mut self, lapse: &Lapse, now_ns: u64) -> bool {
+    /// Has the kernel side loaded anew without those rungs; false if it is too soon for that.
+    pub(crate) fn replace(&mut self, lost: &[Lapse], now_ns: u64) -> bool {
         let soon = |last: u64| u128::from(now_ns.saturating_sub(last)) < SOONEST.as_nanos();
         if self.is_loading() || self.last_ns.is_some_and(soon) {
             return false;
         }
         self.last_ns = Some(now_ns);
         self.silence = Silence::default();
-        avoid(&mut self.options, lapse);
+        lost.iter().for_each(|lapse| avoid(&mut self.options, lapse));
         let (sender, receiver) = sync_channel(1);
         let options = self.options.clone();
         let thread = std::thread::Builder::new().name("ladder".to_owned());
@@ -96,6 +97,13 @@ impl Ladder {
         };
         self.loading = None;
         Some(loaded)
+    }
+}
+
+/// Adds it, if nothing of that source is known yet.
+pub(crate) fn note(known: &mut Vec<Lapse>, lapse: Lapse) {
+    if !known.iter().any(|it| it.source == lapse.source) {
+        known.push(lapse);
     }
 }
 
@@ -218,6 +226,7 @@ mod tests {
         let choice = Choice { deny, ..Choice::default() };
         let mut ladder = Ladder::new(LoadOptions { choice, ..LoadOptions::default() });
         let lost = lapse("charge", "a");
+        let lost = [lost];
         assert!(ladder.replace(&lost, 0));
         assert!(!ladder.replace(&lost, u64::MAX), "one at a time");
         let refused = loop {

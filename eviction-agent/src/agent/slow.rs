@@ -231,6 +231,9 @@ impl Slow {
             !replaced
         });
         self.metrics.source.get_or_create(&now).set(1);
+        if !now.rung.is_empty() {
+            drop(self.metrics.source_lost.get_or_create(&now));
+        }
         self.sources.push(now);
     }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use crate::metrics::Metrics;
-use crate::source::bpf::{Family, Refused, SourceInfo};
+use crate::source::bpf::{Family, Loaded, Refused, SourceInfo};
 
 use super::super::clock::mono_ns;
-use super::super::ladder::{Ladder, Lapse};
+use super::super::ladder::{self, Ladder, Lapse};
+use super::super::thread;
 use super::super::told::Told;
 use super::Hook;
 
@@ -28,18 +29,32 @@ pub(crate) struct Moved {
 
 impl Hook {
     /// Finds out whether the kernel side still tells what it should, given the usage of each pod by
-    /// the id of its cgroup; what it tells no more is loaded anew.
-    pub(crate) fn examine(&mut self, pods: impl Iterator<Item = (u64, u64)>, now_ns: u64) -> Option<Lapse> {
-        let ladder = self.ladder.as_mut()?;
-        let lapse = match &self.loaded {
-            Some((kernel, _)) => ladder.examine(kernel, pods).or_else(|| self.lapse.take())?,
-            None => Lapse { source: "ring", rung: "", why: "nothing is loaded".to_owned() },
-        };
-        let replaces = ladder.replace(&lapse, now_ns);
-        // Of one that was refused already it was told.
-        let told = (replaces && self.refusals == 0).then(|| lapse.clone());
-        self.lapse = Some(lapse);
-        told
+    /// the id of its cgroup; what it tells no more is loaded anew. What is lost, told once.
+    pub(crate) fn examine(
+        &mut self,
+        pods: impl Iterator<Item = (u64, u64)>,
+        now_ns: u64,
+    ) -> impl Iterator<Item = &Lapse> {
+        if let Some(ladder) = &mut self.ladder {
+            match &self.loaded {
+                Some((kernel, _)) => ladder.examine(kernel, pods, &mut self.lapses),
+                None => {
+                    let why = "nothing is loaded".to_owned();
+                    ladder::note(&mut self.lapses, Lapse { source: "ring", rung: "", why });
+                }
+            }
+            // Not for ever, since each try takes time and memory.
+            if !self.lapses.is_empty() && self.refusals < REFUSALS {
+                ladder.replace(&self.lapses, now_ns);
+            }
+        }
+        let before = std::mem::replace(&mut self.told, self.lapses.len());
+        self.lapses.iter().skip(before)
+    }
+
+    /// Whether nothing is told of it any more.
+    pub(super) fn is_lost(&self, source: &str) -> bool {
+        self.lapses.iter().any(|lapse| lapse.source == source)
     }
 
     /// Whether a kernel side is being loaded in place of the present one.
@@ -57,13 +72,17 @@ impl Hook {
     pub(crate) fn move_on(&mut self, metrics: &Metrics) -> Option<Moved> {
         let loaded = match self.ladder.as_mut()?.loaded()? {
             Ok(loaded) => loaded,
-            Err(refused) => return self.refused(refused, metrics),
+            Err(refused) => return Some(self.refused(refused, metrics)),
         };
+        if let Some(lacks) = self.lacks(&loaded) {
+            let why = format!("{} would be lost: {}", lacks.source, lacks.reason);
+            thread::let_go(loaded.kernel);
+            return Some(self.refused(Refused { why, missing: Vec::new() }, metrics));
+        }
         let now_ns = mono_ns();
         let told = self.last_told(metrics);
         self.since_ns = now_ns;
         self.leave(metrics);
-        self.refusals = 0;
         let mut sources = loaded.kernel.sources().to_vec();
         sources.extend(loaded.missing.iter().cloned());
         if let Err(error) = self.adopt(loaded) {
@@ -72,26 +91,38 @@ impl Hook {
         Some(Moved { told, sources })
     }
 
-    /// What is left of the present one is better than nothing, and it is tried again; not for ever, since each try takes
-    /// time and memory.
-    fn refused(&mut self, Refused { why, missing }: Refused, metrics: &Metrics) -> Option<Moved> {
+    /// What the present one still has and that one has not: the machine may be short of something at this moment. Hooks
+    /// for a time go with those that they are beside.
+    fn lacks(&self, loaded: &Loaded) -> Option<SourceInfo> {
+        let (kernel, _) = self.loaded.as_ref()?;
+        let kept = |info: &&SourceInfo| {
+            let matters = |family: &Family| *family != Family::Near && family.name() == info.source;
+            Family::ALL.iter().any(matters) && !self.is_lost(info.source)
+        };
+        let is_there = |info: &&SourceInfo| {
+            let mut others = loaded.kernel.sources().iter();
+            others.any(|other| (other.source, other.rung) == (info.source, info.rung))
+        };
+        let lacking = kernel.sources().iter().filter(kept).find(|info| !is_there(info))?;
+        let said =
+            loaded.missing.iter().chain(loaded.kernel.sources()).find(|it| it.source == lacking.source);
+        Some(said.unwrap_or(lacking).clone())
+    }
+
+    /// What is left of the present one is better than nothing, and it is tried again.
+    fn refused(&mut self, Refused { why, missing }: Refused, metrics: &Metrics) -> Moved {
         self.refusals += 1;
-        if self.refusals >= REFUSALS {
-            self.ladder = None;
-        }
+        let told = Told::default();
         if self.loaded.is_none() {
             self.leave(metrics);
             let sources = if missing.is_empty() { Self::none(&why) } else { missing };
-            return Some(Moved { told: Told::default(), sources });
+            return Moved { told, sources };
         }
-        tracing::warn!(why, "no other rung can be loaded: what still works is kept");
-        let lapse = self.lapse.as_ref()?;
-        let lost = self.loaded.iter().flat_map(|(kernel, _)| kernel.sources());
-        let lost = lost.filter(|info| info.source == lapse.source);
-        let reason = format!("{}; no other one can be loaded: {why}", lapse.why);
-        let sources =
-            lost.map(|info| SourceInfo { rung: "", reason: reason.clone(), ..info.clone() }).collect();
-        Some(Moved { told: Told::default(), sources })
+        tracing::warn!(why, "nothing can be loaded in place of what is lost: what still works is kept");
+        let lost = self.lapses.iter().map(|Lapse { source, rung: _, why: lost }| {
+            nothing(source, format!("{lost}; nothing can be loaded in its place: {why}"))
+        });
+        Moved { told, sources: lost.collect() }
     }
 
     /// The last that the present one tells. No verdict stands there any more, and the record of one that was carried out
@@ -114,17 +145,52 @@ impl Hook {
 
     /// What is said of every source when nothing is left.
     pub(crate) fn none(why: &str) -> Vec<SourceInfo> {
-        let none = |family: Family| SourceInfo {
-            source: family.name(),
-            rung: "",
-            reason: why.to_owned(),
-            sees_every_charge: false,
-            grain_bytes: 0,
-        };
-        Family::ALL.map(none).to_vec()
+        Family::ALL.map(|family| nothing(family.name(), why.to_owned())).to_vec()
     }
 
     pub(super) fn forget_repeated(&self, told: &mut Told) {
         told.kills.retain(|kill| kill.stamp.ktime_ns >= self.since_ns);
+    }
+}
+
+fn nothing(source: &'static str, reason: String) -> SourceInfo {
+    SourceInfo { source, rung: "", reason, sees_every_charge: false, grain_bytes: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::bpf::{LoadOptions, rungs};
+    use crate::source::choice::Choice;
+
+    #[test]
+    fn what_is_lost_is_told_once_and_what_nothing_tells_of_has_no_rung() {
+        let deny = rungs::names().map(str::to_owned).collect();
+        let options = LoadOptions { choice: Choice { deny, ..Choice::default() }, ..LoadOptions::default() };
+        let mut hook = Hook { ladder: Some(Ladder::new(options)), ..Hook::default() };
+        let near = Lapse { source: Family::Near.name(), rung: "x", why: "refused".to_owned() };
+        ladder::note(&mut hook.lapses, near.clone());
+        ladder::note(&mut hook.lapses, near);
+        let mut told = |now_ns| {
+            let lapses = hook.examine(std::iter::empty(), now_ns);
+            lapses.map(|lapse| lapse.source).collect::<Vec<_>>()
+        };
+        assert_eq!(told(0), ["charge near", "ring"]);
+        assert!(told(1).is_empty());
+        assert!(hook.is_lost("ring") && hook.is_lost("charge near") && !hook.is_lost("charge"));
+        let metrics = Metrics::new("", "");
+        for refusals in 1..=REFUSALS {
+            let moved = loop {
+                match hook.move_on(&metrics) {
+                    Some(moved) => break moved,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert!(moved.sources.iter().all(|info| info.rung.is_empty()), "{:?}", moved.sources);
+            assert_eq!(hook.refusals, refusals);
+            let later = u64::from(refusals) * 60_000_000_000;
+            assert_eq!(hook.examine(std::iter::empty(), later).count(), 0, "it was told");
+            assert_eq!(hook.is_loading(), refusals < REFUSALS, "not for ever");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! A rung of the kernel side was lost: said, counted, and another one taken.
 
-use crate::metrics::SourceLabels;
+use crate::metrics::{Metrics, SourceLabels};
 use crate::source::bpf::{SourceInfo, iter};
 
 use super::super::hook::{Hook, Moved};
@@ -14,21 +14,11 @@ impl Reaction {
     pub(super) fn examine_rungs(&mut self, now_ns: u64) {
         let pods = self.eyes.sampler.last_pods().iter();
         let usage = pods.filter_map(|pod| Some((pod.memory.cgroup_id, pod.memory.usage.known()?)));
-        if let Some(lapse) = self.hook.examine(usage, now_ns) {
-            self.tell_lapse(&lapse);
-        }
+        self.hook.examine(usage, now_ns).for_each(|lapse| tell(lapse, &self.metrics));
     }
 
-    pub(super) fn tell_lapse(&mut self, lapse: &Lapse) {
-        let Lapse { source, rung, why } = lapse;
-        tracing::warn!(
-            source,
-            rung,
-            why,
-            "a rung is lost: another one takes its place, and the timer goes on"
-        );
-        let labels = SourceLabels { source: (*source).to_owned(), rung: (*rung).to_owned() };
-        self.metrics.source_lost.get_or_create(&labels).inc();
+    pub(super) fn tell_lapse(&self, lapse: &Lapse) {
+        tell(lapse, &self.metrics);
     }
 
     /// Takes the rungs that were loaded in place of lost ones.
@@ -57,4 +47,11 @@ impl Reaction {
             self.notes.send(Note::Source(source_event(info), self.clock.now()));
         }
     }
+}
+
+fn tell(lapse: &Lapse, metrics: &Metrics) {
+    let Lapse { source, rung, why } = lapse;
+    tracing::warn!(source, rung, why, "a rung is lost: another one takes its place, and the timer goes on");
+    let labels = SourceLabels { source: (*source).to_owned(), rung: (*rung).to_owned() };
+    metrics.source_lost.get_or_create(&labels).inc();
 }

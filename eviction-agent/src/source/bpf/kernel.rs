@@ -150,21 +150,16 @@ impl Kernel {
         self.near.as_ref().is_some_and(Near::is_changing)
     }
 
-    /// Asks the kernel whether every program is where it was attached.
-    ///
-    /// # Errors
-    /// The first that is not.
-    pub fn verify(&self) -> Result<(), Detached> {
+    /// Asks the kernel which programs are not where they were attached any more.
+    pub fn detached(&self) -> impl Iterator<Item = Detached> {
         let near = self.near.as_ref().and_then(|near| near.link(Link::verify));
         let near = near.map(|verified| (Family::Near, verified));
         let links = self.links.iter().map(|(family, link)| (*family, link.verify()));
-        for (family, verified) in links.chain(near) {
-            verified.map_err(|source| {
-                let info = self.sources.iter().find(|info| info.source == family.name());
-                Detached { family, rung: info.map_or("", |info| info.rung), source }
-            })?;
-        }
-        Ok(())
+        links.chain(near).filter_map(|(family, verified)| {
+            let source = verified.err()?;
+            let info = self.sources.iter().find(|info| info.source == family.name());
+            Some(Detached { family, rung: info.map_or("", |info| info.rung), source })
+        })
     }
 
     /// The kernel's ids of the attached programs, as `bpftool prog` lists them.
