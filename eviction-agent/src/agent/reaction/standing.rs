@@ -71,11 +71,14 @@ impl Reaction {
         self.hook.export_withheld(&self.metrics);
     }
 
-    /// A pod goes by an ordinary decision: if the verdict that stands is on another one, it stands no more, so that one
-    /// crossing costs one pod. True if it was carried out already: then that one goes, when its record is read.
-    pub(super) fn is_struck_instead(&mut self, uid: &str) -> bool {
-        let is_on_another = self.reflex.victim(mono_ns()).is_some_and(|victim| *victim.pod.uid != *uid);
-        is_on_another && self.reflex.withdraw(&mut self.hook)
+    /// Others go by an ordinary decision than the victim of the verdict that stands: it stands no more, so that one
+    /// crossing costs one pod. True if it was carried out already: then that one goes, when its record is read, and
+    /// they do not.
+    pub(super) fn is_struck_instead(&mut self, decision: &Decision) -> bool {
+        let Some(victim) = self.reflex.victim(mono_ns()) else { return false };
+        let goes = self.evictions_of(victim).next().is_some() || number_of(decision, 0, victim).is_some();
+        let evicts = decision.actions.iter().any(|it| matches!(it, Action::Evict(_) | Action::Hasten(_)));
+        evicts && !goes && self.reflex.withdraw(&mut self.hook)
     }
 
     /// The ordinary decision by which the victim of the verdict that stands goes: somebody saw the crossing come, and

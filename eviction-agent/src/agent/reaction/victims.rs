@@ -20,6 +20,7 @@ const FULL_NS: u64 = 1_000_000_000;
 impl Reaction {
     pub(super) fn carry_out(&mut self, decision: &Decision, decided_mono_ns: u64) {
         let Some(pass) = decision.pass() else { return };
+        let is_struck_instead = self.is_struck_instead(decision);
         for action in &decision.actions {
             // The executor tells by itself whom it has to hurry.
             let (Action::Evict(eviction) | Action::Hasten(eviction)) = action else { continue };
@@ -45,7 +46,7 @@ impl Reaction {
                 by_kill: false,
                 told_gone: false,
             };
-            let begun = match self.is_struck_instead(&under_way.pod.uid) {
+            let begun = match is_struck_instead {
                 true => Err(Refused::Struck),
                 false => self.begin(&target, eviction.ignores_budget),
             };
