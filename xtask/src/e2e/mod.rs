@@ -70,6 +70,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         signal_hook::flag::register(SIGINT, Arc::clone(&asked_to_end)).context("catch Ctrl-C")?;
     }
     for program in &built.tests {
+        if asked_to_end.load(Ordering::Relaxed) {
+            break;
+        }
         let start = |arguments: &[&str]| {
             let mut command = program.start(&built.programs);
             command.args(arguments);
