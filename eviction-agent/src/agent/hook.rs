@@ -116,23 +116,29 @@ impl Hook {
         self.rung_of(Family::Oom)
     }
 
-    /// The rung that tells of it; empty where none does.
+    /// Whether kills are seen.
+    pub(crate) fn tells_of_kills(&self) -> bool {
+        self.tells_of(Family::Oom)
+    }
+
+    fn tells_of(&self, family: Family) -> bool {
+        !self.rung_of(family).is_empty() && !self.is_lost(family.name())
+    }
+
+    /// The rung by which it is told, also if a part of that is lost; empty where there is none.
     fn rung_of(&self, family: Family) -> &'static str {
-        if self.is_lost(family.name()) {
-            return "";
-        }
         let sources = self.loaded.as_ref().map_or(&[][..], |(kernel, _)| kernel.sources());
         sources.iter().find(|info| info.source == family.name()).map_or("", |info| info.rung)
     }
 
     /// Whether cgroups that come and go are told of.
     pub(crate) fn tells_of_cgroups(&self) -> bool {
-        !self.rung_of(Family::Cgroup).is_empty()
+        self.tells_of(Family::Cgroup)
     }
 
     /// Whether the fork that passes a line of tasks is told.
     pub(crate) fn tells_of_forks(&self) -> bool {
-        !self.rung_of(Family::Task).is_empty()
+        self.tells_of(Family::Task)
     }
 
     fn charge(&self) -> Option<&SourceInfo> {

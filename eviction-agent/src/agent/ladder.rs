@@ -56,8 +56,12 @@ impl Ladder {
         let Ok(lost) = kernel.lost() else { return };
         if self.silence.is_broken(pods, lost.charges) {
             avoid_alike(&mut self.options, info.rung);
-            let why = "it tells of no charge while a pod's usage grows".to_owned();
-            note(known, Lapse { source: info.source, rung: info.rung, why });
+            let why = "it tells of no charge while a pod's usage grows";
+            note(known, Lapse { source: info.source, rung: info.rung, why: why.to_owned() });
+            for alike in kernel.sources().iter().filter(|other| are_kprobes(other.rung, info.rung)) {
+                let why = format!("{} is silent, and the kernel disarms kprobes together", info.rung);
+                note(known, Lapse { source: alike.source, rung: alike.rung, why });
+            }
         }
     }
 
@@ -125,10 +129,11 @@ fn give_up(options: &mut LoadOptions, rung: &str) {
 /// Where one kprobe is silent, so are all: the kernel disarms them together (`kprobes/enabled` of debugfs), and
 /// those that are registered then as well, without a word.
 fn avoid_alike(options: &mut LoadOptions, silent: &str) {
-    const KPROBE: &str = "kprobe ";
-    if silent.starts_with(KPROBE) {
-        rungs::names().filter(|name| name.starts_with(KPROBE)).for_each(|name| give_up(options, name));
-    }
+    rungs::names().filter(|name| are_kprobes(name, silent)).for_each(|name| give_up(options, name));
+}
+
+fn are_kprobes(rung: &str, other: &str) -> bool {
+    [rung, other].iter().all(|name| name.starts_with("kprobe "))
 }
 
 /// What was known when the last charge was told of.

@@ -18,7 +18,7 @@ use crate::metrics::{
     AlarmLabels, ConditionLabels, MapLabels, Metrics, OutcomeLabels, RecordLabels, SourceLabels,
 };
 
-use crate::source::bpf::Lost;
+use crate::source::bpf::{Family, Lost};
 use crate::source::file::InWords;
 use crate::source::wait::{register, take_count};
 
@@ -33,6 +33,7 @@ use super::notes::Note;
 use super::printer::Printer;
 use super::recorder::Recorder;
 use super::run::Output;
+use super::start::NO_RUNG;
 use super::state::Counts;
 use super::tallies::Tallies;
 use super::watch::Watch;
@@ -82,6 +83,8 @@ impl Slow {
         for outcome in outcome::ALL {
             drop(metrics.outcomes.get_or_create(&OutcomeLabels { outcome }));
         }
+        let ring = SourceLabels { source: "ring".to_owned(), rung: String::new() };
+        drop(metrics.source_lost.get_or_create(&ring));
         Self {
             output,
             printer,
@@ -231,7 +234,7 @@ impl Slow {
             !replaced
         });
         self.metrics.source.get_or_create(&now).set(1);
-        if !now.rung.is_empty() {
+        if Family::ALL.map(Family::name).contains(&&*now.source) && now.rung != NO_RUNG {
             drop(self.metrics.source_lost.get_or_create(&now));
         }
         self.sources.push(now);

@@ -367,8 +367,11 @@ fn load_hook(options: &LoadOptions, hooks: &HookPreferences) -> (Hook, Vec<Sourc
     }
 }
 
+/// The rung of a source that nothing tells of.
+pub(crate) const NO_RUNG: &str = "none";
+
 pub(crate) fn source_event(info: SourceInfo) -> event::Source {
     let SourceInfo { source, rung, reason, sees_every_charge: _, grain_bytes: _ } = info;
-    let rung = if rung.is_empty() { "none" } else { rung };
+    let rung = if rung.is_empty() { NO_RUNG } else { rung };
     event::Source { source: source.to_owned(), rung: rung.to_owned(), reason }
 }

@@ -67,6 +67,11 @@ impl OomNotice {
         Ok(())
     }
 
+    /// Watches nothing any more; what was watched by, to be dropped where time does not matter.
+    pub fn rest(&mut self) -> Option<impl Send + 'static> {
+        self.watch.take()
+    }
+
     /// Waits until some group ran out of memory, or was removed. For ever, where nothing is watched.
     pub async fn noticed(&self) {
         let Some(Watch { epoll, .. }) = &self.watch else { return std::future::pending().await };

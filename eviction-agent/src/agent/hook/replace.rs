@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::metrics::Metrics;
-use crate::source::bpf::{Family, Loaded, Refused, SourceInfo};
+use crate::source::bpf::{Family, Loaded, Refused, SourceInfo, rungs};
 
 use super::super::clock::mono_ns;
 use super::super::ladder::{self, Ladder, Lapse};
@@ -74,8 +74,10 @@ impl Hook {
             Ok(loaded) => loaded,
             Err(refused) => return Some(self.refused(refused, metrics)),
         };
-        if let Some(lacks) = self.lacks(&loaded) {
-            let why = format!("{} would be lost: {}", lacks.source, lacks.reason);
+        // What is lost for good keeps nothing else from being put right.
+        let is_last = self.refusals + 1 >= REFUSALS;
+        if let Some(lacks) = self.lacks(&loaded, !is_last) {
+            let why = format!("{} would be missing: {}", lacks.source, lacks.reason);
             thread::let_go(loaded.kernel);
             return Some(self.refused(Refused { why, missing: Vec::new() }, metrics));
         }
@@ -91,22 +93,30 @@ impl Hook {
         Some(Moved { told, sources })
     }
 
-    /// What the present one still has and that one has not: the machine may be short of something at this moment. Hooks
-    /// for a time go with those that they are beside.
-    fn lacks(&self, loaded: &Loaded) -> Option<SourceInfo> {
+    /// What that one lacks that the present one still has, in the same or a better way, or, if `all`, that it is to bring
+    /// back: the machine may be short of something at this moment. Of charges there may be nothing to bring back, and
+    /// hooks for a time go with those that they are beside.
+    fn lacks(&self, loaded: &Loaded, all: bool) -> Option<SourceInfo> {
         let (kernel, _) = self.loaded.as_ref()?;
-        let kept = |info: &&SourceInfo| {
-            let matters = |family: &Family| *family != Family::Near && family.name() == info.source;
-            Family::ALL.iter().any(matters) && !self.is_lost(info.source)
+        let (present, new) = (kernel.sources(), loaded.kernel.sources());
+        let rung_in = |sources: &[SourceInfo], family: Family| {
+            sources.iter().find(|info| info.source == family.name()).map(|info| info.rung)
         };
-        let is_there = |info: &&SourceInfo| {
-            let mut others = loaded.kernel.sources().iter();
-            others.any(|other| (other.source, other.rung) == (info.source, info.rung))
+        let is_same = |family| rung_in(present, family) == rung_in(new, family);
+        let is_lacking = |family: &Family| {
+            let Some(had) = rung_in(present, *family) else { return false };
+            match (self.is_lost(family.name()), *family) {
+                (true, Family::Charge | Family::Near) => false,
+                (true, _) => all && rung_in(new, *family).is_none(),
+                (false, Family::Near) if !is_same(Family::Charge) => false,
+                (false, family) => {
+                    rung_in(new, family).is_none_or(|has| place(family, has) > place(family, had))
+                }
+            }
         };
-        let lacking = kernel.sources().iter().filter(kept).find(|info| !is_there(info))?;
-        let said =
-            loaded.missing.iter().chain(loaded.kernel.sources()).find(|it| it.source == lacking.source);
-        Some(said.unwrap_or(lacking).clone())
+        let lacking = Family::ALL.into_iter().find(is_lacking)?.name();
+        let said = loaded.missing.iter().chain(new).chain(present);
+        said.into_iter().find(|info| info.source == lacking).cloned()
     }
 
     /// What is left of the present one is better than nothing, and it is tried again.
@@ -153,6 +163,11 @@ impl Hook {
     }
 }
 
+/// Where a rung is on its ladder: the best is the first.
+fn place(family: Family, rung: &str) -> Option<usize> {
+    rungs::ladder(family).position(|name| name == rung)
+}
+
 fn nothing(source: &'static str, reason: String) -> SourceInfo {
     SourceInfo { source, rung: "", reason, sees_every_charge: false, grain_bytes: 0 }
 }
@@ -160,7 +175,7 @@ fn nothing(source: &'static str, reason: String) -> SourceInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::bpf::{LoadOptions, rungs};
+    use crate::source::bpf::LoadOptions;
     use crate::source::choice::Choice;
 
     #[test]

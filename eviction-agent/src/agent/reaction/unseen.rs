@@ -8,6 +8,7 @@ use super::super::clock::Instant;
 use super::super::event;
 use super::super::notes::Note;
 use super::super::oom::Places;
+use super::super::thread;
 use super::super::unseen::{InGroup, Missing};
 use super::Reaction;
 
@@ -26,7 +27,11 @@ struct Seen {
 impl Reaction {
     /// Where no program tells of kills, the kernel is asked to say when a group runs out of memory.
     pub(super) fn follow_oom_notices(&mut self) {
-        if !self.hook.oom_rung().is_empty() {
+        if self.hook.tells_of_kills() {
+            // As long as no program did, the kernel said it; closing what it says it by takes its time.
+            if let Some(watch) = self.oom_notice.rest() {
+                thread::let_go(watch);
+            }
             return;
         }
         if let Err(error) = self.oom_notice.follow(self.eyes.sampler.tree()) {
