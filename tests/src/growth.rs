@@ -124,11 +124,11 @@ impl Climb {
 
     /// When the line was passed by what was charged, though not by what was touched: each CPU
     /// charges a batch ahead, and the process stamps once a batch. Only of a climb that was ended
-    /// there; `None` if it never came so far.
-    pub fn crossed_ahead(&self) -> Option<u64> {
+    /// there; `None` if it never came so far. `by_others` is what may be charged beside it.
+    pub fn crossed_ahead(&self, by_others: u64) -> Option<u64> {
         let last = self.growth.last()?;
         let short = self.overshoot(last.ns)?.checked_neg()?;
-        (u64::try_from(short).unwrap_or(0) <= ahead()).then_some(last.ns)
+        (u64::try_from(short).unwrap_or(0) <= ahead() + by_others).then_some(last.ns)
     }
 
     /// When the working set may have passed the line at the earliest, by what is charged ahead; `None` if it
@@ -224,9 +224,10 @@ mod tests {
         };
         let line = 100 << 20;
         assert_eq!(ended_at(line).crossed(), Some(2));
-        assert_eq!((ended_at(line - 1).crossed(), ended_at(line - 1).crossed_ahead()), (None, Some(2)));
-        assert_eq!(ended_at(line - 2 * BATCH).crossed_ahead(), Some(2));
-        assert_eq!(ended_at(line / 2).crossed_ahead(), None);
+        assert_eq!((ended_at(line - 1).crossed(), ended_at(line - 1).crossed_ahead(0)), (None, Some(2)));
+        assert_eq!(ended_at(line - 2 * BATCH).crossed_ahead(0), Some(2));
+        assert_eq!(ended_at(line / 2).crossed_ahead(0), None);
+        assert_eq!(ended_at(line / 2).crossed_ahead(line / 2), Some(2));
         let steady = Growth::new([(0, 0), (2000, 2 * line)].map(|(ns, bytes)| Stamp { ns, bytes }));
         let steady = Climb::new(steady, 0, line, Pages::Refault);
         let [earliest, crossed] = [steady.crossed_at_the_earliest(), steady.crossed()].map(Option::unwrap);

@@ -18,7 +18,8 @@ const PIDS: u64 = 100;
 const THRESHOLD: u64 = 128 * MIB;
 const LINE: u64 = MEMORY - THRESHOLD;
 /// The runaway would grow beyond the line, and not to the bound.
-const PLAN: Plan<'_> = Plan { mode: "grow", size: 352 * MIB, rate: 256 * MIB, more: &[], line: LINE };
+const PLAN: Plan<'_> =
+    Plan { mode: "grow", size: 352 * MIB, rate: 256 * MIB, more: &[], line: LINE, by_others: 0 };
 /// What the others hold, MiB.
 const WEB: u64 = 64;
 const SHOP: u64 = 16;

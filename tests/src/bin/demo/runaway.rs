@@ -27,6 +27,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) more: &'a [&'a str],
     /// The line.
     pub(crate) line: u64,
+    /// By how much the working set may grow meanwhile without it.
+    pub(crate) by_others: u64,
 }
 
 /// A growing process that was let go.
@@ -37,13 +39,14 @@ pub(crate) struct Runaway {
     stamps: PathBuf,
     base: u64,
     line: u64,
+    by_others: u64,
     death: Option<Death>,
 }
 
 impl Runaway {
     /// Starts one in a pod and lets it go.
     pub(crate) fn start(scene: &Scene<'_>, node: &Node, pod: usize, plan: Plan<'_>) -> Result<Self> {
-        let Plan { mode, size, rate, more, line } = plan;
+        let Plan { mode, size, rate, more, line, by_others } = plan;
         let stamps = node.file(&format!("stamps-{mode}"));
         let (size, rate, file) = (size.to_string(), rate.to_string(), stamps.display().to_string());
         let mut arguments = vec![mode, "--touch-first", "--size", &size, "--rate", &rate, "--stamps", &file];
@@ -52,7 +55,7 @@ impl Runaway {
         let base = node.working_set()?;
         let death = Death::of(&node.pods[pod].group, process.pid())?;
         process.go()?;
-        Ok(Self { process, pod, stamps, base, line, death: Some(death) })
+        Ok(Self { process, pod, stamps, base, line, by_others, death: Some(death) })
     }
 
     /// How it has grown until now.
@@ -81,7 +84,7 @@ impl Runaway {
         let death = self.death.take().context("its death was waited for before")?;
         let dead = death.at(scene.interrupt, GUARD)?;
         let climb = self.climb()?;
-        let crossed = climb.crossed().or_else(|| climb.crossed_ahead()).with_context(|| {
+        let crossed = climb.crossed().or_else(|| climb.crossed_ahead(self.by_others)).with_context(|| {
             let last = climb.growth().last();
             let (pod, base, value) = (decision.text("pod"), self.base, &decision.value);
             format!(

@@ -27,8 +27,9 @@ const CHECKOUT: u64 = 320;
 const ETCD: u64 = 48;
 const SIZE: u64 = 320 * MIB;
 const RATE: u64 = 512 * MIB;
-const SPIKE: Plan<'_> = Plan { mode: "spike", size: SIZE, rate: RATE, more: &["--hold", "400"], line: LINE };
-const LONGER: Plan<'_> = Plan { mode: "grow", size: SIZE, rate: RATE, more: &[], line: LINE };
+const SPIKE: Plan<'_> =
+    Plan { mode: "spike", size: SIZE, rate: RATE, more: &["--hold", "400"], line: LINE, by_others: 0 };
+const LONGER: Plan<'_> = Plan { mode: "grow", size: SIZE, rate: RATE, more: &[], line: LINE, by_others: 0 };
 /// The agent looks at least once in that time while a threshold is met.
 const LOOK: Duration = Duration::from_secs(1);
 

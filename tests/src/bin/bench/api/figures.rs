@@ -79,7 +79,7 @@ impl Figures {
         let Run { climb, stamped_ns, decided_ns, granted_ns, end, floor, seen_by } = run;
         let last = climb.growth().last().context("the hog has stamped nothing")?;
         // A hog that is killed at once may have been charged for more than it had touched.
-        let crossed = climb.crossed().or_else(|| climb.crossed_ahead());
+        let crossed = climb.crossed().or_else(|| climb.crossed_ahead(0));
         let at = crossed.unwrap_or(last.ns);
         let rate = climb.growth().rate(at.saturating_sub(PIECE_NS), at).unwrap_or(0.0);
         // A hog that the machine held up has measured the machine.
