@@ -150,3 +150,34 @@ fn what_nobody_answered_is_open_until_somebody_does() {
     assert_eq!(decisions, 1);
     assert!(agent.stop().unwrap().success());
 }
+
+#[test]
+fn who_is_rejected_is_let_be_for_a_while() {
+    let Some(world) = World::new(&["hog", "quiet"]) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    let denied = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
+        "message": "admission webhook \"guard.example.com\" denied the request: not this one",
+    });
+    let eviction = || When::any().method(Method::POST).path("/eviction");
+    proxy.on(eviction(), Fault::Answer(403, Vec::new(), denied));
+    let options = world.options("evict", &hard(), &json!({}), proxy.port());
+    // Which remembers no failure, and would choose the same one again.
+    let config = json!({
+        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "kubelet",
+        "advance": {"when": "never"},
+    });
+    std::fs::write(options.config.as_ref().unwrap(), config.to_string()).unwrap();
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    let _hog = world.hog(0, "270M");
+    outcome(&mut agent, "hog", "rejected");
+    // The pressure goes on, and the same pod would be chosen at each look.
+    std::thread::sleep(Duration::from_secs(3));
+    let seen = proxy.seen();
+    let asked: Vec<_> = seen.iter().filter(|seen| seen.request.contains("/eviction")).collect();
+    assert_eq!(asked.len(), 1, "it is let be for ten seconds: {asked:?}");
+    assert!(!world.is_going("hog") && !world.is_going("quiet"));
+    proxy.heal();
+    outcome(&mut agent, "hog", "accepted");
+    assert!(agent.stop().unwrap().success());
+}

@@ -83,6 +83,7 @@ impl Reaction {
             }
             return false;
         }
+        let is_rejected = matches!(answered, Answered::Rejected { .. });
         let (result, pause) = match answered {
             Answered::Accepted => {
                 self.note_accepted(index);
@@ -114,6 +115,11 @@ impl Reaction {
         }
         let over = self.finish_api(index);
         let looks_again = match &mut self.state.flight {
+            // The engine would choose the same one again at once, without end.
+            Some(flight) if is_rejected => {
+                flight.refused(over.id, mono_ns());
+                false
+            }
             Some(flight) if pause.is_none() => flight.end(over.id),
             Some(_) => false,
             None => pause.is_none(),
