@@ -22,8 +22,9 @@ import (
 const usage = `usage:
   oracle run [--check] [--plain] FILE|DIR|-...   print each scenario with every outcome seen; --check
                                                  compares with the expected outcomes of the input instead
+  oracle time [--passes N] FILE|DIR|-...          how long passes over the first step of a scenario take
   oracle generate --seed N --count N [--mix NAME] [--shard I/N] [--crash]
-"oracle run -h" and "oracle generate -h" list all flags.
+"oracle run -h", "oracle time -h" and "oracle generate -h" list all flags.
 `
 
 func main() {
@@ -36,6 +37,8 @@ func main() {
 	switch os.Args[1] {
 	case "run":
 		err = runCommand(os.Args[2:])
+	case "time":
+		err = timeCommand(os.Args[2:])
 	case "generate":
 		err = generateCommand(os.Args[2:])
 	default:

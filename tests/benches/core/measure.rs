@@ -15,8 +15,8 @@ use tests::allocations::counted;
 use tests::bench::row::Row;
 use tests::world::{Case, World};
 
+use crate::Measured;
 use crate::node::{Node, victims};
-use crate::{Measured, baseline};
 
 /// Runs that are not measured, so many at least and for so long: buffers find their size, and the
 /// processor finds its pace.
@@ -62,7 +62,12 @@ impl Samples {
 
     fn measured(self, pods: usize, case: &str, metric: &'static str) -> Measured {
         let Self { nanos, allocations } = self;
-        Measured { pods, row: Row::new(case, metric, "ns", nanos), allocations, baseline: None }
+        Measured {
+            pods,
+            row: Row::new(case, metric, "ns", nanos),
+            allocations: Some(allocations),
+            kubelet: None,
+        }
     }
 }
 
@@ -137,18 +142,7 @@ pub(crate) fn pass(
         Drop::Recycled => "pass",
         Drop::Freed => "pass, freed",
     };
-    let mut measured = samples.measured(node.pods.len(), &name, metric);
-    if profile == Profile::Kubelet
-        && let Some(baseline) = baseline::of(case, node.pods.len())
-    {
-        measured.baseline = Some(baseline);
-        // The goal is for the way that the agent goes: giving a thousand pages back to the system
-        // takes longer than the pass over what they hold, and is the system's time.
-        if drop_as == Drop::Recycled {
-            measured.row = measured.row.goal(baseline::goal(case, baseline));
-        }
-    }
-    Ok(measured)
+    Ok(samples.measured(node.pods.len(), &name, metric))
 }
 
 /// Looking up which statistics belong to which pod.

@@ -2,12 +2,13 @@
 
 use tests::bench::table::{self, short};
 
-use crate::{Measured, baseline};
+use crate::Measured;
 
 /// All rows as a table, times in microseconds.
 pub(crate) fn render(rows: &[Measured]) -> String {
     let head = [
         "case",
+        "program",
         "metric",
         "pods",
         "n",
@@ -20,22 +21,22 @@ pub(crate) fn render(rows: &[Measured]) -> String {
         "p99",
         "max",
         "allocations",
-        "kubelet us",
         "ratio",
         "goal",
     ];
     let mut lines = vec![head.map(str::to_owned)];
     lines.extend(rows.iter().map(cells));
-    let table = table::render(&lines, &[0, 1, 15]);
-    format!("baseline: {} (medians; ratio: how many times faster)\n{table}", baseline::PROGRAM)
+    let table = table::render(&lines, &[0, 1, 2, 15]);
+    format!("ratio: how many times faster than the kubelet's median, measured in this run\n{table}")
 }
 
 fn cells(measured: &Measured) -> [String; 16] {
-    let Measured { pods, row, allocations, baseline } = measured;
+    let Measured { pods, row, allocations, kubelet: _ } = measured;
     let micros = |nanos: f64| short(nanos / 1000.0);
     let figure = |percent| row.percentile(percent).map_or_else(|| "-".to_owned(), micros);
     [
         row.case.clone(),
+        row.program.clone().unwrap_or_else(|| "eviction-agent".to_owned()),
         row.metric.to_owned(),
         pods.to_string(),
         row.n().to_string(),
@@ -47,8 +48,7 @@ fn cells(measured: &Measured) -> [String; 16] {
         figure(90),
         figure(99),
         figure(100),
-        allocations.to_string(),
-        baseline.map_or_else(String::new, micros),
+        allocations.map_or_else(String::new, |count| count.to_string()),
         measured.ratio().map_or_else(String::new, short),
         row.verdict().to_owned(),
     ]

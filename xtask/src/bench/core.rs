@@ -1,8 +1,10 @@
-//! `cargo xtask bench core`: `tests/benches/core`, built as the agent is shipped.
+//! `cargo xtask bench core`: `tests/benches/core`, built as the agent is shipped, beside the kubelet's eviction
+//! manager, which `tests/oracle` builds from the published module.
 
-use std::process::ExitCode;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::commit;
 use crate::build::TARGET;
@@ -15,16 +17,33 @@ pub(super) struct Core {
     /// Print JSON lines on standard output, and the table on standard error
     #[arg(long)]
     json: bool,
+    /// Without the kubelet's passes, which take Go and a minute: no ratio and no goal then
+    #[arg(long)]
+    alone: bool,
 }
 
-pub(super) fn run(Core { json }: &Core) -> Result<ExitCode> {
+pub(super) fn run(Core { json, alone }: &Core) -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Musl])?;
+    let kubelet = (!alone).then(oracle).transpose()?;
     let mut bench = shell::cargo();
     bench.args(["bench", "--package", "tests", "--bench", "core", "--target", TARGET]);
     bench.args(["--", "--commit", &commit()]);
+    if let Some(kubelet) = kubelet {
+        bench.arg("--kubelet").arg(kubelet);
+    }
     if *json {
         bench.arg("--json");
     }
     tools.apply(&mut bench);
     Err(shell::become_program(&mut bench))
+}
+
+/// The kubelet's eviction manager in a program of its own; Go builds again only what changed.
+fn oracle() -> Result<PathBuf> {
+    let folder = shell::root().join("tests/oracle");
+    eprintln!("kubelet: building tests/oracle, which takes some minutes the first time");
+    shell::run(&mut Command::new(folder.join("build.sh"))).context(
+        "build the kubelet's eviction manager (it takes Go and a module proxy; --alone leaves it out)",
+    )?;
+    Ok(folder.join("oracle"))
 }
