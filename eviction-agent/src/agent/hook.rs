@@ -19,7 +19,7 @@ use super::limits;
 use super::range::{Linger, Range};
 use super::told::{Beside, Told};
 pub(crate) use counts::Losses;
-pub(crate) use replace::Moved;
+pub(crate) use replace::{Moved, nothing};
 
 /// The programs, their ring, and what was counted so far.
 #[derive(Default)]
@@ -185,7 +185,7 @@ impl Hook {
                 let why = format!("the ring buffer cannot be read any more: {error}");
                 let lapse = Lapse { source: "ring", rung: "", why };
                 // It is told here, and everything else goes with it.
-                (self.lapses, self.told) = (vec![lapse.clone()], 1);
+                (self.lapses, self.told, self.refusals) = (vec![lapse.clone()], 1, 0);
                 if let Some(ladder) = &mut self.ladder {
                     ladder.replace(&self.lapses, mono_ns());
                 }
@@ -290,7 +290,8 @@ impl Hook {
 
     /// Whether the kernel side can carry out a verdict.
     pub(crate) fn has_reflex(&self) -> bool {
-        self.loaded.as_ref().is_some_and(|(kernel, _)| kernel.has_reflex())
+        let is_watched = self.charge().is_some_and(|info| !self.is_lost(info.source));
+        is_watched && self.loaded.as_ref().is_some_and(|(kernel, _)| kernel.has_reflex())
     }
 
     /// Marks the sample that was just taken.

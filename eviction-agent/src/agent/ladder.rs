@@ -65,6 +65,11 @@ impl Ladder {
         }
     }
 
+    /// Whether that rung was lost, and is not used again.
+    pub(crate) fn is_given_up(&self, rung: &str) -> bool {
+        self.options.choice.lost.iter().any(|lost| lost == rung)
+    }
+
     /// Whether something is being loaded.
     pub(crate) fn is_loading(&self) -> bool {
         self.loading.is_some()

@@ -16,7 +16,7 @@ use crate::source::bpf::{Epoch, Standing, VerdictNumber};
 use crate::source::pace;
 
 use super::arming::Seen;
-use super::clock::Instant;
+use super::clock::{Instant, mono_ns};
 use super::hook::{Hook, NotArmed};
 
 /// Verdicts are made within this part of the node's memory before a line.
@@ -40,6 +40,10 @@ const BEYOND: u64 = 1 << 20;
 /// How many choices are remembered: a record of one that was replaced may be on its way.
 const REMEMBERED: usize = 4;
 
+/// How long the record of a verdict that was carried out may be under way: a turn or two. Nobody is chosen meanwhile, since
+/// one crossing costs one pod.
+const UNTOLD: Duration = Duration::from_secs(1);
+
 /// Why no verdict stands, as far as the engine has no say in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
@@ -56,7 +60,13 @@ pub(crate) enum Idle {
 }
 
 impl Idle {
-    fn name(self) -> &'static str {
+    /// Each of them.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let ours = [Self::UnderWay, Self::HandRefuses, Self::Scattered, Self::NotTold];
+        NoVerdict::ALL.map(Self::NoVerdict).into_iter().chain(ours)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::NoVerdict(why) => why.name(),
             Self::UnderWay => "under_way",
@@ -106,6 +116,8 @@ pub(crate) struct Reflex {
     is_chosen: bool,
     /// When the last verdict was told.
     stood_mono_ns: u64,
+    /// Until then a verdict that was carried out while it was withdrawn may still be told of.
+    untold_until_ns: u64,
     idle: Option<Idle>,
 }
 
@@ -166,8 +178,7 @@ impl Reflex {
 
     /// Nobody may be chosen, or nothing may stand.
     pub(crate) fn stay_idle(&mut self, idle: Idle, hook: &mut Hook, metrics: &Metrics) {
-        self.is_chosen = false;
-        hook.stand_down();
+        self.withdraw(hook);
         metrics.reflex_stands.set(0);
         if self.idle != Some(idle) {
             self.idle = Some(idle);
@@ -178,7 +189,11 @@ impl Reflex {
     /// Lets nothing stand; whether what stood was carried out before.
     pub(crate) fn withdraw(&mut self, hook: &mut Hook) -> bool {
         self.is_chosen = false;
-        hook.stand_down()
+        let is_struck = hook.stand_down();
+        if is_struck {
+            self.untold_until_ns = mono_ns().saturating_add(nanos(UNTOLD));
+        }
+        is_struck
     }
 
     /// Lets the present choice stand at the distance of this look, and a little beyond it if the victim
@@ -192,6 +207,9 @@ impl Reflex {
         goes_by: Option<u64>,
     ) -> Result<(), Idle> {
         let (Some(epoch), true) = (self.epoch, self.is_chosen) else { return Err(Idle::NotTold) };
+        if at.mono_ns < self.untold_until_ns {
+            return Err(Idle::UnderWay);
+        }
         let Some(choice) = self.choices.back_mut() else { return Err(Idle::NotTold) };
         let line = choice.verdict.line();
         let distance = line.saturating_sub(seen.working_set) + if goes_by.is_some() { BEYOND } else { 0 };
@@ -233,6 +251,7 @@ impl Reflex {
 
     /// The present choice is used up.
     pub(crate) fn forget(&mut self) {
+        self.untold_until_ns = 0;
         self.is_chosen = false;
     }
 

@@ -39,6 +39,9 @@ use super::tallies::Tallies;
 use super::watch::Watch;
 use namespaces::Namespaces;
 
+/// Sources of memory beside the programs that can be lost while running.
+const BESIDE: [&str; 4] = ["usage", "pressure", "limits", "cgroup usage"];
+
 /// Writes lines and keeps the metrics that need more than an atomic.
 pub(crate) struct Slow {
     output: Output,
@@ -234,7 +237,9 @@ impl Slow {
             !replaced
         });
         self.metrics.source.get_or_create(&now).set(1);
-        if Family::ALL.map(Family::name).contains(&&*now.source) && now.rung != NO_RUNG {
+        let may_be_lost =
+            Family::ALL.map(Family::name).contains(&&*now.source) || BESIDE.contains(&&*now.source);
+        if may_be_lost && now.rung != NO_RUNG {
             drop(self.metrics.source_lost.get_or_create(&now));
         }
         self.sources.push(now);

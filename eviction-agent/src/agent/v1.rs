@@ -3,6 +3,7 @@
 //! Registering one waits for an RCU grace period, milliseconds: it is done on a thread for
 //! blocking work, and seldom.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use crate::source::choice::Choice;
 use crate::source::eventfd::{self, GRAIN, ThresholdError, UsageThreshold};
 
 use super::arming::{self, Arming};
+use super::failure::chain;
+use super::ladder::Lapse;
 
 /// Working sets and usage drift apart all the time; more often is not worth its cost.
 const SELDOM: Duration = Duration::from_secs(1);
@@ -70,26 +73,38 @@ impl V1Threshold {
     }
 
     /// Waits until usage crosses the line. For ever, where there is no such threshold.
-    pub(crate) async fn crossed(&mut self) {
+    ///
+    /// # Errors
+    /// If it is of no use any more; it is given up then.
+    pub(crate) async fn crossed(&mut self) -> Result<(), Lapse> {
         loop {
-            tokio::select! {
-                registered = registration(&mut self.pending) => self.adopt(registered),
-                () = signal(self.current.as_ref()) => return,
-            }
+            let failure = tokio::select! {
+                registered = registration(&mut self.pending) => match self.adopt(registered) {
+                    Ok(()) => continue,
+                    Err(error) => chain(&error),
+                },
+                signal = signal(self.current.as_ref()) => match signal {
+                    Ok(()) => return Ok(()),
+                    Err(error) => chain(&error),
+                },
+            };
+            return Err(self.give_up(failure));
         }
     }
 
-    fn adopt(&mut self, registered: Option<Registration>) {
+    fn adopt(&mut self, registered: Option<Registration>) -> Result<(), ThresholdError> {
         self.pending = None;
-        match registered {
-            Some(Ok(threshold)) => self.current = Some(threshold),
-            Some(Err(error)) => {
-                tracing::warn!(error = %super::failure::chain(&error), "the v1 usage threshold is given up; the timer goes on");
-                self.group = None;
-                self.current = None;
-            }
+        match registered.transpose()? {
+            Some(threshold) => self.current = Some(threshold),
             None => self.at = None,
         }
+        Ok(())
+    }
+
+    fn give_up(&mut self, why: String) -> Lapse {
+        *self = Self::default();
+        let info = UsageThreshold::info(String::new());
+        Lapse { source: info.source, rung: info.rung, why }
     }
 }
 
@@ -100,11 +115,27 @@ async fn registration(pending: &mut Option<JoinHandle<Registration>>) -> Option<
     }
 }
 
-async fn signal(current: Option<&UsageThreshold>) {
-    if let Some(threshold) = current
-        && threshold.crossed().await.is_ok()
-    {
-        return;
+async fn signal(current: Option<&UsageThreshold>) -> io::Result<()> {
+    match current {
+        Some(threshold) => threshold.crossed().await.map(drop),
+        None => std::future::pending().await,
     }
-    std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_threshold_that_cannot_be_registered_is_lost_once() {
+        let group = Some(PathBuf::from("/nowhere"));
+        let mut threshold = V1Threshold { group, ..V1Threshold::default() };
+        let arming = Arming { v1_threshold: Some(GRAIN), distance: Some(GRAIN), ..Arming::default() };
+        threshold.arm(&arming, 1);
+        let Lapse { source, rung, why } = threshold.crossed().await.unwrap_err();
+        assert_eq!((source, rung), ("usage", eventfd::RUNG));
+        assert!(why.contains("/nowhere/memory.usage_in_bytes"), "{why}");
+        threshold.arm(&arming, u64::MAX);
+        assert!(threshold.pending.is_none(), "it was given up");
+    }
 }

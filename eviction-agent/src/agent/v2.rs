@@ -10,6 +10,7 @@ use crate::source::choice::Choice;
 use crate::source::trigger::{EVENTS, PRESSURE, Trigger, TriggerError};
 
 use super::failure::chain;
+use super::ladder::Lapse;
 use super::thread;
 
 type Register = fn(&Path) -> Result<Trigger, TriggerError>;
@@ -41,29 +42,32 @@ impl V2Triggers {
         (Self { pressure, events }, vec![pressure_info, events_info])
     }
 
-    /// Registers what is wanted where the charge hook has blind spots, and takes it off elsewhere.
-    pub(crate) fn arm(&mut self, blind: bool) {
-        let Self { pressure, events } = self;
-        for file in [pressure, events] {
-            if let Some(Err(error)) = file.as_mut().map(|file| file.arm(blind)) {
-                give_up(file, &error);
-            }
-        }
+    /// Registers what is wanted where the charge hook has blind spots, and takes it off elsewhere. What cannot be
+    /// registered any more is given up.
+    pub(crate) fn arm(&mut self, blind: bool) -> impl Iterator<Item = Lapse> + use<> {
+        let arm = |file: &mut Option<File>| {
+            let error = file.as_mut()?.arm(blind).err()?;
+            give_up(file, &error)
+        };
+        [arm(&mut self.pressure), arm(&mut self.events)].into_iter().flatten()
     }
 
     /// Waits until the kernel tells something, and says by which of them. For ever, where there is
     /// nothing to tell it.
-    pub(crate) async fn fired(&mut self) -> &'static str {
+    ///
+    /// # Errors
+    /// If one of them is of no use any more; it is given up then.
+    pub(crate) async fn fired(&mut self) -> Result<&'static str, Lapse> {
         let Self { pressure, events } = self;
         let (file, fired) = tokio::select! {
             fired = fired(pressure.as_ref()) => (pressure, fired),
             fired = fired(events.as_ref()) => (events, fired),
         };
         let name = file.as_ref().map_or("", |file| file.name);
-        if let Err(error) = fired {
-            give_up(file, &error);
+        match fired.err().and_then(|error| give_up(file, &error)) {
+            Some(lapse) => Err(lapse),
+            None => Ok(name),
         }
-        name
     }
 }
 
@@ -94,15 +98,50 @@ fn file(name: &'static str, register: Register, group: &Path, choice: &Choice) -
     }
 }
 
-fn give_up(file: &mut Option<File>, error: &dyn std::error::Error) {
-    if let Some(File { name, .. }) = file.take() {
-        tracing::warn!(error = %chain(error), "{name} is given up; the timer goes on");
-    }
+fn give_up(file: &mut Option<File>, error: &dyn std::error::Error) -> Option<Lapse> {
+    let File { name, .. } = file.take()?;
+    let info = Trigger::info(name, String::new());
+    Some(Lapse { source: info.source, rung: info.rung, why: chain(error) })
 }
 
 async fn fired(file: Option<&File>) -> std::io::Result<()> {
     match file.and_then(|file| file.current.as_ref()) {
         Some(trigger) => trigger.fired().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    fn file(name: &'static str, register: Register, current: Option<Trigger>) -> Option<File> {
+        Some(File { name, group: PathBuf::from("/nowhere"), register, current })
+    }
+
+    #[tokio::test]
+    async fn a_trigger_that_tells_an_error_is_lost_once() {
+        // Whose other end is gone: the kernel tells an error of it, as of a group that is gone.
+        let (reader, writer) = std::io::pipe().unwrap();
+        let trigger = Trigger::of(OwnedFd::from(writer)).unwrap();
+        let mut triggers =
+            V2Triggers { pressure: file(PRESSURE, Trigger::on_pressure, Some(trigger)), events: None };
+        drop(reader);
+        let Lapse { source, rung, why } = triggers.fired().await.unwrap_err();
+        assert_eq!((source, rung, &*why), ("pressure", PRESSURE, "the group is gone"));
+        assert!(triggers.arm(true).next().is_none() && triggers.pressure.is_none(), "it was given up");
+    }
+
+    #[test]
+    fn what_cannot_be_registered_any_more_is_lost_once() {
+        let (pressure, events) =
+            (file(PRESSURE, Trigger::on_pressure, None), file(EVENTS, Trigger::on_events, None));
+        let mut triggers = V2Triggers { pressure, events };
+        assert!(triggers.arm(false).next().is_none());
+        let lost: Vec<_> = triggers.arm(true).map(|lapse| (lapse.source, lapse.rung)).collect();
+        assert_eq!(lost, [("pressure", PRESSURE), ("limits", EVENTS)]);
+        assert!(triggers.arm(true).next().is_none(), "each once");
     }
 }

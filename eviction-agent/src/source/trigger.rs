@@ -94,6 +94,11 @@ impl Trigger {
         Ok(this)
     }
 
+    #[cfg(test)]
+    pub(crate) fn of(file: OwnedFd) -> io::Result<Self> {
+        Self::watch(file, false)
+    }
+
     fn watch(file: OwnedFd, is_reread: bool) -> io::Result<Self> {
         Ok(Self { file: register_for(file, Interest::PRIORITY)?, is_reread })
     }

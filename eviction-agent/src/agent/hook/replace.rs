@@ -43,6 +43,10 @@ impl Hook {
                     ladder::note(&mut self.lapses, Lapse { source: "ring", rung: "", why });
                 }
             }
+            // What was refused may not be so for what is lost since.
+            if self.lapses.len() > self.told {
+                self.refusals = 0;
+            }
             // Not for ever, since each try takes time and memory.
             if !self.lapses.is_empty() && self.refusals < REFUSALS {
                 ladder.replace(&self.lapses, now_ns);
@@ -76,6 +80,11 @@ impl Hook {
         };
         // What is lost for good keeps nothing else from being put right.
         let is_last = self.refusals + 1 >= REFUSALS;
+        if let Some(lost) = self.lost_meanwhile(&loaded).filter(|_| !is_last) {
+            thread::let_go(loaded.kernel);
+            let why = format!("{lost} was lost as well while it was loaded");
+            return Some(self.refused(Refused { why, missing: Vec::new() }, metrics));
+        }
         if let Some(lacks) = self.lacks(&loaded, !is_last) {
             let why = format!("{} would be missing: {}", lacks.source, lacks.reason);
             thread::let_go(loaded.kernel);
@@ -93,9 +102,14 @@ impl Hook {
         Some(Moved { told, sources })
     }
 
+    /// A rung of that one that is known to be lost since loading it began.
+    fn lost_meanwhile(&self, loaded: &Loaded) -> Option<&'static str> {
+        let ladder = self.ladder.as_ref()?;
+        loaded.kernel.sources().iter().map(|info| info.rung).find(|rung| ladder.is_given_up(rung))
+    }
+
     /// What that one lacks that the present one still has, in the same or a better way, or, if `all`, that it is to bring
-    /// back: the machine may be short of something at this moment. Of charges there may be nothing to bring back, and
-    /// hooks for a time go with those that they are beside.
+    /// back: the machine may be short of something at this moment. Hooks for a time go with those that they are beside.
     fn lacks(&self, loaded: &Loaded, all: bool) -> Option<SourceInfo> {
         let (kernel, _) = self.loaded.as_ref()?;
         let (present, new) = (kernel.sources(), loaded.kernel.sources());
@@ -106,7 +120,7 @@ impl Hook {
         let is_lacking = |family: &Family| {
             let Some(had) = rung_in(present, *family) else { return false };
             match (self.is_lost(family.name()), *family) {
-                (true, Family::Charge | Family::Near) => false,
+                (true, Family::Near) => false,
                 (true, _) => all && rung_in(new, *family).is_none(),
                 (false, Family::Near) if !is_same(Family::Charge) => false,
                 (false, family) => {
@@ -168,7 +182,8 @@ fn place(family: Family, rung: &str) -> Option<usize> {
     rungs::ladder(family).position(|name| name == rung)
 }
 
-fn nothing(source: &'static str, reason: String) -> SourceInfo {
+/// A source that nothing tells of.
+pub(crate) fn nothing(source: &'static str, reason: String) -> SourceInfo {
     SourceInfo { source, rung: "", reason, sees_every_charge: false, grain_bytes: 0 }
 }
 

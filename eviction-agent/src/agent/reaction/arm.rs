@@ -18,6 +18,7 @@ use super::super::flight::Flight;
 use super::super::hook::root_id;
 use super::super::notes::Note;
 use super::Reaction;
+use super::gauges::GLANCES;
 use super::wake::Trigger;
 
 /// Full samples until the memory.stat of every group was read, where nothing moves, while the node is
@@ -41,7 +42,7 @@ impl Reaction {
     /// comes first. Whether there is leisure now: a full look was made.
     pub(super) fn arm(&mut self, look: &NodeLook, pressed: bool, grace: Option<Duration>) -> bool {
         let now_ns = mono_ns();
-        self.move_on();
+        let is_told = self.move_on();
         let mut distance = None;
         let rung = self.hook.rung().unwrap_or_default();
         if let (Reading::Known(seen), Some(root)) = (look.measured, root_id(&self.eyes.sampler)) {
@@ -60,7 +61,7 @@ impl Reaction {
             distance = [arming.distance, self.eyes.allocatable.distance()].into_iter().flatten().min();
             let below = arming.usage_below.is_some() || self.eyes.allocatable.is_armed_below();
             self.hook.look_down(below, now_ns);
-            self.v2.arm(!rung.sees_every_charge);
+            self.v2.arm(!rung.sees_every_charge).for_each(|lapse| self.give_up(&lapse));
             if rung.sees_every_charge {
                 self.v1.disarm();
             } else {
@@ -110,7 +111,7 @@ impl Reaction {
         if let Some(interval) = self.eyes.stall_interval_ns().filter(|_| pressed) {
             due = due.min(Duration::from_nanos(interval));
         }
-        if self.review_leaving(now_ns) {
+        if self.review_leaving(now_ns) || is_told {
             due = Duration::ZERO;
         }
         self.state.look_due_ns = now_ns.saturating_add(nanos(due));
@@ -179,9 +180,7 @@ impl Reaction {
         if ended {
             self.tell_no_glance();
         }
-        for (outcome, count) in
-            [("came", came), ("late", late), ("incomplete", incomplete), ("failed", failed)]
-        {
+        for (outcome, count) in GLANCES.into_iter().zip([came, late, incomplete, failed]) {
             if count > 0 {
                 self.metrics.glances.get_or_create(&OutcomeLabels { outcome }).inc_by(count);
             }

@@ -1,23 +1,32 @@
 //! The metrics that the loop touches.
 //!
 //! A family of metrics is behind a lock that a scrape takes as well, so its members are looked up
-//! once; they themselves are atomics.
+//! once; they themselves are atomics. Of those that are touched seldom every member is made at the
+//! start: nobody ever has their lock for himself after that, so that the loop waits for nobody.
 
+use eviction_common::Withheld;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::family;
 
 use crate::core::oom::{LimitOwner, Oddities};
 use crate::core::reading::Reading;
 use crate::core::signal::Signal;
-use crate::metrics::{IntGauge, LimitLabels, Metrics, OutcomeLabels, SignalLabels, TriggerLabels};
+use crate::metrics::{
+    FamilyLabels, IntGauge, LimitLabels, Metrics, OutcomeLabels, ReasonLabels, SignalLabels, TriggerLabels,
+};
+use crate::source::bpf::Family;
 
 use super::super::eyes::Capacity;
 use super::super::limits::{Counts, OWNERS, Turn};
+use super::super::reflex::Idle;
 use super::wake::Trigger;
 
 /// Kinds of odd records.
 const ODD: [&str; 7] =
     ["repeated_kill", "late_kill", "late_end", "unknown_pod", "from_the_future", "nameless_end", "forgotten"];
+
+/// What became of a refresh of all figures at a glance.
+pub(super) const GLANCES: [&str; 4] = ["came", "late", "incomplete", "failed"];
 
 /// What can be said of limits; the first one is that somebody watches.
 const LIMIT_STATES: [&str; 3] = ["watched", "armed", "near"];
@@ -39,14 +48,15 @@ pub(crate) struct Gauges {
 struct SignalGauges {
     labels: SignalLabels,
     unknown: Counter,
-    available: Family<SignalLabels, IntGauge>,
-    capacity: Family<SignalLabels, IntGauge>,
+    available: family::Family<SignalLabels, IntGauge>,
+    capacity: family::Family<SignalLabels, IntGauge>,
     /// Made when there is a figure: zero would say that nothing is available.
     known: Option<(IntGauge, IntGauge)>,
 }
 
 impl Gauges {
     pub(crate) fn new(metrics: &Metrics) -> Self {
+        make_members(metrics);
         let looks = |trigger: Trigger| {
             let labels = TriggerLabels { trigger: trigger.name() };
             metrics.looks.get_or_create(&labels).clone()
@@ -129,6 +139,21 @@ impl Gauges {
     }
 }
 
+fn make_members(metrics: &Metrics) {
+    for source in Family::ALL.map(Family::name) {
+        drop(metrics.runs_missed.get_or_create(&FamilyLabels { source }));
+    }
+    for reason in Withheld::ALL.map(Withheld::name) {
+        drop(metrics.reflex_withheld.get_or_create(&ReasonLabels { reason }));
+    }
+    for reason in Idle::all().map(Idle::name) {
+        drop(metrics.reflex_idle.get_or_create(&ReasonLabels { reason }));
+    }
+    for outcome in GLANCES {
+        drop(metrics.glances.get_or_create(&OutcomeLabels { outcome }));
+    }
+}
+
 impl SignalGauges {
     fn new(metrics: &Metrics, signal: Signal) -> Self {
         let labels = SignalLabels { eviction_signal: signal.name() };
@@ -148,7 +173,7 @@ impl SignalGauges {
         };
         let Self { labels, unknown: _, available, capacity: capacities, known } = self;
         let made = || {
-            let gauge = |family: &Family<_, IntGauge>| family.get_or_create(labels).clone();
+            let gauge = |family: &family::Family<_, IntGauge>| family.get_or_create(labels).clone();
             (gauge(available), gauge(capacities))
         };
         let (available, capacities) = known.get_or_insert_with(made);

@@ -3,7 +3,7 @@
 use crate::metrics::{Metrics, SourceLabels};
 use crate::source::bpf::{SourceInfo, iter};
 
-use super::super::hook::{Hook, Moved};
+use super::super::hook::{Hook, Moved, nothing};
 use super::super::ladder::Lapse;
 use super::super::notes::Note;
 use super::super::start::source_event;
@@ -21,13 +21,22 @@ impl Reaction {
         tell(lapse, &self.metrics);
     }
 
-    /// Takes the rungs that were loaded in place of lost ones.
-    pub(super) fn move_on(&mut self) {
-        let Some(Moved { told, sources }) = self.hook.move_on(&self.metrics) else { return };
-        self.take_told(told);
+    /// What stood beside the hook for charges tells nothing any more.
+    pub(super) fn give_up(&mut self, lapse: &Lapse) {
+        self.tell_lapse(lapse);
+        self.tell_sources(vec![nothing(lapse.source, lapse.why.clone())]);
+    }
+
+    /// Takes the rungs that were loaded in place of lost ones. True if the old ones told something last at which
+    /// there is to be a look.
+    pub(super) fn move_on(&mut self) -> bool {
+        let Some(Moved { told, sources }) = self.hook.move_on(&self.metrics) else { return false };
+        let is_struck = told.struck.is_some();
+        let crossed = self.take_told(told);
         // Nothing is armed there yet, and nobody has told what came and went in between.
         self.state.look_anew();
         self.tell_sources(sources);
+        is_struck || crossed.is_some()
     }
 
     /// Nothing of the kernel side is left, for now.

@@ -168,8 +168,8 @@ impl Reaction {
                 Some(command) => Wake::Command(command),
             },
             told = self.hook.told(&self.metrics) => Wake::Kernel(told),
-            () = self.v1.crossed() => Wake::V1Threshold,
-            rung = self.v2.fired() => Wake::V2Trigger(rung),
+            crossed = self.v1.crossed() => crossed.map_or_else(Wake::Lost, |()| Wake::V1Threshold),
+            fired = self.v2.fired() => fired.map_or_else(Wake::Lost, Wake::V2Trigger),
             () = self.oom_notice.noticed() => Wake::OomNotice,
             Some(outcome) = self.outcomes.recv() => Wake::Outcome(outcome),
             fired = self.timer.expired() => {
@@ -201,6 +201,10 @@ impl Reaction {
             }
             Wake::Timer if self.glimpse() => return None,
             Wake::V1Threshold | Wake::V2Trigger(_) | Wake::Timer => None,
+            Wake::Lost(lapse) => {
+                self.give_up(&lapse);
+                None
+            }
             Wake::OomNotice => {
                 self.unseen.ask();
                 None

@@ -36,6 +36,10 @@ impl Reaction {
     /// Marks the sample that was just taken, where a verdict may come of it.
     pub(super) fn mark_sample(&mut self, memory: Reading<i64>, mono_ns: u64) {
         if !self.hook.has_reflex() {
+            if self.reflex.is_marked() {
+                self.reflex.mark(&mut self.hook, None);
+                self.metrics.reflex_stands.set(0);
+            }
             return;
         }
         let wanted = self.engine.policy().reflex == core_reflex::Reflex::HardMemory;

@@ -107,7 +107,7 @@ impl Rig {
         let wake = tokio::time::timeout(GUARD, next).await.unwrap().unwrap().unwrap();
         let disturbed = match &wake {
             Wake::Kernel(told) => !told.kills.is_empty(),
-            Wake::Outcome(_) | Wake::Command(_) => true,
+            Wake::Outcome(_) | Wake::Command(_) | Wake::Lost(_) => true,
             Wake::V1Threshold | Wake::V2Trigger(_) | Wake::OomNotice | Wake::Timer => false,
         };
         let name = wake.trigger().name();

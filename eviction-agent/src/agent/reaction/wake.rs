@@ -2,6 +2,7 @@
 
 use crate::action::Outcome;
 
+use super::super::ladder::Lapse;
 use super::super::told::Told;
 use super::Command;
 
@@ -11,6 +12,8 @@ pub(super) enum Wake {
     V1Threshold,
     /// By the rung of this name.
     V2Trigger(&'static str),
+    /// One of the two tells nothing any more: nobody knows what it did not tell.
+    Lost(Lapse),
     OomNotice,
     Timer,
     Outcome(Outcome),
@@ -96,7 +99,7 @@ impl Wake {
             Self::V1Threshold => Trigger::V1Threshold,
             Self::V2Trigger(rung) => Trigger::V2(rung),
             Self::OomNotice => Trigger::OomNotice,
-            Self::Timer => Trigger::Timer,
+            Self::Lost(_) | Self::Timer => Trigger::Timer,
             Self::Outcome(_) => Trigger::Outcome,
             Self::Command(Command::Propose(_) | Command::Accept) => Trigger::Configuration,
             Self::Command(Command::Seed(_)) => Trigger::Start,

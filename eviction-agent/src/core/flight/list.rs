@@ -211,9 +211,9 @@ impl Flights {
         }
     }
 
-    /// Nobody new may be chosen before this time.
+    /// Nobody new may be chosen before this time, nor before one that was said earlier.
     pub(crate) fn hold_until(&mut self, at: Timestamp, until: Timestamp) {
-        self.held = since(until, at).max(GoDuration::ZERO);
+        self.held = self.held.max(since(until, at));
     }
 
     /// Until when nobody new may be chosen, if that is so.

@@ -46,6 +46,26 @@ pub enum NoVerdict {
 }
 
 impl NoVerdict {
+    /// Each of them, with anything for what is within.
+    pub const ALL: [Self; 16] = [
+        Self::Off,
+        Self::NoHardLine,
+        Self::OtherMeasure,
+        Self::AsksForMore,
+        Self::Unknown(Why::Absent),
+        Self::CrossedAlready,
+        Self::AtTheLine,
+        Self::Far,
+        Self::PolicyWaits,
+        Self::NobodyGoes(PassEnd::Calm),
+        Self::GoesForSomethingElse,
+        Self::GoesAlready,
+        Self::Critical,
+        Self::Protected,
+        Self::UsageUnknown,
+        Self::Alike,
+    ];
+
     /// How it is called in metrics.
     pub const fn name(self) -> &'static str {
         match self {

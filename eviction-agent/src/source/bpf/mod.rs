@@ -35,6 +35,7 @@ pub mod size;
 mod switch;
 mod sys;
 pub mod tally;
+mod withheld;
 
 pub use event::{
     Alarm, Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, Struck, TaskAlarm,

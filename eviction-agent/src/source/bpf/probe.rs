@@ -10,6 +10,7 @@ use super::{
     offsets::{self, Resolved},
     plan::At,
     rungs::RUNGS,
+    withheld::withholds_reading,
 };
 
 const BTF_FILE: &str = "/sys/kernel/btf/vmlinux";
@@ -82,7 +83,7 @@ pub enum Lockdown {
     Integrity,
     /// Nor can its memory be read at any address.
     Confidentiality,
-    /// It does not say: securityfs is not mounted, or the kernel has no lockdown.
+    /// It does not say: securityfs is not mounted, or the kernel has no lockdown. Programs may read.
     Unknown,
 }
 
@@ -90,7 +91,7 @@ impl Lockdown {
     /// The offsets that programs may use. In confidentiality the helper that reads any address is
     /// withheld; what follows typed pointers alone still runs. The charge hooks need the helper for
     /// the counts of out-of-memory events, which they can do without, and for the reflex, which there is
-    /// none of then.
+    /// none of then; the fork hook for the groups' own limits of tasks.
     pub(super) fn readable(self, offsets: Offsets) -> Offsets {
         match self {
             Self::Confidentiality => Offsets {
@@ -98,6 +99,7 @@ impl Lockdown {
                 memcg_oom_kill: ABSENT,
                 task_mm: ABSENT,
                 mm_anon: ABSENT,
+                cset_pids: ABSENT,
                 ..offsets
             },
             Self::None | Self::Integrity | Self::Unknown => offsets,
@@ -128,7 +130,12 @@ impl Lockdown {
 
     /// As the kernel says it.
     pub fn read() -> Self {
-        fs::read_to_string(LOCKDOWN_FILE).map_or(Self::Unknown, |text| Self::parse(&text))
+        let said = fs::read_to_string(LOCKDOWN_FILE).map_or(Self::Unknown, |text| Self::parse(&text));
+        match said {
+            // As in a pod, which is given no securityfs.
+            Self::Unknown if withholds_reading() => Self::Confidentiality,
+            said => said,
+        }
     }
 
     fn parse(text: &str) -> Self {
