@@ -6,6 +6,7 @@ mod churn;
 mod machine;
 mod namespace;
 mod threshold;
+mod trigger;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

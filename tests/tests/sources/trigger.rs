@@ -1,0 +1,88 @@
+//! What the kernel tells of a version 2 group: tasks that wait for memory, and limits that are run into.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use eviction_agent::source::trigger::{Trigger, TriggerError};
+use tests::cgroup::{Group, Subtree};
+use tests::mounts::Hierarchy;
+use tests::process::HANG;
+use tests::workload::Workload;
+
+use crate::{MIB, workload};
+
+fn run<F: Future>(test: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(HANG, test).await.expect("hangs") })
+}
+
+/// The folder of version 2. On a hybrid machine memory is limited elsewhere, and tells of waiting here all the same.
+fn folder(group: &Group) -> Option<PathBuf> {
+    group.dir(Hierarchy::Unified).filter(|folder| folder.join("memory.pressure").exists())
+}
+
+/// Reads a file again and again that does not fit, so that each page is waited for.
+fn thrash(group: &Group) -> Workload {
+    group.limit_memory(24 * MIB).unwrap();
+    Workload::start(workload(), group, ["cache", "--size", "256M", "--again"]).unwrap()
+}
+
+async fn is_quiet(trigger: &Trigger) -> bool {
+    tokio::time::timeout(Duration::from_millis(200), trigger.fired()).await.is_err()
+}
+
+#[test]
+fn tasks_that_wait_for_memory_are_told() {
+    let subtree = Subtree::new("trigger").unwrap();
+    let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory.pressure of version 2") };
+    run(async {
+        let mut reader = thrash(subtree.root());
+        let trigger = Trigger::on_pressure(&folder).unwrap();
+        assert!(is_quiet(&trigger).await, "nobody waits yet");
+        reader.go().unwrap();
+        trigger.fired().await.unwrap();
+        trigger.fired().await.unwrap();
+        drop(reader);
+        subtree.remove().unwrap();
+    });
+}
+
+#[test]
+fn the_end_of_the_group_is_told() {
+    let subtree = Subtree::new("trigger-end").unwrap();
+    let group = subtree.group("group").unwrap();
+    let Some(folder) = folder(&group) else { tests::skip!("no memory.pressure of version 2") };
+    run(async {
+        let trigger = Trigger::on_pressure(&folder).unwrap();
+        std::fs::remove_dir(&folder).unwrap();
+        let error = trigger.fired().await.unwrap_err();
+        assert!(error.to_string().contains("the group is gone"), "{error}");
+        let error = Trigger::on_pressure(&folder).unwrap_err();
+        assert!(error.to_string().contains("memory.pressure"), "{error}");
+        drop(subtree);
+    });
+}
+
+#[test]
+fn a_limit_that_is_run_into_is_told_where_version_2_has_memory() {
+    let subtree = Subtree::new("trigger-limit").unwrap();
+    let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory.pressure of version 2") };
+    run(async {
+        let events = Trigger::on_events(&folder);
+        if !folder.join("memory.events").exists() {
+            // On a hybrid machine memory is with version 1.
+            let error: TriggerError = events.unwrap_err();
+            assert!(error.help().unwrap().contains("memory.events"), "{error}");
+            return;
+        }
+        let trigger = events.unwrap();
+        let mut reader = thrash(subtree.root());
+        assert!(is_quiet(&trigger).await, "there is room yet");
+        reader.go().unwrap();
+        trigger.fired().await.unwrap();
+        trigger.fired().await.unwrap();
+        drop(reader);
+        subtree.remove().unwrap();
+    });
+}
