@@ -1,5 +1,6 @@
 //! The smallest sets of capabilities (docs/privileges.md), as an ordinary user: with one nothing is
-//! lost, and without any one of it `check` says which one is missing and what that costs.
+//! lost, and without any one of it `check` says which one is missing and what that costs; and real crossings,
+//! decided and carried out by such a user.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -7,13 +8,21 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tests::agent::{self, Agent, Event, Options};
+use tests::interrupt::Interrupt;
 use tests::mounts::{Hierarchy, Mounts};
-use tests::{agent, privileges, skip};
+use tests::node::{MIB, Node, PodSpec};
+use tests::workload::{self, Workload};
+use tests::{privileges, skip};
 
 /// What `run` makes use of, without writing to control files.
 const SET: [&str; 7] = ["BPF", "PERFMON", "SYS_RESOURCE", "SYS_NICE", "IPC_LOCK", "KILL", "DAC_READ_SEARCH"];
+
+/// A guard against an agent that hangs.
+const GUARD: Duration = Duration::from_secs(90);
 
 /// Those of the set that can be handed on here.
 fn set() -> Vec<&'static str> {
@@ -166,6 +175,26 @@ fn without_any_the_fallbacks_carry_it() {
 }
 
 #[test]
+fn without_securityfs_no_source_is_lost() {
+    need_root!();
+    if !privileges::has("SYS_ADMIN").unwrap() {
+        skip!("this process may not mount");
+    }
+    // As in a pod. Where the kernel is locked down it is asked what it withholds.
+    let script = "mount --make-rprivate / 2>/dev/null; umount /sys/kernel/security 2>/dev/null; \
+        test ! -e /sys/kernel/security/lockdown && exec \"$0\" check -o json";
+    let output =
+        Command::new("unshare").args(["-m", "sh", "-c", script]).arg(agent::binary().unwrap()).output().unwrap();
+    let found = Findings(serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}")));
+    let all = Command::new(agent::binary().unwrap()).args(["check", "-o", "json"]).output().unwrap();
+    let all = Findings(serde_json::from_slice(&all.stdout).unwrap());
+    let rungs = |findings: &Findings| -> Vec<_> {
+        findings.sources().into_iter().map(|(source, (rung, _))| (source, rung)).collect()
+    };
+    assert_eq!(rungs(&found), rungs(&all), "{:?}", found.sources());
+}
+
+#[test]
 fn control_files_need_more() {
     need_root!();
     if !privileges::has("DAC_OVERRIDE").unwrap() {
@@ -202,4 +231,49 @@ fn a_configuration_that_only_root_may_read_needs_more() {
     assert_eq!(denied["would_start"], false);
     assert!(denied["problems"].to_string().contains("Permission denied"), "{denied}");
     assert_eq!(check(&set())["would_start"], true);
+}
+
+/// A real crossing, decided and carried out by such a user. By which rung charges were seen.
+fn decides_and_kills(label: &str, names: &[&str]) -> String {
+    let mut node = Node::new(label, 256 * MIB, 200).unwrap();
+    let web = node.add(PodSpec::new("shop", "web", &["app"], 8)).unwrap();
+    let quiet = node.add(PodSpec::new("shop", "quiet", &["app"], 8)).unwrap();
+    let start = |pod: usize, size: &str| {
+        let group = &node.pods[pod].containers[0].group;
+        Workload::start(&workload::binary().unwrap(), group, ["grow", "--size", size]).unwrap()
+    };
+    let (mut hog, mut bystander) = (start(web, "200M"), start(quiet, "2M"));
+    let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let options = Options::of(&agent_with(folder.path(), names), &node, &kubelet).unwrap();
+    let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
+    assert!(status.contains("Uid:\t65534\t65534\t65534\t65534\n"), "{status}");
+    let (rung, _) = agent.rung("charge").unwrap();
+    bystander.go().unwrap();
+    hog.go().unwrap();
+    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
+    assert_eq!(decision.text("pod"), "shop/web");
+    let is_gone = |event: &Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+    agent.wait_for("its end", GUARD, is_gone).unwrap();
+    // By SIGTERM, which it ends at.
+    hog.process().wait().unwrap();
+    assert!(bystander.process().is_running().unwrap());
+    agent.stop().unwrap();
+    rung
+}
+
+#[test]
+fn with_the_smallest_set_it_decides_and_kills_as_root_does() {
+    need_root!();
+    let rung = decides_and_kills("privileges", &set());
+    assert_eq!(rung, Findings::with(&set()).rungs()["charge"]);
+}
+
+#[test]
+fn where_bpf_is_refused_the_fallbacks_decide_the_same() {
+    need_root!();
+    let rung = decides_and_kills("no-privileges", &["KILL", "DAC_READ_SEARCH"]);
+    assert_eq!(rung, "none");
 }

@@ -40,7 +40,9 @@ impl V1Threshold {
         if root.version != Version::V1 {
             return (Self::default(), None);
         }
-        if let Some(why) = choice.refusal(eventfd::RUNG, rungs::ladder(Family::Charge)) {
+        let denied = choice.refusal(eventfd::RUNG, rungs::ladder(Family::Charge)).map(str::to_owned);
+        let forbidden = || eventfd::is_allowed(&root.memory).err().map(|error| chain(&error));
+        if let Some(why) = denied.or_else(forbidden) {
             let info = UsageThreshold::info(format!("{}: {why}", eventfd::RUNG));
             return (Self::default(), Some(SourceInfo { rung: "", ..info }));
         }

@@ -108,11 +108,16 @@ impl UsageThreshold {
     }
 }
 
-/// Makes an eventfd that the kernel signals when the usage of `group` crosses one of `lines`.
-/// Closing it ends that.
-pub(super) fn join(group: &Path, lines: &[u64]) -> Result<OwnedFd, ThresholdError> {
-    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|errno| ThresholdError::Eventfd(errno.into()))?;
+/// Whether this process may set thresholds for that group, without setting one.
+///
+/// # Errors
+/// The first of the control files that cannot be opened.
+pub fn is_allowed(group: &Path) -> Result<(), ThresholdError> {
+    files(group).map(drop)
+}
+
+/// What a threshold is registered with: the usage, and the control file with its name.
+fn files(group: &Path) -> Result<(OwnedFd, OwnedFd, PathBuf), ThresholdError> {
     let open = |name: &str, flags: OFlags| {
         let path = group.join(name);
         match retry(|| rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty())) {
@@ -122,6 +127,15 @@ pub(super) fn join(group: &Path, lines: &[u64]) -> Result<OwnedFd, ThresholdErro
     };
     let (usage, _) = open("memory.usage_in_bytes", OFlags::RDONLY)?;
     let (control, path) = open("cgroup.event_control", OFlags::WRONLY)?;
+    Ok((usage, control, path))
+}
+
+/// Makes an eventfd that the kernel signals when the usage of `group` crosses one of `lines`.
+/// Closing it ends that.
+pub(super) fn join(group: &Path, lines: &[u64]) -> Result<OwnedFd, ThresholdError> {
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|errno| ThresholdError::Eventfd(errno.into()))?;
+    let (usage, control, path) = files(group)?;
     for bytes in lines {
         let request = format!("{} {} {bytes}", event.as_raw_fd(), usage.as_raw_fd());
         retry(|| rustix::io::write(&control, request.as_bytes())).map_err(|errno| {
