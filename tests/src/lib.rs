@@ -31,4 +31,4 @@ pub mod story;
 pub mod workload;
 pub mod world;
 
-pub use skip::report as report_skip;
+pub use skip::{report as report_skip, tell};

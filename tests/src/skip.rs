@@ -25,3 +25,9 @@ pub fn report(reason: &str) {
     // The harness captures print macros only; a write to the handle always comes through.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
+
+/// Prints what a test found out of this machine, as one line on standard error, past the harness's capture: a row of the
+/// table of `cargo xtask vm`. Neither may contain a colon followed by a space.
+pub fn tell(what: &str, found: &str) {
+    let _ = std::io::stderr().write_all(format!("TOLD {what}: {found}\n").as_bytes());
+}

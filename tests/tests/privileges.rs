@@ -183,9 +183,14 @@ fn without_securityfs_no_source_is_lost() {
     // As in a pod. Where the kernel is locked down it is asked what it withholds.
     let script = "mount --make-rprivate / 2>/dev/null; umount /sys/kernel/security 2>/dev/null; \
         test ! -e /sys/kernel/security/lockdown && exec \"$0\" check -o json";
-    let output =
-        Command::new("unshare").args(["-m", "sh", "-c", script]).arg(agent::binary().unwrap()).output().unwrap();
-    let found = Findings(serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}")));
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(agent::binary().unwrap())
+        .output()
+        .unwrap();
+    let found = Findings(
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}")),
+    );
     let all = Command::new(agent::binary().unwrap()).args(["check", "-o", "json"]).output().unwrap();
     let all = Findings(serde_json::from_slice(&all.stdout).unwrap());
     let rungs = |findings: &Findings| -> Vec<_> {

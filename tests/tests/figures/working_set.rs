@@ -10,6 +10,7 @@ use eviction_agent::source::clock::now_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::process::HANG;
 use tests::stamps::{Record, STEP};
+use tests::tell;
 use tests::workload::Workload;
 
 use crate::{MIB, sampler, workload};
@@ -138,7 +139,7 @@ fn the_parent_alone_may_stand_still() {
         }
     }
     let verdict = if worst > 2 * TOLERANCE { "stands still" } else { "was not seen to stand still" };
-    println!("memory.stat of an ancestor {verdict} on this kernel: {} MiB behind", worst >> 20);
+    tell("memory.stat of a parent", &format!("{verdict}, {} MiB behind", worst >> 20));
 }
 
 #[test]

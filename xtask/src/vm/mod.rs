@@ -6,6 +6,7 @@
 //! are good for comparing two programs in one guest, and for nothing else.
 
 mod again;
+mod expect;
 mod guest;
 mod host;
 mod init;
@@ -160,7 +161,7 @@ fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
         if let Some(earlier) = earlier {
             keep_the_rest(&path, &earlier)?;
         }
-        let told = read(&path)?;
+        let told = read(machine, &path)?;
         eprint!("{}", table::summary(machine, &told));
         all.push((machine, told));
     }
@@ -173,7 +174,7 @@ fn kept(machines: impl IntoIterator<Item = &'static Machine>) -> Result<All> {
     for machine in machines {
         let path = log_of(machine)?;
         if path.exists() {
-            all.push((machine, read(&path)?));
+            all.push((machine, read(machine, &path)?));
         } else {
             eprintln!("vm: {}: there is no {}", machine.name, path.display());
         }
@@ -190,9 +191,11 @@ fn keep_the_rest(log: &Path, earlier: &str) -> Result<()> {
     }
 }
 
-fn read(log: &Path) -> Result<Told> {
+fn read(machine: &Machine, log: &Path) -> Result<Told> {
     let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
-    Ok(Told::read(&text))
+    let mut told = Told::read(&text);
+    expect::judge(machine, &mut told);
+    Ok(told)
 }
 
 /// Where a guest's words are kept until it is run again.

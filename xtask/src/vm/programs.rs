@@ -115,6 +115,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program { target: "bench_oom", ..stories("kills-tracepoint", KILLS_BY_TRACEPOINT) },
     Program { target: "bench", ..stories("overhead", OVERHEAD) },
     tests("privileges", "privileges"),
+    tests("sources", "sources"),
+    tests("oom", "oom"),
     tests("figures", "figures"),
     // In parts, so that one of them can be run again alone; what is new is among the hooks.
     tests_of(

@@ -104,7 +104,7 @@ fn stories(all: Guests<'_>) -> Rows {
         let count = |ok: Option<bool>| found.iter().filter(|story| story.ok == ok).count();
         match (count(Some(false)), count(None), count(Some(true))) {
             (0, 0, 0) => NOT_RUN.to_owned(),
-            (0, 0, _) => "ok".to_owned(),
+            (0, 0, _) => found[0].cell(),
             (0, 1, _) => "skipped".to_owned(),
             (0, skipped, _) => format!("{skipped} skipped"),
             _ => "**FAILED**".to_owned(),
@@ -215,10 +215,16 @@ mod tests {
             "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true}}\n{{\"story\": \"b\", \"ok\": false}}\n@@vm end\n"
         );
         let two = format!(
-            "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true, \"forced\": \"timer\"}}\n@@vm end\n"
+            "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true, \"forced\": \"x\", \"rung\": \"timerfd\"}}\n\
+             @@vm run bpf-oom\nrunning 1 test\ntest one ... TOLD what holds: this much\nok\n@@vm end\n"
         );
         let text = render(&[(&MACHINES[0], Told::read(&one)), (&MACHINES[1], Told::read(&two))]);
-        for line in ["| a | ok | – |", "| b | **FAILED** | – |", "| a (timer forced) | – | ok |"] {
+        for line in [
+            "| a | ok | – |",
+            "| b | **FAILED** | – |",
+            "| a (x forced) | – | ok, seen by timerfd |",
+            "| bpf-oom tests: what holds | – | this much |",
+        ] {
             assert!(text.contains(line), "{line} in\n{text}");
         }
         assert!(text.contains("| 5.10 | 6.1.0 | k, load 1 | 1 | 2 | 0 |"), "{text}");

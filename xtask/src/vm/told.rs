@@ -55,6 +55,18 @@ impl Story {
         line
     }
 
+    /// What the table says of it where it came true: another rung may have been first, and a test may have
+    /// something to tell.
+    pub(super) fn cell(&self) -> String {
+        match self.line["cell"].as_str() {
+            Some(cell) => cell.to_owned(),
+            None if !self.forced.is_empty() && !self.rung.is_empty() && self.rung != self.forced => {
+                format!("ok, seen by {}", self.rung)
+            }
+            None => "ok".to_owned(),
+        }
+    }
+
     /// A figure that it told.
     pub(super) fn value(&self, key: &str) -> Option<f64> {
         self.line["values"][key].as_f64()
@@ -149,7 +161,10 @@ impl Told {
                 }
                 self.stories.extend(told);
             }
-            Some(Kind::Tests) => self.stories.extend(rows(name, &Report::read(name, &output.join("\n")))),
+            Some(Kind::Tests) => {
+                self.stories.extend(rows(name, &Report::read(name, &output.join("\n"))));
+                self.stories.extend(output.iter().filter_map(|line| told_by_test(name, line)));
+            }
             None => self.wrong.push(format!("{name} is not in the list of programs")),
         }
         let failed = self.failed() > before;
@@ -180,6 +195,13 @@ fn rows(name: &str, report: &Report) -> Vec<Story> {
         .iter()
         .map(|why| json!({"story": format!("{name} tests, skipped"), "skipped": true, "why": why}));
     std::iter::once(own).chain(skips).map(Story::of).collect()
+}
+
+/// What a test found out of this kernel, past the harness's capture (`tests::tell`).
+fn told_by_test(name: &str, line: &str) -> Option<Story> {
+    let (what, found) = line.split_once("TOLD ")?.1.split_once(": ")?;
+    let title = format!("{name} tests: {what}");
+    Some(Story::of(json!({"story": title, "ok": true, "cell": found})))
 }
 
 /// What stands behind a mark.

@@ -4,7 +4,6 @@
 //! once; they themselves are atomics. Of those that are touched seldom every member is made at the
 //! start: nobody ever has their lock for himself after that, so that the loop waits for nobody.
 
-use eviction_common::Withheld;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family;
 
@@ -14,7 +13,7 @@ use crate::core::signal::Signal;
 use crate::metrics::{
     FamilyLabels, IntGauge, LimitLabels, Metrics, OutcomeLabels, ReasonLabels, SignalLabels, TriggerLabels,
 };
-use crate::source::bpf::Family;
+use crate::source::bpf::{Family, withheld_reasons};
 
 use super::super::eyes::Capacity;
 use super::super::limits::{Counts, OWNERS, Turn};
@@ -143,7 +142,7 @@ fn make_members(metrics: &Metrics) {
     for source in Family::ALL.map(Family::name) {
         drop(metrics.runs_missed.get_or_create(&FamilyLabels { source }));
     }
-    for reason in Withheld::ALL.map(Withheld::name) {
+    for reason in withheld_reasons() {
         drop(metrics.reflex_withheld.get_or_create(&ReasonLabels { reason }));
     }
     for reason in Idle::all().map(Idle::name) {

@@ -45,6 +45,8 @@ pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level};
 pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
 pub use lost::Lost;
 pub use plan::{Family, SourceInfo, When};
-pub use reflex::{Epoch, LastNumbers, StandError, Standing, VerdictNumber, WITHHELD_REASONS};
+pub use reflex::{
+    Epoch, LastNumbers, StandError, Standing, VerdictNumber, WITHHELD_REASONS, withheld_reasons,
+};
 pub use ring::{AsyncRing, Drained, Ring};
 pub use tally::{NodeLine, Stall, TaskCount};

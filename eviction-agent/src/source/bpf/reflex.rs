@@ -10,6 +10,11 @@ use super::sys::Entry;
 /// How many reasons there are to leave a crossing unanswered.
 pub const WITHHELD_REASONS: usize = Withheld::ALL.len();
 
+/// How they are called in metrics.
+pub fn withheld_reasons() -> [&'static str; WITHHELD_REASONS] {
+    Withheld::ALL.map(Withheld::name)
+}
+
 /// The number of a sample's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(u64);

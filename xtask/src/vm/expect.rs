@@ -1,0 +1,141 @@
+//! What must be so in a guest, whatever its stories say: a rung that a kernel has is used there, and a test
+//! skips itself for a known reason alone. Else BPF could break on a kernel and leave nothing but skips.
+
+use super::told::Told;
+use super::{Cgroups, Machine};
+
+/// What each guest is watched by at the least, source by source.
+type Rungs = &'static [(&'static str, &'static str)];
+
+const FEXIT: Rungs = &[
+    ("charge", "fexit page_counter_try_charge"),
+    ("charge near", "fexit page_counter_uncharge"),
+    ("oom", "fentry oom_kill_process"),
+    ("reclaim", "tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end"),
+    ("cgroup", "tp_btf cgroup_mkdir, cgroup_rmdir"),
+    ("cgroup usage", "iter cgroup"),
+];
+
+/// No fexit of a function without a result there, and no iterator of cgroups.
+const BEFORE_5_11: Rungs = &[
+    ("charge", "fexit page_counter_try_charge"),
+    ("charge near", "kprobe page_counter_uncharge"),
+    ("oom", "fentry oom_kill_process"),
+    ("reclaim", "tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end"),
+    ("cgroup", "tp_btf cgroup_mkdir, cgroup_rmdir"),
+    ("cgroup usage", "kept descriptors"),
+];
+
+/// Programs that only follow typed pointers.
+const LOCKED_DOWN: Rungs =
+    &[("charge", "tp_btf mod_memcg_state"), ("charge near", "tp_btf count_memcg_events")];
+
+const EVERYWHERE: Rungs = &[
+    ("task", "tp_btf sched_process_fork, sched_process_exec, sched_process_exit"),
+    ("timer", "timerfd"),
+    ("reaction thread", "SCHED_FIFO"),
+    ("memory lock", "mlockall on fault"),
+    ("oom protection", "oom_score_adj -999"),
+];
+
+const V1: Rungs = &[("usage", "cgroup v1 threshold")];
+const V2: Rungs = &[("pressure", "memory.pressure trigger")];
+
+/// Parts of the reasons for which a test may skip itself.
+type Reasons = &'static [&'static str];
+
+/// What only other machines have.
+const ANYWHERE: Reasons = &["this kernel shows every charge without a dense hook"];
+const ON_V1: Reasons =
+    &["that is cgroup v2's", "no unified hierarchy with cgroup.kill", "no memory.pressure of version 2"];
+const ON_V2: Reasons = &[
+    "what is frozen by cgroup v2 ends all the same",
+    "frozen groups of cgroup v2 can be killed",
+    "no memory controller of version 1",
+];
+/// `cgroup.kill` came with 5.14, the iterator with 6.1.
+const ON_5_10: Reasons =
+    &["no unified hierarchy with cgroup.kill", "this kernel has no struct bpf_iter__cgroup", "no iterator"];
+const ON_LOCKDOWN: Reasons =
+    &["lockdown=confidentiality", "or a lockdown", "no source of OOM kills can be used here", "no iterator"];
+
+/// Adds what is not as it must be to what went wrong.
+pub(super) fn judge(machine: &Machine, told: &mut Told) {
+    if told.release.is_empty() {
+        return;
+    }
+    let is_locked = machine.append.contains("lockdown=confidentiality");
+    let is_old = machine.series == "5.10";
+    let by_kernel = match (is_locked, is_old) {
+        (true, _) => LOCKED_DOWN,
+        (_, true) => BEFORE_5_11,
+        _ => FEXIT,
+    };
+    let (by_version, of_version) = match machine.cgroups {
+        Cgroups::V1 => (V1, ON_V1),
+        Cgroups::V2 => (V2, ON_V2),
+    };
+    for (source, rung) in [by_kernel, by_version, EVERYWHERE].into_iter().flatten() {
+        let found = told.rungs.iter().find(|(name, _)| name == source).map_or("nothing", |(_, rung)| rung);
+        if found != *rung {
+            told.wrong.push(format!("{source} is watched by {found}, not by {rung}"));
+        }
+    }
+    let mut reasons = [ANYWHERE, of_version].concat();
+    reasons.extend(if is_old { ON_5_10 } else { &[] });
+    reasons.extend(if is_locked { ON_LOCKDOWN } else { &[] });
+    // A program of which nothing is left was skipped test by test.
+    let skips = told.stories.iter().filter(|story| story.ok.is_none() && !story.name.ends_with(" tests"));
+    let wrong: Vec<_> = skips
+        .filter(|story| !reasons.iter().any(|reason| story.why.contains(reason)))
+        .map(|story| format!("{} was skipped, which it is not to be here: {}", story.title(), story.why))
+        .collect();
+    told.wrong.extend(wrong);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::MACHINES;
+
+    fn machine(name: &str) -> &'static Machine {
+        MACHINES.iter().find(|machine| machine.name == name).unwrap()
+    }
+
+    fn wrong(name: &str, rungs: &[Rungs], story: &str) -> Vec<String> {
+        let sources: Vec<_> = rungs
+            .iter()
+            .flat_map(|rungs| rungs.iter())
+            .map(|(source, rung)| serde_json::json!({"source": source, "rung": rung}))
+            .collect();
+        let check = serde_json::json!({"would_start": true, "sources": sources});
+        let mut told = Told::read(&format!(
+            "@@vm host k\n@@vm release\n6.12.0\n@@vm check\n{check}\n@@vm run demo\n{story}\n@@vm status demo 0\n\
+             @@vm leftovers\n@@vm end\n"
+        ));
+        judge(machine(name), &mut told);
+        told.wrong
+    }
+
+    const FINE: &str = "{\"story\": \"hard\", \"ok\": true}";
+
+    #[test]
+    fn a_rung_that_is_not_used_is_a_failure() {
+        assert_eq!(wrong("6.12", &[FEXIT, V2, EVERYWHERE], FINE), [""; 0]);
+        assert_eq!(wrong("5.10-v1", &[BEFORE_5_11, V1, EVERYWHERE], FINE), [""; 0]);
+        assert_eq!(wrong("7.2-lockdown", &[LOCKED_DOWN, V2, EVERYWHERE], FINE), [""; 0]);
+        let wrong = wrong("6.12", &[BEFORE_5_11, V2], FINE);
+        assert!(wrong[0].starts_with("charge near is watched by kprobe"), "{wrong:?}");
+        assert!(wrong.iter().any(|it| it.starts_with("task is watched by nothing")), "{wrong:?}");
+    }
+
+    #[test]
+    fn a_skip_for_another_reason_is_a_failure() {
+        let skipped = |why: &str| format!("{{\"story\": \"a\", \"skipped\": true, \"why\": \"{why}\"}}");
+        let of = |name, rungs, why: &str| wrong(name, &[rungs, V2, EVERYWHERE], &skipped(why)).len();
+        assert_eq!(of("6.12", FEXIT, "frozen groups of cgroup v2 can be killed"), 0);
+        assert_eq!(of("6.12", FEXIT, "the kernel refuses BPF"), 1);
+        assert_eq!(of("6.12", FEXIT, "lockdown=confidentiality withholds it"), 1);
+        assert_eq!(of("7.2-lockdown", LOCKED_DOWN, "lockdown=confidentiality withholds it"), 0);
+    }
+}
