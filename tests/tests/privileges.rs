@@ -256,6 +256,7 @@ fn decides_and_kills(label: &str, names: &[&str]) -> String {
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     assert!(status.contains("Uid:\t65534\t65534\t65534\t65534\n"), "{status}");
     let (rung, _) = agent.rung("charge").unwrap();
+    what_it_says_of_itself_is_so(&agent, &status);
     bystander.go().unwrap();
     hog.go().unwrap();
     let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
@@ -267,6 +268,26 @@ fn decides_and_kills(label: &str, names: &[&str]) -> String {
     assert!(bystander.process().is_running().unwrap());
     agent.stop().unwrap();
     rung
+}
+
+/// The scheduling policy of each thread (`policy` in proc_pid_stat(5)).
+fn policies(pid: u32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(Result::unwrap);
+    let stats = threads.map(|thread| std::fs::read_to_string(thread.path().join("stat")).unwrap());
+    // Counted from the state, the third one, which stands behind the name.
+    stats.map(|stat| stat.rsplit_once(") ").unwrap().1.split(' ').nth(38).unwrap().parse().unwrap()).collect()
+}
+
+/// How it protects itself, as `started` has it, is what the kernel says of it.
+fn what_it_says_of_itself_is_so(agent: &Agent, status: &str) {
+    const SCHED_FIFO: i32 = 1;
+    let rung = |source| agent.rung(source).unwrap().0;
+    let real_time = policies(agent.pid()).iter().filter(|policy| **policy == SCHED_FIFO).count();
+    assert_eq!(real_time > 0, rung("reaction thread") == "SCHED_FIFO", "{real_time} threads");
+    let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", agent.pid())).unwrap();
+    assert_eq!(score.trim() == "-999", rung("oom protection") == "oom_score_adj -999", "{score}");
+    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap().trim().to_owned();
+    assert_eq!(locked != "0 kB", rung("memory lock") == "mlockall on fault", "{locked}");
 }
 
 #[test]

@@ -182,7 +182,7 @@ impl Measured {
         Ok(vec![
             Row::new(&case, "firings", "1/s", self.firings)
                 .with("generator", "page tables mapped and given back by a process in each cgroup")
-                .with("goal_at_least", 100_000),
+                .goal(Goal::AtLeast(100_000.0)),
             Row::new(&case, "stamp to reader", "us", self.stamp_to_reader),
             Row::new(&case, "crossings unseen within a second", "1", count(self.unseen)).goal(Goal::Max(0.0)),
             Row::new(&case, "cgroups made and removed", "1", count(self.churned)),

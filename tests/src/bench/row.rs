@@ -22,6 +22,8 @@ pub enum Goal {
     },
     /// Half of them not beyond this.
     Median(f64),
+    /// Half of them no less than this.
+    AtLeast(f64),
 }
 
 /// A row.
@@ -120,6 +122,7 @@ impl Row {
             Goal::Max(most) => self.percentile(100)? <= most,
             Goal::Mean(most) => self.mean()? <= most,
             Goal::Median(most) => self.percentile(50)? <= most,
+            Goal::AtLeast(least) => self.percentile(50)? >= least,
             Goal::Stamp { n, p50, p99 } => {
                 self.n() >= n && self.percentile(50)? <= p50 && self.percentile(99)? <= p99
             }
@@ -171,6 +174,7 @@ impl Row {
                 Goal::Max(most) => json!({"max": most}),
                 Goal::Mean(most) => json!({"mean": most}),
                 Goal::Median(most) => json!({"p50": most}),
+                Goal::AtLeast(least) => json!({"p50_at_least": least}),
                 Goal::Stamp { n, p50, p99 } => json!({"n": n, "p50": p50, "p99": p99}),
             };
             line["reached"] = json!(self.reached());
@@ -213,6 +217,7 @@ mod tests {
     fn goals_look_at_their_own_figure() {
         let row = |goal| Row::new("c", "m", "us", vec![1.0, 2.0, 9.0]).goal(goal).reached();
         assert_eq!(row(Goal::Max(9.0)), Some(true));
+        assert_eq!([row(Goal::AtLeast(2.0)), row(Goal::AtLeast(2.1))], [Some(true), Some(false)]);
         assert_eq!(row(Goal::Max(8.9)), Some(false));
         assert_eq!(row(Goal::Mean(4.0)), Some(true));
         assert_eq!(row(Goal::Mean(3.9)), Some(false));

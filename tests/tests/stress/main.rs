@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod gone;
+mod lost;
 mod rig;
 mod stuck;
 mod watchdog;

@@ -84,6 +84,14 @@ impl Rig {
         Metrics::read(self.address).unwrap().sum(name, &[])
     }
 
+    /// Whether a rung is used for that source.
+    pub(crate) fn watches(&self, source: &str) -> bool {
+        let of = |labels: &[(&str, &str)]| {
+            Metrics::read(self.address).unwrap().sum("eviction_agent_source_info", labels)
+        };
+        of(&[("source", source)]) > of(&[("source", source), ("rung", "none")])
+    }
+
     pub(crate) fn workload(&self, arguments: &[&str]) -> Workload {
         let group = &self.node.pods[0].containers[0].group;
         let mut workload =

@@ -263,6 +263,7 @@ fn rows_of(task: &str, case: &str, place: Place, watched_by: Option<&str>, figur
     let Figures { slowdowns, noise, shares, programs, entering } = figures;
     let most = most(place, watched_by);
     let row = Row::new(format!("{task}, {case}"), "slowdown", "%", slowdowns);
+    let sums: Vec<f64> = shares.iter().zip(&entering).map(|(share, way)| share + way).collect();
     let shares = Row::new(format!("{task}, {case}"), "programs alone", "%", shares);
     let mut rows = vec![
         row.goal(Goal::Median(most)).with("rung", watched_by),
@@ -271,6 +272,8 @@ fn rows_of(task: &str, case: &str, place: Place, watched_by: Option<&str>, figur
     ];
     if !entering.is_empty() {
         rows.push(Row::new(format!("{task}, {case}"), "way into the charge hook", "%", entering));
+        let sum = Row::new(format!("{task}, {case}"), "programs and the way in", "%", sums);
+        rows.push(sum.goal(Goal::Median(most)).with("rung", watched_by));
     }
     for (program, [shares, runs]) in programs {
         let case = format!("{task}, {case}, {program}");

@@ -23,6 +23,7 @@ fn cells(row: &Row) -> [String; 11] {
                 Goal::Max(most) => format!("max {} {verdict}", short(most)),
                 Goal::Mean(most) => format!("mean {} {verdict} ({mean})", short(most)),
                 Goal::Median(most) => format!("p50 {} {verdict}", short(most)),
+                Goal::AtLeast(least) => format!("p50 from {} on {verdict}", short(least)),
                 Goal::Stamp { n, p50, p99 } => {
                     format!("n {n} p50 {} p99 {} {verdict}", short(p50), short(p99))
                 }

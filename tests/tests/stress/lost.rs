@@ -1,0 +1,43 @@
+//! A ring that is full while the agent cannot read it.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tests::node::PodSpec;
+use tests::skip;
+use tests::workload::Workload;
+
+use crate::rig::{Rig, node};
+
+/// More than the smallest ring has room for.
+const GROUPS: usize = 1500;
+
+#[test]
+fn what_found_no_room_is_counted_and_looked_for() {
+    let Some(node) = node("lost") else { skip!("no cgroups can be made here") };
+    let mut rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
+    if !rig.watches("cgroup") {
+        skip!("no BPF program for cgroups can be used here");
+    }
+    let agent = Pid::from_raw(rig.pid().cast_signed()).unwrap();
+    assert_eq!(rig.metric("eviction_agent_records_lost_total"), 0.0);
+    kill_process(agent, Signal::STOP).unwrap();
+    for number in 0..GROUPS {
+        rig.node.root().group(format!("storm-{number}")).unwrap().destroy().unwrap();
+    }
+    // Nobody tells of its groups, nor of what it takes.
+    let late = rig.node.add(PodSpec::new("shop", "late", &["main"], 8)).unwrap();
+    rig.node.write_pods().unwrap();
+    let group = &rig.node.pods[late].containers[0].group;
+    let arguments = ["grow", "--size", "220M", "--rate", "400M"];
+    let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    hog.go().unwrap();
+    hog.wait_event("grown").unwrap();
+    kill_process(agent, Signal::CONT).unwrap();
+    rig.until("the pod that came meanwhile goes", || !hog.process().is_running().unwrap());
+    rig.until("what was lost is counted", || rig.metric("eviction_agent_records_lost_total") > 0.0);
+    rig.until("the eviction is told", || rig.metric("eviction_agent_evictions_total") == 1.0);
+    assert_eq!(rig.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
+    assert!(rig.stop().success());
+}
