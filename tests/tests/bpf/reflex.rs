@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_agent::source::bpf::{LoadOptions, StandError, Standing, When};
+use eviction_agent::source::bpf::{Level, LoadOptions, StandError, Standing, When};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::groups::Cgroup;
@@ -111,6 +111,36 @@ fn a_runaway_of_the_victim_stops_at_the_line() {
         assert!(rig.kernel.stand_down().unwrap(), "it was carried out");
     }
     assert_eq!(rig.told.struck.len(), 8);
+}
+
+#[test]
+fn nobody_is_killed_without_a_record() {
+    /// More than the smallest ring has room for.
+    const GROUPS: usize = 700;
+    need_bpf!();
+    let node = Node::new();
+    let (mut process, mut rig, _) = node.begin(&node.victim);
+    // Nobody reads meanwhile. The last room is filled with records that are smaller than that of a verdict.
+    for _ in 0..GROUPS {
+        node.other.child("full").remove();
+    }
+    let mut filler = Stepper::start(&node.other);
+    let lost = |rig: &Rig| {
+        let by_record = rig.kernel.lost().unwrap().by_record();
+        by_record.into_iter().find(|(record, _)| *record == "crossed").unwrap().1
+    };
+    for _ in 0..16 {
+        let above = Level { usage_above: Some(node.other.usage() + MIB), ..Level::default() };
+        rig.kernel.arm(node.other.id(), above).unwrap();
+        filler.step("touch 2");
+    }
+    assert!(lost(&rig) > 0, "the ring is full");
+    process.step(TOO_MUCH);
+    assert_let_be(&mut rig, "no_room");
+    // There is room now, and the verdict stands as before.
+    process.tell("touch 16");
+    assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+    rig.wait("the record", |told| told.struck.len() == 1);
 }
 
 #[test]
