@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use crate::core::preferences::MemoryMeasure;
+use crate::source::bpf::batch_bytes;
 
 /// Lower than this a distance is not worth arming.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +39,16 @@ pub(crate) struct Rung {
     pub(crate) sees_every_charge: bool,
     /// How much can be charged before the rung notices.
     pub(crate) grain_bytes: u64,
+}
+
+impl Rung {
+    /// The same for the machine's own figures: they have what processes touched, and what each of so many CPUs
+    /// holds back (`MEMCG_CHARGE_BATCH` pages of a group) was told when it was charged.
+    pub(crate) fn of_machine(self, cpus: usize) -> Self {
+        let others = u64::try_from(cpus.saturating_sub(1)).unwrap_or(u64::MAX);
+        let stock = others.saturating_mul(batch_bytes());
+        Self { grain_bytes: self.grain_bytes.saturating_add(stock), ..self }
+    }
 }
 
 /// The node's memory at a look, bytes.
@@ -153,6 +164,17 @@ mod tests {
         let rung = Rung { sees_every_charge: true, grain_bytes: MIB };
         assert_eq!(plan(rung, Floor::NODE, seen, [400 * MIB]).gross, Some(99 * MIB));
         assert_eq!(plan(rung, Floor::NODE, seen, [300 * MIB]).gross, Some(MIB), "it never spins");
+    }
+
+    #[test]
+    fn what_cpus_hold_back_is_allowed_for_on_a_machine_of_many() {
+        let rung = Rung { sees_every_charge: true, grain_bytes: 256 << 10 };
+        assert_eq!(rung.of_machine(1), rung);
+        let batch = 64 * rustix::param::page_size() as u64;
+        assert_eq!(rung.of_machine(65).grain_bytes, (256 << 10) + 64 * batch);
+        let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
+        let many = Rung { grain_bytes: 16 * MIB, ..rung };
+        assert_eq!(plan(many, Floor::NODE, seen, [400 * MIB]).gross, Some(84 * MIB));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::core::preferences::Profile;
 use crate::core::reflex::Reflex::HardMemory;
 use crate::core::signal::Signal;
 use crate::metrics::Metrics;
-use crate::source::bpf::{LoadOptions, SourceInfo, Usages, load::ProgramLog, load::load};
+use crate::source::bpf::{LoadOptions, SourceInfo, Usages, load::ProgramLog, load::load, online_cpus};
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
 use crate::source::cgroup::root::NodeRoot;
 use crate::source::cgroup::sampler::{Sampler, SamplerOptions};
@@ -319,7 +319,8 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         tally: Tally::default(),
         keep,
         records,
-        rate: FillRate::new(std::thread::available_parallelism().map_or(1, Into::into)),
+        rate: FillRate::new(online_cpus()),
+        cpus: online_cpus(),
     };
     reaction.recall(recalled);
     // What of it takes long is done before the first turn.

@@ -55,7 +55,9 @@ impl Reaction {
             // The dense hook has another grain.
             let rung = self.hook.rung().unwrap_or_default();
             let lines = self.memory_lines.working_sets(capacity).map(sure);
-            let arming = arming::plan(rung, Floor::NODE, seen, lines);
+            let is_machine = self.eyes.sampler.root().whole_machine;
+            let of_node = if is_machine { rung.of_machine(self.cpus) } else { rung };
+            let arming = arming::plan(of_node, Floor::NODE, seen, lines);
             self.hook.arm(root, &arming);
             self.arm_pods(look, rung);
             distance = [arming.distance, self.eyes.allocatable.distance()].into_iter().flatten().min();

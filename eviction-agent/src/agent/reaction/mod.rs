@@ -119,6 +119,8 @@ pub(crate) struct Reaction {
     pub(crate) memory_lines: Lines,
     pub(crate) pid_lines: Lines,
     pub(crate) rate: FillRate,
+    /// Online, of the machine.
+    pub(crate) cpus: usize,
     pub(crate) tally: Tally,
     pub(crate) keep: Keep,
     /// Whether decisions are recorded.

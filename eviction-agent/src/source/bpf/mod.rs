@@ -37,6 +37,19 @@ mod sys;
 pub mod tally;
 mod withheld;
 
+/// How many CPUs are online. A quota or an affinity of this process, which the standard library counts in, says nothing of
+/// how fast others fill the memory.
+pub fn online_cpus() -> usize {
+    let all = aya::util::online_cpus().map_or(0, |cpus| cpus.len());
+    all.max(std::thread::available_parallelism().map_or(1, Into::into))
+}
+
+/// What a CPU charges ahead at once (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h). From 6.16 on it may hold back as much of up
+/// to seven groups.
+pub fn batch_bytes() -> u64 {
+    eviction_common::BATCH_PAGES * rustix::param::page_size() as u64
+}
+
 pub use event::{
     Alarm, Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, Struck, TaskAlarm,
 };
