@@ -25,7 +25,9 @@ fn folder(group: &Group) -> Option<PathBuf> {
 /// Reads a file again and again that does not fit, so that each page is waited for.
 fn thrash(group: &Group) -> Workload {
     group.limit_memory(24 * MIB).unwrap();
-    Workload::start(workload(), group, ["cache", "--size", "256M", "--again"]).unwrap()
+    let folder = tests::folder::on_disk().unwrap();
+    let arguments = ["cache", "--size", "256M", "--again", "--dir", folder.to_str().unwrap()];
+    Workload::start(workload(), group, arguments).unwrap()
 }
 
 async fn is_quiet(trigger: &Trigger) -> bool {
