@@ -8,6 +8,9 @@ use super::init::{LEFTOVERS, MARK, RUN, STATUS};
 /// The mark of the line that says so.
 pub(super) const AGAIN: &str = "again ";
 
+/// What is found out before any program is run: of the agent that was run last.
+const CHECKS: [&str; 2] = ["check", "check log"];
+
 /// The log of the earlier run with the sections of the later one in it; `None` if the two are not of the
 /// same kernel.
 pub(super) fn merge(earlier: &str, later: &str) -> Option<String> {
@@ -29,6 +32,12 @@ pub(super) fn merge(earlier: &str, later: &str) -> Option<String> {
                 let end = end.unwrap_or(merged.len());
                 merged.splice(end..end, lines.iter().copied());
             }
+        }
+    }
+    let later_lines: Vec<&str> = later.lines().collect();
+    for name in CHECKS {
+        if let (Some((from, to)), Some((begin, end))) = (part(&merged, name), part(&later_lines, name)) {
+            merged.splice(from..to, later_lines[begin..end].iter().copied());
         }
     }
     let names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
@@ -55,6 +64,13 @@ pub(super) fn merge(earlier: &str, later: &str) -> Option<String> {
         text.extend([wrong, "\n"]);
     }
     Some(text)
+}
+
+/// From where to where the lines of a part go that is no program's.
+fn part(lines: &[&str], name: &str) -> Option<(usize, usize)> {
+    let from = lines.iter().position(|line| marked(line) == Some(name))?;
+    let length = lines[from + 1..].iter().position(|line| marked(line).is_some())?;
+    Some((from, from + 1 + length))
 }
 
 /// The package of the kernel, and what else the host said of the run.
@@ -96,6 +112,22 @@ mod tests {
 
     const EARLIER: &str = "@@vm host k1, one\n@@vm release\n6.1\n@@vm run a\nold a\n@@vm status a 1\n\
         @@vm at 5\n@@vm run b\nold b\n@@vm status b 0\n@@vm leftovers\n@@vm end\n";
+
+    #[test]
+    fn what_is_found_out_first_is_that_of_the_later_agent() {
+        let log = |check: &str| {
+            format!(
+                "@@vm host k1, one\n@@vm release\n6.1\n@@vm check\n{check}\n@@vm check log\n{check}\n\
+            @@vm run a\na\n@@vm status a 0\n@@vm leftovers\n@@vm end\n"
+            )
+        };
+        let merged = merge(&log("old"), &log("new\nlines")).unwrap();
+        assert!(!merged.contains("old"), "{merged}");
+        assert!(
+            merged.contains("@@vm check\nnew\nlines\n@@vm check log\nnew\nlines\n@@vm run a\n"),
+            "{merged}"
+        );
+    }
 
     #[test]
     fn what_was_run_again_is_replaced_and_the_rest_stays() {

@@ -56,8 +56,13 @@ const ON_V2: Reasons = &[
 /// `cgroup.kill` came with 5.14, the iterator with 6.1.
 const ON_5_10: Reasons =
     &["no unified hierarchy with cgroup.kill", "this kernel has no struct bpf_iter__cgroup", "no iterator"];
-const ON_LOCKDOWN: Reasons =
-    &["lockdown=confidentiality", "or a lockdown", "no source of OOM kills can be used here", "no iterator"];
+const ON_LOCKDOWN: Reasons = &[
+    "lockdown=confidentiality",
+    "or a lockdown",
+    "no source of OOM kills can be used here",
+    "no iterator",
+    "program of this type cannot use helper bpf_probe_read",
+];
 
 /// Adds what is not as it must be to what went wrong.
 pub(super) fn judge(machine: &Machine, told: &mut Told) {
