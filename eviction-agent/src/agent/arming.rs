@@ -105,8 +105,13 @@ pub(crate) fn plan(rung: Rung, floor: Floor, seen: Seen, lines: impl IntoIterato
     }
     let distance = above.map(|line| line - seen.working_set);
     // Within a grain of the line an early wake-up would come at once, and again at once: there
-    // the line itself is armed and the timer is at its floor.
-    let early = distance.map(|far| if far > 2 * rung.grain_bytes { far - rung.grain_bytes } else { far });
+    // the line itself is armed and the timer is at its floor. Where each charge is seen the timer has none so low, and
+    // half the way is armed, down to the floor.
+    let early = distance.map(|far| match far > 2 * rung.grain_bytes {
+        true => far - rung.grain_bytes,
+        false if rung.sees_every_charge => far / 2,
+        false => far,
+    });
     let early = early.map(|far| far.max(floor.usage));
     Arming {
         usage_above: early.map(|far| seen.usage.saturating_add(far)),
@@ -174,7 +179,8 @@ mod tests {
         assert_eq!(rung.of_machine(65).grain_bytes, (256 << 10) + 64 * batch);
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
         let many = Rung { grain_bytes: 16 * MIB, ..rung };
-        assert_eq!(plan(many, Floor::NODE, seen, [400 * MIB]).gross, Some(84 * MIB));
+        let at = |far: u64| plan(many, Floor::NODE, seen, [(300 + far) * MIB]).gross;
+        assert_eq!([at(100), at(32), at(16), at(1)], [84, 16, 8, 1].map(|far| Some(far * MIB)));
     }
 
     #[test]

@@ -226,10 +226,14 @@ impl Reflex {
             expires_ns: choice.expires_ns(),
             still_until_ns: after(at, STILL),
         };
-        let VerdictNumber(number) = hook.stand(&standing).map_err(|why| match why {
-            NotArmed::CarriedOut => Idle::UnderWay,
-            NotArmed::Refused => Idle::NotTold,
-        })?;
+        let VerdictNumber(number) = match hook.stand(&standing) {
+            Ok(number) => number,
+            Err(NotArmed::CarriedOut) => {
+                self.untold_until_ns = mono_ns().saturating_add(nanos(UNTOLD));
+                return Err(Idle::UnderWay);
+            }
+            Err(NotArmed::Refused) => return Err(Idle::NotTold),
+        };
         // Nobody else holds the present one for longer than it takes to tell of it.
         if let Some(choice) = Arc::get_mut(choice) {
             let first = choice.numbers.map_or(number, |(first, _)| first);

@@ -23,7 +23,11 @@ fn now_ns() -> u64 {
 
 /// The programs with the reflex, and the dense hook attached, as near a line.
 fn rig() -> Rig {
-    let mut rig = Rig::with(&LoadOptions { reflex: true, ..LoadOptions::default() });
+    rig_with(LoadOptions::default())
+}
+
+fn rig_with(options: LoadOptions) -> Rig {
+    let mut rig = Rig::with(&LoadOptions { reflex: true, ..options });
     if !rig.kernel.charge().unwrap().sees_every_charge {
         rig.attach(When::NearLine);
     }
@@ -115,13 +119,15 @@ fn a_runaway_of_the_victim_stops_at_the_line() {
 
 #[test]
 fn nobody_is_killed_without_a_record() {
-    /// More than the smallest ring has room for.
-    const GROUPS: usize = 700;
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut rig, _) = node.begin(&node.victim);
-    // Nobody reads meanwhile. The last room is filled with records that are smaller than that of a verdict.
-    for _ in 0..GROUPS {
+    let mut process = Stepper::start(&node.victim);
+    process.step("touch 8");
+    let mut rig = rig_with(LoadOptions { ring_bytes: Some(1), ..LoadOptions::default() });
+    let verdict = node.verdict(&mut rig);
+    rig.kernel.stand(&verdict).unwrap();
+    // Nobody reads meanwhile. The last room of the one page is filled with records that are smaller than that of a verdict.
+    for _ in 0..16 {
         node.other.child("full").remove();
     }
     let mut filler = Stepper::start(&node.other);

@@ -10,8 +10,8 @@ use tests::workload::Workload;
 
 use crate::rig::{Rig, node};
 
-/// More than the smallest ring has room for.
-const GROUPS: usize = 1500;
+/// Made and removed, more than the largest ring has room for.
+const GROUPS: usize = 2000;
 
 #[test]
 fn what_found_no_room_is_counted_and_looked_for() {

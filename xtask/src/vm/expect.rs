@@ -53,9 +53,13 @@ const ON_V2: Reasons = &[
     "frozen groups of cgroup v2 can be killed",
     "no memory controller of version 1",
 ];
-/// `cgroup.kill` came with 5.14, the iterator with 6.1.
-const ON_5_10: Reasons =
-    &["no unified hierarchy with cgroup.kill", "this kernel has no struct bpf_iter__cgroup", "no iterator"];
+/// `cgroup.kill` came with 5.14, `process_mrelease` with 5.15, the iterator with 6.1.
+const ON_5_10: Reasons = &[
+    "no unified hierarchy with cgroup.kill",
+    "this kernel has no struct bpf_iter__cgroup",
+    "no iterator",
+    "this kernel has no process_mrelease",
+];
 const ON_LOCKDOWN: Reasons = &[
     "lockdown=confidentiality",
     "or a lockdown",

@@ -207,7 +207,7 @@ fn log_of(machine: &Machine) -> Result<PathBuf> {
 
 /// Builds the agent, the programs that others start, and those that are asked for.
 fn build(asked: &[&Program], tools: &Tools) -> Result<Vec<PathBuf>> {
-    const BESIDE: [&str; 5] = ["eviction-agent", "workload", "unprivileged", "stepper", "storm"];
+    const BESIDE: [&str; 6] = ["eviction-agent", "workload", "unprivileged", "stepper", "storm", "bench_oom"];
     let folder = build::static_programs(&["eviction-agent", "tests"], tools)?;
     let of =
         |kind: Kind| asked.iter().filter(move |program| program.kind == kind).map(|program| program.target);

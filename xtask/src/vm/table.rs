@@ -38,6 +38,9 @@ pub(super) fn tables(all: Guests<'_>) -> Vec<Rows> {
     tables
 }
 
+/// A cell of what did not come true.
+pub(super) const FAILED: &str = "**FAILED**";
+
 /// A cell of what was not run.
 pub(super) const NOT_RUN: &str = "–";
 
@@ -107,7 +110,7 @@ fn stories(all: Guests<'_>) -> Rows {
             (0, 0, _) => found[0].cell(),
             (0, 1, _) => "skipped".to_owned(),
             (0, skipped, _) => format!("{skipped} skipped"),
-            _ => "**FAILED**".to_owned(),
+            _ => FAILED.to_owned(),
         }
     })
 }
@@ -215,14 +218,14 @@ mod tests {
             "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true}}\n{{\"story\": \"b\", \"ok\": false}}\n@@vm end\n"
         );
         let two = format!(
-            "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true, \"forced\": \"x\", \"rung\": \"timerfd\"}}\n\
+            "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true, \"forced\": \"x\", \"values\": {{\"seen_by\": \"timer\"}}}}\n\
              @@vm run bpf-oom\nrunning 1 test\ntest one ... TOLD what holds: this much\nok\n@@vm end\n"
         );
         let text = render(&[(&MACHINES[0], Told::read(&one)), (&MACHINES[1], Told::read(&two))]);
         for line in [
             "| a | ok | – |",
             "| b | **FAILED** | – |",
-            "| a (x forced) | – | ok, seen by timerfd |",
+            "| a (x forced) | – | ok, seen by timer |",
             "| bpf-oom tests: what holds | – | this much |",
         ] {
             assert!(text.contains(line), "{line} in\n{text}");

@@ -60,10 +60,12 @@ impl Story {
     pub(super) fn cell(&self) -> String {
         match self.line["cell"].as_str() {
             Some(cell) => cell.to_owned(),
-            None if !self.forced.is_empty() && !self.rung.is_empty() && self.rung != self.forced => {
-                format!("ok, seen by {}", self.rung)
-            }
-            None => "ok".to_owned(),
+            None => match self.line["values"]["seen_by"].as_str() {
+                Some(seen_by) if !self.forced.is_empty() && !is_rung(seen_by, &self.forced) => {
+                    format!("ok, seen by {seen_by}")
+                }
+                _ => "ok".to_owned(),
+            },
         }
     }
 
@@ -79,6 +81,15 @@ impl Story {
         } else {
             format!("{} ({} forced)", self.name, self.forced)
         }
+    }
+}
+
+/// Whether that is how the agent's lines call this rung.
+fn is_rung(seen_by: &str, rung: &str) -> bool {
+    match rung {
+        "timerfd" => seen_by == "timer",
+        "cgroup v1 threshold" => seen_by == "cgroup v1 usage threshold",
+        rung => seen_by == rung,
     }
 }
 

@@ -105,7 +105,12 @@ impl Hook {
     /// A rung of that one that is known to be lost since loading it began.
     fn lost_meanwhile(&self, loaded: &Loaded) -> Option<&'static str> {
         let ladder = self.ladder.as_ref()?;
-        loaded.kernel.sources().iter().map(|info| info.rung).find(|rung| ladder.is_given_up(rung))
+        let of_charges = [Family::Charge, Family::Near].map(Family::name);
+        let is_lapsed = |rung: &str| {
+            self.lapses.iter().any(|lapse| lapse.rung == rung && of_charges.contains(&lapse.source))
+        };
+        let rungs = loaded.kernel.sources().iter().map(|info| info.rung);
+        rungs.into_iter().find(|rung| ladder.is_given_up(rung) || is_lapsed(rung))
     }
 
     /// What that one lacks that the present one still has, in the same or a better way, or, if `all`, that it is to bring

@@ -38,8 +38,8 @@ impl Reaction {
         if !self.hook.has_reflex() {
             if self.reflex.is_marked() {
                 self.reflex.mark(&mut self.hook, None);
-                self.metrics.reflex_stands.set(0);
             }
+            self.metrics.reflex_stands.set(0);
             return;
         }
         let wanted = self.engine.policy().reflex == core_reflex::Reflex::HardMemory;

@@ -63,9 +63,6 @@ pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
         reflexes.extend(with_reflex(scene, rate)?);
     }
     scene.check("each ended the runaway each time", true, "");
-    let (our, their) = (at_death(&ours), at_death(&theirs));
-    let figures = format!("{our:.1} and {their:.1} MiB");
-    scene.check("the agent lets it come less far beyond the line than earlyoom", our < their, &figures);
     for (key, value) in [
         ("agent_signal_mib", at_signal(&ours)),
         ("agent_death_mib", at_death(&ours)),
