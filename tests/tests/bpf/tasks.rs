@@ -8,11 +8,11 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::groups::{Cgroup, Pids};
-use crate::rig::{Rig, Stepper, need_bpf};
+use crate::rig::{Rig, Stepper, need_bpf, need_some_bpf};
 
 #[test]
 fn forks_and_exits_are_counted_exactly() {
-    need_bpf!();
+    need_some_bpf!();
     let (ours, other) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&ours);
     let bystander = Stepper::start(&other);
@@ -46,7 +46,7 @@ fn forks_and_exits_are_counted_exactly() {
 /// As many at once as there are, on all CPUs, more than one in each cgroup.
 #[test]
 fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
-    need_bpf!();
+    need_some_bpf!();
     const EACH: u64 = 3;
     let groups: Vec<_> = (0..5).map(|_| Cgroup::new()).collect();
     let mut processes: Vec<(u64, Stepper)> = Vec::new();
@@ -122,7 +122,7 @@ fn a_cgroup_for_which_there_is_no_room_is_not_counted_as_another() {
 
 #[test]
 fn a_storm_of_forks_is_told_once_until_it_is_armed_again() {
-    need_bpf!();
+    need_some_bpf!();
     let (stormy, calm) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&stormy);
     let mut bystander = Stepper::start(&calm);
@@ -147,7 +147,7 @@ fn a_storm_of_forks_is_told_once_until_it_is_armed_again() {
 
 #[test]
 fn without_a_bound_nothing_is_a_storm() {
-    need_bpf!();
+    need_some_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     let mut rig = Rig::with(&LoadOptions { fork_storm: 0, ..LoadOptions::default() });
