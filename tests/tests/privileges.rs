@@ -273,7 +273,8 @@ fn decides_and_kills(label: &str, names: &[&str]) -> String {
 /// The scheduling policy of each thread (`policy` in proc_pid_stat(5)).
 fn policies(pid: u32) -> Vec<i32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(Result::unwrap);
-    let stats = threads.map(|thread| std::fs::read_to_string(thread.path().join("stat")).unwrap());
+    // One of them may have ended meanwhile.
+    let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
     // Counted from the state, the third one, which stands behind the name.
     stats.map(|stat| stat.rsplit_once(") ").unwrap().1.split(' ').nth(38).unwrap().parse().unwrap()).collect()
 }
