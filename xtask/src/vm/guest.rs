@@ -23,8 +23,8 @@ pub(super) struct Guest<'a> {
     pub(super) disk: &'a Path,
     /// Show what it says while it runs.
     pub(super) verbose: bool,
-    /// Its CPUs take turns on one thread of the emulator.
-    pub(super) one_thread: bool,
+    /// Each of its CPUs has a thread of the emulator; else they take turns on one.
+    pub(super) thread_each: bool,
 }
 
 /// Ends the emulator, whatever happens.
@@ -80,7 +80,7 @@ impl Guest<'_> {
 
     fn command(&self) -> Command {
         let append = self.machine.append;
-        let accelerator = if self.one_thread { "tcg,thread=single" } else { "tcg,thread=multi" };
+        let accelerator = if self.thread_each { "tcg,thread=multi" } else { "tcg,thread=single" };
         let mut command = Command::new("qemu-system-x86_64");
         command
             // Its 16-byte compare-and-exchange goes wrong in some versions. Its `rep stosb` goes byte by

@@ -88,10 +88,10 @@ pub(crate) struct Args {
     /// Show what the guests print
     #[arg(long)]
     verbose: bool,
-    /// Emulate the CPUs of a guest in turn, on one thread: slower, and one does not run what another has
-    /// just replaced
+    /// Emulate each CPU of a guest on a thread of its own, and not all in turn on one: where one runs what another has
+    /// just replaced, kernels that patch themselves may panic (docs/kernels.md)
     #[arg(long)]
-    one_thread: bool,
+    thread_each: bool,
     /// Run this program of the list (xtask/src/vm/programs.rs) alone; may be repeated. What the others have
     /// told when they were last run on this kernel is kept
     #[arg(long, value_name = "PROGRAM")]
@@ -108,7 +108,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let Args { json, short, verbose: _, one_thread: _, only: _, last, write, kernels } = args;
+    let Args { json, short, verbose: _, thread_each: _, only: _, last, write, kernels } = args;
     let chosen = choose(kernels, *short)?;
     let all = if *last { kept(chosen)? } else { run_guests(args, &chosen)? };
     let failed = all.iter().map(|(_, told)| told.failed()).sum::<usize>();
@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 type All = Vec<(&'static Machine, Told)>;
 
 fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
-    let Args { json: _, short, verbose, one_thread, only, last: _, write: _, kernels: _ } = args;
+    let Args { json: _, short, verbose, thread_each, only, last: _, write: _, kernels: _ } = args;
     let asked = programs::choose(only)?;
     let tools = setup::ensure(&[Need::Bpf, Need::Musl, Need::Guests])?;
     let stock = Stock::new(&build(&asked, &tools)?)?;
@@ -155,8 +155,8 @@ fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
         let mut log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
         writeln!(log, "{MARK}{HOST}{}", host::describe(&version)).context("begin a guest's log")?;
         let (ramdisk, disk) = (stock.ramdisk(machine, &programs)?, stock.disk()?);
-        let (verbose, one_thread) = (*verbose, *one_thread);
-        Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose, one_thread }
+        let (verbose, thread_each) = (*verbose, *thread_each);
+        Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose, thread_each }
             .run(&mut log)?;
         if let Some(earlier) = earlier {
             keep_the_rest(&path, &earlier)?;
