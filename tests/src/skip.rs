@@ -21,13 +21,17 @@ macro_rules! skip {
 /// Prints the line for the running test. The macro [`skip!`](crate::skip!) calls it.
 pub fn report(reason: &str) {
     let thread = std::thread::current();
-    let line = format!("SKIPPED {}: {}\n", thread.name().unwrap_or("unnamed"), reason.replace('\n', " "));
-    // The harness captures print macros only; a write to the handle always comes through.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    print(&format!("SKIPPED {}: {}\n", thread.name().unwrap_or("unnamed"), reason.replace('\n', " ")));
 }
 
 /// Prints what a test found out of this machine, as one line on standard error, past the harness's capture: a row of the
 /// table of `cargo xtask vm`. Neither may contain a colon followed by a space.
 pub fn tell(what: &str, found: &str) {
-    let _ = std::io::stderr().write_all(format!("TOLD {what}: {found}\n").as_bytes());
+    print(&format!("TOLD {what}: {found}\n"));
+}
+
+/// The harness captures print macros only; a write to the handle always comes through. Nobody is left to be told where
+/// that fails.
+fn print(line: &str) {
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }

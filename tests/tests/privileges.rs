@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tests::agent::{self, Agent, Event, Options};
 use tests::interrupt::Interrupt;
 use tests::mounts::{Hierarchy, Mounts};
@@ -23,6 +24,8 @@ const SET: [&str; 7] = ["BPF", "PERFMON", "SYS_RESOURCE", "SYS_NICE", "IPC_LOCK"
 
 /// A guard against an agent that hangs.
 const GUARD: Duration = Duration::from_secs(90);
+
+const CHECK: [&str; 3] = ["check", "-o", "json"];
 
 /// Those of the set that can be handed on here.
 fn set() -> Vec<&'static str> {
@@ -38,9 +41,15 @@ fn agent_with(folder: &Path, names: &[&str]) -> PathBuf {
     privileges::script(&folder.join("agent"), &agent::binary().unwrap(), names).unwrap()
 }
 
-fn output(names: &[&str], arguments: &[&str]) -> Output {
+/// A folder that everybody may look into.
+fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+fn output(names: &[&str], arguments: &[&str]) -> Output {
+    let folder = folder();
     Command::new(agent_with(folder.path(), names)).args(arguments).output().unwrap()
 }
 
@@ -49,7 +58,15 @@ struct Findings(Value);
 
 impl Findings {
     fn with(names: &[&str]) -> Self {
-        let output = output(names, &["check", "-o", "json"]);
+        Self::of(&output(names, &CHECK))
+    }
+
+    /// What it finds as root.
+    fn of_root() -> Self {
+        Self::of(&Command::new(agent::binary().unwrap()).args(CHECK).output().unwrap())
+    }
+
+    fn of(output: &Output) -> Self {
         let findings = serde_json::from_slice(&output.stdout);
         Self(findings.unwrap_or_else(|error| panic!("{error}: {output:?}")))
     }
@@ -100,8 +117,7 @@ macro_rules! need_root {
 #[test]
 fn the_smallest_set_loses_no_source() {
     need_root!();
-    let all = Command::new(agent::binary().unwrap()).args(["check", "-o", "json"]).output().unwrap();
-    let all = Findings(serde_json::from_slice(&all.stdout).unwrap());
+    let all = Findings::of_root();
     let few = Findings::with(&set());
     let (mut found, mut wanted) = (few.rungs(), all.rungs());
     if perf_events_are_withheld() {
@@ -188,11 +204,8 @@ fn without_securityfs_no_source_is_lost() {
         .arg(agent::binary().unwrap())
         .output()
         .unwrap();
-    let found = Findings(
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}")),
-    );
-    let all = Command::new(agent::binary().unwrap()).args(["check", "-o", "json"]).output().unwrap();
-    let all = Findings(serde_json::from_slice(&all.stdout).unwrap());
+    let found = Findings::of(&output);
+    let all = Findings::of_root();
     let rungs = |findings: &Findings| -> Vec<_> {
         findings.sources().into_iter().map(|(source, (rung, _))| (source, rung)).collect()
     };
@@ -222,8 +235,7 @@ fn control_files_need_more() {
 #[test]
 fn a_configuration_that_only_root_may_read_needs_more() {
     need_root!();
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = folder();
     let file = folder.path().join("kubelet.yaml");
     let text = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"});
     std::fs::write(&file, text.to_string()).unwrap();
@@ -249,8 +261,7 @@ fn decides_and_kills(label: &str, names: &[&str]) -> String {
     };
     let (mut hog, mut bystander) = (start(web, "200M"), start(quiet, "2M"));
     let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = folder();
     let options = Options::of(&agent_with(folder.path(), names), &node, &kubelet).unwrap();
     let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();

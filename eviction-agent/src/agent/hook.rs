@@ -19,7 +19,7 @@ use super::limits;
 use super::range::{Linger, Range};
 use super::told::{Beside, Told};
 pub(crate) use counts::Losses;
-pub(crate) use replace::{Moved, nothing};
+pub(crate) use replace::Moved;
 
 /// The programs, their ring, and what was counted so far.
 #[derive(Default)]

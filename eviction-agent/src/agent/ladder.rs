@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
 use crate::source::bpf::load::load;
-use crate::source::bpf::{Family, Kernel, LoadOptions, Loaded, Refused, rungs};
+use crate::source::bpf::{Family, Kernel, LoadOptions, Loaded, Refused, SourceInfo, rungs};
 
 use super::failure::chain;
 
@@ -24,6 +24,14 @@ pub(crate) struct Lapse {
     pub(crate) rung: &'static str,
     /// How that showed.
     pub(crate) why: String,
+}
+
+impl Lapse {
+    /// Of what this tells, for the reason that it gives.
+    pub(crate) fn of(info: SourceInfo) -> Self {
+        let SourceInfo { source, rung, reason: why, .. } = info;
+        Self { source, rung, why }
+    }
 }
 
 /// Watches over the rungs in use, and has others loaded on a thread of its own.

@@ -191,9 +191,14 @@ impl Reflex {
         self.is_chosen = false;
         let is_struck = hook.stand_down();
         if is_struck {
-            self.untold_until_ns = mono_ns().saturating_add(nanos(UNTOLD));
+            self.await_record();
         }
         is_struck
+    }
+
+    /// A verdict was carried out, and it was not told yet.
+    fn await_record(&mut self) {
+        self.untold_until_ns = mono_ns().saturating_add(nanos(UNTOLD));
     }
 
     /// Lets the present choice stand at the distance of this look, and a little beyond it if the victim
@@ -229,7 +234,7 @@ impl Reflex {
         let VerdictNumber(number) = match hook.stand(&standing) {
             Ok(number) => number,
             Err(NotArmed::CarriedOut) => {
-                self.untold_until_ns = mono_ns().saturating_add(nanos(UNTOLD));
+                self.await_record();
                 return Err(Idle::UnderWay);
             }
             Err(NotArmed::Refused) => return Err(Idle::NotTold),

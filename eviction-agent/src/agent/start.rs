@@ -288,6 +288,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
     eyes.allocatable.follow(&policy);
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
+    let cpus = online_cpus();
     let mut reaction = Reaction {
         clock,
         memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
@@ -319,8 +320,8 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         tally: Tally::default(),
         keep,
         records,
-        rate: FillRate::new(online_cpus()),
-        cpus: online_cpus(),
+        rate: FillRate::new(cpus),
+        cpus,
     };
     reaction.recall(recalled);
     // What of it takes long is done before the first turn.

@@ -74,15 +74,11 @@ pub(crate) fn step_down(thread: Pid) -> SourceInfo {
     let why = "it ran too long without waiting".to_owned();
     match set_scheduler(thread, libc::SCHED_OTHER, 0) {
         Ok(()) => next(thread, why, None),
-        Err(error) => info(SOURCE, FIFO, format!("{why}, but cannot be stepped down: {error}")),
+        Err(error) => SourceInfo::plain(SOURCE, FIFO, format!("{why}, but cannot be stepped down: {error}")),
     }
 }
 
 const SOURCE: &str = "reaction thread";
-
-fn info(source: &'static str, rung: &'static str, reason: String) -> SourceInfo {
-    SourceInfo { source, rung, reason, sees_every_charge: false, grain_bytes: 0 }
-}
 
 fn schedule(choice: &Choice) -> SourceInfo {
     let denied = |rung| choice.refusal(rung, LADDER);
@@ -90,7 +86,9 @@ fn schedule(choice: &Choice) -> SourceInfo {
         format!("{FIFO}: {why}")
     } else {
         match set_limit().and_then(|()| set_scheduler(this(), libc::SCHED_FIFO, FIFO_PRIORITY)) {
-            Ok(()) => return info(SOURCE, FIFO, "it runs before every ordinary thread".to_owned()),
+            Ok(()) => {
+                return SourceInfo::plain(SOURCE, FIFO, "it runs before every ordinary thread");
+            }
             Err(error) => format!("{FIFO}: {error}{}", refusal(&error)),
         }
     };
@@ -100,15 +98,15 @@ fn schedule(choice: &Choice) -> SourceInfo {
 /// What is left without real time.
 fn next(thread: Pid, refused: String, denied: Option<&str>) -> SourceInfo {
     if let Some(why) = denied {
-        return info(SOURCE, "", format!("{refused}; {NICE}: {why}"));
+        return SourceInfo::plain(SOURCE, "", format!("{refused}; {NICE}: {why}"));
     }
     // Niceness counts among ordinary threads, and who starts the agent may have made it another:
     // if it must stay one, the next call says nothing of it.
     let _ = set_scheduler(thread, libc::SCHED_OTHER, 0);
     // Linux sets the priority of one thread where POSIX means the process.
     match setpriority_process(Some(thread), -20) {
-        Ok(()) => info(SOURCE, NICE, refused),
-        Err(error) => info(SOURCE, "", format!("{refused}; {NICE}: {error}")),
+        Ok(()) => SourceInfo::plain(SOURCE, NICE, refused),
+        Err(error) => SourceInfo::plain(SOURCE, "", format!("{refused}; {NICE}: {error}")),
     }
 }
 
@@ -169,17 +167,19 @@ fn lock() -> SourceInfo {
     let source = "memory lock";
     match mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
         Ok(()) => {
-            info(source, "mlockall on fault", "pages of the agent stay when the node reclaims".to_owned())
+            SourceInfo::plain(source, "mlockall on fault", "pages of the agent stay when the node reclaims")
         }
-        Err(error) => info(source, "", format!("mlockall: {error}; CAP_IPC_LOCK allows it")),
+        Err(error) => SourceInfo::plain(source, "", format!("mlockall: {error}; CAP_IPC_LOCK allows it")),
     }
 }
 
 fn protect() -> SourceInfo {
     let source = "oom protection";
     match std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ) {
-        Ok(()) => info(source, "oom_score_adj -999", "the kernel kills it last".to_owned()),
-        Err(error) => info(source, "", format!("set oom_score_adj: {error}; CAP_SYS_RESOURCE allows it")),
+        Ok(()) => SourceInfo::plain(source, "oom_score_adj -999", "the kernel kills it last"),
+        Err(error) => {
+            SourceInfo::plain(source, "", format!("set oom_score_adj: {error}; CAP_SYS_RESOURCE allows it"))
+        }
     }
 }
 

@@ -105,8 +105,7 @@ impl V1Threshold {
 
     fn give_up(&mut self, why: String) -> Lapse {
         *self = Self::default();
-        let info = UsageThreshold::info(String::new());
-        Lapse { source: info.source, rung: info.rung, why }
+        Lapse::of(UsageThreshold::info(why))
     }
 }
 

@@ -100,8 +100,7 @@ fn file(name: &'static str, register: Register, group: &Path, choice: &Choice) -
 
 fn give_up(file: &mut Option<File>, error: &dyn std::error::Error) -> Option<Lapse> {
     let File { name, .. } = file.take()?;
-    let info = Trigger::info(name, String::new());
-    Some(Lapse { source: info.source, rung: info.rung, why: chain(error) })
+    Some(Lapse::of(Trigger::info(name, chain(error))))
 }
 
 async fn fired(file: Option<&File>) -> std::io::Result<()> {

@@ -18,3 +18,10 @@ pub struct SourceInfo {
     /// How many bytes a group can grow before this source sees it; 0 where that says nothing.
     pub grain_bytes: u64,
 }
+
+impl SourceInfo {
+    /// One that says nothing of how charges are seen.
+    pub fn plain(source: &'static str, rung: &'static str, reason: impl Into<String>) -> Self {
+        Self { source, rung, reason: reason.into(), sees_every_charge: false, grain_bytes: 0 }
+    }
+}

@@ -137,7 +137,7 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
             Ok(_) => ("inotify", "events of the file's directory, and a look every 10 s".to_owned()),
             Err(error) => ("poll", format!("a look every second: no events of the directory: {error}")),
         };
-        SourceInfo { source: "pods file", rung, reason, sees_every_charge: false, grain_bytes: 0 }
+        SourceInfo::plain("pods file", rung, reason)
     }
 
     async fn wait(&mut self) {

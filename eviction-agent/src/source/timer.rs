@@ -32,13 +32,11 @@ impl Timer {
 
     /// What this is, for the log and `check`.
     pub fn info() -> SourceInfo {
-        SourceInfo {
-            source: "timer",
-            rung: RUNG,
-            reason: "the next sample comes before the line can be reached, on every kernel".to_owned(),
-            sees_every_charge: false,
-            grain_bytes: 0,
-        }
+        SourceInfo::plain(
+            "timer",
+            RUNG,
+            "the next sample comes before the line can be reached, on every kernel",
+        )
     }
 
     /// Fires once after `delay`, in place of whatever was set.

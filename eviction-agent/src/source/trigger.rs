@@ -128,6 +128,6 @@ impl Trigger {
     /// What `check` says of such a trigger.
     pub fn info(rung: &'static str, reason: String) -> SourceInfo {
         let source = if rung == EVENTS { "limits" } else { "pressure" };
-        SourceInfo { source, rung, reason, sees_every_charge: false, grain_bytes: 0 }
+        SourceInfo::plain(source, rung, reason)
     }
 }

@@ -117,8 +117,9 @@ fn run(Args { json, kubelet, commit, bench: _ }: &Args) -> Result<()> {
             if let Some(row) = theirs {
                 keep(Measured { pods, row, allocations: None, kubelet: None })?;
             }
-            keep(measure::pass(&world, case, Profile::Enhanced, Drop::Recycled, passes)?)?;
-            keep(measure::pass(&world, case, Profile::Enhanced, Drop::Freed, passes)?)?;
+            for drop_as in [Drop::Recycled, Drop::Freed] {
+                keep(measure::pass(&world, case, Profile::Enhanced, drop_as, passes)?)?;
+            }
         }
         for profile in [Profile::Kubelet, Profile::Enhanced] {
             keep(measure::report(&world, profile, passes.min(100))?)?;

@@ -50,9 +50,13 @@ impl Node {
 
     /// A process of this group that has touched a little, and a verdict on the victim that stands since.
     fn begin(&self, group: &Cgroup) -> (Stepper, Rig, Standing) {
+        self.begin_with(group, LoadOptions::default())
+    }
+
+    fn begin_with(&self, group: &Cgroup, options: LoadOptions) -> (Stepper, Rig, Standing) {
         let mut process = Stepper::start(group);
         process.step("touch 8");
-        let mut rig = rig();
+        let mut rig = rig_with(options);
         let verdict = self.verdict(&mut rig);
         rig.kernel.stand(&verdict).unwrap();
         (process, rig, verdict)
@@ -121,26 +125,20 @@ fn a_runaway_of_the_victim_stops_at_the_line() {
 fn nobody_is_killed_without_a_record() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
-    let mut rig = rig_with(LoadOptions { ring_bytes: Some(1), ..LoadOptions::default() });
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let options = LoadOptions { ring_bytes: Some(1), ..LoadOptions::default() };
+    let (mut process, mut rig, _) = node.begin_with(&node.victim, options);
     // Nobody reads meanwhile. The last room of the one page is filled with records that are smaller than that of a verdict.
     for _ in 0..16 {
         node.other.child("full").remove();
     }
     let mut filler = Stepper::start(&node.other);
-    let lost = |rig: &Rig| {
-        let by_record = rig.kernel.lost().unwrap().by_record();
-        by_record.into_iter().find(|(record, _)| *record == "crossed").unwrap().1
-    };
     for _ in 0..16 {
         let above = Level { usage_above: Some(node.other.usage() + MIB), ..Level::default() };
         rig.kernel.arm(node.other.id(), above).unwrap();
         filler.step("touch 2");
     }
-    assert!(lost(&rig) > 0, "the ring is full");
+    let by_record = rig.kernel.lost().unwrap().by_record();
+    assert!(by_record.iter().any(|(record, lost)| *record == "crossed" && *lost > 0), "the ring is full");
     process.step(TOO_MUCH);
     assert_let_be(&mut rig, "no_room");
     // There is room now, and the verdict stands as before.

@@ -159,8 +159,7 @@ fn who_is_rejected_is_let_be_for_a_while() {
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
         "message": "admission webhook \"guard.example.com\" denied the request: not this one",
     });
-    let eviction = || When::any().method(Method::POST).path("/eviction");
-    proxy.on(eviction(), Fault::Answer(403, Vec::new(), denied));
+    proxy.on(When::any().method(Method::POST).path("/eviction"), Fault::Answer(403, Vec::new(), denied));
     let options = world.options("evict", &hard(), &json!({}), proxy.port());
     // Which remembers no failure, and would choose the same one again.
     let config = json!({

@@ -10,17 +10,29 @@ mod trigger;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use eviction_agent::source::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_agent::source::cgroup::root::NodeRoot;
 use eviction_agent::source::cgroup::sampler::{Sampler, SamplerOptions};
 use tests::cgroup::Subtree;
+use tests::process::HANG;
 
 const MIB: u64 = 1 << 20;
 
 fn workload() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| tests::workload::binary().unwrap())
+}
+
+fn run<F: Future>(test: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(HANG, test).await.expect("hangs") })
+}
+
+/// Whether nothing is told for a while.
+async fn is_quiet(told: impl Future) -> bool {
+    tokio::time::timeout(Duration::from_millis(200), told).await.is_err()
 }
 
 fn root(cgroup_root: &Path) -> NodeRoot {

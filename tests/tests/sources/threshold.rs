@@ -1,29 +1,18 @@
 //! The kernel's threshold on the usage of a version 1 group.
 
-use std::future::Future;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use eviction_agent::source::eventfd::{GRAIN, ThresholdError, UsageThreshold};
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
-use tests::process::HANG;
 use tests::workload::Workload;
 
-use crate::{MIB, workload};
+use crate::{MIB, is_quiet, run, workload};
 
 /// The folder of the memory controller of version 1, if that is what the machine has.
 fn folder(group: &Group) -> Option<PathBuf> {
     group.dir(Hierarchy::Memory)
-}
-
-fn run<F: Future>(test: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(HANG, test).await.expect("hangs") })
-}
-
-async fn is_quiet(threshold: &UsageThreshold) -> bool {
-    tokio::time::timeout(Duration::from_millis(200), threshold.crossed()).await.is_err()
 }
 
 #[test]
@@ -38,7 +27,7 @@ fn a_crossing_is_told_in_both_directions() {
         let start = Instant::now();
         let mut threshold = UsageThreshold::register(&folder, &[base + 16 * MIB, base + 60 * MIB]).unwrap();
         println!("two lines registered in {} us", start.elapsed().as_micros());
-        assert!(is_quiet(&threshold).await);
+        assert!(is_quiet(threshold.crossed()).await);
         grower.go().unwrap();
         threshold.crossed().await.unwrap();
         let usage = subtree.root().memory().unwrap();
@@ -49,7 +38,7 @@ fn a_crossing_is_told_in_both_directions() {
         let start = Instant::now();
         threshold.rearm(&[base + 8 * MIB]).unwrap();
         println!("one line set anew in {} us", start.elapsed().as_micros());
-        assert!(is_quiet(&threshold).await, "the old lines are gone");
+        assert!(is_quiet(threshold.crossed()).await, "the old lines are gone");
         drop(grower);
         threshold.crossed().await.unwrap();
         drop(threshold);

@@ -1,21 +1,13 @@
 //! What the kernel tells of a version 2 group: tasks that wait for memory, and limits that are run into.
 
-use std::future::Future;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use eviction_agent::source::trigger::{Trigger, TriggerError};
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
-use tests::process::HANG;
 use tests::workload::Workload;
 
-use crate::{MIB, workload};
-
-fn run<F: Future>(test: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(HANG, test).await.expect("hangs") })
-}
+use crate::{MIB, is_quiet, run, workload};
 
 /// The folder of version 2. On a hybrid machine memory is limited elsewhere, and tells of waiting here all the same.
 fn folder(group: &Group) -> Option<PathBuf> {
@@ -30,10 +22,6 @@ fn thrash(group: &Group) -> Workload {
     Workload::start(workload(), group, arguments).unwrap()
 }
 
-async fn is_quiet(trigger: &Trigger) -> bool {
-    tokio::time::timeout(Duration::from_millis(200), trigger.fired()).await.is_err()
-}
-
 #[test]
 fn tasks_that_wait_for_memory_are_told() {
     let subtree = Subtree::new("trigger").unwrap();
@@ -41,7 +29,7 @@ fn tasks_that_wait_for_memory_are_told() {
     run(async {
         let mut reader = thrash(subtree.root());
         let trigger = Trigger::on_pressure(&folder).unwrap();
-        assert!(is_quiet(&trigger).await, "nobody waits yet");
+        assert!(is_quiet(trigger.fired()).await, "nobody waits yet");
         reader.go().unwrap();
         trigger.fired().await.unwrap();
         trigger.fired().await.unwrap();
@@ -80,7 +68,7 @@ fn a_limit_that_is_run_into_is_told_where_version_2_has_memory() {
         }
         let trigger = events.unwrap();
         let mut reader = thrash(subtree.root());
-        assert!(is_quiet(&trigger).await, "there is room yet");
+        assert!(is_quiet(trigger.fired()).await, "there is room yet");
         reader.go().unwrap();
         trigger.fired().await.unwrap();
         trigger.fired().await.unwrap();

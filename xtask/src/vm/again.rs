@@ -68,9 +68,14 @@ pub(super) fn merge(earlier: &str, later: &str) -> Option<String> {
 
 /// From where to where the lines of a part go that is no program's.
 fn part(lines: &[&str], name: &str) -> Option<(usize, usize)> {
-    let from = lines.iter().position(|line| marked(line) == Some(name))?;
-    let length = lines[from + 1..].iter().position(|line| marked(line).is_some())?;
-    Some((from, from + 1 + length))
+    block(lines, |mark| mark == name).filter(|(_, to)| *to < lines.len())
+}
+
+/// From such a mark to the next one, or to the end.
+fn block(lines: &[&str], begins: impl Fn(&str) -> bool) -> Option<(usize, usize)> {
+    let from = lines.iter().position(|line| marked(line).is_some_and(&begins))?;
+    let length = lines[from + 1..].iter().position(|line| marked(line).is_some());
+    Some((from, length.map_or(lines.len(), |length| from + 1 + length)))
 }
 
 /// The package of the kernel, and what else the host said of the run.
@@ -88,12 +93,9 @@ fn sections(log: &str) -> Vec<(&str, Vec<&str>)> {
 
 /// From where to where a program's lines go: to its status, or as far as it came.
 fn place(lines: &[&str], name: &str) -> Option<(usize, usize)> {
-    let begins = |line: &&str| marked(line).and_then(|mark| mark.strip_prefix(RUN)) == Some(name);
-    let from = lines.iter().position(begins)?;
+    let (from, to) = block(lines, |mark| mark.strip_prefix(RUN) == Some(name))?;
     let is_status =
         |line: &str| marked(line).and_then(|mark| mark.strip_prefix(STATUS)?.strip_prefix(name)).is_some();
-    let length = lines[from + 1..].iter().position(|line| marked(line).is_some());
-    let to = length.map_or(lines.len(), |length| from + 1 + length);
     Some((from, to + usize::from(lines.get(to).is_some_and(|line| is_status(line)))))
 }
 

@@ -7,24 +7,18 @@ use super::{Cgroups, Machine};
 /// What each guest is watched by at the least, source by source.
 type Rungs = &'static [(&'static str, &'static str)];
 
-const FEXIT: Rungs = &[
+/// Where programs may read what they like.
+const OPEN: Rungs = &[
     ("charge", "fexit page_counter_try_charge"),
-    ("charge near", "fexit page_counter_uncharge"),
     ("oom", "fentry oom_kill_process"),
     ("reclaim", "tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end"),
     ("cgroup", "tp_btf cgroup_mkdir, cgroup_rmdir"),
-    ("cgroup usage", "iter cgroup"),
 ];
-
-/// No fexit of a function without a result there, and no iterator of cgroups.
-const BEFORE_5_11: Rungs = &[
-    ("charge", "fexit page_counter_try_charge"),
-    ("charge near", "kprobe page_counter_uncharge"),
-    ("oom", "fentry oom_kill_process"),
-    ("reclaim", "tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end"),
-    ("cgroup", "tp_btf cgroup_mkdir, cgroup_rmdir"),
-    ("cgroup usage", "kept descriptors"),
-];
+const OPEN_FROM_6_1: Rungs =
+    &[("charge near", "fexit page_counter_uncharge"), ("cgroup usage", "iter cgroup")];
+/// A program is attached to a function once in its life there, and there is no iterator of cgroups.
+const OPEN_5_10: Rungs =
+    &[("charge near", "kprobe page_counter_uncharge"), ("cgroup usage", "kept descriptors")];
 
 /// Programs that only follow typed pointers.
 const LOCKED_DOWN: Rungs =
@@ -76,15 +70,15 @@ pub(super) fn judge(machine: &Machine, told: &mut Told) {
     let is_locked = machine.append.contains("lockdown=confidentiality");
     let is_old = machine.series == "5.10";
     let by_kernel = match (is_locked, is_old) {
-        (true, _) => LOCKED_DOWN,
-        (_, true) => BEFORE_5_11,
-        _ => FEXIT,
+        (true, _) => [LOCKED_DOWN, &[]],
+        (_, true) => [OPEN, OPEN_5_10],
+        _ => [OPEN, OPEN_FROM_6_1],
     };
     let (by_version, of_version) = match machine.cgroups {
         Cgroups::V1 => (V1, ON_V1),
         Cgroups::V2 => (V2, ON_V2),
     };
-    for (source, rung) in [by_kernel, by_version, EVERYWHERE].into_iter().flatten() {
+    for (source, rung) in by_kernel.into_iter().chain([by_version, EVERYWHERE]).flatten() {
         let found = told.rungs.iter().find(|(name, _)| name == source).map_or("nothing", |(_, rung)| rung);
         if found != *rung {
             told.wrong.push(format!("{source} is watched by {found}, not by {rung}"));
@@ -130,10 +124,10 @@ mod tests {
 
     #[test]
     fn a_rung_that_is_not_used_is_a_failure() {
-        assert_eq!(wrong("6.12", &[FEXIT, V2, EVERYWHERE], FINE), [""; 0]);
-        assert_eq!(wrong("5.10-v1", &[BEFORE_5_11, V1, EVERYWHERE], FINE), [""; 0]);
+        assert_eq!(wrong("6.12", &[OPEN, OPEN_FROM_6_1, V2, EVERYWHERE], FINE), [""; 0]);
+        assert_eq!(wrong("5.10-v1", &[OPEN, OPEN_5_10, V1, EVERYWHERE], FINE), [""; 0]);
         assert_eq!(wrong("7.2-lockdown", &[LOCKED_DOWN, V2, EVERYWHERE], FINE), [""; 0]);
-        let wrong = wrong("6.12", &[BEFORE_5_11, V2], FINE);
+        let wrong = wrong("6.12", &[OPEN, OPEN_5_10, V2], FINE);
         assert!(wrong[0].starts_with("charge near is watched by kprobe"), "{wrong:?}");
         assert!(wrong.iter().any(|it| it.starts_with("task is watched by nothing")), "{wrong:?}");
     }
@@ -141,10 +135,13 @@ mod tests {
     #[test]
     fn a_skip_for_another_reason_is_a_failure() {
         let skipped = |why: &str| format!("{{\"story\": \"a\", \"skipped\": true, \"why\": \"{why}\"}}");
-        let of = |name, rungs, why: &str| wrong(name, &[rungs, V2, EVERYWHERE], &skipped(why)).len();
-        assert_eq!(of("6.12", FEXIT, "frozen groups of cgroup v2 can be killed"), 0);
-        assert_eq!(of("6.12", FEXIT, "the kernel refuses BPF"), 1);
-        assert_eq!(of("6.12", FEXIT, "lockdown=confidentiality withholds it"), 1);
-        assert_eq!(of("7.2-lockdown", LOCKED_DOWN, "lockdown=confidentiality withholds it"), 0);
+        let open = [OPEN, OPEN_FROM_6_1];
+        let of = |name, rungs: [Rungs; 2], why: &str| {
+            wrong(name, &[&rungs[..], &[V2, EVERYWHERE]].concat(), &skipped(why)).len()
+        };
+        assert_eq!(of("6.12", open, "frozen groups of cgroup v2 can be killed"), 0);
+        assert_eq!(of("6.12", open, "the kernel refuses BPF"), 1);
+        assert_eq!(of("6.12", open, "lockdown=confidentiality withholds it"), 1);
+        assert_eq!(of("7.2-lockdown", [LOCKED_DOWN, &[]], "lockdown=confidentiality withholds it"), 0);
     }
 }

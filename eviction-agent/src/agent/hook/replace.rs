@@ -80,13 +80,13 @@ impl Hook {
         };
         // What is lost for good keeps nothing else from being put right.
         let is_last = self.refusals + 1 >= REFUSALS;
-        if let Some(lost) = self.lost_meanwhile(&loaded).filter(|_| !is_last) {
-            thread::let_go(loaded.kernel);
-            let why = format!("{lost} was lost as well while it was loaded");
-            return Some(self.refused(Refused { why, missing: Vec::new() }, metrics));
-        }
-        if let Some(lacks) = self.lacks(&loaded, !is_last) {
-            let why = format!("{} would be missing: {}", lacks.source, lacks.reason);
+        let lost = self.lost_meanwhile(&loaded).filter(|_| !is_last);
+        let objection =
+            lost.map(|lost| format!("{lost} was lost as well while it was loaded")).or_else(|| {
+                let lacks = self.lacks(&loaded, !is_last)?;
+                Some(format!("{} would be missing: {}", lacks.source, lacks.reason))
+            });
+        if let Some(why) = objection {
             thread::let_go(loaded.kernel);
             return Some(self.refused(Refused { why, missing: Vec::new() }, metrics));
         }
@@ -109,8 +109,8 @@ impl Hook {
         let is_lapsed = |rung: &str| {
             self.lapses.iter().any(|lapse| lapse.rung == rung && of_charges.contains(&lapse.source))
         };
-        let rungs = loaded.kernel.sources().iter().map(|info| info.rung);
-        rungs.into_iter().find(|rung| ladder.is_given_up(rung) || is_lapsed(rung))
+        let mut rungs = loaded.kernel.sources().iter().map(|info| info.rung);
+        rungs.find(|rung| ladder.is_given_up(rung) || is_lapsed(rung))
     }
 
     /// What that one lacks that the present one still has, in the same or a better way, or, if `all`, that it is to bring
@@ -149,7 +149,7 @@ impl Hook {
         }
         tracing::warn!(why, "nothing can be loaded in place of what is lost: what still works is kept");
         let lost = self.lapses.iter().map(|Lapse { source, rung: _, why: lost }| {
-            nothing(source, format!("{lost}; nothing can be loaded in its place: {why}"))
+            SourceInfo::plain(source, "", format!("{lost}; nothing can be loaded in its place: {why}"))
         });
         Moved { told, sources: lost.collect() }
     }
@@ -174,7 +174,7 @@ impl Hook {
 
     /// What is said of every source when nothing is left.
     pub(crate) fn none(why: &str) -> Vec<SourceInfo> {
-        Family::ALL.map(|family| nothing(family.name(), why.to_owned())).to_vec()
+        Family::ALL.map(|family| SourceInfo::plain(family.name(), "", why)).to_vec()
     }
 
     pub(super) fn forget_repeated(&self, told: &mut Told) {
@@ -185,11 +185,6 @@ impl Hook {
 /// Where a rung is on its ladder: the best is the first.
 fn place(family: Family, rung: &str) -> Option<usize> {
     rungs::ladder(family).position(|name| name == rung)
-}
-
-/// A source that nothing tells of.
-pub(crate) fn nothing(source: &'static str, reason: String) -> SourceInfo {
-    SourceInfo { source, rung: "", reason, sees_every_charge: false, grain_bytes: 0 }
 }
 
 #[cfg(test)]

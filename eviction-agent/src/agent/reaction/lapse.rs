@@ -3,7 +3,7 @@
 use crate::metrics::{Metrics, SourceLabels};
 use crate::source::bpf::{SourceInfo, iter};
 
-use super::super::hook::{Hook, Moved, nothing};
+use super::super::hook::{Hook, Moved};
 use super::super::ladder::Lapse;
 use super::super::notes::Note;
 use super::super::start::source_event;
@@ -24,7 +24,7 @@ impl Reaction {
     /// What stood beside the hook for charges tells nothing any more.
     pub(super) fn give_up(&mut self, lapse: &Lapse) {
         self.tell_lapse(lapse);
-        self.tell_sources(vec![nothing(lapse.source, lapse.why.clone())]);
+        self.tell_sources(vec![SourceInfo::plain(lapse.source, "", &*lapse.why)]);
     }
 
     /// Takes the rungs that were loaded in place of lost ones. True if the old ones told something last at which

@@ -35,7 +35,6 @@ pub mod size;
 mod switch;
 mod sys;
 pub mod tally;
-mod withheld;
 
 /// How many CPUs are online. A quota or an affinity of this process, which the standard library counts in, says nothing of
 /// how fast others fill the memory.

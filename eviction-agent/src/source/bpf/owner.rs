@@ -9,11 +9,9 @@
 //! the owner, and when none moved it was the machine. The kernel side keeps each count as it last
 //! saw it and puts it beside the present one into the record, so that a lost record spoils nothing.
 
-use super::event::{Ancestor, Choice, OomKill};
+use eviction_common::BATCH_PAGES;
 
-/// A charge fails when it would pass the limit, and each CPU asks for a batch at once: usage is
-/// within so many pages of the limit then (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h).
-const BATCH_PAGES: u64 = 64;
+use super::event::{Ancestor, Choice, OomKill};
 
 /// Who ran out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +50,7 @@ pub fn by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
         Some((_, below_root)) if !kill.cut => below_root,
         Some(_) => kill.chain.as_slice(),
     };
+    // A charge fails when it would pass the limit, and each CPU asks for a batch at once.
     let at_limit = |ancestor: &&Ancestor| {
         ancestor.max.is_some_and(|max| max.saturating_sub(ancestor.usage) < BATCH_PAGES * page_bytes)
     };

@@ -315,13 +315,7 @@ impl Hook {
 
 /// A family of which nothing is attached.
 pub fn nothing(family: Family, rejected: &[Rejected]) -> SourceInfo {
-    SourceInfo {
-        source: family.name(),
-        rung: "",
-        reason: list(rejected),
-        sees_every_charge: false,
-        grain_bytes: 0,
-    }
+    SourceInfo::plain(family.name(), "", list(rejected))
 }
 
 fn list(rejected: &[Rejected]) -> String {

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use aya::programs::ProgramType;
+use aya::sys::{BpfHelper, is_helper_supported};
 use eviction_common::{ABSENT, Offsets};
 
 use super::{
@@ -10,7 +12,6 @@ use super::{
     offsets::{self, Resolved},
     plan::At,
     rungs::RUNGS,
-    withheld::withholds_reading,
 };
 
 const BTF_FILE: &str = "/sys/kernel/btf/vmlinux";
@@ -72,6 +73,13 @@ impl Capabilities {
         let has = |bit: u32| mask & (1 << bit) != 0;
         Self { bpf: has(CAP_BPF), perfmon: has(CAP_PERFMON), sys_admin: has(CAP_SYS_ADMIN) }
     }
+}
+
+/// Whether the kernel withholds the helper that reads any address (`bpf_tracing_func_proto` in kernel/trace/bpf_trace.c).
+/// Who may load no program at all is not told.
+fn withholds_reading() -> bool {
+    let reads = is_helper_supported(ProgramType::RawTracePoint, BpfHelper::BPF_FUNC_probe_read_kernel);
+    matches!(reads, Ok(false))
 }
 
 /// How far the kernel is locked down (kernel_lockdown(7)).

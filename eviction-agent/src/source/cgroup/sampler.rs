@@ -346,17 +346,13 @@ impl Sampler {
 
     /// Where the node's figures come from: memory and tasks.
     pub fn info(&self) -> [SourceInfo; 2] {
-        let info = |source, rung, reason: &str| SourceInfo {
-            source,
-            rung,
-            reason: reason.to_owned(),
-            sees_every_charge: false,
-            grain_bytes: 0,
-        };
         if self.root.whole_machine {
             let memory = "the kubelet's figures, of one moment and never stale";
             let tasks = "all tasks of the machine, as the kubelet counts them";
-            return [info("node memory", "meminfo", memory), info("node tasks", "loadavg", tasks)];
+            return [
+                SourceInfo::plain("node memory", "meminfo", memory),
+                SourceInfo::plain("node tasks", "loadavg", tasks),
+            ];
         }
         let memory = "the node is a group: those below it in which something moved are read first";
         let rung = match self.root.version {
@@ -364,10 +360,10 @@ impl Sampler {
             Version::V2 => "cgroup v2, leaf first",
         };
         let tasks = match self.root.pids {
-            Some(_) => info("node tasks", "pids.current", "the node is a group"),
-            None => info("node tasks", "", "no hierarchy has the pids controller"),
+            Some(_) => SourceInfo::plain("node tasks", "pids.current", "the node is a group"),
+            None => SourceInfo::plain("node tasks", "", "no hierarchy has the pids controller"),
         };
-        [info("node memory", rung, memory), tasks]
+        [SourceInfo::plain("node memory", rung, memory), tasks]
     }
 
     fn read_meminfo(&mut self) -> Meminfo {

@@ -116,21 +116,25 @@ fn by_plain_means(stage: &mut Stage, case: Case) -> Result<()> {
 /// How many times less than the other's our overshoot is in the end, which at full speed has a goal.
 fn times_less(ours: &[Row], theirs: &[Row], case: Case) -> Option<Row> {
     const LEAST: f64 = 20.0;
-    let median = |rows: &[Row]| rows.iter().find(|row| row.metric == "overshoot at death")?.percentile(50);
-    let times = median(theirs)? / median(ours)?.max(LEAST_MIB);
+    let times = times(ours.iter().find(|row| row.metric == "overshoot at death")?, theirs)?;
     let row = Row::new(case.name(), "earlyoom's overshoot at death", "of ours", vec![times]);
     Some(if case.rate == Rate::Full { row.goal(Goal::AtLeast(LEAST)) } else { row })
 }
 
-/// How many times less ours is than the other's, by the medians.
+/// Says how many times less ours is than the other's, by the medians.
 pub(crate) fn compare(ours: Row, theirs: &[Row]) -> Row {
-    let their = theirs.iter().find(|row| row.metric == ours.metric && row.metric != "rate reached");
-    let (Some(their), Some(our)) = (their.and_then(|row| row.percentile(50)), ours.percentile(50)) else {
-        return ours;
-    };
+    match times(&ours, theirs) {
+        Some(times) => {
+            ours.with("against", Rival::Earlyoom.program()).with("ratio", (times * 10.0).round() / 10.0)
+        }
+        None => ours,
+    }
+}
+
+fn times(ours: &Row, theirs: &[Row]) -> Option<f64> {
+    let their = theirs.iter().find(|row| row.metric == ours.metric && row.metric != "rate reached")?;
     let least = if ours.unit == "MiB" { LEAST_MIB } else { 1.0 };
-    ours.with("against", Rival::Earlyoom.program())
-        .with("ratio", (their / our.max(least) * 10.0).round() / 10.0)
+    Some(their.percentile(50)? / ours.percentile(50)?.max(least))
 }
 
 /// Lets hogs cross the line, one after the other, and a new agent watch every few of them.

@@ -263,7 +263,7 @@ pub fn without(why: &str) -> SourceInfo {
 }
 
 fn of(rung: &'static str, reason: String) -> SourceInfo {
-    SourceInfo { source: "cgroup usage", rung, reason, sees_every_charge: false, grain_bytes: 0 }
+    SourceInfo::plain("cgroup usage", rung, reason)
 }
 
 #[cfg(test)]
