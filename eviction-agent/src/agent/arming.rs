@@ -43,10 +43,11 @@ pub(crate) struct Rung {
 
 impl Rung {
     /// The same for the machine's own figures: they have what processes touched, and what each of so many CPUs
-    /// holds back (`MEMCG_CHARGE_BATCH` pages of a group) was told when it was charged.
-    pub(crate) fn of_machine(self, cpus: usize) -> Self {
-        let others = u64::try_from(cpus.saturating_sub(1)).unwrap_or(u64::MAX);
-        let stock = others.saturating_mul(batch_bytes());
+    /// holds back (`MEMCG_CHARGE_BATCH` pages of each of so many groups) was told when it was charged. One of these
+    /// batches is in the grain already.
+    pub(crate) fn of_machine(self, cpus: usize, stocks: u32) -> Self {
+        let all = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(stocks.into());
+        let stock = all.saturating_sub(1).saturating_mul(batch_bytes());
         Self { grain_bytes: self.grain_bytes.saturating_add(stock), ..self }
     }
 }
@@ -174,9 +175,10 @@ mod tests {
     #[test]
     fn what_cpus_hold_back_is_allowed_for_on_a_machine_of_many() {
         let rung = Rung { sees_every_charge: true, grain_bytes: 256 << 10 };
-        assert_eq!(rung.of_machine(1), rung);
+        assert_eq!([rung.of_machine(1, 1), rung.of_machine(0, 1)], [rung, rung]);
         let batch = 64 * rustix::param::page_size() as u64;
-        assert_eq!(rung.of_machine(65).grain_bytes, (256 << 10) + 64 * batch);
+        assert_eq!(rung.of_machine(65, 1).grain_bytes, (256 << 10) + 64 * batch);
+        assert_eq!(rung.of_machine(65, 7).grain_bytes, (256 << 10) + (65 * 7 - 1) * batch, "from 6.16 on");
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
         let many = Rung { grain_bytes: 16 * MIB, ..rung };
         let at = |far: u64| plan(many, Floor::NODE, seen, [(300 + far) * MIB]).gross;

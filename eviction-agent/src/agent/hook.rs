@@ -7,8 +7,8 @@ use crate::config::HookPreferences;
 use crate::metrics::Metrics;
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
-    AsyncRing, Crossed, DirtyLeaf, Epoch, Family, Generation, Kernel, LastNumbers, LoadOptions, Loaded, Lost,
-    NodeLine, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
+    AsyncRing, Charged, Crossed, DirtyLeaf, Epoch, Family, Generation, Kernel, LastNumbers, LoadOptions,
+    Loaded, Lost, NodeLine, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
 };
 use crate::source::cgroup::sampler::Sampler;
 
@@ -31,6 +31,8 @@ pub(crate) struct Hook {
     since_ns: u64,
     log: Option<ProgramLogReader>,
     leaves: Vec<DirtyLeaf>,
+    /// What was charged to the decisive groups when this look began.
+    charged: [Option<(u64, Charged)>; 2],
     range: Range,
     way_down: Linger,
     losses: Losses,
@@ -96,6 +98,7 @@ impl Hook {
         self.lapses.clear();
         (self.told, self.refusals) = (0, 0);
         self.is_full = false;
+        self.charged = Default::default();
         Ok(())
     }
 
@@ -104,6 +107,11 @@ impl Hook {
         let info = self.charge()?;
         let sees_every_charge = info.sees_every_charge && !self.is_cut && !self.is_lost(info.source);
         Some(Rung { sees_every_charge, grain_bytes: info.grain_bytes })
+    }
+
+    /// Of how many groups each CPU holds back what it charged ahead.
+    pub(crate) fn stocks(&self) -> u32 {
+        self.loaded.as_ref().map_or(1, |(kernel, _)| kernel.stocks())
     }
 
     /// The name of that rung.
@@ -198,7 +206,7 @@ impl Hook {
         told
     }
 
-    /// Takes what is there without waiting: routine records, and the leaves that charged.
+    /// Takes what is there without waiting, before anything is read: routine records, and the leaves that charged.
     pub(crate) fn sweep(&mut self, dirty: &mut Vec<u64>, metrics: &Metrics) -> Told {
         dirty.clear();
         let mut told = Told::default();
@@ -214,7 +222,26 @@ impl Hook {
         }
         told.missed |= self.count(drained, metrics);
         self.forget_repeated(&mut told);
+        self.note_charged();
         told
+    }
+
+    /// Notes what was charged so far where that is armed: what is charged while figures are read is in neither them nor
+    /// what would be counted from the arming on.
+    fn note_charged(&mut self) {
+        let Some((kernel, _)) =
+            self.loaded.as_ref().filter(|_| self.rung().is_some_and(|it| it.sees_every_charge))
+        else {
+            self.charged = Default::default();
+            return;
+        };
+        let [node, pods] = self.beside.decisive;
+        let charged = |id| Some((id, kernel.charged(id)?));
+        self.charged = [charged(node), if pods == node { None } else { charged(pods) }];
+    }
+
+    fn charged_at_look(&self, id: u64) -> Option<Charged> {
+        self.charged.iter().flatten().find(|(of, _)| *of == id).map(|(_, charged)| *charged)
     }
 
     /// Makes room for so many leaves that charged.
@@ -242,8 +269,9 @@ impl Hook {
 
     /// Arms a group; nothing where that is not possible: then there is the timer.
     pub(crate) fn arm(&mut self, id: u64, arming: &Arming) -> Option<Generation> {
+        let since = self.charged_at_look(id);
         let (kernel, _) = self.loaded.as_mut()?;
-        match kernel.arm(id, limits::level(arming)) {
+        match kernel.arm_since(id, limits::level(arming), since) {
             Ok(number) => Some(number),
             Err(error) => {
                 if !std::mem::replace(&mut self.is_full, true) {

@@ -88,6 +88,42 @@ fn what_was_charged_is_told_where_every_charge_is_seen_whatever_was_given_back()
 }
 
 #[test]
+fn what_is_charged_while_a_reading_is_made_counts() {
+    need_some_bpf!();
+    on_each_rung(|name, mut rig| {
+        let every = rig.kernel.charge().unwrap().sees_every_charge;
+        let pod = Cgroup::new();
+        let mut process = Stepper::start(&pod);
+        process.step("touch 1");
+        let gross = |mib: u64| Level { gross: Some(mib * MIB), ..Level::default() };
+        assert_eq!(rig.kernel.charged(pod.id()), None, "{name}: nothing is armed");
+        rig.kernel.arm(pod.id(), gross(1024)).unwrap();
+        // A reading begins, and takes long.
+        let began = rig.kernel.charged(pod.id());
+        assert!(began.is_some(), "{name}");
+        process.step("touch 32");
+        let armed = rig.kernel.arm_since(pod.id(), gross(96), began).unwrap();
+        process.step("touch 48");
+        assert_eq!(rig.crossings(armed), [], "{name}: 80 of 96");
+        process.step("touch 24");
+        assert_eq!(rig.crossings(armed).len(), usize::from(every), "{name}: 104 of 96");
+        // It is of another arming.
+        process.step("touch 32");
+        let armed = rig.kernel.arm_since(pod.id(), gross(48), began).unwrap();
+        process.step("touch 32");
+        assert_eq!(rig.crossings(armed), [], "{name}: 32 of 48");
+        // However long it takes, half of the way is left.
+        let began = rig.kernel.charged(pod.id());
+        process.step("touch 64");
+        let armed = rig.kernel.arm_since(pod.id(), gross(48), began).unwrap();
+        process.step("touch 16");
+        assert_eq!(rig.crossings(armed), [], "{name}: 24 and 16 of 48");
+        process.step("touch 16");
+        assert_eq!(rig.crossings(armed).len(), usize::from(every), "{name}: 24 and 32 of 48");
+    });
+}
+
+#[test]
 fn what_a_limit_refuses_is_not_charged() {
     // It is seen by the kill.
     need_bpf!();

@@ -56,7 +56,7 @@ impl Reaction {
             let rung = self.hook.rung().unwrap_or_default();
             let lines = self.memory_lines.working_sets(capacity).map(sure);
             let is_machine = self.eyes.sampler.root().whole_machine;
-            let of_node = if is_machine { rung.of_machine(self.cpus) } else { rung };
+            let of_node = if is_machine { rung.of_machine(self.cpus, self.hook.stocks()) } else { rung };
             let arming = arming::plan(of_node, Floor::NODE, seen, lines);
             self.hook.arm(root, &arming);
             self.arm_pods(look, rung);

@@ -31,6 +31,13 @@ pub struct Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 
+/// What was charged to an armed cgroup up to some moment: see [`Kernel::charged`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    generation: u64,
+    pages: u64,
+}
+
 /// Why a level could not be armed.
 #[derive(Debug, Error)]
 #[error("arm cgroup {id}")]
@@ -87,6 +94,7 @@ pub struct Kernel {
     pub(super) sources: Vec<SourceInfo>,
     pub(super) page_bytes: u64,
     pub(super) reflex: Option<Reflex>,
+    stocks: u32,
     generation: u64,
     armed: HashMap<u64, (u64, Level)>,
 }
@@ -98,6 +106,7 @@ impl Kernel {
         links: Vec<(Family, Link)>,
         near: Option<Near>,
         sources: Vec<SourceInfo>,
+        stocks: u32,
     ) -> Self {
         let levels = maps.levels as usize;
         Self {
@@ -107,6 +116,7 @@ impl Kernel {
             sources,
             page_bytes: rustix::param::page_size() as u64,
             reflex,
+            stocks,
             generation: 0,
             armed: HashMap::with_capacity(levels),
         }
@@ -122,6 +132,11 @@ impl Kernel {
         let dense = self.is_attached(When::NearLine);
         let family = if dense { Family::Near } else { Family::Charge };
         self.sources.iter().find(|info| info.source == family.name())
+    }
+
+    /// Of how many memory cgroups a CPU holds back charged pages at once.
+    pub fn stocks(&self) -> u32 {
+        self.stocks
     }
 
     /// Asks for the hook for a time that is good for this, if there is one, to be attached or taken
@@ -175,9 +190,20 @@ impl Kernel {
     ///
     /// Bytes are rounded to pages so that an edge never fires later than asked.
     pub fn arm(&mut self, id: u64, level: Level) -> Result<Generation, ArmError> {
+        self.arm_since(id, level, None)
+    }
+
+    /// The same where `level` was made from a reading that began at `since`: what was charged meanwhile counts, up to half of
+    /// the way, lest figures that take long to read are read without a pause.
+    pub fn arm_since(
+        &mut self,
+        id: u64,
+        level: Level,
+        since: Option<Charged>,
+    ) -> Result<Generation, ArmError> {
         self.generation += 1;
         let generation = self.generation;
-        if let Err(source) = self.put(id, generation, &level) {
+        if let Err(source) = self.put(id, generation, &level, since) {
             self.withdraw(id, generation, &level);
             return Err(ArmError { id, source });
         }
@@ -187,18 +213,39 @@ impl Kernel {
         Ok(Generation(generation))
     }
 
-    fn put(&mut self, id: u64, generation: u64, level: &Level) -> Result<(), MapError> {
+    /// What was charged to this cgroup so far, on rungs that see every charge: to be asked before it is read. Nothing where
+    /// nothing is armed on it.
+    pub fn charged(&self, id: u64) -> Option<Charged> {
+        let Entry(Armed { generation, gross, .. }) = self.maps.armed.get(&id, 0).ok()?;
+        Some(Charged { generation, pages: gross })
+    }
+
+    fn charged_since(&self, id: u64, since: Charged) -> u64 {
+        let now = self.charged(id).filter(|now| now.generation == since.generation);
+        now.map_or(0, |now| now.pages.saturating_sub(since.pages))
+    }
+
+    fn put(
+        &mut self,
+        id: u64,
+        generation: u64,
+        level: &Level,
+        since: Option<Charged>,
+    ) -> Result<(), MapError> {
         // The tickets first: an edge that fires without one would not be told.
         for edge in edges(level) {
             self.maps.tickets.insert(ticket(id, generation, edge), 1, 0)?;
         }
         let Level { usage_above, usage_below, gross } = *level;
+        let gross_limit = gross.map_or(u64::MAX, |bytes| bytes / self.page_bytes);
+        let counted = since.filter(|_| gross.is_some());
         let armed = Armed {
             generation,
             usage_above: usage_above.map_or(u64::MAX, |bytes| bytes / self.page_bytes),
             usage_below: usage_below.map_or(0, |bytes| bytes.div_ceil(self.page_bytes)),
-            gross_limit: gross.map_or(u64::MAX, |bytes| bytes / self.page_bytes),
-            gross: 0,
+            gross_limit,
+            // Last, so that hardly anything is charged between this and the insertion.
+            gross: counted.map_or(0, |since| self.charged_since(id, since).min(gross_limit / 2)),
             fired: [0; 3],
         };
         self.maps.armed.insert(id, Entry(armed), 0)?;

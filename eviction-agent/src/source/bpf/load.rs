@@ -237,13 +237,15 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
     };
     let offsets = &setup.offsets;
     let shows_growth = offsets.task_mm != ABSENT && offsets.mm_anon != ABSENT;
+    let stocks = facts.btf.as_ref().map_or(1, |btf| btf.resolved.stocks);
     let taken = take_maps(&mut ebpf, levels).and_then(|(maps, ring)| {
         let reflex = (*reflex && shows_growth).then(|| take_reflex(&mut ebpf)).transpose()?;
         Ok((maps, reflex, ring))
     });
     match taken {
         Ok((maps, reflex, ring)) => {
-            Ok(Loaded { kernel: Kernel::new(maps, reflex, links, near, sources), ring, missing, log, usages })
+            let kernel = Kernel::new(maps, reflex, links, near, sources, stocks);
+            Ok(Loaded { kernel, ring, missing, log, usages })
         }
         Err(error) => Err(failed(brief(&error), missing)),
     }

@@ -43,8 +43,8 @@ pub fn online_cpus() -> usize {
     all.max(std::thread::available_parallelism().map_or(1, Into::into))
 }
 
-/// What a CPU charges ahead at once (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h). From 6.16 on it may hold back as much of up
-/// to seven groups.
+/// What a CPU charges ahead at once (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h), of each group that it holds back of
+/// ([`offsets::Resolved::stocks`]).
 pub fn batch_bytes() -> u64 {
     eviction_common::BATCH_PAGES * rustix::param::page_size() as u64
 }
@@ -53,7 +53,7 @@ pub use event::{
     Alarm, Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, Struck, TaskAlarm,
 };
 pub use iter::{GroupUsage, Usages};
-pub use kernel::{ArmError, Detached, DirtyLeaf, Generation, Kernel, Level};
+pub use kernel::{ArmError, Charged, Detached, DirtyLeaf, Generation, Kernel, Level};
 pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
 pub use lost::Lost;
 pub use plan::{Family, SourceInfo, When};

@@ -30,6 +30,7 @@ pub const WANTED: Wanted<'static> = Wanted {
         "lruvec",
         "lru_gen_folio",
         "lru_gen_struct",
+        "memcg_stock_pcp",
     ],
     typedef_prefix: "btf_trace_",
     enumerators: &[
@@ -59,6 +60,8 @@ pub struct Resolved {
     pub css_online: u32,
     /// The bit that it has from the removal of its cgroup on; 0 if not known.
     pub css_dying: u32,
+    /// Of how many memory cgroups a CPU holds back charged pages at once.
+    pub stocks: u32,
     /// Why each absent one is absent, by the name of its field in [`Offsets`].
     pub missing: Vec<(&'static str, Missing)>,
 }
@@ -128,7 +131,21 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         pids_counter: take("pids_counter", pids(btf, "counter")),
         pids_limit: take("pids_limit", pids(btf, "limit")),
     };
-    Resolved { offsets, css_online: online.unwrap_or(0), css_dying: dying.unwrap_or(0), missing }
+    Resolved {
+        offsets,
+        css_online: online.unwrap_or(0),
+        css_dying: dying.unwrap_or(0),
+        stocks: stocks(btf),
+        missing,
+    }
+}
+
+/// A CPU holds back of one memory cgroup, and from 6.16 on of as many as there are in an array (`memcg_stock_pcp.cached` in
+/// mm/memcontrol.c).
+fn stocks(btf: &Btf<'_>) -> u32 {
+    let cached = btf.member("memcg_stock_pcp", "cached");
+    let many = cached.and_then(|cached| btf.len("memcg_stock_pcp.cached", &cached));
+    many.ok().and_then(|many| u32::try_from(many).ok()).unwrap_or(1).max(1)
 }
 
 /// The programs read a css as the memory cgroup around it, so it must be its first member.
@@ -192,6 +209,19 @@ mod tests {
     fn counts(blob: &mut Blob) {
         let members = [("MM_FILEPAGES", 0), ("MM_ANONPAGES", 1), ("MM_SWAPENTS", 2), ("MM_SHMEMPAGES", 3)];
         blob.enumeration(&members);
+    }
+
+    #[test]
+    fn what_cpus_hold_back_is_of_one_group_or_of_as_many_as_there_are_places() {
+        assert_eq!(resolved(&Blob::new()).stocks, 1, "not known");
+        for (places, stocks) in [(None, 1), (Some(7), 7)] {
+            let mut blob = Blob::new();
+            let memcg = blob.structure("mem_cgroup", 2000, &[]);
+            let pointer = blob.pointer(memcg);
+            let cached = places.map_or(pointer, |places| blob.array(pointer, places));
+            blob.structure("memcg_stock_pcp", 100, &[("cached", cached, 8)]);
+            assert_eq!(resolved(&blob).stocks, stocks);
+        }
     }
 
     #[test]
