@@ -136,6 +136,13 @@ fn a_lockdown_costs_the_reflex_and_not_the_hook_for_charges() {
     assert!(!loaded.kernel.has_reflex());
 }
 
+/// Of this kernel.
+fn release() -> (u32, u32) {
+    let name = rustix::system::uname();
+    let mut numbers = name.release().to_str().unwrap().split(['.', '-']).map(|number| number.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
 #[test]
 fn this_kernels_btf_cut_off_anywhere_is_an_error_or_lacks_members() {
     let Ok(blob) = std::fs::read("/sys/kernel/btf/vmlinux") else {
@@ -144,6 +151,8 @@ fn this_kernels_btf_cut_off_anywhere_is_an_error_or_lacks_members() {
     };
     let whole = resolve(&Btf::parse(&blob, &WANTED).unwrap());
     assert_eq!(whole.missing, []);
+    // NR_MEMCG_STOCK, which came with 6.16.
+    assert_eq!(whole.stocks, if release() >= (6, 16) { 7 } else { 1 });
     let step = blob.len() / 97;
     for end in (0..64).chain((64..blob.len()).step_by(step)) {
         assert!(Btf::parse(&blob[..end], &WANTED).is_err(), "cut at {end}");
