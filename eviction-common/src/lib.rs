@@ -9,6 +9,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod judge;
 mod map;
 mod record;
 mod reflex;
@@ -16,6 +17,7 @@ mod setup;
 mod task;
 mod usage;
 
+pub use judge::{Charge, Judgement};
 pub use map::{
     ARMED_WORDS, Armed, BATCH_PAGES, Choice, Counter, Dirty, HUGE_PAGES, LAST_CHARGE, LAST_HOOKS, LAST_NEAR,
     Last, STILL_PAGES, SeenOom, Ticket, armed_bit,

@@ -1,7 +1,7 @@
 //! The reflex: carries out the standing verdict on the process that charges.
 //!
 //! Nothing here looks for a process. What runs is the task that charges, in its own context, and all
-//! conditions are on that very task: its cgroup, its memory, its growth. A signal sent to it is
+//! conditions ([`Verdict::judge`]) are on that very task: its cgroup, its memory, its growth. A signal sent to it is
 //! taken before it touches another page. An interrupt's charge finds the interrupted task; then too
 //! the conditions are on the one that would be signalled.
 //!
@@ -18,8 +18,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, LruHashMap, PerCpuArray},
 };
 use eviction_common::{
-    ABSENT, BATCH_PAGES, Growth, HUGE_PAGES, Kind, MARK_EPOCH, MARK_LEVEL, MARKS, MAX_ANCESTORS, Struck,
-    Verdict, Withheld, WithheldCount,
+    ABSENT, Charge, Growth, Judgement, Kind, MARK_EPOCH, MARK_LEVEL, MARKS, MAX_ANCESTORS, Struck, Verdict,
+    Withheld, WithheldCount,
 };
 
 use crate::{
@@ -97,16 +97,12 @@ pub(crate) fn look<M: Means>(memcg: &Memcg, way: &Way, leaf_id: u64) {
     if let Some(rise) = RISE.get_ptr_mut(0) {
         note(rise, level_id, epoch, level.usage);
     }
-    if verdict.generation == 0 {
-        return;
-    }
-    if verdict.check != verdict.checked() {
-        return withhold(Withheld::Torn, verdict.generation);
-    }
-    if verdict.level_id != level_id {
-        return;
-    }
-    if let Some(why) = judge(&verdict, &running, &level, leaf_id) {
+    let why = match verdict.judge(&Found { level_id, level: &level, leaf_id, running: &running }) {
+        Judgement::Pass => return,
+        Judgement::Withhold(why) => Some(why),
+        Judgement::Strike(grown) => strike(&verdict, &running, &level, leaf_id, grown),
+    };
+    if let Some(why) = why {
         withhold(why, verdict.generation);
     }
 }
@@ -121,52 +117,71 @@ fn marked(index: u32) -> u64 {
     }
 }
 
-/// Carries it out, or says why not; nothing where the line does not seem to be crossed.
-#[inline(always)]
-fn judge(verdict: &Verdict, running: &Running, level: &Level, leaf_id: u64) -> Option<Withheld> {
-    if level.usage < verdict.usage_least {
-        return None;
+/// A charge near the line, of which each fact is looked up when the verdict asks for it.
+struct Found<'a> {
+    level_id: u64,
+    level: &'a Level,
+    leaf_id: u64,
+    running: &'a Running,
+}
+
+impl Charge for Found<'_> {
+    #[inline(always)]
+    fn level_id(&self) -> u64 {
+        self.level_id
     }
-    let grown = match GROWTH.get_ptr_mut(running.tgid) {
-        Some(growth) if running.mm != 0 => {
-            at_mark(growth, running.mm, verdict.epoch).map_or(0, |then| running.anon.saturating_sub(then))
+
+    #[inline(always)]
+    fn usage(&self) -> u64 {
+        self.level.usage
+    }
+
+    #[inline(always)]
+    fn max(&self) -> u64 {
+        self.level.max
+    }
+
+    #[inline(always)]
+    fn usage_then(&self, epoch: u64) -> Option<u64> {
+        at_mark(RISE.get_ptr_mut(0)?, self.level_id, epoch)
+    }
+
+    /// Asked of the victim alone, which was looked for on the way up.
+    #[inline(always)]
+    fn is_within(&self, _victim_id: u64) -> bool {
+        self.level.through_victim
+    }
+
+    #[inline(always)]
+    fn tgid(&self) -> u32 {
+        self.running.tgid
+    }
+
+    #[inline(always)]
+    fn has_memory(&self) -> bool {
+        self.running.mm != 0
+    }
+
+    #[inline(always)]
+    fn grown(&self, epoch: u64) -> u64 {
+        let Running { tgid, mm, anon, .. } = *self.running;
+        match GROWTH.get_ptr_mut(tgid) {
+            Some(growth) if mm != 0 => at_mark(growth, mm, epoch).map_or(0, |then| anon.saturating_sub(then)),
+            _ => 0,
         }
-        _ => 0,
-    };
-    let rise = RISE.get_ptr_mut(0)?;
-    let then = at_mark(rise, verdict.level_id, verdict.epoch);
-    let has_risen = then.is_some_and(|then| level.usage.saturating_sub(then) >= verdict.growth);
-    if !has_risen && grown < verdict.growth {
-        return None;
     }
-    if running.mm == 0 {
-        return Some(Withheld::KernelThread);
+
+    #[inline(always)]
+    fn is_in_what_is_charged(&self) -> bool {
+        // SAFETY: the running task.
+        unsafe { id_of_task::<Probe>(self.running.task) == self.leaf_id }
     }
-    if !level.through_victim {
-        return Some(Withheld::NotTheVictim);
+
+    #[inline(always)]
+    fn now_ns(&self) -> u64 {
+        // SAFETY: a helper without arguments.
+        unsafe { bpf_ktime_get_ns() }
     }
-    if running.tgid == 1 {
-        return Some(Withheld::FirstProcess);
-    }
-    // SAFETY: the running task.
-    if unsafe { id_of_task::<Probe>(running.task) } != leaf_id {
-        return Some(Withheld::Remote);
-    }
-    // SAFETY: a helper without arguments.
-    let now_ns = unsafe { bpf_ktime_get_ns() };
-    if now_ns >= verdict.expires_ns {
-        return Some(Withheld::Expired);
-    }
-    if grown < verdict.growth {
-        return Some(Withheld::NotGrown);
-    }
-    // Where a huge page was to find room, reclaim may have left as much free besides.
-    let seen = level.usage.saturating_add(2 * BATCH_PAGES + HUGE_PAGES);
-    let is_full = seen >= level.max || then.is_some_and(|then| seen >= then.saturating_add(verdict.room));
-    if !has_risen && !(is_full && now_ns < verdict.still_until_ns) {
-        return Some(Withheld::UsageStill);
-    }
-    strike(verdict, running, level, leaf_id, grown)
 }
 
 /// Sends the signal, if nobody did for this verdict.

@@ -6,20 +6,24 @@
 //! other; `threads N` starts and joins N threads; `park N` starts N threads that stay; `touch-by-threads MIB` touches by four
 //! threads; `cache MIB` keeps a file in the page cache; `vfork MIB` touches in a child that shares memory; `write MIB` writes
 //! a file of so much, bit by bit to the disk, and removes it; `child MIB` starts a process that the kernel
-//! likes to kill and that touches so much, says `child PID` before it does and `ended SIGNAL` after.
+//! likes to kill and that touches so much, says `child PID` before it does and `ended SIGNAL` after; `watch FOLDER` keeps what
+//! the kernel tells of files that are closed in it, which is charged to this process whoever closes them; `open FOLDER` opens
+//! many there, which are closed with the process's end, and `stir FOLDER` opens and closes as many.
 //! It ends with its input.
 
 use std::{
-    fs,
+    fs::{self, File},
     io::{self, BufRead as _, Write as _},
-    os::unix::process::ExitStatusExt as _,
+    os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
+    path::Path,
     process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
 use rustix::{
+    fs::inotify,
     mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap},
-    process::{Signal, set_parent_process_death_signal},
+    process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit},
 };
 use tests::folder::on_disk;
 
@@ -142,37 +146,40 @@ impl Drop for Region {
 
 fn main() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
-    let mut regions = Vec::new();
+    let (mut regions, mut watchers, mut opened) = (Vec::new(), Vec::new(), Vec::new());
     let mut out = io::stdout();
     for line in io::stdin().lock().lines() {
         let line = line.context("read a step")?;
         let (step, argument) = line.split_once(' ').unwrap_or((&line, "0"));
-        let argument: usize = argument.parse().with_context(|| format!("step {line:?}"))?;
+        let number = || argument.parse::<usize>().with_context(|| format!("step {line:?}"));
         match step {
+            "watch" => watchers.extend(watch(argument)?),
+            "open" => opened.extend(open_many(argument)?),
+            "stir" => drop(open_many(argument)?),
             "touch" => {
-                let region = Region::map(argument * MIB)?;
+                let region = Region::map(number()? * MIB)?;
                 region.touch();
                 regions.push(region);
             }
             "touch-huge" => {
                 // Whole ones lie in it wherever it begins.
-                let region = Region::map((argument + 2) * MIB)?;
+                let region = Region::map((number()? + 2) * MIB)?;
                 region.make_huge()?;
                 region.touch();
                 regions.push(region);
             }
             "touch-by-threads" => {
-                let region = Region::map(argument * MIB)?;
+                let region = Region::map(number()? * MIB)?;
                 region.touch_by_threads(4);
                 regions.push(region);
             }
-            "cache" => fill_cache(argument * MIB)?,
-            "vfork" => vfork(argument)?,
+            "cache" => fill_cache(number()? * MIB)?,
+            "vfork" => vfork(number()?)?,
             "free" => regions.clear(),
             "give-back" => regions.iter().try_for_each(Region::give_back)?,
             "again" => regions.iter().for_each(Region::touch),
             "forks" => {
-                for _ in 0..argument {
+                for _ in 0..number()? {
                     Command::new("/proc/self/exe")
                         .stdin(Stdio::null())
                         .status()
@@ -180,21 +187,42 @@ fn main() -> Result<()> {
                 }
             }
             "threads" => {
-                for _ in 0..argument {
+                for _ in 0..number()? {
                     if std::thread::spawn(|| ()).join().is_err() {
                         bail!("a thread panicked");
                     }
                 }
             }
-            "park" => (0..argument).for_each(|_| drop(std::thread::spawn(std::thread::park))),
-            "write" => write(argument)?,
-            "child" => child(argument)?,
+            "park" => (0..number()?).for_each(|_| drop(std::thread::spawn(std::thread::park))),
+            "write" => write(number()?)?,
+            "child" => child(number()?)?,
             "prefer" => prefer()?,
             _ => bail!("unknown step {line:?}"),
         }
         writeln!(out, "ok").context("say ok")?;
     }
     Ok(())
+}
+
+/// Each watcher keeps 16,384 events (`fs.inotify.max_queued_events`), of 512 bytes where names are long.
+fn watch(folder: &str) -> Result<Vec<OwnedFd>> {
+    const WATCHERS: usize = 8;
+    let watcher = || {
+        let watcher = inotify::init(inotify::CreateFlags::CLOEXEC)?;
+        inotify::add_watch(&watcher, folder, inotify::WatchFlags::CLOSE)?;
+        Ok(watcher)
+    };
+    (0..WATCHERS).map(|_| watcher()).collect::<rustix::io::Result<_>>().context("watch a folder")
+}
+
+/// Opens two files again and again by turns, since events that are alike are told once.
+fn open_many(folder: &str) -> Result<Vec<File>> {
+    // A process may open 4,096 where nobody has raised that.
+    const FILES: usize = 3_500;
+    let nofile = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: nofile.maximum, ..nofile }).context("allow more files")?;
+    let names = ["a", "b"].map(|name| Path::new(folder).join(name.repeat(240)));
+    names.iter().cycle().take(FILES).map(|name| File::create(name).context("open a file")).collect()
 }
 
 /// Fills page cache with what the kernel can take back at once.

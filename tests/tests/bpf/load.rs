@@ -139,7 +139,8 @@ fn a_lockdown_costs_the_reflex_and_not_the_hook_for_charges() {
 /// Of this kernel.
 fn release() -> (u32, u32) {
     let name = rustix::system::uname();
-    let mut numbers = name.release().to_str().unwrap().split(['.', '-']).map(|number| number.parse().unwrap());
+    let mut numbers =
+        name.release().to_str().unwrap().split(['.', '-']).map(|number| number.parse().unwrap());
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 

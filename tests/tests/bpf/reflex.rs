@@ -9,6 +9,7 @@ use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, need_bpf};
 
 mod growth;
+mod others;
 
 const SECOND: u64 = 1_000_000_000;
 

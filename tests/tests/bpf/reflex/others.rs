@@ -1,0 +1,88 @@
+//! What no process does by itself: charges of one in the place of another, without memory of its own, or by half a verdict.
+
+use aya::maps::{Array, Map, MapData, MapInfo};
+use aya::programs::loaded_programs;
+
+use super::*;
+
+/// The victim is charged for what the kernel tells it of files, in the context of whoever closes them.
+struct Charged {
+    node: Node,
+    rig: Rig,
+    _watcher: Stepper,
+    folder: tempfile::TempDir,
+}
+
+impl Charged {
+    /// With so little left to the line that the events of one round are more.
+    fn new() -> Self {
+        let (node, folder) = (Node::new(), tempfile::tempdir().unwrap());
+        let mut watcher = Stepper::start(&node.victim);
+        watcher.step(&format!("watch {}", folder.path().display()));
+        let mut rig = rig();
+        let verdict = Standing { distance: 8 * MIB, line: None, ..node.verdict(&mut rig) };
+        rig.kernel.stand(&verdict).unwrap();
+        Self { node, rig, _watcher: watcher, folder }
+    }
+
+    fn tell(&self, process: &mut Stepper, step: &str) {
+        process.step(&format!("{step} {}", self.folder.path().display()));
+    }
+}
+
+#[test]
+fn who_is_charged_for_by_another_is_let_be_and_so_is_the_other() {
+    need_bpf!();
+    let mut charged = Charged::new();
+    let before = charged.node.victim.usage();
+    let mut other = Stepper::start(&charged.node.other);
+    charged.tell(&mut other, "stir");
+    assert!(charged.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
+    assert_let_be(&mut charged.rig, "remote_charge");
+    other.step("touch 1");
+}
+
+#[test]
+fn a_task_without_memory_is_let_be() {
+    need_bpf!();
+    let mut charged = Charged::new();
+    let mut ending = Stepper::start(&charged.node.victim);
+    charged.tell(&mut ending, "open");
+    assert_eq!(withheld(&charged.rig, "kernel_thread"), 0);
+    // Its files are closed after its memory was given back.
+    let before = charged.node.victim.usage();
+    ending.end();
+    assert!(charged.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
+    assert_let_be(&mut charged.rig, "kernel_thread");
+}
+
+/// The map of the loaded programs that has the verdict.
+fn verdict_map(rig: &Rig) -> Array<MapData, [u64; 10]> {
+    let ours = rig.kernel.program_ids();
+    let programs = loaded_programs().filter_map(Result::ok).filter(|program| ours.contains(&program.id()));
+    let mut ids = programs.flat_map(|program| program.map_ids().unwrap().unwrap());
+    let named = |id: &u32| MapInfo::from_id(*id).unwrap().name_as_str() == Some("VERDICT");
+    let id = ids.find(named).unwrap();
+    Map::Array(MapData::from_id(id).unwrap()).try_into().unwrap()
+}
+
+/// Which word of it is `expires_ns`.
+const EXPIRES: usize = 4;
+
+#[test]
+fn half_a_verdict_ends_nobody() {
+    need_bpf!();
+    let node = Node::new();
+    let (mut process, mut rig, _) = node.begin(&node.victim);
+    let mut map = verdict_map(&rig);
+    let whole = map.get(&0, 0).unwrap();
+    // As another CPU finds it between two words.
+    let mut torn = whole;
+    torn[EXPIRES] -= 1;
+    map.set(0, torn, 0).unwrap();
+    process.step(TOO_MUCH);
+    assert_let_be(&mut rig, "torn");
+    map.set(0, whole, 0).unwrap();
+    process.tell("touch 16");
+    assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+}
