@@ -4,6 +4,7 @@
 
 mod gone;
 mod lost;
+mod overrun;
 mod rig;
 mod stuck;
 mod watchdog;
