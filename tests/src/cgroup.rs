@@ -184,9 +184,14 @@ impl Group {
         Ok((unified.with_context(|| format!("no hierarchy has {v1:?}"))?, false))
     }
 
-    fn read(&self, v1: Hierarchy, files: (&str, &str)) -> Result<String> {
+    /// A file of the controller that version 1 has in a hierarchy of its own, by its names there and in version 2.
+    pub fn file(&self, v1: Hierarchy, files: (&str, &str)) -> Result<PathBuf> {
         let (dir, is_v1) = self.controller(v1)?;
-        let file = dir.join(if is_v1 { files.0 } else { files.1 });
+        Ok(dir.join(if is_v1 { files.0 } else { files.1 }))
+    }
+
+    fn read(&self, v1: Hierarchy, files: (&str, &str)) -> Result<String> {
+        let file = self.file(v1, files)?;
         fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
     }
 
@@ -197,9 +202,7 @@ impl Group {
     }
 
     fn write(&self, v1: Hierarchy, files: (&str, &str), value: &str) -> Result<()> {
-        let (dir, is_v1) = self.controller(v1)?;
-        let file = dir.join(if is_v1 { files.0 } else { files.1 });
-        write(&file, value)
+        write(&self.file(v1, files)?, value)
     }
 
     /// Moves a process into the group, in every hierarchy.
@@ -213,8 +216,7 @@ impl Group {
     /// What is charged here stays in memory, where the machine has swap: so it is on nodes, and a limit kills. Groups
     /// that are made below are as this one.
     fn never_swap(&self) -> Result<()> {
-        let (dir, is_v1) = self.controller(Hierarchy::Memory)?;
-        let file = dir.join(if is_v1 { "memory.swappiness" } else { "memory.swap.max" });
+        let file = self.file(Hierarchy::Memory, ("memory.swappiness", "memory.swap.max"))?;
         // A kernel without swap has no such file.
         if file.exists() { write(&file, "0") } else { Ok(()) }
     }

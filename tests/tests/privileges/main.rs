@@ -114,6 +114,9 @@ macro_rules! need_root {
     };
 }
 
+// Behind what it uses.
+mod denied;
+
 #[test]
 fn the_smallest_set_loses_no_source() {
     need_root!();
