@@ -224,59 +224,32 @@ mod tests {
         assert_eq!(Verdict::NONE.judge(&RUNAWAY), Judgement::Pass);
     }
 
+    /// User space writes word after word.
+    const WORDS: [fn(&mut Verdict, &Verdict); 10] = [
+        |old, new| old.generation = new.generation,
+        |old, new| old.epoch = new.epoch,
+        |old, new| old.victim_id = new.victim_id,
+        |old, new| old.level_id = new.level_id,
+        |old, new| old.expires_ns = new.expires_ns,
+        |old, new| old.usage_least = new.usage_least,
+        |old, new| old.growth = new.growth,
+        |old, new| old.room = new.room,
+        |old, new| old.still_until_ns = new.still_until_ns,
+        |old, new| old.check = new.check,
+    ];
+
     #[test]
     fn half_a_verdict_strikes_nobody() {
-        let (one, other) = (standing(|_| ()), standing(|it| (it.generation, it.victim_id) = (6, 10)));
-        let words = |verdict: &Verdict| {
-            let Verdict { generation, epoch, victim_id, level_id, expires_ns, .. } = *verdict;
-            let Verdict { usage_least, growth, room, still_until_ns, check, .. } = *verdict;
-            [
-                generation,
-                epoch,
-                victim_id,
-                level_id,
-                expires_ns,
-                usage_least,
-                growth,
-                room,
-                still_until_ns,
-                check,
-            ]
-        };
-        let (old, new) = (words(&one), words(&other));
-        // However much of the one is over the other.
-        for from in 0..old.len() {
-            for to in from + 1..=old.len() {
+        let old = standing(|_| ());
+        let new = standing(|it| (it.generation, it.victim_id, it.growth) = (6, 10, 1));
+        for from in 0..WORDS.len() {
+            for to in from..=WORDS.len() {
                 let mut mixed = old;
-                mixed[from..to].copy_from_slice(&new[from..to]);
-                if mixed == old || mixed == new {
-                    continue;
+                WORDS[from..to].iter().for_each(|word| word(&mut mixed, &new));
+                if mixed != old && mixed != new {
+                    let judged = mixed.judge(&RUNAWAY);
+                    assert_eq!(judged, Judgement::Withhold(Withheld::Torn), "{from}..{to}");
                 }
-                let [
-                    generation,
-                    epoch,
-                    victim_id,
-                    level_id,
-                    expires_ns,
-                    usage_least,
-                    growth,
-                    room,
-                    still_until_ns,
-                    check,
-                ] = mixed;
-                let torn = Verdict {
-                    generation,
-                    epoch,
-                    victim_id,
-                    level_id,
-                    expires_ns,
-                    usage_least,
-                    growth,
-                    room,
-                    still_until_ns,
-                    check,
-                };
-                assert_eq!(torn.judge(&RUNAWAY), Judgement::Withhold(Withheld::Torn), "{from}..{to}");
             }
         }
     }
