@@ -110,7 +110,7 @@ impl Step {
             .env_remove("CARGO_ENCODED_RUSTFLAGS");
         let patience = if self.program == "cargo" { ", which takes minutes" } else { "" };
         eprintln!("setup: {} is missing: {}{patience}", self.missing, shell::show(&command));
-        shell::run_unseen(&mut command).with_context(|| {
+        shell::run_unseen(shell::aside(&mut command)).with_context(|| {
             let rustup = if self.program == "rustup" { "rustup, https://rustup.rs, and " } else { "" };
             format!("setup: install {} ({rustup}the network is needed)", self.missing)
         })

@@ -40,6 +40,11 @@ pub(crate) fn run_unseen(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// What the command prints is for people: standard output is a task's own, which may be read by a machine.
+pub(crate) fn aside(command: &mut Command) -> &mut Command {
+    command.stdout(std::io::stderr())
+}
+
 /// Becomes that program, so that Ctrl-C and its exit code are its own; hands back why it could not.
 pub(crate) fn become_program(command: &mut Command) -> Error {
     let shown = show(command);
@@ -121,5 +126,18 @@ impl Metadata {
             .iter()
             .find(|package| package.name == name)
             .with_context(|| format!("the workspace has no package `{name}`"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_installer_prints_is_not_the_tasks_own_output() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo to people"]);
+        assert_eq!(command.output().unwrap().stdout, b"to people\n");
+        assert_eq!(aside(&mut command).output().unwrap().stdout, b"");
     }
 }

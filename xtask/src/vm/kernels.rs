@@ -95,7 +95,8 @@ impl Cache {
         let unpacked = Unpacked(work);
         let Unpacked(work) = &unpacked;
         // apt holds what it downloads against the hash of the signed index.
-        let download = || shell::run(self.apt("apt-get").args(["download", package]).current_dir(work));
+        let download =
+            || shell::run(shell::aside(self.apt("apt-get").args(["download", package]).current_dir(work)));
         if download().is_err() {
             // The indices are old: a suite has dropped what they name.
             self.forget_indices()?;
@@ -139,7 +140,7 @@ impl Cache {
         }
         let installed = installed_sources()?;
         fs::write(&sources, widen(&installed)?).with_context(|| format!("write {}", sources.display()))?;
-        shell::run(self.apt("apt-get").args(["--quiet=2", "update"]))?;
+        shell::run(shell::aside(self.apt("apt-get").args(["--quiet=2", "update"])))?;
         fs::write(&done, "").with_context(|| format!("write {}", done.display()))
     }
 
