@@ -146,7 +146,7 @@ impl Drop for Region {
 
 fn main() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
-    let (mut regions, mut watchers, mut opened) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut regions, mut watchers) = (Vec::new(), Vec::new());
     let mut out = io::stdout();
     for line in io::stdin().lock().lines() {
         let line = line.context("read a step")?;
@@ -154,7 +154,8 @@ fn main() -> Result<()> {
         let number = || argument.parse::<usize>().with_context(|| format!("step {line:?}"));
         match step {
             "watch" => watchers.extend(watch(argument)?),
-            "open" => opened.extend(open_many(argument)?),
+            // Dropped they would be closed before its end.
+            "open" => std::mem::forget(open_many(argument)?),
             "stir" => drop(open_many(argument)?),
             "touch" => {
                 let region = Region::map(number()? * MIB)?;

@@ -129,8 +129,9 @@ fn nobody_is_killed_without_a_record() {
     let options = LoadOptions { ring_bytes: Some(1), ..LoadOptions::default() };
     let (mut process, mut rig, _) = node.begin_with(&node.victim, options);
     // Nobody reads meanwhile. The last room of the one page is filled with records that are smaller than that of a verdict.
+    let spare = node.root.child("spare");
     for _ in 0..16 {
-        node.other.child("full").remove();
+        spare.child("full").remove();
     }
     let mut filler = Stepper::start(&node.other);
     for _ in 0..16 {
