@@ -81,8 +81,10 @@ impl Guest<'_> {
     fn command(&self) -> Command {
         let append = self.machine.append;
         let accelerator = if self.thread_each { "tcg,thread=multi" } else { "tcg,thread=single" };
-        let mut command = Command::new("qemu-system-x86_64");
+        // A task that is ended by a signal drops nothing, and the guest would go on for hours.
+        let mut command = Command::new("setpriv");
         command
+            .args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"])
             // Its 16-byte compare-and-exchange goes wrong in some versions. Its `rep stosb` goes byte by
             // byte, and on a page that had code in it, at some bytes a second: the guest must not clear
             // its pages by that. Five levels of page tables, and what watches the kernel's own access, are work
