@@ -81,7 +81,8 @@ impl Verdict {
         if grown < self.growth {
             return Judgement::Withhold(Withheld::NotGrown);
         }
-        if !has_risen && !(now_ns < self.still_until_ns && self.is_full(usage, charge.max(), then)) {
+        let makes_room = now_ns < self.still_until_ns && self.is_full(usage, charge.max(), then);
+        if !(has_risen || makes_room) {
             return Judgement::Withhold(Withheld::UsageStill);
         }
         Judgement::Strike(grown)

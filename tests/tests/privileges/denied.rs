@@ -12,7 +12,7 @@ struct Denied(PathBuf);
 impl Denied {
     fn new(group: &Group, hierarchy: Hierarchy, names: (&str, &str)) -> Self {
         let file = group.file(hierarchy, names).unwrap();
-        std::fs::set_permissions(&file, Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o000)).unwrap();
         Self(file)
     }
 }
