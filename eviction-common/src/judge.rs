@@ -1,5 +1,5 @@
 //! Whether a standing verdict is carried out at a charge: a rule about facts alone. The charge programs are built with it,
-//! and the tests below ask it what no test can have a kernel do.
+//! and the tests below ask it for every reason.
 
 use crate::{BATCH_PAGES, HUGE_PAGES, Verdict, Withheld};
 
@@ -257,18 +257,13 @@ mod tests {
 
     #[test]
     fn usage_that_stands_is_page_cache_only_where_it_has_to_make_room_and_only_for_a_while() {
-        let still = |it: &mut Facts| it.then = Some(200_000);
         // At the level's own limit, a huge page and what CPUs hold back below it.
         let at = |max| judged(|it| (it.max, it.then) = (max, Some(200_000)));
         let slack = 2 * BATCH_PAGES + HUGE_PAGES;
         assert_eq!(at(200_000 + slack), Judgement::Strike(50_000));
         assert_eq!(at(200_001 + slack), Judgement::Withhold(Withheld::UsageStill));
         // Where what was free is used up.
-        let with_room = |room| {
-            let mut facts = RUNAWAY;
-            still(&mut facts);
-            standing(|it| it.room = room).judge(&facts)
-        };
+        let with_room = |room| standing(|it| it.room = room).judge(&Facts { then: Some(200_000), ..RUNAWAY });
         assert_eq!(with_room(slack), Judgement::Strike(50_000));
         assert_eq!(with_room(slack + 1), Judgement::Withhold(Withheld::UsageStill));
         // Later something else may have been freed.

@@ -1,15 +1,14 @@
 //! More cgroups than there are descriptors for, and than any node has.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use tests::mounts::Hierarchy;
-use tests::node::{MIB, Node, PodSpec};
+use tests::node::{MIB, Node};
 use tests::skip;
-use tests::workload::Workload;
 
-use crate::rig::Rig;
+use crate::rig::{Rig, node_of};
 
 const GROUPS: usize = 50_000;
 const EACH: usize = 100;
@@ -48,18 +47,11 @@ impl Drop for Crowd {
 
 #[test]
 fn among_fifty_thousand_groups_the_right_one_is_found() {
-    let Ok(mut node) = Node::new("crowd", 1024 * MIB, 100) else { skip!("no cgroups can be made here") };
-    let late = node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
+    let Some(node) = node_of("crowd", 1024 * MIB) else { skip!("no cgroups can be made here") };
     let crowd = Crowd::new(&node);
     let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
     assert_eq!(rig.metric("eviction_agent_cgroups_skipped"), 0.0);
-    let group = &rig.node.pods[late].containers[0].group;
-    let arguments = ["grow", "--size", "1000M", "--rate", "1G"];
-    let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
-    hog.go().unwrap();
-    rig.until("the hog is killed", || !hog.process().is_running().unwrap());
-    assert_eq!(rig.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
-    rig.until("the eviction is told", || rig.metric("eviction_agent_evictions_total") == 1.0);
+    rig.assert_a_hog_goes("1000M", "1G");
     // All of them go at once, and it goes on.
     drop(crowd);
     rig.until("the loop turns", || rig.get("/healthz").is_some_and(|(status, _)| status == 200));

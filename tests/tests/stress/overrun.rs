@@ -1,15 +1,13 @@
 //! A reaction thread that runs too long without waiting, by the kernel's own count.
 
-use std::path::Path;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tests::metrics::Metrics;
-use tests::node::{MIB, Node, PodSpec};
+use tests::node::MIB;
 use tests::skip;
-use tests::workload::Workload;
 
-use crate::rig::Rig;
+use crate::rig::{Rig, node_of};
 
 /// To read as many without the iterator takes some dozens of milliseconds, each second while a line is near.
 const GROUPS: usize = 4000;
@@ -19,8 +17,7 @@ const LONGEST_RUN_US: u64 = 1;
 
 #[test]
 fn a_reaction_thread_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_deciding() {
-    let Ok(mut node) = Node::new("overrun", 1024 * MIB, 100) else { skip!("no cgroups can be made here") };
-    node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
+    let Some(node) = node_of("overrun", 1024 * MIB) else { skip!("no cgroups can be made here") };
     for number in 0..GROUPS {
         node.root().group(format!("group-{number}")).unwrap();
     }
@@ -38,12 +35,6 @@ fn a_reaction_thread_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_deci
     assert_eq!(before.current, Some(1_000_000), "the agent's own bound");
     rig.until("it is stepped down", || runs_as("nice -20"));
     assert!(!runs_as("SCHED_FIFO"));
-    let group = &rig.node.pods[0].containers[0].group;
-    let arguments = ["grow", "--size", "1000M", "--rate", "1G"];
-    let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
-    hog.go().unwrap();
-    rig.until("the hog is killed", || !hog.process().is_running().unwrap());
-    assert_eq!(rig.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
-    rig.until("the eviction is told", || rig.metric("eviction_agent_evictions_total") == 1.0);
+    rig.assert_a_hog_goes("1000M", "1G");
     assert!(rig.stop().success());
 }

@@ -28,7 +28,12 @@ pub(crate) struct Rig {
 
 /// A node with a pod; `None` where no cgroups can be made.
 pub(crate) fn node(label: &str) -> Option<Node> {
-    let mut node = Node::new(label, 256 * MIB, 100).ok()?;
+    node_of(label, 256 * MIB)
+}
+
+/// The same of so much memory.
+pub(crate) fn node_of(label: &str, memory: u64) -> Option<Node> {
+    let mut node = Node::new(label, memory, 100).ok()?;
     node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
     Some(node)
 }
@@ -98,6 +103,14 @@ impl Rig {
             Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
         workload.go().unwrap();
         workload
+    }
+
+    /// A pod that grows over the line goes, and nobody else.
+    pub(crate) fn assert_a_hog_goes(&self, size: &str, rate: &str) {
+        let mut hog = self.workload(&["grow", "--size", size, "--rate", rate]);
+        self.until("the hog is killed", || !hog.process().is_running().unwrap());
+        assert_eq!(self.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
+        self.until("the eviction is told", || self.metric("eviction_agent_evictions_total") == 1.0);
     }
 
     /// Ends it as an operator does.

@@ -29,10 +29,7 @@ fn who_does_not_read_holds_up_no_decision() {
     let (_log, stderr) = full_pipe();
     let rig = Rig::start(node, stdout, stderr, "trace", &[]);
     let _scrapers = [stuck_scraper(&rig), stuck_scraper(&rig)];
-    let mut hog = rig.workload(&["grow", "--size", "230M", "--rate", "400M"]);
-    rig.until("the hog is killed", || !hog.process().is_running().unwrap());
-    assert_eq!(rig.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
-    rig.until("the eviction is told", || rig.metric("eviction_agent_evictions_total") == 1.0);
+    rig.assert_a_hog_goes("230M", "400M");
     assert_eq!(rig.metric("eviction_agent_decisions_total"), 1.0);
     // Each question is logged, and nobody reads the log.
     rig.until("what is lost is counted", || rig.metric("eviction_agent_log_lines_dropped_total") > 0.0);
