@@ -6,7 +6,7 @@
 pub struct Armed {
     /// Number of this arming; none is used twice.
     pub generation: u64,
-    /// Fires when usage is at least so many pages; `u64::MAX` never.
+    /// Fires when usage, and what reclaim took since the arming, are at least so many pages; `u64::MAX` never.
     pub usage_above: u64,
     /// Fires when usage is less than so many pages; 0 never.
     pub usage_below: u64,
@@ -14,6 +14,9 @@ pub struct Armed {
     pub gross_limit: u64,
     /// Pages charged since the arming, whatever was uncharged meanwhile.
     pub gross: u64,
+    /// Pages that reclaim took since the arming, where a hook tells that: so much can be charged anew, and usage
+    /// stands still.
+    pub reclaimed: u64,
     /// For each [`crate::Edge`] the generation that fired last. It only saves the look at
     /// `TICKETS`, which decides: this element may be reused for another cgroup under a program
     /// that still holds it, and a foreign generation does no harm.
@@ -176,7 +179,7 @@ impl Counter {
 }
 
 const _: () = {
-    assert!(size_of::<Armed>() == 64);
+    assert!(size_of::<Armed>() == 72);
     assert!(size_of::<Ticket>() == 24);
     assert!(size_of::<Dirty>() == 32);
     assert!(size_of::<SeenOom>() == 24);

@@ -157,6 +157,10 @@ pub struct Setup {
     pub css_online: u32,
     /// The bit that it has from the removal on (`CSS_DYING`: `kill_css`); 0 if not known.
     pub css_dying: u32,
+    /// The first of the events that count what reclaim took (`PGSTEAL_KSWAPD` in linux/vm_event_item.h).
+    pub reclaimed_first: u32,
+    /// How many of them follow each other, one for each who reclaims; 0 if that is not known.
+    pub reclaimed_events: u32,
     /// How many tasks a memory cgroup makes in [`crate::STORM_WINDOW_NS`] before it is told; 0 any number.
     pub storm_forks: u32,
     /// Whether the reflex may be armed. With 0 the verifier takes it out, signal and all.
@@ -172,10 +176,12 @@ impl Setup {
         hierarchy: 0,
         css_online: 0,
         css_dying: 0,
+        reclaimed_first: 0,
+        reclaimed_events: 0,
         storm_forks: 0,
         reflex: 0,
         offsets: Offsets::NONE,
     };
 }
 
-const _: () = assert!(size_of::<Setup>() == 4 * (6 + 40));
+const _: () = assert!(size_of::<Setup>() == 4 * (8 + 40));

@@ -18,7 +18,7 @@ use crate::{
     memcg::Memcg,
     read::{Direct, Means, Probe},
     reflex,
-    setup::is_ours,
+    setup::{is_ours, is_reclaim},
     way::{Keeper, Way},
 };
 
@@ -48,13 +48,15 @@ pub(crate) fn charge_rss_stat(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Fires at each page fault, and so also where page tables are there already; too often to be
-/// attached but near a line. A CPU charges in batches, so most faults leave usage as it is.
+/// Fires at each page fault, and so also where page tables are there already, and when reclaim has taken pages; too often
+/// to be attached but near a line. A CPU charges in batches, so most faults leave usage as it is.
 #[btf_tracepoint(function = "count_memcg_events")]
 pub(crate) fn near_count_memcg_events(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
-    if has_moved(LAST_NEAR, ctx.arg(0), memcg.usage::<Direct>(), 0) {
+    if is_reclaim(ctx.arg::<i32>(1) as u32) {
+        on_reclaimed(ctx.arg(0), ctx.arg(2));
+    } else if has_moved(LAST_NEAR, ctx.arg(0), memcg.usage::<Direct>(), 0) {
         on_moved(ctx.as_ptr(), ctx.arg(0), Keeper::Near);
     }
     0
@@ -68,6 +70,23 @@ fn on_moved(ctx: *mut c_void, memcg: *const u8, keeper: Keeper) {
     // SAFETY: the hooks' promise.
     let memcg = unsafe { Memcg::new(memcg) };
     on_charge_somewhere::<Direct, _>(&BtfTracePointContext::new(ctx), memcg, keeper);
+}
+
+/// Reclaim took so many pages of `memcg`, a `mem_cgroup`: where page cache makes room for what is charged, usage stands
+/// still, and this is all that tells.
+#[inline(never)]
+fn on_reclaimed(memcg: *const u8, pages: u64) {
+    if !is_ours() {
+        return;
+    }
+    // SAFETY: the hook's promise.
+    let memcg = unsafe { Memcg::new(memcg) };
+    let way =
+        Way::kept::<Direct>(&memcg, Keeper::Near).or_else(|| Way::found::<Direct>(&memcg, Keeper::Near));
+    let Some((way, leaf_id)) = way.and_then(|way| Some((way, way.id(0)?))) else { return };
+    each_armed::<Direct>(&memcg, &way, |armed, level_id, usage| {
+        compare(armed, &Seen { level_id, leaf_id, usage, charged: None, reclaimed: Some(pages) });
+    });
 }
 
 /// Whether this CPU has not looked at the memory cgroup at this address, by this hook, since its
@@ -114,7 +133,7 @@ pub(crate) fn on_charge<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, way: &W
         remember_events::<M>(memcg, way);
     }
     each_armed::<M>(&memcg, way, |armed, level_id, usage| {
-        if compare(armed, &Seen { level_id, leaf_id, usage, charged }) {
+        if compare(armed, &Seen { level_id, leaf_id, usage, charged, reclaimed: None }) {
             debug!(ctx, "crossed the level of cgroup {}", level_id);
         }
     });

@@ -188,6 +188,6 @@ fn on_uncharge<M: Means>(memcg: Memcg, way: &Way, still: u64) {
     let Some(leaf_id) = way.id(0) else { return };
     each_armed::<M>(&memcg, way, |armed, level_id, usage| {
         let usage = usage.saturating_sub(still);
-        compare(armed, &Seen { level_id, leaf_id, usage, charged: None });
+        compare(armed, &Seen { level_id, leaf_id, usage, charged: None, reclaimed: None });
     });
 }

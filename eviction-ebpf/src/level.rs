@@ -21,6 +21,8 @@ pub(crate) struct Seen {
     pub(crate) usage: u64,
     /// Pages of this charge, where the hook sees every charge.
     pub(crate) charged: Option<u64>,
+    /// Pages that reclaim just took of it, where that is what the hook is told.
+    pub(crate) reclaimed: Option<u64>,
 }
 
 /// Meets what is armed on the way up from `memcg`: itself, whose it is, and the usage there in pages.
@@ -56,14 +58,23 @@ pub(crate) fn compare(armed: *mut Armed, seen: &Seen) -> bool {
     // SAFETY: `armed` is the map's value. User space replaces it as a whole, never in place,
     // so that its fields belong together. It may be reused for another cgroup under us: then
     // its generation is another, and its ticket decides.
-    let (generation, above, below, limit) = unsafe {
+    let (generation, above, below, limit, reclaimed) = unsafe {
         if let Some(pages) = seen.charged {
             add(&raw mut (*armed).gross, pages);
         }
-        ((*armed).generation, (*armed).usage_above, (*armed).usage_below, (*armed).gross_limit)
+        if let Some(pages) = seen.reclaimed {
+            add(&raw mut (*armed).reclaimed, pages);
+        }
+        (
+            (*armed).generation,
+            (*armed).usage_above,
+            (*armed).usage_below,
+            (*armed).gross_limit,
+            core::ptr::read_volatile(&raw const (*armed).reclaimed),
+        )
     };
     let mut fired = false;
-    if seen.usage >= above {
+    if seen.usage.saturating_add(reclaimed) >= above {
         fired |= fire(armed, generation, Edge::UsageAbove, seen);
     }
     if seen.usage < below {

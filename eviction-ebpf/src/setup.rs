@@ -67,6 +67,19 @@ pub(crate) fn is_online(flags: u32) -> bool {
     flags & (css_online() | css_dying()) == css_online()
 }
 
+/// Whether an event of this number counts what reclaim took.
+#[inline(always)]
+pub(crate) fn is_reclaim(event: u32) -> bool {
+    // SAFETY: statics; volatile, since the loader changes them.
+    let (first, events) = unsafe {
+        (
+            core::ptr::read_volatile(&raw const (*setup()).reclaimed_first),
+            core::ptr::read_volatile(&raw const (*setup()).reclaimed_events),
+        )
+    };
+    event.wrapping_sub(first) < events
+}
+
 /// How many forks in a window are a storm; 0 none.
 #[inline(always)]
 pub(crate) fn storm_forks() -> u32 {

@@ -10,27 +10,28 @@ use std::time::Duration;
 use crate::core::preferences::MemoryMeasure;
 use crate::source::bpf::batch_bytes;
 
-/// Lower than this a distance is not worth arming.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Floor {
-    /// Of usage.
-    usage: u64,
-    /// Of what is charged, whatever is given back. Page cache that comes and goes close to a line
-    /// is charged all the time.
-    gross: u64,
-}
+use super::wakes::Wakes;
+
+/// Lower than these bytes a distance is not worth arming: page cache that comes and goes close to a line is charged all
+/// the time, and would wake the agent without a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Floor(u64);
 
 impl Floor {
-    /// For lines at which is decided: the next look comes sooner anyhow, and a look for each
-    /// 256 KiB that are charged would be thousands a second.
-    pub(crate) const NODE: Self = Self { usage: 256 << 10, gross: 1 << 20 };
+    /// For lines at which is decided: a batch of pages that a CPU charges.
+    pub(crate) const CLOSE: Self = Self(256 << 10);
+
+    /// The same where that has woken the agent too often lately.
+    pub(crate) const WIDE: Self = Self(1 << 20);
 
     /// For lines of which is only told, near a limit.
     pub(crate) fn of_limit(limit: u64) -> Self {
-        let least = (limit / 256).max(Self::NODE.gross);
-        Self { usage: least, gross: least }
+        Self((limit / 256).max(Self::WIDE.0))
     }
 }
+
+/// How often it may be armed close to a line at which is decided. One look takes 0.15 ms, so this is a thirtieth of a CPU.
+pub(crate) type CloseLooks = Wakes<200, 32>;
 
 /// How a rung sees growth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,10 +114,10 @@ pub(crate) fn plan(rung: Rung, floor: Floor, seen: Seen, lines: impl IntoIterato
         false if rung.sees_every_charge => far / 2,
         false => far,
     });
-    let early = early.map(|far| far.max(floor.usage));
+    let early = early.map(|far| far.max(floor.0));
     Arming {
         usage_above: early.map(|far| seen.usage.saturating_add(far)),
-        gross: early.filter(|_| rung.sees_every_charge).map(|far| far.max(floor.gross)),
+        gross: early.filter(|_| rung.sees_every_charge),
         usage_below: below
             .map(|line| seen.usage.saturating_sub(seen.working_set - line))
             .filter(|at| *at > 0),
@@ -128,7 +129,7 @@ pub(crate) fn plan(rung: Rung, floor: Floor, seen: Seen, lines: impl IntoIterato
 /// Whether a v1 threshold at `armed` still serves for one at `wanted`: registering one costs
 /// more than a look, so it is left while it is off by little of the distance.
 pub(crate) fn still_serves(armed: u64, wanted: u64, distance: u64) -> bool {
-    armed.abs_diff(wanted) <= (distance / 16).max(Floor::NODE.usage)
+    armed.abs_diff(wanted) <= (distance / 16).max(Floor::CLOSE.0)
 }
 
 /// Process ids do not run away as memory does: each costs a fork.
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn the_nearest_line_above_is_armed_early_by_the_grain() {
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
-        let arming = plan(RUNG_3, Floor::NODE, seen, [900 * MIB, 400 * MIB]);
+        let arming = plan(RUNG_3, Floor::WIDE, seen, [900 * MIB, 400 * MIB]);
         assert_eq!(arming.distance, Some(100 * MIB));
         assert_eq!(arming.usage_above, Some(598 * MIB));
         assert_eq!(arming.v1_threshold, Some(600 * MIB));
@@ -168,8 +169,9 @@ mod tests {
     fn a_rung_that_sees_every_charge_arms_gross_charges() {
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
         let rung = Rung { sees_every_charge: true, grain_bytes: MIB };
-        assert_eq!(plan(rung, Floor::NODE, seen, [400 * MIB]).gross, Some(99 * MIB));
-        assert_eq!(plan(rung, Floor::NODE, seen, [300 * MIB]).gross, Some(MIB), "it never spins");
+        assert_eq!(plan(rung, Floor::WIDE, seen, [400 * MIB]).gross, Some(99 * MIB));
+        assert_eq!(plan(rung, Floor::WIDE, seen, [300 * MIB]).gross, Some(MIB), "it never spins");
+        assert_eq!(plan(rung, Floor::CLOSE, seen, [300 * MIB]).gross, Some(256 << 10), "now and then it may");
     }
 
     #[test]
@@ -181,7 +183,7 @@ mod tests {
         assert_eq!(rung.of_machine(65, 7).grain_bytes, (256 << 10) + (65 * 7 - 1) * batch, "from 6.16 on");
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
         let many = Rung { grain_bytes: 16 * MIB, ..rung };
-        let at = |far: u64| plan(many, Floor::NODE, seen, [(300 + far) * MIB]).gross;
+        let at = |far: u64| plan(many, Floor::WIDE, seen, [(300 + far) * MIB]).gross;
         assert_eq!([at(100), at(32), at(16), at(1)], [84, 16, 8, 1].map(|far| Some(far * MIB)));
     }
 
@@ -190,7 +192,7 @@ mod tests {
         let seen = Seen { usage: 500 * MIB, working_set: 450 * MIB };
         let seen = seen.by_measure(1000 * MIB, Some(900 * MIB as i64));
         assert_eq!(seen, Seen { usage: 500 * MIB, working_set: 100 * MIB });
-        assert_eq!(plan(RUNG_3, Floor::NODE, seen, [300 * MIB]).v1_threshold, Some(700 * MIB));
+        assert_eq!(plan(RUNG_3, Floor::WIDE, seen, [300 * MIB]).v1_threshold, Some(700 * MIB));
         let sure = |measure, line| sure_line(measure, seen, line);
         assert_eq!(sure(MemoryMeasure::MemAvailable, 300 * MIB), 200 * MIB, "half-way");
         assert_eq!(sure(MemoryMeasure::MemAvailable, 50 * MIB), 50 * MIB, "passed");
@@ -201,16 +203,16 @@ mod tests {
     #[test]
     fn near_the_line_it_converges_and_stops_at_the_floor() {
         let seen = |working_set| Seen { usage: 500 * MIB, working_set };
-        assert_eq!(plan(RUNG_3, Floor::NODE, seen(397 * MIB), [400 * MIB]).usage_above, Some(503 * MIB));
-        let last = plan(RUNG_3, Floor::NODE, seen(400 * MIB - 4096), [400 * MIB]);
-        assert_eq!(last.usage_above, Some(500 * MIB + Floor::NODE.usage));
+        assert_eq!(plan(RUNG_3, Floor::WIDE, seen(397 * MIB), [400 * MIB]).usage_above, Some(503 * MIB));
+        let last = plan(RUNG_3, Floor::WIDE, seen(400 * MIB - 4096), [400 * MIB]);
+        assert_eq!(last.usage_above, Some(500 * MIB + Floor::WIDE.0));
         assert_eq!(last.v1_threshold, Some(500 * MIB + 4096));
     }
 
     #[test]
     fn under_pressure_the_way_back_and_the_next_line_are_armed() {
         let seen = Seen { usage: 500 * MIB, working_set: 450 * MIB };
-        let arming = plan(RUNG_3, Floor::NODE, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
+        let arming = plan(RUNG_3, Floor::WIDE, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
         assert_eq!(arming.usage_below, Some(450 * MIB));
         assert_eq!(arming.distance, Some(150 * MIB));
     }
@@ -218,15 +220,15 @@ mod tests {
     #[test]
     fn without_lines_nothing_is_armed() {
         let seen = Seen { usage: 5, working_set: 5 };
-        assert_eq!(plan(RUNG_3, Floor::NODE, seen, []), Arming::default());
+        assert_eq!(plan(RUNG_3, Floor::WIDE, seen, []), Arming::default());
     }
 
     #[test]
     fn the_line_itself_is_armed_and_looked_at_again_at_once() {
         let seen = Seen { usage: 500 * MIB, working_set: 400 * MIB };
-        let arming = plan(RUNG_3, Floor::NODE, seen, [400 * MIB]);
+        let arming = plan(RUNG_3, Floor::WIDE, seen, [400 * MIB]);
         assert_eq!(arming.distance, Some(0));
-        assert_eq!(arming.usage_above, Some(500 * MIB + Floor::NODE.usage));
+        assert_eq!(arming.usage_above, Some(500 * MIB + Floor::WIDE.0));
         assert_eq!(arming.usage_below, None);
     }
 

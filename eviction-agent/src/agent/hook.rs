@@ -226,12 +226,10 @@ impl Hook {
         told
     }
 
-    /// Notes what was charged so far where that is armed: what is charged while figures are read is in neither them nor
-    /// what would be counted from the arming on.
+    /// Notes what was charged so far where that is armed, and what reclaim took: what is while figures are read is in neither
+    /// them nor what would be counted from the arming on.
     fn note_charged(&mut self) {
-        let Some((kernel, _)) =
-            self.loaded.as_ref().filter(|_| self.rung().is_some_and(|it| it.sees_every_charge))
-        else {
+        let Some((kernel, _)) = self.loaded.as_ref().filter(|_| self.rung().is_some()) else {
             self.charged = Default::default();
             return;
         };

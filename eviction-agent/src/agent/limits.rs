@@ -3,7 +3,6 @@
 //! Nothing is decided by it. A kill at a limit is the kernel's own affair; but that it comes can be
 //! seen, and told, before.
 
-mod budget;
 mod watch;
 
 use crate::core::oom::LimitOwner;
@@ -15,7 +14,7 @@ use crate::source::cgroup::sample::GroupSample;
 use crate::source::cgroup::sampler::Sampler;
 
 use super::arming::Seen;
-use budget::Budget;
+use super::wakes::Wakes;
 pub(crate) use watch::{Turn, Watch, level};
 
 /// Whose limits are watched.
@@ -38,7 +37,8 @@ pub(crate) struct Limits {
     near_percent: u8,
     watches: Vec<Watch>,
     spare: Vec<Watch>,
-    budget: Budget,
+    /// Each is a wake-up and a read of one group; many may come to their limits together. What is beyond is armed again later.
+    wakes: Wakes<20, 64>,
     /// How many are to be looked at, at the most.
     fired: usize,
     /// How many there are that usage tells nothing of.
@@ -54,7 +54,7 @@ impl Limits {
             near_percent,
             watches: Vec::new(),
             spare: Vec::new(),
-            budget: Budget::default(),
+            wakes: Wakes::default(),
             fired: 0,
             blind: 0,
             programs: 0,
@@ -116,7 +116,7 @@ impl Limits {
             self.recount();
             return None;
         };
-        self.budget.take(now_ns).then(|| (watch.id, watch.is_looked_at(now_ns)))
+        self.wakes.take(now_ns).then(|| (watch.id, watch.is_looked_at(now_ns)))
     }
 
     /// In how many nanoseconds there is one.
@@ -125,7 +125,7 @@ impl Limits {
             return None;
         }
         let due = self.watches.iter().filter_map(Watch::due_ns).min()?;
-        Some(due.max(self.budget.next_ns(now_ns)).saturating_sub(now_ns))
+        Some(due.max(self.wakes.next_ns(now_ns)).saturating_sub(now_ns))
     }
 
     /// The group with this id.

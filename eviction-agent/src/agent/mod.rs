@@ -64,6 +64,7 @@ mod told;
 mod unseen;
 mod v1;
 mod v2;
+mod wakes;
 mod watch;
 mod watchdog;
 

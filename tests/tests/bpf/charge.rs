@@ -1,11 +1,11 @@
 //! Armed levels and the dirty set.
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues};
-use eviction_agent::source::bpf::{AsyncRing, DirtyLeaf, Edge, Event, Level, LoadOptions, When};
+use eviction_agent::source::bpf::{AsyncRing, DirtyLeaf, Edge, Event, Level, LoadOptions};
 use eviction_common::MAX_ANCESTORS;
 
 use crate::groups::{Cgroup, mount};
-use crate::rig::{MIB, Rig, Stepper, need_bpf, report_skip};
+use crate::rig::{MIB, Rig, Stepper, need_bpf};
 
 fn above(bytes: u64) -> Level {
     Level { usage_above: Some(bytes), ..Level::default() }
@@ -345,43 +345,4 @@ fn a_crossing_wakes_a_reader_on_tokio() {
         grower.join().unwrap();
         assert_eq!(crossings, 1);
     });
-}
-
-#[test]
-fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
-    need_bpf!();
-    let group = Cgroup::new();
-    let mut process = Stepper::start(&group);
-    process.step("touch 128");
-    process.step("give-back");
-    let mut rig = Rig::load();
-    if rig.kernel.charge().unwrap().sees_every_charge {
-        report_skip("this kernel shows every charge without a dense hook");
-        return;
-    }
-    let near = rig.kernel.sources().iter().find(|info| info.source == "charge near").unwrap();
-    let grain = near.grain_bytes;
-    assert!(!rig.kernel.is_attached(When::NearLine), "it costs too much for every day");
-    for round in 0..3 {
-        rig.attach(When::NearLine);
-        rig.attach(When::NearLine);
-        let line = group.usage() + 64 * MIB;
-        let armed = rig.kernel.arm(group.id(), above(line)).unwrap();
-        process.step("again");
-        let crossings = rig.crossings(armed);
-        let [crossed] = crossings.as_slice() else {
-            panic!("one crossing in round {round}, not {crossings:?}");
-        };
-        assert!(crossed.usage >= line && crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
-        process.step("give-back");
-
-        rig.detach(When::NearLine);
-        let mut leaves = Vec::new();
-        rig.kernel.take_dirty(&mut leaves).unwrap();
-        process.step("again");
-        process.step("give-back");
-        rig.kernel.take_dirty(&mut leaves).unwrap();
-        let fired: u64 = leaves.iter().filter(|leaf| leaf.id == group.id()).map(|leaf| leaf.fired).sum();
-        assert!(fired < 128 * MIB / grain / 2, "detached, it looks no more: {fired} times");
-    }
 }

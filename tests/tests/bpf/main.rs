@@ -9,6 +9,7 @@ mod churn;
 mod groups;
 mod ladder;
 mod load;
+mod near;
 mod oom;
 mod reclaim;
 mod reflex;

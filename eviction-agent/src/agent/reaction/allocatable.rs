@@ -15,12 +15,12 @@ use super::limits::By;
 
 impl Reaction {
     /// Arms it at its thresholds and at its own limit, if it was read for this look.
-    pub(super) fn arm_pods(&mut self, look: &NodeLook, rung: Rung) {
+    pub(super) fn arm_pods(&mut self, look: &NodeLook, rung: Rung, floor: Floor) {
         let Some(PodsRoot { id, seen, limit }) = look.pods_root else { return };
         self.take_figures(id, seen, limit, By::LOOK);
         let own = self.limits.find(id).map(Watch::line);
         let lines = self.eyes.allocatable.lines(self.engine.policy(), limit).working_sets(limit);
-        let arming = arming::plan(rung, Floor::NODE, seen, lines.chain(own));
+        let arming = arming::plan(rung, floor, seen, lines.chain(own));
         self.hook.arm(id, &arming);
         self.eyes.allocatable.note_armed(arming.usage_below.is_some());
     }

@@ -54,12 +54,13 @@ impl Reaction {
             self.hook.approach(far, capacity, now_ns);
             // The dense hook has another grain.
             let rung = self.hook.rung().unwrap_or_default();
+            let floor = if self.state.close_looks.is_left(now_ns) { Floor::CLOSE } else { Floor::WIDE };
             let lines = self.memory_lines.working_sets(capacity).map(sure);
             let is_machine = self.eyes.sampler.root().whole_machine;
             let of_node = if is_machine { rung.of_machine(self.cpus, self.hook.stocks()) } else { rung };
-            let arming = arming::plan(of_node, Floor::NODE, seen, lines);
+            let arming = arming::plan(of_node, floor, seen, lines);
             self.hook.arm(root, &arming);
-            self.arm_pods(look, rung);
+            self.arm_pods(look, rung, floor);
             distance = [arming.distance, self.eyes.allocatable.distance()].into_iter().flatten().min();
             let below = arming.usage_below.is_some() || self.eyes.allocatable.is_armed_below();
             self.hook.look_down(below, now_ns);
@@ -129,7 +130,8 @@ impl Reaction {
     pub(super) fn set_timer(&mut self, due: Duration, since_ns: u64) {
         let now_ns = mono_ns();
         let passed = Duration::from_nanos(now_ns.saturating_sub(since_ns));
-        let due = due.saturating_sub(passed).max(due / 2).max(pace::FLOOR);
+        let due = due.max(pace::FLOOR);
+        let due = due.saturating_sub(passed).max(due / 2);
         self.state.due_ns = now_ns.saturating_add(nanos(due));
         if let Err(error) = self.timer.set_once(due) {
             tracing::error!(%error, "setting the timer");

@@ -26,6 +26,9 @@ impl Reaction {
             // Before the look: what is seen of the pods is what the policy in force asks for.
             self.tell_configuration(Event::Accept);
         }
+        if trigger == Trigger::Charge {
+            self.state.close_looks.take(mono_ns());
+        }
         let reacted = self.react(trigger, crossed);
         self.follow(reacted);
     }

@@ -12,6 +12,7 @@ use crate::core::reading::Why;
 use crate::core::signal::{NodeCondition, Resource, Signal, SignalSet};
 use crate::core::time::Timestamp;
 
+use super::super::arming::CloseLooks;
 use super::super::flight::Flight;
 use super::super::state::KeptEviction;
 use super::leaving::Leaving;
@@ -34,6 +35,8 @@ pub(crate) struct State {
     pub(super) leaving: Vec<Leaving>,
     pub(super) last_change: Change,
     pub(super) unknown: [Option<Why>; Signal::COUNT],
+    /// Looks that the kernel side asked for close to a line.
+    pub(super) close_looks: CloseLooks,
     pub(super) last_full_ns: u64,
     /// When something else than process ids is to be looked at.
     pub(super) look_due_ns: u64,

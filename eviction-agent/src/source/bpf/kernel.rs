@@ -18,7 +18,8 @@ use super::{
 /// What is to be told about a cgroup, in bytes. Each edge that is set fires once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
-    /// When usage is at least this.
+    /// When usage, and what reclaim took since the arming, are at least this: page cache that makes room for what is
+    /// charged has usage stand still. What reclaim took is told by the hook of [`When::NearLine`] alone.
     pub usage_above: Option<u64>,
     /// When usage is less than this.
     pub usage_below: Option<u64>,
@@ -36,6 +37,7 @@ pub struct Generation(pub u64);
 pub struct Charged {
     generation: u64,
     pages: u64,
+    reclaimed: u64,
 }
 
 /// Why a level could not be armed.
@@ -194,7 +196,7 @@ impl Kernel {
     }
 
     /// The same where `level` was made from a reading that began at `since`: what was charged meanwhile counts, up to half of
-    /// the way, lest figures that take long to read are read without a pause.
+    /// the way, lest figures that take long to read are read without a pause; and what reclaim took.
     pub fn arm_since(
         &mut self,
         id: u64,
@@ -213,16 +215,22 @@ impl Kernel {
         Ok(Generation(generation))
     }
 
-    /// What was charged to this cgroup so far, on rungs that see every charge: to be asked before it is read. Nothing where
-    /// nothing is armed on it.
+    /// What was charged to this cgroup so far, on rungs that see every charge, and what reclaim took of it: to be asked
+    /// before it is read. Nothing where nothing is armed on it.
     pub fn charged(&self, id: u64) -> Option<Charged> {
-        let Entry(Armed { generation, gross, .. }) = self.maps.armed.get(&id, 0).ok()?;
-        Some(Charged { generation, pages: gross })
+        let Entry(Armed { generation, gross, reclaimed, .. }) = self.maps.armed.get(&id, 0).ok()?;
+        Some(Charged { generation, pages: gross, reclaimed })
     }
 
-    fn charged_since(&self, id: u64, since: Charged) -> u64 {
-        let now = self.charged(id).filter(|now| now.generation == since.generation);
-        now.map_or(0, |now| now.pages.saturating_sub(since.pages))
+    /// What was charged since then, and what reclaim took, pages.
+    fn charged_since(&self, id: u64, since: Option<Charged>) -> (u64, u64) {
+        let Some((since, now)) = since.and_then(|since| Some((since, self.charged(id)?))) else {
+            return (0, 0);
+        };
+        match now.generation == since.generation {
+            true => (now.pages.saturating_sub(since.pages), now.reclaimed.saturating_sub(since.reclaimed)),
+            false => (0, 0),
+        }
     }
 
     fn put(
@@ -238,14 +246,15 @@ impl Kernel {
         }
         let Level { usage_above, usage_below, gross } = *level;
         let gross_limit = gross.map_or(u64::MAX, |bytes| bytes / self.page_bytes);
-        let counted = since.filter(|_| gross.is_some());
+        // Last, so that hardly anything is charged between this and the insertion.
+        let (charged, reclaimed) = self.charged_since(id, since);
         let armed = Armed {
             generation,
             usage_above: usage_above.map_or(u64::MAX, |bytes| bytes / self.page_bytes),
             usage_below: usage_below.map_or(0, |bytes| bytes.div_ceil(self.page_bytes)),
             gross_limit,
-            // Last, so that hardly anything is charged between this and the insertion.
-            gross: counted.map_or(0, |since| self.charged_since(id, since).min(gross_limit / 2)),
+            gross: charged.min(gross_limit / 2),
+            reclaimed,
             fired: [0; 3],
         };
         self.maps.armed.insert(id, Entry(armed), 0)?;

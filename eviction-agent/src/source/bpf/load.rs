@@ -163,6 +163,8 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
             hierarchy: *hierarchy,
             css_online: btf.resolved.css_online,
             css_dying: btf.resolved.css_dying,
+            reclaimed_first: btf.resolved.reclaimed.start,
+            reclaimed_events: btf.resolved.reclaimed.len() as u32,
             storm_forks: tally::forks_in_window(*fork_storm),
             reflex: (*reflex).into(),
             offsets: facts.lockdown.readable(btf.resolved.offsets),

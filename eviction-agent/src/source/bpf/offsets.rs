@@ -1,6 +1,8 @@
 //! Where this kernel has the members that the programs read.
 #![forbid(unsafe_code)]
 
+use std::ops::Range;
+
 use eviction_common::{ABSENT, Offsets};
 
 use super::btf::{Btf, Missing, Wanted};
@@ -44,6 +46,10 @@ pub const WANTED: Wanted<'static> = Wanted {
         "MM_ANONPAGES",
         "MM_SWAPENTS",
         "MM_SHMEMPAGES",
+        "PGSTEAL_KSWAPD",
+        "PGSTEAL_DIRECT",
+        "PGSTEAL_KHUGEPAGED",
+        "PGSTEAL_PROACTIVE",
         "LRU_INACTIVE_FILE",
         "NR_LRU_LISTS",
         "LRU_GEN_FILE",
@@ -62,6 +68,8 @@ pub struct Resolved {
     pub css_dying: u32,
     /// Of how many memory cgroups a CPU holds back charged pages at once.
     pub stocks: u32,
+    /// The events that count what reclaim took of a memory cgroup; empty if not known.
+    pub reclaimed: Range<u32>,
     /// Why each absent one is absent, by the name of its field in [`Offsets`].
     pub missing: Vec<(&'static str, Missing)>,
 }
@@ -136,6 +144,7 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         css_online: online.unwrap_or(0),
         css_dying: dying.unwrap_or(0),
         stocks: stocks(btf),
+        reclaimed: reclaimed(btf),
         missing,
     }
 }
@@ -146,6 +155,17 @@ fn stocks(btf: &Btf<'_>) -> u32 {
     let cached = btf.member("memcg_stock_pcp", "cached");
     let many = cached.and_then(|cached| btf.len("memcg_stock_pcp.cached", &cached));
     many.ok().and_then(|many| u32::try_from(many).ok()).unwrap_or(1).max(1)
+}
+
+/// One for each who reclaims, one after the other: mm/vmscan.c reckons with that as well (`reclaimer_offset`). A kernel
+/// has as many of them as there are kinds of reclaim.
+fn reclaimed(btf: &Btf<'_>) -> Range<u32> {
+    let event = |name| btf.enumerator(name).ok().and_then(|value| u32::try_from(value).ok());
+    let Some(first) = event("PGSTEAL_KSWAPD") else { return 0..0 };
+    let others = ["PGSTEAL_DIRECT", "PGSTEAL_KHUGEPAGED", "PGSTEAL_PROACTIVE"];
+    let others = others.into_iter().filter_map(event);
+    let next = others.fold(first + 1, |next, value| if value == next { next + 1 } else { next });
+    first..next
 }
 
 /// The programs read a css as the memory cgroup around it, so it must be its first member.
@@ -222,6 +242,21 @@ mod tests {
             blob.structure("memcg_stock_pcp", 100, &[("cached", cached, 8)]);
             assert_eq!(resolved(&blob).stocks, stocks);
         }
+    }
+
+    #[test]
+    fn what_reclaim_takes_is_counted_by_events_that_follow_each_other() {
+        let found = |events: &[(&str, i32)]| {
+            let mut blob = Blob::new();
+            blob.enumeration(events);
+            resolved(&blob).reclaimed
+        };
+        let (kswapd, direct) = (("PGSTEAL_KSWAPD", 20), ("PGSTEAL_DIRECT", 21));
+        let (huge, asked) = (("PGSTEAL_KHUGEPAGED", 22), ("PGSTEAL_PROACTIVE", 23));
+        assert_eq!(found(&[kswapd, direct]), 20..22);
+        assert_eq!(found(&[kswapd, direct, huge, asked]), 20..24);
+        assert_eq!(found(&[kswapd, direct, ("PGSTEAL_KHUGEPAGED", 30)]), 20..22, "something else is between");
+        assert_eq!(found(&[direct, huge]), 0..0, "not known");
     }
 
     #[test]

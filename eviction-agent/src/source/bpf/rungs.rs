@@ -144,7 +144,7 @@ pub static RUNGS: &[Rung] = &[
         hooks: &[Hook {
             program: "near_count_memcg_events",
             at: At::Tracepoint("count_memcg_events"),
-            arguments: &[Expected::Struct("mem_cgroup")],
+            arguments: &[Expected::Struct("mem_cgroup"), Expected::Number, Expected::Number],
         }],
         needs: &[IDENTITY, WALK],
         sees_every_charge: false,

@@ -39,8 +39,14 @@ fn rich() -> Facts {
         ("oom_kill_process", vec![structure("oom_control"), Argument::Pointer]),
         ("oom_kill_memcg_member", vec![task(), Argument::Pointer]),
     ]);
-    let resolved =
-        Resolved { offsets: Offsets::NONE, css_online: 2, css_dying: 16, stocks: 1, missing: Vec::new() };
+    let resolved = Resolved {
+        offsets: Offsets::NONE,
+        css_online: 2,
+        css_dying: 16,
+        stocks: 1,
+        reclaimed: 0..0,
+        missing: Vec::new(),
+    };
     Facts {
         btf: Ok(BtfFacts { resolved, tracepoints, functions, usages: Err("not asked for".into()) }),
         capabilities: Capabilities { bpf: true, perfmon: true, sys_admin: false },

@@ -1,0 +1,126 @@
+//! The dense hook, near a line.
+
+use eviction_agent::source::bpf::{Level, When};
+
+use crate::groups::Cgroup;
+use crate::rig::{MIB, Rig, Stepper, need_bpf, report_skip};
+
+fn above(bytes: u64) -> Level {
+    Level { usage_above: Some(bytes), ..Level::default() }
+}
+
+/// False, and said, where there is no such hook.
+fn has_dense_hook(rig: &Rig) -> bool {
+    let every = rig.kernel.charge().unwrap().sees_every_charge;
+    if every {
+        report_skip("this kernel shows every charge without a dense hook");
+    }
+    !every
+}
+
+#[test]
+fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
+    need_bpf!();
+    let group = Cgroup::new();
+    let mut process = Stepper::start(&group);
+    process.step("touch 128");
+    process.step("give-back");
+    let mut rig = Rig::load();
+    if !has_dense_hook(&rig) {
+        return;
+    }
+    let near = rig.kernel.sources().iter().find(|info| info.source == "charge near").unwrap();
+    let grain = near.grain_bytes;
+    assert!(!rig.kernel.is_attached(When::NearLine), "it costs too much for every day");
+    for round in 0..3 {
+        rig.attach(When::NearLine);
+        rig.attach(When::NearLine);
+        let line = group.usage() + 64 * MIB;
+        let armed = rig.kernel.arm(group.id(), above(line)).unwrap();
+        process.step("again");
+        let crossings = rig.crossings(armed);
+        let [crossed] = crossings.as_slice() else {
+            panic!("one crossing in round {round}, not {crossings:?}");
+        };
+        assert!(crossed.usage >= line && crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
+        process.step("give-back");
+
+        rig.detach(When::NearLine);
+        let mut leaves = Vec::new();
+        rig.kernel.take_dirty(&mut leaves).unwrap();
+        process.step("again");
+        process.step("give-back");
+        rig.kernel.take_dirty(&mut leaves).unwrap();
+        let fired: u64 = leaves.iter().filter(|leaf| leaf.id == group.id()).map(|leaf| leaf.fired).sum();
+        assert!(fired < 128 * MIB / grain / 2, "detached, it looks no more: {fired} times");
+    }
+}
+
+/// A group that its page cache fills: whatever is charged to it, its usage stands still.
+struct Full {
+    node: Cgroup,
+    _pod: Cgroup,
+    process: Stepper,
+}
+
+const LIMIT: u64 = 256 * MIB;
+
+impl Full {
+    fn new() -> Self {
+        let node = Cgroup::new();
+        node.limit(LIMIT);
+        let pod = node.child("pod");
+        let mut process = Stepper::start(&pod);
+        process.step("touch 8");
+        process.step("cache 400");
+        assert!(node.usage() > LIMIT - 4 * MIB, "{} of {LIMIT}", node.usage());
+        Self { node, _pod: pod, process }
+    }
+}
+
+#[test]
+fn near_a_line_growth_is_seen_where_page_cache_makes_room() {
+    need_bpf!();
+    let Full { node, _pod, mut process } = Full::new();
+    let beside = Cgroup::new();
+    let mut rig = Rig::load();
+    if !has_dense_hook(&rig) {
+        return;
+    }
+    let told = |rig: &mut Rig, process: &mut Stepper, growth: [u64; 2]| {
+        let armed = rig.kernel.arm(node.id(), above(node.usage() + 48 * MIB)).unwrap();
+        let other = rig.kernel.arm(beside.id(), above(beside.usage() + MIB)).unwrap();
+        let crossings = growth.map(|grown| {
+            process.step(&format!("touch {grown}"));
+            let crossings = rig.crossings(armed);
+            assert!(crossings.iter().all(|crossed| crossed.usage <= LIMIT), "{crossings:?}");
+            crossings.len()
+        });
+        assert_eq!(rig.crossings(other), [], "nothing was taken of that one");
+        crossings
+    };
+    assert_eq!(told(&mut rig, &mut process, [32, 32]), [0, 0], "usage alone does not tell");
+    rig.attach(When::NearLine);
+    assert_eq!(told(&mut rig, &mut process, [32, 32]), [0, 1], "at the line, and once");
+}
+
+#[test]
+fn what_reclaim_takes_while_a_reading_is_made_counts() {
+    need_bpf!();
+    let Full { node, _pod, mut process } = Full::new();
+    let mut rig = Rig::load();
+    if !has_dense_hook(&rig) {
+        return;
+    }
+    rig.attach(When::NearLine);
+    let far = above(LIMIT + 512 * MIB);
+    for (counts, expected) in [(true, 1), (false, 0)] {
+        rig.kernel.arm(node.id(), far).unwrap();
+        let since = rig.kernel.charged(node.id()).filter(|_| counts);
+        process.step("touch 28");
+        let level = above(node.usage() + 48 * MIB);
+        let armed = rig.kernel.arm_since(node.id(), level, since).unwrap();
+        process.step("touch 28");
+        assert_eq!(rig.crossings(armed).len(), expected, "counted: {counts}");
+    }
+}
