@@ -4,6 +4,7 @@ use std::fs::Permissions;
 
 use tests::cgroup::Group;
 
+use super::site::Site;
 use super::*;
 
 /// A file of a group that nobody but root may read, as long as this lives.
@@ -28,47 +29,18 @@ const STAT: (Hierarchy, (&str, &str)) = (Hierarchy::Memory, ("memory.stat", "mem
 const LIMIT: (Hierarchy, (&str, &str)) = (Hierarchy::Memory, ("memory.limit_in_bytes", "memory.max"));
 const TASKS: (Hierarchy, (&str, &str)) = (Hierarchy::Pids, ("pids.current", "pids.current"));
 
-/// A node with a pod that grows over the line and one that stays small.
-struct Site {
-    node: Node,
-    hog: Workload,
-    quiet: Workload,
-    folder: TempDir,
+/// An agent for which these files are all that there is to be read: without the right to pass over permissions, and without
+/// what tells the same otherwise.
+fn agent_at(site: &Site) -> Agent {
+    site.agent(&without("DAC_READ_SEARCH"), &["--deny-rung", "iter cgroup"])
 }
 
-impl Site {
-    fn new(label: &str) -> Self {
-        let mut node = Node::new(label, 256 * MIB, 200).unwrap();
-        for name in ["web", "quiet"] {
-            node.add(PodSpec::new("shop", name, &["app"], 8)).unwrap();
-        }
-        let start = |pod: usize, size: &str| {
-            let group = &node.pods[pod].containers[0].group;
-            Workload::start(&workload::binary().unwrap(), group, ["grow", "--size", size]).unwrap()
-        };
-        let (hog, mut quiet) = (start(0, "200M"), start(1, "2M"));
-        quiet.go().unwrap();
-        Self { node, hog, quiet, folder: folder() }
-    }
-
-    fn agent(&self) -> Agent {
-        let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
-        // What they are read by otherwise may not be there.
-        let user = agent_with(self.folder.path(), &without("DAC_READ_SEARCH"));
-        let mut options = Options::of(&user, &self.node, &kubelet).unwrap();
-        options.more.extend(["--deny-rung", "iter cgroup"].map(str::to_owned));
-        Agent::start(&options, &Interrupt::default()).unwrap()
-    }
-
-    /// The crossing is decided, and nobody else is touched.
-    fn assert_the_hog_goes(&mut self, mut agent: Agent, what: &str) {
-        self.hog.go().unwrap();
-        let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
-        assert_eq!(decision.text("pod"), "shop/web", "{what}");
-        self.hog.process().wait().unwrap();
-        assert!(self.quiet.process().is_running().unwrap(), "{what}");
-        agent.stop().unwrap();
-    }
+/// The crossing is decided, and nobody else is touched.
+fn assert_the_hog_goes(site: &mut Site, mut agent: Agent, what: &str) {
+    site.go();
+    site.assert_decided(&mut agent, what);
+    site.assert_the_hog_ends(what);
+    agent.stop().unwrap();
 }
 
 #[test]
@@ -78,8 +50,8 @@ fn what_a_quiet_pod_withholds_keeps_no_decision_from_being_made() {
     let [_, quiet] = &site.node.pods[..] else { panic!("two pods") };
     let of = |group: &Group| [USAGE, STAT, LIMIT, TASKS].map(|(tree, names)| Denied::new(group, tree, names));
     let denied = [of(&quiet.group), of(&quiet.containers[0].group)];
-    let agent = site.agent();
-    site.assert_the_hog_goes(agent, "pod and container of the quiet one");
+    let agent = agent_at(&site);
+    assert_the_hog_goes(&mut site, agent, "pod and container of the quiet one");
     drop(denied);
 }
 
@@ -90,12 +62,12 @@ fn a_node_whose_memory_may_not_be_read_has_nobody_evicted_until_it_may() {
         let mut site = Site::new(&format!("denied-node-{number}"));
         let denied = Denied::new(site.node.root(), hierarchy, names);
         let what = denied.0.display().to_string();
-        let mut agent = site.agent();
+        let mut agent = agent_at(&site);
         let of_memory =
             |event: &Event| event.kind() == "unknown" && event.text("signal") == "memory.available";
         let unknown = agent.wait_for("the signal to be unknown", GUARD, of_memory).unwrap();
         assert!(unknown.text("why").contains("Permission denied"), "{what}: {unknown:?}");
-        site.hog.go().unwrap();
+        site.go();
         site.hog.wait_event("grown").unwrap();
         // More than a full sample, which would find it.
         std::thread::sleep(Duration::from_secs(3));
@@ -103,8 +75,7 @@ fn a_node_whose_memory_may_not_be_read_has_nobody_evicted_until_it_may() {
         assert!(heard.iter().all(|event| event.kind() != "decision"), "{what}: {heard:?}");
         assert!(site.hog.process().is_running().unwrap(), "{what}");
         drop(denied);
-        let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
-        assert_eq!(decision.text("pod"), "shop/web", "{what}");
+        site.assert_decided(&mut agent, &what);
         agent.stop().unwrap();
     }
 }
@@ -114,10 +85,10 @@ fn a_node_whose_tasks_may_not_be_counted_still_decides_for_memory() {
     need_root!();
     let mut site = Site::new("denied-tasks");
     let denied = Denied::new(site.node.root(), TASKS.0, TASKS.1);
-    let mut agent = site.agent();
+    let mut agent = agent_at(&site);
     let of_tasks = |event: &Event| event.kind() == "unknown" && event.text("signal") == "pid.available";
     let unknown = agent.wait_for("the signal to be unknown", GUARD, of_tasks).unwrap();
     assert!(unknown.text("why").contains("Permission denied"), "{unknown:?}");
-    site.assert_the_hog_goes(agent, "tasks of the node");
+    assert_the_hog_goes(&mut site, agent, "tasks of the node");
     drop(denied);
 }

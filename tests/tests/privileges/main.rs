@@ -114,8 +114,11 @@ macro_rules! need_root {
     };
 }
 
-// Behind what it uses.
+// Behind what they use.
 mod denied;
+mod site;
+
+use site::Site;
 
 #[test]
 fn the_smallest_set_loses_no_source() {
@@ -255,31 +258,17 @@ fn a_configuration_that_only_root_may_read_needs_more() {
 
 /// A real crossing, decided and carried out by such a user. By which rung charges were seen.
 fn decides_and_kills(label: &str, names: &[&str]) -> String {
-    let mut node = Node::new(label, 256 * MIB, 200).unwrap();
-    let web = node.add(PodSpec::new("shop", "web", &["app"], 8)).unwrap();
-    let quiet = node.add(PodSpec::new("shop", "quiet", &["app"], 8)).unwrap();
-    let start = |pod: usize, size: &str| {
-        let group = &node.pods[pod].containers[0].group;
-        Workload::start(&workload::binary().unwrap(), group, ["grow", "--size", size]).unwrap()
-    };
-    let (mut hog, mut bystander) = (start(web, "200M"), start(quiet, "2M"));
-    let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
-    let folder = folder();
-    let options = Options::of(&agent_with(folder.path(), names), &node, &kubelet).unwrap();
-    let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
+    let mut site = Site::new(label);
+    let mut agent = site.agent(names, &[]);
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     assert!(status.contains("Uid:\t65534\t65534\t65534\t65534\n"), "{status}");
     let (rung, _) = agent.rung("charge").unwrap();
     what_it_says_of_itself_is_so(&agent, &status);
-    bystander.go().unwrap();
-    hog.go().unwrap();
-    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
-    assert_eq!(decision.text("pod"), "shop/web");
+    site.go();
+    site.assert_decided(&mut agent, label);
     let is_gone = |event: &Event| event.kind() == "eviction" && event.text("outcome") == "gone";
     agent.wait_for("its end", GUARD, is_gone).unwrap();
-    // By SIGTERM, which it ends at.
-    hog.process().wait().unwrap();
-    assert!(bystander.process().is_running().unwrap());
+    site.assert_the_hog_ends(label);
     agent.stop().unwrap();
     rung
 }

@@ -164,8 +164,10 @@ fn reclaimed(btf: &Btf<'_>) -> Range<u32> {
     let Some(first) = event("PGSTEAL_KSWAPD") else { return 0..0 };
     let others = ["PGSTEAL_DIRECT", "PGSTEAL_KHUGEPAGED", "PGSTEAL_PROACTIVE"];
     let others = others.into_iter().filter_map(event);
-    let next = others.fold(first + 1, |next, value| if value == next { next + 1 } else { next });
-    first..next
+    let last =
+        others.fold(first, |last, value| if last.checked_add(1) == Some(value) { value } else { last });
+    // The number after the last of them must be one as well.
+    last.checked_add(1).map_or(0..0, |end| first..end)
 }
 
 /// The programs read a css as the memory cgroup around it, so it must be its first member.
@@ -257,6 +259,7 @@ mod tests {
         assert_eq!(found(&[kswapd, direct, huge, asked]), 20..24);
         assert_eq!(found(&[kswapd, direct, ("PGSTEAL_KHUGEPAGED", 30)]), 20..22, "something else is between");
         assert_eq!(found(&[direct, huge]), 0..0, "not known");
+        assert_eq!(found(&[("PGSTEAL_KSWAPD", -1)]), 0..0, "no number of an event");
     }
 
     #[test]

@@ -1,0 +1,51 @@
+//! A node that is crossed, and an agent on it that is no root.
+
+use super::*;
+
+/// A node with a pod that grows over the line and one that stays small.
+pub(super) struct Site {
+    pub(super) node: Node,
+    pub(super) hog: Workload,
+    pub(super) quiet: Workload,
+    folder: TempDir,
+}
+
+impl Site {
+    pub(super) fn new(label: &str) -> Self {
+        let mut node = Node::new(label, 256 * MIB, 200).unwrap();
+        for name in ["web", "quiet"] {
+            node.add(PodSpec::new("shop", name, &["app"], 8)).unwrap();
+        }
+        let start = |pod: usize, size: &str| {
+            let group = &node.pods[pod].containers[0].group;
+            Workload::start(&workload::binary().unwrap(), group, ["grow", "--size", size]).unwrap()
+        };
+        let (hog, quiet) = (start(0, "200M"), start(1, "2M"));
+        Self { node, hog, quiet, folder: folder() }
+    }
+
+    /// The agent, as a user with these capabilities.
+    pub(super) fn agent(&self, names: &[&str], more: &[&str]) -> Agent {
+        let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
+        let mut options = Options::of(&agent_with(self.folder.path(), names), &self.node, &kubelet).unwrap();
+        options.more.extend(more.iter().map(|&option| option.to_owned()));
+        Agent::start(&options, &Interrupt::default()).unwrap()
+    }
+
+    /// The small one first.
+    pub(super) fn go(&mut self) {
+        self.quiet.go().unwrap();
+        self.hog.go().unwrap();
+    }
+
+    pub(super) fn assert_decided(&self, agent: &mut Agent, what: &str) {
+        let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
+        assert_eq!(decision.text("pod"), "shop/web", "{what}");
+    }
+
+    /// By SIGTERM, which it ends at; and the small one goes on.
+    pub(super) fn assert_the_hog_ends(&mut self, what: &str) {
+        self.hog.process().wait().unwrap();
+        assert!(self.quiet.process().is_running().unwrap(), "{what}");
+    }
+}
