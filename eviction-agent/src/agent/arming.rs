@@ -21,12 +21,17 @@ impl Floor {
     /// For lines at which is decided: a batch of pages that a CPU charges.
     pub(crate) const CLOSE: Self = Self(256 << 10);
 
-    /// The same where that has woken the agent too often lately.
-    pub(crate) const WIDE: Self = Self(1 << 20);
+    /// Where that has woken the agent too often lately, on a machine of so many CPUs: each of them can charge.
+    pub(crate) fn wide(cpus: usize) -> Self {
+        let of_all = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(512 << 10);
+        Self(of_all.max(Self::LEAST_WIDE))
+    }
+
+    const LEAST_WIDE: u64 = 1 << 20;
 
     /// For lines of which is only told, near a limit.
     pub(crate) fn of_limit(limit: u64) -> Self {
-        Self((limit / 256).max(Self::WIDE.0))
+        Self((limit / 256).max(Self::LEAST_WIDE))
     }
 }
 
@@ -153,12 +158,13 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    const WIDE: Floor = Floor(Floor::LEAST_WIDE);
     const RUNG_3: Rung = Rung { sees_every_charge: false, grain_bytes: 2 * MIB };
 
     #[test]
     fn the_nearest_line_above_is_armed_early_by_the_grain() {
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
-        let arming = plan(RUNG_3, Floor::WIDE, seen, [900 * MIB, 400 * MIB]);
+        let arming = plan(RUNG_3, WIDE, seen, [900 * MIB, 400 * MIB]);
         assert_eq!(arming.distance, Some(100 * MIB));
         assert_eq!(arming.usage_above, Some(598 * MIB));
         assert_eq!(arming.v1_threshold, Some(600 * MIB));
@@ -169,8 +175,8 @@ mod tests {
     fn a_rung_that_sees_every_charge_arms_gross_charges() {
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
         let rung = Rung { sees_every_charge: true, grain_bytes: MIB };
-        assert_eq!(plan(rung, Floor::WIDE, seen, [400 * MIB]).gross, Some(99 * MIB));
-        assert_eq!(plan(rung, Floor::WIDE, seen, [300 * MIB]).gross, Some(MIB), "it never spins");
+        assert_eq!(plan(rung, WIDE, seen, [400 * MIB]).gross, Some(99 * MIB));
+        assert_eq!(plan(rung, WIDE, seen, [300 * MIB]).gross, Some(MIB), "it never spins");
         assert_eq!(plan(rung, Floor::CLOSE, seen, [300 * MIB]).gross, Some(256 << 10), "now and then it may");
     }
 
@@ -183,7 +189,7 @@ mod tests {
         assert_eq!(rung.of_machine(65, 7).grain_bytes, (256 << 10) + (65 * 7 - 1) * batch, "from 6.16 on");
         let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
         let many = Rung { grain_bytes: 16 * MIB, ..rung };
-        let at = |far: u64| plan(many, Floor::WIDE, seen, [(300 + far) * MIB]).gross;
+        let at = |far: u64| plan(many, WIDE, seen, [(300 + far) * MIB]).gross;
         assert_eq!([at(100), at(32), at(16), at(1)], [84, 16, 8, 1].map(|far| Some(far * MIB)));
     }
 
@@ -192,7 +198,7 @@ mod tests {
         let seen = Seen { usage: 500 * MIB, working_set: 450 * MIB };
         let seen = seen.by_measure(1000 * MIB, Some(900 * MIB as i64));
         assert_eq!(seen, Seen { usage: 500 * MIB, working_set: 100 * MIB });
-        assert_eq!(plan(RUNG_3, Floor::WIDE, seen, [300 * MIB]).v1_threshold, Some(700 * MIB));
+        assert_eq!(plan(RUNG_3, WIDE, seen, [300 * MIB]).v1_threshold, Some(700 * MIB));
         let sure = |measure, line| sure_line(measure, seen, line);
         assert_eq!(sure(MemoryMeasure::MemAvailable, 300 * MIB), 200 * MIB, "half-way");
         assert_eq!(sure(MemoryMeasure::MemAvailable, 50 * MIB), 50 * MIB, "passed");
@@ -203,16 +209,16 @@ mod tests {
     #[test]
     fn near_the_line_it_converges_and_stops_at_the_floor() {
         let seen = |working_set| Seen { usage: 500 * MIB, working_set };
-        assert_eq!(plan(RUNG_3, Floor::WIDE, seen(397 * MIB), [400 * MIB]).usage_above, Some(503 * MIB));
-        let last = plan(RUNG_3, Floor::WIDE, seen(400 * MIB - 4096), [400 * MIB]);
-        assert_eq!(last.usage_above, Some(500 * MIB + Floor::WIDE.0));
+        assert_eq!(plan(RUNG_3, WIDE, seen(397 * MIB), [400 * MIB]).usage_above, Some(503 * MIB));
+        let last = plan(RUNG_3, WIDE, seen(400 * MIB - 4096), [400 * MIB]);
+        assert_eq!(last.usage_above, Some(500 * MIB + MIB));
         assert_eq!(last.v1_threshold, Some(500 * MIB + 4096));
     }
 
     #[test]
     fn under_pressure_the_way_back_and_the_next_line_are_armed() {
         let seen = Seen { usage: 500 * MIB, working_set: 450 * MIB };
-        let arming = plan(RUNG_3, Floor::WIDE, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
+        let arming = plan(RUNG_3, WIDE, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
         assert_eq!(arming.usage_below, Some(450 * MIB));
         assert_eq!(arming.distance, Some(150 * MIB));
     }
@@ -220,15 +226,15 @@ mod tests {
     #[test]
     fn without_lines_nothing_is_armed() {
         let seen = Seen { usage: 5, working_set: 5 };
-        assert_eq!(plan(RUNG_3, Floor::WIDE, seen, []), Arming::default());
+        assert_eq!(plan(RUNG_3, WIDE, seen, []), Arming::default());
     }
 
     #[test]
     fn the_line_itself_is_armed_and_looked_at_again_at_once() {
         let seen = Seen { usage: 500 * MIB, working_set: 400 * MIB };
-        let arming = plan(RUNG_3, Floor::WIDE, seen, [400 * MIB]);
+        let arming = plan(RUNG_3, WIDE, seen, [400 * MIB]);
         assert_eq!(arming.distance, Some(0));
-        assert_eq!(arming.usage_above, Some(500 * MIB + Floor::WIDE.0));
+        assert_eq!(arming.usage_above, Some(500 * MIB + MIB));
         assert_eq!(arming.usage_below, None);
     }
 
@@ -238,6 +244,15 @@ mod tests {
         let rung = Rung { sees_every_charge: true, grain_bytes: MIB };
         let near = |limit| plan(rung, Floor::of_limit(limit), seen, [900 * MIB]).gross;
         assert_eq!((near(1024 * MIB), near(16 * MIB)), (Some(4 * MIB), Some(MIB)));
+    }
+
+    #[test]
+    fn the_more_cpus_can_charge_the_wider_is_the_floor_that_spares_the_agent() {
+        assert_eq!([0, 1, 2, 128].map(|cpus| Floor::wide(cpus).0), [MIB, MIB, MIB, 64 * MIB]);
+        assert_eq!(Floor::wide(usize::MAX), Floor(u64::MAX));
+        let seen = Seen { usage: 500 * MIB, working_set: 300 * MIB };
+        let arming = plan(RUNG_3, Floor::wide(usize::MAX), seen, [400 * MIB]);
+        assert_eq!(arming.usage_above, Some(u64::MAX));
     }
 
     #[test]

@@ -54,7 +54,8 @@ impl Reaction {
             self.hook.approach(far, capacity, now_ns);
             // The dense hook has another grain.
             let rung = self.hook.rung().unwrap_or_default();
-            let floor = if self.state.close_looks.is_left(now_ns) { Floor::CLOSE } else { Floor::WIDE };
+            let floor =
+                if self.state.close_looks.is_left(now_ns) { Floor::CLOSE } else { Floor::wide(self.cpus) };
             let lines = self.memory_lines.working_sets(capacity).map(sure);
             let is_machine = self.eyes.sampler.root().whole_machine;
             let of_node = if is_machine { rung.of_machine(self.cpus, self.hook.stocks()) } else { rung };
