@@ -12,8 +12,8 @@ use std::{
 use eviction_agent::source::bpf::event::Alarm;
 use eviction_agent::source::bpf::probe::{self, Lockdown};
 use eviction_agent::source::bpf::{
-    self, CgroupChange, Crossed, Event, Generation, Kernel, LoadOptions, Loaded, OomKill, Ring, Struck,
-    TaskAlarm, When,
+    self, CgroupChange, Crossed, Event, Family, Generation, Kernel, LoadOptions, Loaded, OomKill, Ring,
+    Struck, TaskAlarm, When,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::process::HANG;
@@ -174,6 +174,14 @@ impl Rig {
     pub(crate) fn with(options: &LoadOptions) -> Self {
         let loaded = bpf::load(options).unwrap();
         assert_eq!(loaded.missing, [], "every family is attached");
+        Self::of(loaded)
+    }
+
+    /// The same where a lockdown may withhold other families than this one.
+    pub(crate) fn with_some(family: Family, options: &LoadOptions) -> Self {
+        let loaded = bpf::load(options).unwrap();
+        let missing = loaded.missing.iter().find(|info| info.source == family.name());
+        assert_eq!(missing, None);
         Self::of(loaded)
     }
 

@@ -17,7 +17,7 @@ fn forks_and_exits_are_counted_exactly() {
     let mut process = Stepper::start(&ours);
     let bystander = Stepper::start(&other);
     process.step("forks 1");
-    let rig = Rig::load();
+    let rig = Rig::with_some(Family::Task, &LoadOptions::default());
     let before = rig.kernel.task_count(ours.id()).unwrap();
     let all = rig.kernel.machine_tasks().unwrap();
     process.step("forks 200");
@@ -55,7 +55,7 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
     }
     // Each of them has become a stepper, and told so.
     processes.iter_mut().for_each(|(_, process)| process.step("threads 0"));
-    let rig = Rig::load();
+    let rig = Rig::with_some(Family::Task, &LoadOptions::default());
     let (forks, threads) = (|place: u64| 20 + 7 * place, |place: u64| 100 + 11 * place);
     for (place, process) in &mut processes {
         process.tell(&format!("forks {}\nthreads {}", forks(*place), threads(*place)));
@@ -127,7 +127,7 @@ fn a_storm_of_forks_is_told_once_until_it_is_armed_again() {
     let mut process = Stepper::start(&stormy);
     let mut bystander = Stepper::start(&calm);
     // The lowest bound that there is, two within a tenth of a second: the machine may be slow.
-    let mut rig = Rig::with(&LoadOptions { fork_storm: 1, ..LoadOptions::default() });
+    let mut rig = Rig::with_some(Family::Task, &LoadOptions { fork_storm: 1, ..LoadOptions::default() });
     bystander.step("threads 1");
     process.step("threads 2000");
     let told = rig.alarms(Alarm::ForkStorm, stormy.id());
@@ -150,7 +150,7 @@ fn without_a_bound_nothing_is_a_storm() {
     need_some_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
-    let mut rig = Rig::with(&LoadOptions { fork_storm: 0, ..LoadOptions::default() });
+    let mut rig = Rig::with_some(Family::Task, &LoadOptions { fork_storm: 0, ..LoadOptions::default() });
     process.step("threads 2000");
     assert_eq!(rig.alarms(Alarm::ForkStorm, group.id()), []);
     assert_eq!(rig.kernel.task_count(group.id()).unwrap().forks, 2000);
