@@ -81,9 +81,8 @@ fn on_reclaimed(memcg: *const u8, pages: u64) {
     }
     // SAFETY: the hook's promise.
     let memcg = unsafe { Memcg::new(memcg) };
-    let way =
-        Way::kept::<Direct>(&memcg, Keeper::Near).or_else(|| Way::found::<Direct>(&memcg, Keeper::Near));
-    let Some((way, leaf_id)) = way.and_then(|way| Some((way, way.id(0)?))) else { return };
+    let Some(way) = Way::of::<Direct>(&memcg, Keeper::Near) else { return };
+    let Some(leaf_id) = way.id(0) else { return };
     each_armed::<Direct>(&memcg, &way, |armed, level_id, usage| {
         compare(armed, &Seen { level_id, leaf_id, usage, charged: None, reclaimed: Some(pages) });
     });
@@ -115,7 +114,7 @@ fn on_charge_somewhere<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, keeper: 
     if !is_ours() {
         return;
     }
-    if let Some(way) = Way::kept::<M>(&memcg, keeper).or_else(|| Way::found::<M>(&memcg, keeper)) {
+    if let Some(way) = Way::of::<M>(&memcg, keeper) {
         on_charge::<M, _>(ctx, memcg, &way, None);
     }
 }

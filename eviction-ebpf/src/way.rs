@@ -88,6 +88,12 @@ pub(crate) struct Way {
 }
 
 impl Way {
+    /// The way up from `memcg`, kept or found anew.
+    #[inline(always)]
+    pub(crate) fn of<M: Means>(memcg: &Memcg, keeper: Keeper) -> Option<Self> {
+        Self::kept::<M>(memcg, keeper).or_else(|| Self::found::<M>(memcg, keeper))
+    }
+
     /// The way up from `memcg` if it is the one that was kept.
     #[inline(always)]
     pub(crate) fn kept<M: Means>(memcg: &Memcg, keeper: Keeper) -> Option<Self> {

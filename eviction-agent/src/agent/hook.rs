@@ -229,12 +229,9 @@ impl Hook {
     /// Notes what was charged so far where that is armed, and what reclaim took: what is while figures are read is in neither
     /// them nor what would be counted from the arming on.
     fn note_charged(&mut self) {
-        let Some((kernel, _)) = self.loaded.as_ref().filter(|_| self.rung().is_some()) else {
-            self.charged = Default::default();
-            return;
-        };
         let [node, pods] = self.beside.decisive;
-        let charged = |id| Some((id, kernel.charged(id)?));
+        let kernel = self.loaded.as_ref().map(|(kernel, _)| kernel);
+        let charged = |id| Some((id, kernel?.charged(id)?));
         self.charged = [charged(node), if pods == node { None } else { charged(pods) }];
     }
 

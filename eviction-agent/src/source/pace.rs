@@ -119,6 +119,12 @@ pub fn due_when_told(distance: Option<u64>, rate: &FillRate, calm: bool) -> Due 
     Due { sample: if full == FULL_CALM { full } else { sample.max(TOLD).min(full) }, full }
 }
 
+/// What is left of it when so much has passed: that counts up to half of it, since looks that take long must not follow each
+/// other without a pause.
+pub fn left(due: Duration, passed: Duration) -> Duration {
+    due.saturating_sub(passed).max(due / 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +187,14 @@ mod tests {
         assert_eq!(sample(Some(8_000_000_000), true), FULL_CALM);
         assert_eq!(sample(Some(24_000_000_000), false), FULL_NEAR);
         assert_eq!(sample(None, true), FULL_NEAR);
+    }
+
+    #[test]
+    fn what_has_passed_counts_up_to_half() {
+        let ms = Duration::from_millis;
+        let cases = [(0, 10), (3, 7), (5, 5), (9, 5), (1_000, 5)];
+        assert!(cases.into_iter().all(|(passed, is_left)| left(ms(10), ms(passed)) == ms(is_left)));
+        assert_eq!(left(Duration::ZERO, ms(1)), Duration::ZERO);
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use aya::sys::{Stats, enable_stats};
 use eviction_agent::source::bpf::{Level, LoadOptions};
 
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, need_bpf};
+use crate::rig::{MIB, Rig, Stepper, above, need_bpf};
 
 /// Nanoseconds that a program takes at a charge.
 fn cost(rig: &Rig, process: &mut Stepper) -> f64 {
@@ -28,10 +28,6 @@ fn cost(rig: &Rig, process: &mut Stepper) -> f64 {
     }
     let after = spent();
     (after.0 - before.0) / (after.1 - before.1).max(1) as f64
-}
-
-fn above(bytes: u64) -> Level {
-    Level { usage_above: Some(bytes), ..Level::default() }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Cgroups made and removed; the ring when it is full.
 
-use eviction_agent::source::bpf::{Level, LoadOptions, ids::CgroupIds};
+use eviction_agent::source::bpf::{LoadOptions, ids::CgroupIds};
 
 use crate::groups::{Cgroup, mount};
-use crate::rig::{MIB, Rig, Stepper, need_bpf, wait_until};
+use crate::rig::{MIB, Rig, Stepper, above, need_bpf, wait_until};
 
 #[test]
 fn a_cgroup_is_told_when_it_is_made_and_when_it_is_removed() {
@@ -72,7 +72,7 @@ fn a_full_ring_is_counted_and_a_crossing_comes_when_there_is_room_again() {
     for round in 0..40 {
         group.child(&format!("g{round}")).remove();
     }
-    let armed = rig.kernel.arm(group.id(), Level { usage_above: Some(8 * MIB), ..Level::default() });
+    let armed = rig.kernel.arm(group.id(), above(8 * MIB));
     process.step("touch 32");
     let lost = rig.kernel.lost().unwrap();
     assert!(lost.cgroup_made > 0 && lost.cgroup_gone > 0, "{lost:?}");

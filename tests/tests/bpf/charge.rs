@@ -5,11 +5,7 @@ use eviction_agent::source::bpf::{AsyncRing, DirtyLeaf, Edge, Event, Level, Load
 use eviction_common::MAX_ANCESTORS;
 
 use crate::groups::{Cgroup, mount};
-use crate::rig::{MIB, Rig, Stepper, need_bpf};
-
-fn above(bytes: u64) -> Level {
-    Level { usage_above: Some(bytes), ..Level::default() }
-}
+use crate::rig::{MIB, Rig, Stepper, above, need_bpf};
 
 fn below(bytes: u64) -> Level {
     Level { usage_below: Some(bytes), ..Level::default() }

@@ -4,7 +4,7 @@ use eviction_agent::source::bpf::{self, Edge, Family, Level, LoadOptions, When, 
 use eviction_agent::source::choice::Choice;
 
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, need_bpf, need_some_bpf};
+use crate::rig::{MIB, Rig, Stepper, above, need_bpf, need_some_bpf};
 
 /// Runs a test on each rung for charges that holds here; there is one at least.
 fn on_each_rung(test: impl Fn(&str, Rig)) {
@@ -35,7 +35,7 @@ fn a_crossing_is_told_once_on_every_rung() {
         process.step("touch 8");
         let grain = rig.kernel.charge().unwrap().grain_bytes;
         let line = pod.usage() + 32 * MIB;
-        let level = Level { usage_above: Some(line), ..Level::default() };
+        let level = above(line);
         let armed = rig.kernel.arm(pod.id(), level).unwrap();
         process.step("touch 16");
         assert_eq!(rig.crossings(armed), [], "{name}: not yet there");

@@ -1,13 +1,9 @@
 //! The dense hook, near a line.
 
-use eviction_agent::source::bpf::{Level, When};
+use eviction_agent::source::bpf::When;
 
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, need_bpf, report_skip};
-
-fn above(bytes: u64) -> Level {
-    Level { usage_above: Some(bytes), ..Level::default() }
-}
+use crate::rig::{MIB, Rig, Stepper, above, need_bpf, report_skip};
 
 /// False, and said, where there is no such hook.
 fn has_dense_hook(rig: &Rig) -> bool {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use eviction_agent::source::bpf::{Level, LoadOptions, StandError, Standing, When};
+use eviction_agent::source::bpf::{LoadOptions, StandError, Standing, When};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, need_bpf};
+use crate::rig::{MIB, Rig, Stepper, above, need_bpf};
 
 mod growth;
 mod others;
@@ -135,7 +135,7 @@ fn nobody_is_killed_without_a_record() {
     }
     let mut filler = Stepper::start(&node.other);
     for _ in 0..16 {
-        let above = Level { usage_above: Some(node.other.usage() + MIB), ..Level::default() };
+        let above = above(node.other.usage() + MIB);
         rig.kernel.arm(node.other.id(), above).unwrap();
         filler.step("touch 2");
     }

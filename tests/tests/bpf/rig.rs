@@ -12,8 +12,8 @@ use std::{
 use eviction_agent::source::bpf::event::Alarm;
 use eviction_agent::source::bpf::probe::{self, Lockdown};
 use eviction_agent::source::bpf::{
-    self, CgroupChange, Crossed, Event, Family, Generation, Kernel, LoadOptions, Loaded, OomKill, Ring,
-    Struck, TaskAlarm, When,
+    self, CgroupChange, Crossed, Event, Family, Generation, Kernel, Level, LoadOptions, Loaded, OomKill,
+    Ring, Struck, TaskAlarm, When,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::process::HANG;
@@ -259,6 +259,11 @@ impl Rig {
         self.wait("an out-of-memory kill", |told| told.kills.iter().any(|kill| kill.tgid == tgid));
         self.told.kills.iter().find(|kill| kill.tgid == tgid).unwrap().clone()
     }
+}
+
+/// So much usage is to be told, once.
+pub(crate) fn above(bytes: u64) -> Level {
+    Level { usage_above: Some(bytes), ..Level::default() }
 }
 
 /// Waits for what must become true.

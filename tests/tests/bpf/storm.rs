@@ -12,7 +12,7 @@ use aya::sys::{Stats, enable_stats};
 use eviction_agent::{
     core::reading::Reading,
     source::{
-        bpf::{Level, LoadOptions},
+        bpf::LoadOptions,
         cgroup::{
             hierarchy::{Hierarchies, Host},
             root::NodeRoot,
@@ -25,7 +25,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tests::storm::{Storm, held_bytes};
 
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, need_bpf, wait_until};
+use crate::rig::{MIB, Rig, Stepper, above, need_bpf, wait_until};
 
 const GROUPS: usize = 500;
 
@@ -105,7 +105,7 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
                 rig.kernel.take_dirty(&mut dirty).unwrap();
                 seen.extend(dirty.iter().map(|leaf| leaf.id).filter(|id| ids.contains(id)));
                 if armed.is_none() && rig.kernel.lost().unwrap().records_lost() > 0 {
-                    let level = Level { usage_above: Some(grower.usage() + 4 * MIB), ..Level::default() };
+                    let level = above(grower.usage() + 4 * MIB);
                     armed = Some(rig.kernel.arm(grower.id(), level).unwrap());
                 }
                 if armed.is_some() && rig.told.crossed.is_empty() {

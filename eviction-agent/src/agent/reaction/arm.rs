@@ -79,7 +79,7 @@ impl Reaction {
         };
         // The distance is that of the reading.
         let passed = Duration::from_nanos(now_ns.saturating_sub(look.read_at.mono_ns));
-        let mut due = sample.saturating_sub(passed).max(sample / 2);
+        let mut due = pace::left(sample, passed);
         self.pace_pods(look, rung, calm, now_ns);
         let is_brief = sample <= BRIEF;
         let full = if is_brief { full.saturating_add(PUT_OFF) } else { full };
@@ -126,13 +126,11 @@ impl Reaction {
         at_leisure
     }
 
-    /// Has it look again when that time has passed since then. What has passed already counts, up to
-    /// half of it: looks that take long must not follow each other without a pause.
+    /// Has it look again when that time has passed since then ([`pace::left`]).
     pub(super) fn set_timer(&mut self, due: Duration, since_ns: u64) {
         let now_ns = mono_ns();
         let passed = Duration::from_nanos(now_ns.saturating_sub(since_ns));
-        let due = due.max(pace::FLOOR);
-        let due = due.saturating_sub(passed).max(due / 2);
+        let due = pace::left(due.max(pace::FLOOR), passed);
         self.state.due_ns = now_ns.saturating_add(nanos(due));
         if let Err(error) = self.timer.set_once(due) {
             tracing::error!(%error, "setting the timer");
