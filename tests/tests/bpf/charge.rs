@@ -1,7 +1,7 @@
 //! Armed levels and the dirty set.
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues};
-use eviction_agent::source::bpf::{AsyncRing, DirtyLeaf, Edge, Event, Level, LoadOptions};
+use eviction_agent::source::bpf::{AsyncRing, DirtyLeaf, Edge, Event, Kernel, Level, LoadOptions};
 use eviction_common::MAX_ANCESTORS;
 
 use crate::groups::{Cgroup, mount};
@@ -54,11 +54,14 @@ type Kept = [u64; 4 + MAX_ANCESTORS];
 /// So often somebody else may charge between a change of what is kept and the next charge.
 const TRIES: usize = 40;
 
-/// Changes what the programs of this machine that were loaded last have kept.
-fn change_ways(change: impl Fn(&mut Kept)) {
-    let maps = aya::maps::loaded_maps().map(|map| map.unwrap());
-    let last = maps.filter(|map| map.name_as_str() == Some("WAYS")).map(|map| map.id()).max().unwrap();
-    let map = Map::PerCpuArray(MapData::from_id(last).unwrap());
+/// Changes what these programs have kept. By their own maps: another test may have loaded some since.
+fn change_ways(kernel: &Kernel, change: impl Fn(&mut Kept)) {
+    let programs = aya::programs::loaded_programs().filter_map(Result::ok);
+    let ours = programs.filter(|program| kernel.program_ids().contains(&program.id()));
+    let maps: Vec<u32> = ours.flat_map(|program| program.map_ids().unwrap().unwrap()).collect();
+    let mut named = aya::maps::loaded_maps().filter_map(Result::ok);
+    let ways = named.find(|map| map.name_as_str() == Some("WAYS") && maps.contains(&map.id())).unwrap();
+    let map = Map::PerCpuArray(MapData::from_id(ways.id()).unwrap());
     let mut ways = PerCpuArray::<_, Kept>::try_from(map).unwrap();
     for keeper in 0..ways.len() {
         let mut kept: Vec<Kept> = ways.get(&keeper, 0).unwrap().to_vec();
@@ -80,7 +83,7 @@ fn the_way_up_is_kept_and_is_not_taken_for_that_of_another_in_the_same_place() {
     let others = rig.kernel.arm(other.id(), above(line)).unwrap();
     let own = rig.kernel.arm(pod.id(), above(line)).unwrap();
     process.step("touch 16");
-    change_ways(|[_, _, serial, _, ids @ ..]| {
+    change_ways(&rig.kernel, |[_, _, serial, _, ids @ ..]| {
         *serial = serial.wrapping_add(1);
         *ids = [other.id(); MAX_ANCESTORS];
     });
@@ -89,7 +92,7 @@ fn the_way_up_is_kept_and_is_not_taken_for_that_of_another_in_the_same_place() {
     assert_eq!((rig.crossings(own).len(), rig.crossings(others).len()), (1, 0));
     // With its own number it is. On a busy machine another may charge on that CPU before: then its way is kept there.
     let is_believed = (0..TRIES).any(|_| {
-        change_ways(|[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
+        change_ways(&rig.kernel, |[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
         process.step("touch 8");
         !rig.crossings(others).is_empty()
     });
