@@ -20,7 +20,7 @@ fn registered() -> BTreeSet<String> {
 
 /// Names in the first columns of the tables, less `_total`.
 fn documented() -> BTreeSet<String> {
-    let manual = include_str!("../../docs/metrics.md");
+    let manual = include_str!("../../docs/reference/metrics.md");
     let tables = manual.split("## What to be woken for").next().unwrap_or(manual);
     let first = tables.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
     let names = first.flat_map(|cell| cell.split(", ")).map(|name| name.trim_matches('`'));

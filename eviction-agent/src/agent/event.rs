@@ -1,4 +1,4 @@
-//! What `run` prints: one line an event, for people or for machines. docs/events.md is its contract.
+//! What `run` prints: one line an event, for people or for machines. docs/reference/events.md is its contract.
 
 mod api_server;
 mod kill;
@@ -80,7 +80,7 @@ pub enum Event {
 
 /// See [`Event::Started`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Started {
     pub version: &'static str,
     pub act: &'static str,
@@ -94,7 +94,7 @@ pub struct Started {
 
 /// What counts as the node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Node {
     pub root: String,
     pub memory_capacity: u64,
@@ -103,7 +103,7 @@ pub struct Node {
 
 /// See [`Event::Source`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Source {
     pub source: String,
     pub rung: String,
@@ -112,7 +112,7 @@ pub struct Source {
 
 /// See [`Event::Pods`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Pods {
     pub pods: usize,
     pub with_cgroup: usize,
@@ -128,7 +128,7 @@ pub struct Pods {
 
 /// See [`Event::Threshold`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Threshold {
     pub signal: &'static str,
     pub kind: &'static str,
@@ -143,7 +143,7 @@ pub struct Threshold {
 
 /// See [`Event::Condition`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Condition {
     pub condition: &'static str,
     pub status: &'static str,
@@ -151,7 +151,7 @@ pub struct Condition {
 
 /// See [`Event::Decision`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Decision {
     pub id: u64,
     pub decision: String,
@@ -184,7 +184,7 @@ pub struct Decision {
 
 /// One of the ranked pods, first the one that goes first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Candidate {
     pub pod: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -202,7 +202,7 @@ pub struct Candidate {
 
 /// See [`Event::Eviction`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Eviction {
     pub id: u64,
     pub decision: String,
@@ -222,7 +222,7 @@ pub struct Eviction {
 
 /// See [`Event::Unknown`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Unknown {
     pub signal: &'static str,
     pub why: String,
@@ -230,7 +230,7 @@ pub struct Unknown {
 
 /// See [`Event::Blind`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Blind {
     pub signal: &'static str,
     pub state: &'static str,
@@ -238,7 +238,7 @@ pub struct Blind {
 
 /// See [`Event::Refused`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Refusal {
     pub signal: &'static str,
     pub reason: &'static str,
@@ -248,7 +248,7 @@ pub struct Refusal {
 
 /// See [`Event::Configuration`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Configuration {
     pub state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -261,7 +261,7 @@ pub struct Configuration {
 
 /// See [`Event::Lost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Lost {
     pub records: u64,
     pub invalid: u64,
@@ -270,7 +270,7 @@ pub struct Lost {
 
 /// See [`Event::Stopped`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Stopped {
     pub why: String,
 }

@@ -161,7 +161,7 @@ pub struct ConditionLabels {
 /// Why the agent looked at the node.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct TriggerLabels {
-    /// docs/metrics.md lists them.
+    /// docs/reference/metrics.md lists them.
     pub trigger: &'static str,
 }
 

@@ -8,7 +8,7 @@ use crate::core::input::Reach;
 
 /// See [`Event::ApiServer`](super::Event::ApiServer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct ApiServer {
     pub state: &'static str,
 }

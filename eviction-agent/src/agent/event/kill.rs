@@ -14,7 +14,7 @@ const MOST_VICTIMS: usize = 64;
 
 /// See [`super::Event::OomKill`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct OomKill {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
@@ -74,7 +74,7 @@ pub struct OomKill {
 
 /// A process that died with its group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Victim {
     pub pid: u32,
     pub comm: String,

@@ -9,7 +9,7 @@ use super::place::Place;
 
 /// See [`super::Event::Limit`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Limit {
     pub state: &'static str,
     pub limit_owner: &'static str,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// A cgroup, and whose it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Place {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,

@@ -9,7 +9,7 @@ use super::people;
 
 /// See [`super::Event::Reflex`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Reflex {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,

@@ -10,7 +10,7 @@ use crate::core::oom::{Cause, EndedContainer, Evidence, Verdict};
 
 /// See [`super::Event::ContainerEnded`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct ContainerEnded {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
@@ -41,7 +41,7 @@ pub struct ContainerEnded {
 
 /// See [`super::Event::ContainerStatus`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct ContainerStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,

@@ -8,7 +8,7 @@ use super::place::Place;
 
 /// See [`super::Event::Tasks`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/events.md is the one place that describes the fields")]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Tasks {
     pub alarm: &'static str,
     #[serde(flatten)]
