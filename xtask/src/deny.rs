@@ -30,7 +30,7 @@ pub(crate) fn run(tools: &Tools) -> Result<()> {
     reasons
 }
 
-const REASONS: &str = "docs/dependencies.md";
+const REASONS: &str = "docs/reference/dependencies.md";
 
 /// Every direct dependency has a line of reason, and every line a dependency.
 fn check_reasons() -> Result<()> {
@@ -86,11 +86,11 @@ mod tests {
         assert_eq!(check(&["a", "own", "tests"]), Ok(()));
         assert_eq!(
             check(&["a", "own", "b"]),
-            Err("docs/dependencies.md gives no reason for [\"b\"]".to_owned())
+            Err("docs/reference/dependencies.md gives no reason for [\"b\"]".to_owned())
         );
         assert_eq!(
             check(&["own"]),
-            Err("docs/dependencies.md tells of [\"a\"], which nothing depends on".to_owned())
+            Err("docs/reference/dependencies.md tells of [\"a\"], which nothing depends on".to_owned())
         );
     }
 

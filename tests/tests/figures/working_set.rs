@@ -138,7 +138,7 @@ fn the_parent_alone_may_stand_still() {
             break;
         }
     }
-    let verdict = if worst > 2 * TOLERANCE { "stands still" } else { "was not seen to stand still" };
+    let verdict = if worst > 2 * TOLERANCE { "stale" } else { "current" };
     tell("memory.stat of a parent", &format!("{verdict}, {} MiB behind", worst >> 20));
 }
 

@@ -89,7 +89,7 @@ pub(crate) struct Args {
     #[arg(long)]
     verbose: bool,
     /// Emulate each CPU of a guest on a thread of its own, and not all in turn on one: where one runs what another has
-    /// just replaced, kernels that patch themselves may panic (docs/kernels.md)
+    /// just replaced, kernels that patch themselves may panic (docs/reference/kernel-matrix.md)
     #[arg(long)]
     thread_each: bool,
     /// Run this program of the list (xtask/src/vm/programs.rs) alone; may be repeated. What the others have
@@ -99,7 +99,7 @@ pub(crate) struct Args {
     /// Boot nothing: read what the guests have told when they were last run
     #[arg(long, conflicts_with_all = ["short", "only"])]
     last: bool,
-    /// Put the tables of all kernels, each as it was last run, into docs/kernels.md
+    /// Put the tables of all kernels, each as it was last run, into docs/reference/kernel-matrix.md
     #[arg(long)]
     write: bool,
     /// 5.10, 5.10-v1, 6.1, 6.1-v1, 6.12, 7.2, 7.2-lockdown; all without any

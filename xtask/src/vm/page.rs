@@ -1,4 +1,4 @@
-//! The part of docs/kernels.md that is made from runs.
+//! The part of docs/reference/kernel-matrix.md that is made from runs.
 
 use anyhow::{Context as _, Result};
 
@@ -6,7 +6,7 @@ use super::told::Told;
 use super::{Machine, patch, table};
 use crate::shell;
 
-const FILE: &str = "docs/kernels.md";
+const FILE: &str = "docs/reference/kernel-matrix.md";
 const BEGIN: &str = "<!-- from here on written by `cargo xtask vm --write` -->\n";
 const END: &str = "<!-- up to here -->\n";
 

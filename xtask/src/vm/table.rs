@@ -1,4 +1,4 @@
-//! Kernel by story by rung, for people and for docs/kernels.md.
+//! Tables of kernels, stories and backends, for the terminal and for docs/reference/kernel-matrix.md.
 
 use std::fmt::Write as _;
 
@@ -90,7 +90,7 @@ fn rungs(all: Guests<'_>) -> Rows {
         let found = told.rungs.iter().find(|(name, _)| name == source);
         found.map_or(NOT_RUN, |(_, rung)| if rung.is_empty() { "none" } else { rung }).to_owned()
     };
-    by_guest("watched by", all, &sources, |told, source| cell(told, source))
+    by_guest("source", all, &sources, |told, source| cell(told, source))
 }
 
 /// A line for each story and forced rung, a column for each guest.
@@ -140,23 +140,23 @@ struct Figures {
 const FIGURES: [Figures; 2] = [
     // Ratios to other programs in the same guest; above 1 the agent is better.
     Figures {
-        title: "overshoot beyond the line",
+        title: "overshoot beyond the threshold",
         told_by: "times_less_at_death",
         decimals: 1,
         columns: &[
-            ("agent_signal_mib", "ours at the signal, MiB"),
-            ("agent_death_mib", "ours at death, MiB"),
+            ("agent_signal_mib", "agent at the signal, MiB"),
+            ("agent_death_mib", "agent at death, MiB"),
             ("peer_signal_mib", "earlyoom at the signal, MiB"),
             ("peer_death_mib", "earlyoom at death, MiB"),
             ("times_less_at_signal", "times less at the signal"),
             ("times_less_at_death", "times less at death"),
-            ("reflex_death_mib", "ours with the reflex, MiB"),
+            ("reflex_death_mib", "agent with kernel kill, MiB"),
             ("times_less_with_reflex", "times less"),
-            ("by_reflex", "runs that the reflex ended"),
+            ("by_reflex", "runs ended by kernel kill"),
         ],
     },
     Figures {
-        title: "how much slower by the agent",
+        title: "slowdown by the agent",
         told_by: "slowdown",
         decimals: 2,
         columns: &[
@@ -225,7 +225,7 @@ mod tests {
         for line in [
             "| a | ok | – |",
             "| b | **FAILED** | – |",
-            "| a (x forced) | – | ok, seen by timer |",
+            "| a (x forced) | – | ok, detected by timer |",
             "| bpf-oom tests: what holds | – | this much |",
         ] {
             assert!(text.contains(line), "{line} in\n{text}");

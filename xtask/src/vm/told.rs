@@ -62,7 +62,7 @@ impl Story {
             Some(cell) => cell.to_owned(),
             None => match self.line["values"]["seen_by"].as_str() {
                 Some(seen_by) if !self.forced.is_empty() && !is_rung(seen_by, &self.forced) => {
-                    format!("ok, seen by {seen_by}")
+                    format!("ok, detected by {seen_by}")
                 }
                 _ => "ok".to_owned(),
             },
