@@ -1,14 +1,12 @@
-//! What comes in from outside: licences, sources, versions, known vulnerabilities, and the
-//! reason for each.
+//! Runs cargo-deny: licences, sources, versions and known vulnerabilities of the dependencies.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use crate::setup::Tools;
-use crate::shell::{self, Metadata};
+use crate::shell;
 
 /// Runs cargo-deny with deny.toml.
 pub(crate) fn run(tools: &Tools) -> Result<()> {
@@ -18,7 +16,6 @@ pub(crate) fn run(tools: &Tools) -> Result<()> {
         command.current_dir(shell::root());
         command
     };
-    let reasons = check_reasons();
     shell::run(deny().args(["--locked", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]))?;
     if has_advisories() {
         shell::run(deny().args(["--locked", "--offline", "check", "advisories"]))?;
@@ -27,33 +24,6 @@ pub(crate) fn run(tools: &Tools) -> Result<()> {
             "advisories: no copy of the database here, so none were checked; `cargo deny fetch db` gets one"
         );
     }
-    reasons
-}
-
-const REASONS: &str = "docs/reference/dependencies.md";
-
-/// Every direct dependency has a line of reason, and every line a dependency.
-fn check_reasons() -> Result<()> {
-    let text =
-        std::fs::read_to_string(shell::root().join(REASONS)).with_context(|| format!("read {REASONS}"))?;
-    let metadata = Metadata::read()?;
-    let used = metadata.packages.iter().flat_map(|package| &package.dependencies);
-    let used: BTreeSet<&str> = used.map(|dependency| dependency.name.as_str()).collect();
-    let ours: BTreeSet<&str> = metadata.packages.iter().map(|package| package.name.as_str()).collect();
-    compare_reasons(&text, &used, &ours)
-}
-
-fn compare_reasons(text: &str, used: &BTreeSet<&str>, ours: &BTreeSet<&str>) -> Result<()> {
-    let told: BTreeSet<&str> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
-        .filter(|(_, reason)| reason.len() > " | ".len())
-        .map(|(name, _)| name)
-        .collect();
-    let missing: Vec<_> = used.difference(&told).filter(|name| !ours.contains(*name)).collect();
-    ensure!(missing.is_empty(), "{REASONS} gives no reason for {missing:?}");
-    let stale: Vec<_> = told.difference(used).collect();
-    ensure!(stale.is_empty(), "{REASONS} tells of {stale:?}, which nothing depends on");
     Ok(())
 }
 
@@ -72,27 +42,7 @@ fn has_folder(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use super::{compare_reasons, has_folder};
-
-    #[test]
-    fn every_dependency_has_a_reason() {
-        let text = "| crate | why |\n| --- | --- |\n| `a` | because |\n| `own` | ours |\n";
-        let check = |used: &[&'static str]| {
-            let used: BTreeSet<&str> = used.iter().copied().collect();
-            compare_reasons(text, &used, &BTreeSet::from(["own", "tests"])).map_err(|error| error.to_string())
-        };
-        assert_eq!(check(&["a", "own", "tests"]), Ok(()));
-        assert_eq!(
-            check(&["a", "own", "b"]),
-            Err("docs/reference/dependencies.md gives no reason for [\"b\"]".to_owned())
-        );
-        assert_eq!(
-            check(&["own"]),
-            Err("docs/reference/dependencies.md tells of [\"a\"], which nothing depends on".to_owned())
-        );
-    }
+    use super::has_folder;
 
     #[test]
     fn a_lock_file_is_no_database() {

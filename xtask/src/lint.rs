@@ -7,15 +7,13 @@ use anyhow::Result;
 
 use crate::setup::{self, Need, Tools};
 use crate::shell::{self, EBPF};
-use crate::{deny, hands, layers, length};
+use crate::{deny, hands};
 
 pub(crate) fn run() -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Lints, Need::Deny])?;
     // The quick ones first; all of them, since each may have something to say.
-    let steps: [(&str, &dyn Fn() -> Result<()>); 9] = [
+    let steps: [(&str, &dyn Fn() -> Result<()>); 7] = [
         ("format", &|| shell::run(shell::cargo().args(["fmt", "--all", "--check"]))),
-        ("file length", &length::run),
-        ("layers", &layers::run),
         ("place of the code that kills", &hands::run),
         ("dependencies", &|| deny::run(&tools)),
         ("clippy of the BPF programs", &|| shell::run(&mut bpf_clippy(&tools))),

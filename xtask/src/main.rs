@@ -14,8 +14,6 @@ mod elf;
 mod fuzz;
 mod hands;
 mod image;
-mod layers;
-mod length;
 mod lint;
 mod setup;
 mod shell;
@@ -51,7 +49,7 @@ enum Task {
     Vm(vm::Args),
     /// Try whatever comes from outside with made-up input
     Fuzz(fuzz::Args),
-    /// Format, clippy, docs, dependencies, file lengths and the layer rule
+    /// Format, clippy, docs and dependencies
     Lint,
     /// Put the static binary, its licences and checksums into target/dist
     Dist,

@@ -94,23 +94,6 @@ pub(crate) struct Metadata {
 pub(crate) struct Package {
     /// Its name.
     pub(crate) name: String,
-    /// Its Cargo.toml.
-    pub(crate) manifest_path: PathBuf,
-    /// What it asks for in any section.
-    pub(crate) dependencies: Vec<Dependency>,
-}
-
-/// One line of a dependency table.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Dependency {
-    /// The package's name.
-    pub(crate) name: String,
-    /// The name under which the code sees it, if another.
-    pub(crate) rename: Option<String>,
-    /// `dev` or `build`; nothing for what the package itself uses.
-    pub(crate) kind: Option<String>,
-    /// Where it lies, for packages of the workspace.
-    pub(crate) path: Option<PathBuf>,
 }
 
 impl Metadata {
@@ -118,14 +101,6 @@ impl Metadata {
     pub(crate) fn read() -> Result<Self> {
         let text = read(cargo().args(["metadata", "--format-version=1", "--no-deps", "--offline"]))?;
         serde_json::from_str(&text).context("the output of `cargo metadata`")
-    }
-
-    /// The package of that name.
-    pub(crate) fn package(&self, name: &str) -> Result<&Package> {
-        self.packages
-            .iter()
-            .find(|package| package.name == name)
-            .with_context(|| format!("the workspace has no package `{name}`"))
     }
 }
 
