@@ -106,10 +106,6 @@ fn decided(said: &[Event]) -> Vec<&str> {
     said.iter().filter(|event| event.kind() == "decision").map(|event| event.text("pod")).collect()
 }
 
-fn count(agent: &Agent, name: &str) -> f64 {
-    agent.metrics().unwrap().sum(&format!("eviction_agent_{name}"), &[])
-}
-
 fn holds(agent: &Agent) -> bool {
     agent.metrics().unwrap().sum("eviction_agent_node_condition", &[("condition", "MemoryPressure")]) > 0.0
 }
@@ -124,7 +120,7 @@ fn killed_at_any_instant_it_evicts_nobody_else_and_forgets_nothing() {
     let next = scene.add("next");
     let mut bystander = scene.hold(next, "60M");
     let mut random = Random(9);
-    let (mut agent, mut decided, mut evicted) = (scene.start(), 0.0, 0.0);
+    let mut agent = scene.start();
     for round in 0..kills() {
         let hog = scene.add(&format!("hog-{round}"));
         let name = scene.node.pods[hog].full_name();
@@ -132,14 +128,12 @@ fn killed_at_any_instant_it_evicts_nobody_else_and_forgets_nothing() {
         scene.interrupt.sleep(random.below(WITHIN)).unwrap();
         let mut said = agent.kill().unwrap();
         agent = scene.start();
-        assert!(count(&agent, "decisions_total") >= decided && count(&agent, "evictions_total") >= evicted);
         // Whichever of the two it was.
         let ended = || Ok((!process.process().is_running()?).then_some(()));
         scene.interrupt.until("the hog's end", GUARD, ended).unwrap();
         let relieved = || Ok((scene.node.working_set()? < MEMORY - 64 * MIB).then_some(()));
         scene.interrupt.until("that memory is back", GUARD, relieved).unwrap();
         scene.interrupt.until("the condition", GUARD, || Ok(holds(&agent).then_some(()))).unwrap();
-        (decided, evicted) = (count(&agent, "decisions_total"), count(&agent, "evictions_total"));
         said.extend(agent.kill().unwrap());
         assert!(self::decided(&said).iter().all(|pod| *pod == name), "round {round}: {said:?}");
         assert!(bystander.process().is_running().unwrap(), "round {round}");
@@ -205,26 +199,6 @@ fn the_pace_goes_on() {
     let refused = outcome(&mut agent, "refused");
     assert_eq!(refused.text("why"), "the pod was killed a moment ago");
     assert!(process.process().is_running().unwrap());
-    assert!(agent.stop().unwrap().success());
-}
-
-#[test]
-fn counts_of_kills_by_the_kernel_go_on() {
-    let Some(mut scene) = Scene::new("restart-counts") else { skip!("no cgroups can be made here") };
-    let small = scene.add("small");
-    scene.node.pods[small].containers[0].group.limit_memory(32 * MIB).unwrap();
-    let mut agent = scene.start();
-    for round in 1..4 {
-        let group = &scene.node.pods[small].containers[0].group;
-        let _grower = Workload::run(&workload::binary().unwrap(), group, ["grow", "--size", "128M"]).unwrap();
-        let all = f64::from(round);
-        let counted = || Ok((count(&agent, "oom_kills_total") >= all).then_some(()));
-        scene.interrupt.until("the count of the kernel's kill", GUARD, counted).unwrap();
-        agent.kill().unwrap();
-        agent = scene.start();
-        let kept = agent.metrics().unwrap();
-        assert_eq!(kept.sum("eviction_agent_oom_kills_total", &[("namespace", "shop")]), all);
-    }
     assert!(agent.stop().unwrap().success());
 }
 

@@ -118,7 +118,7 @@ async fn supervise(
 ) -> Result<(), Failure> {
     let (client, cluster, news) = (plan.client.take(), plan.cluster.take(), plan.news.take());
     let mut reachable = cluster.as_ref().map(Cluster::reachable);
-    let (kept, counts) = (plan.kept.take(), Arc::clone(&plan.counts));
+    let kept = plan.kept.take();
     let names = plan.names();
     let mut terminate = watch_signal(SignalKind::terminate())?;
     let mut interrupt = watch_signal(SignalKind::interrupt())?;
@@ -170,31 +170,23 @@ async fn supervise(
         Some(membership) if !service.act.is_dry() => Some(membership.tap(Arc::clone(&metrics))),
         _ => None,
     };
-    let mut slow = Slow::new(
-        options.output,
-        printer,
-        Arc::clone(&metrics),
-        Arc::clone(&counts),
-        names,
-        Arc::clone(&took_effect),
-        tap,
-    )
-    .recording(recorder);
+    let mut slow =
+        Slow::new(options.output, printer, Arc::clone(&metrics), names, Arc::clone(&took_effect), tap)
+            .recording(recorder);
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
     let exports = membership.as_ref().map(|it| it.exports(Arc::clone(&metrics)));
     let (keeper, written) = kept.unzip();
     let keeper = keeper.map(|keeper| {
-        let (counts, metrics) = (Arc::clone(&counts), Arc::clone(&metrics));
+        let metrics = Arc::clone(&metrics);
         tokio::spawn(async move {
-            if let Err(failure) = keeper.run(counts, metrics).await {
+            if let Err(failure) = keeper.run(metrics).await {
                 tracing::error!(why = failure.into_causes().join("; "), "the state is not kept any more");
             }
         })
     });
     let pods_known = AtomicBool::new(pods.are_known());
-    let counted = written.clone().map(|written| (written, counts));
-    let state = Arc::new(State { pulse: pulse.clone(), pods_known, exports, counted });
+    let state = Arc::new(State { pulse: pulse.clone(), pods_known, exports });
     let reaction_thread = ready.thread;
     let mut started = started(service.act, profile, &ready, pod_count, listen);
     started.sources.extend(membership.as_ref().map(Membership::info));

@@ -34,7 +34,6 @@ use super::printer::Printer;
 use super::recorder::Recorder;
 use super::run::Output;
 use super::start::NO_RUNG;
-use super::state::Counts;
 use super::tallies::Tallies;
 use super::watch::Watch;
 use namespaces::Namespaces;
@@ -48,7 +47,6 @@ pub(crate) struct Slow {
     printer: Printer,
     recorder: Option<Recorder>,
     metrics: Arc<Metrics>,
-    counts: Arc<Counts>,
     names: Names,
     clock: Clock,
     sources: Vec<SourceLabels>,
@@ -74,7 +72,6 @@ impl Slow {
         output: Output,
         printer: Printer,
         metrics: Arc<Metrics>,
-        counts: Arc<Counts>,
         names: Names,
         took_effect: Arc<Notify>,
         tap: Option<EventTap>,
@@ -93,8 +90,7 @@ impl Slow {
             printer,
             recorder: None,
             metrics,
-            namespaces: Namespaces::of(counts.namespaces()),
-            counts,
+            namespaces: Namespaces::default(),
             names,
             clock: Clock::start(),
             sources: Vec::new(),

@@ -49,7 +49,7 @@ use super::reload::Change;
 use super::remembered::Remembered;
 use super::roster::Roster;
 use super::run::Options;
-use super::state::{Counts, Recalled};
+use super::state::Recalled;
 use super::statuses::Statuses;
 use super::tasks::Tally;
 use super::thread;
@@ -83,7 +83,6 @@ pub(crate) struct Plan {
     evictions: Option<Evictions>,
     /// For the slow side, as well.
     pub(crate) kept: Kept,
-    pub(crate) counts: Arc<Counts>,
     keep: Keep,
     recalled: Recalled,
     records: bool,
@@ -151,8 +150,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         tracing::warn!(%error, "raising the limit of open files");
     }
     let log = if options.bpf_log { ProgramLog::Debug } else { ProgramLog::Off };
-    let (keep, kept, mut recalled) = kept::open(options, act, metrics)?;
-    let counts = Arc::new(Counts::new(Arc::clone(metrics), std::mem::take(&mut recalled.counts)));
+    let (keep, kept, recalled) = kept::open(options, act, metrics)?;
     // Without it the programs cannot send a signal at all.
     let reflex = policy.reflex == HardMemory && act == Act::Kill;
     let usages_of = Some(root.memory.clone());
@@ -173,7 +171,6 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         node,
         evictions,
         kept,
-        counts,
         keep,
         recalled,
         records: options.record.is_some(),
@@ -257,7 +254,6 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         node,
         evictions,
         kept: _,
-        counts: _,
         keep,
         recalled,
         records,

@@ -77,7 +77,7 @@ impl Reaction {
 
     /// Goes on where another agent ended. Before anything else.
     pub(crate) fn recall(&mut self, recalled: Recalled) {
-        let Recalled { written, memory, evictions, pace, decisions, said, names: _, counts: _ } = recalled;
+        let Recalled { written, memory, evictions, pace, decisions, said, names: _ } = recalled;
         if let Some(by_api) = &mut self.evictions {
             by_api.recall(pace.by_api);
         }

@@ -1,12 +1,10 @@
 //! What the agent says of its own state to those who probe it.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::agent::clock::mono_ns;
 use crate::agent::cluster::Exports;
-use crate::agent::state::{Counts, Written};
 use crate::agent::watchdog::Pulse;
 use crate::http::Health;
 
@@ -15,8 +13,6 @@ pub(super) struct State {
     pub(super) pulse: Pulse,
     pub(super) pods_known: AtomicBool,
     pub(super) exports: Option<Exports>,
-    /// What is counted is kept before it is shown.
-    pub(super) counted: Option<(Written, Arc<Counts>)>,
 }
 
 impl Health for State {
@@ -40,9 +36,6 @@ impl Health for State {
 
     fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {
-            if let Some((written, counts)) = &self.counted {
-                written.clone().wait_for_counts(counts).await;
-            }
             if let Some(exports) = &self.exports {
                 exports.refresh();
             }

@@ -7,28 +7,27 @@ use crate::core::oom::{ContainerEnded, EndedContainer, LimitOwner, Verdict};
 use crate::metrics::{DifferenceLabels, EndedLabels, OomLabels, UnattributedLabels};
 
 use super::super::event::{self, Event};
-use super::super::state::Series;
 use super::Slow;
 
 impl Slow {
     /// A group that is killed together may reach over pods; of what is not listed of it, nobody
     /// knows.
     pub(super) fn count_kills(&mut self, kill: &event::OomKill) {
-        let Self { counts, namespaces, .. } = self;
+        let Self { metrics, namespaces, .. } = self;
         let mut namespace = |pod: &Option<String>| {
             let name = pod.as_deref().and_then(|pod| pod.split('/').next());
             namespaces.label(name.unwrap_or_default())
         };
         let count = |namespace: String, kills: u64| {
             let limit_owner = kill.limit_owner;
-            counts.count(Series::OomKills(OomLabels { limit_owner, namespace }), kills);
+            metrics.oom_kills.get_or_create(&OomLabels { limit_owner, namespace }).inc_by(kills);
         };
         let listed = kill.victims.len() as u64;
         kill.victims.iter().for_each(|victim| count(namespace(&victim.pod), 1));
         count(namespace(&kill.pod), kill.kills().saturating_sub(listed));
         if let Some(kills) = kill.unattributed {
             let labels = UnattributedLabels { seen_by: kill.seen_by, namespace: namespace(&kill.pod) };
-            counts.count(Series::OomKillsUnattributed(labels), kills);
+            metrics.oom_kills_unattributed.get_or_create(&labels).inc_by(kills);
         }
     }
 
@@ -42,7 +41,7 @@ impl Slow {
             limit_owner: limit_owner.map_or("", LimitOwner::name),
             namespace: namespace.clone(),
         };
-        self.counts.count(Series::ContainersEnded(labels), 1);
+        self.metrics.containers_ended.get_or_create(&labels).inc();
         let differs = self.apart.ended(at, &ended);
         self.count_difference(differs, namespace);
         let mut line = event::ContainerEnded::of(ended, differs);
@@ -61,6 +60,6 @@ impl Slow {
     fn count_difference(&self, differs: Option<Difference>, namespace: String) {
         let Some(difference) = differs.map(Difference::name) else { return };
         let labels = DifferenceLabels { difference, namespace };
-        self.counts.count(Series::StatusDifferences(labels), 1);
+        self.metrics.status_differences.get_or_create(&labels).inc();
     }
 }

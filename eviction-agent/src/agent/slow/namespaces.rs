@@ -13,17 +13,6 @@ const OTHERS: &str = "_other";
 pub(super) struct Namespaces(BTreeSet<Box<str>>);
 
 impl Namespaces {
-    /// Those that a former agent has counted: they keep their series.
-    pub(super) fn of(counted: impl Iterator<Item = String>) -> Self {
-        let mut namespaces = Self::default();
-        for name in counted {
-            if name != OTHERS {
-                namespaces.label(&name);
-            }
-        }
-        namespaces
-    }
-
     /// What a namespace is counted under; the empty name is that of what is in none.
     pub(super) fn label(&mut self, name: &str) -> String {
         let known = name.is_empty() || self.0.contains(name);
@@ -49,7 +38,5 @@ mod tests {
         }
         assert_eq!(namespaces.label("late"), OTHERS);
         assert_eq!((namespaces.label("n0"), namespaces.label("")), ("n0".to_owned(), String::new()));
-        let mut after = Namespaces::of((0..MOST).map(|nth| format!("m{nth}")).chain([OTHERS.to_owned()]));
-        assert_eq!((after.label("m7"), after.label("n0")), ("m7".to_owned(), OTHERS.to_owned()));
     }
 }

@@ -7,7 +7,6 @@ use crate::metrics::{EvictionLabels, OutcomeLabels};
 
 use super::super::event::{self, Event};
 use super::super::notes::{OutcomeNote, Step};
-use super::super::state::Series;
 use super::Slow;
 use super::pass::micros;
 
@@ -28,7 +27,7 @@ impl Slow {
         if outcome == GONE && !is_beside {
             let eviction_signal = signal.map_or("", Signal::name);
             let namespace = self.namespaces.label(&pod.namespace);
-            self.counts.count(Series::Evictions(EvictionLabels { eviction_signal, namespace }), 1);
+            self.metrics.evictions.get_or_create(&EvictionLabels { eviction_signal, namespace }).inc();
         }
         let event = event::Eviction {
             id,

@@ -12,7 +12,6 @@ use super::Slow;
 use crate::agent::clock::Instant;
 use crate::agent::event::{self, Event};
 use crate::agent::notes::PassNote;
-use crate::agent::state::Series;
 
 /// How many of the ranked pods a line shows.
 const SHOWN: usize = 8;
@@ -62,7 +61,7 @@ impl Slow {
                 self.metrics.crossing_to_decision.observe(late as f64 / 1e9);
             }
             if let Some(signal) = signal {
-                self.counts.count(Series::Decisions(SignalLabels { eviction_signal: signal.name() }), 1);
+                self.metrics.decisions.get_or_create(&SignalLabels { eviction_signal: signal.name() }).inc();
             }
             let observed = signal.and_then(|signal| pass.seen.get(signal));
             let capacity = observed.map_or(0, |seen| seen.capacity);

@@ -7,7 +7,6 @@ use thiserror::Error;
 
 use super::Kept;
 use super::clocks::Clocks;
-use super::counts::Count;
 use super::recalled::Recalled;
 use super::record::{Condition, Document, Envelope, KIND, Met, SaidOf, VERSION};
 use crate::agent::names::Names;
@@ -51,7 +50,6 @@ pub(super) fn write(
     names: Names,
     clocks: Clocks,
     kept: &Kept,
-    counts: &[Count],
 ) -> Result<Vec<u8>, serde_json::Error> {
     let Kept { number: _, memory, evictions: under_way, pace, decisions, said } = kept;
     let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden, held_until } = memory;
@@ -80,7 +78,6 @@ pub(super) fn write(
         forbidden: forbidden.iter().map(|pod| limits::write_pod_at(clocks, pod)).collect(),
         held_until_ns: held_until.map(|at| clocks.kept(at)),
         said: said.iter().flat_map(|said| write_said(clocks, said)).collect(),
-        counts: counts.iter().map(Count::write).collect(),
     };
     serde_json::to_vec(&document)
 }
@@ -156,7 +153,6 @@ impl Document {
             decisions: self.decisions,
             said: read_said(clocks, &self.said),
             names: Names::since(self.first_start_ms),
-            counts: self.counts.iter().filter_map(Count::read).collect(),
         }
     }
 }

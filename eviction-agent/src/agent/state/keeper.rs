@@ -8,7 +8,6 @@ use tokio::sync::watch;
 
 use super::Kept;
 use super::clocks::Clocks;
-use super::counts::Counts;
 use super::document::{self, Identity};
 use super::file::StateFile;
 use crate::agent::failure::{Failure, chain};
@@ -24,9 +23,6 @@ const ROOM: usize = 16;
 /// to do nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Nor does a scrape.
-const SCRAPE: Duration = Duration::from_secs(2);
-
 /// Writes what the reaction says, until that ends.
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -34,22 +30,16 @@ pub(crate) struct Keeper {
     file: StateFile,
     identity: Identity,
     names: Names,
-    written: watch::Sender<Progress>,
-}
-
-/// What was written last, or could not be: there is nothing more to wait for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Progress {
-    number: u64,
-    counts: u64,
+    /// The number of what was written last, or could not be: there is nothing more to wait for.
+    written: watch::Sender<u64>,
 }
 
 /// For those that wait until something is on the disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
-    progress: watch::Receiver<Progress>,
+    progress: watch::Receiver<u64>,
     /// How far it was when somebody had waited in vain: until it is further nobody waits again.
-    given_up: Option<Progress>,
+    given_up: Option<u64>,
     metrics: Arc<Metrics>,
 }
 
@@ -65,7 +55,7 @@ pub(crate) fn keeper(
 ) -> Result<(Sender<Kept>, Keeper, Written), Failure> {
     let (sender, lane) =
         lane(ROOM).map_err(|error| Failure::because("make the lane of the state", &error))?;
-    let (written, progress) = watch::channel(Progress::default());
+    let (written, progress) = watch::channel(0);
     let keeper = Keeper { lane, file: StateFile::at(path), identity, names, written };
     Ok((sender, keeper, Written { progress, given_up: None, metrics: Arc::clone(metrics) }))
 }
@@ -75,11 +65,11 @@ impl Keeper {
     ///
     /// # Errors
     /// If the lane cannot be watched.
-    pub(crate) async fn run(mut self, counts: Arc<Counts>, metrics: Arc<Metrics>) -> Result<(), Failure> {
+    pub(crate) async fn run(mut self, metrics: Arc<Metrics>) -> Result<(), Failure> {
         let failed = |error: std::io::Error| Failure::because("watch the lane of the state", &error);
         let bell = self.lane.bell().and_then(register).map_err(failed)?;
         let mut latest: Option<Kept> = None;
-        let mut done = Progress::default();
+        let mut done = 0;
         let mut works = true;
         loop {
             let ended = loop {
@@ -89,29 +79,24 @@ impl Keeper {
                     Next::Ended => break true,
                 }
             };
-            let now =
-                Progress { number: latest.as_ref().map_or(0, |kept| kept.number), counts: counts.version() };
-            if now != done
-                && let Some(kept) = &latest
+            if let Some(kept) = &latest
+                && kept.number != done
             {
-                let content = document::write(&self.identity, self.names, Clocks::now(), kept, &counts.all());
+                let content = document::write(&self.identity, self.names, Clocks::now(), kept);
                 let outcome = match content {
                     Ok(content) => write(self.file.clone(), content).await,
                     Err(error) => Outcome::Failed(chain(&error)),
                 };
                 metrics.state_writes.get_or_create(&OutcomeLabels { outcome: outcome.name() }).inc();
                 self.say(&outcome, &mut works);
-                done = now;
+                done = kept.number;
                 self.written.send_replace(done);
                 continue;
             }
             if ended {
                 return Ok(());
             }
-            tokio::select! {
-                rung = take_count(&bell) => drop(rung.map_err(failed)?),
-                () = counts.changed(), if latest.is_some() => {}
-            }
+            take_count(&bell).await.map_err(failed)?;
         }
     }
 
@@ -157,20 +142,12 @@ impl Written {
     /// Waits until what the reaction said under this number was written, or cannot be, or takes too
     /// long.
     pub(crate) async fn wait_for(&mut self, number: u64) {
-        self.wait(PATIENCE, |progress| progress.number >= number).await;
-    }
-
-    /// The same for what was counted until now.
-    pub(crate) async fn wait_for_counts(&mut self, counts: &Counts) {
-        self.wait(SCRAPE, |progress| progress.counts >= counts.version()).await;
-    }
-
-    async fn wait(&mut self, patience: Duration, is_done: impl Fn(&Progress) -> bool) {
         let now = *self.progress.borrow();
-        if self.given_up == Some(now) || is_done(&now) {
+        if self.given_up == Some(now) || now >= number {
             return;
         }
-        let is_late = tokio::time::timeout(patience, self.progress.wait_for(is_done)).await.is_err();
+        let is_done = |written: &u64| *written >= number;
+        let is_late = tokio::time::timeout(PATIENCE, self.progress.wait_for(is_done)).await.is_err();
         if is_late {
             self.given_up = Some(*self.progress.borrow());
             self.metrics.state_writes.get_or_create(&OutcomeLabels { outcome: "late" }).inc();
@@ -206,10 +183,9 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("state.json");
             let metrics = Arc::new(Metrics::new("0", "0"));
-            let counts = Arc::new(Counts::new(Arc::clone(&metrics), Vec::new()));
             let (mut lane, keeper, mut written) =
                 keeper(&path, identity(), Names::of_this_start(), &metrics).unwrap();
-            let work = tokio::spawn(keeper.run(Arc::clone(&counts), Arc::clone(&metrics)));
+            let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
             for number in 1..20 {
                 lane.send(kept(number)).unwrap();
                 written.wait_for(number).await;
@@ -231,11 +207,10 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             std::fs::write(folder.path().join("file"), "").unwrap();
             let metrics = Arc::new(Metrics::new("0", "0"));
-            let counts = Arc::new(Counts::new(Arc::clone(&metrics), Vec::new()));
             let path = folder.path().join("file/state.json");
             let (mut lane, keeper, mut written) =
                 keeper(&path, identity(), Names::of_this_start(), &metrics).unwrap();
-            let work = tokio::spawn(keeper.run(counts, Arc::clone(&metrics)));
+            let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
             lane.send(kept(1)).unwrap();
             written.wait_for(1).await;
             let of = |outcome| metrics.state_writes.get_or_create(&OutcomeLabels { outcome }).get();

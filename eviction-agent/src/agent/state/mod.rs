@@ -1,5 +1,5 @@
 //! What outlives the agent, in a small file of this boot: whoever is started after a kill goes on
-//! with the same grace periods, conditions, evictions and counts.
+//! with the same grace periods, conditions, and evictions.
 //!
 //! ```text
 //! reaction thread ── Kept (bounded, no lock) ─► Keeper ─► file, on a thread for blocking work
@@ -10,7 +10,6 @@
 //! because of it goes out after it was written, or when that takes too long.
 
 mod clocks;
-mod counts;
 mod document;
 mod file;
 mod keeper;
@@ -19,7 +18,6 @@ mod record;
 
 use std::sync::Arc;
 
-pub(crate) use counts::{Counts, Series};
 pub(crate) use document::Identity;
 pub(crate) use keeper::{Keeper, Written, keeper};
 pub(crate) use recalled::{Recalled, recall};

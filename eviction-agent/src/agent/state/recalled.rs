@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::clocks::Clocks;
-use super::counts::Count;
 use super::document::{self, Identity};
 use super::file::StateFile;
 use super::{KeptEviction, Pace};
@@ -27,7 +26,6 @@ pub(crate) struct Recalled {
     pub(crate) said: Option<[Said; NodeCondition::COUNT]>,
     /// What they are called, and those that follow.
     pub(crate) names: Names,
-    pub(crate) counts: Vec<Count>,
 }
 
 impl Default for Recalled {
@@ -41,7 +39,6 @@ impl Default for Recalled {
             decisions: 0,
             said: None,
             names: Names::of_this_start(),
-            counts: Vec::new(),
         }
     }
 }
@@ -62,8 +59,7 @@ pub(crate) fn recall(path: &Path, identity: &Identity) -> Recalled {
     let clocks = Clocks::now();
     match document::read(&bytes, identity, clocks) {
         Ok(recalled) => {
-            let Recalled { written, memory, evictions, pace: _, decisions, said: _, names: _, counts: _ } =
-                &recalled;
+            let Recalled { written, memory, evictions, pace: _, decisions, said: _, names: _ } = &recalled;
             tracing::info!(
                 file = %shown,
                 age_ms = since(clocks.steady, *written).as_nanos() / 1_000_000,

@@ -12,7 +12,7 @@ use crate::core::signal::{NodeCondition, Resource, Signal};
 pub(super) const KIND: &str = "eviction-agent-state";
 
 /// Of this form. Another form has another number.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 
 /// What every version begins with.
 #[derive(Debug, Deserialize)]
@@ -56,7 +56,6 @@ pub(super) struct Document {
     pub(super) held_until_ns: Option<i64>,
     /// All conditions, or none.
     pub(super) said: Vec<SaidOf>,
-    pub(super) counts: Vec<Counted>,
 }
 
 /// A threshold that is met.
@@ -158,13 +157,4 @@ pub(super) struct CountedEviction {
 pub(super) struct PodAt {
     pub(super) uid: Box<str>,
     pub(super) at_ns: i64,
-}
-
-/// A count, and of what.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Counted {
-    pub(super) counter: Box<str>,
-    pub(super) labels: Vec<Box<str>>,
-    pub(super) value: u64,
 }
