@@ -5,19 +5,16 @@
 //! another one is a line there. What counts is that the stories come true; times under emulation
 //! are good for comparing two programs in one guest, and for nothing else.
 
-mod again;
 mod expect;
 mod guest;
 mod host;
 mod init;
 mod kernels;
 mod page;
-mod patch;
 mod peers;
 mod programs;
 mod table;
 mod told;
-mod when;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -92,14 +89,14 @@ pub(crate) struct Args {
     /// just replaced, kernels that patch themselves may panic (docs/reference/kernel-matrix.md)
     #[arg(long)]
     thread_each: bool,
-    /// Run this program of the list (xtask/src/vm/programs.rs) alone; may be repeated. What the others have
-    /// told when they were last run on this kernel is kept
+    /// Run this program of the list (xtask/src/vm/programs.rs) alone; may be repeated. The guest's output is
+    /// kept in a log of its own, which neither `--last` nor `--write` reads
     #[arg(long, value_name = "PROGRAM")]
     only: Vec<String>,
     /// Boot nothing: read what the guests have told when they were last run
     #[arg(long, conflicts_with_all = ["short", "only"])]
     last: bool,
-    /// Put the tables of all kernels, each as it was last run, into docs/reference/kernel-matrix.md
+    /// Put the tables of all kernels, each as it was last run on this machine, into docs/reference/kernel-matrix.md
     #[arg(long)]
     write: bool,
     /// 5.10, 5.10-v1, 6.1, 6.1-v1, 6.12, 7.2, 7.2-lockdown; all without any
@@ -127,7 +124,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print!("{text}");
     }
     if *write {
-        page::write(&kept(MACHINES)?)?;
+        let all = kept(MACHINES)?;
+        ensure!(all.len() == MACHINES.len(), "vm: --write needs a run of every kernel; nothing is written");
+        page::write(&all)?;
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -149,18 +148,14 @@ fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
         let programs: Vec<_> = asked.iter().filter(fits).copied().collect();
         eprintln!("vm: {}: fetching its kernel, if it is not here", machine.name);
         let Kernel { version, image } = cache.kernel(machine.series)?;
-        let path = log_of(machine)?;
+        let path = log_of(machine, !only.is_empty())?;
         eprintln!("vm: {}: booting {version}; all it says is in {}", machine.name, path.display());
-        let earlier = if only.is_empty() { None } else { fs::read_to_string(&path).ok() };
         let mut log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
         writeln!(log, "{MARK}{HOST}{}", host::describe(&version)).context("begin a guest's log")?;
         let (ramdisk, disk) = (stock.ramdisk(machine, &programs)?, stock.disk()?);
         let (verbose, thread_each) = (*verbose, *thread_each);
         Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose, thread_each }
             .run(&mut log)?;
-        if let Some(earlier) = earlier {
-            keep_the_rest(&path, &earlier)?;
-        }
         let told = read(machine, &path)?;
         eprint!("{}", table::summary(machine, &told));
         all.push((machine, told));
@@ -172,7 +167,7 @@ fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
 fn kept(machines: impl IntoIterator<Item = &'static Machine>) -> Result<All> {
     let mut all = Vec::new();
     for machine in machines {
-        let path = log_of(machine)?;
+        let path = log_of(machine, false)?;
         if path.exists() {
             all.push((machine, read(machine, &path)?));
         } else {
@@ -180,15 +175,6 @@ fn kept(machines: impl IntoIterator<Item = &'static Machine>) -> Result<All> {
         }
     }
     Ok(all)
-}
-
-/// What other programs have told earlier stays in the log.
-fn keep_the_rest(log: &Path, earlier: &str) -> Result<()> {
-    let later = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
-    match again::merge(earlier, &later) {
-        Some(merged) => fs::write(log, merged).with_context(|| format!("write {}", log.display())),
-        None => Ok(()),
-    }
 }
 
 fn read(machine: &Machine, log: &Path) -> Result<Told> {
@@ -199,10 +185,11 @@ fn read(machine: &Machine, log: &Path) -> Result<Told> {
 }
 
 /// Where a guest's words are kept until it is run again.
-fn log_of(machine: &Machine) -> Result<PathBuf> {
+fn log_of(machine: &Machine, only_some: bool) -> Result<PathBuf> {
     let folder = Metadata::read()?.target_directory.join("xtask/vm");
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    Ok(folder.join(format!("{}.log", machine.name)))
+    let suffix = if only_some { "-only" } else { "" };
+    Ok(folder.join(format!("{}{suffix}.log", machine.name)))
 }
 
 /// Builds the agent, the programs that others start, and those that are asked for.

@@ -28,43 +28,20 @@ type Guests<'a> = &'a [(&'a Machine, Told)];
 /// Tables in Markdown: the guests, what each kernel is watched by, how the stories went, and the figures
 /// that they told.
 pub(super) fn render(all: Guests<'_>) -> String {
-    text(&tables(all))
-}
-
-/// The same as rows.
-pub(super) fn tables(all: Guests<'_>) -> Vec<Rows> {
     let mut tables = vec![guests(all), rungs(all), stories(all)];
     tables.extend(FIGURES.iter().filter_map(|figures| figures.rows(all)));
-    tables
-}
-
-/// A cell of what did not come true.
-pub(super) const FAILED: &str = "**FAILED**";
-
-/// A cell of what was not run.
-pub(super) const NOT_RUN: &str = "–";
-
-/// Rows of cells, the first of them the head.
-pub(super) type Rows = Vec<Vec<String>>;
-
-/// Tables as Markdown has them.
-pub(super) fn text(tables: &[Rows]) -> String {
     let text: Vec<_> = tables.iter().map(markdown).collect();
     text.join("\n")
 }
 
-/// What [`text`] made.
-pub(super) fn read(text: &str) -> Vec<Rows> {
-    let tables = text.split("\n\n").map(|table| {
-        let lines = table.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
-        let cells = |line: &str| {
-            let inner = line.trim_start_matches("| ").trim_end_matches(" |");
-            inner.split(" | ").map(|cell| cell.replace("\\|", "|")).collect::<Vec<_>>()
-        };
-        lines.map(cells).collect::<Rows>()
-    });
-    tables.filter(|rows| !rows.is_empty()).collect()
-}
+/// A cell of what did not come true.
+const FAILED: &str = "**FAILED**";
+
+/// A cell of what was not run.
+const NOT_RUN: &str = "–";
+
+/// Rows of cells, the first of them the head.
+type Rows = Vec<Vec<String>>;
 
 fn guests(all: Guests<'_>) -> Rows {
     let mut rows =
@@ -72,7 +49,7 @@ fn guests(all: Guests<'_>) -> Rows {
     for (machine, told) in all {
         let counts = [told.passed(), told.failed(), told.skipped()].map(|count| count.to_string());
         let release = if told.release.is_empty() { "DID NOT BOOT" } else { &told.release };
-        let words = [machine.name, release, &told.when.text()].map(str::to_owned);
+        let words = [machine.name, release, &told.when].map(str::to_owned);
         rows.push(words.into_iter().chain(counts).collect());
     }
     rows
@@ -166,9 +143,6 @@ const FIGURES: [Figures; 2] = [
         ],
     },
 ];
-
-/// The heads of tables that have a line for each guest and story, in their order.
-pub(super) const TITLES: [&str; FIGURES.len()] = [FIGURES[0].title, FIGURES[1].title];
 
 impl Figures {
     /// Nothing where nobody told any.

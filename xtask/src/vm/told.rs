@@ -2,12 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::again::AGAIN;
 use super::guest::WRONG;
 use super::host::HOST;
 use super::init::{END, KERNEL, LEFTOVERS, MARK, RUN, STATUS};
 use super::programs::{Kind, PROGRAMS};
-use super::when::{When, day};
 use crate::test::report::Report;
 
 /// What a guest told.
@@ -15,13 +13,11 @@ use crate::test::report::Report;
 pub(super) struct Told {
     /// `uname -r`; empty if it did not boot.
     pub(super) release: String,
-    /// When it was run.
-    pub(super) when: When,
+    /// The kernel's package, the day of the run and the host's load.
+    pub(super) when: String,
     /// Source and rung, as `check` has them.
     pub(super) rungs: Vec<(String, String)>,
     pub(super) stories: Vec<Story>,
-    /// The programs that were run.
-    pub(super) programs: Vec<String>,
     /// What went wrong beside the stories.
     pub(super) wrong: Vec<String>,
 }
@@ -111,13 +107,7 @@ impl Told {
         let lines: Vec<&str> = text.lines().collect();
         let mut told = Self::default();
         let host = lines.iter().find_map(|line| marked(line)?.strip_prefix(HOST));
-        told.when = When::new(host.unwrap_or_default());
-        // The last one is the first in the log.
-        for again in lines.iter().rev().filter_map(|line| marked(line)?.strip_prefix(AGAIN)) {
-            if let Some((programs, words)) = again.split_once(" again: ") {
-                programs.split(", ").for_each(|program| told.when.again(program, day(words)));
-            }
-        }
+        host.unwrap_or_default().clone_into(&mut told.when);
         told.wrong
             .extend(lines.iter().filter_map(|line| marked(line)?.strip_prefix(WRONG)).map(str::to_owned));
         let release = section(&lines, "release");
@@ -129,7 +119,6 @@ impl Told {
         told.read_check(&section(&lines, "check").concat());
         for name in lines.iter().filter_map(|line| marked(line)?.strip_prefix(RUN)) {
             told.read_program(name, &lines);
-            told.programs.push(name.to_owned());
         }
         if lines.iter().all(|line| marked(line) != Some(END)) && told.wrong.is_empty() {
             told.wrong.push("its log was cut off".to_owned());
@@ -245,9 +234,6 @@ mod tests {
              {{\"task\": \"demo\"}}\n@@vm status demo 1\n@@vm leftovers\n@@vm end\n"
         ));
         assert_eq!(told.release, "6.1.0");
-        let again =
-            Told::read("@@vm host k, 01, x\n@@vm again a, b again: 03, y\n@@vm again b, c again: 02, z\n");
-        assert_eq!(again.when.text(), "k, 01, x; 02: c; 03: a, b");
         assert_eq!(told.rungs, [("oom".to_owned(), "r".to_owned())]);
         assert_eq!((told.passed(), told.failed(), told.skipped()), (1, 1, 0), "{told:?}");
         assert_eq!(told.stories[1].title(), "soft (timer forced)");
