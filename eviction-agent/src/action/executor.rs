@@ -161,8 +161,8 @@ impl Executor {
         match self.pacing.admit(target, now_ns)? {
             Admitted::Begin => {}
             Admitted::Hurry { decision } => {
-                let grace = target.grace;
-                if !self.worker.send(Command::Hurry { decision, grace }) {
+                let (grace, growth_limit) = (target.grace, target.growth_limit());
+                if !self.worker.send(Command::Hurry { decision, grace, growth_limit }) {
                     return Err(broken());
                 }
                 self.pacing.hurried(decision, now_ns);
@@ -337,6 +337,7 @@ mod tests {
             grace: Duration::ZERO,
             resource: Resource::Memory,
             hard: true,
+            kill_on_growth: None,
         };
         (executor.begin(&target), folder)
     }

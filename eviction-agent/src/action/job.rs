@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::boundary::Pinned;
+use super::clock::now_ns;
+use super::growth::Growth;
 use super::hold::Log;
 use super::members::Members;
 use super::outcome::Progress;
@@ -30,6 +32,10 @@ pub(super) struct Job {
     victim: Victim,
     phase: Phase,
     stops_forks: bool,
+    /// How many bytes the pod may grow by in its grace period, if there is a bound.
+    growth_limit: Option<u64>,
+    /// Watched in the grace period, where there is a bound.
+    growth: Option<Growth>,
     kill_wait_ns: u64,
     pause_ns: u64,
     due_ns: u64,
@@ -76,6 +82,8 @@ impl Job {
                 false => Phase::Term { grace_ns },
             },
             stops_forks: target.stops_forks(),
+            growth_limit: target.growth_limit(),
+            growth: None,
             kill_wait_ns: nanos(kill_wait),
             pause_ns: FIRST_PAUSE_NS,
             due_ns: 0,
@@ -94,7 +102,7 @@ impl Job {
 
     /// When to look again, even if no watched process ends.
     pub(super) fn due_ns(&self) -> u64 {
-        self.due_ns
+        self.growth.as_ref().map_or(self.due_ns, |growth| growth.due_ns().min(self.due_ns))
     }
 
     /// Processes whose end makes a look worth while.
@@ -116,7 +124,7 @@ impl Job {
     /// The first signals, at once: on the thread that asks for them.
     pub(super) fn strike(&mut self, tools: &mut Tools<'_>) {
         match self.phase {
-            Phase::Term { grace_ns: 0 } => self.kill(tools),
+            Phase::Term { grace_ns: 0 } => self.kill(None, tools),
             Phase::Term { grace_ns } => self.terminate(grace_ns, tools),
             Phase::Look | Phase::Grace { .. } | Phase::Kill { .. } | Phase::Over => {}
         }
@@ -126,27 +134,11 @@ impl Job {
     /// Does what is due.
     pub(super) fn step(&mut self, tools: &mut Tools<'_>) {
         let now_ns = tools.now_ns;
-        match self.phase {
-            Phase::Look => return self.look(tools),
-            Phase::Term { .. } => self.strike(tools),
-            Phase::Grace { kill_at_ns } => {
-                if self.is_gone(tools) {
-                    return;
-                }
-                if now_ns >= kill_at_ns {
-                    self.kill(tools);
-                }
-            }
-            Phase::Kill { until_ns } => {
-                if self.is_gone(tools) {
-                    return;
-                }
-                if now_ns >= until_ns {
-                    return self.give_up(tools);
-                }
-                self.victim.kill_again(tools);
-            }
-            Phase::Over => return,
+        match self.exceeded_growth(tools) {
+            Some(grown) => self.kill(Some(grown), tools),
+            None if now_ns < self.due_ns => return,
+            None if self.is_finished(tools) => return,
+            None => {}
         }
         let last = match self.phase {
             Phase::Grace { kill_at_ns } => {
@@ -163,15 +155,34 @@ impl Job {
         self.watched = tools.members.watch(WATCHED);
     }
 
+    /// Does what the phase asks for now; whether nothing is left to do after it.
+    fn is_finished(&mut self, tools: &mut Tools<'_>) -> bool {
+        let now_ns = tools.now_ns;
+        if matches!(self.phase, Phase::Grace { .. } | Phase::Kill { .. }) && self.is_gone(tools) {
+            return true;
+        }
+        match self.phase {
+            Phase::Look => self.look(tools),
+            Phase::Term { .. } => self.strike(tools),
+            Phase::Grace { kill_at_ns } if now_ns >= kill_at_ns => self.kill(None, tools),
+            Phase::Kill { until_ns } if now_ns >= until_ns => self.give_up(tools),
+            Phase::Kill { .. } => self.victim.kill_again(tools),
+            Phase::Grace { .. } | Phase::Over => {}
+        }
+        self.is_over()
+    }
+
     /// The node got worse: stop forking now, and wait no longer than this.
-    pub(super) fn hurry(&mut self, grace: Duration, tools: &mut Tools<'_>) {
+    pub(super) fn hurry(&mut self, grace: Duration, growth_limit: Option<u64>, tools: &mut Tools<'_>) {
         let grace_ns = nanos(grace);
         self.stops_forks = true;
+        self.growth_limit = growth_limit;
         match &mut self.phase {
             Phase::Term { grace_ns: granted } => *granted = grace_ns.min(*granted),
             Phase::Grace { kill_at_ns } => {
                 *kill_at_ns = tools.now_ns.saturating_add(grace_ns).min(*kill_at_ns);
                 self.victim.stop_forks(tools);
+                self.watch_growth(tools);
             }
             Phase::Look | Phase::Kill { .. } | Phase::Over => {}
         }
@@ -187,6 +198,7 @@ impl Job {
 
     fn end(&mut self, progress: Progress, tools: &mut Tools<'_>) {
         self.phase = Phase::Over;
+        self.growth = None;
         self.watched.clear();
         self.victim.let_go();
         (tools.report)(progress);
@@ -201,14 +213,37 @@ impl Job {
         let sum = self.victim.terminate(self.stops_forks, tools);
         self.phase = Phase::Grace { kill_at_ns: tools.now_ns.saturating_add(grace_ns) };
         (tools.report)(Progress::TermSent(sum));
+        self.watch_growth(tools);
     }
 
-    fn kill(&mut self, tools: &mut Tools<'_>) {
+    /// From now on the pod's growth is watched, if there is a bound.
+    fn watch_growth(&mut self, tools: &mut Tools<'_>) {
+        let Some(limit) = self.growth_limit else { return };
+        match Growth::since_now(self.victim.groups(), limit, tools.members) {
+            Ok(growth) => self.growth = Some(growth),
+            Err(unknown) => (tools.report)(Progress::Trouble { what: unknown.to_string() }),
+        }
+    }
+
+    /// By how many bytes the pod has grown, if that is more than it may. What cannot be read is told, and
+    /// watched no more.
+    fn exceeded_growth(&mut self, tools: &mut Tools<'_>) -> Option<u64> {
+        let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= tools.now_ns)?;
+        growth.exceeded(tools.members, now_ns).unwrap_or_else(|unknown| {
+            self.growth = None;
+            (tools.report)(Progress::Trouble { what: unknown.to_string() });
+            None
+        })
+    }
+
+    /// SIGKILL, also because the pod has grown by so many bytes in its grace period.
+    fn kill(&mut self, grown: Option<u64>, tools: &mut Tools<'_>) {
+        self.growth = None;
         self.stops_forks = true;
         self.phase = Phase::Kill { until_ns: tools.now_ns.saturating_add(self.kill_wait_ns) };
         self.pause_ns = FIRST_PAUSE_NS;
-        let sum = self.victim.kill(tools);
-        (tools.report)(Progress::KillSent(sum));
+        let signalled = self.victim.kill(tools);
+        (tools.report)(Progress::KillSent { signalled, grown });
     }
 
     /// Whether nobody is left; if so, the job is over.

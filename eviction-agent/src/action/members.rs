@@ -77,6 +77,11 @@ impl Members {
         &self.pids
     }
 
+    /// The groups found by the last scan, each after the one above it: paths below the pod's directory.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        self.groups.iter().map(|group| &self.names[group.name.clone()])
+    }
+
     /// Whether the last scan has found nobody, and nothing that could hide somebody.
     pub(super) fn is_empty(&self) -> bool {
         self.pids.is_empty() && self.unreachable == 0 && self.unreadable_groups == 0

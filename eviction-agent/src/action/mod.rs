@@ -11,6 +11,7 @@ mod boundary;
 mod clock;
 mod executor;
 mod group;
+mod growth;
 mod hold;
 mod job;
 mod lock;

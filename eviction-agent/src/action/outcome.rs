@@ -34,7 +34,12 @@ pub enum Progress {
     /// SIGTERM was sent.
     TermSent(Signalled),
     /// SIGKILL was sent.
-    KillSent(Signalled),
+    KillSent {
+        /// To how many.
+        signalled: Signalled,
+        /// By how many bytes the pod had grown since SIGTERM, if that is why the grace period was cut short.
+        grown: Option<u64>,
+    },
     /// A step could not be done; the work goes on without it.
     Trouble {
         /// Operation, subject and cause.
@@ -75,7 +80,7 @@ impl Progress {
     pub fn is_last(&self) -> bool {
         match self {
             Self::WouldSignal { .. } | Self::Gone { .. } | Self::Left { .. } | Self::Abandoned => true,
-            Self::TermSent(_) | Self::KillSent(_) | Self::Trouble { .. } | Self::Answered { .. } => false,
+            Self::TermSent(_) | Self::KillSent { .. } | Self::Trouble { .. } | Self::Answered { .. } => false,
         }
     }
 }

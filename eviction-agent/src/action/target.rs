@@ -63,9 +63,17 @@ pub struct KillTarget {
     /// Whether the threshold is a hard one: then forking is stopped at once and what can be done
     /// on the caller's thread is done there.
     pub hard: bool,
+    /// How many bytes the pod may grow by in its grace period, if there is a bound. Counts for hard memory
+    /// thresholds only.
+    pub kill_on_growth: Option<u64>,
 }
 
 impl KillTarget {
+    /// How many bytes the pod may grow by between SIGTERM and SIGKILL, if there is a bound.
+    pub(super) fn growth_limit(&self) -> Option<u64> {
+        self.kill_on_growth.filter(|_| self.hard && self.resource == Resource::Memory)
+    }
+
     /// Whether forking is stopped with the first signal already, at the price that handlers of
     /// SIGTERM cannot fork.
     pub fn stops_forks(&self) -> bool {

@@ -30,7 +30,7 @@ pub(super) enum Command {
     /// Finish this job, and tell these outcomes of its beginning.
     Take(Box<Job>, Vec<Outcome>),
     /// Hurry the job of a decision.
-    Hurry { decision: u64, grace: Duration },
+    Hurry { decision: u64, grace: Duration, growth_limit: Option<u64> },
 }
 
 /// The worker as the executor sees it.
@@ -135,9 +135,9 @@ impl Work {
                     }
                     self.jobs.push(*job);
                 }
-                Ok(Command::Hurry { decision, grace }) => self.with_jobs(|job, tools| {
+                Ok(Command::Hurry { decision, grace, growth_limit }) => self.with_jobs(|job, tools| {
                     if job.decision == decision {
-                        job.hurry(grace, tools);
+                        job.hurry(grace, growth_limit, tools);
                     }
                 }),
                 Err(TryRecvError::Empty) => return true,
@@ -170,7 +170,7 @@ impl Work {
 
     fn tell(&mut self, outcome: Outcome) {
         let unreachable = match &outcome.progress {
-            Progress::TermSent(sum) | Progress::KillSent(sum) => sum.unreachable,
+            Progress::TermSent(signalled) | Progress::KillSent { signalled, .. } => signalled.unreachable,
             Progress::WouldSignal { unreachable, .. } | Progress::Left { unreachable, .. } => *unreachable,
             Progress::Trouble { .. }
             | Progress::Gone { .. }

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::kill_on_growth::KillOnGrowth;
 use super::marks::NodeMarks;
 
 /// How evictions through the API server are carried out, in either profile.
@@ -19,6 +20,11 @@ pub struct Hands {
     pub node: NodeMarks,
     /// What is done about hard thresholds while the API server cannot be asked. Soft ones wait.
     pub api_unreachable: ApiUnreachable,
+    /// How much the memory of a pod may grow between SIGTERM and the end of its grace period, where the agent
+    /// ends its processes for a hard memory threshold: they get SIGKILL as soon as it is more. `0`: as
+    /// much as it likes.
+    #[serde(skip)]
+    pub kill_on_growth: KillOnGrowth,
 }
 
 impl Default for Hands {
@@ -29,6 +35,7 @@ impl Default for Hands {
             hard_ignores_pdb: true,
             node: NodeMarks::default(),
             api_unreachable: ApiUnreachable::default(),
+            kill_on_growth: KillOnGrowth::default(),
         }
     }
 }

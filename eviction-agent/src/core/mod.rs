@@ -21,6 +21,7 @@ pub(crate) mod fixture;
 pub mod flight;
 pub mod hands;
 pub mod input;
+pub mod kill_on_growth;
 pub mod layout;
 mod local_storage;
 pub mod marks;

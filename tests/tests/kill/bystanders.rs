@@ -41,7 +41,7 @@ fn everybody_in_the_pod_ends_and_nobody_outside() {
     let mut hand = rig.hand();
     let outcomes = hand.kill(target(&pod));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
-    let Progress::KillSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    let Progress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     let whole_group = has_group_kill(&rig);
     assert_eq!(sum, &Signalled { sent: 26, whole_group, ..Signalled::default() });
     assert_eq!(pod.processes(), [0_u32; 0]);

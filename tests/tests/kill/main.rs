@@ -5,6 +5,7 @@
 mod bystanders;
 mod forks;
 mod frozen;
+mod growth;
 mod guards;
 mod hands;
 mod memory;

@@ -102,6 +102,7 @@ pub(crate) fn target(pod: &Group) -> KillTarget {
         grace: Duration::ZERO,
         resource: Resource::Memory,
         hard: true,
+        kill_on_growth: None,
     }
 }
 
@@ -168,7 +169,7 @@ pub(crate) fn steps(outcomes: &[Outcome]) -> Vec<&'static str> {
     let name = |outcome: &Outcome| match outcome.progress {
         Progress::WouldSignal { .. } => "would signal",
         Progress::TermSent(_) => "term",
-        Progress::KillSent(_) => "kill",
+        Progress::KillSent { .. } => "kill",
         Progress::Trouble { .. } => "trouble",
         Progress::Gone { .. } => "gone",
         Progress::Left { .. } => "left",

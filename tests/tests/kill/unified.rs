@@ -43,7 +43,7 @@ fn the_kernel_kills_the_whole_group() {
     let mut hand = hand(&rig);
     let outcomes = hand.kill(only(&pod, target(&pod)));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
-    let Progress::KillSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    let Progress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert!(sum.whole_group);
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
@@ -64,7 +64,7 @@ fn whoever_ended_with_the_group_is_seen_to() {
     let mut hand = hand(&rig);
     let outcomes = hand.kill(only(&pod, target(&pod)));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
-    let Progress::KillSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    let Progress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert_eq!((sum.sent, sum.whole_group), (5, true));
     assert!(matches!(outcomes[1].progress, Progress::Gone { killed: 5, .. }), "{outcomes:?}");
     for victim in &mut victims {

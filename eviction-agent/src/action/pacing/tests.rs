@@ -21,6 +21,7 @@ fn target(decision: u64, pod_number: u64, hard: bool, at_ns: u64) -> KillTarget 
         grace: Duration::ZERO,
         resource: Resource::Memory,
         hard,
+        kill_on_growth: None,
     }
 }
 

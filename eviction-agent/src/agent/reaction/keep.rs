@@ -121,7 +121,7 @@ impl Reaction {
         // With the API server it is the kubelet that grants it.
         let left = if kept.by_api.is_some() { Duration::ZERO } else { grace.saturating_sub(passed) };
         let mut under_way = UnderWay::of(kept);
-        let target = under_way.target(groups, left, now_ns);
+        let target = under_way.target(groups, left, now_ns, self.kill_on_growth());
         if kept.by_kill {
             match self.executor.begin(&target) {
                 Ok(Begun::Started | Begun::Hurried { .. }) => {}

@@ -46,7 +46,8 @@ impl Reaction {
             if !(is_there && it.hard && is_unanswered && !it.by_kill) {
                 continue;
             }
-            let target = it.target(self.groups_of(&it.pod.uid), it.grace, mono_ns());
+            let groups = self.groups_of(&it.pod.uid);
+            let target = it.target(groups, it.grace, mono_ns(), self.kill_on_growth());
             match self.executor.begin(&target) {
                 Ok(Begun::Started | Begun::Hurried { .. }) => {
                     self.state.under_way[index].by_kill = true;

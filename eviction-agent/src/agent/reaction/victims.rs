@@ -107,7 +107,13 @@ impl Reaction {
             // Limits of local storage are the only evictions without a threshold.
             resource: signal.map_or(Resource::EphemeralStorage, Signal::resource),
             hard: line.is_none_or(|line| line.threshold.is_hard()),
+            kill_on_growth: self.kill_on_growth(),
         })
+    }
+
+    /// How many bytes a pod may grow by in the grace period of a hard memory eviction; nothing if that is off.
+    pub(super) fn kill_on_growth(&self) -> Option<u64> {
+        self.engine.policy().hands.kill_on_growth.bytes()
     }
 
     /// What the engine has to know of a victim that was refused. A limit that is not the pod's
@@ -213,10 +219,16 @@ impl Reaction {
 
 impl UnderWay {
     /// The same eviction for a hand that takes it up later, with what is left of its grace period.
-    pub(super) fn target(&self, groups: Vec<GroupDirs>, grace: Duration, at_ns: u64) -> KillTarget {
+    pub(super) fn target(
+        &self,
+        groups: Vec<GroupDirs>,
+        grace: Duration,
+        at_ns: u64,
+        kill_on_growth: Option<u64>,
+    ) -> KillTarget {
         let Self { id, pod, resource, hard, .. } = self;
         let (pod, resource, hard) = (Arc::clone(pod), *resource, *hard);
-        KillTarget { decision: *id, at_ns, pod, groups, grace, resource, hard }
+        KillTarget { decision: *id, at_ns, pod, groups, grace, resource, hard, kill_on_growth }
     }
 
     /// The kill hand refuses an eviction that the API server may still carry out: no end of it.

@@ -85,6 +85,14 @@ fn told(asked: Asked, answered: Answered, is_dry: bool) -> (&'static str, Option
     (name, None, (!why.is_empty()).then(|| why.join(": ")))
 }
 
+/// As a quantity, rounded up: more than the bound is shown as more.
+fn at_most(bytes: u64) -> String {
+    match bytes.div_ceil(1 << 10) {
+        kib @ ..1024 => format!("{kib}Ki"),
+        _ => format!("{}Mi", bytes.div_ceil(1 << 20)),
+    }
+}
+
 /// The name of a step, how many processes it was about, and what there is to say about it.
 fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
     let sent = |signalled: Signalled| {
@@ -113,9 +121,11 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
             let (processes, why) = sent(signalled);
             ("signalled", processes, why)
         }
-        Progress::KillSent(signalled) => {
+        Progress::KillSent { signalled, grown } => {
             let (processes, why) = sent(signalled);
-            ("killed", processes, why)
+            let grown = grown.map(|bytes| format!("grew by {} since SIGTERM", at_most(bytes)));
+            let why: Vec<_> = grown.into_iter().chain(why).collect();
+            ("killed", processes, (!why.is_empty()).then(|| why.join(", ")))
         }
         Progress::Trouble { what } => ("trouble", None, Some(what)),
         Progress::Gone { unreaped, killed: _ } => {
@@ -135,5 +145,31 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
         }
         Progress::Answered { asked, answered, is_dry } => told(asked, answered, is_dry),
         Progress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::action::PodName;
+
+    #[test]
+    fn says_that_a_pod_was_killed_because_it_grew() {
+        let pod = Arc::new(PodName { uid: "uid".into(), namespace: "default".into(), name: "pod".into() });
+        let killed = |grown, moved| {
+            let signalled = Signalled { sent: 2, moved, ..Signalled::default() };
+            let progress = Progress::KillSent { signalled, grown };
+            let outcome = Outcome { decision: 1, pod: Arc::clone(&pod), at_ns: 0, progress };
+            let (outcome, processes, why) = describe(Step::Progress(outcome));
+            assert_eq!((outcome, processes), ("killed", Some(2)));
+            why
+        };
+        assert_eq!(killed(None, 0), None);
+        assert_eq!(killed(Some((16 << 20) + 1), 0).unwrap(), "grew by 17Mi since SIGTERM");
+        assert_eq!(killed(Some(4097), 0).unwrap(), "grew by 5Ki since SIGTERM");
+        let both = "grew by 3072Mi since SIGTERM, 1 left the cgroup and were let be";
+        assert_eq!(killed(Some(3 << 30), 1).unwrap(), both);
     }
 }
