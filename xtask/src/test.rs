@@ -34,7 +34,7 @@ const HANG: Duration = Duration::from_secs(20 * 60);
 /// Arguments of the task.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Run only the tests whose name contains this
+    /// Run only the tests whose name contains this, and all of a test target of this name
     filter: Option<String>,
     /// Fail if a test was skipped, as on a machine that is known to run them all
     #[arg(long)]
@@ -133,7 +133,8 @@ impl TestProgram {
 
     fn command(&self, args: &Args, programs: &[(String, PathBuf)]) -> Command {
         let mut command = self.start(programs);
-        command.args(&args.filter).arg("--show-output");
+        let whole = args.filter.as_ref() == Some(&self.target);
+        command.args(args.filter.as_ref().filter(|_| !whole)).arg("--show-output");
         if ONE_AT_A_TIME.contains(&self.package.as_str()) {
             let threads = if self.target == STORIES { STORIES_AT_ONCE } else { 1 };
             command.arg(format!("--test-threads={threads}"));

@@ -1,0 +1,42 @@
+//! What people and tools outside read: the words in it, and the links between the pages.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod links;
+mod words;
+
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// A text, and the name by which a failure reports it.
+struct Text {
+    name: String,
+    text: String,
+}
+
+/// The pages: README.md, CONTRIBUTING.md, CHANGELOG.md and everything below docs.
+fn pages() -> Vec<Text> {
+    let mut pages: Vec<_> = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(read).into();
+    pages.extend(files("docs").into_iter().filter(|page| page.name.ends_with(".md")));
+    pages
+}
+
+fn read(name: &str) -> Text {
+    let text = std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    Text { name: name.to_owned(), text }
+}
+
+/// The text files below a folder of the repository, in the order of their names.
+fn files(folder: &str) -> Vec<Text> {
+    let mut entries: Vec<_> =
+        std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap()).collect();
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    let below = entries.iter().map(|entry| {
+        let name = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        if entry.file_type().unwrap().is_dir() { files(&name) } else { vec![read(&name)] }
+    });
+    below.flatten().collect()
+}
