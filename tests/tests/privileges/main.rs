@@ -1,4 +1,4 @@
-//! The smallest sets of capabilities (docs/privileges.md), as an ordinary user: with one nothing is
+//! The smallest sets of capabilities (docs/reference/capabilities.md), as an ordinary user: with one nothing is
 //! lost, and without any one of it `check` says which one is missing and what that costs; and real crossings,
 //! decided and carried out by such a user.
 

@@ -2,7 +2,7 @@
 //!
 //! The pipeline is one. It asks these rules where the kubelet's way is not what an operator
 //! would want, and nothing outside of this file asks for the profile. Each enhanced choice is
-//! justified in docs/decisions.md and has scenarios in tests/scenarios/enhanced.
+//! justified in docs/reference/profiles.md and has scenarios in tests/scenarios/enhanced.
 
 use crate::core::preferences::{AcceptChanges, MemoryPreferences, Predict, Preferences};
 use crate::core::units::GoDuration;

@@ -1,4 +1,4 @@
-//! What each capability is for (docs/privileges.md). Those that a source or a hand does not have
+//! What each capability is for (docs/reference/capabilities.md). Those that a source or a hand does not have
 //! are named in `check`, each with what is done without it.
 #![forbid(unsafe_code)]
 
