@@ -162,17 +162,17 @@ impl Withheld {
     /// How it is called in metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Torn => "torn",
+            Self::Torn => "partial_write",
             Self::KernelThread => "kernel_thread",
-            Self::FirstProcess => "first_process",
-            Self::NotTheVictim => "not_the_victim",
+            Self::FirstProcess => "init_process",
+            Self::NotTheVictim => "not_victim",
             Self::Remote => "remote_charge",
             Self::Expired => "expired",
             Self::NotGrown => "not_grown",
-            Self::UsageStill => "usage_still",
-            Self::Spent => "spent",
-            Self::NoRoom => "no_room",
-            Self::Refused => "refused_by_kernel",
+            Self::UsageStill => "usage_not_grown",
+            Self::Spent => "consumed",
+            Self::NoRoom => "ring_full",
+            Self::Refused => "signal_failed",
         }
     }
 }

@@ -34,7 +34,8 @@ enum Bench {
     Overhead(node::Node),
     /// Crossing to decision and to death, beside polls, notifications, earlyoom and nohang
     Reaction(node::Node),
-    /// Growth beyond the line when the kernel carries out a standing verdict, and when it does not
+    /// Growth beyond the threshold with kernel kill and without
+    #[command(name = "kernel-kill", alias = "reflex")]
     Reflex(node::Node),
     /// Cost while nothing happens, beside earlyoom, nohang and node-exporter
     Idle(node::Node),

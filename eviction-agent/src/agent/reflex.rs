@@ -69,10 +69,10 @@ impl Idle {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::NoVerdict(why) => why.name(),
-            Self::UnderWay => "under_way",
-            Self::HandRefuses => "hand_refuses",
-            Self::Scattered => "scattered",
-            Self::NotTold => "not_told",
+            Self::UnderWay => "just_carried_out",
+            Self::HandRefuses => "kill_refused",
+            Self::Scattered => "no_single_cgroup",
+            Self::NotTold => "map_write_failed",
         }
     }
 }

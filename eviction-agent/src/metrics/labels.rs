@@ -97,7 +97,7 @@ pub struct FamilyLabels {
 /// Why the reflex did not act.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ReasonLabels {
-    /// docs/reflex.md lists them.
+    /// docs/kernel-kill.md lists them.
     pub reason: &'static str,
 }
 
@@ -136,7 +136,7 @@ pub struct EndedLabels {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct DifferenceLabels {
     /// `no_kill_seen`, `only_a_child_killed`, `kill_not_in_status`, `child_not_in_status`,
-    /// `killed_by_eviction`, `killed_by_somebody_else`.
+    /// `killed_by_eviction`, `killed_by_other_process`.
     pub difference: &'static str,
     /// Namespace of its pod, empty if that is not known.
     pub namespace: String,

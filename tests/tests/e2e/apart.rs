@@ -131,7 +131,7 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     let told = verdict(&mut agent, "elsewhere");
     assert_eq!(
         (told.text("verdict"), told.text("differs")),
-        ("other", "killed_by_somebody_else"),
+        ("other", "killed_by_other_process"),
         "{told:?}"
     );
     let told = verdict(&mut agent, "kubelet");
@@ -151,7 +151,7 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     let told = agent.wait_for("the late status", GUARD, |event| event.kind() == "container_status").unwrap();
     assert_eq!(
         (told.text("pod"), told.text("differs")),
-        ("shop/late", "killed_by_somebody_else"),
+        ("shop/late", "killed_by_other_process"),
         "{told:?}"
     );
 
@@ -172,7 +172,7 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
         ("kill_not_in_status", 1.0),
         ("child_not_in_status", 0.0),
         ("killed_by_eviction", 1.0),
-        ("killed_by_somebody_else", 2.0),
+        ("killed_by_other_process", 2.0),
     ] {
         let labels = [("namespace", "shop"), ("difference", difference)];
         assert_eq!(

@@ -46,7 +46,7 @@ impl Difference {
             Self::KillNotInStatus => "kill_not_in_status",
             Self::ChildNotInStatus => "child_not_in_status",
             Self::KilledByEviction => "killed_by_eviction",
-            Self::KilledBySomebodyElse => "killed_by_somebody_else",
+            Self::KilledBySomebodyElse => "killed_by_other_process",
         }
     }
 

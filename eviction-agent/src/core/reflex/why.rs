@@ -70,21 +70,21 @@ impl NoVerdict {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
-            Self::NoHardLine => "no_hard_line",
+            Self::NoHardLine => "no_hard_threshold",
             Self::OtherMeasure => "other_measure",
-            Self::AsksForMore => "asks_for_more",
-            Self::Unknown(_) => "unknown",
-            Self::CrossedAlready => "crossed_already",
-            Self::AtTheLine => "at_the_line",
+            Self::AsksForMore => "more_conditions",
+            Self::Unknown(_) => "signal_unavailable",
+            Self::CrossedAlready => "threshold_met",
+            Self::AtTheLine => "at_threshold",
             Self::Far => "far",
-            Self::PolicyWaits => "policy_waits",
-            Self::NobodyGoes(_) => "nobody_goes",
-            Self::GoesForSomethingElse => "goes_for_something_else",
-            Self::GoesAlready => "goes_already",
+            Self::PolicyWaits => "config_pending",
+            Self::NobodyGoes(_) => "no_candidate",
+            Self::GoesForSomethingElse => "other_signal",
+            Self::GoesAlready => "eviction_in_flight",
             Self::Critical => "critical",
             Self::Protected => "protected",
             Self::UsageUnknown => "usage_unknown",
-            Self::Alike => "alike",
+            Self::Alike => "equal_rank",
         }
     }
 }

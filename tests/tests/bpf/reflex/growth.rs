@@ -44,7 +44,7 @@ fn grow_while_another_frees(change: impl FnOnce(Standing) -> Standing) {
     growing.step("touch 1");
     freeing.step("free");
     growing.step("touch 96");
-    assert_let_be(&mut rig, "usage_still");
+    assert_let_be(&mut rig, "usage_not_grown");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn grow_with_the_cache_full(
         rig.wait("the record", |told| !told.struck.is_empty());
     } else {
         assert_eq!(process.answer(), "ok");
-        assert_let_be(&mut rig, "usage_still");
+        assert_let_be(&mut rig, "usage_not_grown");
     }
     rig
 }

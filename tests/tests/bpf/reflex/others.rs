@@ -81,7 +81,7 @@ fn half_a_verdict_ends_nobody() {
     torn[EXPIRES] -= 1;
     map.set(0, torn, 0).unwrap();
     process.step(TOO_MUCH);
-    assert_let_be(&mut rig, "torn");
+    assert_let_be(&mut rig, "partial_write");
     map.set(0, whole, 0).unwrap();
     process.tell("touch 16");
     assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
