@@ -105,7 +105,7 @@ impl Agent {
             cgroup_root,
             memory_capacity,
             pid_capacity,
-            act,
+            action,
             config,
             more,
         } = options;
@@ -117,13 +117,13 @@ impl Agent {
             .args(["--cgroup-root", cgroup_root])
             .args(["--memory-capacity", &memory_capacity.to_string()])
             .args(["--pid-capacity", &pid_capacity.to_string()])
-            .args(["--act", act, "--output", "json", "--listen", "127.0.0.1:0"])
+            .args(["--action", action, "--output", "json", "--listen-address", "127.0.0.1:0"])
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         if let Some(pods) = pods {
-            command.arg("--pods").arg(pods);
+            command.arg("--pods-file").arg(pods);
         }
         if let Some(config) = config {
             command.arg("--config").arg(config);

@@ -120,7 +120,7 @@ fn a_change_that_came_with_a_restart_waits_as_well_unless_it_is_accepted() {
     assert_eq!(change(&mut agent, "waits").value["would_evict"], json!(["shop/quiet"]));
     nobody_goes(&mut agent);
     agent.stop().unwrap();
-    let mut agent = scene.start(&["--accept"]);
+    let mut agent = scene.start(&["--apply-config-now"]);
     decision(&mut agent);
     agent.stop().unwrap();
     is_remembered(&scene, "380Mi");

@@ -82,14 +82,14 @@ const ALONE: [&str; 3] = ["memory.available 1Gi", "pid.available 1k", "allocatab
 #[test]
 fn every_value_has_its_origin() {
     let files = Files::new();
-    let resolved = files.resolved(&["--act", "kill", "--listen", "[::1]:1"]);
+    let resolved = files.resolved(&["--action", "kill", "--listen-address", "[::1]:1"]);
     let [kubelet, drop_in, own] =
         ["kubelet.yaml", "drop-ins/10-pids.conf", "agent.yaml"].map(|name| files.path(name));
     assert_eq!(setting(&resolved, "evictionHard[\"memory.available\"]"), ("1Gi", &json!({"file": kubelet})));
     assert_eq!(setting(&resolved, "evictionHard[\"pid.available\"]"), ("1000", &json!({"dropIn": drop_in})));
     assert_eq!(setting(&resolved, "advance.by"), ("10%", &json!({"file": own})));
     assert_eq!(setting(&resolved, "advance.atLeast"), ("32Mi", &json!("default")));
-    assert_eq!(setting(&resolved, "act"), ("kill", &json!("commandLine")));
+    assert_eq!(setting(&resolved, "action"), ("Kill", &json!("commandLine")));
     assert_eq!(setting(&resolved, "endpoints.listen"), ("[::1]:1", &json!("commandLine")));
     assert_eq!(below(&resolved), ALONE);
 }
@@ -99,14 +99,21 @@ fn beside_a_kubelet_thresholds_are_raised_and_alone_they_are_not() {
     let files = Files::new();
     // A tenth of 1Gi is 102.4Mi.
     let raised = ["memory.available 1127Mi", "pid.available 1100", "allocatableMemory.available 1127Mi"];
-    for beside in [&["--node-name", "n1"][..], &["--act", "evict"], &["--act", "evict-dry-run"]] {
+    for beside in [
+        &["--node-name", "n1"][..],
+        &["--action", "evict"],
+        &["--action", "evict", "--dry-run=server"],
+        &["--action", "evict", "--dry-run"],
+    ] {
         assert_eq!(below(&files.resolved(beside)), raised, "{beside:?}");
     }
-    for alone in [&["--act", "kill"][..], &["--kubeconfig", "k", "--pods", "p", "--act", "kill"], &[]] {
+    for alone in
+        [&["--action", "kill"][..], &["--kubeconfig", "k", "--pods-file", "p", "--action", "kill"], &[]]
+    {
         assert_eq!(below(&files.resolved(alone)), ALONE, "{alone:?}");
     }
     files.write("agent.yaml", &format!("{AGENT}advance: {{when: never}}\n"));
-    assert_eq!(below(&files.resolved(&["--node-name", "n1", "--act", "evict"])), ALONE);
+    assert_eq!(below(&files.resolved(&["--node-name", "n1", "--action", "evict"])), ALONE);
     files.write("agent.yaml", &format!("{AGENT}advance: {{when: always, by: 1Mi, atLeast: 1Mi}}\n"));
     assert_eq!(below(&files.resolved(&[]))[0], "memory.available 1025Mi");
 }

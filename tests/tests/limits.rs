@@ -25,7 +25,7 @@ fn pod(name: &str, limit_mib: Option<u64>) -> PodSpec {
 
 fn start(node: &Node, config: &Value) -> Agent {
     let options = Options::of(&agent::binary().unwrap(), node, config).unwrap();
-    let options = Options { act: "dry-run", ..options };
+    let options = Options { action: "none", ..options };
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 

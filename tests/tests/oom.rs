@@ -26,7 +26,7 @@ fn node() -> Option<Node> {
 fn start(node: &Node, more: &[String]) -> Agent {
     let kubelet = json!({"evictionHard": {"memory.available": "1Mi"}});
     let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
-    let options = Options { act: "dry-run", more: more.to_vec(), ..options };
+    let options = Options { action: "none", more: more.to_vec(), ..options };
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 
@@ -85,7 +85,7 @@ fn a_kill_that_no_program_saw_is_counted_and_named_by_the_kernels_own_counts() {
     let mut denied = Vec::new();
     let mut agent = start(&node, &denied);
     while rung != "none" {
-        denied.extend(["--deny-rung".to_owned(), rung]);
+        denied.extend(["--disable-backend".to_owned(), rung]);
         agent.stop().unwrap();
         agent = start(&node, &denied);
         rung = agent.rung("oom").unwrap().0;

@@ -60,8 +60,8 @@ impl Scene {
         });
         fs::write(&own, policy.to_string()).unwrap();
         let options = Options::of(&agent::binary().unwrap(), &node, kubelet).unwrap();
-        let state = node.file("run/state.json").display().to_string();
-        let options = Options { config: Some(own), more: vec!["--state".to_owned(), state], ..options };
+        let state = node.file("run").display().to_string();
+        let options = Options { config: Some(own), more: vec!["--state-dir".to_owned(), state], ..options };
         Some(Self { node, options, interrupt: Interrupt::default(), pods: 0 })
     }
 

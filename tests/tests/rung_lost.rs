@@ -46,7 +46,7 @@ fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
     let mut hog = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
     let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
     let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
-    let options = Options { act: "dry-run", ..options };
+    let options = Options { action: "none", ..options };
     let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
     let (lost, _) = agent.rung("charge").unwrap();
     let Some(rung) = RUNGS.iter().find(|rung| rung.name == lost) else {

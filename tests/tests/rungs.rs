@@ -33,7 +33,7 @@ fn source<'f>(findings: &'f Value, name: &str) -> &'f Value {
 #[test]
 fn an_unknown_rung_is_answered_with_the_known_ones() {
     for verb in ["run", "check"] {
-        for option in ["--rung", "--deny-rung"] {
+        for option in ["--backend", "--disable-backend"] {
             let output = run(&[verb, option, "tp_btf mod_memcg"]);
             assert_eq!(output.status.code(), Some(2), "{verb} {option}");
             let text = stderr(&output);
@@ -46,16 +46,16 @@ fn an_unknown_rung_is_answered_with_the_known_ones() {
 
 #[test]
 fn the_timer_cannot_be_denied() {
-    let output = run(&["run", "--deny-rung", "timerfd"]);
+    let output = run(&["run", "--disable-backend", "timerfd"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("falls back on"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("falls back to"), "{}", stderr(&output));
 }
 
 #[test]
 fn each_rung_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason() {
     let mut used = 0;
     for rung in RUNGS.iter().filter(|rung| rung.family == Family::Charge) {
-        let found = findings(&["--rung", rung.name]);
+        let found = findings(&["--backend", rung.name]);
         let charge = source(&found, "charge");
         let problems = found["problems"].as_array().unwrap();
         match found["would_start"].as_bool().unwrap() {
@@ -77,7 +77,7 @@ fn each_rung_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason() {
 
 #[test]
 fn with_the_timer_alone_nothing_else_tells_of_charges_and_kills_are_told_as_before() {
-    let (found, all) = (findings(&["--rung", "timerfd"]), findings(&[]));
+    let (found, all) = (findings(&["--backend", "timerfd"]), findings(&[]));
     assert_eq!(found["would_start"], true, "{found}");
     for name in ["charge", "charge near"] {
         assert_eq!(source(&found, name)["rung"], "none", "{found}");

@@ -22,7 +22,7 @@ fn pod(name: &str) -> PodSpec {
 fn start(node: &Node) -> Agent {
     let config = json!({"evictionHard": {"memory.available": "16Mi", "pid.available": "100"}});
     let options = Options::of(&agent::binary().unwrap(), node, &config).unwrap();
-    let options = Options { act: "dry-run", ..options };
+    let options = Options { action: "none", ..options };
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 

@@ -51,7 +51,7 @@ impl LockError {
     pub fn help(&self) -> Option<&'static str> {
         match self {
             Self::Held { .. } => {
-                Some("stop the other one, or run this one with --act dry-run, which works beside it")
+                Some("stop the other one, or run this one with --action none, which works beside it")
             }
             Self::Failed { .. } => None,
         }

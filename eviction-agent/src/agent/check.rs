@@ -55,7 +55,7 @@ pub fn check(
     let configuration = match files.load() {
         Ok(configuration) => {
             // With `cluster` it is asked below, and for more.
-            if cluster.is_none() && configuration.service.act.asks_server() {
+            if cluster.is_none() && configuration.service.action.asks_server() {
                 let connected = cluster::connect(files.caller.kubeconfig.as_deref());
                 problems.extend(connected.err().into_iter().flat_map(Failure::into_causes));
             }

@@ -9,8 +9,9 @@ use super::capacities::NodeFacts;
 use super::configz::Caller;
 use super::failure::Failure;
 use crate::config::{
-    Act, AdvanceWhen, AgentConfiguration, AskConfigz, Effective, Endpoints, HookPreferences,
-    KubeletConfiguration, MemoryLimits, Problems, Requests, Setting, ThresholdSource, load_agent,
+    Action, ActionSettings, AdvanceWhen, AgentConfiguration, AskConfigz, DryRun, Effective, Endpoints,
+    HookPreferences, KubeletConfiguration, MemoryLimits, Problems, Requests, Setting, ThresholdSource,
+    load_agent,
 };
 use crate::core::policy::Policy;
 use crate::core::preferences::Profile;
@@ -38,8 +39,10 @@ pub struct ConfigurationFiles {
     pub agent: Option<PathBuf>,
     /// Profile in the place of that of the AgentConfiguration.
     pub profile: Option<Profile>,
-    /// What is done to victims, in the place of what it says.
-    pub act: Option<Act>,
+    /// Action in the place of that of the AgentConfiguration.
+    pub action: Option<Action>,
+    /// Dry run in the place of that of the AgentConfiguration.
+    pub dry_run: Option<DryRun>,
     /// Where HTTP is served, in the place of what it says.
     pub listen: Option<SocketAddr>,
     /// What the node has, and whether a kubelet acts on it as well.
@@ -66,7 +69,7 @@ pub(crate) struct Configuration {
 /// What takes effect at a start alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Service {
-    pub(crate) act: Act,
+    pub(crate) action: ActionSettings,
     pub(crate) requests: Requests,
     pub(crate) memory_limits: MemoryLimits,
     pub(crate) endpoints: Endpoints,
@@ -76,9 +79,11 @@ pub(crate) struct Service {
 impl Service {
     /// The fields of the AgentConfiguration in which another one differs.
     pub(crate) fn changed(&self, other: &Self) -> Vec<&'static str> {
-        let Self { act, requests, memory_limits, endpoints, hooks } = self;
+        let Self { action: ActionSettings { action, dry_run }, requests, memory_limits, endpoints, hooks } =
+            self;
         let differs = [
-            ("act", *act != other.act),
+            ("action", *action != other.action.action),
+            ("dryRun", *dry_run != other.action.dry_run),
             ("requests", *requests != other.requests),
             ("memoryLimits", *memory_limits != other.memory_limits),
             ("endpoints", *endpoints != other.endpoints),
@@ -95,7 +100,10 @@ impl ConfigurationFiles {
     /// # Errors
     /// Everything that is wrong with any of it.
     pub(crate) fn load(&self) -> Result<Configuration, Failure> {
-        let agent = load_agent(self.agent.as_deref()).map(|agent| self.over(agent));
+        let agent = load_agent(self.agent.as_deref()).map(|agent| self.over(agent)).and_then(|agent| {
+            let checked = agent.action.check().map_err(|problem| problem.in_file(agent.file.as_deref()));
+            checked.map_err(Problems::from).map(|()| agent)
+        });
         let (agent, kubelet) = match agent {
             Ok(agent) => {
                 let kubelet = Kubelet::find(self, &agent)?;
@@ -128,7 +136,7 @@ impl ConfigurationFiles {
             hooks,
             reflex: _,
             hands: _,
-            act,
+            action,
             requests,
             memory_limits,
             endpoints,
@@ -138,7 +146,7 @@ impl ConfigurationFiles {
         Ok(Configuration {
             policy,
             profile,
-            service: Service { act, requests, memory_limits, endpoints, hooks },
+            service: Service { action, requests, memory_limits, endpoints, hooks },
             kubelet: said,
             settings: own.into_iter().chain(settings).collect(),
             notes: asked.into_iter().chain(own_notes.iter().chain(&notes).map(ToString::to_string)).collect(),
@@ -152,8 +160,12 @@ impl ConfigurationFiles {
             Some(profile) => agent.with_profile(profile),
             None => agent,
         };
-        let agent = match self.act {
-            Some(act) => agent.with_act(act),
+        let agent = match self.action {
+            Some(action) => agent.with_action(action),
+            None => agent,
+        };
+        let agent = match self.dry_run {
+            Some(dry_run) => agent.with_dry_run(dry_run),
             None => agent,
         };
         match self.listen {
@@ -170,7 +182,7 @@ fn acts_ahead(agent: &AgentConfiguration, node: &NodeFacts) -> bool {
         AdvanceWhen::Never => false,
         AdvanceWhen::BesideKubelet => {
             let are_the_kubelets = agent.thresholds.source != ThresholdSource::Given;
-            are_the_kubelets && (node.in_cluster || agent.act.asks_server())
+            are_the_kubelets && (node.in_cluster || agent.action.action == Action::Evict)
         }
     }
 }

@@ -83,7 +83,8 @@ pub enum Event {
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Started {
     pub version: &'static str,
-    pub act: &'static str,
+    pub action: &'static str,
+    pub dry_run: &'static str,
     pub profile: &'static str,
     pub node: Node,
     pub sources: Vec<Source>,

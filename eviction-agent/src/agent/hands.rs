@@ -8,37 +8,34 @@ use tokio::sync::mpsc;
 use super::failure::{Failure, chain};
 use crate::action::api::ApiHandConfig;
 use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, PacingPolicy, Reaped};
-use crate::config::{Act, Requests};
+use crate::config::{ActionSettings, Requests};
 use crate::core::policy::Victims;
 use crate::core::units::GoDuration;
 use crate::metrics::{Metrics, OutcomeLabels};
 use crate::source::cgroup::root::NodeRoot;
 
 /// How the hand asks the API server.
-pub(super) fn hand_config(requests: Requests, act: Act) -> ApiHandConfig {
+pub(super) fn hand_config(requests: Requests, action: ActionSettings) -> ApiHandConfig {
     let Requests { max_in_flight, timeout, max_age } = requests;
     let time = |duration: GoDuration| Duration::from_nanos(duration.as_nanos().unsigned_abs());
     ApiHandConfig {
         in_flight: max_in_flight.into(),
         within: time(timeout),
         fresh: time(max_age),
-        is_dry: act.is_dry(),
+        is_dry: action.is_dry(),
     }
 }
 
 /// The hand; the acting one takes the right to act on this node.
 pub(super) fn executor(
     root: &NodeRoot,
-    act: Act,
+    action: ActionSettings,
     pacing: PacingPolicy,
     told: mpsc::Sender<Outcome>,
     metrics: &Arc<Metrics>,
 ) -> Result<Executor, Failure> {
-    let hand = match act {
-        Act::DryRun | Act::EvictDryRun => Hand::DryRun,
-        // It holds the right to act also where it only acts if a policy says so.
-        Act::Kill | Act::Evict => Hand::Kill,
-    };
+    // It holds the right to act also where it only acts if a policy says so.
+    let hand = if action.is_dry() { Hand::DryRun } else { Hand::Kill };
     let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
     let roots = GroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
     let config = ExecutorConfig { pacing, ..ExecutorConfig::new(hand, roots) };

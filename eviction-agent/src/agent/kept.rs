@@ -8,12 +8,11 @@ use super::failure::Failure;
 use super::reaction::Keep;
 use super::run::Options;
 use super::state::{Identity, Keeper, Recalled, Written, keeper, recall};
-use crate::config::Act;
+use crate::config::ActionSettings;
 use crate::metrics::Metrics;
 
-/// Where the state is kept in a pod, unless it is told otherwise: what is of this boot is best in
-/// memory.
-const STATE: &str = "/run/eviction-agent/state.json";
+/// The file of a state directory that has what outlives the agent within a boot.
+const STATE_FILE: &str = "state.json";
 
 /// What writes the state, and for those that wait until it is written; nothing where it is not kept.
 pub(crate) type Kept = Option<(Keeper, Written)>;
@@ -24,21 +23,20 @@ pub(crate) type Kept = Option<(Keeper, Written)>;
 /// If the kernel does not say which boot this is, or there can be no lane.
 pub(crate) fn open(
     options: &Options,
-    act: Act,
+    state_dir: Option<&Path>,
+    action: ActionSettings,
     metrics: &Arc<Metrics>,
 ) -> Result<(Keep, Kept, Recalled), Failure> {
-    // In a pod, the folder that the kill hand has there as well.
-    let in_pod = options.kubeconfig.is_none() && (options.cluster.is_some() || act.asks_server());
-    let by_default = in_pod && !act.is_dry();
-    let path = options.state.clone().or_else(|| by_default.then(|| STATE.into()));
-    let Some(path) = path else { return Ok((Keep::default(), None, Recalled::default())) };
+    let Some(path) = state_dir.map(|dir| dir.join(STATE_FILE)) else {
+        return Ok((Keep::default(), None, Recalled::default()));
+    };
     let boot_id = read_boot_id(Path::new(BOOT_ID))
         .ok_or_else(|| Failure::failed(format!("find out this boot's id: {BOOT_ID} says nothing")))?;
     let identity = Identity {
         boot_id: boot_id.into(),
         node: options.cluster.as_ref().and_then(|cluster| cluster.node_name.as_deref()).map(Into::into),
         cgroup_root: options.cgroup_root.display().to_string().into(),
-        act: act.name().into(),
+        act: action.to_string().into(),
     };
     let recalled = recall(&path, &identity);
     let (lane, keeper, written) = keeper(&path, identity, recalled.names, metrics)?;

@@ -80,7 +80,7 @@ pub use run::{Options, Output, run};
 
 pub use failure::Failure;
 
-pub use crate::config::Act;
+pub use crate::config::{Action, ActionSettings, DryRun};
 pub use crate::source::choice::Choice;
 pub use crate::source::timer::RUNG as TIMER;
 

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::VERSION;
 use super::failure::Failure;
-use crate::config::{Act, Endpoints};
+use crate::config::{ActionSettings, Endpoints};
 use crate::core::input::Reach;
 use crate::core::preferences::Profile;
 use crate::http::{self, Health};
@@ -60,14 +60,12 @@ pub enum Output {
 pub struct Options {
     /// How to decide.
     pub configuration: ConfigurationFiles,
-    /// Where the configuration in force is kept over a restart.
+    /// Directory for state kept across restarts: the state of this boot and the configuration in force.
     pub state_dir: Option<PathBuf>,
-    /// The file of what outlives the agent within a boot.
-    pub state: Option<PathBuf>,
-    /// Changes of the configuration take effect at once, as if each was accepted by hand.
-    pub accept: bool,
+    /// Changes of the configuration take effect at once.
+    pub apply_config_now: bool,
     /// PodList file.
-    pub pods: Option<PathBuf>,
+    pub pods_file: Option<PathBuf>,
     /// The cluster that the pods are asked of, where there is no such file.
     pub cluster: Option<ClusterOptions>,
     /// The group that stands for the node.
@@ -82,10 +80,30 @@ pub struct Options {
     pub record: Option<PathBuf>,
     /// How events are written.
     pub output: Output,
-    /// Rungs that are asked for or denied.
-    pub rungs: Choice,
-    /// Log the BPF programs' own diagnostics.
-    pub bpf_log: bool,
+    /// Backends that are asked for or disabled.
+    pub choice: Choice,
+    /// Log the debug messages of the BPF programs.
+    pub bpf_debug_log: bool,
+}
+
+/// The state directory of an agent in a pod, unless it is given another one. It should be in memory:
+/// eviction requests wait until the state is written.
+const STATE_DIR: &str = "/run/eviction-agent";
+
+impl Options {
+    /// The state directory of an agent with this action; none where no state is kept.
+    pub(super) fn state_dir(&self, action: ActionSettings) -> Option<PathBuf> {
+        let in_pod = self.kubeconfig.is_none() && (self.cluster.is_some() || action.asks_server());
+        self.state_dir.clone().or_else(|| (in_pod && !action.is_dry()).then(|| STATE_DIR.into()))
+    }
+
+    /// Where an earlier agent may have left the configuration that the kubelet reported. The action is
+    /// part of the configuration, and so not known yet.
+    fn kubelet_said(&self) -> Option<PathBuf> {
+        let in_pod = self.kubeconfig.is_none() && self.cluster.is_some();
+        let dir = self.state_dir.clone().or_else(|| in_pod.then(|| STATE_DIR.into()));
+        dir.map(|dir| Remembered::within(&dir).said())
+    }
 }
 
 /// Runs the agent until it is told to end.
@@ -93,8 +111,7 @@ pub struct Options {
 /// # Errors
 /// What kept it from starting, or what ended it.
 pub fn run(mut options: Options) -> Result<(), Failure> {
-    let remembered = options.state_dir.as_deref().map(Remembered::within);
-    options.configuration.last_said = remembered.as_ref().map(Remembered::said);
+    options.configuration.last_said = options.kubelet_said();
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -139,7 +156,7 @@ async fn supervise(
     let (ready_sender, ready) = oneshot::channel();
     let mut membership = None;
     let (mut pods, roster) = match (&options.cluster, &client) {
-        (None, _) | (_, None) => Pods::open(options.pods.as_deref(), &plan.policy)?,
+        (None, _) | (_, None) => Pods::open(options.pods_file.as_deref(), &plan.policy)?,
         (Some(given), Some(client)) => {
             let name = given.node_name.as_deref();
             let (joined, watched) = Membership::join(client.clone(), name, &plan.policy).await?;
@@ -167,7 +184,7 @@ async fn supervise(
         options.record.as_deref().map(|path| Recorder::open(path, Arc::clone(&metrics))).transpose()?;
     // Who does nothing writes nothing either.
     let tap = match &mut membership {
-        Some(membership) if !service.act.is_dry() => Some(membership.tap(Arc::clone(&metrics))),
+        Some(membership) if !service.action.is_dry() => Some(membership.tap(Arc::clone(&metrics))),
         _ => None,
     };
     let mut slow =
@@ -188,7 +205,7 @@ async fn supervise(
     let pods_known = AtomicBool::new(pods.are_known());
     let state = Arc::new(State { pulse: pulse.clone(), pods_known, exports });
     let reaction_thread = ready.thread;
-    let mut started = started(service.act, profile, &ready, pod_count, listen);
+    let mut started = started(service.action, profile, &ready, pod_count, listen);
     started.sources.extend(membership.as_ref().map(Membership::info));
     for source in &started.sources {
         slow.source(source);
@@ -240,7 +257,7 @@ async fn supervise(
             },
             changed = reload.changed() => match changed {
                 Ok(policy) => {
-                    let accepted = options.accept.then_some(Command::Accept);
+                    let accepted = options.apply_config_now.then_some(Command::Accept);
                     for command in [Command::Propose(Box::new(policy))].into_iter().chain(accepted) {
                         if commands.send(command).await.is_err() {
                             break 'turns "the reaction thread ended";
@@ -355,11 +372,18 @@ fn watch_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure
     signal(kind).map_err(|error| Failure::because("watch for signals", &error))
 }
 
-fn started(act: Act, profile: Profile, ready: &Ready, pods: usize, listen: Option<String>) -> event::Started {
+fn started(
+    action: ActionSettings,
+    profile: Profile,
+    ready: &Ready,
+    pods: usize,
+    listen: Option<String>,
+) -> event::Started {
     let Ready { sources, capacity, root, thread: _ } = ready;
     event::Started {
         version: VERSION,
-        act: act.name(),
+        action: action.action.lower_name(),
+        dry_run: action.dry_run.lower_name(),
         profile: profile.name(),
         node: event::Node {
             root: root.clone(),

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::failure::Failure;
 use crate::action::{Executor, Outcome};
 use crate::api::Client;
-use crate::config::{Act, HookPreferences};
+use crate::config::HookPreferences;
 use crate::core::engine::Engine;
 use crate::core::policy::Policy;
 use crate::core::preferences::Profile;
@@ -118,41 +118,42 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let configuration = options.configuration.load()?;
     // What is remembered is what was decided by; how to serve is what the files say now.
     let service = configuration.service;
-    let remembered = options.state_dir.as_deref().map(Remembered::within);
+    let Service { action, requests, memory_limits: _, endpoints: _, hooks: _ } = service;
+    let state_dir = options.state_dir(action);
+    let remembered = state_dir.as_deref().map(Remembered::within);
     let (in_force, change) =
-        Change::since(remembered, configuration, &options.configuration, watch, options.accept);
+        Change::since(remembered, configuration, &options.configuration, watch, options.apply_config_now);
     in_force.log();
     let Configuration { policy, profile, service: _, kubelet: _, settings: _, notes: _ } = in_force;
-    let Service { act, requests, memory_limits: _, endpoints: _, hooks: _ } = service;
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
     let pacing = pacing(policy.rules.victims);
     let (told, outcomes) = mpsc::channel(OUTCOMES);
     // One for all that ask: what it keeps warm serves each of them.
-    let asks = act.asks_server() || options.cluster.is_some();
+    let asks = action.asks_server() || options.cluster.is_some();
     let client = asks.then(|| cluster::connect(options.kubeconfig.as_deref())).transpose()?;
     let (cluster, evictions) = match &client {
-        Some(client) if act.asks_server() => {
+        Some(client) if action.asks_server() => {
             tracing::info!(server = %client.access().server(), by = %client.access().origin(), "API server");
-            let config = hand_config(requests, act);
+            let config = hand_config(requests, action);
             let (cluster, evictions) = Cluster::new(client.clone(), config, pacing.clone(), told.clone())?;
             (Some(cluster), Some(evictions))
         }
         _ => (None, None),
     };
     // Only who acts says so.
-    let marks = options.cluster.is_some() && !act.is_dry();
+    let marks = options.cluster.is_some() && !action.is_dry();
     let (node, news) = marks.then(NodeTeller::new).transpose()?.unzip();
-    let executor = executor(&root, act, pacing, told, metrics)?;
+    let executor = executor(&root, action, pacing, told, metrics)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "raising the limit of open files");
     }
-    let log = if options.bpf_log { ProgramLog::Debug } else { ProgramLog::Off };
-    let (keep, kept, recalled) = kept::open(options, act, metrics)?;
+    let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
+    let (keep, kept, recalled) = kept::open(options, state_dir.as_deref(), action, metrics)?;
     // Without it the programs cannot send a signal at all.
-    let reflex = policy.reflex == HardMemory && act == Act::Kill;
+    let reflex = policy.reflex == HardMemory && action.kills();
     let usages_of = Some(root.memory.clone());
     let plan = Plan {
         policy,
@@ -174,8 +175,14 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         keep,
         recalled,
         records: options.record.is_some(),
-        dry_run: act.is_dry(),
-        load: LoadOptions { choice: options.rungs.clone(), log, reflex, usages_of, ..LoadOptions::default() },
+        dry_run: action.is_dry(),
+        load: LoadOptions {
+            choice: options.choice.clone(),
+            log,
+            reflex,
+            usages_of,
+            ..LoadOptions::default()
+        },
     };
     Ok((plan, change))
 }

@@ -5,46 +5,49 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::backends::BackendArgs;
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::Format;
-use super::rungs::RungArgs;
 use super::table::Table;
 use crate::agent::{self, Configured, Failure, Findings, NodeFacts};
 use crate::config::Setting;
 
-/// What this machine can do for the agent, and what is missing; exit code 1 if `run` would not start.
+/// Check what this node supports, and what is missing. Exit code 1 if `run` with the same options would not
+/// start
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// How findings are written.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    /// Output format
+    #[arg(short, long, help_heading = "Output", value_enum, default_value_t = Format::Table)]
     output: Format,
     #[command(flatten)]
     configuration: ConfigurationArgs,
-    /// Check this file of pods too.
-    #[arg(long, value_name = "FILE", conflicts_with = "node_name")]
-    pods: Option<PathBuf>,
+    /// File with the node's pods (a v1 PodList, JSON or YAML); it is checked too
+    #[arg(long, value_name = "FILE", conflicts_with = "node_name", help_heading = "Cluster")]
+    pods_file: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// The group that stands for the node, relative to the mount of each cgroup hierarchy.
-    #[arg(long, value_name = "PATH", default_value = "/")]
+    /// Cgroup that stands for the node, relative to the mount point of each cgroup hierarchy
+    #[arg(long, value_name = "PATH", default_value = "/", help_heading = "Testing")]
     cgroup_root: PathBuf,
     #[command(flatten)]
     capacity: CapacityArgs,
     #[command(flatten)]
     service: ServiceArgs,
     #[command(flatten)]
-    rungs: RungArgs,
+    backends: BackendArgs,
 }
 
 pub(super) fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
-    let CheckArgs { output, configuration, pods, cluster, cgroup_root, capacity, service, rungs } = args;
+    let CheckArgs { output, configuration, pods_file, cluster, cgroup_root, capacity, service, backends } =
+        args;
     let caller = cluster.caller();
-    let cluster = cluster.options(pods.is_some());
+    let cluster = cluster.options(pods_file.is_some());
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
     let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
-    let files = configuration.files(service, node, caller);
-    let findings = agent::check(&files, pods.as_deref(), cluster.as_ref(), &cgroup_root, &rungs.into())?;
+    let files = configuration.files(service, node, caller)?;
+    let findings =
+        agent::check(&files, pods_file.as_deref(), cluster.as_ref(), &cgroup_root, &backends.into())?;
     output.print("findings", &findings, table)?;
     Ok(if findings.would_start { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

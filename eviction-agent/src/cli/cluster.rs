@@ -14,12 +14,12 @@ const NODE_IP: &str = "NODE_IP";
 
 /// Where the pods are asked for, and of which node.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster")]
 pub(super) struct ClusterArgs {
-    /// How to reach the API server, and as whom: for the node's pods, unless a file of them is given,
-    /// and for `--act evict`; default in a pod: the pod's own service account.
+    /// Kubeconfig file for the API server [default in a pod: the pod's service account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The name of this node's object in the cluster; default: $NODE_NAME.
+    /// Name of this node's Node object [default: $NODE_NAME]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
 }

@@ -12,20 +12,17 @@ use super::table::Table;
 use crate::agent::{self, ActsBelow, Configured, Failure, NodeFacts};
 use crate::config::Setting;
 
-/// Print the resolved configuration: every value, and where it comes from.
-///
-/// Options are those of `run`, and mean the same. Nothing is asked of the machine but how much memory
-/// and how many process ids it has.
+/// Print the configuration that `run` would use: every value, and where it comes from
 #[derive(Debug, Args)]
 pub(super) struct ConfigArgs {
-    /// How values are written.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    /// Output format
+    #[arg(short, long, help_heading = "Output", value_enum, default_value_t = Format::Table)]
     output: Format,
     #[command(flatten)]
     configuration: ConfigurationArgs,
-    /// With it no pods are asked of the API server; it is not read.
-    #[arg(long, value_name = "FILE", conflicts_with = "node_name")]
-    pods: Option<PathBuf>,
+    /// Pods come from this file and not from the API server, as with `run`; the file is not read
+    #[arg(long, value_name = "FILE", conflicts_with = "node_name", help_heading = "Cluster")]
+    pods_file: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -35,12 +32,12 @@ pub(super) struct ConfigArgs {
 }
 
 pub(super) fn config(args: ConfigArgs) -> Result<ExitCode, Failure> {
-    let ConfigArgs { output, configuration, pods, cluster, capacity, service } = args;
+    let ConfigArgs { output, configuration, pods_file, cluster, capacity, service } = args;
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
     let (options, caller) = (cluster.settings(), cluster.caller());
-    let in_cluster = cluster.options(pods.is_some()).is_some();
+    let in_cluster = cluster.options(pods_file.is_some()).is_some();
     let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
-    let mut configured = agent::configured(&configuration.files(service, node, caller))?;
+    let mut configured = agent::configured(&configuration.files(service, node, caller)?)?;
     configured.settings.splice(0..0, options);
     output.print("the configuration", &configured, table)?;
     Ok(ExitCode::SUCCESS)

@@ -6,99 +6,153 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::profile::ProfileArg;
-use crate::agent::{Act, Caller, ConfigurationFiles, NodeFacts};
+use crate::agent::{Action, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
 use crate::config::AskConfigz;
 
 /// Where the configuration is.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Policy")]
 pub(super) struct ConfigurationArgs {
-    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) that the thresholds are taken
-    /// from; without it the kubelet's defaults hold.
-    #[arg(long, value_name = "FILE")]
-    kubelet_config: Option<PathBuf>,
-    /// Folder of drop-in files (*.conf) that are laid over it.
-    #[arg(long, value_name = "DIR")]
-    kubelet_config_dir: Option<PathBuf>,
-    /// Ask the kubelet itself what it runs with, its command line included (its port 10250, /configz).
-    /// Where it does not answer, what it said last counts (`run --state-dir`), else its files.
-    #[arg(long)]
-    kubelet_configz: bool,
-    /// File with those who vouch for the kubelet's serving certificate; default: who vouches for the
-    /// API server.
-    #[arg(long, value_name = "FILE")]
-    kubelet_certificate_authority: Option<PathBuf>,
-    /// Take any serving certificate of the kubelet for right. Whoever has its address gets the agent's
-    /// token then.
-    #[arg(long)]
-    kubelet_insecure_tls: bool,
-    /// AgentConfiguration file (eviction-agent.io/v1alpha1): profile and policy of the agent.
+    /// AgentConfiguration file (eviction-agent.io/v1alpha1) [default: built-in defaults]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Whose decisions, whatever the AgentConfiguration says; default: what it says, else kubelet.
+    /// Eviction rules to follow, in place of `profile` of the AgentConfiguration [default: kubelet]
     #[arg(long, value_enum)]
     profile: Option<ProfileArg>,
+    #[command(flatten)]
+    kubelet: KubeletArgs,
+}
+
+/// Where the kubelet's settings come from.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Kubelet")]
+struct KubeletArgs {
+    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) with the eviction thresholds
+    /// [default: the kubelet's defaults]
+    #[arg(long, value_name = "FILE")]
+    kubelet_config: Option<PathBuf>,
+    /// Directory of drop-in files (*.conf) merged over the KubeletConfiguration file
+    #[arg(long, value_name = "DIR")]
+    kubelet_config_dir: Option<PathBuf>,
+    /// Read the running kubelet's configuration from its /configz endpoint (port 10250).
+    /// If the kubelet does not answer, its last known answer in --state-dir is used, else the files
+    #[arg(long)]
+    kubelet_configz: bool,
+    /// File with the CA certificates (PEM) that verify the kubelet's serving certificate
+    /// [default: the CA of the API server]
+    #[arg(long, value_name = "FILE")]
+    kubelet_certificate_authority: Option<PathBuf>,
+    /// Do not verify the kubelet's serving certificate. Insecure: any process that answers at the
+    /// kubelet's address gets the agent's token
+    #[arg(long)]
+    kubelet_insecure_tls: bool,
 }
 
 /// What is done, and where HTTP is served.
 #[derive(Debug, Args)]
 pub(super) struct ServiceArgs {
-    /// What is done to victims; default: what the AgentConfiguration says, else dry-run.
-    #[arg(long, value_enum)]
-    act: Option<ActArg>,
-    /// Address of /metrics, /healthz and /readyz; port 0 lets the system choose; default: what the
-    /// AgentConfiguration says, else 127.0.0.1:9095.
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<SocketAddr>,
+    /// What to do with the chosen pod, in place of `action` of the AgentConfiguration [default: none]
+    #[arg(long, value_enum, help_heading = "Policy")]
+    action: Option<ActionArg>,
+    /// Report the action without carrying it out; --dry-run alone means client. In place of `dryRun`
+    /// of the AgentConfiguration [default: none]
+    #[arg(
+        long,
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "client",
+        help_heading = "Policy"
+    )]
+    dry_run: Option<DryRunArg>,
+    /// Address (IP:PORT) that serves /metrics, /healthz and /readyz; port 0 picks a free port. In place
+    /// of the address in the AgentConfiguration [default: 127.0.0.1:9095]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Output")]
+    listen_address: Option<SocketAddr>,
 }
 
 /// What the node has.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Testing")]
 pub(super) struct CapacityArgs {
-    /// Memory that the node has, a quantity; default: MemTotal.
+    /// Memory capacity of the node, a Kubernetes quantity such as 8Gi [default: MemTotal]
     #[arg(long, value_name = "QUANTITY")]
     pub(super) memory_capacity: Option<String>,
-    /// Process ids that the node has; default: what the kernel allows.
+    /// Number of process IDs the node has [default: the kernel's limit]
     #[arg(long, value_name = "N")]
     pub(super) pid_capacity: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ActArg {
-    /// Say what would be done.
-    DryRun,
-    /// End the processes of the victim's cgroup.
+enum ActionArg {
+    /// Report decisions and do nothing
+    None,
+    /// Kill the processes in the pod's cgroup
     Kill,
-    /// Ask the API server to evict the victim.
+    /// Ask the API server to evict the pod
     Evict,
-    /// Ask the API server whether it would, with everything checked and nothing done.
-    EvictDryRun,
 }
 
-impl From<ActArg> for Act {
-    fn from(act: ActArg) -> Self {
-        match act {
-            ActArg::DryRun => Self::DryRun,
-            ActArg::Kill => Self::Kill,
-            ActArg::Evict => Self::Evict,
-            ActArg::EvictDryRun => Self::EvictDryRun,
+impl From<ActionArg> for Action {
+    fn from(action: ActionArg) -> Self {
+        match action {
+            ActionArg::None => Self::None,
+            ActionArg::Kill => Self::Kill,
+            ActionArg::Evict => Self::Evict,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DryRunArg {
+    /// Carry the action out
+    None,
+    /// Report what would be done; send no request
+    Client,
+    /// Send requests as dry runs: the API server checks them and changes nothing (--action evict only)
+    Server,
+}
+
+impl From<DryRunArg> for DryRun {
+    fn from(dry_run: DryRunArg) -> Self {
+        match dry_run {
+            DryRunArg::None => Self::None,
+            DryRunArg::Client => Self::Client,
+            DryRunArg::Server => Self::Server,
         }
     }
 }
 
 impl ConfigurationArgs {
-    /// Where the configuration of this node is, and what is said in its place.
-    pub(super) fn files(self, service: ServiceArgs, node: NodeFacts, caller: Caller) -> ConfigurationFiles {
-        let Self {
+    /// Where the configuration of this node is, and what the command line says in its place.
+    ///
+    /// # Errors
+    /// If options contradict each other.
+    pub(super) fn files(
+        self,
+        service: ServiceArgs,
+        node: NodeFacts,
+        caller: Caller,
+    ) -> Result<ConfigurationFiles, Failure> {
+        let Self { config, profile, kubelet } = self;
+        let KubeletArgs {
             kubelet_config,
             kubelet_config_dir,
             kubelet_configz,
             kubelet_certificate_authority,
             kubelet_insecure_tls,
-            config,
-            profile,
-        } = self;
-        let ServiceArgs { act, listen } = service;
-        ConfigurationFiles {
+        } = kubelet;
+        let ServiceArgs { action, dry_run, listen_address } = service;
+        if let (Some(action @ (ActionArg::None | ActionArg::Kill)), Some(DryRunArg::Server)) =
+            (action, dry_run)
+        {
+            let name = Action::from(action).lower_name();
+            return Err(Failure::usage(format!(
+                "--dry-run=server with --action {name}: only --action evict sends requests to the API server"
+            ))
+            .help("use --dry-run=client"));
+        }
+        Ok(ConfigurationFiles {
             kubelet: kubelet_config,
             kubelet_drop_ins: kubelet_config_dir,
             configz: AskConfigz {
@@ -112,9 +166,10 @@ impl ConfigurationArgs {
             are_copies: false,
             agent: config,
             profile: profile.map(Into::into),
-            act: act.map(Into::into),
-            listen,
+            action: action.map(Into::into),
+            dry_run: dry_run.map(Into::into),
+            listen: listen_address,
             node,
-        }
+        })
     }
 }

@@ -1,15 +1,16 @@
 //! The command line: one file per verb.
 
+mod backends;
 mod check;
+mod cleanup;
 mod cluster;
 mod config;
 mod configuration;
-mod node;
 mod output;
 mod profile;
 mod replay;
+mod retired;
 mod run;
-mod rungs;
 mod table;
 
 use std::io::IsTerminal as _;
@@ -25,8 +26,8 @@ use crate::agent::{LogQueue, LogWriter, VERSION, hands_lie_in};
 #[derive(Debug, Parser)]
 #[command(name = "eviction-agent", version = VERSION, disable_help_subcommand = true)]
 struct Cli {
-    /// How the log on standard error is written; RUST_LOG chooses what is logged.
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    /// Format of the log on standard error; RUST_LOG sets what is logged
+    #[arg(long, global = true, help_heading = "Output", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(subcommand)]
     verb: Verb,
@@ -38,7 +39,7 @@ enum Verb {
     Check(check::CheckArgs),
     Config(config::ConfigArgs),
     Replay(replay::ReplayArgs),
-    Node(node::NodeArgs),
+    Cleanup(cleanup::CleanupArgs),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -51,7 +52,10 @@ enum LogFormat {
 /// code that decides and kills, as far as the linker has put it in one place (`hands.ld`).
 pub fn main(hands: &'static [u8]) -> ExitCode {
     hands_lie_in(hands);
-    let Cli { log_format, verb } = Cli::parse();
+    let Cli { log_format, verb } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refused(&error),
+    };
     // The daemon must not be held up by whoever reads its log; the others end, and lose no line.
     let writer = match verb {
         Verb::Run(_) => match LogWriter::start(std::io::stderr()) {
@@ -61,7 +65,7 @@ pub fn main(hands: &'static [u8]) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         },
-        Verb::Check(_) | Verb::Config(_) | Verb::Replay(_) | Verb::Node(_) => None,
+        Verb::Check(_) | Verb::Config(_) | Verb::Replay(_) | Verb::Cleanup(_) => None,
     };
     start_log(log_format, writer.as_ref().map(LogWriter::queue));
     let result = match verb {
@@ -69,7 +73,7 @@ pub fn main(hands: &'static [u8]) -> ExitCode {
         Verb::Check(args) => check::check(args),
         Verb::Config(args) => config::config(args),
         Verb::Replay(args) => Ok(replay::run(&args)),
-        Verb::Node(args) => node::run(args),
+        Verb::Cleanup(args) => cleanup::run(args),
     };
     // What is still to be logged comes before the last word.
     drop(writer);
@@ -81,6 +85,20 @@ pub fn main(hands: &'static [u8]) -> ExitCode {
             code
         }
     }
+}
+
+/// Prints help, or what is wrong with the arguments. Old names are reported with the new ones.
+fn refused(error: &clap::Error) -> ExitCode {
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let retired = if error.use_stderr() { retired::errors(&arguments) } else { Vec::new() };
+    if retired.is_empty() {
+        error.exit();
+    }
+    for error in retired {
+        eprintln!("error: {error}");
+    }
+    ExitCode::from(2)
 }
 
 fn start_log(format: LogFormat, queue: Option<LogQueue>) {

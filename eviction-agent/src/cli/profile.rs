@@ -7,9 +7,9 @@ use crate::core::preferences::Profile;
 /// Whose decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ProfileArg {
-    /// Those of the kubelet's own eviction manager, to the letter.
+    /// The kubelet's own eviction rules, unchanged
     Kubelet,
-    /// What operators would want instead.
+    /// The kubelet's rules with the settings under `policy` of the AgentConfiguration
     Enhanced,
 }
 

@@ -5,53 +5,49 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
+use super::backends::BackendArgs;
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
-use super::rungs::RungArgs;
 use crate::agent::{self, Failure, NodeFacts, Options, Output};
 
-/// Watch the node's pressure and evict pods by the kubelet's rules, or by better ones.
+/// Run the agent: watch the node's memory and process IDs, and evict pods when an eviction threshold is met
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
     configuration: ConfigurationArgs,
-    /// Folder in which the configuration in force is remembered, so that with the enhanced profile one that
-    /// was changed before a start is held against the present as after SIGHUP; without it the configuration
-    /// of the start is in force at once.
-    #[arg(long, value_name = "DIR")]
+    /// Directory for state kept across restarts, one per agent: state.json (evictions in flight, node
+    /// conditions, counters) and the configuration in force [default in a pod that acts:
+    /// /run/eviction-agent; else no state is kept]
+    #[arg(long, value_name = "DIR", help_heading = "Policy")]
     state_dir: Option<PathBuf>,
-    /// File of what outlives the agent within a boot: since when thresholds are met, conditions,
-    /// evictions under way, counts; default in a pod that acts:
-    /// /run/eviction-agent/state.json. Each agent has one of its own.
-    #[arg(long, value_name = "FILE")]
-    state: Option<PathBuf>,
-    /// Let changes of the configuration take effect at once, whomever they evict.
-    #[arg(long)]
-    accept: bool,
-    /// The node's pods: a v1 PodList, JSON or YAML; read again when it changes.
-    #[arg(long, value_name = "FILE", conflicts_with = "node_name")]
-    pods: Option<PathBuf>,
+    /// Apply a changed configuration at once, even if it evicts pods
+    #[arg(long, help_heading = "Policy")]
+    apply_config_now: bool,
+    /// File with the node's pods (a v1 PodList, JSON or YAML), used in place of the API server; read again
+    /// when it changes
+    #[arg(long, value_name = "FILE", conflicts_with = "node_name", help_heading = "Cluster")]
+    pods_file: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// The group that stands for the node, relative to the mount of each cgroup hierarchy.
-    #[arg(long, value_name = "PATH", default_value = "/")]
+    /// Cgroup that stands for the node, relative to the mount point of each cgroup hierarchy
+    #[arg(long, value_name = "PATH", default_value = "/", help_heading = "Testing")]
     cgroup_root: PathBuf,
     #[command(flatten)]
     capacity: CapacityArgs,
     #[command(flatten)]
     service: ServiceArgs,
-    /// File to which each decision is added by which a pod goes, as a scenario that `replay` runs again;
-    /// beyond 64 MiB the next one begins, and FILE.1 is the one before.
-    #[arg(long, value_name = "FILE")]
+    /// Append each eviction decision to this file as a scenario for `replay` and `explain`; at 64Mi the
+    /// file is renamed to FILE.1
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     record: Option<PathBuf>,
-    /// How events are written on standard output.
-    #[arg(long, value_enum, default_value_t = OutputArg::Text)]
+    /// Format of the event lines on standard output
+    #[arg(short, long, help_heading = "Output", value_enum, default_value_t = OutputArg::Text)]
     output: OutputArg,
     #[command(flatten)]
-    rungs: RungArgs,
-    /// Let the BPF programs log their own diagnostics.
-    #[arg(long)]
-    bpf_log: bool,
+    backends: BackendArgs,
+    /// Log the debug messages of the BPF programs
+    #[arg(long, help_heading = "Kernel")]
+    bpf_debug_log: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -64,29 +60,27 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let RunArgs {
         configuration,
         state_dir,
-        state,
-        accept,
-        pods,
+        apply_config_now,
+        pods_file,
         cluster,
         cgroup_root,
         capacity,
         service,
         record,
         output,
-        rungs,
-        bpf_log,
+        backends,
+        bpf_debug_log,
     } = args;
     let kubeconfig = cluster.kubeconfig();
     let caller = cluster.caller();
-    let cluster = cluster.options(pods.is_some());
+    let cluster = cluster.options(pods_file.is_some());
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
     let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
     agent::run(Options {
-        configuration: configuration.files(service, node, caller),
+        configuration: configuration.files(service, node, caller)?,
         state_dir,
-        state,
-        accept,
-        pods,
+        apply_config_now,
+        pods_file,
         cluster,
         cgroup_root,
         memory_capacity,
@@ -97,8 +91,8 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
             OutputArg::Text => Output::Text,
             OutputArg::Json => Output::Json,
         },
-        rungs: rungs.into(),
-        bpf_log,
+        choice: backends.into(),
+        bpf_debug_log,
     })?;
     Ok(ExitCode::SUCCESS)
 }

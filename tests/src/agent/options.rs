@@ -14,7 +14,7 @@ pub struct Options {
     pub binary: PathBuf,
     /// `--kubelet-config`.
     pub kubelet_config: PathBuf,
-    /// `--pods`, unless they are asked of a cluster.
+    /// `--pods-file`, unless they are asked of a cluster.
     pub pods: Option<PathBuf>,
     /// `--cgroup-root`.
     pub cgroup_root: String,
@@ -22,8 +22,8 @@ pub struct Options {
     pub memory_capacity: u64,
     /// `--pid-capacity`.
     pub pid_capacity: u64,
-    /// `--act`.
-    pub act: &'static str,
+    /// `--action`.
+    pub action: &'static str,
     /// `--config`, if any.
     pub config: Option<PathBuf>,
     /// What else is said on the command line.
@@ -43,7 +43,7 @@ impl Options {
             cgroup_root: node.cgroup_root(),
             memory_capacity: node.memory_capacity(),
             pid_capacity: node.pid_capacity(),
-            act: "kill",
+            action: "kill",
             config: None,
             more: Vec::new(),
         })

@@ -11,7 +11,7 @@ use super::{AGENT, GOOD, Running, agent_command, errors, file, in_subtree, outpu
 fn errors_of(option: &str, text: &str) -> Vec<String> {
     let folder = Folder::below(&std::env::temp_dir(), "cli").unwrap();
     let path = file(&folder, "configuration.yaml", text);
-    let output = output(agent_command(&["run", "--listen", "127.0.0.1:0", option, &path]));
+    let output = output(agent_command(&["run", "--listen-address", "127.0.0.1:0", option, &path]));
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert_eq!(output.stdout, b"", "nothing was begun");
     let errors = errors(&output);
@@ -126,7 +126,7 @@ fn errors_of_both_configurations_are_said_together() {
         (&*format!("read kubelet configuration: {kubelet}: "), "memory.available"),
         (&*format!("read agent configuration: {agent}: polici: "), "did you mean `policy`?"),
     ];
-    let run = output(agent_command(&[&["run", "--listen", "127.0.0.1:0"], &files[..]].concat()));
+    let run = output(agent_command(&[&["run", "--listen-address", "127.0.0.1:0"], &files[..]].concat()));
     assert_eq!((run.status.code(), &*run.stdout), (Some(1), &b""[..]));
     assert_errors(&errors(&run), &expected);
     let check = output(agent_command(&[&["check", "-o", "json"], &files[..]].concat()));

@@ -115,7 +115,8 @@ impl Drop for Running {
 fn in_subtree(subtree: &Subtree, more: &[&str]) -> Command {
     let root = subtree.path();
     let root = root.to_str().unwrap();
-    let mut arguments = vec!["run", "--output", "json", "--listen", "127.0.0.1:0", "--cgroup-root", root];
+    let mut arguments =
+        vec!["run", "--output", "json", "--listen-address", "127.0.0.1:0", "--cgroup-root", root];
     arguments.extend(["--memory-capacity", "256Mi", "--pid-capacity", "100"]);
     arguments.extend(more);
     agent_command(&arguments)
@@ -124,8 +125,10 @@ fn in_subtree(subtree: &Subtree, more: &[&str]) -> Command {
 #[test]
 fn wrong_usage_is_exit_code_2() {
     for arguments in [
-        &["run", "--act", "nothing"][..],
-        &["run", "--listen", "here"],
+        &["run", "--action", "nothing"][..],
+        &["run", "--action", "kill", "--dry-run=server"],
+        &["run", "--dry-run=both"],
+        &["run", "--listen-address", "here"],
         &["run", "--profile", "nobody"],
         &["run", "--pid-capacity", "many"],
         &["run", "--memory-capacity", "lots"],
@@ -142,6 +145,44 @@ fn wrong_usage_is_exit_code_2() {
 }
 
 #[test]
+fn old_flags_and_verbs_are_refused_with_their_new_names() {
+    for (arguments, new) in [
+        (&["run", "--act", "kill"][..], &["--act: use --action none|kill|evict"][..]),
+        (&["run", "--act=evict-dry-run"], &["--act: use --action evict --dry-run=server"]),
+        (&["run", "--rung", "timerfd"], &["--rung: use --backend NAME"]),
+        (&["check", "--deny-rung", "timerfd"], &["--deny-rung: use --disable-backend NAME"]),
+        (&["run", "--state", "f"], &["--state: use --state-dir DIR"]),
+        (&["run", "--accept"], &["--accept: use --apply-config-now"]),
+        (&["config", "--pods", "f"], &["--pods: use --pods-file FILE"]),
+        (&["run", "--listen=here"], &["--listen: use --listen-address ADDRESS"]),
+        (&["run", "--bpf-log"], &["--bpf-log: use --bpf-debug-log"]),
+        (&["node", "clean", "n1"], &["node clean: use the verb `cleanup NODE...`"]),
+        (
+            &["run", "--accept", "--bpf-log"],
+            &["--accept: use --apply-config-now", "--bpf-log: use --bpf-debug-log"],
+        ),
+    ] {
+        let output = output(agent_command(arguments));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        let expected: Vec<String> = new.iter().map(|new| format!("parse arguments: {new}")).collect();
+        assert_eq!(errors(&output), expected, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_server_dry_run_needs_the_action_that_asks_the_server() {
+    let refused = output(agent_command(&["run", "--action", "kill", "--dry-run=server"]));
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(errors(&refused)[0].contains("--dry-run=server with --action kill"), "{}", stderr(&refused));
+    let folder = Folder::below(&std::env::temp_dir(), "cli-dry-run").unwrap();
+    let config = file(&folder, "agent.yaml", &format!("{AGENT}action: Kill\n"));
+    let refused = output(agent_command(&["config", "--config", &config, "--dry-run=server"]));
+    assert_eq!(refused.status.code(), Some(1));
+    let error = errors(&refused).remove(0);
+    assert!(error.contains("agent.yaml: dryRun: ") && error.contains("Kill"), "{error}");
+}
+
+#[test]
 fn a_quantity_that_is_none_is_named() {
     let output = output(agent_command(&["run", "--memory-capacity", "1K"]));
     assert_eq!(errors(&output), ["--memory-capacity 1K: unable to parse quantity's suffix"]);
@@ -149,8 +190,9 @@ fn a_quantity_that_is_none_is_named() {
 
 #[test]
 fn a_file_that_is_not_there() {
-    for option in ["--kubelet-config", "--kubelet-config-dir", "--config", "--pods"] {
-        let output = output(agent_command(&["run", "--listen", "127.0.0.1:0", option, "/no/such/file"]));
+    for option in ["--kubelet-config", "--kubelet-config-dir", "--config", "--pods-file"] {
+        let output =
+            output(agent_command(&["run", "--listen-address", "127.0.0.1:0", option, "/no/such/file"]));
         assert_eq!(output.status.code(), Some(1));
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "{errors:?}");
@@ -200,12 +242,12 @@ fn check_fails_where_run_would_not_start() {
 fn check_looks_for_the_server_that_run_would_ask() {
     let folder = Folder::below(&std::env::temp_dir(), "cli-server").unwrap();
     let pods = file(&folder, "pods.json", r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#);
-    let arguments = ["--pods", &pods, "--kubeconfig", "/no/kubeconfig"];
-    let checked = |act: &str| output(agent_command(&[&["check", "--act", act], &arguments[..]].concat()));
+    let arguments = ["--pods-file", &pods, "--kubeconfig", "/no/kubeconfig"];
+    let checked = |act: &str| output(agent_command(&[&["check", "--action", act], &arguments[..]].concat()));
     assert_eq!(checked("kill").status.code(), Some(0), "nobody is asked");
     let check = checked("evict");
     assert_eq!(check.status.code(), Some(1));
-    let run = output(agent_command(&[&["run", "--act", "evict"], &arguments[..]].concat()));
+    let run = output(agent_command(&[&["run", "--action", "evict"], &arguments[..]].concat()));
     assert_eq!(run.status.code(), Some(1));
     let (table, error) = (String::from_utf8(check.stdout).unwrap(), errors(&run).remove(0));
     assert!(error.contains("/no/kubeconfig") && table.contains(&error), "{error}\n{table}");
@@ -220,7 +262,7 @@ fn sigterm_ends_it_and_nothing_stays_attached() {
         sources.iter().find(|it| it["source"] == source).unwrap()["rung"].clone()
     };
     assert_eq!(rung("charge"), "tp_btf mod_memcg_state");
-    assert_eq!(started["act"], "dry-run", "nothing is done that was not asked for");
+    assert_eq!(started["action"], "none", "nothing is done that was not asked for");
     let pid = running.child.id();
     let programs = || fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
     assert!(programs() > 0);
@@ -234,8 +276,8 @@ fn sigterm_ends_it_and_nothing_stays_attached() {
 #[test]
 fn a_second_acting_agent_is_refused_and_the_first_is_named() {
     let subtree = Subtree::new("cli-lock").unwrap();
-    let (first, _) = Running::start(in_subtree(&subtree, &["--act", "kill"]));
-    let second = output(in_subtree(&subtree, &["--act", "kill"]));
+    let (first, _) = Running::start(in_subtree(&subtree, &["--action", "kill"]));
+    let second = output(in_subtree(&subtree, &["--action", "kill"]));
     assert_eq!(second.status.code(), Some(1));
     let errors = errors(&second);
     assert_eq!(errors.len(), 1, "{errors:?}");
@@ -259,7 +301,7 @@ fn a_pods_file_that_becomes_invalid_keeps_the_last_good_one() {
         )
     };
     let pods = file(&folder, "pods.json", &list("good"));
-    let (mut running, started) = Running::start(in_subtree(&subtree, &["--pods", &pods]));
+    let (mut running, started) = Running::start(in_subtree(&subtree, &["--pods-file", &pods]));
     assert_eq!(started["pods"], 1);
     assert_eq!(running.until("pods")["with_cgroup"], 1);
     let listen = started["listen"].as_str().unwrap().parse().unwrap();
@@ -296,7 +338,7 @@ fn a_changed_configuration_is_held_against_the_present() {
         )
     };
     let kubelet = file(&folder, "kubelet.yaml", &memory("64Mi"));
-    let options = ["--kubelet-config", &kubelet, "--config", &agent, "--pods", &pods];
+    let options = ["--kubelet-config", &kubelet, "--config", &agent, "--pods-file", &pods];
     let (mut running, started) = Running::start(in_subtree(&subtree, &options));
     assert_eq!(running.until("pods")["with_cgroup"], 1);
     let listen = started["listen"].as_str().unwrap().parse().unwrap();

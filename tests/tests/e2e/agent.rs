@@ -62,7 +62,7 @@ pub(crate) fn options_on(name: &str, node: &Node, kubeconfig: &Path) -> Options 
     let kubeconfig = kubeconfig.display().to_string();
     Options {
         pods: None,
-        act: "dry-run",
+        action: "none",
         more: ["--kubeconfig", &kubeconfig, "--node-name", name].map(str::to_owned).to_vec(),
         ..options
     }

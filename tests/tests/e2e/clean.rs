@@ -1,4 +1,4 @@
-//! `eviction-agent node clean` takes away what the agent has written into nodes, and nothing else.
+//! `eviction-agent cleanup` takes away what the agent has written into nodes, and nothing else.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ const KEY: &str = "eviction-agent.io/memory-pressure";
 /// Exit code, standard output, standard error.
 fn clean(kubeconfig: &Path, more: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(binary().unwrap());
-    let output = command.args(["node", "clean", "--kubeconfig"]).arg(kubeconfig).args(more).output().unwrap();
+    let output = command.args(["cleanup", "--kubeconfig"]).arg(kubeconfig).args(more).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
@@ -65,7 +65,7 @@ fn what_the_agent_has_written_goes_and_what_others_have_stays() {
         .unwrap();
 
     let before = node(&cluster, "n1");
-    let (code, told, _) = clean(&kubeconfig, &["n1", "--dry-run"]);
+    let (code, told, _) = clean(&kubeconfig, &["n1", "--dry-run=server"]);
     let lines = [
         "node/n1: taint eviction-agent.io/pid-pressure:PreferNoSchedule removed",
         "node/n1: taint eviction-agent.io/memory-pressure:NoSchedule removed",
@@ -73,6 +73,9 @@ fn what_the_agent_has_written_goes_and_what_others_have_stays() {
         "node/n1: condition EvictionAgentPIDPressure removed",
     ];
     let dry: String = lines.iter().map(|line| format!("{line} (server dry run)\n")).collect();
+    assert_eq!((code, told), (0, dry));
+    let (code, told, _) = clean(&kubeconfig, &["n1", "--dry-run"]);
+    let dry: String = lines.iter().map(|line| format!("{line} (dry run)\n")).collect();
     assert_eq!((code, told), (0, dry));
     assert_eq!(node(&cluster, "n1"), before);
 

@@ -66,15 +66,15 @@ pub(crate) fn options(
     // What counts where the kubelet is not asked: nothing crosses that.
     options.kubelet_config =
         node.write_config(&json!({"evictionHard": {"memory.available": "1Mi"}})).unwrap();
-    assert_eq!(given.remove("--act").as_deref(), Some("evict"));
+    assert_eq!(given.remove("--action").as_deref(), Some("evict"));
     assert_eq!(given.remove("--config").as_deref(), Some("/etc/eviction-agent/agent.yaml"));
-    (options.act, options.config) = ("evict", Some(file));
-    assert!(given.remove("--state-dir").is_some());
+    (options.action, options.config) = ("evict", Some(file));
+    // Its default is a directory of the host, where other agents may run.
     let state = node.file("state");
     std::fs::create_dir_all(&state).unwrap();
     options.more.extend(["--state-dir".to_owned(), state.display().to_string()]);
     // What the rig says by itself; a new argument has to be told to it.
-    for name in ["--kubelet-config", "--output", "--log-format", "--listen"] {
+    for name in ["--kubelet-config", "--output", "--log-format", "--listen-address"] {
         assert!(given.remove(name).is_some(), "{name}");
     }
     assert!(given.is_empty(), "{given:?}");

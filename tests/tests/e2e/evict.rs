@@ -41,21 +41,17 @@ impl World {
 
     /// An agent with the right to evict, and with `delete` to delete.
     fn start(&self, kubelet: &Value, hands: &Value) -> Agent {
-        self.start_as("evict", kubelet, hands)
-    }
-
-    fn start_as(&self, act: &'static str, kubelet: &Value, hands: &Value) -> Agent {
-        Agent::start(&self.options(act, kubelet, hands, self.cluster.port()), rig::interrupt()).unwrap()
+        Agent::start(&self.options("evict", kubelet, hands, self.cluster.port()), rig::interrupt()).unwrap()
     }
 
     /// How an agent is started that takes this port for the API server's.
-    pub(crate) fn options(&self, act: &'static str, kubelet: &Value, hands: &Value, port: u16) -> Options {
+    pub(crate) fn options(&self, action: &'static str, kubelet: &Value, hands: &Value, port: u16) -> Options {
         let rules = json!([
             {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]},
             {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         ]);
-        self.options_with(&rules, act, kubelet, hands, port)
+        self.options_with(&rules, action, kubelet, hands, port)
     }
 
     /// The same for one that learns of its pods and its node from the server.
@@ -69,7 +65,7 @@ impl World {
     fn options_with(
         &self,
         rules: &Value,
-        act: &'static str,
+        action: &'static str,
         kubelet: &Value,
         hands: &Value,
         port: u16,
@@ -88,7 +84,7 @@ impl World {
         std::fs::write(&config, policy.to_string()).unwrap();
         let options = Options::of(&agent::binary().unwrap(), &self.node, kubelet).unwrap();
         let more = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
-        Options { config: Some(config), act, more, ..options }
+        Options { config: Some(config), action, more, ..options }
     }
 
     pub(crate) fn hog(&self, pod: usize, size: &str) -> Workload {
@@ -238,7 +234,9 @@ fn evicted_and_killed_at_once_where_that_is_asked_for() {
 fn a_dry_run_tells_what_the_server_would_answer() {
     let Some(world) = World::new(&["hog"]) else { return };
     let before = world.pod("hog");
-    let mut agent = world.start_as("evict-dry-run", &hard(), &json!({}));
+    let mut options = world.options("evict", &hard(), &json!({}), world.cluster.port());
+    options.more.push("--dry-run=server".to_owned());
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
     let mut hog = world.hog(0, "270M");
     assert_eq!(outcome(&mut agent, "hog", "dry_run").text("why"), "accepted");
     assert_eq!(world.pod("hog"), before);

@@ -56,7 +56,7 @@ impl World {
         let given = ["--kubeconfig", &kubeconfig, "--node-name", NODE];
         let more = given.into_iter().chain(further.iter().copied()).map(str::to_owned).collect();
         let config = Some(tests::agent::at_the_line(&self.node).unwrap());
-        Agent::start(&Options { pods: None, config, act: "evict", more, ..options }, rig::interrupt())
+        Agent::start(&Options { pods: None, config, action: "evict", more, ..options }, rig::interrupt())
             .unwrap()
     }
 
@@ -314,8 +314,8 @@ fn what_a_killed_agent_could_not_tell_the_next_one_tells() {
     let pod = world.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
     world.house(&pod);
     let proxy = Proxy::start(&world.cluster).unwrap();
-    let state = world.node.file("run/state.json").display().to_string();
-    let start = |world: &World| world.start_with(&kubelet("60s"), proxy.port(), &["--state", &state]);
+    let state = world.node.file("run").display().to_string();
+    let start = |world: &World| world.start_with(&kubelet("60s"), proxy.port(), &["--state-dir", &state]);
     let agent = start(&world);
     world.condition("False", "NoEvictionThresholdMet");
     proxy.on(When::any().method(Method::PATCH), Fault::status(503));

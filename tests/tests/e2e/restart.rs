@@ -16,8 +16,8 @@ const KILLS: u32 = 4;
 const SPREAD: Duration = Duration::from_millis(900);
 
 fn with_state(world: &World, options: Options) -> Options {
-    let state = world.node.file("run/state.json").display().to_string();
-    let more = options.more.into_iter().chain(["--state".to_owned(), state]).collect();
+    let state = world.node.file("run").display().to_string();
+    let more = options.more.into_iter().chain(["--state-dir".to_owned(), state]).collect();
     Options { more, ..options }
 }
 

@@ -115,10 +115,10 @@ fn whatever_goes_wrong_nobody_is_evicted_twice_or_without_a_decision() {
     let Some(mut world) = World::new(&[]) else { return };
     let proxy = Proxy::start(&world.cluster).unwrap();
     let mut options = world.watching(&hard(), &json!({}), proxy.port());
-    let state = world.node.file("run/state.json").display().to_string();
+    let state = world.node.file("run").display().to_string();
     let recording = world.node.file("decisions.jsonl");
     let record = recording.display().to_string();
-    options.more.extend(["--state".to_owned(), state, "--record".to_owned(), record]);
+    options.more.extend(["--state-dir".to_owned(), state, "--record".to_owned(), record]);
     let mut protected = protected(&mut world);
     let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
     let (mut churn, mut random) = (Churn { hogs: Vec::new(), made: 0 }, Random(5));

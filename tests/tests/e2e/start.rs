@@ -18,7 +18,7 @@ fn agent(verb: &str, node: &Node, more: &[&str]) -> Output {
     let mut command = Command::new(binary().unwrap());
     command.arg(verb).args(["--cgroup-root", &node.cgroup_root()]).args(more).env_remove("NODE_NAME");
     if verb == "run" {
-        command.args(["--listen", "127.0.0.1:0"]);
+        command.args(["--listen-address", "127.0.0.1:0"]);
     }
     command.output().unwrap()
 }

@@ -97,7 +97,7 @@ impl World {
             cgroup_root: "/".to_owned(),
             memory_capacity: meminfo::total().unwrap(),
             pid_capacity: 32768,
-            act: "evict",
+            action: "evict",
             config: Some(config),
             more: ["--kubeconfig", &kubeconfig.display().to_string(), "--node-name", NODE]
                 .map(str::to_owned)

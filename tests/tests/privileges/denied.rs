@@ -32,7 +32,7 @@ const TASKS: (Hierarchy, (&str, &str)) = (Hierarchy::Pids, ("pids.current", "pid
 /// An agent for which these files are all that there is to be read: without the right to pass over permissions, and without
 /// what tells the same otherwise.
 fn agent_at(site: &Site) -> Agent {
-    site.agent(&without("DAC_READ_SEARCH"), &["--deny-rung", "iter cgroup"])
+    site.agent(&without("DAC_READ_SEARCH"), &["--disable-backend", "iter cgroup"])
 }
 
 /// The crossing is decided, and nobody else is touched.

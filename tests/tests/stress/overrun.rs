@@ -21,7 +21,7 @@ fn a_reaction_thread_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_deci
     for number in 0..GROUPS {
         node.root().group(format!("group-{number}")).unwrap();
     }
-    let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &["--deny-rung", "iter cgroup"]);
+    let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &["--disable-backend", "iter cgroup"]);
     let runs_as = |rung| {
         let labels = [("source", "reaction thread"), ("rung", rung)];
         Metrics::read(rig.address).unwrap().sum("eviction_agent_source_info", &labels) == 1.0

@@ -210,7 +210,7 @@ async fn tell_of_marks(mut seen: Receiver<Arc<Seen<Node>>>, name: String) {
         if let Some(node) = now.objects.first().filter(|_| now.synced) {
             let marks = own_marks(node);
             if !marks.is_empty() {
-                let (marks, help) = (marks.join(", "), format!("eviction-agent node clean {name}"));
+                let (marks, help) = (marks.join(", "), format!("eviction-agent cleanup {name}"));
                 tracing::warn!(
                     marks,
                     help,

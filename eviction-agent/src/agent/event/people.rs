@@ -59,11 +59,11 @@ impl fmt::Display for Event {
 
 impl fmt::Display for Started {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, act, profile, node, sources, pods, listen } = self;
+        let Self { version, action, dry_run, profile, node, sources, pods, listen } = self;
         let Node { root, memory_capacity, pid_capacity } = node;
         write!(
             f,
-            "started {version}: {act}, profile {profile}, node {root} of {} and {pid_capacity} process ids, {pods} pods",
+            "started {version}: action {action}, dry run {dry_run}, profile {profile}, node {root} of {} and {pid_capacity} process ids, {pods} pods",
             bytes(*memory_capacity)
         )?;
         for Source { source, rung, .. } in sources {

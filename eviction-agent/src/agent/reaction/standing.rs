@@ -27,7 +27,7 @@ impl Reaction {
     pub(super) fn warn_of_no_reflex(&self) {
         if self.engine.policy().reflex == core_reflex::Reflex::HardMemory && !self.hook.has_reflex() {
             tracing::warn!(
-                help = "it takes --act kill, a charge hook, and to be on when the agent starts",
+                help = "it takes --action kill, a charge hook, and to be on when the agent starts",
                 "the reflex is on, but no verdict will stand"
             );
         }

@@ -72,7 +72,7 @@ fn rig(profile: Profile, records: bool) -> Option<Rig> {
             profile: Some(profile),
             ..ConfigurationFiles::default()
         },
-        pods: Some(pods),
+        pods_file: Some(pods),
         cluster: None,
         cgroup_root: PathBuf::from(node.cgroup_root()),
         memory_capacity: Some(node.memory_capacity().to_string()),
@@ -80,15 +80,14 @@ fn rig(profile: Profile, records: bool) -> Option<Rig> {
         kubeconfig: None,
         record: records.then(|| node.file("decisions.jsonl")),
         output: Output::Json,
-        rungs: Choice::default(),
+        choice: Choice::default(),
         state_dir: None,
-        state: None,
-        accept: false,
-        bpf_log: false,
+        apply_config_now: false,
+        bpf_debug_log: false,
     };
     let metrics = Arc::new(Metrics::new("0", "0"));
     let (plan, _) = start::prepare(&options, &metrics).unwrap();
-    let (_, roster) = Pods::open(options.pods.as_deref(), &plan.policy).unwrap();
+    let (_, roster) = Pods::open(options.pods_file.as_deref(), &plan.policy).unwrap();
     let (sender, commands) = mpsc::channel(1);
     let (queue, notes) = Notes::new(&metrics).unwrap();
     let outlets = Outlets { notes: queue, metrics, pulse: Pulse::new(), kept_free: KeptFree::default() };

@@ -5,7 +5,7 @@
 //! The JSON schema is made from these types and shipped; a file is held against it, so that
 //! everything that is wrong is found at once.
 
-mod act;
+mod action;
 mod advance;
 mod given;
 mod hooks;
@@ -31,7 +31,7 @@ use super::problem::{Problem, Problems, member};
 use crate::core::hands::Hands;
 use crate::core::preferences::{Preferences, Profile};
 use crate::core::reflex::Reflex;
-pub use act::Act;
+pub use action::{Action, ActionSettings, DryRun};
 pub use advance::{Advance, AdvanceWhen, Capacities, Part, SignalAdvance};
 pub use hooks::HookPreferences;
 pub use resolve::with_own_thresholds;
@@ -73,9 +73,12 @@ struct File {
     /// How evictions through the API server are carried out, in either profile.
     #[serde(default)]
     hands: Hands,
-    /// What is done to victims.
+    /// What is done with the chosen pods.
     #[serde(default)]
-    act: Act,
+    action: Action,
+    /// How much of the action is left out.
+    #[serde(default)]
+    dry_run: DryRun,
     /// Requests for evictions to the API server.
     #[serde(default)]
     requests: Requests,
@@ -119,8 +122,8 @@ pub struct AgentConfiguration {
     pub reflex: Reflex,
     /// How evictions through the API server are carried out.
     pub hands: Hands,
-    /// What is done to victims.
-    pub act: Act,
+    /// What is done with the chosen pods.
+    pub action: ActionSettings,
     /// Requests for evictions.
     pub requests: Requests,
     /// Memory limits of groups.
@@ -193,7 +196,8 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         hooks,
         reflex,
         hands,
-        act,
+        action,
+        dry_run,
         requests,
         memory_limits,
         endpoints,
@@ -209,7 +213,7 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         hooks,
         reflex,
         hands,
-        act,
+        action: ActionSettings { action, dry_run },
         requests,
         memory_limits,
         endpoints,
@@ -227,11 +231,20 @@ impl AgentConfiguration {
         Self { profile, ..self }
     }
 
-    /// The same, with what the command line says is done to victims.
+    /// The same, with the action that the command line asks for.
     #[must_use]
-    pub fn with_act(mut self, act: Act) -> Self {
-        self.told("act", act.name().to_owned());
-        Self { act, ..self }
+    pub fn with_action(mut self, action: Action) -> Self {
+        self.told("action", action.name().to_owned());
+        self.action.action = action;
+        self
+    }
+
+    /// The same, with the dry run that the command line asks for.
+    #[must_use]
+    pub fn with_dry_run(mut self, dry_run: DryRun) -> Self {
+        self.told("dryRun", dry_run.name().to_owned());
+        self.action.dry_run = dry_run;
+        self
     }
 
     /// The same, with the address that the command line says is served.

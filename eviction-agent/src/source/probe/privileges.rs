@@ -88,7 +88,7 @@ pub const PRIVILEGES: [Privilege; 8] = [
         name: "KILL",
         or: None,
         gives: "processes of every user can be signalled",
-        without: "`--act kill`, `evictAndKill` and `apiUnreachable: kill` cannot signal processes of other users",
+        without: "`--action kill`, `evictAndKill` and `apiUnreachable: kill` cannot signal processes of other users",
         help: "add the capability KILL, if the agent itself is to end processes",
     },
     Privilege {

@@ -41,7 +41,7 @@ pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool) -> Result<Vec<R
     let kubelet = json!({"evictionHard": {"memory.available": "1Gi", "pid.available": "256"}});
     let mut options = stage.options(&node, &kubelet)?;
     options.memory_capacity = MEMORY;
-    options.act = "dry-run";
+    options.action = "none";
     let mut agent = Agent::start(&options, &stage.interrupt)?;
     let others = if beside { Others::start(stage)? } else { Others::default() };
     stage.interrupt.sleep(SETTLE)?;

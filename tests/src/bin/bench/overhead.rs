@@ -118,13 +118,13 @@ impl Site {
         let threshold = format!("{}Mi", THRESHOLD / MIB);
         let kubelet = json!({"evictionHard": {"memory.available": threshold}});
         let mut options = stage.options(&self.node, &kubelet)?;
-        options.act = "dry-run";
+        options.action = "none";
         options.memory_capacity = match place {
             Place::Calm => FAR,
             Place::Near => NEAR,
         };
         if let Some(rung) = rung {
-            options.more.extend(["--rung", rung].map(str::to_owned));
+            options.more.extend(["--backend", rung].map(str::to_owned));
         }
         let agent = Agent::start(&options, &stage.interrupt)?;
         stage.interrupt.sleep(SETTLE)?;

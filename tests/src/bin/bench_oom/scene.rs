@@ -57,8 +57,9 @@ impl Scene {
             node.add(PodSpec::new("bench", format!("pod-{nth}"), &["app", "proxy"], 8))?;
         }
         let kubelet = json!({"evictionHard": {"memory.available": "1Mi"}});
-        let more = deny_rungs.iter().flat_map(|rung| ["--deny-rung".to_owned(), rung.clone()]).collect();
-        let options = Options { act: "dry-run", more, ..Options::of(agent, &node, &kubelet)? };
+        let more =
+            deny_rungs.iter().flat_map(|rung| ["--disable-backend".to_owned(), rung.clone()]).collect();
+        let options = Options { action: "none", more, ..Options::of(agent, &node, &kubelet)? };
         let agent = Agent::start(&options, &interrupt)?;
         Ok(Self { workload, interrupt, agent, node, serial: 0 })
     }

@@ -111,7 +111,7 @@ fn start(scene: &mut Scene<'_>, cluster: &Cluster, node: &Node) -> Result<Agent>
     });
     std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
     let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
-    scene.start(&Options { pods: None, act: "evict", config: Some(config), more, ..options }, "charge")
+    scene.start(&Options { pods: None, action: "evict", config: Some(config), more, ..options }, "charge")
 }
 
 fn is_gone(event: &Event) -> bool {

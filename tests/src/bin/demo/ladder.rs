@@ -61,11 +61,11 @@ impl Rungs {
 }
 
 fn force(rung: &str) -> Forced {
-    Forced { rung: rung.to_owned(), arguments: vec!["--rung".to_owned(), rung.to_owned()] }
+    Forced { rung: rung.to_owned(), arguments: vec!["--backend".to_owned(), rung.to_owned()] }
 }
 
 fn deny(rungs: &[String]) -> Vec<String> {
-    rungs.iter().flat_map(|rung| ["--deny-rung".to_owned(), rung.clone()]).collect()
+    rungs.iter().flat_map(|rung| ["--disable-backend".to_owned(), rung.clone()]).collect()
 }
 
 /// What the agent would use for a source.

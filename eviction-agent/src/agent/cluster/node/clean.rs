@@ -10,6 +10,7 @@ use super::conditions::own;
 use crate::action::api::{Answered, NodeAnswer, NodeHand};
 use crate::agent::failure::Failure;
 use crate::api::Backoff;
+use crate::config::DryRun;
 use crate::core::marks::{TaintChange, taints};
 use crate::core::node::Node;
 use crate::source::api::parse_node;
@@ -20,15 +21,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// So often it is done again what somebody else undoes at once.
 const ROUNDS: u32 = 2;
 
-/// What `node clean` was asked for.
+/// What `cleanup` was asked for.
 #[derive(Clone, Debug)]
 pub struct CleanOptions {
     /// The kubeconfig; without one, the service account of the pod that this runs in.
     pub kubeconfig: Option<std::path::PathBuf>,
     /// The names of the nodes.
     pub nodes: Vec<String>,
-    /// The server checks everything, and does nothing of it.
-    pub dry_run: bool,
+    /// How much of it is left out.
+    pub dry_run: DryRun,
 }
 
 /// What was taken away from a node.
@@ -61,7 +62,7 @@ pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::because("start the runtime", &error))?;
-    let hand = NodeHand::new(client, *dry_run);
+    let hand = NodeHand::new(client, *dry_run != DryRun::None);
     let cleaned = runtime.block_on(async {
         let mut cleaned = Vec::new();
         for name in names {
@@ -75,7 +76,7 @@ pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
     Ok(cleaned)
 }
 
-async fn clean(hand: &NodeHand, name: &str, dry_run: bool) -> Result<Clean, Failure> {
+async fn clean(hand: &NodeHand, name: &str, dry_run: DryRun) -> Result<Clean, Failure> {
     let until = Instant::now() + PATIENCE;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
     let (mut done, mut rounds) = (Clean::default(), 0);
@@ -85,10 +86,13 @@ async fn clean(hand: &NodeHand, name: &str, dry_run: bool) -> Result<Clean, Fail
             Some(json) => {
                 let node =
                     parse_node(&json).map_err(|why| Failure::failed(format!("read node {name}: {why}")))?;
+                if dry_run == DryRun::Client {
+                    return Ok(what_is_there(&node));
+                }
                 match clean_once(hand, &node, &mut done).await {
-                    // A dry run leaves everything where it is.
                     None => return Ok(done),
-                    Some(Step::Done) if dry_run => return Ok(done),
+                    // A dry run leaves everything where it is.
+                    Some(Step::Done) if dry_run == DryRun::Server => return Ok(done),
                     Some(Step::Done) if rounds < ROUNDS => {
                         rounds += 1;
                         continue;
@@ -149,10 +153,18 @@ fn taint(change: &TaintChange) -> String {
     }
 }
 
-/// What would be taken away.
+fn what_is_there(node: &Node) -> Clean {
+    let taints = taints(node, &[None; 3]);
+    Clean {
+        taints: taints.iter().map(taint).collect(),
+        conditions: own(node).into_iter().map(str::to_owned).collect(),
+    }
+}
+
+/// The agent's taints and conditions on a node.
 pub(crate) fn own_marks(node: &Node) -> Vec<String> {
-    let changes = taints(node, &[None; 3]);
-    changes.iter().map(taint).chain(own(node).into_iter().map(str::to_owned)).collect()
+    let Clean { taints, conditions } = what_is_there(node);
+    taints.into_iter().chain(conditions).collect()
 }
 
 /// Whether it may be different in a moment.

@@ -65,7 +65,7 @@ pub(super) fn measure(stage: &Stage, cluster: &mut Cluster, case: Case, seconds:
     let proxy = Proxy::start(cluster)?;
     let kubelet = json!({"evictionHard": {"memory.available": "1Gi", "pid.available": "256"}});
     let mut options = stage.options(&node, &kubelet)?;
-    (options.pods, options.act, options.memory_capacity) = (None, "evict", MEMORY);
+    (options.pods, options.action, options.memory_capacity) = (None, "evict", MEMORY);
     options.more.extend(town::in_cluster(cluster.kubeconfig_at("calm", &token, proxy.port())?));
     let mut agent = Agent::start(&options, &stage.interrupt)?;
     town::knows_pods(&mut agent, case.pods)?;

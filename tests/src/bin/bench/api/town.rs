@@ -91,7 +91,7 @@ impl<'a> Town<'a> {
             "advance": {"when": "never"},
         });
         std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
-        (options.pods, options.config, options.act) = (None, Some(config), "evict");
+        (options.pods, options.config, options.action) = (None, Some(config), "evict");
         options.more.extend(in_cluster(cluster.kubeconfig(ACCOUNT, &token)?));
         let mut agent = Agent::start(&options, &stage.interrupt)?;
         knows_pods(&mut agent, HOGS)?;
