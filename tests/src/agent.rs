@@ -64,10 +64,23 @@ impl Event {
         self.value.get(field).and_then(Value::as_str).unwrap_or_default()
     }
 
+    /// The pod as `namespace/name`; empty where there is none.
+    pub fn pod(&self) -> String {
+        full_name(&self.value)
+    }
+
     /// A field that is a whole number, none below zero.
     pub fn number(&self, field: &str) -> Option<u64> {
         self.value.get(field).and_then(Value::as_u64)
     }
+}
+
+/// The pod of an event, or of an entry of a list, as `namespace/name`; empty where there is none.
+pub fn full_name(value: &Value) -> String {
+    let text = |field| value.get(field).and_then(Value::as_str);
+    text("namespace")
+        .zip(text("pod"))
+        .map_or_else(String::new, |(namespace, pod)| format!("{namespace}/{pod}"))
 }
 
 /// A running agent; ended, the hard way if need be, when it goes out of scope.
@@ -164,7 +177,8 @@ impl Agent {
     /// Whether the agent knows that so many victims are gone, and that the last pressure is over.
     pub fn is_settled(&mut self, evictions: usize) -> Result<bool> {
         let heard = self.heard()?;
-        let is_end = |event: &&Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+        let is_end =
+            |event: &&Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
         let gone = heard.iter().filter(is_end).count();
         let threshold = heard.iter().rev().find(|event| event.kind() == "threshold");
         let is_over = threshold.is_none_or(|event| event.text("state") == "cleared");
@@ -214,19 +228,19 @@ impl Agent {
     /// If it has none or does not answer.
     pub fn metrics(&self) -> Result<Metrics> {
         let started = self.heard.iter().find(|event| event.kind() == "started");
-        let listen = started.map_or("", |event| event.text("listen"));
+        let listen = started.map_or("", |event| event.text("listen_address"));
         let address: SocketAddr =
             listen.parse().with_context(|| format!("the agent's address `{listen}`"))?;
         Metrics::read(address)
     }
 
-    /// The rung that a source uses, and why.
+    /// The backend that a source uses, and why.
     pub fn rung(&self, source: &str) -> Option<(String, String)> {
         let started = self.heard.iter().find(|event| event.kind() == "started")?;
         let sources = started.value.get("sources")?.as_array()?;
         let found = sources.iter().find(|s| s.get("source").and_then(Value::as_str) == Some(source))?;
         let text = |field| found.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-        Some((text("rung"), text("reason")))
+        Some((text("backend"), text("reason")))
     }
 
     /// Ends it as an operator does, with SIGTERM, and says how it ended.

@@ -72,17 +72,21 @@ fn tell(agent: &Agent, signal: Signal) {
 
 /// What is said of a change in that state.
 fn change(agent: &mut Agent, state: &str) -> Event {
-    let is_it = |event: &Event| event.kind() == "configuration" && event.text("state") == state;
+    let is_it = |event: &Event| event.kind() == "config_change" && event.text("state") == state;
     agent.wait_for(&format!("that the change {state}"), GUARD, is_it).unwrap()
 }
 
 fn decision(agent: &mut Agent) {
-    let is_it = |event: &Event| event.kind() == "decision" && event.text("pod") == "shop/quiet";
+    let is_it = |event: &Event| event.kind() == "eviction_decision" && event.pod() == "shop/quiet";
     agent.wait_for("the decision on shop/quiet", GUARD, is_it).unwrap();
 }
 
 fn nobody_goes(agent: &mut Agent) {
-    assert!(agent.heard().unwrap().iter().all(|event| event.kind() != "decision"), "{:?}", agent.heard());
+    assert!(
+        agent.heard().unwrap().iter().all(|event| event.kind() != "eviction_decision"),
+        "{:?}",
+        agent.heard()
+    );
 }
 
 /// Waits for the copy of what is in force; it is made on the slow side.
@@ -101,11 +105,14 @@ fn a_change_that_would_evict_waits_and_is_accepted_by_hand() {
     let mut agent = scene.start(&[]);
     scene.change();
     tell(&agent, Signal::HUP);
-    assert_eq!(change(&mut agent, "waits").value["would_evict"], json!(["shop/quiet"]));
+    assert_eq!(
+        change(&mut agent, "pending").value["would_evict"],
+        json!([{"namespace": "shop", "pod": "quiet"}])
+    );
     nobody_goes(&mut agent);
     is_remembered(&scene, "64Mi");
     tell(&agent, Signal::USR1);
-    change(&mut agent, "took_effect");
+    change(&mut agent, "applied");
     decision(&mut agent);
     is_remembered(&scene, "380Mi");
     agent.stop().unwrap();
@@ -117,7 +124,10 @@ fn a_change_that_came_with_a_restart_waits_as_well_unless_it_is_accepted() {
     scene.start(&[]).stop().unwrap();
     scene.change();
     let mut agent = scene.start(&[]);
-    assert_eq!(change(&mut agent, "waits").value["would_evict"], json!(["shop/quiet"]));
+    assert_eq!(
+        change(&mut agent, "pending").value["would_evict"],
+        json!([{"namespace": "shop", "pod": "quiet"}])
+    );
     nobody_goes(&mut agent);
     agent.stop().unwrap();
     let mut agent = scene.start(&["--apply-config-now"]);
@@ -163,12 +173,15 @@ fn a_config_map_that_the_kubelet_replaces_is_held_against_the_present() {
     scene.options.config = Some(volume.join("agent.yaml"));
     let mut agent = scene.start(&[]);
     publish(&volume, 2, &own("380Mi"));
-    assert_eq!(change(&mut agent, "waits").value["would_evict"], json!(["shop/quiet"]));
+    assert_eq!(
+        change(&mut agent, "pending").value["would_evict"],
+        json!([{"namespace": "shop", "pod": "quiet"}])
+    );
     publish(&volume, 3, &own("much"));
     let errors = change(&mut agent, "invalid").value["errors"].to_string();
     assert!(errors.contains("volume/agent.yaml: policy.signals[0].hard: "), "{errors}");
     publish(&volume, 4, &own("32Mi"));
-    change(&mut agent, "took_effect");
+    change(&mut agent, "applied");
     nobody_goes(&mut agent);
     agent.stop().unwrap();
 }
@@ -194,7 +207,10 @@ fn a_change_while_the_agent_starts_is_noticed() {
     });
     let mut agent = scene.start(&[]);
     giver.join().unwrap();
-    assert_eq!(change(&mut agent, "waits").value["would_evict"], json!(["shop/quiet"]));
+    assert_eq!(
+        change(&mut agent, "pending").value["would_evict"],
+        json!([{"namespace": "shop", "pod": "quiet"}])
+    );
     nobody_goes(&mut agent);
     agent.stop().unwrap();
 }

@@ -189,12 +189,12 @@ fn reckless_agent(folder: &Path) -> PathBuf {
 while [ "$1" != --cgroup-root ]; do shift; done
 root={}$2
 now() {{ echo "$(cut -d ' ' -f 1 /proc/uptime | tr -d .)0000000"; }}
-echo '{{"event": "started", "sources": [], "listen": "127.0.0.1:1"}}'
+echo '{{"event": "started", "sources": [], "listen_address": "127.0.0.1:1"}}'
 while [ "$(cat "$root/{usage}")" -lt 690000000 ]; do sleep 0.02; done
 at=$(now)
-echo '{{"event": "decision", "pod": "batch/report", "signal": "memory.available", "seen_mono_ns": '$at', "decided_mono_ns": '$at'}}'
+echo '{{"event": "eviction_decision", "namespace": "batch", "pod": "report", "signal": "memory.available", "sampled_mono_ns": '$at', "decided_mono_ns": '$at'}}'
 find "$root" -name cgroup.procs -exec cat '{{}}' + | xargs kill -9
-echo '{{"event": "eviction", "pod": "batch/report", "outcome": "gone"}}'
+echo '{{"event": "eviction_progress", "namespace": "batch", "pod": "report", "result": "terminated"}}'
 exec sleep 60
 "#,
         memory.display()

@@ -49,17 +49,17 @@ fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
 
 fn decision(agent: &mut Agent, pod: &str, signal: &str, kind: &str) -> Event {
     let is_it = |event: &Event| {
-        event.kind() == "decision"
-            && event.text("pod") == pod
+        event.kind() == "eviction_decision"
+            && event.pod() == pod
             && event.text("signal") == signal
-            && event.text("kind") == kind
+            && event.text("threshold") == kind
     };
     agent.wait_for(&format!("a {kind} decision on {pod} for {signal}"), GUARD, is_it).unwrap()
 }
 
 fn gone(agent: &mut Agent, pod: &str) -> Event {
     let is_it = |event: &Event| {
-        event.kind() == "eviction" && event.text("outcome") == "gone" && event.text("pod") == pod
+        event.kind() == "eviction_progress" && event.text("result") == "terminated" && event.pod() == pod
     };
     agent.wait_for(&format!("the end of {pod}"), GUARD, is_it).unwrap()
 }
@@ -99,8 +99,8 @@ fn a_slow_soft_victim_is_taken_over_when_the_hard_line_is_met() {
     gone(&mut agent, "shop/slow");
     assert!(is_empty(&node, SLOW));
     assert!(quiet.process().is_running().unwrap(), "there is no second victim for one deficit");
-    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "decision");
-    assert!(decisions.into_iter().all(|event| event.text("pod") == "shop/slow"));
+    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision");
+    assert!(decisions.into_iter().all(|event| event.pod() == "shop/slow"));
     agent.stop().unwrap();
 }
 
@@ -115,7 +115,9 @@ fn a_slow_victim_keeps_nobody_from_being_evicted_for_something_else() {
     gone(&mut agent, "shop/bomb");
     assert!(is_empty(&node, BOMB));
     let before = agent.heard().unwrap().iter().filter(|event| event.heard_ns < bomb.heard_ns);
-    let ended = before.filter(|event| event.kind() == "eviction" && event.text("outcome") == "gone").count();
+    let ended = before
+        .filter(|event| event.kind() == "eviction_progress" && event.text("result") == "terminated")
+        .count();
     assert_eq!(ended, 0, "the slow one was still on its way, where the kubelet waits");
     assert!(quiet.process().is_running().unwrap());
     agent.stop().unwrap();

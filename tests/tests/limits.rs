@@ -46,7 +46,7 @@ fn holds(node: &Node, pod: usize, container: usize, size: &str) -> Workload {
 }
 
 fn is(event: &Event, state: &str, owner: &str) -> bool {
-    event.kind() == "limit" && (event.text("state"), event.text("limit_owner")) == (state, owner)
+    event.kind() == "memory_limit" && (event.text("state"), event.text("limit_scope")) == (state, owner)
 }
 
 /// Groups of that kind of which this is so, once it is so many.
@@ -78,18 +78,22 @@ fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
         wait_for_limits(&agent, "container", "armed", 2.0);
         wait_for_limits(&agent, "pod", "armed", 1.0);
     }
-    assert!(agent.heard().unwrap().iter().all(|event| event.kind() != "limit"), "nobody is near");
+    assert!(agent.heard().unwrap().iter().all(|event| event.kind() != "memory_limit"), "nobody is near");
 
     let more = holds(&node, web, 0, "33M");
     let near =
         agent.wait_for("that the limit is near", GUARD, |event| is(event, "near", "container")).unwrap();
-    assert_eq!((near.text("pod"), near.text("container")), ("shop/web", "main"), "{near:?}");
-    assert_eq!((near.text("uid"), near.number("limit")), (node.pods[web].uid(), Some(100 * MIB)), "{near:?}");
+    assert_eq!((&*near.pod(), near.text("container")), ("shop/web", "main"), "{near:?}");
+    assert_eq!(
+        (near.text("pod_uid"), near.number("limit")),
+        (node.pods[web].uid(), Some(100 * MIB)),
+        "{near:?}"
+    );
     assert!(near.number("working_set").is_some_and(|bytes| bytes >= 90 * MIB), "{near:?}");
     assert!(near.number("usage").is_some_and(|bytes| bytes <= 100 * MIB), "{near:?}");
     if rung != "none" {
         // The growth is over in some milliseconds, the next full sample is far: a hook told of it.
-        assert_eq!(near.text("seen_by"), rung, "{near:?}");
+        assert_eq!(near.text("detected_by"), rung, "{near:?}");
         assert!(near.number("crossed_mono_ns").unwrap() <= near.number("mono_ns").unwrap(), "{near:?}");
     }
     wait_for_limits(&agent, "container", "near", 1.0);
@@ -97,18 +101,18 @@ fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
     drop(more);
     let away =
         agent.wait_for("that it is so no more", GUARD, |event| is(event, "away", "container")).unwrap();
-    assert_eq!((away.text("pod"), away.text("container")), ("shop/web", "main"), "{away:?}");
+    assert_eq!((&*away.pod(), away.text("container")), ("shop/web", "main"), "{away:?}");
     assert!(away.number("working_set").is_some_and(|bytes| bytes < 85 * MIB), "{away:?}");
-    assert!(away.number("near_for_us").is_some_and(|us| us > 0), "{away:?}");
+    assert!(away.number("near_limit_us").is_some_and(|us| us > 0), "{away:?}");
     wait_for_limits(&agent, "container", "near", 0.0);
 
     let mut grower = run(&node, web, 1, &["grow", "--size", "200M", "--rate", "60M"]);
     let of = |event: &Event| event.kind() == "oom_kill" && event.text("container") == "side";
     if agent.rung("oom").is_some_and(|(rung, _)| rung != "none") {
         let kill = agent.wait_for("the kill", GUARD, of).unwrap();
-        assert_eq!((kill.text("limit_owner"), kill.text("pod")), ("container", "shop/web"), "{kill:?}");
+        assert_eq!((kill.text("limit_scope"), &*kill.pod()), ("container", "shop/web"), "{kill:?}");
         if rung != "none" {
-            assert!(kill.number("near_for_us").is_some_and(|us| us > 0), "{kill:?}");
+            assert!(kill.number("near_limit_us").is_some_and(|us| us > 0), "{kill:?}");
         }
     }
     grower.process().wait().unwrap();
@@ -120,9 +124,9 @@ fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
         assert_eq!(crossings(&agent, "near"), 2.0);
     }
     assert!(crossings(&agent, "away") >= 1.0);
-    let told = agent.heard().unwrap().iter().filter(|event| event.kind() == "limit");
-    assert!(told.clone().all(|event| event.text("pod") == "shop/web"), "{:?}", told.collect::<Vec<_>>());
-    let decided = agent.heard().unwrap().iter().filter(|event| event.kind() == "decision").count();
+    let told = agent.heard().unwrap().iter().filter(|event| event.kind() == "memory_limit");
+    assert!(told.clone().all(|event| event.pod() == "shop/web"), "{:?}", told.collect::<Vec<_>>());
+    let decided = agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count();
     assert_eq!(decided, 0, "nothing is decided by it");
     drop((beside, base));
     agent.stop().unwrap();
@@ -136,13 +140,13 @@ fn a_limit_that_is_changed_is_seen_and_a_group_that_is_removed_is_forgotten() {
     let base = holds(&node, web, 0, "60M");
     let full = holds(&node, gone, 0, "60M");
     let mut agent = start(&node, &calm());
-    let of_gone = |event: &Event| is(event, "near", "container") && event.text("pod") == "shop/gone";
+    let of_gone = |event: &Event| is(event, "near", "container") && event.pod() == "shop/gone";
     agent.wait_for("who is near at the start", GUARD, of_gone).unwrap();
 
     // As when a pod is resized in place.
     let container = &node.pods[web].containers[0].group;
     container.limit_memory(64 * MIB).unwrap();
-    let of_web = |event: &Event| event.text("pod") == "shop/web" && event.text("container") == "main";
+    let of_web = |event: &Event| event.pod() == "shop/web" && event.text("container") == "main";
     let near =
         agent.wait_for("the lower limit", GUARD, |event| is(event, "near", "container") && of_web(event));
     assert_eq!(near.unwrap().number("limit"), Some(64 * MIB));
@@ -173,13 +177,13 @@ fn what_all_pods_may_have_is_decided_at() {
     let mut agent = start(&node, &config);
     let (rung, _) = agent.rung("charge").unwrap();
     let grower = run(&node, web, 0, &["grow", "--size", "110M", "--rate", "200M"]);
-    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
-    assert_eq!((decision.text("signal"), decision.text("pod")), ("allocatableMemory.available", "shop/web"));
+    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    assert_eq!((decision.text("signal"), &*decision.pod()), ("allocatableMemory.available", "shop/web"));
     let available = decision.value.get("available").and_then(Value::as_i64).unwrap();
     assert!(available < 40 * MIB as i64, "{decision:?}");
     if rung != "none" {
         assert!(
-            decision.number("crossed_mono_ns").is_some() || decision.text("seen_by") == "timer",
+            decision.number("crossed_mono_ns").is_some() || decision.text("detected_by") == "timer",
             "{decision:?}"
         );
     }
@@ -192,7 +196,7 @@ fn what_all_pods_may_have_is_decided_at() {
     // Under a tenth of the limit is left: that is told as well.
     let near =
         agent.wait_for("that the limit is near", GUARD, |event| is(event, "near", "kubepods")).unwrap();
-    assert_eq!((near.number("limit"), near.text("pod")), (Some(200 * MIB), ""));
+    assert_eq!((near.number("limit"), &*near.pod()), (Some(200 * MIB), ""));
     drop((base, grower));
     let cleared = |event: &Event| {
         event.kind() == "threshold"
@@ -214,8 +218,8 @@ fn charges_in_a_group_that_lies_too_deep_are_counted_and_its_pod_is_evicted_all_
         skip!("no BPF program for charges can be used here");
     }
     hog.go().unwrap();
-    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
-    assert_eq!(decision.text("pod"), "shop/web");
+    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    assert_eq!(decision.pod(), "shop/web");
     let are_counted = || agent.metrics().unwrap().sum("eviction_agent_walks_cut_total", &[]) > 0.0;
     wait_until("charges that were not followed up are counted", are_counted).unwrap();
 }

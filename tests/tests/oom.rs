@@ -93,11 +93,11 @@ fn a_kill_that_no_program_saw_is_counted_and_named_by_the_kernels_own_counts() {
     kill(&node);
     let told = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
     assert_eq!(told.number("unattributed"), Some(1), "{told:?}");
-    assert_eq!((told.text("pod"), told.text("container")), ("shop/web", "app"));
+    assert_eq!((&*told.pod(), told.text("container")), ("shop/web", "app"));
     assert_eq!(told.value.get("pid"), None, "nobody saw whom: {told:?}");
-    assert!(["memory.oom_control", "memory.events"].contains(&told.text("seen_by")), "{told:?}");
+    assert!(["memory.oom_control", "memory.events"].contains(&told.text("detected_by")), "{told:?}");
     let metrics = agent.metrics().unwrap();
-    let labels = [("namespace", "shop"), ("seen_by", told.text("seen_by"))];
+    let labels = [("namespace", "shop"), ("seen_by", told.text("detected_by"))];
     assert!((metrics.sum("eviction_agent_oom_kills_unattributed_total", &labels) - 1.0).abs() < 0.5);
     let noticed = metrics.sum("eviction_agent_looks_total", &[("trigger", "oom_notice")]);
     assert!(noticed > 0.5, "the kernel's own notice woke it");
@@ -116,9 +116,9 @@ fn a_kill_that_a_program_saw_is_counted_once() {
     let pid = kill(&node);
     let told = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
     assert_eq!(told.number("pid"), Some(pid.into()));
-    assert_eq!(told.text("limit_owner"), "container");
+    assert_eq!(told.text("limit_scope"), "container");
     assert_eq!(told.number("trigger_pid"), Some(pid.into()));
-    assert!(!told.text("seen_by").is_empty() && told.number("unattributed").is_none(), "{told:?}");
+    assert!(!told.text("detected_by").is_empty() && told.number("unattributed").is_none(), "{told:?}");
     // Longer than the kernel's count would be looked at thrice.
     std::thread::sleep(Duration::from_secs(13));
     let kills = agent.heard().unwrap().iter().filter(|event| of_kills(event)).count();

@@ -86,7 +86,8 @@ fn the_first_pod_to_go_waits_for_no_disk() {
         "{there} of {pages} pages of code that decides and kills are in memory"
     );
     hog.go().unwrap();
-    let gone = |event: &agent::Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+    let gone =
+        |event: &agent::Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
     agent.wait_for("the pod's end", GUARD, gone).unwrap();
     assert_eq!(before, waited(&agent));
     assert!(agent.stop().unwrap().success());

@@ -101,13 +101,15 @@ impl Scene {
     /// The rest of the victim goes as well, which the agent says; and nobody else.
     fn see_the_end(&mut self) {
         wait_until("the rest of the pod to be gone", || self.is_hog_gone()).unwrap();
-        let gone = |event: &agent::Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+        let gone = |event: &agent::Event| {
+            event.kind() == "eviction_progress" && event.text("result") == "terminated"
+        };
         self.agent.wait_for("the end of the eviction", GUARD, gone).unwrap();
         assert!(self.bystander.process().is_running().unwrap());
     }
 
     fn decisions(&mut self) -> usize {
-        self.agent.heard().unwrap().iter().filter(|event| event.kind() == "decision").count()
+        self.agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count()
     }
 
     fn is_hog_gone(&self) -> bool {
@@ -143,16 +145,20 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
             assert!(took > GOOD / 2, "the verdict was good, and the runaway passed the line: {why:?}");
             continue;
         }
-        let told = scene.agent.wait_for("the reflex", GUARD, |event| event.kind() == "reflex").unwrap();
-        assert_eq!(told.text("pod"), "default/hog", "{told:?}");
+        let told = scene.agent.wait_for("the reflex", GUARD, |event| event.kind() == "kernel_kill").unwrap();
+        assert_eq!(told.pod(), "default/hog", "{told:?}");
         assert_eq!(told.number("pid"), Some(scene.runaway.pid().into()), "{told:?}");
         let decided =
-            scene.agent.wait_for("its decision", GUARD, |event| event.kind() == "decision").unwrap();
-        assert_eq!((decided.text("pod"), decided.text("seen_by")), ("default/hog", "reflex"), "{decided:?}");
+            scene.agent.wait_for("its decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+        assert_eq!(
+            (&*decided.pod(), decided.text("detected_by")),
+            ("default/hog", "kernel_kill"),
+            "{decided:?}"
+        );
         assert_eq!((told.number("id"), decided.number("id")), (Some(1), Some(1)));
-        assert_eq!(told.text("decision"), decided.text("decision"));
-        assert!(told.number("chosen_mono_ns") < told.number("carried_out_mono_ns"), "{told:?}");
-        assert!(told.number("carried_out_mono_ns") < decided.number("decided_mono_ns"), "{told:?}");
+        assert_eq!(told.text("decision_id"), decided.text("decision_id"));
+        assert!(told.number("armed_mono_ns") < told.number("killed_mono_ns"), "{told:?}");
+        assert!(told.number("killed_mono_ns") < decided.number("decided_mono_ns"), "{told:?}");
         scene.see_the_end();
         assert_eq!(scene.metric("eviction_agent_reflex_kills_total"), 1.0);
         assert_eq!(scene.decisions(), 1);
@@ -171,9 +177,10 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
         let mut crossing =
             workload(&scene.node, scene.bystander_pod, &["grow", "--size", "90M", "--rate", "200M"]);
         crossing.go().unwrap();
-        let decided = scene.agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
-        assert_eq!(decided.text("pod"), "default/hog", "{decided:?}");
-        assert_ne!(decided.text("seen_by"), "reflex", "{decided:?}");
+        let decided =
+            scene.agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+        assert_eq!(decided.pod(), "default/hog", "{decided:?}");
+        assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
         assert!(scene.run_away(), "it had grown to its end");
         scene.see_the_end();
         assert!(crossing.process().is_running().unwrap(), "it has crossed the line, and goes not for that");
@@ -181,10 +188,10 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
             scene.agent.stop().unwrap();
             continue;
         }
-        let told = scene.agent.wait_for("the reflex", GUARD, |event| event.kind() == "reflex").unwrap();
+        let told = scene.agent.wait_for("the reflex", GUARD, |event| event.kind() == "kernel_kill").unwrap();
         assert_eq!(told.number("pid"), Some(scene.runaway.pid().into()), "{told:?}");
         assert_eq!(told.number("id"), decided.number("id"), "{told:?}");
-        assert!(told.number("carried_out_mono_ns") > decided.number("decided_mono_ns"), "{told:?}");
+        assert!(told.number("killed_mono_ns") > decided.number("decided_mono_ns"), "{told:?}");
         assert_eq!(scene.decisions(), 1);
         scene.agent.stop().unwrap();
         return;
@@ -200,9 +207,10 @@ fn an_old_verdict_is_not_carried_out() {
     assert!(!scene.run_away(), "nobody has decided this lately");
     signal(scene.agent.pid(), Signal::CONT).unwrap();
     // The ordinary way then.
-    let decided = scene.agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
-    assert_eq!(decided.text("pod"), "default/hog", "{decided:?}");
-    assert_ne!(decided.text("seen_by"), "reflex", "{decided:?}");
+    let decided =
+        scene.agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    assert_eq!(decided.pod(), "default/hog", "{decided:?}");
+    assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
     wait_until("the pod to be gone", || scene.is_hog_gone()).unwrap();
     assert_eq!(scene.metric("eviction_agent_reflex_kills_total"), 0.0);
     assert!(scene.bystander.process().is_running().unwrap());

@@ -98,12 +98,12 @@ impl Scene {
 }
 
 fn outcome(agent: &mut Agent, outcome: &str) -> Event {
-    let is_it = |event: &Event| event.kind() == "eviction" && event.text("outcome") == outcome;
+    let is_it = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == outcome;
     agent.wait_for(&format!("the outcome {outcome}"), GUARD, is_it).unwrap()
 }
 
-fn decided(said: &[Event]) -> Vec<&str> {
-    said.iter().filter(|event| event.kind() == "decision").map(|event| event.text("pod")).collect()
+fn decided(said: &[Event]) -> Vec<String> {
+    said.iter().filter(|event| event.kind() == "eviction_decision").map(|event| event.pod()).collect()
 }
 
 fn holds(agent: &Agent) -> bool {
@@ -166,7 +166,7 @@ fn whose_object_is_gone_is_on_its_way_until_its_memory_is_back() {
     let hog = scene.node.pods.remove(hog);
     scene.node.write_pods().unwrap();
     let is_strange = |event: &Event| {
-        event.kind() == "pods" && event.value["strange_cgroups"].to_string().contains(hog.uid())
+        event.kind() == "pods" && event.value["unknown_cgroups"].to_string().contains(hog.uid())
     };
     agent.wait_for("that the object is gone", GUARD, is_strange).unwrap();
     // Looks at a threshold that is met come more than once a second.
@@ -178,7 +178,7 @@ fn whose_object_is_gone_is_on_its_way_until_its_memory_is_back() {
     assert!(decided(agent.heard().unwrap()).is_empty(), "{:?}", agent.heard().unwrap());
     process.process().child().kill().unwrap();
     process.process().wait().unwrap();
-    assert_eq!(outcome(&mut agent, "gone").text("uid"), hog.uid());
+    assert_eq!(outcome(&mut agent, "terminated").text("pod_uid"), hog.uid());
     assert!(agent.stop().unwrap().success());
 }
 
@@ -188,7 +188,7 @@ fn the_pace_goes_on() {
     let mut agent = scene.start();
     let hog = scene.add("hog");
     let mut process = scene.hold(hog, "270M");
-    outcome(&mut agent, "gone");
+    outcome(&mut agent, "terminated");
     process.process().wait().unwrap();
     scene.node.pods.remove(hog);
     agent.kill().unwrap();
@@ -196,8 +196,8 @@ fn the_pace_goes_on() {
     let mut agent = scene.start();
     let hog = scene.add("hog");
     let mut process = scene.hold(hog, "270M");
-    let refused = outcome(&mut agent, "refused");
-    assert_eq!(refused.text("why"), "the pod was killed a moment ago");
+    let refused = outcome(&mut agent, "rejected");
+    assert_eq!(refused.text("reason"), "the pod was killed a moment ago");
     assert!(process.process().is_running().unwrap());
     assert!(agent.stop().unwrap().success());
 }
@@ -245,7 +245,7 @@ fn decisions_go_on_where_nothing_can_be_written() {
     let hog = scene.add("hog");
     let mut agent = scene.start();
     let mut process = scene.hold(hog, "270M");
-    outcome(&mut agent, "gone");
+    outcome(&mut agent, "terminated");
     process.process().wait().unwrap();
     let failed = agent.metrics().unwrap().sum("eviction_agent_state_writes_total", &[("outcome", "failed")]);
     assert!(failed > 0.0);

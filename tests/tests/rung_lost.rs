@@ -60,9 +60,11 @@ fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
     replace_descriptor(agent.pid(), link, 0).unwrap();
     assert_eq!(link_of(agent.pid(), program), None, "it is detached");
     let now = agent
-        .wait_for("another rung", GUARD, |event| event.kind() == "source" && event.text("source") == "charge")
+        .wait_for("another rung", GUARD, |event| {
+            event.kind() == "backend" && event.text("source") == "charge"
+        })
         .unwrap();
-    assert_ne!(now.text("rung"), lost);
+    assert_ne!(now.text("backend"), lost);
     assert!(now.text("reason").contains(&format!("{lost}: lost while running")), "{now:?}");
     let metrics = agent.metrics().unwrap();
     let labels = [("source", "charge"), ("rung", lost.as_str())];
@@ -71,7 +73,7 @@ fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
     assert_eq!(metrics.sum("eviction_agent_source_info", &[("source", "charge")]), 1.0);
 
     hog.go().unwrap();
-    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
-    assert_eq!(decision.text("pod"), "shop/web");
+    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    assert_eq!(decision.pod(), "shop/web");
     agent.stop().unwrap();
 }

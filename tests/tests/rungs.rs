@@ -61,18 +61,18 @@ fn each_rung_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason() {
         match found["would_start"].as_bool().unwrap() {
             true => {
                 used += 1;
-                assert_eq!((&charge["rung"], problems.len()), (&Value::from(rung.name), 0), "{found}");
+                assert_eq!((&charge["backend"], problems.len()), (&Value::from(rung.name), 0), "{found}");
             }
             false => {
                 let problem = problems[0].as_str().unwrap();
                 let start = format!("use rung {}: ", rung.name);
                 assert!(problem.len() > start.len() && problem.starts_with(&start), "{problem}");
                 assert!(!problem.contains("not to be had"), "with the reason: {problem}");
-                assert_eq!(charge["rung"], "none");
+                assert_eq!(charge["backend"], "none");
             }
         }
     }
-    assert!(used > 0 || source(&findings(&[]), "charge")["rung"] == "none");
+    assert!(used > 0 || source(&findings(&[]), "charge")["backend"] == "none");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn with_the_timer_alone_nothing_else_tells_of_charges_and_kills_are_told_as_befo
     let (found, all) = (findings(&["--backend", "timerfd"]), findings(&[]));
     assert_eq!(found["would_start"], true, "{found}");
     for name in ["charge", "charge near"] {
-        assert_eq!(source(&found, name)["rung"], "none", "{found}");
+        assert_eq!(source(&found, name)["backend"], "none", "{found}");
         assert!(source(&found, name)["reason"].as_str().unwrap().contains("another rung is asked for"));
     }
     assert_eq!(source(&found, "oom"), source(&all, "oom"));

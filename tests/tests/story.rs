@@ -46,7 +46,7 @@ fn kill_of(agent: &mut Agent, pid: u32) -> Event {
 
 fn end_of(agent: &mut Agent, pod: &str, container: &str) -> Event {
     let of_it = |event: &Event| {
-        event.kind() == "container_ended" && event.text("pod") == pod && event.text("container") == container
+        event.kind() == "container_terminated" && event.pod() == pod && event.text("container") == container
     };
     agent.wait_for("the verdict on a container", GUARD, of_it).unwrap()
 }
@@ -86,25 +86,25 @@ fn kills_and_ends_are_attributed_as_they_were() {
     parent.go().unwrap();
     let child = parent.wait_event("child").unwrap()["child"].as_u64().unwrap();
     let told = kill_of(&mut agent, u32::try_from(child).unwrap());
-    assert_eq!((told.text("victim"), told.text("limit_owner")), ("child", "container"), "{told:?}");
-    assert_eq!((told.text("pod"), told.text("container")), ("batch/crunch", "job"));
+    assert_eq!((told.text("victim"), told.text("limit_scope")), ("child", "container"), "{told:?}");
+    assert_eq!((&*told.pod(), told.text("container")), ("batch/crunch", "job"));
     assert!(parent.process().is_running().unwrap());
 
     // The main process is killed: the container ended by it, and the kubelet says so too.
     main.go().unwrap();
     let told = kill_of(&mut agent, main.pid());
-    assert_eq!((told.text("victim"), told.text("limit_owner")), ("main", "container"), "{told:?}");
+    assert_eq!((told.text("victim"), told.text("limit_scope")), ("main", "container"), "{told:?}");
     write_status(&node, web, &told, &json!({"exitCode": 137, "reason": "OOMKilled"}));
     let end = end_of(&mut agent, "shop/web", "app");
-    assert_eq!((end.text("verdict"), end.text("limit_owner")), ("oom_killed", "container"), "{end:?}");
+    assert_eq!((end.text("cause"), end.text("limit_scope")), ("oom_killed", "container"), "{end:?}");
     assert_eq!(end.value["inferred"], false, "{end:?}");
     assert_eq!((&end.value["exit_code"], end.text("reason")), (&json!(137), "OOMKilled"), "{end:?}");
-    assert_eq!(end.value.get("also"), None, "{end:?}");
+    assert_eq!(end.value.get("contributing"), None, "{end:?}");
 
     // The kernel kills inside a pod that is being evicted: both, in order, once in each.
     hog.go().unwrap();
-    let decided = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
-    assert_eq!(decided.text("pod"), "batch/report");
+    let decided = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    assert_eq!(decided.pod(), "batch/report");
     job.go().unwrap();
     let told = kill_of(&mut agent, job.pid());
     assert_eq!(
@@ -113,9 +113,9 @@ fn kills_and_ends_are_attributed_as_they_were() {
         "{told:?}"
     );
     let end = end_of(&mut agent, "batch/report", "job");
-    assert_eq!(end.text("verdict"), "evicted_by_agent", "{end:?}");
+    assert_eq!(end.text("cause"), "evicted_by_agent", "{end:?}");
     assert_eq!(
-        (&end.value["also"], end.text("limit_owner")),
+        (&end.value["contributing"], end.text("limit_scope")),
         (&json!(["oom_killed"]), "container"),
         "{end:?}"
     );
@@ -127,7 +127,7 @@ fn kills_and_ends_are_attributed_as_they_were() {
         .collect();
     assert_eq!(evidence[..2], ["agent_evicts", "kernel_kills"], "in order");
     let end = end_of(&mut agent, "batch/report", "hog");
-    assert_eq!((end.text("verdict"), end.value.get("also")), ("evicted_by_agent", None), "{end:?}");
+    assert_eq!((end.text("cause"), end.value.get("contributing")), ("evicted_by_agent", None), "{end:?}");
 
     let metrics = agent.metrics().unwrap();
     let ended = |verdict, also| {

@@ -50,12 +50,16 @@ fn tasks_and_reclaim_are_told_of_the_pod_whose_they_are() {
     }
 
     forks.go().unwrap();
-    let near = |event: &Event| event.kind() == "tasks" && event.text("alarm") == "pids_limit";
+    let near = |event: &Event| event.kind() == "task_alarm" && event.text("alarm") == "pids_limit";
     let told = agent.wait_for("a pod near its limit of tasks", GUARD, near).unwrap();
-    assert_eq!((told.text("pod"), told.text("container")), ("default/forker", "main"), "{told:?}");
-    assert_eq!((told.text("limit_owner"), told.text("uid")), ("pod", node.pods[forker].uid()), "{told:?}");
-    assert_eq!((told.number("tasks"), told.number("bound")), (Some(56), Some(64)), "{told:?}");
-    assert_eq!(told.number("refused"), Some(0), "told before a fork fails: {told:?}");
+    assert_eq!((&*told.pod(), told.text("container")), ("default/forker", "main"), "{told:?}");
+    assert_eq!(
+        (told.text("limit_scope"), told.text("pod_uid")),
+        ("pod", node.pods[forker].uid()),
+        "{told:?}"
+    );
+    assert_eq!((told.number("tasks"), told.number("tasks_limit")), (Some(56), Some(64)), "{told:?}");
+    assert_eq!(told.number("forks_rejected"), Some(0), "told before a fork fails: {told:?}");
 
     reads.go().unwrap();
     // Pods that nobody knows come, fork and go meanwhile; nothing of it is any known pod's.
@@ -90,12 +94,8 @@ fn tasks_and_reclaim_are_told_of_the_pod_whose_they_are() {
     assert_eq!(metrics.sum("eviction_agent_pod_reclaim_stall_seconds_total", &of("forker")), 0.0);
     assert_eq!(metrics.sum("eviction_agent_records_lost_total", &[]), 0.0);
     assert_eq!(metrics.sum("eviction_agent_task_alarms_total", &[("alarm", "pids_limit")]), 1.0);
-    let others = agent.heard().unwrap().iter().filter(|event| event.kind() == "tasks");
-    assert!(
-        others.clone().all(|event| event.text("pod") == "default/forker"),
-        "{:?}",
-        others.collect::<Vec<_>>()
-    );
+    let others = agent.heard().unwrap().iter().filter(|event| event.kind() == "task_alarm");
+    assert!(others.clone().all(|event| event.pod() == "default/forker"), "{:?}", others.collect::<Vec<_>>());
     drop((forks, reads, idle));
     assert!(agent.stop().unwrap().success());
 }

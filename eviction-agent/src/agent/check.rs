@@ -17,7 +17,7 @@ use crate::source::pods::parse_pod_list;
 use crate::source::probe::{Fact, probe};
 use crate::source::timer::Timer;
 
-use super::event::Source;
+use super::event::Backend;
 use super::v1::V1Threshold;
 use super::v2::V2Triggers;
 use super::{start, thread};
@@ -31,7 +31,7 @@ pub struct Findings {
     /// Whether `run` would start with the same arguments.
     pub would_start: bool,
     /// The rung that each source would use, and why.
-    pub sources: Vec<Source>,
+    pub sources: Vec<Backend>,
     /// What the machine offers.
     pub facts: Vec<Fact>,
     /// What would keep `run` from starting.

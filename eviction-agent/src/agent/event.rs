@@ -1,26 +1,28 @@
-//! What `run` prints: one line an event, for people or for machines. docs/reference/events.md is its contract.
+//! What `run` prints: one line an event, as text or JSON. docs/reference/events.md is its contract.
 
-mod api_server;
-mod kill;
-mod limit;
-mod people;
+mod container;
+mod kernel_kill;
+mod kube_api;
+mod memory_limit;
+mod oom_kill;
 mod place;
-mod reflex;
-mod story;
-mod tasks;
+mod pod_ref;
+mod task_alarm;
+mod text;
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use api_server::ApiServer;
-pub use kill::{OomKill, Victim};
-pub use limit::Limit;
+pub use container::{ContainerStatusMismatch, ContainerTerminated};
+pub use kernel_kill::KernelKill;
+pub use kube_api::KubeApi;
+pub use memory_limit::MemoryLimit;
+pub use oom_kill::{OomKill, Victim};
 pub use place::Place;
-pub use reflex::Reflex;
-pub use story::{ContainerEnded, ContainerStatus};
-pub use tasks::Tasks;
+pub use pod_ref::PodRef;
+pub use task_alarm::TaskAlarm;
 
 /// A line: when, and what.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -36,44 +38,44 @@ pub struct Line {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// Everything is attached and the first look is done.
+    /// Everything is attached and the node was sampled for the first time.
     Started(Started),
-    /// A source moved to another rung.
-    Source(Source),
-    /// The pods file was read anew.
+    /// A source changed to another backend.
+    Backend(Backend),
+    /// The pods or their cgroups changed, or cannot be read.
     Pods(Pods),
-    /// A threshold is met for the first time, or is no longer.
+    /// A threshold is newly met, cleared or unknown.
     Threshold(Threshold),
     /// A node condition changed.
     Condition(Condition),
-    /// A pod was chosen.
-    Decision(Box<Decision>),
-    /// What came of a decision.
-    Eviction(Eviction),
-    /// The kernel carried out a decision that was made ahead.
-    Reflex(Box<Reflex>),
-    /// The kernel killed a process for want of memory.
+    /// A pod was selected for eviction.
+    EvictionDecision(Box<EvictionDecision>),
+    /// A step of carrying out an eviction decision.
+    EvictionProgress(EvictionProgress),
+    /// A BPF program killed a process by an armed kill order.
+    KernelKill(Box<KernelKill>),
+    /// The kernel's OOM killer killed a process.
     OomKill(Box<OomKill>),
-    /// A container ended, and this is why.
-    ContainerEnded(Box<ContainerEnded>),
-    /// A status that came after the verdict on its container differs from it.
-    ContainerStatus(Box<ContainerStatus>),
+    /// A container terminated, and why.
+    ContainerTerminated(Box<ContainerTerminated>),
+    /// A container's status came late and differs from what was found.
+    ContainerStatusMismatch(Box<ContainerStatusMismatch>),
     /// A signal cannot be read.
-    Unknown(Unknown),
-    /// A signal has been unknown for long, or is known again.
-    Blind(Blind),
-    /// Readings of a signal are not believed.
-    Refused(Refusal),
-    /// The configuration was changed.
-    Configuration(Configuration),
-    /// Kernel records were lost or of an unknown form.
-    Lost(Lost),
-    /// A cgroup forks too fast, or has almost as many tasks as it may have.
-    Tasks(Box<Tasks>),
-    /// A group's memory limit is near, or is so no more.
-    Limit(Box<Limit>),
-    /// The API server cannot be asked any more, or can again.
-    ApiServer(ApiServer),
+    SignalReadError(SignalReadError),
+    /// A signal has been unknown for many samples, or is known again.
+    SignalUnavailable(SignalUnavailable),
+    /// A reading of a signal is implausible and was rejected.
+    ReadingRejected(ReadingRejected),
+    /// The configuration changed.
+    ConfigChange(ConfigChange),
+    /// Events of BPF programs were lost or invalid.
+    BpfEventsLost(BpfEventsLost),
+    /// A cgroup forks too fast, or is near its limit of tasks.
+    TaskAlarm(Box<TaskAlarm>),
+    /// A cgroup is near its memory limit, or no longer.
+    MemoryLimit(Box<MemoryLimit>),
+    /// The API server became unreachable, or reachable again.
+    KubeApi(KubeApi),
     /// The agent ends.
     Stopped(Stopped),
 }
@@ -86,28 +88,21 @@ pub struct Started {
     pub action: &'static str,
     pub dry_run: &'static str,
     pub profile: &'static str,
-    pub node: Node,
-    pub sources: Vec<Source>,
-    pub pods: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub listen: Option<String>,
-}
-
-/// What counts as the node.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Node {
-    pub root: String,
+    pub cgroup_root: String,
     pub memory_capacity: u64,
     pub pid_capacity: u64,
+    pub sources: Vec<Backend>,
+    pub pods_known: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen_address: Option<String>,
 }
 
-/// See [`Event::Source`].
+/// See [`Event::Backend`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Source {
+pub struct Backend {
     pub source: String,
-    pub rung: String,
+    pub backend: String,
     pub reason: String,
 }
 
@@ -115,14 +110,14 @@ pub struct Source {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Pods {
-    pub pods: usize,
+    pub pods_known: usize,
     pub with_cgroup: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub without_cgroup: Vec<String>,
+    pub without_cgroup: Vec<PodRef>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub strange_cgroups: Vec<String>,
+    pub unknown_cgroups: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unreadable: Vec<String>,
+    pub undecodable: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -132,14 +127,14 @@ pub struct Pods {
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Threshold {
     pub signal: &'static str,
-    pub kind: &'static str,
+    pub threshold: &'static str,
     pub state: &'static str,
     pub value: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<i64>,
-    pub seen_by: String,
+    pub detected_by: String,
 }
 
 /// See [`Event::Condition`].
@@ -150,18 +145,19 @@ pub struct Condition {
     pub status: &'static str,
 }
 
-/// See [`Event::Decision`].
+/// See [`Event::EvictionDecision`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Decision {
+pub struct EvictionDecision {
     pub id: u64,
-    pub decision: String,
+    pub decision_id: String,
     pub signal: &'static str,
-    pub kind: &'static str,
-    pub pod: String,
-    pub uid: String,
+    pub threshold: &'static str,
+    #[serde(flatten)]
+    pub pod: PodRef,
+    pub pod_uid: String,
     pub grace_seconds: i64,
-    pub message: String,
+    pub eviction_message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub annotations: Option<BTreeMap<String, String>>,
     pub value: String,
@@ -171,107 +167,109 @@ pub struct Decision {
     pub usage: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub working_set: Option<u64>,
-    pub seen_by: String,
+    pub detected_by: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub age_us: Option<u64>,
+    pub sample_age_us: Option<u64>,
     pub candidates: Vec<Candidate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crossed_mono_ns: Option<u64>,
-    pub seen_mono_ns: u64,
+    pub sampled_mono_ns: u64,
     pub decided_mono_ns: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crossed_to_decided_us: Option<u64>,
 }
 
-/// One of the ranked pods, first the one that goes first.
+/// One of the ranked pods; the first one is evicted first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Candidate {
-    pub pod: String,
+    #[serde(flatten)]
+    pub pod: PodRef,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<i64>,
     pub priority: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub passed_over: Option<String>,
+    pub skipped_reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forks_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reclaim_stall: Option<f64>,
+    pub reclaim_stall_ratio: Option<f64>,
 }
 
-/// See [`Event::Eviction`].
+/// See [`Event::EvictionProgress`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Eviction {
+pub struct EvictionProgress {
     pub id: u64,
-    pub decision: String,
-    pub pod: String,
-    pub uid: String,
-    pub outcome: &'static str,
+    pub decision_id: String,
+    #[serde(flatten)]
+    pub pod: PodRef,
+    pub pod_uid: String,
+    pub result: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+    pub reason: Option<String>,
     pub mono_ns: u64,
-    pub decided_to_now_us: u64,
-    /// It says nothing of the eviction itself, but of what is written beside it.
+    pub since_decision_us: u64,
+    /// It is about a request beside the eviction itself, such as the pod's condition.
     #[serde(skip)]
     pub is_beside: bool,
 }
 
-/// See [`Event::Unknown`].
+/// See [`Event::SignalReadError`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Unknown {
+pub struct SignalReadError {
     pub signal: &'static str,
-    pub why: String,
+    pub error: String,
 }
 
-/// See [`Event::Blind`].
+/// See [`Event::SignalUnavailable`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Blind {
+pub struct SignalUnavailable {
     pub signal: &'static str,
     pub state: &'static str,
 }
 
-/// See [`Event::Refused`].
+/// See [`Event::ReadingRejected`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Refusal {
+pub struct ReadingRejected {
     pub signal: &'static str,
     pub reason: &'static str,
     pub available: i64,
     pub capacity: i64,
 }
 
-/// See [`Event::Configuration`].
+/// See [`Event::ConfigChange`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Configuration {
+pub struct ConfigChange {
     pub state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub would_evict: Vec<String>,
+    pub would_evict: Vec<PodRef>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
 }
 
-/// See [`Event::Lost`].
+/// See [`Event::BpfEventsLost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Lost {
-    pub records: u64,
+pub struct BpfEventsLost {
+    pub lost: u64,
     pub invalid: u64,
-    pub no_room: u64,
+    pub map_full: u64,
 }
 
 /// See [`Event::Stopped`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Stopped {
-    pub why: String,
+    pub reason: String,
 }

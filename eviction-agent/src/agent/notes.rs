@@ -38,8 +38,8 @@ pub(crate) enum Note {
     Outcome(OutcomeNote),
     /// The kernel killed a process.
     OomKill(Box<event::OomKill>, Instant),
-    /// The kernel carried out a decision, at this instant.
-    Reflex(Box<event::Reflex>, Instant),
+    /// A BPF program killed a process by an armed kill order, at this instant.
+    KernelKill(Box<event::KernelKill>, Instant),
     /// A container ended some time ago, and the verdict was given at this instant.
     Ended(Box<EndedContainer>, Timestamp),
     /// The status of a container came after the verdict on its end, at this instant.
@@ -54,16 +54,16 @@ pub(crate) enum Note {
     ConfigurationInvalid(Vec<String>, Instant),
     /// What the kernel side lost, in all.
     Lost(Box<Losses>, Instant),
-    /// Too many tasks.
-    Tasks(Box<event::Tasks>, Instant),
-    /// A memory limit is near, or is so no more.
-    Limit(Box<event::Limit>, Instant),
+    /// A cgroup forks too fast or is near its limit of tasks.
+    TaskAlarm(Box<event::TaskAlarm>, Instant),
+    /// A cgroup is near its memory limit, or no longer.
+    MemoryLimit(Box<event::MemoryLimit>, Instant),
     /// What the tasks of pods did since the last one.
     Tally(Vec<PodTally>, Instant),
     /// The API server can be asked, or cannot any more.
     ApiServer(Reach, Instant),
-    /// A source has another rung now.
-    Source(event::Source, Instant),
+    /// A source has another backend now.
+    Backend(event::Backend, Instant),
 }
 
 /// A pass with the circumstances of the look.

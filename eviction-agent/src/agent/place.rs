@@ -1,8 +1,8 @@
-//! Whose a cgroup is, in the names of this moment: it may be gone soon, and then it has none.
+//! The pod and the container of a cgroup. A cgroup that is removed has neither, so names are taken at once.
 
 use crate::source::cgroup::sampler::Sampler;
 
-use super::event::Place;
+use super::event::{Place, PodRef};
 use super::oom::path_of;
 use super::roster::Roster;
 
@@ -16,8 +16,8 @@ pub(crate) fn place_of(id: u64, sampler: &Sampler, roster: &Roster) -> Place {
     let container = owner.container.and_then(|index| group.containers.get(index));
     Place {
         container: container.map(|container| roster.container_name(&container.id).to_owned()),
-        pod: known.map(|pod| format!("{}/{}", pod.namespace, pod.name)),
-        uid: Some(known.map_or_else(|| group.uid.as_str().to_owned(), |pod| pod.uid.to_string())),
+        pod: known.map(|pod| PodRef::new(&pod.namespace, &pod.name)),
+        pod_uid: Some(known.map_or_else(|| group.uid.as_str().to_owned(), |pod| pod.uid.to_string())),
         ..place
     }
 }

@@ -182,15 +182,15 @@ impl Roster {
     /// Who has no cgroup, and which cgroups have no pod.
     pub(crate) fn tell(&self, tree: &CgroupPods) -> event::Pods {
         let missing = self.known.iter().zip(&self.places).filter(|(_, place)| place.is_none());
-        let strange = tree.pods.iter().filter(|cgroup| !self.knows(&cgroup.uid));
+        let unknown = tree.pods.iter().filter(|cgroup| !self.knows(&cgroup.uid));
         event::Pods {
-            pods: self.known.len(),
+            pods_known: self.known.len(),
             with_cgroup: self.active.len(),
             without_cgroup: missing
-                .map(|(known, _)| format!("{}/{}", known.pod.namespace, known.pod.name))
+                .map(|(known, _)| event::PodRef::new(&known.pod.namespace, &known.pod.name))
                 .collect(),
-            strange_cgroups: strange.map(|cgroup| cgroup.uid.as_str().to_owned()).collect(),
-            unreadable: self.unreadable.clone(),
+            unknown_cgroups: unknown.map(|cgroup| cgroup.uid.as_str().to_owned()).collect(),
+            undecodable: self.unreadable.clone(),
             error: None,
         }
     }

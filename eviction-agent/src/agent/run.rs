@@ -208,7 +208,7 @@ async fn supervise(
     let mut started = started(service.action, profile, &ready, pod_count, listen);
     started.sources.extend(membership.as_ref().map(Membership::info));
     for source in &started.sources {
-        slow.source(source);
+        slow.backend(source);
     }
     slow.say(Clock::start().now().wall, Event::Started(started));
     let mut writer = tokio::spawn(slow.run(receiver, own_notes));
@@ -292,7 +292,7 @@ async fn supervise(
             _ = overrun.recv() => {
                 let info = thread::step_down(reaction_thread);
                 tracing::error!(rung = info.rung, reason = info.reason, "the reaction thread is stepped down");
-                tell(Note::Source(start::source_event(info), clock.now()));
+                tell(Note::Backend(start::source_event(info), clock.now()));
             }
             () = commands.closed() => break "the reaction thread ended",
             ended = &mut writer => {
@@ -385,13 +385,11 @@ fn started(
         action: action.action.lower_name(),
         dry_run: action.dry_run.lower_name(),
         profile: profile.name(),
-        node: event::Node {
-            root: root.clone(),
-            memory_capacity: capacity.memory,
-            pid_capacity: capacity.pids,
-        },
+        cgroup_root: root.clone(),
+        memory_capacity: capacity.memory,
+        pid_capacity: capacity.pids,
         sources: sources.clone(),
-        pods,
-        listen,
+        pods_known: pods,
+        listen_address: listen,
     }
 }

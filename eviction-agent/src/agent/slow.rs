@@ -161,9 +161,9 @@ impl Slow {
         self.printer.print(text);
     }
 
-    /// Says the last line and waits until all are written, as long as the reader takes.
-    pub(crate) fn finish(self, why: &str) {
-        let stopped = event::Stopped { why: why.to_owned() };
+    /// Prints the last line and waits until all are written, as long as the reader takes.
+    pub(crate) fn finish(self, reason: &str) {
+        let stopped = event::Stopped { reason: reason.to_owned() };
         self.say(self.clock.now().wall, Event::Stopped(stopped));
         self.printer.finish();
         if let Some(recorder) = self.recorder {
@@ -179,15 +179,16 @@ impl Slow {
                 self.count_kills(&kill);
                 self.say(at.wall, Event::OomKill(kill));
             }
-            Note::Reflex(mut reflex, at) => {
-                reflex.decision = reflex.id.map(|id| self.names.of(id));
-                self.say(at.wall, Event::Reflex(reflex));
+            Note::KernelKill(mut kill, at) => {
+                kill.decision_id = kill.id.map(|id| self.names.of(id));
+                self.say(at.wall, Event::KernelKill(kill));
             }
             Note::Ended(ended, at) => self.ended(*ended, at),
             Note::LateStatus(end, at) => self.late_status(&end, at),
             Note::Unknown(signal, Some(why), at) => {
-                let why = InWords(why).to_string();
-                self.say(at.wall, Event::Unknown(event::Unknown { signal: signal.name(), why }));
+                let error = InWords(why).to_string();
+                let event = event::SignalReadError { signal: signal.name(), error };
+                self.say(at.wall, Event::SignalReadError(event));
             }
             Note::Unknown(_, None, _) => {}
             Note::Pods { pods, reread, at } => {
@@ -201,30 +202,30 @@ impl Slow {
             }
             Note::ConfigurationInvalid(errors, at) => {
                 let state = "invalid";
-                let event = event::Configuration { state, until: None, would_evict: Vec::new(), errors };
-                self.say(at.wall, Event::Configuration(event));
+                let event = event::ConfigChange { state, until: None, would_evict: Vec::new(), errors };
+                self.say(at.wall, Event::ConfigChange(event));
             }
             Note::Lost(losses, at) => self.lost(*losses, at),
-            Note::Tasks(tasks, at) => {
+            Note::TaskAlarm(tasks, at) => {
                 self.metrics.task_alarms.get_or_create(&AlarmLabels { alarm: tasks.alarm }).inc();
-                self.say(at.wall, Event::Tasks(tasks));
+                self.say(at.wall, Event::TaskAlarm(tasks));
             }
-            Note::Limit(limit, at) => self.say(at.wall, Event::Limit(limit)),
+            Note::MemoryLimit(limit, at) => self.say(at.wall, Event::MemoryLimit(limit)),
             Note::Tally(tallies, at) => self.tallies.take(tallies, at, &self.metrics),
             Note::ApiServer(reach, at) => {
-                self.say(at.wall, Event::ApiServer(event::ApiServer::from(reach)));
+                self.say(at.wall, Event::KubeApi(event::KubeApi::from(reach)));
             }
-            Note::Source(source, at) => {
-                self.source(&source);
-                self.say(at.wall, Event::Source(source));
+            Note::Backend(backend, at) => {
+                self.backend(&backend);
+                self.say(at.wall, Event::Backend(backend));
             }
         }
     }
 
-    /// Exports the rung that a source uses, in place of the one that it used before.
-    pub(crate) fn source(&mut self, source: &event::Source) {
-        let event::Source { source, rung, reason: _ } = source.clone();
-        let now = SourceLabels { source, rung };
+    /// Exports the backend that a source uses, in place of the one that it used before.
+    pub(crate) fn backend(&mut self, backend: &event::Backend) {
+        let event::Backend { source, backend, reason: _ } = backend.clone();
+        let now = SourceLabels { source, rung: backend };
         self.sources.retain(|before| {
             let replaced = before.source == now.source;
             if replaced {
@@ -256,20 +257,20 @@ impl Slow {
             self.metrics.map_full.get_or_create(&MapLabels { map }).inc_by(new);
         }
         self.losses = losses;
-        let no_room = lost.by_map().iter().map(|(_, count)| count).sum();
-        let event = event::Lost { records: lost.records_lost(), invalid, no_room };
-        self.say(at.wall, Event::Lost(event));
+        let map_full = lost.by_map().iter().map(|(_, count)| count).sum();
+        let event = event::BpfEventsLost { lost: lost.records_lost(), invalid, map_full };
+        self.say(at.wall, Event::BpfEventsLost(event));
     }
 
     fn pods(&mut self, pods: event::Pods, reread: bool, at: Instant) {
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
-        self.metrics.pods.set(gauge(pods.pods));
-        for (outcome, list) in [
-            ("without_cgroup", &pods.without_cgroup),
-            ("strange_cgroup", &pods.strange_cgroups),
-            ("unreadable", &pods.unreadable),
+        self.metrics.pods.set(gauge(pods.pods_known));
+        for (outcome, count) in [
+            ("without_cgroup", pods.without_cgroup.len()),
+            ("strange_cgroup", pods.unknown_cgroups.len()),
+            ("unreadable", pods.undecodable.len()),
         ] {
-            self.metrics.unmatched.get_or_create(&OutcomeLabels { outcome }).set(gauge(list.len()));
+            self.metrics.unmatched.get_or_create(&OutcomeLabels { outcome }).set(gauge(count));
         }
         let changed = reread || self.pods != pods;
         self.pods = pods;

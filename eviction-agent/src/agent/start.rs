@@ -105,7 +105,7 @@ impl Plan {
 /// What the loop started with.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    pub(crate) sources: Vec<event::Source>,
+    pub(crate) sources: Vec<event::Backend>,
     pub(crate) capacity: Capacity,
     pub(crate) root: String,
     /// The reaction thread.
@@ -375,8 +375,8 @@ fn load_hook(options: &LoadOptions, hooks: &HookPreferences) -> (Hook, Vec<Sourc
 /// The rung of a source that nothing tells of.
 pub(crate) const NO_RUNG: &str = "none";
 
-pub(crate) fn source_event(info: SourceInfo) -> event::Source {
+pub(crate) fn source_event(info: SourceInfo) -> event::Backend {
     let SourceInfo { source, rung, reason, sees_every_charge: _, grain_bytes: _ } = info;
     let rung = if rung.is_empty() { NO_RUNG } else { rung };
-    event::Source { source: source.to_owned(), rung: rung.to_owned(), reason }
+    event::Backend { source: source.to_owned(), backend: rung.to_owned(), reason }
 }

@@ -148,21 +148,21 @@ fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, Stall)]) -> HashMap<u64,
 }
 
 /// An alarm with the names of this moment: the cgroup may be gone soon, and then it has none.
-pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, roster: &Roster) -> event::Tasks {
+pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, roster: &Roster) -> event::TaskAlarm {
     let TaskAlarm { stamp, alarm: what, leaf_id, key_id, tasks, bound, tgid, level: _ } = *alarm;
-    let mut told = event::Tasks {
+    let mut told = event::TaskAlarm {
         alarm: what.name(),
         place: place_of(leaf_id, sampler, roster),
         pid: tgid,
         tasks,
-        bound,
+        tasks_limit: bound,
         mono_ns: stamp.ktime_ns,
-        ..event::Tasks::default()
+        ..event::TaskAlarm::default()
     };
     let pods = sampler.pods();
     let owner = pods.owner(leaf_id).and_then(|owner| Some((owner, pods.pods.get(owner.pod)?)));
     let Some((owner, group)) = owner else {
-        told.limit_owner = (what == Alarm::PidsLimit).then_some("other");
+        told.limit_scope = (what == Alarm::PidsLimit).then_some("other");
         return told;
     };
     let container = owner.container.and_then(|index| group.containers.get(index));
@@ -173,8 +173,8 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, roster: &Roster) ->
             let folder = folder?;
             (std::fs::metadata(&folder).ok()?.ino() == key_id).then_some((owner, folder))
         });
-        told.limit_owner = Some(limited.as_ref().map_or("other", |(owner, _)| *owner));
-        told.refused = limited.and_then(|(_, folder)| refused_forks(&folder));
+        told.limit_scope = Some(limited.as_ref().map_or("other", |(owner, _)| *owner));
+        told.forks_rejected = limited.and_then(|(_, folder)| refused_forks(&folder));
     }
     told
 }

@@ -1,5 +1,5 @@
-//! What is told of what the engine sees beside observations: blindness, readings that it did
-//! not believe, and changed configurations.
+//! Events about what the engine reports beside observations: signals that are unavailable, rejected
+//! readings, and changed configurations.
 
 use crate::core::decision::Decision;
 use crate::core::report::ProposalReport;
@@ -8,7 +8,7 @@ use crate::core::signal::{Signal, SignalSet};
 use crate::metrics::{Metrics, RefusedLabels, SignalLabels};
 
 use super::clock::Clock;
-use super::event::{Blind, Configuration, Event, Refusal};
+use super::event::{ConfigChange, Event, PodRef, ReadingRejected, SignalUnavailable};
 
 /// What was told last.
 #[derive(Debug, Default)]
@@ -26,8 +26,8 @@ impl Watch {
             if is != was {
                 let labels = SignalLabels { eviction_signal: signal.name() };
                 metrics.blind.get_or_create(&labels).set(i64::from(is));
-                let state = if is { "blind" } else { "seen" };
-                events.push(Event::Blind(Blind { signal: signal.name(), state }));
+                let state = if is { "unavailable" } else { "available" };
+                events.push(Event::SignalUnavailable(SignalUnavailable { signal: signal.name(), state }));
             }
         }
         self.blind = decision.blind;
@@ -43,7 +43,7 @@ impl Watch {
         }
         if let Some(proposal) = ProposalReport::of_decision(decision) {
             metrics.configuration_pending.set(i64::from(matches!(proposal, ProposalReport::Waits { .. })));
-            events.push(Event::Configuration(configuration(proposal, clock)));
+            events.push(Event::ConfigChange(configuration(proposal, clock)));
         }
         events
     }
@@ -53,17 +53,17 @@ fn refusal(refused: &Refused, metrics: &Metrics) -> Event {
     let Refused { signal, available, capacity, why } = *refused;
     let labels = RefusedLabels { eviction_signal: signal.name(), reason: why.name() };
     metrics.refused.get_or_create(&labels).inc();
-    Event::Refused(Refusal { signal: signal.name(), reason: why.name(), available, capacity })
+    Event::ReadingRejected(ReadingRejected { signal: signal.name(), reason: why.name(), available, capacity })
 }
 
-fn configuration(proposal: ProposalReport, clock: &Clock) -> Configuration {
+fn configuration(proposal: ProposalReport, clock: &Clock) -> ConfigChange {
     let (state, until, would_evict) = match proposal {
         ProposalReport::Unchanged => ("unchanged", None, Vec::new()),
-        ProposalReport::TookEffect => ("took_effect", None, Vec::new()),
+        ProposalReport::TookEffect => ("applied", None, Vec::new()),
         ProposalReport::Waits { since: _, until, would_evict, would_reclaim: _ } => {
-            let names = would_evict.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name));
-            ("waits", until.map(|until| clock.shown(until)), names.collect())
+            let names = would_evict.iter().map(|pod| PodRef::new(&pod.namespace, &pod.name));
+            ("pending", until.map(|until| clock.shown(until)), names.collect())
         }
     };
-    Configuration { state, until, would_evict, errors: Vec::new() }
+    ConfigChange { state, until, would_evict, errors: Vec::new() }
 }

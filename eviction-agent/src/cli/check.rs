@@ -56,7 +56,7 @@ fn table(findings: &Findings) -> String {
     let Findings { configuration, would_start, sources, facts, problems } = findings;
     let mut rungs = Table::new(["SOURCE", "RUNG", "REASON"]);
     for source in sources {
-        rungs.row([&source.source, &source.rung, &source.reason]);
+        rungs.row([&source.source, &source.backend, &source.reason]);
     }
     let mut offers = Table::new(["MACHINE", "USABLE", "FOUND"]);
     for fact in facts {

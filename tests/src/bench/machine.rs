@@ -22,7 +22,7 @@ pub fn line(bench: &str, rung: Option<&str>, commit: &str) -> Result<Value> {
         "commit": commit,
     });
     if let Some(rung) = rung {
-        line["rung"] = json!(rung);
+        line["backend"] = json!(rung);
     }
     Ok(line)
 }

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::cgroup::{Driver, Qos, Subtree, pod_uid};
 use tests::folder::Folder;
 use tests::{agent, process};
@@ -220,7 +220,7 @@ fn check_says_what_run_would_use() {
         let sources = findings["sources"].as_array().unwrap();
         let found = sources.iter().find(|it| it["source"] == source).unwrap();
         assert!(!found["reason"].as_str().unwrap().is_empty(), "{source} has a reason");
-        found["rung"].as_str().unwrap().to_owned()
+        found["backend"].as_str().unwrap().to_owned()
     };
     for source in ["charge", "oom", "task", "reclaim", "cgroup", "timer"] {
         assert_ne!(rung(source), "", "{source}");
@@ -259,7 +259,7 @@ fn sigterm_ends_it_and_nothing_stays_attached() {
     let (running, started) = Running::start(in_subtree(&subtree, &[]));
     let rung = |source: &str| {
         let sources = started["sources"].as_array().unwrap();
-        sources.iter().find(|it| it["source"] == source).unwrap()["rung"].clone()
+        sources.iter().find(|it| it["source"] == source).unwrap()["backend"].clone()
     };
     assert_eq!(rung("charge"), "tp_btf mod_memcg_state");
     assert_eq!(started["action"], "none", "nothing is done that was not asked for");
@@ -302,14 +302,14 @@ fn a_pods_file_that_becomes_invalid_keeps_the_last_good_one() {
     };
     let pods = file(&folder, "pods.json", &list("good"));
     let (mut running, started) = Running::start(in_subtree(&subtree, &["--pods-file", &pods]));
-    assert_eq!(started["pods"], 1);
+    assert_eq!(started["pods_known"], 1);
     assert_eq!(running.until("pods")["with_cgroup"], 1);
     let listen = started["listen"].as_str().unwrap().parse().unwrap();
     fs::write(&pods, "{\"items\": 3").unwrap();
     let said = running.until("pods");
     let error = said["error"].as_str().unwrap();
     assert!(error.contains("pods.json"), "{error}");
-    assert_eq!(said["pods"], 1, "the last good one stays");
+    assert_eq!(said["pods_known"], 1, "the last good one stays");
     let metrics = tests::metrics::Metrics::read(listen).unwrap();
     assert!(metrics.sum("eviction_agent_pods_file_errors_total", &[]) >= 1.0);
     fs::write(&pods, list("other")).unwrap();
@@ -347,32 +347,33 @@ fn a_changed_configuration_is_held_against_the_present() {
     // The node has 256Mi: with this line there is always too little.
     fs::write(&kubelet, memory("300Mi")).unwrap();
     running.signal(Signal::HUP);
-    let waits = running.until("configuration");
-    assert_eq!(waits["state"], "waits", "{waits}");
+    let waits = running.until("config_change");
+    assert_eq!(waits["state"], "pending", "{waits}");
     assert!(waits["until"].is_string(), "the transition period ends some time: {waits}");
-    assert_eq!(waits["would_evict"][0], "ns/only", "{waits}");
+    assert_eq!(waits["would_evict"][0], json!({"namespace": "ns", "pod": "only"}), "{waits}");
     assert!(metric("eviction_agent_configuration_pending") >= 1.0);
     fs::write(&kubelet, memory("no quantity")).unwrap();
     running.signal(Signal::HUP);
-    let invalid = running.until("configuration");
+    let invalid = running.until("config_change");
     assert_eq!(invalid["state"], "invalid", "{invalid}");
     let error = invalid["errors"][0].as_str().unwrap();
     assert!(error.contains("kubelet.yaml") && error.contains("memory.available"), "{error}");
     assert!(metric("eviction_agent_configuration_errors_total") >= 1.0);
     running.signal(Signal::USR1);
-    assert_eq!(running.until("configuration")["state"], "took_effect", "the last good one still waited");
-    let decision = running.until("decision");
-    assert_eq!((&decision["pod"], &decision["value"]), (&"ns/only".into(), &"300Mi".into()));
+    assert_eq!(running.until("config_change")["state"], "applied", "the last good one still waited");
+    let decision = running.until("eviction_decision");
+    assert_eq!((&decision["namespace"], &decision["pod"]), (&"ns".into(), &"only".into()));
+    assert_eq!(decision["value"], "300Mi");
 
     fs::write(&kubelet, memory("64Mi")).unwrap();
     running.signal(Signal::HUP);
     let harmless = loop {
-        let told = running.until("configuration");
-        if told["state"] != "waits" {
+        let told = running.until("config_change");
+        if told["state"] != "pending" {
             break told;
         }
     };
-    assert_eq!(harmless["state"], "took_effect", "it evicts nobody: {harmless}");
+    assert_eq!(harmless["state"], "applied", "it evicts nobody: {harmless}");
     assert_eq!(running.stop().0, Some(0));
 }
 
@@ -383,7 +384,7 @@ fn a_new_cgroup_is_taken_in_without_a_storm_of_looks() {
     let listen = started["listen"].as_str().unwrap().parse().unwrap();
     let uid = pod_uid(7);
     let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
-    while running.until("pods")["strange_cgroups"][0] != uid.as_str() {}
+    while running.until("pods")["unknown_cgroups"][0] != uid.as_str() {}
     // A timer that is always due would turn the loop some ten thousand times in this while.
     std::thread::sleep(Duration::from_secs(1));
     let looks = tests::metrics::Metrics::read(listen).unwrap().sum("eviction_agent_looks_total", &[]);
@@ -403,9 +404,9 @@ fn without_btf_it_runs_on_its_fallbacks_and_says_so() {
     let (running, started) = Running::start(command);
     let sources = started["sources"].as_array().unwrap();
     let of = |source: &str| sources.iter().find(|it| it["source"] == source).unwrap();
-    assert_eq!(of("charge")["rung"], "none");
+    assert_eq!(of("charge")["backend"], "none");
     assert!(of("charge")["reason"].as_str().unwrap().contains("btf"), "{}", of("charge"));
-    assert_eq!(of("timer")["rung"], "timerfd");
+    assert_eq!(of("timer")["backend"], "timerfd");
     let (code, log, _) = running.stop();
     assert_eq!(code, Some(0));
     assert!(log.contains("no BPF"), "{log}");
@@ -433,7 +434,7 @@ fn without_privilege_it_says_so() {
     let (running, started) = Running::start(command);
     let sources = started["sources"].as_array().unwrap();
     let charge = sources.iter().find(|it| it["source"] == "charge").unwrap();
-    assert_eq!(charge["rung"], "none");
+    assert_eq!(charge["backend"], "none");
     assert!(charge["reason"].as_str().unwrap().contains("CAP_"), "the missing capability is named: {charge}");
     assert_eq!(running.stop().0, Some(0));
 }

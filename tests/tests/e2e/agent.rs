@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tests::agent::{Agent, GUARD, Options, binary};
+use tests::agent::{Agent, GUARD, Options, binary, full_name};
 use tests::cgroup::{Driver, Group, Qos, container_id};
 use tests::cluster::{Account, Cluster};
 use tests::node::{MIB, Node};
@@ -79,8 +79,9 @@ pub(crate) fn wait_for_pods(agent: &mut Agent, what: &str, fits: impl Fn(&Value)
 }
 
 /// The names in a list of an event; none where there is no list.
-pub(crate) fn names<'a>(event: &'a Value, list: &str) -> Vec<&'a str> {
-    event[list].as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(Value::as_str).collect()
+pub(crate) fn names(event: &Value, list: &str) -> Vec<String> {
+    let items = event[list].as_array().map_or(&[][..], Vec::as_slice).iter();
+    items.map(|item| item.as_str().map_or_else(|| full_name(item), str::to_owned)).collect()
 }
 
 /// Waits until a series of the agent's metrics is so.

@@ -50,7 +50,7 @@ fn of_kill(agent: &mut Agent, pid: u32) -> Event {
 
 fn verdict(agent: &mut Agent, pod: &str) -> Event {
     let full_name = format!("shop/{pod}");
-    let of_it = |event: &Event| event.kind() == "container_ended" && event.text("pod") == full_name;
+    let of_it = |event: &Event| event.kind() == "container_terminated" && event.pod() == full_name;
     agent.wait_for(&format!("the verdict on {pod}"), GUARD, of_it).unwrap()
 }
 
@@ -72,21 +72,17 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     // The kernel kills the main process, and the status says so, or does not.
     for (process, name, reason) in [(&mut main, "main", "OOMKilled"), (&mut untold, "untold", "Error")] {
         process.go().unwrap();
-        owners.push(of_kill(&mut agent, process.pid()).text("limit_owner").to_owned());
+        owners.push(of_kill(&mut agent, process.pid()).text("limit_scope").to_owned());
         process.process().wait().unwrap();
         end(&world, place(name), &json!({"exitCode": 137, "reason": reason}));
     }
     let told = verdict(&mut agent, "main");
     // A pod of one container has the container's limit, and more that counts against it.
     assert!(["container", "pod"].contains(&owners[0].as_str()), "{owners:?}");
-    assert_eq!((told.text("verdict"), told.text("limit_owner")), ("oom_killed", &*owners[0]), "{told:?}");
-    assert_eq!(told.value.get("differs"), None, "{told:?}");
+    assert_eq!((told.text("cause"), told.text("limit_scope")), ("oom_killed", &*owners[0]), "{told:?}");
+    assert_eq!(told.value.get("mismatch"), None, "{told:?}");
     let told = verdict(&mut agent, "untold");
-    assert_eq!(
-        (told.text("verdict"), told.text("differs")),
-        ("oom_killed", "kill_not_in_status"),
-        "{told:?}"
-    );
+    assert_eq!((told.text("cause"), told.text("mismatch")), ("oom_killed", "kill_not_in_status"), "{told:?}");
 
     // It kills a child; the main process survives that and ends of itself, and was started again.
     child.go().unwrap();
@@ -104,8 +100,8 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     };
     write(&world, place("child"), &json!({"exitCode": 0, "reason": "OOMKilled"}), restarted, json!({}));
     let told = verdict(&mut agent, "child");
-    assert_eq!((told.text("verdict"), told.text("differs")), ("other", "only_a_child_killed"), "{told:?}");
-    assert!(told.text("differs_why").contains("the main process survived it"), "{told:?}");
+    assert_eq!((told.text("cause"), told.text("mismatch")), ("other", "only_a_child_killed"), "{told:?}");
+    assert!(told.text("mismatch_explanation").contains("the main process survived it"), "{told:?}");
 
     // Somebody sends SIGKILL; who it was is to be seen from elsewhere.
     for process in &mut others {
@@ -129,37 +125,31 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     let ended = |terminated: &Value| json!({"state": {"terminated": terminated}, "restartCount": 0});
     write(&world, place("kubelet"), &killed, ended, evicted);
     let told = verdict(&mut agent, "elsewhere");
-    assert_eq!(
-        (told.text("verdict"), told.text("differs")),
-        ("other", "killed_by_other_process"),
-        "{told:?}"
-    );
+    assert_eq!((told.text("cause"), told.text("mismatch")), ("other", "killed_by_other_process"), "{told:?}");
     let told = verdict(&mut agent, "kubelet");
     assert_eq!(
-        (told.text("verdict"), told.text("differs")),
+        (told.text("cause"), told.text("mismatch")),
         ("evicted_by_kubelet", "killed_by_eviction"),
         "{told:?}"
     );
     let told = verdict(&mut agent, "unseen");
-    assert_eq!((told.text("verdict"), told.text("differs")), ("oom_killed", "no_kill_seen"), "{told:?}");
+    assert_eq!((told.text("cause"), told.text("mismatch")), ("oom_killed", "no_kill_seen"), "{told:?}");
     assert_eq!(told.value["inferred"], true, "{told:?}");
 
     // A status that comes after the verdict is held against it all the same.
     let told = verdict(&mut agent, "late");
-    assert_eq!((told.text("verdict"), told.value.get("differs")), ("other", None), "{told:?}");
+    assert_eq!((told.text("cause"), told.value.get("mismatch")), ("other", None), "{told:?}");
     end(&world, place("late"), &killed);
-    let told = agent.wait_for("the late status", GUARD, |event| event.kind() == "container_status").unwrap();
-    assert_eq!(
-        (told.text("pod"), told.text("differs")),
-        ("shop/late", "killed_by_other_process"),
-        "{told:?}"
-    );
+    let told = agent
+        .wait_for("the late status", GUARD, |event| event.kind() == "container_status_mismatch")
+        .unwrap();
+    assert_eq!((&*told.pod(), told.text("mismatch")), ("shop/late", "killed_by_other_process"), "{told:?}");
 
     // What was counted outlives the pods.
     while let Some(pod) = world.node.pods.pop() {
         world.cluster.end_pod(&pod).unwrap();
     }
-    crate::agent::wait_for_pods(&mut agent, "no pods", |it| it["pods"] == 0);
+    crate::agent::wait_for_pods(&mut agent, "no pods", |it| it["pods_known"] == 0);
     let metrics = agent.metrics().unwrap();
     let ended = |verdict| {
         metrics.sum("eviction_agent_containers_ended_total", &[("namespace", "shop"), ("verdict", verdict)])
@@ -181,7 +171,8 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
             "{difference}"
         );
     }
-    let verdicts = agent.heard().unwrap().iter().filter(|event| event.kind() == "container_ended").count();
+    let verdicts =
+        agent.heard().unwrap().iter().filter(|event| event.kind() == "container_terminated").count();
     assert_eq!(verdicts, PODS.len(), "one for each");
     assert!(agent.stop().unwrap().success());
 }

@@ -130,10 +130,11 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
     assert_eq!(kubelet.statuses(), [200]);
     agent::wait_for_pods(&mut agent, "its pod", |event| event["with_cgroup"] == 1);
     let _hog = hog(&node);
-    let accepted =
-        |event: &tests::agent::Event| event.kind() == "eviction" && event.text("outcome") == "accepted";
+    let accepted = |event: &tests::agent::Event| {
+        event.kind() == "eviction_progress" && event.text("result") == "accepted"
+    };
     let event = agent.wait_for("that the hog is evicted", GUARD, accepted).unwrap();
-    assert_eq!(event.text("pod"), "default/hog");
+    assert_eq!(event.pod(), "default/hog");
     let pod = cluster.pod("default", "hog").unwrap().unwrap();
     assert!(pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");
     assert!(agent.stop().unwrap().success());

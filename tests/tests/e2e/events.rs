@@ -119,11 +119,11 @@ fn an_eviction_is_told_as_the_kubelet_tells_its_own_and_a_threshold_on_the_node(
     let mut agent = world.start(&json!({"evictionHard": {"memory.available": "64Mi"}}));
     hog.go().unwrap();
 
-    let decision = agent.wait_for("a decision", GUARD, is("decision")).unwrap();
+    let decision = agent.wait_for("a decision", GUARD, is("eviction_decision")).unwrap();
     let events = world.wait_for_events("shop", "Evicted", |events| !events.is_empty());
     let [event] = &events[..] else { panic!("{events:?}") };
     let note = event["note"].as_str().unwrap();
-    assert_eq!(note, decision.text("message"));
+    assert_eq!(note, decision.text("eviction_message"));
     let begin = "The node was low on resource: memory. Threshold quantity: 64Mi, available: ";
     assert!(note.starts_with(begin) && note.ends_with("has larger consumption of memory. "), "{note}");
     let annotations = &event["metadata"]["annotations"];
@@ -132,7 +132,7 @@ fn an_eviction_is_told_as_the_kubelet_tells_its_own_and_a_threshold_on_the_node(
     let usage = annotations["offending_containers_usage"].as_str().unwrap();
     assert!(note.contains(&format!("Container main was using {usage}, request is 8Mi, ")), "{note}");
     let id = annotations["eviction-agent.io/decision"].as_str().unwrap();
-    assert_eq!(id, decision.text("decision"));
+    assert_eq!(id, decision.text("decision_id"));
     assert!(id.ends_with(&format!("-{}", decision.number("id").unwrap())), "{id}");
     assert_eq!(annotations.as_object().unwrap().len(), 4, "{annotations}");
     let uid = world.node.pods[0].uid();
@@ -157,9 +157,9 @@ fn an_eviction_is_told_as_the_kubelet_tells_its_own_and_a_threshold_on_the_node(
     hog.process().child().kill().unwrap();
     hog.process().wait().unwrap();
     crate::apart::end(&world, 0, &json!({"exitCode": 137, "reason": "Error"}));
-    let ended = agent.wait_for("the verdict", GUARD, is("container_ended")).unwrap();
+    let ended = agent.wait_for("the verdict", GUARD, is("container_terminated")).unwrap();
     assert_eq!(
-        (ended.text("verdict"), ended.text("differs")),
+        (ended.text("cause"), ended.text("mismatch")),
         ("evicted_by_agent", "killed_by_eviction"),
         "{ended:?}"
     );
@@ -186,7 +186,7 @@ fn kills_are_told_on_their_pod_and_repeats_are_one_series() {
     let note = event["note"].as_str().unwrap();
     let pid = told.number("pid").unwrap();
     // A pod of one container has the container's limit, and more that counts against it.
-    let owner = told.text("limit_owner");
+    let owner = told.text("limit_scope");
     assert!(["container", "pod"].contains(&owner), "{told:?}");
     // Both counts may have moved: a charge that failed at the one found room before anybody died.
     let inferred = if told.value["inferred"] == true { " (inferred)" } else { "" };
@@ -197,7 +197,7 @@ fn kills_are_told_on_their_pod_and_repeats_are_one_series() {
     assert!(note.contains("; victim: anon ") && note.ends_with("; not an eviction"), "{note}");
     let annotations = &event["metadata"]["annotations"];
     for (name, value) in
-        [("container", "app"), ("limit-owner", owner), ("victim", "child"), ("process", "workload")]
+        [("container", "app"), ("limit-scope", owner), ("victim", "child"), ("process", "workload")]
     {
         assert_eq!(annotations[format!("eviction-agent.io/{name}")], value, "{annotations}");
     }

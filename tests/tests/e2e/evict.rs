@@ -123,7 +123,7 @@ fn soft() -> Value {
 pub(crate) fn outcome(agent: &mut Agent, pod: &str, outcome: &str) -> Event {
     let full = format!("default/{pod}");
     let is_it = |event: &Event| {
-        event.kind() == "eviction" && event.text("outcome") == outcome && event.text("pod") == full
+        event.kind() == "eviction_progress" && event.text("result") == outcome && event.pod() == full
     };
     agent.wait_for(&format!("that {pod} is {outcome}"), GUARD, is_it).unwrap()
 }
@@ -146,11 +146,11 @@ fn a_hog_is_evicted_and_on_its_way_until_its_pod_is_gone() {
     world.cluster.finish_pod("default", "hog").unwrap();
     world.node.pods.remove(0);
     world.node.write_pods().unwrap();
-    outcome(&mut agent, "hog", "gone");
+    outcome(&mut agent, "hog", "terminated");
     let evictions = agent.metrics().unwrap();
     let labels = [("eviction_signal", "memory.available"), ("namespace", "default")];
     assert_eq!(evictions.sum("eviction_agent_evictions_total", &labels), 1.0);
-    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "decision").count();
+    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count();
     assert_eq!(decisions, 1);
     assert!(agent.stop().unwrap().success());
 }
@@ -173,8 +173,8 @@ fn a_soft_threshold_takes_the_next_where_a_budget_says_no() {
     world.cluster.add_budget("one", "web", 1, 0).unwrap();
     let mut agent = world.start(&soft(), &json!({}));
     let _hogs = [world.hog(0, "150M"), world.hog(1, "120M")];
-    let refused = outcome(&mut agent, "web", "budget");
-    assert!(refused.text("why").contains("one"), "{refused:?}");
+    let refused = outcome(&mut agent, "web", "pdb_denied");
+    assert!(refused.text("reason").contains("one"), "{refused:?}");
     outcome(&mut agent, "next", "accepted");
     assert!(world.is_going("next") && !world.is_going("web"));
     assert_eq!(world.pod("next")["metadata"]["deletionGracePeriodSeconds"], 30);
@@ -187,9 +187,9 @@ fn a_hard_threshold_deletes_where_nobody_else_can_go() {
     world.cluster.add_budget("one", "web", 1, 0).unwrap();
     let mut agent = world.start(&hard(), &json!({}));
     let _hog = world.hog(0, "270M");
-    outcome(&mut agent, "web", "budget");
+    outcome(&mut agent, "web", "pdb_denied");
     let accepted = outcome(&mut agent, "web", "accepted");
-    assert_eq!(accepted.text("why"), "asked for the deletion");
+    assert_eq!(accepted.text("reason"), "request: deletion");
     let pod = world.pod("web");
     let conditions = pod["status"]["conditions"].as_array().unwrap();
     let target = conditions.iter().find(|it| it["type"] == "DisruptionTarget").unwrap();
@@ -204,10 +204,10 @@ fn a_hard_threshold_that_honours_budgets_evicts_nobody_against_them() {
     world.cluster.add_budget("one", "web", 1, 0).unwrap();
     let mut agent = world.start(&hard(), &json!({"hardIgnoresPDB": false}));
     let _hog = world.hog(0, "270M");
-    let first = outcome(&mut agent, "web", "budget");
+    let first = outcome(&mut agent, "web", "pdb_denied");
     // It is asked again, and says no again.
     let is_later = |event: &Event| {
-        event.text("outcome") == "budget" && event.number("mono_ns") > first.number("mono_ns")
+        event.text("result") == "pdb_denied" && event.number("mono_ns") > first.number("mono_ns")
     };
     agent.wait_for("the budget's second no", GUARD, is_later).unwrap();
     assert!(!world.is_going("web"));
@@ -221,7 +221,7 @@ fn evicted_and_killed_at_once_where_that_is_asked_for() {
     let mut agent = world.start(&hard(), &json!({"hardAction": "evictAndKill"}));
     let mut hog = world.hog(0, "270M");
     outcome(&mut agent, "hog", "killed");
-    outcome(&mut agent, "hog", "gone");
+    outcome(&mut agent, "hog", "terminated");
     use std::os::unix::process::ExitStatusExt as _;
     assert_eq!(hog.process().wait().unwrap().signal(), Some(9));
     outcome(&mut agent, "hog", "accepted");

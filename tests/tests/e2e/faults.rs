@@ -17,7 +17,7 @@ use crate::rig;
 fn wait_for_server(agent: &mut Agent, state: &str, times: usize) {
     rig::interrupt()
         .until(&format!("{state} for the {times}. time"), GUARD, || {
-            let is_it = |event: &&Event| event.kind() == "api_server" && event.text("state") == state;
+            let is_it = |event: &&Event| event.kind() == "kube_api" && event.text("state") == state;
             Ok((agent.heard()?.iter().filter(is_it).count() >= times).then_some(()))
         })
         .unwrap();
@@ -59,7 +59,7 @@ fn whatever_is_wrong_nobody_goes_and_then_it_is_decided_anew() {
         outcome(&mut agent, name, "accepted");
         assert!(world.is_going(name) && !world.is_going("calm"));
         finish(&mut world, name, hog);
-        outcome(&mut agent, name, "gone");
+        outcome(&mut agent, name, "terminated");
     }
     assert!(agent.stop().unwrap().success());
 }
@@ -105,7 +105,7 @@ fn a_slow_server_is_asked_all_the_same() {
     let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
     let _hog = world.hog(0, "270M");
     outcome(&mut agent, "hog", "accepted");
-    assert!(agent.heard().unwrap().iter().all(|event| event.kind() != "api_server"));
+    assert!(agent.heard().unwrap().iter().all(|event| event.kind() != "kube_api"));
     assert!(agent.stop().unwrap().success());
 }
 
@@ -120,7 +120,7 @@ fn where_it_is_told_to_the_victim_is_killed_instead() {
     proxy.hang();
     let mut hog = world.hog(0, "270M");
     outcome(&mut agent, "hog", "killed");
-    outcome(&mut agent, "hog", "gone");
+    outcome(&mut agent, "hog", "terminated");
     assert_eq!(hog.process().wait().unwrap().signal(), Some(9));
     assert!(quiet.process().is_running().unwrap());
     proxy.heal();
@@ -146,7 +146,7 @@ fn what_nobody_answered_is_open_until_somebody_does() {
     proxy.heal();
     outcome(&mut agent, "hog", "accepted");
     assert!(!world.is_going("next"));
-    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "decision").count();
+    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count();
     assert_eq!(decisions, 1);
     assert!(agent.stop().unwrap().success());
 }

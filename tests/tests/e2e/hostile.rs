@@ -113,14 +113,14 @@ fn objects_that_no_server_stores_are_shown_and_are_nobody() {
     let known = ["no-spec", "odd-uid", "overflowing-quantity", "unicode-labels", "last"];
     let unreadable = ["text-as-containers", "overflowing-priority", "no-quantity", "no-time"];
     let event = wait_for_pods(&mut agent, "all of them", |it| {
-        let (without, wrong) = (names(it, "without_cgroup"), names(it, "unreadable"));
-        known.iter().all(|name| without.contains(&format!("default/{name}").as_str()))
+        let (without, wrong) = (names(it, "without_cgroup"), names(it, "undecodable"));
+        known.iter().all(|name| without.contains(&format!("default/{name}")))
             && unreadable
                 .iter()
                 .all(|name| wrong.iter().any(|it| it.starts_with(&format!("default/{name}: "))))
     });
     assert_eq!(event["with_cgroup"], 1, "{event}");
-    assert_eq!(names(&event, "unreadable").len(), unreadable.len(), "{event}");
+    assert_eq!(names(&event, "undecodable").len(), unreadable.len(), "{event}");
     for outcome in ["unreadable", "repeated", "reordered"] {
         wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("outcome", outcome)], |count| count > 0.0);
     }
@@ -133,7 +133,7 @@ fn objects_that_no_server_stores_are_shown_and_are_nobody() {
         touch(&cluster, name);
     }
     let all = DISFIGURED.len() + 2;
-    wait_for_pods(&mut agent, "all pods", |it| it["pods"] == all && it.get("unreadable").is_none());
+    wait_for_pods(&mut agent, "all pods", |it| it["pods_known"] == all && it.get("undecodable").is_none());
     assert!(agent.stop().unwrap().success());
 }
 
@@ -171,7 +171,7 @@ fn a_watch_that_breaks_in_every_way_goes_on() {
     proxy.reopen();
     for nth in 1..=12 {
         cluster.run_pod(&manifest::pod(&format!("p{nth}"), NODE)).unwrap();
-        wait_for_pods(&mut agent, &format!("{nth} pods"), |it| it["pods"] == nth);
+        wait_for_pods(&mut agent, &format!("{nth} pods"), |it| it["pods_known"] == nth);
     }
     for outcome in ["closed", "expired", "failed", "listed"] {
         wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("outcome", outcome)], |count| count > 0.0);
@@ -183,6 +183,6 @@ fn a_watch_that_breaks_in_every_way_goes_on() {
     }
     rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
     proxy.heal();
-    wait_for_pods(&mut agent, "all pods", |it| it["pods"] == 14);
+    wait_for_pods(&mut agent, "all pods", |it| it["pods_known"] == 14);
     assert!(agent.stop().unwrap().success());
 }

@@ -375,7 +375,9 @@ fn a_replacement_does_not_come_back_to_the_node() {
     world.condition("False", "NoEvictionThresholdMet");
     let _hog = world.hog(0, "290M");
     agent
-        .wait_for("an eviction", GUARD, |it| it.kind() == "eviction" && it.text("outcome") == "accepted")
+        .wait_for("an eviction", GUARD, |it| {
+            it.kind() == "eviction_progress" && it.text("result") == "accepted"
+        })
         .unwrap();
     let second = world
         .cluster

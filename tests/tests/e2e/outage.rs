@@ -18,14 +18,14 @@ fn a_watch_goes_on_when_the_server_is_back() {
     let node = agent::small_node("e2e-outage");
     cluster.run_pod(&manifest::pod("before", NODE)).unwrap();
     let mut agent = agent::start(&node, &kubeconfig);
-    wait_for_pods(&mut agent, "one pod", |it| it["pods"] == 1);
+    wait_for_pods(&mut agent, "one pod", |it| it["pods_known"] == 1);
 
     cluster.kill_server().unwrap();
     let event = wait_for_pods(&mut agent, "that the server is gone", |it| it["error"].is_string());
-    assert_eq!(event["pods"], 1, "{event}");
+    assert_eq!(event["pods_known"], 1, "{event}");
     cluster.start_server().unwrap();
     cluster.run_pod(&manifest::pod("after", NODE)).unwrap();
-    let event = wait_for_pods(&mut agent, "the pod that came later", |it| it["pods"] == 2);
+    let event = wait_for_pods(&mut agent, "the pod that came later", |it| it["pods_known"] == 2);
     assert!(event.get("error").is_none() || event["error"].is_null(), "{event}");
     wait_for_metric(&agent, "eviction_agent_watch_events_total", &[("outcome", "failed")], |count| {
         count > 0.0
@@ -36,7 +36,7 @@ fn a_watch_goes_on_when_the_server_is_back() {
     rig::interrupt().sleep(Duration::from_secs(3)).unwrap();
     cluster.thaw_server().unwrap();
     cluster.run_pod(&manifest::pod("thawed", NODE)).unwrap();
-    wait_for_pods(&mut agent, "the pod after the frost", |it| it["pods"] == 3);
+    wait_for_pods(&mut agent, "the pod after the frost", |it| it["pods_known"] == 3);
     assert!(agent.stop().unwrap().success());
 }
 
@@ -51,9 +51,9 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
     cluster.kill_server().unwrap();
     let mut agent = agent::start(&node, &kubeconfig);
     let started = agent.wait_for("its start", GUARD, |event| event.kind() == "started").unwrap();
-    assert_eq!(started.value["pods"], 0);
+    assert_eq!(started.value["pods_known"], 0);
     cluster.start_server().unwrap();
-    wait_for_pods(&mut agent, "the pod", |it| it["pods"] == 1);
+    wait_for_pods(&mut agent, "the pod", |it| it["pods_known"] == 1);
     assert!(agent.stop().unwrap().success());
 }
 
@@ -69,12 +69,12 @@ fn watches_that_are_closed_each_second_lose_nothing() {
     let mut agent = agent::start(&node, &kubeconfig);
     for number in 1..=5 {
         cluster.run_pod(&manifest::pod(&format!("web-{number}"), NODE)).unwrap();
-        wait_for_pods(&mut agent, "the pod that came", |it| it["pods"] == number);
+        wait_for_pods(&mut agent, "the pod that came", |it| it["pods_known"] == number);
         // Each at another time of a watch.
         rig::interrupt().sleep(Duration::from_millis(700)).unwrap();
     }
     cluster.finish_pod("default", "web-2").unwrap();
-    wait_for_pods(&mut agent, "that one has gone", |it| it["pods"] == 4);
+    wait_for_pods(&mut agent, "that one has gone", |it| it["pods_known"] == 4);
     let pods = |outcome| [("resource", "pods"), ("outcome", outcome)];
     let watched = "eviction_agent_watch_events_total";
     wait_for_metric(&agent, watched, &pods("closed"), |count| count >= 3.0);

@@ -60,7 +60,7 @@ fn killed_at_any_instant_it_asks_once_and_for_nobody_else() {
         world.cluster.finish_pod("default", name).unwrap();
         world.node.pods.remove(0);
         world.node.write_pods().unwrap();
-        outcome(&mut agent, name, "gone");
+        outcome(&mut agent, name, "terminated");
         agent.kill().unwrap();
     }
 }
@@ -79,7 +79,7 @@ fn whose_object_is_gone_before_its_memory_is_back_is_waited_for() {
     let group = world.node.pods.remove(0);
     world.node.write_pods().unwrap();
     let is_strange = |event: &Event| {
-        event.kind() == "pods" && event.value["strange_cgroups"].to_string().contains(group.uid())
+        event.kind() == "pods" && event.value["unknown_cgroups"].to_string().contains(group.uid())
     };
     agent.wait_for("that the object is gone", GUARD, is_strange).unwrap();
     rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
@@ -89,7 +89,7 @@ fn whose_object_is_gone_before_its_memory_is_back_is_waited_for() {
     assert_eq!((asked(&proxy, "hog"), asked(&proxy, "next")), (1, 0));
     world.end(hog);
     drop(group);
-    outcome(&mut agent, "hog", "gone");
+    outcome(&mut agent, "hog", "terminated");
     assert!(!world.is_going("next"));
     assert!(agent.stop().unwrap().success());
 }

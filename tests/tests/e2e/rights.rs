@@ -207,7 +207,7 @@ fn is_refused(seen: &Seen) -> bool {
 }
 
 fn is_deleted(agent: &mut Agent) -> bool {
-    let accepted = |event: &Event| event.kind() == "eviction" && event.text("outcome") == "accepted";
+    let accepted = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "accepted";
     agent.wait_for("the deletion", GUARD, accepted).unwrap();
     true
 }

@@ -111,7 +111,7 @@ fn what_is_wrong_with_the_connection_is_said_at_the_start() {
     let found = agent("check", &node, &["--kubeconfig", &good, "--node-name", NODE, "-o", "json"]);
     let findings: Value = serde_json::from_slice(&found.stdout).unwrap();
     let sources = findings["sources"].as_array().unwrap();
-    assert!(sources.iter().any(|it| it["source"] == "pods" && it["rung"] == "watch"), "{findings}");
+    assert!(sources.iter().any(|it| it["source"] == "pods" && it["backend"] == "watch"), "{findings}");
     assert!(found.status.success(), "{findings}");
     let found = agent("check", &node, &["--kubeconfig", &nobody, "--node-name", NODE, "-o", "json"]);
     let findings: Value = serde_json::from_slice(&found.stdout).unwrap();

@@ -25,17 +25,17 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
     let (rung, reason) = agent.rung("pods").unwrap();
     assert_eq!(rung, "watch");
     assert!(reason.starts_with(&format!("pods of node {NODE} at {}", cluster.url())), "{reason}");
-    let event = wait_for_pods(&mut agent, "one pod", |it| it["pods"] == 1);
+    let event = wait_for_pods(&mut agent, "one pod", |it| it["pods_known"] == 1);
     assert_eq!(event["with_cgroup"], 1, "{event}");
 
     // A pod without a cgroup, then with one; a cgroup without a pod.
     let late = cluster.run_pod(&manifest::pod("late", NODE)).unwrap();
-    let event = wait_for_pods(&mut agent, "a second pod", |it| it["pods"] == 2);
+    let event = wait_for_pods(&mut agent, "a second pod", |it| it["pods_known"] == 2);
     assert_eq!(names(&event, "without_cgroup"), ["default/late"], "{event}");
     groups(&node, late["metadata"]["uid"].as_str().unwrap(), 2);
-    wait_for_pods(&mut agent, "its cgroup", |it| it["pods"] == 2 && it["with_cgroup"] == 2);
+    wait_for_pods(&mut agent, "its cgroup", |it| it["pods_known"] == 2 && it["with_cgroup"] == 2);
     groups(&node, &pod_uid(7), 7);
-    wait_for_pods(&mut agent, "a strange cgroup", |it| names(it, "strange_cgroups") == [pod_uid(7)]);
+    wait_for_pods(&mut agent, "a strange cgroup", |it| names(it, "unknown_cgroups") == [pod_uid(7)]);
 
     // Another pod under the same name has another uid: the cgroup of the first is not its own.
     cluster.finish_pod("default", "web").unwrap();
@@ -44,12 +44,12 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
     let event = wait_for_pods(&mut agent, "the second of that name", |it| {
         names(it, "without_cgroup") == ["default/web"]
     });
-    let strange = names(&event, "strange_cgroups");
-    assert!(strange.contains(&web["metadata"]["uid"].as_str().unwrap()), "{event}");
+    let strange = names(&event, "unknown_cgroups");
+    assert!(strange.contains(&web["metadata"]["uid"].as_str().unwrap().to_owned()), "{event}");
 
     cluster.finish_pod("default", "web").unwrap();
     cluster.finish_pod("default", "late").unwrap();
-    wait_for_pods(&mut agent, "no pods", |it| it["pods"] == 0);
+    wait_for_pods(&mut agent, "no pods", |it| it["pods_known"] == 0);
     wait_for_metric(&agent, OBJECTS, &[("resource", "pods")], |count| count == 0.0);
     wait_for_metric(&agent, OBJECTS, &[("resource", "nodes")], |count| count == 1.0);
     wait_for_metric(&agent, "eviction_agent_api_requests_total", &[("outcome", "answered")], |count| {
@@ -81,9 +81,9 @@ fn five_hundred_pods_with_all_that_fits_into_them_are_taken() {
     let mut agent = agent::start(&node, &kubeconfig);
     // Half of them are in the first list, half come one by one.
     (250..500).for_each(make);
-    let event = wait_for_pods(&mut agent, "all pods", |it| it["pods"] == 500);
-    assert!(names(&event, "without_cgroup").contains(&format!("default/{longest}").as_str()));
-    assert!(event.get("unreadable").is_none(), "{event}");
+    let event = wait_for_pods(&mut agent, "all pods", |it| it["pods_known"] == 500);
+    assert!(names(&event, "without_cgroup").contains(&format!("default/{longest}")));
+    assert!(event.get("undecodable").is_none(), "{event}");
     for outcome in ["unreadable", "too_long", "too_many", "failed"] {
         let count = agent.metrics().unwrap().sum(EVENTS, &[("resource", "pods"), ("outcome", outcome)]);
         assert_eq!(count, 0.0, "{outcome}");

@@ -2,7 +2,7 @@
 //! nothing to do.
 
 use serde_json::json;
-use tests::agent::{Event, GUARD};
+use tests::agent::{Event, GUARD, full_name};
 use tests::cluster::Options;
 use tests::node::MIB;
 use tests::story::Story;
@@ -55,12 +55,12 @@ fn a_hog_among_three_pods_goes_before_the_kubelet_acts() {
         let accepted = outcome(&mut agent, &name, "accepted");
         let decision = agent
             .wait_for("its decision", GUARD, |event: &Event| {
-                event.kind() == "decision" && event.text("pod") == full
+                event.kind() == "eviction_decision" && event.pod() == full
             })
             .unwrap();
         // Ranked by figures of that moment: what the others have leaves the hog no less.
         let first = &decision.value["candidates"][0];
-        assert_eq!(first["pod"], full, "{decision:?}");
+        assert_eq!(full_name(first), full, "{decision:?}");
         assert!(first["usage"].as_u64() > Some(HOGS_MIB * MIB), "{decision:?}");
         if round == 0 {
             story.mark_at("decided", decision.number("decided_mono_ns").unwrap());
@@ -68,7 +68,7 @@ fn a_hog_among_three_pods_goes_before_the_kubelet_acts() {
             story.value("signal", decision.text("signal"));
         }
         world.until_gone(&name);
-        outcome(&mut agent, &name, "gone");
+        outcome(&mut agent, &name, "terminated");
         world.cluster.interrupt().sleep(PACE.saturating_sub(begun.elapsed())).unwrap();
     }
     story.value("rounds", rounds);

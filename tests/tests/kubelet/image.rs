@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tests::agent::full_name;
 use tests::cluster::{Cluster, Manifests, NAME, Options};
 use tests::story::Story;
 
@@ -114,14 +115,14 @@ fn the_pod_of_the_manifests_runs_the_image_and_evicts() {
 
     let events = printed(world.node.path());
     let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
-    let decisions: Vec<&Value> = of("decision").into_iter().map(|event| &event["pod"]).collect();
+    let decisions: Vec<String> = of("eviction_decision").into_iter().map(full_name).collect();
     assert_eq!(decisions, ["default/hog"]);
-    assert!(of("eviction").iter().any(|event| event["outcome"] == "accepted"), "{events:?}");
+    assert!(of("eviction_progress").iter().any(|event| event["result"] == "accepted"), "{events:?}");
     assert_eq!(world.kubelets_evictions(), [""; 0]);
     let mut story = Story::begin();
     let sources = of("started")[0]["sources"].as_array().unwrap();
     for source in ["charge", "reaction thread"] {
-        let found = sources.iter().find(|it| it["source"] == source).map(|it| it["rung"].clone());
+        let found = sources.iter().find(|it| it["source"] == source).map(|it| it["backend"].clone());
         story.value(source, found.unwrap_or_default());
     }
     let now = agents_pod(&world.cluster).unwrap();

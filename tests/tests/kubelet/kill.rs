@@ -32,7 +32,7 @@ fn a_pod_that_is_killed_with_its_eviction_is_not_restarted() {
     let mut story = Story::begin();
     let killed = outcome(&mut agent, "hog", "killed");
     story.mark_at("killed", killed.number("mono_ns").unwrap());
-    story.mark_at("dead", outcome(&mut agent, "hog", "gone").number("mono_ns").unwrap());
+    story.mark_at("dead", outcome(&mut agent, "hog", "terminated").number("mono_ns").unwrap());
     story.mark_at("accepted", outcome(&mut agent, "hog", "accepted").number("mono_ns").unwrap());
     world.until_gone("hog");
     story.mark("object_gone");

@@ -7,7 +7,7 @@ use tests::cluster::{Cluster, Options};
 use crate::world::{World, pod};
 
 fn of_pod(kind: &'static str, name: &'static str) -> impl Fn(&Event) -> bool {
-    move |event| event.kind() == kind && event.text("pod") == format!("default/{name}")
+    move |event| event.kind() == kind && event.pod() == format!("default/{name}")
 }
 
 /// `terminated` of the one container that ended.
@@ -47,7 +47,7 @@ fn a_child_and_a_main_process_that_the_kernel_kills_are_told_apart() {
         let told = agent.wait_for("the kill", GUARD, of_pod("oom_kill", name)).unwrap();
         assert_eq!(told.text("victim"), victim, "{told:?}");
         // A pod of one container has the container's limit, and more that counts against it.
-        assert!(["container", "pod"].contains(&told.text("limit_owner")), "{told:?}");
+        assert!(["container", "pod"].contains(&told.text("limit_scope")), "{told:?}");
         assert_eq!((told.text("container"), told.text("comm")), ("main", "tail"), "{told:?}");
         let event = event(cluster, name);
         assert_eq!(event["metadata"]["annotations"]["eviction-agent.io/victim"], victim, "{event}");
@@ -59,16 +59,16 @@ fn a_child_and_a_main_process_that_the_kernel_kills_are_told_apart() {
     }
 
     // The child's container went on and ended well, whatever its runtime makes of it.
-    let ended = agent.wait_for("the verdict", GUARD, of_pod("container_ended", "child")).unwrap();
+    let ended = agent.wait_for("the verdict", GUARD, of_pod("container_terminated", "child")).unwrap();
     let end = cluster.until("the status of the child's container", |it| Ok(terminated(it, "child"))).unwrap();
-    assert_eq!((ended.text("verdict"), &end["exitCode"]), ("other", &json!(0)), "{ended:?} {end}");
+    assert_eq!((ended.text("cause"), &end["exitCode"]), ("other", &json!(0)), "{ended:?} {end}");
     let differs = if end["reason"] == "OOMKilled" { "only_a_child_killed" } else { "child_not_in_status" };
-    assert_eq!(ended.text("differs"), differs, "{ended:?} {end}");
-    let ended = agent.wait_for("the verdict", GUARD, of_pod("container_ended", "main")).unwrap();
+    assert_eq!(ended.text("mismatch"), differs, "{ended:?} {end}");
+    let ended = agent.wait_for("the verdict", GUARD, of_pod("container_terminated", "main")).unwrap();
     let end = cluster.until("the status of the other container", |it| Ok(terminated(it, "main"))).unwrap();
-    assert_eq!(ended.text("verdict"), "oom_killed", "{ended:?}");
-    assert!(["container", "pod"].contains(&ended.text("limit_owner")), "{ended:?}");
+    assert_eq!(ended.text("cause"), "oom_killed", "{ended:?}");
+    assert!(["container", "pod"].contains(&ended.text("limit_scope")), "{ended:?}");
     let differs = if end["reason"] == "OOMKilled" { "" } else { "kill_not_in_status" };
-    assert_eq!((ended.text("differs"), &end["exitCode"]), (differs, &json!(137)), "{ended:?} {end}");
+    assert_eq!((ended.text("mismatch"), &end["exitCode"]), (differs, &json!(137)), "{ended:?} {end}");
     assert!(agent.stop().unwrap().success());
 }

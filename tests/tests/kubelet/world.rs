@@ -169,7 +169,7 @@ pub(crate) fn knows(agent: &mut Agent, pods: u64) {
 pub(crate) fn outcome(agent: &mut Agent, pod: &str, outcome: &str) -> Event {
     let full = format!("default/{pod}");
     let is_it = |event: &Event| {
-        event.kind() == "eviction" && event.text("outcome") == outcome && event.text("pod") == full
+        event.kind() == "eviction_progress" && event.text("result") == outcome && event.pod() == full
     };
     agent.wait_for(&format!("that {pod} is {outcome}"), GUARD, is_it).unwrap()
 }
@@ -177,5 +177,5 @@ pub(crate) fn outcome(agent: &mut Agent, pod: &str, outcome: &str) -> Event {
 /// The pods that were chosen until now, in order.
 pub(crate) fn chosen(agent: &mut Agent) -> Vec<String> {
     let heard = agent.heard().unwrap().iter();
-    heard.filter(|event| event.kind() == "decision").map(|event| event.text("pod").to_owned()).collect()
+    heard.filter(|event| event.kind() == "eviction_decision").map(|event| event.pod()).collect()
 }

@@ -64,15 +64,15 @@ fn a_node_whose_memory_may_not_be_read_has_nobody_evicted_until_it_may() {
         let what = denied.0.display().to_string();
         let mut agent = agent_at(&site);
         let of_memory =
-            |event: &Event| event.kind() == "unknown" && event.text("signal") == "memory.available";
+            |event: &Event| event.kind() == "signal_read_error" && event.text("signal") == "memory.available";
         let unknown = agent.wait_for("the signal to be unknown", GUARD, of_memory).unwrap();
-        assert!(unknown.text("why").contains("Permission denied"), "{what}: {unknown:?}");
+        assert!(unknown.text("error").contains("Permission denied"), "{what}: {unknown:?}");
         site.go();
         site.hog.wait_event("grown").unwrap();
         // More than a full sample, which would find it.
         std::thread::sleep(Duration::from_secs(3));
         let heard = agent.heard().unwrap();
-        assert!(heard.iter().all(|event| event.kind() != "decision"), "{what}: {heard:?}");
+        assert!(heard.iter().all(|event| event.kind() != "eviction_decision"), "{what}: {heard:?}");
         assert!(site.hog.process().is_running().unwrap(), "{what}");
         drop(denied);
         site.assert_decided(&mut agent, &what);
@@ -86,9 +86,10 @@ fn a_node_whose_tasks_may_not_be_counted_still_decides_for_memory() {
     let mut site = Site::new("denied-tasks");
     let denied = Denied::new(site.node.root(), TASKS.0, TASKS.1);
     let mut agent = agent_at(&site);
-    let of_tasks = |event: &Event| event.kind() == "unknown" && event.text("signal") == "pid.available";
+    let of_tasks =
+        |event: &Event| event.kind() == "signal_read_error" && event.text("signal") == "pid.available";
     let unknown = agent.wait_for("the signal to be unknown", GUARD, of_tasks).unwrap();
-    assert!(unknown.text("why").contains("Permission denied"), "{unknown:?}");
+    assert!(unknown.text("error").contains("Permission denied"), "{unknown:?}");
     assert_the_hog_goes(&mut site, agent, "tasks of the node");
     drop(denied);
 }

@@ -75,7 +75,7 @@ impl Findings {
     fn sources(&self) -> BTreeMap<String, (String, String)> {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let sources = self.0["sources"].as_array().unwrap().iter();
-        sources.map(|it| (text(&it["source"]), (text(&it["rung"]), text(&it["reason"])))).collect()
+        sources.map(|it| (text(&it["source"]), (text(&it["backend"]), text(&it["reason"])))).collect()
     }
 
     /// Without those that write to control files.
@@ -266,7 +266,7 @@ fn decides_and_kills(label: &str, names: &[&str]) -> String {
     what_it_says_of_itself_is_so(&agent, &status);
     site.go();
     site.assert_decided(&mut agent, label);
-    let is_gone = |event: &Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+    let is_gone = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
     agent.wait_for("its end", GUARD, is_gone).unwrap();
     site.assert_the_hog_ends(label);
     agent.stop().unwrap();

@@ -39,8 +39,9 @@ impl Site {
     }
 
     pub(super) fn assert_decided(&self, agent: &mut Agent, what: &str) {
-        let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision").unwrap();
-        assert_eq!(decision.text("pod"), "shop/web", "{what}");
+        let decision =
+            agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+        assert_eq!(decision.pod(), "shop/web", "{what}");
     }
 
     /// By SIGTERM, which it ends at; and the small one goes on.

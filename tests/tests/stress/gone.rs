@@ -22,10 +22,10 @@ fn a_node_s_group_that_is_gone_is_unknown_and_the_loop_neither_ends_nor_spins() 
     for signal in ["memory.available", "pid.available"] {
         let unknown = agent
             .wait_for(&format!("that {signal} is unknown"), GUARD, |event| {
-                event.kind() == "unknown" && event.text("signal") == signal
+                event.kind() == "signal_read_error" && event.text("signal") == signal
             })
             .unwrap();
-        let why = unknown.text("why");
+        let why = unknown.text("error");
         assert!(why.contains("No such"), "{why}");
     }
     let looks = |agent: &Agent| agent.metrics().unwrap().sum("eviction_agent_looks_total", &[]);
@@ -33,6 +33,6 @@ fn a_node_s_group_that_is_gone_is_unknown_and_the_loop_neither_ends_nor_spins() 
     std::thread::sleep(Duration::from_secs(3));
     let turns = looks(&agent) - before;
     assert!(turns < MANY, "{turns} turns");
-    assert_eq!(agent.heard().unwrap().iter().filter(|event| event.kind() == "decision").count(), 0);
+    assert_eq!(agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count(), 0);
     assert!(agent.stop().unwrap().success());
 }

@@ -49,7 +49,7 @@ fn lines_wait_for_a_reader_that_comes_late() {
     assert_eq!(rig.metric("eviction_agent_lines_dropped_total"), 0.0);
     assert!(rig.stop().success());
     let text = reader.join().unwrap();
-    for event in ["started", "decision", "eviction", "stopped"] {
+    for event in ["started", "eviction_decision", "eviction_progress", "stopped"] {
         let named = format!("\"event\":\"{event}\"");
         assert!(text.lines().any(|line| line.contains(&named)), "{event} in {text}");
     }

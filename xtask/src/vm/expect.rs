@@ -109,7 +109,7 @@ mod tests {
         let sources: Vec<_> = rungs
             .iter()
             .flat_map(|rungs| rungs.iter())
-            .map(|(source, rung)| serde_json::json!({"source": source, "rung": rung}))
+            .map(|(source, rung)| serde_json::json!({"source": source, "backend": rung}))
             .collect();
         let check = serde_json::json!({"would_start": true, "sources": sources});
         let mut told = Told::read(&format!(

@@ -3,7 +3,7 @@
 //! Two kinds of programs fit, both static files:
 //! - *stories*: a binary of the package `tests` (`tests/src/bin/NAME`) that prints JSON lines on
 //!   standard output, one for each story: `{"story": "…", "ok": true}` and, where it applies,
-//!   `"rung"` (what the kernel was watched by), `"forced"` (the rung that it was made to use),
+//!   `"backend"` (what the kernel was watched by), `"forced"` (the rung that it was made to use),
 //!   `"skipped": true`, `"why"`, `"values"`. Other lines are people's, and lines of other JSON are
 //!   left alone. Built like the agent, which is the one that is shipped: else it would be compared with
 //!   what it is not.

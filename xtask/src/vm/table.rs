@@ -192,7 +192,7 @@ mod tests {
             "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true}}\n{{\"story\": \"b\", \"ok\": false}}\n@@vm end\n"
         );
         let two = format!(
-            "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true, \"forced\": \"x\", \"values\": {{\"seen_by\": \"timer\"}}}}\n\
+            "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true, \"forced\": \"x\", \"values\": {{\"detected_by\": \"timer\"}}}}\n\
              @@vm run bpf-oom\nrunning 1 test\ntest one ... TOLD what holds: this much\nok\n@@vm end\n"
         );
         let text = render(&[(&MACHINES[0], Told::read(&one)), (&MACHINES[1], Told::read(&two))]);

@@ -41,7 +41,14 @@ impl Story {
         let text = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
         let skipped = line.get("skipped").is_some_and(|skipped| *skipped != json!(false));
         let ok = if skipped { None } else { Some(line["ok"] == json!(true)) };
-        Self { name: text("story"), forced: text("forced"), rung: text("rung"), ok, why: text("why"), line }
+        Self {
+            name: text("story"),
+            forced: text("forced"),
+            rung: text("backend"),
+            ok,
+            why: text("why"),
+            line,
+        }
     }
 
     /// As the program told it, with the kernel.
@@ -56,9 +63,9 @@ impl Story {
     pub(super) fn cell(&self) -> String {
         match self.line["cell"].as_str() {
             Some(cell) => cell.to_owned(),
-            None => match self.line["values"]["seen_by"].as_str() {
-                Some(seen_by) if !self.forced.is_empty() && !is_rung(seen_by, &self.forced) => {
-                    format!("ok, detected by {seen_by}")
+            None => match self.line["values"]["detected_by"].as_str() {
+                Some(by) if !self.forced.is_empty() && !is_rung(by, &self.forced) => {
+                    format!("ok, detected by {by}")
                 }
                 _ => "ok".to_owned(),
             },
@@ -81,11 +88,11 @@ impl Story {
 }
 
 /// Whether that is how the agent's lines call this rung.
-fn is_rung(seen_by: &str, rung: &str) -> bool {
+fn is_rung(detected_by: &str, rung: &str) -> bool {
     match rung {
-        "timerfd" => seen_by == "timer",
-        "cgroup v1 threshold" => seen_by == "cgroup v1 usage threshold",
-        rung => seen_by == rung,
+        "timerfd" => detected_by == "timer",
+        "cgroup v1 threshold" => detected_by == "cgroup v1 usage threshold",
+        rung => detected_by == rung,
     }
 }
 
@@ -135,7 +142,8 @@ impl Told {
             Ok(findings) => {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                 let sources = findings["sources"].as_array().into_iter().flatten();
-                self.rungs = sources.map(|source| (text(&source["source"]), text(&source["rung"]))).collect();
+                self.rungs =
+                    sources.map(|source| (text(&source["source"]), text(&source["backend"]))).collect();
                 if findings["would_start"] != json!(true) {
                     self.wrong.push(format!("run would not start: {}", findings["problems"]));
                 }
@@ -224,7 +232,7 @@ fn section<'a>(lines: &[&'a str], name: &str) -> Vec<&'a str> {
 mod tests {
     use super::*;
 
-    const HEAD: &str = "SeaBIOS\n@@vm release\n6.1.0\n@@vm check\n{\"would_start\": true,\n \"sources\": [{\"source\": \"oom\", \"rung\": \"r\"}]}\n";
+    const HEAD: &str = "SeaBIOS\n@@vm release\n6.1.0\n@@vm check\n{\"would_start\": true,\n \"sources\": [{\"source\": \"oom\", \"backend\": \"r\"}]}\n";
 
     #[test]
     fn what_a_guest_says_is_understood() {

@@ -132,12 +132,12 @@ impl Answered {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
-            Self::Budget { .. } => "budget",
+            Self::Budget { .. } => "pdb_denied",
             Self::Throttled { .. } => "throttled",
             Self::Forbidden { .. } => "forbidden",
             Self::Unauthorized { .. } => "unauthorized",
-            Self::Gone => "gone",
-            Self::Another => "another",
+            Self::Gone => "terminated",
+            Self::Another => "replaced",
             Self::Rejected { .. } => "rejected",
             Self::Unknown { .. } => "unknown",
             Self::NotSent { .. } => "not_sent",

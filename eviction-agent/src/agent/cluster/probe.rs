@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::identity::{self, Found, NodeName, message};
 use super::watching::{ClusterOptions, connect, source};
-use crate::agent::event::Source;
+use crate::agent::event::Backend;
 use crate::agent::failure::{Failure, chain};
 use crate::api::{Client, Request};
 
@@ -13,8 +13,9 @@ const WITHIN: Duration = Duration::from_secs(10);
 
 /// Asks for what `run` asks for: the source of the pods, and everything that would keep `run` from
 /// starting or from knowing them.
-pub(crate) async fn probe(options: &ClusterOptions) -> (Source, Vec<String>) {
-    let nothing = |why: String| Source { source: "pods".to_owned(), rung: "none".to_owned(), reason: why };
+pub(crate) async fn probe(options: &ClusterOptions) -> (Backend, Vec<String>) {
+    let nothing =
+        |why: String| Backend { source: "pods".to_owned(), backend: "none".to_owned(), reason: why };
     let ClusterOptions { kubeconfig, node_name } = options;
     let named = NodeName::of(node_name.as_deref());
     let connected = named.and_then(|name| Ok((connect(kubeconfig.as_deref())?, name)));

@@ -119,7 +119,7 @@ impl Membership {
     }
 
     /// Where the pods come from.
-    pub(crate) fn info(&self) -> event::Source {
+    pub(crate) fn info(&self) -> event::Backend {
         source(&self.client, &self.name)
     }
 
@@ -173,11 +173,11 @@ pub(crate) fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
     Client::new(access).map_err(|error| Failure::because("connect to the API server", &error))
 }
 
-pub(super) fn source(client: &Client, name: &NodeName) -> event::Source {
+pub(super) fn source(client: &Client, name: &NodeName) -> event::Backend {
     let access = client.access();
-    event::Source {
+    event::Backend {
         source: "pods".to_owned(),
-        rung: "watch".to_owned(),
+        backend: "watch".to_owned(),
         reason: format!("pods of node {name} at {}, by {}", access.server(), access.origin()),
     }
 }

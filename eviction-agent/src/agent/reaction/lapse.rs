@@ -53,7 +53,7 @@ impl Reaction {
 
     fn tell_sources(&mut self, sources: Vec<SourceInfo>) {
         for info in sources {
-            self.notes.send(Note::Source(source_event(info), self.clock.now()));
+            self.notes.send(Note::Backend(source_event(info), self.clock.now()));
         }
     }
 }

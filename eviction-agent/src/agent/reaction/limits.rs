@@ -138,19 +138,19 @@ impl Reaction {
             }
             return;
         }
-        let told = event::Limit {
+        let told = event::MemoryLimit {
             state,
-            limit_owner: owner.name(),
+            limit_scope: owner.name(),
             place: place_of(id, &self.eyes.sampler, &self.roster),
             usage: seen.usage,
             working_set: seen.working_set,
             limit,
-            seen_by: by.name,
+            detected_by: by.name,
             crossed_mono_ns: by.crossed_ns,
             mono_ns: at_ns,
-            near_for_us: near_ns.map(|ns| ns / 1000),
+            near_limit_us: near_ns.map(|ns| ns / 1000),
         };
-        self.notes.send(Note::Limit(Box::new(told), self.clock.at(at_ns)));
+        self.notes.send(Note::MemoryLimit(Box::new(told), self.clock.at(at_ns)));
     }
 
     /// Whether what a pod has is that of one container, with the same limit.

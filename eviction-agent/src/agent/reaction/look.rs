@@ -173,7 +173,7 @@ impl Reaction {
     fn seen_by(&self, trigger: Trigger) -> &'static str {
         match trigger {
             Trigger::Charge => self.hook.charge_rung(),
-            Trigger::Tasks => "fork hook",
+            Trigger::Tasks => "task alarm",
             Trigger::V1Threshold => "cgroup v1 usage threshold",
             Trigger::V2(rung) => rung,
             other => other.name(),

@@ -20,7 +20,7 @@ use super::super::reflex::{Idle, Level, reach};
 use super::{Reaction, UnderWay};
 
 /// How a decision that the kernel carried out is called where it is told by what it was seen.
-const SEEN_BY: &str = "reflex";
+const SEEN_BY: &str = "kernel_kill";
 
 impl Reaction {
     /// Says so where the reflex is asked for, and cannot be had.
@@ -154,23 +154,23 @@ impl Reaction {
         let victim = Arc::clone(&choice.verdict.victim);
         let goes_by = self.evictions_of(&victim).next().map(|it| it.id).or(choice.goes_by);
         let id = goes_by.or_else(|| self.finish(&choice.verdict, carried_out));
-        let told = event::Reflex {
+        let told = event::KernelKill {
             id,
             // The slow side knows what it is called.
-            decision: None,
-            pod: format!("{}/{}", victim.pod.namespace, victim.pod.name),
-            uid: victim.pod.uid.to_string(),
+            decision_id: None,
+            pod: event::PodRef::new(&victim.pod.namespace, &victim.pod.name),
+            pod_uid: victim.pod.uid.to_string(),
             pid: struck.tgid,
             comm: struck.comm_lossy().to_string(),
-            threshold: choice.verdict.met_below,
+            threshold_bytes: choice.verdict.met_below,
             available: choice.verdict.available,
-            grown: struck.grown,
+            growth: struck.grown,
             usage: struck.usage,
-            chosen_mono_ns: choice.chosen.mono_ns,
-            carried_out_mono_ns: struck.stamp.ktime_ns,
-            told_mono_ns: mono_ns(),
+            armed_mono_ns: choice.chosen.mono_ns,
+            killed_mono_ns: struck.stamp.ktime_ns,
+            received_mono_ns: mono_ns(),
         };
-        self.notes.send(Note::Reflex(Box::new(told), carried_out));
+        self.notes.send(Note::KernelKill(Box::new(told), carried_out));
     }
 
     /// The evictions of a pod that are under way.

@@ -70,10 +70,17 @@ impl Reaction {
         let Subject::Story(StoryNote::Kill(note)) = decision.subject else { return };
         let told = event::OomKill::of(&note, kill.stamp.ktime_ns);
         let during_eviction = self.eviction_of(note.kill.pod.as_deref());
-        let seen_by = self.hook.oom_rung();
-        let near_for_us = near_since_ns.map(|since_ns| kill.stamp.ktime_ns.saturating_sub(since_ns) / 1000);
-        let told = event::OomKill { near_for_us, ..told };
-        let told = event::OomKill { cgroup, owner_cgroup, trigger_cgroup, seen_by, during_eviction, ..told };
+        let detected_by = self.hook.oom_rung();
+        let near_limit_us = near_since_ns.map(|since_ns| kill.stamp.ktime_ns.saturating_sub(since_ns) / 1000);
+        let told = event::OomKill { near_limit_us, ..told };
+        let told = event::OomKill {
+            cgroup,
+            limit_cgroup: owner_cgroup,
+            trigger_cgroup,
+            detected_by,
+            during_eviction,
+            ..told
+        };
         if let Some(told) = self.state.together.add(told, killed, mono_ns()) {
             self.notes.send(Note::OomKill(Box::new(told), killed));
         }

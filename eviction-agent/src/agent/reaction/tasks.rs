@@ -23,7 +23,7 @@ impl Reaction {
                 continue;
             }
             let at = self.clock.at(alarm.stamp.ktime_ns);
-            self.notes.send(Note::Tasks(Box::new(told), at));
+            self.notes.send(Note::TaskAlarm(Box::new(told), at));
         }
     }
 

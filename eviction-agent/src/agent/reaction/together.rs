@@ -26,10 +26,10 @@ impl Together {
         killed: Instant,
         now_ns: u64,
     ) -> Option<event::OomKill> {
-        if kill.group.is_none() {
+        if kill.oom_group.is_none() {
             return Some(kill);
         }
-        match self.0.iter_mut().find(|open| open.kill.group == kill.group) {
+        match self.0.iter_mut().find(|open| open.kill.oom_group == kill.oom_group) {
             Some(open) => {
                 open.kill.join(kill);
                 open.heard_ns = now_ns;
@@ -56,8 +56,8 @@ impl Together {
 mod tests {
     use super::*;
 
-    fn member(group: Option<u64>, pid: u32) -> event::OomKill {
-        event::OomKill { pid: Some(pid), group, ..event::OomKill::default() }
+    fn member(oom_group: Option<u64>, pid: u32) -> event::OomKill {
+        event::OomKill { pid: Some(pid), oom_group, ..event::OomKill::default() }
     }
 
     #[test]

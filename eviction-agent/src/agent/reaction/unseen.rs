@@ -88,8 +88,8 @@ impl Reaction {
         let Some(note) = last else { return };
         let told = event::OomKill {
             cgroup,
-            owner_cgroup,
-            seen_by,
+            limit_cgroup: owner_cgroup,
+            detected_by: seen_by,
             unattributed: Some(kills),
             during_eviction: self.eviction_of(note.kill.pod.as_deref()),
             ..event::OomKill::of(&note, at.mono_ns)

@@ -14,19 +14,17 @@ impl Slow {
     /// knows.
     pub(super) fn count_kills(&mut self, kill: &event::OomKill) {
         let Self { metrics, namespaces, .. } = self;
-        let mut namespace = |pod: &Option<String>| {
-            let name = pod.as_deref().and_then(|pod| pod.split('/').next());
-            namespaces.label(name.unwrap_or_default())
-        };
+        let mut namespace =
+            |pod: &Option<event::PodRef>| namespaces.label(pod.as_ref().map_or("", |pod| &*pod.namespace));
         let count = |namespace: String, kills: u64| {
-            let limit_owner = kill.limit_owner;
+            let limit_owner = kill.limit_scope;
             metrics.oom_kills.get_or_create(&OomLabels { limit_owner, namespace }).inc_by(kills);
         };
         let listed = kill.victims.len() as u64;
         kill.victims.iter().for_each(|victim| count(namespace(&victim.pod), 1));
         count(namespace(&kill.pod), kill.kills().saturating_sub(listed));
         if let Some(kills) = kill.unattributed {
-            let labels = UnattributedLabels { seen_by: kill.seen_by, namespace: namespace(&kill.pod) };
+            let labels = UnattributedLabels { seen_by: kill.detected_by, namespace: namespace(&kill.pod) };
             metrics.oom_kills_unattributed.get_or_create(&labels).inc_by(kills);
         }
     }
@@ -44,9 +42,9 @@ impl Slow {
         self.metrics.containers_ended.get_or_create(&labels).inc();
         let differs = self.apart.ended(at, &ended);
         self.count_difference(differs, namespace);
-        let mut line = event::ContainerEnded::of(ended, differs);
-        line.ended_at = self.clock.shown(line.ended_at);
-        self.say(at, Event::ContainerEnded(Box::new(line)));
+        let mut line = event::ContainerTerminated::of(ended, differs);
+        line.finished_at = self.clock.shown(line.finished_at);
+        self.say(at, Event::ContainerTerminated(Box::new(line)));
     }
 
     /// A status that came after the verdict: it is told of if it differs.
@@ -54,7 +52,7 @@ impl Slow {
         let Some(parted) = self.apart.status(at, end) else { return };
         let namespace = self.namespaces.label(&parted.namespace);
         self.count_difference(Some(parted.difference), namespace);
-        self.say(at, Event::ContainerStatus(Box::new(parted.into())));
+        self.say(at, Event::ContainerStatusMismatch(Box::new(parted.into())));
     }
 
     fn count_difference(&self, differs: Option<Difference>, namespace: String) {

@@ -1,4 +1,4 @@
-//! What came of decisions, in words.
+//! The steps of an eviction: their results in lines and metrics.
 
 use crate::action::api::{Answered, Asked};
 use crate::action::{Outcome, Progress, Signalled};
@@ -24,45 +24,44 @@ impl Slow {
         let (outcome, processes, why) = describe(step);
         debug_assert!(ALL.contains(&outcome), "{outcome} is not among them");
         self.metrics.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
-        if outcome == GONE && !is_beside {
+        if outcome == TERMINATED && !is_beside {
             let eviction_signal = signal.map_or("", Signal::name);
             let namespace = self.namespaces.label(&pod.namespace);
             self.metrics.evictions.get_or_create(&EvictionLabels { eviction_signal, namespace }).inc();
         }
-        let event = event::Eviction {
+        let event = event::EvictionProgress {
             id,
-            decision: self.names.of(id),
-            pod: format!("{}/{}", pod.namespace, pod.name),
-            uid: pod.uid.to_string(),
-            outcome,
+            decision_id: self.names.of(id),
+            pod: event::PodRef::new(&pod.namespace, &pod.name),
+            pod_uid: pod.uid.to_string(),
+            result: outcome,
             processes,
-            why,
+            reason: why,
             mono_ns: at.mono_ns,
-            decided_to_now_us: micros(at.mono_ns.saturating_sub(decided_mono_ns)),
+            since_decision_us: micros(at.mono_ns.saturating_sub(decided_mono_ns)),
             is_beside,
         };
-        self.say(at.wall, Event::Eviction(event));
+        self.say(at.wall, Event::EvictionProgress(event));
     }
 }
 
-const GONE: &str = "gone";
+const TERMINATED: &str = "terminated";
 
 /// What [`describe`] calls them, and [`Answered::name`].
-pub(super) const ALL: [&str; 17] = [
+pub(super) const ALL: [&str; 16] = [
     "dry_run",
     "signalled",
     "killed",
-    "trouble",
-    GONE,
-    "left",
-    "refused",
+    "error",
+    TERMINATED,
+    "processes_remaining",
     "abandoned",
     "accepted",
-    "budget",
+    "pdb_denied",
     "throttled",
     "forbidden",
     "unauthorized",
-    "another",
+    "replaced",
     "rejected",
     "unknown",
     "not_sent",
@@ -73,10 +72,10 @@ fn told(asked: Asked, answered: Answered, is_dry: bool) -> (&'static str, Option
     let name = if is_dry { "dry_run" } else { answered.name() };
     let asked = match asked {
         Asked::Eviction => None,
-        other => Some(format!("asked for the {}", other.name())),
+        other => Some(format!("request: {}", other.name())),
     };
     let throttled = match &answered {
-        Answered::Throttled { pause } => Some(format!("the API server is to be left alone for {pause:?}")),
+        Answered::Throttled { pause } => Some(format!("retry after {pause:?}")),
         _ => None,
     };
     let dry = is_dry.then(|| answered.name().to_owned());
@@ -99,8 +98,8 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
         let Signalled { sent, ended: _, moved, denied, unreachable, unreadable_groups, whole_group: _ } =
             signalled;
         let odd = [
-            (moved, "left the cgroup and were let be"),
-            (denied, "refused by the kernel: CAP_KILL is missing"),
+            (moved, "left the cgroup and were not signalled"),
+            (denied, "not permitted by the kernel (CAP_KILL is missing)"),
             (unreachable, "outside this PID namespace"),
             (unreadable_groups, "cgroups could not be read"),
         ];
@@ -109,7 +108,7 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
         (Some(sent as usize), (!odd.is_empty()).then(|| odd.join(", ")))
     };
     let progress = match step {
-        Step::Refused(refused) => return ("refused", None, Some(refused.to_string())),
+        Step::Refused(refused) => return ("rejected", None, Some(refused.to_string())),
         Step::Progress(outcome) => outcome.progress,
     };
     match progress {
@@ -127,10 +126,14 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
             let why: Vec<_> = grown.into_iter().chain(why).collect();
             ("killed", processes, (!why.is_empty()).then(|| why.join(", ")))
         }
-        Progress::Trouble { what } => ("trouble", None, Some(what)),
+        Progress::Trouble { what } => ("error", None, Some(what)),
         Progress::Gone { unreaped, killed: _ } => {
             let unreaped = unreaped.filter(|count| *count > 0);
-            (GONE, None, unreaped.map(|count| format!("{count} ended tasks are not yet reaped")))
+            (
+                TERMINATED,
+                None,
+                unreaped.map(|count| format!("{count} terminated processes are not reaped yet")),
+            )
         }
         Progress::Left { processes, unreachable, unreadable_groups } => {
             let survivors = processes.iter().map(|it| format!("{} ({:?})", it.pid, it.why).to_lowercase());
@@ -139,9 +142,9 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
                 why.push_str(&format!(" and {unreachable} outside this PID namespace"));
             }
             if unreadable_groups > 0 {
-                why.push_str(&format!(" and those of {unreadable_groups} cgroups that could not be read"));
+                why.push_str(&format!(" and those of {unreadable_groups} cgroups that cannot be read"));
             }
-            ("left", Some(processes.len()), Some(why))
+            ("processes_remaining", Some(processes.len()), Some(why))
         }
         Progress::Answered { asked, answered, is_dry } => told(asked, answered, is_dry),
         Progress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),

@@ -67,15 +67,15 @@ impl Slow {
             let capacity = observed.map_or(0, |seen| seen.capacity);
             self.say(
                 decision.at,
-                Event::Decision(Box::new(event::Decision {
+                Event::EvictionDecision(Box::new(event::EvictionDecision {
                     id,
-                    decision: self.names.of(id),
+                    decision_id: self.names.of(id),
                     signal: signal.map_or("", Signal::name),
-                    kind: line.map_or("", |line| kind(line.threshold.is_hard())),
-                    pod: format!("{}/{}", known.pod.namespace, known.pod.name),
-                    uid: known.pod.uid.to_string(),
+                    threshold: line.map_or("", |line| hard_or_soft(line.threshold.is_hard())),
+                    pod: event::PodRef::new(&known.pod.namespace, &known.pod.name),
+                    pod_uid: known.pod.uid.to_string(),
                     grace_seconds: eviction.grace_period_seconds,
-                    message: text.message,
+                    eviction_message: text.message,
                     annotations: text
                         .annotations
                         .map(|all| all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
@@ -84,11 +84,11 @@ impl Slow {
                     available: observed.map(|seen| seen.available),
                     usage: seen.map(|seen| seen.usage),
                     working_set: seen.map(|seen| seen.working_set),
-                    seen_by: seen_by.to_owned(),
-                    age_us: Some(micros(decided_mono_ns.saturating_sub(looked.mono_ns))),
+                    detected_by: seen_by.to_owned(),
+                    sample_age_us: Some(micros(decided_mono_ns.saturating_sub(looked.mono_ns))),
                     candidates: self.candidates(decision),
                     crossed_mono_ns,
-                    seen_mono_ns: looked.mono_ns,
+                    sampled_mono_ns: looked.mono_ns,
                     decided_mono_ns,
                     crossed_to_decided_us: late.map(micros),
                 })),
@@ -109,7 +109,7 @@ impl Slow {
             if self.known.contains(threshold.signal) {
                 let labels = ThresholdLabels {
                     eviction_signal: threshold.signal.name(),
-                    kind: kind(threshold.is_hard()),
+                    kind: hard_or_soft(threshold.is_hard()),
                 };
                 self.metrics.threshold_met.get_or_create(&labels).set(i64::from(is));
             }
@@ -118,12 +118,12 @@ impl Slow {
             }
             let event = event::Threshold {
                 signal: threshold.signal.name(),
-                kind: kind(threshold.is_hard()),
+                threshold: hard_or_soft(threshold.is_hard()),
                 state: if is { "met" } else { "cleared" },
                 value: threshold.value.quantity(seen.map_or(0, |seen| seen.capacity)).to_string(),
                 available: seen.map(|seen| seen.available),
                 capacity: seen.map(|seen| seen.capacity),
-                seen_by: seen_by.to_owned(),
+                detected_by: seen_by.to_owned(),
             };
             self.say(looked.wall, Event::Threshold(event));
         }
@@ -161,20 +161,20 @@ impl Slow {
             let rates = self.tallies.rates(&candidate.pod.namespace, &candidate.pod.name);
             let above_zero = |rate: &f64| *rate > 0.0;
             event::Candidate {
-                pod: format!("{}/{}", candidate.pod.namespace, candidate.pod.name),
+                pod: event::PodRef::new(&candidate.pod.namespace, &candidate.pod.name),
                 usage: candidate.usage,
                 request: candidate.request.and_then(|text| Some(Quantity::parse(&text).ok()?.value())),
                 priority: candidate.priority,
-                passed_over: candidate.passed_over,
+                skipped_reason: candidate.passed_over,
                 forks_per_second: rates.map(|rates| rates.forks_per_second).filter(above_zero),
-                reclaim_stall: rates.map(|rates| rates.reclaim_stall).filter(above_zero),
+                reclaim_stall_ratio: rates.map(|rates| rates.reclaim_stall).filter(above_zero),
             }
         });
         shown.collect()
     }
 }
 
-fn kind(hard: bool) -> &'static str {
+fn hard_or_soft(hard: bool) -> &'static str {
     if hard { "hard" } else { "soft" }
 }
 

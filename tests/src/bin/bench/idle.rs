@@ -63,7 +63,7 @@ pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool) -> Result<Vec<R
         ours.look()?;
         theirs.iter_mut().try_for_each(Watched::look)?;
     }
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     ensure!(decisions == 0, "the agent was not calm: {decisions} decisions");
     agent.stop()?;
 

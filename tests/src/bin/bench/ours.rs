@@ -60,14 +60,14 @@ impl Watcher for Ours {
     }
 
     fn decided(&mut self) -> Result<Option<Decided>> {
-        let mut decisions = self.agent.heard()?.iter().filter(|event| event.kind() == "decision");
+        let mut decisions = self.agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision");
         let Some(event) = decisions.nth(self.decisions) else { return Ok(None) };
         let decided = Decided {
             at_ns: event.number("decided_mono_ns").context("a decision has no time")?,
             stamped_ns: event.number("crossed_mono_ns"),
-            seen_by: event.text("seen_by").to_owned(),
+            seen_by: event.text("detected_by").to_owned(),
         };
-        event.text("pod").clone_into(&mut self.victim);
+        event.pod().clone_into(&mut self.victim);
         self.decisions += 1;
         Ok(Some(decided))
     }

@@ -206,7 +206,7 @@ impl Site {
             let mut agent = self.agent(stage, place, rung)?;
             let with = self.measure()?;
             let of_programs = self.shares(&agent, clock_ns)?;
-            let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+            let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
             anyhow::ensure!(decisions == 0, "the line was crossed: {decisions} decisions");
             watched_by = agent.rung(place.source()).map(|(rung, _)| rung);
             agent.stop()?;
@@ -266,14 +266,14 @@ fn rows_of(task: &str, case: &str, place: Place, watched_by: Option<&str>, figur
     let sums: Vec<f64> = shares.iter().zip(&entering).map(|(share, way)| share + way).collect();
     let shares = Row::new(format!("{task}, {case}"), "programs alone", "%", shares);
     let mut rows = vec![
-        row.goal(Goal::Median(most)).with("rung", watched_by),
+        row.goal(Goal::Median(most)).with("backend", watched_by),
         Row::new(format!("{task}, {case}, A/A"), "slowdown", "%", noise),
-        shares.goal(Goal::Median(most)).with("rung", watched_by),
+        shares.goal(Goal::Median(most)).with("backend", watched_by),
     ];
     if !entering.is_empty() {
         rows.push(Row::new(format!("{task}, {case}"), "way into the charge hook", "%", entering));
         let sum = Row::new(format!("{task}, {case}"), "programs and the way in", "%", sums);
-        rows.push(sum.goal(Goal::Median(most)).with("rung", watched_by));
+        rows.push(sum.goal(Goal::Median(most)).with("backend", watched_by));
     }
     for (program, [shares, runs]) in programs {
         let case = format!("{task}, {case}, {program}");
@@ -285,7 +285,7 @@ fn rows_of(task: &str, case: &str, place: Place, watched_by: Option<&str>, figur
 
 /// As the table of guests has it: that it was measured, and what came of it.
 fn story(task: &str, case: &str, watched_by: Option<&str>, rows: &[Row]) -> Value {
-    let mut story = json!({"story": format!("overhead, {case}, {task}"), "ok": true, "rung": watched_by});
+    let mut story = json!({"story": format!("overhead, {case}, {task}"), "ok": true, "backend": watched_by});
     for (row, name) in rows.iter().zip(["slowdown", "noise", "programs"]) {
         story["values"][name] = json!(row.percentile(50));
     }

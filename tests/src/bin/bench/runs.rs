@@ -149,7 +149,7 @@ impl Runs {
         let row = |metric, unit, of: fn(&Figures) -> Option<f64>| {
             let row = mark(Row::new(name.as_str(), metric, unit, good.iter().filter_map(of).collect()))
                 .with("capped", capped)
-                .with("seen_by", Value::clone(&seen_by));
+                .with("detected_by", Value::clone(&seen_by));
             if missed > 0 { row.spoiled() } else { row }
         };
         let mut rows = vec![

@@ -83,7 +83,7 @@ fn run(args: &Args) -> Result<bool> {
     let story = |mut row: Value, name: &str| {
         if *stories {
             row["story"] = json!(format!("kills, {name}"));
-            row["rung"] = json!(rung);
+            row["backend"] = json!(rung);
             if !deny_rung.is_empty() && rung != NONE {
                 row["forced"] = json!(rung);
             }

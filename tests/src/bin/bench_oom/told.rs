@@ -56,10 +56,10 @@ impl Tally {
 
     fn judge(&mut self, kill: &Kill, event: &Event) {
         self.once += 1;
-        let owner_cgroup = (!event.text("owner_cgroup").is_empty()).then(|| event.text("owner_cgroup"));
+        let owner_cgroup = (!event.text("limit_cgroup").is_empty()).then(|| event.text("limit_cgroup"));
         let owner_right =
-            event.text("limit_owner") == kill.level.owner() && owner_cgroup == kill.owner_cgroup.as_deref();
-        let names_right = event.text("pod") == kill.pod
+            event.text("limit_scope") == kill.level.owner() && owner_cgroup == kill.owner_cgroup.as_deref();
+        let names_right = event.pod() == kill.pod
             && event.text("container") == kill.container
             && event.text("cgroup") == kill.cgroup;
         // The machine has neither usage nor limit.
@@ -118,7 +118,7 @@ impl Tally {
 fn is_of(event: &Event, kill: &Kill) -> bool {
     let pids: BTreeSet<u32> = kill.pids.iter().copied().collect();
     match kill.level {
-        Level::Group => victims(event) == pids && event.number("killed_together") == Some(pids.len() as u64),
+        Level::Group => victims(event) == pids && event.number("oom_group_kills") == Some(pids.len() as u64),
         _ => {
             victims(event).is_empty()
                 && event.number("pid").is_some_and(|pid| kill.pids.iter().any(|own| u64::from(*own) == pid))

@@ -51,18 +51,18 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
         .line("watch", "the agent knows the node's 3 pods by the API server, and found their cgroups");
 
     let mut runaway = Runaway::start(scene, &node, report, PLAN)?;
-    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision")?;
-    let (chosen, expected) = (decision.text("pod"), node.pods[report].full_name());
+    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision")?;
+    let (chosen, expected) = (decision.pod(), node.pods[report].full_name());
     let what = format!("the agent chose {expected}, for memory.available");
     scene.check(what, chosen == expected && decision.text("signal") == "memory.available", &decision.value);
     let answered = agent.wait_for("the API server's answer", GUARD, |event| {
-        event.kind() == "eviction" && event.number("id") == decision.number("id")
+        event.kind() == "eviction_progress" && event.number("id") == decision.number("id")
     })?;
-    let outcome = answered.text("outcome");
+    let outcome = answered.text("result");
     scene.check(
         "the API server granted its eviction",
         outcome == "accepted",
-        format_args!("{outcome} {}", answered.text("why")),
+        format_args!("{outcome} {}", answered.text("reason")),
     );
     let granted = answered.number("mono_ns").context("an answer has no time")?;
     check_object(scene, &cluster, "report")?;
@@ -81,7 +81,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     for (bystander, why) in bystanders.iter_mut().zip(["it was not chosen", "the same"]) {
         Bystander::check(bystander, scene, why)?;
     }
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     scene.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     agent.stop()?;
     Ok(())
@@ -115,7 +115,7 @@ fn start(scene: &mut Scene<'_>, cluster: &Cluster, node: &Node) -> Result<Agent>
 }
 
 fn is_gone(event: &Event) -> bool {
-    event.kind() == "eviction" && event.text("outcome") == "gone"
+    event.kind() == "eviction_progress" && event.text("result") == "terminated"
 }
 
 fn is_going(pod: &Value) -> bool {

@@ -63,7 +63,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
 
     // Time for a second victim to be chosen, were the first not enough for the agent.
     scene.interrupt.sleep(Duration::from_millis(1500))?;
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     scene.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     let reasons = ["fewer processes than the bomb", "critical, though its priority is lower"];
     for (bystander, why) in bystanders.iter_mut().zip(reasons) {
@@ -104,7 +104,7 @@ fn put_down(scene: &mut Scene<'_>, record: &Record, before: u64, decision: &Even
     scene.printer.timeline(scene);
     let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
     let at_decision = record.bytes_at(decided).max(record.bytes_at(crossed));
-    scene.value("victim", decision.text("pod"));
+    scene.value("victim", decision.pod());
     scene.value("line_pids", line);
     scene.value("overshoot_at_decision_pids", (before + at_decision).saturating_sub(line));
     scene.value("crossed_to_decided_us", decision.number("crossed_to_decided_us"));

@@ -51,14 +51,14 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
         Ok(app.group.processes().is_empty().then_some(()))
     })?;
     let told = agent.wait_for("of all victims", GUARD, |event| {
-        event.kind() == "oom_kill" && event.number("killed_together") >= Some(PROCESSES)
+        event.kind() == "oom_kill" && event.number("oom_group_kills") >= Some(PROCESSES)
     })?;
     scene.check(
         "the agent tells of one kill of the container's whole group",
-        told.number("group") == Some(id) && told.number("killed_together") == Some(PROCESSES),
+        told.number("oom_group") == Some(id) && told.number("oom_group_kills") == Some(PROCESSES),
         format_args!("{}", told.value),
     );
-    let (owner, limit) = (told.text("limit_owner"), told.number("limit"));
+    let (owner, limit) = (told.text("limit_scope"), told.number("limit"));
     scene.check(
         "at the container's own limit",
         owner == "container" && limit == Some(LIMIT * MIB),
@@ -66,7 +66,11 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     );
     // Time for an eviction to be decided on, were the kill taken for one.
     scene.interrupt.sleep(Duration::from_millis(1500))?;
-    let acts = agent.heard()?.iter().filter(|event| ["decision", "eviction"].contains(&event.kind())).count();
+    let acts = agent
+        .heard()?
+        .iter()
+        .filter(|event| ["eviction_decision", "eviction_progress"].contains(&event.kind()))
+        .count();
     scene.check("nothing was evicted", acts == 0, format_args!("{acts} acts"));
     for bystander in &mut bystanders {
         bystander.check(scene, "nothing was evicted")?;

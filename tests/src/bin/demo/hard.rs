@@ -72,7 +72,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, cache: Cache, twist: Twist) -> Result<
 
     // Time for a second victim to be chosen, were the first not enough for the agent.
     scene.interrupt.sleep(Duration::from_millis(1500))?;
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     scene.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     let reasons = ["the biggest, but within its request", "critical, though it exceeds its request"];
     for (bystander, why) in bystanders.iter_mut().zip(reasons) {

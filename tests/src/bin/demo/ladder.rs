@@ -78,6 +78,6 @@ fn rung(agent: &Path, source: &str, denied: &[String]) -> Result<Option<String>>
     let findings: Value = serde_json::from_slice(&output.stdout).context("the findings of check")?;
     let sources = findings["sources"].as_array().context("check names no sources")?;
     let found = sources.iter().find(|found| found["source"] == source);
-    let rung = found.and_then(|found| found["rung"].as_str()).unwrap_or_default();
+    let rung = found.and_then(|found| found["backend"].as_str()).unwrap_or_default();
     Ok((!["", "none"].contains(&rung)).then(|| rung.to_owned()))
 }

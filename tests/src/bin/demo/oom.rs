@@ -121,7 +121,10 @@ pub(crate) fn tell(scene: &mut Scene<'_>, level: Level) -> Result<()> {
     // Time for an eviction to be decided on, were the kill taken for one.
     scene.interrupt.sleep(Duration::from_millis(1500))?;
     let heard = agent.heard()?;
-    let acted = heard.iter().filter(|event| ["decision", "eviction"].contains(&event.kind())).count();
+    let acted = heard
+        .iter()
+        .filter(|event| ["eviction_decision", "eviction_progress"].contains(&event.kind()))
+        .count();
     let kills = heard.iter().filter(|event| event.kind() == "oom_kill").count();
     scene.check(
         "told once, and nothing was evicted",
@@ -147,7 +150,7 @@ fn put_down(scene: &mut Scene<'_>, record: &Record, ended: &Value, told: &Event)
     scene.timeline.mark("dead", dead, "its parent has seen its end");
     scene.timeline.mark("seen", told.heard_ns, "the agent had told of it");
     scene.printer.timeline(scene);
-    for key in ["pid", "comm", "pod", "container", "limit_owner", "inferred", "usage", "limit", "anon"] {
+    for key in ["pid", "comm", "pod", "container", "limit_scope", "inferred", "usage", "limit", "anon"] {
         scene.value(key, told.value.get(key).cloned().unwrap_or(Value::Null));
     }
     Ok(())
@@ -166,10 +169,10 @@ fn check_told(scene: &mut Scene<'_>, told: &Event, child: u32, pod: &Pod, level:
     let of_app = container == app.name || container.contains(&app.id);
     scene.check(
         "in container app of shop/checkout",
-        of_app && told.text("pod") == pod.full_name() && told.text("uid") == pod.uid(),
-        format_args!("container `{container}` of {} ({})", told.text("pod"), told.text("uid")),
+        of_app && told.pod() == pod.full_name() && told.text("pod_uid") == pod.uid(),
+        format_args!("container `{container}` of {} ({})", told.pod(), told.text("pod_uid")),
     );
-    let (owner, limit) = (told.text("limit_owner"), told.number("limit"));
+    let (owner, limit) = (told.text("limit_scope"), told.number("limit"));
     scene.check(
         format!("whose limit it was: {}", level.owner()),
         owner == level.owner() && (limit.is_none() || limit == level.limit()),

@@ -168,12 +168,12 @@ fn with_reflex(scene: &mut Scene<'_>, rate: u64) -> Result<Option<Reflexive>> {
     }
     let overshoot = follow(scene, &node, hog, &stamps, base, Signal::KILL)?;
     let told = agent.wait_for("what ended the runaway", GUARD, |event| match event.kind() {
-        "reflex" => true,
-        "decision" => event.text("seen_by") != "reflex",
+        "kernel_kill" => true,
+        "eviction_decision" => event.text("detected_by") != "kernel_kill",
         _ => false,
     })?;
     let otherwise = match told.kind() {
-        "reflex" => None,
+        "kernel_kill" => None,
         _ => Some(agent.metrics()?.said("eviction_agent_reflex")),
     };
     agent.stop()?;

@@ -82,7 +82,7 @@ impl Printer {
             }
         }
         if let Some(rung) = &scene.rung {
-            line["rung"] = json!(rung);
+            line["backend"] = json!(rung);
         }
         if let Some(forced) = scene.forced {
             line["forced"] = json!(forced.rung);

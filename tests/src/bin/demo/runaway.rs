@@ -86,7 +86,7 @@ impl Runaway {
         let climb = self.climb()?;
         let crossed = climb.crossed().or_else(|| climb.crossed_ahead(self.by_others)).with_context(|| {
             let last = climb.growth().last();
-            let (pod, base, value) = (decision.text("pod"), self.base, &decision.value);
+            let (pod, base, value) = (decision.pod(), self.base, &decision.value);
             format!(
                 "{pod} was chosen, but the line was never crossed: {last:?} above {base} bytes, by {value}"
             )
@@ -103,7 +103,7 @@ impl Runaway {
 
         let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
         let mib = |ns| climb.overshoot(ns).map(|bytes| bytes as f64 / MIB as f64);
-        scene.value("victim", decision.text("pod"));
+        scene.value("victim", decision.pod());
         scene.value("line_bytes", self.line);
         scene.value("overshoot_at_decision_mib", mib(decided));
         scene.value("overshoot_at_death_mib", mib(dead));

@@ -163,8 +163,8 @@ impl<'a> Scene<'a> {
     /// Waits for the agent's decision and for what it says came of it; `None` if that is another
     /// pod, another signal or no end: then there is no story to be told.
     pub(crate) fn eviction(&mut self, agent: &mut Agent, signal: &str, pod: &Pod) -> Result<Option<Event>> {
-        let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "decision")?;
-        let (chosen, reason) = (decision.text("pod"), decision.text("signal"));
+        let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision")?;
+        let (chosen, reason) = (decision.pod(), decision.text("signal"));
         let right = chosen == pod.full_name() && reason == signal;
         let expected = format!("the agent chose {}, for {signal}", pod.full_name());
         self.check(expected, right, format_args!("{chosen}, for {reason}"));
@@ -172,13 +172,17 @@ impl<'a> Scene<'a> {
             return Ok(None);
         }
         let ended = agent.wait_for("what came of it", GUARD, |event| {
-            event.kind() == "eviction"
+            event.kind() == "eviction_progress"
                 && event.number("id") == decision.number("id")
-                && !["signalled", "killed"].contains(&event.text("outcome"))
+                && !["signalled", "killed"].contains(&event.text("result"))
         })?;
-        let (outcome, why) = (ended.text("outcome"), ended.text("why"));
-        self.check("and says that it is gone", outcome == "gone", format_args!("{outcome} {why}"));
-        Ok((outcome == "gone").then_some(decision))
+        let (outcome, why) = (ended.text("result"), ended.text("reason"));
+        self.check(
+            "and says that it has terminated",
+            outcome == "terminated",
+            format_args!("{outcome} {why}"),
+        );
+        Ok((outcome == "terminated").then_some(decision))
     }
 
     /// Puts down a figure.
@@ -188,17 +192,17 @@ impl<'a> Scene<'a> {
 
     /// Puts down what the agent and the kernel said about a decision.
     pub(crate) fn mark_decision(&mut self, decision: &Event) {
-        let seen_by = decision.text("seen_by").to_owned();
+        let detected_by = decision.text("detected_by").to_owned();
         if let Some(at) = decision.number("crossed_mono_ns") {
             self.timeline.mark("kernel", at, "the kernel program saw it");
         }
-        if let Some(at) = decision.number("seen_mono_ns") {
-            self.timeline.mark("seen", at, format!("the agent looked, woken by {seen_by}"));
+        if let Some(at) = decision.number("sampled_mono_ns") {
+            self.timeline.mark("seen", at, format!("the agent looked, woken by {detected_by}"));
         }
         if let Some(at) = decision.number("decided_mono_ns") {
-            self.timeline.mark("decided", at, format!("the agent chose {}", decision.text("pod")));
+            self.timeline.mark("decided", at, format!("the agent chose {}", decision.pod()));
         }
-        self.value("seen_by", seen_by);
+        self.value("detected_by", detected_by);
     }
 }
 

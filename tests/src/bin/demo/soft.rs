@@ -69,8 +69,8 @@ pub(crate) fn tell(scene: &mut Scene<'_>, twist: Twist) -> Result<()> {
     let waited_at_most = Duration::from_nanos(decided.saturating_sub(earliest));
     scene.check(
         format!("the longer one is evicted, not before {} s have passed", grace.as_secs()),
-        decision.text("kind") == "soft" && waited_at_most >= grace,
-        format_args!("a {} decision after {waited:?}", decision.text("kind")),
+        decision.text("threshold") == "soft" && waited_at_most >= grace,
+        format_args!("a {} decision after {waited:?}", decision.text("threshold")),
     );
     runaway.check_ended(scene, &node)?;
     // The threshold was met when the pod was chosen; how soon its memory comes back after that, and
@@ -118,7 +118,7 @@ fn spike(scene: &mut Scene<'_>, node: &Node, pod: usize, agent: &mut Agent, grac
     };
     agent.wait_for("MemoryPressure True", GUARD, condition("True"))?;
     check_condition_stays(scene, agent, fell, "the spike")?;
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     let lives = spike.process().process().is_running()?;
     scene.check(
         "the spike is forgiven: its process lives, nothing was decided",

@@ -15,9 +15,9 @@ const THRESHOLD: u64 = 64 * MIB;
 /// The decisions of which the last that was said is that nobody knows what came of it.
 pub(super) fn open(heard: &[Event]) -> BTreeSet<u64> {
     let mut open = BTreeSet::new();
-    for event in heard.iter().filter(|event| event.kind() == "eviction") {
+    for event in heard.iter().filter(|event| event.kind() == "eviction_progress") {
         let id = event.number("id").unwrap();
-        match event.text("outcome") {
+        match event.text("result") {
             "unknown" => open.insert(id),
             _ => open.remove(&id),
         };
@@ -29,20 +29,24 @@ pub(super) fn open(heard: &[Event]) -> BTreeSet<u64> {
 pub(super) fn of_what_was_said(heard: &[Event], went: usize) {
     let decided: BTreeMap<u64, &str> = heard
         .iter()
-        .filter(|event| event.kind() == "decision")
-        .map(|event| (event.number("id").unwrap(), event.text("uid")))
+        .filter(|event| event.kind() == "eviction_decision")
+        .map(|event| (event.number("id").unwrap(), event.text("pod_uid")))
         .collect();
     let mut accepted: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
     let mut gone = BTreeSet::new();
-    for event in heard.iter().filter(|event| event.kind() == "eviction") {
+    for event in heard.iter().filter(|event| event.kind() == "eviction_progress") {
         let id = event.number("id").unwrap();
-        assert_eq!(decided.get(&id), Some(&event.text("uid")), "each eviction has its decision: {event:?}");
-        match event.text("outcome") {
+        assert_eq!(
+            decided.get(&id),
+            Some(&event.text("pod_uid")),
+            "each eviction has its decision: {event:?}"
+        );
+        match event.text("result") {
             "accepted" => {
-                accepted.entry(event.text("uid")).or_default().insert(id);
+                accepted.entry(event.text("pod_uid")).or_default().insert(id);
             }
-            "gone" => {
-                gone.insert(event.text("uid"));
+            "terminated" => {
+                gone.insert(event.text("pod_uid"));
             }
             _ => {}
         }
@@ -60,8 +64,11 @@ pub(super) fn of_what_was_said(heard: &[Event], went: usize) {
 pub(super) fn of_what_was_recorded(recording: &Path, heard: &[Event], protected: &[String]) {
     let text = std::fs::read_to_string(recording).unwrap();
     let recorded: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let mut told: Vec<&str> =
-        heard.iter().filter(|event| event.kind() == "decision").map(|event| event.text("uid")).collect();
+    let mut told: Vec<&str> = heard
+        .iter()
+        .filter(|event| event.kind() == "eviction_decision")
+        .map(|event| event.text("pod_uid"))
+        .collect();
     let mut went: Vec<&str> = recorded.iter().flat_map(|it| uids(&it["went"], "/uid")).collect();
     told.sort_unstable();
     went.sort_unstable();

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
 
-use super::said::pod_named;
 use crate::action::api::events::{Occurrence, Reason, Regarding};
-use crate::agent::event::{Decision, Eviction};
+use crate::agent::event::{EvictionDecision, EvictionProgress};
 
 /// Decisions that are remembered, and evictions that were told. More are never under way.
 const MOST: usize = 256;
@@ -18,13 +17,13 @@ const DECISION: &str = "eviction-agent.io/decision";
 const GOES: [&str; 3] = ["accepted", "signalled", "killed"];
 
 /// Outcomes after which it does not.
-const ENDS: [&str; 2] = ["refused", "abandoned"];
+const ENDS: [&str; 2] = ["rejected", "abandoned"];
 
 /// The request may have been carried out: nobody has heard the answer.
 const UNHEARD: &str = "unknown";
 
 /// Nobody needs to be asked any more.
-const IS_GONE: [&str; 2] = ["gone", "another"];
+const IS_GONE: [&str; 2] = ["terminated", "replaced"];
 
 const EVICTED: &str = "The pod was evicted.";
 const CHOSEN: &str = "The pod was chosen to be evicted, and is gone.";
@@ -39,17 +38,17 @@ pub(super) struct Chosen {
 
 impl Chosen {
     /// A pod was chosen: what is to be told of it, should it go.
-    pub(super) fn decided(&mut self, decision: &Decision, at: Timestamp) {
-        let Some(pod) = pod_named(&decision.pod, &decision.uid) else { return };
+    pub(super) fn decided(&mut self, decision: &EvictionDecision, at: Timestamp) {
+        let pod = decision.pod.with_uid(&decision.pod_uid);
         let told = decision.annotations.iter().flatten();
         let told = told.map(|(key, value)| (key.as_str().into(), value.as_str().into()));
-        let named: (Box<str>, Box<str>) = (DECISION.into(), decision.decision.as_str().into());
+        let named: (Box<str>, Box<str>) = (DECISION.into(), decision.decision_id.as_str().into());
         let occurrence = Occurrence {
             reason: Reason::Evicted,
             regarding: Regarding::Pod(pod),
-            part: decision.decision.as_str().into(),
+            part: decision.decision_id.as_str().into(),
             at,
-            note: decision.message.as_str().into(),
+            note: decision.eviction_message.as_str().into(),
             annotations: told.chain([named]).collect(),
             times: 1,
         };
@@ -60,8 +59,8 @@ impl Chosen {
     }
 
     /// What is to be told of this step of an eviction: once for each, when the pod goes.
-    pub(super) fn went(&mut self, eviction: &Eviction, at: Timestamp) -> Option<Occurrence> {
-        let Eviction { id, pod, uid, outcome, is_beside, .. } = eviction;
+    pub(super) fn went(&mut self, eviction: &EvictionProgress, at: Timestamp) -> Option<Occurrence> {
+        let EvictionProgress { id, pod, pod_uid, result: outcome, is_beside, .. } = eviction;
         if *is_beside {
             return None;
         }
@@ -87,11 +86,11 @@ impl Chosen {
             // known all the same. Has that one told it, the event is there, and has this name.
             None => Occurrence {
                 reason: Reason::Evicted,
-                regarding: Regarding::Pod(pod_named(pod, uid)?),
-                part: eviction.decision.as_str().into(),
+                regarding: Regarding::Pod(pod.with_uid(pod_uid)),
+                part: eviction.decision_id.as_str().into(),
                 at,
                 note: if is_gone { CHOSEN } else { EVICTED }.into(),
-                annotations: BTreeMap::from([(DECISION.into(), eviction.decision.as_str().into())]),
+                annotations: BTreeMap::from([(DECISION.into(), eviction.decision_id.as_str().into())]),
                 times: 1,
             },
         };
@@ -115,43 +114,44 @@ fn remember(ids: &mut VecDeque<u64>, id: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::event::PodRef;
 
-    fn decision(id: u64) -> Decision {
-        Decision {
+    fn decision(id: u64) -> EvictionDecision {
+        EvictionDecision {
             id,
-            decision: format!("19a8f3-{id}"),
+            decision_id: format!("19a8f3-{id}"),
             signal: "memory.available",
-            kind: "hard",
-            pod: "shop/web".into(),
-            uid: "u-1".into(),
+            threshold: "hard",
+            pod: PodRef::new("shop", "web"),
+            pod_uid: "u-1".into(),
             grace_seconds: 1,
-            message: "The node was low on resource: memory. ".into(),
+            eviction_message: "The node was low on resource: memory. ".into(),
             annotations: Some(BTreeMap::from([("starved_resource".to_owned(), "memory".to_owned())])),
             value: "100Mi".into(),
             available: None,
             usage: None,
             working_set: None,
-            seen_by: "timer".into(),
-            age_us: None,
+            detected_by: "timer".into(),
+            sample_age_us: None,
             candidates: Vec::new(),
             crossed_mono_ns: None,
-            seen_mono_ns: 0,
+            sampled_mono_ns: 0,
             decided_mono_ns: 0,
             crossed_to_decided_us: None,
         }
     }
 
-    fn step(id: u64, outcome: &'static str) -> Eviction {
-        Eviction {
+    fn step(id: u64, result: &'static str) -> EvictionProgress {
+        EvictionProgress {
             id,
-            decision: format!("19a8f3-{id}"),
-            pod: "shop/web".into(),
-            uid: "u-1".into(),
-            outcome,
+            decision_id: format!("19a8f3-{id}"),
+            pod: PodRef::new("shop", "web"),
+            pod_uid: "u-1".into(),
+            result,
             processes: None,
-            why: None,
+            reason: None,
             mono_ns: 0,
-            decided_to_now_us: 0,
+            since_decision_us: 0,
             is_beside: false,
         }
     }
@@ -164,7 +164,7 @@ mod tests {
     fn an_eviction_is_told_once_when_the_pod_goes_and_as_it_was_decided() {
         let mut chosen = Chosen::default();
         chosen.decided(&decision(7), at(1));
-        for outcome in ["budget", "throttled", "unknown", "not_sent", "dry_run"] {
+        for outcome in ["pdb_denied", "throttled", "unknown", "not_sent", "dry_run"] {
             assert_eq!(chosen.went(&step(7, outcome), at(2)), None, "{outcome}");
         }
         let told = chosen.went(&step(7, "accepted"), at(3)).unwrap();
@@ -174,7 +174,7 @@ mod tests {
         );
         let annotations: Vec<_> = told.annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
         assert_eq!(annotations, [(DECISION, "19a8f3-7"), ("starved_resource", "memory")]);
-        for outcome in ["killed", "accepted", "gone"] {
+        for outcome in ["killed", "accepted", "terminated"] {
             assert_eq!(chosen.went(&step(7, outcome), at(4)), None, "{outcome}");
         }
     }
@@ -184,15 +184,15 @@ mod tests {
         let mut chosen = Chosen::default();
         (7..9).for_each(|id| chosen.decided(&decision(id), at(1)));
         assert_eq!(chosen.went(&step(7, "unknown"), at(2)), None);
-        let told = chosen.went(&step(7, "gone"), at(3)).unwrap();
+        let told = chosen.went(&step(7, "terminated"), at(3)).unwrap();
         assert_eq!((&*told.note, told.at), ("The node was low on resource: memory. ", at(1)));
-        assert_eq!(chosen.went(&step(7, "gone"), at(4)), None);
-        let beside = |outcome| Eviction { is_beside: true, ..step(8, outcome) };
+        assert_eq!(chosen.went(&step(7, "terminated"), at(4)), None);
+        let beside = |outcome| EvictionProgress { is_beside: true, ..step(8, outcome) };
         assert_eq!(chosen.went(&beside("unknown"), at(4)), None);
-        assert_eq!(chosen.went(&beside("gone"), at(4)), None);
-        assert_eq!(chosen.went(&step(8, "gone"), at(4)), None, "it went by itself");
+        assert_eq!(chosen.went(&beside("terminated"), at(4)), None);
+        assert_eq!(chosen.went(&step(8, "terminated"), at(4)), None, "it went by itself");
         assert!(chosen.decided.is_empty());
-        let recalled = chosen.went(&step(3, "gone"), at(5)).unwrap();
+        let recalled = chosen.went(&step(3, "terminated"), at(5)).unwrap();
         assert_eq!((&*recalled.note, recalled.at), (CHOSEN, at(5)), "another agent has decided that");
     }
 
@@ -200,7 +200,7 @@ mod tests {
     fn what_was_refused_is_not_told() {
         let mut chosen = Chosen::default();
         chosen.decided(&decision(7), at(1));
-        assert_eq!(chosen.went(&step(7, "refused"), at(2)), None);
+        assert_eq!(chosen.went(&step(7, "rejected"), at(2)), None);
         assert!(chosen.decided.is_empty());
     }
 

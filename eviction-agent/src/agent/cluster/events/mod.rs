@@ -30,11 +30,11 @@ impl EventTap {
     pub(crate) fn hear(&self, line: &Line) {
         let Line { at, event } = line;
         let occurrence = match event {
-            Event::Decision(decision) => {
+            Event::EvictionDecision(decision) => {
                 self.chosen.lock().unwrap_or_else(PoisonError::into_inner).decided(decision, *at);
                 None
             }
-            Event::Eviction(eviction) => {
+            Event::EvictionProgress(eviction) => {
                 self.chosen.lock().unwrap_or_else(PoisonError::into_inner).went(eviction, *at)
             }
             Event::OomKill(kill) => Some(said::of_kill(kill, *at, &self.node)),

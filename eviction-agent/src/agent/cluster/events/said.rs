@@ -4,28 +4,21 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::action::PodName;
 use crate::action::api::events::{Occurrence, Reason, Regarding};
 use crate::agent::event::{OomKill, Threshold};
 
 /// Before the names of the annotations.
 const PREFIX: &str = "eviction-agent.io/";
 
-/// The pod of that `namespace/name`.
-pub(super) fn pod_named(full_name: &str, uid: &str) -> Option<PodName> {
-    let (namespace, name) = full_name.split_once('/')?;
-    Some(PodName { uid: uid.into(), namespace: namespace.into(), name: name.into() })
-}
-
 /// A kill, on its pod; on the node where that is not known. One container's kills of the same kind, by
 /// the same owner's limit, are one series.
 pub(super) fn of_kill(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occurrence {
-    let pod = kill.pod.as_deref().zip(kill.uid.as_deref()).and_then(|(pod, uid)| pod_named(pod, uid));
+    let pod = kill.pod.as_ref().zip(kill.pod_uid.as_deref()).map(|(pod, uid)| pod.with_uid(uid));
     let (reason, regarding, place) = match pod {
         Some(pod) => (Reason::ContainerOomKilled, Regarding::Pod(pod), kill.container.as_deref()),
         None => (Reason::ProcessOomKilled, node.clone(), kill.cgroup.as_deref()),
     };
-    let part = format!("{}/{}/{}", place.unwrap_or_default(), kill.limit_owner, kill.victim);
+    let part = format!("{}/{}/{}", place.unwrap_or_default(), kill.limit_scope, kill.victim);
     Occurrence {
         reason,
         regarding,
@@ -46,15 +39,15 @@ fn facts(kill: &OomKill) -> BTreeMap<Box<str>, Box<str>> {
         ("victim", Some(kill.victim.to_owned())),
         ("process", Some(kill.comm.clone()).filter(|comm| !comm.is_empty())),
         ("pid", number(kill.pid.map(u64::from))),
-        ("limit-owner", Some(kill.limit_owner.to_owned())),
-        ("limit-owner-inferred", kill.inferred.then(|| "true".to_owned())),
-        ("limit-owner-cgroup", kill.owner_cgroup.clone()),
+        ("limit-scope", Some(kill.limit_scope.to_owned())),
+        ("limit-scope-inferred", kill.inferred.then(|| "true".to_owned())),
+        ("limit-cgroup", kill.limit_cgroup.clone()),
         ("usage", number(kill.usage)),
         ("limit", number(kill.limit)),
         ("anon", number(kill.anon)),
         ("file", number(kill.file)),
         ("shmem", number(kill.shmem)),
-        ("killed-together", number(kill.killed_together)),
+        ("oom-group-kills", number(kill.oom_group_kills)),
     ];
     let known =
         facts.into_iter().filter_map(|(name, value)| Some((format!("{PREFIX}{name}").into(), value?.into())));
@@ -67,7 +60,7 @@ pub(super) fn of_threshold(threshold: &Threshold, at: Timestamp, node: &Regardin
     Occurrence {
         reason,
         regarding: node.clone(),
-        part: format!("{}/{}", threshold.signal, threshold.kind).into(),
+        part: format!("{}/{}", threshold.signal, threshold.threshold).into(),
         at,
         note: threshold.to_string().into(),
         annotations: BTreeMap::new(),
@@ -78,15 +71,16 @@ pub(super) fn of_threshold(threshold: &Threshold, at: Timestamp, node: &Regardin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::event::PodRef;
 
     fn kill() -> OomKill {
         OomKill {
             pid: Some(42),
             comm: "java".into(),
             container: Some("app".into()),
-            pod: Some("shop/web".into()),
-            uid: Some("u-1".into()),
-            limit_owner: "container",
+            pod: Some(PodRef::new("shop", "web")),
+            pod_uid: Some("u-1".into()),
+            limit_scope: "container",
             victim: "main",
             usage: Some(1 << 26),
             limit: Some(1 << 26),
@@ -105,7 +99,7 @@ mod tests {
     fn a_kill_is_told_on_its_pod_with_the_whole_story() {
         let told = of_kill(&kill(), Timestamp::UNIX_EPOCH, &node());
         assert_eq!(told.reason, Reason::ContainerOomKilled);
-        assert_eq!(told.regarding, Regarding::Pod(pod_named("shop/web", "u-1").unwrap()));
+        assert_eq!(told.regarding, Regarding::Pod(PodRef::new("shop", "web").with_uid("u-1")));
         assert_eq!(
             &*told.note,
             "kernel OOM kill of java (pid 42, main process) in container app of shop/web: limit of the container, 64 MiB of 64 MiB; victim: anon 32 MiB, file 0 B, shmem 4 KiB; not an eviction"
@@ -117,7 +111,7 @@ mod tests {
             ("container", "app"),
             ("file", "0"),
             ("limit", "67108864"),
-            ("limit-owner", "container"),
+            ("limit-scope", "container"),
             ("pid", "42"),
             ("process", "java"),
             ("shmem", "4096"),
@@ -132,14 +126,14 @@ mod tests {
         let part = |kill: OomKill| of_kill(&kill, Timestamp::UNIX_EPOCH, &node()).part;
         assert_eq!(part(kill()), part(OomKill { pid: Some(43), usage: None, ..kill() }));
         assert_ne!(part(kill()), part(OomKill { victim: "child", ..kill() }));
-        assert_ne!(part(kill()), part(OomKill { limit_owner: "pod", ..kill() }));
+        assert_ne!(part(kill()), part(OomKill { limit_scope: "pod", ..kill() }));
     }
 
     #[test]
     fn a_kill_outside_of_known_pods_is_told_on_the_node() {
         for kill in [
             OomKill { pod: None, cgroup: Some("/system.slice".into()), ..kill() },
-            OomKill { uid: None, unattributed: Some(3), ..kill() },
+            OomKill { pod_uid: None, unattributed: Some(3), ..kill() },
         ] {
             let told = of_kill(&kill, Timestamp::UNIX_EPOCH, &node());
             assert_eq!((told.reason, &told.regarding), (Reason::ProcessOomKilled, &node()));
@@ -151,18 +145,18 @@ mod tests {
     fn a_threshold_is_told_on_the_node() {
         let met = Threshold {
             signal: "memory.available",
-            kind: "hard",
+            threshold: "hard",
             state: "met",
             value: "100Mi".into(),
             available: Some(90 << 20),
             capacity: None,
-            seen_by: "timer".into(),
+            detected_by: "timer".into(),
         };
         let told = of_threshold(&met, Timestamp::UNIX_EPOCH, &node());
         assert_eq!((told.reason, &told.regarding), (Reason::ThresholdMet, &node()));
         assert_eq!(
             &*told.note,
-            "hard threshold memory.available < 100Mi met, available 90 MiB (seen by timer)"
+            "hard threshold memory.available < 100Mi met, 90 MiB available (detected by timer)"
         );
         let cleared = of_threshold(&Threshold { state: "cleared", ..met }, Timestamp::UNIX_EPOCH, &node());
         assert_eq!((cleared.reason, &cleared.part), (Reason::ThresholdCleared, &told.part));

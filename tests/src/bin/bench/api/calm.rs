@@ -88,7 +88,7 @@ pub(super) fn measure(stage: &Stage, cluster: &mut Cluster, case: Case, seconds:
     }
     let minutes = start.elapsed().as_secs_f64() / 60.0;
     let asked: Vec<String> = proxy.seen().into_iter().skip(before).map(|seen| seen.request).collect();
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "decision").count();
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     ensure!(decisions == 0, "the agent was not calm: {decisions} decisions");
     agent.stop()?;
     drop(processes);

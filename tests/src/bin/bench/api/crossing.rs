@@ -72,21 +72,21 @@ impl Town<'_> {
         };
         hog.go()?;
 
-        let decision = self.nth("decision", |_| true)?;
-        ensure!(decision.text("pod") == name, "{} was chosen, and not {name}", decision.text("pod"));
+        let decision = self.nth("eviction_decision", |_| true)?;
+        ensure!(decision.pod() == name, "{} was chosen, and not {name}", decision.pod());
         let id = decision.number("id");
         let answered = self.agent.wait_for("what the server answered", GUARD, |event| {
-            event.kind() == "eviction" && event.number("id") == id && is_answer(event.text("outcome"))
+            event.kind() == "eviction_progress" && event.number("id") == id && is_answer(event.text("result"))
         })?;
-        ensure!(answered.text("outcome") == "accepted", "the server did not grant it: {}", answered.value);
+        ensure!(answered.text("result") == "accepted", "the server did not grant it: {}", answered.value);
         self.decisions += 1;
         self.is_going(pod)?;
         let end = match (death, kill_floor) {
             (Some(death), Some(floor_ns)) => {
                 let killed = self.agent.wait_for("that it has killed", GUARD, |event| {
-                    event.kind() == "eviction"
+                    event.kind() == "eviction_progress"
                         && event.number("id") == id
-                        && event.text("outcome") == "killed"
+                        && event.text("result") == "killed"
                 })?;
                 let killed_ns = killed.number("mono_ns").context("an outcome has no time")?;
                 Some(End { killed_ns, dead_ns: death.at(&interrupt, GUARD)?, floor_ns })
@@ -107,7 +107,7 @@ impl Town<'_> {
             granted_ns: answered.number("mono_ns").context("an answer has no time")?,
             floor,
             end,
-            seen_by: decision.text("seen_by").to_owned(),
+            seen_by: decision.text("detected_by").to_owned(),
         })
     }
 
@@ -216,5 +216,5 @@ impl Town<'_> {
 
 /// Whether an outcome is what the server said of the request, and not what became of processes.
 fn is_answer(outcome: &str) -> bool {
-    !matches!(outcome, "signalled" | "killed" | "gone" | "trouble" | "left")
+    !matches!(outcome, "signalled" | "killed" | "terminated" | "error" | "processes_remaining")
 }

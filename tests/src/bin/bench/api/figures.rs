@@ -122,7 +122,7 @@ impl Figures {
         } = self;
         let seen_by = json!(seen_by);
         let row = |metric, values| {
-            Row::new(way.name(), metric, "us", values).with("void", void).with("seen_by", seen_by.clone())
+            Row::new(way.name(), metric, "us", values).with("void", void).with("detected_by", seen_by.clone())
         };
         let floor = row(FLOOR, floor).program("kube-apiserver");
         let half = floor.percentile(50).unwrap_or(f64::NAN);

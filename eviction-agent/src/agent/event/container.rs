@@ -1,4 +1,4 @@
-//! Lines about containers that ended.
+//! Lines about containers that terminated.
 
 use std::fmt;
 
@@ -8,85 +8,90 @@ use serde::Serialize;
 use crate::core::apart::{Difference, Parted};
 use crate::core::oom::{Cause, EndedContainer, Evidence, Verdict};
 
-/// See [`super::Event::ContainerEnded`].
+use super::PodRef;
+
+/// See [`super::Event::ContainerTerminated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct ContainerEnded {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
-    pub uid: String,
+pub struct ContainerTerminated {
+    #[serde(flatten)]
+    pub pod: Option<PodRef>,
+    pub pod_uid: String,
     pub container: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
-    pub verdict: &'static str,
-    pub ground: &'static str,
+    pub cause: &'static str,
+    pub explanation: &'static str,
     pub inferred: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<&'static str>,
+    pub contributing: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit_owner: Option<&'static str>,
-    pub ended_at: Timestamp,
+    pub limit_scope: Option<&'static str>,
+    pub finished_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub signal: Option<i32>,
+    pub exit_signal: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub differs: Option<Difference>,
+    pub mismatch: Option<Difference>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub differs_why: Option<&'static str>,
+    pub mismatch_explanation: Option<&'static str>,
     pub evidence: Vec<Evidence>,
 }
 
-/// See [`super::Event::ContainerStatus`].
+/// See [`super::Event::ContainerStatusMismatch`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct ContainerStatus {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
-    pub uid: String,
+pub struct ContainerStatusMismatch {
+    #[serde(flatten)]
+    pub pod: Option<PodRef>,
+    pub pod_uid: String,
     pub container: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
-    pub verdict: &'static str,
-    pub differs: Difference,
-    pub differs_why: &'static str,
+    pub cause: &'static str,
+    pub mismatch: Difference,
+    pub mismatch_explanation: &'static str,
 }
 
-impl From<Parted> for ContainerStatus {
+impl From<Parted> for ContainerStatusMismatch {
     fn from(parted: Parted) -> Self {
         let Parted { namespace, name, uid, container, instance, verdict, difference } = parted;
         Self {
-            pod: full_name(&namespace, &name),
-            uid: uid.into(),
+            pod: PodRef::if_known(&namespace, &name),
+            pod_uid: uid.into(),
             container: container.into(),
             container_id: instance.map(Into::into),
-            verdict: verdict.name(),
-            differs: difference,
-            differs_why: difference.text(),
+            cause: verdict.name(),
+            mismatch: difference,
+            mismatch_explanation: difference.text(),
         }
     }
 }
 
-impl fmt::Display for ContainerStatus {
+impl fmt::Display for ContainerStatusMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pod, uid, container, container_id: _, verdict, differs: _, differs_why } = self;
-        let pod = pod.as_deref().unwrap_or(uid);
-        write!(f, "container {container} of {pod} ended as told: {}, ", verdict.replace('_', " "))?;
-        write!(f, "and its status came late: {differs_why}")
+        let Self { pod, pod_uid, container, cause, mismatch_explanation, .. } = self;
+        let pod = shown(pod.as_ref(), pod_uid);
+        let cause = cause.replace('_', " ");
+        write!(
+            f,
+            "container {container} of {pod} terminated: {cause}; its status came later and differs: {mismatch_explanation}"
+        )
     }
 }
 
-fn full_name(namespace: &str, name: &str) -> Option<String> {
-    (!name.is_empty()).then(|| format!("{namespace}/{name}"))
+fn shown(pod: Option<&PodRef>, uid: &str) -> String {
+    pod.map_or_else(|| uid.to_owned(), PodRef::to_string)
 }
 
-impl ContainerEnded {
-    /// The verdict, and by what the container's status differs from it.
-    pub(crate) fn of(ended: EndedContainer, differs: Option<Difference>) -> Self {
+impl ContainerTerminated {
+    /// From the engine's verdict, and by what the container's status differs from it.
+    pub(crate) fn of(ended: EndedContainer, mismatch: Option<Difference>) -> Self {
         let verdict = ended.verdict();
-        let limit_owner = ended.causes.iter().find_map(|cause| cause.limit_owner);
+        let limit_scope = ended.causes.iter().find_map(|cause| cause.limit_owner);
         let EndedContainer {
             namespace,
             name,
@@ -102,45 +107,45 @@ impl ContainerEnded {
         } = ended;
         let others = causes.iter().skip(1).map(|cause| cause.verdict.name());
         Self {
-            pod: full_name(&namespace, &name),
-            uid: uid.into(),
+            pod: PodRef::if_known(&namespace, &name),
+            pod_uid: uid.into(),
             container: container.into(),
             container_id: instance.map(Into::into),
-            verdict: verdict.name(),
-            ground: causes.first().map_or("", |Cause { ground, .. }| ground.text()),
+            cause: verdict.name(),
+            explanation: causes.first().map_or("", |Cause { ground, .. }| ground.text()),
             inferred: causes.first().is_some_and(|cause| cause.ground.is_inferred()),
-            also: others.collect(),
-            limit_owner: limit_owner.map(|owner| owner.name()),
-            ended_at,
+            contributing: others.collect(),
+            limit_scope: limit_scope.map(|owner| owner.name()),
+            finished_at: ended_at,
             exit_code,
-            signal,
+            exit_signal: signal,
             reason: (!reason.is_empty()).then(|| reason.into()),
-            differs,
-            differs_why: differs.map(Difference::text),
+            mismatch,
+            mismatch_explanation: mismatch.map(Difference::text),
             evidence,
         }
     }
 }
 
-impl fmt::Display for ContainerEnded {
+impl fmt::Display for ContainerTerminated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pod = self.pod.as_deref().unwrap_or(&self.uid);
-        write!(f, "container {} of {pod} ended: {}", self.container, self.verdict.replace('_', " "))?;
-        if let Some(owner) = self.limit_owner.filter(|_| self.verdict == Verdict::OomKilled.name()) {
-            write!(f, " by the limit of the {owner}")?;
+        let pod = shown(self.pod.as_ref(), &self.pod_uid);
+        write!(f, "container {} of {pod} terminated: {}", self.container, self.cause.replace('_', " "))?;
+        if let Some(owner) = self.limit_scope.filter(|_| self.cause == Verdict::OomKilled.name()) {
+            write!(f, " at the limit of the {owner}")?;
         }
-        write!(f, ", {}", self.ground)?;
-        if let (Some(code), _) | (None, Some(code)) = (self.exit_code, self.signal) {
+        write!(f, ", {}", self.explanation)?;
+        if let (Some(code), _) | (None, Some(code)) = (self.exit_code, self.exit_signal) {
             let what = if self.exit_code.is_some() { "exit code" } else { "signal" };
             write!(f, "; {what} {code}")?;
         }
         if let Some(reason) = &self.reason {
-            write!(f, "; the runtime says {reason}")?;
+            write!(f, "; status reason {reason}")?;
         }
-        if !self.also.is_empty() {
-            write!(f, "; then also {}", self.also.join(", ").replace('_', " "))?;
+        if !self.contributing.is_empty() {
+            write!(f, "; contributing: {}", self.contributing.join(", ").replace('_', " "))?;
         }
-        match self.differs_why {
+        match self.mismatch_explanation {
             Some(why) => write!(f, "; {why}"),
             None => Ok(()),
         }
@@ -153,7 +158,7 @@ mod tests {
     use crate::core::oom::{EndSeen, Ground, LimitOwner};
 
     #[test]
-    fn an_end_in_one_line() {
+    fn a_termination_in_one_line() {
         let cause = |verdict, ground, limit_owner| Cause { verdict, ground, at: None, limit_owner };
         let mut ended = EndedContainer {
             namespace: "shop".into(),
@@ -169,20 +174,20 @@ mod tests {
             evidence: vec![Evidence::Ended { seen: EndSeen::Process }],
         };
         assert_eq!(
-            ContainerEnded::of(ended.clone(), None).to_string(),
-            "container app of shop/web ended: oom killed by the limit of the pod, the kernel killed its main process; signal 9"
+            ContainerTerminated::of(ended.clone(), None).to_string(),
+            "container app of shop/web terminated: oom killed at the limit of the pod, the kernel killed its main process; signal 9"
         );
         ended.causes.insert(0, cause(Verdict::EvictedByAgent, Ground::EvictionUnderWay, None));
         (ended.exit_code, ended.reason) = (Some(137), "OOMKilled".into());
         assert_eq!(
-            ContainerEnded::of(ended.clone(), None).to_string(),
-            "container app of shop/web ended: evicted by agent, its eviction was under way; exit code 137; the runtime says OOMKilled; then also oom killed"
+            ContainerTerminated::of(ended.clone(), None).to_string(),
+            "container app of shop/web terminated: evicted by agent, its eviction was under way; exit code 137; status reason OOMKilled; contributing: oom killed"
         );
         ended.causes = vec![cause(Verdict::Other, Ground::Exited, None)];
         (ended.exit_code, ended.reason) = (Some(0), "OOMKilled".into());
         assert_eq!(
-            ContainerEnded::of(ended, Some(Difference::OnlyAChildKilled)).to_string(),
-            "container app of shop/web ended: other, it exited; exit code 0; the runtime says OOMKilled; the status says OOMKilled, but the kernel had killed only a child, and the main process survived it"
+            ContainerTerminated::of(ended, Some(Difference::OnlyAChildKilled)).to_string(),
+            "container app of shop/web terminated: other, it exited; exit code 0; status reason OOMKilled; the status says OOMKilled, but the kernel had killed only a child, and the main process survived it"
         );
     }
 
@@ -198,8 +203,8 @@ mod tests {
             difference: Difference::KillNotInStatus,
         };
         assert_eq!(
-            ContainerStatus::from(parted).to_string(),
-            "container app of shop/web ended as told: oom killed, and its status came late: the kernel's OOM killer killed it, which the status does not say"
+            ContainerStatusMismatch::from(parted).to_string(),
+            "container app of shop/web terminated: oom killed; its status came later and differs: the kernel's OOM killer killed it, which the status does not say"
         );
     }
 }

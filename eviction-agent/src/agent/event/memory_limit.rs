@@ -1,4 +1,4 @@
-//! The line of a memory limit that comes near, or is so no more.
+//! The line of a cgroup that is near its memory limit, or no longer.
 
 use std::fmt;
 
@@ -7,79 +7,80 @@ use serde::Serialize;
 use super::super::text::bytes;
 use super::place::Place;
 
-/// See [`super::Event::Limit`].
+/// See [`super::Event::MemoryLimit`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Limit {
+pub struct MemoryLimit {
     pub state: &'static str,
-    pub limit_owner: &'static str,
+    pub limit_scope: &'static str,
     #[serde(flatten)]
     pub place: Place,
     pub usage: u64,
     pub working_set: u64,
     pub limit: u64,
-    pub seen_by: &'static str,
+    pub detected_by: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crossed_mono_ns: Option<u64>,
     pub mono_ns: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub near_for_us: Option<u64>,
+    pub near_limit_us: Option<u64>,
 }
 
-impl fmt::Display for Limit {
+impl fmt::Display for MemoryLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.place.pod, self.limit_owner) {
-            (None, "kubepods") => f.write_str("all pods together")?,
+        match (&self.place.pod, self.limit_scope) {
+            (None, "kubepods") => f.write_str("all pods (kubepods)")?,
             _ => self.place.fmt(f)?,
         }
         let what = if self.state == "near" { "near" } else { "no longer near" };
         write!(f, ": {what} the memory limit, working set {}", bytes(self.working_set))?;
         write!(f, " of {}, usage {}", bytes(self.limit), bytes(self.usage))?;
-        if let Some(near_for) = self.near_for_us {
-            write!(f, ", after {}.{:03} s", near_for / 1_000_000, near_for / 1000 % 1000)?;
+        if let Some(near_limit) = self.near_limit_us {
+            write!(f, ", after {}.{:03} s", near_limit / 1_000_000, near_limit / 1000 % 1000)?;
         }
-        write!(f, " (seen by {})", self.seen_by)
+        write!(f, " (detected by {})", self.detected_by)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::PodRef;
     use super::*;
 
     #[test]
     fn a_line_says_whose_limit_and_how_near() {
-        let near = Limit {
+        let near = MemoryLimit {
             state: "near",
-            limit_owner: "container",
+            limit_scope: "container",
             place: Place {
                 cgroup: Some("/kubepods/burstable/pod1/abc".into()),
                 container: Some("main".into()),
-                pod: Some("shop/web".into()),
-                uid: None,
+                pod: Some(PodRef::new("shop", "web")),
+                pod_uid: None,
             },
             usage: 970 << 20,
             working_set: 930 << 20,
             limit: 1 << 30,
-            seen_by: "fexit page_counter_try_charge",
-            ..Limit::default()
+            detected_by: "fexit page_counter_try_charge",
+            ..MemoryLimit::default()
         };
         assert_eq!(
             near.to_string(),
-            "container main of shop/web: near the memory limit, working set 930 MiB of 1 GiB, usage 970 MiB (seen by fexit page_counter_try_charge)"
+            "container main of shop/web: near the memory limit, working set 930 MiB of 1 GiB, usage 970 MiB (detected by fexit page_counter_try_charge)"
         );
-        let away = Limit {
+        let away = MemoryLimit {
             state: "away",
-            limit_owner: "kubepods",
+            limit_scope: "kubepods",
             place: Place { container: None, pod: None, ..near.place.clone() },
-            near_for_us: Some(12_034_500),
-            seen_by: "sample",
+            near_limit_us: Some(12_034_500),
+            detected_by: "sample",
             ..near.clone()
         };
         assert_eq!(
             away.to_string(),
-            "all pods together: no longer near the memory limit, working set 930 MiB of 1 GiB, usage 970 MiB, after 12.034 s (seen by sample)"
+            "all pods (kubepods): no longer near the memory limit, working set 930 MiB of 1 GiB, usage 970 MiB, after 12.034 s (detected by sample)"
         );
-        let class = Limit { limit_owner: "qos", place: away.place, ..near };
+        let class = MemoryLimit { limit_scope: "qos", place: away.place, ..near };
         assert!(class.to_string().starts_with("/kubepods/burstable/pod1/abc: near"), "{class}");
     }
 }

@@ -1,4 +1,4 @@
-//! The line of a kill by the kernel.
+//! The line of a kill by the kernel's OOM killer.
 
 use std::fmt;
 
@@ -7,9 +7,10 @@ use serde::Serialize;
 use crate::core::oom::KillNote;
 
 use super::super::text::bytes;
+use super::PodRef;
 use super::place::write_place;
 
-/// Of a group that was killed together so many are listed; the others are counted.
+/// At most so many victims of an OOM group are listed; the others are counted.
 const MOST_VICTIMS: usize = 64;
 
 /// See [`super::Event::OomKill`].
@@ -26,19 +27,19 @@ pub struct OomKill {
     pub container: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
+    #[serde(flatten)]
+    pub pod: Option<PodRef>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
+    pub pod_uid: Option<String>,
+    pub limit_scope: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub uid: Option<String>,
-    pub limit_owner: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner_cgroup: Option<String>,
+    pub limit_cgroup: Option<String>,
     pub inferred: bool,
     pub victim: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<u64>,
+    pub oom_group: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub killed_together: Option<u64>,
+    pub oom_group_kills: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub victims: Vec<Victim>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,7 +47,7 @@ pub struct OomKill {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub near_for_us: Option<u64>,
+    pub near_limit_us: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anon: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +64,7 @@ pub struct OomKill {
     pub trigger_comm: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trigger_cgroup: Option<String>,
-    pub seen_by: &'static str,
+    pub detected_by: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unattributed: Option<u64>,
     pub kills_in_pod: u64,
@@ -72,7 +73,7 @@ pub struct OomKill {
     pub during_eviction: Option<u64>,
 }
 
-/// A process that died with its group.
+/// A process that was killed with its OOM group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Victim {
@@ -80,18 +81,17 @@ pub struct Victim {
     pub comm: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
+    #[serde(flatten)]
+    pub pod: Option<PodRef>,
 }
 
 impl OomKill {
-    /// What the engine said of it. Where in the tree it was, and in which decision's eviction, is
-    /// not for the engine to know.
+    /// From what the engine reports. The engine knows neither the cgroups nor the evictions in progress.
     pub(crate) fn of(note: &KillNote, mono_ns: u64) -> Self {
         let KillNote { kill, at: _, repeated: _, pod, evicting_since: _, group, in_pod } = note;
         let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
         let pid = (kill.tgid != 0).then_some(kill.tgid);
-        let pod = pod.as_ref().map(|(namespace, name)| format!("{namespace}/{name}"));
+        let pod = pod.as_ref().map(|(namespace, name)| PodRef::new(namespace, name));
         let victim = pid.filter(|_| group.is_some()).map(|pid| Victim {
             pid,
             comm: kill.comm.to_string(),
@@ -105,17 +105,17 @@ impl OomKill {
             container: text(&kill.container),
             container_id: text(&kill.instance),
             pod,
-            uid: text(&kill.pod),
-            limit_owner: kill.owner.name(),
-            owner_cgroup: None,
+            pod_uid: text(&kill.pod),
+            limit_scope: kill.owner.name(),
+            limit_cgroup: None,
             inferred: kill.inferred,
             victim: kill.victim.name(),
-            group: kill.group,
-            killed_together: group.as_ref().map(|_| 1),
+            oom_group: kill.group,
+            oom_group_kills: group.as_ref().map(|_| 1),
             victims: victim.into_iter().collect(),
             usage: kill.usage,
             limit: kill.limit,
-            near_for_us: None,
+            near_limit_us: None,
             anon: kill.anon,
             file: kill.file,
             shmem: kill.shmem,
@@ -124,7 +124,7 @@ impl OomKill {
             trigger_pid: kill.trigger,
             trigger_comm: kill.trigger_comm.to_string(),
             trigger_cgroup: None,
-            seen_by: "",
+            detected_by: "",
             unattributed: None,
             kills_in_pod: *in_pod,
             mono_ns,
@@ -136,12 +136,12 @@ impl OomKill {
 impl OomKill {
     /// How many processes the line is about.
     pub fn kills(&self) -> u64 {
-        self.unattributed.or(self.killed_together).unwrap_or(1)
+        self.unattributed.or(self.oom_group_kills).unwrap_or(1)
     }
 
     /// Takes in another process that was killed together with this one.
     pub(crate) fn join(&mut self, other: Self) {
-        self.killed_together = Some(self.kills().saturating_add(other.kills()));
+        self.oom_group_kills = Some(self.kills().saturating_add(other.kills()));
         self.kills_in_pod = self.kills_in_pod.max(other.kills_in_pod);
         let room = MOST_VICTIMS.saturating_sub(self.victims.len());
         self.victims.extend(other.victims.into_iter().take(room));
@@ -150,8 +150,8 @@ impl OomKill {
     fn write_victim(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = if self.comm.is_empty() { "a process" } else { &self.comm };
         match (self.unattributed, self.pid) {
-            (Some(1), _) => return f.write_str("kernel OOM kill that no program saw"),
-            (Some(kills), _) => return write!(f, "{kills} kernel OOM kills that no program saw"),
+            (Some(1), _) => return f.write_str("kernel OOM kill that no BPF program reported"),
+            (Some(kills), _) => return write!(f, "{kills} kernel OOM kills that no BPF program reported"),
             (None, Some(pid)) => write!(f, "kernel OOM kill of {name} (pid {pid}")?,
             (None, None) => return write!(f, "kernel OOM kill of {name}"),
         }
@@ -167,31 +167,44 @@ impl fmt::Display for OomKill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_victim(f)?;
         f.write_str(" in ")?;
-        write_place(f, self.container.as_deref(), self.pod.as_deref(), self.cgroup.as_deref())?;
-        write!(f, ": limit of the {}", self.limit_owner)?;
+        write_place(f, self.container.as_deref(), self.pod.as_ref(), self.cgroup.as_deref())?;
+        write!(f, ": {}", limit_of(self.limit_scope))?;
         if self.inferred {
             f.write_str(" (inferred)")?;
         }
         if let (Some(usage), Some(limit)) = (self.usage, self.limit) {
             write!(f, ", {} of {}", bytes(usage), bytes(limit))?;
         }
-        if let Some(near_for) = self.near_for_us {
-            write!(f, ", near it for {}.{:03} s before", near_for / 1_000_000, near_for / 1000 % 1000)?;
+        if let Some(near_limit) = self.near_limit_us {
+            write!(
+                f,
+                ", near the limit for {}.{:03} s before",
+                near_limit / 1_000_000,
+                near_limit / 1000 % 1000
+            )?;
         }
         if let (Some(anon), Some(file), Some(shmem)) = (self.anon, self.file, self.shmem) {
             write!(f, "; victim: anon {}, file {}, shmem {}", bytes(anon), bytes(file), bytes(shmem))?;
         }
         if let (Some(trigger), false) = (self.trigger_pid, self.trigger_pid == self.pid) {
-            write!(f, "; asked for by {} (pid {trigger})", self.trigger_comm)?;
+            write!(f, "; triggered by {} (pid {trigger})", self.trigger_comm)?;
         }
-        if let Some(together) = self.killed_together {
-            write!(f, "; killed with its whole group, {together} processes")?;
+        if let Some(together) = self.oom_group_kills {
+            write!(f, "; whole OOM group killed, {together} processes")?;
         }
         f.write_str("; not an eviction")?;
         match self.during_eviction {
-            Some(id) => write!(f, ", though decision {id} was evicting the pod"),
+            Some(id) => write!(f, "; decision {id} was evicting the pod"),
             None => Ok(()),
         }
+    }
+}
+
+fn limit_of(scope: &str) -> String {
+    match scope {
+        "unknown" => "limit unknown".to_owned(),
+        "other" => "limit of another cgroup".to_owned(),
+        scope => format!("limit of the {scope}"),
     }
 }
 
@@ -204,11 +217,11 @@ mod tests {
             pid: Some(pid),
             comm: "worker".into(),
             container: Some("app".into()),
-            pod: Some("shop/web".into()),
-            limit_owner: "container",
+            pod: Some(PodRef::new("shop", "web")),
+            limit_scope: "container",
             victim: "child",
-            group: Some(7),
-            killed_together: Some(1),
+            oom_group: Some(7),
+            oom_group_kills: Some(1),
             victims: vec![Victim { pid, comm: "worker".into(), container: None, pod: None }],
             trigger_pid: Some(9),
             trigger_comm: "dd".into(),
@@ -225,7 +238,7 @@ mod tests {
         assert_eq!((first.kills(), first.kills_in_pod, first.victims.len()), (3, 3, 3));
         assert_eq!(
             first.to_string(),
-            "kernel OOM kill of worker (pid 1, a child process) in container app of shop/web: limit of the container; asked for by dd (pid 9); killed with its whole group, 3 processes; not an eviction"
+            "kernel OOM kill of worker (pid 1, a child process) in container app of shop/web: limit of the container; triggered by dd (pid 9); whole OOM group killed, 3 processes; not an eviction"
         );
         for pid in 4..1000 {
             first.join(member(pid));
@@ -236,26 +249,26 @@ mod tests {
     #[test]
     fn a_kill_says_for_how_long_the_limit_had_been_near() {
         let kill = OomKill { usage: Some(1 << 30), limit: Some(1 << 30), ..member(1) };
-        let kill = OomKill { near_for_us: Some(2_034_900), ..kill };
+        let kill = OomKill { near_limit_us: Some(2_034_900), ..kill };
         let text = kill.to_string();
         assert!(
-            text.contains("limit of the container, 1 GiB of 1 GiB, near it for 2.034 s before;"),
+            text.contains("limit of the container, 1 GiB of 1 GiB, near the limit for 2.034 s before;"),
             "{text}"
         );
     }
 
     #[test]
-    fn a_kill_that_nobody_saw_in_one_line() {
+    fn a_kill_that_only_the_counters_show_in_one_line() {
         let unseen = OomKill {
             unattributed: Some(2),
             cgroup: Some("/system.slice".into()),
-            limit_owner: "unknown",
+            limit_scope: "unknown",
             ..OomKill::default()
         };
         assert_eq!(unseen.kills(), 2);
         assert_eq!(
             unseen.to_string(),
-            "2 kernel OOM kills that no program saw in /system.slice: limit of the unknown; not an eviction"
+            "2 kernel OOM kills that no BPF program reported in /system.slice: limit unknown; not an eviction"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the API server can be asked.
+//! The line about the API server's reachability.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use crate::core::input::Reach;
 
-/// See [`Event::ApiServer`](super::Event::ApiServer).
+/// See [`Event::KubeApi`](super::Event::KubeApi).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct ApiServer {
+pub struct KubeApi {
     pub state: &'static str,
 }
 
-impl From<Reach> for ApiServer {
+impl From<Reach> for KubeApi {
     fn from(reach: Reach) -> Self {
         let state = match reach {
             Reach::Reachable => "reachable",
@@ -23,13 +23,13 @@ impl From<Reach> for ApiServer {
     }
 }
 
-impl fmt::Display for ApiServer {
+impl fmt::Display for KubeApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.state {
-            "reachable" => f.write_str("the API server can be asked again: everything is decided anew"),
-            _ => f.write_str(
-                "the API server cannot be asked: soft evictions wait, hard ones as `apiUnreachable` says",
-            ),
+            "reachable" => f.write_str("API server reachable again: pending evictions are decided anew"),
+            _ => {
+                f.write_str("API server unreachable: soft evictions wait, hard ones follow the configuration")
+            }
         }
     }
 }

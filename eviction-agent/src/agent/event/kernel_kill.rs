@@ -1,0 +1,51 @@
+//! The line of a process that a BPF program killed.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::super::text::bytes;
+use super::{PodRef, text};
+
+/// See [`super::Event::KernelKill`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
+pub struct KernelKill {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision_id: Option<String>,
+    #[serde(flatten)]
+    pub pod: PodRef,
+    pub pod_uid: String,
+    pub pid: u32,
+    pub comm: String,
+    pub threshold_bytes: u64,
+    pub available: u64,
+    pub growth: u64,
+    pub usage: u64,
+    pub armed_mono_ns: u64,
+    pub killed_mono_ns: u64,
+    pub received_mono_ns: u64,
+}
+
+impl fmt::Display for KernelKill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, pod, pid, comm, threshold_bytes, available, growth, .. } = self;
+        let Self { armed_mono_ns, killed_mono_ns, received_mono_ns, .. } = self;
+        let milliseconds = |from: u64, to: u64| text::milliseconds(to.saturating_sub(from) / 1_000);
+        write!(
+            f,
+            "kernel kill: {comm} (pid {pid}) of {pod} grew by {} and crossed memory.available < {}; kill order armed {} before with {} available, reported {} after",
+            bytes(*growth),
+            bytes(*threshold_bytes),
+            milliseconds(*armed_mono_ns, *killed_mono_ns),
+            bytes(*available),
+            milliseconds(*killed_mono_ns, *received_mono_ns)
+        )?;
+        match id {
+            Some(id) => write!(f, "; the rest of the pod is evicted by decision {id}"),
+            None => f.write_str("; the pod would no longer be evicted, so the rest of it stays"),
+        }
+    }
+}

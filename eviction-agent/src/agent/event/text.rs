@@ -1,0 +1,195 @@
+//! Events as text.
+
+use std::fmt::{self, Write as _};
+
+use super::super::text::bytes;
+use super::{
+    Backend, BpfEventsLost, Condition, ConfigChange, Event, EvictionDecision, EvictionProgress, Line, Pods,
+    ReadingRejected, SignalReadError, SignalUnavailable, Started, Stopped, Threshold,
+};
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} {}", self.at, self.event)
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started(started) => started.fmt(f),
+            Self::Backend(Backend { source, backend, reason }) => {
+                write!(f, "source {source}: backend is now {backend} ({reason})")
+            }
+            Self::Pods(pods) => pods.fmt(f),
+            Self::Threshold(threshold) => threshold.fmt(f),
+            Self::Condition(Condition { condition, status }) => {
+                write!(f, "condition {condition} is {status}")
+            }
+            Self::EvictionDecision(decision) => decision.fmt(f),
+            Self::EvictionProgress(progress) => progress.fmt(f),
+            Self::KernelKill(kill) => kill.fmt(f),
+            Self::OomKill(kill) => kill.fmt(f),
+            Self::ContainerTerminated(terminated) => terminated.fmt(f),
+            Self::ContainerStatusMismatch(mismatch) => mismatch.fmt(f),
+            Self::SignalReadError(SignalReadError { signal, error }) => {
+                write!(f, "signal {signal} cannot be read: {error}")
+            }
+            Self::SignalUnavailable(SignalUnavailable { signal, state: "unavailable" }) => {
+                write!(f, "signal {signal} is unavailable: its thresholds are not monitored")
+            }
+            Self::SignalUnavailable(SignalUnavailable { signal, state: _ }) => {
+                write!(f, "signal {signal} is available again")
+            }
+            Self::ReadingRejected(ReadingRejected { signal, reason, available, capacity }) => {
+                let reason = reason.replace('_', " ");
+                write!(f, "reading of {signal} rejected: {reason}: {available} available of {capacity}")
+            }
+            Self::ConfigChange(change) => change.fmt(f),
+            Self::BpfEventsLost(BpfEventsLost { lost, invalid, map_full }) => {
+                write!(
+                    f,
+                    "BPF events: {lost} lost, {invalid} invalid, {map_full} updates of full maps failed since the programs were loaded; everything is sampled again"
+                )
+            }
+            Self::TaskAlarm(alarm) => alarm.fmt(f),
+            Self::MemoryLimit(limit) => limit.fmt(f),
+            Self::KubeApi(api) => api.fmt(f),
+            Self::Stopped(Stopped { reason }) => write!(f, "stopped: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Started {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            version,
+            action,
+            dry_run,
+            profile,
+            cgroup_root,
+            memory_capacity,
+            pid_capacity,
+            sources,
+            pods_known,
+            listen_address,
+        } = self;
+        write!(
+            f,
+            "started {version}: action {action}, dry run {dry_run}, profile {profile}, cgroup root {cgroup_root}, memory {}, {pid_capacity} process IDs, {pods_known} pods known",
+            bytes(*memory_capacity)
+        )?;
+        for Backend { source, backend, .. } in sources {
+            write!(f, "; {source}: {backend}")?;
+        }
+        match listen_address {
+            Some(address) => write!(f, "; http://{address}/metrics"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for ConfigChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { state, until, would_evict, errors } = self;
+        write!(f, "configuration change {state}")?;
+        if !errors.is_empty() {
+            return write!(f, ": {}; the last valid configuration stays in force", errors.join("; "));
+        }
+        if let Some(until) = until {
+            write!(f, " until {until}")?;
+        }
+        list(f, "would evict", would_evict)
+    }
+}
+
+impl fmt::Display for Pods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pods_known, with_cgroup, without_cgroup, unknown_cgroups, undecodable, error } = self;
+        if let Some(error) = error {
+            return write!(f, "pods: {error}; the last valid list of {pods_known} pods stays in use");
+        }
+        write!(f, "pods: {pods_known} known, {with_cgroup} with a cgroup")?;
+        list(f, "without a cgroup", without_cgroup)?;
+        list(f, "cgroups of unknown pods", unknown_cgroups)?;
+        list(f, "undecodable", undecodable)
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, what: &str, items: &[impl ToString]) -> fmt::Result {
+    const SHOWN: usize = 5;
+    if items.is_empty() {
+        return Ok(());
+    }
+    let shown: Vec<_> = items.iter().take(SHOWN).map(ToString::to_string).collect();
+    write!(f, "; {what}: {}", shown.join(", "))?;
+    match items.len().checked_sub(SHOWN) {
+        Some(more) if more > 0 => write!(f, " and {more} more"),
+        _ => Ok(()),
+    }
+}
+
+impl fmt::Display for Threshold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { signal, threshold, state, value, available, capacity: _, detected_by } = self;
+        write!(f, "{threshold} threshold {signal} < {value} {state}")?;
+        if let Some(available) = available {
+            write!(f, ", {} available", amount(signal, *available))?;
+        }
+        write!(f, " (detected by {detected_by})")
+    }
+}
+
+/// A value of a signal: bytes for memory and disk space, else a count.
+fn amount(signal: &str, value: i64) -> String {
+    match u64::try_from(value) {
+        Ok(value) if signal.ends_with(".available") && signal != "pid.available" => bytes(value),
+        _ => value.to_string(),
+    }
+}
+
+impl fmt::Display for EvictionDecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        write!(
+            text,
+            "eviction decision {}: evict {} with a grace period of {} s: {}",
+            self.id,
+            self.pod,
+            self.grace_seconds,
+            self.eviction_message.trim_end()
+        )?;
+        write!(text, " Detected by {}", self.detected_by)?;
+        if let Some(late) = self.crossed_to_decided_us {
+            write!(text, ", decided {} after the kernel's timestamp", milliseconds(late))?;
+        }
+        let skipped = self
+            .candidates
+            .iter()
+            .filter_map(|it| it.skipped_reason.as_ref().map(|why| format!("{} ({why})", it.pod)));
+        let skipped: Vec<_> = skipped.collect();
+        if !skipped.is_empty() {
+            write!(text, "; skipped: {}", skipped.join(", "))?;
+        }
+        f.write_str(&text)
+    }
+}
+
+impl fmt::Display for EvictionProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, pod, result, processes, reason, since_decision_us, .. } = self;
+        write!(f, "eviction {id} of {pod}: {}", result.replace('_', " "))?;
+        if let Some(processes) = processes {
+            write!(f, ", {processes} processes")?;
+        }
+        if let Some(reason) = reason {
+            write!(f, ": {reason}")?;
+        }
+        write!(f, " ({} after the decision)", milliseconds(*since_decision_us))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with a few digits")]
+pub(super) fn milliseconds(us: u64) -> String {
+    format!("{:.2} ms", us as f64 / 1000.0)
+}
