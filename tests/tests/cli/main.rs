@@ -304,7 +304,7 @@ fn a_pods_file_that_becomes_invalid_keeps_the_last_good_one() {
     let (mut running, started) = Running::start(in_subtree(&subtree, &["--pods-file", &pods]));
     assert_eq!(started["pods_known"], 1);
     assert_eq!(running.until("pods")["with_cgroup"], 1);
-    let listen = started["listen"].as_str().unwrap().parse().unwrap();
+    let listen = started["listen_address"].as_str().unwrap().parse().unwrap();
     fs::write(&pods, "{\"items\": 3").unwrap();
     let said = running.until("pods");
     let error = said["error"].as_str().unwrap();
@@ -341,7 +341,7 @@ fn a_changed_configuration_is_held_against_the_present() {
     let options = ["--kubelet-config", &kubelet, "--config", &agent, "--pods-file", &pods];
     let (mut running, started) = Running::start(in_subtree(&subtree, &options));
     assert_eq!(running.until("pods")["with_cgroup"], 1);
-    let listen = started["listen"].as_str().unwrap().parse().unwrap();
+    let listen = started["listen_address"].as_str().unwrap().parse().unwrap();
     let metric = |name: &str| tests::metrics::Metrics::read(listen).unwrap().sum(name, &[]);
 
     // The node has 256Mi: with this line there is always too little.
@@ -381,7 +381,7 @@ fn a_changed_configuration_is_held_against_the_present() {
 fn a_new_cgroup_is_taken_in_without_a_storm_of_looks() {
     let subtree = Subtree::new("cli-tree").unwrap();
     let (mut running, started) = Running::start(in_subtree(&subtree, &[]));
-    let listen = started["listen"].as_str().unwrap().parse().unwrap();
+    let listen = started["listen_address"].as_str().unwrap().parse().unwrap();
     let uid = pod_uid(7);
     let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
     while running.until("pods")["unknown_cgroups"][0] != uid.as_str() {}
