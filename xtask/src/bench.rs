@@ -37,6 +37,8 @@ enum Bench {
     /// Growth beyond the threshold with kernel kill and without
     #[command(name = "kernel-kill", alias = "reflex")]
     Reflex(node::Node),
+    /// Growth of stress-ng beyond the threshold and after SIGTERM, beside earlyoom
+    Hogs(node::Node),
     /// Cost while nothing happens, beside earlyoom, nohang and node-exporter
     Idle(node::Node),
     /// Reaction, idle cost and size in short
@@ -54,6 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Overhead(args) => node::run("overhead", args, Beside::Nothing),
         Bench::Reaction(args) => node::run("reaction", args, Beside::Others),
         Bench::Reflex(args) => node::run("reflex", args, Beside::Others),
+        Bench::Hogs(args) => node::run("hogs", args, Beside::Stressors),
         Bench::Idle(args) => node::run("idle", args, Beside::Others),
         Bench::Skeleton(args) => node::run("skeleton", args, Beside::Nothing),
         Bench::Api(args) => node::run("api", args, Beside::Kubernetes),

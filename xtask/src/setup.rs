@@ -44,6 +44,8 @@ pub(crate) enum Need {
     Guests,
     /// The programs that are measured beside the agent.
     Rivals,
+    /// Programs that grow, to be ended.
+    Stressors,
     /// What runs the pods of a node.
     Node,
 }
@@ -164,6 +166,7 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Guests => installed(machine, &GUESTS),
             Need::Rivals => installed(machine, &LANGUAGES)
                 .or_else(|| unpacked(machine, "rivals", &RIVALS, &mut tools.rivals)),
+            Need::Stressors => installed(machine, &STRESSORS),
             Need::Node => {
                 installed(machine, &IMAGES).or_else(|| unpacked(machine, "node", &NODE, &mut tools.node))
             }
@@ -306,6 +309,9 @@ const RIVALS: [(&str, &str); 3] = [
     ("nohang", "usr/sbin/nohang"),
     ("prometheus-node-exporter", "usr/bin/prometheus-node-exporter"),
 ];
+
+/// It has no daemon, so it can be installed.
+const STRESSORS: [(&str, &str); 1] = [("stress-ng", "stress-ng")];
 
 /// What runs the pods of a node.
 const NODE: [(&str, &str); 3] = [

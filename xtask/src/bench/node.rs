@@ -36,6 +36,8 @@ pub(super) enum Beside {
     Nothing,
     /// The programs that others use, measured in the same run.
     Others,
+    /// The same, and programs that grow.
+    Stressors,
     /// A real API server.
     Kubernetes,
 }
@@ -45,6 +47,7 @@ pub(super) fn run(name: &str, args: &Node, beside: Beside) -> Result<ExitCode> {
     let Node { json, agent, agent_arg, only, more } = args;
     let needs: &[Need] = match beside {
         Beside::Others => &[Need::Bpf, Need::Musl, Need::Rivals],
+        Beside::Stressors => &[Need::Bpf, Need::Musl, Need::Rivals, Need::Stressors],
         Beside::Nothing | Beside::Kubernetes => &[Need::Bpf, Need::Musl],
     };
     let tools = setup::ensure(needs)?;

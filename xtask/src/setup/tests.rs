@@ -188,6 +188,18 @@ fn rivals_are_unpacked_in_the_projects_own_folder_and_not_installed() {
 }
 
 #[test]
+fn stressors_are_installed() {
+    let fake = Fake::fresh();
+    let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Stressors]) {
+        Plan::Do(step) => step.args.join(" "),
+        Plan::Ready(_) => String::new(),
+    };
+    assert!(next(&fake).ends_with("install --yes --no-install-recommends stress-ng"));
+    fake.file("usr/stress-ng");
+    assert_eq!(next(&fake), "");
+}
+
+#[test]
 fn a_busybox_that_needs_libraries_is_none() {
     let fake = Fake::fresh();
     let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Node]) {

@@ -9,6 +9,7 @@ mod api;
 mod arena;
 mod case;
 mod cost;
+mod hogs;
 mod idle;
 mod lab;
 mod load;
@@ -86,6 +87,12 @@ enum Bench {
         #[arg(long, default_value_t = 10)]
         runs: usize,
     },
+    /// Programs of others that go on growing after SIGTERM, beside earlyoom
+    Hogs {
+        /// Runs of each stressor
+        #[arg(long, default_value_t = 5)]
+        runs: usize,
+    },
     /// Cost while nothing happens
     Idle {
         /// How long it is watched
@@ -112,6 +119,9 @@ enum Bench {
     /// One crossing in a namespace of its own; for this program itself
     #[command(hide = true)]
     Inside(arena::Inside),
+    /// One hog beside earlyoom in a namespace of its own; for this program itself
+    #[command(hide = true)]
+    BesideEarlyoom(hogs::BesideEarlyoom),
 }
 
 fn main() -> ExitCode {
@@ -126,13 +136,16 @@ fn run(args: &Args) -> Result<()> {
         Bench::Idle { .. } => "idle",
         Bench::Skeleton { .. } => "skeleton",
         Bench::Api(_) => "api",
+        Bench::Hogs { .. } => "hogs",
         Bench::Inside(inside) => return arena::inside(inside),
+        Bench::BesideEarlyoom(args) => return hogs::beside_earlyoom(args),
     };
     let mut stage = Stage::new(name, args)?;
     match &args.bench {
         Bench::Overhead { pairs, rung, stories } => overhead::run(&mut stage, *pairs, rung, *stories)?,
         Bench::Reaction { runs } => reaction::run(&mut stage, *runs)?,
         Bench::Reflex { runs } => reflex::run(&mut stage, *runs)?,
+        Bench::Hogs { runs } => hogs::run(&mut stage, *runs)?,
         Bench::Idle { seconds, alone } => {
             stage.begin(None)?;
             let rows = idle::measure(&stage, *seconds, !alone)?;
@@ -140,7 +153,7 @@ fn run(args: &Args) -> Result<()> {
         }
         Bench::Skeleton { crossings, runs, calm } => skeleton(&mut stage, *crossings, *runs, *calm)?,
         Bench::Api(counts) => api::run(&mut stage, counts)?,
-        Bench::Inside(_) => {}
+        Bench::Inside(_) | Bench::BesideEarlyoom(_) => {}
     }
     stage.end();
     Ok(())

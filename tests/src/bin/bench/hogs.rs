@@ -1,0 +1,266 @@
+//! Programs that grow as fast as they can and handle SIGTERM: stress-ng's memory stressors. How far beyond
+//! the threshold they come before they are dead, with the agent and with earlyoom, which sends SIGKILL at once.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ::tests::agent::{self, Agent};
+use ::tests::bench::row::{Goal, Row};
+use ::tests::cgroup::Group;
+use ::tests::interrupt::Interrupt;
+use ::tests::meminfo;
+use ::tests::mounts::Hierarchy;
+use ::tests::node::{MIB, Node, PodSpec};
+use ::tests::process::Process;
+use ::tests::workload::Workload;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::reaction;
+use crate::rival::{self, Rival};
+use crate::stage::Stage;
+
+/// Of the node.
+const MEMORY: u64 = 2048 * MIB;
+const PIDS: u64 = 4096;
+/// What must stay available: as far as a hog can go beyond the threshold.
+const AVAILABLE: u64 = 256 * MIB;
+/// Of a pod that does nothing.
+const QUIET: u64 = 64 * MIB;
+/// Further beyond the threshold nothing may come.
+const GOAL_MIB: f64 = 48.0;
+/// Without an end after this, there is none.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long earlyoom is given to start.
+const WARM: Duration = Duration::from_millis(1500);
+
+/// Arguments of stress-ng, by the name of the stressor.
+const STRESSORS: [(&str, &[&str]); 7] = [
+    ("vm", &["--vm", "4", "--vm-bytes", "4g"]),
+    ("mmap", &["--mmap", "4", "--mmap-bytes", "4g"]),
+    ("mremap", &["--mremap", "4", "--mremap-bytes", "4g"]),
+    ("malloc", &["--malloc", "4", "--malloc-bytes", "4g", "--malloc-touch"]),
+    ("bigheap", &["--bigheap", "4"]),
+    ("brk", &["--brk", "4"]),
+    ("memfd", &["--memfd", "4", "--memfd-bytes", "4g"]),
+];
+
+/// One hog, from its start to its end.
+#[derive(Debug, Default)]
+struct Run {
+    beyond_mib: f64,
+    decided_us: Option<f64>,
+    oom_kills: u64,
+    /// SIGKILL came before the end of the grace period.
+    grew: bool,
+    ended: bool,
+}
+
+pub(crate) fn run(stage: &mut Stage, n: usize) -> Result<()> {
+    let rung = reaction::rung(stage)?;
+    stage.begin(Some(rung))?;
+    for (stressor, arguments) in STRESSORS {
+        let case = format!("{stressor}, full");
+        if !stage.wants(&case) {
+            continue;
+        }
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..n {
+            stage.interrupt.check()?;
+            ours.push(with_agent(stage, arguments).with_context(|| case.clone())?);
+            theirs.push(with_earlyoom(stage, arguments).with_context(|| case.clone())?);
+        }
+        let earlyoom = rows(&case, &theirs).into_iter().map(|row| row.program(Rival::Earlyoom.program()));
+        stage.keep(earlyoom)?;
+        let rows = rows(&case, &ours).into_iter().map(goal);
+        stage.keep(rows)?;
+    }
+    Ok(())
+}
+
+fn rows(case: &str, runs: &[Run]) -> Vec<Row> {
+    let survived = runs.iter().filter(|run| !run.ended).count();
+    let row =
+        |metric, unit, values: Vec<f64>| Row::new(case, metric, unit, values).with("survived", survived);
+    let beyond = runs.iter().map(|run| run.beyond_mib).collect();
+    let decided: Vec<f64> = runs.iter().filter_map(|run| run.decided_us).collect();
+    let killed = runs.iter().map(|run| run.oom_kills as f64).collect();
+    let mut rows = vec![row("beyond threshold at death", "MiB", beyond), row("oom kills", "count", killed)];
+    if !decided.is_empty() {
+        let grew = runs.iter().filter(|run| run.grew).count();
+        rows.push(row("decided", "us", decided).with("killed_on_growth", grew));
+    }
+    rows
+}
+
+fn goal(row: Row) -> Row {
+    match row.metric {
+        "beyond threshold at death" => row.goal(Goal::Max(GOAL_MIB)),
+        "oom kills" => row.goal(Goal::Max(0.0)),
+        _ => row,
+    }
+}
+
+/// A node with a quiet pod and one for the hog.
+fn node() -> Result<Node> {
+    let mut node = Node::new("hogs", MEMORY, PIDS)?;
+    node.add(PodSpec::new("bench", "quiet", &["main"], QUIET / MIB * 2))?;
+    node.add(PodSpec::new("bench", "hog", &["main"], 8))?;
+    Ok(node)
+}
+
+/// Beyond the threshold in MiB, when all but the hog use so much.
+fn beyond(node: &Node, others: u64) -> Result<f64> {
+    let pod = &node.pods[1];
+    let file = pod.group.file(Hierarchy::Memory, ("memory.max_usage_in_bytes", "memory.peak"))?;
+    let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    let peak: u64 = text.trim().parse().with_context(|| format!("{}: `{text}`", file.display()))?;
+    let most = others + peak.saturating_sub(pod.first()?.memory_stat("inactive_file")?);
+    Ok((most as f64 - (MEMORY - AVAILABLE) as f64) / MIB as f64)
+}
+
+fn with_agent(stage: &Stage, arguments: &[&str]) -> Result<Run> {
+    let node = node()?;
+    let size = QUIET.to_string();
+    let quiet = Workload::run(&stage.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
+    let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", AVAILABLE / MIB)}});
+    let mut options = stage.options(&node, &kubelet)?;
+    options.config = Some(agent::at_the_line(&node)?);
+    let mut agent = Agent::start(&options, &stage.interrupt)?;
+    let others = node.working_set()?;
+    let mut hog = Stressor::start(node.pods[1].first()?, &node.file("."), arguments)?;
+    hog.go()?;
+    let decision = agent.wait_for("a decision", agent::GUARD, |event| event.kind() == "decision")?;
+    ensure!(decision.text("pod") == node.pods[1].full_name(), "{} was chosen", decision.text("pod"));
+    let is_end = |event: &agent::Event| event.kind() == "eviction" && event.text("outcome") == "gone";
+    agent.wait_for("the end of the hog", agent::GUARD, is_end)?;
+    let is_grown = |event: &agent::Event| event.text("why").contains("since SIGTERM");
+    let grew = agent.heard()?.iter().any(is_grown);
+    let since_crossing = decision.number("decided_mono_ns").zip(decision.number("crossed_mono_ns"));
+    let run = Run {
+        beyond_mib: beyond(&node, others)?,
+        decided_us: since_crossing.map(|(decided, crossed)| decided.saturating_sub(crossed) as f64 / 1000.0),
+        oom_kills: node.pods[1].first()?.oom_kills()?,
+        grew,
+        ended: true,
+    };
+    agent.stop()?;
+    drop((hog, quiet));
+    Ok(run)
+}
+
+/// The same distance below what the machine has available, in a process namespace of its own.
+fn with_earlyoom(stage: &Stage, arguments: &[&str]) -> Result<Run> {
+    let node = node()?;
+    let size = QUIET.to_string();
+    let quiet = Workload::run(&stage.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
+    let others = node.working_set()?;
+    let own = std::env::current_exe().context("find this program")?;
+    let mut inside = Command::new(own);
+    inside.arg("beside-earlyoom").arg("--group").arg(node.pods[1].first()?.path());
+    inside.arg("--scratch").arg(node.file("."));
+    inside.args(["--distance", &(MEMORY - AVAILABLE - others).to_string()]);
+    if let Some(rivals) = &stage.rivals {
+        inside.arg("--rivals-folder").arg(rivals);
+    }
+    inside.arg("--").args(arguments);
+    let mut outer = rival::alone(&inside);
+    outer.stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut process = Process::spawn(&mut outer)?;
+    let out = process.child().stdout.take().context("the output of the namespace")?;
+    let text = std::io::read_to_string(out).context("read from the namespace")?;
+    let status = process.wait()?;
+    stage.interrupt.check()?;
+    ensure!(status.success(), "earlyoom in its namespace: {}", agent::describe(status));
+    let told: Value = serde_json::from_str(&text).with_context(|| format!("told was `{text}`"))?;
+    let oom_kills = node.pods[1].first()?.oom_kills()?;
+    let ended = told["ended"] == true;
+    let run = Run { beyond_mib: beyond(&node, others)?, oom_kills, ended, ..Run::default() };
+    drop(quiet);
+    Ok(run)
+}
+
+/// What is done in the namespace.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BesideEarlyoom {
+    #[arg(long)]
+    group: PathBuf,
+    #[arg(long)]
+    scratch: PathBuf,
+    #[arg(long)]
+    distance: u64,
+    #[arg(long)]
+    rivals_folder: Option<PathBuf>,
+    #[arg(last = true)]
+    stressor: Vec<String>,
+}
+
+/// Lets the hog grow, and prints whether all of it has ended.
+pub(crate) fn beside_earlyoom(args: &BesideEarlyoom) -> Result<()> {
+    let BesideEarlyoom { group, scratch, distance, rivals_folder, stressor } = args;
+    let interrupt = Interrupt::install()?;
+    ensure!(std::process::id() == 1, "this is for a namespace of its own");
+    let group = Group::existing(group)?;
+    let stressor: Vec<&str> = stressor.iter().map(String::as_str).collect();
+    let mut hog = Stressor::start(&group, scratch, &stressor)?;
+    let threshold =
+        meminfo::available()?.checked_sub(*distance).context("this machine has too little memory")?;
+    let mut command = Rival::Earlyoom.below(threshold, rivals_folder.as_deref(), scratch)?;
+    let mut earlyoom = Process::spawn(&mut command)?;
+    interrupt.sleep(WARM)?;
+    if !earlyoom.is_running()? {
+        anyhow::bail!("earlyoom ended by itself: {}", agent::describe(earlyoom.wait()?));
+    }
+    hog.go()?;
+    let end = std::time::Instant::now() + PATIENCE;
+    let mut ended = false;
+    while !ended && std::time::Instant::now() < end {
+        interrupt.sleep(Duration::from_millis(20))?;
+        ended = !hog.process.is_running()? && group.processes().is_empty();
+    }
+    println!("{}", json!({"ended": ended}));
+    Ok(())
+}
+
+/// stress-ng in a group, from the start.
+struct Stressor {
+    process: Process,
+}
+
+impl Stressor {
+    /// Starts a shell in the group that becomes stress-ng.
+    fn start(group: &Group, folder: &Path, arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new("sh");
+        // Who is killed is not started again: earlyoom kills one process after the other.
+        command.args(["-c", "read go && exec stress-ng \"$@\"", "sh", "--oomable", "--quiet"]);
+        command.args(["--timeout", "60"]).args(arguments).current_dir(folder);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = Process::spawn(&mut command)?;
+        group.add(process.pid())?;
+        Ok(Self { process })
+    }
+
+    fn go(&mut self) -> Result<()> {
+        use std::io::Write as _;
+        let input = self.process.child().stdin.as_mut().context("the input of a stressor")?;
+        input.write_all(b"go\n").context("let a stressor go")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_run_too_far_or_one_oom_kill_misses_the_goal() {
+        let reached = |beyond: [f64; 2], oom_kills| {
+            let run = |beyond_mib| Run { beyond_mib, oom_kills, ended: true, ..Run::default() };
+            let rows: Vec<_> = rows("vm, full", &beyond.map(run)).into_iter().map(goal).collect();
+            rows.iter().map(|row| (row.metric, row.reached())).collect::<Vec<_>>()
+        };
+        let (beyond, killed) = ("beyond threshold at death", "oom kills");
+        assert_eq!(reached([20.0, 48.0], 0), [(beyond, Some(true)), (killed, Some(true))]);
+        assert_eq!(reached([20.0, 48.1], 1), [(beyond, Some(false)), (killed, Some(false))]);
+    }
+}
