@@ -1,21 +1,25 @@
 //! The metrics: one struct of handles, made once, shared by reference.
 //!
-//! Counters and gauges are atomics, so the reaction path may touch them; histograms and
-//! families take a lock and are only touched on the slow side.
+//! Counters and gauges are atomics, so the control loop may touch them; histograms and families
+//! take a lock and are only touched by the telemetry side.
 
+mod exposition;
+mod family;
 mod labels;
-mod register;
+mod process;
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::{Mutex, PoisonError};
 
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry, Unit};
 
+pub use family::{
+    EvictionDuration, Family, Member, OptionalGauge, OptionalSeconds, Overshoot, ReactionLatency,
+};
 pub use labels::*;
 
 /// A gauge of whole numbers.
@@ -25,224 +29,226 @@ pub type SecondsGauge = Gauge<f64, AtomicU64>;
 /// A counter of seconds.
 pub type SecondsCounter = Counter<f64, AtomicU64>;
 
-/// All metrics of the agent.
-pub struct Metrics {
-    registry: Registry,
-    /// Rung in use per source.
-    pub source: Family<SourceLabels, IntGauge>,
-    /// Rungs lost while running.
-    pub source_lost: Family<SourceLabels, Counter>,
-    /// Records read from the ring buffer.
-    pub records: Counter,
-    /// Records that the kernel side could not place.
-    pub records_lost: Family<RecordLabels, Counter>,
-    /// Figures that found no room in a map of the kernel side.
-    pub map_full: Family<MapLabels, Counter>,
-    /// Times that a program of the kernel side was not run, since it was at work on that CPU.
-    pub runs_missed: Family<FamilyLabels, Counter>,
-    /// Charges that were not followed up to the root.
-    pub walks_cut: Counter,
-    /// Records that were not of this program's form.
-    pub records_invalid: Counter,
-    /// Cgroups that were not looked at: they cannot be read, or are too many.
-    pub cgroups_skipped: IntGauge,
-    /// Glances at the figures of all cgroups, by what came of them.
-    pub glances: Family<OutcomeLabels, Counter>,
-    /// For how many of those that came the kernel's tree was walked.
-    pub glance_walks: Counter,
-    /// Looks at the node.
-    pub looks: Family<TriggerLabels, Counter>,
-    /// Readings that were not known.
-    pub unknown: Family<SignalLabels, Counter>,
-    /// Signals that have been unknown for so long that nobody watches them.
-    pub blind: Family<SignalLabels, IntGauge>,
-    /// Readings that were not believed.
-    pub refused: Family<RefusedLabels, Counter>,
-    /// Times that a changed configuration could not be used.
-    pub configuration_errors: Counter,
-    /// Whether a changed configuration waits to take effect.
-    pub configuration_pending: IntGauge,
-    /// What is available of each signal.
-    pub available: Family<SignalLabels, IntGauge>,
-    /// The capacity that it is held against.
-    pub capacity: Family<SignalLabels, IntGauge>,
-    /// Thresholds met.
-    pub threshold_met: Family<ThresholdLabels, IntGauge>,
-    /// Node conditions.
-    pub condition: Family<ConditionLabels, IntGauge>,
-    /// Decisions to evict.
-    pub decisions: Family<SignalLabels, Counter>,
-    /// Evictions carried out.
-    pub evictions: Family<EvictionLabels, Counter>,
-    /// What came of each.
-    pub outcomes: Family<OutcomeLabels, Counter>,
-    /// Whether the API server cannot be asked.
-    pub api_unreachable: IntGauge,
-    /// Writes of what outlives the agent, by what came of them.
-    pub state_writes: Family<OutcomeLabels, Counter>,
-    /// Processes that were killed, by what came of giving back their memory at once.
-    pub memory_releases: Family<OutcomeLabels, Counter>,
-    /// OOM kills by limit owner.
-    pub oom_kills: Family<OomLabels, Counter>,
-    /// Those of them that no program saw.
-    pub oom_kills_unattributed: Family<UnattributedLabels, Counter>,
-    /// Cgroups that forked too fast or came near their limit of tasks.
-    pub task_alarms: Family<AlarmLabels, Counter>,
-    /// Groups with a memory limit: how many are watched, how many are armed in the kernel, how many are
-    /// near it.
-    pub limits: Family<LimitLabels, IntGauge>,
-    /// Times that a group came near its memory limit, or was so no more.
-    pub limit_crossings: Family<LimitLabels, Counter>,
-    /// Tasks that a pod made.
-    pub pod_forks: Family<PodLabels, Counter>,
-    /// Programs that it started.
-    pub pod_execs: Family<PodLabels, Counter>,
-    /// Tasks of it that ended.
-    pub pod_exits: Family<PodLabels, Counter>,
-    /// Time that its tasks spent in memcg direct reclaim.
-    pub pod_reclaim_stall: Family<PodLabels, SecondsCounter>,
-    /// How often they did.
-    pub pod_reclaims: Family<PodLabels, Counter>,
-    /// What they reclaimed.
-    pub pod_reclaimed: Family<PodLabels, Counter>,
-    /// Containers that ended, by why.
-    pub containers_ended: Family<EndedLabels, Counter>,
-    /// Containers whose status differs from the verdict on their end, by how.
-    pub status_differences: Family<DifferenceLabels, Counter>,
-    /// Records of kills and ends that made no sense or came too late.
-    pub odd_records: Family<OutcomeLabels, IntGauge>,
-    /// From the kernel's stamp of the crossing to the decision.
-    pub crossing_to_decision: Histogram,
-    /// Pods known.
-    pub pods: IntGauge,
-    /// Pods without a cgroup, and cgroups without a pod.
-    pub unmatched: Family<OutcomeLabels, IntGauge>,
-    /// What was to be told as events of the API, by what became of it.
-    pub api_events: Family<EventLabels, Counter>,
-    /// Times that the pods file could not be used.
-    pub pods_file_errors: Counter,
-    /// Connections to the API server that were begun.
-    pub api_connections: Counter,
-    /// Requests to the API server, by what came of them.
-    pub api_requests: Family<OutcomeLabels, Counter>,
-    /// Since the API server answered last.
-    pub api_answer_age: SecondsGauge,
-    /// Events of watches, and what became of the watches themselves.
-    pub watch_events: Family<WatchLabels, Counter>,
-    /// Since the server was heard of in a matter.
-    pub watch_age: Family<ResourceLabels, SecondsGauge>,
-    /// Objects that are known.
-    pub watched_objects: Family<ResourceLabels, IntGauge>,
-    /// Writes of conditions and taints into the node's own object, by what came of them.
-    pub node_writes: Family<MarkWriteLabels, Counter>,
-    /// Whether the node's own object says something else than it should.
-    pub node_marks_due: Family<MarkLabels, IntGauge>,
-    /// Notes that the slow side could not take.
-    pub notes_dropped: Counter,
-    /// Whether a verdict stands that the kernel side may carry out.
-    pub reflex_stands: IntGauge,
-    /// Processes that it killed.
-    pub reflex_kills: Counter,
-    /// Times that it began to be so that no verdict may stand.
-    pub reflex_idle: Family<ReasonLabels, Counter>,
-    /// Verdicts that were not carried out at a crossing.
-    pub reflex_withheld: Family<ReasonLabels, Counter>,
-    /// Lines of the output that its reader did not take in time.
-    pub lines_dropped: Counter,
-    /// Lines of the log that its reader did not take in time.
-    pub log_lines_dropped: Counter,
-    /// When the loop turned last, seconds since the Unix epoch.
-    pub last_turn: SecondsGauge,
-    /// Whether the loop stands still.
-    pub loop_stalled: IntGauge,
-    /// Times that it did.
-    pub loop_stalls: Counter,
+const PREFIX: &str = "eviction_agent";
+
+/// Which metrics there are: only what runs is exported, since a healthy value of something that
+/// does not run misleads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Those of every agent.
+    Node,
+    /// Those of an agent that sends requests to an API server.
+    Api,
+    /// Those of an agent that watches its pods and its node there.
+    Watch,
 }
 
+/// Declares the fields, and registers each under its name; the comment is its help text.
+macro_rules! metrics {
+    ($($(#[doc = $doc:literal])+ $group:ident $field:ident: $type:ty = $name:literal;)+) => {
+        /// All metrics of the agent.
+        pub struct Metrics {
+            registry: Mutex<Registry>,
+            started: f64,
+            $($(#[doc = $doc])+ pub $field: $type,)+
+        }
+
+        impl Metrics {
+            fn unregistered() -> Self {
+                Self {
+                    registry: Mutex::default(),
+                    started: family::now(),
+                    $($field: Default::default(),)+
+                }
+            }
+
+            fn register_group(&self, registry: &mut Registry, group: Group) {
+                $(if group == Group::$group {
+                    register(registry, $name, concat!($($doc),+), self.$field.clone());
+                })+
+            }
+        }
+    };
+}
+
+fn register(registry: &mut Registry, name: &str, help: &str, metric: impl Metric) {
+    // The library adds the full stop, and the unit to the name.
+    let help = help.trim().trim_end_matches('.');
+    for (suffix, unit) in [("_seconds", Unit::Seconds), ("_bytes", Unit::Bytes)] {
+        if let Some(name) = name.strip_suffix(suffix) {
+            return registry.register_with_unit(name, help, unit, metric);
+        }
+    }
+    registry.register(name, help, metric);
+}
+
+metrics! {
+    /// 1 for the backend that each source uses.
+    Node backend: Family<BackendLabels, IntGauge> = "backend_info";
+    /// 1 while a source does not use its best backend, or none at all.
+    Node backend_degraded: Family<SourceLabels, IntGauge> = "backend_degraded";
+    /// Backends that failed while they were in use.
+    Node backend_failures: Family<BackendLabels, Counter> = "backend_failures";
+    /// Events read from the ring buffer of the BPF programs.
+    Node bpf_events: Counter = "bpf_events";
+    /// Events of the BPF programs of an unknown version, type or length.
+    Node bpf_events_invalid: Counter = "bpf_events_invalid";
+    /// Events that did not fit into the ring buffer of the BPF programs.
+    Node bpf_events_lost: Family<TypeLabels, Counter> = "bpf_events_lost";
+    /// Entries that did not fit into a BPF map.
+    Node bpf_map_full: Family<MapLabels, Counter> = "bpf_map_full";
+    /// Times that the kernel skipped a BPF program because it was running on that CPU already.
+    Node bpf_program_runs_missed: Family<ProgramLabels, Counter> = "bpf_program_runs_missed";
+    /// Memory charges that were not followed to the root because their cgroup is too deep.
+    Node bpf_paths_truncated: Counter = "bpf_paths_truncated";
+    /// Cgroups that cannot be read or are too many, as of the last scan of the tree.
+    Node cgroups_unreadable: IntGauge = "cgroups_unreadable";
+    /// Times that the control loop read the node's signals and decided, by what triggered it.
+    Node syncs: Family<TriggerLabels, Counter> = "syncs";
+    /// Reads of a signal that failed.
+    Node signal_read_errors: Family<SignalLabels, Counter> = "signal_read_errors";
+    /// 1 while a signal with a threshold has been unknown for so long that it is given up.
+    Node signal_unavailable: Family<SignalLabels, IntGauge> = "signal_unavailable";
+    /// Times that readings of a signal began to be rejected as implausible.
+    Node implausible_readings: Family<ImplausibleLabels, Counter> = "implausible_readings";
+    /// Times that a changed configuration could not be used.
+    Node config_reload_errors: Counter = "config_reload_errors";
+    /// 1 while a changed configuration waits to be applied.
+    Node config_pending: IntGauge = "config_pending";
+    /// 1 if the last reload of the configuration succeeded.
+    Node config_last_reload_successful: IntGauge = "config_last_reload_successful";
+    /// Available amount of a signal.
+    Node signal_available_bytes: Family<SignalLabels, OptionalGauge> = "signal_available_bytes";
+    /// Available inodes of a signal.
+    Node signal_available_inodes: Family<SignalLabels, OptionalGauge> = "signal_available_inodes";
+    /// Available process ids.
+    Node signal_available_pids: Family<SignalLabels, OptionalGauge> = "signal_available_pids";
+    /// Capacity that a signal is compared with.
+    Node signal_capacity_bytes: Family<SignalLabels, OptionalGauge> = "signal_capacity_bytes";
+    /// Inodes that a signal is compared with.
+    Node signal_capacity_inodes: Family<SignalLabels, OptionalGauge> = "signal_capacity_inodes";
+    /// Process ids that a signal is compared with.
+    Node signal_capacity_pids: Family<SignalLabels, OptionalGauge> = "signal_capacity_pids";
+    /// 1 while the agent's own node condition is true.
+    Node node_condition: Family<ConditionLabels, IntGauge> = "node_condition";
+    /// 1 while an eviction threshold is met.
+    Node threshold_met: Family<ThresholdLabels, OptionalGauge> = "threshold_met";
+    /// Decisions to evict a pod.
+    Node eviction_decisions: Family<SignalLabels, Counter> = "eviction_decisions";
+    /// Pods that were evicted.
+    Node evictions: Family<EvictionLabels, Counter> = "evictions";
+    /// Steps of evictions by their result.
+    Node eviction_results: Family<ResultLabels, Counter> = "eviction_results";
+    /// Writes of the state file by their result.
+    Node state_writes: Family<ResultLabels, Counter> = "state_writes";
+    /// Calls of process_mrelease for killed processes by their result.
+    Node process_mrelease: Family<ResultLabels, Counter> = "process_mrelease";
+    /// OOM kills by the kernel, by whose limit was hit.
+    Node oom_kills: Family<OomLabels, Counter> = "oom_kills";
+    /// OOM kills that the kernel counted and no BPF program saw.
+    Node oom_kills_unattributed: Family<UnattributedLabels, Counter> = "oom_kills_unattributed";
+    /// Cgroups that forked too fast or came near their limit of tasks.
+    Node task_alarms: Family<AlarmLabels, Counter> = "task_alarms";
+    /// Cgroups with a memory limit by state.
+    Node memory_limits: Family<LimitLabels, IntGauge> = "memory_limits";
+    /// Times that the usage of a cgroup came near its memory limit or left it again.
+    Node memory_limit_transitions: Family<LimitLabels, Counter> = "memory_limit_transitions";
+    /// Tasks, threads included, that a pod created.
+    Node pod_forks: Family<PodLabels, Counter> = "pod_forks";
+    /// Programs that a pod started.
+    Node pod_execs: Family<PodLabels, Counter> = "pod_execs";
+    /// Tasks of a pod that ended.
+    Node pod_exits: Family<PodLabels, Counter> = "pod_exits";
+    /// Time that the tasks of a pod spent in memcg direct reclaim, summed over tasks.
+    Node pod_reclaim_stall: Family<PodLabels, SecondsCounter> = "pod_reclaim_stall_seconds";
+    /// Times that a task of a pod entered memcg direct reclaim.
+    Node pod_reclaims: Family<PodLabels, Counter> = "pod_reclaims";
+    /// Memory that the tasks of a pod reclaimed in memcg direct reclaim.
+    Node pod_reclaimed: Family<PodLabels, Counter> = "pod_reclaimed_bytes";
+    /// Containers that terminated, by cause.
+    Node container_terminations: Family<TerminationLabels, Counter> = "container_terminations";
+    /// Containers whose status disagrees with the agent's cause of their termination.
+    Node container_status_mismatches: Family<MismatchLabels, Counter> = "container_status_mismatches";
+    /// Events of OOM kills and container terminations that were repeated, late or implausible.
+    Node oom_record_anomalies: Family<ReasonLabels, Counter> = "oom_record_anomalies";
+    /// Time from the kernel's stamp of a threshold crossing to the eviction decision.
+    Node reaction_latency: ReactionLatency = "reaction_latency_seconds";
+    /// Pods that the agent knows.
+    Node pods_known: IntGauge = "pods_known";
+    /// Pods without a cgroup, cgroups without a pod, and pods that cannot be decoded.
+    Node pods_unmatched: Family<ReasonLabels, IntGauge> = "pods_unmatched";
+    /// Times that the pods file could not be used.
+    Node pods_file_errors: Counter = "pods_file_errors";
+    /// Events, output lines and log lines that were dropped because their reader was too slow.
+    Node telemetry_dropped: Family<QueueLabels, Counter> = "telemetry_dropped";
+    /// 1 while the BPF programs may kill the chosen pod themselves.
+    Node kernel_kill_armed: IntGauge = "kernel_kill_armed";
+    /// Processes that the BPF programs killed.
+    Node kernel_kills: Counter = "kernel_kills";
+    /// Times that a reason came up not to arm the kernel kill near a threshold.
+    Node kernel_kill_not_armed: Family<ReasonLabels, Counter> = "kernel_kill_not_armed";
+    /// Armed kill orders that the BPF programs did not carry out at a crossing.
+    Node kernel_kill_suppressed: Family<ReasonLabels, Counter> = "kernel_kill_suppressed";
+    /// Time of the last iteration of the control loop, since the Unix epoch.
+    Node last_iteration: SecondsGauge = "control_loop_last_iteration_timestamp_seconds";
+    /// 1 while the control loop is stalled.
+    Node loop_stalled: IntGauge = "control_loop_stalled";
+    /// Times that the control loop stalled.
+    Node loop_stalls: Counter = "control_loop_stalls";
+    /// 1 while the agent regards the API server as available for evictions.
+    Api kube_api_up: IntGauge = "kube_api_up";
+    /// Requests to the API server by operation and by status code or error.
+    Api kube_api_requests: Family<RequestLabels, Counter> = "kube_api_requests";
+    /// Time of the last response of the API server, since the Unix epoch.
+    Api kube_api_last_response: LastResponse = "kube_api_last_response_timestamp_seconds";
+    /// Kubernetes Events by what became of them.
+    Watch kube_events: Family<EventLabels, Counter> = "kube_events";
+    /// What happened to the watches of the API server.
+    Watch kube_watch_events: Family<WatchLabels, Counter> = "kube_watch_events";
+    /// Time of the last list, event or bookmark of a watch, since the Unix epoch.
+    Watch kube_watch_last_event: Family<ResourceLabels, SecondsGauge> = "kube_watch_last_event_timestamp_seconds";
+    /// Objects known from the API server.
+    Watch kube_watch_objects: Family<ResourceLabels, IntGauge> = "kube_watch_objects";
+    /// Patches of the node's conditions and taints by their result.
+    Watch node_status_patches: Family<PatchLabels, Counter> = "node_status_patches";
+    /// 1 while the node object differs from what the agent wants it to say.
+    Watch node_status_out_of_sync: Family<KindLabels, IntGauge> = "node_status_out_of_sync";
+}
+
+/// The present, in seconds since the Unix epoch.
+pub fn unix_now() -> f64 {
+    family::now()
+}
+
+/// A time that is not known before the first response.
+pub type LastResponse = Family<NoLabels, OptionalSeconds>;
+
 impl Metrics {
-    /// Registers everything under `eviction_agent_`.
+    /// Registers the metrics of every agent.
     pub fn new(version: &str, commit: &str) -> Self {
-        let mut registry = Registry::with_prefix("eviction_agent");
-        registry.register(
-            "build",
-            "Version of the agent",
-            Info::new(vec![
-                ("version".to_owned(), version.to_owned()),
-                ("commit".to_owned(), commit.to_owned()),
-            ]),
-        );
-        let mut metrics = Self {
-            source: Family::default(),
-            source_lost: Family::default(),
-            records: Counter::default(),
-            records_lost: Family::default(),
-            map_full: Family::default(),
-            runs_missed: Family::default(),
-            walks_cut: Counter::default(),
-            records_invalid: Counter::default(),
-            cgroups_skipped: IntGauge::default(),
-            glances: Family::default(),
-            glance_walks: Counter::default(),
-            looks: Family::default(),
-            unknown: Family::default(),
-            blind: Family::default(),
-            refused: Family::default(),
-            configuration_errors: Counter::default(),
-            configuration_pending: Gauge::default(),
-            available: Family::default(),
-            capacity: Family::default(),
-            threshold_met: Family::default(),
-            condition: Family::default(),
-            decisions: Family::default(),
-            evictions: Family::default(),
-            outcomes: Family::default(),
-            api_unreachable: Gauge::default(),
-            state_writes: Family::default(),
-            memory_releases: Family::default(),
-            oom_kills: Family::default(),
-            oom_kills_unattributed: Family::default(),
-            task_alarms: Family::default(),
-            limits: Family::default(),
-            limit_crossings: Family::default(),
-            pod_forks: Family::default(),
-            pod_execs: Family::default(),
-            pod_exits: Family::default(),
-            pod_reclaim_stall: Family::default(),
-            pod_reclaims: Family::default(),
-            pod_reclaimed: Family::default(),
-            containers_ended: Family::default(),
-            status_differences: Family::default(),
-            odd_records: Family::default(),
-            // 20 µs to 10 s: the goal is under 0.5 ms, a poll is 10 s late.
-            crossing_to_decision: Histogram::new([
-                20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 0.25, 1.0, 10.0,
-            ]),
-            pods: Gauge::default(),
-            unmatched: Family::default(),
-            api_events: Family::default(),
-            pods_file_errors: Counter::default(),
-            api_connections: Counter::default(),
-            api_requests: Family::default(),
-            api_answer_age: Gauge::default(),
-            watch_events: Family::default(),
-            watch_age: Family::default(),
-            watched_objects: Family::default(),
-            node_writes: Family::default(),
-            node_marks_due: Family::default(),
-            notes_dropped: Counter::default(),
-            reflex_stands: Gauge::default(),
-            reflex_kills: Counter::default(),
-            reflex_idle: Family::default(),
-            reflex_withheld: Family::default(),
-            lines_dropped: Counter::default(),
-            log_lines_dropped: Counter::default(),
-            last_turn: Gauge::default(),
-            loop_stalled: Gauge::default(),
-            loop_stalls: Counter::default(),
-            registry,
-        };
-        metrics.register();
+        let metrics = Self::unregistered();
+        {
+            let mut root = metrics.registry.lock().unwrap_or_else(PoisonError::into_inner);
+            root.register_collector(Box::new(process::Process));
+            let registry = root.sub_registry_with_prefix(PREFIX);
+            let labels = [("version", version), ("commit", commit)];
+            let build = Info::new(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec());
+            registry.register("build", "Version and commit of the agent", build);
+            metrics.register_group(registry, Group::Node);
+        }
+        metrics.config_last_reload_successful.set(1);
         metrics
+    }
+
+    /// Registers those of another group as well.
+    pub fn with(&self, group: Group) {
+        let mut root = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        self.register_group(root.sub_registry_with_prefix(PREFIX), group);
+    }
+
+    /// Lines, events or log lines of this queue that were dropped.
+    pub fn dropped(&self, queue: Queue) -> Counter {
+        self.telemetry_dropped.get_or_create(&QueueLabels { queue: queue.name() })
     }
 
     /// Takes out the series of a pod.
@@ -255,14 +261,15 @@ impl Metrics {
         pod_reclaim_stall.remove(labels);
     }
 
-    /// The registry in the OpenMetrics text form.
+    /// The registry in the OpenMetrics text form, sorted.
     ///
     /// # Errors
     /// Only if a metric cannot write itself.
     pub fn encode(&self) -> Result<String, fmt::Error> {
-        let mut text = String::with_capacity(16 * 1024);
-        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
-        Ok(text)
+        let mut text = String::with_capacity(32 * 1024);
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        prometheus_client::encoding::text::encode(&mut text, &registry)?;
+        Ok(exposition::arrange(&text, self.started))
     }
 }
 

@@ -55,12 +55,12 @@ impl Kind {
     /// How it is called in logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Crossed => "crossed",
+            Self::Crossed => "threshold_crossed",
             Self::OomKill => "oom_kill",
-            Self::CgroupMade => "cgroup_made",
-            Self::CgroupGone => "cgroup_gone",
+            Self::CgroupMade => "cgroup_created",
+            Self::CgroupGone => "cgroup_removed",
             Self::TaskAlarm => "task_alarm",
-            Self::Struck => "struck",
+            Self::Struck => "kernel_kill",
         }
     }
 }

@@ -147,7 +147,7 @@ mod tests {
 # TYPE eviction_agent_evictions counter
 eviction_agent_evictions_total{eviction_signal=\"memory.available\",namespace=\"a\"} 2
 eviction_agent_evictions_total{eviction_signal=\"pid.available\",namespace=\"a\"} 1
-eviction_agent_pods 3
+eviction_agent_pods_known 3
 eviction_agent_x_bucket{le=\"+Inf\"} 7 # {id=\"9\"} 0.5
 eviction_agent_odd{text=\"a \\\"quoted\\\" } brace, and\\nmore\"} 1e3
 # EOF
@@ -160,15 +160,15 @@ eviction_agent_odd{text=\"a \\\"quoted\\\" } brace, and\\nmore\"} 1e3
         assert_eq!(page.sum(evictions, &[]), 3.0);
         assert_eq!(page.sum(evictions, &[("eviction_signal", "memory.available")]), 2.0);
         assert_eq!(page.sum(evictions, &[("namespace", "b")]), 0.0);
-        assert_eq!(page.sum("eviction_agent_pods", &[]), 3.0);
+        assert_eq!(page.sum("eviction_agent_pods_known", &[]), 3.0);
         assert_eq!(page.sum("eviction_agent_x_bucket", &[("le", "+Inf")]), 7.0);
         assert_eq!(page.sum("eviction_agent_odd", &[("text", "a \"quoted\" } brace, and\nmore")]), 1000.0);
-        assert!(page.has("eviction_agent_pods") && !page.has("eviction_agent_pod"));
+        assert!(page.has("eviction_agent_pods_known") && !page.has("eviction_agent_pod"));
     }
 
     #[test]
     fn what_is_no_page_of_metrics_is_refused() {
-        for line in ["eviction_agent_pods", "a{b=\"c} 1", "a{b} 1", "a{b=\"c\"}", "a many"] {
+        for line in ["eviction_agent_pods_known", "a{b=\"c} 1", "a{b} 1", "a{b=\"c\"}", "a many"] {
             assert!(Metrics::parse(line).is_err(), "{line}");
         }
     }

@@ -54,7 +54,7 @@ fn wait_for_limits(agent: &Agent, owner: &str, state: &str, expected: f64) {
     let start = Instant::now();
     loop {
         let metrics = agent.metrics().unwrap();
-        let found = metrics.sum("eviction_agent_limits", &[("limit_owner", owner), ("state", state)]);
+        let found = metrics.sum("eviction_agent_memory_limits", &[("level", owner), ("state", state)]);
         if found == expected {
             return;
         }
@@ -117,8 +117,8 @@ fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
     }
     grower.process().wait().unwrap();
     let crossings = |agent: &Agent, state| {
-        let labels = [("limit_owner", "container"), ("state", state)];
-        agent.metrics().unwrap().sum("eviction_agent_limit_crossings_total", &labels)
+        let labels = [("level", "container"), ("state", state)];
+        agent.metrics().unwrap().sum("eviction_agent_memory_limit_transitions_total", &labels)
     };
     if rung != "none" {
         assert_eq!(crossings(&agent, "near"), 2.0);
@@ -191,8 +191,8 @@ fn what_all_pods_may_have_is_decided_at() {
     assert!(!agent.heard().unwrap().iter().any(met), "the node itself has enough");
     let signal = [("eviction_signal", "allocatableMemory.available")];
     let metrics = agent.metrics().unwrap();
-    assert_eq!(metrics.sum("eviction_agent_signal_capacity", &signal), 200.0 * MIB as f64);
-    assert!(metrics.sum("eviction_agent_signal_available", &signal) < 40.0 * MIB as f64);
+    assert_eq!(metrics.sum("eviction_agent_signal_capacity_bytes", &signal), 200.0 * MIB as f64);
+    assert!(metrics.sum("eviction_agent_signal_available_bytes", &signal) < 40.0 * MIB as f64);
     // Under a tenth of the limit is left: that is told as well.
     let near =
         agent.wait_for("that the limit is near", GUARD, |event| is(event, "near", "kubepods")).unwrap();
@@ -220,6 +220,6 @@ fn charges_in_a_group_that_lies_too_deep_are_counted_and_its_pod_is_evicted_all_
     hog.go().unwrap();
     let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
     assert_eq!(decision.pod(), "shop/web");
-    let are_counted = || agent.metrics().unwrap().sum("eviction_agent_walks_cut_total", &[]) > 0.0;
+    let are_counted = || agent.metrics().unwrap().sum("eviction_agent_bpf_paths_truncated_total", &[]) > 0.0;
     wait_until("charges that were not followed up are counted", are_counted).unwrap();
 }

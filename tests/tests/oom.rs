@@ -97,9 +97,9 @@ fn a_kill_that_no_program_saw_is_counted_and_named_by_the_kernels_own_counts() {
     assert_eq!(told.value.get("pid"), None, "nobody saw whom: {told:?}");
     assert!(["memory.oom_control", "memory.events"].contains(&told.text("detected_by")), "{told:?}");
     let metrics = agent.metrics().unwrap();
-    let labels = [("namespace", "shop"), ("seen_by", told.text("detected_by"))];
+    let labels = [("namespace", "shop"), ("detected_by", told.text("detected_by"))];
     assert!((metrics.sum("eviction_agent_oom_kills_unattributed_total", &labels) - 1.0).abs() < 0.5);
-    let noticed = metrics.sum("eviction_agent_looks_total", &[("trigger", "oom_notice")]);
+    let noticed = metrics.sum("eviction_agent_syncs_total", &[("trigger", "memcg_oom_event")]);
     assert!(noticed > 0.5, "the kernel's own notice woke it");
     let of_shop = [("namespace", "shop")];
     assert!((metrics.sum("eviction_agent_oom_kills_total", &of_shop) - 1.0).abs() < 0.5);

@@ -51,7 +51,7 @@ fn code(agent: &Agent, binary: &Path) -> (usize, usize) {
 }
 
 fn looks(agent: &Agent) -> f64 {
-    agent.metrics().unwrap().sum("eviction_agent_looks_total", &[])
+    agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[])
 }
 
 #[test]

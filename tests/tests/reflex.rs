@@ -80,7 +80,8 @@ impl Scene {
             return Err("no hook for charges".to_owned());
         }
         let scene = Self { node, hog, bystander_pod: other, idle, runaway, bystander, agent };
-        wait_until("a verdict that stands", || scene.metric("eviction_agent_reflex_stands") == 1.0).unwrap();
+        wait_until("a verdict that stands", || scene.metric("eviction_agent_kernel_kill_armed") == 1.0)
+            .unwrap();
         Ok(scene)
     }
 
@@ -160,7 +161,7 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
         assert!(told.number("armed_mono_ns") < told.number("killed_mono_ns"), "{told:?}");
         assert!(told.number("killed_mono_ns") < decided.number("decided_mono_ns"), "{told:?}");
         scene.see_the_end();
-        assert_eq!(scene.metric("eviction_agent_reflex_kills_total"), 1.0);
+        assert_eq!(scene.metric("eviction_agent_kernel_kills_total"), 1.0);
         assert_eq!(scene.decisions(), 1);
         scene.agent.stop().unwrap();
         return;
@@ -184,7 +185,7 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
         assert!(scene.run_away(), "it had grown to its end");
         scene.see_the_end();
         assert!(crossing.process().is_running().unwrap(), "it has crossed the line, and goes not for that");
-        if scene.metric("eviction_agent_reflex_kills_total") == 0.0 {
+        if scene.metric("eviction_agent_kernel_kills_total") == 0.0 {
             scene.agent.stop().unwrap();
             continue;
         }
@@ -212,7 +213,7 @@ fn an_old_verdict_is_not_carried_out() {
     assert_eq!(decided.pod(), "default/hog", "{decided:?}");
     assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
     wait_until("the pod to be gone", || scene.is_hog_gone()).unwrap();
-    assert_eq!(scene.metric("eviction_agent_reflex_kills_total"), 0.0);
+    assert_eq!(scene.metric("eviction_agent_kernel_kills_total"), 0.0);
     assert!(scene.bystander.process().is_running().unwrap());
     scene.agent.stop().unwrap();
 }

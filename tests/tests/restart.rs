@@ -247,7 +247,7 @@ fn decisions_go_on_where_nothing_can_be_written() {
     let mut process = scene.hold(hog, "270M");
     outcome(&mut agent, "terminated");
     process.process().wait().unwrap();
-    let failed = agent.metrics().unwrap().sum("eviction_agent_state_writes_total", &[("outcome", "failed")]);
+    let failed = agent.metrics().unwrap().sum("eviction_agent_state_writes_total", &[("result", "failed")]);
     assert!(failed > 0.0);
     assert!(agent.stop().unwrap().success());
 }

@@ -7,6 +7,7 @@
 use std::fs;
 use std::time::Duration;
 
+use eviction_agent::metrics::BackendLabels;
 use eviction_agent::source::bpf::rungs::RUNGS;
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
@@ -67,10 +68,11 @@ fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
     assert_ne!(now.text("backend"), lost);
     assert!(now.text("reason").contains(&format!("{lost}: lost while running")), "{now:?}");
     let metrics = agent.metrics().unwrap();
-    let labels = [("source", "charge"), ("rung", lost.as_str())];
-    assert_eq!(metrics.sum("eviction_agent_source_lost_total", &labels), 1.0);
-    assert_eq!(metrics.sum("eviction_agent_source_info", &labels), 0.0);
-    assert_eq!(metrics.sum("eviction_agent_source_info", &[("source", "charge")]), 1.0);
+    let backend = BackendLabels::new("charge", &lost).backend;
+    let labels = [("source", "charge"), ("backend", &*backend)];
+    assert_eq!(metrics.sum("eviction_agent_backend_failures_total", &labels), 1.0);
+    assert_eq!(metrics.sum("eviction_agent_backend_info", &labels), 0.0);
+    assert_eq!(metrics.sum("eviction_agent_backend_info", &[("source", "charge")]), 1.0);
 
     hog.go().unwrap();
     let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();

@@ -131,13 +131,13 @@ fn kills_and_ends_are_attributed_as_they_were() {
 
     let metrics = agent.metrics().unwrap();
     let ended = |verdict, also| {
-        let labels = [("verdict", verdict), ("also", also)];
-        metrics.sum("eviction_agent_containers_ended_total", &labels)
+        let labels = [("cause", verdict), ("contributing", also)];
+        metrics.sum("eviction_agent_container_terminations_total", &labels)
     };
     assert_eq!(ended("oom_killed", ""), 1.0);
     assert_eq!((ended("evicted_by_agent", "oom_killed"), ended("evicted_by_agent", "")), (1.0, 1.0));
-    assert_eq!(metrics.sum("eviction_agent_containers_ended_total", &[]), 3.0, "the parent's goes on");
-    assert_eq!(metrics.sum("eviction_agent_oom_kills_total", &[("limit_owner", "container")]), 3.0);
+    assert_eq!(metrics.sum("eviction_agent_container_terminations_total", &[]), 3.0, "the parent's goes on");
+    assert_eq!(metrics.sum("eviction_agent_oom_kills_total", &[("limit_scope", "container")]), 3.0);
     let by_kernel: u64 = [web, batch, report].map(|pod| node.pods[pod].oom_kills().unwrap()).iter().sum();
     assert_eq!(by_kernel, 3, "as the kernel counts");
     assert_eq!(metrics.sum("eviction_agent_evictions_total", &[]), 1.0);

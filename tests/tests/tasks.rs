@@ -92,7 +92,7 @@ fn tasks_and_reclaim_are_told_of_the_pod_whose_they_are() {
         assert_eq!(metrics.sum(name, &idle_pod), 0.0, "{name}");
     }
     assert_eq!(metrics.sum("eviction_agent_pod_reclaim_stall_seconds_total", &of("forker")), 0.0);
-    assert_eq!(metrics.sum("eviction_agent_records_lost_total", &[]), 0.0);
+    assert_eq!(metrics.sum("eviction_agent_bpf_events_lost_total", &[]), 0.0);
     assert_eq!(metrics.sum("eviction_agent_task_alarms_total", &[("alarm", "pids_limit")]), 1.0);
     let others = agent.heard().unwrap().iter().filter(|event| event.kind() == "task_alarm");
     assert!(others.clone().all(|event| event.pod() == "default/forker"), "{:?}", others.collect::<Vec<_>>());

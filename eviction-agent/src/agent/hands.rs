@@ -11,7 +11,7 @@ use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, PacingPo
 use crate::config::{ActionSettings, Requests};
 use crate::core::policy::Victims;
 use crate::core::units::GoDuration;
-use crate::metrics::{Metrics, OutcomeLabels};
+use crate::metrics::{Metrics, ResultLabels};
 use crate::source::cgroup::root::NodeRoot;
 
 /// How the hand asks the API server.
@@ -39,14 +39,14 @@ pub(super) fn executor(
     let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
     let roots = GroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
     let config = ExecutorConfig { pacing, ..ExecutorConfig::new(hand, roots) };
-    let releases = metrics.memory_releases.clone();
+    let releases = metrics.process_mrelease.clone();
     let count = move |reaped| {
-        let outcome = match reaped {
+        let result = match reaped {
             Reaped::Released => "released",
             Reaped::Ended => "ended",
-            Reaped::Refused => "refused",
+            Reaped::Refused => "failed",
         };
-        releases.get_or_create(&OutcomeLabels { outcome }).inc();
+        releases.get_or_create(&ResultLabels { result }).inc();
     };
     Executor::new(config, told, count).map_err(|error| {
         let failure = Failure::failed(chain(&error));

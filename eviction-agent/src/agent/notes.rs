@@ -15,7 +15,7 @@ use crate::core::reading::Why;
 use crate::core::signal::Signal;
 use crate::core::time::Timestamp;
 use crate::journal::Before;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Queue};
 
 use super::arming::Seen;
 use super::clock::Instant;
@@ -116,7 +116,7 @@ impl Notes {
         let (mut queue, mut receiver) =
             lane(QUEUE).map_err(|error| Failure::because("make the queue of notes", &error))?;
         queue.touch(&mut receiver, || Note::Unknown(Signal::MemoryAvailable, None, Instant::default()));
-        Ok((Self { queue, dropped: metrics.notes_dropped.clone() }, receiver))
+        Ok((Self { queue, dropped: metrics.dropped(Queue::Events) }, receiver))
     }
 
     /// Never waits: what does not fit is lost and counted.

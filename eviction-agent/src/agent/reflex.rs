@@ -179,10 +179,10 @@ impl Reflex {
     /// Nobody may be chosen, or nothing may stand.
     pub(crate) fn stay_idle(&mut self, idle: Idle, hook: &mut Hook, metrics: &Metrics) {
         self.withdraw(hook);
-        metrics.reflex_stands.set(0);
+        metrics.kernel_kill_armed.set(0);
         if self.idle != Some(idle) {
             self.idle = Some(idle);
-            metrics.reflex_idle.get_or_create(&ReasonLabels { reason: idle.name() }).inc();
+            metrics.kernel_kill_not_armed.get_or_create(&ReasonLabels { reason: idle.name() }).inc();
         }
     }
 

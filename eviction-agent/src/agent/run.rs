@@ -17,12 +17,12 @@ use crate::config::{ActionSettings, Endpoints};
 use crate::core::input::Reach;
 use crate::core::preferences::Profile;
 use crate::http::{self, Health};
-use crate::metrics::Metrics;
+use crate::metrics::{Group, Metrics, Queue};
 use crate::source::choice::Choice;
 use crate::source::timer::Timer;
 
 use super::clock::Clock;
-use super::cluster::{Cluster, ClusterOptions, Membership};
+use super::cluster::{Cluster, ClusterOptions, Exports, Membership};
 use super::configuration::ConfigurationFiles;
 use super::event::{self, Event};
 use super::kept_free::KeptFree;
@@ -192,7 +192,14 @@ async fn supervise(
             .recording(recorder);
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
-    let exports = membership.as_ref().map(|it| it.exports(Arc::clone(&metrics)));
+    let exports = client.clone().map(|client| {
+        metrics.with(Group::Api);
+        metrics.kube_api_up.set(1);
+        if membership.is_some() {
+            metrics.with(Group::Watch);
+        }
+        Exports::new(Arc::clone(&metrics), client, membership.as_ref().map(Membership::watches))
+    });
     let (keeper, written) = kept.unzip();
     let keeper = keeper.map(|keeper| {
         let metrics = Arc::clone(&metrics);
@@ -235,9 +242,10 @@ async fn supervise(
 
     let mut reload = Reload::new(options.configuration.clone(), service, hangup, change);
     let clock = Clock::start();
+    let dropped = metrics.dropped(Queue::Events);
     let tell = |note| {
         if notes.try_send(note).is_err() {
-            metrics.notes_dropped.inc();
+            dropped.inc();
         }
     };
     let (mut told, mut failed) = (None, None);
@@ -257,6 +265,7 @@ async fn supervise(
             },
             changed = reload.changed() => match changed {
                 Ok(policy) => {
+                    metrics.config_last_reload_successful.set(1);
                     let accepted = options.apply_config_now.then_some(Command::Accept);
                     for command in [Command::Propose(Box::new(policy))].into_iter().chain(accepted) {
                         if commands.send(command).await.is_err() {
@@ -265,7 +274,8 @@ async fn supervise(
                     }
                 }
                 Err(errors) => {
-                    metrics.configuration_errors.inc();
+                    metrics.config_reload_errors.inc();
+                    metrics.config_last_reload_successful.set(0);
                     for error in &errors {
                         tracing::error!(error, "the changed configuration cannot be used; the last good one stays");
                     }
@@ -273,7 +283,7 @@ async fn supervise(
                 }
             },
             reach = reach_changed(&mut reachable) => {
-                metrics.api_unreachable.set(i64::from(reach == Reach::Unreachable));
+                metrics.kube_api_up.set(i64::from(reach == Reach::Reachable));
                 tell(Note::ApiServer(reach, clock.now()));
                 if commands.send(Command::ApiServer(reach)).await.is_err() {
                     break "the reaction thread ended";

@@ -15,7 +15,7 @@ use crate::core::apart::Apart;
 use crate::core::pressure::CONDITIONS;
 use crate::core::signal::{NodeCondition, SignalSet};
 use crate::metrics::{
-    AlarmLabels, ConditionLabels, MapLabels, Metrics, OutcomeLabels, RecordLabels, SourceLabels,
+    AlarmLabels, BackendLabels, ConditionLabels, MapLabels, Metrics, ReasonLabels, ResultLabels, TypeLabels,
 };
 
 use crate::source::bpf::{Family, Lost};
@@ -49,7 +49,7 @@ pub(crate) struct Slow {
     metrics: Arc<Metrics>,
     names: Names,
     clock: Clock,
-    sources: Vec<SourceLabels>,
+    sources: Vec<BackendLabels>,
     met: Vec<u8>,
     /// What was known at any time.
     known: SignalSet,
@@ -77,14 +77,13 @@ impl Slow {
         tap: Option<EventTap>,
     ) -> Self {
         for condition in CONDITIONS {
-            metrics.condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
+            metrics.node_condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
         }
         // A series that begins with its first event has not increased, for those who ask how much it did.
-        for outcome in outcome::ALL {
-            drop(metrics.outcomes.get_or_create(&OutcomeLabels { outcome }));
+        for result in outcome::ALL {
+            metrics.eviction_results.get_or_create(&ResultLabels { result });
         }
-        let ring = SourceLabels { source: "ring".to_owned(), rung: String::new() };
-        drop(metrics.source_lost.get_or_create(&ring));
+        metrics.backend_failures.get_or_create(&BackendLabels::new("ring", "ringbuf"));
         Self {
             output,
             printer,
@@ -224,20 +223,20 @@ impl Slow {
 
     /// Exports the backend that a source uses, in place of the one that it used before.
     pub(crate) fn backend(&mut self, backend: &event::Backend) {
-        let event::Backend { source, backend, reason: _ } = backend.clone();
-        let now = SourceLabels { source, rung: backend };
+        let event::Backend { source, backend, reason: _ } = backend;
+        let now = BackendLabels::new(source, backend);
         self.sources.retain(|before| {
             let replaced = before.source == now.source;
             if replaced {
-                self.metrics.source.remove(before);
+                self.metrics.backend.remove(before);
             }
             !replaced
         });
-        self.metrics.source.get_or_create(&now).set(1);
+        self.metrics.backend.get_or_create(&now).set(1);
         let may_be_lost =
             Family::ALL.map(Family::name).contains(&&*now.source) || BESIDE.contains(&&*now.source);
-        if may_be_lost && now.rung != NO_RUNG {
-            drop(self.metrics.source_lost.get_or_create(&now));
+        if may_be_lost && backend != NO_RUNG {
+            self.metrics.backend_failures.get_or_create(&now);
         }
         self.sources.push(now);
     }
@@ -248,13 +247,13 @@ impl Slow {
         if programs != self.losses.programs {
             self.losses.lost = Lost::default();
         }
-        for ((record, now), (_, before)) in lost.by_record().into_iter().zip(self.losses.lost.by_record()) {
+        for ((kind, now), (_, before)) in lost.by_record().into_iter().zip(self.losses.lost.by_record()) {
             let new = now.saturating_sub(before);
-            self.metrics.records_lost.get_or_create(&RecordLabels { record }).inc_by(new);
+            self.metrics.bpf_events_lost.get_or_create(&TypeLabels { r#type: kind }).inc_by(new);
         }
         for ((map, now), (_, before)) in lost.by_map().into_iter().zip(self.losses.lost.by_map()) {
             let new = now.saturating_sub(before);
-            self.metrics.map_full.get_or_create(&MapLabels { map }).inc_by(new);
+            self.metrics.bpf_map_full.get_or_create(&MapLabels { map }).inc_by(new);
         }
         self.losses = losses;
         let map_full = lost.by_map().iter().map(|(_, count)| count).sum();
@@ -264,13 +263,13 @@ impl Slow {
 
     fn pods(&mut self, pods: event::Pods, reread: bool, at: Instant) {
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
-        self.metrics.pods.set(gauge(pods.pods_known));
-        for (outcome, count) in [
+        self.metrics.pods_known.set(gauge(pods.pods_known));
+        for (reason, count) in [
             ("without_cgroup", pods.without_cgroup.len()),
-            ("strange_cgroup", pods.unknown_cgroups.len()),
-            ("unreadable", pods.undecodable.len()),
+            ("unknown_cgroup", pods.unknown_cgroups.len()),
+            ("undecodable", pods.undecodable.len()),
         ] {
-            self.metrics.unmatched.get_or_create(&OutcomeLabels { outcome }).set(gauge(count));
+            self.metrics.pods_unmatched.get_or_create(&ReasonLabels { reason }).set(gauge(count));
         }
         let changed = reread || self.pods != pods;
         self.pods = pods;

@@ -5,7 +5,7 @@ use crate::core::decision::Decision;
 use crate::core::report::ProposalReport;
 use crate::core::sight::Refused;
 use crate::core::signal::{Signal, SignalSet};
-use crate::metrics::{Metrics, RefusedLabels, SignalLabels};
+use crate::metrics::{ImplausibleLabels, Metrics, SignalLabels};
 
 use super::clock::Clock;
 use super::event::{ConfigChange, Event, PodRef, ReadingRejected, SignalUnavailable};
@@ -25,7 +25,7 @@ impl Watch {
             let (is, was) = (decision.blind.contains(signal), self.blind.contains(signal));
             if is != was {
                 let labels = SignalLabels { eviction_signal: signal.name() };
-                metrics.blind.get_or_create(&labels).set(i64::from(is));
+                metrics.signal_unavailable.get_or_create(&labels).set(i64::from(is));
                 let state = if is { "unavailable" } else { "available" };
                 events.push(Event::SignalUnavailable(SignalUnavailable { signal: signal.name(), state }));
             }
@@ -42,7 +42,7 @@ impl Watch {
             self.refused = now;
         }
         if let Some(proposal) = ProposalReport::of_decision(decision) {
-            metrics.configuration_pending.set(i64::from(matches!(proposal, ProposalReport::Waits { .. })));
+            metrics.config_pending.set(i64::from(matches!(proposal, ProposalReport::Waits { .. })));
             events.push(Event::ConfigChange(configuration(proposal, clock)));
         }
         events
@@ -51,8 +51,8 @@ impl Watch {
 
 fn refusal(refused: &Refused, metrics: &Metrics) -> Event {
     let Refused { signal, available, capacity, why } = *refused;
-    let labels = RefusedLabels { eviction_signal: signal.name(), reason: why.name() };
-    metrics.refused.get_or_create(&labels).inc();
+    let labels = ImplausibleLabels { eviction_signal: signal.name(), reason: why.name() };
+    metrics.implausible_readings.get_or_create(&labels).inc();
     Event::ReadingRejected(ReadingRejected { signal: signal.name(), reason: why.name(), available, capacity })
 }
 

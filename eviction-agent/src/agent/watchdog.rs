@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::thread::Pid;
 
 use crate::core::time::nanos;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Queue};
 use crate::source::timer::Timer;
 
 use super::clock::mono_ns;
@@ -101,8 +101,9 @@ impl Watchdog {
 /// seconds away. Exports what the log lost as well, which has no metrics of its own.
 pub(crate) async fn watch(pulse: Pulse, thread: Pid, metrics: Arc<Metrics>, timer: Timer) {
     let mut watchdog = Watchdog::default();
+    let dropped = metrics.dropped(Queue::Log);
     loop {
-        metrics.log_lines_dropped.inc_by(log::lost());
+        dropped.inc_by(log::lost());
         let now_ns = mono_ns();
         let next = pulse.next_look(now_ns);
         match watchdog.look(now_ns, pulse.missing_ns(now_ns), next) {

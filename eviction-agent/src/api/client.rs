@@ -12,7 +12,7 @@ use super::access::Access;
 use super::answer::{Answer, retry_after};
 use super::backoff::Backoff;
 use super::connection::{Sender, connect};
-use super::counts::{Counters, Counts};
+use super::counts::{Counters, Counts, operation};
 use super::error::{ConnectError, RequestError};
 use super::reach::{Reach, Sign};
 use super::request::Request;
@@ -133,7 +133,7 @@ impl Client {
             Ok(Answer { status: head.status.as_u16(), retry_after: retry_after(&head.headers), body })
         };
         let answer = answer.await;
-        self.shared.counters.end(&answer);
+        self.shared.counters.end(operation(&request), answer.as_ref().map(|answer| answer.status));
         let is_lost = matches!(answer, Err(RequestError::Deadline { .. } | RequestError::Broken(_)));
         if is_lost && kept != Kept::Leave {
             // The others came the same way.
@@ -199,7 +199,8 @@ impl Client {
             Ok(Stream::new(response, sender))
         };
         let head = head.await;
-        self.shared.counters.end(&head);
+        let status = head.as_ref().map(|stream| stream.status());
+        self.shared.counters.end(operation(&request), status);
         if head.is_err() {
             self.doubt();
         }

@@ -1,63 +1,145 @@
 //! What became of requests.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use hyper::Method;
 
 use super::error::RequestError;
+use super::request::Request;
 
 /// What became of all requests so far, watches and those that keep a connection alive included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Connections that were begun.
     pub connections: u64,
-    /// Requests that had an answer, of whatever status.
-    pub answered: u64,
-    /// Requests that were never sent.
-    pub unsent: u64,
-    /// Requests that may have been carried out without an answer.
-    pub unanswered: u64,
-    /// How long ago the last answer came.
-    pub last_answer: Option<Duration>,
+    /// Requests by their operation, and by the status code of the response or why there is none.
+    pub requests: BTreeMap<(&'static str, Code), u64>,
+    /// When the last response came.
+    pub last_response: Option<SystemTime>,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Code {
+    /// A response with this status.
+    Status(u16),
+    /// The request was never sent.
+    Unsent,
+    /// It may have been carried out, but no response came.
+    Unanswered,
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "{status}"),
+            Self::Unsent => f.write_str("unsent"),
+            Self::Unanswered => f.write_str("unanswered"),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counters {
-    connections: AtomicU64,
-    answered: AtomicU64,
-    unsent: AtomicU64,
-    unanswered: AtomicU64,
-    last_answer: Mutex<Option<Instant>>,
-}
+pub(super) struct Counters(Mutex<Counts>);
 
 impl Counters {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn read(&self) -> Counts {
-        let Self { connections, answered, unsent, unanswered, last_answer } = self;
-        Counts {
-            connections: connections.load(Relaxed),
-            answered: answered.load(Relaxed),
-            unsent: unsent.load(Relaxed),
-            unanswered: unanswered.load(Relaxed),
-            last_answer: last_answer.lock().unwrap_or_else(PoisonError::into_inner).map(|at| at.elapsed()),
-        }
+        self.lock().clone()
     }
 
     pub(super) fn connection(&self) {
-        self.connections.fetch_add(1, Relaxed);
+        self.lock().connections += 1;
     }
 
-    pub(super) fn end<T>(&self, answer: &Result<T, RequestError>) {
-        match answer {
-            Ok(_) => {
-                self.answered.fetch_add(1, Relaxed);
-                *self.last_answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    /// Counts the end of a request: its status, or why there is no response.
+    pub(super) fn end(&self, request: &'static str, answer: Result<u16, &RequestError>) {
+        let mut counts = self.lock();
+        let code = match answer {
+            Ok(status) => {
+                counts.last_response = Some(SystemTime::now());
+                Code::Status(status)
             }
-            Err(error) if error.may_have_been_carried_out() => {
-                self.unanswered.fetch_add(1, Relaxed);
-            }
-            Err(_) => {
-                self.unsent.fetch_add(1, Relaxed);
+            Err(error) if error.may_have_been_carried_out() => Code::Unanswered,
+            Err(_) => Code::Unsent,
+        };
+        *counts.requests.entry((request, code)).or_default() += 1;
+    }
+}
+
+/// What a request asks for, in the words of the API.
+pub(super) fn operation(request: &Request) -> &'static str {
+    let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+    let path = path
+        .strip_prefix("/api/v1/")
+        .or_else(|| path.strip_prefix("/apis/events.k8s.io/v1/"))
+        .unwrap_or(path);
+    let mut segments: Vec<&str> = path.split('/').collect();
+    if segments.len() > 2 && segments[0] == "namespaces" {
+        segments.drain(..2);
+    }
+    let is_watch = query.contains("watch=");
+    match (&request.method, segments.as_slice()) {
+        (&Method::POST, ["pods", _, "eviction"]) => "evict_pod",
+        (&Method::DELETE, ["pods", _]) => "delete_pod",
+        (&Method::PATCH, ["pods", _, "status"]) => "patch_pod_status",
+        (&Method::GET, ["pods", _]) => "get_pod",
+        (&Method::GET, ["pods"]) => {
+            if is_watch {
+                "watch_pods"
+            } else {
+                "list_pods"
             }
         }
+        (&Method::PATCH, ["nodes", _, "status"]) => "patch_node_status",
+        (&Method::PATCH, ["nodes", _]) => "patch_node",
+        (&Method::GET, ["nodes", _]) => "get_node",
+        (&Method::GET, ["nodes"]) => {
+            if is_watch {
+                "watch_nodes"
+            } else {
+                "list_nodes"
+            }
+        }
+        (&Method::POST, ["events"]) => "create_event",
+        (&Method::PATCH, ["events", _]) => "patch_event",
+        (&Method::GET, ["", "version"]) => "get_version",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_is_named_after_verb_and_resource() {
+        let get = |path: &str| operation(&Request::get(path));
+        assert_eq!(get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn&limit=50"), "list_pods");
+        assert_eq!(get("/api/v1/pods?watch=1"), "watch_pods");
+        assert_eq!(get("/api/v1/nodes/n"), "get_node");
+        assert_eq!(get("/version"), "get_version");
+        assert_eq!(get("/configz"), "other");
+        let of = |request: Request| operation(&request);
+        assert_eq!(of(Request::post("/api/v1/namespaces/a/pods/b/eviction", "")), "evict_pod");
+        assert_eq!(of(Request::delete("/api/v1/namespaces/a/pods/b?dryRun=All", "")), "delete_pod");
+        assert_eq!(of(Request::post("/apis/events.k8s.io/v1/namespaces/a/events", "")), "create_event");
+    }
+
+    #[test]
+    fn a_request_counts_by_operation_and_code() {
+        let counters = Counters::default();
+        counters.end("evict_pod", Ok(201));
+        counters.end("evict_pod", Ok(429));
+        counters.end("evict_pod", Ok(429));
+        let counts = counters.read();
+        assert_eq!(counts.requests[&("evict_pod", Code::Status(429))], 2);
+        assert_eq!(counts.requests[&("evict_pod", Code::Status(201))], 1);
+        assert!(counts.last_response.is_some());
     }
 }

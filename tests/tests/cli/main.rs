@@ -351,14 +351,14 @@ fn a_changed_configuration_is_held_against_the_present() {
     assert_eq!(waits["state"], "pending", "{waits}");
     assert!(waits["until"].is_string(), "the transition period ends some time: {waits}");
     assert_eq!(waits["would_evict"][0], json!({"namespace": "ns", "pod": "only"}), "{waits}");
-    assert!(metric("eviction_agent_configuration_pending") >= 1.0);
+    assert!(metric("eviction_agent_config_pending") >= 1.0);
     fs::write(&kubelet, memory("no quantity")).unwrap();
     running.signal(Signal::HUP);
     let invalid = running.until("config_change");
     assert_eq!(invalid["state"], "invalid", "{invalid}");
     let error = invalid["errors"][0].as_str().unwrap();
     assert!(error.contains("kubelet.yaml") && error.contains("memory.available"), "{error}");
-    assert!(metric("eviction_agent_configuration_errors_total") >= 1.0);
+    assert!(metric("eviction_agent_config_reload_errors_total") >= 1.0);
     running.signal(Signal::USR1);
     assert_eq!(running.until("config_change")["state"], "applied", "the last good one still waited");
     let decision = running.until("eviction_decision");
@@ -387,7 +387,7 @@ fn a_new_cgroup_is_taken_in_without_a_storm_of_looks() {
     while running.until("pods")["unknown_cgroups"][0] != uid.as_str() {}
     // A timer that is always due would turn the loop some ten thousand times in this while.
     std::thread::sleep(Duration::from_secs(1));
-    let looks = tests::metrics::Metrics::read(listen).unwrap().sum("eviction_agent_looks_total", &[]);
+    let looks = tests::metrics::Metrics::read(listen).unwrap().sum("eviction_agent_syncs_total", &[]);
     assert!(looks < 3_000.0, "{looks} looks");
     assert_eq!(running.stop().0, Some(0));
 }

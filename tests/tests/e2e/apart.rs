@@ -152,7 +152,8 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     crate::agent::wait_for_pods(&mut agent, "no pods", |it| it["pods_known"] == 0);
     let metrics = agent.metrics().unwrap();
     let ended = |verdict| {
-        metrics.sum("eviction_agent_containers_ended_total", &[("namespace", "shop"), ("verdict", verdict)])
+        metrics
+            .sum("eviction_agent_container_terminations_total", &[("namespace", "shop"), ("cause", verdict)])
     };
     let verdicts = ["evicted_by_agent", "evicted_by_kubelet", "oom_killed", "other"].map(ended);
     assert_eq!(verdicts, [0.0, 1.0, 3.0, 3.0]);
@@ -166,7 +167,7 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     ] {
         let labels = [("namespace", "shop"), ("difference", difference)];
         assert_eq!(
-            metrics.sum("eviction_agent_container_status_differences_total", &labels),
+            metrics.sum("eviction_agent_container_status_mismatches_total", &labels),
             times,
             "{difference}"
         );

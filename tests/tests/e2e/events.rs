@@ -209,10 +209,10 @@ fn kills_are_told_on_their_pod_and_repeats_are_one_series() {
     assert!(event["series"]["lastObservedTime"].as_str().unwrap() > event["eventTime"].as_str().unwrap());
     assert_eq!(event["regarding"]["uid"], world.node.pods[0].uid());
     assert!(world.events("shop", "Evicted").is_empty());
-    let labels = [("reason", "ContainerOOMKilled"), ("outcome", "created")];
-    wait_for_metric(&agent, "eviction_agent_api_events_total", &labels, |created| created == 1.0);
-    let labels = [("reason", "ContainerOOMKilled"), ("outcome", "counted")];
-    wait_for_metric(&agent, "eviction_agent_api_events_total", &labels, |counted| counted == 4.0);
+    let labels = [("reason", "ContainerOOMKilled"), ("result", "created")];
+    wait_for_metric(&agent, "eviction_agent_kube_events_total", &labels, |created| created == 1.0);
+    let labels = [("reason", "ContainerOOMKilled"), ("result", "counted")];
+    wait_for_metric(&agent, "eviction_agent_kube_events_total", &labels, |counted| counted == 4.0);
     assert!(agent.stop().unwrap().success());
 }
 
@@ -236,8 +236,8 @@ fn a_storm_of_a_thousand_kills_takes_less_than_sixty_requests_a_minute_and_every
     }
     let kills = f64::from(PODS * EACH);
     let fate = |outcome: &str| {
-        let labels = [("reason", "ContainerOOMKilled"), ("outcome", outcome)];
-        agent.metrics().unwrap().sum("eviction_agent_api_events_total", &labels)
+        let labels = [("reason", "ContainerOOMKilled"), ("result", outcome)];
+        agent.metrics().unwrap().sum("eviction_agent_kube_events_total", &labels)
     };
     wait_for_metric(&agent, "eviction_agent_oom_kills_total", &[("namespace", "shop")], |count| {
         count == kills
@@ -249,7 +249,7 @@ fn a_storm_of_a_thousand_kills_takes_less_than_sixty_requests_a_minute_and_every
     // A parent that was not known as the main process at first has a series for its unknown children.
     let pods = world.node.pods.len();
     assert!((pods..=2 * pods).contains(&events.len()), "{} series", events.len());
-    wait_for_metric(&agent, "eviction_agent_api_events_total", &[("outcome", "counted")], |counted| {
+    wait_for_metric(&agent, "eviction_agent_kube_events_total", &[("result", "counted")], |counted| {
         counted + fate("created") == kills
     });
     assert_eq!((fate("dropped"), fate("refused")), (0.0, 0.0));
@@ -289,7 +289,7 @@ fn what_could_not_be_told_is_told_when_the_server_is_back_and_a_missing_right_is
         .unwrap();
     let mut again = world.workload(0, &["child", "--size", "64M"]);
     again.go().unwrap();
-    let labels = [("outcome", "refused")];
-    wait_for_metric(&agent, "eviction_agent_api_events_total", &labels, |count| count >= 1.0);
+    let labels = [("result", "refused")];
+    wait_for_metric(&agent, "eviction_agent_kube_events_total", &labels, |count| count >= 1.0);
     assert!(agent.stop().unwrap().success());
 }

@@ -52,7 +52,7 @@ fn whatever_is_wrong_nobody_goes_and_then_it_is_decided_anew() {
         begin(&proxy);
         let hog = world.hog(0, "270M");
         wait_for_server(&mut agent, "unreachable", times);
-        assert_eq!(agent.metrics().unwrap().sum("eviction_agent_api_unreachable", &[]), 1.0);
+        assert_eq!(agent.metrics().unwrap().sum("eviction_agent_kube_api_up", &[]), 0.0);
         assert!(!world.is_going(name));
         proxy.heal();
         wait_for_server(&mut agent, "reachable", times);

@@ -11,7 +11,7 @@ use tests::cluster::{Cluster, Options, Patch, manifest};
 use crate::agent::{self, NODE, names, wait_for_metric, wait_for_pods};
 use crate::rig;
 
-const EVENTS: &str = "eviction_agent_watch_events_total";
+const EVENTS: &str = "eviction_agent_kube_watch_events_total";
 const PODS: &str = "/api/v1/pods";
 
 /// Makes of a pod what its name says.
@@ -122,7 +122,7 @@ fn objects_that_no_server_stores_are_shown_and_are_nobody() {
     assert_eq!(event["with_cgroup"], 1, "{event}");
     assert_eq!(names(&event, "undecodable").len(), unreadable.len(), "{event}");
     for outcome in ["unreadable", "repeated", "reordered"] {
-        wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("outcome", outcome)], |count| count > 0.0);
+        wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("event", outcome)], |count| count > 0.0);
     }
 
     // What is understood again is a pod again.
@@ -174,7 +174,7 @@ fn a_watch_that_breaks_in_every_way_goes_on() {
         wait_for_pods(&mut agent, &format!("{nth} pods"), |it| it["pods_known"] == nth);
     }
     for outcome in ["closed", "expired", "failed", "listed"] {
-        wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("outcome", outcome)], |count| count > 0.0);
+        wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("event", outcome)], |count| count > 0.0);
     }
     // Silent connections are no news; after them everything is true again.
     proxy.hang();

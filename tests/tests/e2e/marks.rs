@@ -180,9 +180,10 @@ fn conditions_and_taints_follow_the_pressure_over_a_restart_and_a_new_node() {
     let held = time(&cleared, "lastTransitionTime").duration_since(since);
     assert!(held.as_secs() >= 60, "it held for {held:?} after its cause");
     assert!(
-        agent.metrics().unwrap().sum("eviction_agent_node_writes_total", &[("outcome", "accepted")]) >= 1.0
+        agent.metrics().unwrap().sum("eviction_agent_node_status_patches_total", &[("result", "accepted")])
+            >= 1.0
     );
-    wait_for_metric(&agent, "eviction_agent_node_marks_due", &[], |due| due == 0.0);
+    wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 0.0);
 
     // Another node under the name of this one is told as well, and is no change of the pressure.
     let mut steady = world.hog(0, "190M");
@@ -292,7 +293,7 @@ fn what_the_node_says_is_true_again_after_an_outage() {
         .unwrap();
     let mut hog = world.hog(0, "190M");
     raised(&mut agent, 2);
-    wait_for_metric(&agent, "eviction_agent_node_marks_due", &[], |due| due == 2.0);
+    wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 2.0);
     let reopened = Timestamp::now();
     proxy.reopen();
     world.taint(Some("PreferNoSchedule"));
@@ -302,8 +303,8 @@ fn what_the_node_says_is_true_again_after_an_outage() {
     // Nothing of what was the case meanwhile is replayed.
     let events = agent.heard().unwrap().iter().filter(|it| it.kind() == "condition").count();
     assert_eq!(events, 3);
-    let of_taints = [("mark", "taints"), ("outcome", "accepted")];
-    wait_for_metric(&agent, "eviction_agent_node_writes_total", &of_taints, |written| written == 1.0);
+    let of_taints = [("kind", "taints"), ("result", "accepted")];
+    wait_for_metric(&agent, "eviction_agent_node_status_patches_total", &of_taints, |written| written == 1.0);
     hog.process().child().kill().unwrap();
     assert!(agent.stop().unwrap().success());
 }
@@ -320,7 +321,7 @@ fn what_a_killed_agent_could_not_tell_the_next_one_tells() {
     world.condition("False", "NoEvictionThresholdMet");
     proxy.on(When::any().method(Method::PATCH), Fault::status(503));
     let mut hog = world.hog(0, "190M");
-    wait_for_metric(&agent, "eviction_agent_node_marks_due", &[], |due| due == 2.0);
+    wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 2.0);
     agent.kill().unwrap();
     let killed = Timestamp::now();
     hog.process().child().kill().unwrap();

@@ -27,7 +27,7 @@ fn a_watch_goes_on_when_the_server_is_back() {
     cluster.run_pod(&manifest::pod("after", NODE)).unwrap();
     let event = wait_for_pods(&mut agent, "the pod that came later", |it| it["pods_known"] == 2);
     assert!(event.get("error").is_none() || event["error"].is_null(), "{event}");
-    wait_for_metric(&agent, "eviction_agent_watch_events_total", &[("outcome", "failed")], |count| {
+    wait_for_metric(&agent, "eviction_agent_kube_watch_events_total", &[("event", "failed")], |count| {
         count > 0.0
     });
 
@@ -75,8 +75,8 @@ fn watches_that_are_closed_each_second_lose_nothing() {
     }
     cluster.finish_pod("default", "web-2").unwrap();
     wait_for_pods(&mut agent, "that one has gone", |it| it["pods_known"] == 4);
-    let pods = |outcome| [("resource", "pods"), ("outcome", outcome)];
-    let watched = "eviction_agent_watch_events_total";
+    let pods = |event| [("resource", "pods"), ("event", event)];
+    let watched = "eviction_agent_kube_watch_events_total";
     wait_for_metric(&agent, watched, &pods("closed"), |count| count >= 3.0);
     let metrics = agent.metrics().unwrap();
     assert_eq!(

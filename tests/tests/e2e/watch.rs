@@ -7,8 +7,8 @@ use tests::cluster::{Options, manifest};
 use crate::agent::{self, NODE, groups, names, wait_for_metric, wait_for_pods};
 use crate::rig;
 
-const OBJECTS: &str = "eviction_agent_watched_objects";
-const EVENTS: &str = "eviction_agent_watch_events_total";
+const OBJECTS: &str = "eviction_agent_kube_watch_objects";
+const EVENTS: &str = "eviction_agent_kube_watch_events_total";
 
 #[test]
 fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
@@ -52,10 +52,10 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
     wait_for_pods(&mut agent, "no pods", |it| it["pods_known"] == 0);
     wait_for_metric(&agent, OBJECTS, &[("resource", "pods")], |count| count == 0.0);
     wait_for_metric(&agent, OBJECTS, &[("resource", "nodes")], |count| count == 1.0);
-    wait_for_metric(&agent, "eviction_agent_api_requests_total", &[("outcome", "answered")], |count| {
+    wait_for_metric(&agent, "eviction_agent_kube_api_requests_total", &[("code", "200")], |count| {
         count > 4.0
     });
-    assert!(agent.metrics().unwrap().has("eviction_agent_watch_age_seconds"));
+    assert!(agent.metrics().unwrap().has("eviction_agent_kube_watch_last_event_timestamp_seconds"));
     assert!(agent.stop().unwrap().success());
 }
 
@@ -85,7 +85,7 @@ fn five_hundred_pods_with_all_that_fits_into_them_are_taken() {
     assert!(names(&event, "without_cgroup").contains(&format!("default/{longest}")));
     assert!(event.get("undecodable").is_none(), "{event}");
     for outcome in ["unreadable", "too_long", "too_many", "failed"] {
-        let count = agent.metrics().unwrap().sum(EVENTS, &[("resource", "pods"), ("outcome", outcome)]);
+        let count = agent.metrics().unwrap().sum(EVENTS, &[("resource", "pods"), ("event", outcome)]);
         assert_eq!(count, 0.0, "{outcome}");
     }
     assert!(agent.stop().unwrap().success());

@@ -28,7 +28,7 @@ fn a_node_s_group_that_is_gone_is_unknown_and_the_loop_neither_ends_nor_spins() 
         let why = unknown.text("error");
         assert!(why.contains("No such"), "{why}");
     }
-    let looks = |agent: &Agent| agent.metrics().unwrap().sum("eviction_agent_looks_total", &[]);
+    let looks = |agent: &Agent| agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
     let before = looks(&agent);
     std::thread::sleep(Duration::from_secs(3));
     let turns = looks(&agent) - before;

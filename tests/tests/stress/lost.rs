@@ -21,7 +21,7 @@ fn what_found_no_room_is_counted_and_looked_for() {
         skip!("no BPF program for cgroups can be used here");
     }
     let agent = Pid::from_raw(rig.pid().cast_signed()).unwrap();
-    assert_eq!(rig.metric("eviction_agent_records_lost_total"), 0.0);
+    assert_eq!(rig.metric("eviction_agent_bpf_events_lost_total"), 0.0);
     kill_process(agent, Signal::STOP).unwrap();
     for number in 0..GROUPS {
         rig.node.root().group(format!("storm-{number}")).unwrap().destroy().unwrap();
@@ -36,7 +36,7 @@ fn what_found_no_room_is_counted_and_looked_for() {
     hog.wait_event("grown").unwrap();
     kill_process(agent, Signal::CONT).unwrap();
     rig.until("the pod that came meanwhile goes", || !hog.process().is_running().unwrap());
-    rig.until("what was lost is counted", || rig.metric("eviction_agent_records_lost_total") > 0.0);
+    rig.until("what was lost is counted", || rig.metric("eviction_agent_bpf_events_lost_total") > 0.0);
     rig.until("the eviction is told", || rig.metric("eviction_agent_evictions_total") == 1.0);
     assert_eq!(rig.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
     assert!(rig.stop().success());

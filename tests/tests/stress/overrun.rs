@@ -23,8 +23,8 @@ fn a_reaction_thread_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_deci
     }
     let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &["--disable-backend", "iter cgroup"]);
     let runs_as = |rung| {
-        let labels = [("source", "reaction thread"), ("rung", rung)];
-        Metrics::read(rig.address).unwrap().sum("eviction_agent_source_info", &labels) == 1.0
+        let labels = [("source", "reaction thread"), ("backend", rung)];
+        Metrics::read(rig.address).unwrap().sum("eviction_agent_backend_info", &labels) == 1.0
     };
     if !runs_as("SCHED_FIFO") {
         skip!("no thread can have real time here");
@@ -33,7 +33,7 @@ fn a_reaction_thread_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_deci
     let second = Rlimit { current: Some(LONGEST_RUN_US), maximum: None };
     let before = prlimit(agent, Resource::Rttime, second).unwrap();
     assert_eq!(before.current, Some(1_000_000), "the agent's own bound");
-    rig.until("it is stepped down", || runs_as("nice -20"));
+    rig.until("it is stepped down", || runs_as("nice_-20"));
     assert!(!runs_as("SCHED_FIFO"));
     rig.assert_a_hog_goes("1000M", "1G");
     assert!(rig.stop().success());

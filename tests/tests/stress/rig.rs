@@ -89,12 +89,19 @@ impl Rig {
         Metrics::read(self.address).unwrap().sum(name, &[])
     }
 
+    /// What was dropped of a queue.
+    pub(crate) fn dropped(&self, queue: &str) -> f64 {
+        Metrics::read(self.address)
+            .unwrap()
+            .sum("eviction_agent_telemetry_dropped_total", &[("queue", queue)])
+    }
+
     /// Whether a rung is used for that source.
     pub(crate) fn watches(&self, source: &str) -> bool {
         let of = |labels: &[(&str, &str)]| {
-            Metrics::read(self.address).unwrap().sum("eviction_agent_source_info", labels)
+            Metrics::read(self.address).unwrap().sum("eviction_agent_backend_info", labels)
         };
-        of(&[("source", source)]) > of(&[("source", source), ("rung", "none")])
+        of(&[("source", source)]) > of(&[("source", source), ("backend", "none")])
     }
 
     pub(crate) fn workload(&self, arguments: &[&str]) -> Workload {

@@ -30,9 +30,9 @@ fn who_does_not_read_holds_up_no_decision() {
     let rig = Rig::start(node, stdout, stderr, "trace", &[]);
     let _scrapers = [stuck_scraper(&rig), stuck_scraper(&rig)];
     rig.assert_a_hog_goes("230M", "400M");
-    assert_eq!(rig.metric("eviction_agent_decisions_total"), 1.0);
+    assert_eq!(rig.metric("eviction_agent_eviction_decisions_total"), 1.0);
     // Each question is logged, and nobody reads the log.
-    rig.until("what is lost is counted", || rig.metric("eviction_agent_log_lines_dropped_total") > 0.0);
+    rig.until("what is lost is counted", || rig.dropped("log") > 0.0);
     assert_eq!(rig.get("/healthz").unwrap().0, 200);
     assert!(rig.stop().success(), "ended by SIGTERM, with what nobody reads left behind");
 }
@@ -46,7 +46,7 @@ fn lines_wait_for_a_reader_that_comes_late() {
     rig.until("the hog is killed", || !hog.process().is_running().unwrap());
     rig.until("the eviction is told", || rig.metric("eviction_agent_evictions_total") == 1.0);
     let reader = std::thread::spawn(move || std::io::read_to_string(std::fs::File::from(out)).unwrap());
-    assert_eq!(rig.metric("eviction_agent_lines_dropped_total"), 0.0);
+    assert_eq!(rig.dropped("output"), 0.0);
     assert!(rig.stop().success());
     let text = reader.join().unwrap();
     for event in ["started", "eviction_decision", "eviction_progress", "stopped"] {

@@ -61,15 +61,15 @@ fn a_reaction_thread_that_stands_still_is_reported_until_it_turns_again() {
     let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
     freezer.take(reaction_thread(rig.pid()));
     freezer.set("FROZEN");
-    rig.until("the stall is reported", || rig.metric("eviction_agent_loop_stalled") == 1.0);
+    rig.until("the stall is reported", || rig.metric("eviction_agent_control_loop_stalled") == 1.0);
     let (status, why) = rig.get("/healthz").unwrap();
     assert_eq!(status, 503, "{why}");
     assert!(why.contains("the reaction loop has not turned for"), "{why}");
     assert_eq!(rig.get("/readyz").unwrap().0, 503);
     freezer.set("THAWED");
-    rig.until("its end is reported", || rig.metric("eviction_agent_loop_stalled") == 0.0);
+    rig.until("its end is reported", || rig.metric("eviction_agent_control_loop_stalled") == 0.0);
     assert_eq!(rig.get("/healthz").unwrap().0, 200);
-    assert_eq!(rig.metric("eviction_agent_loop_stalls_total"), 1.0);
+    assert_eq!(rig.metric("eviction_agent_control_loop_stalls_total"), 1.0);
     drop(freezer);
     assert!(rig.stop().success());
 }

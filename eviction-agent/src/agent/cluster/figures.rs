@@ -1,19 +1,19 @@
-//! What the connection and the watches have been through, for metrics.
+//! Carries the values of connection and watches over into metrics.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::UNIX_EPOCH;
 
 use crate::api::{Client, Counts};
-use crate::metrics::{Metrics, OutcomeLabels, ResourceLabels, WatchLabels};
+use crate::metrics::{Metrics, NoLabels, RequestLabels, ResourceLabels, WatchLabels};
 use crate::source::api::{Figures, Happened};
 
-/// Carries figures over into metrics when they are asked for.
+/// Carries them over when they are asked for.
 #[derive(Debug)]
 pub(crate) struct Exports {
     metrics: Arc<Metrics>,
     client: Client,
-    watches: [(&'static str, Arc<Figures>); 2],
-    born: Instant,
+    /// None where pods come from a file.
+    watches: Option<[(&'static str, Arc<Figures>); 2]>,
     /// What was carried over.
     before: Mutex<Before>,
 }
@@ -25,9 +25,9 @@ struct Before {
 }
 
 impl Exports {
-    pub(super) fn new(metrics: Arc<Metrics>, client: Client, pods: Arc<Figures>, node: Arc<Figures>) -> Self {
-        let watches = [("pods", pods), ("nodes", node)];
-        Self { metrics, client, watches, born: Instant::now(), before: Mutex::default() }
+    pub(crate) fn new(metrics: Arc<Metrics>, client: Client, watches: Option<[Arc<Figures>; 2]>) -> Self {
+        let watches = watches.map(|[pods, nodes]| [("pods", pods), ("nodes", nodes)]);
+        Self { metrics, client, watches, before: Mutex::default() }
     }
 
     /// Makes the metrics say what is so now.
@@ -35,33 +35,26 @@ impl Exports {
         let metrics = &self.metrics;
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.client.counts();
-        let Counts { connections, answered, unsent, unanswered, last_answer } = now.clone();
-        metrics.api_connections.inc_by(connections.saturating_sub(before.counts.connections));
-        for (outcome, now, before) in [
-            ("answered", answered, before.counts.answered),
-            ("unsent", unsent, before.counts.unsent),
-            ("unanswered", unanswered, before.counts.unanswered),
-        ] {
-            let labels = OutcomeLabels { outcome };
-            metrics.api_requests.get_or_create(&labels).inc_by(now.saturating_sub(before));
+        for (key, count) in &now.requests {
+            let (operation, code) = key;
+            let labels = RequestLabels { operation, code: code.to_string() };
+            let before = before.counts.requests.get(key).copied().unwrap_or(0);
+            metrics.kube_api_requests.get_or_create(&labels).inc_by(count.saturating_sub(before));
         }
-        if let Some(age) = last_answer {
-            metrics.api_answer_age.set(age.as_secs_f64());
-        }
+        let last = now.last_response.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        metrics.kube_api_last_response.get_or_create(&NoLabels {}).set(last.map(|since| since.as_secs_f64()));
         before.counts = now;
-        for ((resource, figures), before) in self.watches.iter().zip(&mut before.happened) {
+        for ((resource, figures), before) in self.watches.iter().flatten().zip(&mut before.happened) {
             let labels = ResourceLabels { resource };
-            metrics
-                .watched_objects
-                .get_or_create(&labels)
-                .set(i64::try_from(figures.objects()).unwrap_or(i64::MAX));
-            // Where nothing was heard yet, since somebody listens.
-            let age = figures.age_seconds().unwrap_or_else(|| self.born.elapsed().as_secs_f64());
-            metrics.watch_age.get_or_create(&labels).set(age);
+            let objects = metrics.kube_watch_objects.get_or_create(&labels);
+            objects.set(i64::try_from(figures.objects()).unwrap_or(i64::MAX));
+            if let Some(age) = figures.age_seconds() {
+                metrics.kube_watch_last_event.get_or_create(&labels).set(crate::metrics::unix_now() - age);
+            }
             for (happened, before) in Happened::ALL.into_iter().zip(before) {
                 let now = figures.count(happened);
-                let labels = WatchLabels { resource, outcome: happened.name() };
-                metrics.watch_events.get_or_create(&labels).inc_by(now.saturating_sub(*before));
+                let labels = WatchLabels { resource, event: happened.name() };
+                metrics.kube_watch_events.get_or_create(&labels).inc_by(now.saturating_sub(*before));
                 *before = now;
             }
         }

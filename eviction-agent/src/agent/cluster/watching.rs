@@ -10,7 +10,6 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::events::{self, EventTap};
-use super::figures::Exports;
 use super::identity::{self, Found, NodeName};
 use super::node::{Keeper, NodeNews, own_marks};
 use super::pods::{self, WatchedPods};
@@ -149,9 +148,9 @@ impl Membership {
         EventTap::new(recorder, &name)
     }
 
-    /// What is told of it in metrics.
-    pub(crate) fn exports(&self, metrics: Arc<Metrics>) -> Exports {
-        Exports::new(metrics, self.client.clone(), Arc::clone(&self.pods), Arc::clone(&self.node))
+    /// What its watches have been through: of pods, and of the node.
+    pub(crate) fn watches(&self) -> [Arc<Figures>; 2] {
+        [Arc::clone(&self.pods), Arc::clone(&self.node)]
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the kernel side did not tell, counted.
 
-use crate::metrics::{FamilyLabels, Metrics, ReasonLabels};
+use crate::metrics::{Metrics, ProgramLabels, ReasonLabels};
 use crate::source::bpf::{Drained, Family, Lost};
 
 use super::super::thread;
@@ -32,7 +32,7 @@ impl Hook {
             let more = grown(sum, before);
             if more > 0 {
                 let labels = ReasonLabels { reason };
-                metrics.reflex_withheld.get_or_create(&labels).inc_by(more);
+                metrics.kernel_kill_suppressed.get_or_create(&labels).inc_by(more);
             }
         }
     }
@@ -44,8 +44,8 @@ impl Hook {
         for ((family, sum), before) in kernel.runs_missed().into_iter().zip(&mut self.runs_missed) {
             let more = grown(sum, before);
             if more > 0 {
-                let labels = FamilyLabels { source: family.name() };
-                metrics.runs_missed.get_or_create(&labels).inc_by(more);
+                let labels = ProgramLabels { source: family.name() };
+                metrics.bpf_program_runs_missed.get_or_create(&labels).inc_by(more);
                 untold |= family == Family::Cgroup;
             }
         }
@@ -56,7 +56,7 @@ impl Hook {
     /// above did not hear of them. While there are any, the rung is none that sees every charge.
     pub(crate) fn export_walks_cut(&mut self, metrics: &Metrics) {
         let more = grown(self.losses.lost.walk_cut, &mut self.walks_cut);
-        metrics.walks_cut.inc_by(more);
+        metrics.bpf_paths_truncated.inc_by(more);
         self.is_cut = more > 0;
     }
 
@@ -86,9 +86,9 @@ impl Hook {
     /// Counts what came; true if something else did not, or made no sense.
     pub(super) fn count(&mut self, drained: Drained, metrics: &Metrics) -> bool {
         let Drained { events, malformed, why, missed } = drained;
-        metrics.records.inc_by(events);
+        metrics.bpf_events.inc_by(events);
         if malformed > 0 {
-            metrics.records_invalid.inc_by(malformed);
+            metrics.bpf_events_invalid.inc_by(malformed);
             self.invalid += malformed;
             tracing::warn!(malformed, why = ?why, "records of an unknown form");
         }

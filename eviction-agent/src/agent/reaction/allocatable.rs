@@ -1,6 +1,6 @@
 //! The group of all pods, where a threshold is about what it may have.
 
-use crate::core::reading::{Reading, Why};
+use crate::core::reading::Reading;
 use crate::core::signal::Signal;
 use crate::core::time::nanos;
 use crate::source::pace;
@@ -46,15 +46,17 @@ impl Reaction {
 
     pub(super) fn note_allocatable(&mut self, look: &NodeLook, at: Instant) {
         let reading = look.stats.allocatable_memory;
-        if let (Reading::Known(stats), Some(root)) = (reading, look.pods_root) {
-            let available = i64::try_from(stats.available.unwrap_or(0)).unwrap_or(i64::MAX);
-            self.gauges.allocatable(available, root.limit);
+        // It is not read for each look: what was read before stays, with its limit.
+        if let (Reading::Known(_), None) = (reading, look.pods_root) {
+            return;
         }
-        let why = match reading {
-            // The kubelet has no such figure then either.
-            Reading::Known(_) | Reading::Unknown(Why::Absent) => None,
-            Reading::Unknown(why) => Some(why),
+        let limit = look.pods_root.map_or(0, |root| root.limit);
+        let available = match reading {
+            Reading::Known(stats) => {
+                Reading::Known(i64::try_from(stats.available.unwrap_or(0)).unwrap_or(i64::MAX))
+            }
+            Reading::Unknown(why) => Reading::Unknown(why),
         };
-        self.note_unknown(Signal::AllocatableMemoryAvailable, why, at);
+        self.note_reading(Signal::AllocatableMemoryAvailable, available, limit, at);
     }
 }

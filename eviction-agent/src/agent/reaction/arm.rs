@@ -6,8 +6,6 @@ use crate::core::decision::Decision;
 use crate::core::reading::Reading;
 use crate::core::signal::Signal;
 use crate::core::time::nanos;
-use crate::metrics::OutcomeLabels;
-use crate::source::cgroup::glance::Glances;
 use crate::source::cgroup::sample::{Fresh, Tasks};
 use crate::source::pace;
 
@@ -18,7 +16,6 @@ use super::super::flight::Flight;
 use super::super::hook::root_id;
 use super::super::notes::Note;
 use super::Reaction;
-use super::gauges::GLANCES;
 use super::wake::Trigger;
 
 /// Full samples until the memory.stat of every group was read, where nothing moves, while the node is
@@ -150,7 +147,7 @@ impl Reaction {
             return false;
         }
         self.note_turn(Trigger::Pids, at);
-        self.note_reading(Signal::PidAvailable, pids, at);
+        self.note_reading(Signal::PidAvailable, pids, self.eyes.capacity().pids, at);
         let due = self.pids_due(left, at.mono_ns);
         self.set_timer(due.min(Duration::from_nanos(left_ns)), at.mono_ns);
         true
@@ -179,16 +176,9 @@ impl Reaction {
     }
 
     fn count_glances(&mut self) {
-        let Glances { came, walked, late, incomplete, failed, ended } = self.eyes.sampler.take_glances();
-        if ended {
+        if self.eyes.sampler.take_glances().ended {
             self.tell_no_glance();
         }
-        for (outcome, count) in GLANCES.into_iter().zip([came, late, incomplete, failed]) {
-            if count > 0 {
-                self.metrics.glances.get_or_create(&OutcomeLabels { outcome }).inc_by(count);
-            }
-        }
-        self.metrics.glance_walks.inc_by(walked);
     }
 
     /// When process ids are to be looked at again, by how fast they went since the last look.

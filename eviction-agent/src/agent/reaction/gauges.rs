@@ -1,100 +1,88 @@
-//! The metrics that the loop touches.
+//! The metrics that the control loop touches.
 //!
-//! A family of metrics is behind a lock that a scrape takes as well, so its members are looked up
-//! once; they themselves are atomics. Of those that are touched seldom every member is made at the
-//! start: nobody ever has their lock for himself after that, so that the loop waits for nobody.
+//! A family is behind a lock that a scrape takes as well, so its series are looked up once; they themselves
+//! are atomics. Of those that are touched seldom every series is made at the start, so that the loop
+//! never waits for the lock.
 
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family;
 
 use crate::core::oom::{LimitOwner, Oddities};
-use crate::core::reading::Reading;
-use crate::core::signal::Signal;
+use crate::core::reading::{Reading, Why};
+use crate::core::signal::{Resource, Signal};
 use crate::metrics::{
-    FamilyLabels, IntGauge, LimitLabels, Metrics, OutcomeLabels, ReasonLabels, SignalLabels, TriggerLabels,
+    Family, IntGauge, LimitLabels, Metrics, OptionalGauge, ProgramLabels, ReasonLabels, SignalLabels,
+    TriggerLabels,
 };
-use crate::source::bpf::{Family, withheld_reasons};
+use crate::source::bpf::{self, withheld_reasons};
 
-use super::super::eyes::Capacity;
 use super::super::limits::{Counts, OWNERS, Turn};
 use super::super::reflex::Idle;
 use super::wake::Trigger;
 
-/// Kinds of odd records.
-const ODD: [&str; 7] =
-    ["repeated_kill", "late_kill", "late_end", "unknown_pod", "from_the_future", "nameless_end", "forgotten"];
+/// Kinds of anomalies.
+const ANOMALIES: [&str; 7] = [
+    "repeated_kill",
+    "late_kill",
+    "late_termination",
+    "unknown_pod",
+    "future_time",
+    "nameless_termination",
+    "forgotten",
+];
 
-/// What became of a refresh of all figures at a glance.
-pub(super) const GLANCES: [&str; 4] = ["came", "late", "incomplete", "failed"];
-
-/// What can be said of limits; the first one is that somebody watches.
+/// States of limits.
 const LIMIT_STATES: [&str; 3] = ["watched", "armed", "near"];
 
-/// Handles of single metrics.
+/// Handles of single series.
 #[derive(Debug)]
 pub(crate) struct Gauges {
-    looks: [Counter; Trigger::ALL.len()],
-    memory: SignalGauges,
-    pids: SignalGauges,
-    allocatable: SignalGauges,
+    syncs: [Counter; Trigger::ALL.len()],
+    signals: [SignalSeries; Signal::COUNT],
     limits: [[IntGauge; LIMIT_STATES.len()]; OWNERS.len()],
-    crossings: [[Counter; 2]; OWNERS.len()],
-    odd: [IntGauge; ODD.len()],
+    transitions: [[Counter; 2]; OWNERS.len()],
+    anomalies: [Counter; ANOMALIES.len()],
 }
 
 /// Those of one signal.
 #[derive(Debug)]
-struct SignalGauges {
-    labels: SignalLabels,
-    unknown: Counter,
-    available: family::Family<SignalLabels, IntGauge>,
-    capacity: family::Family<SignalLabels, IntGauge>,
-    /// Made when there is a figure: zero would say that nothing is available.
-    known: Option<(IntGauge, IntGauge)>,
+struct SignalSeries {
+    errors: Counter,
+    available: OptionalGauge,
+    capacity: OptionalGauge,
 }
 
 impl Gauges {
     pub(crate) fn new(metrics: &Metrics) -> Self {
-        make_members(metrics);
-        let looks = |trigger: Trigger| {
+        make_series(metrics);
+        let syncs = |trigger: Trigger| {
             let labels = TriggerLabels { trigger: trigger.name() };
-            metrics.looks.get_or_create(&labels).clone()
+            metrics.syncs.get_or_create(&labels)
         };
         let limits = |owner: LimitOwner| {
-            let labels = |state| LimitLabels { limit_owner: owner.name(), state };
-            LIMIT_STATES.map(|state| metrics.limits.get_or_create(&labels(state)).clone())
+            let labels = |state| LimitLabels { level: owner.name(), state };
+            LIMIT_STATES.map(|state| metrics.memory_limits.get_or_create(&labels(state)))
         };
-        let crossings = |owner: LimitOwner| {
-            let labels = |state| LimitLabels { limit_owner: owner.name(), state };
-            ["near", "away"].map(|state| metrics.limit_crossings.get_or_create(&labels(state)).clone())
+        let transitions = |owner: LimitOwner| {
+            let labels = |state| LimitLabels { level: owner.name(), state };
+            ["near", "away"].map(|state| metrics.memory_limit_transitions.get_or_create(&labels(state)))
         };
-        let odd = |outcome| metrics.odd_records.get_or_create(&OutcomeLabels { outcome }).clone();
+        let anomalies = |reason| metrics.oom_record_anomalies.get_or_create(&ReasonLabels { reason });
         Self {
-            looks: Trigger::ALL.map(looks),
-            memory: SignalGauges::new(metrics, Signal::MemoryAvailable),
-            pids: SignalGauges::new(metrics, Signal::PidAvailable),
-            allocatable: SignalGauges::new(metrics, Signal::AllocatableMemoryAvailable),
+            syncs: Trigger::ALL.map(syncs),
+            signals: Signal::ALL.map(|signal| SignalSeries::new(metrics, signal)),
             limits: OWNERS.map(limits),
-            crossings: OWNERS.map(crossings),
-            odd: ODD.map(odd),
+            transitions: OWNERS.map(transitions),
+            anomalies: ANOMALIES.map(anomalies),
         }
     }
 
     pub(super) fn look(&self, trigger: Trigger) {
-        self.looks[trigger.place()].inc();
+        self.syncs[trigger.place()].inc();
     }
 
-    /// Of a signal that is watched here: nobody watches disks.
-    pub(super) fn reading(&mut self, signal: Signal, available: Reading<i64>, capacity: Capacity) {
-        match signal {
-            Signal::PidAvailable => self.pids.set(available, capacity.pids),
-            _ => self.memory.set(available, capacity.memory),
-        }
-    }
-
-    /// What all pods together may still have.
-    pub(super) fn allocatable(&mut self, available: i64, limit: u64) {
-        self.allocatable.set(Reading::Known(available), limit);
+    /// What was read of a signal, and the capacity that it is compared with.
+    pub(super) fn reading(&mut self, signal: Signal, available: Reading<i64>, capacity: u64) {
+        self.signals[signal as usize].set(available, capacity);
     }
 
     /// How many limits there are, and how many of them are near.
@@ -114,12 +102,12 @@ impl Gauges {
             Turn::Away { .. } => 1,
         };
         let place = OWNERS.iter().position(|it| *it == owner);
-        if let Some(counters) = place.and_then(|place| self.crossings.get(place)) {
+        if let Some(counters) = place.and_then(|place| self.transitions.get(place)) {
             counters[direction].inc();
         }
     }
 
-    /// What records made no sense.
+    /// How many records made no sense since the start.
     pub(super) fn oddities(&self, oddities: &Oddities) {
         let Oddities {
             repeated_kills,
@@ -132,59 +120,72 @@ impl Gauges {
         } = *oddities;
         let counts =
             [repeated_kills, late_kills, late_ends, unknown_pods, from_the_future, nameless_ends, forgotten];
-        for (gauge, count) in self.odd.iter().zip(counts) {
-            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        for (counter, count) in self.anomalies.iter().zip(counts) {
+            counter.inc_by(count.saturating_sub(counter.get()));
         }
     }
 }
 
-fn make_members(metrics: &Metrics) {
-    for source in Family::ALL.map(Family::name) {
-        drop(metrics.runs_missed.get_or_create(&FamilyLabels { source }));
+fn make_series(metrics: &Metrics) {
+    for source in bpf::Family::ALL.map(bpf::Family::name) {
+        metrics.bpf_program_runs_missed.get_or_create(&ProgramLabels { source });
     }
     for reason in withheld_reasons() {
-        drop(metrics.reflex_withheld.get_or_create(&ReasonLabels { reason }));
+        metrics.kernel_kill_suppressed.get_or_create(&ReasonLabels { reason });
     }
     for reason in Idle::all().map(Idle::name) {
-        drop(metrics.reflex_idle.get_or_create(&ReasonLabels { reason }));
-    }
-    for outcome in GLANCES {
-        drop(metrics.glances.get_or_create(&OutcomeLabels { outcome }));
+        metrics.kernel_kill_not_armed.get_or_create(&ReasonLabels { reason });
     }
 }
 
-impl SignalGauges {
+impl SignalSeries {
     fn new(metrics: &Metrics, signal: Signal) -> Self {
         let labels = SignalLabels { eviction_signal: signal.name() };
+        let of = |[bytes, inodes, pids]: [&Family<SignalLabels, OptionalGauge>; 3]| {
+            match signal.resource() {
+                Resource::Memory | Resource::EphemeralStorage => bytes,
+                Resource::Inodes => inodes,
+                Resource::Pids => pids,
+            }
+            .get_or_create(&labels)
+        };
         Self {
-            unknown: metrics.unknown.get_or_create(&labels).clone(),
-            available: metrics.available.clone(),
-            capacity: metrics.capacity.clone(),
-            labels,
-            known: None,
+            errors: metrics.signal_read_errors.get_or_create(&labels),
+            available: of([
+                &metrics.signal_available_bytes,
+                &metrics.signal_available_inodes,
+                &metrics.signal_available_pids,
+            ]),
+            capacity: of([
+                &metrics.signal_capacity_bytes,
+                &metrics.signal_capacity_inodes,
+                &metrics.signal_capacity_pids,
+            ]),
         }
     }
 
-    fn set(&mut self, left: Reading<i64>, capacity: u64) {
-        let Reading::Known(left) = left else {
-            self.unknown.inc();
-            return;
-        };
-        let Self { labels, unknown: _, available, capacity: capacities, known } = self;
-        let made = || {
-            let gauge = |family: &family::Family<_, IntGauge>| family.get_or_create(labels).clone();
-            (gauge(available), gauge(capacities))
-        };
-        let (available, capacities) = known.get_or_insert_with(made);
-        available.set(left);
-        capacities.set(i64::try_from(capacity).unwrap_or(i64::MAX));
+    /// A signal that is not known has no series. That it is absent is an error only if it was known: the
+    /// kubelet has no figure of pods without a limit either.
+    fn set(&self, available: Reading<i64>, capacity: u64) {
+        match available {
+            Reading::Known(available) => {
+                self.available.set(Some(available));
+                self.capacity.set(Some(i64::try_from(capacity).unwrap_or(i64::MAX)));
+            }
+            Reading::Unknown(why) => {
+                if why != Why::Absent || self.available.get().is_some() {
+                    self.errors.inc();
+                }
+                self.available.set(None);
+                self.capacity.set(None);
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::reading::Why;
 
     #[test]
     fn each_trigger_has_its_place() {
@@ -193,21 +194,53 @@ mod tests {
         }
     }
 
+    fn unit(signal: Signal) -> &'static str {
+        match signal.resource() {
+            Resource::Memory | Resource::EphemeralStorage => "bytes",
+            Resource::Inodes => "inodes",
+            Resource::Pids => "pids",
+        }
+    }
+
     #[test]
-    fn a_figure_that_was_never_known_is_not_shown_as_zero() {
+    fn a_signal_that_becomes_unknown_loses_its_series_and_counts_an_error() {
+        for signal in Signal::ALL {
+            let metrics = Metrics::new("0", "0");
+            let mut gauges = Gauges::new(&metrics);
+            let has = |line: String| metrics.encode().unwrap().lines().any(|found| found == line);
+            let available = |value: &str| {
+                format!(
+                    "eviction_agent_signal_available_{}{{eviction_signal=\"{signal}\"}}{value}",
+                    unit(signal)
+                )
+            };
+            let capacity = |value: &str| available(value).replace("available_", "capacity_");
+            let errors = |count: u32| {
+                format!("eviction_agent_signal_read_errors_total{{eviction_signal=\"{signal}\"}} {count}")
+            };
+            assert!(!metrics.encode().unwrap().contains(&available("")), "{signal}: it was never known");
+            gauges.reading(signal, Reading::Unknown(Why::Absent), 9);
+            assert!(has(errors(0)), "{signal}: it was never there");
+            gauges.reading(signal, Reading::Known(7), 9);
+            assert!(has(available(" 7")) && has(capacity(" 9")) && has(errors(0)), "{signal}");
+            gauges.reading(signal, Reading::Unknown(Why::Absent), 9);
+            let text = metrics.encode().unwrap();
+            assert!(!text.contains(&available("")) && !text.contains(&capacity("")), "{signal}: {text}");
+            assert!(has(errors(1)), "{signal}: it went");
+            gauges.reading(signal, Reading::Unknown(Why::Failed), 9);
+            assert!(has(errors(2)), "{signal}: it could not be read");
+            gauges.reading(signal, Reading::Known(5), 9);
+            assert!(has(available(" 5")) && has(errors(2)), "{signal}: it is known again");
+        }
+    }
+
+    #[test]
+    fn each_trigger_is_counted_from_zero() {
         let metrics = Metrics::new("0", "0");
-        let mut gauges = Gauges::new(&metrics);
-        let capacity = Capacity { memory: 9, pids: 9 };
-        gauges.reading(Signal::MemoryAvailable, Reading::Known(7), capacity);
-        gauges.reading(Signal::PidAvailable, Reading::Unknown(Why::Absent), capacity);
+        let gauges = Gauges::new(&metrics);
         gauges.look(Trigger::Timer);
         let text = metrics.encode().unwrap();
-        let line = |line: &str| text.lines().any(|found| found == line);
-        assert!(line("eviction_agent_signal_available{eviction_signal=\"memory.available\"} 7"), "{text}");
-        assert!(line("eviction_agent_signal_capacity{eviction_signal=\"memory.available\"} 9"), "{text}");
-        assert!(!text.contains("eviction_agent_signal_available{eviction_signal=\"pid.available\"}"));
-        assert!(line("eviction_agent_signal_unknown_total{eviction_signal=\"pid.available\"} 1"), "{text}");
-        assert!(line("eviction_agent_looks_total{trigger=\"timer\"} 1"), "{text}");
-        assert!(line("eviction_agent_looks_total{trigger=\"charge\"} 0"), "{text}");
+        assert!(text.contains("\neviction_agent_syncs_total{trigger=\"timer\"} 1\n"), "{text}");
+        assert!(text.contains("\neviction_agent_syncs_total{trigger=\"charge\"} 0\n"), "{text}");
     }
 }

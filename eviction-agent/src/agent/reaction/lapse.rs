@@ -1,6 +1,6 @@
 //! A rung of the kernel side was lost: said, counted, and another one taken.
 
-use crate::metrics::{Metrics, SourceLabels};
+use crate::metrics::{BackendLabels, Metrics};
 use crate::source::bpf::{SourceInfo, iter};
 
 use super::super::hook::{Hook, Moved};
@@ -61,6 +61,6 @@ impl Reaction {
 fn tell(lapse: &Lapse, metrics: &Metrics) {
     let Lapse { source, rung, why } = lapse;
     tracing::warn!(source, rung, why, "a rung is lost: another one takes its place, and the timer goes on");
-    let labels = SourceLabels { source: (*source).to_owned(), rung: (*rung).to_owned() };
-    metrics.source_lost.get_or_create(&labels).inc();
+    let labels = BackendLabels::new(source, rung);
+    metrics.backend_failures.get_or_create(&labels).inc();
 }

@@ -101,8 +101,9 @@ impl Reaction {
         let look = self.eyes.look_at_node(at, &self.clock, &self.state.dirty);
         self.mark_sample(look.memory_left, at.mono_ns);
         let (memory, pids) = (look.memory_left, look.pids_left);
-        self.note_reading(Signal::MemoryAvailable, memory, at);
-        self.note_reading(Signal::PidAvailable, pids, at);
+        let capacity = self.eyes.capacity();
+        self.note_reading(Signal::MemoryAvailable, memory, capacity.memory, at);
+        self.note_reading(Signal::PidAvailable, pids, capacity.pids, at);
         self.note_allocatable(&look, at);
         if let Reading::Known(seen) = look.measured {
             self.rate.observe(at.mono_ns, seen.working_set);
@@ -150,19 +151,27 @@ impl Reaction {
 
     pub(super) fn note_turn(&self, trigger: Trigger, at: Instant) {
         self.gauges.look(trigger);
-        self.metrics.last_turn.set(self.clock.shown(at.wall).as_millisecond() as f64 / 1000.0);
+        self.metrics.last_iteration.set(self.clock.shown(at.wall).as_millisecond() as f64 / 1000.0);
     }
 
-    pub(super) fn note_reading(&mut self, signal: Signal, available: Reading<i64>, at: Instant) {
-        self.gauges.reading(signal, available, self.eyes.capacity());
+    pub(super) fn note_reading(
+        &mut self,
+        signal: Signal,
+        available: Reading<i64>,
+        capacity: u64,
+        at: Instant,
+    ) {
+        self.gauges.reading(signal, available, capacity);
         let why = match available {
+            // The kubelet has no figure of all pods where their group has no limit.
+            Reading::Unknown(Why::Absent) if signal == Signal::AllocatableMemoryAvailable => None,
             Reading::Known(_) => None,
             Reading::Unknown(why) => Some(why),
         };
         self.note_unknown(signal, why, at);
     }
 
-    pub(super) fn note_unknown(&mut self, signal: Signal, why: Option<Why>, at: Instant) {
+    fn note_unknown(&mut self, signal: Signal, why: Option<Why>, at: Instant) {
         let before = &mut self.state.unknown[signal as usize];
         if *before != why {
             *before = why;

@@ -39,7 +39,7 @@ impl Reaction {
             if self.reflex.is_marked() {
                 self.reflex.mark(&mut self.hook, None);
             }
-            self.metrics.reflex_stands.set(0);
+            self.metrics.kernel_kill_armed.set(0);
             return;
         }
         let wanted = self.engine.policy().reflex == core_reflex::Reflex::HardMemory;
@@ -55,7 +55,7 @@ impl Reaction {
         let near = root_id(&self.eyes.sampler).filter(|_| near);
         self.reflex.mark(&mut self.hook, near);
         if near.is_none() {
-            self.metrics.reflex_stands.set(0);
+            self.metrics.kernel_kill_armed.set(0);
         }
     }
 
@@ -66,7 +66,7 @@ impl Reaction {
         }
         match self.try_stand(look) {
             Ok(()) => {
-                self.metrics.reflex_stands.set(1);
+                self.metrics.kernel_kill_armed.set(1);
             }
             // What stands since the look before is on whoever takes the next page.
             Err(Idle::NoVerdict(NoVerdict::AtTheLine)) if self.reflex.victim(look.at.mono_ns).is_some() => {}
@@ -150,7 +150,7 @@ impl Reaction {
             );
             return;
         }
-        self.metrics.reflex_kills.inc();
+        self.metrics.kernel_kills.inc();
         let victim = Arc::clone(&choice.verdict.victim);
         let goes_by = self.evictions_of(&victim).next().map(|it| it.id).or(choice.goes_by);
         let id = goes_by.or_else(|| self.finish(&choice.verdict, carried_out));

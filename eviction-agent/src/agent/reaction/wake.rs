@@ -78,16 +78,16 @@ impl Trigger {
         match self {
             Self::Start => "start",
             Self::Charge => "charge",
-            Self::V1Threshold => "v1_threshold",
-            Self::V2(_) => "v2_trigger",
+            Self::V1Threshold => "memcg_v1_threshold",
+            Self::V2(_) => "psi_trigger",
             Self::Timer => "timer",
-            Self::Outcome => "outcome",
+            Self::Outcome => "eviction_result",
             Self::Configuration => "configuration",
             Self::Pods => "pods",
-            Self::Tasks => "tasks",
-            Self::OomNotice => "oom_notice",
+            Self::Tasks => "task_alarm",
+            Self::OomNotice => "memcg_oom_event",
             Self::Pids => "pids",
-            Self::ApiServer => "api_server",
+            Self::ApiServer => "kube_api",
         }
     }
 }

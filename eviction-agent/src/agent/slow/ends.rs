@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::core::apart::Difference;
 use crate::core::oom::{ContainerEnded, EndedContainer, LimitOwner, Verdict};
-use crate::metrics::{DifferenceLabels, EndedLabels, OomLabels, UnattributedLabels};
+use crate::metrics::{MismatchLabels, OomLabels, TerminationLabels, UnattributedLabels};
 
 use super::super::event::{self, Event};
 use super::Slow;
@@ -17,14 +17,15 @@ impl Slow {
         let mut namespace =
             |pod: &Option<event::PodRef>| namespaces.label(pod.as_ref().map_or("", |pod| &*pod.namespace));
         let count = |namespace: String, kills: u64| {
-            let limit_owner = kill.limit_scope;
-            metrics.oom_kills.get_or_create(&OomLabels { limit_owner, namespace }).inc_by(kills);
+            let limit_scope = kill.limit_scope;
+            metrics.oom_kills.get_or_create(&OomLabels { limit_scope, namespace }).inc_by(kills);
         };
         let listed = kill.victims.len() as u64;
         kill.victims.iter().for_each(|victim| count(namespace(&victim.pod), 1));
         count(namespace(&kill.pod), kill.kills().saturating_sub(listed));
         if let Some(kills) = kill.unattributed {
-            let labels = UnattributedLabels { seen_by: kill.detected_by, namespace: namespace(&kill.pod) };
+            let labels =
+                UnattributedLabels { detected_by: kill.detected_by, namespace: namespace(&kill.pod) };
             metrics.oom_kills_unattributed.get_or_create(&labels).inc_by(kills);
         }
     }
@@ -33,13 +34,13 @@ impl Slow {
     pub(super) fn ended(&mut self, ended: EndedContainer, at: Timestamp) {
         let namespace = self.namespaces.label(&ended.namespace);
         let limit_owner = ended.causes.iter().find_map(|cause| cause.limit_owner);
-        let labels = EndedLabels {
-            verdict: ended.verdict().name(),
-            also: ended.also().map_or("", Verdict::name),
-            limit_owner: limit_owner.map_or("", LimitOwner::name),
+        let labels = TerminationLabels {
+            cause: ended.verdict().name(),
+            contributing: ended.also().map_or("", Verdict::name),
+            limit_scope: limit_owner.map_or("", LimitOwner::name),
             namespace: namespace.clone(),
         };
-        self.metrics.containers_ended.get_or_create(&labels).inc();
+        self.metrics.container_terminations.get_or_create(&labels).inc();
         let differs = self.apart.ended(at, &ended);
         self.count_difference(differs, namespace);
         let mut line = event::ContainerTerminated::of(ended, differs);
@@ -57,7 +58,7 @@ impl Slow {
 
     fn count_difference(&self, differs: Option<Difference>, namespace: String) {
         let Some(difference) = differs.map(Difference::name) else { return };
-        let labels = DifferenceLabels { difference, namespace };
-        self.metrics.status_differences.get_or_create(&labels).inc();
+        let labels = MismatchLabels { difference, namespace };
+        self.metrics.container_status_mismatches.get_or_create(&labels).inc();
     }
 }

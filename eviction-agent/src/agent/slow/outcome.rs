@@ -3,7 +3,7 @@
 use crate::action::api::{Answered, Asked};
 use crate::action::{Outcome, Progress, Signalled};
 use crate::core::signal::Signal;
-use crate::metrics::{EvictionLabels, OutcomeLabels};
+use crate::metrics::{EvictionLabels, ResultLabels};
 
 use super::super::event::{self, Event};
 use super::super::notes::{OutcomeNote, Step};
@@ -23,7 +23,7 @@ impl Slow {
         );
         let (outcome, processes, why) = describe(step);
         debug_assert!(ALL.contains(&outcome), "{outcome} is not among them");
-        self.metrics.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
+        self.metrics.eviction_results.get_or_create(&ResultLabels { result: outcome }).inc();
         if outcome == TERMINATED && !is_beside {
             let eviction_signal = signal.map_or("", Signal::name);
             let namespace = self.namespaces.label(&pod.namespace);

@@ -58,10 +58,13 @@ impl Slow {
             let signal = line.map(|line| line.threshold.signal);
             if let Some(late) = late {
                 #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
-                self.metrics.crossing_to_decision.observe(late as f64 / 1e9);
+                self.metrics.reaction_latency.observe(late as f64 / 1e9);
             }
             if let Some(signal) = signal {
-                self.metrics.decisions.get_or_create(&SignalLabels { eviction_signal: signal.name() }).inc();
+                self.metrics
+                    .eviction_decisions
+                    .get_or_create(&SignalLabels { eviction_signal: signal.name() })
+                    .inc();
             }
             let observed = signal.and_then(|signal| pass.seen.get(signal));
             let capacity = observed.map_or(0, |seen| seen.capacity);
@@ -109,9 +112,9 @@ impl Slow {
             if self.known.contains(threshold.signal) {
                 let labels = ThresholdLabels {
                     eviction_signal: threshold.signal.name(),
-                    kind: hard_or_soft(threshold.is_hard()),
+                    threshold: hard_or_soft(threshold.is_hard()),
                 };
-                self.metrics.threshold_met.get_or_create(&labels).set(i64::from(is));
+                self.metrics.threshold_met.get_or_create(&labels).set(Some(i64::from(is)));
             }
             if is == was {
                 continue;
@@ -139,7 +142,7 @@ impl Slow {
         for condition in CONDITIONS {
             let holds = now.contains(&condition);
             self.metrics
-                .condition
+                .node_condition
                 .get_or_create(&ConditionLabels { condition: condition.name() })
                 .set(i64::from(holds));
             let before =

@@ -13,7 +13,7 @@ use super::file::StateFile;
 use crate::agent::failure::{Failure, chain};
 use crate::agent::lane::{Next, Receiver, Sender, lane};
 use crate::agent::names::Names;
-use crate::metrics::{Metrics, OutcomeLabels};
+use crate::metrics::{Metrics, ResultLabels};
 use crate::source::wait::{register, take_count};
 
 /// What the reaction says while a write takes its time: the latest is all that counts.
@@ -87,7 +87,7 @@ impl Keeper {
                     Ok(content) => write(self.file.clone(), content).await,
                     Err(error) => Outcome::Failed(chain(&error)),
                 };
-                metrics.state_writes.get_or_create(&OutcomeLabels { outcome: outcome.name() }).inc();
+                metrics.state_writes.get_or_create(&ResultLabels { result: outcome.name() }).inc();
                 self.say(&outcome, &mut works);
                 done = kept.number;
                 self.written.send_replace(done);
@@ -150,7 +150,7 @@ impl Written {
         let is_late = tokio::time::timeout(PATIENCE, self.progress.wait_for(is_done)).await.is_err();
         if is_late {
             self.given_up = Some(*self.progress.borrow());
-            self.metrics.state_writes.get_or_create(&OutcomeLabels { outcome: "late" }).inc();
+            self.metrics.state_writes.get_or_create(&ResultLabels { result: "late" }).inc();
         }
     }
 }
@@ -196,7 +196,7 @@ mod tests {
             drop(lane);
             work.await.unwrap().unwrap();
             assert_eq!(decisions(&path), 20);
-            let late = OutcomeLabels { outcome: "late" };
+            let late = ResultLabels { result: "late" };
             assert_eq!(metrics.state_writes.get_or_create(&late).get(), 0);
         });
     }
@@ -213,7 +213,7 @@ mod tests {
             let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
             lane.send(kept(1)).unwrap();
             written.wait_for(1).await;
-            let of = |outcome| metrics.state_writes.get_or_create(&OutcomeLabels { outcome }).get();
+            let of = |result| metrics.state_writes.get_or_create(&ResultLabels { result }).get();
             assert_eq!((of("failed"), of("late")), (1, 0));
             drop(lane);
             work.await.unwrap().unwrap();
@@ -230,7 +230,7 @@ mod tests {
             for number in 1..10 {
                 written.wait_for(number).await;
             }
-            let late = OutcomeLabels { outcome: "late" };
+            let late = ResultLabels { result: "late" };
             assert_eq!(metrics.state_writes.get_or_create(&late).get(), 1);
         });
     }

@@ -62,12 +62,12 @@ impl Lost {
     /// What found no room, by what it is about.
     pub fn by_map(&self) -> [(&'static str, u64); 6] {
         [
-            ("dirty", self.dirty_full),
-            ("oom_events", self.seen_full),
-            ("tasks", self.tasks_full),
-            ("task_alarms", self.alarmed_full),
-            ("stalls", self.stalls_full),
-            ("reclaiming", self.reclaiming_full),
+            ("charged_cgroups", self.dirty_full),
+            ("oom_counts", self.seen_full),
+            ("task_stats", self.tasks_full),
+            ("alarms_sent", self.alarmed_full),
+            ("reclaim_time", self.stalls_full),
+            ("reclaim_start", self.reclaiming_full),
         ]
     }
 }

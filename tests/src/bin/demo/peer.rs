@@ -174,7 +174,7 @@ fn with_reflex(scene: &mut Scene<'_>, rate: u64) -> Result<Option<Reflexive>> {
     })?;
     let otherwise = match told.kind() {
         "kernel_kill" => None,
-        _ => Some(agent.metrics()?.said("eviction_agent_reflex")),
+        _ => Some(agent.metrics()?.said("eviction_agent_kernel_kill")),
     };
     agent.stop()?;
     Ok(Some(Reflexive { overshoot, otherwise }))

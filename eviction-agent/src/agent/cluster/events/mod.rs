@@ -50,7 +50,7 @@ impl EventTap {
 /// Counts what becomes of each occurrence.
 pub(super) fn tally(metrics: Arc<Metrics>) -> impl Fn(Reason, Fate, u64) + Send + 'static {
     move |reason, fate, times| {
-        let labels = EventLabels { reason: reason.name(), outcome: fate.name() };
-        metrics.api_events.get_or_create(&labels).inc_by(times);
+        let labels = EventLabels { reason: reason.name(), result: fate.name() };
+        metrics.kube_events.get_or_create(&labels).inc_by(times);
     }
 }

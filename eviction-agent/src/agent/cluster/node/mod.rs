@@ -25,7 +25,7 @@ use crate::action::api::{Answered, NodeHand};
 use crate::api::Client;
 use crate::core::node::Node;
 use crate::core::pressure::Seed;
-use crate::metrics::{MarkLabels, MarkWriteLabels, Metrics};
+use crate::metrics::{KindLabels, Metrics, PatchLabels};
 use crate::source::api::Seen;
 use crate::source::wait::{register, take_count};
 pub(crate) use clean::own_marks;
@@ -150,14 +150,14 @@ impl Count {
     }
 
     fn answer(&self, answered: &Answered, is_stale: bool) {
-        let outcome = if is_stale { "conflict" } else { answered.name() };
-        let labels = MarkWriteLabels { mark: self.mark, outcome };
-        self.metrics.node_writes.get_or_create(&labels).inc();
+        let result = if is_stale { "conflict" } else { answered.name() };
+        let labels = PatchLabels { kind: self.mark, result };
+        self.metrics.node_status_patches.get_or_create(&labels).inc();
     }
 
     /// Whether the node says something else than it should.
     fn is_due(&self, is_due: bool) {
-        let labels = MarkLabels { mark: self.mark };
-        self.metrics.node_marks_due.get_or_create(&labels).set(i64::from(is_due));
+        let labels = KindLabels { kind: self.mark };
+        self.metrics.node_status_out_of_sync.get_or_create(&labels).set(i64::from(is_due));
     }
 }

@@ -63,7 +63,7 @@ fn a_crossing() {
 
     put(&mut bytes, offset_of!(raw::Crossed, edge), &7_u32.to_ne_bytes());
     let error = decode(&bytes, PAGE).unwrap_err().to_string();
-    assert_eq!(error, "record of kind crossed has 7 as its edge");
+    assert_eq!(error, "record of kind threshold_crossed has 7 as its edge");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn what_is_no_record_is_refused_with_its_reason() {
     let mut long = whole;
     long.extend([0; 8]);
     put(&mut long, offset_of!(Header, len), &96_u32.to_ne_bytes());
-    assert_eq!(error(&long), "record of kind crossed goes on behind its end: it has 96 bytes");
+    assert_eq!(error(&long), "record of kind threshold_crossed goes on behind its end: it has 96 bytes");
 }
 
 fn sizes() -> impl Strategy<Value = (Kind, usize)> {
