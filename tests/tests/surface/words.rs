@@ -172,7 +172,7 @@ fn the_list_finds_each_word_that_it_replaces() {
     assert!(words.retired.len() > 50);
     for text in [
         "the next rung of the ladder",
-        "eviction_agent_reflex_kills_total",
+        "eviction_agent_kernel_kills_total",
         "hands.hardAction",
         "`run --act kill`",
         "near a line",
