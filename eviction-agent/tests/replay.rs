@@ -162,7 +162,7 @@ fn wrong_usage_and_missing_files_are_told_apart() {
     assert_eq!(replay(Path::new("-"), &["--profile", "nobody"]).0, 2);
 }
 
-const AGENT_FILE: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nprofile: enhanced\n\
+const AGENT_FILE: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nprofile: Enhanced\n\
     policy:\n  signals:\n  - {signal: memory.available, hard: \"1\"}\n";
 
 /// The end of the first pass, which only the enhanced profile tells, and the conditions.
@@ -177,7 +177,7 @@ fn first_step(out: &str) -> (Option<String>, usize) {
 fn a_profile_and_a_configuration_for_all_scenarios() {
     let folder = tempfile::tempdir().unwrap();
     let plain = written(&folder, "plain.json", &good("a"));
-    let own = good("a").replace("\"pods\"", r#""agentConfiguration": {"profile": "enhanced"}, "pods""#);
+    let own = good("a").replace("\"pods\"", r#""agentConfiguration": {"profile": "Enhanced"}, "pods""#);
     let own = written(&folder, "own.json", &own);
     let agent = written(&folder, "agent.yaml", AGENT_FILE);
     let agent = agent.to_str().unwrap();

@@ -39,7 +39,8 @@ pub fn binary() -> Result<PathBuf> {
 /// If it cannot be written.
 pub fn at_the_line(node: &Node) -> Result<PathBuf> {
     let file = node.file("agent.yaml");
-    let text = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nadvance: {when: never}\n";
+    let text =
+        "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nthresholdMargin: {mode: Never}\n";
     std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
     Ok(file)
 }

@@ -39,7 +39,7 @@ impl Scene {
         quiet.go().unwrap();
         let own = node.file("agent.yaml");
         let policy = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "enhanced",
+            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "Enhanced",
         });
         fs::write(&own, policy.to_string()).unwrap();
         let state = node.file("state").display().to_string();
@@ -152,7 +152,7 @@ fn publish(volume: &Path, version: u32, policy: &Value) {
     let data = format!("..version_{version}");
     fs::create_dir_all(volume.join(&data)).unwrap();
     let text = json!({
-        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "enhanced",
+        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "Enhanced",
         "policy": policy,
     });
     fs::write(volume.join(&data).join("agent.yaml"), text.to_string()).unwrap();

@@ -25,7 +25,7 @@ impl Files {
         let text = format!("{KUBELET}evictionHard: {{pid.available: \"1000\"}}\n");
         fs::write(folder.path().join("drop-ins/10-pids.conf"), text).unwrap();
         let files = Self(folder);
-        files.write("agent.yaml", &format!("{AGENT}advance: {{by: 10%}}\n"));
+        files.write("agent.yaml", &format!("{AGENT}thresholdMargin: {{value: 10%}}\n"));
         files
     }
 
@@ -87,10 +87,10 @@ fn every_value_has_its_origin() {
         ["kubelet.yaml", "drop-ins/10-pids.conf", "agent.yaml"].map(|name| files.path(name));
     assert_eq!(setting(&resolved, "evictionHard[\"memory.available\"]"), ("1Gi", &json!({"file": kubelet})));
     assert_eq!(setting(&resolved, "evictionHard[\"pid.available\"]"), ("1000", &json!({"dropIn": drop_in})));
-    assert_eq!(setting(&resolved, "advance.by"), ("10%", &json!({"file": own})));
-    assert_eq!(setting(&resolved, "advance.atLeast"), ("32Mi", &json!("default")));
+    assert_eq!(setting(&resolved, "thresholdMargin.value"), ("10%", &json!({"file": own})));
+    assert_eq!(setting(&resolved, "thresholdMargin.minimum"), ("32Mi", &json!("default")));
     assert_eq!(setting(&resolved, "action"), ("Kill", &json!("commandLine")));
-    assert_eq!(setting(&resolved, "endpoints.listen"), ("[::1]:1", &json!("commandLine")));
+    assert_eq!(setting(&resolved, "server.listenAddress"), ("[::1]:1", &json!("commandLine")));
     assert_eq!(below(&resolved), ALONE);
 }
 
@@ -112,9 +112,12 @@ fn beside_a_kubelet_thresholds_are_raised_and_alone_they_are_not() {
     {
         assert_eq!(below(&files.resolved(alone)), ALONE, "{alone:?}");
     }
-    files.write("agent.yaml", &format!("{AGENT}advance: {{when: never}}\n"));
+    files.write("agent.yaml", &format!("{AGENT}thresholdMargin: {{mode: Never}}\n"));
     assert_eq!(below(&files.resolved(&["--node-name", "n1", "--action", "evict"])), ALONE);
-    files.write("agent.yaml", &format!("{AGENT}advance: {{when: always, by: 1Mi, atLeast: 1Mi}}\n"));
+    files.write(
+        "agent.yaml",
+        &format!("{AGENT}thresholdMargin: {{mode: Always, value: 1Mi, minimum: 1Mi}}\n"),
+    );
     assert_eq!(below(&files.resolved(&[]))[0], "memory.available 1025Mi");
 }
 
@@ -130,18 +133,21 @@ fn people_and_yaml_get_the_same() {
     assert_eq!(line("evictionMaxPodGracePeriod")[1..], ["5".to_owned(), files.path("kubelet.yaml")]);
     assert_eq!(line("memory.available"), ["memory.available", "1127Mi", "at", "once", "none"]);
     let yaml = String::from_utf8(files.config(&["-o", "yaml"]).stdout).unwrap();
-    assert!(yaml.contains("path: advance.by") && yaml.contains("profile: kubelet"), "{yaml}");
+    assert!(yaml.contains("path: thresholdMargin.value") && yaml.contains("profile: Kubelet"), "{yaml}");
 }
 
 #[test]
 fn what_is_wrong_is_said_at_once_and_nothing_is_printed() {
     let files = Files::new();
-    files.write("agent.yaml", &format!("{AGENT}advanse: {{}}\nadvance: {{by: 200%}}\n"));
+    files.write("agent.yaml", &format!("{AGENT}thresholdMargins: {{}}\nthresholdMargin: {{value: 200%}}\n"));
     let output = files.config(&[]);
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(errors.contains("agent.yaml: advance.by: must be 0% to 100%, is 200%"), "{errors}");
-    assert!(errors.contains("agent.yaml: advanse: is not known here (did you mean `advance`?)"), "{errors}");
+    assert!(errors.contains("agent.yaml: thresholdMargin.value: must be 0% to 100%, is 200%"), "{errors}");
+    assert!(
+        errors.contains("agent.yaml: thresholdMargins: is not known here (did you mean `thresholdMargin`?)"),
+        "{errors}"
+    );
     let output = files.config(&["--memory-capacity", "much"]);
     assert_eq!(output.status.code(), Some(2));
 }

@@ -33,8 +33,8 @@ fn start(node: &Node) -> Agent {
     let policy = json!({
         "apiVersion": "eviction-agent.io/v1alpha1",
         "kind": "AgentConfiguration",
-        "profile": "enhanced",
-        "policy": {"soft": {"evictBarePods": true}},
+        "profile": "Enhanced",
+        "policy": {"soft": {"evictPodsWithoutController": true}},
     });
     std::fs::write(&config, policy.to_string()).unwrap();
     let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();

@@ -22,7 +22,8 @@ const GUARD: Duration = agent::GUARD;
 
 /// The line is at 256 MiB, all of which is near.
 const MEMORY: u64 = 320 * MIB;
-const CONFIG: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nreflex: hardMemory\n";
+const CONFIG: &str =
+    "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nkernelKill: HardMemory\n";
 
 /// How old a choice may be.
 const GOOD: Duration = Duration::from_secs(2);

@@ -55,8 +55,8 @@ impl Scene {
         let node = Node::new(label, MEMORY, 200).ok()?;
         let own = node.file("agent.yaml");
         let policy = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "enhanced",
-            "policy": {"soft": {"evictBarePods": true}},
+            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "Enhanced",
+            "policy": {"soft": {"evictPodsWithoutController": true}},
         });
         fs::write(&own, policy.to_string()).unwrap();
         let options = Options::of(&agent::binary().unwrap(), &node, kubelet).unwrap();

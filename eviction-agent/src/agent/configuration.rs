@@ -9,8 +9,8 @@ use super::capacities::NodeFacts;
 use super::configz::Caller;
 use super::failure::Failure;
 use crate::config::{
-    Action, ActionSettings, AdvanceWhen, AgentConfiguration, AskConfigz, DryRun, Effective, Endpoints,
-    HookPreferences, KubeletConfiguration, MemoryLimits, Problems, Requests, Setting, ThresholdSource,
+    Action, ActionSettings, AgentConfiguration, AskConfigz, DryRun, Effective, EvictionRequests,
+    KubeletConfiguration, MarginMode, MemoryLimits, Probes, Problems, Server, Setting, ThresholdSource,
     load_agent,
 };
 use crate::core::policy::Policy;
@@ -44,7 +44,7 @@ pub struct ConfigurationFiles {
     /// Dry run in the place of that of the AgentConfiguration.
     pub dry_run: Option<DryRun>,
     /// Where HTTP is served, in the place of what it says.
-    pub listen: Option<SocketAddr>,
+    pub listen_address: Option<SocketAddr>,
     /// What the node has, and whether a kubelet acts on it as well.
     pub node: NodeFacts,
 }
@@ -70,24 +70,29 @@ pub(crate) struct Configuration {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Service {
     pub(crate) action: ActionSettings,
-    pub(crate) requests: Requests,
+    pub(crate) eviction_requests: EvictionRequests,
     pub(crate) memory_limits: MemoryLimits,
-    pub(crate) endpoints: Endpoints,
-    pub(crate) hooks: HookPreferences,
+    pub(crate) server: Server,
+    pub(crate) probes: Probes,
 }
 
 impl Service {
     /// The fields of the AgentConfiguration in which another one differs.
     pub(crate) fn changed(&self, other: &Self) -> Vec<&'static str> {
-        let Self { action: ActionSettings { action, dry_run }, requests, memory_limits, endpoints, hooks } =
-            self;
+        let Self {
+            action: ActionSettings { action, dry_run },
+            eviction_requests,
+            memory_limits,
+            server,
+            probes,
+        } = self;
         let differs = [
             ("action", *action != other.action.action),
             ("dryRun", *dry_run != other.action.dry_run),
-            ("requests", *requests != other.requests),
+            ("evictionRequests", *eviction_requests != other.eviction_requests),
             ("memoryLimits", *memory_limits != other.memory_limits),
-            ("endpoints", *endpoints != other.endpoints),
-            ("hooks", *hooks != other.hooks),
+            ("server", *server != other.server),
+            ("probes", *probes != other.probes),
         ];
         differs.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
     }
@@ -119,11 +124,12 @@ impl ConfigurationFiles {
         let Kubelet { configuration, said, notes: asked } = kubelet;
         let KubeletConfiguration { mut policy, settings, notes, .. } = configuration;
         if acts_ahead(&agent, &self.node) {
-            let raised =
-                agent.advance.apply(policy.thresholds, self.node.capacities).map_err(|Problems(wrong)| {
+            let raised = agent.threshold_margin.apply(policy.thresholds, self.node.capacities).map_err(
+                |Problems(wrong)| {
                     let wrong = wrong.into_iter().map(|problem| problem.in_file(agent.file.as_deref()));
                     Failure::all(problems("agent", Problems(wrong.collect())).collect())
-                });
+                },
+            );
             policy.thresholds = raised?;
         }
         let policy = agent.over(policy);
@@ -132,21 +138,21 @@ impl ConfigurationFiles {
             profile,
             policy: _,
             thresholds: _,
-            advance: _,
-            hooks,
-            reflex: _,
-            hands: _,
+            threshold_margin: _,
+            probes,
+            kernel_kill: _,
+            eviction: _,
             action,
-            requests,
+            eviction_requests,
             memory_limits,
-            endpoints,
+            server,
             settings: own,
             notes: own_notes,
         } = agent;
         Ok(Configuration {
             policy,
             profile,
-            service: Service { action, requests, memory_limits, endpoints, hooks },
+            service: Service { action, eviction_requests, memory_limits, server, probes },
             kubelet: said,
             settings: own.into_iter().chain(settings).collect(),
             notes: asked.into_iter().chain(own_notes.iter().chain(&notes).map(ToString::to_string)).collect(),
@@ -168,8 +174,8 @@ impl ConfigurationFiles {
             Some(dry_run) => agent.with_dry_run(dry_run),
             None => agent,
         };
-        match self.listen {
-            Some(listen) => agent.with_listen(listen),
+        match self.listen_address {
+            Some(address) => agent.with_listen_address(address),
             None => agent,
         }
     }
@@ -177,11 +183,11 @@ impl ConfigurationFiles {
 
 /// Whether the thresholds are raised: where a kubelet acts on them itself, the agent is to be first.
 fn acts_ahead(agent: &AgentConfiguration, node: &NodeFacts) -> bool {
-    match agent.advance.when {
-        AdvanceWhen::Always => true,
-        AdvanceWhen::Never => false,
-        AdvanceWhen::BesideKubelet => {
-            let are_the_kubelets = agent.thresholds.source != ThresholdSource::Given;
+    match agent.threshold_margin.mode {
+        MarginMode::Always => true,
+        MarginMode::Never => false,
+        MarginMode::BesideKubelet => {
+            let are_the_kubelets = agent.thresholds.source != ThresholdSource::Inline;
             are_the_kubelets && (node.in_cluster || agent.action.action == Action::Evict)
         }
     }

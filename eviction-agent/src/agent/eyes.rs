@@ -103,7 +103,7 @@ impl Eyes {
     pub(crate) fn follow(&mut self, rules: &Rules) {
         self.memory = rules.memory.clone();
         self.all_measures = rules.preferences.is_some();
-        self.stalls.ask(self.memory.pressure.as_ref());
+        self.stalls.ask(self.memory.psi.as_ref());
     }
 
     /// What `memory.available` is.

@@ -8,15 +8,15 @@ use tokio::sync::mpsc;
 use super::failure::{Failure, chain};
 use crate::action::api::ApiHandConfig;
 use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, PacingPolicy, Reaped};
-use crate::config::{ActionSettings, Requests};
+use crate::config::{ActionSettings, EvictionRequests};
 use crate::core::policy::Victims;
 use crate::core::units::GoDuration;
 use crate::metrics::{Metrics, ResultLabels};
 use crate::source::cgroup::root::NodeRoot;
 
 /// How the hand asks the API server.
-pub(super) fn hand_config(requests: Requests, action: ActionSettings) -> ApiHandConfig {
-    let Requests { max_in_flight, timeout, max_age } = requests;
+pub(super) fn hand_config(requests: EvictionRequests, action: ActionSettings) -> ApiHandConfig {
+    let EvictionRequests { max_in_flight, timeout, max_age } = requests;
     let time = |duration: GoDuration| Duration::from_nanos(duration.as_nanos().unsigned_abs());
     ApiHandConfig {
         in_flight: max_in_flight.into(),

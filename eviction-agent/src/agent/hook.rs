@@ -3,7 +3,7 @@
 mod counts;
 mod replace;
 
-use crate::config::HookPreferences;
+use crate::config::Probes;
 use crate::metrics::Metrics;
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
@@ -73,11 +73,7 @@ impl Hook {
     ///
     /// # Errors
     /// If the ring cannot be watched.
-    pub(crate) fn new(
-        loaded: Loaded,
-        options: LoadOptions,
-        hooks: &HookPreferences,
-    ) -> std::io::Result<Self> {
+    pub(crate) fn new(loaded: Loaded, options: LoadOptions, hooks: &Probes) -> std::io::Result<Self> {
         let (range, way_down) = (Range::new(hooks), Linger::new(hooks));
         let ladder = Some(Ladder::new(options));
         let mut this = Self { ladder, range, way_down, ..Self::default() };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::config::HookPreferences;
+use crate::config::Probes;
 
 /// A line is near within this at least: attaching takes a moment, in which memory fills.
 const LEAST_BYTES: u64 = 64 << 20;
@@ -16,8 +16,8 @@ pub(crate) struct Linger {
 }
 
 impl Linger {
-    pub(crate) fn new(hooks: &HookPreferences) -> Self {
-        let calm_after = Duration::from_nanos(hooks.calm_after.as_nanos().max(0).unsigned_abs());
+    pub(crate) fn new(hooks: &Probes) -> Self {
+        let calm_after = Duration::from_nanos(hooks.detach_after.as_nanos().max(0).unsigned_abs());
         Self { calm_after, idle_since_ns: None }
     }
 
@@ -41,8 +41,8 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    pub(crate) fn new(hooks: &HookPreferences) -> Self {
-        Self { near_percent: hooks.near_percent, linger: Linger::new(hooks) }
+    pub(crate) fn new(hooks: &Probes) -> Self {
+        Self { near_percent: hooks.near_threshold_percent, linger: Linger::new(hooks) }
     }
 
     /// Whether the hook is to be attached; `near`: whether it is. No line above is far.
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn near_at_once_and_far_only_after_a_while() {
-        let hooks = HookPreferences { near_percent: 3.125, ..HookPreferences::default() };
+        let hooks = Probes { near_threshold_percent: 3.125, ..Probes::default() };
         let mut range = Range::new(&hooks);
         let mut near = false;
         for (seconds, distance, expected) in [
@@ -96,13 +96,13 @@ mod tests {
 
     #[test]
     fn a_small_node_has_time_to_attach() {
-        let hooks = HookPreferences { near_percent: 0.0, ..HookPreferences::default() };
+        let hooks = Probes { near_threshold_percent: 0.0, ..Probes::default() };
         assert!(Range::new(&hooks).is_near(Some(64 << 20), 1 << 20, 0, false));
     }
 
     #[test]
     fn a_clock_that_goes_back_keeps_it() {
-        let mut range = Range::new(&HookPreferences::default());
+        let mut range = Range::new(&Probes::default());
         assert!(range.is_near(None, GIB, 10 * SECOND, true));
         assert!(range.is_near(None, GIB, SECOND, true));
     }

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::VERSION;
 use super::failure::Failure;
-use crate::config::{ActionSettings, Endpoints};
+use crate::config::{ActionSettings, Server};
 use crate::core::input::Reach;
 use crate::core::preferences::Profile;
 use crate::http::{self, Health};
@@ -142,7 +142,7 @@ async fn supervise(
     let hangup = watch_signal(SignalKind::hangup())?;
     let mut accept = watch_signal(SignalKind::user_defined1())?;
     let mut overrun = watch_signal(SignalKind::from_raw(libc::SIGXCPU))?;
-    let Endpoints { listen } = plan.service.endpoints;
+    let Server { listen_address: listen } = plan.service.server;
     let listener =
         http::bind(listen).await.map_err(|error| Failure::because(format!("listen on {listen}"), &error))?;
     let listen = listener.local_addr().ok().map(|address| address.to_string());

@@ -8,11 +8,11 @@ use tokio::sync::{mpsc, oneshot};
 use super::failure::Failure;
 use crate::action::{Executor, Outcome};
 use crate::api::Client;
-use crate::config::HookPreferences;
+use crate::config::Probes;
 use crate::core::engine::Engine;
 use crate::core::policy::Policy;
 use crate::core::preferences::Profile;
-use crate::core::reflex::Reflex::HardMemory;
+use crate::core::reflex::KernelKill::HardMemory;
 use crate::core::signal::Signal;
 use crate::metrics::Metrics;
 use crate::source::bpf::{LoadOptions, SourceInfo, Usages, load::ProgramLog, load::load, online_cpus};
@@ -118,7 +118,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let configuration = options.configuration.load()?;
     // What is remembered is what was decided by; how to serve is what the files say now.
     let service = configuration.service;
-    let Service { action, requests, memory_limits: _, endpoints: _, hooks: _ } = service;
+    let Service { action, eviction_requests, memory_limits: _, server: _, probes: _ } = service;
     let state_dir = options.state_dir(action);
     let remembered = state_dir.as_deref().map(Remembered::within);
     let (in_force, change) =
@@ -136,7 +136,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let (cluster, evictions) = match &client {
         Some(client) if action.asks_server() => {
             tracing::info!(server = %client.access().server(), by = %client.access().origin(), "API server");
-            let config = hand_config(requests, action);
+            let config = hand_config(eviction_requests, action);
             let (cluster, evictions) = Cluster::new(client.clone(), config, pacing.clone(), told.clone())?;
             (Some(cluster), Some(evictions))
         }
@@ -268,7 +268,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         dry_run,
     } = plan;
     let Outlets { notes, metrics, pulse, kept_free } = outlets;
-    let (hook, mut sources, usages) = load_hook(&options, &service.hooks);
+    let (hook, mut sources, usages) = load_hook(&options, &service.probes);
     let (v1, info) = V1Threshold::new(&root, &options.choice);
     sources.extend(info);
     let (v2, infos) = V2Triggers::new(&root, &options.choice);
@@ -295,7 +295,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
     let mut reaction = Reaction {
         clock,
         memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
-        limits: Limits::new(service.memory_limits.near_percent),
+        limits: Limits::new(service.memory_limits.warn_percent),
         pid_lines: Lines::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
         state: State::new(policy.rules.victims),
         engine: engine(policy, dry_run),
@@ -351,7 +351,7 @@ pub(crate) fn missing_rung(choice: &Choice, sources: &[SourceInfo]) -> Result<()
 }
 
 /// The kernel side, or nothing with the reasons: the agent runs on its fallbacks then.
-fn load_hook(options: &LoadOptions, hooks: &HookPreferences) -> (Hook, Vec<SourceInfo>, Option<Usages>) {
+fn load_hook(options: &LoadOptions, hooks: &Probes) -> (Hook, Vec<SourceInfo>, Option<Usages>) {
     let refused = |why: String, missing: Vec<SourceInfo>| {
         tracing::warn!(why, "no BPF: the fallbacks carry the decisions");
         (Hook::default(), missing, None)

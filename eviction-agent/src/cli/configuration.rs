@@ -168,7 +168,7 @@ impl ConfigurationArgs {
             profile: profile.map(Into::into),
             action: action.map(Into::into),
             dry_run: dry_run.map(Into::into),
-            listen: listen_address,
+            listen_address,
             node,
         })
     }

@@ -10,9 +10,10 @@ mod kubelet;
 mod problem;
 
 pub use agent::{
-    AGENT_SCHEMA, Action, ActionSettings, Advance, AdvanceWhen, AgentConfiguration, AskConfigz, Capacities,
-    Configz, DryRun, Endpoints, Given, HookPreferences, KubeletFiles, MemoryLimits, Part, Requests,
-    SignalAdvance, ThresholdSettings, ThresholdSource, load_agent, parse_agent, with_own_thresholds,
+    AGENT_SCHEMA, Action, ActionSettings, AgentConfiguration, AskConfigz, Capacities, Configz, DryRun,
+    EvictionRequests, InlineSettings, KubeletFiles, MarginMode, MarginValue, MemoryLimits, Probes, Server,
+    SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource, load_agent, parse_agent,
+    with_own_thresholds,
 };
 pub(crate) use kubelet::files_of as drop_in_files;
 pub use kubelet::{

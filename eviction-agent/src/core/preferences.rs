@@ -1,4 +1,4 @@
-//! What the enhanced profile can be told: the `policy` part of an `AgentConfiguration`.
+//! Settings of the enhanced profile: the `policy` part of an `AgentConfiguration`.
 //!
 //! These types are the one place of its fields, defaults and documentation: the schema and the
 //! checks of `config` are made from them. Everything here has been checked there.
@@ -10,23 +10,22 @@ use super::selector::LabelSelector;
 use super::signal::Signal;
 use super::units::{GoDuration, Limit};
 
-/// Whose decisions the agent makes.
+/// The rules that the agent decides by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub enum Profile {
-    /// The kubelet's, to the letter. `policy` is not used.
+    /// The kubelet's own rules. `policy` is not used.
     #[default]
     Kubelet,
-    /// What operators would want instead; `policy` says how.
+    /// The agent's rules, set by `policy`.
     Enhanced,
 }
 
 impl Profile {
-    /// As files and the command line have it.
+    /// The name in files.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Kubelet => "kubelet",
-            Self::Enhanced => "enhanced",
+            Self::Kubelet => "Kubelet",
+            Self::Enhanced => "Enhanced",
         }
     }
 
@@ -49,29 +48,26 @@ pub struct Preferences {
     pub soft: SoftEvictions,
     /// Evictions for hard thresholds.
     pub hard: HardEvictions,
-    /// How many pods one pass may evict, 1 to 100. A hard threshold may take more if the node
-    /// would be exhausted before a single one is gone.
+    /// The most pods that one sync may evict. A hard threshold may evict more if the node would run out
+    /// before the first pod is gone.
     #[schemars(range(min = 1, max = 100))]
-    pub max_victims_per_pass: u32,
-    /// Who goes first, last or never. The first rule that fits a pod counts; a pod that none
-    /// fits is `normal`.
+    pub max_evictions_per_sync: u32,
+    /// Which pods are evicted first, last or never. The first rule that matches a pod counts; a pod
+    /// that no rule matches is `Normal`.
     pub protection: Vec<ProtectionRule>,
     /// For how long a pod is not evicted after the kernel killed one of its processes for lack
     /// of memory, so that whoever watches sees the kill and not the eviction. Zero is off.
     #[schemars(with = "String", extend("format" = "duration"))]
     pub cool_down_after_oom_kill: GoDuration,
     /// How many pods of one owner or one namespace may be evicted within a time.
-    pub limits: Vec<EvictionLimit>,
-    /// For how many passes a signal may be unknown before it is reported as blind, at least 1.
+    pub rate_limits: Vec<EvictionLimit>,
+    /// After how many samples in a row without a value a signal is reported as unavailable.
     #[schemars(range(min = 1, max = 1000))]
-    pub max_unknown: u32,
-    /// When a changed configuration takes effect that would evict at once.
-    pub accept_changes: AcceptChanges,
-    /// What is done about thresholds that are about to be met.
-    pub predict: Predict,
-    /// How soon that is: within this time, if the figures go on as they did.
-    #[schemars(with = "String", extend("format" = "positive-duration"))]
-    pub predict_within: GoDuration,
+    pub unavailable_after_samples: u32,
+    /// When a changed configuration is applied that would evict at once.
+    pub apply_changes: ApplyChanges,
+    /// What is done about thresholds that will soon be met.
+    pub prediction: Prediction,
 }
 
 impl Default for Preferences {
@@ -81,18 +77,17 @@ impl Default for Preferences {
             memory: MemoryPreferences::default(),
             soft: SoftEvictions::default(),
             hard: HardEvictions::default(),
-            max_victims_per_pass: 3,
+            max_evictions_per_sync: 3,
             protection: Vec::new(),
             cool_down_after_oom_kill: GoDuration::from_secs(300),
-            limits: vec![EvictionLimit {
+            rate_limits: vec![EvictionLimit {
                 scope: LimitScope::Owner,
                 max_evictions: 3,
                 window: GoDuration::from_secs(600),
             }],
-            max_unknown: 3,
-            accept_changes: AcceptChanges::default(),
-            predict: Predict::default(),
-            predict_within: GoDuration::from_secs(30),
+            unavailable_after_samples: 3,
+            apply_changes: ApplyChanges::default(),
+            prediction: Prediction::default(),
         }
     }
 }
@@ -128,19 +123,18 @@ pub struct SignalThresholds {
 pub struct MemoryPreferences {
     /// What `memory.available` is.
     pub measure: MemoryMeasure,
-    /// If given, a memory threshold is met only while tasks stall for memory as well.
+    /// If set, a memory threshold is met only while tasks stall on memory as well.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pressure: Option<MemoryPressure>,
-    /// If given, a memory threshold is met only while at least this much swap is used. A node
+    pub psi: Option<MemoryPsi>,
+    /// If set, a memory threshold is met only while at least this much swap is used. A node
     /// without swap has used all of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "threshold"))]
-    pub swap_used: Option<Limit>,
+    pub swap_used_at_least: Option<Limit>,
 }
 
 /// What `memory.available` is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub enum MemoryMeasure {
     /// Capacity less working set (usage without inactive file pages), as the kubelet has it:
     /// active page cache counts as used.
@@ -152,27 +146,26 @@ pub enum MemoryMeasure {
     WorkingSetMinusActiveFile,
 }
 
-/// Stalls for memory, by the kernel's pressure stall information. Exactly one of `avg10` and
+/// Memory stalls by the kernel's pressure stall information (PSI). Exactly one of `avg10` and
 /// `trigger` is given.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct MemoryPressure {
-    /// Whose stalls count.
+pub struct MemoryPsi {
+    /// Which stalls count.
     #[serde(default)]
-    pub stalled: Stalled,
+    pub kind: PsiKind,
     /// The share of the last ten seconds, in percent, that must have been lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.01, max = 100.0))]
     pub avg10: Option<f64>,
     /// A stall of some length within a window, by the kernel's total of stalled time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trigger: Option<PressureTrigger>,
+    pub trigger: Option<PsiTrigger>,
 }
 
-/// Whose stalls count.
+/// Which stalls count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Stalled {
+pub enum PsiKind {
     /// At least one task waits.
     #[default]
     Some,
@@ -183,7 +176,7 @@ pub enum Stalled {
 /// A stall of some length within a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PressureTrigger {
+pub struct PsiTrigger {
     /// How long tasks must stall, more than zero and at most `window`.
     #[schemars(with = "String", extend("format" = "positive-duration"))]
     pub stall: GoDuration,
@@ -200,8 +193,8 @@ pub struct SoftEvictions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "duration"))]
     pub grace_period_cap: Option<GoDuration>,
-    /// Whether pods without an owner may be evicted, which nothing would bring back.
-    pub evict_bare_pods: bool,
+    /// Whether pods without a controller may be evicted, although nothing recreates them.
+    pub evict_pods_without_controller: bool,
 }
 
 /// Evictions for hard thresholds.
@@ -209,7 +202,7 @@ pub struct SoftEvictions {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HardEvictions {
     /// Whether a hard memory threshold may evict pods that opted out by annotation, once there
-    /// is nobody else.
+    /// is no other pod.
     pub override_opt_out: bool,
 }
 
@@ -226,15 +219,14 @@ pub struct ProtectionRule {
     /// The pod has one of these priority classes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub priority_classes: Vec<String>,
-    /// What becomes of such pods.
-    pub evict: Protection,
+    /// When such pods are evicted.
+    pub order: Protection,
 }
 
 /// When a pod is evicted, compared with others.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
-#[serde(rename_all = "camelCase")]
 pub enum Protection {
     /// Before all others.
     First,
@@ -263,7 +255,6 @@ pub struct EvictionLimit {
 
 /// What pods have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub enum LimitScope {
     /// The namespace.
     Namespace,
@@ -271,27 +262,42 @@ pub enum LimitScope {
     Owner,
 }
 
-/// When a changed configuration takes effect that would evict at once.
+/// When a changed configuration is applied that would evict at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum AcceptChanges {
-    /// After the pressure transition period, or when it is accepted by hand.
+pub enum ApplyChanges {
+    /// After the pressure transition period, or earlier by hand.
     #[default]
     AfterTransitionPeriod,
-    /// Only when it is accepted by hand.
-    ByHand,
+    /// Only by hand.
+    Manually,
     /// At once.
-    AtOnce,
+    Immediately,
 }
 
-/// What is done about thresholds that are about to be met.
+/// What is done about thresholds that will soon be met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Prediction {
+    /// What is done about them.
+    pub mode: PredictionMode,
+    /// How soon: within this time at the present trend.
+    #[schemars(with = "String", extend("format" = "positive-duration"))]
+    pub horizon: GoDuration,
+}
+
+impl Default for Prediction {
+    fn default() -> Self {
+        Self { mode: PredictionMode::default(), horizon: GoDuration::from_secs(30) }
+    }
+}
+
+/// What is done about thresholds that will soon be met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Predict {
-    /// They are reported.
+pub enum PredictionMode {
+    /// They are reported only.
     #[default]
     Off,
-    /// The node's condition is raised.
+    /// The node condition is set.
     Condition,
     /// Pods are evicted as if the threshold were met.
     Evict,

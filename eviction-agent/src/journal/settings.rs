@@ -50,17 +50,17 @@ fn copies_in(thresholds: &[Threshold]) -> Vec<Threshold> {
 /// The profile and what it was told. As many may go as went: whether more than usual had to depends on
 /// what several looks tell.
 pub(super) fn agent(policy: &Policy, went: usize) -> Value {
-    let hands = json!({"hardIgnoresPDB": policy.hands.hard_ignores_pdb});
+    let eviction = json!({"hardIgnoresPDB": policy.hands.hard_ignores_pdb});
     let Some(preferences) = &policy.rules.preferences else {
-        return json!({"profile": "kubelet", "hands": hands});
+        return json!({"profile": "Kubelet", "eviction": eviction});
     };
     let went = u32::try_from(went.min(MOST_VICTIMS)).unwrap_or(u32::MAX);
     let preferences = Preferences {
         signals: Vec::new(),
-        max_victims_per_pass: preferences.max_victims_per_pass.max(went),
+        max_evictions_per_sync: preferences.max_evictions_per_sync.max(went),
         ..preferences.clone()
     };
-    json!({"profile": "enhanced", "policy": preferences, "hands": hands})
+    json!({"profile": "Enhanced", "policy": preferences, "eviction": eviction})
 }
 
 #[cfg(test)]

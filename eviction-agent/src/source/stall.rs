@@ -11,7 +11,7 @@ use super::cgroup::files::Version;
 use super::cgroup::root::NodeRoot;
 use super::file::{KeptFile, unreadable};
 use super::proc::pressure::{Pressure, Stall, parse_pressure};
-use crate::core::preferences::{MemoryPressure, PressureTrigger, Stalled};
+use crate::core::preferences::{MemoryPsi, PsiKind, PsiTrigger};
 use crate::core::reading::{Reading, Why};
 use crate::core::units::GoDuration;
 
@@ -42,7 +42,7 @@ pub struct Stalling {
 /// A stall of some length within a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
-    whose: Stalled,
+    whose: PsiKind,
     stall_us: u64,
     window_ns: u64,
 }
@@ -67,12 +67,12 @@ impl Stalls {
     }
 
     /// What the policy asks for.
-    pub fn ask(&mut self, pressure: Option<&MemoryPressure>) {
+    pub fn ask(&mut self, pressure: Option<&MemoryPsi>) {
         let asked = pressure.and_then(|pressure| {
-            let MemoryPressure { stalled, avg10: _, trigger } = *pressure;
-            let PressureTrigger { stall, window } = trigger?;
+            let MemoryPsi { kind, avg10: _, trigger } = *pressure;
+            let PsiTrigger { stall, window } = trigger?;
             let nanos = |duration: GoDuration| duration.as_nanos().max(0).unsigned_abs();
-            Some(Asked { whose: stalled, stall_us: nanos(stall) / 1000, window_ns: nanos(window) })
+            Some(Asked { whose: kind, stall_us: nanos(stall) / 1000, window_ns: nanos(window) })
         });
         if asked != self.asked {
             self.asked = asked;
@@ -106,8 +106,8 @@ impl Stalls {
             return Reading::Unknown(Why::Absent);
         };
         let total = match whose {
-            Stalled::Some => some.total_us,
-            Stalled::Full => full.total_us,
+            PsiKind::Some => some.total_us,
+            PsiKind::Full => full.total_us,
         };
         let us = match total {
             Reading::Known(us) => us,
@@ -150,8 +150,8 @@ mod tests {
         let mut stalls =
             Stalls { file: Err(Why::Absent), asked: None, totals: [Total::default(); KEPT], len: 0 };
         let millis = |ms: i64| GoDuration::from_nanos(ms * 1_000_000);
-        let trigger = PressureTrigger { stall: millis(stall_ms), window: millis(window_ms) };
-        let asked = MemoryPressure { stalled: Stalled::Some, avg10: None, trigger: Some(trigger) };
+        let trigger = PsiTrigger { stall: millis(stall_ms), window: millis(window_ms) };
+        let asked = MemoryPsi { kind: PsiKind::Some, avg10: None, trigger: Some(trigger) };
         stalls.ask(Some(&asked));
         stalls
     }

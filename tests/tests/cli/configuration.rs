@@ -93,25 +93,25 @@ fn a_configuration_of_the_agent_that_is_none() {
 #[test]
 fn all_errors_of_the_agents_configuration_at_once() {
     let text = format!(
-        "{AGENT}profile: enhansed\npolicy:\n  maxVictims: 4\n  maxUnknown: 0\n  coolDownAfterOomKill: 5\n  \
-         soft: {{gracePeriodCap: -1m}}\n  predict: \"maybe\"\n  signals:\n  - {{signal: memory.available, hard: 1Gi, soft: 512Mi}}\n  \
-         protection:\n  - {{evict: never}}\n  limits:\n  - {{scope: owner, maxEvictions: 1, window: 1m}}\n  \
-         - {{scope: owner, maxEvictions: 2, window: 0s}}\n"
+        "{AGENT}profile: enhansed\npolicy:\n  maxEvictions: 4\n  unavailableAfterSamples: 0\n  coolDownAfterOomKill: 5\n  \
+         soft: {{gracePeriodCap: -1m}}\n  prediction: {{mode: \"maybe\"}}\n  signals:\n  - {{signal: memory.available, hard: 1Gi, soft: 512Mi}}\n  \
+         protection:\n  - {{order: Never}}\n  rateLimits:\n  - {{scope: Owner, maxEvictions: 1, window: 1m}}\n  \
+         - {{scope: Owner, maxEvictions: 2, window: 0s}}\n"
     );
     assert_errors(
         &errors_of("--config", &text),
         &[
-            (": profile: ", "did you mean `enhanced`?"),
-            (": policy.maxVictims: ", "did you mean `maxVictimsPerPass`?"),
-            (": policy.maxUnknown: ", "must be 1 to 1000, is 0"),
+            (": profile: ", "did you mean `Enhanced`?"),
+            (": policy.maxEvictions: ", "did you mean `maxEvictionsPerSync`?"),
+            (": policy.unavailableAfterSamples: ", "must be 1 to 1000, is 0"),
             (": policy.coolDownAfterOomKill: ", "expected a duration"),
             (": policy.soft.gracePeriodCap: ", "must not be negative"),
-            (": policy.predict: ", "expected one of `off`, `condition`, `evict`"),
+            (": policy.prediction.mode: ", "expected one of `Off`, `Condition`, `Evict`"),
             (": policy.signals[0].gracePeriod: ", "is missing: `soft` needs it"),
             (": policy.signals[0].soft: ", "must be more than `hard`"),
             (": policy.protection[0]: ", "fits nothing"),
-            (": policy.limits[1].scope: ", "`owner` is given twice"),
-            (": policy.limits[1].window: ", "must be more than zero"),
+            (": policy.rateLimits[1].scope: ", "`Owner` is given twice"),
+            (": policy.rateLimits[1].window: ", "must be more than zero"),
         ],
     );
 }
@@ -141,7 +141,7 @@ fn errors_of_both_configurations_are_said_together() {
 fn check_and_run_say_whose_decisions_would_be_made() {
     let folder = Folder::below(&std::env::temp_dir(), "cli-profile").unwrap();
     let kubelet = file(&folder, "kubelet.yaml", GOOD);
-    let text = format!("{AGENT}profile: enhanced\npolicy:\n  maxVictimsPerPass: 2\n");
+    let text = format!("{AGENT}profile: Enhanced\npolicy:\n  maxEvictionsPerSync: 2\n");
     let agent = file(&folder, "agent.yaml", &text);
     let files = ["--kubelet-config", &kubelet, "--config", &agent];
     let checked = |more: &[&str]| {
@@ -154,25 +154,25 @@ fn check_and_run_say_whose_decisions_would_be_made() {
         settings.into_iter().find(|setting| setting["path"] == path).unwrap()
     };
     let enhanced = checked(&[]);
-    assert_eq!((&enhanced["profile"], &enhanced["notes"]), (&"enhanced".into(), &Value::Array(vec![])));
-    let most = setting(&enhanced, "policy.maxVictimsPerPass");
+    assert_eq!((&enhanced["profile"], &enhanced["notes"]), (&"Enhanced".into(), &Value::Array(vec![])));
+    let most = setting(&enhanced, "policy.maxEvictionsPerSync");
     assert_eq!((&most["value"], &most["origin"]["file"]), (&"2".into(), &agent.as_str().into()));
-    assert_eq!(setting(&enhanced, "policy.maxUnknown")["origin"], "default");
+    assert_eq!(setting(&enhanced, "policy.unavailableAfterSamples")["origin"], "default");
     assert_eq!(setting(&enhanced, "evictionHard[\"memory.available\"]")["value"], "64Mi");
     let plain = checked(&["--profile", "kubelet"]);
-    assert_eq!(plain["profile"], "kubelet");
+    assert_eq!(plain["profile"], "Kubelet");
     assert_eq!(setting(&plain, "profile")["origin"], "commandLine");
     assert!(plain["notes"][0].as_str().unwrap().contains("is not used"), "{plain}");
 
     let subtree = Subtree::new("cli-profile").unwrap();
     let (running, started) = Running::start(in_subtree(&subtree, &files));
-    assert_eq!(started["profile"], "enhanced");
+    assert_eq!(started["profile"], "Enhanced");
     let (code, log, _) = running.stop();
     assert_eq!(code, Some(0));
-    assert!(log.contains("policy.maxVictimsPerPass = 2"), "what was chosen is logged: {log}");
+    assert!(log.contains("policy.maxEvictionsPerSync = 2"), "what was chosen is logged: {log}");
     let (running, started) =
         Running::start(in_subtree(&subtree, &["--profile", "kubelet", files[2], files[3]]));
-    assert_eq!(started["profile"], "kubelet");
+    assert_eq!(started["profile"], "Kubelet");
     let (_, log, _) = running.stop();
     assert!(log.contains("policy: is not used"), "what will surprise is logged: {log}");
 }

@@ -330,7 +330,7 @@ fn a_changed_configuration_is_held_against_the_present() {
          \"uid\":\"o\",\"controller\":true}}]}},\"spec\":{{\"containers\":[]}}}}]}}"
     );
     let pods = file(&folder, "pods.json", &pods);
-    let agent = file(&folder, "agent.yaml", &format!("{AGENT}profile: enhanced\n"));
+    let agent = file(&folder, "agent.yaml", &format!("{AGENT}profile: Enhanced\n"));
     let memory = |available: &str| {
         format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\

@@ -58,7 +58,7 @@ pub(crate) fn options(
     let mut given = arguments(manifests.of("DaemonSet").unwrap());
     let config = manifests.of("ConfigMap").unwrap()["data"]["agent.yaml"].as_str().unwrap();
     let mut config: Value = serde_yaml_ng::from_str(config).unwrap();
-    assert_eq!(config["thresholds"], json!({"source": "configz"}));
+    assert_eq!(config["thresholds"], json!({"source": "Configz"}));
     config["thresholds"]["configz"] = json!({"port": kubelet.port()});
     let file = node.file("agent.yaml");
     std::fs::write(&file, config.to_string()).unwrap();

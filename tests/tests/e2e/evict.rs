@@ -19,7 +19,7 @@ const PIDS: u64 = 200;
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
     pub(crate) node: Node,
-    advance: Value,
+    margin: Value,
 }
 
 impl World {
@@ -36,27 +36,34 @@ impl World {
             let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
             node.add_as(PodSpec::new("default", *name, &["main"], 8), uid).unwrap();
         }
-        Some(Self { cluster, node, advance: json!({"when": "never"}) })
+        Some(Self { cluster, node, margin: json!({"mode": "Never"}) })
     }
 
     /// An agent with the right to evict, and with `delete` to delete.
-    fn start(&self, kubelet: &Value, hands: &Value) -> Agent {
-        Agent::start(&self.options("evict", kubelet, hands, self.cluster.port()), rig::interrupt()).unwrap()
+    fn start(&self, kubelet: &Value, eviction: &Value) -> Agent {
+        Agent::start(&self.options("evict", kubelet, eviction, self.cluster.port()), rig::interrupt())
+            .unwrap()
     }
 
     /// How an agent is started that takes this port for the API server's.
-    pub(crate) fn options(&self, action: &'static str, kubelet: &Value, hands: &Value, port: u16) -> Options {
+    pub(crate) fn options(
+        &self,
+        action: &'static str,
+        kubelet: &Value,
+        eviction: &Value,
+        port: u16,
+    ) -> Options {
         let rules = json!([
             {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]},
             {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         ]);
-        self.options_with(&rules, action, kubelet, hands, port)
+        self.options_with(&rules, action, kubelet, eviction, port)
     }
 
     /// The same for one that learns of its pods and its node from the server.
-    pub(crate) fn watching(&self, kubelet: &Value, hands: &Value, port: u16) -> Options {
-        let mut options = self.options_with(&marks::rules(), "evict", kubelet, hands, port);
+    pub(crate) fn watching(&self, kubelet: &Value, eviction: &Value, port: u16) -> Options {
+        let mut options = self.options_with(&marks::rules(), "evict", kubelet, eviction, port);
         options.pods = None;
         options.more.extend(["--node-name", "n1"].map(str::to_owned));
         options
@@ -67,7 +74,7 @@ impl World {
         rules: &Value,
         action: &'static str,
         kubelet: &Value,
-        hands: &Value,
+        eviction: &Value,
         port: u16,
     ) -> Options {
         let account = self.cluster.account("agent", rules).unwrap();
@@ -76,10 +83,10 @@ impl World {
         let policy = json!({
             "apiVersion": "eviction-agent.io/v1alpha1",
             "kind": "AgentConfiguration",
-            "profile": "enhanced",
-            "policy": {"soft": {"evictBarePods": true}},
-            "hands": hands,
-            "advance": self.advance,
+            "profile": "Enhanced",
+            "policy": {"soft": {"evictPodsWithoutController": true}},
+            "eviction": eviction,
+            "thresholdMargin": self.margin,
         });
         std::fs::write(&config, policy.to_string()).unwrap();
         let options = Options::of(&agent::binary().unwrap(), &self.node, kubelet).unwrap();
@@ -158,7 +165,7 @@ fn a_hog_is_evicted_and_on_its_way_until_its_pod_is_gone() {
 #[test]
 fn it_acts_before_the_kubelets_line_is_reached() {
     let Some(mut world) = World::new(&["hog", "quiet"]) else { return };
-    world.advance = json!({});
+    world.margin = json!({});
     let mut agent = world.start(&hard(), &json!({}));
     // Some 80 MiB are left of 320: more than the kubelet's 64Mi, less than the 96Mi of the agent.
     let _hog = world.hog(0, "238M");
@@ -218,7 +225,7 @@ fn a_hard_threshold_that_honours_budgets_evicts_nobody_against_them() {
 fn evicted_and_killed_at_once_where_that_is_asked_for() {
     let Some(world) = World::new(&["hog", "quiet"]) else { return };
     let mut quiet = world.hog(1, "8M");
-    let mut agent = world.start(&hard(), &json!({"hardAction": "evictAndKill"}));
+    let mut agent = world.start(&hard(), &json!({"hardMode": "EvictAndKill"}));
     let mut hog = world.hog(0, "270M");
     outcome(&mut agent, "hog", "killed");
     outcome(&mut agent, "hog", "terminated");

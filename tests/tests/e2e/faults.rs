@@ -113,7 +113,7 @@ fn a_slow_server_is_asked_all_the_same() {
 fn where_it_is_told_to_the_victim_is_killed_instead() {
     let Some(world) = World::new(&["hog", "quiet"]) else { return };
     let proxy = Proxy::start(&world.cluster).unwrap();
-    let hands = json!({"apiUnreachable": "kill"});
+    let hands = json!({"whenAPIServerDown": "Kill"});
     let options = world.options("evict", &hard(), &hands, proxy.port());
     let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
     let mut quiet = world.hog(1, "8M");
@@ -163,8 +163,8 @@ fn who_is_rejected_is_let_be_for_a_while() {
     let options = world.options("evict", &hard(), &json!({}), proxy.port());
     // Which remembers no failure, and would choose the same one again.
     let config = json!({
-        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "kubelet",
-        "advance": {"when": "never"},
+        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "Kubelet",
+        "thresholdMargin": {"mode": "Never"},
     });
     std::fs::write(options.config.as_ref().unwrap(), config.to_string()).unwrap();
     let mut agent = Agent::start(&options, rig::interrupt()).unwrap();

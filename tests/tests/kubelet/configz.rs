@@ -25,8 +25,8 @@ impl Asking {
         let text = json!({
             "apiVersion": "eviction-agent.io/v1alpha1",
             "kind": "AgentConfiguration",
-            "thresholds": {"source": "configz", "configz": {"port": node.kubelet_port()}},
-            "advance": {"when": "never"},
+            "thresholds": {"source": "Configz", "configz": {"port": node.kubelet_port()}},
+            "thresholdMargin": {"mode": "Never"},
         });
         std::fs::write(&config, text.to_string()).unwrap();
         Self {
@@ -104,7 +104,7 @@ fn the_kubelet_says_itself_what_it_runs_with() {
     // What it says is what its file comes to.
     let files = std::path::Path::new(&asking.config).with_file_name("plain.yaml");
     let text = json!({
-        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "advance": {"when": "never"},
+        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "thresholdMargin": {"mode": "Never"},
     });
     std::fs::write(&files, text.to_string()).unwrap();
     let plain = Asking { config: files.display().to_string(), ..asking };

@@ -52,7 +52,7 @@ fn no_thresholds(folder: &Path) -> PathBuf {
 fn ask(manifests: &mut Manifests, world: &World) {
     let config = &mut manifests.of("ConfigMap").unwrap()["data"]["agent.yaml"];
     let mut given: Value = serde_yaml_ng::from_str(config.as_str().unwrap()).unwrap();
-    assert_eq!(given["thresholds"], json!({"source": "configz"}));
+    assert_eq!(given["thresholds"], json!({"source": "Configz"}));
     let authority = "/host/kubelet/kubelet.crt";
     given["thresholds"]["configz"] =
         json!({"address": "127.0.0.1", "port": world.node.kubelet_port(), "certificateAuthority": authority});

@@ -21,7 +21,7 @@ fn a_pod_that_is_killed_with_its_eviction_is_not_restarted() {
     // It would take its time: SIGTERM is ignored.
     let hog = world.image("hog", &growing(3, 850).replace("exit 0", ""));
     world.run(&pod("quiet", &quiet, Some("100Mi"), None));
-    let mut agent = world.agent(&json!({"hardAction": "evictAndKill"}));
+    let mut agent = world.agent(&json!({"hardMode": "EvictAndKill"}));
     knows(&mut agent, 1);
     let path = "/api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dhog&watch=true";
     let mut watch = world.cluster.admin().watch(path).unwrap();

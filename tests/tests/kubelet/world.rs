@@ -79,15 +79,15 @@ impl World {
         image
     }
 
-    /// An agent with the rights and the configuration of deploy/manifests, and `hands` of its own.
-    pub(crate) fn agent(&self, hands: &Value) -> Agent {
+    /// An agent with the rights and the configuration of deploy/manifests, and `eviction` settings of its own.
+    pub(crate) fn agent(&self, eviction: &Value) -> Agent {
         let mut manifests = Manifests::read().unwrap();
         let rules = manifests.of("ClusterRole").unwrap()["rules"].clone();
         let account = self.cluster.account("story-agent", &rules).unwrap();
         let kubeconfig = self.cluster.kubeconfig(NAME, &account.token).unwrap();
         let config = self.node.path().join("agent.yaml");
         let text = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "hands": hands,
+            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "eviction": eviction,
         });
         std::fs::write(&config, text.to_string()).unwrap();
         let options = Options {

@@ -38,8 +38,8 @@ impl Kubelet {
         let files = files(given, agent);
         match agent.thresholds.source {
             ThresholdSource::Files => of_files(files),
-            ThresholdSource::Given => {
-                let configuration = agent.resolve_given().map_err(|wrong| all("agent", wrong))?;
+            ThresholdSource::Inline => {
+                let configuration = agent.resolve_inline().map_err(|wrong| all("agent", wrong))?;
                 Ok(Self { configuration, said: KubeletSaid::default(), notes: Vec::new() })
             }
             ThresholdSource::Configz => Self::asked(given, agent, files),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::action::api::{Answered, Asked};
 use crate::action::{Begun, KillTarget, Outcome, Progress, Refused};
-use crate::core::hands::HardAction;
+use crate::core::hands::HardMode;
 use crate::core::input::{Event, Input, NotEvicted, Reach};
 use crate::core::signal::Resource;
 use crate::core::time::nanos;
@@ -37,7 +37,7 @@ impl Reaction {
         let after_marks = self.node.as_ref().map_or(0, NodeTeller::number);
         let kept_as = self.keep.next_number();
         let begun = evictions.begin(target, ignores_budget, after_marks, kept_as, mono_ns())?;
-        let wanted = self.engine.policy().hands.hard_action == HardAction::EvictAndKill;
+        let wanted = self.engine.policy().hands.hard_mode == HardMode::EvictAndKill;
         if !wanted || !target.hard || target.resource != Resource::Memory {
             return Ok((begun, false));
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::action::{Begun, PodName};
-use crate::core::hands::ApiUnreachable;
+use crate::core::hands::WhenApiServerDown;
 use crate::core::input::{Event, Input, Reach};
 
 use super::super::clock::mono_ns;
@@ -16,7 +16,9 @@ impl Reaction {
         self.state.reach = reach;
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::ApiServer(reach) });
-        if reach == Reach::Unreachable && self.engine.policy().hands.api_unreachable == ApiUnreachable::Kill {
+        if reach == Reach::Unreachable
+            && self.engine.policy().hands.when_api_server_down == WhenApiServerDown::Kill
+        {
             self.kill_unanswered();
         }
     }

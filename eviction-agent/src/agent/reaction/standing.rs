@@ -25,7 +25,7 @@ const SEEN_BY: &str = "kernel_kill";
 impl Reaction {
     /// Says so where the reflex is asked for, and cannot be had.
     pub(super) fn warn_of_no_reflex(&self) {
-        if self.engine.policy().reflex == core_reflex::Reflex::HardMemory && !self.hook.has_reflex() {
+        if self.engine.policy().reflex == core_reflex::KernelKill::HardMemory && !self.hook.has_reflex() {
             tracing::warn!(
                 help = "it takes --action kill, a charge hook, and to be on when the agent starts",
                 "the reflex is on, but no verdict will stand"
@@ -42,7 +42,7 @@ impl Reaction {
             self.metrics.kernel_kill_armed.set(0);
             return;
         }
-        let wanted = self.engine.policy().reflex == core_reflex::Reflex::HardMemory;
+        let wanted = self.engine.policy().reflex == core_reflex::KernelKill::HardMemory;
         if wanted && self.reflex.is_young(mono_ns) && self.victim_goes_by(mono_ns).is_some() {
             return self.reflex.keep();
         }

@@ -29,10 +29,10 @@ fn policy(profile: &str) -> Policy {
         "enforceNodeAllocatable": ["none"],
     });
     let agent = json!({"profile": profile, "policy": {
-        "soft": {"evictBarePods": true},
+        "soft": {"evictPodsWithoutController": true},
         "coolDownAfterOomKill": "10s",
-        "limits": [{"scope": "owner", "maxEvictions": 1, "window": "20s"}],
-        "protection": [{"namespaces": ["never"], "evict": "never"}],
+        "rateLimits": [{"scope": "Owner", "maxEvictions": 1, "window": "20s"}],
+        "protection": [{"namespaces": ["never"], "order": "Never"}],
     }});
     parse_agent(&agent).unwrap().over(kubelet_policy(&kubelet).unwrap())
 }
@@ -136,8 +136,8 @@ proptest! {
 
     #[test]
     fn each_decision_is_made_once_more_as_it_was(happenings in happenings()) {
-        play("enhanced", happenings.clone())?;
-        play("kubelet", happenings)?;
+        play("Enhanced", happenings.clone())?;
+        play("Kubelet", happenings)?;
     }
 }
 
@@ -148,13 +148,13 @@ fn there_are_decisions_to_replay() {
         vec![(0, look(100)), (1, Happening::Outcome(0, Ok(()))), (1, Happening::Leaves(0)), (8, look(100))]
     };
     // The second goes by what is remembered of the first: another of its owner would be beyond the limit.
-    assert_eq!(play("enhanced", happenings()).unwrap(), 2);
-    assert_eq!(play("kubelet", happenings()).unwrap(), 2);
+    assert_eq!(play("Enhanced", happenings()).unwrap(), 2);
+    assert_eq!(play("Kubelet", happenings()).unwrap(), 2);
 }
 
 #[test]
 fn a_decision_that_would_be_another_one_is_told() {
-    let policy = policy("enhanced");
+    let policy = policy("Enhanced");
     let mut engine = Engine::new(policy.clone());
     tell(&mut engine, 0, Event::DiskLayout(Ok(Default::default())));
     tell(&mut engine, 0, Event::Pods(set_by(&policy, pods())));

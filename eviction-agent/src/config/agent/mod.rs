@@ -6,14 +6,14 @@
 //! everything that is wrong is found at once.
 
 mod action;
-mod advance;
-mod given;
-mod hooks;
+mod inline;
 mod labels;
+mod margin;
+mod probes;
 mod resolve;
 mod rules;
 mod schema;
-mod service;
+mod server;
 #[cfg(test)]
 mod tests;
 mod thresholds;
@@ -28,15 +28,15 @@ use serde_json::{Map, Value};
 use super::document::{Document, found};
 use super::kubelet::{Origin, Setting};
 use super::problem::{Problem, Problems, member};
-use crate::core::hands::Hands;
+use crate::core::hands::EvictionSettings;
 use crate::core::preferences::{Preferences, Profile};
-use crate::core::reflex::Reflex;
+use crate::core::reflex::KernelKill;
 pub use action::{Action, ActionSettings, DryRun};
-pub use advance::{Advance, AdvanceWhen, Capacities, Part, SignalAdvance};
-pub use hooks::HookPreferences;
+pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
+pub use probes::Probes;
 pub use resolve::with_own_thresholds;
-pub use service::{Endpoints, MemoryLimits, Requests};
-pub use thresholds::{AskConfigz, Configz, Given, KubeletFiles, ThresholdSettings, ThresholdSource};
+pub use server::{EvictionRequests, MemoryLimits, Server};
+pub use thresholds::{AskConfigz, Configz, InlineSettings, KubeletFiles, ThresholdSettings, ThresholdSource};
 
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";
 const KIND: &str = "AgentConfiguration";
@@ -52,42 +52,42 @@ struct File {
     api_version: ApiVersion,
     /// The kind of this file.
     kind: Kind,
-    /// Whose decisions the agent makes.
+    /// The rules that the agent decides by.
     #[serde(default)]
     profile: Profile,
+    /// What the agent does with a victim.
+    #[serde(default)]
+    action: Action,
+    /// Whether the action is only tried.
+    #[serde(default)]
+    dry_run: DryRun,
     /// How the enhanced profile decides.
     #[serde(default)]
     policy: Preferences,
     /// Where the kubelet's settings come from.
     #[serde(default)]
     thresholds: ThresholdSettings,
-    /// How much earlier than the kubelet the agent acts.
+    /// How far the thresholds lie above the kubelet's.
     #[serde(default)]
-    advance: Advance,
-    /// When kernel hooks that cost more are attached.
+    threshold_margin: ThresholdMargin,
+    /// When the expensive kernel probes are attached.
     #[serde(default)]
-    hooks: HookPreferences,
-    /// Which decisions the kernel side may carry out by itself, in either profile.
+    probes: Probes,
+    /// Which evictions a BPF program may carry out in the kernel, in either profile.
     #[serde(default)]
-    reflex: Reflex,
-    /// How evictions through the API server are carried out, in either profile.
+    kernel_kill: KernelKill,
+    /// How evictions are carried out, in either profile.
     #[serde(default)]
-    hands: Hands,
-    /// What is done with the chosen pods.
+    eviction: EvictionSettings,
+    /// Eviction requests to the API server.
     #[serde(default)]
-    action: Action,
-    /// How much of the action is left out.
-    #[serde(default)]
-    dry_run: DryRun,
-    /// Requests for evictions to the API server.
-    #[serde(default)]
-    requests: Requests,
-    /// Memory limits of pods, containers and the groups above them.
+    eviction_requests: EvictionRequests,
+    /// Memory limits of pods, containers and the cgroups above them.
     #[serde(default)]
     memory_limits: MemoryLimits,
-    /// What the agent serves.
+    /// The HTTP server of the agent.
     #[serde(default)]
-    endpoints: Endpoints,
+    server: Server,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -108,28 +108,28 @@ enum Kind {
 pub struct AgentConfiguration {
     /// Where it was read.
     pub file: Option<PathBuf>,
-    /// Whose decisions it makes.
+    /// The rules that it decides by.
     pub profile: Profile,
+    /// What it does with a victim.
+    pub action: ActionSettings,
     /// How the enhanced profile decides.
     pub policy: Preferences,
     /// Where the kubelet's settings come from.
     pub thresholds: ThresholdSettings,
-    /// How much earlier than the kubelet it acts.
-    pub advance: Advance,
-    /// When kernel hooks that cost more are attached.
-    pub hooks: HookPreferences,
-    /// Which decisions the kernel side may carry out by itself.
-    pub reflex: Reflex,
-    /// How evictions through the API server are carried out.
-    pub hands: Hands,
-    /// What is done with the chosen pods.
-    pub action: ActionSettings,
-    /// Requests for evictions.
-    pub requests: Requests,
-    /// Memory limits of groups.
+    /// How far its thresholds lie above the kubelet's.
+    pub threshold_margin: ThresholdMargin,
+    /// When the expensive kernel probes are attached.
+    pub probes: Probes,
+    /// Which evictions a BPF program may carry out in the kernel.
+    pub kernel_kill: KernelKill,
+    /// How evictions are carried out.
+    pub eviction: EvictionSettings,
+    /// Eviction requests to the API server.
+    pub eviction_requests: EvictionRequests,
+    /// Memory limits of pods, containers and the cgroups above them.
     pub memory_limits: MemoryLimits,
-    /// What it serves.
-    pub endpoints: Endpoints,
+    /// The HTTP server.
+    pub server: Server,
     /// Every value, and where it came from.
     pub settings: Vec<Setting>,
     /// What is accepted but will surprise.
@@ -167,10 +167,10 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
     }
     let mut given = Value::Object(given);
     drop_nulls(&mut given);
-    // To YAML 1.1, which other tools still write, `off` is a boolean.
-    for place in ["/policy/predict", "/reflex"] {
+    // In YAML 1.1, which other tools still write, `Off` is a boolean.
+    for place in ["/policy/prediction/mode", "/kernelKill"] {
         if let Some(value) = given.pointer_mut(place).filter(|value| **value == Value::Bool(false)) {
-            *value = "off".into();
+            *value = "Off".into();
         }
     }
     let mut problems = schema::check(AGENT_SCHEMA, &given);
@@ -190,33 +190,33 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         api_version: _,
         kind: _,
         profile,
-        policy,
-        thresholds,
-        advance,
-        hooks,
-        reflex,
-        hands,
         action,
         dry_run,
-        requests,
+        policy,
+        thresholds,
+        threshold_margin,
+        probes,
+        kernel_kill,
+        eviction,
+        eviction_requests,
         memory_limits,
-        endpoints,
+        server,
     } = parsed;
     let notes = notes(profile, &policy, file);
     let file = file.map(Path::to_owned);
     Ok(AgentConfiguration {
         file,
         profile,
+        action: ActionSettings { action, dry_run },
         policy,
         thresholds,
-        advance,
-        hooks,
-        reflex,
-        hands,
-        action: ActionSettings { action, dry_run },
-        requests,
+        threshold_margin,
+        probes,
+        kernel_kill,
+        eviction,
+        eviction_requests,
         memory_limits,
-        endpoints,
+        server,
         settings,
         notes,
     })
@@ -231,27 +231,25 @@ impl AgentConfiguration {
         Self { profile, ..self }
     }
 
-    /// The same, with the action that the command line asks for.
+    /// The same, with the action of the command line.
     #[must_use]
     pub fn with_action(mut self, action: Action) -> Self {
         self.told("action", action.name().to_owned());
-        self.action.action = action;
-        self
+        Self { action: ActionSettings { action, ..self.action }, ..self }
     }
 
-    /// The same, with the dry run that the command line asks for.
+    /// The same, with the dry run of the command line.
     #[must_use]
     pub fn with_dry_run(mut self, dry_run: DryRun) -> Self {
         self.told("dryRun", dry_run.name().to_owned());
-        self.action.dry_run = dry_run;
-        self
+        Self { action: ActionSettings { dry_run, ..self.action }, ..self }
     }
 
-    /// The same, with the address that the command line says is served.
+    /// The same, with the listen address of the command line.
     #[must_use]
-    pub fn with_listen(mut self, listen: SocketAddr) -> Self {
-        self.told("endpoints.listen", listen.to_string());
-        Self { endpoints: Endpoints { listen }, ..self }
+    pub fn with_listen_address(mut self, listen_address: SocketAddr) -> Self {
+        self.told("server.listenAddress", listen_address.to_string());
+        Self { server: Server { listen_address }, ..self }
     }
 
     /// The same, asking the kubelet for its settings as the command line says.
@@ -259,7 +257,7 @@ impl AgentConfiguration {
     pub fn with_configz(mut self, asked: AskConfigz) -> Self {
         let AskConfigz { ask, certificate_authority, insecure } = asked;
         if ask {
-            self.told("thresholds.source", "configz".to_owned());
+            self.told("thresholds.source", "Configz".to_owned());
             self.thresholds.source = ThresholdSource::Configz;
         }
         if let Some(file) = certificate_authority {
@@ -286,7 +284,7 @@ fn notes(profile: Profile, policy: &Preferences, file: Option<&Path>) -> Vec<Pro
     if profile == Profile::Enhanced || *policy == Preferences::default() {
         return Vec::new();
     }
-    vec![Problem::new("policy", "is not used: the profile is `kubelet`").in_file(file)]
+    vec![Problem::new("policy", "is not used: the profile is `Kubelet`").in_file(file)]
 }
 
 /// Null is the same as absent, as in Kubernetes: a key whose members are all commented out.

@@ -11,13 +11,13 @@ impl AgentConfiguration {
     pub fn over(&self, kubelet: Policy) -> Policy {
         match self.profile {
             Profile::Kubelet => {
-                Policy { rules: Rules::kubelet(), reflex: self.reflex, hands: self.hands, ..kubelet }
+                Policy { rules: Rules::kubelet(), reflex: self.kernel_kill, hands: self.eviction, ..kubelet }
             }
             Profile::Enhanced => Policy {
                 thresholds: with_own_thresholds(&kubelet.thresholds, &self.policy.signals),
                 rules: Rules::enhanced(&self.policy),
-                reflex: self.reflex,
-                hands: self.hands,
+                reflex: self.kernel_kill,
+                hands: self.eviction,
                 ..kubelet
             },
         }

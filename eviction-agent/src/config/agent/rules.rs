@@ -16,23 +16,23 @@ pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
         thresholds(signal, &format!("policy.signals[{index}]"), problems);
     }
     repeated(&policy["signals"], "policy.signals", "signal", problems);
-    repeated(&policy["limits"], "policy.limits", "scope", problems);
+    repeated(&policy["rateLimits"], "policy.rateLimits", "scope", problems);
     source(&document["thresholds"], problems);
-    repeated(&document["advance"]["signals"], "advance.signals", "signal", problems);
-    pressure(&policy["memory"]["pressure"], problems);
+    repeated(&document["thresholdMargin"]["perSignal"], "thresholdMargin.perSignal", "signal", problems);
+    psi(&policy["memory"]["psi"], problems);
     for (index, rule) in list(&policy["protection"]) {
         protection(rule, &format!("policy.protection[{index}]"), problems);
     }
 }
 
 fn source(thresholds: &Value, problems: &mut Vec<Problem>) {
-    let is_given = thresholds["source"] == "given";
-    if given(&thresholds["given"]) && !is_given {
-        let cause = "goes with `source: given`; here the thresholds come from elsewhere";
-        problems.push(Problem::new("thresholds.given", cause));
+    let is_inline = thresholds["source"] == "Inline";
+    if given(&thresholds["inline"]) && !is_inline {
+        let cause = "needs `source: Inline`; here the thresholds come from elsewhere";
+        problems.push(Problem::new("thresholds.inline", cause));
     }
-    if is_given && !given(&thresholds["given"]) {
-        problems.push(Problem::new("thresholds.given", "is missing: `source: given` needs it"));
+    if is_inline && !given(&thresholds["inline"]) {
+        problems.push(Problem::new("thresholds.inline", "is missing: `source: Inline` needs it"));
     }
 }
 
@@ -82,10 +82,10 @@ fn repeated(values: &Value, path: &str, key: &str, problems: &mut Vec<Problem>) 
     }
 }
 
-fn pressure(pressure: &Value, problems: &mut Vec<Problem>) {
-    let path = "policy.memory.pressure";
-    let trigger = &pressure["trigger"];
-    if pressure.is_object() && given(&pressure["avg10"]) == given(trigger) {
+fn psi(psi: &Value, problems: &mut Vec<Problem>) {
+    let path = "policy.memory.psi";
+    let trigger = &psi["trigger"];
+    if psi.is_object() && given(&psi["avg10"]) == given(trigger) {
         problems.push(Problem::new(path, "needs one of `avg10` and `trigger`, and not both"));
     }
     let duration = |key: &str| trigger[key].as_str().and_then(|text| GoDuration::parse(text).ok());

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::super::document::found;
 use super::super::examples;
 use super::super::problem::{Problem, did_you_mean, member};
-use super::advance::{Part, parse_quantity};
+use super::margin::{MarginValue, parse_quantity};
 use crate::core::units::{GoDuration, Limit};
 
 /// Everything that is wrong with a document, each with its path.
@@ -58,7 +58,7 @@ impl Check<'_> {
             Value::Number(number) => problems.extend(out_of_bounds(schema, number.as_f64(), path)),
             Value::String(text) => {
                 let example = match format(schema) {
-                    "threshold" | "part" | "quantity" => examples::of_threshold(text),
+                    "threshold" | "margin" | "quantity" => examples::of_threshold(text),
                     "duration" | "positive-duration" => examples::of_duration(text),
                     _ => None,
                 };
@@ -175,7 +175,7 @@ fn in_words(schema: &Value) -> String {
         .filter(|name| *name != "null")
         .map(|name| match (name, format(schema)) {
             ("string", "duration" | "positive-duration") => "a duration such as \"1m30s\"",
-            ("string", "threshold" | "part") => "a quantity or a percentage such as \"500Mi\" or \"5%\"",
+            ("string", "threshold" | "margin") => "a quantity or a percentage such as \"500Mi\" or \"5%\"",
             ("string", "quantity") => "a quantity such as \"500Mi\"",
             ("string", "socket-address") => "an address with a port such as \"127.0.0.1:9095\"",
             ("string", _) => "a string",
@@ -213,7 +213,7 @@ fn wrong_format(schema: &Value, text: &str) -> Option<String> {
         "duration" => 0,
         "positive-duration" => 1,
         "threshold" => return Limit::parse(text).err(),
-        "part" => return Part::parse(text).err(),
+        "margin" => return MarginValue::parse(text).err(),
         "quantity" => return parse_quantity(text).err(),
         "socket-address" => {
             return text.parse::<SocketAddr>().err().map(|error| format!("`{text}`: {error}"));

@@ -39,18 +39,18 @@ fn what_is_written_out_is_right_and_means_the_same() {
 #[test]
 fn schema_and_types_agree() {
     for policy in [
-        json!({"maxVictimsPerPass": 1}),
+        json!({"maxEvictionsPerSync": 1}),
         json!({"signals": [{"signal": "pid.available", "hard": "5"}]}),
-        json!({"coolDownAfterOomKill": "1h", "memory": {"swapUsed": "1%"}}),
-        json!({"soft": {"gracePeriodCap": null}, "limits": null, "maxUnknown": null}),
+        json!({"coolDownAfterOomKill": "1h", "memory": {"swapUsedAtLeast": "1%"}}),
+        json!({"soft": {"gracePeriodCap": null}, "rateLimits": null, "unavailableAfterSamples": null}),
     ] {
         let configuration = resolved(policy.clone()).unwrap_or_else(|errors| panic!("{policy}: {errors}"));
         let again = serde_json::to_value(&configuration.policy).unwrap();
         assert_eq!(resolved(again).unwrap().policy, configuration.policy);
     }
     for policy in [
-        json!({"maxVictimsPerPass": 1.0}),
-        json!({"maxVictimsPerPass": "1"}),
+        json!({"maxEvictionsPerSync": 1.0}),
+        json!({"maxEvictionsPerSync": "1"}),
         json!({"signals": [{"signal": "pid.available", "hard": 5}]}),
         json!({"coolDownAfterOomKill": 60}),
         json!({"signals": [null]}),
@@ -124,15 +124,15 @@ fn own_thresholds_replace_those_of_the_kubelet() {
 
 #[test]
 fn the_command_line_chooses_the_profile_and_nothing_else() {
-    let object = json!({"profile": "enhanced", "policy": {"maxVictimsPerPass": 7}});
+    let object = json!({"profile": "Enhanced", "policy": {"maxEvictionsPerSync": 7}});
     let file = Path::new("agent.yaml");
     let configuration = resolve(object.as_object().unwrap().clone(), Some(file)).unwrap();
     assert_eq!(configuration.notes, []);
     let kubelet = configuration.clone().with_profile(Profile::Kubelet);
-    assert_eq!((kubelet.profile, kubelet.policy.max_victims_per_pass), (Profile::Kubelet, 7));
-    assert_eq!(kubelet.settings[0].to_string(), "profile = kubelet (command line)");
+    assert_eq!((kubelet.profile, kubelet.policy.max_evictions_per_sync), (Profile::Kubelet, 7));
+    assert_eq!(kubelet.settings[0].to_string(), "profile = Kubelet (command line)");
     assert_eq!(kubelet.settings.len(), configuration.settings.len());
-    assert_eq!(kubelet.notes[0].to_string(), "agent.yaml: policy: is not used: the profile is `kubelet`");
+    assert_eq!(kubelet.notes[0].to_string(), "agent.yaml: policy: is not used: the profile is `Kubelet`");
     let again = kubelet.with_profile(Profile::Enhanced);
     assert_eq!((again.policy, again.notes), (configuration.policy, vec![]));
 }
@@ -140,7 +140,8 @@ fn the_command_line_chooses_the_profile_and_nothing_else() {
 #[test]
 fn a_profile_decides_whose_thresholds_and_rules_count() {
     let kubelet = kubelet_policy(&json!({"evictionHard": {"memory.available": "1Gi"}})).unwrap();
-    let policy = json!({"signals": [{"signal": "memory.available", "hard": "2Gi"}], "maxVictimsPerPass": 5});
+    let policy =
+        json!({"signals": [{"signal": "memory.available", "hard": "2Gi"}], "maxEvictionsPerSync": 5});
     let enhanced = AgentConfiguration { profile: Profile::Enhanced, ..resolved(policy).unwrap() };
     assert_eq!(enhanced.clone().with_profile(Profile::Kubelet).over(kubelet.clone()), kubelet);
     let over = enhanced.over(kubelet.clone());
@@ -192,12 +193,12 @@ fn any_json() -> impl Strategy<Value = Value> {
         "soft",
         "gracePeriod",
         "memory",
-        "pressure",
+        "psi",
         "trigger",
         "stall",
         "window",
         "avg10",
-        "limits",
+        "rateLimits",
         "scope",
         "protection",
         "selector",
@@ -206,10 +207,10 @@ fn any_json() -> impl Strategy<Value = Value> {
         "key",
         "operator",
         "values",
-        "evict",
+        "order",
         "memory.available",
-        "owner",
-        "never",
+        "Owner",
+        "Never",
         "In",
         "1Gi",
         "5%",

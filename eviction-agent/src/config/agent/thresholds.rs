@@ -12,29 +12,28 @@ use crate::core::units::GoDuration;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ThresholdSettings {
-    /// Who is asked.
+    /// Where they are read.
     pub source: ThresholdSource,
     /// The kubelet's files.
     pub files: KubeletFiles,
-    /// How the kubelet is asked what it runs with.
+    /// How the kubelet's `/configz` is reached.
     pub configz: Configz,
-    /// Settings for `given`.
+    /// Settings for `source: Inline`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub given: Option<Given>,
+    pub inline: Option<InlineSettings>,
 }
 
-/// Who is asked for the kubelet's settings.
+/// Where they are read.for the kubelet's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub enum ThresholdSource {
     /// The kubelet's configuration file and its drop-ins; without a file its defaults.
     #[default]
     Files,
-    /// The kubelet itself: what it runs with, its command line included. Where it does not answer, what
-    /// it said last, else its files if they are given.
+    /// The running kubelet at `/configz`, command line included. If it does not answer: its last answer,
+    /// else its files if they are named.
     Configz,
-    /// Nobody: `given` has them.
-    Given,
+    /// `thresholds.inline`.
+    Inline,
 }
 
 /// The kubelet's files. The options `--kubelet-config` and `--kubelet-config-dir` go before them.
@@ -49,7 +48,7 @@ pub struct KubeletFiles {
     pub config_dir: Option<PathBuf>,
 }
 
-/// How the kubelet is asked what it runs with.
+/// How the kubelet's `/configz` is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Configz {
@@ -59,13 +58,13 @@ pub struct Configz {
     /// Its port.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// File with those who vouch for its serving certificate; absent: who vouches for the API server.
+    /// PEM file with the authorities for its serving certificate; absent: those of the API server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_authority: Option<PathBuf>,
-    /// What its certificate must be for; absent: the node's name, or the address.
+    /// The name in its certificate; absent: the node's name, or the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
-    /// Whether any certificate will do. Whoever has the address gets the agent's token then.
+    /// Whether any certificate is accepted. Then whoever has the address gets the agent's token.
     #[serde(rename = "insecureSkipTLSVerify")]
     pub insecure_skip_tls_verify: bool,
 }
@@ -96,7 +95,7 @@ pub struct AskConfigz {
 /// Fields of a KubeletConfiguration, with its defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Given {
+pub struct InlineSettings {
     /// By signal, below which amount pods are evicted at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eviction_hard: Option<BTreeMap<String, String>>,

@@ -26,9 +26,9 @@ use serde_json::{Map, Value};
 
 use super::document::{Document, found};
 use super::problem::{Problem, Problems};
-use crate::core::hands::Hands;
+use crate::core::hands::EvictionSettings;
 use crate::core::policy::{Policy, Rules, Threshold};
-use crate::core::reflex::Reflex;
+use crate::core::reflex::KernelKill;
 use crate::core::units::{GoDuration, Quantity};
 pub use configz::Effective;
 pub(crate) use drop_in::files_of;
@@ -262,7 +262,7 @@ fn policy(
         local_storage_capacity_isolation: fields.local_storage_capacity_isolation.unwrap_or(true),
         gates: gates.policy(),
         rules: Rules::kubelet(),
-        reflex: Reflex::Off,
-        hands: Hands::default(),
+        reflex: KernelKill::Off,
+        hands: EvictionSettings::default(),
     }
 }

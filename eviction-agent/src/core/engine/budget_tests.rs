@@ -6,7 +6,7 @@ use crate::core::decision::{Action, Decision, Eviction, PassEnd};
 use crate::core::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::core::fixture::{at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft};
 use crate::core::fixture::{tell, victims};
-use crate::core::hands::Hands;
+use crate::core::hands::EvictionSettings;
 use crate::core::input::{Event, EvictionOutcome, NotEvicted};
 use crate::core::pod::Pod;
 use crate::core::policy::{Policy, Threshold};
@@ -51,7 +51,7 @@ fn important(uid: &str) -> Pod {
 }
 
 fn with(thresholds: Vec<Threshold>, hard_ignores_pdb: bool) -> Policy {
-    let hands = Hands { hard_ignores_pdb, ..Hands::default() };
+    let hands = EvictionSettings { hard_ignores_pdb, ..EvictionSettings::default() };
     Policy { hands, ..enhanced(thresholds, |_| ()) }
 }
 

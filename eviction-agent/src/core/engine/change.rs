@@ -11,7 +11,7 @@ use crate::core::flight::Flights;
 use crate::core::input::{Event, Input};
 use crate::core::pods::{KnownPod, PodSet};
 use crate::core::policy::{Policy, Victims};
-use crate::core::preferences::AcceptChanges;
+use crate::core::preferences::ApplyChanges;
 use crate::core::snapshot::Snapshot;
 use crate::core::time::Timestamp;
 use crate::core::units::GoDuration;
@@ -32,7 +32,7 @@ impl Engine {
         if policy == self.policy {
             return ProposalState::Unchanged;
         }
-        if self.caution(&policy) == AcceptChanges::AtOnce {
+        if self.caution(&policy) == ApplyChanges::Immediately {
             self.adopt(policy);
             return ProposalState::TookEffect;
         }
@@ -89,9 +89,9 @@ impl Engine {
     fn waits_until(&self) -> Option<Timestamp> {
         let proposal = self.proposal.as_deref()?;
         match self.caution(&proposal.policy) {
-            AcceptChanges::ByHand => None,
-            AcceptChanges::AtOnce => Some(proposal.since),
-            AcceptChanges::AfterTransitionPeriod => {
+            ApplyChanges::Manually => None,
+            ApplyChanges::Immediately => Some(proposal.since),
+            ApplyChanges::AfterTransitionPeriod => {
                 let period = self.policy.pressure_transition_period.max(GoDuration::ZERO);
                 proposal.since.checked_add(jiff::SignedDuration::from_nanos(period.as_nanos())).ok()
             }
@@ -99,12 +99,12 @@ impl Engine {
     }
 
     /// The more careful of what both policies say.
-    fn caution(&self, proposed: &Policy) -> AcceptChanges {
-        use AcceptChanges::{AfterTransitionPeriod, AtOnce, ByHand};
+    fn caution(&self, proposed: &Policy) -> ApplyChanges {
+        use ApplyChanges::{AfterTransitionPeriod, Immediately, Manually};
         match (self.policy.rules.accept_changes, proposed.rules.accept_changes) {
-            (ByHand, _) | (_, ByHand) => ByHand,
+            (Manually, _) | (_, Manually) => Manually,
             (AfterTransitionPeriod, _) | (_, AfterTransitionPeriod) => AfterTransitionPeriod,
-            (AtOnce, AtOnce) => AtOnce,
+            (Immediately, Immediately) => Immediately,
         }
     }
 

@@ -6,16 +6,16 @@ use crate::core::fixture::{
 use crate::core::input::Event;
 use crate::core::pod::{Owner, Pod};
 use crate::core::policy::{Policy, Threshold};
-use crate::core::preferences::AcceptChanges;
+use crate::core::preferences::ApplyChanges;
 use crate::core::report::Report;
 use crate::core::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 
-fn accepting(accept: AcceptChanges, thresholds: Vec<Threshold>) -> Policy {
-    enhanced(thresholds, |preferences| preferences.accept_changes = accept)
+fn accepting(accept: ApplyChanges, thresholds: Vec<Threshold>) -> Policy {
+    enhanced(thresholds, |preferences| preferences.apply_changes = accept)
 }
 
 fn cautious(thresholds: Vec<Threshold>) -> Policy {
-    accepting(AcceptChanges::AfterTransitionPeriod, thresholds)
+    accepting(ApplyChanges::AfterTransitionPeriod, thresholds)
 }
 
 fn started(policy: Policy) -> Engine {
@@ -107,9 +107,9 @@ fn what_nobody_sees_at_present_proves_nothing() {
 
 #[test]
 fn by_hand_means_by_hand() {
-    let mut engine = started(accepting(AcceptChanges::ByHand, vec![hard(MemoryAvailable, "100")]));
+    let mut engine = started(accepting(ApplyChanges::Manually, vec![hard(MemoryAvailable, "100")]));
     // A proposal that would let itself in does not decide about that.
-    propose(&mut engine, 0, accepting(AcceptChanges::AtOnce, vec![hard(MemoryAvailable, "600")]));
+    propose(&mut engine, 0, accepting(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "600")]));
     let decision = look(&mut engine, 100_000, 500);
     assert_eq!(waits(&decision).unwrap().until, None);
     assert!(!engine.is_proposal_due(at(100_000)));
@@ -120,8 +120,8 @@ fn by_hand_means_by_hand() {
 
 #[test]
 fn at_once_means_at_once() {
-    let mut engine = started(accepting(AcceptChanges::AtOnce, vec![hard(MemoryAvailable, "100")]));
-    let changed = accepting(AcceptChanges::AtOnce, vec![hard(MemoryAvailable, "600")]);
+    let mut engine = started(accepting(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "100")]));
+    let changed = accepting(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "600")]);
     assert!(took_effect(&propose(&mut engine, 0, changed)));
     assert_eq!(victims(&look(&mut engine, 1, 500)), [("greedy", 1)]);
 }

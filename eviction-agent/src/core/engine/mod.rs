@@ -34,7 +34,7 @@ use super::budget::Budgets;
 use super::condition::{Conditions, Raised};
 use super::decision::{Action, Admission, Decision, NoPass, Pass, Subject};
 use super::flight::Flights;
-use super::hands::ApiUnreachable;
+use super::hands::WhenApiServerDown;
 use super::input::{Event, Input, NotEvicted, Reach};
 use super::layout::DiskLayout;
 use super::oom::Story;
@@ -263,7 +263,7 @@ impl Engine {
 
     /// Whether nobody may go for want of the API server, for a hard threshold or another.
     fn is_paused(&self, hard: bool) -> bool {
-        let kills = hard && self.policy.hands.api_unreachable == ApiUnreachable::Kill;
+        let kills = hard && self.policy.hands.when_api_server_down == WhenApiServerDown::Kill;
         self.reach == Reach::Unreachable && !kills
     }
 

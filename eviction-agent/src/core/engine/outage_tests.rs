@@ -4,7 +4,7 @@ use crate::core::decision::{Decision, PassEnd};
 use crate::core::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
 };
-use crate::core::hands::ApiUnreachable;
+use crate::core::hands::WhenApiServerDown;
 use crate::core::input::{Event, EvictionOutcome, NotEvicted, Reach};
 use crate::core::policy::Policy;
 use crate::core::signal::{NodeCondition, Signal};
@@ -45,7 +45,7 @@ fn nobody_goes_while_the_server_cannot_be_asked_and_it_is_decided_anew_when_it_c
 #[test]
 fn where_it_is_told_to_kill_hard_thresholds_go_on_and_soft_ones_wait() {
     let mut kills = policy(vec![hard(Signal::MemoryAvailable, "200")]);
-    kills.hands.api_unreachable = ApiUnreachable::Kill;
+    kills.hands.when_api_server_down = WhenApiServerDown::Kill;
     let mut engine = started(kills.clone());
     tell(&mut engine, 1, Event::ApiServer(Reach::Unreachable));
     assert_eq!(victims(&look(&mut engine, 2, 100)), [("a", 1)]);

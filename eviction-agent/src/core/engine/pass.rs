@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::core::decision::{Action, NoPass, Pass, PassEnd, Subject};
 use crate::core::layout::DiskLayout;
 use crate::core::policy::{Foresight, ReclaimGoal, Victims};
-use crate::core::preferences::Predict;
+use crate::core::preferences::PredictionMode;
 use crate::core::reading::Why;
 use crate::core::sight::Seen;
 use crate::core::signal::Resource;
@@ -54,9 +54,9 @@ impl Engine {
         };
         let predicted = self.look_ahead(&mut pass);
         let gate = pass.sight.gate;
-        let acted_on: &[u8] = if predicted == Predict::Evict { &pass.sight.imminent } else { &[] };
+        let acted_on: &[u8] = if predicted == PredictionMode::Evict { &pass.sight.imminent } else { &[] };
         self.thresholds.observe(at, &pass.seen, gate, acted_on, &mut pass.met);
-        let raising: &[u8] = if predicted == Predict::Off { &[] } else { &pass.sight.imminent };
+        let raising: &[u8] = if predicted == PredictionMode::Off { &[] } else { &pass.sight.imminent };
         self.raise_conditions(at, &pass.met, raising);
         if self.policy.local_storage_capacity_isolation && self.evict_above_limits(at, &mut pass, actions) {
             pass.end = PassEnd::LocalStorage;
@@ -129,9 +129,9 @@ impl Engine {
     }
 
     /// Finds the thresholds that are about to be met; returns what is done about them.
-    fn look_ahead(&self, pass: &mut Pass) -> Predict {
+    fn look_ahead(&self, pass: &mut Pass) -> PredictionMode {
         let Foresight::Trend { predict, within } = self.policy.rules.foresight else {
-            return Predict::Off;
+            return PredictionMode::Off;
         };
         let mut imminent = take(&mut pass.sight.imminent);
         for &place in pass.visible.iter() {
@@ -143,7 +143,7 @@ impl Engine {
         pass.sight.imminent = imminent;
         match predict {
             // Nobody goes by prediction on a look that saw no pod.
-            Predict::Evict if pass.snapshot.is_empty() => Predict::Condition,
+            PredictionMode::Evict if pass.snapshot.is_empty() => PredictionMode::Condition,
             predict => predict,
         }
     }

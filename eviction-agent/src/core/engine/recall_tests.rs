@@ -137,7 +137,7 @@ fn who_evicts_asks_for_patience_once() {
 fn limits_and_cool_downs_go_on() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |preferences| {
         let (scope, max_evictions, window) = (LimitScope::Namespace, 1, GoDuration::from_secs(600));
-        preferences.limits = vec![EvictionLimit { scope, max_evictions, window }];
+        preferences.rate_limits = vec![EvictionLimit { scope, max_evictions, window }];
         preferences.cool_down_after_oom_kill = GoDuration::from_secs(60);
     });
     let known = pods(&policy);

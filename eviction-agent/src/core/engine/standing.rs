@@ -1,7 +1,7 @@
 //! The decision made ahead: [`crate::core::reflex`].
 
 use crate::core::input::{Event, Input};
-use crate::core::reflex::{HardLine, NoVerdict, Reflex, StandingVerdict, judge};
+use crate::core::reflex::{HardLine, KernelKill, NoVerdict, StandingVerdict, judge};
 use crate::core::snapshot::Snapshot;
 use crate::core::time::Timestamp;
 
@@ -22,7 +22,7 @@ impl Engine {
         snapshot: &Snapshot,
         reach: u64,
     ) -> Result<StandingVerdict, NoVerdict> {
-        if self.policy.reflex == Reflex::Off {
+        if self.policy.reflex == KernelKill::Off {
             return Err(NoVerdict::Off);
         }
         if self.proposal.is_some() {

@@ -21,26 +21,26 @@ use super::units::GoDuration;
 /// Conditions that do not change are written anew after so long.
 pub const HEARTBEAT: GoDuration = GoDuration::from_secs(300);
 
-/// What the node's own object is told, in either profile, by an agent that acts.
+/// Conditions and taints that an agent that acts writes to the Node object, in either profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct NodeMarks {
-    /// Whether it has the conditions `EvictionAgentMemoryPressure`, `EvictionAgentDiskPressure` and
+pub struct NodeStatusSettings {
+    /// Whether the agent sets the conditions `EvictionAgentMemoryPressure`, `EvictionAgentDiskPressure` and
     /// `EvictionAgentPIDPressure`.
     pub conditions: bool,
-    /// Whether it is tainted `PreferNoSchedule` while a soft threshold is met.
+    /// Whether the agent taints the node `PreferNoSchedule` while a soft threshold is met.
     pub prefer_no_schedule: bool,
-    /// Whether it is tainted `NoSchedule` while a hard threshold is met.
+    /// Whether the agent taints the node `NoSchedule` while a hard threshold is met.
     pub no_schedule: bool,
 }
 
-impl Default for NodeMarks {
+impl Default for NodeStatusSettings {
     fn default() -> Self {
         Self { conditions: true, prefer_no_schedule: true, no_schedule: true }
     }
 }
 
-impl NodeMarks {
+impl NodeStatusSettings {
     /// Nothing at all: what is there of the agent's is taken away.
     pub const NONE: Self = Self { conditions: false, prefer_no_schedule: false, no_schedule: false };
 }

@@ -3,7 +3,7 @@
 //! A node's taints are one list, which others write as well. What is the agent's in it is told by
 //! key, effect and the absence of a value, and nothing else of it is ever touched.
 
-use super::{NodeMarks, taint_key};
+use super::{NodeStatusSettings, taint_key};
 use crate::core::node::{Node, Taint};
 use crate::core::pressure::{CONDITIONS, Pressure, Severity};
 use crate::core::signal::NodeCondition;
@@ -74,7 +74,7 @@ pub fn effects(node: &Node, condition: NodeCondition) -> impl Iterator<Item = Ef
 }
 
 /// What a condition's taint ought to do; nothing if there ought to be none.
-pub fn wanted(pressure: &Pressure, marks: NodeMarks) -> Option<Effect> {
+pub fn wanted(pressure: &Pressure, marks: NodeStatusSettings) -> Option<Effect> {
     match pressure.severity? {
         Severity::Hard if marks.no_schedule => Some(Effect::NoSchedule),
         Severity::Hard | Severity::Soft => marks.prefer_no_schedule.then_some(Effect::PreferNoSchedule),

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::{
-    Due, Effect, Grounds, NodeMarks, TaintChange, conditions, effects, over_since, taint_key, taints,
+    Due, Effect, Grounds, NodeStatusSettings, TaintChange, conditions, effects, over_since, taint_key, taints,
 };
 use crate::core::fixture::{at, hard, soft};
 use crate::core::node::{Condition, Node, Taint};
@@ -130,8 +130,11 @@ fn changed(node: &Node, changes: &[TaintChange]) -> Vec<Taint> {
 
 #[test]
 fn a_taint_is_as_hard_as_the_pressure_and_the_switches_let_it_be() {
-    let marks =
-        |prefer_no_schedule, no_schedule| NodeMarks { prefer_no_schedule, no_schedule, ..NodeMarks::NONE };
+    let marks = |prefer_no_schedule, no_schedule| NodeStatusSettings {
+        prefer_no_schedule,
+        no_schedule,
+        ..NodeStatusSettings::NONE
+    };
     let soft = Pressure { severity: Some(Severity::Soft), ..HARD };
     let of = |pressure: &Pressure, marks| super::wanted(pressure, marks).map(Effect::name);
     for (switches, when_soft, when_hard) in [
@@ -142,7 +145,7 @@ fn a_taint_is_as_hard_as_the_pressure_and_the_switches_let_it_be() {
     ] {
         assert_eq!((of(&soft, switches), of(&HARD, switches)), (when_soft, when_hard), "{switches:?}");
     }
-    assert_eq!(of(&Pressure::default(), NodeMarks::default()), None);
+    assert_eq!(of(&Pressure::default(), NodeStatusSettings::default()), None);
 }
 
 #[test]

@@ -7,8 +7,8 @@ pub use rules::{
     WithoutStats,
 };
 
-use super::hands::Hands;
-use super::reflex::Reflex;
+use super::hands::EvictionSettings;
+use super::reflex::KernelKill;
 use super::signal::Signal;
 use super::units::{GoDuration, ThresholdValue};
 
@@ -34,9 +34,9 @@ pub struct Policy {
     /// Where the profiles differ.
     pub rules: Rules,
     /// Which decisions the kernel side may carry out by itself.
-    pub reflex: Reflex,
+    pub reflex: KernelKill,
     /// How evictions are carried out.
-    pub hands: Hands,
+    pub hands: EvictionSettings,
 }
 
 /// One line that an observation must not fall below.

@@ -4,7 +4,7 @@
 //! would want, and nothing outside of this file asks for the profile. Each enhanced choice is
 //! justified in docs/reference/profiles.md and has scenarios in tests/scenarios/enhanced.
 
-use crate::core::preferences::{AcceptChanges, MemoryPreferences, Predict, Preferences};
+use crate::core::preferences::{ApplyChanges, MemoryPreferences, PredictionMode, Preferences};
 use crate::core::units::GoDuration;
 
 /// The choices of a profile.
@@ -31,7 +31,7 @@ pub struct Rules {
     /// What is done about thresholds that are about to be met.
     pub foresight: Foresight,
     /// When a changed policy takes effect that would evict at once.
-    pub accept_changes: AcceptChanges,
+    pub accept_changes: ApplyChanges,
     /// What else the enhanced profile was told. `None` is the kubelet's profile: no
     /// protection, no limits, no plausibility, no prediction.
     pub preferences: Option<Preferences>,
@@ -129,7 +129,7 @@ pub enum Foresight {
     /// Figures are followed, and the trend is in every report.
     Trend {
         /// What is done about it.
-        predict: Predict,
+        predict: PredictionMode,
         /// How soon a threshold must be expected to be met.
         within: GoDuration,
     },
@@ -149,7 +149,7 @@ impl Rules {
             memory: MemoryPreferences::default(),
             belief: Belief::Everything,
             foresight: Foresight::None,
-            accept_changes: AcceptChanges::AtOnce,
+            accept_changes: ApplyChanges::Immediately,
             preferences: None,
         }
     }
@@ -160,15 +160,18 @@ impl Rules {
         Self {
             urgency: Urgency::HardFirst,
             soft_grace: SoftGrace::Own { cap },
-            victims: Victims::Sized { most: preferences.max_victims_per_pass },
+            victims: Victims::Sized { most: preferences.max_evictions_per_sync },
             without_stats: WithoutStats::BehindExceeding,
             disk_ranking: DiskRanking::ByWhatIsFreed,
             pod_level_requests: PodLevelRequests::HideTheirOwn,
             reclaim: ReclaimGoal::ItsOwnSignal,
             memory: preferences.memory.clone(),
-            belief: Belief::Plausible { max_unknown: preferences.max_unknown },
-            foresight: Foresight::Trend { predict: preferences.predict, within: preferences.predict_within },
-            accept_changes: preferences.accept_changes,
+            belief: Belief::Plausible { max_unknown: preferences.unavailable_after_samples },
+            foresight: Foresight::Trend {
+                predict: preferences.prediction.mode,
+                within: preferences.prediction.horizon,
+            },
+            accept_changes: preferences.apply_changes,
             preferences: Some(preferences.clone()),
         }
     }

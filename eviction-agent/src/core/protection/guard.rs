@@ -64,10 +64,10 @@ impl Guard {
             return;
         };
         self.is_on = true;
-        self.evict_bare_pods = preferences.soft.evict_bare_pods;
+        self.evict_bare_pods = preferences.soft.evict_pods_without_controller;
         self.override_opt_out = preferences.hard.override_opt_out;
         self.cool_down.adopt(preferences.cool_down_after_oom_kill);
-        self.ledger.adopt(&preferences.limits);
+        self.ledger.adopt(&preferences.rate_limits);
     }
 
     /// Why a pod may not go, if it may not. Critical pods are not asked about.

@@ -31,7 +31,7 @@ fn preferences() -> impl Strategy<Value = Preferences> {
         namespaces: vec![namespace.into()],
         selector: None,
         priority_classes: Vec::new(),
-        evict,
+        order: evict,
     });
     let limit = |scope| {
         (1..4u32, SHORTEST..90).prop_map(move |(max_evictions, window)| EvictionLimit {
@@ -44,12 +44,17 @@ fn preferences() -> impl Strategy<Value = Preferences> {
         .prop_map(|(owner, namespace)| owner.into_iter().chain(namespace).collect());
     let period = of(SHORTEST..90).prop_map(|period| GoDuration::from_secs(period.unwrap_or(0)));
     (prop::collection::vec(rule, 0..2), limits, period, any::<[bool; 2]>()).prop_map(
-        |(protection, limits, cool_down_after_oom_kill, [override_opt_out, evict_bare_pods])| Preferences {
+        |(
             protection,
             limits,
             cool_down_after_oom_kill,
+            [override_opt_out, evict_pods_without_controller],
+        )| Preferences {
+            protection,
+            rate_limits: limits,
+            cool_down_after_oom_kill,
             hard: HardEvictions { override_opt_out },
-            soft: SoftEvictions { evict_bare_pods, ..SoftEvictions::default() },
+            soft: SoftEvictions { evict_pods_without_controller, ..SoftEvictions::default() },
             ..Preferences::default()
         },
     )
@@ -168,7 +173,7 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, Happening)>) -> Result
                         namespace: known.pod.namespace.clone(),
                         owner: known.shelter.account.owner.clone(),
                     });
-                    limits_hold(&preferences.limits, &gone)?;
+                    limits_hold(&preferences.rate_limits, &gone)?;
                 }
             }
         }
@@ -180,7 +185,7 @@ fn may_go(preferences: &Preferences, known: &KnownPod, is_hard: bool) -> Result<
     prop_assert_ne!(known.shelter.turn, Turn::Never);
     let overridden = is_hard && preferences.hard.override_opt_out;
     prop_assert!(known.shelter.turn != Turn::OptedOut || overridden);
-    prop_assert!(!known.shelter.bare || is_hard || preferences.soft.evict_bare_pods);
+    prop_assert!(!known.shelter.bare || is_hard || preferences.soft.evict_pods_without_controller);
     Ok(())
 }
 

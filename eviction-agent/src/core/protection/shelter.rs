@@ -57,7 +57,7 @@ impl Shelter {
         };
         let Wishes { opts_out, consents, prefers_to_stay, hint, ignored } = Wishes::of(&pod.annotations);
         let rule = preferences.protection.iter().position(|rule| fits(rule, pod));
-        let table = rule.and_then(|place| preferences.protection.get(place)).map(|rule| rule.evict);
+        let table = rule.and_then(|place| preferences.protection.get(place)).map(|rule| rule.order);
         let turn = match table {
             Some(Protection::Never) => Turn::Never,
             _ if opts_out => Turn::OptedOut,
@@ -73,7 +73,7 @@ impl Shelter {
 
 /// Whether all conditions that a rule gives fit. The configuration has checked that it gives one.
 fn fits(rule: &ProtectionRule, pod: &Pod) -> bool {
-    let ProtectionRule { namespaces, selector, priority_classes, evict: _ } = rule;
+    let ProtectionRule { namespaces, selector, priority_classes, order: _ } = rule;
     let one_of = |names: &[String], name: &str| names.is_empty() || names.iter().any(|one| one == name);
     one_of(namespaces, &pod.namespace)
         && one_of(priority_classes, &pod.priority_class)

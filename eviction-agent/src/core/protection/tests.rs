@@ -87,7 +87,7 @@ impl Scene {
 }
 
 fn without_limits() -> Preferences {
-    Preferences { limits: Vec::new(), ..Preferences::default() }
+    Preferences { rate_limits: Vec::new(), ..Preferences::default() }
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn mistaken_values_are_kept_in_part_and_do_nothing() {
 }
 
 fn rule(evict: Protection) -> ProtectionRule {
-    ProtectionRule { namespaces: Vec::new(), selector: None, priority_classes: Vec::new(), evict }
+    ProtectionRule { namespaces: Vec::new(), selector: None, priority_classes: Vec::new(), order: evict }
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn bare_pods_never_go_for_a_soft_threshold_unless_told() {
     assert_eq!(go(&without_limits(), pod("a", "10")), refused);
     let consenting = annotated(pod("a", "10"), &[(DESCHEDULER_EVICT, "")]);
     assert_eq!(go(&without_limits(), consenting).0.as_deref(), Some("a"));
-    let soft = SoftEvictions { evict_bare_pods: true, ..SoftEvictions::default() };
+    let soft = SoftEvictions { evict_pods_without_controller: true, ..SoftEvictions::default() };
     assert_eq!(go(&Preferences { soft, ..without_limits() }, pod("a", "10")).0.as_deref(), Some("a"));
     let mut scene = Scene::hard_memory(&without_limits(), vec![pod("a", "10")]);
     assert_eq!(scene.victim(1).as_deref(), Some("a"), "hard");
@@ -271,7 +271,7 @@ fn limit(scope: LimitScope, max_evictions: u32, seconds: i64) -> EvictionLimit {
 #[test]
 fn a_deployment_is_not_emptied() {
     let preferences =
-        Preferences { limits: vec![limit(LimitScope::Owner, 2, 600)], ..Preferences::default() };
+        Preferences { rate_limits: vec![limit(LimitScope::Owner, 2, 600)], ..Preferences::default() };
     let pods: Vec<_> = ["a", "b", "c"].map(|uid| owned(uid, "web")).into();
     let mut scene = Scene::hard_memory(&preferences, pods);
     assert_eq!([1, 2].map(|seconds| scene.victim(seconds).unwrap()), ["a", "b"]);
@@ -287,7 +287,7 @@ fn a_deployment_is_not_emptied() {
 #[test]
 fn a_failed_eviction_does_not_count() {
     let preferences =
-        Preferences { limits: vec![limit(LimitScope::Namespace, 1, 600)], ..Preferences::default() };
+        Preferences { rate_limits: vec![limit(LimitScope::Namespace, 1, 600)], ..Preferences::default() };
     let mut scene = Scene::hard_memory(&preferences, vec![owned("a", "x"), owned("b", "y")]);
     assert_eq!(scene.victim(1).as_deref(), Some("a"));
     assert_eq!(scene.victim(2), None);
@@ -303,7 +303,7 @@ fn a_failed_eviction_does_not_count() {
 #[test]
 fn bare_pods_are_not_limited_by_owner() {
     let preferences =
-        Preferences { limits: vec![limit(LimitScope::Owner, 1, 600)], ..Preferences::default() };
+        Preferences { rate_limits: vec![limit(LimitScope::Owner, 1, 600)], ..Preferences::default() };
     let mut scene = Scene::hard_memory(&preferences, vec![pod("a", "10"), pod("b", "10")]);
     assert_eq!([1, 2].map(|seconds| scene.victim(seconds).unwrap()), ["a", "b"]);
 }

@@ -25,7 +25,7 @@ use crate::core::snapshot::{ContainerFigures, PodFigures, Snapshot, SnapshotBuil
 use super::{Candidate, Measure, compare};
 
 fn enhanced(signal: Signal) -> Policy {
-    let rules = Rules::enhanced(&Preferences { limits: Vec::new(), ..Preferences::default() });
+    let rules = Rules::enhanced(&Preferences { rate_limits: Vec::new(), ..Preferences::default() });
     Policy { rules, ..policy(vec![hard(signal, "100%")]) }
 }
 

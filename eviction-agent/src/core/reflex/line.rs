@@ -47,7 +47,7 @@ impl HardLine {
         if rules.memory.measure != MemoryMeasure::WorkingSet {
             return Err(NoVerdict::OtherMeasure);
         }
-        if rules.memory.pressure.is_some() || rules.memory.swap_used.is_some() {
+        if rules.memory.psi.is_some() || rules.memory.swap_used_at_least.is_some() {
             return Err(NoVerdict::AsksForMore);
         }
         let seen = match Observations::of(&snapshot.node).reading(signal) {

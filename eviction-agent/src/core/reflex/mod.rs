@@ -21,14 +21,13 @@ pub use verdict::StandingVerdict;
 pub(crate) use verdict::judge;
 pub use why::NoVerdict;
 
-/// Which decisions the kernel side may carry out by itself.
+/// Which evictions a BPF program may carry out in the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Reflex {
+pub enum KernelKill {
     /// None.
     #[default]
     Off,
-    /// Those for a hard threshold of `memory.available`: a process of the pod that goes first is
-    /// killed at the very charge that crosses the line, if its own growth crossed it.
+    /// Those for a hard threshold of `memory.available`: the memory charge that crosses the threshold kills
+    /// a process of the pod that would be evicted first, if that pod's growth crossed it.
     HardMemory,
 }

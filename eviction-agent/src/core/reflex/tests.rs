@@ -10,19 +10,19 @@ use crate::core::fixture::{
 use crate::core::input::Event;
 use crate::core::pod::Pod;
 use crate::core::policy::{Policy, Threshold};
-use crate::core::preferences::{MemoryMeasure, MemoryPressure, Preferences, Stalled};
+use crate::core::preferences::{MemoryMeasure, MemoryPsi, Preferences, PsiKind};
 use crate::core::protection::EVICT;
 use crate::core::reading::{Reading, Why};
 use crate::core::signal::Signal::{MemoryAvailable, PidAvailable};
 use crate::core::snapshot::{NodeStats, Snapshot};
 
-use super::{NoVerdict, Reflex, StandingVerdict};
+use super::{KernelKill, NoVerdict, StandingVerdict};
 
 /// Of the 1,000 bytes that the fixture's node has.
 const LINE: &str = "100";
 
 fn on(policy: Policy) -> Policy {
-    Policy { reflex: Reflex::HardMemory, ..policy }
+    Policy { reflex: KernelKill::HardMemory, ..policy }
 }
 
 fn with(policy: Policy, pods: Vec<Pod>) -> Engine {
@@ -119,8 +119,7 @@ fn not_where_the_kernel_side_cannot_tell_that_the_line_is_crossed() {
         |tell: fn(&mut Preferences)| refused(enhanced(vec![hard(MemoryAvailable, LINE)], tell), two());
     assert_eq!(refused_by(|told| told.memory.measure = MemoryMeasure::MemAvailable), NoVerdict::OtherMeasure);
     let pressure = |told: &mut Preferences| {
-        told.memory.pressure =
-            Some(MemoryPressure { stalled: Stalled::Some, avg10: Some(10.0), trigger: None });
+        told.memory.psi = Some(MemoryPsi { kind: PsiKind::Some, avg10: Some(10.0), trigger: None });
     };
     assert_eq!(refused_by(pressure), NoVerdict::AsksForMore);
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::core::exact::Nanos;
 use crate::core::observe::{Observation, Observations};
-use crate::core::preferences::{MemoryMeasure, MemoryPreferences, MemoryPressure, Stalled};
+use crate::core::preferences::{MemoryMeasure, MemoryPreferences, MemoryPsi, PsiKind};
 use crate::core::reading::{Reading, Why};
 use crate::core::signal::Signal;
 use crate::core::snapshot::{MemoryDetail, NodeStats};
@@ -30,9 +30,9 @@ pub enum Gate {
 impl Gate {
     /// A condition that is known not to be fulfilled counts more than one that is not known.
     pub(super) fn of(detail: &MemoryDetail, asked: &MemoryPreferences) -> Self {
-        let MemoryPreferences { measure: _, pressure, swap_used } = asked;
-        let stall = pressure.as_ref().map_or(Reading::Known(true), |asked| stalls(detail, asked));
-        let swap = swap_used.as_ref().map_or(Reading::Known(true), |asked| swaps(detail, asked));
+        let MemoryPreferences { measure: _, psi, swap_used_at_least } = asked;
+        let stall = psi.as_ref().map_or(Reading::Known(true), |asked| stalls(detail, asked));
+        let swap = swap_used_at_least.as_ref().map_or(Reading::Known(true), |asked| swaps(detail, asked));
         match (stall, swap) {
             (Reading::Known(false), _) => Self::TooLittleStall,
             (_, Reading::Known(false)) => Self::TooLittleSwapUsed,
@@ -42,12 +42,12 @@ impl Gate {
     }
 }
 
-fn stalls(detail: &MemoryDetail, asked: &MemoryPressure) -> Reading<bool> {
-    let MemoryPressure { stalled, avg10, trigger: _ } = *asked;
+fn stalls(detail: &MemoryDetail, asked: &MemoryPsi) -> Reading<bool> {
+    let MemoryPsi { kind, avg10, trigger: _ } = *asked;
     let Some(percent) = avg10 else { return detail.stalled };
-    let share = match stalled {
-        Stalled::Some => detail.some_avg10,
-        Stalled::Full => detail.full_avg10,
+    let share = match kind {
+        PsiKind::Some => detail.some_avg10,
+        PsiKind::Full => detail.full_avg10,
     };
     share.map(|hundredths| hundredths as f64 >= percent * 100.0)
 }

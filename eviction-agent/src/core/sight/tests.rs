@@ -7,9 +7,7 @@ use crate::core::fixture::{
 };
 use crate::core::input::{Event, Input};
 use crate::core::policy::Policy;
-use crate::core::preferences::{
-    MemoryMeasure, MemoryPressure, Predict, Preferences, PressureTrigger, Stalled,
-};
+use crate::core::preferences::{MemoryMeasure, MemoryPsi, PredictionMode, Preferences, PsiKind, PsiTrigger};
 use crate::core::reading::Why;
 use crate::core::report::Report;
 use crate::core::signal::NodeCondition;

@@ -47,7 +47,7 @@ fn with_reflex(node: &Node) -> Result<std::path::PathBuf> {
     let config = json!({
         "apiVersion": "eviction-agent.io/v1alpha1",
         "kind": "AgentConfiguration",
-        "reflex": "hardMemory",
+        "kernelKill": "HardMemory",
     });
     std::fs::write(&file, config.to_string()).with_context(|| format!("write {}", file.display()))?;
     Ok(file)

@@ -107,7 +107,7 @@ fn start(scene: &mut Scene<'_>, cluster: &Cluster, node: &Node) -> Result<Agent>
     // There is no kubelet here to be earlier than: the line is the one that is spoken of.
     let config = node.file("agent.yaml");
     let text = json!({
-        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "advance": {"when": "never"},
+        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "thresholdMargin": {"mode": "Never"},
     });
     std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
     let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();

@@ -33,7 +33,8 @@ const RUNS: usize = 3;
 /// Growth is stamped in steps of this, so nothing smaller is told apart.
 const GRAIN_MIB: f64 = 0.25;
 
-const REFLEX: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nreflex: hardMemory\n";
+const REFLEX: &str =
+    "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nkernelKill: HardMemory\n";
 
 /// MiB beyond the line.
 #[derive(Clone, Copy, Debug)]

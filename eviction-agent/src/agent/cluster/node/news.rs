@@ -8,7 +8,7 @@ use super::super::super::clock::Clock;
 use super::super::super::failure::Failure;
 use super::super::super::lane::{Receiver, Sender, lane};
 use crate::core::decision::Decision;
-use crate::core::marks::{Grounds, NodeMarks};
+use crate::core::marks::{Grounds, NodeStatusSettings};
 use crate::core::memory::KEPT_EVERY;
 use crate::core::policy::Policy;
 use crate::core::pressure::{Cause, Pressure, Pressures, Said, Seed};
@@ -30,7 +30,7 @@ pub(crate) struct NodeNews {
     pub(super) pressures: [Pressure; NodeCondition::COUNT],
     lines: Arc<[Line]>,
     period: GoDuration,
-    pub(super) marks: NodeMarks,
+    pub(super) marks: NodeStatusSettings,
 }
 
 impl NodeNews {
@@ -116,7 +116,7 @@ impl NodeTeller {
         if !self.is_seeded {
             return false;
         }
-        let (number, marks) = (self.number() + 1, policy.hands.node);
+        let (number, marks) = (self.number() + 1, policy.hands.node_status);
         let lines = Arc::clone(&self.lines);
         let news = NodeNews { number, kept_as, pressures, lines, period, marks };
         if self.told.as_ref().is_some_and(|told| told.says_the_same(&news)) {

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 
 fn any_enhanced() -> impl Strategy<Value = Policy> {
-    let predict = prop::sample::select(&[Predict::Off, Predict::Condition, Predict::Evict][..]);
+    let predict =
+        prop::sample::select(&[PredictionMode::Off, PredictionMode::Condition, PredictionMode::Evict][..]);
     let measure = prop::sample::select(
         &[MemoryMeasure::WorkingSet, MemoryMeasure::MemAvailable, MemoryMeasure::WorkingSetMinusActiveFile][..],
     );
@@ -13,14 +14,13 @@ fn any_enhanced() -> impl Strategy<Value = Policy> {
     let swap = prop::option::of(prop::sample::select(&["50%", "1", "1Ei"][..]));
     (any_policy(), predict, measure, avg10, swap, 1..4_u32).prop_map(
         |(policy, predict, measure, avg10, swap, max_unknown)| {
-            let mut preferences = Preferences { predict, max_unknown, ..Preferences::default() };
+            let mut preferences =
+                Preferences { unavailable_after_samples: max_unknown, ..Preferences::default() };
+            preferences.prediction.mode = predict;
             preferences.memory.measure = measure;
-            preferences.memory.pressure = avg10.map(|avg10| MemoryPressure {
-                stalled: Stalled::Full,
-                avg10: Some(avg10),
-                trigger: None,
-            });
-            preferences.memory.swap_used = swap.map(|text| Limit::parse(text).unwrap());
+            preferences.memory.psi =
+                avg10.map(|avg10| MemoryPsi { kind: PsiKind::Full, avg10: Some(avg10), trigger: None });
+            preferences.memory.swap_used_at_least = swap.map(|text| Limit::parse(text).unwrap());
             Policy { rules: Rules::enhanced(&preferences), ..policy }
         },
     )

@@ -170,8 +170,8 @@ fn what_a_node_does_not_have_blinds_nobody() {
 #[test]
 fn a_condition_that_is_not_known_blinds_as_well() {
     let mut engine = watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
-        preferences.memory.swap_used = Limit::parse("50%").ok();
-        preferences.max_unknown = 1;
+        preferences.memory.swap_used_at_least = Limit::parse("50%").ok();
+        preferences.unavailable_after_samples = 1;
     }));
     let decision = look(&mut engine, 1, node(50, 900, at(1)));
     assert!(decision.blind.contains(MemoryAvailable) && !evicts(&decision));

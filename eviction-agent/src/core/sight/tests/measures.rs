@@ -47,14 +47,14 @@ fn a_measure_that_is_not_known_evicts_nobody() {
 
 #[test]
 fn without_stalls_a_threshold_is_not_met() {
-    for stalled in [Stalled::Some, Stalled::Full] {
+    for stalled in [PsiKind::Some, PsiKind::Full] {
         let mut engine = watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
-            preferences.memory.pressure = Some(MemoryPressure { stalled, avg10: Some(12.5), trigger: None });
+            preferences.memory.psi = Some(MemoryPsi { kind: stalled, avg10: Some(12.5), trigger: None });
         }));
         let share = |seconds, hundredths| {
             with(50, seconds, |detail| match stalled {
-                Stalled::Some => detail.some_avg10 = hundredths,
-                Stalled::Full => detail.full_avg10 = hundredths,
+                PsiKind::Some => detail.some_avg10 = hundredths,
+                PsiKind::Full => detail.full_avg10 = hundredths,
             })
         };
         let calm = look(&mut engine, 1, share(1, Reading::Known(1249)));
@@ -71,9 +71,9 @@ fn without_stalls_a_threshold_is_not_met() {
 #[test]
 fn a_stall_that_ends_ends_the_grace_period() {
     let mut engine = watching(enhanced(vec![soft(MemoryAvailable, "100", 10)], |preferences| {
-        let trigger = PressureTrigger { stall: GoDuration::from_secs(1), window: GoDuration::from_secs(2) };
-        let asked = MemoryPressure { stalled: Stalled::Some, avg10: None, trigger: Some(trigger) };
-        preferences.memory.pressure = Some(asked);
+        let trigger = PsiTrigger { stall: GoDuration::from_secs(1), window: GoDuration::from_secs(2) };
+        let asked = MemoryPsi { kind: PsiKind::Some, avg10: None, trigger: Some(trigger) };
+        preferences.memory.psi = Some(asked);
     }));
     for (seconds, stalled, goes) in [
         (0, true, false),
@@ -93,7 +93,7 @@ fn swap_that_is_free_is_used_first() {
     let asking = |text: &str| {
         let limit = Limit::parse(text).unwrap();
         watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
-            preferences.memory.swap_used = Some(limit);
+            preferences.memory.swap_used_at_least = Some(limit);
         }))
     };
     for (asked, used, total, goes) in [
@@ -117,8 +117,8 @@ fn swap_that_is_free_is_used_first() {
 #[test]
 fn what_is_asked_of_memory_is_not_asked_of_disks() {
     let mut engine = watching(enhanced(vec![hard(NodeFsAvailable, "950")], |preferences| {
-        let pressure = MemoryPressure { stalled: Stalled::Some, avg10: Some(50.0), trigger: None };
-        preferences.memory.pressure = Some(pressure);
+        let pressure = MemoryPsi { kind: PsiKind::Some, avg10: Some(50.0), trigger: None };
+        preferences.memory.psi = Some(pressure);
     }));
     assert_eq!(look(&mut engine, 1, node(500, 900, at(1))).pass().unwrap().met.len(), 1);
 }

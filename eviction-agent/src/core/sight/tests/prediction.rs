@@ -2,8 +2,10 @@
 
 use super::*;
 
-fn predicting(predict: Predict) -> Engine {
-    watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| preferences.predict = predict))
+fn predicting(predict: PredictionMode) -> Engine {
+    watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+        preferences.prediction.mode = predict
+    }))
 }
 
 /// Falls by 20 a second from 500: 100 is reached after 20 s.
@@ -13,9 +15,11 @@ fn falling(seconds: i64) -> NodeStats {
 
 #[test]
 fn a_threshold_about_to_be_met_is_told_raises_or_evicts() {
-    for (predict, raised, goes) in
-        [(Predict::Off, 0, false), (Predict::Condition, 1, false), (Predict::Evict, 1, true)]
-    {
+    for (predict, raised, goes) in [
+        (PredictionMode::Off, 0, false),
+        (PredictionMode::Condition, 1, false),
+        (PredictionMode::Evict, 1, true),
+    ] {
         let mut engine = predicting(predict);
         for seconds in 0..3 {
             let decision = look(&mut engine, seconds, falling(seconds));
@@ -38,12 +42,12 @@ fn a_threshold_about_to_be_met_is_told_raises_or_evicts() {
 
 #[test]
 fn what_is_far_away_or_uncertain_is_not_imminent() {
-    let mut slow = predicting(Predict::Evict);
+    let mut slow = predicting(PredictionMode::Evict);
     for seconds in 0..8_i64 {
         let node = node(900 - 10 * seconds.unsigned_abs(), 900, at(seconds));
         assert!(!evicts(&look(&mut slow, seconds, node)), "80 s away");
     }
-    let mut uneven = predicting(Predict::Evict);
+    let mut uneven = predicting(PredictionMode::Evict);
     for (seconds, available) in (0..8).zip([300, 500, 290, 480, 280, 470, 270, 460]) {
         assert!(
             !evicts(&look(&mut uneven, seconds, node(available, 900, at(seconds)))),
@@ -55,9 +59,9 @@ fn what_is_far_away_or_uncertain_is_not_imminent() {
 #[test]
 fn a_closed_gate_predicts_nothing() {
     let mut engine = watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
-        preferences.predict = Predict::Evict;
-        let pressure = MemoryPressure { stalled: Stalled::Some, avg10: Some(1.0), trigger: None };
-        preferences.memory.pressure = Some(pressure);
+        preferences.prediction.mode = PredictionMode::Evict;
+        let pressure = MemoryPsi { kind: PsiKind::Some, avg10: Some(1.0), trigger: None };
+        preferences.memory.psi = Some(pressure);
     }));
     for seconds in 0..15 {
         let mut node = falling(seconds);

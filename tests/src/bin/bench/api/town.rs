@@ -86,9 +86,9 @@ impl<'a> Town<'a> {
         let mut options = stage.options(&node, &kubelet)?;
         let config = node.file("agent.yaml");
         let text = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "hands": way.hands(),
+            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "eviction": way.eviction(),
             // The line is the one that is measured at.
-            "advance": {"when": "never"},
+            "thresholdMargin": {"mode": "Never"},
         });
         std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
         (options.pods, options.config, options.action) = (None, Some(config), "evict");

@@ -39,14 +39,14 @@ impl Way {
         }
     }
 
-    /// `hands` of the agent's configuration.
-    pub(super) fn hands(self) -> Value {
-        let (action, taints) = match self {
-            Self::Evict => ("evict", false),
-            Self::Taint => ("evict", true),
-            Self::EvictAndKill { .. } => ("evictAndKill", false),
+    /// `eviction` of the agent's configuration.
+    pub(super) fn eviction(self) -> Value {
+        let (mode, taints) = match self {
+            Self::Evict => ("Evict", false),
+            Self::Taint => ("Evict", true),
+            Self::EvictAndKill { .. } => ("EvictAndKill", false),
         };
-        json!({"hardAction": action, "node": {"noSchedule": taints, "preferNoSchedule": taints}})
+        json!({"hardMode": mode, "nodeStatus": {"noSchedule": taints, "preferNoSchedule": taints}})
     }
 
     /// Whether each crossing taints the node.

@@ -1,4 +1,4 @@
-//! A part of a threshold: a percentage of it, or a quantity.
+//! A margin: a percentage of a threshold, or a quantity.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use crate::core::units::{Quantity, ThresholdValue, parse_percentage};
 
 /// A percentage from 0% to 100%, or a quantity that is not negative.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct MarginValue {
     value: ThresholdValue,
     text: Box<str>,
 }
 
-impl Part {
+impl MarginValue {
     pub(super) fn percent(percent: u8) -> Self {
         let share = f32::from(percent) / 100.0;
         Self { value: ThresholdValue::Percentage(share), text: format!("{percent}%").into() }
@@ -51,19 +51,19 @@ pub(in crate::config::agent) fn parse_quantity(text: &str) -> Result<Quantity, S
     Ok(quantity)
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for MarginValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Serialize for Part {
+impl Serialize for MarginValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.text)
     }
 }
 
-impl<'de> Deserialize<'de> for Part {
+impl<'de> Deserialize<'de> for MarginValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
         Self::parse(&text).map_err(serde::de::Error::custom)

@@ -1,4 +1,4 @@
-//! Settings that the AgentConfiguration has itself, in the place of a kubelet's.
+//! Kubelet settings in the AgentConfiguration itself.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use super::AgentConfiguration;
 use crate::config::kubelet::{KubeletConfiguration, resolve_given};
 use crate::config::problem::{Problem, Problems};
 
-const PLACE: &str = "thresholds.given";
+const PLACE: &str = "thresholds.inline";
 
 impl AgentConfiguration {
-    /// What `thresholds.given` comes to, read as a kubelet would read it.
+    /// What `thresholds.inline` comes to, read as a kubelet would read it.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn resolve_given(&self) -> Result<KubeletConfiguration, Problems> {
+    pub fn resolve_inline(&self) -> Result<KubeletConfiguration, Problems> {
         let file = self.file.as_deref();
         // Never the defaults in the place of what was given.
         let whole = |cause: &dyn fmt::Display| Problems(vec![Problem::new(PLACE, cause).in_file(file)]);
-        let given = self.thresholds.given.as_ref().ok_or_else(|| whole(&"is missing"))?;
-        let object = match serde_json::to_value(given).map_err(|error| whole(&error))? {
+        let inline = self.thresholds.inline.as_ref().ok_or_else(|| whole(&"is missing"))?;
+        let object = match serde_json::to_value(inline).map_err(|error| whole(&error))? {
             Value::Object(object) => object,
             _ => return Err(whole(&"must be an object")),
         };

@@ -1,6 +1,6 @@
 //! Raising thresholds.
 
-use super::{Advance, Part};
+use super::{MarginValue, ThresholdMargin};
 use crate::config::problem::{Problem, Problems};
 use crate::core::policy::Threshold;
 use crate::core::signal::{Resource, Signal};
@@ -19,14 +19,14 @@ pub struct Capacities {
 
 /// By how much the thresholds of a signal are raised.
 struct Lead<'a> {
-    by: &'a Part,
-    at_least: Option<&'a Quantity>,
+    by: &'a MarginValue,
+    minimum: Option<&'a Quantity>,
     capacity: Option<i64>,
     /// Amounts of memory are rounded up to this, so that people can read them.
     grain: i64,
 }
 
-impl Advance {
+impl ThresholdMargin {
     /// The thresholds, each as much higher as it is to be met earlier: never lower, and by no more
     /// than half of what lies between a threshold and all there is, so that none is met always. A
     /// percentage stays one. What turns a signal off does so still.
@@ -57,25 +57,28 @@ impl Advance {
     /// them, and the agent would evict in its place.
     fn lead(&self, signal: Signal, capacities: Capacities) -> Option<Lead<'_>> {
         let Capacities { memory, pids } = capacities;
-        let own = self.signals.iter().find(|own| own.signal == signal);
-        let (at_least, capacity, grain) = match signal.resource() {
-            Resource::Memory => (Some(&self.at_least), memory, MIB),
+        let own = self.per_signal.iter().find(|own| own.signal == signal);
+        let (minimum, capacity, grain) = match signal.resource() {
+            Resource::Memory => (Some(&self.minimum), memory, MIB),
             Resource::Pids => (None, pids, 1),
             Resource::EphemeralStorage | Resource::Inodes => (None, None, 1),
         };
         let capacity = capacity.filter(|capacity| *capacity > 0);
         match (own, signal.resource()) {
-            (Some(own), _) => Some(Lead { by: &own.by, at_least: None, capacity, grain }),
+            (Some(own), _) => Some(Lead { by: &own.value, minimum: None, capacity, grain }),
             (None, Resource::Memory | Resource::Pids) => {
-                Some(Lead { by: &self.by, at_least, capacity, grain })
+                Some(Lead { by: &self.value, minimum, capacity, grain })
             }
             (None, Resource::EphemeralStorage | Resource::Inodes) => None,
         }
     }
 
     fn problem(&self, threshold: &Threshold, lead: &Lead<'_>) -> Problem {
-        let own = self.signals.iter().position(|own| own.signal == threshold.signal);
-        let path = own.map_or_else(|| "advance.by".to_owned(), |at| format!("advance.signals[{at}].by"));
+        let own = self.per_signal.iter().position(|own| own.signal == threshold.signal);
+        let path = own.map_or_else(
+            || "thresholdMargin.value".to_owned(),
+            |at| format!("thresholdMargin.perSignal[{at}].value"),
+        );
         let cause = format!(
             "{} cannot be added to a percentage: how much there is in all of what {} measures is not known here",
             lead.by, threshold.signal
@@ -101,7 +104,7 @@ impl Lead<'_> {
             ThresholdValue::Quantity(by) => rounded_up(by).unwrap_or(i64::MAX),
             ThresholdValue::Percentage(share) => part_of(own, *share, self.grain),
         };
-        let least = self.at_least.and_then(rounded_up).unwrap_or(0);
+        let least = self.minimum.and_then(rounded_up).unwrap_or(0);
         let most = self.capacity.map_or(i64::MAX, |capacity| capacity.saturating_sub(own).max(0) / 2);
         let by = by.max(least).min(most);
         if by <= 0 || own.checked_add(by).is_none() {
@@ -127,7 +130,7 @@ impl Lead<'_> {
             ThresholdValue::Quantity(by) => of_all(by)?,
             ThresholdValue::Percentage(by) => share * exact(*by),
         };
-        let least = self.at_least.and_then(of_all).unwrap_or(0.0);
+        let least = self.minimum.and_then(of_all).unwrap_or(0.0);
         let raised = share + by.max(least).min((1.0 - share) / 2.0);
         Some((raised as f32).max(own))
     }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::parse_agent;
-use super::{Advance, Capacities};
+use super::{Capacities, ThresholdMargin};
 use crate::core::policy::Threshold;
 use crate::core::signal::Signal;
 use crate::core::units::{Format, GoDuration, Limit, Quantity, ThresholdValue};
@@ -14,9 +14,9 @@ fn threshold(signal: Signal, value: ThresholdValue) -> Threshold {
     Threshold { signal, value, grace_period: GoDuration::ZERO, min_reclaim: None }
 }
 
-fn raised(advance: &Advance, signal: Signal, value: &str, node: Capacities) -> String {
+fn raised(margin: &ThresholdMargin, signal: Signal, value: &str, node: Capacities) -> String {
     let value = Limit::parse(value).unwrap().value().clone();
-    match advance.apply(vec![threshold(signal, value)], node) {
+    match margin.apply(vec![threshold(signal, value)], node) {
         Err(problems) => problems.to_string(),
         Ok(raised) => match &raised[0].value {
             ThresholdValue::Quantity(quantity) => quantity.to_string(),
@@ -25,13 +25,13 @@ fn raised(advance: &Advance, signal: Signal, value: &str, node: Capacities) -> S
     }
 }
 
-fn parsed(advance: serde_json::Value) -> Advance {
-    parse_agent(&json!({"advance": advance})).unwrap().advance
+fn parsed(margin: serde_json::Value) -> ThresholdMargin {
+    parse_agent(&json!({"thresholdMargin": margin})).unwrap().threshold_margin
 }
 
 #[test]
 fn five_percent_and_for_memory_at_least_32_mi() {
-    let default = Advance::default();
+    let default = ThresholdMargin::default();
     let memory = |value: &str| raised(&default, Signal::MemoryAvailable, value, NODE);
     assert_eq!(memory("100Mi"), "132Mi");
     assert_eq!(memory("1Gi"), "1076Mi", "51.2Mi, rounded up");
@@ -49,33 +49,33 @@ fn five_percent_and_for_memory_at_least_32_mi() {
 #[test]
 fn never_by_more_than_half_of_what_is_left() {
     let small = Capacities { memory: Some(120 << 20), pids: Some(100) };
-    let default = Advance::default();
+    let default = ThresholdMargin::default();
     assert_eq!(raised(&default, Signal::MemoryAvailable, "100Mi", small), "110Mi");
     assert_eq!(raised(&default, Signal::MemoryAvailable, "200Mi", small), "200Mi");
     assert_eq!(raised(&default, Signal::MemoryAvailable, "99%", small), "99.50%");
-    let much = parsed(json!({"by": "1Ti"}));
+    let much = parsed(json!({"value": "1Ti"}));
     assert_eq!(raised(&much, Signal::MemoryAvailable, "2Gi", NODE), "9Gi");
     assert_eq!(raised(&much, Signal::PidAvailable, "100", NODE), "16434");
 }
 
 #[test]
 fn a_signal_has_its_own_say() {
-    let advance = parsed(json!({"by": "10%", "signals": [
-        {"signal": "memory.available", "by": "1%"},
-        {"signal": "pid.available", "by": "64"},
-        {"signal": "nodefs.available", "by": "20%"},
-        {"signal": "imagefs.available", "by": "1Gi"},
-        {"signal": "allocatableMemory.available", "by": "0"},
+    let margin = parsed(json!({"value": "10%", "perSignal": [
+        {"signal": "memory.available", "value": "1%"},
+        {"signal": "pid.available", "value": "64"},
+        {"signal": "nodefs.available", "value": "20%"},
+        {"signal": "imagefs.available", "value": "1Gi"},
+        {"signal": "allocatableMemory.available", "value": "0"},
     ]}));
-    assert_eq!(raised(&advance, Signal::MemoryAvailable, "1000Mi", NODE), "1010Mi");
-    assert_eq!(raised(&advance, Signal::PidAvailable, "1000", NODE), "1064");
-    assert_eq!(raised(&advance, Signal::NodeFsAvailable, "10%", NODE), "12.00%");
-    assert_eq!(raised(&advance, Signal::ImageFsAvailable, "10Gi", NODE), "11Gi");
-    assert_eq!(raised(&advance, Signal::AllocatableMemoryAvailable, "1Gi", NODE), "1Gi");
-    assert_eq!(raised(&advance, Signal::AllocatableMemoryAvailable, "10%", NODE), "10.00%");
+    assert_eq!(raised(&margin, Signal::MemoryAvailable, "1000Mi", NODE), "1010Mi");
+    assert_eq!(raised(&margin, Signal::PidAvailable, "1000", NODE), "1064");
+    assert_eq!(raised(&margin, Signal::NodeFsAvailable, "10%", NODE), "12.00%");
+    assert_eq!(raised(&margin, Signal::ImageFsAvailable, "10Gi", NODE), "11Gi");
+    assert_eq!(raised(&margin, Signal::AllocatableMemoryAvailable, "1Gi", NODE), "1Gi");
+    assert_eq!(raised(&margin, Signal::AllocatableMemoryAvailable, "10%", NODE), "10.00%");
     assert_eq!(
-        raised(&advance, Signal::ImageFsAvailable, "10%", NODE),
-        "advance.signals[3].by: 1Gi cannot be added to a percentage: how much there is in all of what \
+        raised(&margin, Signal::ImageFsAvailable, "10%", NODE),
+        "thresholdMargin.perSignal[3].value: 1Gi cannot be added to a percentage: how much there is in all of what \
          imagefs.available measures is not known here (give a percentage of the threshold)"
     );
 }
@@ -90,7 +90,7 @@ fn what_turns_a_signal_off_stays_off() {
     ];
     for value in values {
         let before = threshold(Signal::MemoryAvailable, value);
-        let after = Advance::default().apply(vec![before.clone()], NODE).unwrap();
+        let after = ThresholdMargin::default().apply(vec![before.clone()], NODE).unwrap();
         assert_eq!(format!("{after:?}"), format!("{:?}", [before]));
     }
 }
@@ -104,12 +104,12 @@ proptest! {
         capacity in prop::option::of(1..i64::MAX),
         signal in prop::sample::select(Signal::ALL.to_vec()),
     ) {
-        let advance = parsed(json!({"by": by, "signals": [{"signal": signal, "by": by}]}));
+        let margin = parsed(json!({"value": by, "perSignal": [{"signal": signal, "value": by}]}));
         let capacities = Capacities { memory: capacity, pids: capacity };
         let quantity = ThresholdValue::Quantity(Quantity::from_i64(value, Format::BinarySi));
         for before in [quantity, ThresholdValue::Percentage(share)] {
             let given = vec![threshold(signal, before.clone())];
-            let Ok(after) = advance.apply(given, capacities) else { continue };
+            let Ok(after) = margin.apply(given, capacities) else { continue };
             let all = capacity.unwrap_or(GIB);
             let (before, after) = (before.quantity(all), after[0].value.quantity(all));
             prop_assert!(after >= before, "{before} {after}");

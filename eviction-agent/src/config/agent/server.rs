@@ -1,4 +1,4 @@
-//! How the agent works beside what it decides. A change takes effect when it is started again.
+//! Eviction requests, memory limits and the HTTP server. A change takes effect at the next start.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,55 +7,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::units::GoDuration;
 
-/// Requests for evictions to the API server. A change takes effect when the agent is started again.
+/// Eviction requests to the API server. A change takes effect at the next start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Requests {
-    /// How many may be under way at a time, 1 to 64.
+pub struct EvictionRequests {
+    /// The most requests at the same time.
     #[schemars(range(min = 1, max = 64))]
     pub max_in_flight: u16,
-    /// How long one may take.
+    /// The timeout of a request.
     #[schemars(with = "String", extend("format" = "positive-duration"))]
     pub timeout: GoDuration,
-    /// How old a decision may be when its request is sent; an older one is made anew.
+    /// The most time between a decision and its request; an older decision is made again.
     #[schemars(with = "String", extend("format" = "positive-duration"))]
     pub max_age: GoDuration,
 }
 
-impl Default for Requests {
+impl Default for EvictionRequests {
     fn default() -> Self {
         let five = GoDuration::from_secs(5);
         Self { max_in_flight: 8, timeout: five, max_age: five }
     }
 }
 
-/// What the agent serves. A change takes effect when the agent is started again.
+/// The HTTP server of the agent. A change takes effect at the next start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Endpoints {
-    /// Address of `/metrics`, `/healthz` and `/readyz`; port 0 lets the system choose.
+pub struct Server {
+    /// The address of `/metrics`, `/healthz` and `/readyz`; port 0 lets the kernel choose.
     #[schemars(with = "String", extend("format" = "socket-address"))]
-    pub listen: SocketAddr,
+    pub listen_address: SocketAddr,
 }
 
-impl Default for Endpoints {
+impl Default for Server {
     fn default() -> Self {
-        Self { listen: (Ipv4Addr::LOCALHOST, 9095).into() }
+        Self { listen_address: (Ipv4Addr::LOCALHOST, 9095).into() }
     }
 }
 
-/// Memory limits of pods, containers and the groups above them, at which the kernel kills. A change
-/// takes effect when the agent is started again.
+/// Memory limits of pods, containers and the cgroups above them, at which the kernel kills. A change
+/// takes effect at the next start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MemoryLimits {
-    /// How near the working set must come to a limit to be told of, in percent of the limit, 1 to 50.
+    /// How far below a limit the working set is reported, in percent of the limit.
     #[schemars(range(min = 1, max = 50))]
-    pub near_percent: u8,
+    pub warn_percent: u8,
 }
 
 impl Default for MemoryLimits {
     fn default() -> Self {
-        Self { near_percent: 10 }
+        Self { warn_percent: 10 }
     }
 }
