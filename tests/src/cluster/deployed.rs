@@ -25,6 +25,8 @@ impl Manifests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests");
         let entries = fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
         let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        // For `kubectl apply -k`; it is no object of the API.
+        files.retain(|file| file.file_name().is_none_or(|name| name != "kustomization.yaml"));
         files.sort();
         let mut objects = Vec::new();
         for file in files {

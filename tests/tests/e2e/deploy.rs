@@ -60,13 +60,15 @@ pub(crate) fn options(
     let mut config: Value = serde_yaml_ng::from_str(config).unwrap();
     assert_eq!(config["thresholds"], json!({"source": "Configz"}));
     config["thresholds"]["configz"] = json!({"port": kubelet.port()});
+    // As shipped nothing is evicted; this agent evicts.
+    assert_eq!((&config["action"], &config["dryRun"]), (&json!("Evict"), &json!("Server")));
+    config["dryRun"] = json!("None");
     let file = node.file("agent.yaml");
     std::fs::write(&file, config.to_string()).unwrap();
     let mut options = agent::options_on(name, node, kubeconfig);
     // What counts where the kubelet is not asked: nothing crosses that.
     options.kubelet_config =
         node.write_config(&json!({"evictionHard": {"memory.available": "1Mi"}})).unwrap();
-    assert_eq!(given.remove("--action").as_deref(), Some("evict"));
     assert_eq!(given.remove("--config").as_deref(), Some("/etc/eviction-agent/agent.yaml"));
     (options.action, options.config) = ("evict", Some(file));
     // Its default is a directory of the host, where other agents may run.
@@ -74,7 +76,7 @@ pub(crate) fn options(
     std::fs::create_dir_all(&state).unwrap();
     options.more.extend(["--state-dir".to_owned(), state.display().to_string()]);
     // What the rig says by itself; a new argument has to be told to it.
-    for name in ["--kubelet-config", "--output", "--log-format", "--listen-address"] {
+    for name in ["--output", "--log-format", "--listen-address"] {
         assert!(given.remove(name).is_some(), "{name}");
     }
     assert!(given.is_empty(), "{given:?}");

@@ -29,22 +29,11 @@ fn fit(daemonset: &mut Value, world: &World) {
     capabilities.retain(|name| tests::privileges::has(name.as_str().unwrap()).unwrap());
     for volume in spec["volumes"].as_array_mut().unwrap() {
         let path = match volume["name"].as_str().unwrap() {
-            // One by which nobody would ever be evicted: what counts is what the kubelet says.
-            "kubelet-config" => no_thresholds(folder),
-            name @ ("state" | "run") => folder.join(name),
+            name @ "run" => folder.join(name),
             _ => continue,
         };
         volume["hostPath"]["path"] = json!(path);
     }
-}
-
-fn no_thresholds(folder: &Path) -> PathBuf {
-    let path = folder.join("no-thresholds.yaml");
-    let text = json!({
-        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "evictionHard": {},
-    });
-    std::fs::write(&path, text.to_string()).unwrap();
-    path
 }
 
 /// Where that kubelet is asked. It has signed its certificate itself, which is mounted as
@@ -53,6 +42,8 @@ fn ask(manifests: &mut Manifests, world: &World) {
     let config = &mut manifests.of("ConfigMap").unwrap()["data"]["agent.yaml"];
     let mut given: Value = serde_yaml_ng::from_str(config.as_str().unwrap()).unwrap();
     assert_eq!(given["thresholds"], json!({"source": "Configz"}));
+    assert_eq!(given["dryRun"], "Server");
+    given["dryRun"] = json!("None");
     let authority = "/host/kubelet/kubelet.crt";
     given["thresholds"]["configz"] =
         json!({"address": "127.0.0.1", "port": world.node.kubelet_port(), "certificateAuthority": authority});
