@@ -71,7 +71,7 @@ impl Words {
                 // The match begins with the character before the word.
                 let before = text[..word.start()].matches('\n').count();
                 let line = before + usize::from(word.as_str().starts_with('\n')) + 1;
-                let word = word.as_str().trim_matches(|it: char| !it.is_ascii_alphanumeric());
+                let word = word.as_str().trim_matches(|it: char| !it.is_ascii_alphanumeric() && it != '-');
                 found.insert((line, format!("{word:?}: write {replacement:?}")));
             }
         }
