@@ -24,7 +24,7 @@ pub enum Difference {
     /// Exit code 137, which was the end of an eviction's grace period and no OOM kill.
     KilledByEviction,
     /// Exit code 137, which was no OOM kill.
-    KilledBySomebodyElse,
+    KilledByOtherProcess,
 }
 
 impl Difference {
@@ -35,7 +35,7 @@ impl Difference {
         Self::KillNotInStatus,
         Self::ChildNotInStatus,
         Self::KilledByEviction,
-        Self::KilledBySomebodyElse,
+        Self::KilledByOtherProcess,
     ];
 
     /// As metrics and lines write it.
@@ -46,7 +46,7 @@ impl Difference {
             Self::KillNotInStatus => "kill_not_in_status",
             Self::ChildNotInStatus => "child_not_in_status",
             Self::KilledByEviction => "killed_by_eviction",
-            Self::KilledBySomebodyElse => "killed_by_other_process",
+            Self::KilledByOtherProcess => "killed_by_other_process",
         }
     }
 
@@ -62,7 +62,7 @@ impl Difference {
                 "the kernel's OOM killer had killed a child, which the status does not say; the main process survived it"
             }
             Self::KilledByEviction => "exit code 137 is the eviction's SIGKILL and no OOM kill",
-            Self::KilledBySomebodyElse => {
+            Self::KilledByOtherProcess => {
                 "exit code 137 is a SIGKILL that was not sent by the kernel's OOM killer"
             }
         }
@@ -107,7 +107,7 @@ impl Known {
             (true, false, false) => Some(Difference::NoKillSeen),
             (false, true, _) => Some(Difference::KillNotInStatus),
             (false, false, _) if word.by_kill && evicted => Some(Difference::KilledByEviction),
-            (false, false, _) if word.by_kill => Some(Difference::KilledBySomebodyElse),
+            (false, false, _) if word.by_kill => Some(Difference::KilledByOtherProcess),
             (false, false, true) => Some(Difference::ChildNotInStatus),
             (false, false, false) => None,
         }

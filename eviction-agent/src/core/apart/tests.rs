@@ -101,7 +101,7 @@ fn each_way_in_which_a_status_and_a_verdict_can_differ() {
             vec![],
             "Error",
             137,
-            Some(Difference::KilledBySomebodyElse),
+            Some(Difference::KilledByOtherProcess),
         ),
         (&[(EvictedByAgent, EvictionUnderWay)], vec![], "Error", 137, Some(KilledByEviction)),
         (&[(EvictedByKubelet, EvictionOnRecord)], vec![], "Error", 137, Some(KilledByEviction)),
