@@ -10,6 +10,7 @@ mod inline;
 mod labels;
 mod margin;
 mod probes;
+mod renamed;
 mod resolve;
 mod rules;
 mod schema;
@@ -168,7 +169,7 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
     let mut given = Value::Object(given);
     drop_nulls(&mut given);
     // In YAML 1.1, which other tools still write, `Off` is a boolean.
-    for place in ["/policy/prediction/mode", "/kernelKill"] {
+    for place in ["/policy/prediction/mode", "/policy/predict", "/kernelKill", "/reflex"] {
         if let Some(value) = given.pointer_mut(place).filter(|value| **value == Value::Bool(false)) {
             *value = "Off".into();
         }

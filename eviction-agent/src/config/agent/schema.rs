@@ -8,16 +8,37 @@ use super::super::document::found;
 use super::super::examples;
 use super::super::problem::{Problem, did_you_mean, member};
 use super::margin::{MarginValue, parse_quantity};
+use super::renamed;
 use crate::core::units::{GoDuration, Limit};
 
 /// Everything that is wrong with a document, each with its path.
 pub(super) fn check(schema: &str, document: &Value) -> Vec<Problem> {
     let mut problems = Vec::new();
     match serde_json::from_str(schema) {
-        Ok(root) => Check { root: &root }.value(&root, document, "", &mut problems),
+        Ok(root) => Check { root: &root }.value(&root, document, &Place::default(), &mut problems),
         Err(error) => problems.push(Problem::new("", format!("the schema is no JSON: {error}"))),
     }
     problems
+}
+
+/// A place in a document.
+#[derive(Clone, Default)]
+struct Place {
+    /// The path as the document has it.
+    path: String,
+    /// The same with the new names of renamed keys, and `[]` for an index.
+    name: String,
+}
+
+impl Place {
+    fn member(&self, key: &str, name: &str) -> Self {
+        let dot = if self.name.is_empty() { "" } else { "." };
+        Self { path: member(&self.path, key), name: format!("{}{dot}{name}", self.name) }
+    }
+
+    fn item(&self, index: usize) -> Self {
+        Self { path: format!("{}[{index}]", self.path), name: format!("{}[]", self.name) }
+    }
 }
 
 struct Check<'a> {
@@ -25,37 +46,37 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn value(&self, schema: &Value, value: &Value, path: &str, problems: &mut Vec<Problem>) {
+    fn value(&self, schema: &Value, value: &Value, place: &Place, problems: &mut Vec<Problem>) {
         if let Some(target) = self.target(schema) {
-            self.value(target, value, path, problems);
+            self.value(target, value, place, problems);
         }
         if let Some(alternatives) = choice(schema) {
-            return self.alternatives(alternatives, value, path, problems);
+            return self.alternatives(alternatives, value, place, problems);
         }
         if let Some(wanted) = schema.get("const").filter(|wanted| *wanted != value) {
-            return problems.push(unlike(path, value, &[wanted]));
+            return problems.push(unlike(place, value, &[wanted]));
         }
         if let Some(Value::Array(names)) = schema.get("enum")
             && !names.contains(value)
         {
-            return problems.push(unlike(path, value, &names.iter().collect::<Vec<_>>()));
+            return problems.push(unlike(place, value, &names.iter().collect::<Vec<_>>()));
         }
         if !has_type(schema, value) {
             let cause = format!("expected {}, found {}", in_words(schema), found(value));
             let text = types(schema).contains(&"string");
             let help = text.then(|| examples::of_text(value)).flatten();
-            return problems.push(Problem::new(path, cause).with_help(help));
+            return problems.push(Problem::new(&*place.path, cause).with_help(help));
         }
         match value {
-            Value::Object(object) => self.object(schema, object, path, problems),
+            Value::Object(object) => self.object(schema, object, place, problems),
             Value::Array(list) => {
                 for (index, value) in list.iter().enumerate() {
                     if let Some(items) = schema.get("items") {
-                        self.value(items, value, &format!("{path}[{index}]"), problems);
+                        self.value(items, value, &place.item(index), problems);
                     }
                 }
             }
-            Value::Number(number) => problems.extend(out_of_bounds(schema, number.as_f64(), path)),
+            Value::Number(number) => problems.extend(out_of_bounds(schema, number.as_f64(), &place.path)),
             Value::String(text) => {
                 let example = match format(schema) {
                     "threshold" | "margin" | "quantity" => examples::of_threshold(text),
@@ -63,7 +84,7 @@ impl Check<'_> {
                     _ => None,
                 };
                 let wrong = wrong_format(schema, text);
-                problems.extend(wrong.map(|cause| Problem::new(path, cause).with_help(example)));
+                problems.extend(wrong.map(|cause| Problem::new(&*place.path, cause).with_help(example)));
             }
             Value::Null | Value::Bool(_) => {}
         }
@@ -74,38 +95,61 @@ impl Check<'_> {
         self.root.pointer(reference)
     }
 
-    fn object(&self, schema: &Value, object: &Map<String, Value>, path: &str, problems: &mut Vec<Problem>) {
+    fn object(
+        &self,
+        schema: &Value,
+        object: &Map<String, Value>,
+        parent: &Place,
+        problems: &mut Vec<Problem>,
+    ) {
         let nothing = Map::new();
         let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&nothing);
         for (key, value) in object {
-            let path = member(path, key);
+            let place = parent.member(key, key);
             match (properties.get(key), schema.get("additionalProperties")) {
-                (Some(schema), _) => self.value(schema, value, &path, problems),
+                (Some(schema), _) => self.value(schema, value, &place, problems),
                 (None, Some(Value::Bool(false))) => {
-                    let known = properties.keys().map(String::as_str);
-                    problems
-                        .push(Problem::new(path, "is not known here").with_help(did_you_mean(key, known)));
+                    if let Some(new) = renamed::key(&parent.name, key) {
+                        let place = parent.member(key, new);
+                        let cause = format!("was renamed to `{}`", place.name);
+                        problems.push(Problem::new(&*place.path, cause));
+                        if let Some(schema) = self.property(schema, new) {
+                            self.value(schema, value, &place, problems);
+                        }
+                        continue;
+                    }
+                    let help = did_you_mean(key, properties.keys().map(String::as_str));
+                    problems.push(Problem::new(place.path, "is not known here").with_help(help));
                 }
-                (None, Some(schema)) => self.value(schema, value, &path, problems),
+                (None, Some(schema)) => self.value(schema, value, &place, problems),
                 (None, None) => {}
             }
         }
         let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
         for key in required.filter_map(Value::as_str) {
-            if !object.contains_key(key) {
-                problems.push(Problem::new(member(path, key), "is missing"));
+            let renamed = |old: &String| renamed::key(&parent.name, old) == Some(key);
+            if !object.contains_key(key) && !object.keys().any(renamed) {
+                problems.push(Problem::new(member(&parent.path, key), "is missing"));
             }
         }
     }
 
+    /// The schema of a property, or of one within a property: `a.b`.
+    fn property<'b>(&'b self, schema: &'b Value, path: &str) -> Option<&'b Value> {
+        path.split('.').try_fold(schema, |schema, key| {
+            let schema = self.target(schema).unwrap_or(schema);
+            schema.get("properties")?.get(key)
+        })
+    }
+
     /// One of the alternatives must fit. If none does, what is wrong with the one that has the
     /// right type is reported; names to choose from are reported as such.
-    fn alternatives(&self, all: &[Value], value: &Value, path: &str, problems: &mut Vec<Problem>) {
+    fn alternatives(&self, all: &[Value], value: &Value, place: &Place, problems: &mut Vec<Problem>) {
         let names: Vec<&Value> = all.iter().flat_map(|schema| self.names(schema)).collect();
         let mut least: Option<Vec<Problem>> = None;
         for schema in all {
             let mut found = Vec::new();
-            self.value(schema, value, path, &mut found);
+            self.value(schema, value, place, &mut found);
             if found.is_empty() {
                 return;
             }
@@ -117,7 +161,7 @@ impl Check<'_> {
         if names.is_empty() {
             problems.extend(least.into_iter().flatten());
         } else {
-            problems.push(unlike(path, value, &names));
+            problems.push(unlike(place, value, &names));
         }
     }
 
@@ -135,7 +179,12 @@ fn choice(schema: &Value) -> Option<&[Value]> {
     alternatives.as_array().map(Vec::as_slice)
 }
 
-fn unlike(path: &str, value: &Value, names: &[&Value]) -> Problem {
+fn unlike(place: &Place, value: &Value, names: &[&Value]) -> Problem {
+    if let Some(old) = value.as_str()
+        && let Some(new) = renamed::value(&place.name, old)
+    {
+        return Problem::new(&*place.path, format!("the value `{old}` was renamed to `{new}`"));
+    }
     let texts: Vec<&str> = names.iter().filter_map(|name| name.as_str()).collect();
     let list: Vec<String> = texts.iter().map(|text| format!("`{text}`")).collect();
     let cause = match list.as_slice() {
@@ -143,7 +192,7 @@ fn unlike(path: &str, value: &Value, names: &[&Value]) -> Problem {
         _ => format!("expected one of {}, found {}", list.join(", "), found(value)),
     };
     let help = value.as_str().and_then(|wrong| did_you_mean(wrong, texts));
-    Problem::new(path, cause).with_help(help)
+    Problem::new(&*place.path, cause).with_help(help)
 }
 
 fn types(schema: &Value) -> Vec<&str> {

@@ -13,6 +13,80 @@ fn the_schema_is_that_of_the_types() {
     assert_eq!(shipped, text, "run with UPDATE_SCHEMA=1 to write it again");
 }
 
+/// The errors of a document that has this value at this place; `[]` makes a list of one.
+fn errors_at(path: &str, value: &Value) -> Vec<Problem> {
+    let document = path.rsplit('.').fold(value.clone(), |inner, key| match key.strip_suffix("[]") {
+        Some(key) => json!({key: [inner]}),
+        None => json!({key: inner}),
+    });
+    parse_agent(&document).unwrap_err().0
+}
+
+#[test]
+fn every_old_key_is_refused_with_its_new_name() {
+    for (parent, old, new) in renamed::KEYS {
+        let within = |key: &str| if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") };
+        let (path, expected) = (within(old), format!("was renamed to `{}`", within(new)));
+        let errors = errors_at(&path, &json!({}));
+        let at = path.replace("[]", "[0]");
+        let found = |error: &Problem| error.path == at && error.cause == expected;
+        assert!(errors.iter().any(found), "{path}: {errors:?}");
+        let shadow = errors.iter().any(|error| error.path == at && error.cause.contains("not known"));
+        assert!(!shadow, "{path}: {errors:?}");
+    }
+}
+
+#[test]
+fn every_old_value_is_refused_with_its_new_name() {
+    for (field, old, new) in renamed::VALUES {
+        let errors = errors_at(field, &json!(old));
+        let expected = format!("the value `{old}` was renamed to `{new}`");
+        let at = field.replace("[]", "[0]");
+        assert!(
+            errors.iter().any(|error| error.path == at && error.cause == expected),
+            "{field}: {errors:?}"
+        );
+    }
+}
+
+#[test]
+fn all_old_names_of_a_file_are_refused_at_once() {
+    let old = json!({
+        "profile": "enhanced", "act": "evict-dry-run", "reflex": "hardMemory",
+        "advance": {"when": "always", "signals": [{"signal": "pid.available", "by": 5}]},
+        "policy": {"predict": "maybe", "protection": [{"namespaces": ["a"], "evict": "never"}]},
+        "server": {"listen": "[::1]:1"},
+    });
+    let errors = parse_agent(&old).unwrap_err().to_string();
+    let expected = [
+        "act: the value `evict-dry-run` was renamed to `action: Evict` and `dryRun: Server`",
+        "act: was renamed to `action`",
+        "advance: was renamed to `thresholdMargin`",
+        "advance.signals: was renamed to `thresholdMargin.perSignal`",
+        "advance.signals[0].by: was renamed to `thresholdMargin.perSignal[].value`",
+        "advance.signals[0].by: expected a quantity or a percentage such as \"500Mi\" or \"5%\", found the \
+         number 5 (numbers must be in quotes here)",
+        "advance.when: the value `always` was renamed to `Always`",
+        "advance.when: was renamed to `thresholdMargin.mode`",
+        "policy.predict: expected one of `Off`, `Condition`, `Evict`, found the string \"maybe\"",
+        "policy.predict: was renamed to `policy.prediction.mode`",
+        "policy.protection[0].evict: the value `never` was renamed to `Never`",
+        "policy.protection[0].evict: was renamed to `policy.protection[].order`",
+        "profile: the value `enhanced` was renamed to `Enhanced`",
+        "reflex: the value `hardMemory` was renamed to `HardMemory`",
+        "reflex: was renamed to `kernelKill`",
+        "server.listen: was renamed to `server.listenAddress`",
+    ];
+    let sorted = |mut lines: Vec<String>| {
+        lines.sort();
+        lines
+    };
+    assert_eq!(
+        sorted(errors.lines().map(str::to_owned).collect()),
+        sorted(expected.map(str::to_owned).to_vec())
+    );
+}
+
 use proptest::prelude::*;
 use serde_json::json;
 
