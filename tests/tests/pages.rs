@@ -23,7 +23,7 @@ use tests::workload::{self, Workload};
 const GUARD: Duration = Duration::from_secs(60);
 
 /// The threads that decide and end a pod.
-const HANDS: [&str; 3] = ["reaction", "kill-hand", "reaper"];
+const HANDS: [&str; 3] = ["control-loop", "killer", "mrelease"];
 
 /// Faults of each thread of the hands that had to wait for a disk.
 fn waited(agent: &Agent) -> BTreeMap<String, u64> {

@@ -48,7 +48,7 @@ impl Reaper {
     pub(super) fn start(tell: Tell) -> io::Result<Self> {
         let (pids, mut waiting) = channel(WAITING);
         let from_there = Arc::clone(&tell);
-        let thread = std::thread::Builder::new().name("reaper".to_owned());
+        let thread = std::thread::Builder::new().name("mrelease".to_owned());
         thread.spawn(move || {
             run_ahead();
             run(&mut waiting, &from_there);

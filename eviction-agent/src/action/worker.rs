@@ -59,7 +59,7 @@ impl Worker {
             backlog: VecDeque::new(),
             has_said_host_pid: false,
         };
-        let thread = std::thread::Builder::new().name("kill-hand".to_owned());
+        let thread = std::thread::Builder::new().name("killer".to_owned());
         Ok(Self { commands: Some(commands), bell, ended, thread: Some(thread.spawn(move || work.run())?) })
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct PodsRoot {
 pub(crate) struct Allocatable {
     /// Some threshold asks for it.
     is_asked_for: bool,
+    /// The group that `last` is about.
+    id: Option<u64>,
     last: Reading<MemoryStats>,
     due_ns: u64,
     lines: Lines,
@@ -50,10 +52,12 @@ impl Allocatable {
         *self = Self { is_asked_for: self.is_asked_for, ..Self::default() };
     }
 
-    /// The group, if a threshold is about what it may have.
+    /// The group, if a threshold is about what it may have. One without a known pod may be another
+    /// kubelet's: for this signal there is none then.
     pub(crate) fn group(&self, sampler: &Sampler) -> Option<u64> {
         let node = sampler.tree().groups().first()?.id;
-        sampler.pods().pods_root.filter(|id| self.is_asked_for && *id != node)
+        let pods = sampler.pods();
+        pods.pods_root.filter(|id| self.is_asked_for && pods.pods_root_has_known_pods && *id != node)
     }
 
     /// It is to be read for the next look.
@@ -79,7 +83,12 @@ impl Allocatable {
         at: Instant,
         dirty: &[u64],
     ) -> (Reading<MemoryStats>, Option<PodsRoot>) {
-        let Some(id) = self.group(sampler) else {
+        let group = self.group(sampler);
+        if group != self.id {
+            // What is known is about another group.
+            (self.id, self.last, self.due_ns) = (group, Reading::default(), 0);
+        }
+        let Some(id) = group else {
             return (Reading::Unknown(Why::Absent), None);
         };
         if at.mono_ns < self.due_ns {

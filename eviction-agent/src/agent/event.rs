@@ -3,10 +3,12 @@
 mod container;
 mod kernel_kill;
 mod kube_api;
+mod line;
 mod memory_limit;
 mod oom_kill;
 mod place;
 mod pod_ref;
+mod severity;
 mod task_alarm;
 mod text;
 
@@ -18,20 +20,26 @@ use serde::Serialize;
 pub use container::{ContainerStatusMismatch, ContainerTerminated};
 pub use kernel_kill::KernelKill;
 pub use kube_api::KubeApi;
+pub use line::{Line, SCHEMA_VERSION};
 pub use memory_limit::MemoryLimit;
 pub use oom_kill::{OomKill, Victim};
 pub use place::Place;
 pub use pod_ref::PodRef;
+pub use severity::Severity;
 pub use task_alarm::TaskAlarm;
 
-/// A line: when, and what.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line {
-    /// When it happened.
-    pub at: Timestamp,
-    /// What happened.
-    #[serde(flatten)]
-    pub event: Event,
+/// At most so many items of a list are printed; the others are counted.
+pub(crate) const LISTED: usize = 64;
+
+/// The first items, and the number of those left out.
+pub(crate) fn bounded<T>(mut items: impl Iterator<Item = T>) -> (Vec<T>, usize) {
+    let listed = items.by_ref().take(LISTED).collect();
+    (listed, items.count())
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// What happened.
@@ -114,10 +122,16 @@ pub struct Pods {
     pub with_cgroup: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without_cgroup: Vec<PodRef>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub without_cgroup_omitted: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_cgroups: Vec<String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unknown_cgroups_omitted: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub undecodable: Vec<String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub undecodable_omitted: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -171,6 +185,8 @@ pub struct EvictionDecision {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_age_us: Option<u64>,
     pub candidates: Vec<Candidate>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub candidates_omitted: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crossed_mono_ns: Option<u64>,
     pub sampled_mono_ns: u64,
@@ -254,8 +270,12 @@ pub struct ConfigChange {
     pub until: Option<Timestamp>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub would_evict: Vec<PodRef>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub would_evict_omitted: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub errors_omitted: usize,
 }
 
 /// See [`Event::BpfEventsLost`].

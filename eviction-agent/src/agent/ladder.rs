@@ -94,7 +94,7 @@ impl Ladder {
         lost.iter().for_each(|lapse| avoid(&mut self.options, lapse));
         let (sender, receiver) = sync_channel(1);
         let options = self.options.clone();
-        let thread = std::thread::Builder::new().name("ladder".to_owned());
+        let thread = std::thread::Builder::new().name("bpf-reload".to_owned());
         match thread.spawn(move || drop(sender.send(load(&options)))) {
             Ok(_) => self.loading = Some(receiver),
             Err(error) => tracing::warn!(%error, "starting a thread to load the kernel side anew"),

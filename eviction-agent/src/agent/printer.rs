@@ -35,7 +35,7 @@ impl Printer {
         let (lines, mut receiver) = channel(LINES);
         let counted = Arc::clone(&metrics);
         let thread = std::thread::Builder::new()
-            .name("printer".to_owned())
+            .name("stdout".to_owned())
             .spawn(move || print(out, &mut receiver, &counted))
             .map_err(|error| Failure::because("start the thread that prints", &error))?;
         Ok(Self { lines, thread, metrics })

@@ -183,14 +183,20 @@ impl Roster {
     pub(crate) fn tell(&self, tree: &CgroupPods) -> event::Pods {
         let missing = self.known.iter().zip(&self.places).filter(|(_, place)| place.is_none());
         let unknown = tree.pods.iter().filter(|cgroup| !self.knows(&cgroup.uid));
+        let missing = missing.map(|(known, _)| event::PodRef::new(&known.pod.namespace, &known.pod.name));
+        let (without_cgroup, without_cgroup_omitted) = event::bounded(missing);
+        let (unknown_cgroups, unknown_cgroups_omitted) =
+            event::bounded(unknown.map(|cgroup| cgroup.uid.as_str().to_owned()));
+        let (undecodable, undecodable_omitted) = event::bounded(self.unreadable.iter().cloned());
         event::Pods {
             pods_known: self.known.len(),
             with_cgroup: self.active.len(),
-            without_cgroup: missing
-                .map(|(known, _)| event::PodRef::new(&known.pod.namespace, &known.pod.name))
-                .collect(),
-            unknown_cgroups: unknown.map(|cgroup| cgroup.uid.as_str().to_owned()).collect(),
-            undecodable: self.unreadable.clone(),
+            without_cgroup,
+            without_cgroup_omitted,
+            unknown_cgroups,
+            unknown_cgroups_omitted,
+            undecodable,
+            undecodable_omitted,
             error: None,
         }
     }

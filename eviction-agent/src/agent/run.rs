@@ -175,7 +175,7 @@ async fn supervise(
     let outlets =
         Outlets { notes: thread_notes, metrics: Arc::clone(&metrics), pulse: pulse.clone(), kept_free };
     let reaction = std::thread::Builder::new()
-        .name("reaction".to_owned())
+        .name("control-loop".to_owned())
         .spawn(move || start::react(plan, roster, outlets, command_receiver, ready_sender))
         .map_err(|error| Failure::because("start the reaction thread", &error))?;
     let took_effect = Arc::new(Notify::new());
@@ -189,7 +189,8 @@ async fn supervise(
     };
     let mut slow =
         Slow::new(options.output, printer, Arc::clone(&metrics), names, Arc::clone(&took_effect), tap)
-            .recording(recorder);
+            .recording(recorder)
+            .on_node(membership.as_ref().map(|it| it.name().to_string()));
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
     let exports = client.clone().map(|client| {

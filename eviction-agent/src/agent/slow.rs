@@ -7,8 +7,10 @@ mod namespaces;
 mod outcome;
 mod pass;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc};
 
 use crate::core::apart::Apart;
@@ -51,6 +53,8 @@ pub(crate) struct Slow {
     clock: Clock,
     sources: Vec<BackendLabels>,
     met: Vec<u8>,
+    /// Thresholds that were met when their signal became unknown.
+    lost: Vec<u8>,
     /// What was known at any time.
     known: SignalSet,
     conditions: Vec<NodeCondition>,
@@ -65,6 +69,10 @@ pub(crate) struct Slow {
     namespaces: Namespaces,
     /// Tells the cluster of what is said.
     tap: Option<EventTap>,
+    /// The name of the node's object, where it is known.
+    node: Option<String>,
+    /// The steady time of the last line.
+    last_at: Cell<Timestamp>,
 }
 
 impl Slow {
@@ -94,6 +102,7 @@ impl Slow {
             clock: Clock::start(),
             sources: Vec::new(),
             met: Vec::new(),
+            lost: Vec::new(),
             known: SignalSet::EMPTY,
             conditions: Vec::new(),
             unknown_conditions: Vec::new(),
@@ -104,7 +113,14 @@ impl Slow {
             tallies: Tallies::default(),
             apart: Apart::default(),
             tap,
+            node: None,
+            last_at: Cell::new(Timestamp::MIN),
         }
+    }
+
+    /// Names the node in each line.
+    pub(crate) fn on_node(self, node: Option<String>) -> Self {
+        Self { node, ..self }
     }
 
     /// Records decisions there as well.
@@ -141,12 +157,15 @@ impl Slow {
         }
     }
 
-    /// Has a line printed; `at` is steady time.
-    pub(crate) fn say(&self, at: jiff::Timestamp, event: Event) {
-        let line = Line { at: self.clock.shown(at), event };
+    /// Prints a line; `at` is steady time. What is learnt late, such as an OOM kill while its group
+    /// was still being killed, is printed with the time of the line before it: lines are in the order of
+    /// their time. The API server gets the time at which it happened.
+    pub(crate) fn say(&self, at: Timestamp, event: Event) {
         if let Some(tap) = &self.tap {
-            tap.hear(&line);
+            tap.hear(self.clock.shown(at), &event);
         }
+        let at = in_order(&self.last_at, at);
+        let line = Line { at: self.clock.shown(at), node: self.node.clone(), event };
         let text = match self.output {
             Output::Text => line.to_string(),
             Output::Json => match serde_json::to_string(&line) {
@@ -201,7 +220,15 @@ impl Slow {
             }
             Note::ConfigurationInvalid(errors, at) => {
                 let state = "invalid";
-                let event = event::ConfigChange { state, until: None, would_evict: Vec::new(), errors };
+                let (errors, errors_omitted) = event::bounded(errors.into_iter());
+                let event = event::ConfigChange {
+                    state,
+                    until: None,
+                    would_evict: Vec::new(),
+                    would_evict_omitted: 0,
+                    errors,
+                    errors_omitted,
+                };
                 self.say(at.wall, Event::ConfigChange(event));
             }
             Note::Lost(losses, at) => self.lost(*losses, at),
@@ -265,9 +292,9 @@ impl Slow {
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         self.metrics.pods_known.set(gauge(pods.pods_known));
         for (reason, count) in [
-            ("without_cgroup", pods.without_cgroup.len()),
-            ("unknown_cgroup", pods.unknown_cgroups.len()),
-            ("undecodable", pods.undecodable.len()),
+            ("without_cgroup", pods.without_cgroup.len() + pods.without_cgroup_omitted),
+            ("unknown_cgroup", pods.unknown_cgroups.len() + pods.unknown_cgroups_omitted),
+            ("undecodable", pods.undecodable.len() + pods.undecodable_omitted),
         ] {
             self.metrics.pods_unmatched.get_or_create(&ReasonLabels { reason }).set(gauge(count));
         }
@@ -276,5 +303,25 @@ impl Slow {
         if changed {
             self.say(at.wall, Event::Pods(self.pods.clone()));
         }
+    }
+}
+
+/// The time to print: that of the event, or that of the line before it if that is later.
+fn in_order(last: &Cell<Timestamp>, at: Timestamp) -> Timestamp {
+    let at = at.max(last.get());
+    last.set(at);
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_lines_never_run_backwards() {
+        let last = Cell::new(Timestamp::MIN);
+        let second = |second| Timestamp::from_second(second).unwrap();
+        let printed = [5, 3, 5, 9, 8].map(|at| in_order(&last, second(at)));
+        assert_eq!(printed, [5, 5, 5, 9, 9].map(second));
     }
 }

@@ -8,7 +8,7 @@ use crate::core::signal::{Signal, SignalSet};
 use crate::metrics::{ImplausibleLabels, Metrics, SignalLabels};
 
 use super::clock::Clock;
-use super::event::{ConfigChange, Event, PodRef, ReadingRejected, SignalUnavailable};
+use super::event::{self, ConfigChange, Event, PodRef, ReadingRejected, SignalUnavailable};
 
 /// What was told last.
 #[derive(Debug, Default)]
@@ -65,5 +65,6 @@ fn configuration(proposal: ProposalReport, clock: &Clock) -> ConfigChange {
             ("pending", until.map(|until| clock.shown(until)), names.collect())
         }
     };
-    ConfigChange { state, until, would_evict, errors: Vec::new() }
+    let (would_evict, would_evict_omitted) = event::bounded(would_evict.into_iter());
+    ConfigChange { state, until, would_evict, would_evict_omitted, errors: Vec::new(), errors_omitted: 0 }
 }

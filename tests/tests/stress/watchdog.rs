@@ -47,7 +47,7 @@ impl Drop for Freezer {
 fn reaction_thread(pid: u32) -> u32 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let named =
-        |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|it| it.trim() == "reaction");
+        |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|it| it.trim() == "control-loop");
     let task = tasks.map(|task| task.unwrap().path()).find(named).unwrap();
     task.file_name().unwrap().to_str().unwrap().parse().unwrap()
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::core::apart::{Difference, Parted};
 use crate::core::oom::{Cause, EndedContainer, Evidence, Verdict};
 
-use super::PodRef;
+use super::{PodRef, bounded, is_zero};
 
 /// See [`super::Event::ContainerTerminated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,6 +39,8 @@ pub struct ContainerTerminated {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mismatch_explanation: Option<&'static str>,
     pub evidence: Vec<Evidence>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub evidence_omitted: usize,
 }
 
 /// See [`super::Event::ContainerStatusMismatch`].
@@ -105,6 +107,7 @@ impl ContainerTerminated {
             causes,
             evidence,
         } = ended;
+        let (evidence, evidence_omitted) = bounded(evidence.into_iter());
         let others = causes.iter().skip(1).map(|cause| cause.verdict.name());
         Self {
             pod: PodRef::if_known(&namespace, &name),
@@ -123,6 +126,7 @@ impl ContainerTerminated {
             mismatch,
             mismatch_explanation: mismatch.map(Difference::text),
             evidence,
+            evidence_omitted,
         }
     }
 }

@@ -7,11 +7,8 @@ use serde::Serialize;
 use crate::core::oom::KillNote;
 
 use super::super::text::bytes;
-use super::PodRef;
 use super::place::write_place;
-
-/// At most so many victims of an OOM group are listed; the others are counted.
-const MOST_VICTIMS: usize = 64;
+use super::{LISTED, PodRef, is_zero};
 
 /// See [`super::Event::OomKill`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -42,6 +39,8 @@ pub struct OomKill {
     pub oom_group_kills: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub victims: Vec<Victim>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub victims_omitted: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,6 +112,7 @@ impl OomKill {
             oom_group: kill.group,
             oom_group_kills: group.as_ref().map(|_| 1),
             victims: victim.into_iter().collect(),
+            victims_omitted: 0,
             usage: kill.usage,
             limit: kill.limit,
             near_limit_us: None,
@@ -143,7 +143,8 @@ impl OomKill {
     pub(crate) fn join(&mut self, other: Self) {
         self.oom_group_kills = Some(self.kills().saturating_add(other.kills()));
         self.kills_in_pod = self.kills_in_pod.max(other.kills_in_pod);
-        let room = MOST_VICTIMS.saturating_sub(self.victims.len());
+        let room = LISTED.saturating_sub(self.victims.len());
+        self.victims_omitted += other.victims.len().saturating_sub(room);
         self.victims.extend(other.victims.into_iter().take(room));
     }
 
@@ -243,7 +244,8 @@ mod tests {
         for pid in 4..1000 {
             first.join(member(pid));
         }
-        assert_eq!((first.kills(), first.victims.len()), (999, MOST_VICTIMS));
+        assert_eq!((first.kills(), first.victims.len()), (999, LISTED));
+        assert_eq!(first.victims_omitted, 999 - LISTED);
     }
 
     #[test]

@@ -4,15 +4,9 @@ use std::fmt::{self, Write as _};
 
 use super::super::text::bytes;
 use super::{
-    Backend, BpfEventsLost, Condition, ConfigChange, Event, EvictionDecision, EvictionProgress, Line, Pods,
+    Backend, BpfEventsLost, Condition, ConfigChange, Event, EvictionDecision, EvictionProgress, Pods,
     ReadingRejected, SignalReadError, SignalUnavailable, Started, Stopped, Threshold,
 };
-
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3} {}", self.at, self.event)
-    }
-}
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -91,41 +85,45 @@ impl fmt::Display for Started {
 
 impl fmt::Display for ConfigChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { state, until, would_evict, errors } = self;
+        let Self { state, until, would_evict, would_evict_omitted, errors, errors_omitted } = self;
         write!(f, "configuration change {state}")?;
         if !errors.is_empty() {
-            return write!(f, ": {}; the last valid configuration stays in force", errors.join("; "));
+            write!(f, ": {}", errors.join("; "))?;
+            if *errors_omitted > 0 {
+                write!(f, "; and {errors_omitted} more errors")?;
+            }
+            return f.write_str("; the last valid configuration stays in force");
         }
         if let Some(until) = until {
             write!(f, " until {until}")?;
         }
-        list(f, "would evict", would_evict)
+        list(f, "would evict", would_evict, *would_evict_omitted)
     }
 }
 
 impl fmt::Display for Pods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pods_known, with_cgroup, without_cgroup, unknown_cgroups, undecodable, error } = self;
+        let Self { pods_known, with_cgroup, without_cgroup, unknown_cgroups, undecodable, error, .. } = self;
         if let Some(error) = error {
             return write!(f, "pods: {error}; the last valid list of {pods_known} pods stays in use");
         }
         write!(f, "pods: {pods_known} known, {with_cgroup} with a cgroup")?;
-        list(f, "without a cgroup", without_cgroup)?;
-        list(f, "cgroups of unknown pods", unknown_cgroups)?;
-        list(f, "undecodable", undecodable)
+        list(f, "without a cgroup", without_cgroup, self.without_cgroup_omitted)?;
+        list(f, "cgroups of unknown pods", unknown_cgroups, self.unknown_cgroups_omitted)?;
+        list(f, "undecodable", undecodable, self.undecodable_omitted)
     }
 }
 
-fn list(f: &mut fmt::Formatter<'_>, what: &str, items: &[impl ToString]) -> fmt::Result {
+fn list(f: &mut fmt::Formatter<'_>, what: &str, items: &[impl ToString], omitted: usize) -> fmt::Result {
     const SHOWN: usize = 5;
     if items.is_empty() {
         return Ok(());
     }
     let shown: Vec<_> = items.iter().take(SHOWN).map(ToString::to_string).collect();
     write!(f, "; {what}: {}", shown.join(", "))?;
-    match items.len().checked_sub(SHOWN) {
-        Some(more) if more > 0 => write!(f, " and {more} more"),
-        _ => Ok(()),
+    match items.len().saturating_sub(SHOWN) + omitted {
+        0 => Ok(()),
+        more => write!(f, " and {more} more"),
     }
 }
 

@@ -89,6 +89,7 @@ impl Slow {
                     working_set: seen.map(|seen| seen.working_set),
                     detected_by: seen_by.to_owned(),
                     sample_age_us: Some(micros(decided_mono_ns.saturating_sub(looked.mono_ns))),
+                    candidates_omitted: pass.ranked.len().saturating_sub(SHOWN),
                     candidates: self.candidates(decision),
                     crossed_mono_ns,
                     sampled_mono_ns: looked.mono_ns,
@@ -101,6 +102,7 @@ impl Slow {
 
     fn thresholds(&mut self, pass: &Pass, seen_by: &'static str, looked: Instant) {
         let now: Vec<u8> = pass.met.iter().map(|met| met.line).collect();
+        let mut lost = Vec::new();
         for (place, line) in (0..).zip(pass.lines.iter()) {
             let (is, was) = (now.contains(&place), self.met.contains(&place));
             let threshold = &line.threshold;
@@ -116,13 +118,18 @@ impl Slow {
                 };
                 self.metrics.threshold_met.get_or_create(&labels).set(Some(i64::from(is)));
             }
-            if is == was {
+            let before = State::of(was, !self.lost.contains(&place));
+            let state = before.next(is, seen.is_some());
+            if state == State::Unknown {
+                lost.push(place);
+            }
+            if state == before {
                 continue;
             }
             let event = event::Threshold {
                 signal: threshold.signal.name(),
                 threshold: hard_or_soft(threshold.is_hard()),
-                state: if is { "met" } else { "cleared" },
+                state: state.name(),
                 value: threshold.value.quantity(seen.map_or(0, |seen| seen.capacity)).to_string(),
                 available: seen.map(|seen| seen.available),
                 capacity: seen.map(|seen| seen.capacity),
@@ -131,6 +138,7 @@ impl Slow {
             self.say(looked.wall, Event::Threshold(event));
         }
         self.met = now;
+        self.lost = lost;
     }
 
     fn conditions(&mut self, now: Vec<NodeCondition>, unknown: Vec<NodeCondition>, looked: Instant) {
@@ -177,10 +185,63 @@ impl Slow {
     }
 }
 
+/// What was last reported of a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Cleared,
+    Met,
+    /// It was met when its signal became unknown.
+    Unknown,
+}
+
+impl State {
+    fn of(is_met: bool, is_known: bool) -> Self {
+        match (is_met, is_known) {
+            (true, _) => Self::Met,
+            (false, true) => Self::Cleared,
+            (false, false) => Self::Unknown,
+        }
+    }
+
+    /// A threshold that is no longer met is cleared only if its signal is known.
+    fn next(self, is_met: bool, is_known: bool) -> Self {
+        match (self, is_met, is_known) {
+            (_, true, _) => Self::Met,
+            (_, false, true) | (Self::Cleared, false, false) => Self::Cleared,
+            (Self::Met | Self::Unknown, false, false) => Self::Unknown,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cleared => "cleared",
+            Self::Met => "met",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 fn hard_or_soft(hard: bool) -> &'static str {
     if hard { "hard" } else { "soft" }
 }
 
 pub(super) fn micros(ns: u64) -> u64 {
     ns / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threshold_whose_signal_becomes_unknown_is_not_cleared() {
+        use State::{Cleared, Met, Unknown};
+        assert_eq!(Met.next(false, false), Unknown);
+        assert_eq!(Unknown.next(false, false), Unknown);
+        assert_eq!(Unknown.next(false, true), Cleared);
+        assert_eq!(Unknown.next(true, true), Met);
+        assert_eq!(Met.next(false, true), Cleared);
+        assert_eq!(Cleared.next(false, false), Cleared, "nothing was met");
+        assert_eq!(State::of(false, false), Unknown);
+    }
 }

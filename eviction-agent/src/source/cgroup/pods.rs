@@ -57,6 +57,9 @@ pub struct Pods {
     /// kubelet may run in a container, a former driver leaves its own behind) it is one with pods that
     /// are known, then the one nearest to the root, then one with pods.
     pub pods_root: Option<u64>,
+    /// A known pod is in that group. Without one it may be another kubelet's: it is shown, but
+    /// nothing is decided by its limit.
+    pub pods_root_has_known_pods: bool,
     /// The cgroup ids of the groups of QoS classes.
     pub qos: Vec<(QosClass, u64)>,
     owners: Vec<(u64, Owner)>,
@@ -147,6 +150,7 @@ impl Pods {
         let first =
             roots.iter().min_by_key(|root| (!root.has_known_pods, groups[root.index].depth, !root.has_pods));
         found.pods_root = first.map(|root| groups[root.index].id);
+        found.pods_root_has_known_pods = first.is_some_and(|root| root.has_known_pods);
         for (uid, id, index) in misplaced {
             found.add_misplaced(tree, &uid, id, index);
         }

@@ -134,6 +134,7 @@ mod tests {
             detected_by: "timer".into(),
             sample_age_us: None,
             candidates: Vec::new(),
+            candidates_omitted: 0,
             crossed_mono_ns: None,
             sampled_mono_ns: 0,
             decided_mono_ns: 0,

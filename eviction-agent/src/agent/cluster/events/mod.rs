@@ -8,8 +8,10 @@ mod said;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use jiff::Timestamp;
+
 use crate::action::api::events::{Fate, Reason, Recorder, Regarding};
-use crate::agent::event::{Event, Line};
+use crate::agent::event::Event;
 use crate::metrics::{EventLabels, Metrics};
 use chosen::Chosen;
 
@@ -27,18 +29,17 @@ impl EventTap {
     }
 
     /// Notes what the API server is to hear of it. Waits for nothing.
-    pub(crate) fn hear(&self, line: &Line) {
-        let Line { at, event } = line;
+    pub(crate) fn hear(&self, at: Timestamp, event: &Event) {
         let occurrence = match event {
             Event::EvictionDecision(decision) => {
-                self.chosen.lock().unwrap_or_else(PoisonError::into_inner).decided(decision, *at);
+                self.chosen.lock().unwrap_or_else(PoisonError::into_inner).decided(decision, at);
                 None
             }
             Event::EvictionProgress(eviction) => {
-                self.chosen.lock().unwrap_or_else(PoisonError::into_inner).went(eviction, *at)
+                self.chosen.lock().unwrap_or_else(PoisonError::into_inner).went(eviction, at)
             }
-            Event::OomKill(kill) => Some(said::of_kill(kill, *at, &self.node)),
-            Event::Threshold(threshold) => Some(said::of_threshold(threshold, *at, &self.node)),
+            Event::OomKill(kill) => Some(said::of_kill(kill, at, &self.node)),
+            Event::Threshold(threshold) => said::of_threshold(threshold, at, &self.node),
             _ => None,
         };
         if let Some(occurrence) = occurrence {

@@ -54,10 +54,14 @@ fn facts(kill: &OomKill) -> BTreeMap<Box<str>, Box<str>> {
     known.collect()
 }
 
-/// A threshold that is met, or is so no more, on the node.
-pub(super) fn of_threshold(threshold: &Threshold, at: Timestamp, node: &Regarding) -> Occurrence {
-    let reason = if threshold.state == "met" { Reason::ThresholdMet } else { Reason::ThresholdCleared };
-    Occurrence {
+/// A threshold that is met or cleared, on the node; none of one that is unknown.
+pub(super) fn of_threshold(threshold: &Threshold, at: Timestamp, node: &Regarding) -> Option<Occurrence> {
+    let reason = match threshold.state {
+        "met" => Reason::ThresholdMet,
+        "cleared" => Reason::ThresholdCleared,
+        _ => return None,
+    };
+    Some(Occurrence {
         reason,
         regarding: node.clone(),
         part: format!("{}/{}", threshold.signal, threshold.threshold).into(),
@@ -65,7 +69,7 @@ pub(super) fn of_threshold(threshold: &Threshold, at: Timestamp, node: &Regardin
         note: threshold.to_string().into(),
         annotations: BTreeMap::new(),
         times: 1,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -152,13 +156,16 @@ mod tests {
             capacity: None,
             detected_by: "timer".into(),
         };
-        let told = of_threshold(&met, Timestamp::UNIX_EPOCH, &node());
+        let told = of_threshold(&met, Timestamp::UNIX_EPOCH, &node()).unwrap();
         assert_eq!((told.reason, &told.regarding), (Reason::ThresholdMet, &node()));
         assert_eq!(
             &*told.note,
             "hard threshold memory.available < 100Mi met, 90 MiB available (detected by timer)"
         );
-        let cleared = of_threshold(&Threshold { state: "cleared", ..met }, Timestamp::UNIX_EPOCH, &node());
+        let in_state =
+            |state| of_threshold(&Threshold { state, ..met.clone() }, Timestamp::UNIX_EPOCH, &node());
+        assert_eq!(in_state("unknown"), None, "nothing was cleared");
+        let cleared = in_state("cleared").unwrap();
         assert_eq!((cleared.reason, &cleared.part), (Reason::ThresholdCleared, &told.part));
     }
 }
