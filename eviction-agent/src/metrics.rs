@@ -6,6 +6,7 @@
 mod exposition;
 mod family;
 mod labels;
+mod namespaces;
 mod process;
 
 use std::fmt;
@@ -50,6 +51,7 @@ macro_rules! metrics {
         pub struct Metrics {
             registry: Mutex<Registry>,
             started: f64,
+            namespaces: Mutex<namespaces::Namespaces>,
             $($(#[doc = $doc])+ pub $field: $type,)+
         }
 
@@ -58,6 +60,7 @@ macro_rules! metrics {
                 Self {
                     registry: Mutex::default(),
                     started: family::now(),
+                    namespaces: Mutex::default(),
                     $($field: Default::default(),)+
                 }
             }
@@ -131,6 +134,14 @@ metrics! {
     Node signal_capacity_pids: Family<SignalLabels, OptionalGauge> = "signal_capacity_pids";
     /// 1 while the agent's own node condition is true.
     Node node_condition: Family<ConditionLabels, IntGauge> = "node_condition";
+    /// Value of an eviction threshold of the agent or of the kubelet.
+    Node threshold_bytes: Family<ThresholdValueLabels, OptionalGauge> = "threshold_bytes";
+    /// Value of an eviction threshold in inodes.
+    Node threshold_inodes: Family<ThresholdValueLabels, OptionalGauge> = "threshold_inodes";
+    /// Value of an eviction threshold in process ids.
+    Node threshold_pids: Family<ThresholdValueLabels, OptionalGauge> = "threshold_pids";
+    /// Time until a threshold is met if the signal goes on falling as it did, infinite while it does not fall.
+    Node threshold_eta: Family<ThresholdLabels, OptionalSeconds> = "threshold_eta_seconds";
     /// 1 while an eviction threshold is met.
     Node threshold_met: Family<ThresholdLabels, OptionalGauge> = "threshold_met";
     /// Decisions to evict a pod.
@@ -237,6 +248,7 @@ impl Metrics {
             metrics.register_group(registry, Group::Node);
         }
         metrics.config_last_reload_successful.set(1);
+        metrics.begin("");
         metrics
     }
 

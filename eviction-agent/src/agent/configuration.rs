@@ -123,6 +123,9 @@ impl ConfigurationFiles {
         };
         let Kubelet { configuration, said, notes: asked } = kubelet;
         let KubeletConfiguration { mut policy, settings, notes, .. } = configuration;
+        if agent.thresholds.source != ThresholdSource::Given {
+            policy.kubelet_thresholds = policy.thresholds.clone();
+        }
         if acts_ahead(&agent, &self.node) {
             let raised = agent.threshold_margin.apply(policy.thresholds, self.node.capacities).map_err(
                 |Problems(wrong)| {

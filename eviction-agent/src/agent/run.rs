@@ -165,6 +165,7 @@ async fn supervise(
         }
     };
     let pod_count = roster.len();
+    roster.known().iter().for_each(|known| metrics.begin_namespace(&known.pod.namespace));
     let (service, profile) = (plan.service, plan.profile);
     let kept_free = KeptFree::default();
     if let Some(proc) = plan.kept_free_at() {
@@ -256,6 +257,7 @@ async fn supervise(
             _ = interrupt.recv() => break "SIGINT",
             changed = pods.changed(&metrics) => match changed {
                 Ok(roster) => {
+                    roster.known().iter().for_each(|known| metrics.begin_namespace(&known.pod.namespace));
                     state.pods_known.store(pods.are_known(), Ordering::Relaxed);
                     // Full only while the reaction thread is busy; the next change brings all.
                     if commands.send(Command::Pods(roster)).await.is_err() {

@@ -3,7 +3,6 @@
 //! Everything that people see is made here from the same decision.
 
 mod ends;
-mod namespaces;
 mod outcome;
 mod pass;
 
@@ -15,11 +14,13 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::core::apart::Apart;
 use crate::core::pressure::CONDITIONS;
-use crate::core::signal::{NodeCondition, SignalSet};
+use crate::core::signal::{NodeCondition, Signal, SignalSet};
 use crate::metrics::{
-    AlarmLabels, BackendLabels, ConditionLabels, MapLabels, Metrics, ReasonLabels, ResultLabels, TypeLabels,
+    AlarmLabels, BackendLabels, ConditionLabels, MapLabels, Metrics, ReasonLabels, ResultLabels,
+    SignalLabels, SourceLabels, TypeLabels,
 };
 
+use crate::source::bpf::rungs::RUNGS;
 use crate::source::bpf::{Family, Lost};
 use crate::source::file::InWords;
 use crate::source::wait::{register, take_count};
@@ -38,7 +39,6 @@ use super::run::Output;
 use super::start::NO_RUNG;
 use super::tallies::Tallies;
 use super::watch::Watch;
-use namespaces::Namespaces;
 
 /// Sources of memory beside the programs that can be lost while running.
 const BESIDE: [&str; 4] = ["usage", "pressure", "limits", "cgroup usage"];
@@ -66,7 +66,6 @@ pub(crate) struct Slow {
     losses: Losses,
     tallies: Tallies,
     apart: Apart,
-    namespaces: Namespaces,
     /// Tells the cluster of what is said.
     tap: Option<EventTap>,
     /// The name of the node's object, where it is known.
@@ -92,12 +91,23 @@ impl Slow {
             metrics.eviction_results.get_or_create(&ResultLabels { result });
         }
         metrics.backend_failures.get_or_create(&BackendLabels::new("ring", "ringbuf"));
+        for signal in Signal::ALL {
+            metrics.eviction_decisions.get_or_create(&SignalLabels { eviction_signal: signal.name() });
+        }
+        for result in ["written", "failed", "late"] {
+            metrics.state_writes.get_or_create(&ResultLabels { result });
+        }
+        for result in ["released", "ended", "failed"] {
+            metrics.process_mrelease.get_or_create(&ResultLabels { result });
+        }
+        for alarm in ["fork_storm", "pids_limit"] {
+            metrics.task_alarms.get_or_create(&AlarmLabels { alarm });
+        }
         Self {
             output,
             printer,
             recorder: None,
             metrics,
-            namespaces: Namespaces::default(),
             names,
             clock: Clock::start(),
             sources: Vec::new(),
@@ -260,6 +270,10 @@ impl Slow {
             !replaced
         });
         self.metrics.backend.get_or_create(&now).set(1);
+        let best = RUNGS.iter().find(|rung| rung.family.name() == source);
+        let is_degraded = backend == NO_RUNG || best.is_some_and(|best| best.name != backend);
+        let labels = SourceLabels { source: source.clone() };
+        self.metrics.backend_degraded.get_or_create(&labels).set(i64::from(is_degraded));
         let may_be_lost =
             Family::ALL.map(Family::name).contains(&&*now.source) || BESIDE.contains(&&*now.source);
         if may_be_lost && backend != NO_RUNG {

@@ -292,6 +292,8 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
     let cpus = online_cpus();
+    let mut gauges = Gauges::new(&metrics);
+    gauges.follow(&policy, &metrics);
     let mut reaction = Reaction {
         clock,
         memory_lines: Lines::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
@@ -317,7 +319,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         outcomes,
         notes,
         copies: Copies::default(),
-        gauges: Gauges::new(&metrics),
+        gauges,
         pulse,
         metrics,
         tally: Tally::default(),

@@ -48,6 +48,12 @@ impl<L: Clone + Ord, M: Member> Family<L, M> {
         series.entry(labels.clone()).or_insert_with(|| (M::default(), now())).0.clone()
     }
 
+    /// The series with these labels, or else this one.
+    pub fn get_or_insert(&self, labels: L, member: M) -> M {
+        let mut series = self.series.write().unwrap_or_else(PoisonError::into_inner);
+        series.entry(labels).or_insert_with(|| (member, now())).0.clone()
+    }
+
     /// Takes a series out.
     pub fn remove(&self, labels: &L) {
         self.series.write().unwrap_or_else(PoisonError::into_inner).remove(labels);
@@ -129,7 +135,11 @@ pub(super) fn now() -> f64 {
 
 /// A gauge whose series is there only while its value is known. Setting it takes no lock.
 #[derive(Clone, Debug)]
-pub struct OptionalGauge(Arc<AtomicI64>);
+pub struct OptionalGauge {
+    value: Arc<AtomicI64>,
+    /// There is no series either while this one has no value.
+    only_with: Option<Arc<AtomicI64>>,
+}
 
 /// Stands for an unknown value.
 const UNKNOWN: i64 = i64::MIN;
@@ -137,18 +147,27 @@ const UNKNOWN: i64 = i64::MIN;
 impl OptionalGauge {
     /// Sets the value; `None` takes the series away.
     pub fn set(&self, value: Option<i64>) {
-        self.0.store(value.unwrap_or(UNKNOWN), Relaxed);
+        self.value.store(value.unwrap_or(UNKNOWN), Relaxed);
     }
 
     /// The value, if it is known.
     pub fn get(&self) -> Option<i64> {
-        Some(self.0.load(Relaxed)).filter(|value| *value != UNKNOWN)
+        let is_known = |value: &Arc<AtomicI64>| value.load(Relaxed) != UNKNOWN;
+        if !self.only_with.as_ref().is_none_or(is_known) {
+            return None;
+        }
+        Some(self.value.load(Relaxed)).filter(|value| *value != UNKNOWN)
+    }
+
+    /// One that has a series only while `other` has one.
+    pub fn only_with(other: &Self) -> Self {
+        Self { only_with: Some(Arc::clone(&other.value)), ..Self::default() }
     }
 }
 
 impl Default for OptionalGauge {
     fn default() -> Self {
-        Self(Arc::new(AtomicI64::new(UNKNOWN)))
+        Self { value: Arc::new(AtomicI64::new(UNKNOWN)), only_with: None }
     }
 }
 

@@ -123,6 +123,17 @@ pub struct ThresholdLabels {
     pub threshold: &'static str,
 }
 
+/// The value of a threshold.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+pub struct ThresholdValueLabels {
+    /// `memory.available`, …
+    pub eviction_signal: &'static str,
+    /// `hard` or `soft`.
+    pub threshold: &'static str,
+    /// `agent` or `kubelet`.
+    pub source: &'static str,
+}
+
 /// What an eviction came to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct EvictionLabels {

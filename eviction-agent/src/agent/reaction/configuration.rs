@@ -47,6 +47,7 @@ impl Reaction {
         let capacity = self.eyes.capacity();
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.memory_lines = Lines::of(policy, Signal::MemoryAvailable, signed(capacity.memory));
+        self.gauges.follow(policy, &self.metrics);
         self.pid_lines = Lines::of(policy, Signal::PidAvailable, signed(capacity.pids));
         self.eyes.follow(&policy.rules);
         self.eyes.allocatable.follow(policy);

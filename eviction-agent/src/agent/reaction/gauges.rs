@@ -7,11 +7,15 @@
 use prometheus_client::metrics::counter::Counter;
 
 use crate::core::oom::{LimitOwner, Oddities};
+use crate::core::policy::{Policy, Threshold};
 use crate::core::reading::{Reading, Why};
 use crate::core::signal::{Resource, Signal};
+use crate::core::time::Timestamp;
+use crate::core::trend::Trend;
+use crate::core::units::ThresholdValue;
 use crate::metrics::{
-    Family, IntGauge, LimitLabels, Metrics, OptionalGauge, ProgramLabels, ReasonLabels, SignalLabels,
-    TriggerLabels,
+    Family, IntGauge, LimitLabels, Metrics, OptionalGauge, OptionalSeconds, ProgramLabels, ReasonLabels,
+    SignalLabels, ThresholdLabels, ThresholdValueLabels, TriggerLabels,
 };
 use crate::source::bpf::{self, withheld_reasons};
 
@@ -49,6 +53,19 @@ struct SignalSeries {
     errors: Counter,
     available: OptionalGauge,
     capacity: OptionalGauge,
+    thresholds: Vec<ThresholdSeries>,
+    trend: Trend,
+}
+
+/// Those of one threshold.
+#[derive(Debug)]
+struct ThresholdSeries {
+    value: ThresholdValue,
+    shown: OptionalGauge,
+    /// Of the agent's own thresholds.
+    eta: Option<OptionalSeconds>,
+    /// What the value comes to at the capacity of the last reading.
+    met_below: i64,
 }
 
 impl Gauges {
@@ -81,8 +98,48 @@ impl Gauges {
     }
 
     /// What was read of a signal, and the capacity that it is compared with.
-    pub(super) fn reading(&mut self, signal: Signal, available: Reading<i64>, capacity: u64) {
-        self.signals[signal as usize].set(available, capacity);
+    pub(super) fn reading(&mut self, signal: Signal, available: Reading<i64>, capacity: u64, at: Timestamp) {
+        self.signals[signal as usize].set(available, capacity, at);
+    }
+
+    /// Exports the thresholds of a policy. Takes the locks of their families: at a start, and when the
+    /// configuration changes.
+    pub(crate) fn follow(&mut self, policy: &Policy, metrics: &Metrics) {
+        let labels_of = |threshold: &Threshold| ThresholdLabels {
+            eviction_signal: threshold.signal.name(),
+            threshold: if threshold.is_hard() { "hard" } else { "soft" },
+        };
+        let wanted: Vec<_> = policy.thresholds.iter().map(labels_of).collect();
+        metrics.threshold_met.retain(|labels| wanted.contains(labels));
+        metrics.threshold_eta.retain(|labels| wanted.contains(labels));
+        for family in [&metrics.threshold_bytes, &metrics.threshold_inodes, &metrics.threshold_pids] {
+            family.retain(|_| false);
+        }
+        self.signals.iter_mut().for_each(|series| series.thresholds.clear());
+        let agent = policy.thresholds.iter().map(|threshold| (threshold, "agent"));
+        let kubelet = policy.kubelet_thresholds.iter().map(|threshold| (threshold, "kubelet"));
+        for (threshold, source) in agent.chain(kubelet) {
+            let labels = labels_of(threshold);
+            let series = &mut self.signals[threshold.signal as usize];
+            let eta = (source == "agent").then(|| {
+                let met = OptionalGauge::only_with(&series.available);
+                met.set(Some(0));
+                metrics.threshold_met.get_or_insert(labels.clone(), met);
+                metrics.threshold_eta.get_or_create(&labels)
+            });
+            let ThresholdLabels { eviction_signal, threshold: kind } = labels;
+            let labels = ThresholdValueLabels { eviction_signal, threshold: kind, source };
+            let family = match threshold.signal.resource() {
+                Resource::Memory | Resource::EphemeralStorage => &metrics.threshold_bytes,
+                Resource::Inodes => &metrics.threshold_inodes,
+                Resource::Pids => &metrics.threshold_pids,
+            };
+            let shown = family.get_or_create(&labels);
+            let value = threshold.value.clone();
+            let mut of_threshold = ThresholdSeries { value, shown, eta, met_below: 0 };
+            of_threshold.resolve(series.capacity.get());
+            series.thresholds.push(of_threshold);
+        }
     }
 
     /// How many limits there are, and how many of them are near.
@@ -161,16 +218,30 @@ impl SignalSeries {
                 &metrics.signal_capacity_inodes,
                 &metrics.signal_capacity_pids,
             ]),
+            thresholds: Vec::new(),
+            trend: Trend::default(),
         }
     }
 
     /// A signal that is not known has no series. That it is absent is an error only if it was known: the
     /// kubelet has no figure of pods without a limit either.
-    fn set(&self, available: Reading<i64>, capacity: u64) {
+    fn set(&mut self, available: Reading<i64>, capacity: u64, at: Timestamp) {
         match available {
             Reading::Known(available) => {
                 self.available.set(Some(available));
-                self.capacity.set(Some(i64::try_from(capacity).unwrap_or(i64::MAX)));
+                let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
+                if self.capacity.get() != Some(capacity) {
+                    self.capacity.set(Some(capacity));
+                    self.thresholds.iter_mut().for_each(|it| it.resolve(Some(capacity)));
+                }
+                if self.thresholds.is_empty() {
+                    return;
+                }
+                self.trend.observe(at, available);
+                let per_second = self.trend.slope().map_or(0.0, |slope| slope.per_second);
+                for threshold in &self.thresholds {
+                    threshold.show_eta(available, per_second);
+                }
             }
             Reading::Unknown(why) => {
                 if why != Why::Absent || self.available.get().is_some() {
@@ -178,14 +249,45 @@ impl SignalSeries {
                 }
                 self.available.set(None);
                 self.capacity.set(None);
+                self.trend = Trend::default();
+                for threshold in &mut self.thresholds {
+                    threshold.resolve(None);
+                }
             }
         }
+    }
+}
+
+impl ThresholdSeries {
+    /// A share of a capacity that is not known is not known either.
+    fn resolve(&mut self, capacity: Option<i64>) {
+        let value = match (&self.value, capacity) {
+            (ThresholdValue::Percentage(_), None) => None,
+            (value, capacity) => Some(value.quantity(capacity.unwrap_or(0)).value()),
+        };
+        self.met_below = value.unwrap_or(0);
+        self.shown.set(value);
+        if let (Some(eta), None) = (&self.eta, capacity) {
+            eta.set(None);
+        }
+    }
+
+    fn show_eta(&self, available: i64, per_second: f64) {
+        let Some(eta) = &self.eta else { return };
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let left = available.saturating_sub(self.met_below).max(0) as f64;
+        eta.set(Some(match per_second {
+            _ if left == 0.0 => 0.0,
+            falling if falling < 0.0 => left / -falling,
+            _ => f64::INFINITY,
+        }));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::fixture::{hard, policy};
 
     #[test]
     fn each_trigger_has_its_place() {
@@ -207,6 +309,9 @@ mod tests {
         for signal in Signal::ALL {
             let metrics = Metrics::new("0", "0");
             let mut gauges = Gauges::new(&metrics);
+            let at = Timestamp::default();
+            let quarter = hard(signal, "25%");
+            gauges.follow(&policy(vec![quarter]), &metrics);
             let has = |line: String| metrics.encode().unwrap().lines().any(|found| found == line);
             let available = |value: &str| {
                 format!(
@@ -219,17 +324,21 @@ mod tests {
                 format!("eviction_agent_signal_read_errors_total{{eviction_signal=\"{signal}\"}} {count}")
             };
             assert!(!metrics.encode().unwrap().contains(&available("")), "{signal}: it was never known");
-            gauges.reading(signal, Reading::Unknown(Why::Absent), 9);
+            gauges.reading(signal, Reading::Unknown(Why::Absent), 9, at);
             assert!(has(errors(0)), "{signal}: it was never there");
-            gauges.reading(signal, Reading::Known(7), 9);
+            gauges.reading(signal, Reading::Known(7), 9, at);
             assert!(has(available(" 7")) && has(capacity(" 9")) && has(errors(0)), "{signal}");
-            gauges.reading(signal, Reading::Unknown(Why::Absent), 9);
+            gauges.reading(signal, Reading::Unknown(Why::Absent), 9, at);
             let text = metrics.encode().unwrap();
             assert!(!text.contains(&available("")) && !text.contains(&capacity("")), "{signal}: {text}");
+            assert!(
+                !text.lines().any(|line| line.starts_with("eviction_agent_threshold")),
+                "{signal}: {text}"
+            );
             assert!(has(errors(1)), "{signal}: it went");
-            gauges.reading(signal, Reading::Unknown(Why::Failed), 9);
+            gauges.reading(signal, Reading::Unknown(Why::Failed), 9, at);
             assert!(has(errors(2)), "{signal}: it could not be read");
-            gauges.reading(signal, Reading::Known(5), 9);
+            gauges.reading(signal, Reading::Known(5), 9, at);
             assert!(has(available(" 5")) && has(errors(2)), "{signal}: it is known again");
         }
     }
@@ -242,5 +351,43 @@ mod tests {
         let text = metrics.encode().unwrap();
         assert!(text.contains("\neviction_agent_syncs_total{trigger=\"timer\"} 1\n"), "{text}");
         assert!(text.contains("\neviction_agent_syncs_total{trigger=\"charge\"} 0\n"), "{text}");
+    }
+
+    #[test]
+    fn thresholds_are_exported_with_the_time_until_they_are_met() {
+        let metrics = Metrics::new("0", "0");
+        let mut gauges = Gauges::new(&metrics);
+        let signal = Signal::MemoryAvailable;
+        let mut policy = policy(vec![hard(signal, "200")]);
+        policy.kubelet_thresholds = vec![hard(signal, "10%")];
+        gauges.follow(&policy, &metrics);
+        let sample = |line: &str| metrics.encode().unwrap().lines().any(|found| found == line);
+        let of = |source: &str| {
+            format!(
+                "eviction_agent_threshold_bytes{{eviction_signal=\"{signal}\",threshold=\"hard\",source=\"{source}\"}}"
+            )
+        };
+        assert!(sample(&format!("{} 200", of("agent"))), "{}", metrics.encode().unwrap());
+        assert!(!metrics.encode().unwrap().contains(&of("kubelet")), "a share of what is not known");
+        let eta = metrics
+            .threshold_eta
+            .get_or_create(&ThresholdLabels { eviction_signal: signal.name(), threshold: "hard" });
+        for second in 0..10 {
+            let at = Timestamp::from_second(100 + second).unwrap();
+            gauges.reading(signal, Reading::Known(900), 1000, at);
+        }
+        assert!(sample(&format!("{} 100", of("kubelet"))));
+        assert_eq!(eta.get(), Some(f64::INFINITY), "nothing grows");
+        for second in 0..20 {
+            let at = Timestamp::from_second(200 + second).unwrap();
+            gauges.reading(signal, Reading::Known(900 - 10 * second), 1000, at);
+        }
+        let left = eta.get().unwrap();
+        assert!((50.0..53.0).contains(&left), "{left}");
+        gauges.reading(signal, Reading::Known(150), 1000, Timestamp::from_second(300).unwrap());
+        assert_eq!(eta.get(), Some(0.0), "it is met");
+        policy.thresholds.clear();
+        gauges.follow(&policy, &metrics);
+        assert!(!metrics.encode().unwrap().contains(&of("agent")), "a threshold that is gone has no series");
     }
 }

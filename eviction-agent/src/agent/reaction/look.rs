@@ -161,7 +161,7 @@ impl Reaction {
         capacity: u64,
         at: Instant,
     ) {
-        self.gauges.reading(signal, available, capacity);
+        self.gauges.reading(signal, available, capacity, at.wall);
         let why = match available {
             // The kubelet has no figure of all pods where their group has no limit.
             Reading::Unknown(Why::Absent) if signal == Signal::AllocatableMemoryAvailable => None,

@@ -13,9 +13,9 @@ impl Slow {
     /// A group that is killed together may reach over pods; of what is not listed of it, nobody
     /// knows.
     pub(super) fn count_kills(&mut self, kill: &event::OomKill) {
-        let Self { metrics, namespaces, .. } = self;
-        let mut namespace =
-            |pod: &Option<event::PodRef>| namespaces.label(pod.as_ref().map_or("", |pod| &*pod.namespace));
+        let Self { metrics, .. } = self;
+        let namespace =
+            |pod: &Option<event::PodRef>| metrics.namespace(pod.as_ref().map_or("", |pod| &*pod.namespace));
         let count = |namespace: String, kills: u64| {
             let limit_scope = kill.limit_scope;
             metrics.oom_kills.get_or_create(&OomLabels { limit_scope, namespace }).inc_by(kills);
@@ -32,7 +32,7 @@ impl Slow {
 
     /// The verdict on a container, and by what its status differs, if that is known.
     pub(super) fn ended(&mut self, ended: EndedContainer, at: Timestamp) {
-        let namespace = self.namespaces.label(&ended.namespace);
+        let namespace = self.metrics.namespace(&ended.namespace);
         let limit_owner = ended.causes.iter().find_map(|cause| cause.limit_owner);
         let labels = TerminationLabels {
             cause: ended.verdict().name(),
@@ -51,7 +51,7 @@ impl Slow {
     /// A status that came after the verdict: it is told of if it differs.
     pub(super) fn late_status(&mut self, end: &ContainerEnded, at: Timestamp) {
         let Some(parted) = self.apart.status(at, end) else { return };
-        let namespace = self.namespaces.label(&parted.namespace);
+        let namespace = self.metrics.namespace(&parted.namespace);
         self.count_difference(Some(parted.difference), namespace);
         self.say(at, Event::ContainerStatusMismatch(Box::new(parted.into())));
     }

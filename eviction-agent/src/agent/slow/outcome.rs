@@ -26,7 +26,7 @@ impl Slow {
         self.metrics.eviction_results.get_or_create(&ResultLabels { result: outcome }).inc();
         if outcome == TERMINATED && !is_beside {
             let eviction_signal = signal.map_or("", Signal::name);
-            let namespace = self.namespaces.label(&pod.namespace);
+            let namespace = self.metrics.namespace(&pod.namespace);
             self.metrics.evictions.get_or_create(&EvictionLabels { eviction_signal, namespace }).inc();
         }
         let event = event::EvictionProgress {

@@ -256,6 +256,7 @@ fn policy(
 ) -> Policy {
     Policy {
         thresholds,
+        kubelet_thresholds: Vec::new(),
         list_room,
         pressure_transition_period: fields.pressure_transition_period(),
         max_pod_grace_period_seconds: fields.eviction_max_pod_grace_period.unwrap_or(0).into(),

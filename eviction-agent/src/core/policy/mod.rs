@@ -20,6 +20,8 @@ pub struct Policy {
     /// to a map, by [`Signal`]. Thresholds of containerfs are as the user gave them; the
     /// engine derives the effective ones when it learns the disk layout.
     pub thresholds: Vec<Threshold>,
+    /// Those of the kubelet on this node, before any margin; empty where the agent has its own. Only shown.
+    pub kubelet_thresholds: Vec<Threshold>,
     /// How many thresholds can be appended before the kubelet's list moves, see
     /// [`room`](super::threshold::room).
     pub list_room: usize,
