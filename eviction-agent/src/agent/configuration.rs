@@ -123,7 +123,7 @@ impl ConfigurationFiles {
         };
         let Kubelet { configuration, said, notes: asked } = kubelet;
         let KubeletConfiguration { mut policy, settings, notes, .. } = configuration;
-        if agent.thresholds.source != ThresholdSource::Given {
+        if agent.thresholds.source != ThresholdSource::Inline {
             policy.kubelet_thresholds = policy.thresholds.clone();
         }
         if acts_ahead(&agent, &self.node) {
