@@ -131,7 +131,7 @@ fn people_and_yaml_get_the_same() {
     };
     assert_eq!(line("--node-name"), ["--node-name", "n1", "command", "line"]);
     assert_eq!(line("evictionMaxPodGracePeriod")[1..], ["5".to_owned(), files.path("kubelet.yaml")]);
-    assert_eq!(line("memory.available"), ["memory.available", "1127Mi", "at", "once", "none"]);
+    assert_eq!(line("memory.available"), ["memory.available", "1127Mi", "none", "none"]);
     let yaml = String::from_utf8(files.config(&["-o", "yaml"]).stdout).unwrap();
     assert!(yaml.contains("path: thresholdMargin.value") && yaml.contains("profile: Kubelet"), "{yaml}");
 }

@@ -58,7 +58,6 @@ mod state;
 mod statuses;
 mod tallies;
 mod tasks;
-mod text;
 mod thread;
 mod told;
 mod unseen;
@@ -79,6 +78,7 @@ pub use resolved::{ActsBelow, Configured, configured};
 pub use run::{Options, Output, run};
 
 pub use failure::Failure;
+pub use start::NO_RUNG as NO_BACKEND;
 
 pub use crate::config::{Action, ActionSettings, DryRun};
 pub use crate::source::choice::Choice;
@@ -93,6 +93,12 @@ pub const VERSION: &str = concat!(
     env!("EVICTION_AGENT_ABI"),
     ")"
 );
+
+/// The commit that this was built from.
+pub const COMMIT: &str = env!("EVICTION_AGENT_COMMIT");
+
+/// The version of the layout of BPF records and maps.
+pub const BPF_ABI: &str = env!("EVICTION_AGENT_ABI");
 
 /// Every rung that an option can name.
 pub fn rung_names() -> impl Iterator<Item = &'static str> {

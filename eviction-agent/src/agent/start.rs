@@ -375,7 +375,7 @@ fn load_hook(options: &LoadOptions, hooks: &Probes) -> (Hook, Vec<SourceInfo>, O
 }
 
 /// The rung of a source that nothing tells of.
-pub(crate) const NO_RUNG: &str = "none";
+pub const NO_RUNG: &str = "none";
 
 pub(crate) fn source_event(info: SourceInfo) -> event::Backend {
     let SourceInfo { source, rung, reason, sees_every_charge: _, grain_bytes: _ } = info;

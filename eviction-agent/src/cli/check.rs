@@ -1,4 +1,4 @@
-//! `check`: what this machine offers, what would be used, what is missing.
+//! `check`: what this node supports, which backends would be used, and what is missing.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,10 +8,13 @@ use clap::Args;
 use super::backends::BackendArgs;
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
-use super::output::Format;
-use super::table::Table;
-use crate::agent::{self, Configured, Failure, Findings, NodeFacts};
+use super::output::{Ended, Format, Out, columns, complain, table, wrap};
+use crate::agent::event::Backend;
+use crate::agent::{self, Configured, Findings, NO_BACKEND, NodeFacts};
 use crate::config::Setting;
+
+/// The width of the table where there is no terminal.
+const COLUMNS: u16 = 80;
 
 /// Check what this node supports, and what is missing. Exit code 1 if `run` with the same options would not
 /// start
@@ -38,7 +41,7 @@ pub(super) struct CheckArgs {
     backends: BackendArgs,
 }
 
-pub(super) fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
+pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     let CheckArgs { output, configuration, pods_file, cluster, cgroup_root, capacity, service, backends } =
         args;
     let caller = cluster.caller();
@@ -48,50 +51,170 @@ pub(super) fn check(args: CheckArgs) -> Result<ExitCode, Failure> {
     let files = configuration.files(service, node, caller)?;
     let findings =
         agent::check(&files, pods_file.as_deref(), cluster.as_ref(), &cgroup_root, &backends.into())?;
-    output.print("findings", &findings, table)?;
+    output.write(out, "findings", &findings, report)?;
+    if matches!(output, Format::Table | Format::Wide) {
+        complain(&complaints(&findings, output == Format::Wide || !findings.would_start));
+    }
     Ok(if findings.would_start { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn table(findings: &Findings) -> String {
-    let Findings { configuration, would_start, sources, facts, problems } = findings;
-    let mut rungs = Table::new(["SOURCE", "RUNG", "REASON"]);
-    for source in sources {
-        rungs.row([&source.source, &source.backend, &source.reason]);
+/// How good the backend of a source is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Ok,
+    /// A better backend is not available.
+    Degraded,
+    Missing,
+}
+
+impl Status {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Missing => "missing",
+        }
     }
-    let mut offers = Table::new(["MACHINE", "USABLE", "FOUND"]);
-    for fact in facts {
+}
+
+/// The status of a source's backend, with a reason of a few words.
+fn status(backend: &Backend) -> (Status, String) {
+    let Backend { source: _, backend, reason } = backend;
+    let first = reason.split("; ").next().unwrap_or_default();
+    if backend == NO_BACKEND {
+        return (Status::Missing, first.to_owned());
+    }
+    // The reason names the better ones, each with what is wrong with it.
+    let better = agent::rung_names().find(|name| name != backend && first.starts_with(&format!("{name}: ")));
+    match better {
+        Some(better) => (Status::Degraded, format!("{backend} in place of {better}")),
+        None => (Status::Ok, backend.clone()),
+    }
+}
+
+fn report(findings: &Findings, is_wide: bool) -> String {
+    let Findings { configuration, would_start, sources, facts: _, problems } = findings;
+    let number = |wanted| sources.iter().filter(|source| status(source).0 == wanted).count();
+    let verdict = match (would_start, problems.len()) {
+        (true, _) => "run would start".to_owned(),
+        (false, 1) => "run would not start: 1 error".to_owned(),
+        (false, errors) => format!("run would not start: {errors} errors"),
+    };
+    let (ok, degraded, missing) = (number(Status::Ok), number(Status::Degraded), number(Status::Missing));
+    let summary = format!("{verdict}; sources: {ok} ok, {degraded} degraded, {missing} missing");
+    if is_wide {
+        return format!("{summary}\n\n{}", details(findings, configuration.as_ref()));
+    }
+    let width = columns().unwrap_or(COLUMNS);
+    format!("{}\n{}", wrap(&summary, Some(width)), short(sources, width))
+}
+
+/// One line a source, cut to 80 columns; on a narrower terminal cells are wrapped.
+fn short(sources: &[Backend], width: u16) -> String {
+    let longest = sources.iter().map(|source| source.source.len()).max().unwrap_or(0).max("SOURCE".len());
+    // Two columns of padding after each cell.
+    let rest = usize::from(COLUMNS).saturating_sub(longest + "degraded".len() + 3 * 2);
+    let rows = sources.iter().map(|source| {
+        let (status, reason) = status(source);
+        [source.source.clone(), status.name().to_owned(), cut(&reason, rest)]
+    });
+    table(["SOURCE", "STATUS", "REASON"], rows, Some(width.min(COLUMNS)))
+}
+
+/// A text of at most so many characters, with an ellipsis where it was longer.
+fn cut(text: &str, limit: usize) -> String {
+    if text.chars().count() <= limit {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(limit.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
+}
+
+/// Everything that was found: for `-o wide`.
+fn details(findings: &Findings, configuration: Option<&Configured>) -> String {
+    let Findings { sources, facts, .. } = findings;
+    let columns = columns();
+    let sources = sources.iter().map(|source| {
+        let Backend { source: name, backend, reason } = source;
+        [name.clone(), status(source).0.name().to_owned(), backend.clone(), reason.clone()]
+    });
+    let mut text = table(["SOURCE", "STATUS", "BACKEND", "REASON"], sources, columns);
+    let facts = facts.iter().map(|fact| {
         let usable = match (fact.usable, fact.required) {
             (true, _) => "yes",
             (false, true) => "no, required",
             (false, false) => "no",
         };
-        offers.row([fact.subject.name(), usable, &fact.found]);
-    }
-    let mut text = format!("{rungs}\n{offers}");
+        [fact.subject.name().to_owned(), usable.to_owned(), fact.found.clone()]
+    });
+    text.push_str(&format!("\n{}", table(["CAPABILITY", "USABLE", "FOUND"], facts, columns)));
     if let Some(configured) = configuration {
-        text.push_str(&format!("\n{}", settings(configured)));
+        text.push_str(&format!("\n{}", settings(configured, columns)));
     }
-    let helps =
-        facts.iter().filter(|fact| !fact.usable).filter_map(|fact| Some((fact.subject.name(), fact.help?)));
-    for (subject, help) in helps {
-        text.push_str(&format!("\nhelp: {subject}: {help}"));
-    }
-    for problem in problems {
-        text.push_str(&format!("\nerror: {problem}"));
-    }
-    let verdict = if *would_start { "run would start" } else { "run would not start" };
-    format!("{text}\n\n{verdict}\n")
+    let names: Vec<_> = agent::rung_names().collect();
+    text.push_str(&format!("\n{}", wrap(&format!("backends: {}", names.join("; ")), columns)));
+    text
 }
 
-/// Whose decisions, and what does not have its default.
-fn settings(configured: &Configured) -> String {
+/// The profile, and the settings that do not have their defaults.
+fn settings(configured: &Configured, columns: Option<u16>) -> String {
     let Configured { profile, thresholds: _, settings, notes } = configured;
-    let mut table = Table::new(["SETTING", "FROM", "VALUE"]);
     let chosen = settings.iter().filter(|setting| !setting.origin.is_default());
-    for Setting { path, value, origin } in chosen {
-        table.row([path, &origin.to_string(), value]);
+    let rows: Vec<_> = chosen
+        .map(|Setting { path, value, origin }| [path.clone(), value.clone(), origin.to_string()])
+        .collect();
+    let mut text = format!("profile: {}\n", profile.name());
+    match rows.is_empty() {
+        true => text.push_str("all settings have their defaults\n"),
+        false => text.push_str(&table(["SETTING", "VALUE", "FROM"], rows, columns)),
     }
-    let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
-    let profile = profile.name();
-    format!("profile {profile}; what is not listed here has its default\n{table}{notes}")
+    for note in notes {
+        text.push_str(&wrap(&format!("note: {note}"), columns));
+    }
+    text
+}
+
+/// What is wrong, and what can be done about it: for standard error.
+fn complaints(findings: &Findings, has_help: bool) -> String {
+    let Findings { facts, problems, .. } = findings;
+    let columns = columns();
+    let errors = problems.iter().map(|problem| wrap(&format!("error: {problem}"), columns));
+    let unusable = facts.iter().filter(|fact| has_help && !fact.usable);
+    let helps = unusable.filter_map(|fact| Some(format!("help: {}: {}", fact.subject.name(), fact.help?)));
+    errors.chain(helps.map(|help| wrap(&help, columns))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(name: &str, backend: &str, reason: &str) -> Backend {
+        Backend { source: name.to_owned(), backend: backend.to_owned(), reason: reason.to_owned() }
+    }
+
+    #[test]
+    fn a_fallback_is_degraded_and_no_backend_is_missing() {
+        let better = "fexit page_counter_try_charge: the kernel refuses it; kprobe x: too";
+        let (degraded, reason) = status(&source("charge", "tp_btf mod_memcg_state", better));
+        assert_eq!(
+            (degraded, &*reason),
+            (Status::Degraded, "tp_btf mod_memcg_state in place of fexit page_counter_try_charge")
+        );
+        let (missing, reason) = status(&source("charge", NO_BACKEND, "no BTF: x; y"));
+        assert_eq!((missing, &*reason), (Status::Missing, "no BTF: x"));
+        let timer = source("timer", "timerfd", "on every kernel");
+        assert_eq!(status(&timer), (Status::Ok, "timerfd".to_owned()));
+    }
+
+    #[test]
+    fn a_source_has_one_line_of_at_most_80_columns_and_40_are_enough() {
+        let long = "set oom_score_adj: Permission denied (os error 13), and so on, and so on, and so on";
+        let sources = [source("oom protection", "none", long), source("task", &"tp ".repeat(40), "")];
+        let text = short(&sources, 80);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let text = short(&sources, 40);
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        assert!(text.contains("missing"), "{text}");
+    }
 }

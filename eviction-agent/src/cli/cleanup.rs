@@ -1,11 +1,13 @@
 //! `cleanup`: removes what the agent has written into Node objects.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use crate::agent::{self, Clean, CleanOptions, Cleaned, DryRun, Failure};
+use super::output::{Ended, Out, complain};
+use crate::agent::{self, Clean, CleanOptions, Cleaned, DryRun};
 
 /// Remove the agent's conditions and taints from nodes on which it no longer runs; those of others stay.
 /// Exit code 1 if anything is left on any of them
@@ -32,7 +34,7 @@ enum DryRunArg {
     Server,
 }
 
-pub(super) fn run(args: CleanupArgs) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     let CleanupArgs { nodes, kubeconfig, dry_run } = args;
     let dry_run = match dry_run {
         None | Some(DryRunArg::None) => DryRun::None,
@@ -42,10 +44,10 @@ pub(super) fn run(args: CleanupArgs) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     for Cleaned { node, result } in agent::clean_nodes(&CleanOptions { kubeconfig, nodes, dry_run })? {
         match result {
-            Ok(clean) => print!("{}", text(&node, &clean, dry_run)),
+            Ok(clean) => write!(out, "{}", text(&node, &clean, dry_run))?,
             Err(failure) => {
                 let (text, failed) = failure.report();
-                eprint!("{text}");
+                complain(&text);
                 code = failed;
             }
         }

@@ -7,9 +7,8 @@ use clap::Args;
 
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
-use super::output::Format;
-use super::table::Table;
-use crate::agent::{self, ActsBelow, Configured, Failure, NodeFacts};
+use super::output::{Ended, Format, Out, columns, table, wrap};
+use crate::agent::{self, ActsBelow, Configured, NodeFacts};
 use crate::config::Setting;
 
 /// Print the configuration that `run` would use: every value, and where it comes from
@@ -31,7 +30,7 @@ pub(super) struct ConfigArgs {
     service: ServiceArgs,
 }
 
-pub(super) fn config(args: ConfigArgs) -> Result<ExitCode, Failure> {
+pub(super) fn config(args: ConfigArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     let ConfigArgs { output, configuration, pods_file, cluster, capacity, service } = args;
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
     let (options, caller) = (cluster.settings(), cluster.caller());
@@ -39,21 +38,40 @@ pub(super) fn config(args: ConfigArgs) -> Result<ExitCode, Failure> {
     let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
     let mut configured = agent::configured(&configuration.files(service, node, caller)?)?;
     configured.settings.splice(0..0, options);
-    output.print("the configuration", &configured, table)?;
+    output.write(out, "the configuration", &configured, report)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(configured: &Configured) -> String {
+/// A terminal with fewer columns gets a list in place of a table.
+const NARROW: u16 = 80;
+
+fn report(configured: &Configured, _is_wide: bool) -> String {
     let Configured { profile: _, thresholds, settings, notes } = configured;
-    let mut values = Table::new(["SETTING", "VALUE", "FROM"]);
-    for Setting { path, value, origin } in settings {
-        values.row([path, value, &origin.to_string()]);
+    let columns = columns();
+    let values = settings
+        .iter()
+        .map(|Setting { path, value, origin }| [path.clone(), value.clone(), origin.to_string()]);
+    let mut text = match columns.filter(|columns| *columns < NARROW) {
+        // Columns of a few letters cannot be read.
+        Some(_) => {
+            values.map(|[path, value, from]| wrap(&format!("{path}: {value} ({from})"), columns)).collect()
+        }
+        None => table(["SETTING", "VALUE", "FROM"], values, columns),
+    };
+    let thresholds = thresholds.iter().map(|threshold| {
+        let ActsBelow { signal, watched, below, grace_period, min_reclaim } = threshold;
+        let grace_period = match (watched, grace_period) {
+            (false, _) => "not watched",
+            (true, None) => "none",
+            (true, Some(grace_period)) => grace_period,
+        };
+        let min_reclaim = min_reclaim.as_deref().unwrap_or("none");
+        [(*signal).to_owned(), below.clone(), grace_period.to_owned(), min_reclaim.to_owned()]
+    });
+    let heading = ["SIGNAL", "THRESHOLD", "GRACE PERIOD", "MIN RECLAIM"];
+    text.push_str(&format!("\n{}", table(heading, thresholds, columns)));
+    for note in notes {
+        text.push_str(&wrap(&format!("note: {note}"), columns));
     }
-    let mut lines = Table::new(["SIGNAL", "ACTS BELOW", "AFTER", "MIN RECLAIM"]);
-    for ActsBelow { signal, watched, below, grace_period, min_reclaim } in thresholds {
-        let after = if *watched { grace_period.as_deref().unwrap_or("at once") } else { "not watched" };
-        lines.row([signal, below, after, min_reclaim.as_deref().unwrap_or("none")]);
-    }
-    let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
-    format!("{values}\n{lines}{notes}")
+    text
 }

@@ -1,30 +1,32 @@
 //! The command line: one file per verb.
 
+mod about;
 mod backends;
 mod check;
 mod cleanup;
 mod cluster;
 mod config;
 mod configuration;
+mod explain;
 mod output;
 mod profile;
 mod replay;
 mod retired;
 mod run;
-mod table;
 
-use std::io::IsTerminal as _;
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
+use self::output::{complain, is_coloured};
 use crate::agent::{LogQueue, LogWriter, VERSION, hands_lie_in};
 
-/// An eBPF-accelerated node pressure monitor and eviction agent for Kubernetes.
+/// An eBPF-accelerated node pressure monitor and eviction agent for Kubernetes
 #[derive(Debug, Parser)]
-#[command(name = "eviction-agent", version = VERSION, disable_help_subcommand = true)]
+#[command(name = "eviction-agent", version = VERSION)]
 struct Cli {
     /// Format of the log on standard error; RUST_LOG sets what is logged
     #[arg(long, global = true, help_heading = "Output", value_enum, default_value_t = LogFormat::Text)]
@@ -38,13 +40,19 @@ enum Verb {
     Run(run::RunArgs),
     Check(check::CheckArgs),
     Config(config::ConfigArgs),
+    Explain(explain::ExplainArgs),
     Replay(replay::ReplayArgs),
     Cleanup(cleanup::CleanupArgs),
+    Completion(about::CompletionArgs),
+    Man(about::ManArgs),
+    Version(about::VersionArgs),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
+    /// Lines for people
     Text,
+    /// One JSON object per line
     Json,
 }
 
@@ -56,61 +64,107 @@ pub fn main(hands: &'static [u8]) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refused(&error),
     };
-    // The daemon must not be held up by whoever reads its log; the others end, and lose no line.
-    let writer = match verb {
-        Verb::Run(_) => match LogWriter::start(std::io::stderr()) {
-            Ok(writer) => Some(writer),
-            Err(error) => {
-                eprintln!("error: start the log: {error}");
-                return ExitCode::FAILURE;
-            }
-        },
-        Verb::Check(_) | Verb::Config(_) | Verb::Replay(_) | Verb::Cleanup(_) => None,
+    let Verb::Run(args) = verb else {
+        start_log(log_format, None);
+        return short_lived(verb);
     };
-    start_log(log_format, writer.as_ref().map(LogWriter::queue));
-    let result = match verb {
-        Verb::Run(args) => run::run(args),
-        Verb::Check(args) => check::check(args),
-        Verb::Config(args) => config::config(args),
-        Verb::Replay(args) => Ok(replay::run(&args)),
-        Verb::Cleanup(args) => cleanup::run(args),
+    // The daemon must not be held up by whoever reads its log.
+    let writer = match LogWriter::start(std::io::stderr()) {
+        Ok(writer) => writer,
+        Err(error) => {
+            complain(&format!("error: start the log: {error}\n"));
+            return ExitCode::FAILURE;
+        }
     };
+    start_log(log_format, Some(writer.queue()));
+    let result = run::run(args);
     // What is still to be logged comes before the last word.
     drop(writer);
-    match result {
-        Ok(code) => code,
-        Err(failure) => {
-            let (text, code) = failure.report();
-            eprint!("{text}");
-            code
-        }
-    }
+    output::end(output::out(), result)
+}
+
+/// A verb that ends by itself.
+fn short_lived(verb: Verb) -> ExitCode {
+    let mut out = output::out();
+    let result = match verb {
+        Verb::Run(args) => run::run(args),
+        Verb::Check(args) => check::check(args, &mut out),
+        Verb::Config(args) => config::config(args, &mut out),
+        Verb::Explain(args) => explain::run(&args, &mut out),
+        Verb::Replay(args) => replay::run(&args, &mut out),
+        Verb::Cleanup(args) => cleanup::run(args, &mut out),
+        Verb::Completion(args) => about::completion(&args, Cli::command(), &mut out),
+        Verb::Man(args) => about::man(&args, Cli::command(), &mut out),
+        Verb::Version(args) => about::version(&args, &mut out),
+    };
+    output::end(out, result)
 }
 
 /// Prints help, or what is wrong with the arguments. Old names are reported with the new ones.
 fn refused(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let text = error.render();
+        let is_coloured = is_coloured(&std::io::stdout());
+        let text = if is_coloured { text.ansi().to_string() } else { text.to_string() };
+        let mut out = output::out();
+        let written = out.write_all(text.as_bytes()).map(|()| ExitCode::SUCCESS);
+        return output::end(out, written.map_err(Into::into));
+    }
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let retired = if error.use_stderr() { retired::errors(&arguments) } else { Vec::new() };
-    if retired.is_empty() {
-        error.exit();
-    }
-    for error in retired {
-        eprintln!("error: {error}");
+    let retired = retired::errors(&arguments);
+    match retired.is_empty() {
+        // Fails only where nobody reads it.
+        true => drop(error.print()),
+        false => retired.iter().for_each(|error| complain(&format!("error: {error}\n"))),
     }
     ExitCode::from(2)
 }
 
 fn start_log(format: LogFormat, queue: Option<LogQueue>) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let (filter, wrong) = filter(std::env::var_os(EnvFilter::DEFAULT_ENV));
+    if let Some(wrong) = wrong {
+        complain(&format!("warning: RUST_LOG: {wrong}; logging at level info\n"));
+    }
     let writer = match queue {
         Some(queue) => BoxMakeWriter::new(queue),
         None => BoxMakeWriter::new(std::io::stderr),
     };
+    let colour = is_coloured(&std::io::stderr());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colour);
     match format {
         LogFormat::Text => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),
+    }
+}
+
+/// The filter of RUST_LOG, `info` without one, and what is wrong with it.
+fn filter(given: Option<std::ffi::OsString>) -> (EnvFilter, Option<String>) {
+    let default = || EnvFilter::new("info");
+    match given.filter(|given| !given.is_empty()) {
+        None => (default(), None),
+        Some(given) => match given.to_str().map(EnvFilter::try_new) {
+            Some(Ok(filter)) => (filter, None),
+            Some(Err(error)) => (default(), Some(error.to_string())),
+            None => (default(), Some("is not UTF-8".to_owned())),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invalid_rust_log_is_reported() {
+        for (given, is_wrong) in [("", false), ("debug", false), ("eviction_agent=nonsense=1", true)] {
+            assert_eq!(filter(Some(given.into())).1.is_some(), is_wrong, "{given}");
+        }
+        assert!(filter(None).1.is_none());
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
     }
 }

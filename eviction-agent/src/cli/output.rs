@@ -1,33 +1,224 @@
-//! How what was found is written.
+//! Standard output and standard error of all verbs, and the option `-o`.
+
+use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write};
+use std::process::ExitCode;
 
 use clap::ValueEnum;
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::agent::Failure;
 
+/// Standard output. What is written to it must be flushed.
+pub(super) type Out = BufWriter<StdoutLock<'static>>;
+
+/// Why a verb ended early.
+pub(super) enum Ended {
+    /// It could not do its work.
+    Failure(Failure),
+    /// Standard output could not be written.
+    Output(io::Error),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+/// Standard output, locked.
+pub(super) fn out() -> Out {
+    BufWriter::new(io::stdout().lock())
+}
+
+/// Writes to standard error. A closed one is ignored: there is nobody to be told.
+pub(super) fn complain(text: &str) {
+    let _ignored = io::stderr().write_all(text.as_bytes());
+}
+
+/// Ends a verb: flushes standard output, reports errors, and returns the exit code. A closed pipe is success.
+pub(super) fn end(mut out: Out, result: Result<ExitCode, Ended>) -> ExitCode {
+    let result = result.and_then(|code| out.flush().map(|()| code).map_err(Ended::Output));
+    // What is left in the buffer cannot be written either.
+    let _parts = out.into_parts();
+    match result {
+        Ok(code) => code,
+        Err(Ended::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Ended::Output(error)) => {
+            complain(&format!("error: write standard output: {error}\n"));
+            ExitCode::FAILURE
+        }
+        Err(Ended::Failure(failure)) => {
+            let (text, code) = failure.report();
+            complain(&text);
+            code
+        }
+    }
+}
+
+/// The format of one document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
+    /// Table as wide as the terminal
+    #[value(alias = "text")]
     Table,
+    /// Table with all columns and details
+    Wide,
+    /// JSON
     Json,
+    /// YAML
     Yaml,
 }
 
+/// The format of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum StreamFormat {
+    /// Text for people
+    #[value(alias = "text", alias = "wide")]
+    Table,
+    /// One JSON object per line
+    #[value(alias = "json")]
+    Jsonl,
+}
+
 impl Format {
-    /// Writes `what`, named `name` should that fail, to standard output; `table` is for people.
-    pub(super) fn print<T: Serialize>(
+    /// Writes `what`, called `name` in an error; `table` is for people, and gets whether the table is wide.
+    pub(super) fn write<T: Serialize>(
         self,
+        out: &mut Out,
         name: &str,
         what: &T,
-        table: impl FnOnce(&T) -> String,
-    ) -> Result<(), Failure> {
+        table: impl FnOnce(&T, bool) -> String,
+    ) -> Result<(), Ended> {
         let failed = |error: &dyn std::error::Error| Failure::because(format!("write {name}"), error);
-        match self {
-            Self::Table => print!("{}", table(what)),
+        let text = match self {
+            Self::Table => table(what, false),
+            Self::Wide => table(what, true),
             Self::Json => {
-                println!("{}", serde_json::to_string_pretty(what).map_err(|error| failed(&error))?);
+                let text = serde_json::to_string_pretty(what).map_err(|error| failed(&error))?;
+                format!("{text}\n")
             }
-            Self::Yaml => print!("{}", serde_yaml_ng::to_string(what).map_err(|error| failed(&error))?),
+            Self::Yaml => serde_yaml_ng::to_string(what).map_err(|error| failed(&error))?,
+        };
+        Ok(out.write_all(text.as_bytes())?)
+    }
+}
+
+/// Whether standard output may have colours: a terminal, and no NO_COLOR that says something.
+pub(super) fn is_coloured(stream: &impl io::IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// The columns of the terminal: those of $COLUMNS, else those of the terminal that standard output is.
+pub(super) fn columns() -> Option<u16> {
+    let given =
+        std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
+    given.or_else(|| {
+        let stdout = io::stdout();
+        let size = rustix::termios::tcgetwinsize(&stdout).ok().filter(|_| stdout.is_terminal())?;
+        Some(size.ws_col).filter(|columns| *columns > 0)
+    })
+}
+
+/// A table without lines, wrapped to so many columns.
+pub(super) fn table<const N: usize>(
+    heading: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    columns: Option<u16>,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(heading);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    match columns {
+        Some(columns) => {
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+            table.set_width(columns.max(20));
         }
-        Ok(())
+        None => {
+            table.set_content_arrangement(ContentArrangement::Disabled);
+            for column in table.column_iter_mut() {
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
+        }
+    }
+    let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
+    lines.collect()
+}
+
+/// A text wrapped at blanks to so many columns; the lines after the first are indented.
+pub(super) fn wrap(text: &str, columns: Option<u16>) -> String {
+    let limit = columns.map_or(usize::MAX, |columns| usize::from(columns.max(20)));
+    let mut lines = vec![String::new()];
+    let words = text.split_whitespace().flat_map(|word| pieces(word, limit.saturating_sub(2)));
+    for word in words {
+        let line = lines.last_mut().map_or(0, |line| line.chars().count());
+        if line > 2 && line + 1 + word.chars().count() > limit {
+            lines.push("  ".to_owned());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() && line != "  " {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// A word in pieces of at most so many characters.
+fn pieces(word: &str, limit: usize) -> impl Iterator<Item = &str> {
+    let mut rest = Some(word);
+    std::iter::from_fn(move || {
+        let word = rest.take()?;
+        let Some((at, _)) = word.char_indices().nth(limit) else { return Some(word) };
+        let (piece, more) = word.split_at(at);
+        rest = Some(more);
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<[String; 2]> {
+        vec![["policy.memory".to_owned(), "a rather long value that has many words in it".to_owned()]]
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_the_terminal() {
+        let narrow = table(["SETTING", "VALUE"], rows(), Some(40));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+        assert!(narrow.lines().count() > 2, "{narrow}");
+        for word in ["SETTING", "policy.memory", "words"] {
+            assert!(narrow.contains(word), "{narrow}");
+        }
+    }
+
+    #[test]
+    fn without_a_terminal_nothing_is_wrapped() {
+        let wide = table(["SETTING", "VALUE"], rows(), None);
+        let expected = "SETTING        VALUE\npolicy.memory  a rather long value that has many words in it\n";
+        assert_eq!(wide, expected);
+    }
+
+    #[test]
+    fn texts_are_wrapped_at_blanks() {
+        assert_eq!(wrap("one two three four five", Some(20)), "one two three four\n  five\n");
+        assert_eq!(wrap("one two", None), "one two\n");
+        let long = wrap(&"x".repeat(50), Some(20));
+        assert!(long.lines().all(|line| line.chars().count() <= 20), "{long}");
     }
 }

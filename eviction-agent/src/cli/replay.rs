@@ -1,43 +1,46 @@
-//! `replay`: what was seen once more, through the engine of today.
+//! `replay`: recorded decisions and scenarios, decided again by this version.
 
-mod explain;
 #[cfg(test)]
 mod recorded;
 
-use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
-use self::explain::{ExplainArgs, Explanations};
+use super::output::{Ended, Out, StreamFormat, columns, complain, table};
 use super::profile::ProfileArg;
+use crate::agent::Failure;
 use crate::config::load_agent;
 use crate::journal::Went;
 use crate::scenario::compare::{Difference, compare};
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, Found};
-use crate::scenario::run::{Explained, Overrides, explain_under, run_under};
+use crate::scenario::run::{Overrides, run_under};
 
-/// Run scenarios through the engine.
+/// Decide recordings and scenarios again with this version, and print the decisions
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
-    /// Scenarios: a file, a folder, a stream with one a line, or - for standard input; each
-    /// may be compressed with zstd (.zst).
-    #[arg(long, value_name = "PATH", required = true)]
-    scenarios: PathBuf,
-    /// Compare with the expected outcomes, instead of printing outcomes.
-    #[arg(long)]
-    check: bool,
-    /// AgentConfiguration file (eviction-agent.io/v1alpha1) for all scenarios, in the place of their
-    /// own.
-    #[arg(long, value_name = "FILE")]
+    /// Recording of `run --record`, or scenarios: a file, a directory, a stream with one per line, or - for
+    /// standard input; may be compressed with zstd (.zst)
+    #[arg(value_name = "FILE", required_unless_present = "scenarios", conflicts_with = "scenarios")]
+    files: Vec<PathBuf>,
+    /// The same as FILE, printed as JSON lines
+    #[arg(long, value_name = "PATH", help_heading = "Testing")]
+    scenarios: Option<PathBuf>,
+    /// Compare with the recorded or expected decisions; exit code 1 if one differs
+    #[arg(long, visible_alias = "check")]
+    verify: bool,
+    /// AgentConfiguration file (eviction-agent.io/v1alpha1) in place of the recorded configuration
+    #[arg(long, value_name = "FILE", help_heading = "Policy")]
     config: Option<PathBuf>,
-    /// Whose decisions, whatever the configuration says; default: what it says.
-    #[arg(long, value_enum)]
+    /// Eviction rules to follow, in place of those of the configuration
+    #[arg(long, value_enum, help_heading = "Policy")]
     profile: Option<ProfileArg>,
-    #[command(flatten)]
-    explanation: ExplainArgs,
+    /// Output format [default: table]
+    #[arg(short, long, value_enum, conflicts_with = "verify", help_heading = "Output")]
+    output: Option<StreamFormat>,
 }
 
 #[derive(Default)]
@@ -47,58 +50,90 @@ struct Tally {
     errors: usize,
 }
 
+/// What is decided by in place of what recordings say.
+pub(super) fn overrides(config: Option<&Path>, profile: Option<ProfileArg>) -> Result<Overrides, Failure> {
+    let agent = config.map(|file| load_agent(Some(file))).transpose().map_err(|problems| {
+        let problems = problems.0.into_iter();
+        Failure::all(problems.map(|problem| format!("read agent configuration: {problem}")).collect())
+    })?;
+    Ok(Overrides { agent, profile: profile.map(Into::into) })
+}
+
+/// A case that could be read.
+pub(super) fn case(found: Found) -> Result<Case, String> {
+    found.map_err(|error| error.to_string())
+}
+
 /// Runs the verb: 0 if all went well, 1 if a scenario failed or is none.
-pub(super) fn run(args: &ReplayArgs) -> ExitCode {
-    let ReplayArgs { scenarios, check, config, profile, explanation } = args;
-    let agent = match config.as_deref().map(|file| load_agent(Some(file))).transpose() {
-        Ok(agent) => agent,
-        Err(problems) => {
-            for problem in problems.0 {
-                eprintln!("error: read agent configuration: {problem}");
-            }
-            return ExitCode::FAILURE;
-        }
-    };
-    let overrides = Overrides { agent, profile: profile.map(Into::into) };
-    let mut out = BufWriter::new(io::stdout().lock());
+pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+    let ReplayArgs { files, scenarios, verify, config, profile, output } = args;
+    let overrides = overrides(config.as_deref(), *profile)?;
+    let default = if scenarios.is_some() { StreamFormat::Jsonl } else { StreamFormat::Table };
+    let format = output.unwrap_or(default);
     let mut tally = Tally::default();
-    let mut broken = None;
-    let mut explanations = Explanations::new(explanation);
-    read::each(scenarios, &mut |found| {
-        let written = if explanation.explain {
-            explained(found, &overrides).map(|explained| explanations.write(&explained, &mut out))
-        } else {
-            outcome(found, &overrides).map(|(outcome, right)| match check {
-                true => judge(&outcome, &right, &mut tally, &mut out),
-                false => print(&outcome, &mut tally, &mut out),
-            })
-        };
-        let written = written.unwrap_or_else(|cause| {
-            tally.errors += 1;
-            eprintln!("error: {cause}");
-            Ok(())
+    let (mut broken, mut rows) = (None, Vec::new());
+    for file in files.iter().chain(scenarios) {
+        read::each(file, &mut |found| {
+            if broken.is_some() {
+                return;
+            }
+            let written = outcome(found, &overrides).map(|(outcome, right)| match (verify, format) {
+                (true, _) => judge(&outcome, &right, &mut tally, out),
+                (false, StreamFormat::Jsonl) => print(&outcome, &mut tally, out),
+                (false, StreamFormat::Table) => {
+                    tally.passed += 1;
+                    rows.extend(decisions(&outcome));
+                    Ok(())
+                }
+            });
+            let written = written.unwrap_or_else(|cause| {
+                tally.errors += 1;
+                complain(&format!("error: {cause}\n"));
+                Ok(())
+            });
+            broken = written.err();
         });
-        broken = broken.take().or(written.err());
-    });
-    if let Some(complaint) = explanations.complaint() {
-        tally.errors += 1;
-        eprintln!("error: {complaint}");
     }
-    if *check {
-        let Tally { passed, failed, .. } = tally;
-        let written = writeln!(out, "{passed} passed, {failed} failed");
-        broken = broken.or(written.err());
+    if let Some(error) = broken {
+        return Err(error.into());
     }
-    if let Some(cause) = broken.or(out.flush().err()) {
-        if cause.kind() != io::ErrorKind::BrokenPipe {
-            eprintln!("error: write standard output: {cause}");
+    match (verify, format) {
+        (true, _) => writeln!(out, "{} passed, {} failed", tally.passed, tally.failed)?,
+        (false, StreamFormat::Table) => {
+            let heading = ["SCENARIO", "TIME", "POD", "GRACE PERIOD", "MESSAGE"];
+            out.write_all(table(heading, rows, columns()).as_bytes())?;
         }
-        return ExitCode::FAILURE;
+        (false, StreamFormat::Jsonl) => {}
     }
-    match tally {
+    Ok(match tally {
         Tally { failed: 0, errors: 0, .. } => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
+    })
+}
+
+/// A row for each eviction of a scenario, or one that says that there is none.
+fn decisions(outcome: &Outcome) -> Vec<[String; 5]> {
+    let Outcome { name, config_error, config_error_stage: _, steps } = outcome;
+    let name = name.escape_debug().to_string();
+    let none = || "-".to_owned();
+    if let Some(error) = config_error {
+        return vec![[
+            name,
+            none(),
+            none(),
+            none(),
+            format!("configuration refused: {}", error.escape_debug()),
+        ]];
     }
+    let evictions = steps.iter().flat_map(|step| step.evictions.iter().map(move |it| (&step.at, it)));
+    let rows: Vec<_> = evictions
+        .map(|(at, it)| {
+            let pod = format!("{}/{}", it.namespace, it.name).escape_debug().to_string();
+            let grace_period = format!("{}s", it.grace_period_seconds);
+            [name.clone(), at.clone(), pod, grace_period, it.message.trim().escape_debug().to_string()]
+        })
+        .collect();
+    if rows.is_empty() { vec![[name, none(), none(), none(), "no eviction".to_owned()]] } else { rows }
 }
 
 /// What is right.
@@ -110,16 +145,10 @@ enum Right {
 }
 
 fn outcome(found: Found, overrides: &Overrides) -> Result<(Outcome, Right), String> {
-    let Case { scenario, expected, went } = found.map_err(|error| error.to_string())?;
+    let Case { scenario, expected, went } = case(found)?;
     let name = scenario.name.clone();
     let outcome = run_under(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))?;
     Ok((outcome, went.map_or(Right::Expected(expected), Right::Went)))
-}
-
-fn explained(found: Found, overrides: &Overrides) -> Result<Explained, String> {
-    let Case { scenario, expected: _, went: _ } = found.map_err(|error| error.to_string())?;
-    let name = scenario.name.clone();
-    explain_under(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))
 }
 
 fn print(outcome: &Outcome, tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
@@ -135,7 +164,7 @@ fn judge(outcome: &Outcome, right: &Right, tally: &mut Tally, out: &mut impl Wri
     };
     if expected.is_empty() {
         tally.errors += 1;
-        eprintln!("error: check {}: no outcome is expected", outcome.name);
+        complain(&format!("error: check {}: no outcome is expected\n", outcome.name));
         return Ok(());
     }
     match compare(outcome, expected) {

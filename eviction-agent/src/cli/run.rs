@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::backends::BackendArgs;
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
-use crate::agent::{self, Failure, NodeFacts, Options, Output};
+use super::output::{Ended, StreamFormat};
+use crate::agent::{self, NodeFacts, Options, Output};
 
 /// Run the agent: watch the node's memory and process IDs, and evict pods when an eviction threshold is met
 #[derive(Debug, Args)]
@@ -41,8 +42,8 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     record: Option<PathBuf>,
     /// Format of the event lines on standard output
-    #[arg(short, long, help_heading = "Output", value_enum, default_value_t = OutputArg::Text)]
-    output: OutputArg,
+    #[arg(short, long, help_heading = "Output", value_enum, default_value_t = StreamFormat::Table)]
+    output: StreamFormat,
     #[command(flatten)]
     backends: BackendArgs,
     /// Log the debug messages of the BPF programs
@@ -50,13 +51,7 @@ pub(super) struct RunArgs {
     bpf_debug_log: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum OutputArg {
-    Text,
-    Json,
-}
-
-pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: RunArgs) -> Result<ExitCode, Ended> {
     let RunArgs {
         configuration,
         state_dir,
@@ -88,8 +83,8 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         kubeconfig,
         record,
         output: match output {
-            OutputArg::Text => Output::Text,
-            OutputArg::Json => Output::Json,
+            StreamFormat::Table => Output::Text,
+            StreamFormat::Jsonl => Output::Json,
         },
         choice: backends.into(),
         bpf_debug_log,

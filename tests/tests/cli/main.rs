@@ -156,6 +156,7 @@ fn old_flags_and_verbs_are_refused_with_their_new_names() {
         (&["config", "--pods", "f"], &["--pods: use --pods-file FILE"]),
         (&["run", "--listen=here"], &["--listen: use --listen-address ADDRESS"]),
         (&["run", "--bpf-log"], &["--bpf-log: use --bpf-debug-log"]),
+        (&["replay", "--explain", "f"], &["--explain: use the verb `explain FILE`"]),
         (&["node", "clean", "n1"], &["node clean: use the verb `cleanup NODE...`"]),
         (
             &["run", "--accept", "--bpf-log"],
@@ -233,9 +234,10 @@ fn check_fails_where_run_would_not_start() {
     let output =
         output(agent_command(&["check", "--cgroup-root", "/no/such/group", "--kubelet-config", "/no/file"]));
     assert_eq!(output.status.code(), Some(1));
+    let errors = errors(&output).join("\n");
     let table = String::from_utf8(output.stdout).unwrap();
-    assert!(table.contains("run would not start"), "{table}");
-    assert!(table.contains("/no/such/group") && table.contains("/no/file"), "both are said: {table}");
+    assert!(table.starts_with("run would not start: 2 errors; sources: "), "the verdict is first: {table}");
+    assert!(errors.contains("/no/such/group") && errors.contains("/no/file"), "both are said: {errors}");
 }
 
 #[test]
@@ -249,8 +251,66 @@ fn check_looks_for_the_server_that_run_would_ask() {
     assert_eq!(check.status.code(), Some(1));
     let run = output(agent_command(&[&["run", "--action", "evict"], &arguments[..]].concat()));
     assert_eq!(run.status.code(), Some(1));
-    let (table, error) = (String::from_utf8(check.stdout).unwrap(), errors(&run).remove(0));
-    assert!(error.contains("/no/kubeconfig") && table.contains(&error), "{error}\n{table}");
+    let (checked, error) = (errors(&check), errors(&run).remove(0));
+    assert!(error.contains("/no/kubeconfig") && checked.contains(&error), "{error}\n{checked:?}");
+}
+
+#[test]
+fn forty_columns_are_enough_for_check_and_config() {
+    for (verb, columns) in [("check", "40"), ("config", "40"), ("check", "80")] {
+        let mut command = agent_command(&[verb]);
+        command.env("COLUMNS", columns);
+        let output = output(command);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
+        assert!(widest.chars().count() <= columns.parse().unwrap(), "{verb}: {widest}");
+    }
+}
+
+#[test]
+fn an_invalid_filter_of_the_log_is_reported() {
+    let mut command = agent_command(&["version"]);
+    command.env("RUST_LOG", "eviction_agent=nonsense=1");
+    let output = output(command);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stderr(&output).starts_with("warning: RUST_LOG: "), "{}", stderr(&output));
+}
+
+#[test]
+fn a_recording_is_replayed_and_explained() {
+    let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios/kubelet");
+    let text = |arguments: &[&str]| {
+        // More than a pipe holds.
+        let output = agent_command(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let table = text(&["replay", scenarios]);
+    assert!(table.starts_with("SCENARIO"), "{table}");
+    let lines = text(&["replay", "--scenarios", scenarios]);
+    assert_eq!(lines, text(&["replay", scenarios, "-o", "jsonl"]), "the old spelling prints JSON lines");
+    let verified = text(&["replay", scenarios, "--verify", "--profile", "kubelet"]);
+    assert_eq!(verified, text(&["replay", "--scenarios", scenarios, "--check", "--profile", "kubelet"]));
+    assert!(verified.ends_with(" 0 failed\n"), "{verified}");
+    let memory = text(&["explain", scenarios, "--signal", "memory.available", "-o", "jsonl"]);
+    let all = text(&["explain", scenarios, "-o", "json"]);
+    assert!(!memory.is_empty() && memory.lines().count() < all.lines().count());
+}
+
+#[test]
+fn there_are_completions_and_manual_pages() {
+    for shell in ["bash", "zsh", "fish", "nushell", "powershell"] {
+        let output = output(agent_command(&["completion", shell]));
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        assert!(String::from_utf8(output.stdout).unwrap().contains("bpf-debug-log"), "{shell}");
+    }
+    let folder = Folder::below(&std::env::temp_dir(), "cli-man").unwrap();
+    let written = output(agent_command(&["man", folder.path().to_str().unwrap()]));
+    assert_eq!(written.status.code(), Some(0), "{}", stderr(&written));
+    for page in ["eviction-agent.1", "eviction-agent-run.1", "eviction-agent-explain.1"] {
+        assert!(fs::read_to_string(folder.path().join(page)).unwrap().contains(".TH"), "{page}");
+    }
 }
 
 #[test]

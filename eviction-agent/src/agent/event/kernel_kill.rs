@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::super::text::bytes;
 use super::{PodRef, text};
+use crate::core::units::display_bytes;
 
 /// See [`super::Event::KernelKill`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,10 +37,10 @@ impl fmt::Display for KernelKill {
         write!(
             f,
             "kernel kill: {comm} (pid {pid}) of {pod} grew by {} and crossed memory.available < {}; kill order armed {} before with {} available, reported {} after",
-            bytes(*growth),
-            bytes(*threshold_bytes),
+            display_bytes((*growth).into()),
+            display_bytes((*threshold_bytes).into()),
             milliseconds(*armed_mono_ns, *killed_mono_ns),
-            bytes(*available),
+            display_bytes((*available).into()),
             milliseconds(*killed_mono_ns, *received_mono_ns)
         )?;
         match id {

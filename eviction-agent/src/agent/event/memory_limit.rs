@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::super::text::bytes;
 use super::place::Place;
+use crate::core::units::display_bytes;
 
 /// See [`super::Event::MemoryLimit`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,8 +33,8 @@ impl fmt::Display for MemoryLimit {
             _ => self.place.fmt(f)?,
         }
         let what = if self.state == "near" { "near" } else { "no longer near" };
-        write!(f, ": {what} the memory limit, working set {}", bytes(self.working_set))?;
-        write!(f, " of {}, usage {}", bytes(self.limit), bytes(self.usage))?;
+        write!(f, ": {what} the memory limit, working set {}", display_bytes(self.working_set.into()))?;
+        write!(f, " of {}, usage {}", display_bytes(self.limit.into()), display_bytes(self.usage.into()))?;
         if let Some(near_limit) = self.near_limit_us {
             write!(f, ", after {}.{:03} s", near_limit / 1_000_000, near_limit / 1000 % 1000)?;
         }
@@ -66,7 +66,7 @@ mod tests {
         };
         assert_eq!(
             near.to_string(),
-            "container main of shop/web: near the memory limit, working set 930 MiB of 1 GiB, usage 970 MiB (detected by fexit page_counter_try_charge)"
+            "container main of shop/web: near the memory limit, working set 930Mi of 1Gi, usage 970Mi (detected by fexit page_counter_try_charge)"
         );
         let away = MemoryLimit {
             state: "away",
@@ -78,7 +78,7 @@ mod tests {
         };
         assert_eq!(
             away.to_string(),
-            "all pods (kubepods): no longer near the memory limit, working set 930 MiB of 1 GiB, usage 970 MiB, after 12.034 s (detected by sample)"
+            "all pods (kubepods): no longer near the memory limit, working set 930Mi of 1Gi, usage 970Mi, after 12.034 s (detected by sample)"
         );
         let class = MemoryLimit { limit_scope: "qos", place: away.place, ..near };
         assert!(class.to_string().starts_with("/kubepods/burstable/pod1/abc: near"), "{class}");

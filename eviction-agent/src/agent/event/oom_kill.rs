@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::core::oom::KillNote;
 
-use super::super::text::bytes;
 use super::place::write_place;
 use super::{LISTED, PodRef, is_zero};
+use crate::core::units::display_bytes;
 
 /// See [`super::Event::OomKill`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -174,7 +174,7 @@ impl fmt::Display for OomKill {
             f.write_str(" (inferred)")?;
         }
         if let (Some(usage), Some(limit)) = (self.usage, self.limit) {
-            write!(f, ", {} of {}", bytes(usage), bytes(limit))?;
+            write!(f, ", {} of {}", display_bytes(usage.into()), display_bytes(limit.into()))?;
         }
         if let Some(near_limit) = self.near_limit_us {
             write!(
@@ -185,7 +185,13 @@ impl fmt::Display for OomKill {
             )?;
         }
         if let (Some(anon), Some(file), Some(shmem)) = (self.anon, self.file, self.shmem) {
-            write!(f, "; victim: anon {}, file {}, shmem {}", bytes(anon), bytes(file), bytes(shmem))?;
+            write!(
+                f,
+                "; victim: anon {}, file {}, shmem {}",
+                display_bytes(anon.into()),
+                display_bytes(file.into()),
+                display_bytes(shmem.into())
+            )?;
         }
         if let (Some(trigger), false) = (self.trigger_pid, self.trigger_pid == self.pid) {
             write!(f, "; triggered by {} (pid {trigger})", self.trigger_comm)?;
@@ -254,7 +260,7 @@ mod tests {
         let kill = OomKill { near_limit_us: Some(2_034_900), ..kill };
         let text = kill.to_string();
         assert!(
-            text.contains("limit of the container, 1 GiB of 1 GiB, near the limit for 2.034 s before;"),
+            text.contains("limit of the container, 1Gi of 1Gi, near the limit for 2.034 s before;"),
             "{text}"
         );
     }

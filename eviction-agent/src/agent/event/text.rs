@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Write as _};
 
-use super::super::text::bytes;
 use super::{
     Backend, BpfEventsLost, Condition, ConfigChange, Event, EvictionDecision, EvictionProgress, Pods,
     ReadingRejected, SignalReadError, SignalUnavailable, Started, Stopped, Threshold,
 };
+use crate::core::units::display_bytes;
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,7 +71,7 @@ impl fmt::Display for Started {
         write!(
             f,
             "started {version}: action {action}, dry run {dry_run}, profile {profile}, cgroup root {cgroup_root}, memory {}, {pid_capacity} process IDs, {pods_known} pods known",
-            bytes(*memory_capacity)
+            display_bytes((*memory_capacity).into())
         )?;
         for Backend { source, backend, .. } in sources {
             write!(f, "; {source}: {backend}")?;
@@ -141,7 +141,9 @@ impl fmt::Display for Threshold {
 /// A value of a signal: bytes for memory and disk space, else a count.
 fn amount(signal: &str, value: i64) -> String {
     match u64::try_from(value) {
-        Ok(value) if signal.ends_with(".available") && signal != "pid.available" => bytes(value),
+        Ok(value) if signal.ends_with(".available") && signal != "pid.available" => {
+            display_bytes(value.into())
+        }
         _ => value.to_string(),
     }
 }

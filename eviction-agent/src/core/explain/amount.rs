@@ -3,9 +3,7 @@
 use crate::core::report::PodName;
 use crate::core::signal::Resource;
 use crate::core::time::Timestamp;
-use crate::core::units::Quantity;
-
-const SUFFIXES: [&str; 7] = ["B", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+use crate::core::units::{Quantity, display_bytes};
 
 /// An amount of a resource to three digits: `1.43Gi`, `12345`.
 pub(super) fn amount(resource: Resource, number: i64) -> String {
@@ -51,24 +49,7 @@ pub(super) fn quantity(resource: Resource, text: &str) -> String {
 }
 
 fn bytes(number: i64) -> String {
-    let size = number.unsigned_abs();
-    let sign = if number < 0 { "-" } else { "" };
-    let power = (1..SUFFIXES.len()).rfind(|power| size >> (10 * power) > 0).unwrap_or(0);
-    let (unit, suffix) = (1_u64 << (10 * power), SUFFIXES[power]);
-    if size.is_multiple_of(unit) {
-        return format!("{sign}{}{suffix}", size / unit);
-    }
-    // Tenths and hundredths are enough to tell one from another.
-    let hundredths = (u128::from(size) * 100 + u128::from(unit) / 2) / u128::from(unit);
-    let (whole, rest) = (hundredths / 100, hundredths % 100);
-    let digits = match whole {
-        0..10 => format!("{whole}.{rest:02}"),
-        10..100 => format!("{whole}.{}", rest / 10),
-        _ => whole.to_string(),
-    };
-    let digits =
-        if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
-    format!("{sign}{digits}{suffix}")
+    display_bytes(number.into())
 }
 
 /// An instant, without its date if that is the one of `today`.
@@ -103,28 +84,8 @@ pub(super) fn count(number: usize, one: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, exact, printable};
+    use super::{exact, printable};
     use crate::core::signal::Resource::{Inodes, Memory, Pids};
-
-    #[test]
-    fn bytes_are_told_in_three_digits() {
-        let table = [
-            (0, "0B"),
-            (-1, "-1B"),
-            (1023, "1023B"),
-            (1536, "1.5Ki"),
-            (100 << 20, "100Mi"),
-            ((1 << 30) + 1, "1Gi"),
-            (1_531_000_000, "1.43Gi"),
-            (15_310_000_000, "14.2Gi"),
-            (150 * (1 << 30) + 5, "150Gi"),
-            (i64::MAX, "8Ei"),
-            (i64::MIN, "-8Ei"),
-        ];
-        for (number, text) in table {
-            assert_eq!(bytes(number), text, "{number}");
-        }
-    }
 
     #[test]
     fn what_is_rounded_is_told_to_the_byte_as_well() {

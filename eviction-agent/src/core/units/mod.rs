@@ -4,6 +4,7 @@
 //! texts included, since both reach users in events and annotations.
 
 mod decimal;
+mod display;
 mod duration;
 mod float;
 mod limit;
@@ -13,6 +14,7 @@ mod quote;
 #[cfg(test)]
 mod tests;
 
+pub use display::display_bytes;
 pub use duration::{DurationError, GoDuration};
 pub use float::FloatError;
 pub use limit::Limit;

@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(told.regarding, Regarding::Pod(PodRef::new("shop", "web").with_uid("u-1")));
         assert_eq!(
             &*told.note,
-            "kernel OOM kill of java (pid 42, main process) in container app of shop/web: limit of the container, 64 MiB of 64 MiB; victim: anon 32 MiB, file 0 B, shmem 4 KiB; not an eviction"
+            "kernel OOM kill of java (pid 42, main process) in container app of shop/web: limit of the container, 64Mi of 64Mi; victim: anon 32Mi, file 0B, shmem 4Ki; not an eviction"
         );
         let facts: Vec<_> =
             told.annotations.iter().map(|(name, value)| (&name[PREFIX.len()..], &**value)).collect();
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!((told.reason, &told.regarding), (Reason::ThresholdMet, &node()));
         assert_eq!(
             &*told.note,
-            "hard threshold memory.available < 100Mi met, 90 MiB available (detected by timer)"
+            "hard threshold memory.available < 100Mi met, 90Mi available (detected by timer)"
         );
         let in_state =
             |state| of_threshold(&Threshold { state, ..met.clone() }, Timestamp::UNIX_EPOCH, &node());

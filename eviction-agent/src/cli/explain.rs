@@ -1,40 +1,101 @@
-//! `replay --explain`: every decision with its whole reason.
+//! `explain`: every decision of a recording, with its reasons.
 
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 
+use super::output::{Ended, Out, StreamFormat, complain, is_coloured};
+use super::profile::ProfileArg;
+use super::replay;
 use crate::core::explain::{Explainer, Style};
 use crate::core::report::{About, PodName, Report, StoryReport};
-use crate::scenario::run::Explained;
+use crate::core::signal::Signal;
+use crate::scenario::read;
+use crate::scenario::run::{Explained, explain_under};
 
-/// How decisions are explained.
+/// Explain the eviction decisions in recordings: which pods were chosen, which were not, and why
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// Explain every decision, instead of printing outcomes.
-    #[arg(long, conflicts_with = "check")]
-    pub(super) explain: bool,
-    /// Tell the story of one pod: why it went, or what went before it.
-    #[arg(long, value_name = "[NAMESPACE/]NAME", requires = "explain")]
+    /// Recording of `run --record`, or scenarios: a file, a directory, or - for standard input; may be
+    /// compressed with zstd (.zst)
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Explain one pod only: why it was evicted, or which pods were before it
+    #[arg(long, value_name = "[NAMESPACE/]NAME")]
     pod: Option<String>,
-    /// How explanations are written.
-    #[arg(short, long, value_enum, default_value_t = Format::Text, requires = "explain")]
-    output: Format,
+    /// Explain decisions for this eviction signal only, for example memory.available
+    #[arg(long, value_name = "SIGNAL", value_parser = known_signal)]
+    signal: Option<Signal>,
+    /// AgentConfiguration file (eviction-agent.io/v1alpha1) in place of the recorded configuration
+    #[arg(long, value_name = "FILE", help_heading = "Policy")]
+    config: Option<PathBuf>,
+    /// Eviction rules to follow, in place of those of the configuration
+    #[arg(long, value_enum, help_heading = "Policy")]
+    profile: Option<ProfileArg>,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = StreamFormat::Table, help_heading = "Output")]
+    output: StreamFormat,
 }
 
-/// How explanations are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people.
-    Text,
-    /// One report a line.
-    Json,
+fn known_signal(name: &str) -> Result<Signal, String> {
+    Signal::from_name(name).ok_or_else(|| "no such eviction signal".to_owned())
+}
+
+/// Runs the verb: 1 if a scenario is invalid or none has the pod.
+pub(super) fn run(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+    let overrides = replay::overrides(args.config.as_deref(), args.profile)?;
+    let mut explanations = Explanations::new(args);
+    let (mut code, mut broken) = (ExitCode::SUCCESS, None);
+    for file in &args.files {
+        read::each(file, &mut |found| {
+            if broken.is_some() {
+                return;
+            }
+            let explained = replay::case(found).and_then(|case| {
+                let name = case.scenario.name.clone();
+                explain_under(case.scenario, &overrides).map_err(|error| format!("explain {name}: {error}"))
+            });
+            match explained {
+                Ok(mut explained) => {
+                    if let Some(signal) = args.signal {
+                        explained.reports.retain(|report| is_of_signal(report, signal));
+                    }
+                    broken = explanations.write(&explained, out).err();
+                }
+                Err(cause) => {
+                    code = ExitCode::FAILURE;
+                    complain(&format!("error: {cause}\n"));
+                }
+            }
+        });
+    }
+    if let Some(error) = broken {
+        return Err(error.into());
+    }
+    if let Some(complaint) = explanations.complaint() {
+        code = ExitCode::FAILURE;
+        complain(&format!("error: {complaint}\n"));
+    }
+    Ok(code)
+}
+
+/// Whether a decision is about a threshold of that signal.
+fn is_of_signal(report: &Report, signal: Signal) -> bool {
+    match &report.about {
+        About::Pass(pass) => {
+            pass.starved == Some(signal.resource())
+                || pass.evictions.iter().any(|eviction| eviction.signal == signal.name())
+        }
+        About::Nothing | About::NoPass(_) | About::Admission { .. } | About::Story(_) => false,
+    }
 }
 
 /// Explains scenarios, and remembers whether the pod was ever found.
-pub(super) struct Explanations<'a> {
+struct Explanations<'a> {
     args: &'a ExplainArgs,
     style: Style,
     found: bool,
@@ -50,9 +111,8 @@ struct Line<'a> {
 }
 
 impl<'a> Explanations<'a> {
-    pub(super) fn new(args: &'a ExplainArgs) -> Self {
-        let coloured =
-            io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    fn new(args: &'a ExplainArgs) -> Self {
+        let coloured = is_coloured(&io::stdout());
         Self {
             args,
             style: if coloured { Style::Coloured } else { Style::Plain },
@@ -62,7 +122,7 @@ impl<'a> Explanations<'a> {
     }
 
     /// Explains one scenario, unless it is about other pods only.
-    pub(super) fn write(&mut self, explained: &Explained, out: &mut impl Write) -> io::Result<()> {
+    fn write(&mut self, explained: &Explained, out: &mut impl Write) -> io::Result<()> {
         let Explained { outcome, pods, reports } = explained;
         let Some(asked) = self.args.pod.as_deref() else {
             return self.about(&outcome.name, None, explained, out);
@@ -74,8 +134,8 @@ impl<'a> Explanations<'a> {
         for pod in meant {
             self.found = true;
             match self.args.output {
-                Format::Text => self.about(&outcome.name, Some(pod), explained, out)?,
-                Format::Json => {
+                StreamFormat::Table => self.about(&outcome.name, Some(pod), explained, out)?,
+                StreamFormat::Jsonl => {
                     let reports = reports.iter().filter(|report| concerns(report, pod));
                     lines(&outcome.name, reports, out)?;
                 }
@@ -92,7 +152,7 @@ impl<'a> Explanations<'a> {
         out: &mut impl Write,
     ) -> io::Result<()> {
         let Explained { outcome, pods: _, reports } = explained;
-        if self.args.output == Format::Json {
+        if self.args.output == StreamFormat::Jsonl {
             return lines(name, reports, out);
         }
         writeln!(out, "scenario {}\n", name.escape_debug())?;
@@ -112,12 +172,12 @@ impl<'a> Explanations<'a> {
     }
 
     /// What is wrong with the pod that was asked for, if no scenario has it.
-    pub(super) fn complaint(&self) -> Option<String> {
+    fn complaint(&self) -> Option<String> {
         let asked = self.args.pod.as_deref().filter(|_| !self.found)?;
         let nearest = self.names.iter().max_by(|a, b| likeness(asked, a).total_cmp(&likeness(asked, b)));
         let hint = nearest
             .map_or_else(String::new, |name| format!("\nhelp: the nearest is {}", name.escape_debug()));
-        Some(format!("explain pod {}: no scenario has a pod of that name{hint}", asked.escape_debug()))
+        Some(format!("explain pod {}: no such pod in the recording{hint}", asked.escape_debug()))
     }
 }
 
