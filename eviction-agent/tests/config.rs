@@ -104,14 +104,14 @@ fn all_that_is_wrong_for_the_agent_is_said_at_once() {
     }
 }
 
-fn manual() -> String {
-    std::fs::read_to_string("../docs/configuration.md").expect("it is part of the repository")
+fn page(name: &str) -> String {
+    std::fs::read_to_string(Path::new("../docs").join(name)).expect("it is part of the repository")
 }
 
 #[test]
 fn what_the_documentation_shows_is_right() {
-    let manual = manual();
-    let blocks: Vec<&str> = manual.split("```yaml\n").skip(1).collect();
+    let page = page("configuration.md");
+    let blocks: Vec<&str> = page.split("```yaml\n").skip(1).collect();
     assert_eq!(blocks.len(), 1);
     let folder = tempfile::tempdir().expect("there is room for a file");
     let file = folder.path().join("agent.yaml");
@@ -121,18 +121,52 @@ fn what_the_documentation_shows_is_right() {
     insta::assert_debug_snapshot!("agent-documented", configuration.policy);
 }
 
-#[test]
-fn the_documentation_explains_every_field() {
-    let manual = manual();
-    let schema: serde_json::Value = serde_json::from_str(AGENT_SCHEMA).expect("it is JSON");
-    let mut fields = 0;
-    let objects = schema["$defs"].as_object().into_iter().flat_map(|objects| objects.values());
-    for object in objects.chain([&schema]) {
-        for field in object["properties"].as_object().into_iter().flat_map(|fields| fields.keys()) {
-            let named = [format!("`{field}`"), format!(".{field}`"), format!("`{field}:")];
-            assert!(named.iter().any(|name| manual.contains(name)), "nothing is said about {field}");
-            fields += 1;
-        }
+/// The paths of all fields below a schema, `[]` for items of a list.
+fn fields(schema: &serde_json::Value, root: &serde_json::Value, path: &str, into: &mut Vec<String>) {
+    if let Some(target) = schema["$ref"].as_str().and_then(|name| root.pointer(name.strip_prefix('#')?)) {
+        fields(target, root, path, into);
     }
-    assert!(fields > 30, "only {fields} fields");
+    for alternative in schema["anyOf"].as_array().into_iter().flatten() {
+        fields(alternative, root, path, into);
+    }
+    fields_of_list(schema, root, path, into);
+    for (key, field) in schema["properties"].as_object().into_iter().flatten() {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        into.push(path.clone());
+        fields(field, root, &path, into);
+    }
+}
+
+fn fields_of_list(schema: &serde_json::Value, root: &serde_json::Value, path: &str, into: &mut Vec<String>) {
+    if schema["items"].is_object() {
+        fields(&schema["items"], root, &format!("{path}[]"), into);
+    }
+}
+
+#[test]
+fn the_reference_has_a_row_for_every_field_and_no_other() {
+    let reference = page("reference/configuration.md");
+    let table = reference.split("## AgentConfiguration").nth(1).expect("there is such a section");
+    let table = table.split("\n## ").next().expect("the section ends");
+    let cells =
+        table.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
+    let rows: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let schema: serde_json::Value = serde_json::from_str(AGENT_SCHEMA).expect("it is JSON");
+    let mut known = Vec::new();
+    fields(&schema, &schema, "", &mut known);
+    // Those of Kubernetes, each described in the row of its object.
+    let described = |path: &&String| path.contains(".selector.") || path.starts_with("thresholds.inline.");
+    let missing: Vec<_> = known
+        .iter()
+        .filter(|path| !described(path) && !["apiVersion", "kind"].contains(&path.as_str()))
+        .filter(|path| !rows.contains(&path.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "no row for {missing:?}");
+    for path in known.iter().filter(described) {
+        let key = path.rsplit('.').next().expect("it is not empty");
+        assert!(table.contains(&format!("`{key}`")), "nothing is said about {path}");
+    }
+    let unknown: Vec<_> = rows.iter().filter(|row| !known.iter().any(|path| path == *row)).collect();
+    assert!(unknown.is_empty(), "rows without a field: {unknown:?}");
+    assert!(known.len() > 60, "only {} fields", known.len());
 }
