@@ -3,6 +3,7 @@
 //! When the queue is full the note is lost and counted: the reaction never waits, neither for room
 //! nor for a lock.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use prometheus_client::metrics::counter::Counter;
@@ -47,7 +48,8 @@ pub(crate) enum Note {
     /// A signal cannot be read, for this reason; `None` if it can again.
     Unknown(Signal, Option<Why>, Instant),
     /// Pods and cgroups were joined anew; `reread`: with a list of pods that was read anew.
-    Pods { pods: event::Pods, reread: bool, at: Instant },
+    /// `pods_root`: the folder of the group of all pods.
+    Pods { pods: event::Pods, reread: bool, pods_root: Option<PathBuf>, at: Instant },
     /// The pods file cannot be used any more; why.
     PodsInvalid(String, Instant),
     /// A changed configuration cannot be used; everything that is wrong with it.

@@ -136,7 +136,7 @@ async fn supervise(
     let (client, cluster, news) = (plan.client.take(), plan.cluster.take(), plan.news.take());
     let mut reachable = cluster.as_ref().map(Cluster::reachable);
     let kept = plan.kept.take();
-    let names = plan.names();
+    let (names, files) = (plan.names(), plan.signal_files());
     let mut terminate = watch_signal(SignalKind::terminate())?;
     let mut interrupt = watch_signal(SignalKind::interrupt())?;
     let hangup = watch_signal(SignalKind::hangup())?;
@@ -191,6 +191,7 @@ async fn supervise(
     let mut slow =
         Slow::new(options.output, printer, Arc::clone(&metrics), names, Arc::clone(&took_effect), tap)
             .recording(recorder)
+            .reading(files)
             .on_node(membership.as_ref().map(|it| it.name().to_string()));
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };

@@ -3,6 +3,7 @@
 //! Everything that people see is made here from the same decision.
 
 mod ends;
+mod files;
 mod outcome;
 mod pass;
 
@@ -22,7 +23,6 @@ use crate::metrics::{
 
 use crate::source::bpf::rungs::RUNGS;
 use crate::source::bpf::{Family, Lost};
-use crate::source::file::InWords;
 use crate::source::wait::{register, take_count};
 
 use super::clock::{Clock, Instant};
@@ -39,6 +39,7 @@ use super::run::Output;
 use super::start::NO_RUNG;
 use super::tallies::Tallies;
 use super::watch::Watch;
+pub(crate) use files::SignalFiles;
 
 /// Sources of memory beside the programs that can be lost while running.
 const BESIDE: [&str; 4] = ["usage", "pressure", "limits", "cgroup usage"];
@@ -68,6 +69,8 @@ pub(crate) struct Slow {
     apart: Apart,
     /// Tells the cluster of what is said.
     tap: Option<EventTap>,
+    /// What signals are read from.
+    files: SignalFiles,
     /// The name of the node's object, where it is known.
     node: Option<String>,
     /// The steady time of the last line.
@@ -123,9 +126,15 @@ impl Slow {
             tallies: Tallies::default(),
             apart: Apart::default(),
             tap,
+            files: SignalFiles::default(),
             node: None,
             last_at: Cell::new(Timestamp::MIN),
         }
+    }
+
+    /// Names these files in errors.
+    pub(crate) fn reading(self, files: SignalFiles) -> Self {
+        Self { files, ..self }
     }
 
     /// Names the node in each line.
@@ -214,12 +223,13 @@ impl Slow {
             Note::Ended(ended, at) => self.ended(*ended, at),
             Note::LateStatus(end, at) => self.late_status(&end, at),
             Note::Unknown(signal, Some(why), at) => {
-                let error = InWords(why).to_string();
+                let error = self.files.error(signal, why);
                 let event = event::SignalReadError { signal: signal.name(), error };
                 self.say(at.wall, Event::SignalReadError(event));
             }
             Note::Unknown(_, None, _) => {}
-            Note::Pods { pods, reread, at } => {
+            Note::Pods { pods, reread, pods_root, at } => {
+                self.files.follow_pods(pods_root.as_deref());
                 // A list that was good again ends the error; what only the tree tells does not.
                 let error = self.pods.error.take().filter(|_| !reread);
                 self.pods(event::Pods { error, ..pods }, reread, at);

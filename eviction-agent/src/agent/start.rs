@@ -49,6 +49,7 @@ use super::reload::Change;
 use super::remembered::Remembered;
 use super::roster::Roster;
 use super::run::Options;
+use super::slow::SignalFiles;
 use super::state::Recalled;
 use super::statuses::Statuses;
 use super::tasks::Tally;
@@ -94,6 +95,11 @@ impl Plan {
     /// What decisions are called.
     pub(crate) fn names(&self) -> Names {
         self.recalled.names
+    }
+
+    /// What the node's signals are read from.
+    pub(crate) fn signal_files(&self) -> SignalFiles {
+        SignalFiles::of(&self.root, &self.host.proc)
     }
 
     /// Where to read what the machine keeps free, if somebody wants to know: `/proc` of the host.

@@ -94,8 +94,8 @@ pub struct InWords(pub Why);
 impl std::fmt::Display for InWords {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            Why::Absent => f.write_str("there is no such figure"),
-            Why::Failed => f.write_str("whoever was asked answered with an error"),
+            Why::Absent => f.write_str("there is no such value"),
+            Why::Failed => f.write_str("the source answered with an error"),
             Why::Unreadable(errno) => std::io::Error::from_raw_os_error(errno).fmt(f),
             Why::Unparsable => f.write_str("not of the expected form"),
             Why::Stale => f.write_str("too old"),

@@ -1,5 +1,6 @@
 //! Pods and the cgroup tree: who runs here.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,6 +103,14 @@ impl Reaction {
         }
     }
 
+    /// The folder of the group of all pods.
+    fn pods_folder(&self) -> Option<PathBuf> {
+        let sampler = &self.eyes.sampler;
+        let id = sampler.pods().pods_root?;
+        let index = sampler.tree().groups().iter().position(|group| group.id == id)?;
+        Some(sampler.root().memory.join(sampler.tree().relative_path(index)))
+    }
+
     pub(super) fn refresh_tree(&mut self) {
         self.read_tree(false);
     }
@@ -120,7 +129,8 @@ impl Reaction {
                 let sampler = &self.eyes.sampler;
                 self.unseen.forget_others(|group| sampler.group(group).is_some());
                 let pods = self.roster.tell(self.eyes.sampler.pods());
-                self.notes.send(Note::Pods { pods, reread, at: self.clock.now() });
+                let pods_root = self.pods_folder();
+                self.notes.send(Note::Pods { pods, reread, pods_root, at: self.clock.now() });
                 self.watch_containers();
                 self.adopt_limits();
             }
