@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(killed(None, 0), None);
         assert_eq!(killed(Some((16 << 20) + 1), 0).unwrap(), "grew by 17Mi since SIGTERM");
         assert_eq!(killed(Some(4097), 0).unwrap(), "grew by 5Ki since SIGTERM");
-        let both = "grew by 3072Mi since SIGTERM, 1 left the cgroup and were let be";
+        let both = "grew by 3072Mi since SIGTERM, 1 left the cgroup and were not signalled";
         assert_eq!(killed(Some(3 << 30), 1).unwrap(), both);
     }
 }
