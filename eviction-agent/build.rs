@@ -28,7 +28,6 @@ fn main() -> anyhow::Result<()> {
     println!("cargo::rustc-env=EVICTION_AGENT_ABI={}", eviction_common::ABI_VERSION);
     println!("cargo::rustc-env=EVICTION_AGENT_COMMIT={}", commit());
     pack_relocations();
-    gather_hands();
     let package = aya_build::Package {
         name: "eviction-ebpf",
         root_dir: concat!(env!("CARGO_MANIFEST_DIR"), "/../eviction-ebpf"),
@@ -51,13 +50,6 @@ fn pack_relocations() {
     if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("musl") {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
-}
-
-/// Puts the code that must not come from the disk in one place, which the program knows (`src/main.rs`).
-fn gather_hands() {
-    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/hands.ld");
-    println!("cargo::rerun-if-changed={SCRIPT}");
-    println!("cargo::rustc-link-arg-bins=-Wl,-T,{SCRIPT}");
 }
 
 /// Takes out what only debuggers read, four fifths of the object: it would be part of the agent's file,

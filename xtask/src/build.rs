@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use object::Endianness;
+use object::elf::PT_INTERP;
+use object::read::elf::ElfFile64;
 
 use crate::setup::{self, Need, Tools};
 use crate::shell::{self, Metadata};
@@ -65,6 +68,13 @@ pub(crate) fn static_programs(packages: &[&str], tools: &Tools) -> Result<PathBu
     tools.apply(&mut cargo);
     shell::run(&mut cargo)?;
     Ok(Metadata::read()?.target_directory.join(TARGET).join("release"))
+}
+
+/// Whether a program runs without a dynamic loader.
+pub(crate) fn is_static(program: &[u8]) -> Result<bool> {
+    let file = ElfFile64::<Endianness>::parse(program).context("not a 64-bit ELF file")?;
+    let mut headers = file.elf_program_headers().iter();
+    Ok(headers.all(|header| header.p_type.get(file.endian()) != PT_INTERP))
 }
 
 /// A size as people read it, rounded up.

@@ -5,16 +5,15 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use crate::deny;
 use crate::setup::{self, Need, Tools};
 use crate::shell::{self, EBPF};
-use crate::{deny, hands};
 
 pub(crate) fn run() -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Lints, Need::Deny])?;
     // The quick ones first; all of them, since each may have something to say.
-    let steps: [(&str, &dyn Fn() -> Result<()>); 7] = [
+    let steps: [(&str, &dyn Fn() -> Result<()>); 6] = [
         ("format", &|| shell::run(shell::cargo().args(["fmt", "--all", "--check"]))),
-        ("place of the code that kills", &hands::run),
         ("dependencies", &|| deny::run(&tools)),
         ("clippy of the BPF programs", &|| shell::run(&mut bpf_clippy(&tools))),
         ("clippy", &|| shell::run(&mut clippy(&tools))),

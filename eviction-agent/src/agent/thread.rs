@@ -6,11 +6,11 @@
 use std::io;
 use std::path::Path;
 
+use procfs::process::{MMPermissions, MMapPath, Process};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
 use rustix::thread::{Pid, gettid};
 
-use super::code;
 use crate::source::choice::Choice;
 use crate::source::info::SourceInfo;
 
@@ -43,13 +43,29 @@ pub(crate) fn let_go(of: impl Send + 'static) {
 /// Asks for all of it for the calling thread and its process, by the rungs that may be used. What
 /// it spawns is ordinary.
 pub(crate) fn prepare(choice: &Choice) -> [SourceInfo; 3] {
-    code::let_go();
     let mut locked = lock();
-    if let Some(bytes) = code::fetch() {
-        locked.reason += &format!("; {} KiB of code that decides and kills were fetched", bytes >> 10);
+    if let Err(error) = touch_code() {
+        locked.reason += &format!("; code is read from the disk as it runs: /proc/self/maps: {error}");
     }
     touch_stack();
     [schedule(choice), locked, protect()]
+}
+
+/// Touches each page of the program's code. Code that decides and kills may run for the first time when the node is
+/// short of memory, the worst time to read it from the disk.
+fn touch_code() -> procfs::ProcResult<()> {
+    for map in Process::myself()?.maps()? {
+        let is_code = map.perms.contains(MMPermissions::READ | MMPermissions::EXECUTE);
+        if !is_code || !matches!(map.pathname, MMapPath::Path(_)) {
+            continue;
+        }
+        for address in (map.address.0..map.address.1).step_by(rustix::param::page_size()) {
+            let Ok(address) = usize::try_from(address) else { continue };
+            // SAFETY: a file of this program is mapped there as readable code, which stays as long as it runs.
+            unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
+        }
+    }
+    Ok(())
 }
 
 /// Touches as much of the stack as a turn takes, so that no page of it is missing when it matters.

@@ -22,7 +22,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use self::output::{complain, is_coloured};
-use crate::agent::{LogQueue, LogWriter, VERSION, hands_lie_in};
+use crate::agent::{LogQueue, LogWriter, VERSION};
 
 /// An eBPF-accelerated node pressure monitor and eviction agent for Kubernetes
 #[derive(Debug, Parser)]
@@ -56,10 +56,8 @@ enum LogFormat {
     Json,
 }
 
-/// Parses the arguments, starts the log, runs the verb. Exit codes: 0 done, 1 failed, 2 wrong usage. `hands` is the
-/// code that decides and kills, as far as the linker has put it in one place (`hands.ld`).
-pub fn main(hands: &'static [u8]) -> ExitCode {
-    hands_lie_in(hands);
+/// Parses the arguments, starts the log, runs the verb. Exit codes: 0 done, 1 failed, 2 wrong usage.
+pub fn main() -> ExitCode {
     let Cli { log_format, verb } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refused(&error),

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::elf::Elf;
+use crate::build;
 use crate::shell;
 
 /// The folders in which tools are looked for.
@@ -100,8 +100,7 @@ impl Machine {
     /// Whether a shell would find that program, and it needs no library.
     pub(super) fn is_static(&self, program: &str) -> bool {
         let found = self.path.iter().map(|folder| folder.join(program)).find(|path| path.is_file());
-        let read = found.and_then(|path| Elf::read(&std::fs::read(path).ok()?).ok());
-        read.is_some_and(|elf| !elf.has_interpreter)
+        found.and_then(|path| build::is_static(&std::fs::read(path).ok()?).ok()).unwrap_or(false)
     }
 
     /// A tool that a shell would find, and its version.
