@@ -209,8 +209,9 @@ fn a_busybox_that_needs_libraries_is_none() {
     fake.file("usr/busybox");
     assert_eq!(next(&fake), "busybox-static");
     // No section and no program header: nothing is asked for.
-    let mut elf = b"\x7fELF\x02\x01".to_vec();
+    let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
     elf.resize(0x40, 0);
+    elf[0x14] = 1;
     fs::write(fake.dir.path().join("usr/busybox"), elf).unwrap();
     assert_ne!(next(&fake), "busybox-static");
 }
