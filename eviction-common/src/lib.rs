@@ -15,7 +15,6 @@ mod record;
 mod reflex;
 mod setup;
 mod task;
-mod usage;
 
 pub use judge::{Charge, Judgement};
 pub use map::{
@@ -32,12 +31,8 @@ pub use task::{
     Alarm, AlarmKey, ForkRate, LAST_GROUPS, LastGroup, LastPids, MachineTasks, NodeTasks, PIDS_LIMIT_MAX,
     PIDS_LOOK_NS, PIDS_NEAR, ReclaimStart, STORM_WINDOW_NS, Stall, TaskAlarm, TaskCount,
 };
-pub use usage::{
-    ACTIVE_GENERATIONS, AGAIN_CHANGED, AGAIN_DONE, AGAIN_ROWS, AGAIN_UNABLE, GENERATIONS, MAX_LISTS,
-    MAX_NODES, MAX_ZONES, Place, SPAN_BYTES, Start, Usage, UsageSetup,
-};
 
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 10;
+pub const ABI_VERSION: u16 = 11;

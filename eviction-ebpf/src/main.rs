@@ -11,16 +11,13 @@
     reason = "the target has no compare-and-exchange, so core offers no atomic addition for it"
 )]
 
-mod again;
 mod alarm;
 mod cgroup;
 mod charge;
 mod choice;
 mod counter;
 mod emit;
-mod iter;
 mod level;
-mod lists;
 mod maps;
 mod memcg;
 mod oom;

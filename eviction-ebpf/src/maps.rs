@@ -9,7 +9,7 @@ use aya_ebpf::{
 };
 use eviction_common::{
     ARMED_WORDS, AlarmKey, Armed, Choice, Counter, Dirty, LAST_GROUPS, LAST_HOOKS, Last, LastGroup, LastPids,
-    MachineTasks, NodeTasks, Place, ReclaimStart, SeenOom, Stall, TaskCount, Ticket, Usage,
+    MachineTasks, NodeTasks, ReclaimStart, SeenOom, Stall, TaskCount, Ticket,
 };
 
 /// Everything that is told to user space.
@@ -106,14 +106,6 @@ pub(crate) static RECLAIMERS: Array<u64> = Array::with_max_entries(1, 0);
 /// Time spent in reclaim, by the id of the memory cgroup. Memory is taken at its first reclaim's end.
 #[map]
 pub(crate) static STALLS: HashMap<u64, Stall> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
-
-/// Figures of all cgroups as of the last look at them; user space maps it.
-#[map]
-pub(crate) static USAGES: Array<Usage> = Array::with_max_entries(4096, BPF_F_MMAPABLE);
-
-/// Where the iterator found them, for the next look.
-#[map]
-pub(crate) static PLACES: Array<Place> = Array::with_max_entries(4096, 0);
 
 /// See [`Counter`].
 #[map]

@@ -56,7 +56,7 @@ fn css_online() -> u32 {
 
 /// The bit that a css has once its cgroup is removed.
 #[inline(always)]
-pub(crate) fn css_dying() -> u32 {
+fn css_dying() -> u32 {
     // SAFETY: a static; volatile, since the loader changes it.
     unsafe { core::ptr::read_volatile(&raw const (*setup()).css_dying) }
 }

@@ -1,7 +1,6 @@
 //! `cargo xtask bench`: what is measured, on the agent as it is shipped.
 
 mod core;
-mod glance;
 mod node;
 mod oom;
 mod storm;
@@ -28,8 +27,6 @@ enum Bench {
     Oom(oom::Oom),
     /// Every hook at once from many cgroups: what is lost, and when a crossing is seen
     Storm(storm::Storm),
-    /// A refresh of usage and inactive page cache of 330 containers
-    Glance(glance::Glance),
     /// Slowdown of page faults and processes by the agent, far from every line and near one
     Overhead(node::Node),
     /// Crossing to decision and to death, beside polls, notifications, earlyoom and nohang
@@ -52,7 +49,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Core(args) => core::run(args),
         Bench::Oom(args) => oom::run(args),
         Bench::Storm(args) => storm::run(args),
-        Bench::Glance(args) => glance::run(args),
         Bench::Overhead(args) => node::run("overhead", args, Beside::Nothing),
         Bench::Reaction(args) => node::run("reaction", args, Beside::Others),
         Bench::Reflex(args) => node::run("reflex", args, Beside::Others),

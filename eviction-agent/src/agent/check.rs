@@ -112,8 +112,7 @@ pub fn check(
 
 /// The kernel sources' rungs, by loading and attaching them, and what is beside them.
 fn sources(choice: &Choice, root: Option<&NodeRoot>, figures: Vec<SourceInfo>) -> Vec<SourceInfo> {
-    let usages_of = root.map(|root| root.memory.clone());
-    let options = LoadOptions { choice: choice.clone(), usages_of, ..LoadOptions::default() };
+    let options = LoadOptions { choice: choice.clone(), ..LoadOptions::default() };
     let mut sources = match load(&options) {
         Ok(loaded) => {
             let mut sources = loaded.kernel.sources().to_vec();

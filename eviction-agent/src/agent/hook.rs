@@ -82,7 +82,7 @@ impl Hook {
     }
 
     fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
-        let Loaded { mut kernel, ring, missing: _, log, usages: _ } = loaded;
+        let Loaded { mut kernel, ring, missing: _, log } = loaded;
         kernel.go_on_from(self.numbers);
         self.loaded = Some((kernel, AsyncRing::new(ring)?));
         self.log = log;

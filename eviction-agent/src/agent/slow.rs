@@ -42,7 +42,7 @@ use super::watch::Watch;
 pub(crate) use files::SignalFiles;
 
 /// Sources of memory beside the programs that can be lost while running.
-const BESIDE: [&str; 4] = ["usage", "pressure", "limits", "cgroup usage"];
+const BESIDE: [&str; 3] = ["usage", "pressure", "limits"];
 
 /// Writes lines and keeps the metrics that need more than an atomic.
 pub(crate) struct Slow {

@@ -15,7 +15,7 @@ use crate::core::preferences::Profile;
 use crate::core::reflex::KernelKill::HardMemory;
 use crate::core::signal::Signal;
 use crate::metrics::Metrics;
-use crate::source::bpf::{LoadOptions, SourceInfo, Usages, load::ProgramLog, load::load, online_cpus};
+use crate::source::bpf::{LoadOptions, SourceInfo, load::ProgramLog, load::load, online_cpus};
 use crate::source::cgroup::hierarchy::{Hierarchies, Host};
 use crate::source::cgroup::root::NodeRoot;
 use crate::source::cgroup::sampler::{Sampler, SamplerOptions};
@@ -160,7 +160,6 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let (keep, kept, recalled) = kept::open(options, state_dir.as_deref(), action, metrics)?;
     // Without it the programs cannot send a signal at all.
     let reflex = policy.reflex == HardMemory && action.kills();
-    let usages_of = Some(root.memory.clone());
     let plan = Plan {
         policy,
         profile,
@@ -182,13 +181,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         recalled,
         records: options.record.is_some(),
         dry_run: action.is_dry(),
-        load: LoadOptions {
-            choice: options.choice.clone(),
-            log,
-            reflex,
-            usages_of,
-            ..LoadOptions::default()
-        },
+        load: LoadOptions { choice: options.choice.clone(), log, reflex, ..LoadOptions::default() },
     };
     Ok((plan, change))
 }
@@ -274,16 +267,15 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         dry_run,
     } = plan;
     let Outlets { notes, metrics, pulse, kept_free } = outlets;
-    let (hook, mut sources, usages) = load_hook(&options, &service.probes);
+    let (hook, mut sources) = load_hook(&options, &service.probes);
     let (v1, info) = V1Threshold::new(&root, &options.choice);
     sources.extend(info);
     let (v2, infos) = V2Triggers::new(&root, &options.choice);
     sources.extend(infos);
     sources.push(Timer::info());
     let whole_machine = root.whole_machine;
-    let mut sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
+    let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
         .map_err(|error| Failure::because("read the cgroup tree", &error))?;
-    usages.into_iter().for_each(|usages| sampler.glance_by(usages));
     sampler
         .root()
         .require_visible(sampler.pods())
@@ -359,20 +351,17 @@ pub(crate) fn missing_rung(choice: &Choice, sources: &[SourceInfo]) -> Result<()
 }
 
 /// The kernel side, or nothing with the reasons: the agent runs on its fallbacks then.
-fn load_hook(options: &LoadOptions, hooks: &Probes) -> (Hook, Vec<SourceInfo>, Option<Usages>) {
+fn load_hook(options: &LoadOptions, hooks: &Probes) -> (Hook, Vec<SourceInfo>) {
     let refused = |why: String, missing: Vec<SourceInfo>| {
         tracing::warn!(why, "no BPF: the fallbacks carry the decisions");
-        (Hook::default(), missing, None)
+        (Hook::default(), missing)
     };
     match load(options) {
-        Ok(mut loaded) => {
+        Ok(loaded) => {
             let mut sources = loaded.kernel.sources().to_vec();
             sources.extend(loaded.missing.iter().cloned());
-            let usages = loaded.usages.take();
-            // The sampler's is its own: what is loaded anew needs no other.
-            let again = LoadOptions { usages_of: None, ..options.clone() };
-            match Hook::new(loaded, again, hooks) {
-                Ok(hook) => (hook, sources, usages),
+            match Hook::new(loaded, options.clone(), hooks) {
+                Ok(hook) => (hook, sources),
                 Err(error) => refused(format!("the ring buffer cannot be watched: {error}"), Vec::new()),
             }
         }

@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-mod again;
-mod glance;
 mod parts;
 mod working_set;
 

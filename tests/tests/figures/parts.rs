@@ -1,7 +1,7 @@
 //! The figures of a pod whose container has grown and stands still: its own memory.stat may say for 2 s that it has not.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use eviction_agent::core::reading::Reading;
@@ -9,18 +9,22 @@ use eviction_agent::source::cgroup::files::parse_memory_stat;
 use eviction_agent::source::cgroup::sample::{Fresh, GroupSample, Tasks};
 use eviction_agent::source::cgroup::sampler::Sampler;
 use eviction_agent::source::clock::now_ns;
-use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
+use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
+use tests::mounts::Hierarchy;
 use tests::workload::Workload;
 
-use crate::glance::folder;
 use crate::working_set::TOLERANCE;
-use crate::{MIB, sampler, workload};
+use crate::{MIB, cache, sampler, workload};
 
 /// What the container grows by.
 const GROWTH: u64 = 100 * MIB;
 
 /// Whether a pod's text stands still is chance: in most of these it does.
 const ROUNDS: u64 = 12;
+
+fn folder(group: &Group) -> PathBuf {
+    group.dir(Hierarchy::Memory).or_else(|| group.dir(Hierarchy::Unified)).unwrap()
+}
 
 fn anonymous(sample: &GroupSample) -> u64 {
     sample.stat.anon.known().unwrap()
@@ -110,4 +114,27 @@ fn the_first_look_at_a_node_is_of_now() {
         subtree.remove().unwrap();
     }
     println!("the node's own memory.stat stood still in {stood_still} of {ROUNDS} rounds");
+}
+
+/// What a removed group leaves behind is in its parent's memory.stat alone.
+#[test]
+fn page_cache_of_removed_groups_is_not_taken_for_working_set() {
+    let subtree = Subtree::new("parts").unwrap();
+    let pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(1)).unwrap();
+    let first = pod.group(container_id(1)).unwrap();
+    let _second = pod.group(container_id(2)).unwrap();
+    let cache = cache(&first, "64M");
+    let mut sampler = sampler(&subtree);
+    // So that its pages outlive the process and its group.
+    let open = fs::read_dir(format!("/proc/{}/fd", cache.pid())).unwrap();
+    let kept: Vec<_> = open.filter_map(|entry| fs::File::open(entry.unwrap().path()).ok()).collect();
+    drop(cache);
+    first.destroy().unwrap();
+    sampler.refresh(|_| false).unwrap();
+    let pods = sampler.sample_pods(Fresh::All, Tasks::Leave);
+    let memory = pods[0].memory;
+    assert!(memory.usage.known().unwrap() >= 60 * MIB, "the pages stay charged to the pod: {memory:?}");
+    assert!(memory.working_set.known().unwrap() <= 8 * MIB, "and are no working set: {memory:?}");
+    drop(kept);
+    subtree.remove().unwrap();
 }

@@ -29,10 +29,9 @@ const STAT: (Hierarchy, (&str, &str)) = (Hierarchy::Memory, ("memory.stat", "mem
 const LIMIT: (Hierarchy, (&str, &str)) = (Hierarchy::Memory, ("memory.limit_in_bytes", "memory.max"));
 const TASKS: (Hierarchy, (&str, &str)) = (Hierarchy::Pids, ("pids.current", "pids.current"));
 
-/// An agent for which these files are all that there is to be read: without the right to pass over permissions, and without
-/// what tells the same otherwise.
+/// An agent for which these files are all that there is to be read: without the right to pass over permissions.
 fn agent_at(site: &Site) -> Agent {
-    site.agent(&without("DAC_READ_SEARCH"), &["--disable-backend", "iter cgroup"])
+    site.agent(&without("DAC_READ_SEARCH"), &[])
 }
 
 /// The crossing is decided, and nobody else is touched.

@@ -9,7 +9,7 @@ use tests::skip;
 
 use crate::rig::{Rig, node_of};
 
-/// To read as many without the iterator takes some dozens of milliseconds, each second while a line is near.
+/// To read as many takes some dozens of milliseconds, each second while a line is near.
 const GROUPS: usize = 4000;
 
 /// The kernel looks at each tick of its clock, of which there are 100 to 1000 a second.
@@ -21,7 +21,7 @@ fn a_reaction_thread_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_deci
     for number in 0..GROUPS {
         node.root().group(format!("group-{number}")).unwrap();
     }
-    let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &["--disable-backend", "iter cgroup"]);
+    let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
     let runs_as = |rung| {
         let labels = [("source", "reaction thread"), ("backend", rung)];
         Metrics::read(rig.address).unwrap().sum("eviction_agent_backend_info", &labels) == 1.0

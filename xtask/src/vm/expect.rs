@@ -14,11 +14,9 @@ const OPEN: Rungs = &[
     ("reclaim", "tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end"),
     ("cgroup", "tp_btf cgroup_mkdir, cgroup_rmdir"),
 ];
-const OPEN_FROM_6_1: Rungs =
-    &[("charge near", "fexit page_counter_uncharge"), ("cgroup usage", "iter cgroup")];
-/// A program is attached to a function once in its life there, and there is no iterator of cgroups.
-const OPEN_5_10: Rungs =
-    &[("charge near", "kprobe page_counter_uncharge"), ("cgroup usage", "kept descriptors")];
+const OPEN_FROM_6_1: Rungs = &[("charge near", "fexit page_counter_uncharge")];
+/// A program is attached to a function once in its life there.
+const OPEN_5_10: Rungs = &[("charge near", "kprobe page_counter_uncharge")];
 
 /// Programs that only follow typed pointers.
 const LOCKED_DOWN: Rungs =
@@ -47,13 +45,8 @@ const ON_V2: Reasons = &[
     "frozen groups of cgroup v2 can be killed",
     "no memory controller of version 1",
 ];
-/// `cgroup.kill` came with 5.14, `process_mrelease` with 5.15, the iterator with 6.1.
-const ON_5_10: Reasons = &[
-    "no unified hierarchy with cgroup.kill",
-    "this kernel has no struct bpf_iter__cgroup",
-    "no iterator",
-    "this kernel has no process_mrelease",
-];
+/// `cgroup.kill` came with 5.14, `process_mrelease` with 5.15.
+const ON_5_10: Reasons = &["no unified hierarchy with cgroup.kill", "this kernel has no process_mrelease"];
 const ON_LOCKDOWN: Reasons = &[
     "lockdown=confidentiality",
     "or a lockdown",

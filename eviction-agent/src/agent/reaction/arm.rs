@@ -168,16 +168,9 @@ impl Reaction {
         self.adopt_limits();
         self.review_limits(now_ns);
         self.examine_rungs(now_ns);
-        self.count_glances();
         self.tally(now_ns);
         if let Some(losses) = losses {
             self.notes.send(Note::Lost(Box::new(losses), self.clock.now()));
-        }
-    }
-
-    fn count_glances(&mut self) {
-        if self.eyes.sampler.take_glances().ended {
-            self.tell_no_glance();
         }
     }
 

@@ -1,7 +1,7 @@
 //! A rung of the kernel side was lost: said, counted, and another one taken.
 
 use crate::metrics::{BackendLabels, Metrics};
-use crate::source::bpf::{SourceInfo, iter};
+use crate::source::bpf::SourceInfo;
 
 use super::super::hook::{Hook, Moved};
 use super::super::ladder::Lapse;
@@ -42,13 +42,6 @@ impl Reaction {
     /// Nothing of the kernel side is left, for now.
     pub(super) fn tell_nothing(&mut self, why: &str) {
         self.tell_sources(Hook::none(why));
-    }
-
-    /// Figures of all groups are read file by file from now on.
-    pub(super) fn tell_no_glance(&mut self) {
-        let info = iter::without("the kernel refuses it, or there is no thread to ask by");
-        self.tell_lapse(&Lapse { source: info.source, rung: iter::NAME, why: info.reason.clone() });
-        self.tell_sources(vec![info]);
     }
 
     fn tell_sources(&mut self, sources: Vec<SourceInfo>) {

@@ -46,7 +46,7 @@ impl Reaction {
             let Some(id) = self.limits.nth(nth) else { break };
             let Some(sample) = self.eyes.sampler.group(id) else { continue };
             if let Some((seen, limit)) = figures(&sample) {
-                let is_fresh = sample.inactive_file_at_ns >= sampled_ns;
+                let is_fresh = sample.stat_at_ns >= sampled_ns;
                 if let Some(watch) = self.limits.find_mut(id).filter(|_| is_fresh) {
                     watch.is_looked_at(sampled_ns);
                 }

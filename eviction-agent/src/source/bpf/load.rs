@@ -1,16 +1,13 @@
 //! Loads and attaches what the plan says, best first.
 
-use std::{
-    os::fd::{AsFd, BorrowedFd},
-    path::PathBuf,
-};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
     maps::{MapData, MapError, RingBuf},
 };
 use aya_log::EbpfLogger;
-use eviction_common::{ABI_VERSION, ABSENT, Setup, UsageSetup};
+use eviction_common::{ABI_VERSION, ABSENT, Setup};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
@@ -19,7 +16,6 @@ use crate::source::choice::Choice;
 use super::{
     brief::brief,
     climb::{Attached, Climbed, climb, keep},
-    iter::{self, Usages},
     kernel::{Kernel, Maps},
     object::with_object,
     plan::{self, Family, FamilyPlan, SourceInfo},
@@ -75,9 +71,6 @@ pub struct LoadOptions {
     /// Whether a verdict may stand ([`Kernel::stand`]). Without it the verifier sees to it that no
     /// program can send a signal.
     pub reflex: bool,
-    /// The folder of the cgroup, in the memory controller's hierarchy, whose figures and those of all
-    /// below it are to be had at a glance.
-    pub usages_of: Option<PathBuf>,
 }
 
 /// A build on a machine of many cores makes some thousand processes in a second; what makes more in one
@@ -94,7 +87,6 @@ impl Default for LoadOptions {
             fork_storm: FORK_STORM,
             log: ProgramLog::Off,
             reflex: false,
-            usages_of: None,
         }
     }
 }
@@ -109,8 +101,6 @@ pub struct Loaded {
     pub missing: Vec<SourceInfo>,
     /// The reader of the programs' own diagnostics, unless they are off.
     pub log: Option<ProgramLogReader>,
-    /// The figures of all cgroups at a glance, where they were asked for and can be had.
-    pub usages: Option<Usages>,
 }
 
 /// The programs' own diagnostics; readable (poll, epoll) when there are any.
@@ -146,15 +136,6 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, Refused> {
 
 /// The same on facts that are known already.
 pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
-    load_all(facts, options).map_err(|mut refused| {
-        if options.usages_of.is_some() {
-            refused.missing.push(iter::info(Err(refused.why.clone()), facts));
-        }
-        refused
-    })
-}
-
-fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
     let LoadOptions { choice, log, fork_storm, reflex, .. } = options;
     let plans = plan::plan(facts, choice);
     let setup = match (&facts.btf, &facts.hierarchy) {
@@ -175,10 +156,8 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
         return Err(refused(plans, None));
     }
     // One after the other: aya holds the kernel's BTF while it makes the maps, some 15 MB.
-    let told = facts.btf.as_ref().ok().and_then(|btf| btf.usages.as_ref().ok());
-    let usage_setup = told.map_or(UsageSetup::NONE, |told| told.setup);
     let levels = options.levels.unwrap_or_else(|| size::levels(size::read_cgroups())).max(1);
-    let opened = open(setup, usage_setup, levels, options).and_then(|mut ebpf| {
+    let opened = open(setup, levels, options).and_then(|mut ebpf| {
         tally::lay_out_places(&mut ebpf)?;
         Ok((ebpf, Btf::from_sys_fs()?))
     });
@@ -217,16 +196,6 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
             Err(none) => missing.push(none),
         }
     }
-    let mut usages = None;
-    if let Some(folder) = &options.usages_of {
-        match iter::attach(facts, options, folder, &mut ebpf, &btf) {
-            Ok(attached) => {
-                sources.push(iter::info(Ok(&attached), facts));
-                usages = Some(attached);
-            }
-            Err(error) => missing.push(iter::info(Err(brief(&*error)), facts)),
-        }
-    }
     drop(btf);
     let failed = |why: String, missing| Refused { why, missing };
     if sources.is_empty() {
@@ -247,7 +216,7 @@ fn load_all(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
     match taken {
         Ok((maps, reflex, ring)) => {
             let kernel = Kernel::new(maps, reflex, links, near, sources, stocks);
-            Ok(Loaded { kernel, ring, missing, log, usages })
+            Ok(Loaded { kernel, ring, missing, log })
         }
         Err(error) => Err(failed(brief(&error), missing)),
     }
@@ -266,27 +235,18 @@ fn refused(plans: Vec<FamilyPlan>, why: Option<String>) -> Refused {
 }
 
 /// Makes the maps.
-fn open(
-    setup: Setup,
-    usage_setup: UsageSetup,
-    levels: u32,
-    options: &LoadOptions,
-) -> Result<Ebpf, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, reflex: _, usages_of } =
-        options;
+fn open(setup: Setup, levels: u32, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
+    let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, reflex: _ } = options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
     let present = size::read_cgroups();
     let ring_bytes = ring_bytes.unwrap_or_else(|| size::ring_bytes(present, page));
     let cgroups = cgroups.unwrap_or_else(|| size::map_entries(present)).max(1);
-    let (setup, usage_setup) = (Entry(setup), Entry(usage_setup));
-    let has_rows = usages_of.is_some() && usage_setup.0 != UsageSetup::NONE;
-    let rows = if has_rows { cgroups.saturating_add(1) } else { 1 };
+    let setup = Entry(setup);
     let level = log.level();
     let mut loader = EbpfLoader::new();
     loader
         .override_global("SETUP", &setup, true)
-        .override_global("USAGE_SETUP", &usage_setup, true)
         .override_global(aya_log::LEVEL, &level, true)
         .map_max_entries("RING", ring_bytes.max(page))
         .map_max_entries("ARMED", levels)
@@ -298,8 +258,6 @@ fn open(
         .map_max_entries("TASK_PLACES", cgroups)
         .map_max_entries("FREE_PLACES", cgroups)
         .map_max_entries("STALLS", cgroups)
-        .map_max_entries("USAGES", rows)
-        .map_max_entries("PLACES", rows)
         .map_max_entries("ALARMED", levels);
     if *log == ProgramLog::Off {
         loader.map_max_entries("AYA_LOGS", page);

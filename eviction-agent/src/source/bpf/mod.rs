@@ -17,7 +17,6 @@ mod climb;
 pub mod decode;
 pub mod event;
 pub mod ids;
-pub mod iter;
 mod kernel;
 pub mod load;
 mod lost;
@@ -52,7 +51,6 @@ pub fn batch_bytes() -> u64 {
 pub use event::{
     Alarm, Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, Struck, TaskAlarm,
 };
-pub use iter::{GroupUsage, Usages};
 pub use kernel::{ArmError, Charged, Detached, DirtyLeaf, Generation, Kernel, Level};
 pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
 pub use lost::Lost;

@@ -8,7 +8,6 @@ use eviction_common::{ABSENT, Offsets};
 
 use super::{
     btf::{Argument, Btf, Wanted},
-    iter::{self, UsageFacts},
     offsets::{self, Resolved},
     plan::At,
     rungs::RUNGS,
@@ -43,8 +42,6 @@ pub struct BtfFacts {
     pub tracepoints: BTreeMap<&'static str, Vec<Argument>>,
     /// The same of functions.
     pub functions: BTreeMap<&'static str, Vec<Argument>>,
-    /// What the iterator over cgroups needs, or why there is none.
-    pub usages: Result<UsageFacts, String>,
 }
 
 /// The capabilities that loading programs asks for.
@@ -181,7 +178,6 @@ pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
         resolved: offsets::resolve(&btf),
         tracepoints: tracepoints.filter_map(|name| Some((name, btf.tracepoint(name)?))).collect(),
         functions: functions.iter().filter_map(|name| Some((*name, btf.function(name)?))).collect(),
-        usages: iter::resolve(&btf, iter::read_nodes()),
     })
 }
 

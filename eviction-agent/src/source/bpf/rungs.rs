@@ -4,7 +4,6 @@
 
 use crate::source::{eventfd, timer, trigger};
 
-use super::iter;
 use super::plan::{At, Beside, Expected, Family, Grain, Hook, Rung, When};
 
 const IDENTITY: &[&str] = &["css_cgroup", "cgroup_kn", "kn_id"];
@@ -38,7 +37,7 @@ pub fn ladder(family: Family) -> impl Iterator<Item = &'static str> {
 
 /// The name of every rung that can be asked for or denied.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    RUNGS.iter().map(|rung| rung.name).chain(FALLBACKS).chain([iter::NAME])
+    RUNGS.iter().map(|rung| rung.name).chain(FALLBACKS)
 }
 
 /// Every rung, the best of each family first.

@@ -13,7 +13,7 @@ use aya::{
 };
 use eviction_common::{
     AlarmKey, Armed, Dirty, MachineTasks, NodeTasks, ReclaimStart, SeenOom, Setup, Stall, TaskCount, Ticket,
-    UsageSetup, Verdict, WithheldCount,
+    Verdict, WithheldCount,
 };
 
 /// A shared type as aya takes it.
@@ -33,7 +33,6 @@ pod!(
     Ticket,
     TaskCount,
     Setup,
-    UsageSetup,
     Dirty,
     SeenOom,
     AlarmKey,

@@ -9,7 +9,6 @@ use super::meter::{Meter, Reader};
 use super::sample::Changes;
 use super::tree::Tree;
 use super::working_set::{Level, at_limit};
-use crate::source::bpf::GroupUsage;
 use crate::source::clock::now_ns;
 
 /// How much a group is taken to have moved that the kernel side saw charging: more than any
@@ -18,10 +17,6 @@ const DIRTY: u64 = 1 << 50;
 
 /// So long a memory.stat is taken for what it was while usage stands still.
 const KEEPS_NS: u64 = 2_000_000_000;
-
-/// So long the other figures of memory.stat are taken for what they were, where a glance tells the
-/// inactive page cache.
-const OTHERS_KEEP_NS: u64 = 60_000_000_000;
 
 /// Which usages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +160,7 @@ impl Groups {
 
     pub(super) fn read_stat(&mut self, index: usize, at_ns: u64) {
         let Some(meter) = self.meters.get_mut(index) else { return };
-        (meter.stat_round, meter.inactive_file_round) = (self.round, self.round);
+        meter.stat_round = self.round;
         self.reader.read_stat(meter, at_ns, &mut self.path, |path| self.tree.write_path(index, path));
         self.stale |= meter.is_removed();
         let id = meter.id;
@@ -258,25 +253,6 @@ impl Groups {
         }
     }
 
-    /// Begins a sample with the figures of a glance at all groups, instead of reading usages.
-    pub(super) fn take_glance(&mut self, rows: &[GroupUsage]) {
-        self.begin_round();
-        for meter in &mut self.meters {
-            meter.change = 0;
-        }
-        for row in rows {
-            // What was made since the tree was read has its place after the next look at that.
-            if let Some(index) = self.index(row.id) {
-                self.meters[index].take_glance(row, self.round);
-            }
-        }
-        for index in 0..self.meters.len() {
-            let above = self.tree.groups()[index].parent.is_some_and(|parent| self.meters[parent].full);
-            self.meters[index].full = above || at_limit(&self.meters[index]);
-        }
-        self.explain_changes();
-    }
-
     /// What the groups below do not explain of a change is the group's own.
     fn explain_changes(&mut self) {
         self.below.fill(0);
@@ -297,7 +273,7 @@ impl Groups {
         let now = now_ns();
         self.changed.clear();
         for (index, meter) in self.meters.iter().enumerate() {
-            let is_old = now.saturating_sub(meter.inactive_file_at_ns) > KEEPS_NS;
+            let is_old = now.saturating_sub(meter.stat_at_ns) > KEEPS_NS;
             let is_due = meter.of_pod && !meter.gone && meter.stat_at_ns < since_ns;
             if is_due && (meter.moved > 0 || meter.full || is_old) {
                 self.changed.push((meter.usage.known().unwrap_or(0), index));
@@ -324,20 +300,6 @@ impl Groups {
                 self.meters[at].marked = true;
                 stirred = self.tree.groups()[at].parent;
             }
-        }
-    }
-
-    /// Marks the groups of whose memory.stat a glance did not tell what can have changed: those with
-    /// inactive page cache that it could not tell, and those whose usage moved by enough for
-    /// their anonymous memory to be another.
-    pub(super) fn mark_untold(&mut self, glanced_ns: u64) {
-        const LEAST: u64 = 256 << 10;
-        let now = now_ns();
-        for meter in &mut self.meters {
-            let untold = meter.inactive_file_at_ns < glanced_ns;
-            let moved = meter.moved > LEAST.max(meter.usage.known().unwrap_or(0) / 64);
-            let is_old = meter.stat_at_ns == 0 || now.saturating_sub(meter.stat_at_ns) > OTHERS_KEEP_NS;
-            meter.marked = untold || moved || is_old;
         }
     }
 

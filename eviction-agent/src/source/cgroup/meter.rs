@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use super::files::{Limit, MemoryStat, Version, parse_limit, parse_memory_stat, parse_usage};
 use super::sample::{GroupSample, working_set_of};
 use crate::core::reading::{Reading, Why};
-use crate::source::bpf::GroupUsage;
 use crate::source::file::{KeptFile, is_gone, unreadable};
 
 /// A `memory.stat` is 1.5 to 2 KB on kernels up to 7.2.
@@ -24,11 +23,8 @@ pub(super) struct Meter {
     pub(super) usage_at_ns: u64,
     pub(super) stat: MemoryStat,
     pub(super) stat_at_ns: u64,
-    /// When the inactive page cache in `stat` was read, which comes from elsewhere too.
-    pub(super) inactive_file_at_ns: u64,
-    /// The round of reads in which they were read: what is below a group is read in the same, before it.
+    /// The round of reads in which it was read: what is below a group is read in the same, before it.
     pub(super) stat_round: u64,
-    pub(super) inactive_file_round: u64,
     /// The limit at which the kernel kills.
     pub(super) hard: Limit,
     /// The one at which it makes tasks reclaim, on version 2.
@@ -86,18 +82,6 @@ impl Meter {
         now.is_some() && now == before
     }
 
-    /// Takes note of what a glance told of it.
-    pub(super) fn take_glance(&mut self, row: &GroupUsage, round: u64) {
-        self.take_usage(Ok(row.usage), row.at_ns);
-        self.sweep();
-        self.hard = row.limit.map_or(Limit::Unlimited, Limit::At);
-        if let Some(inactive_file) = row.inactive_file {
-            self.stat.inactive_file = Reading::Known(inactive_file);
-            self.inactive_file_at_ns = row.at_ns;
-            self.inactive_file_round = round;
-        }
-    }
-
     /// Its last figures, with what its memory.stat is taken to say.
     pub(super) fn sample(&self, stat: MemoryStat) -> GroupSample {
         GroupSample {
@@ -107,7 +91,6 @@ impl Meter {
             working_set: working_set_of(self.usage, stat.inactive_file),
             stat,
             stat_at_ns: self.stat_at_ns,
-            inactive_file_at_ns: self.inactive_file_at_ns,
             limit: self.limit(),
             hard_limit: self.hard,
         }
@@ -148,9 +131,7 @@ impl Reader {
             usage_at_ns: 0,
             stat: MemoryStat::unknown(Why::Absent),
             stat_at_ns: 0,
-            inactive_file_at_ns: 0,
             stat_round: 0,
-            inactive_file_round: 0,
             full: false,
             hard,
             high,
@@ -242,7 +223,6 @@ impl Reader {
             }
         };
         meter.stat_at_ns = at_ns;
-        meter.inactive_file_at_ns = at_ns;
     }
 
     /// A number that tells the text of the memory.stat that was read last from other texts.

@@ -5,7 +5,6 @@
 //! version and on every kernel; it is the id that the kernel side reports too.
 
 pub mod files;
-pub mod glance;
 mod groups;
 pub mod hierarchy;
 mod meter;

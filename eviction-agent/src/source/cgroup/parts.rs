@@ -26,15 +26,8 @@ const LOOK_NS: u64 = 20_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Held {
     stat: MemoryStat,
-    /// By how much they may be off: groups below moved by so much since they were read.
-    slack: Slack,
-}
-
-/// Of the inactive page cache, which a glance tells more often, and of the rest.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slack {
-    inactive_file: u64,
-    others: u64,
+    /// By how many bytes it may be off: groups below moved by so much since they were read.
+    slack: u64,
 }
 
 impl Groups {
@@ -57,7 +50,7 @@ impl Groups {
     fn held_against_parts(&self, index: usize, levels: u32) -> Held {
         let meter = &self.meters[index];
         if levels == 0 || self.tree.is_leaf(index) {
-            return Held { stat: meter.stat, slack: Slack::default() };
+            return Held { stat: meter.stat, slack: 0 };
         }
         let mut sum = Sum::NONE;
         for part in self.tree.children(index) {
@@ -79,7 +72,7 @@ struct Sum {
     shmem: Option<u64>,
     inactive_file: Option<u64>,
     active_file: Option<u64>,
-    slack: Slack,
+    slack: u64,
 }
 
 impl Sum {
@@ -90,7 +83,7 @@ impl Sum {
         shmem: Some(0),
         inactive_file: Some(0),
         active_file: Some(0),
-        slack: Slack { inactive_file: 0, others: 0 },
+        slack: 0,
     };
 
     /// Adds a part of the `whole`. What is older than what the whole says counts as far as the part has not
@@ -99,49 +92,41 @@ impl Sum {
     fn add(&mut self, whole: &Meter, part: &Meter, held: Held) {
         let Held { stat, slack } = held;
         let as_new = part.stat_round >= whole.stat_round;
-        let inactive_as_new = part.inactive_file_round >= whole.inactive_file_round;
         let add = |sum: &mut Option<u64>, figure: Reading<u64>, counts: bool| {
             *sum = sum.zip(figure.known().filter(|_| counts)).map(|(sum, figure)| sum.saturating_add(figure));
         };
         let counts = as_new || !part.full;
-        let list_counts = |as_new, part_ns: u64, whole_ns: u64| {
-            as_new || (!part.full && whole_ns.saturating_sub(part_ns) <= LOOK_NS)
-        };
-        let active_counts = list_counts(as_new, part.stat_at_ns, whole.stat_at_ns);
-        let inactive_counts =
-            list_counts(inactive_as_new, part.inactive_file_at_ns, whole.inactive_file_at_ns);
-        let moved = |as_new| if as_new { 0 } else { part.moved };
+        let list_counts =
+            as_new || (!part.full && whole.stat_at_ns.saturating_sub(part.stat_at_ns) <= LOOK_NS);
+        let moved = if as_new { 0 } else { part.moved };
         add(&mut self.usage, part.usage, true);
         add(&mut self.anon, stat.anon, counts);
         add(&mut self.file, stat.file, counts);
         add(&mut self.shmem, stat.shmem, counts);
-        add(&mut self.inactive_file, stat.inactive_file, inactive_counts);
-        add(&mut self.active_file, stat.active_file, active_counts);
-        let Slack { inactive_file, others } = slack;
-        self.slack.inactive_file =
-            self.slack.inactive_file.saturating_add(inactive_file).saturating_add(moved(inactive_as_new));
-        self.slack.others = self.slack.others.saturating_add(others).saturating_add(moved(as_new));
+        add(&mut self.inactive_file, stat.inactive_file, list_counts);
+        add(&mut self.active_file, stat.active_file, list_counts);
+        self.slack = self.slack.saturating_add(slack).saturating_add(moved);
     }
 
     /// What the whole says, within what can be.
     fn bound(&self, whole: &Meter) -> MemoryStat {
         let own = self.usage.zip(whole.usage.known()).map(|(parts, all)| all.saturating_sub(parts));
-        let bound = |figure: Reading<u64>, sum: Option<u64>, slack: u64| {
+        let bound = |figure: Reading<u64>, sum: Option<u64>| {
             figure.map(|figure| match sum.zip(own) {
-                Some((sum, own)) => {
-                    figure.clamp(sum.saturating_sub(slack), sum.saturating_add(slack).saturating_add(own))
-                }
+                Some((sum, own)) => figure.clamp(
+                    sum.saturating_sub(self.slack),
+                    sum.saturating_add(self.slack).saturating_add(own),
+                ),
                 None => figure,
             })
         };
-        let Slack { inactive_file: of_inactive, others } = self.slack;
         let MemoryStat { anon, file, shmem, inactive_file, active_file } = whole.stat;
         MemoryStat {
-            anon: bound(anon, self.anon, others),
-            file: bound(file, self.file, others),
-            shmem: bound(shmem, self.shmem, others),
-            inactive_file: bound(inactive_file, self.inactive_file, of_inactive),
-            active_file: bound(active_file, self.active_file, others),
+            anon: bound(anon, self.anon),
+            file: bound(file, self.file),
+            shmem: bound(shmem, self.shmem),
+            inactive_file: bound(inactive_file, self.inactive_file),
+            active_file: bound(active_file, self.active_file),
         }
     }
 }

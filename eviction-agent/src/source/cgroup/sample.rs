@@ -72,8 +72,6 @@ pub struct GroupSample {
     pub stat: MemoryStat,
     /// When memory.stat was read; 0 for never.
     pub stat_at_ns: u64,
-    /// When the inactive page cache was read, which may have come from elsewhere since; 0 for never.
-    pub inactive_file_at_ns: u64,
     /// The lowest limit that is set on this very group.
     pub limit: Limit,
     /// The one at which the kernel kills: without `memory.high`.
@@ -105,14 +103,12 @@ pub enum Fresh {
     },
     /// That of groups in which something moved and of those above them, and of one in so many of
     /// the others, each in its turn: what moves without a charge (pages that become active) is
-    /// seen after as many samples. Usages are read of all. Where all can be had at a glance, as
-    /// [`Self::All`].
+    /// seen after as many samples. Usages are read of all.
     InTurn {
         /// Samples until all have had their turn.
         turns: usize,
     },
-    /// Everybody's; or, where all usages and inactive page caches can be had at a glance, that of
-    /// groups whose other figures can have changed.
+    /// That of all groups.
     All,
 }
 

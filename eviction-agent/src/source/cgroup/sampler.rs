@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::files::{Limit, Version, parse_limit, parse_usage};
-use super::glance::{Glancer, Glances};
 use super::groups::{Groups, Sweep};
 use super::names::PodUid;
 use super::pods::Pods;
@@ -15,7 +14,6 @@ use super::tree::{ScanError, Tree};
 use super::working_set;
 use crate::core::reading::{Reading, Why};
 use crate::core::snapshot::MemoryDetail;
-use crate::source::bpf::Usages;
 use crate::source::clock::now_ns;
 use crate::source::file::{KeptFile, read_once, unreadable};
 use crate::source::info::SourceInfo;
@@ -62,7 +60,6 @@ pub struct Sampler {
     node_tasks: [Result<KeptFile, Why>; 2],
     max_descriptors: usize,
     pod_samples: Vec<PodSample>,
-    glancer: Option<Glancer>,
     meminfo: Result<KeptFile, Why>,
     meminfo_buffer: Box<[u8]>,
     /// MemTotal when the sampler was made.
@@ -91,7 +88,6 @@ impl Sampler {
             pods: Pods::default(),
             tasks: Vec::new(),
             pod_samples: Vec::new(),
-            glancer: None,
             meminfo: KeptFile::open(&proc.join("meminfo")).map_err(unreadable),
             meminfo_buffer: vec![0; MEMINFO_BUFFER].into(),
             machine_total: Reading::Unknown(Why::Absent),
@@ -138,16 +134,6 @@ impl Sampler {
         }
         self.pod_samples.clear();
         self.pod_samples.reserve(self.pods.pods.len());
-    }
-
-    /// Has the figures of all groups at a glance from now on, where a sample wants them all.
-    pub fn glance_by(&mut self, usages: Usages) {
-        self.glancer = Some(Glancer::new(usages));
-    }
-
-    /// What came of glances since the last question.
-    pub fn take_glances(&mut self) -> Glances {
-        self.glancer.as_mut().map(Glancer::take_counts).unwrap_or_default()
     }
 
     /// The node's root.
@@ -248,32 +234,22 @@ impl Sampler {
     /// the order of [`Self::pods`]; those of containers are then had by [`Self::group`].
     pub fn sample_pods(&mut self, fresh: Fresh, tasks: Tasks) -> &[PodSample] {
         let groups = &mut self.groups;
-        let now = now_ns();
         if !matches!(fresh, Fresh::Changed { .. }) {
             groups.try_bare_ones();
         }
-        let glance = match fresh {
-            Fresh::All | Fresh::InTurn { .. } => self.glancer.as_mut().and_then(Glancer::look),
-            // Few are read, and the kernel's lock would be waited for.
-            Fresh::Changed { .. } => None,
-        };
-        match (fresh, glance) {
-            (Fresh::Changed { most, since_ns }, _) => {
+        match fresh {
+            Fresh::Changed { most, since_ns } => {
                 if groups.swept_ns < since_ns {
                     groups.read_usages(Sweep::Moved, &[]);
                 }
                 groups.mark_changed(most, since_ns);
             }
-            (Fresh::All | Fresh::InTurn { .. }, Some(rows)) => {
-                groups.take_glance(rows);
-                groups.mark_untold(now);
-            }
-            (Fresh::All, None) => {
+            Fresh::All => {
                 groups.read_usages(Sweep::All, &[]);
                 groups.read_limits_in_turn();
                 groups.meters.iter_mut().for_each(|meter| meter.marked = true);
             }
-            (Fresh::InTurn { turns }, None) => {
+            Fresh::InTurn { turns } => {
                 groups.read_usages(Sweep::All, &[]);
                 groups.read_limits_in_turn();
                 groups.mark_in_turn(turns);

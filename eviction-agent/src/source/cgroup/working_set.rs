@@ -13,8 +13,7 @@
 //! **The difference.** While the ancestor's text is still the one of an earlier read, it is as
 //! old as the first read that showed it, and then everything below it was flushed with it
 //! (`css_rstat_flush` takes in the whole subtree). What the groups below have gained or lost
-//! since, by their own figures then and now, is added. What a glance alone tells of that is held against
-//! the group's own memory.stat first.
+//! since, by their own figures then and now, is added.
 //!
 //! **The first text** may be as old as 2 s, and nothing tells. So everything below is read with it once,
 //! and it is held against that ([`super::parts`]).
@@ -33,11 +32,6 @@ const MOVED: usize = 8;
 /// Groups at a limit that are read for one sample: those with most page cache to lose. Where
 /// the limit is reached usage stands still while anonymous memory takes the place of cache.
 const FULL: usize = 3;
-
-/// Groups whose page cache is another by a glance than when the ancestor's text was new: those that
-/// differ most. Pages that wait to be put on a list make a difference of less than a MiB.
-const TOLD: usize = 8;
-const TOLD_LEAST: u64 = 1 << 20;
 
 /// Samples the group `target`, after [`Groups::read_usages`].
 pub(super) fn sample(groups: &mut Groups, target: usize) -> LevelSample {
@@ -73,9 +67,6 @@ fn mark(groups: &mut Groups, target: usize) -> u64 {
     let (tree, meters) = (&groups.tree, &mut groups.meters);
     let mut moved = Top::<MOVED>::new();
     let mut cache = Top::<FULL>::new();
-    let mut told = Top::<TOLD>::new();
-    let id = meters[target].id;
-    let level = groups.levels.iter().find(|level| level.id == id);
     let (mut first, mut next) = (None, None);
     let mut left_out = 0_u64;
     for (index, meter) in meters.iter().enumerate().take(end).skip(target + 1) {
@@ -84,10 +75,6 @@ fn mark(groups: &mut Groups, target: usize) -> u64 {
         }
         left_out = left_out.saturating_add(meter.moved);
         moved.offer(meter.moved, index);
-        if meter.inactive_file_at_ns > meter.stat_at_ns {
-            let gained = level.and_then(|level| level.gained(index, meter)).map_or(0, i64::unsigned_abs);
-            told.offer(if gained >= TOLD_LEAST { gained } else { 0 }, index);
-        }
         if meter.full && tree.is_leaf(index) {
             // Of a group that nobody has read yet anything may be cache.
             cache.offer(meter.stat.inactive_file.known().unwrap_or(u64::MAX), index);
@@ -97,7 +84,7 @@ fn mark(groups: &mut Groups, target: usize) -> u64 {
     }
     let in_turn = next.or(first);
     groups.turn = in_turn.unwrap_or(0);
-    for chosen in moved.chosen().chain(cache.chosen()).chain(told.chosen()).chain(in_turn) {
+    for chosen in moved.chosen().chain(cache.chosen()).chain(in_turn) {
         let mut at = Some(chosen);
         while let Some(index) = at.filter(|index| *index != target) {
             let meter = &mut meters[index];
@@ -155,7 +142,7 @@ impl Level {
         for (index, is_leaf) in below {
             let meter = &meters[index];
             // Older figures still hold if nothing can have changed since.
-            let holds = now_ns.saturating_sub(meter.inactive_file_at_ns) <= MOMENT_NS
+            let holds = now_ns.saturating_sub(meter.stat_at_ns) <= MOMENT_NS
                 || (meter.moved == 0 && meter.change == 0 && !meter.full);
             self.then[index] = meter.stat.inactive_file.known().filter(|_| is_leaf && holds && !meter.gone);
         }
@@ -224,7 +211,6 @@ mod tests {
     use super::super::groups::Sweep;
     use super::super::tree::Tree;
     use super::*;
-    use crate::source::bpf::GroupUsage;
 
     const MIB: u64 = 1 << 20;
 
@@ -237,35 +223,6 @@ mod tests {
     fn look(groups: &mut Groups) -> Option<u64> {
         groups.read_usages(Sweep::Moved, &[]);
         sample(groups, 0).working_set.known()
-    }
-
-    #[test]
-    fn what_a_glance_alone_tells_is_held_against_memory_stat() {
-        let folder = tempfile::tempdir().unwrap();
-        let leaf = folder.path().join("leaf");
-        write_group(folder.path(), 700 * MIB, 400 * MIB);
-        write_group(&leaf, 600 * MIB, 400 * MIB);
-        let mut groups = Groups::new(Version::V1, 100, Tree::scan(folder.path(), None).unwrap());
-        assert_eq!(look(&mut groups), Some(300 * MIB));
-        let glance = |groups: &mut Groups, inactive_file| {
-            let at_ns = now_ns();
-            let id = groups.meters[1].id;
-            let usage = GroupUsage {
-                id,
-                usage: 600 * MIB,
-                limit: None,
-                failures: 0,
-                inactive_file: Some(inactive_file),
-                at_ns,
-            };
-            groups.take_glance(&[usage]);
-        };
-        glance(&mut groups, 0);
-        assert_eq!(look(&mut groups), Some(300 * MIB), "no such thing has happened");
-        // The ancestor's text stands still while the leaf's page cache gives way.
-        write_group(&leaf, 600 * MIB, 100 * MIB);
-        glance(&mut groups, 100 * MIB);
-        assert_eq!(look(&mut groups), Some(600 * MIB), "as both say");
     }
 
     #[test]

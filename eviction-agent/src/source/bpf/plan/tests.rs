@@ -48,7 +48,7 @@ fn rich() -> Facts {
         missing: Vec::new(),
     };
     Facts {
-        btf: Ok(BtfFacts { resolved, tracepoints, functions, usages: Err("not asked for".into()) }),
+        btf: Ok(BtfFacts { resolved, tracepoints, functions }),
         capabilities: Capabilities { bpf: true, perfmon: true, sys_admin: false },
         lockdown: Lockdown::Integrity,
         hierarchy: Ok(4),
