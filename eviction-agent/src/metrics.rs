@@ -156,8 +156,10 @@ metrics! {
     Node process_mrelease: Family<ResultLabels, Counter> = "process_mrelease";
     /// OOM kills by the kernel, by whose limit was hit.
     Node oom_kills: Family<OomLabels, Counter> = "oom_kills";
-    /// OOM kills that the kernel counted and no BPF program saw.
+    /// OOM kills that only the kernel's counters show, where no BPF program reports OOM kills.
     Node oom_kills_unattributed: Family<UnattributedLabels, Counter> = "oom_kills_unattributed";
+    /// OOM kills on the machine since boot, as the kernel counts them (oom_kill of /proc/vmstat).
+    Node vmstat_oom_kills: OptionalGauge = "vmstat_oom_kills";
     /// Cgroups that forked too fast or came near their limit of tasks.
     Node task_alarms: Family<AlarmLabels, Counter> = "task_alarms";
     /// Cgroups with a memory limit by state.

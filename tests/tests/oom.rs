@@ -119,9 +119,11 @@ fn a_kill_that_a_program_saw_is_counted_once() {
     assert_eq!(told.text("limit_scope"), "container");
     assert_eq!(told.number("trigger_pid"), Some(pid.into()));
     assert!(!told.text("detected_by").is_empty() && told.number("unattributed").is_none(), "{told:?}");
-    // Longer than the kernel's count would be looked at thrice.
+    // Longer than from one full sample to the next.
     std::thread::sleep(Duration::from_secs(13));
     let kills = agent.heard().unwrap().iter().filter(|event| of_kills(event)).count();
     assert_eq!(kills, 1);
+    let counted = agent.metrics().unwrap().sum("eviction_agent_vmstat_oom_kills", &[]);
+    assert!(counted > 0.5, "the kernel has counted it as well: {counted}");
     agent.stop().unwrap();
 }

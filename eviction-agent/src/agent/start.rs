@@ -43,6 +43,7 @@ use super::log;
 use super::mains::Mains;
 use super::names::Names;
 use super::notes::Notes;
+use super::oom_counters::OomCounters;
 use super::reaction::{Command, Copies, Gauges, Keep, Reaction, State};
 use super::reflex::Reflex;
 use super::reload::Change;
@@ -54,7 +55,6 @@ use super::state::Recalled;
 use super::statuses::Statuses;
 use super::tasks::Tally;
 use super::thread;
-use super::unseen::Unseen;
 use super::v1::V1Threshold;
 use super::v2::V2Triggers;
 use super::watchdog::Pulse;
@@ -283,7 +283,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
     sources.extend(sampler.info());
     let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
     let oom_notice = OomNotice::new(sampler.root().version);
-    let unseen = Unseen::new(&host.proc, sampler.root().version, sampler.tree());
+    let oom_counters = OomCounters::new(&host.proc, sampler.root().version, sampler.tree());
     let mut eyes = Eyes::new(sampler, capacity, &host.proc, whole_machine);
     eyes.follow(&policy.rules);
     eyes.allocatable.follow(&policy);
@@ -303,7 +303,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         roster,
         mains: Mains::new(&host.proc),
         statuses: Statuses::new(clock.now().wall),
-        unseen,
+        oom_counters,
         oom_notice,
         hook,
         reflex: Reflex::default(),

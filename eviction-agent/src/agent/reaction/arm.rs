@@ -99,8 +99,8 @@ impl Reaction {
         let pods = self.eyes.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
         let patience =
             self.state.flight.as_ref().and_then(Flight::until_ns).map(|until| until.saturating_sub(now_ns));
-        let (together, unseen) = (self.state.together.due_ns(now_ns), self.unseen.due_ns(now_ns));
-        for other in [patience, tree, together, unseen, limits, pods].into_iter().flatten() {
+        let (together, counters) = (self.state.together.due_ns(now_ns), self.oom_counters.due_in_ns(now_ns));
+        for other in [patience, tree, together, counters, limits, pods].into_iter().flatten() {
             due = due.min(Duration::from_nanos(other));
         }
         for other in [grace, self.verdict_due(look.read_at.wall)].into_iter().flatten() {
@@ -162,7 +162,7 @@ impl Reaction {
         self.check_tree(now_ns, untold || losses.is_some());
         self.gauges.oddities(self.engine.story().oddities());
         self.follow_oom_notices();
-        self.unseen.ask();
+        self.count_oom_kills();
         self.eyes.sampler.sample_pods(fresh, Tasks::Leave);
         // A limit may be set long after its group was made.
         self.adopt_limits();

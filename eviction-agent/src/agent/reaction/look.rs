@@ -90,12 +90,8 @@ impl Reaction {
     pub(super) fn react(&mut self, trigger: Trigger, crossed: Option<Crossed>) -> Reacted {
         let at = self.clock.now();
         self.note_turn(trigger, at);
-        let counted_kills = self.unseen.count(at.mono_ns);
         let told = self.hook.sweep(&mut self.state.dirty, &self.metrics);
         let crossed = self.take_told(told).or(crossed);
-        if let Some(count) = counted_kills {
-            self.unseen.hold(count, at.mono_ns);
-        }
         self.give_verdicts(at.wall);
         self.tell_groups(at.mono_ns);
         let look = self.eyes.look_at_node(at, &self.clock, &self.state.dirty);

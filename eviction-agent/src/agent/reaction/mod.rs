@@ -15,6 +15,7 @@ mod lapse;
 mod leaving;
 mod limits;
 mod look;
+mod oom_counters;
 mod outage;
 mod recording;
 mod rehearse;
@@ -27,7 +28,6 @@ mod tell;
 mod tests;
 mod together;
 mod tree;
-mod unseen;
 mod victims;
 mod wake;
 
@@ -56,11 +56,11 @@ use super::limits::Limits;
 use super::lines::Lines;
 use super::mains::Mains;
 use super::notes::Notes;
+use super::oom_counters::OomCounters;
 use super::reflex::Reflex;
 use super::roster::Roster;
 use super::statuses::Statuses;
 use super::tasks::Tally;
-use super::unseen::Unseen;
 use super::v1::V1Threshold;
 use super::v2::V2Triggers;
 use super::watchdog::Pulse;
@@ -96,7 +96,7 @@ pub(crate) struct Reaction {
     pub(crate) roster: Roster,
     pub(crate) mains: Mains,
     pub(crate) statuses: Statuses,
-    pub(crate) unseen: Unseen,
+    pub(crate) oom_counters: OomCounters,
     pub(crate) oom_notice: OomNotice,
     pub(crate) hook: Hook,
     pub(crate) reflex: Reflex,
@@ -151,7 +151,7 @@ impl Reaction {
 
     /// Does what can wait for the end of a turn.
     fn end_turn(&mut self) {
-        self.look_for_unseen();
+        self.tell_counted_kills();
         self.keep();
         self.take_down();
         self.pulse.rest(self.state.due_ns);
@@ -208,7 +208,7 @@ impl Reaction {
                 None
             }
             Wake::OomNotice => {
-                self.unseen.ask();
+                self.oom_counters.note_notice(mono_ns());
                 None
             }
             Wake::Outcome(outcome) => {

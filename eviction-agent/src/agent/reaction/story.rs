@@ -13,7 +13,7 @@ use super::super::clock::mono_ns;
 use super::super::event;
 use super::super::hook::root_id;
 use super::super::notes::Note;
-use super::super::oom::{Described, Places, describe, killed_group};
+use super::super::oom::{Described, Places, describe};
 use super::{Reaction, UnderWay};
 
 impl Reaction {
@@ -32,7 +32,6 @@ impl Reaction {
     /// that went since needs it as it was: it is read anew for the first of a kind that is not in it.
     pub(super) fn take_kills(&mut self, kills: &[OomKill]) {
         for kill in kills {
-            self.account_for(kill);
             if self.concerns_the_node(kill) {
                 if self.state.tree_due_ns.is_some() && !self.knows_group_of(kill) {
                     self.refresh_tree();
@@ -44,13 +43,6 @@ impl Reaction {
             // A container may have ended by it: nothing else says so before the next full look.
             self.note_tree_change();
         }
-    }
-
-    /// The kernel's own counts are held against what was told.
-    fn account_for(&mut self, kill: &OomKill) {
-        let owner = attribute(kill, rustix::param::page_size() as u64).owner;
-        let together = killed_group(kill, owner).map(|group| (group, kill.stamp.ktime_ns));
-        self.unseen.told(kill.memcg_id(), id_of(owner), together);
     }
 
     fn knows_group_of(&self, kill: &OomKill) -> bool {

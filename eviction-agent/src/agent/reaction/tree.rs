@@ -126,8 +126,6 @@ impl Reaction {
         match read {
             Ok(Changes { added: _, removed: _, skipped }) => {
                 self.metrics.cgroups_unreadable.set(i64::try_from(skipped).unwrap_or(i64::MAX));
-                let sampler = &self.eyes.sampler;
-                self.unseen.forget_others(|group| sampler.group(group).is_some());
                 let pods = self.roster.tell(self.eyes.sampler.pods());
                 let pods_root = self.pods_folder();
                 self.notes.send(Note::Pods { pods, reread, pods_root, at: self.clock.now() });

@@ -1,4 +1,4 @@
-//! Kills that only the kernel's counts tell of: they are part of the story as well.
+//! Kills that only the kernel's counts tell of, where no program tells of kills.
 
 use crate::core::decision::Subject;
 use crate::core::input::{Event, Input};
@@ -8,15 +8,15 @@ use super::super::clock::Instant;
 use super::super::event;
 use super::super::notes::Note;
 use super::super::oom::Places;
+use super::super::oom_counters::{CountedKills, InGroup};
 use super::super::thread;
-use super::super::unseen::{InGroup, Missing};
 use super::Reaction;
 
 /// A kill of which nobody knows whom is told to the engine one by one, up to so many at once.
 const MOST: u64 = 1024;
 
-/// Where kills were that nobody saw.
-struct Seen {
+/// Kills of one group, or of none that is known.
+struct Counted {
     kill: OomKill,
     cgroup: Option<String>,
     owner_cgroup: Option<String>,
@@ -39,26 +39,37 @@ impl Reaction {
         }
     }
 
-    /// Finds out where kills were that are missing for certain. That reads a file of every group, so it waits
-    /// for the end of a turn.
-    pub(super) fn look_for_unseen(&mut self) {
-        let Some(missing) = self.unseen.locate(self.eyes.sampler.tree()) else { return };
-        let Missing { in_groups, elsewhere, owners } = missing;
+    /// Exports the machine's count, and has those of the groups read at the end of the turn.
+    pub(super) fn count_oom_kills(&mut self) {
+        let kills = self.oom_counters.read_machine().known();
+        self.metrics.vmstat_oom_kills.set(kills.map(|kills| i64::try_from(kills).unwrap_or(i64::MAX)));
+        self.oom_counters.ask();
+    }
+
+    /// Tells of kills that only the counts show. That may read a file of every group, so it waits for the end of a
+    /// turn.
+    pub(super) fn tell_counted_kills(&mut self) {
+        if self.hook.tells_of_kills() {
+            return self.oom_counters.rest();
+        }
         let at = self.clock.now();
+        let Some(kills) = self.oom_counters.read(self.eyes.sampler.tree(), at.mono_ns) else { return };
+        let CountedKills { in_groups, elsewhere, owners } = kills;
         for InGroup { group, kills } in in_groups {
-            let seen = self.describe_unseen(group, kills, &owners, at);
-            self.tell_unseen(seen, at);
+            let counted = self.describe_counted(group, kills, &owners, at);
+            self.tell_counted(counted, at);
         }
         if elsewhere > 0 {
             let kill = OomKill { at: Some(at.wall), ..OomKill::default() };
-            let seen = Seen { kill, cgroup: None, owner_cgroup: None, seen_by: "vmstat", kills: elsewhere };
-            self.tell_unseen(seen, at);
+            let counted =
+                Counted { kill, cgroup: None, owner_cgroup: None, seen_by: "vmstat", kills: elsewhere };
+            self.tell_counted(counted, at);
         }
     }
 
     /// Its owner is the one group on the way up whose own limit was hit meanwhile, where the kernel
     /// tells of that.
-    fn describe_unseen(&mut self, group: u64, kills: u64, owners: &[u64], at: Instant) -> Seen {
+    fn describe_counted(&mut self, group: u64, kills: u64, owners: &[u64], at: Instant) -> Counted {
         let places = Places::read(&self.eyes.sampler);
         let mut kill = OomKill { at: Some(at.wall), inferred: true, ..OomKill::default() };
         places.name_victim(&mut kill, group, &self.roster, &mut self.mains);
@@ -66,17 +77,17 @@ impl Reaction {
         let mut hit = above.filter(|id| owners.contains(id));
         let owner = hit.next().filter(|_| hit.next().is_none());
         kill.owner = owner.map_or(LimitOwner::Unknown, |id| places.kind(id));
-        Seen {
+        Counted {
             kill,
             cgroup: places.path(group),
             owner_cgroup: owner.and_then(|id| places.path(id)),
-            seen_by: self.unseen.group_count(),
+            seen_by: self.oom_counters.group_file(),
             kills,
         }
     }
 
-    fn tell_unseen(&mut self, seen: Seen, at: Instant) {
-        let Seen { kill, cgroup, owner_cgroup, seen_by, kills } = seen;
+    fn tell_counted(&mut self, counted: Counted, at: Instant) {
+        let Counted { kill, cgroup, owner_cgroup, seen_by, kills } = counted;
         let mut last: Option<Box<KillNote>> = None;
         for _ in 0..kills.min(MOST) {
             let event = Event::OomKill(Box::new(kill.clone()));
