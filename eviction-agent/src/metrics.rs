@@ -198,7 +198,7 @@ metrics! {
     Node kernel_kill_armed: IntGauge = "kernel_kill_armed";
     /// Processes that the BPF programs killed.
     Node kernel_kills: Counter = "kernel_kills";
-    /// Times that a reason came up not to arm the kernel kill near a threshold.
+    /// Times that a reason came up not to set a kill order near a threshold.
     Node kernel_kill_not_armed: Family<ReasonLabels, Counter> = "kernel_kill_not_armed";
     /// Armed kill orders that the BPF programs did not carry out at a crossing.
     Node kernel_kill_suppressed: Family<ReasonLabels, Counter> = "kernel_kill_suppressed";

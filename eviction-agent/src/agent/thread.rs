@@ -94,7 +94,7 @@ pub(crate) fn step_down(thread: Pid) -> SourceInfo {
     }
 }
 
-const SOURCE: &str = "reaction thread";
+const SOURCE: &str = "control loop thread";
 
 fn schedule(choice: &Choice) -> SourceInfo {
     let denied = |rung| choice.refusal(rung, LADDER);

@@ -56,7 +56,7 @@ pub struct Preferences {
     /// that no rule matches is `Normal`.
     pub protection: Vec<ProtectionRule>,
     /// For how long a pod is not evicted after the kernel killed one of its processes for lack
-    /// of memory, so that whoever watches sees the kill and not the eviction. Zero is off.
+    /// of memory, so that the OOM kill is not hidden by an eviction. Zero is off.
     #[schemars(with = "String", extend("format" = "duration"))]
     pub cool_down_after_oom_kill: GoDuration,
     /// How many pods of one owner or one namespace may be evicted within a time.

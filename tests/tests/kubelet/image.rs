@@ -112,7 +112,7 @@ fn the_pod_of_the_manifests_runs_the_image_and_evicts() {
     assert_eq!(world.kubelets_evictions(), [""; 0]);
     let mut story = Story::begin();
     let sources = of("started")[0]["sources"].as_array().unwrap();
-    for source in ["charge", "reaction thread"] {
+    for source in ["charge", "control loop thread"] {
         let found = sources.iter().find(|it| it["source"] == source).map(|it| it["backend"].clone());
         story.value(source, found.unwrap_or_default());
     }

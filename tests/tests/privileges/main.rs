@@ -158,7 +158,7 @@ fn each_one_removed_is_named_with_what_it_costs() {
         ("BPF", bpf),
         ("PERFMON", bpf),
         ("SYS_RESOURCE", &["oom protection"]),
-        ("SYS_NICE", &["reaction thread"]),
+        ("SYS_NICE", &["control loop thread"]),
         ("IPC_LOCK", lock),
         ("KILL", &[]),
         ("DAC_READ_SEARCH", &[]),
@@ -287,7 +287,7 @@ fn what_it_says_of_itself_is_so(agent: &Agent, status: &str) {
     const SCHED_FIFO: i32 = 1;
     let rung = |source| agent.rung(source).unwrap().0;
     let real_time = policies(agent.pid()).iter().filter(|policy| **policy == SCHED_FIFO).count();
-    assert_eq!(real_time > 0, rung("reaction thread") == "SCHED_FIFO", "{real_time} threads");
+    assert_eq!(real_time > 0, rung("control loop thread") == "SCHED_FIFO", "{real_time} threads");
     let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", agent.pid())).unwrap();
     assert_eq!(score.trim() == "-999", rung("oom protection") == "oom_score_adj -999", "{score}");
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap().trim().to_owned();

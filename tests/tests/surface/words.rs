@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use regex_lite::Regex;
 use tests::agent;
 
-use super::{Text, files, pages, read};
+use super::{NOT_YET, Text, files, pages, read};
 
 const LIST: &str = include_str!("retired-words.txt");
 
@@ -101,14 +101,11 @@ fn verbs(help: &str) -> impl Iterator<Item = &str> {
     named.filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help")
 }
 
-/// The strings in a source file, where names and descriptions are literals.
-fn literals(name: &str) -> Text {
+/// The comments of a source file that are descriptions as well.
+fn descriptions(name: &str) -> Text {
     let Text { name, text } = read(name);
-    let strings = text.lines().map(|line| {
-        let line = line.split_once("//").map_or(line, |(code, _)| code);
-        line.split('"').skip(1).step_by(2).collect::<Vec<_>>().join(" ")
-    });
-    Text { name, text: strings.collect::<Vec<_>>().join("\n") }
+    let lines = text.lines().map(|line| line.trim_start().strip_prefix("///").unwrap_or_default());
+    Text { name, text: lines.collect::<Vec<_>>().join("\n") }
 }
 
 /// The table of old and new names in the changelog has the old ones.
@@ -118,10 +115,10 @@ fn without_table(text: &str) -> String {
 }
 
 #[test]
-#[ignore = "some pages and names are not renamed yet"]
 fn no_retired_word_is_left_in_the_docs() {
     let words = Words::read(LIST);
     let mut texts = pages();
+    texts.retain(|page| !NOT_YET.contains(&page.name.as_str()));
     for page in &mut texts {
         if page.name == "CHANGELOG.md" {
             page.text = without_table(&page.text);
@@ -137,7 +134,7 @@ fn no_retired_word_is_left_in_help_schema_and_metrics() {
     let words = Words::read(LIST);
     let mut texts = vec![
         read("eviction-agent/schema/agent-configuration.v1alpha1.json"),
-        literals("eviction-agent/src/metrics/register.rs"),
+        descriptions("eviction-agent/src/metrics.rs"),
     ];
     help(&[], &mut texts);
     assert!(texts.len() > 7, "there is no help for most verbs");
@@ -172,7 +169,7 @@ fn the_list_finds_each_word_that_it_replaces() {
     assert!(words.retired.len() > 50);
     for text in [
         "the next rung of the ladder",
-        "eviction_agent_kernel_kills_total",
+        "eviction_agent_reflex_kills_total",
         "hands.hardAction",
         "`run --act kill`",
         "near a line",

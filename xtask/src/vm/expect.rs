@@ -25,7 +25,7 @@ const LOCKED_DOWN: Rungs =
 const EVERYWHERE: Rungs = &[
     ("task", "tp_btf sched_process_fork, sched_process_exec, sched_process_exit"),
     ("timer", "timerfd"),
-    ("reaction thread", "SCHED_FIFO"),
+    ("control loop thread", "SCHED_FIFO"),
     ("memory lock", "mlockall on fault"),
     ("oom protection", "oom_score_adj -999"),
 ];

@@ -64,7 +64,7 @@ pub struct Configz {
     /// The name in its certificate; absent: the node's name, or the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
-    /// Whether any certificate is accepted. Then whoever has the address gets the agent's token.
+    /// Whether any certificate is accepted. Then any server at that address can read the token.
     #[serde(rename = "insecureSkipTLSVerify")]
     pub insecure_skip_tls_verify: bool,
 }

@@ -144,7 +144,7 @@ pub(crate) fn ours(stage: &Stage, case: Case) -> Result<Vec<Row>> {
     while needs_more(&runs, case)? {
         let mut lab = Lab::new(stage, case)?;
         let mut ours = Ours::start(stage, case, &lab.node)?;
-        (thread, rung) = (ours.rung("reaction thread"), ours.rung("charge"));
+        (thread, rung) = (ours.rung("control loop thread"), ours.rung("charge"));
         series(&mut lab, &mut runs, &mut ours)?;
         ours.stop()?;
         stage.tell(&runs.progress());
