@@ -307,6 +307,8 @@ fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
             let target = reaction.target(1, &decision, &eviction, mono_ns()).unwrap();
             target.groups.iter().map(|group| group.id).collect::<Vec<_>>()
         };
+        let target = reaction.target(1, &decision, &eviction, mono_ns()).unwrap();
+        assert_eq!((target.hard, target.kill_on_growth), (true, Some(16 << 20)), "as the policy says");
         let before = ids(reaction);
         // A changed policy has the tree read anew, and a pod's place is another one's then.
         let mut known = reaction.roster.known().to_vec();
