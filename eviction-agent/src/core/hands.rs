@@ -21,10 +21,9 @@ pub struct EvictionSettings {
     /// What is done about hard thresholds while the API server is unavailable. Soft ones wait.
     #[serde(rename = "whenAPIServerDown")]
     pub when_api_server_down: WhenApiServerDown,
-    /// How much the memory of a pod may grow between SIGTERM and the end of its grace period, where the agent
-    /// ends its processes for a hard memory threshold: they get SIGKILL as soon as it is more. `0`: as
-    /// much as it likes.
-    #[serde(skip)]
+    /// How much the memory of a pod may grow in the grace period of a hard memory eviction, where the
+    /// agent ends its processes: beyond that all of them get SIGKILL at once. `0` turns it off.
+    #[schemars(with = "String", extend("format" = "quantity"))]
     pub kill_on_growth: KillOnGrowth,
 }
 

@@ -50,7 +50,10 @@ fn copies_in(thresholds: &[Threshold]) -> Vec<Threshold> {
 /// The profile and what it was told. As many may go as went: whether more than usual had to depends on
 /// what several looks tell.
 pub(super) fn agent(policy: &Policy, went: usize) -> Value {
-    let eviction = json!({"hardIgnoresPDB": policy.hands.hard_ignores_pdb});
+    let eviction = json!({
+        "hardIgnoresPDB": policy.hands.hard_ignores_pdb,
+        "killOnGrowth": policy.hands.kill_on_growth,
+    });
     let Some(preferences) = &policy.rules.preferences else {
         return json!({"profile": "Kubelet", "eviction": eviction});
     };

@@ -321,3 +321,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_bound_of_growth_is_a_quantity_and_zero_is_none() {
+    let given = |value: Value| {
+        let object = json!({"eviction": {"killOnGrowth": value}});
+        resolve(object.as_object().unwrap().clone(), None)
+            .map(|configuration| configuration.eviction.kill_on_growth.bytes())
+            .map_err(|problems| problems.to_string())
+    };
+    assert_eq!(given(Value::Null), Ok(Some(16 << 20)));
+    assert_eq!(given(json!("1Gi")), Ok(Some(1 << 30)));
+    assert_eq!(given(json!("0")), Ok(None));
+    for wrong in [json!("-1Mi"), json!("10%"), json!("1e30"), json!("much"), json!(16), json!(true)] {
+        let said = given(wrong.clone()).unwrap_err();
+        assert!(said.contains("eviction.killOnGrowth: "), "{wrong}: {said}");
+    }
+}
