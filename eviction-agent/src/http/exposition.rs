@@ -50,15 +50,22 @@ impl Form {
     }
 }
 
+/// The older form has no time at which a counter began.
+fn is_created(sample: &str) -> bool {
+    sample.split(['{', ' ']).next().is_some_and(|name| name.ends_with("_created"))
+}
+
 fn to_prometheus(open_metrics: &str) -> String {
     let mut out = String::with_capacity(open_metrics.len());
     // HELP comes before TYPE, and only TYPE tells the suffix.
     let mut help: Option<(&str, &str)> = None;
+    let mut is_counter = false;
     for line in open_metrics.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             help = rest.split_once(' ');
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let Some((name, kind)) = rest.split_once(' ') else { continue };
+            is_counter = kind == "counter";
             let (suffix, kind) = match kind {
                 "counter" => ("_total", "counter"),
                 "info" => ("_info", "gauge"),
@@ -69,7 +76,7 @@ fn to_prometheus(open_metrics: &str) -> String {
                 let _infallible = writeln!(out, "# HELP {name}{suffix} {text}");
             }
             let _infallible = writeln!(out, "# TYPE {name}{suffix} {kind}");
-        } else if !line.starts_with('#') {
+        } else if !line.starts_with('#') && !(is_counter && is_created(line)) {
             out.push_str(line);
             out.push('\n');
         }
@@ -95,6 +102,7 @@ mod tests {
     #[test]
     fn counters_and_infos_are_named_as_the_older_form_wants() {
         let open = "# HELP a_looks Looks.\n# TYPE a_looks counter\na_looks_total{trigger=\"timer\"} 3\n\
+            a_looks_created{trigger=\"timer\"} 1.5\n\
             # HELP a_build Version.\n# TYPE a_build info\na_build_info{version=\"1\"} 1\n\
             # HELP a_wait_seconds Wait.\n# TYPE a_wait_seconds histogram\n# UNIT a_wait_seconds seconds\n\
             a_wait_seconds_sum 0.5\n# EOF\n";

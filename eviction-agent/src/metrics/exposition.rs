@@ -25,7 +25,8 @@ pub(super) fn arrange(text: &str, started: f64) -> String {
         if is_counter {
             counters(family, started, &mut out);
         } else {
-            out.push_str(family);
+            // OpenMetrics spells it so.
+            out.push_str(&family.replace(" inf\n", " +Inf\n"));
         }
     }
     out.push_str("# EOF\n");

@@ -3,6 +3,7 @@
 
 mod links;
 mod pipes;
+mod promtool;
 mod words;
 
 use std::path::{Path, PathBuf};

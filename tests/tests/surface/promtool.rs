@@ -1,0 +1,106 @@
+//! Prometheus' own checks of what a real agent exports, in both text forms.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use tests::agent::{self, Agent, GUARD, Options};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+
+/// Debian's package `prometheus` has it.
+fn promtool() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join("promtool")).find(|program| program.is_file())
+}
+
+fn scrape(agent: &mut Agent, accept: &str) -> String {
+    let started = agent.wait_for("its start", GUARD, |event| event.kind() == "started").unwrap();
+    let address = started.text("listen_address").to_owned();
+    let mut stream = TcpStream::connect(&address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.0\r\nHost: {address}\r\nAccept: {accept}\r\n\r\n").unwrap();
+    let answer = std::io::read_to_string(stream).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+/// Starts an agent on a node with a pod.
+fn start(label: &str) -> Option<(Node, Agent)> {
+    let mut node = Node::new(label, 256 * MIB, 200).ok()?;
+    node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
+    node.write_pods().unwrap();
+    let kubelet = json!({"evictionHard": {"memory.available": "64Mi", "pid.available": "10%"}});
+    let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
+    let agent = Agent::start(&options, &Interrupt::default()).unwrap();
+    Some((node, agent))
+}
+
+#[test]
+fn promtool_finds_nothing_in_a_scrape() {
+    let Some(promtool) = promtool() else {
+        skip!("promtool of Debian's package prometheus is not installed")
+    };
+    let Some((_node, mut agent)) = start("promtool") else { skip!("no cgroups can be made here") };
+    let text = scrape(&mut agent, "text/plain");
+    let mut check = Command::new(&promtool)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    check.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = check.wait_with_output().unwrap();
+    let found = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && found.is_empty(), "{found}\n{text}");
+
+    // `check metrics` reads the older form only; what makes blocks reads OpenMetrics, with a time each.
+    let open = scrape(&mut agent, "application/openmetrics-text; version=1.0.0");
+    let stamped: Vec<_> = open
+        .lines()
+        .map(|line| if line.starts_with('#') { line.to_owned() } else { format!("{line} 1700000000") })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("metrics");
+    fs::write(&file, stamped.join("\n") + "\n").unwrap();
+    let output = Command::new(&promtool)
+        .args(["tsdb", "create-blocks-from", "openmetrics"])
+        .arg(&file)
+        .arg(folder.path().join("blocks"))
+        .output()
+        .unwrap();
+    let found = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{found}\n{open}");
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn a_scrape_is_sorted_and_counters_exist_before_their_first_event() {
+    let Some((_node, mut agent)) = start("scrape") else { skip!("no cgroups can be made here") };
+    let text = scrape(&mut agent, "text/plain");
+    let has = |line: &str| text.lines().any(|found| found == line);
+    assert!(
+        has("eviction_agent_evictions_total{eviction_signal=\"memory.available\",namespace=\"shop\"} 0"),
+        "{text}"
+    );
+    assert!(has("eviction_agent_oom_kills_total{limit_scope=\"container\",namespace=\"shop\"} 0"), "{text}");
+    let threshold = "eviction_agent_threshold_bytes{eviction_signal=\"memory.available\",threshold=\"hard\",source=\"agent\"}";
+    assert!(has(&format!("{threshold} {}", 64 * MIB)), "{text}");
+    assert!(!text.contains("_kube_") && !text.contains("node_status"), "{text}");
+    assert!(text.contains("\nprocess_open_fds "), "{text}");
+    assert!(!text.contains("_created"), "the older form has no such series");
+    let open = scrape(&mut agent, "application/openmetrics-text; version=1.0.0");
+    let names: Vec<_> =
+        open.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect();
+    assert!(names.is_sorted() && names.len() > 50, "{names:?}");
+    assert!(
+        open.contains(
+            "\neviction_agent_evictions_created{eviction_signal=\"memory.available\",namespace=\"shop\"} "
+        ),
+        "{open}"
+    );
+    assert!(agent.stop().unwrap().success());
+}
