@@ -140,7 +140,10 @@ fn nobody_is_killed_without_a_record() {
         filler.step("touch 2");
     }
     let by_record = rig.kernel.lost().unwrap().by_record();
-    assert!(by_record.iter().any(|(record, lost)| *record == "crossed" && *lost > 0), "the ring is full");
+    assert!(
+        by_record.iter().any(|(record, lost)| *record == "threshold_crossed" && *lost > 0),
+        "the ring is full"
+    );
     process.step(TOO_MUCH);
     assert_let_be(&mut rig, "no_room");
     // There is room now, and the verdict stands as before.

@@ -245,7 +245,7 @@ fn a_dry_run_tells_what_the_server_would_answer() {
     options.more.push("--dry-run=server".to_owned());
     let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
     let mut hog = world.hog(0, "270M");
-    assert_eq!(outcome(&mut agent, "hog", "dry_run").text("why"), "accepted");
+    assert_eq!(outcome(&mut agent, "hog", "dry_run").text("reason"), "accepted");
     assert_eq!(world.pod("hog"), before);
     assert!(hog.process().is_running().unwrap());
     assert!(agent.stop().unwrap().success());

@@ -45,7 +45,7 @@ fn a_second_acting_hand_is_refused_and_told_who_the_first_is() {
         said.contains(&format!("another agent does, pid {} (workload), started 2", first.pid())),
         "{said}"
     );
-    assert!(refused.help().unwrap().contains("dry-run"));
+    assert!(refused.help().unwrap().contains("--action"), "{:?}", refused.help());
 
     // The dry hand works beside it, and so does one on another node.
     let (pod, container) = rig.pod(1);
