@@ -7,6 +7,7 @@ mod exposition;
 mod family;
 mod labels;
 mod namespaces;
+mod pressure;
 mod process;
 
 use std::fmt;
@@ -186,6 +187,10 @@ metrics! {
     Node oom_record_anomalies: Family<ReasonLabels, Counter> = "oom_record_anomalies";
     /// Time from the kernel's stamp of a threshold crossing to the eviction decision.
     Node reaction_latency: ReactionLatency = "reaction_latency_seconds";
+    /// Time from the decision to evict a pod to the end of the eviction.
+    Node eviction_duration: Family<ResultLabels, EvictionDuration> = "eviction_duration_seconds";
+    /// Bytes by which memory.available was beyond its hard threshold at the eviction decision.
+    Node overshoot: Overshoot = "overshoot_bytes";
     /// Pods that the agent knows.
     Node pods_known: IntGauge = "pods_known";
     /// Pods without a cgroup, cgroups without a pod, and pods that cannot be decoded.
@@ -248,6 +253,7 @@ impl Metrics {
             let build = Info::new(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec());
             registry.register("build", "Version and commit of the agent", build);
             metrics.register_group(registry, Group::Node);
+            registry.register_collector(Box::new(pressure::Pressure::of("/proc/pressure".into())));
         }
         metrics.config_last_reload_successful.set(1);
         metrics.begin("");

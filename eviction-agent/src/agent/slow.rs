@@ -93,6 +93,15 @@ impl Slow {
         for result in outcome::ALL {
             metrics.eviction_results.get_or_create(&ResultLabels { result });
         }
+        for result in outcome::ENDS {
+            metrics.eviction_duration.get_or_create(&ResultLabels { result });
+        }
+        for (r#type, _) in Lost::default().by_record() {
+            metrics.bpf_events_lost.get_or_create(&TypeLabels { r#type });
+        }
+        for (map, _) in Lost::default().by_map() {
+            metrics.bpf_map_full.get_or_create(&MapLabels { map });
+        }
         metrics.backend_failures.get_or_create(&BackendLabels::new("ring", "ringbuf"));
         for signal in Signal::ALL {
             metrics.eviction_decisions.get_or_create(&SignalLabels { eviction_signal: signal.name() });

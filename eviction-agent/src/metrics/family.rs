@@ -54,6 +54,12 @@ impl<L: Clone + Ord, M: Member> Family<L, M> {
         series.entry(labels).or_insert_with(|| (member, now())).0.clone()
     }
 
+    /// The series with these labels; a new one began at that time, in seconds since the Unix epoch.
+    pub(super) fn get_or_create_as_of(&self, labels: &L, created: f64) -> M {
+        let mut series = self.series.write().unwrap_or_else(PoisonError::into_inner);
+        series.entry(labels.clone()).or_insert_with(|| (M::default(), created)).0.clone()
+    }
+
     /// Takes a series out.
     pub fn remove(&self, labels: &L) {
         self.series.write().unwrap_or_else(PoisonError::into_inner).remove(labels);

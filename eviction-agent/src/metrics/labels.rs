@@ -88,6 +88,13 @@ pub struct ResourceLabels {
     pub resource: &'static str,
 }
 
+/// What tasks wait for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+pub struct PressureLabels {
+    /// `cpu`, `io`, `memory`.
+    pub resource: &'static str,
+}
+
 /// What the agent writes into the node object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct KindLabels {

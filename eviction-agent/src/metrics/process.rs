@@ -67,7 +67,7 @@ fn gauge_or_counter(
 }
 
 /// The wall clock's time of an instant that many seconds after the boot.
-fn started(after_boot: f64) -> Option<f64> {
+pub(super) fn started(after_boot: f64) -> Option<f64> {
     let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let up = up.tv_sec as f64 + up.tv_nsec as f64 / 1e9;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;

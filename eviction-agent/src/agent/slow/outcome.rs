@@ -3,7 +3,7 @@
 use crate::action::api::{Answered, Asked};
 use crate::action::{Outcome, Progress, Signalled};
 use crate::core::signal::Signal;
-use crate::metrics::{EvictionLabels, ResultLabels};
+use crate::metrics::{EvictionLabels, Metrics, ResultLabels};
 
 use super::super::event::{self, Event};
 use super::super::notes::{OutcomeNote, Step};
@@ -24,6 +24,9 @@ impl Slow {
         let (outcome, processes, why) = describe(step);
         debug_assert!(ALL.contains(&outcome), "{outcome} is not among them");
         self.metrics.eviction_results.get_or_create(&ResultLabels { result: outcome }).inc();
+        if !is_beside {
+            observe_duration(&self.metrics, outcome, at.mono_ns.saturating_sub(decided_mono_ns));
+        }
         if outcome == TERMINATED && !is_beside {
             let eviction_signal = signal.map_or("", Signal::name);
             let namespace = self.metrics.namespace(&pod.namespace);
@@ -46,6 +49,17 @@ impl Slow {
 }
 
 const TERMINATED: &str = "terminated";
+
+/// Results after which there is nothing more to do for an eviction; a dry run ends none.
+pub(super) const ENDS: [&str; 4] = [TERMINATED, "replaced", "processes_remaining", "abandoned"];
+
+/// Observes how long an eviction took, if this result is its end.
+fn observe_duration(metrics: &Metrics, result: &'static str, took_ns: u64) {
+    if ENDS.contains(&result) {
+        #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
+        metrics.eviction_duration.get_or_create(&ResultLabels { result }).observe(took_ns as f64 / 1e9);
+    }
+}
 
 /// What [`describe`] calls them, and [`Answered::name`].
 pub(super) const ALL: [&str; 16] = [
@@ -157,6 +171,22 @@ mod tests {
 
     use super::*;
     use crate::action::PodName;
+
+    #[test]
+    fn only_the_end_of_an_eviction_has_a_duration() {
+        let metrics = Metrics::new("0", "0");
+        for result in ALL {
+            observe_duration(&metrics, result, 1_500_000_000);
+        }
+        let text = metrics.encode().unwrap();
+        let sums: Vec<_> =
+            text.lines().filter(|line| line.contains("eviction_duration_seconds_sum")).collect();
+        let ends = ["abandoned", "processes_remaining", "replaced", "terminated"];
+        assert_eq!(
+            sums,
+            ends.map(|end| format!("eviction_agent_eviction_duration_seconds_sum{{result=\"{end}\"}} 1.5"))
+        );
+    }
 
     #[test]
     fn says_that_a_pod_was_killed_because_it_grew() {

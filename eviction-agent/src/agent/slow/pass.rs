@@ -68,6 +68,13 @@ impl Slow {
             }
             let observed = signal.and_then(|signal| pass.seen.get(signal));
             let capacity = observed.map_or(0, |seen| seen.capacity);
+            if let (Some(line), Some(seen)) = (line, observed)
+                && line.threshold.is_hard()
+                && line.threshold.signal == Signal::MemoryAvailable
+            {
+                let beyond = overshoot(line.threshold.value.quantity(capacity).value(), seen.available);
+                self.metrics.overshoot.observe(beyond);
+            }
             self.say(
                 decision.at,
                 Event::EvictionDecision(Box::new(event::EvictionDecision {
@@ -221,6 +228,13 @@ impl State {
     }
 }
 
+/// By how much less there is than the threshold asks for.
+fn overshoot(threshold: i64, available: i64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
+    let beyond = threshold.saturating_sub(available).max(0) as f64;
+    beyond
+}
+
 fn hard_or_soft(hard: bool) -> &'static str {
     if hard { "hard" } else { "soft" }
 }
@@ -232,6 +246,12 @@ pub(super) fn micros(ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn overshoot_is_never_negative() {
+        let whole = [(100, 30), (100, 100), (100, 101), (i64::MAX, i64::MIN)].map(|(t, a)| overshoot(t, a));
+        assert_eq!(whole, [70.0, 0.0, 0.0, i64::MAX as f64]);
+    }
 
     #[test]
     fn a_threshold_whose_signal_becomes_unknown_is_not_cleared() {
