@@ -1,4 +1,4 @@
-//! `replay --explain` as a user calls it, on scenarios that the kubelet decided as well, and on ours.
+//! `explain` as a user calls it, on scenarios that the kubelet decided as well, and on ours.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -12,12 +12,7 @@ fn scenarios() -> PathBuf {
 }
 
 fn explain(path: &Path, arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::new(AGENT)
-        .args(["replay", "--explain", "--scenarios"])
-        .arg(path)
-        .args(arguments)
-        .output()
-        .unwrap();
+    let output = Command::new(AGENT).arg("explain").arg(path).args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
@@ -72,7 +67,7 @@ stories! {
     story_above_own_limit: "local-emptydir-above-its-size-limit" "--pod" "pod-a";
     sized: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced";
     sized_story: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced" "--pod" "pod-a";
-    json: "memory-hard-threshold-evicts-one-pod" "-o" "json";
+    json: "memory-hard-threshold-evicts-one-pod" "-o" "jsonl";
 }
 
 stories! {
@@ -108,7 +103,7 @@ fn every_scenario_can_be_explained_in_every_form() {
     assert_eq!((code, &*err), (0, ""));
     assert_eq!(text.lines().filter(|line| line.starts_with("scenario ")).count(), 85);
     assert!(!text.contains('\u{1b}'), "no colour into a pipe");
-    let (code, lines, err) = explain(&scenarios(), &["-o", "json"]);
+    let (code, lines, err) = explain(&scenarios(), &["-o", "jsonl"]);
     assert_eq!((code, &*err), (0, ""));
     let report = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
     let reports: Vec<_> = lines.lines().map(report).collect();
@@ -122,7 +117,7 @@ fn a_pod_that_nobody_knows_is_an_error_that_names_the_nearest() {
     assert_eq!((code, &*out), (1, ""));
     assert_eq!(
         err,
-        "error: explain pod default/podb: no scenario has a pod of that name\nhelp: the nearest is default/pod-b\n"
+        "error: explain pod default/podb: no such pod in the recording\nhelp: the nearest is default/pod-b\n"
     );
 }
 
