@@ -48,6 +48,8 @@ pub(crate) enum Need {
     Stressors,
     /// What runs the pods of a node.
     Node,
+    /// promtool, which checks the metrics.
+    Promtool,
 }
 
 /// What a task works with once nothing is missing.
@@ -65,6 +67,8 @@ pub(crate) struct Tools {
     pub(crate) rivals: Option<PathBuf>,
     /// A folder with containerd, runc and the network plugins, as `/` would have them.
     pub(crate) node: Option<PathBuf>,
+    /// A folder with promtool, as `/` would have it.
+    pub(crate) prometheus: Option<PathBuf>,
 }
 
 impl Tools {
@@ -170,6 +174,7 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Node => {
                 installed(machine, &IMAGES).or_else(|| unpacked(machine, "node", &NODE, &mut tools.node))
             }
+            Need::Promtool => unpacked(machine, "prometheus", &PROMETHEUS, &mut tools.prometheus),
         };
         if let Some(step) = step {
             return Plan::Do(step);
@@ -319,6 +324,9 @@ const NODE: [(&str, &str); 3] = [
     ("runc", "usr/sbin/runc"),
     ("containernetworking-plugins", "usr/lib/cni/ptp"),
 ];
+
+/// Has promtool; the server in it is never started.
+const PROMETHEUS: [(&str, &str); 1] = [("prometheus", "usr/bin/promtool")];
 
 /// Unpacked and not installed: a package that is installed starts its daemon, and this machine
 /// need not want one that kills, or that runs containers.

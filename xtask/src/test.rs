@@ -28,6 +28,8 @@ const STORIES_AT_ONCE: usize = 3;
 /// The task's own package: built apart, so that its dependencies have the features that
 /// `cargo xtask` itself is built with.
 const XTASK: &str = "xtask";
+/// By which the tests are told of promtool; as in `tests/tests/surface/promtool.rs`.
+const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
 /// A guard against a test that never ends, no measure of speed.
 const HANG: Duration = Duration::from_secs(20 * 60);
 
@@ -61,10 +63,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     let mut total = Report::default();
     let kubernetes = kubernetes(args);
+    let promtool = promtool();
     for test in &built.tests {
         let log = logs.join(format!("{}.log", test.title().replace(['/', ' '], "-")));
         let mut command = test.command(args, &built.programs);
         command.envs(kubernetes.iter().map(|folder| (kubernetes::FOLDER, folder)));
+        command.envs(promtool.iter().map(|program| (PROMTOOL, program)));
         total.add(run_one(&test.title(), command, &log)?);
     }
     let log = logs.join("doc.log");
@@ -81,6 +85,17 @@ fn kubernetes(args: &Args) -> Option<PathBuf> {
         eprintln!("{error:#}");
         None
     })
+}
+
+/// promtool, if it can be had. The test that lacks it says so.
+fn promtool() -> Option<PathBuf> {
+    match setup::ensure(&[Need::Promtool]) {
+        Ok(tools) => Some(tools.prometheus?.join("usr/bin/promtool")),
+        Err(error) => {
+            eprintln!("{error:#}");
+            None
+        }
+    }
 }
 
 /// Prints what was skipped and what failed, and the closing line.

@@ -12,10 +12,20 @@ use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 
-/// Debian's package `prometheus` has it.
+/// Tells where promtool is; `cargo xtask test` unpacks it.
+const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
+
+/// promtool as told, else that of this machine, else what an earlier `cargo xtask test` unpacked.
 fn promtool() -> Option<PathBuf> {
+    if let Some(program) = std::env::var_os(PROMTOOL) {
+        return Some(PathBuf::from(program));
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|folder| folder.join("promtool")).find(|program| program.is_file())
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(std::env::home_dir()?.join(".cache")))
+        .map(|cache| cache.join("eviction-agent/tools/prometheus/usr/bin"));
+    std::env::split_paths(&path).chain(cache).map(|folder| folder.join("promtool")).find(|it| it.is_file())
 }
 
 fn scrape(agent: &mut Agent, accept: &str) -> String {
@@ -41,7 +51,7 @@ fn start(label: &str) -> Option<(Node, Agent)> {
 #[test]
 fn promtool_finds_nothing_in_a_scrape() {
     let Some(promtool) = promtool() else {
-        skip!("promtool of Debian's package prometheus is not installed")
+        skip!("there is no promtool: `cargo xtask test` unpacks Debian's package prometheus")
     };
     let Some((_node, mut agent)) = start("promtool") else { skip!("no cgroups can be made here") };
     let text = scrape(&mut agent, "text/plain");

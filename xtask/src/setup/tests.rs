@@ -188,6 +188,22 @@ fn rivals_are_unpacked_in_the_projects_own_folder_and_not_installed() {
 }
 
 #[test]
+fn promtool_is_unpacked_and_its_server_not_installed() {
+    let fake = Fake::fresh();
+    let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Promtool]) {
+        Plan::Do(step) => step.args.join(" "),
+        Plan::Ready(tools) => tools.prometheus.unwrap().display().to_string(),
+    };
+    let command = next(&fake);
+    assert!(
+        command.contains("apt-get -qq download prometheus;") && !command.contains("install"),
+        "{command}"
+    );
+    fake.file("own/prometheus/usr/bin/promtool");
+    assert!(next(&fake).ends_with("own/prometheus"));
+}
+
+#[test]
 fn stressors_are_installed() {
     let fake = Fake::fresh();
     let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Stressors]) {
