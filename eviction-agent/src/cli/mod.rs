@@ -78,7 +78,8 @@ pub fn main() -> ExitCode {
     let result = run::run(args);
     // What is still to be logged comes before the last word.
     drop(writer);
-    output::end(output::out(), result)
+    // Standard output may be locked for ever by the thread that writes it, if its reader does not read.
+    output::report(result)
 }
 
 /// A verb that ends by itself.

@@ -42,11 +42,16 @@ pub(super) fn complain(text: &str) {
     let _ignored = io::stderr().write_all(text.as_bytes());
 }
 
-/// Ends a verb: flushes standard output, reports errors, and returns the exit code. A closed pipe is success.
+/// Flushes standard output, and ends a verb.
 pub(super) fn end(mut out: Out, result: Result<ExitCode, Ended>) -> ExitCode {
     let result = result.and_then(|code| out.flush().map(|()| code).map_err(Ended::Output));
     // What is left in the buffer cannot be written either.
     let _parts = out.into_parts();
+    report(result)
+}
+
+/// Ends a verb: reports errors, and returns the exit code. A closed pipe is success.
+pub(super) fn report(result: Result<ExitCode, Ended>) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(Ended::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
