@@ -133,6 +133,8 @@ metrics! {
     Node signal_capacity_inodes: Family<SignalLabels, OptionalGauge> = "signal_capacity_inodes";
     /// Process ids that a signal is compared with.
     Node signal_capacity_pids: Family<SignalLabels, OptionalGauge> = "signal_capacity_pids";
+    /// Available memory of the node by each measure.
+    Node memory_available: Family<MeasureLabels, OptionalGauge> = "memory_available_bytes";
     /// 1 while the agent's own node condition is true.
     Node node_condition: Family<ConditionLabels, IntGauge> = "node_condition";
     /// Value of an eviction threshold of the agent or of the kubelet.

@@ -10,7 +10,7 @@ use crate::core::pods::PodSet;
 use crate::core::policy::Rules;
 use crate::core::preferences::{MemoryMeasure, MemoryPreferences};
 use crate::core::reading::{Reading, Why};
-use crate::core::sight::observe;
+use crate::core::sight::{available, observe};
 use crate::core::signal::Signal;
 use crate::core::snapshot::{
     ContainerFigures, MemoryDetail, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot,
@@ -40,6 +40,10 @@ pub(crate) struct Capacity {
     pub(crate) pids: u64,
 }
 
+/// The measures of available memory.
+pub(crate) const MEASURES: [MemoryMeasure; 3] =
+    [MemoryMeasure::WorkingSet, MemoryMeasure::MemAvailable, MemoryMeasure::WorkingSetMinusActiveFile];
+
 /// What was seen of the node itself, and what follows from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeLook {
@@ -57,6 +61,8 @@ pub(crate) struct NodeLook {
     pub(crate) measured: Reading<Seen>,
     /// Memory that is available by that measure.
     pub(crate) memory_left: Reading<i64>,
+    /// The same by each measure.
+    pub(crate) by_measure: [Reading<i64>; MEASURES.len()],
     /// Tasks that there are.
     pub(crate) tasks: Reading<u64>,
     /// Process ids that are left.
@@ -130,6 +136,7 @@ impl Eyes {
             (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
         };
         let tasks = self.tasks();
+        let by_measure = self.by_measure(memory, capacity, detail);
         let detail = match self.all_measures {
             true => self.detail(at, capacity, detail),
             false => MemoryDetail::default(),
@@ -146,11 +153,29 @@ impl Eyes {
             free,
             measured: memory.map(|seen| seen.by_measure(self.capacity.memory, memory_left.known())),
             memory_left,
+            by_measure,
             tasks,
             pids_left: left(Signal::PidAvailable),
             pods_root,
             stats,
         }
+    }
+
+    fn by_measure(
+        &self,
+        memory: Reading<Seen>,
+        machine: Reading<u64>,
+        detail: MemoryDetail,
+    ) -> [Reading<i64>; MEASURES.len()] {
+        let seen = match memory {
+            Reading::Known(seen) => seen,
+            Reading::Unknown(why) => return [Reading::Unknown(why); MEASURES.len()],
+        };
+        let detail = self.within_capacity(machine, detail);
+        let total = self.capacity.memory;
+        let left = total.saturating_sub(seen.working_set);
+        let [total, left] = [total, left].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        MEASURES.map(|measure| available(left, total, &detail, measure))
     }
 
     fn tasks(&self) -> Reading<u64> {
@@ -167,13 +192,18 @@ impl Eyes {
         observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|seen| seen.available)
     }
 
-    /// Adds stalls; and where the node counts for less than the machine has, the rest is not
-    /// available.
-    fn detail(&mut self, at: Instant, machine: Reading<u64>, detail: MemoryDetail) -> MemoryDetail {
-        let Stalling { some_avg10, full_avg10, stalled } = self.stalls.read(at.mono_ns);
+    /// Where the node counts for less than the machine has, the rest is not available.
+    fn within_capacity(&self, machine: Reading<u64>, detail: MemoryDetail) -> MemoryDetail {
         let left_out = machine.known().unwrap_or(0).saturating_sub(self.capacity.memory);
         let mem_available = detail.mem_available.map(|bytes| bytes.saturating_sub(left_out));
-        MemoryDetail { mem_available, some_avg10, full_avg10, stalled, ..detail }
+        MemoryDetail { mem_available, ..detail }
+    }
+
+    /// Adds stalls.
+    fn detail(&mut self, at: Instant, machine: Reading<u64>, detail: MemoryDetail) -> MemoryDetail {
+        let Stalling { some_avg10, full_avg10, stalled } = self.stalls.read(at.mono_ns);
+        let detail = self.within_capacity(machine, detail);
+        MemoryDetail { some_avg10, full_avg10, stalled, ..detail }
     }
 
     /// A snapshot of the node alone: enough for a pass that ranks nobody.

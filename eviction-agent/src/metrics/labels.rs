@@ -88,6 +88,13 @@ pub struct ResourceLabels {
     pub resource: &'static str,
 }
 
+/// A measure of available memory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+pub struct MeasureLabels {
+    /// `working_set`, `mem_available`, `working_set_minus_active_file`.
+    pub measure: &'static str,
+}
+
 /// What tasks wait for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct PressureLabels {

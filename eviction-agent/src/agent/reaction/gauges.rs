@@ -8,17 +8,19 @@ use prometheus_client::metrics::counter::Counter;
 
 use crate::core::oom::{LimitOwner, Oddities};
 use crate::core::policy::{Policy, Threshold};
+use crate::core::preferences::MemoryMeasure;
 use crate::core::reading::{Reading, Why};
 use crate::core::signal::{Resource, Signal};
 use crate::core::time::Timestamp;
 use crate::core::trend::Trend;
 use crate::core::units::ThresholdValue;
 use crate::metrics::{
-    Family, IntGauge, LimitLabels, Metrics, OptionalGauge, OptionalSeconds, ProgramLabels, ReasonLabels,
-    SignalLabels, ThresholdLabels, ThresholdValueLabels, TriggerLabels,
+    Family, IntGauge, LimitLabels, MeasureLabels, Metrics, OptionalGauge, OptionalSeconds, ProgramLabels,
+    ReasonLabels, SignalLabels, ThresholdLabels, ThresholdValueLabels, TriggerLabels,
 };
 use crate::source::bpf::{self, withheld_reasons};
 
+use super::super::eyes::MEASURES;
 use super::super::limits::{Counts, OWNERS, Turn};
 use super::super::reflex::Idle;
 use super::wake::Trigger;
@@ -42,6 +44,7 @@ const LIMIT_STATES: [&str; 3] = ["watched", "armed", "near"];
 pub(crate) struct Gauges {
     syncs: [Counter; Trigger::ALL.len()],
     signals: [SignalSeries; Signal::COUNT],
+    by_measure: [OptionalGauge; MEASURES.len()],
     limits: [[IntGauge; LIMIT_STATES.len()]; OWNERS.len()],
     transitions: [[Counter; 2]; OWNERS.len()],
     anomalies: [Counter; ANOMALIES.len()],
@@ -87,6 +90,10 @@ impl Gauges {
         Self {
             syncs: Trigger::ALL.map(syncs),
             signals: Signal::ALL.map(|signal| SignalSeries::new(metrics, signal)),
+            by_measure: MEASURES.map(|measure| {
+                let measure = measure_name(measure);
+                metrics.memory_available.get_or_create(&MeasureLabels { measure })
+            }),
             limits: OWNERS.map(limits),
             transitions: OWNERS.map(transitions),
             anomalies: ANOMALIES.map(anomalies),
@@ -100,6 +107,13 @@ impl Gauges {
     /// What was read of a signal, and the capacity that it is compared with.
     pub(super) fn reading(&mut self, signal: Signal, available: Reading<i64>, capacity: u64, at: Timestamp) {
         self.signals[signal as usize].set(available, capacity, at);
+    }
+
+    /// What is available by each of [`MEASURES`].
+    pub(super) fn by_measure(&self, readings: &[Reading<i64>; MEASURES.len()]) {
+        for (gauge, reading) in self.by_measure.iter().zip(readings) {
+            gauge.set(reading.known());
+        }
     }
 
     /// Exports the thresholds of a policy. Takes the locks of their families: at a start, and when the
@@ -180,6 +194,14 @@ impl Gauges {
         for (counter, count) in self.anomalies.iter().zip(counts) {
             counter.inc_by(count.saturating_sub(counter.get()));
         }
+    }
+}
+
+fn measure_name(measure: MemoryMeasure) -> &'static str {
+    match measure {
+        MemoryMeasure::WorkingSet => "working_set",
+        MemoryMeasure::MemAvailable => "mem_available",
+        MemoryMeasure::WorkingSetMinusActiveFile => "working_set_minus_active_file",
     }
 }
 
@@ -294,6 +316,24 @@ mod tests {
         for (place, trigger) in Trigger::ALL.into_iter().enumerate() {
             assert_eq!(trigger.place(), place, "{trigger:?}");
         }
+    }
+
+    #[test]
+    fn available_memory_has_a_series_by_each_measure_that_is_known() {
+        let metrics = Metrics::new("0", "0");
+        let gauges = Gauges::new(&metrics);
+        let samples = || {
+            let text = metrics.encode().unwrap();
+            let lines =
+                text.lines().filter_map(|line| line.strip_prefix("eviction_agent_memory_available_bytes{"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(samples().is_empty());
+        gauges.by_measure(&[Reading::Known(1), Reading::Unknown(Why::Absent), Reading::Known(3)]);
+        let known = ["measure=\"working_set\"} 1", "measure=\"working_set_minus_active_file\"} 3"];
+        assert_eq!(samples(), known);
+        gauges.by_measure(&[Reading::Unknown(Why::Absent); 3]);
+        assert!(samples().is_empty());
     }
 
     fn unit(signal: Signal) -> &'static str {

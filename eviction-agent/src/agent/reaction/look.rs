@@ -100,6 +100,7 @@ impl Reaction {
         let capacity = self.eyes.capacity();
         self.note_reading(Signal::MemoryAvailable, memory, capacity.memory, at);
         self.note_reading(Signal::PidAvailable, pids, capacity.pids, at);
+        self.gauges.by_measure(&look.by_measure);
         self.note_allocatable(&look, at);
         if let Reading::Known(seen) = look.measured {
             self.rate.observe(at.mono_ns, seen.working_set);

@@ -66,28 +66,40 @@ fn swaps(detail: &MemoryDetail, asked: &Limit) -> Reading<bool> {
 /// The observations, `memory.available` by a measure. All measures have the same capacity.
 pub fn observe(node: &NodeStats, measure: MemoryMeasure) -> Observations {
     let mut observations = Observations::of(node);
-    let by_working_set = observations.reading(Signal::MemoryAvailable);
-    let MemoryDetail { mem_available, active_file, .. } = node.memory_detail;
-    let observe =
-        |figure: Reading<u64>, available: fn(Observation, i64) -> i64| match (by_working_set, figure) {
-            (Reading::Known(seen), Reading::Known(figure)) => match i64::try_from(figure) {
-                Ok(figure) => Reading::Known(Observation { available: available(seen, figure), ..seen }),
-                Err(_) => Reading::Unknown(Why::Implausible),
-            },
-            (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
-        };
-    match measure {
-        MemoryMeasure::WorkingSet => return observations,
-        MemoryMeasure::MemAvailable => {
-            observations.set(Signal::MemoryAvailable, observe(mem_available, |_, available| available));
-        }
-        MemoryMeasure::WorkingSetMinusActiveFile => {
-            // Figures of two moments may add up to more than there is.
-            let more = |seen: Observation, cache: i64| {
-                seen.available.saturating_add(cache).min(seen.capacity.max(seen.available))
-            };
-            observations.set(Signal::MemoryAvailable, observe(active_file, more));
-        }
+    if measure == MemoryMeasure::WorkingSet {
+        return observations;
     }
+    let reading = match observations.reading(Signal::MemoryAvailable) {
+        Reading::Known(seen) => available(seen.available, seen.capacity, &node.memory_detail, measure)
+            .map(|available| Observation { available, ..seen }),
+        Reading::Unknown(why) => Reading::Unknown(why),
+    };
+    observations.set(Signal::MemoryAvailable, reading);
     observations
+}
+
+/// What is available by a measure, where so much is by the working set.
+pub fn available(
+    by_working_set: i64,
+    capacity: i64,
+    detail: &MemoryDetail,
+    measure: MemoryMeasure,
+) -> Reading<i64> {
+    let figure = match measure {
+        MemoryMeasure::WorkingSet => return Reading::Known(by_working_set),
+        MemoryMeasure::MemAvailable => detail.mem_available,
+        MemoryMeasure::WorkingSetMinusActiveFile => detail.active_file,
+    };
+    let figure = match figure.map(i64::try_from) {
+        Reading::Known(Ok(figure)) => figure,
+        Reading::Known(Err(_)) => return Reading::Unknown(Why::Implausible),
+        Reading::Unknown(why) => return Reading::Unknown(why),
+    };
+    Reading::Known(match measure {
+        // Figures of two moments may add up to more than there is.
+        MemoryMeasure::WorkingSetMinusActiveFile => {
+            by_working_set.saturating_add(figure).min(capacity.max(by_working_set))
+        }
+        MemoryMeasure::WorkingSet | MemoryMeasure::MemAvailable => figure,
+    })
 }

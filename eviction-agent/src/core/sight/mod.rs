@@ -13,7 +13,7 @@ mod tests;
 
 pub use doubt::{Implausible, Refused};
 pub use growth::{Growing, PodGrowth};
-pub use memory::{Gate, observe};
+pub use memory::{Gate, available, observe};
 pub use outlook::eta;
 
 use super::observe::Observations;
