@@ -115,6 +115,7 @@ impl Slow {
         for alarm in ["fork_storm", "pids_limit"] {
             metrics.task_alarms.get_or_create(&AlarmLabels { alarm });
         }
+        let watch = Watch::new(&metrics);
         Self {
             output,
             printer,
@@ -128,7 +129,7 @@ impl Slow {
             known: SignalSet::EMPTY,
             conditions: Vec::new(),
             unknown_conditions: Vec::new(),
-            watch: Watch::default(),
+            watch,
             took_effect,
             pods: event::Pods::default(),
             losses: Losses::default(),

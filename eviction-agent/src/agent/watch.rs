@@ -3,7 +3,7 @@
 
 use crate::core::decision::Decision;
 use crate::core::report::ProposalReport;
-use crate::core::sight::Refused;
+use crate::core::sight::{Implausible, Refused};
 use crate::core::signal::{Signal, SignalSet};
 use crate::metrics::{ImplausibleLabels, Metrics, SignalLabels};
 
@@ -17,7 +17,22 @@ pub(crate) struct Watch {
     refused: SignalSet,
 }
 
+/// Signals that standalone mode and a cluster both have; disks are not watched.
+const SIGNALS: [Signal; 3] =
+    [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable, Signal::PidAvailable];
+
 impl Watch {
+    /// Makes the series of the signals that are watched.
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        for eviction_signal in SIGNALS.map(Signal::name) {
+            metrics.signal_unavailable.get_or_create(&SignalLabels { eviction_signal });
+            for reason in Implausible::NAMES {
+                metrics.implausible_readings.get_or_create(&ImplausibleLabels { eviction_signal, reason });
+            }
+        }
+        Self::default()
+    }
+
     /// What a decision has to say that the one before had not.
     pub(crate) fn take(&mut self, decision: &Decision, metrics: &Metrics, clock: &Clock) -> Vec<Event> {
         let mut events = Vec::new();
@@ -67,4 +82,26 @@ fn configuration(proposal: ProposalReport, clock: &Clock) -> ConfigChange {
     };
     let (would_evict, would_evict_omitted) = event::bounded(would_evict.into_iter());
     ConfigChange { state, until, would_evict, would_evict_omitted, errors: Vec::new(), errors_omitted: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_of_watched_signals_exist_before_their_first_event() {
+        let metrics = Metrics::new("0", "0");
+        let _watch = Watch::new(&metrics);
+        let text = metrics.encode().unwrap();
+        for signal in SIGNALS.map(Signal::name) {
+            let labels = format!("eviction_signal=\"{signal}\"");
+            assert!(text.contains(&format!("eviction_agent_signal_unavailable{{{labels}}} 0\n")), "{text}");
+            for reason in ["negative_capacity", "capacity_changed", "suddenly_nothing"] {
+                let line =
+                    format!("eviction_agent_implausible_readings_total{{{labels},reason=\"{reason}\"}} 0\n");
+                assert!(text.contains(&line), "{line}: {text}");
+            }
+        }
+        assert!(!text.contains("signal_unavailable{eviction_signal=\"nodefs"), "disks are not watched");
+    }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use super::{EvictionLabels, Metrics, OomLabels, TerminationLabels, UnattributedLabels};
+use crate::core::apart::Difference;
+
+use super::{EvictionLabels, Metrics, MismatchLabels, OomLabels, TerminationLabels, UnattributedLabels};
 
 /// Namespaces with series of their own. A node sees more only where they come and go all day.
 const MOST: usize = 512;
@@ -69,6 +71,10 @@ impl Metrics {
             let labels = TerminationLabels { cause, contributing: "", limit_scope, namespace: namespace() };
             self.container_terminations.get_or_create(&labels);
         }
+        for difference in Difference::ALL.map(Difference::name) {
+            let labels = MismatchLabels { difference, namespace: namespace() };
+            self.container_status_mismatches.get_or_create(&labels);
+        }
     }
 }
 
@@ -97,7 +103,7 @@ mod tests {
         assert_eq!(series("shop"), 0);
         metrics.begin_namespace("shop");
         let each = series("shop");
-        assert!(each >= 16, "{each}");
+        assert!(each >= 22, "{each}");
         let labels =
             EvictionLabels { eviction_signal: "memory.available", namespace: metrics.namespace("shop") };
         metrics.evictions.get_or_create(&labels).inc();
@@ -107,6 +113,7 @@ mod tests {
             metrics.begin_namespace(&format!("round-{round}"));
         }
         assert_eq!(metrics.oom_kills.len(), (MOST + 2) * 5, "512 namespaces, the unknown one and all others");
+        assert_eq!(metrics.container_status_mismatches.len(), (MOST + 2) * Difference::ALL.len());
         assert_eq!(series(OTHERS), each);
         assert_eq!(metrics.namespace("late"), OTHERS);
     }

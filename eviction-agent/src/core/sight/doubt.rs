@@ -44,6 +44,15 @@ pub enum Implausible {
 }
 
 impl Implausible {
+    /// What [`Self::name`] gives.
+    pub const NAMES: [&str; 5] = [
+        Self::NegativeCapacity.name(),
+        Self::NegativeAvailable.name(),
+        Self::AvailableAboveCapacity.name(),
+        Self::CapacityChanged { before: 0 }.name(),
+        Self::SuddenlyNothing { before: 0 }.name(),
+    ];
+
     /// The name in metrics and events.
     pub const fn name(self) -> &'static str {
         match self {

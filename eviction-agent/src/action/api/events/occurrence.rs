@@ -114,6 +114,9 @@ pub enum Fate {
 }
 
 impl Fate {
+    /// Every one.
+    pub const ALL: [Self; 5] = [Self::Noted, Self::Created, Self::Counted, Self::Dropped, Self::Refused];
+
     /// As metrics write it.
     pub fn name(self) -> &'static str {
         match self {

@@ -135,6 +135,19 @@ async fn follow(mut seen: watch::Receiver<Arc<Seen<Node>>>, known: Known, comman
     }
 }
 
+/// Results of a patch: [`Answered::name`] without those of evictions alone, and a conflict.
+const RESULTS: [&str; 9] = [
+    "accepted",
+    "conflict",
+    "forbidden",
+    "throttled",
+    "terminated",
+    "rejected",
+    "unauthorized",
+    "unknown",
+    "not_sent",
+];
+
 /// Counts what came of writes of one kind.
 #[derive(Debug)]
 struct Count {
@@ -146,6 +159,9 @@ impl Count {
     fn new(metrics: &Arc<Metrics>, mark: &'static str) -> Self {
         let count = Self { metrics: Arc::clone(metrics), mark };
         count.is_due(false);
+        for result in RESULTS {
+            count.metrics.node_status_patches.get_or_create(&PatchLabels { kind: mark, result });
+        }
         count
     }
 
@@ -159,5 +175,27 @@ impl Count {
     fn is_due(&self, is_due: bool) {
         let labels = KindLabels { kind: self.mark };
         self.metrics.node_status_out_of_sync.get_or_create(&labels).set(i64::from(is_due));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patches_are_counted_from_0() {
+        let metrics = Arc::new(Metrics::new("0", "0"));
+        let count = Count::new(&metrics, "taints");
+        assert_eq!(metrics.node_status_patches.len(), RESULTS.len());
+        for (answered, is_stale) in
+            [(Answered::Accepted, false), (Answered::Accepted, true), (Answered::Gone, false)]
+        {
+            count.answer(&answered, is_stale);
+        }
+        assert_eq!(
+            metrics.node_status_patches.len(),
+            RESULTS.len(),
+            "each result has its series at the start"
+        );
     }
 }
