@@ -66,7 +66,7 @@ fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
         })
         .unwrap();
     assert_ne!(now.text("backend"), lost);
-    assert!(now.text("reason").contains(&format!("{lost}: lost while running")), "{now:?}");
+    assert!(now.text("reason").contains(&format!("{lost}: failed while running")), "{now:?}");
     let metrics = agent.metrics().unwrap();
     let backend = BackendLabels::new("charge", &lost).backend;
     let labels = [("source", "charge"), ("backend", &*backend)];

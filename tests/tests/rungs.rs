@@ -65,9 +65,9 @@ fn each_rung_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason() {
             }
             false => {
                 let problem = problems[0].as_str().unwrap();
-                let start = format!("use rung {}: ", rung.name);
+                let start = format!("backend {}: ", rung.name);
                 assert!(problem.len() > start.len() && problem.starts_with(&start), "{problem}");
-                assert!(!problem.contains("not to be had"), "with the reason: {problem}");
+                assert!(!problem.contains("not available"), "with the reason: {problem}");
                 assert_eq!(charge["backend"], "none");
             }
         }
@@ -81,7 +81,7 @@ fn with_the_timer_alone_nothing_else_tells_of_charges_and_kills_are_told_as_befo
     assert_eq!(found["would_start"], true, "{found}");
     for name in ["charge", "charge near"] {
         assert_eq!(source(&found, name)["backend"], "none", "{found}");
-        assert!(source(&found, name)["reason"].as_str().unwrap().contains("another rung is asked for"));
+        assert!(source(&found, name)["reason"].as_str().unwrap().contains("another backend was requested"));
     }
     assert_eq!(source(&found, "oom"), source(&all, "oom"));
 }

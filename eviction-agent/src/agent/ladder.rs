@@ -253,7 +253,7 @@ mod tests {
                 None => std::thread::yield_now(),
             }
         };
-        assert!(refused.to_string().contains("denied by an option"), "{refused}");
+        assert!(refused.to_string().contains("disabled by --disable-backend"), "{refused}");
         assert!(!ladder.replace(&lost, 9_999_999_999));
         assert!(ladder.replace(&lost, 10_000_000_000));
     }

@@ -340,14 +340,14 @@ fn engine(policy: Policy, dry_run: bool) -> Engine {
     engine
 }
 
-/// A rung that is asked for and not to be had keeps the agent from starting.
+/// An error if a backend of `--backend` is not in use: the agent does not start.
 pub(crate) fn missing_rung(choice: &Choice, sources: &[SourceInfo]) -> Result<(), Failure> {
     let used = |name: &str| name == timer::RUNG || sources.iter().any(|info| info.rung == name);
     let Some(missing) = choice.only.iter().find(|name| !used(name)) else { return Ok(()) };
     let begin = format!("{missing}: ");
     let why =
         sources.iter().find_map(|info| info.reason.split("; ").find_map(|one| one.strip_prefix(&begin)));
-    Err(Failure::failed(format!("use rung {missing}: {}", why.unwrap_or("it is not to be had here"))))
+    Err(Failure::failed(format!("backend {missing}: {}", why.unwrap_or("not available on this node"))))
 }
 
 /// The kernel side, or nothing with the reasons: the agent runs on its fallbacks then.

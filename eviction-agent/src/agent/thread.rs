@@ -103,7 +103,11 @@ fn schedule(choice: &Choice) -> SourceInfo {
     } else {
         match set_limit().and_then(|()| set_scheduler(this(), libc::SCHED_FIFO, FIFO_PRIORITY)) {
             Ok(()) => {
-                return SourceInfo::plain(SOURCE, FIFO, "it runs before every ordinary thread");
+                return SourceInfo::plain(
+                    SOURCE,
+                    FIFO,
+                    "runs before every thread without real-time priority",
+                );
             }
             Err(error) => format!("{FIFO}: {error}{}", refusal(&error)),
         }
@@ -231,7 +235,7 @@ mod tests {
         assert_eq!((info.rung, class), ("", policy(gettid())), "left as it was: {info:?}");
         let (info, class) = told(&[FIFO]);
         assert_ne!(class, libc::SCHED_FIFO);
-        assert!(info.reason.starts_with("SCHED_FIFO: denied by an option"), "{info:?}");
+        assert!(info.reason.starts_with("SCHED_FIFO: disabled by --disable-backend"), "{info:?}");
         // Without CAP_SYS_NICE there is nothing left.
         assert!(info.rung == NICE || info.reason.contains("; nice -20: "), "{info:?}");
     }

@@ -91,7 +91,7 @@ fn file(name: &'static str, register: Register, group: &Path, choice: &Choice) -
     match refused.map_or_else(|| register(group).map_err(|error| chain(&error)), Err) {
         Ok(trigger) => {
             let file = File { name, group: group.to_owned(), register, current: Some(trigger) };
-            let beside = "beside a charge hook that has blind spots, on the node's own group";
+            let beside = "in addition to a charge probe that does not see every charge, on the node's cgroup";
             (Some(file), Trigger::info(name, beside.to_owned()))
         }
         Err(why) => (None, SourceInfo { rung: "", ..Trigger::info(name, format!("{name}: {why}")) }),

@@ -50,7 +50,7 @@ enum Verb {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
-    /// Lines for people
+    /// Text lines
     Text,
     /// One JSON object per line
     Json,

@@ -84,7 +84,7 @@ pub(super) enum Format {
 /// The format of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum StreamFormat {
-    /// Text for people
+    /// Text
     #[value(alias = "text", alias = "wide")]
     Table,
     /// One JSON object per line

@@ -18,13 +18,13 @@ impl Choice {
         let Self { only, deny, lost } = self;
         let has = |names: &[String], rung: &str| names.iter().any(|name| name == rung);
         if has(deny, rung) {
-            return Some("denied by an option");
+            return Some("disabled by --disable-backend");
         }
         if has(lost, rung) {
-            return Some("lost while running");
+            return Some("failed while running");
         }
         let is_chosen = ladder.into_iter().any(|rung| has(only, rung));
-        (is_chosen && !has(only, rung)).then_some("another rung is asked for")
+        (is_chosen && !has(only, rung)).then_some("another backend was requested")
     }
 }
 
@@ -40,7 +40,7 @@ mod tests {
     fn who_asks_for_one_denies_the_others_of_its_ladder_alone() {
         let choice = Choice { only: names(&["b"]), ..Choice::default() };
         let refused = |rung| choice.refusal(rung, ["a", "b", "c"]);
-        assert_eq!(refused("a"), Some("another rung is asked for"));
+        assert_eq!(refused("a"), Some("another backend was requested"));
         assert_eq!(refused("b"), None);
         assert_eq!(choice.refusal("x", ["x", "y"]), None, "another ladder");
         assert_eq!(Choice::default().refusal("a", ["a", "b"]), None);
@@ -49,8 +49,8 @@ mod tests {
     #[test]
     fn what_is_denied_is_denied_even_if_asked_for() {
         let choice = Choice { only: names(&["b"]), deny: names(&["b", "x"]), lost: names(&["c"]) };
-        assert_eq!(choice.refusal("b", ["a", "b"]), Some("denied by an option"));
-        assert_eq!(choice.refusal("x", ["x"]), Some("denied by an option"));
-        assert_eq!(choice.refusal("c", ["c"]), Some("lost while running"));
+        assert_eq!(choice.refusal("b", ["a", "b"]), Some("disabled by --disable-backend"));
+        assert_eq!(choice.refusal("x", ["x"]), Some("disabled by --disable-backend"));
+        assert_eq!(choice.refusal("c", ["c"]), Some("failed while running"));
     }
 }

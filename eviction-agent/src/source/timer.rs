@@ -32,11 +32,7 @@ impl Timer {
 
     /// What this is, for the log and `check`.
     pub fn info() -> SourceInfo {
-        SourceInfo::plain(
-            "timer",
-            RUNG,
-            "the next sample comes before the line can be reached, on every kernel",
-        )
+        SourceInfo::plain("timer", RUNG, "samples before a threshold can be reached, on every kernel")
     }
 
     /// Fires once after `delay`, in place of whatever was set.

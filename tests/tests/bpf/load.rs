@@ -100,14 +100,15 @@ fn what_is_denied_is_missing_with_its_reason() {
     let loaded = bpf::load(&LoadOptions { choice, ..LoadOptions::default() }).unwrap();
     let missing = loaded.missing.iter().find(|info| info.source == "charge").unwrap();
     assert_eq!(missing.rung, "");
-    let reasons: Vec<_> = charge.iter().map(|name| format!("{name}: denied by an option")).collect();
+    let reasons: Vec<_> =
+        charge.iter().map(|name| format!("{name}: disabled by --disable-backend")).collect();
     assert_eq!(missing.reason, reasons.join("; "));
 
     let refused = bpf::load(&LoadOptions { choice: deny(all), ..LoadOptions::default() })
         .err()
         .expect("nothing to load");
     assert_eq!(refused.missing.len(), Family::ALL.len());
-    assert!(refused.to_string().contains("denied by an option"), "{refused}");
+    assert!(refused.to_string().contains("disabled by --disable-backend"), "{refused}");
 }
 
 #[test]

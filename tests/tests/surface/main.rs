@@ -8,9 +8,6 @@ mod words;
 
 use std::path::{Path, PathBuf};
 
-/// Pages that are not rewritten yet.
-const NOT_YET: [&str; 2] = ["docs/configuration.md", "docs/reference/events.md"];
-
 /// The root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()

@@ -25,11 +25,11 @@ pub(super) struct Oom {
     #[arg(long, default_value_t = 50)]
     groups: usize,
     /// Rungs that the agent must not use
-    #[arg(long, value_name = "RUNG")]
-    deny_rung: Vec<String>,
+    #[arg(long, value_name = "BACKEND")]
+    disable_backend: Vec<String>,
 }
 
-pub(super) fn run(Oom { json, kills, pods, groups, deny_rung }: &Oom) -> Result<ExitCode> {
+pub(super) fn run(Oom { json, kills, pods, groups, disable_backend }: &Oom) -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Musl])?;
     let agent = build::agent(true)?;
     let programs = build::programs(&["tests"], &tools)?;
@@ -38,8 +38,8 @@ pub(super) fn run(Oom { json, kills, pods, groups, deny_rung }: &Oom) -> Result<
     for (option, count) in [("--kills", kills), ("--pods", pods), ("--groups", groups)] {
         bench.args([option, &count.to_string()]);
     }
-    for rung in deny_rung {
-        bench.args(["--deny-rung", rung]);
+    for backend in disable_backend {
+        bench.args(["--disable-backend", backend]);
     }
     if *json {
         bench.arg("--json");

@@ -80,13 +80,13 @@ const KILLS_BY_TRACEPOINT: &[&str] = &[
     "2",
     "--global",
     "1",
-    "--deny-rung",
+    "--disable-backend",
     "fentry oom_kill_process",
-    "--deny-rung",
+    "--disable-backend",
     "fentry oom_kill_process, oom_kill_memcg_member",
-    "--deny-rung",
+    "--disable-backend",
     "kprobe oom_kill_process",
-    "--deny-rung",
+    "--disable-backend",
     "kprobe oom_kill_process, oom_kill_memcg_member",
 ];
 

@@ -205,8 +205,8 @@ impl FamilyPlan {
                 return true;
             }
             let names: Vec<_> =
-                rungs.iter().map(|name| if name.is_empty() { "no rung" } else { name }).collect();
-            let why = format!("goes with {}", names.join(" or "));
+                rungs.iter().map(|name| if name.is_empty() { "no backend" } else { name }).collect();
+            let why = format!("requires {}", names.join(" or "));
             rejected.push(Rejected { rung: rung.name, why });
             false
         });
@@ -284,7 +284,7 @@ impl Rung {
         SourceInfo {
             source: self.family.name(),
             rung: self.name,
-            reason: if better.is_empty() { "the best there is".into() } else { list(&better) },
+            reason: if better.is_empty() { "the preferred backend".into() } else { list(&better) },
             sees_every_charge: self.sees_every_charge,
             grain_bytes: self.grain.bytes(rustix::param::page_size() as u64),
         }

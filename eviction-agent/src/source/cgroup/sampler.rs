@@ -323,7 +323,7 @@ impl Sampler {
     /// Where the node's figures come from: memory and tasks.
     pub fn info(&self) -> [SourceInfo; 2] {
         if self.root.whole_machine {
-            let memory = "the kubelet's figures, of one moment and never stale";
+            let memory = "the values that the kubelet reads, never stale";
             let tasks = "all tasks of the machine, as the kubelet counts them";
             return [
                 SourceInfo::plain("node memory", "meminfo", memory),

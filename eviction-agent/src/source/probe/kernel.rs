@@ -33,7 +33,7 @@ fn lockdown(lockdown: Lockdown) -> Fact {
                 .to_owned(),
             Some(HELP),
         )),
-        Lockdown::Unknown => Ok("not told: securityfs is not mounted, or the kernel has none".to_owned()),
+        Lockdown::Unknown => Ok("unknown: securityfs is not mounted, or the kernel has none".to_owned()),
     };
     fact(Subject::Lockdown, found)
 }

@@ -71,8 +71,8 @@ pub const PRIVILEGES: [Privilege; 8] = [
         subject: Subject::CapSysNice,
         name: "SYS_NICE",
         or: None,
-        gives: "the reaction thread can run before every ordinary one",
-        without: "the reaction thread waits for a CPU like every other",
+        gives: "the control loop can run with SCHED_FIFO",
+        without: "the control loop waits for a CPU like any other thread",
         help: "add the capability SYS_NICE",
     },
     Privilege {

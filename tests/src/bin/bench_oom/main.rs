@@ -55,8 +55,8 @@ struct Args {
     #[arg(long, default_value_t = 0)]
     global: usize,
     /// Rungs that the agent must not use
-    #[arg(long, value_name = "RUNG")]
-    deny_rung: Vec<String>,
+    #[arg(long, value_name = "BACKEND")]
+    disable_backend: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -64,14 +64,14 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<bool> {
-    let Args { json, stories, agent, commit, kills, pods, groups, global, deny_rung } = args;
+    let Args { json, stories, agent, commit, kills, pods, groups, global, disable_backend } = args;
     if *pods == 0 {
         bail!("--pods 0: there is nothing to kill in");
     }
     let interrupt = Interrupt::install()?;
     let agent = agent.clone().map_or_else(agent::binary, Ok)?;
     let workload = workload::binary()?;
-    let mut scene = Scene::set(&agent, workload, *pods, *global > 0, deny_rung, interrupt)?;
+    let mut scene = Scene::set(&agent, workload, *pods, *global > 0, disable_backend, interrupt)?;
     let emit = |line: &Value| {
         if *json {
             // Who no longer listens is no reason to stop: the groups must go.
@@ -84,7 +84,7 @@ fn run(args: &Args) -> Result<bool> {
         if *stories {
             row["story"] = json!(format!("kills, {name}"));
             row["backend"] = json!(rung);
-            if !deny_rung.is_empty() && rung != NONE {
+            if !disable_backend.is_empty() && rung != NONE {
                 row["forced"] = json!(rung);
             }
         }

@@ -120,7 +120,7 @@ fn a_hook_for_a_time_goes_with_its_rung() {
     let (names, rejected) = beside("fexit page_counter_try_charge");
     // The second, where the first is attached once only.
     assert_eq!(names, ["fexit page_counter_uncharge", "kprobe page_counter_uncharge"]);
-    assert_eq!(rejected[0].why, "goes with tp_btf mod_memcg_state or no rung");
+    assert_eq!(rejected[0].why, "requires tp_btf mod_memcg_state or no backend");
     assert_eq!(beside("kprobe page_counter_try_charge").0, ["kprobe page_counter_uncharge"]);
     for charge in ["tp_btf mod_memcg_state", ""] {
         assert_eq!(beside(charge).0, ["tp_btf count_memcg_events"], "{charge}");
@@ -135,7 +135,7 @@ fn a_hook_for_a_time_goes_with_its_rung() {
 fn what_ranks_below_the_chosen_rung_is_no_reason() {
     let plans = plan(&rich(), &Choice::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
-    assert_eq!(info.reason, "the best there is");
+    assert_eq!(info.reason, "the preferred backend");
 }
 
 #[test]
@@ -211,15 +211,15 @@ fn a_locked_down_kernel_is_asked_too() {
 fn a_denied_rung_is_not_tried() {
     let deny = vec!["tp_btf cgroup_mkdir, cgroup_rmdir".to_owned()];
     let choice = Choice { deny, ..Choice::default() };
-    assert_eq!(told(&rich(), &choice)[5], "cgroup:  | denied by an option");
+    assert_eq!(told(&rich(), &choice)[5], "cgroup:  | disabled by --disable-backend");
     let nothing = nothing(Family::Cgroup, &plan(&rich(), &choice)[5].rejected);
-    assert_eq!(nothing.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: denied by an option");
+    assert_eq!(nothing.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: disabled by --disable-backend");
 }
 
 #[test]
 fn a_rung_that_is_asked_for_is_the_only_one_of_its_ladder() {
     let only = |name: &str| Choice { only: vec![name.to_owned()], ..Choice::default() };
-    let other = "another rung is asked for";
+    let other = "another backend was requested";
     let told = |choice| told(&rich(), &choice);
     assert_eq!(
         told(only("tp_btf mod_memcg_state"))[0],
