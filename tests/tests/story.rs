@@ -93,7 +93,7 @@ fn kills_and_ends_are_attributed_as_they_were() {
     // The main process is killed: the container ended by it, and the kubelet says so too.
     main.go().unwrap();
     let told = kill_of(&mut agent, main.pid());
-    assert_eq!((told.text("victim"), told.text("limit_scope")), ("main", "container"), "{told:?}");
+    assert_eq!((told.text("victim"), told.text("limit_scope")), ("init", "container"), "{told:?}");
     write_status(&node, web, &told, &json!({"exitCode": 137, "reason": "OOMKilled"}));
     let end = end_of(&mut agent, "shop/web", "app");
     assert_eq!((end.text("cause"), end.text("limit_scope")), ("oom_killed", "container"), "{end:?}");

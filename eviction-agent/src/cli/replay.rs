@@ -196,7 +196,7 @@ fn judge_recorded(
     let names = |list: &[Went]| {
         let each = list.iter().map(|it| format!("{} (grace period {} s)", it.uid, it.grace_period_seconds));
         let all = each.collect::<Vec<_>>().join(", ");
-        if all.is_empty() { "nobody".to_owned() } else { all }
+        if all.is_empty() { "none".to_owned() } else { all }
     };
     let why = outcome.config_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
     writeln!(out, "{}: went:\n  recorded {}\n  found    {}{why}", outcome.name, names(&went), names(&go))

@@ -58,7 +58,7 @@ pub(super) fn parse_object(text: &str) -> Result<Map<String, Value>, String> {
     };
     match value {
         Value::Object(object) => Ok(object),
-        other => Err(format!("expected an object, found {}", found(&other))),
+        other => Err(format!("must be an object, got {}", got(&other))),
     }
 }
 
@@ -67,26 +67,24 @@ fn wrong_header(object: &Map<String, Value>, api_version: &str, kind: &str) -> V
     let right = [("apiVersion", api_version), ("kind", kind)].into_iter();
     right
         .filter_map(|(key, wanted)| {
-            let found = match object.get(key) {
+            let got = match object.get(key) {
                 Some(Value::String(text)) if text == wanted => return None,
-                Some(Value::String(text)) => format!("found `{text}`"),
-                Some(Value::Null) | None => "found nothing".to_owned(),
-                Some(other) => format!("found {}", found(other)),
+                Some(Value::String(text)) => format!("got `{text}`"),
+                Some(Value::Null) | None => "got nothing".to_owned(),
+                Some(other) => format!("got {}", self::got(other)),
             };
-            Some(Problem::new(key, format!("expected `{wanted}`, {found}")))
+            Some(Problem::new(key, format!("must be `{wanted}`, {got}")))
         })
         .collect()
 }
 
-/// What stands there, in words.
-pub(super) fn found(value: &Value) -> String {
+/// A value as an error about it quotes it.
+pub(super) fn got(value: &Value) -> String {
     match value {
-        Value::Null => "null".to_owned(),
-        Value::Bool(value) => format!("the boolean {value}"),
-        Value::Number(value) => format!("the number {value}"),
-        Value::String(value) => format!("the string {value:?}"),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
+        Value::String(text) => format!("{text:?}"),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
     }
 }
 

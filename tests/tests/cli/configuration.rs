@@ -69,16 +69,13 @@ fn a_configuration_of_the_agent_that_is_none() {
     assert_errors(&errors_of("--config", ""), &[("configuration.yaml", "is empty")]);
     assert_errors(
         &errors_of("--config", "- a\n- b\n"),
-        &[("configuration.yaml", "expected an object, found a list")],
+        &[("configuration.yaml", "must be an object, got a list")],
     );
     assert_errors(
         &errors_of("--config", GOOD),
         &[
-            (
-                ": apiVersion: ",
-                "expected `eviction-agent.io/v1alpha1`, found `kubelet.config.k8s.io/v1beta1`",
-            ),
-            (": kind: ", "expected `AgentConfiguration`, found `KubeletConfiguration`"),
+            (": apiVersion: ", "must be `eviction-agent.io/v1alpha1`, got `kubelet.config.k8s.io/v1beta1`"),
+            (": kind: ", "must be `AgentConfiguration`, got `KubeletConfiguration`"),
         ],
     );
     assert_errors(
@@ -103,10 +100,10 @@ fn all_errors_of_the_agents_configuration_at_once() {
         &[
             (": profile: ", "did you mean `Enhanced`?"),
             (": policy.maxEvictions: ", "did you mean `maxEvictionsPerSync`?"),
-            (": policy.unavailableAfterSamples: ", "must be 1 to 1000, is 0"),
-            (": policy.coolDownAfterOomKill: ", "expected a duration"),
+            (": policy.unavailableAfterSamples: ", "must be 1 to 1000, got 0"),
+            (": policy.coolDownAfterOomKill: ", "must be a duration"),
             (": policy.soft.gracePeriodCap: ", "must not be negative"),
-            (": policy.prediction.mode: ", "expected one of `Off`, `Condition`, `Evict`"),
+            (": policy.prediction.mode: ", "must be one of `Off`, `Condition`, `Evict`"),
             (": policy.signals[0].gracePeriod: ", "is missing: `soft` needs it"),
             (": policy.signals[0].soft: ", "must be more than `hard`"),
             (": policy.protection[0]: ", "fits nothing"),

@@ -43,7 +43,7 @@ fn a_child_and_a_main_process_that_the_kernel_kills_are_told_apart() {
         world.cluster.make_pod(&pod).unwrap();
     }
     let cluster = &mut world.cluster;
-    for (name, victim) in [("child", "child"), ("main", "main")] {
+    for (name, victim) in [("child", "child"), ("main", "init")] {
         let told = agent.wait_for("the kill", GUARD, of_pod("oom_kill", name)).unwrap();
         assert_eq!(told.text("victim"), victim, "{told:?}");
         // A pod of one container has the container's limit, and more that counts against it.

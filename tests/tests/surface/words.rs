@@ -139,6 +139,20 @@ fn no_retired_word_is_left_in_help_schema_and_metrics() {
     report(&words, &texts);
 }
 
+#[test]
+fn no_retired_word_is_left_in_the_text_of_check() {
+    let texts = ["table", "wide"].map(|format| {
+        let mut command = Command::new(agent::binary().unwrap());
+        command.args(["check", "--output", format]).env("NO_COLOR", "1").stdin(Stdio::null());
+        // Whether the agent would start depends on the machine.
+        let output = command.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("SOURCE"), "{command:?}: {text}");
+        Text { name: format!("eviction-agent check -o {format}"), text }
+    });
+    report(&Words::read(LIST), &texts);
+}
+
 fn report(words: &Words, texts: &[Text]) {
     let found: Vec<String> = texts.iter().flat_map(|text| words.find(text)).collect();
     assert!(found.is_empty(), "{} retired words:\n{}", found.len(), found.join("\n"));

@@ -179,7 +179,7 @@ mod tests {
         };
         assert_eq!(
             ContainerTerminated::of(ended.clone(), None).to_string(),
-            "container app of shop/web terminated: oom killed at the limit of the pod, the kernel killed its main process; signal 9"
+            "container app of shop/web terminated: oom killed at the limit of the pod, the kernel killed its init process; signal 9"
         );
         ended.causes.insert(0, cause(Verdict::EvictedByAgent, Ground::EvictionUnderWay, None));
         (ended.exit_code, ended.reason) = (Some(137), "OOMKilled".into());

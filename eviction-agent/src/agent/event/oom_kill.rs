@@ -157,7 +157,7 @@ impl OomKill {
             (None, None) => return write!(f, "kernel OOM kill of {name}"),
         }
         match self.victim {
-            "main" => f.write_str(", main process)"),
+            "init" => f.write_str(", init process)"),
             "child" => f.write_str(", a child process)"),
             _ => f.write_str(")"),
         }

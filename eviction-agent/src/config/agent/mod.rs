@@ -26,7 +26,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::document::{Document, found};
+use super::document::{Document, got};
 use super::kubelet::{Origin, Setting};
 use super::problem::{Problem, Problems, member};
 use crate::core::hands::EvictionSettings;
@@ -158,7 +158,7 @@ pub fn parse_agent(configuration: &Value) -> Result<AgentConfiguration, Problems
     match configuration {
         Value::Object(object) => resolve(object.clone(), None),
         Value::Null => resolve(Map::new(), None),
-        other => Err(Problem::new("", format!("expected an object, found {}", found(other))).into()),
+        other => Err(Problem::new("", format!("must be an object, got {}", got(other))).into()),
     }
 }
 

@@ -65,7 +65,7 @@ fn thresholds(signal: &Value, path: &str, problems: &mut Vec<Problem>) {
             _ => None,
         };
         if order.is_some_and(|order| order != Ordering::Less) {
-            wrong("soft", format!("must be more than `hard`, {hard}, is {soft}"));
+            wrong("soft", format!("must be more than `hard`, {hard}, got {soft}"));
         }
     }
 }
@@ -93,12 +93,12 @@ fn psi(psi: &Value, problems: &mut Vec<Problem>) {
     let path = format!("{path}.trigger");
     let bounds = GoDuration::from_nanos(500_000_000)..=GoDuration::from_secs(10);
     if let Some(window) = window.filter(|window| !bounds.contains(window)) {
-        problems.push(Problem::new(member(&path, "window"), format!("must be 500ms to 10s, is {window}")));
+        problems.push(Problem::new(member(&path, "window"), format!("must be 500ms to 10s, got {window}")));
     }
     if let (Some(stall), Some(window)) = (stall, window)
         && stall > window
     {
-        let cause = format!("must be at most `window`, {window}, is {stall}");
+        let cause = format!("must be at most `window`, {window}, got {stall}");
         problems.push(Problem::new(member(&path, "stall"), cause));
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Map, Value};
 
-use super::super::document::found;
+use super::super::document::got;
 use super::super::examples;
 use super::super::problem::{Problem, did_you_mean, member};
 use super::margin::{MarginValue, parse_quantity};
@@ -62,7 +62,7 @@ impl Check<'_> {
             return problems.push(unlike(place, value, &names.iter().collect::<Vec<_>>()));
         }
         if !has_type(schema, value) {
-            let cause = format!("expected {}, found {}", in_words(schema), found(value));
+            let cause = format!("must be {}{}, got {}", in_words(schema), bounds(schema), got(value));
             let text = types(schema).contains(&"string");
             let help = text.then(|| examples::of_text(value)).flatten();
             return problems.push(Problem::new(&*place.path, cause).with_help(help));
@@ -188,8 +188,8 @@ fn unlike(place: &Place, value: &Value, names: &[&Value]) -> Problem {
     let texts: Vec<&str> = names.iter().filter_map(|name| name.as_str()).collect();
     let list: Vec<String> = texts.iter().map(|text| format!("`{text}`")).collect();
     let cause = match list.as_slice() {
-        [one] => format!("expected {one}, found {}", found(value)),
-        _ => format!("expected one of {}, found {}", list.join(", "), found(value)),
+        [one] => format!("must be {one}, got {}", got(value)),
+        _ => format!("must be one of {}, got {}", list.join(", "), got(value)),
     };
     let help = value.as_str().and_then(|wrong| did_you_mean(wrong, texts));
     Problem::new(&*place.path, cause).with_help(help)
@@ -242,6 +242,17 @@ fn format(schema: &Value) -> &str {
     schema.get("format").and_then(Value::as_str).unwrap_or_default()
 }
 
+/// The bounds of a number, as a clause after its type; empty if it has none.
+fn bounds(schema: &Value) -> String {
+    let bound = |key| schema.get(key).and_then(Value::as_f64);
+    match (bound("minimum"), bound("maximum")) {
+        (Some(least), Some(most)) => format!(" from {least} to {most}"),
+        (Some(least), None) => format!(" of at least {least}"),
+        (None, Some(most)) => format!(" of at most {most}"),
+        (None, None) => String::new(),
+    }
+}
+
 fn out_of_bounds(schema: &Value, value: Option<f64>, path: &str) -> Option<Problem> {
     let value = value?;
     let least = schema.get("minimum").and_then(Value::as_f64);
@@ -249,9 +260,9 @@ fn out_of_bounds(schema: &Value, value: Option<f64>, path: &str) -> Option<Probl
     let outside = least.is_some_and(|least| value < least) || most.is_some_and(|most| value > most);
     outside.then(|| {
         let cause = match (least, most) {
-            (Some(least), Some(most)) => format!("must be {least} to {most}, is {value}"),
-            (Some(least), None) => format!("must be at least {least}, is {value}"),
-            _ => format!("must be at most {}, is {value}", most.unwrap_or_default()),
+            (Some(least), Some(most)) => format!("must be {least} to {most}, got {value}"),
+            (Some(least), None) => format!("must be at least {least}, got {value}"),
+            _ => format!("must be at most {}, got {value}", most.unwrap_or_default()),
         };
         Problem::new(path, cause)
     })
@@ -272,8 +283,8 @@ fn wrong_format(schema: &Value, text: &str) -> Option<String> {
     match GoDuration::parse(text) {
         Err(error) => Some(error.to_string()),
         Ok(duration) if duration.as_nanos() < least => Some(match least {
-            0 => format!("must not be negative, is {text}"),
-            _ => format!("must be more than zero, is {text}"),
+            0 => format!("must not be negative, got {text}"),
+            _ => format!("must be more than zero, got {text}"),
         }),
         Ok(_) => None,
     }

@@ -64,11 +64,11 @@ fn all_old_names_of_a_file_are_refused_at_once() {
         "advance: was renamed to `thresholdMargin`",
         "advance.signals: was renamed to `thresholdMargin.perSignal`",
         "advance.signals[0].by: was renamed to `thresholdMargin.perSignal[].value`",
-        "advance.signals[0].by: expected a quantity or a percentage such as \"500Mi\" or \"5%\", found the \
-         number 5 (numbers must be in quotes here)",
+        "advance.signals[0].by: must be a quantity or a percentage such as \"500Mi\" or \"5%\", got 5 \
+         (numbers must be in quotes here)",
         "advance.when: the value `always` was renamed to `Always`",
         "advance.when: was renamed to `thresholdMargin.mode`",
-        "policy.predict: expected one of `Off`, `Condition`, `Evict`, found the string \"maybe\"",
+        "policy.predict: must be one of `Off`, `Condition`, `Evict`, got \"maybe\"",
         "policy.predict: was renamed to `policy.prediction.mode`",
         "policy.protection[0].evict: the value `never` was renamed to `Never`",
         "policy.protection[0].evict: was renamed to `policy.protection[].order`",

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::document::{Document, found};
+use super::super::document::{Document, got};
 use super::super::problem::Problems;
 use super::fields::{Fields, NAMES};
 use super::gates;
@@ -25,11 +25,11 @@ impl Effective {
     pub fn parse(json: &[u8], url: impl Into<String>) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(json).map_err(|error| format!("not JSON: {error}"))?;
         let Value::Object(mut answer) = value else {
-            return Err(format!("expected an object, found {}", found(&value)));
+            return Err(format!("must be an object, got {}", got(&value)));
         };
         match answer.remove("kubeletconfig") {
             Some(Value::Object(object)) => Ok(Self { object, url: url.into() }),
-            Some(other) => Err(format!("kubeletconfig: expected an object, found {}", found(&other))),
+            Some(other) => Err(format!("kubeletconfig: must be an object, got {}", got(&other))),
             None => Err("kubeletconfig: is missing".to_owned()),
         }
     }
@@ -146,9 +146,9 @@ mod tests {
     fn an_answer_of_another_kind_is_an_error_with_its_place() {
         let wrong = |json: &str| Effective::parse(json.as_bytes(), URL).unwrap_err();
         assert!(wrong("<html>").starts_with("not JSON: "));
-        assert_eq!(wrong("[]"), "expected an object, found a list");
+        assert_eq!(wrong("[]"), "must be an object, got a list");
         assert_eq!(wrong("{}"), "kubeletconfig: is missing");
-        assert_eq!(wrong("{\"kubeletconfig\": 5}"), "kubeletconfig: expected an object, found the number 5");
+        assert_eq!(wrong("{\"kubeletconfig\": 5}"), "kubeletconfig: must be an object, got 5");
         let problems = effective(json!({"evictionHard": {"memory.avalable": "1Gi"}})).resolve().unwrap_err();
         assert_eq!(
             problems.to_string(),

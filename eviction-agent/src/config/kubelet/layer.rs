@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::super::document::{Document, found, integer};
+use super::super::document::{Document, got, integer};
 use super::super::examples;
 use super::super::problem::{Problem, member};
 use super::settings::Origin;
@@ -70,7 +70,7 @@ impl Layer<'_> {
                     *into = Some(value);
                     self.remember(key.to_owned());
                 }
-                None => self.report(key.to_owned(), format!("expected {wanted}, found {}", found(value))),
+                None => self.report(key.to_owned(), format!("must be {wanted}, got {}", got(value))),
             },
         }
     }
@@ -103,7 +103,7 @@ impl Layer<'_> {
             Some(other) => {
                 return self.report(
                     key.to_owned(),
-                    format!("expected a duration such as \"5m0s\", found {}", found(other)),
+                    format!("must be a duration such as \"5m0s\", got {}", got(other)),
                 );
             }
         };
@@ -126,8 +126,7 @@ impl Layer<'_> {
             }
             Some(Value::Array(list)) => list,
             Some(other) => {
-                return self
-                    .report(key.to_owned(), format!("expected a list of strings, found {}", found(other)));
+                return self.report(key.to_owned(), format!("must be a list of strings, got {}", got(other)));
             }
         };
         let mut texts = Vec::with_capacity(list.len());
@@ -135,8 +134,9 @@ impl Layer<'_> {
             match value {
                 Value::String(text) => texts.push(text.clone()),
                 Value::Null => texts.push(String::new()),
-                other => self
-                    .report(format!("{key}[{index}]"), format!("expected a string, found {}", found(other))),
+                other => {
+                    self.report(format!("{key}[{index}]"), format!("must be a string, got {}", got(other)))
+                }
             }
         }
         *into = Some(texts);
@@ -167,7 +167,7 @@ impl Layer<'_> {
             }
             Some(Value::Object(object)) => object,
             Some(other) => {
-                return self.report(key.to_owned(), format!("expected a map, found {}", found(other)));
+                return self.report(key.to_owned(), format!("must be a map, got {}", got(other)));
             }
         };
         let mut map = match self.patch {
@@ -192,7 +192,7 @@ impl Layer<'_> {
                     }
                     None => {
                         let help = examples::of_text(value);
-                        let cause = format!("expected {wanted}, found {}", found(value));
+                        let cause = format!("must be {wanted}, got {}", got(value));
                         self.report_with_help(path, cause, help);
                         continue;
                     }

@@ -24,7 +24,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::document::{Document, found};
+use super::document::{Document, got};
 use super::problem::{Problem, Problems};
 use crate::core::hands::EvictionSettings;
 use crate::core::policy::{Policy, Rules, Threshold};
@@ -105,7 +105,7 @@ pub fn kubelet_policy(configuration: &Value) -> Result<Policy, KubeletError> {
         Value::Object(object) => object.clone(),
         Value::Null => Map::new(),
         other => {
-            let cause = format!("expected an object, found {}", found(other));
+            let cause = format!("must be an object, got {}", got(other));
             problems.push(Problem::new("", cause));
             Map::new()
         }

@@ -82,13 +82,13 @@ fn signed(resource: Resource, number: i64) -> String {
 fn verdict(resource: Resource, candidate: &CandidateReport) -> String {
     match candidate.fate {
         Fate::Goes => "GOES".to_owned(),
-        Fate::Critical => "critical: passed over".to_owned(),
-        Fate::Refused => "protected: passed over".to_owned(),
-        Fate::Hurried => "on its way: hurried".to_owned(),
-        Fate::OnItsWay => "on its way".to_owned(),
-        Fate::LetBe => "did not go: let be".to_owned(),
-        Fate::PassedOver => "passed over".to_owned(),
-        Fate::Stays if candidate.critical => "critical: would be passed over".to_owned(),
+        Fate::Critical => "critical: skipped".to_owned(),
+        Fate::Refused => "protected: skipped".to_owned(),
+        Fate::Hurried => "terminating: grace period shortened".to_owned(),
+        Fate::OnItsWay => "terminating".to_owned(),
+        Fate::LetBe => "last eviction failed: not evicted".to_owned(),
+        Fate::PassedOver => "skipped".to_owned(),
+        Fate::Stays if candidate.critical => "critical: would be skipped".to_owned(),
         Fate::Stays => margin::cell(resource, candidate),
     }
 }

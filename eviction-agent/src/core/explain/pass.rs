@@ -50,22 +50,25 @@ pub(super) fn write(report: &Report, pass: &PassReport, page: &mut Page<'_>) {
     page.lines("memory", pass.memory.iter().flat_map(sight::memory));
     page.lines("ahead", sight::ahead(pass));
     page.lines("unknown", shortage::blind(pass));
-    page.lines("refused", sight::refused(&pass.refused));
-    page.lines("blind", sight::blind(report));
+    page.lines("rejected", sight::refused(&pass.refused));
+    page.lines("no signal", sight::blind(report));
     page.lines("policy", report.proposal.iter().flat_map(|one| sight::proposal(one, report.at)));
     page.lines("reclaim", reclaim(pass));
     page.lines("conditions", report.conditions.iter().map(|one| shortage::condition(one, report.at)));
     page.lines("deficit", pass.deficit.iter().map(shortage::deficit));
-    page.lines("on the way", sizing::flights(pass));
+    page.lines("in flight", sizing::flights(pass));
     page.lines("sized", sizing::sums(pass));
-    page.lines("passed by", sizing::passed_over(pass));
+    page.lines("skipped", sizing::passed_over(pass));
     above_limits(pass, page);
     if let Some(resource) = pass.starved {
         ranking(pass, resource, page);
     }
     if pass.unknown_volumes > 0 {
         let volumes = count(pass.unknown_volumes as usize, "volume");
-        page.lines("unknown", [format!("the usage of {volumes} under a limit: nobody is held to that")]);
+        page.lines(
+            "unknown",
+            [format!("the usage of {volumes} under a limit: those limits are not applied")],
+        );
     }
 }
 
@@ -82,23 +85,25 @@ fn heading(pass: &PassReport) -> (Tone, String) {
         }
         PassEnd::AwaitingReclaim => {
             let kinds: Vec<_> = pass.reclaim.iter().map(|kind| kind.name()).collect();
-            (Tone::Warning, format!("RECLAIM unused {} before anybody goes{short}", kinds.join(" and ")))
+            (Tone::Warning, format!("RECLAIM unused {} before any eviction{short}", kinds.join(" and ")))
         }
-        PassEnd::Reclaimed => (Tone::Good, "ENOUGH was reclaimed, nobody goes".to_owned()),
+        PassEnd::Reclaimed => (Tone::Good, "ENOUGH was reclaimed, no eviction".to_owned()),
         PassEnd::CannotRank => {
-            (Tone::Warning, format!("NOBODY GOES{short}, but in this disk layout pods cannot be ranked"))
+            (Tone::Warning, format!("NO EVICTION{short}, but in this disk layout pods cannot be ranked"))
         }
-        PassEnd::NoPods => (Tone::Warning, format!("NOBODY GOES{short}, but there are no pods")),
-        PassEnd::OnlyCritical => (Tone::Warning, format!("NOBODY GOES{short}, but all pods are critical")),
+        PassEnd::NoPods => (Tone::Warning, format!("NO EVICTION{short}, but there are no pods")),
+        PassEnd::OnlyCritical => (Tone::Warning, format!("NO EVICTION{short}, but all pods are critical")),
         PassEnd::OnlyProtected => {
-            (Tone::Warning, format!("NOBODY GOES{short}, but all pods that are not critical are protected"))
+            (Tone::Warning, format!("NO EVICTION{short}, but all pods that are not critical are protected"))
         }
-        PassEnd::Covered => (Tone::Warning, format!("WAIT{short}: pods on their way make up for it")),
-        PassEnd::Held => (Tone::Warning, format!("NOBODY ELSE GOES{short}, but too many went a moment ago")),
+        PassEnd::Covered => (Tone::Warning, format!("WAIT{short}: terminating pods make up for it")),
+        PassEnd::Held => {
+            (Tone::Warning, format!("NO FURTHER EVICTION{short}, but the rate limit is reached"))
+        }
         PassEnd::ApiUnreachable => {
-            (Tone::Warning, format!("NOBODY GOES{short}, but the API server cannot be asked"))
+            (Tone::Warning, format!("NO EVICTION{short}, but the API server is unavailable"))
         }
-        PassEnd::NobodyLeft => (Tone::Warning, format!("NOBODY GOES{short}, but nobody is left who may")),
+        PassEnd::NobodyLeft => (Tone::Warning, format!("NO EVICTION{short}, but no candidate is left")),
         PassEnd::Calm if pass.thresholds.iter().any(|threshold| threshold.met.is_some()) => {
             (Tone::Warning, "WAIT: thresholds are met, but may not evict yet".to_owned())
         }
@@ -153,7 +158,7 @@ fn above_limits(pass: &PassReport, page: &mut Page<'_>) {
     if pass.candidates.is_empty() {
         let spared = |name| format!("{} is above its own limits, but critical", pod(name));
         page.lines("spared", pass.spared.iter().map(spared));
-        page.lines("refused", pass.refused_pods.iter().map(refusal::line));
+        page.lines("rejected", pass.refused_pods.iter().map(refusal::line));
     }
 }
 
@@ -164,7 +169,7 @@ fn ranking(pass: &PassReport, resource: Resource, page: &mut Page<'_>) {
     page.out.push('\n');
     candidates::table(pass, resource, page.style, page.out);
     page.out.push('\n');
-    page.lines("refused", pass.refused_pods.iter().map(refusal::line));
+    page.lines("rejected", pass.refused_pods.iter().map(refusal::line));
     let goes = |(_, candidate): &(usize, &CandidateReport)| candidate.fate == Fate::Goes;
     for (rank, candidate) in pass.candidates.iter().enumerate().filter(goes) {
         let mut lines = vec![pod(&candidate.pod)];

@@ -77,13 +77,17 @@ impl Story {
             page.out.push('\n');
         } else if let Some(eviction) = evicted.filter(|eviction| eviction.takes_over) {
             let name = pod(&self.pod);
-            page.heading(&at, Tone::Bad, &format!("HURRY {name}: it was on its way, with more time"));
+            page.heading(
+                &at,
+                Tone::Bad,
+                &format!("SHORTEN {name}: it was terminating with a longer grace period"),
+            );
             page.lines("why", [candidates::above_limit(eviction)]);
             page.out.push('\n');
         } else if let Some(eviction) = evicted {
             page.heading(&at, Tone::Bad, &format!("EVICT {}: above a limit of its own", pod(&self.pod)));
             page.lines("why", [candidates::above_limit(eviction)]);
-            page.lines("told", [printable(eviction.message.trim_end())]);
+            page.lines("message", [printable(eviction.message.trim_end())]);
             page.out.push('\n');
         } else if pass.spared.contains(&self.pod) {
             let name = pod(&self.pod);
@@ -106,23 +110,21 @@ fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &m
     let place = format!("{} of {}", rank + 1, pass.candidates.len());
     let (tone, heading) = match own.fate {
         Fate::Goes => (Tone::Bad, format!("EVICT {name}: rank {place}, short of {resource}")),
-        Fate::Critical => {
-            (Tone::Warning, format!("{name} had rank {place} and is critical: it was passed over"))
-        }
-        Fate::Refused => {
-            (Tone::Warning, format!("{name} had rank {place} and is protected: it was passed over"))
-        }
+        Fate::Critical => (Tone::Warning, format!("{name} had rank {place} and is critical: it was skipped")),
+        Fate::Refused => (Tone::Warning, format!("{name} had rank {place} and is protected: it was skipped")),
         Fate::Hurried => {
-            (Tone::Bad, format!("HURRY {name}: rank {place}, short of {resource}, and on its way already"))
+            (Tone::Bad, format!("SHORTEN {name}: rank {place}, short of {resource}, and already terminating"))
         }
         Fate::OnItsWay => {
-            (Tone::Warning, format!("{name} is on its way already: rank {place}, short of {resource}"))
+            (Tone::Warning, format!("{name} is already terminating: rank {place}, short of {resource}"))
         }
         Fate::LetBe => (
             Tone::Warning,
-            format!("{name} is let be: rank {place}, short of {resource}, and did not go before"),
+            format!(
+                "{name} is not evicted again: rank {place}, short of {resource}, and its last eviction failed"
+            ),
         ),
-        Fate::PassedOver => (Tone::Warning, format!("{name} had rank {place} and was passed over")),
+        Fate::PassedOver => (Tone::Warning, format!("{name} had rank {place} and was skipped")),
         Fate::Stays => (Tone::Good, format!("{name} stays: rank {place}, short of {resource}")),
     };
     page.heading(at, tone, &heading);
@@ -142,7 +144,7 @@ fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &m
         Fate::Stays => page.lines("why not", not(pass, own, resource)),
     }
     let told = pass.evictions.iter().filter(|eviction| eviction.pod == own.pod);
-    page.lines("told", told.map(|eviction| printable(eviction.message.trim_end())));
+    page.lines("message", told.map(|eviction| printable(eviction.message.trim_end())));
 }
 
 /// Those whose turn came, the neighbours of the pod, and itself.
@@ -157,10 +159,10 @@ fn around(pass: &PassReport, rank: usize) -> Vec<(usize, &CandidateReport)> {
 /// Why it did not go.
 fn not(pass: &PassReport, own: &CandidateReport, resource: Resource) -> Vec<String> {
     if own.critical {
-        return vec!["it is critical: had its turn come, it would have been passed over".to_owned()];
+        return vec!["it is critical: had its turn come, it would have been skipped".to_owned()];
     }
     let Some(rival) = own.margin.and_then(|margin| pass.candidates.get(margin.against)) else {
-        return vec!["nobody went".to_owned()];
+        return vec!["no pod was evicted".to_owned()];
     };
     let reason = why::ahead(resource, rival, own);
     vec![

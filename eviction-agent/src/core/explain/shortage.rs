@@ -52,7 +52,7 @@ fn line(threshold: &ThresholdReport, met: MetReport, seen: Option<&SignalReport>
         });
     }
     if met.stale {
-        parts.push("its figure is no newer than in the last pass, so it evicts nobody".to_owned());
+        parts.push("its value is no newer than in the last pass, so it evicts no pod".to_owned());
     }
     if let Some(age) = seen.and_then(|seen| seen.age) {
         parts.push(aged(age));
@@ -96,12 +96,12 @@ fn aged(age: GoDuration) -> String {
 /// Why nothing is known.
 pub(super) fn unknown(why: Why) -> String {
     match why {
-        Why::Absent => "nobody reports it".to_owned(),
-        Why::Failed => "whoever was asked answered with an error".to_owned(),
+        Why::Absent => "no source reports it".to_owned(),
+        Why::Failed => "the source returned an error".to_owned(),
         Why::Unreadable(number) => format!("it could not be read (error {number})"),
-        Why::Unparsable => "its text made no sense".to_owned(),
-        Why::Stale => "its figure is too old".to_owned(),
-        Why::Implausible => "its figure cannot be true".to_owned(),
+        Why::Unparsable => "its text could not be parsed".to_owned(),
+        Why::Stale => "its value is too old".to_owned(),
+        Why::Implausible => "its value is implausible".to_owned(),
     }
 }
 

@@ -112,10 +112,10 @@ pub(super) fn blind(report: &Report) -> Vec<String> {
         return Vec::new();
     }
     let signals: Vec<_> = report.blind.iter().map(|signal| signal.name()).collect();
-    let mut lines = vec![format!("{}: unknown for too long, nobody watches over it", signals.join(", "))];
+    let mut lines = vec![format!("{}: unavailable: unknown for too long", signals.join(", "))];
     let conditions: Vec<_> = report.unknown_conditions.iter().map(|condition| condition.name()).collect();
     if !conditions.is_empty() {
-        lines.push(format!("{}: nobody can tell whether it holds", conditions.join(", ")));
+        lines.push(format!("{}: status Unknown", conditions.join(", ")));
     }
     lines
 }
@@ -127,7 +127,7 @@ pub(super) fn proposal(proposal: &ProposalReport, at: Timestamp) -> Vec<String> 
         ProposalReport::TookEffect => vec!["a changed policy is in force from now on".to_owned()],
         ProposalReport::Waits { since, until, would_evict, would_reclaim } => {
             let until = until.map_or_else(
-                || "until it is accepted by hand".to_owned(),
+                || "until it is applied with `run --apply-config-now`".to_owned(),
                 |until| format!("until {}, unless it is accepted before", clock(until, at)),
             );
             let mut lines = vec![format!("a changed policy waits since {} {until}", clock(*since, at))];

@@ -80,9 +80,9 @@ fn owner(owner: LimitOwner) -> &'static str {
 
 fn victim(kill: &KillReport) -> String {
     let kind = match kill.victim {
-        Victim::Main => "the main process, with which the container ends",
-        Victim::Child => "not the main process: the container may go on",
-        Victim::Unknown => "nobody knows whether it was the main process",
+        Victim::Main => "the init process, with which the container ends",
+        Victim::Child => "not the init process: the container may go on",
+        Victim::Unknown => "unknown whether it was the init process",
     };
     let held = [("anonymous", kill.anon), ("file", kill.file), ("shared", kill.shmem)];
     let bytes = |number: u64| amount(Resource::Memory, i64::try_from(number).unwrap_or(i64::MAX));
@@ -96,7 +96,7 @@ pub(super) fn ended(at: Timestamp, ended: &EndedContainer, page: &mut Page<'_>) 
     let name =
         PodName { namespace: ended.namespace.clone(), name: ended.name.clone(), uid: ended.uid.clone() };
     let whose = whose(Some(&name), Some(&ended.container));
-    let verdict = ended.causes.first().map_or("nobody knows why", |cause| said(cause.verdict));
+    let verdict = ended.causes.first().map_or("cause unknown", |cause| said(cause.verdict));
     let when = clock(ended.ended_at, at);
     page.heading(&at.to_string(), Tone::Warning, &format!("ENDED at {when} {whose}: {verdict}"));
     let mut causes = ended.causes.iter();

@@ -56,14 +56,14 @@ fn standing(ahead: &CandidateReport, behind: &CandidateReport) -> String {
         Standing::Exceeds => "it uses more than it requests",
         Standing::Within => "it uses no more than it requests",
         Standing::Unknown => "it is not known to use more than it requests",
-        Standing::Alike => "nobody asks for its request",
+        Standing::Alike => "its request does not count for this resource",
     };
     let other = match behind.standing {
         Standing::NoStats => "nothing is known of the other's usage",
         Standing::Exceeds => "the other uses more than it requests",
         Standing::Within => "the other does not",
         Standing::Unknown => "the other is not known to",
-        Standing::Alike => "nobody asks for the other's",
+        Standing::Alike => "nor does the other's",
     };
     match (ahead.standing, behind.standing) {
         (Standing::NoStats, _) => reason.to_owned(),

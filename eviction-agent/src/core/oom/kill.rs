@@ -116,7 +116,7 @@ impl Victim {
     /// As metrics and lines write it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Main => "main",
+            Self::Main => "init",
             Self::Child => "child",
             Self::Unknown => "unknown",
         }

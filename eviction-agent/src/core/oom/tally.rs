@@ -42,7 +42,7 @@ impl Kills {
     }
 }
 
-/// Figures that are not zero, as `{"container": {"main": 1}}`.
+/// Figures that are not zero, as `{"container": {"init": 1}}`.
 impl Serialize for Kills {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         struct OfOwner<'a>(&'a [u64]);

@@ -53,9 +53,9 @@ pub enum Ground {
     MainProcessKilled,
     /// The kernel killed all processes of its group together.
     GroupKilled,
-    /// Just before, the kernel killed a process of it, and nobody knows whether it was the main one.
+    /// Just before, the kernel killed a process of it, and it is unknown whether it was the init process.
     ProcessKilled,
-    /// It failed just after the kernel had killed a child of its main process.
+    /// It failed just after the kernel had killed a child of its init process.
     ChildKilled,
     /// The runtime says so, and no kill was seen: it may have been before the agent came.
     RuntimeSays,
@@ -82,12 +82,12 @@ impl Ground {
     /// For people.
     pub fn text(self) -> &'static str {
         match self {
-            Self::MainProcessKilled => "the kernel killed its main process",
+            Self::MainProcessKilled => "the kernel killed its init process",
             Self::GroupKilled => "the kernel killed all processes of its group together",
             Self::ProcessKilled => {
-                "the kernel had just killed a process of it, and nobody knows whether it was the main one"
+                "the kernel had just killed a process of it, and it is unknown whether it was the init process"
             }
-            Self::ChildKilled => "it failed just after the kernel had killed a child of its main process",
+            Self::ChildKilled => "it failed just after the kernel had killed a child of its init process",
             Self::RuntimeSays => "the runtime says so; no kill was seen",
             Self::EvictionUnderWay => "its eviction was under way",
             Self::EvictionOnRecord => "the pod's status says so",
@@ -96,7 +96,7 @@ impl Ground {
             }
             Self::KilledBySomebodyElse => "it died by SIGKILL, which was not sent by the kernel's OOM killer",
             Self::Exited => "it exited",
-            Self::Unexplained => "it is gone, and nobody said how",
+            Self::Unexplained => "it is gone, and no cause is known",
         }
     }
 }

@@ -85,7 +85,7 @@ mod tests {
             pod: Some(PodRef::new("shop", "web")),
             pod_uid: Some("u-1".into()),
             limit_scope: "container",
-            victim: "main",
+            victim: "init",
             usage: Some(1 << 26),
             limit: Some(1 << 26),
             anon: Some(1 << 25),
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(told.regarding, Regarding::Pod(PodRef::new("shop", "web").with_uid("u-1")));
         assert_eq!(
             &*told.note,
-            "kernel OOM kill of java (pid 42, main process) in container app of shop/web: limit of the container, 64Mi of 64Mi; victim: anon 32Mi, file 0B, shmem 4Ki; not an eviction"
+            "kernel OOM kill of java (pid 42, init process) in container app of shop/web: limit of the container, 64Mi of 64Mi; victim: anon 32Mi, file 0B, shmem 4Ki; not an eviction"
         );
         let facts: Vec<_> =
             told.annotations.iter().map(|(name, value)| (&name[PREFIX.len()..], &**value)).collect();
@@ -120,7 +120,7 @@ mod tests {
             ("process", "java"),
             ("shmem", "4096"),
             ("usage", "67108864"),
-            ("victim", "main"),
+            ("victim", "init"),
         ];
         assert_eq!(facts, wanted);
     }

@@ -32,7 +32,7 @@ impl MarginValue {
         let value = if text.ends_with('%') {
             let share = parse_percentage(text).map_err(|error| error.to_string())?;
             if !(0.0..=1.0).contains(&share) {
-                return Err(format!("must be 0% to 100%, is {text}"));
+                return Err(format!("must be 0% to 100%, got {text}"));
             }
             ThresholdValue::Percentage(share)
         } else {
@@ -46,7 +46,7 @@ impl MarginValue {
 pub(in crate::config::agent) fn parse_quantity(text: &str) -> Result<Quantity, String> {
     let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
     if quantity.signum() < 0 {
-        return Err(format!("must not be negative, is {quantity}"));
+        return Err(format!("must not be negative, got {quantity}"));
     }
     Ok(quantity)
 }
