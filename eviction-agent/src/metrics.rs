@@ -181,6 +181,14 @@ metrics! {
     Node pod_reclaims: Family<PodLabels, Counter> = "pod_reclaims";
     /// Memory that the tasks of a pod reclaimed in memcg direct reclaim.
     Node pod_reclaimed: Family<PodLabels, Counter> = "pod_reclaimed_bytes";
+    /// Working set of a pod, as it is compared with the pod's request.
+    Node pod_memory_working_set: Family<PodLabels, OptionalGauge> = "pod_memory_working_set_bytes";
+    /// Memory that a pod requests, no series if it requests none.
+    Node pod_memory_request: Family<PodLabels, OptionalGauge> = "pod_memory_request_bytes";
+    /// Memory limit of a pod, no series if it or one of its containers has none.
+    Node pod_memory_limit: Family<PodLabels, OptionalGauge> = "pod_memory_limit_bytes";
+    /// Place of a pod in the order of eviction, the next one to be evicted is 1.
+    Node pod_eviction_rank: Family<RankLabels, IntGauge> = "pod_eviction_rank";
     /// Containers that terminated, by cause.
     Node container_terminations: Family<TerminationLabels, Counter> = "container_terminations";
     /// Containers whose status disagrees with the agent's cause of their termination.

@@ -10,8 +10,8 @@ use super::configz::Caller;
 use super::failure::Failure;
 use crate::config::{
     Action, ActionSettings, AgentConfiguration, AskConfigz, DryRun, Effective, EvictionRequests,
-    KubeletConfiguration, MarginMode, MemoryLimits, Probes, Problems, Server, Setting, ThresholdSource,
-    load_agent,
+    KubeletConfiguration, MarginMode, MemoryLimits, MetricsSettings, Probes, Problems, Server, Setting,
+    ThresholdSource, load_agent,
 };
 use crate::core::policy::Policy;
 use crate::core::preferences::Profile;
@@ -72,6 +72,7 @@ pub(crate) struct Service {
     pub(crate) action: ActionSettings,
     pub(crate) eviction_requests: EvictionRequests,
     pub(crate) memory_limits: MemoryLimits,
+    pub(crate) metrics: MetricsSettings,
     pub(crate) server: Server,
     pub(crate) probes: Probes,
 }
@@ -83,6 +84,7 @@ impl Service {
             action: ActionSettings { action, dry_run },
             eviction_requests,
             memory_limits,
+            metrics,
             server,
             probes,
         } = self;
@@ -91,6 +93,7 @@ impl Service {
             ("dryRun", *dry_run != other.action.dry_run),
             ("evictionRequests", *eviction_requests != other.eviction_requests),
             ("memoryLimits", *memory_limits != other.memory_limits),
+            ("metrics", *metrics != other.metrics),
             ("server", *server != other.server),
             ("probes", *probes != other.probes),
         ];
@@ -148,6 +151,7 @@ impl ConfigurationFiles {
             action,
             eviction_requests,
             memory_limits,
+            metrics,
             server,
             settings: own,
             notes: own_notes,
@@ -155,7 +159,7 @@ impl ConfigurationFiles {
         Ok(Configuration {
             policy,
             profile,
-            service: Service { action, eviction_requests, memory_limits, server, probes },
+            service: Service { action, eviction_requests, memory_limits, metrics, server, probes },
             kubelet: said,
             settings: own.into_iter().chain(settings).collect(),
             notes: asked.into_iter().chain(own_notes.iter().chain(&notes).map(ToString::to_string)).collect(),

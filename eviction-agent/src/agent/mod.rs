@@ -41,6 +41,7 @@ mod notes;
 mod oom;
 mod oom_counters;
 mod place;
+mod pod_memory;
 mod pods;
 mod printer;
 mod range;

@@ -24,6 +24,7 @@ use super::event;
 use super::failure::Failure;
 use super::hook::Losses;
 use super::lane::{Receiver, Sender, lane};
+use super::pod_memory::PodMemory;
 use super::reaction::Copied;
 use super::tasks::PodTally;
 
@@ -62,6 +63,8 @@ pub(crate) enum Note {
     MemoryLimit(Box<event::MemoryLimit>, Instant),
     /// What the tasks of pods did since the last one.
     Tally(Vec<PodTally>, Instant),
+    /// The memory of pods, the first to be evicted first.
+    PodMemory(Vec<PodMemory>),
     /// The API server can be asked, or cannot any more.
     ApiServer(Reach, Instant),
     /// A source has another backend now.

@@ -33,6 +33,7 @@ use super::hook::Losses;
 use super::lane::{Next, Receiver};
 use super::names::Names;
 use super::notes::Note;
+use super::pod_memory;
 use super::printer::Printer;
 use super::recorder::Recorder;
 use super::run::Output;
@@ -268,6 +269,7 @@ impl Slow {
             }
             Note::MemoryLimit(limit, at) => self.say(at.wall, Event::MemoryLimit(limit)),
             Note::Tally(tallies, at) => self.tallies.take(tallies, at, &self.metrics),
+            Note::PodMemory(pods) => pod_memory::export(&pods, &self.metrics),
             Note::ApiServer(reach, at) => {
                 self.say(at.wall, Event::KubeApi(event::KubeApi::from(reach)));
             }

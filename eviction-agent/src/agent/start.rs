@@ -124,7 +124,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let configuration = options.configuration.load()?;
     // What is remembered is what was decided by; how to serve is what the files say now.
     let service = configuration.service;
-    let Service { action, eviction_requests, memory_limits: _, server: _, probes: _ } = service;
+    let Service { action, eviction_requests, memory_limits: _, metrics: _, server: _, probes: _ } = service;
     let state_dir = options.state_dir(action);
     let remembered = state_dir.as_deref().map(Remembered::within);
     let (in_force, change) =
@@ -321,6 +321,7 @@ pub(crate) fn build(plan: Plan, roster: Roster, outlets: Outlets) -> Result<Buil
         pulse,
         metrics,
         tally: Tally::default(),
+        pod_metrics: service.metrics.pods,
         keep,
         records,
         rate: FillRate::new(cpus),

@@ -11,9 +11,9 @@ mod problem;
 
 pub use agent::{
     AGENT_SCHEMA, Action, ActionSettings, AgentConfiguration, AskConfigz, Capacities, Configz, DryRun,
-    EvictionRequests, InlineSettings, KubeletFiles, MarginMode, MarginValue, MemoryLimits, Probes, Server,
-    SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource, load_agent, parse_agent,
-    with_own_thresholds,
+    EvictionRequests, InlineSettings, KubeletFiles, MarginMode, MarginValue, MemoryLimits, MetricsSettings,
+    PodMetrics, Probes, Server, SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource,
+    load_agent, parse_agent, with_own_thresholds,
 };
 pub(crate) use kubelet::files_of as drop_in_files;
 pub use kubelet::{

@@ -281,6 +281,17 @@ pub struct PodLabels {
     pub pod: String,
 }
 
+/// A pod in the order of eviction.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+pub struct RankLabels {
+    /// The signal that pods are ranked for.
+    pub eviction_signal: &'static str,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub pod: String,
+}
+
 /// A request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct RequestLabels {

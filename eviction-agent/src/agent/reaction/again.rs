@@ -5,10 +5,13 @@
 
 use std::sync::Arc;
 
+use crate::config::PodMetrics;
 use crate::core::snapshot::Snapshot;
 use crate::source::cgroup::sample::Tasks;
 
 use super::super::eyes::NodeLook;
+use super::super::notes::Note;
+use super::super::pod_memory;
 use super::Reaction;
 
 /// So many pods are read again, some 10 µs each: the one that would go, and who is next to it.
@@ -34,5 +37,18 @@ impl Reaction {
             snapshot = self.eyes.finish(builder, self.engine.pods());
         }
         snapshot
+    }
+
+    /// Tells of the memory of pods in the order of eviction, from the figures of the last full sample.
+    pub(super) fn tell_pod_memory(&mut self, look: &NodeLook) {
+        if self.pod_metrics == PodMetrics::Off {
+            return;
+        }
+        let builder = self.eyes.snapshot_of_pods(look, &self.roster);
+        let snapshot = self.eyes.finish(builder, self.engine.pods());
+        self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
+        let pods = pod_memory::choose(self.pod_metrics, &self.state.ahead, self.engine.pods(), &snapshot);
+        self.eyes.recycle(snapshot);
+        self.notes.send(Note::PodMemory(pods));
     }
 }

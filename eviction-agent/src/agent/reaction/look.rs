@@ -36,8 +36,11 @@ impl Reaction {
     /// Carries out what was decided, arms everything anew, and tells of it.
     pub(super) fn follow(&mut self, Reacted { look, pressed, decided }: Reacted) {
         let Some(Decided { decision, memory, snapshot, trigger, crossed, mono_ns }) = decided else {
-            self.arm(&look, pressed, None);
+            let at_leisure = self.arm(&look, pressed, None);
             self.stand(&look);
+            if at_leisure {
+                self.tell_pod_memory(&look);
+            }
             return;
         };
         drop(snapshot);
@@ -82,6 +85,7 @@ impl Reaction {
         self.stand(&look);
         if at_leisure {
             self.rehearse(&look);
+            self.tell_pod_memory(&look);
         }
     }
 

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 
 use crate::action::{Executor, Outcome};
+use crate::config::PodMetrics;
 use crate::core::engine::Engine;
 use crate::core::input::{Event, Reach};
 use crate::core::policy::Policy;
@@ -122,6 +123,7 @@ pub(crate) struct Reaction {
     /// Online, of the machine.
     pub(crate) cpus: usize,
     pub(crate) tally: Tally,
+    pub(crate) pod_metrics: PodMetrics,
     pub(crate) keep: Keep,
     /// Whether decisions are recorded.
     pub(crate) records: bool,

@@ -26,6 +26,7 @@ use super::state::UnderWay;
 use super::{ByApi, Command, Reaction, Trigger, Wake};
 use crate::action::api::{self, Answered};
 use crate::action::{Outcome, PodName, Progress};
+use crate::config::PodMetrics;
 use crate::core::decision::{Action, PassEnd};
 use crate::core::pod::Pod;
 use crate::core::pods::KnownPod;
@@ -325,6 +326,29 @@ fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
     if found.is_none() {
         ::tests::skip!("no cgroups can be made here");
     }
+}
+
+#[test]
+fn a_full_sample_tells_of_the_memory_of_pods_unless_that_is_off() {
+    let told = |mode| {
+        runtime().block_on(async {
+            let mut rig = rig(Profile::Kubelet, false)?;
+            while let Next::Value(_) = rig.notes.next() {}
+            rig.reaction.pod_metrics = mode;
+            rig.reaction.state.last_full_ns = 0;
+            rig.reaction.look(Trigger::Timer, None);
+            let mut told = 0;
+            while let Next::Value(note) = rig.notes.next() {
+                told += usize::from(matches!(note, Note::PodMemory(pods) if pods.len() == 3));
+            }
+            Some(told)
+        })
+    };
+    let found = [PodMetrics::Top, PodMetrics::Off].map(told);
+    if found.contains(&None) {
+        ::tests::skip!("no cgroups can be made here");
+    }
+    assert_eq!(found, [Some(1), Some(0)]);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub use action::{Action, ActionSettings, DryRun};
 pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
 pub use probes::Probes;
 pub use resolve::with_own_thresholds;
-pub use server::{EvictionRequests, MemoryLimits, Server};
+pub use server::{EvictionRequests, MemoryLimits, MetricsSettings, PodMetrics, Server};
 pub use thresholds::{AskConfigz, Configz, InlineSettings, KubeletFiles, ThresholdSettings, ThresholdSource};
 
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";
@@ -86,6 +86,9 @@ struct File {
     /// Memory limits of pods, containers and the cgroups above them.
     #[serde(default)]
     memory_limits: MemoryLimits,
+    /// What is exported as metrics.
+    #[serde(default)]
+    metrics: MetricsSettings,
     /// The HTTP server of the agent.
     #[serde(default)]
     server: Server,
@@ -129,6 +132,8 @@ pub struct AgentConfiguration {
     pub eviction_requests: EvictionRequests,
     /// Memory limits of pods, containers and the cgroups above them.
     pub memory_limits: MemoryLimits,
+    /// What is exported as metrics.
+    pub metrics: MetricsSettings,
     /// The HTTP server.
     pub server: Server,
     /// Every value, and where it came from.
@@ -169,7 +174,7 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
     let mut given = Value::Object(given);
     drop_nulls(&mut given);
     // In YAML 1.1, which other tools still write, `Off` is a boolean.
-    for place in ["/policy/prediction/mode", "/policy/predict", "/kernelKill", "/reflex"] {
+    for place in ["/policy/prediction/mode", "/policy/predict", "/kernelKill", "/reflex", "/metrics/pods"] {
         if let Some(value) = given.pointer_mut(place).filter(|value| **value == Value::Bool(false)) {
             *value = "Off".into();
         }
@@ -201,6 +206,7 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         eviction,
         eviction_requests,
         memory_limits,
+        metrics,
         server,
     } = parsed;
     let notes = notes(profile, &policy, file);
@@ -217,6 +223,7 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         eviction,
         eviction_requests,
         memory_limits,
+        metrics,
         server,
         settings,
         notes,

@@ -1,4 +1,4 @@
-//! Eviction requests, memory limits and the HTTP server. A change takes effect at the next start.
+//! Eviction requests, memory limits, the HTTP server and its metrics. A change takes effect at the next start.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -58,4 +58,24 @@ impl Default for MemoryLimits {
     fn default() -> Self {
         Self { warn_percent: 10 }
     }
+}
+
+/// What is exported as metrics. A change takes effect at the next start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MetricsSettings {
+    /// The pods whose memory is exported. The eviction rank is that of the first ten, or of none.
+    pub pods: PodMetrics,
+}
+
+/// The pods whose memory is exported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PodMetrics {
+    /// All pods, up to 512.
+    All,
+    /// The ten that would be evicted first.
+    #[default]
+    Top,
+    /// None, nor any rank.
+    Off,
 }

@@ -16,7 +16,7 @@ pub(crate) use limited::LeastLimits;
 pub use limited::{LimitedPod, NamedLimit};
 pub use limits::{ContainerLimit, EmptyDirLimit, LocalLimits};
 pub use qos::is_best_effort;
-pub use requests::{has_pod_level_resources, pod_limit, pod_request};
+pub use requests::{has_pod_level_resources, memory_limit, pod_limit, pod_request};
 pub use set::{PodSet, RankFacts};
 
 use super::pod::Pod;

@@ -4,6 +4,7 @@
 
 use crate::core::pod::{Pod, ResourceList, Resources};
 use crate::core::policy::{Gates, PodLevelRequests};
+use crate::core::signal::Resource;
 use crate::core::units::{Format, Quantity};
 
 /// The request that a pod's usage is held against, zero if there is none.
@@ -35,6 +36,21 @@ pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
     let mut limit = total(pod, |resources| resources.limits.get(resource))?;
     add_overhead(&mut limit, pod, resource);
     Some(limit)
+}
+
+/// The memory limit of the pod's cgroup: its own, or that of its containers if each of them has one.
+pub fn memory_limit(pod: &Pod, gates: Gates) -> Option<Quantity> {
+    let name = Resource::Memory.name();
+    let own = pod.resources.as_ref().and_then(|resources| resources.limits.get(name));
+    if let Some(own) = own.filter(|_| gates.pod_level_resources) {
+        let mut limit = own.clone();
+        add_overhead(&mut limit, pod, name);
+        return Some(limit);
+    }
+    let mut containers = pod.containers.iter().chain(&pod.init_containers);
+    let are_limited =
+        containers.all(|it| it.resources.limits.get(name).is_some_and(|limit| !limit.is_zero()));
+    are_limited.then(|| pod_limit(pod, name)).flatten()
 }
 
 /// `IsPodLevelResourcesSet`: whether the pod itself requests or limits what it can.
