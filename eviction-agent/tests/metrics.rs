@@ -1,5 +1,7 @@
 //! The reference of metrics against the registry.
 
+#![expect(clippy::expect_used, reason = "a test stops at the first surprise")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use eviction_agent::metrics::{Group, Metrics};

@@ -51,7 +51,7 @@ enum Shell {
     Fish,
     Nushell,
     #[value(name = "powershell")]
-    PowerShell,
+    Pwsh,
 }
 
 pub(super) fn completion(
@@ -66,7 +66,7 @@ pub(super) fn completion(
         Shell::Bash => generate(Complete::Bash, &mut command, NAME, &mut script),
         Shell::Zsh => generate(Complete::Zsh, &mut command, NAME, &mut script),
         Shell::Fish => generate(Complete::Fish, &mut command, NAME, &mut script),
-        Shell::PowerShell => generate(Complete::PowerShell, &mut command, NAME, &mut script),
+        Shell::Pwsh => generate(Complete::PowerShell, &mut command, NAME, &mut script),
         Shell::Nushell => generate(clap_complete_nushell::Nushell, &mut command, NAME, &mut script),
     }
     out.write_all(&script)?;

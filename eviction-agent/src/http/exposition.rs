@@ -76,7 +76,7 @@ fn to_prometheus(open_metrics: &str) -> String {
                 let _infallible = writeln!(out, "# HELP {name}{suffix} {text}");
             }
             let _infallible = writeln!(out, "# TYPE {name}{suffix} {kind}");
-        } else if !line.starts_with('#') && !(is_counter && is_created(line)) {
+        } else if !(line.starts_with('#') || is_counter && is_created(line)) {
             out.push_str(line);
             out.push('\n');
         }
