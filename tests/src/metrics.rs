@@ -73,6 +73,23 @@ impl Metrics {
         lines.collect::<Vec<_>>().join(", ")
     }
 
+    /// Whether there is a series of that name with these labels.
+    pub fn has_series(&self, name: &str, labels: &[(&str, &str)]) -> bool {
+        let is_one = |(key, value): &(&str, &str), sample: &Sample| {
+            sample.labels.iter().any(|(k, v)| k == key && v == value)
+        };
+        self.samples
+            .iter()
+            .any(|sample| sample.name == name && labels.iter().all(|label| is_one(label, sample)))
+    }
+
+    /// What that label is in the series of that name.
+    pub fn values<'a>(&'a self, name: &'a str, label: &'a str) -> impl Iterator<Item = &'a str> {
+        let of_name = self.samples.iter().filter(move |sample| sample.name == name);
+        let labels = of_name.flat_map(|sample| &sample.labels);
+        labels.filter(move |(key, _)| key == label).map(|(_, value)| value.as_str())
+    }
+
     /// Whether there is any series of that name.
     pub fn has(&self, name: &str) -> bool {
         self.samples.iter().any(|sample| sample.name == name)
@@ -163,6 +180,9 @@ eviction_agent_odd{text=\"a \\\"quoted\\\" } brace, and\\nmore\"} 1e3
         assert_eq!(page.sum("eviction_agent_pods_known", &[]), 3.0);
         assert_eq!(page.sum("eviction_agent_x_bucket", &[("le", "+Inf")]), 7.0);
         assert_eq!(page.sum("eviction_agent_odd", &[("text", "a \"quoted\" } brace, and\nmore")]), 1000.0);
+        assert!(page.has_series(evictions, &[("eviction_signal", "pid.available"), ("namespace", "a")]));
+        assert!(!page.has_series(evictions, &[("namespace", "b")]));
+        assert_eq!(page.values(evictions, "namespace").collect::<Vec<_>>(), ["a", "a"]);
         assert!(page.has("eviction_agent_pods_known") && !page.has("eviction_agent_pod"));
     }
 
