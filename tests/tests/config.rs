@@ -143,7 +143,7 @@ fn what_is_wrong_is_said_at_once_and_nothing_is_printed() {
     let output = files.config(&[]);
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(errors.contains("agent.yaml: thresholdMargin.value: must be 0% to 100%, is 200%"), "{errors}");
+    assert!(errors.contains("agent.yaml: thresholdMargin.value: must be 0% to 100%, got 200%"), "{errors}");
     assert!(
         errors.contains("agent.yaml: thresholdMargins: is not known here (did you mean `thresholdMargin`?)"),
         "{errors}"

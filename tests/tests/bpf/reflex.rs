@@ -145,7 +145,7 @@ fn nobody_is_killed_without_a_record() {
         "the ring is full"
     );
     process.step(TOO_MUCH);
-    assert_let_be(&mut rig, "no_room");
+    assert_let_be(&mut rig, "ring_full");
     // There is room now, and the verdict stands as before.
     process.tell("touch 16");
     assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());

@@ -80,10 +80,7 @@ fn a_configuration_of_the_agent_that_is_none() {
     );
     assert_errors(
         &errors_of("--kubelet-config", AGENT),
-        &[
-            (": apiVersion: ", "found `eviction-agent.io/v1alpha1`"),
-            (": kind: ", "found `AgentConfiguration`"),
-        ],
+        &[(": apiVersion: ", "got `eviction-agent.io/v1alpha1`"), (": kind: ", "got `AgentConfiguration`")],
     );
 }
 
