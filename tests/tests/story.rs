@@ -109,7 +109,7 @@ fn kills_and_ends_are_attributed_as_they_were() {
     let told = kill_of(&mut agent, job.pid());
     assert_eq!(
         (told.text("victim"), told.number("during_eviction")),
-        ("main", decided.number("id")),
+        ("init", decided.number("id")),
         "{told:?}"
     );
     let end = end_of(&mut agent, "batch/report", "job");
