@@ -6,7 +6,6 @@
 //! runs before all others and looks each millisecond.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -61,15 +60,7 @@ impl<'a> Arena<'a> {
             inside.arg("--rivals-folder").arg(rivals);
         }
         inside.arg("--").args(case.hog.arguments(case.size(), case.rate, &stamps, stage.disk()?));
-        let mut outer = rival::alone(&inside);
-        outer.stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut process = Process::spawn(&mut outer)?;
-        let out = process.child().stdout.take().context("the output of the namespace")?;
-        let text = std::io::read_to_string(out).context("read from the namespace")?;
-        let status = process.wait()?;
-        stage.interrupt.check()?;
-        ensure!(status.success(), "{} in its namespace: {}", rival.name(), agent::describe(status));
-        let told: Value = serde_json::from_str(&text).with_context(|| format!("told was `{text}`"))?;
+        let told = rival::output_alone(&inside, rival.name(), &stage.interrupt)?;
         let record = Record::read(&stamps)?;
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
         Ok(self.run(&told, &record))

@@ -15,7 +15,7 @@ use ::tests::node::{MIB, Node, PodSpec};
 use ::tests::process::Process;
 use ::tests::workload::Workload;
 use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::reaction;
 use crate::rival::{self, Rival};
@@ -166,15 +166,7 @@ fn with_earlyoom(stage: &Stage, arguments: &[&str]) -> Result<Run> {
         inside.arg("--rivals-folder").arg(rivals);
     }
     inside.arg("--").args(arguments);
-    let mut outer = rival::alone(&inside);
-    outer.stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let mut process = Process::spawn(&mut outer)?;
-    let out = process.child().stdout.take().context("the output of the namespace")?;
-    let text = std::io::read_to_string(out).context("read from the namespace")?;
-    let status = process.wait()?;
-    stage.interrupt.check()?;
-    ensure!(status.success(), "earlyoom in its namespace: {}", agent::describe(status));
-    let told: Value = serde_json::from_str(&text).with_context(|| format!("told was `{text}`"))?;
+    let told = rival::output_alone(&inside, "earlyoom", &stage.interrupt)?;
     let oom_kills = node.pods[1].first()?.oom_kills()?;
     let ended = told["ended"] == true;
     let run = Run { beyond_mib: beyond(&node, others)?, oom_kills, ended, ..Run::default() };

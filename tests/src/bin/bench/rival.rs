@@ -8,9 +8,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ::tests::agent;
+use ::tests::interrupt::Interrupt;
 use ::tests::node::MIB;
 use ::tests::process::Process;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
 
 /// Something that watches a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +125,22 @@ pub(crate) fn alone(command: &Command) -> Command {
     outer.arg(command.get_program()).args(command.get_args());
     outer.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     outer
+}
+
+/// Runs a command in a namespace of its own until it ends, and returns the JSON that it prints.
+///
+/// # Errors
+/// If it cannot be run, fails, or prints something else.
+pub(crate) fn output_alone(inside: &Command, name: &str, interrupt: &Interrupt) -> Result<Value> {
+    let mut outer = alone(inside);
+    outer.stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut process = Process::spawn(&mut outer)?;
+    let out = process.child().stdout.take().context("the output of the namespace")?;
+    let text = std::io::read_to_string(out).context("read from the namespace")?;
+    let status = process.wait()?;
+    interrupt.check()?;
+    ensure!(status.success(), "{name} in its namespace: {}", agent::describe(status));
+    serde_json::from_str(&text).with_context(|| format!("the output was `{text}`"))
 }
 
 /// node-exporter, and where it listens.
