@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::source::bpf::rungs::RUNGS;
+
 pub use container::{ContainerStatusMismatch, ContainerTerminated};
 pub use kernel_kill::KernelKill;
 pub use kube_api::KubeApi;
@@ -112,6 +114,14 @@ pub struct Backend {
     pub source: String,
     pub backend: String,
     pub reason: String,
+}
+
+impl Backend {
+    /// The source's preferred backend, if that is not the one in use.
+    pub fn preferred(&self) -> Option<&'static str> {
+        let best = RUNGS.iter().find(|rung| rung.family.name() == self.source)?;
+        (best.name != self.backend).then_some(best.name)
+    }
 }
 
 /// See [`Event::Pods`].

@@ -21,7 +21,6 @@ use crate::metrics::{
     SignalLabels, SourceLabels, TypeLabels,
 };
 
-use crate::source::bpf::rungs::RUNGS;
 use crate::source::bpf::{Family, Lost};
 use crate::source::wait::{register, take_count};
 
@@ -282,6 +281,7 @@ impl Slow {
 
     /// Exports the backend that a source uses, in place of the one that it used before.
     pub(crate) fn backend(&mut self, backend: &event::Backend) {
+        let preferred = backend.preferred();
         let event::Backend { source, backend, reason: _ } = backend;
         let now = BackendLabels::new(source, backend);
         self.sources.retain(|before| {
@@ -292,8 +292,7 @@ impl Slow {
             !replaced
         });
         self.metrics.backend.get_or_create(&now).set(1);
-        let best = RUNGS.iter().find(|rung| rung.family.name() == source);
-        let is_degraded = backend == NO_RUNG || best.is_some_and(|best| best.name != backend);
+        let is_degraded = backend == NO_RUNG || preferred.is_some();
         let labels = SourceLabels { source: source.clone() };
         self.metrics.backend_degraded.get_or_create(&labels).set(i64::from(is_degraded));
         let may_be_lost =

@@ -78,16 +78,13 @@ impl Status {
 }
 
 /// The status of a source's backend, with a reason of a few words.
-fn status(backend: &Backend) -> (Status, String) {
-    let Backend { source: _, backend, reason } = backend;
-    let first = reason.split("; ").next().unwrap_or_default();
+fn status(source: &Backend) -> (Status, String) {
+    let Backend { source: _, backend, reason } = source;
     if backend == NO_BACKEND {
-        return (Status::Missing, first.to_owned());
+        return (Status::Missing, reason.split_once("; ").map_or(&**reason, |(first, _)| first).to_owned());
     }
-    // The reason names the better ones, each with what is wrong with it.
-    let better = agent::rung_names().find(|name| name != backend && first.starts_with(&format!("{name}: ")));
-    match better {
-        Some(better) => (Status::Degraded, format!("{backend} in place of {better}")),
+    match source.preferred() {
+        Some(preferred) => (Status::Degraded, format!("{backend} in place of {preferred}")),
         None => (Status::Ok, backend.clone()),
     }
 }
