@@ -1,6 +1,6 @@
 //! An eBPF-accelerated node pressure monitor for Kubernetes.
 //!
-//! Data goes one way: [`source`] → [`core`] → [`action`]. One loop in [`agent`] owns the
+//! Data goes one way: [`source`] → `eviction_core` → [`action`]. One loop in [`agent`] owns the
 //! engine; what happened comes in as an `Input` with its own time, what is to be done goes
 //! out as data, and what came of it returns as an `Input`.
 
@@ -10,7 +10,6 @@ pub mod api;
 mod causes;
 pub mod cli;
 pub mod config;
-pub mod core;
 pub mod http;
 pub mod journal;
 pub mod metrics;

@@ -6,9 +6,6 @@ use std::io::Write as _;
 use std::path::Path;
 
 use eviction_agent::config::{Problems, kubelet_policy, load_agent, load_kubelet};
-use eviction_agent::core::pods::KnownPod;
-use eviction_agent::core::reading::Reading;
-use eviction_agent::core::units::{Format, GoDuration, Limit, Quantity, parse_percentage};
 use eviction_agent::source::bpf::Event;
 use eviction_agent::source::bpf::btf::Btf;
 use eviction_agent::source::bpf::decode::decode;
@@ -27,6 +24,9 @@ use eviction_agent::source::proc::tasks::parse_task_count;
 use eviction_agent::source::proc::vmstat::parse_oom_kills;
 use eviction_agent::source::proc::zoneinfo::parse_kept_free;
 use eviction_common::ABI_VERSION;
+use eviction_core::pods::KnownPod;
+use eviction_core::reading::Reading;
+use eviction_core::units::{Format, GoDuration, Limit, Quantity, parse_percentage};
 
 /// A record of the ring buffer. The first byte says how large the machine's pages are, and whether the
 /// record is left as another version's; else it is given ours, so that the corpus stays of use.

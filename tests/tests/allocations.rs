@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use eviction_agent::core::decision::PassEnd;
-use eviction_agent::core::input::{Event, Input};
-use eviction_agent::core::pods::PodSet;
-use eviction_agent::core::preferences::Profile;
-use eviction_agent::core::time::Timestamp;
+use eviction_core::decision::PassEnd;
+use eviction_core::input::{Event, Input};
+use eviction_core::pods::PodSet;
+use eviction_core::preferences::Profile;
+use eviction_core::time::Timestamp;
 use serde_json::{Value, json};
 use tests::allocations::{Counting, counted, traced};
 use tests::world::{Case, World};

@@ -313,7 +313,7 @@ mod tests {
 
     use super::*;
     use crate::action::PodName;
-    use crate::core::signal::Resource;
+    use eviction_core::signal::Resource;
 
     /// A plain folder passes for a node; what its lists say is as true as the test wants it.
     fn begin(lists: &[(&str, &str)], groups: &[&str]) -> (Result<Begun, Refused>, tempfile::TempDir) {

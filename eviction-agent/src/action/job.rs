@@ -14,7 +14,7 @@ use super::members::Members;
 use super::outcome::Progress;
 use super::target::{KillTarget, PodName};
 use super::victim::Victim;
-use crate::core::time::nanos;
+use eviction_core::time::nanos;
 
 /// Between two looks, while nobody ends: from the first pause, doubled each time, to the last.
 const FIRST_PAUSE_NS: u64 = 1_000_000;

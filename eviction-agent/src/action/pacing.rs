@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::outcome::Refused;
 use super::target::{KillTarget, PodName};
-use crate::core::signal::Resource;
-use crate::core::time::nanos;
+use eviction_core::signal::Resource;
+use eviction_core::time::nanos;
 
 /// Bounds on the pace of kills.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::core::signal::Resource;
+use eviction_core::signal::Resource;
 
 /// The name of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

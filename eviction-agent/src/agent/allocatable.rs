@@ -5,12 +5,12 @@
 //! what the node takes, so it is read when it can have come near a threshold: the kernel told of
 //! that, or the timer says so.
 
-use crate::core::policy::Policy;
-use crate::core::reading::{Reading, Why};
-use crate::core::signal::Signal;
-use crate::core::snapshot::{MemoryStats, SourceId};
 use crate::source::cgroup::files::Limit;
 use crate::source::cgroup::sampler::Sampler;
+use eviction_core::policy::Policy;
+use eviction_core::reading::{Reading, Why};
+use eviction_core::signal::Signal;
+use eviction_core::snapshot::{MemoryStats, SourceId};
 
 use super::arming::Seen;
 use super::clock::Instant;

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use crate::core::preferences::MemoryMeasure;
 use crate::source::bpf::batch_bytes;
+use eviction_core::preferences::MemoryMeasure;
 
 use super::wakes::Wakes;
 

@@ -13,8 +13,8 @@ use crate::config::{
     KubeletConfiguration, MarginMode, MemoryLimits, MetricsSettings, Probes, Problems, Server, Setting,
     ThresholdSource, load_agent,
 };
-use crate::core::policy::Policy;
-use crate::core::preferences::Profile;
+use eviction_core::policy::Policy;
+use eviction_core::preferences::Profile;
 use kubelet::Kubelet;
 pub(crate) use kubelet::KubeletSaid;
 

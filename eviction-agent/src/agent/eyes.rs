@@ -6,21 +6,21 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::core::pods::PodSet;
-use crate::core::policy::Rules;
-use crate::core::preferences::{MemoryMeasure, MemoryPreferences};
-use crate::core::reading::{Reading, Why};
-use crate::core::sight::{available, observe};
-use crate::core::signal::Signal;
-use crate::core::snapshot::{
-    ContainerFigures, MemoryDetail, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot,
-    SnapshotBuilder, SourceId, SpareSnapshot,
-};
 use crate::source::cgroup::files::Limit;
 use crate::source::cgroup::sample::{Fresh, NodeSample, Tasks};
 use crate::source::cgroup::sampler::Sampler;
 use crate::source::proc::tasks::TaskCounter;
 use crate::source::stall::{Stalling, Stalls};
+use eviction_core::pods::PodSet;
+use eviction_core::policy::Rules;
+use eviction_core::preferences::{MemoryMeasure, MemoryPreferences};
+use eviction_core::reading::{Reading, Why};
+use eviction_core::sight::{available, observe};
+use eviction_core::signal::Signal;
+use eviction_core::snapshot::{
+    ContainerFigures, MemoryDetail, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot,
+    SnapshotBuilder, SourceId, SpareSnapshot,
+};
 
 use super::allocatable::{Allocatable, PodsRoot};
 use super::arming::Seen;

@@ -5,7 +5,7 @@
 //! second victim for the same pressure until the first is gone or the time is over. Where
 //! evictions are sized, the engine knows what is on its way, and nothing waits here.
 
-use crate::core::policy::Victims;
+use eviction_core::policy::Victims;
 
 /// `podCleanupTimeout`.
 const PATIENCE_NS: u64 = 30_000_000_000;

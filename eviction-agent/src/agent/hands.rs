@@ -9,10 +9,10 @@ use super::failure::{Failure, chain};
 use crate::action::api::ApiHandConfig;
 use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, PacingPolicy, Reaped};
 use crate::config::{ActionSettings, EvictionRequests};
-use crate::core::policy::Victims;
-use crate::core::units::GoDuration;
 use crate::metrics::{Metrics, ResultLabels};
 use crate::source::cgroup::root::NodeRoot;
+use eviction_core::policy::Victims;
+use eviction_core::units::GoDuration;
 
 /// How the hand asks the API server.
 pub(super) fn hand_config(requests: EvictionRequests, action: ActionSettings) -> ApiHandConfig {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::core::reading::Reading;
 use crate::source::file::{InWords, read_once};
 use crate::source::proc::zoneinfo::parse_kept_free;
 use crate::source::timer::Timer;
+use eviction_core::reading::Reading;
 
 /// Watermarks change when an administrator says so, and rise for a moment when memory is scattered.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -81,7 +81,7 @@ impl KeptFree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::reading::Why;
+    use eviction_core::reading::Why;
 
     #[test]
     fn what_is_free_beyond_what_is_kept_is_room() {

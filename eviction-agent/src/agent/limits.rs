@@ -5,13 +5,13 @@
 
 mod watch;
 
-use crate::core::oom::LimitOwner;
-use crate::core::reading::Reading;
 use crate::source::bpf::Crossed;
 use crate::source::cgroup::files::Limit;
 use crate::source::cgroup::pods::Pods;
 use crate::source::cgroup::sample::GroupSample;
 use crate::source::cgroup::sampler::Sampler;
+use eviction_core::oom::LimitOwner;
+use eviction_core::reading::Reading;
 
 use super::arming::Seen;
 use super::wakes::Wakes;

@@ -1,8 +1,8 @@
 //! The thresholds of one signal as plain figures: what the loop needs to know how far a line is,
 //! without asking the engine.
 
-use crate::core::policy::Policy;
-use crate::core::signal::Signal;
+use eviction_core::policy::Policy;
+use eviction_core::signal::Signal;
 
 /// The available amounts below which thresholds of a signal are met, and from which on they are
 /// resolved.

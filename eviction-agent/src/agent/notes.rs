@@ -9,14 +9,14 @@ use std::sync::Arc;
 use prometheus_client::metrics::counter::Counter;
 
 use crate::action::{Outcome, PodName, Refused};
-use crate::core::decision::Decision;
-use crate::core::input::Reach;
-use crate::core::oom::{ContainerEnded, EndedContainer};
-use crate::core::reading::Why;
-use crate::core::signal::Signal;
-use crate::core::time::Timestamp;
 use crate::journal::Before;
 use crate::metrics::{Metrics, Queue};
+use eviction_core::decision::Decision;
+use eviction_core::input::Reach;
+use eviction_core::oom::{ContainerEnded, EndedContainer};
+use eviction_core::reading::Why;
+use eviction_core::signal::Signal;
+use eviction_core::time::Timestamp;
 
 use super::arming::Seen;
 use super::clock::Instant;

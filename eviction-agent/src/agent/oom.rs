@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use crate::core::oom::{LimitOwner, OomKill};
-use crate::core::time::Timestamp;
 use crate::source::bpf;
 use crate::source::bpf::owner::{Attribution, Owner, attribute};
 use crate::source::cgroup::pods::Pods;
 use crate::source::cgroup::sampler::Sampler;
 use crate::source::cgroup::tree::Tree;
+use eviction_core::oom::{LimitOwner, OomKill};
+use eviction_core::time::Timestamp;
 
 use super::hook::root_id;
 use super::mains::Mains;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::config::PodMetrics;
-use crate::core::pods::{KnownPod, PodSet, memory_limit};
-use crate::core::protection::Turn;
-use crate::core::rank::Candidate;
-use crate::core::signal::{Resource, Signal};
-use crate::core::snapshot::Snapshot;
 use crate::metrics::{Metrics, PodLabels, RankLabels};
+use eviction_core::pods::{KnownPod, PodSet, memory_limit};
+use eviction_core::protection::Turn;
+use eviction_core::rank::Candidate;
+use eviction_core::signal::{Resource, Signal};
+use eviction_core::snapshot::Snapshot;
 
 /// So many pods have a rank.
 const RANKED: usize = 10;
@@ -98,9 +98,9 @@ pub(crate) fn export(pods: &[PodMemory], metrics: &Metrics) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::fixture::{container, engine, limits, list, memory_of, pod, policy, set, snapshot};
-    use crate::core::pod::{Pod, Resources};
-    use crate::core::snapshot::NodeStats;
+    use eviction_core::fixture::{container, engine, limits, list, memory_of, pod, policy, set, snapshot};
+    use eviction_core::pod::{Pod, Resources};
+    use eviction_core::snapshot::NodeStats;
 
     fn chosen(mode: PodMetrics, pods: Vec<Pod>) -> Vec<PodMemory> {
         let uids: Vec<String> = pods.iter().map(|pod| pod.uid.to_string()).collect();

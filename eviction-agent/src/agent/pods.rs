@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::cluster::WatchedPods;
 use super::failure::{Failure, chain};
-use crate::core::pod::Pod;
-use crate::core::pods::KnownPod;
-use crate::core::policy::Policy;
 use crate::metrics::Metrics;
 use crate::source::pods::{PodErrors, parse_pod_list};
 use crate::source::pods_file::{Change, PodsFile};
+use eviction_core::pod::Pod;
+use eviction_core::pods::KnownPod;
+use eviction_core::policy::Policy;
 
 use super::roster::Roster;
 

@@ -6,9 +6,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::core::decision::Decision;
 use crate::journal::{self, Before};
 use crate::metrics::Metrics;
+use eviction_core::decision::Decision;
 
 use super::failure::Failure;
 use super::printer::Printer;

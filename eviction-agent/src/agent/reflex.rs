@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::pods::KnownPod;
-use crate::core::reflex::{NoVerdict, StandingVerdict};
-use crate::core::time::nanos;
 use crate::metrics::{Metrics, ReasonLabels};
 use crate::source::bpf::{Epoch, Standing, VerdictNumber};
 use crate::source::pace;
+use eviction_core::pods::KnownPod;
+use eviction_core::reflex::{NoVerdict, StandingVerdict};
+use eviction_core::time::nanos;
 
 use super::arming::Seen;
 use super::clock::{Instant, mono_ns};

@@ -11,8 +11,8 @@ use super::configuration::{Configuration, ConfigurationFiles, KubeletSaid, Servi
 use super::failure::{Failure, chain};
 use super::file_watch::FileWatch;
 use super::remembered::{Kept, Remembered};
-use crate::core::policy::Policy;
-use crate::core::preferences::Profile;
+use eviction_core::policy::Policy;
+use eviction_core::preferences::Profile;
 
 /// Why the configuration is read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::configuration::{Configuration, ConfigurationFiles, KubeletSaid};
 use super::failure::Failure;
 use crate::config::{AskConfigz, KubeletFiles, drop_in_files};
-use crate::core::preferences::Profile;
+use eviction_core::preferences::Profile;
 
 const KUBELET: &str = "kubelet.yaml";
 const DROP_INS: &str = "kubelet.d";

@@ -5,10 +5,10 @@ use serde::Serialize;
 use super::configuration::{Configuration, ConfigurationFiles};
 use super::failure::Failure;
 use crate::config::Setting;
-use crate::core::policy::Threshold;
-use crate::core::preferences::Profile;
-use crate::core::signal::Resource;
-use crate::core::units::ThresholdValue;
+use eviction_core::policy::Threshold;
+use eviction_core::preferences::Profile;
+use eviction_core::signal::Resource;
+use eviction_core::units::ThresholdValue;
 
 /// What is decided by.
 #[derive(Debug, Serialize)]

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::core::pods::{KnownPod, PodSet, mirrored_uid};
-use crate::core::policy::Policy;
 use crate::source::cgroup::names::PodUid;
 use crate::source::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
+use eviction_core::pods::{KnownPod, PodSet, mirrored_uid};
+use eviction_core::policy::Policy;
 
 use super::event;
 
@@ -211,8 +211,8 @@ pub(crate) fn short(id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::fixture::{pod, policy};
-    use crate::core::pod::Pod;
+    use eviction_core::fixture::{pod, policy};
+    use eviction_core::pod::Pod;
 
     const HASH: &str = "kubernetes.io/config.hash";
     const MIRROR: &str = "kubernetes.io/config.mirror";

@@ -14,12 +14,12 @@ use tokio::task::JoinHandle;
 use super::VERSION;
 use super::failure::Failure;
 use crate::config::{ActionSettings, Server};
-use crate::core::input::Reach;
-use crate::core::preferences::Profile;
 use crate::http::{self, Health};
 use crate::metrics::{Group, Metrics, Queue};
 use crate::source::choice::Choice;
 use crate::source::timer::Timer;
+use eviction_core::input::Reach;
+use eviction_core::preferences::Profile;
 
 use super::clock::Clock;
 use super::cluster::{Cluster, ClusterOptions, Exports, Membership};

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc};
 
-use crate::core::apart::Apart;
-use crate::core::pressure::CONDITIONS;
-use crate::core::signal::{NodeCondition, Signal, SignalSet};
 use crate::metrics::{
     AlarmLabels, BackendLabels, ConditionLabels, MapLabels, Metrics, ReasonLabels, ResultLabels,
     SignalLabels, SourceLabels, TypeLabels,
 };
+use eviction_core::apart::Apart;
+use eviction_core::pressure::CONDITIONS;
+use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 
 use crate::source::bpf::{Family, Lost};
 use crate::source::wait::{register, take_count};

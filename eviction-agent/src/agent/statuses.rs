@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::core::oom::{ContainerEnded, EndSeen, Evictor};
-use crate::core::pod::{ContainerEnd, Pod, PodCondition};
-use crate::core::time::Timestamp;
+use eviction_core::oom::{ContainerEnded, EndSeen, Evictor};
+use eviction_core::pod::{ContainerEnd, Pod, PodCondition};
+use eviction_core::time::Timestamp;
 
 use super::clock::Clock;
 use super::roster::Roster;
@@ -81,11 +81,11 @@ fn evicted_at(pod: &Pod) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use crate::core::fixture::policy;
+    use eviction_core::fixture::policy;
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::pods::KnownPod;
+    use eviction_core::pods::KnownPod;
 
     fn second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

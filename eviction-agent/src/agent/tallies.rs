@@ -92,8 +92,8 @@ mod tests {
 
     use super::*;
     use crate::agent::clock::Clock;
-    use crate::core::fixture::{pod, policy};
-    use crate::core::pods::KnownPod;
+    use eviction_core::fixture::{pod, policy};
+    use eviction_core::pods::KnownPod;
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -6,12 +6,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::core::pods::KnownPod;
-use crate::core::reading::Reading;
 use crate::source::bpf::{Alarm, Kernel, Stall, TaskAlarm, TaskCount};
 use crate::source::cgroup::files::parse_pids_events;
 use crate::source::cgroup::sampler::Sampler;
 use crate::source::file::read_once;
+use eviction_core::pods::KnownPod;
+use eviction_core::reading::Reading;
 
 use super::event;
 use super::place::place_of;

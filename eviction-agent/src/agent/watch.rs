@@ -1,11 +1,11 @@
 //! Events about what the engine reports beside observations: signals that are unavailable, rejected
 //! readings, and changed configurations.
 
-use crate::core::decision::Decision;
-use crate::core::report::ProposalReport;
-use crate::core::sight::{Implausible, Refused};
-use crate::core::signal::{Signal, SignalSet};
 use crate::metrics::{ImplausibleLabels, Metrics, SignalLabels};
+use eviction_core::decision::Decision;
+use eviction_core::report::ProposalReport;
+use eviction_core::sight::{Implausible, Refused};
+use eviction_core::signal::{Signal, SignalSet};
 
 use super::clock::Clock;
 use super::event::{self, ConfigChange, Event, PodRef, ReadingRejected, SignalUnavailable};

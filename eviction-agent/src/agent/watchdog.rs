@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use rustix::thread::Pid;
 
-use crate::core::time::nanos;
 use crate::metrics::{Metrics, Queue};
 use crate::source::timer::Timer;
+use eviction_core::time::nanos;
 
 use super::clock::mono_ns;
 use super::log;

@@ -11,11 +11,11 @@ use serde::Serialize;
 use super::output::{Ended, Out, StreamFormat, complain, is_coloured};
 use super::profile::ProfileArg;
 use super::replay;
-use crate::core::explain::{Explainer, Style};
-use crate::core::report::{About, PodName, Report, StoryReport};
-use crate::core::signal::Signal;
 use crate::scenario::read;
 use crate::scenario::run::{Explained, explain_under};
+use eviction_core::explain::{Explainer, Style};
+use eviction_core::report::{About, PodName, Report, StoryReport};
+use eviction_core::signal::Signal;
 
 /// Explain the eviction decisions in recordings: which pods were chosen, which were not, and why
 #[derive(Debug, Args)]

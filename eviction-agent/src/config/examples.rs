@@ -1,6 +1,6 @@
 //! What a right value looks like, for one that has another form.
 
-use crate::core::units::{GoDuration, Quantity, parse_percentage};
+use eviction_core::units::{GoDuration, Quantity, parse_percentage};
 
 /// For a text that should be a duration.
 pub(super) fn of_duration(text: &str) -> Option<String> {

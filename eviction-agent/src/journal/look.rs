@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::core::reading::Reading;
-use crate::core::snapshot::{
+use eviction_core::reading::Reading;
+use eviction_core::snapshot::{
     FsStats, MemoryDetail, MemoryStats, NodeStats, PodFigures, PodStats, ProcessStats, Snapshot,
 };
 

@@ -11,9 +11,9 @@ mod settings;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::core::decision::{Action, Decision, Pass};
-use crate::core::memory::Memory;
-use crate::core::policy::Policy;
+use eviction_core::decision::{Action, Decision, Pass};
+use eviction_core::memory::Memory;
+use eviction_core::policy::Policy;
 
 /// What a decision was made with, beside what it has itself.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::core::policy::{Gates, Policy, Threshold};
-use crate::core::preferences::Preferences;
-use crate::core::units::ThresholdValue;
+use eviction_core::policy::{Gates, Policy, Threshold};
+use eviction_core::preferences::Preferences;
+use eviction_core::units::ThresholdValue;
 
 /// The most victims in a pass that a configuration may ask for.
 const MOST_VICTIMS: usize = 100;
@@ -69,8 +69,8 @@ pub(super) fn agent(policy: &Policy, went: usize) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::fixture::{hard, policy, quantity, soft};
-    use crate::core::signal::Signal::{AllocatableMemoryAvailable, MemoryAvailable};
+    use eviction_core::fixture::{hard, policy, quantity, soft};
+    use eviction_core::signal::Signal::{AllocatableMemoryAvailable, MemoryAvailable};
 
     fn written(more: Vec<Threshold>) -> (Value, Value, Value) {
         let thresholds = [vec![hard(MemoryAvailable, "100Mi")], more].concat();

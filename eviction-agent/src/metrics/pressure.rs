@@ -9,8 +9,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Unit;
 
 use super::{Family, PressureLabels, SecondsCounter};
-use crate::core::reading::Reading;
 use crate::source::proc::pressure::{Stall, parse_pressure};
+use eviction_core::reading::Reading;
 
 const RESOURCES: [&str; 3] = ["cpu", "io", "memory"];
 

@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::brief::Brief;
 use super::told::{Evicted, Memory, Proposed};
-use crate::core::memory::Memory as Knowledge;
-use crate::core::oom::{ContainerEnded, OomKill};
-use crate::core::time::Timestamp;
 use crate::journal::Went;
 use crate::source::pods;
 use crate::source::summary::Summary;
+use eviction_core::memory::Memory as Knowledge;
+use eviction_core::oom::{ContainerEnded, OomKill};
+use eviction_core::time::Timestamp;
 
 /// A scenario with the outcomes to expect.
 #[derive(Debug, Deserialize)]

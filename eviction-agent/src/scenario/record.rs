@@ -6,15 +6,15 @@ use std::sync::Arc;
 use super::brief::Brief;
 use super::format::{AdmitOutcome, ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
 use super::story::StoryBrief;
-use crate::core::condition::Raised;
-use crate::core::decision::{Cause, Eviction, Pass};
-use crate::core::layout::Reclaim;
-use crate::core::message::{self, REASON_EVICTED, REASON_THRESHOLD_MET};
-use crate::core::pod::{Pod, PodCondition};
-use crate::core::pods::KnownPod;
-use crate::core::report::Report;
-use crate::core::signal::Resource;
-use crate::core::time::Timestamp;
+use eviction_core::condition::Raised;
+use eviction_core::decision::{Cause, Eviction, Pass};
+use eviction_core::layout::Reclaim;
+use eviction_core::message::{self, REASON_EVICTED, REASON_THRESHOLD_MET};
+use eviction_core::pod::{Pod, PodCondition};
+use eviction_core::pods::KnownPod;
+use eviction_core::report::Report;
+use eviction_core::signal::Resource;
+use eviction_core::time::Timestamp;
 
 const WARNING: &str = "Warning";
 

@@ -8,10 +8,10 @@ use super::format::{Outcome, Scenario, Step};
 use super::told::Proposed;
 use super::world::World;
 use crate::config::{AgentConfiguration, kubelet_policy, parse_agent};
-use crate::core::pod::Pod;
-use crate::core::policy::Policy;
-use crate::core::preferences::Profile;
-use crate::core::report::{PodName, Report};
+use eviction_core::pod::Pod;
+use eviction_core::policy::Policy;
+use eviction_core::preferences::Profile;
+use eviction_core::report::{PodName, Report};
 
 /// Why a scenario makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

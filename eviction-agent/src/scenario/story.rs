@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::decision::{Decision, Subject};
-use crate::core::oom::{
+use eviction_core::decision::{Decision, Subject};
+use eviction_core::oom::{
     Cause, EndedContainer, Ground, GroupKill, KillNote, LimitOwner, StoryNote, Verdict, Victim,
 };
-use crate::core::time::Timestamp;
+use eviction_core::time::Timestamp;
 
 /// A kill by the kernel, in brief.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::core::reading::{Reading, Why};
-use crate::core::snapshot::MemoryDetail;
+use eviction_core::reading::{Reading, Why};
+use eviction_core::snapshot::MemoryDetail;
 
 /// What came of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

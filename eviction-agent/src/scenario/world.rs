@@ -1,6 +1,6 @@
 //! The world around the engine in a scenario: what looks see, which calls fail, who is gone.
 //!
-//! All decisions are the engine's, and all texts those of [`crate::core::message`].
+//! All decisions are the engine's, and all texts those of [`eviction_core::message`].
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
 use super::record::Record;
 use super::story::StoryBrief;
 use super::told::Evicted;
-use crate::core::decision::{Action, Decision, ProposalState, Subject};
-use crate::core::engine::Engine;
-use crate::core::input::{Event, EvictionOutcome, Input};
-use crate::core::layout::DiskLayout;
-use crate::core::message::{REASON_EVICTED, refusal};
-use crate::core::pod::Pod;
-use crate::core::pods::{KnownPod, PodSet};
-use crate::core::policy::Policy;
-use crate::core::reading::Why;
-use crate::core::report::{ProposalReport, Report};
-use crate::core::snapshot::Snapshot;
 use crate::source::summary::Summary;
+use eviction_core::decision::{Action, Decision, ProposalState, Subject};
+use eviction_core::engine::Engine;
+use eviction_core::input::{Event, EvictionOutcome, Input};
+use eviction_core::layout::DiskLayout;
+use eviction_core::message::{REASON_EVICTED, refusal};
+use eviction_core::pod::Pod;
+use eviction_core::pods::{KnownPod, PodSet};
+use eviction_core::policy::Policy;
+use eviction_core::reading::Why;
+use eviction_core::report::{ProposalReport, Report};
+use eviction_core::snapshot::Snapshot;
 
 /// An engine, and everything that it hears from.
 pub(super) struct World {

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, pread};
 
-use crate::core::reading::Why;
+use eviction_core::reading::Why;
 
 /// A file that is read again and again from its beginning. Reading through a descriptor that
 /// is kept costs a half to an eighth of opening it each time.

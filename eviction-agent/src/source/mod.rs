@@ -1,6 +1,6 @@
 //! Where figures and events come from. Never sees `action`.
 //!
-//! Whatever is read here is either a figure or [`Unknown`](crate::core::reading::Reading)
+//! Whatever is read here is either a figure or [`Unknown`](eviction_core::reading::Reading)
 //! with the reason: nothing that is missing, cut off or absurd ever counts as zero.
 
 pub mod api;

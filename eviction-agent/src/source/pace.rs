@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::core::time::nanos;
+use eviction_core::time::nanos;
 
 /// A sample is never due sooner.
 pub const FLOOR: Duration = Duration::from_millis(1);

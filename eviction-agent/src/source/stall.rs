@@ -11,9 +11,9 @@ use super::cgroup::files::Version;
 use super::cgroup::root::NodeRoot;
 use super::file::{KeptFile, unreadable};
 use super::proc::pressure::{Pressure, Stall, parse_pressure};
-use crate::core::preferences::{MemoryPsi, PsiKind, PsiTrigger};
-use crate::core::reading::{Reading, Why};
-use crate::core::units::GoDuration;
+use eviction_core::preferences::{MemoryPsi, PsiKind, PsiTrigger};
+use eviction_core::reading::{Reading, Why};
+use eviction_core::units::GoDuration;
 
 /// Totals that are kept of a window.
 const KEPT: usize = 16;

@@ -1,7 +1,7 @@
 //! Numbers and keys in the text files of the kernel.
 #![forbid(unsafe_code)]
 
-use crate::core::reading::Why;
+use eviction_core::reading::Why;
 
 /// An unsigned decimal number and nothing else.
 ///

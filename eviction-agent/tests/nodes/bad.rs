@@ -1,5 +1,5 @@
-use eviction_agent::core::reading::{Reading, Why};
 use eviction_agent::source::cgroup::sample::{Fresh, Tasks};
+use eviction_core::reading::{Reading, Why};
 
 use crate::recorded::{Node, V1, V2};
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use eviction_agent::core::decision::PassEnd;
-use eviction_agent::core::preferences::Profile;
-use eviction_agent::core::report::Report;
-use eviction_agent::core::snapshot::{Snapshot, SnapshotBuilder};
 use eviction_agent::source::summary::Summary;
+use eviction_core::decision::PassEnd;
+use eviction_core::preferences::Profile;
+use eviction_core::report::Report;
+use eviction_core::snapshot::{Snapshot, SnapshotBuilder};
 use rustix::time::{ClockId, clock_gettime};
 use tests::allocations::counted;
 use tests::bench::row::Row;

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use eviction_agent::config::kubelet_policy;
-use eviction_agent::core::decision::{Action, Decision};
-use eviction_agent::core::engine::Engine;
-use eviction_agent::core::input::{Event, EvictionOutcome, Input};
-use eviction_agent::core::layout::DiskLayout;
-use eviction_agent::core::pods::{KnownPod, PodSet};
-use eviction_agent::core::policy::Rules;
-use eviction_agent::core::preferences::{Preferences, Profile};
-use eviction_agent::core::reading::Reading;
-use eviction_agent::core::snapshot::{NodeStats, Snapshot};
-use eviction_agent::core::time::Timestamp;
 use eviction_agent::source::pods::Pod;
 use eviction_agent::source::summary::Summary;
+use eviction_core::decision::{Action, Decision};
+use eviction_core::engine::Engine;
+use eviction_core::input::{Event, EvictionOutcome, Input};
+use eviction_core::layout::DiskLayout;
+use eviction_core::pods::{KnownPod, PodSet};
+use eviction_core::policy::Rules;
+use eviction_core::preferences::{Preferences, Profile};
+use eviction_core::reading::Reading;
+use eviction_core::snapshot::{NodeStats, Snapshot};
+use eviction_core::time::Timestamp;
 use serde_json::Value;
 use tests::world::{Case, World};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use eviction_agent::action::api::{Answered, ApiHand, ApiHandConfig, Asked, Order};
 use eviction_agent::action::{Outcome, PodName, Progress};
 use eviction_agent::api::{Access, Client};
-use eviction_agent::core::signal::Resource;
+use eviction_core::signal::Resource;
 use hyper::Method;
 use serde_json::{Value, json};
 use tests::cluster::proxy::{Fault, Proxy, When};

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use eviction_agent::core::time::Timestamp;
+use eviction_core::time::Timestamp;
 use hyper::Method;
 use serde_json::{Value, json};
 use tests::agent::{Agent, GUARD, Options, binary};

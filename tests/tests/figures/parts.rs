@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use eviction_agent::core::reading::Reading;
 use eviction_agent::source::cgroup::files::parse_memory_stat;
 use eviction_agent::source::cgroup::sample::{Fresh, GroupSample, Tasks};
 use eviction_agent::source::cgroup::sampler::Sampler;
 use eviction_agent::source::clock::now_ns;
+use eviction_core::reading::Reading;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;

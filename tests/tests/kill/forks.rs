@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eviction_agent::action::{GroupDirs, KillTarget, Progress};
-use eviction_agent::core::signal::Resource;
+use eviction_core::signal::Resource;
 use tests::process::{is_alive, wait_until};
 
 use crate::rig::{LONG, Rig, run, soft, steps, stubborn, tame, target};

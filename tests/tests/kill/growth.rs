@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eviction_agent::action::{Begun, KillTarget, Outcome, Progress};
-use eviction_agent::core::signal::Resource;
+use eviction_core::signal::Resource;
 use rustix::process::Signal;
 use tests::cgroup::Group;
 use tests::process::{self, is_alive, wait_until};

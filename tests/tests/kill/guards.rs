@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eviction_agent::action::{Begun, GroupDirs, Hand, KillTarget, PacingPolicy, Refused};
-use eviction_agent::core::signal::Resource;
+use eviction_core::signal::Resource;
 use tests::process::is_alive;
 
 use crate::rig::{LONG, Rig, dirs_of, ended_by, soft, steps, stubborn, target};

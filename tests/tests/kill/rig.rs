@@ -10,7 +10,7 @@ use eviction_agent::action::{
     Begun, Executor, ExecutorConfig, GroupDirs, Hand, KillTarget, Outcome, PodName, Progress, Reaped,
     Refused, StartError,
 };
-use eviction_agent::core::signal::Resource;
+use eviction_core::signal::Resource;
 use tempfile::TempDir;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use eviction_agent::core::reading::{Reading, Why};
 use eviction_agent::source::cgroup::names::PodUid;
 use eviction_agent::source::cgroup::sample::{Fresh, Tasks};
 use eviction_agent::source::file::is_gone;
+use eviction_core::reading::{Reading, Why};
 use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
 use tests::process::HANG;
 use tests::workload::Workload;

@@ -9,8 +9,8 @@ use super::answer::{Answered, Asked, judge};
 use super::request;
 use super::rights::Rights;
 use crate::api::{Client, Request};
-use crate::core::marks::TaintChange;
-use crate::core::node::{Condition, Node};
+use eviction_core::marks::TaintChange;
+use eviction_core::node::{Condition, Node};
 
 /// Merges lists of conditions by their type; a JSON merge patch would replace the list.
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
@@ -145,9 +145,9 @@ fn condition_patch(node: &Node, set: &[Condition], remove: &[&str]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::marks::Effect;
-    use crate::core::node::Taint;
-    use crate::core::time::Timestamp;
+    use eviction_core::marks::Effect;
+    use eviction_core::node::Taint;
+    use eviction_core::time::Timestamp;
 
     fn node(taints: usize) -> Node {
         Node {

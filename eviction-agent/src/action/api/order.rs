@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::answer::Asked;
 use crate::action::target::PodName;
-use crate::core::signal::Resource;
+use eviction_core::signal::Resource;
 
 /// The eviction of a pod, as it was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]

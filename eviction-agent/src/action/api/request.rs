@@ -187,7 +187,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::core::signal::Resource;
+    use eviction_core::signal::Resource;
 
     const MANNER: Manner = Manner { within: Duration::from_secs(5), is_dry: false };
 

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::agent::failure::{Failure, chain};
 use crate::api::{Answer, Client, Request};
-use crate::core::node::Node;
 use crate::source::api::parse_node;
+use eviction_core::node::Node;
 
 /// What the kernel calls this boot of the machine.
 pub(crate) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

@@ -7,10 +7,10 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
 use crate::agent::roster::Roster;
-use crate::core::pods::{KnownPod, of_the_api};
-use crate::core::policy::Policy;
 use crate::source::api::{Decode, Seen};
 use crate::source::pods::parse_pod;
+use eviction_core::pods::{KnownPod, of_the_api};
+use eviction_core::policy::Policy;
 
 /// Changes come in groups: a pod that starts is told three times within moments.
 const SETTLE: Duration = Duration::from_millis(20);

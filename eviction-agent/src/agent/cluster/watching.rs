@@ -20,10 +20,10 @@ use crate::agent::lane;
 use crate::agent::reaction::Command;
 use crate::agent::state::Written;
 use crate::api::{Access, Backoff, Client};
-use crate::core::node::Node;
-use crate::core::policy::Policy;
 use crate::metrics::Metrics;
 use crate::source::api::{Figures, Resource, Seen, Watcher, parse_node};
+use eviction_core::node::Node;
+use eviction_core::policy::Policy;
 
 /// A refusal that lasts so long is one.
 const LASTING: Duration = Duration::from_secs(30);

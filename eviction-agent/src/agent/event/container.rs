@@ -5,8 +5,8 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::core::apart::{Difference, Parted};
-use crate::core::oom::{Cause, EndedContainer, Evidence, Verdict};
+use eviction_core::apart::{Difference, Parted};
+use eviction_core::oom::{Cause, EndedContainer, Evidence, Verdict};
 
 use super::{PodRef, bounded, is_zero};
 
@@ -159,7 +159,7 @@ impl fmt::Display for ContainerTerminated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::oom::{EndSeen, Ground, LimitOwner};
+    use eviction_core::oom::{EndSeen, Ground, LimitOwner};
 
     #[test]
     fn a_termination_in_one_line() {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::{PodRef, text};
-use crate::core::units::display_bytes;
+use eviction_core::units::display_bytes;
 
 /// See [`super::Event::KernelKill`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::core::input::Reach;
+use eviction_core::input::Reach;
 
 /// See [`Event::KubeApi`](super::Event::KubeApi).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::place::Place;
-use crate::core::units::display_bytes;
+use eviction_core::units::display_bytes;
 
 /// See [`super::Event::MemoryLimit`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

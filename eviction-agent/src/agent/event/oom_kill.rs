@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::core::oom::KillNote;
+use eviction_core::oom::KillNote;
 
 use super::place::write_place;
 use super::{LISTED, PodRef, is_zero};
-use crate::core::units::display_bytes;
+use eviction_core::units::display_bytes;
 
 /// See [`super::Event::OomKill`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -6,7 +6,7 @@ use super::{
     Backend, BpfEventsLost, Condition, ConfigChange, Event, EvictionDecision, EvictionProgress, Pods,
     ReadingRejected, SignalReadError, SignalUnavailable, Started, Stopped, Threshold,
 };
-use crate::core::units::display_bytes;
+use eviction_core::units::display_bytes;
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

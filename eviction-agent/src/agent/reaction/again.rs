@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use crate::config::PodMetrics;
-use crate::core::snapshot::Snapshot;
 use crate::source::cgroup::sample::Tasks;
+use eviction_core::snapshot::Snapshot;
 
 use super::super::eyes::NodeLook;
 use super::super::notes::Note;

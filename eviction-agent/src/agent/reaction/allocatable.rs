@@ -1,9 +1,9 @@
 //! The group of all pods, where a threshold is about what it may have.
 
-use crate::core::reading::Reading;
-use crate::core::signal::Signal;
-use crate::core::time::nanos;
 use crate::source::pace;
+use eviction_core::reading::Reading;
+use eviction_core::signal::Signal;
+use eviction_core::time::nanos;
 
 use super::super::allocatable::PodsRoot;
 use super::super::arming::{self, Floor, Rung};

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::action::api::{Answered, Asked};
 use crate::action::{Begun, KillTarget, Outcome, Progress, Refused};
-use crate::core::hands::HardMode;
-use crate::core::input::{Event, Input, NotEvicted, Reach};
-use crate::core::signal::Resource;
-use crate::core::time::nanos;
+use eviction_core::hands::HardMode;
+use eviction_core::input::{Event, Input, NotEvicted, Reach};
+use eviction_core::signal::Resource;
+use eviction_core::time::nanos;
 
 use super::super::clock::mono_ns;
 use super::super::cluster::NodeTeller;

@@ -1,12 +1,12 @@
 //! A changed configuration: told to the engine, and followed by the loop once it is in force.
 
-use crate::core::decision::ProposalState;
-use crate::core::input::{Event, Input};
-use crate::core::observe::Observation;
-use crate::core::policy::{Foresight, Victims};
-use crate::core::sight::observe;
-use crate::core::signal::Signal;
-use crate::core::snapshot::NodeStats;
+use eviction_core::decision::ProposalState;
+use eviction_core::input::{Event, Input};
+use eviction_core::observe::Observation;
+use eviction_core::policy::{Foresight, Victims};
+use eviction_core::sight::observe;
+use eviction_core::signal::Signal;
+use eviction_core::snapshot::NodeStats;
 
 use super::super::clock::mono_ns;
 use super::super::flight::Flight;

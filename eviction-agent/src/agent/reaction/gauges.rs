@@ -6,19 +6,19 @@
 
 use prometheus_client::metrics::counter::Counter;
 
-use crate::core::oom::{LimitOwner, Oddities};
-use crate::core::policy::{Policy, Threshold};
-use crate::core::preferences::MemoryMeasure;
-use crate::core::reading::{Reading, Why};
-use crate::core::signal::{Resource, Signal};
-use crate::core::time::Timestamp;
-use crate::core::trend::Trend;
-use crate::core::units::ThresholdValue;
 use crate::metrics::{
     Family, IntGauge, LimitLabels, MeasureLabels, Metrics, OptionalGauge, OptionalSeconds, ProgramLabels,
     ReasonLabels, SignalLabels, ThresholdLabels, ThresholdValueLabels, TriggerLabels,
 };
 use crate::source::bpf::{self, withheld_reasons};
+use eviction_core::oom::{LimitOwner, Oddities};
+use eviction_core::policy::{Policy, Threshold};
+use eviction_core::preferences::MemoryMeasure;
+use eviction_core::reading::{Reading, Why};
+use eviction_core::signal::{Resource, Signal};
+use eviction_core::time::Timestamp;
+use eviction_core::trend::Trend;
+use eviction_core::units::ThresholdValue;
 
 use super::super::eyes::MEASURES;
 use super::super::limits::{Counts, OWNERS, Turn};
@@ -309,7 +309,7 @@ impl ThresholdSeries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::fixture::{hard, policy};
+    use eviction_core::fixture::{hard, policy};
 
     #[test]
     fn each_trigger_has_its_place() {

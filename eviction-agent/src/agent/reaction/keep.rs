@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::action::{Begun, GroupDirs, Outcome, Progress, Refused};
-use crate::core::input::{Event, Input};
-use crate::core::memory::KEPT_EVERY;
+use eviction_core::input::{Event, Input};
+use eviction_core::memory::KEPT_EVERY;
 
 use super::super::clock::mono_ns;
 use super::super::cluster::{Evictions, NodeTeller};

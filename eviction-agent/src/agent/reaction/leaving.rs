@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::action::{GroupDirs, PodName};
-use crate::core::flight::MARGIN;
-use crate::core::input::{Event, Input};
-use crate::core::time::nanos;
 use crate::source::cgroup::names::PodUid;
 use crate::source::cgroup::pods::Pod as CgroupPod;
 use crate::source::cgroup::populated::{Watched, is_populated};
+use eviction_core::flight::MARGIN;
+use eviction_core::input::{Event, Input};
+use eviction_core::time::nanos;
 
 use super::super::clock::mono_ns;
 use super::{Reaction, State};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::core::oom::LimitOwner;
+use eviction_core::oom::LimitOwner;
 
 use super::super::arming::Seen;
 use super::super::clock::mono_ns;

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::core::decision::{Decision, ProposalState};
-use crate::core::input::{Event, Input};
-use crate::core::memory::Memory;
-use crate::core::reading::{Reading, Why};
-use crate::core::signal::Signal;
-use crate::core::snapshot::Snapshot;
-use crate::core::time::Timestamp;
 use crate::source::bpf::Crossed;
 use crate::source::cgroup::sample::Tasks;
+use eviction_core::decision::{Decision, ProposalState};
+use eviction_core::input::{Event, Input};
+use eviction_core::memory::Memory;
+use eviction_core::reading::{Reading, Why};
+use eviction_core::signal::Signal;
+use eviction_core::snapshot::Snapshot;
+use eviction_core::time::Timestamp;
 
 use super::super::clock::{Instant, mono_ns};
 use super::super::eyes::NodeLook;

@@ -37,15 +37,15 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::action::{Executor, Outcome};
 use crate::config::PodMetrics;
-use crate::core::engine::Engine;
-use crate::core::input::{Event, Reach};
-use crate::core::policy::Policy;
-use crate::core::pressure::Seed;
 use crate::metrics::Metrics;
 use crate::source::bpf::Crossed;
 use crate::source::oom_notice::OomNotice;
 use crate::source::pace::FillRate;
 use crate::source::timer::Timer;
+use eviction_core::engine::Engine;
+use eviction_core::input::{Event, Reach};
+use eviction_core::policy::Policy;
+use eviction_core::pressure::Seed;
 
 use super::clock::{Clock, mono_ns};
 use super::cluster::{Evictions, NodeTeller};

@@ -1,8 +1,8 @@
 //! Kills that only the kernel's counts tell of, where no program tells of kills.
 
-use crate::core::decision::Subject;
-use crate::core::input::{Event, Input};
-use crate::core::oom::{KillNote, LimitOwner, OomKill, StoryNote};
+use eviction_core::decision::Subject;
+use eviction_core::input::{Event, Input};
+use eviction_core::oom::{KillNote, LimitOwner, OomKill, StoryNote};
 
 use super::super::clock::Instant;
 use super::super::event;

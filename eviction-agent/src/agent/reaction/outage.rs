@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use crate::action::{Begun, PodName};
-use crate::core::hands::WhenApiServerDown;
-use crate::core::input::{Event, Input, Reach};
+use eviction_core::hands::WhenApiServerDown;
+use eviction_core::input::{Event, Input, Reach};
 
 use super::super::clock::mono_ns;
 use super::{ByApi, Reaction, State, UnderWay};

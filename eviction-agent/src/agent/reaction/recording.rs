@@ -2,8 +2,8 @@
 //!
 //! To take it down takes memory, so that is done at the end of a turn, for the next one.
 
-use crate::core::memory::Memory;
 use crate::journal::Before;
+use eviction_core::memory::Memory;
 
 use super::Reaction;
 

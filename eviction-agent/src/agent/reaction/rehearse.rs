@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::core::reading::Reading;
-use crate::core::snapshot::MemoryStats;
 use crate::source::cgroup::sample::Tasks;
+use eviction_core::reading::Reading;
+use eviction_core::snapshot::MemoryStats;
 
 use super::super::eyes::NodeLook;
 use super::Reaction;

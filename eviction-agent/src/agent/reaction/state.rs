@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::action::PodName;
-use crate::core::decision::{Decision, ProposalState};
-use crate::core::input::Reach;
-use crate::core::policy::Victims;
-use crate::core::rank::Candidate;
-use crate::core::reading::Why;
-use crate::core::signal::{NodeCondition, Resource, Signal, SignalSet};
-use crate::core::time::Timestamp;
+use eviction_core::decision::{Decision, ProposalState};
+use eviction_core::input::Reach;
+use eviction_core::policy::Victims;
+use eviction_core::rank::Candidate;
+use eviction_core::reading::Why;
+use eviction_core::signal::{NodeCondition, Resource, Signal, SignalSet};
+use eviction_core::time::Timestamp;
 
 use super::super::arming::CloseLooks;
 use super::super::flight::Flight;

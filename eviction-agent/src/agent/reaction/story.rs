@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::core::decision::{Decision, Subject};
-use crate::core::input::{Event, Input};
-use crate::core::oom::{ContainerEnded, EndSeen, StoryNote, Taken};
-use crate::core::time::Timestamp;
 use crate::source::bpf::OomKill;
 use crate::source::bpf::owner::{Owner, attribute};
+use eviction_core::decision::{Decision, Subject};
+use eviction_core::input::{Event, Input};
+use eviction_core::oom::{ContainerEnded, EndSeen, StoryNote, Taken};
+use eviction_core::time::Timestamp;
 
 use super::super::clock::mono_ns;
 use super::super::event;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::core::decision::{Decision, Subject};
+use eviction_core::decision::{Decision, Subject};
 
 use super::super::notes::{Note, PassNote};
 use super::Reaction;

@@ -27,13 +27,13 @@ use super::{ByApi, Command, Reaction, Trigger, Wake};
 use crate::action::api::{self, Answered};
 use crate::action::{Outcome, PodName, Progress};
 use crate::config::PodMetrics;
-use crate::core::decision::{Action, PassEnd};
-use crate::core::pod::Pod;
-use crate::core::pods::KnownPod;
-use crate::core::preferences::Profile;
-use crate::core::signal::{Resource, Signal};
 use crate::metrics::Metrics;
 use crate::source::choice::Choice;
+use eviction_core::decision::{Action, PassEnd};
+use eviction_core::pod::Pod;
+use eviction_core::pods::KnownPod;
+use eviction_core::preferences::Profile;
+use eviction_core::signal::{Resource, Signal};
 
 /// A guard against a loop that hangs.
 const GUARD: Duration = Duration::from_secs(60);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::action::{Begun, GroupDirs, KillTarget, Outcome, PodName, Progress, Refused};
-use crate::core::decision::{Action, Decision, Eviction};
-use crate::core::input::{Event, EvictionOutcome, Input, NotEvicted, Reach};
-use crate::core::signal::{Resource, Signal};
 use crate::source::cgroup::pods::Pod as CgroupPod;
 use crate::source::cgroup::root::GroupPaths;
+use eviction_core::decision::{Action, Decision, Eviction};
+use eviction_core::input::{Event, EvictionOutcome, Input, NotEvicted, Reach};
+use eviction_core::signal::{Resource, Signal};
 
 use super::super::clock::mono_ns;
 use super::super::notes::{Note, OutcomeNote, Step};

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
-use crate::core::apart::Difference;
-use crate::core::oom::{ContainerEnded, EndedContainer, LimitOwner, Verdict};
 use crate::metrics::{MismatchLabels, OomLabels, TerminationLabels, UnattributedLabels};
+use eviction_core::apart::Difference;
+use eviction_core::oom::{ContainerEnded, EndedContainer, LimitOwner, Verdict};
 
 use super::super::event::{self, Event};
 use super::Slow;

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::core::reading::Why;
-use crate::core::signal::Signal;
 use crate::source::cgroup::root::NodeRoot;
 use crate::source::file::{InWords, read_once};
+use eviction_core::reading::Why;
+use eviction_core::signal::Signal;
 
 /// Files of a group that memory signals are read from, by the version of its hierarchy.
 const MEMORY: [&str; 6] = [

@@ -2,8 +2,8 @@
 
 use crate::action::api::{Answered, Asked};
 use crate::action::{Outcome, Progress, Signalled};
-use crate::core::signal::Signal;
 use crate::metrics::{EvictionLabels, Metrics, ResultLabels};
+use eviction_core::signal::Signal;
 
 use super::super::event::{self, Event};
 use super::super::notes::{OutcomeNote, Step};

@@ -1,12 +1,12 @@
 //! What is said of a look that the pipeline went through, and of what it decided.
 
-use crate::core::decision::{Action, Decision, Pass, ProposalState};
-use crate::core::message;
-use crate::core::pressure::CONDITIONS;
-use crate::core::report::CandidateReport;
-use crate::core::signal::{NodeCondition, Signal};
-use crate::core::units::Quantity;
 use crate::metrics::{ConditionLabels, SignalLabels, ThresholdLabels};
+use eviction_core::decision::{Action, Decision, Pass, ProposalState};
+use eviction_core::message;
+use eviction_core::pressure::CONDITIONS;
+use eviction_core::report::CandidateReport;
+use eviction_core::signal::{NodeCondition, Signal};
+use eviction_core::units::Quantity;
 
 use super::Slow;
 use crate::agent::clock::Instant;

@@ -10,12 +10,12 @@ use super::clocks::Clocks;
 use super::recalled::Recalled;
 use super::record::{Condition, Document, Envelope, KIND, Met, SaidOf, VERSION};
 use crate::agent::names::Names;
-use crate::core::condition::Raised;
-use crate::core::memory::{Memory, MetSince};
-use crate::core::pressure::{CONDITIONS, Said};
-use crate::core::signal::NodeCondition;
-use crate::core::time::Timestamp;
-use crate::core::units::GoDuration;
+use eviction_core::condition::Raised;
+use eviction_core::memory::{Memory, MetSince};
+use eviction_core::pressure::{CONDITIONS, Said};
+use eviction_core::signal::NodeCondition;
+use eviction_core::time::Timestamp;
+use eviction_core::units::GoDuration;
 
 /// What a file must agree with to be of use.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,9 +23,9 @@ pub(crate) use keeper::{Keeper, Written, keeper};
 pub(crate) use recalled::{Recalled, recall};
 
 use crate::action::{Kill, PodName};
-use crate::core::memory::Memory;
-use crate::core::pressure::Said;
-use crate::core::signal::{NodeCondition, Resource, Signal};
+use eviction_core::memory::Memory;
+use eviction_core::pressure::Said;
+use eviction_core::signal::{NodeCondition, Resource, Signal};
 
 /// All that the reaction knows and no look can tell.
 #[derive(Debug)]

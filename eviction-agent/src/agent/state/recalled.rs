@@ -8,10 +8,10 @@ use super::file::StateFile;
 use super::{KeptEviction, Pace};
 use crate::agent::failure::chain;
 use crate::agent::names::Names;
-use crate::core::memory::Memory;
-use crate::core::pressure::Said;
-use crate::core::signal::NodeCondition;
-use crate::core::time::{Timestamp, since};
+use eviction_core::memory::Memory;
+use eviction_core::pressure::Said;
+use eviction_core::signal::NodeCondition;
+use eviction_core::time::{Timestamp, since};
 
 /// What a start goes on with, in times of this process.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::Asked;
-use crate::core::memory::{Ended, wire};
-use crate::core::pressure::Status;
-use crate::core::release::Release;
-use crate::core::signal::{NodeCondition, Resource, Signal};
+use eviction_core::memory::{Ended, wire};
+use eviction_core::pressure::Status;
+use eviction_core::release::Release;
+use eviction_core::signal::{NodeCondition, Resource, Signal};
 
 /// By which the file is known.
 pub(super) const KIND: &str = "eviction-agent-state";

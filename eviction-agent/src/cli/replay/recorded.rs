@@ -7,15 +7,15 @@ use proptest::sample::select;
 use serde_json::json;
 
 use crate::config::{kubelet_policy, parse_agent};
-use crate::core::engine::Engine;
-use crate::core::fixture::{at, memory_of, node, pod, set_by, snapshot, tell};
-use crate::core::input::{Event, EvictionOutcome, NotEvicted};
-use crate::core::oom::OomKill;
-use crate::core::pod::{EmptyDir, Owner, Pod, Volume};
-use crate::core::policy::Policy;
 use crate::journal::{Before, record};
 use crate::scenario::format::Case;
 use crate::scenario::run::run;
+use eviction_core::engine::Engine;
+use eviction_core::fixture::{at, memory_of, node, pod, set_by, snapshot, tell};
+use eviction_core::input::{Event, EvictionOutcome, NotEvicted};
+use eviction_core::oom::OomKill;
+use eviction_core::pod::{EmptyDir, Owner, Pod, Volume};
+use eviction_core::policy::Policy;
 
 const UIDS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -47,7 +47,7 @@ fn pods() -> Vec<Pod> {
     pods[3].namespace = "never".into();
     pods[3].labels.insert("app", "db".into());
     pods[4].priority = Some(2_000_001_000);
-    let dir = EmptyDir { medium: "Memory".into(), size_limit: Some(crate::core::fixture::quantity("1Gi")) };
+    let dir = EmptyDir { medium: "Memory".into(), size_limit: Some(eviction_core::fixture::quantity("1Gi")) };
     pods[4].volumes = vec![Volume { name: "cache".into(), empty_dir: Some(dir), ..Volume::default() }];
     pods
 }

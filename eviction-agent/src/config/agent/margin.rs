@@ -9,9 +9,9 @@ mod value;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::core::signal::Signal;
-use crate::core::units::{Format, Quantity};
 pub use apply::Capacities;
+use eviction_core::signal::Signal;
+use eviction_core::units::{Format, Quantity};
 pub use value::MarginValue;
 pub(super) use value::parse_quantity;
 

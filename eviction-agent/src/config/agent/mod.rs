@@ -1,7 +1,7 @@
 //! The agent's own configuration: `eviction-agent.io/v1alpha1`, `AgentConfiguration`.
 //!
 //! The fields of `policy`, their defaults and documentation are those of
-//! [`core::preferences`](crate::core::preferences).
+//! [`core::preferences`](eviction_core::preferences).
 //! The JSON schema is made from these types and shipped; a file is held against it, so that
 //! everything that is wrong is found at once.
 
@@ -29,10 +29,10 @@ use serde_json::{Map, Value};
 use super::document::{Document, got};
 use super::kubelet::{Origin, Setting};
 use super::problem::{Problem, Problems, member};
-use crate::core::hands::EvictionSettings;
-use crate::core::preferences::{Preferences, Profile};
-use crate::core::reflex::KernelKill;
 pub use action::{Action, ActionSettings, DryRun};
+use eviction_core::hands::EvictionSettings;
+use eviction_core::preferences::{Preferences, Profile};
+use eviction_core::reflex::KernelKill;
 pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
 pub use probes::Probes;
 pub use resolve::with_own_thresholds;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::core::units::GoDuration;
+use eviction_core::units::GoDuration;
 
 /// When kernel probes are attached that cost too much to stay attached, in either profile. A change
 /// takes effect at the next start.

@@ -1,10 +1,10 @@
 //! What the agent decides by: the kubelet's settings, and its own over them.
 
 use super::AgentConfiguration;
-use crate::core::policy::{Policy, Rules, Threshold};
-use crate::core::preferences::{Profile, SignalThresholds};
-use crate::core::signal::Signal;
-use crate::core::units::GoDuration;
+use eviction_core::policy::{Policy, Rules, Threshold};
+use eviction_core::preferences::{Profile, SignalThresholds};
+use eviction_core::signal::Signal;
+use eviction_core::units::GoDuration;
 
 impl AgentConfiguration {
     /// The kubelet's settings as this profile takes them.

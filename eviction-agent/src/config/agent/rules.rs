@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::problem::{Problem, member};
 use super::labels;
-use crate::core::units::{GoDuration, Limit, ThresholdValue};
+use eviction_core::units::{GoDuration, Limit, ThresholdValue};
 
 /// Checks a whole document.
 pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {

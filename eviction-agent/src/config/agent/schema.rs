@@ -9,7 +9,7 @@ use super::super::examples;
 use super::super::problem::{Problem, did_you_mean, member};
 use super::margin::{MarginValue, parse_quantity};
 use super::renamed;
-use crate::core::units::{GoDuration, Limit};
+use eviction_core::units::{GoDuration, Limit};
 
 /// Everything that is wrong with a document, each with its path.
 pub(super) fn check(schema: &str, document: &Value) -> Vec<Problem> {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::core::units::GoDuration;
+use eviction_core::units::GoDuration;
 
 /// Eviction requests to the API server. A change takes effect at the next start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

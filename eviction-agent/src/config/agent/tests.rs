@@ -91,9 +91,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::kubelet::kubelet_policy;
-use crate::core::policy::{Policy, Rules, Threshold};
-use crate::core::preferences::SignalThresholds;
-use crate::core::units::Limit;
+use eviction_core::policy::{Policy, Rules, Threshold};
+use eviction_core::preferences::SignalThresholds;
+use eviction_core::units::Limit;
 
 fn resolved(policy: Value) -> Result<AgentConfiguration, Problems> {
     let object = json!({ "policy": policy });
@@ -141,10 +141,10 @@ fn thresholds(configuration: Value, own: &[(&str, Option<&str>, Option<&str>)]) 
     let own: Vec<SignalThresholds> = own
         .iter()
         .map(|(signal, hard, soft)| SignalThresholds {
-            signal: crate::core::signal::Signal::from_name(signal).unwrap(),
+            signal: eviction_core::signal::Signal::from_name(signal).unwrap(),
             hard: hard.map(limit),
             soft: soft.map(limit),
-            grace_period: soft.map(|_| crate::core::units::GoDuration::from_secs(60)),
+            grace_period: soft.map(|_| eviction_core::units::GoDuration::from_secs(60)),
             min_reclaim: Some(limit("1Mi")),
         })
         .collect();

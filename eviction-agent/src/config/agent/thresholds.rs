@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::core::units::GoDuration;
+use eviction_core::units::GoDuration;
 
 /// Where the kubelet's settings come from: thresholds, and what goes with them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

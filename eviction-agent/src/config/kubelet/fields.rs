@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::layer::{Layer, Origins};
-use crate::core::signal::Signal;
-use crate::core::units::GoDuration;
+use eviction_core::signal::Signal;
+use eviction_core::units::GoDuration;
 
 pub(super) type StringMap = BTreeMap<String, String>;
 

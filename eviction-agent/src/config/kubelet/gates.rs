@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::problem::{Problem, did_you_mean, member};
-use crate::core::policy::Gates;
+use eviction_core::policy::Gates;
 
 /// Name, stage, default, whether that is fixed, and the gates it depends on; one a line.
 const TABLE: &str = include_str!("feature-gates.tsv");

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::super::document::integer;
-use crate::core::units::GoDuration;
+use eviction_core::units::GoDuration;
 
 #[derive(Clone, Copy)]
 enum Kind {

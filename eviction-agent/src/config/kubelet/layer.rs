@@ -9,7 +9,7 @@ use super::super::document::{Document, got, integer};
 use super::super::examples;
 use super::super::problem::{Problem, member};
 use super::settings::Origin;
-use crate::core::units::GoDuration;
+use eviction_core::units::GoDuration;
 
 /// By field or member of a map, who said so last.
 pub(super) type Origins = BTreeMap<String, Origin>;

@@ -26,12 +26,12 @@ use serde_json::{Map, Value};
 
 use super::document::{Document, got};
 use super::problem::{Problem, Problems};
-use crate::core::hands::EvictionSettings;
-use crate::core::policy::{Policy, Rules, Threshold};
-use crate::core::reflex::KernelKill;
-use crate::core::units::{GoDuration, Quantity};
 pub use configz::Effective;
 pub(crate) use drop_in::files_of;
+use eviction_core::hands::EvictionSettings;
+use eviction_core::policy::{Policy, Rules, Threshold};
+use eviction_core::reflex::KernelKill;
+use eviction_core::units::{GoDuration, Quantity};
 use fields::Fields;
 use layer::{Layer, Origins};
 pub use settings::{Origin, Setting};

@@ -2,9 +2,9 @@
 
 use super::super::problem::{Problem, member};
 use super::fields::{Fields, StringMap};
-use crate::core::policy::Policy;
-use crate::core::signal::Signal;
-use crate::core::units::{GoDuration, ThresholdValue, parse_percentage};
+use eviction_core::policy::Policy;
+use eviction_core::signal::Signal;
+use eviction_core::units::{GoDuration, ThresholdValue, parse_percentage};
 
 /// Notes on a configuration that is right.
 pub(super) fn collect(fields: &Fields, policy: &Policy) -> Vec<Problem> {
@@ -67,7 +67,7 @@ fn periods(fields: &Fields, policy: &Policy) -> Vec<Problem> {
     notes
 }
 
-fn reclaim(threshold: &crate::core::policy::Threshold) -> Option<(Signal, &ThresholdValue)> {
+fn reclaim(threshold: &eviction_core::policy::Threshold) -> Option<(Signal, &ThresholdValue)> {
     Some((threshold.signal, threshold.min_reclaim.as_ref()?))
 }
 

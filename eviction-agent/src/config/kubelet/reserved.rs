@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::examples::of_threshold;
 use super::super::problem::{Problem, did_you_mean, member};
 use super::fields::StringMap;
-use crate::core::units::Quantity;
+use eviction_core::units::Quantity;
 
 const RESOURCES: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pid"];
 

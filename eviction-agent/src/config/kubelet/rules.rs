@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::gates::Enabled;
-use crate::core::units::GoDuration;
+use eviction_core::units::GoDuration;
 
 const SECOND: i64 = 1_000_000_000;
 

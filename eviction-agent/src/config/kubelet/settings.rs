@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::super::problem::member;
 use super::fields::{Fields, StringMap};
 use super::layer::Origins;
-use crate::core::policy::Policy;
+use eviction_core::policy::Policy;
 
 /// A value of the resolved configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::kubelet_policy;
-use crate::core::policy::{Policy, Threshold};
-use crate::core::units::{Format, Quantity, ThresholdValue};
+use eviction_core::policy::{Policy, Threshold};
+use eviction_core::units::{Format, Quantity, ThresholdValue};
 
 #[test]
 fn every_configuration_ends_as_in_the_kubelet() {

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use super::super::examples::{of_duration, of_threshold};
 use super::super::problem::{Problem, did_you_mean, member};
 use super::fields::{Fields, StringMap};
-use crate::core::policy::Threshold;
-use crate::core::signal::Signal;
-use crate::core::threshold::room;
-use crate::core::units::{GoDuration, Quantity, ThresholdValue, parse_percentage};
+use eviction_core::policy::Threshold;
+use eviction_core::signal::Signal;
+use eviction_core::threshold::room;
+use eviction_core::units::{GoDuration, Quantity, ThresholdValue, parse_percentage};
 
 /// The thresholds in the kubelet's order; within one map, by signal. And how much room the
 /// kubelet's list of them has.

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::core::node as core;
-use crate::core::time::Timestamp;
 use crate::source::nullable::{nullable, nullable_list};
+use eviction_core::node as core;
+use eviction_core::time::Timestamp;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -160,7 +160,7 @@ mod tests {
     use serde_json::json;
 
     use super::parse_node;
-    use crate::core::node::{Condition, Node, Taint};
+    use eviction_core::node::{Condition, Node, Taint};
 
     #[test]
     fn everything_that_counts_is_read() {

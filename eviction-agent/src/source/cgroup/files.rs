@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::reading::{Reading, Why};
 use crate::source::text::{Once, complete_lines, parse_number, parse_number_line, words};
+use eviction_core::reading::{Reading, Why};
 
 /// The version of the hierarchy that a controller is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,8 +10,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::files::{Version, has_word};
-use crate::core::reading::Why;
 use crate::source::file::{InWords, read_once};
+use eviction_core::reading::Why;
 
 /// The inode number of the root of every hierarchy (`cgroup_setup_root` in
 /// kernel/cgroup/cgroup.c warns about anything else).

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::files::{Limit, MemoryStat, Version, parse_limit, parse_memory_stat, parse_usage};
 use super::sample::{GroupSample, working_set_of};
-use crate::core::reading::{Reading, Why};
 use crate::source::file::{KeptFile, is_gone, unreadable};
+use eviction_core::reading::{Reading, Why};
 
 /// A `memory.stat` is 1.5 to 2 KB on kernels up to 7.2.
 const STAT_BUFFER: usize = 32 << 10;

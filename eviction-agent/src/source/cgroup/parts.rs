@@ -13,7 +13,7 @@ use super::files::MemoryStat;
 use super::groups::Groups;
 use super::meter::Meter;
 use super::sample::GroupSample;
-use crate::core::reading::Reading;
+use eviction_core::reading::Reading;
 
 /// Levels that are gone down. A runtime makes one or two below a container; a tenant may nest as
 /// deep as it likes, and what is below stands for itself.

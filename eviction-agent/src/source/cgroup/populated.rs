@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::core::reading::Why;
 use crate::source::file::{KeptFile, read_once, retry};
+use eviction_core::reading::Why;
 
 /// Runtimes nest no deeper below a pod.
 const DEEPEST: usize = 8;

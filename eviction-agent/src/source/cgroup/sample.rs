@@ -4,8 +4,8 @@
 use serde::Serialize;
 
 use super::files::{Limit, MemoryStat};
-use crate::core::reading::Reading;
-use crate::core::snapshot::MemoryDetail;
+use eviction_core::reading::Reading;
+use eviction_core::snapshot::MemoryDetail;
 
 /// The memory of a level of the tree: the node, the pods' root, a QoS class, a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -12,12 +12,12 @@ use super::root::NodeRoot;
 use super::sample::{Changes, Fresh, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
 use super::tree::{ScanError, Tree};
 use super::working_set;
-use crate::core::reading::{Reading, Why};
-use crate::core::snapshot::MemoryDetail;
 use crate::source::clock::now_ns;
 use crate::source::file::{KeptFile, read_once, unreadable};
 use crate::source::info::SourceInfo;
 use crate::source::proc::meminfo::{Meminfo, parse_meminfo};
+use eviction_core::reading::{Reading, Why};
+use eviction_core::snapshot::MemoryDetail;
 
 const MEMINFO_BUFFER: usize = 16 << 10;
 

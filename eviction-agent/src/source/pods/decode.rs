@@ -7,11 +7,11 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::quantity::JsonQuantity;
-use crate::core::named::Named;
-use crate::core::pod as core;
-use crate::core::pods::is_asked_for;
-use crate::core::time::Timestamp;
 use crate::source::nullable::{nullable, nullable_list};
+use eviction_core::named::Named;
+use eviction_core::pod as core;
+use eviction_core::pods::is_asked_for;
+use eviction_core::time::Timestamp;
 
 /// A pod as the API writes it. Turned into what the core knows by `core::pod::Pod::from`.
 #[derive(Clone, Debug, Default, Deserialize)]

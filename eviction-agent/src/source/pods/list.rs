@@ -8,8 +8,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::decode::Pod;
-use crate::core::pod as core;
 use crate::yaml;
+use eviction_core::pod as core;
 
 /// What is wrong with a pod, or with the list as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

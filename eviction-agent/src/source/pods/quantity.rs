@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-use crate::core::units::Quantity;
+use eviction_core::units::Quantity;
 
 /// A quantity as `Quantity.UnmarshalJSON` reads it: the characters as they stand, without
 /// quotes and the blanks inside them, so that a number keeps its digits. Null is zero.

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{parse_pod, parse_pod_list};
-use crate::core::pod::{Owner, Pod};
-use crate::core::units::Quantity;
+use eviction_core::pod::{Owner, Pod};
+use eviction_core::units::Quantity;
 
 const FULL: &str = r#"{
   "apiVersion": "v1", "kind": "Pod",

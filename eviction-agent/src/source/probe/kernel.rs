@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use super::{Fact, Subject, fact};
-use crate::core::reading::Why;
 use crate::source::bpf::probe::Lockdown;
 use crate::source::cgroup::hierarchy::Host;
 use crate::source::file::{InWords, read_once};
 use crate::source::proc::capabilities::Capabilities;
+use eviction_core::reading::Why;
 
 const ENOENT: i32 = 2;
 

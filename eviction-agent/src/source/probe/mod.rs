@@ -18,7 +18,7 @@ use super::proc::capabilities::read_effective;
 use super::proc::meminfo::parse_meminfo;
 use super::proc::pressure::parse_pressure;
 use super::proc::tasks::{TaskCounter, read_task_capacity};
-use crate::core::reading::{Reading, Why};
+use eviction_core::reading::{Reading, Why};
 
 /// What a fact is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use crate::core::reading::{Reading, Why};
 use crate::source::file::read_once;
 use crate::source::text::complete_lines;
+use eviction_core::reading::{Reading, Why};
 
 /// The names of include/uapi/linux/capability.h without their prefix, in order of their bits.
 const NAMES: [&str; 41] = [

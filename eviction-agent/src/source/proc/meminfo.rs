@@ -13,8 +13,8 @@
 
 use serde::Serialize;
 
-use crate::core::reading::{Reading, Why};
 use crate::source::text::{Once, complete_lines, parse_number, words};
+use eviction_core::reading::{Reading, Why};
 
 /// Figures of `/proc/meminfo`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -6,8 +6,8 @@
 
 use serde::Serialize;
 
-use crate::core::reading::{Reading, Why};
 use crate::source::text::{Once, complete_lines, parse_number, words};
+use eviction_core::reading::{Reading, Why};
 
 /// One line of a pressure file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

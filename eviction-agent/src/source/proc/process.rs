@@ -6,9 +6,9 @@ use std::path::Path;
 use procfs::FromRead as _;
 use procfs::process::Stat;
 
-use crate::core::reading::Why;
 use crate::source::file::read_once;
 use crate::source::text::{complete_lines, parse_number};
+use eviction_core::reading::Why;
 
 /// A line of `/proc/PID/stat` has 52 numbers and a name of up to 64 bytes.
 const STAT_LIMIT: usize = 4096;

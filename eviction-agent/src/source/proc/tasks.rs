@@ -9,9 +9,9 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::core::reading::{Reading, Why};
 use crate::source::file::{KeptFile, read_once, unreadable};
 use crate::source::text::{parse_number, parse_number_line, words};
+use eviction_core::reading::{Reading, Why};
 
 /// The number of tasks (threads of all processes) in the text of `/proc/loadavg`, for instance
 /// 3518 in `1.36 3.49 4.53 2/3518 3715089`.

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::core::reading::{Reading, Why};
 use crate::source::file::{KeptFile, unreadable};
 use crate::source::text::{Once, complete_lines, parse_number};
+use eviction_core::reading::{Reading, Why};
 
 /// Processes that out-of-memory killers have killed since boot, whoever's limit it was
 /// (`oom_kill` in the text of `/proc/vmstat`, from 4.13).

@@ -5,8 +5,8 @@
 //! mm/page_alloc.c). Where no zone has as much, `kswapd` or the process itself takes page cache back.
 #![forbid(unsafe_code)]
 
-use crate::core::reading::Why;
 use crate::source::text::{Once, complete_lines, parse_number, words};
+use eviction_core::reading::Why;
 
 /// Pages that are free now and will stay so: of each zone as many as its high watermark, up to which
 /// `kswapd` works, and its reserve against memory of processes.

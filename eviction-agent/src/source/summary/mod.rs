@@ -6,13 +6,13 @@ mod tests;
 
 use serde::Deserialize;
 
-use crate::core::reading::{Reading, Why};
-use crate::core::snapshot::{
+use crate::source::nullable::{nullable, nullable_list};
+use eviction_core::reading::{Reading, Why};
+use eviction_core::snapshot::{
     ContainerFigures, FsStats, MemoryDetail, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot,
     SnapshotBuilder, SourceId, VolumeFigures,
 };
-use crate::core::time::Timestamp;
-use crate::source::nullable::{nullable, nullable_list};
+use eviction_core::time::Timestamp;
 
 /// A Summary cut down to what decisions depend on. Absent and null are the same, and neither
 /// is zero.

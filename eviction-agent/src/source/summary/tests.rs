@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::Summary;
-use crate::core::reading::{Reading, Why};
-use crate::core::snapshot::{MemoryStats, SnapshotBuilder, SourceId};
+use eviction_core::reading::{Reading, Why};
+use eviction_core::snapshot::{MemoryStats, SnapshotBuilder, SourceId};
 
 const FULL: &str = r#"{
   "node": {

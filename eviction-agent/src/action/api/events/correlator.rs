@@ -10,7 +10,7 @@ use super::object::{Reporter, name, raise};
 use super::occurrence::{Fate, Occurrence, Reason};
 use super::pace::Pace;
 use crate::api::Request;
-use crate::core::time::nanos;
+use eviction_core::time::nanos;
 
 const SECOND_NS: u64 = 1_000_000_000;
 

@@ -11,7 +11,7 @@ use super::correlator::{Correlator, Next, Writing};
 use super::occurrence::{Fate, Occurrence, Reason};
 use crate::action::clock::now_ns;
 use crate::api::{Backoff, Client};
-use crate::core::time::nanos;
+use eviction_core::time::nanos;
 
 /// How long a server that does not answer is left alone, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));

@@ -11,9 +11,9 @@ use crate::action::api::{Answered, NodeAnswer, NodeHand};
 use crate::agent::failure::Failure;
 use crate::api::Backoff;
 use crate::config::DryRun;
-use crate::core::marks::{TaintChange, taints};
-use crate::core::node::Node;
 use crate::source::api::parse_node;
+use eviction_core::marks::{TaintChange, taints};
+use eviction_core::node::Node;
 
 /// A guard against others who write all the time, and against a server that does not come back.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -12,10 +12,10 @@ use super::news::NodeNews;
 use super::pace::{Followed, Pace, Wait};
 use crate::action::api::{Answered, NodeAnswer, NodeHand};
 use crate::agent::clock::Clock;
-use crate::core::marks::{self, Due, condition_type};
-use crate::core::node::Node;
-use crate::core::pressure::CONDITIONS;
-use crate::core::time::{Timestamp, since};
+use eviction_core::marks::{self, Due, condition_type};
+use eviction_core::node::Node;
+use eviction_core::pressure::CONDITIONS;
+use eviction_core::time::{Timestamp, since};
 
 /// The taints of the same news go first: they test the version, which a condition changes.
 const TAINTS_WITHIN: Duration = Duration::from_secs(1);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::core::node::Node;
 use crate::source::api::parse_node;
+use eviction_core::node::Node;
 
 /// The newest state that is known. Cloning shares it.
 #[derive(Clone, Debug)]

@@ -7,15 +7,15 @@ use jiff::SignedDuration;
 use super::super::super::clock::Clock;
 use super::super::super::failure::Failure;
 use super::super::super::lane::{Receiver, Sender, lane};
-use crate::core::decision::Decision;
-use crate::core::marks::{Grounds, NodeStatusSettings};
-use crate::core::memory::KEPT_EVERY;
-use crate::core::policy::Policy;
-use crate::core::pressure::{Cause, Pressure, Pressures, Said, Seed};
-use crate::core::signal::NodeCondition;
-use crate::core::threshold::Line;
-use crate::core::time::Timestamp;
-use crate::core::units::GoDuration;
+use eviction_core::decision::Decision;
+use eviction_core::marks::{Grounds, NodeStatusSettings};
+use eviction_core::memory::KEPT_EVERY;
+use eviction_core::policy::Policy;
+use eviction_core::pressure::{Cause, Pressure, Pressures, Said, Seed};
+use eviction_core::signal::NodeCondition;
+use eviction_core::threshold::Line;
+use eviction_core::time::Timestamp;
+use eviction_core::units::GoDuration;
 
 /// More than can come in before they are taken; only the newest counts.
 const NEWS: usize = 16;
@@ -138,9 +138,9 @@ impl NodeTeller {
 mod tests {
     use super::*;
     use crate::agent::lane::Next;
-    use crate::core::fixture::{at, engine, hard, node, policy, set, snapshot, tell};
-    use crate::core::input::Event;
-    use crate::core::signal::Signal::MemoryAvailable;
+    use eviction_core::fixture::{at, engine, hard, node, policy, set, snapshot, tell};
+    use eviction_core::input::Event;
+    use eviction_core::signal::Signal::MemoryAvailable;
 
     #[test]
     fn changes_alone_are_told_and_nothing_before_the_node_was_seen() {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::news::NodeNews;
 use crate::action::api::Answered;
 use crate::api::Backoff;
-use crate::core::node::Node;
+use eviction_core::node::Node;
 
 /// While nobody answers. What is wrong is put right within 5 s after the server is back.
 const LEAST_PAUSE: Duration = Duration::from_millis(250);

@@ -10,9 +10,9 @@ use super::known::Known;
 use super::news::NodeNews;
 use super::pace::{Followed, Pace, Wait};
 use crate::action::api::{Answered, NodeAnswer, NodeHand};
-use crate::core::marks::{TaintChange, taints, wanted};
-use crate::core::node::Node;
-use crate::core::pressure::CONDITIONS;
+use eviction_core::marks::{TaintChange, taints, wanted};
+use eviction_core::node::Node;
+use eviction_core::pressure::CONDITIONS;
 
 /// After so many conflicts in a row nobody waits any more, and the pauses grow.
 const CONFLICTS: u32 = 4;

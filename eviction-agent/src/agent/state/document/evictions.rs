@@ -6,7 +6,7 @@ use super::super::KeptEviction;
 use super::super::clocks::Clocks;
 use super::super::record::{Eviction, Flight};
 use crate::action::PodName;
-use crate::core::memory::{Aloft, label_of};
+use eviction_core::memory::{Aloft, label_of};
 
 pub(super) fn write_flight(clocks: Clocks, flight: &Aloft) -> Flight {
     let Aloft { uid, namespace, name, label, hard, decided_at, since, grace_period_seconds, expected, ended } =

@@ -6,8 +6,8 @@ use super::super::Pace;
 use super::super::clocks::Clocks;
 use super::super::record::{self, CountedEviction};
 use crate::action::{Kill, PodName};
-use crate::core::memory::{Counted, PodAt};
-use crate::core::protection::Account;
+use eviction_core::memory::{Counted, PodAt};
+use eviction_core::protection::Account;
 
 /// Kills of a hand: more than any pace that is to be had lets count at a time.
 const MOST_KILLS: usize = 1024;

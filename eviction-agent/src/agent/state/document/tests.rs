@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::action::{Kill, PodName};
 use crate::agent::state::{Asked, KeptEviction, Pace};
-use crate::core::flight::Failure;
-use crate::core::memory::{Aloft, Counted, Ended, MetSince, PodAt};
-use crate::core::pressure::Status;
-use crate::core::protection::Account;
-use crate::core::release::{Basis, Release};
-use crate::core::signal::{Resource, Signal};
+use eviction_core::flight::Failure;
+use eviction_core::memory::{Aloft, Counted, Ended, MetSince, PodAt};
+use eviction_core::pressure::Status;
+use eviction_core::protection::Account;
+use eviction_core::release::{Basis, Release};
+use eviction_core::signal::{Resource, Signal};
 
 fn identity() -> Identity {
     Identity {

@@ -2,9 +2,9 @@
 
 use super::{MarginValue, ThresholdMargin};
 use crate::config::problem::{Problem, Problems};
-use crate::core::policy::Threshold;
-use crate::core::signal::{Resource, Signal};
-use crate::core::units::{Format, Quantity, ThresholdValue};
+use eviction_core::policy::Threshold;
+use eviction_core::signal::{Resource, Signal};
+use eviction_core::units::{Format, Quantity, ThresholdValue};
 
 const MIB: i64 = 1 << 20;
 

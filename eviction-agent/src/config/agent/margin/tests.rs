@@ -3,9 +3,9 @@ use serde_json::json;
 
 use super::super::parse_agent;
 use super::{Capacities, ThresholdMargin};
-use crate::core::policy::Threshold;
-use crate::core::signal::Signal;
-use crate::core::units::{Format, GoDuration, Limit, Quantity, ThresholdValue};
+use eviction_core::policy::Threshold;
+use eviction_core::signal::Signal;
+use eviction_core::units::{Format, GoDuration, Limit, Quantity, ThresholdValue};
 
 const GIB: i64 = 1 << 30;
 const NODE: Capacities = Capacities { memory: Some(16 * GIB), pids: Some(32768) };
@@ -113,7 +113,7 @@ proptest! {
             let all = capacity.unwrap_or(GIB);
             let (before, after) = (before.quantity(all), after[0].value.quantity(all));
             prop_assert!(after >= before, "{before} {after}");
-            let disk = matches!(signal.condition(), crate::core::signal::NodeCondition::DiskPressure);
+            let disk = matches!(signal.condition(), eviction_core::signal::NodeCondition::DiskPressure);
             if let Some(all) = capacity.filter(|_| !disk) {
                 let all = Quantity::from_i64(all, Format::BinarySi);
                 prop_assert!(before >= all || after <= all, "{before} {after} of {all}");

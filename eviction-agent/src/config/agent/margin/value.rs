@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::core::units::{Quantity, ThresholdValue, parse_percentage};
+use eviction_core::units::{Quantity, ThresholdValue, parse_percentage};
 
 /// A percentage from 0% to 100%, or a quantity that is not negative.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,0 +1,184 @@
+use crate::decision::{Decision, ProposalState, Waiting};
+use crate::engine::Engine;
+use crate::fixture::{
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,
+};
+use crate::input::Event;
+use crate::pod::{Owner, Pod};
+use crate::policy::{Policy, Threshold};
+use crate::preferences::ApplyChanges;
+use crate::report::Report;
+use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
+
+fn accepting(accept: ApplyChanges, thresholds: Vec<Threshold>) -> Policy {
+    enhanced(thresholds, |preferences| preferences.apply_changes = accept)
+}
+
+fn cautious(thresholds: Vec<Threshold>) -> Policy {
+    accepting(ApplyChanges::AfterTransitionPeriod, thresholds)
+}
+
+fn started(policy: Policy) -> Engine {
+    let owner = || Owner { kind: "ReplicaSet".into(), name: "web".into(), uid: "web".into() };
+    let owned = |pod| Pod { owner: Some(owner()), ..pod };
+    engine(policy, &set(vec![owned(pod("greedy", "10")), owned(pod("modest", "900"))]))
+}
+
+fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
+    let usage = [memory_of("greedy", 300), memory_of("modest", 200)];
+    tell(engine, seconds, Event::Look(snapshot(node(available, 900, at(seconds)), &usage)))
+}
+
+fn propose(engine: &mut Engine, seconds: i64, policy: Policy) -> Decision {
+    tell(engine, seconds, Event::Propose(Box::new(policy)))
+}
+
+fn waits(decision: &Decision) -> Option<&Waiting> {
+    match decision.proposal.as_ref()? {
+        ProposalState::Waits(waiting) => Some(waiting),
+        ProposalState::Unchanged | ProposalState::TookEffect => None,
+    }
+}
+
+fn took_effect(decision: &Decision) -> bool {
+    matches!(decision.proposal, Some(ProposalState::TookEffect))
+}
+
+#[test]
+fn a_change_that_evicts_nobody_takes_effect_with_the_next_look() {
+    let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
+    look(&mut engine, 0, 500);
+    let changed = cautious(vec![hard(MemoryAvailable, "200")]);
+    assert!(waits(&propose(&mut engine, 1, changed.clone())).is_some_and(|it| it.trial.is_none()));
+    let decision = look(&mut engine, 2, 500);
+    assert!(took_effect(&decision) && victims(&decision).is_empty());
+    assert_eq!(engine.policy(), &changed);
+    assert_eq!(victims(&look(&mut engine, 3, 199)), [("greedy", 1)]);
+}
+
+#[test]
+fn a_change_that_would_evict_waits_for_the_transition_period() {
+    let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
+    propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
+    for (seconds, seen) in [(1, 1), (100, 100), (101, 100), (299, 299)] {
+        let usage = [memory_of("greedy", 300), memory_of("modest", 200)];
+        let look = snapshot(node(500, 900, at(seen)), &usage);
+        let decision = tell(&mut engine, seconds, Event::Look(look));
+        assert!(victims(&decision).is_empty() && decision.conditions.is_empty());
+        let waiting = waits(&decision).unwrap();
+        assert_eq!((waiting.since, waiting.until), (at(0), Some(at(300))));
+        assert_eq!(victims(waiting.trial.as_deref().unwrap()), [("greedy", 1)]);
+        let report = serde_json::to_value(Report::of(&decision, engine.policy())).unwrap();
+        let told = &report["proposal"]["waits"]["would_evict"][0]["name"];
+        assert_eq!(told, "pod-greedy");
+    }
+    assert!(
+        engine.proposed().is_some() && !engine.is_proposal_due(at(299)) && engine.is_proposal_due(at(300))
+    );
+    let decision = look(&mut engine, 300, 500);
+    assert!(took_effect(&decision));
+    assert_eq!(victims(&decision), [("greedy", 1)]);
+    assert!(engine.proposed().is_none() && !engine.is_proposal_due(at(301)));
+}
+
+#[test]
+fn it_takes_effect_as_soon_as_it_would_evict_nobody_more() {
+    let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
+    propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
+    assert!(waits(&look(&mut engine, 1, 500)).is_some());
+    assert!(took_effect(&look(&mut engine, 2, 700)));
+    let mut pressed = started(cautious(vec![hard(MemoryAvailable, "100")]));
+    propose(&mut pressed, 0, cautious(vec![hard(MemoryAvailable, "300")]));
+    let decision = look(&mut pressed, 1, 50);
+    assert!(took_effect(&decision), "the same pod goes by either");
+    assert_eq!(victims(&decision), [("greedy", 1)]);
+}
+
+#[test]
+fn what_nobody_sees_at_present_proves_nothing() {
+    let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
+    look(&mut engine, 0, 500);
+    propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
+    for (seconds, effect) in [(1, false), (2, false), (3, true)] {
+        let decision = tell(&mut engine, seconds, Event::Look(snapshot(Default::default(), &[])));
+        assert_eq!(took_effect(&decision), effect, "blind from the third look on");
+    }
+}
+
+#[test]
+fn by_hand_means_by_hand() {
+    let mut engine = started(accepting(ApplyChanges::Manually, vec![hard(MemoryAvailable, "100")]));
+    // A proposal that would let itself in does not decide about that.
+    propose(&mut engine, 0, accepting(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "600")]));
+    let decision = look(&mut engine, 100_000, 500);
+    assert_eq!(waits(&decision).unwrap().until, None);
+    assert!(!engine.is_proposal_due(at(100_000)));
+    assert!(took_effect(&tell(&mut engine, 100_001, Event::Accept)));
+    assert_eq!(victims(&look(&mut engine, 100_002, 500)), [("greedy", 1)]);
+    assert!(tell(&mut engine, 100_003, Event::Accept).proposal.is_none(), "nothing waits");
+}
+
+#[test]
+fn at_once_means_at_once() {
+    let mut engine = started(accepting(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "100")]));
+    let changed = accepting(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "600")]);
+    assert!(took_effect(&propose(&mut engine, 0, changed)));
+    assert_eq!(victims(&look(&mut engine, 1, 500)), [("greedy", 1)]);
+}
+
+#[test]
+fn a_last_word_replaces_the_one_before() {
+    let before = cautious(vec![hard(MemoryAvailable, "100")]);
+    let mut engine = started(before.clone());
+    propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
+    let back = propose(&mut engine, 200, before.clone());
+    assert!(matches!(back.proposal, Some(ProposalState::Unchanged)));
+    assert!(look(&mut engine, 400, 500).proposal.is_none());
+    assert_eq!(engine.policy(), &before);
+}
+
+#[test]
+fn what_stays_the_same_has_been_met_as_long() {
+    let waiting = soft(MemoryAvailable, "600", 30);
+    let mut engine = started(cautious(vec![waiting.clone()]));
+    look(&mut engine, 0, 500);
+    propose(
+        &mut engine,
+        10,
+        cautious(vec![hard(NodeFsAvailable, "1"), waiting, soft(MemoryAvailable, "700", 30)]),
+    );
+    let decision = look(&mut engine, 20, 500);
+    assert!(took_effect(&decision));
+    let met = &decision.pass().unwrap().met;
+    assert_eq!(
+        met.iter().map(|met| (met.line, met.first_seen)).collect::<Vec<_>>(),
+        [(1, at(0)), (2, at(20))]
+    );
+    assert!(!victims(&look(&mut engine, 30, 500)).is_empty(), "30 s after it was first met");
+}
+
+#[test]
+fn a_clock_that_goes_back_lets_nothing_in() {
+    let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
+    propose(&mut engine, 1000, cautious(vec![hard(MemoryAvailable, "600")]));
+    for seconds in [10, 0, 1001, 1299] {
+        assert!(victims(&look(&mut engine, seconds, 500)).is_empty(), "at {seconds}");
+    }
+}
+
+#[test]
+fn garbage_that_only_the_changed_policy_collects_is_left_until_it_is_in_force() {
+    let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
+    propose(&mut engine, 0, cautious(vec![hard(NodeFsAvailable, "950")]));
+    let decision = look(&mut engine, 1, 500);
+    assert!(waits(&decision).is_some() && !decision.awaits_reclaim());
+}
+
+#[test]
+fn from_the_kubelets_profile_the_new_one_says_how_careful_to_be() {
+    let mut engine = started(policy(vec![hard(MemoryAvailable, "100")]));
+    propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
+    assert!(waits(&look(&mut engine, 1, 500)).is_some());
+    let mut engine = started(policy(vec![hard(MemoryAvailable, "100")]));
+    assert!(took_effect(&propose(&mut engine, 0, policy(vec![hard(MemoryAvailable, "600")]))));
+}

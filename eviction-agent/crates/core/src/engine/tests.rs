@@ -1,0 +1,256 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::Engine;
+use crate::decision::{Action, NoPass, PassEnd, Subject};
+use crate::fixture::arbitrary::{inputs, policy as any_policy};
+use crate::fixture::{
+    at, container, engine, hard, limits, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,
+};
+use crate::input::{Event, Input};
+use crate::layout::{DiskLayout, Reclaim};
+use crate::pod::Pod;
+use crate::policy::{Gates, Policy};
+use crate::reading::Why;
+use crate::report::Report;
+use crate::signal::Signal::{ContainerFsAvailable, MemoryAvailable, NodeFsAvailable};
+use crate::snapshot::PodFigures;
+
+#[test]
+fn the_pod_above_its_request_goes_and_not_the_bigger_one_within_it() {
+    let pods = set(vec![pod("big", "500"), pod("greedy", "10")]);
+    let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
+    let usage = [memory_of("big", 400), memory_of("greedy", 200)];
+    let decision = tell(&mut engine, 1, Event::Look(snapshot(node(99, 900, at(1)), &usage)));
+    assert_eq!(victims(&decision), [("greedy", 1)]);
+    let calm = tell(&mut engine, 2, Event::Look(snapshot(node(100, 900, at(2)), &usage)));
+    assert_eq!(calm.pass().unwrap().end, PassEnd::Calm);
+    assert_eq!(calm.conditions.len(), 1, "for the transition period");
+}
+
+#[test]
+fn soft_thresholds_wait_and_grant_the_smaller_grace() {
+    let mut patient = pod("a", "10");
+    patient.termination_grace_period_seconds = Some(60);
+    let pods = set(vec![patient]);
+    let thresholds = vec![soft(MemoryAvailable, "100", 30)];
+    let mut engine = engine(Policy { max_pod_grace_period_seconds: 20, ..policy(thresholds) }, &pods);
+    for (seconds, expected) in [(0, vec![]), (29, vec![]), (30, vec![("a", 20)])] {
+        let look = snapshot(node(50, 900, at(seconds)), &[memory_of("a", 200)]);
+        let decision = tell(&mut engine, seconds, Event::Look(look));
+        assert_eq!(victims(&decision), expected, "after {seconds} s");
+    }
+}
+
+#[test]
+fn a_pass_waits_for_the_second_look_and_judges_by_it() {
+    let pods = set(vec![pod("a", "10")]);
+    let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
+    let full = |seconds| snapshot(node(900, 99, at(seconds)), &[memory_of("a", 1)]);
+
+    let first = tell(&mut engine, 1, Event::Look(full(1)));
+    let collect = [Reclaim::Containers, Reclaim::Images].map(Action::Reclaim);
+    assert_eq!(first.actions[1..], collect);
+    let emptier = snapshot(node(900, 100, at(1)), &[]);
+    let second = tell(&mut engine, 1, Event::Reclaimed(Ok(emptier)));
+    assert_eq!(second.pass().unwrap().end, PassEnd::Reclaimed);
+    assert!(second.actions.is_empty());
+
+    tell(&mut engine, 2, Event::Look(full(2)));
+    let blind = tell(&mut engine, 2, Event::Reclaimed(Err(Why::Failed)));
+    assert_eq!(victims(&blind), [("a", 1)]);
+
+    let stray = tell(&mut engine, 3, Event::Reclaimed(Ok(full(3))));
+    assert!(matches!(stray.subject, Subject::NoPass(NoPass::NotWaiting)));
+}
+
+#[test]
+fn a_look_ends_a_pass_that_still_waits() {
+    let pods = set(vec![pod("a", "10")]);
+    let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
+    for seconds in 1..3 {
+        let look = snapshot(node(900, 99, at(seconds)), &[]);
+        assert!(tell(&mut engine, seconds, Event::Look(look)).awaits_reclaim());
+    }
+    let calm = tell(&mut engine, 3, Event::Look(snapshot(node(900, 900, at(3)), &[])));
+    assert!(calm.actions.is_empty());
+    let late = tell(&mut engine, 4, Event::Reclaimed(Err(Why::Failed)));
+    assert!(matches!(late.subject, Subject::NoPass(NoPass::NotWaiting)));
+}
+
+#[test]
+fn derived_thresholds_count_from_the_second_pass_on_and_at_once_after_reclaim() {
+    let pods = set(vec![pod("a", "10")]);
+    let mut engine = engine(policy(vec![soft(NodeFsAvailable, "10%", 3600)]), &pods);
+    let look = |seconds| Event::Look(snapshot(node(900, 50, at(seconds)), &[]));
+    let met = |engine: &mut Engine, seconds| {
+        let decision = tell(engine, seconds, look(seconds));
+        let pass = decision.pass().unwrap();
+        let signal = |met: &crate::threshold::Met| pass.line(met.line).unwrap().threshold.signal;
+        pass.met.iter().map(signal).collect::<Vec<_>>()
+    };
+    assert_eq!(met(&mut engine, 1), [NodeFsAvailable]);
+    assert_eq!(met(&mut engine, 2), [NodeFsAvailable, ContainerFsAvailable]);
+}
+
+#[test]
+fn a_failed_first_look_uses_up_the_first_pass() {
+    let pods = set(vec![]);
+    let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
+    let failed = tell(&mut engine, 1, Event::LookFailed(Why::Failed));
+    assert!(matches!(failed.subject, Subject::NoPass(NoPass::NoLook(Why::Failed))));
+    let look = Event::Look(snapshot(node(900, 50, at(2)), &[]));
+    assert_eq!(tell(&mut engine, 2, look).pass().unwrap().met.len(), 2);
+}
+
+#[test]
+fn without_a_layout_nothing_is_decided() {
+    let mut engine = Engine::new(policy(vec![hard(MemoryAvailable, "100")]));
+    tell(&mut engine, 0, Event::Pods(set(vec![pod("a", "1")])));
+    tell(&mut engine, 0, Event::DiskLayout(Err(Why::Failed)));
+    assert!(engine.wants_layout());
+    let look = || Event::Look(snapshot(node(1, 900, at(1)), &[memory_of("a", 9)]));
+    let decision = tell(&mut engine, 1, look());
+    assert!(matches!(decision.subject, Subject::NoPass(NoPass::LayoutUnknown)));
+    assert!(decision.conditions.is_empty());
+    tell(&mut engine, 1, Event::DiskLayout(Ok(DiskLayout::default())));
+    assert!(!engine.wants_layout());
+    assert_eq!(victims(&tell(&mut engine, 1, look())), [("a", 1)]);
+}
+
+#[test]
+fn a_split_that_the_gate_forbids_raises_conditions_and_evicts_nobody() {
+    let mut engine = Engine::new(Policy {
+        gates: Gates { separate_disk_gc: false, ..Gates::default() },
+        ..policy(vec![hard(MemoryAvailable, "100")])
+    });
+    tell(&mut engine, 0, Event::Pods(set(vec![pod("a", "1")])));
+    let layout = DiskLayout { dedicated_image_fs: true, split_image_fs: true };
+    tell(&mut engine, 0, Event::DiskLayout(Ok(layout)));
+    let look = |seconds| Event::Look(snapshot(node(1, 900, at(seconds)), &[memory_of("a", 9)]));
+    let first = tell(&mut engine, 1, look(1));
+    assert!(matches!(first.subject, Subject::NoPass(NoPass::LayoutRefused)));
+    let second = tell(&mut engine, 2, look(2));
+    assert_eq!(second.pass().unwrap().end, PassEnd::CannotRank);
+    assert_eq!(second.conditions.len(), 1);
+    assert!(victims(&second).is_empty());
+}
+
+#[test]
+fn the_same_figures_act_once() {
+    let pods = set(vec![pod("a", "1"), pod("b", "1")]);
+    let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
+    let look = |time| {
+        let usage = [memory_of("a", 9), memory_of("b", 9)];
+        Event::Look(snapshot(node(50, 900, at(time)), &usage))
+    };
+    assert_eq!(victims(&tell(&mut engine, 5, look(5))).len(), 1);
+    assert!(victims(&tell(&mut engine, 6, look(5))).is_empty());
+    assert!(victims(&tell(&mut engine, 7, look(4))).is_empty(), "older");
+    assert_eq!(victims(&tell(&mut engine, 8, look(5))).len(), 1, "newer than the last");
+}
+
+#[test]
+fn a_clock_that_goes_back_delays_even_hard_thresholds_and_breaks_nothing() {
+    let pods = set(vec![pod("a", "1")]);
+    let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
+    let look = |time| Event::Look(snapshot(node(50, 900, at(time)), &[memory_of("a", 9)]));
+    assert_eq!(victims(&tell(&mut engine, 10, look(10))).len(), 1);
+    assert!(victims(&tell(&mut engine, 9, look(11))).is_empty());
+    assert_eq!(victims(&tell(&mut engine, 10, look(12))).len(), 1);
+}
+
+#[test]
+fn pods_above_their_limits_go_before_any_threshold_but_critical_ones_stay() {
+    let limited = |uid: &str, priority| Pod {
+        containers: vec![container("main", limits(&[("ephemeral-storage", "100")]))],
+        priority: Some(priority),
+        ..pod(uid, "1")
+    };
+    let pods = set(vec![
+        limited("a", 0),
+        limited("critical", 2_000_000_000),
+        limited("c", 9),
+        pod("unlimited", "1"),
+    ]);
+    let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
+    let used = |uid: &'static str, used| {
+        let figures = PodFigures { ephemeral_storage_used: Some(used), ..PodFigures::default() };
+        (uid, figures)
+    };
+    let usage = [used("c", 101), used("critical", 500), used("a", 101), used("unlimited", 999)];
+    let decision = tell(&mut engine, 1, Event::Look(snapshot(node(1, 900, at(1)), &usage)));
+    assert_eq!(victims(&decision), [("a", 1), ("c", 1)]);
+    let pass = decision.pass().unwrap();
+    assert_eq!((pass.end, &pass.spared[..]), (PassEnd::LocalStorage, &[1][..]));
+}
+
+#[test]
+fn ten_thousand_pods_half_without_statistics_and_each_uid_twice() {
+    let uid = |n: u32| format!("{:08}", n / 2);
+    let pods = set((0..10_000).map(|n| pod(&uid(n), "100")).collect());
+    let uids: Vec<_> = (0..5_000).map(uid).collect();
+    let usage: Vec<_> = uids.iter().map(|uid| memory_of(uid, 200)).collect();
+    let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
+    let look = snapshot(node(50, 900, at(1)), &usage);
+    let decision = tell(&mut engine, 1, Event::Look(look));
+    let pass = decision.pass().unwrap();
+    assert_eq!(pass.ranked.len(), 10_000);
+    let first = &pods.get(pass.ranked[0].place).unwrap().pod.uid;
+    assert_eq!(&**first, "00002500", "the first uid without statistics");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Whatever comes in, in whatever order and at whatever time.
+    #[test]
+    fn no_input_panics_or_evicts_a_critical_pod(policy in any_policy(), inputs in inputs()) {
+        let mut engine = Engine::new(policy);
+        for input in inputs {
+            let decision = engine.step(input);
+            for action in &decision.actions {
+                if let Action::Evict(eviction) | Action::Hasten(eviction) = action {
+                    let pods = &decision.pass().unwrap().pods;
+                    prop_assert!(!pods.get(eviction.place).unwrap().critical);
+                }
+            }
+        }
+    }
+
+    /// Also with snapshots that were indexed beforehand.
+    #[test]
+    fn the_same_inputs_give_the_same_bytes(policy in any_policy(), inputs in inputs()) {
+        let run = |index: bool| {
+            let mut engine = Engine::new(policy.clone());
+            let mut bytes = Vec::new();
+            for Input { at, mut event } in inputs.clone() {
+                if let (true, Event::Look(snapshot)) = (index, &mut event) {
+                    Arc::make_mut(snapshot).index(engine.pods());
+                }
+                let decision = engine.step(Input { at, event });
+                let report = Report::of(&decision, &policy);
+                serde_json::to_writer(&mut bytes, &report).unwrap();
+            }
+            bytes
+        };
+        prop_assert_eq!(run(false), run(true));
+    }
+
+    /// Nothing is evicted on a reading that is not known.
+    #[test]
+    fn unknown_readings_evict_nobody_by_threshold(
+        policy in any_policy(),
+        inputs in inputs(),
+    ) {
+        let mut engine = Engine::new(Policy { local_storage_capacity_isolation: false, ..policy });
+        for Input { at, mut event } in inputs {
+            if let Event::Look(look) = &mut event {
+                Arc::make_mut(look).node = Default::default();
+            }
+            let decision = engine.step(Input { at, event });
+            prop_assert!(decision.actions.is_empty());
+        }
+    }
+}

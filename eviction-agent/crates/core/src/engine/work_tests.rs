@@ -1,0 +1,110 @@
+//! How the work of a pass grows with the number of pods.
+
+use std::sync::Arc;
+
+use crate::decision::{Action, PassEnd};
+use crate::fixture::{at, container, hard, limits, node, pod, policy, set, tell};
+use crate::input::Event;
+use crate::layout::DiskLayout;
+use crate::pod::Pod;
+use crate::policy::{Policy, Rules};
+use crate::preferences::Preferences;
+use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
+use crate::snapshot::{ContainerFigures, PodFigures, SnapshotBuilder};
+use crate::work::steps;
+
+use super::Engine;
+
+/// Those of the smaller node.
+const PODS: u64 = 400;
+
+/// How the figures of the pods stand to their order: sorts have good and bad cases.
+const USES: [fn(u64, u64) -> u64; 4] = [
+    |place, _| place,
+    |place, pods| pods - place,
+    |_, _| 7,
+    // Scattered: the multiplier of Knuth's multiplicative hashing.
+    |place, _| place.wrapping_mul(2_654_435_761) % 1_000_003,
+];
+
+fn limited(uid: &str) -> Pod {
+    let limits = limits(&[("ephemeral-storage", "1Gi")]);
+    let containers = ["app", "proxy", "logs"].map(|name| container(name, limits.clone()));
+    Pod { containers: containers.into(), ..pod(uid, "10") }
+}
+
+/// The steps of one pass over a node of so many pods, indexing of its snapshot left out.
+fn steps_of(policy: &Policy, memory: u64, disk: u64, pods: u64, uses: fn(u64, u64) -> u64) -> (PassEnd, u64) {
+    let uid = |place: u64| format!("{place:08}");
+    let set = set((0..pods).map(|place| limited(&uid(place))).collect());
+    let mut builder = SnapshotBuilder::new();
+    builder.node(node(memory, disk, at(1)));
+    for place in 0..pods {
+        let used = Some(uses(place, pods));
+        let figures = PodFigures { memory_working_set: used, ..PodFigures::default() };
+        let mut pod = builder.pod(&uid(place), figures);
+        for name in ["app", "proxy", "logs"] {
+            pod.container(name, ContainerFigures { logs_used: used, ..ContainerFigures::default() });
+        }
+    }
+    let mut snapshot = builder.finish();
+    snapshot.index(&set);
+    let snapshot = Arc::new(snapshot);
+    let mut engine = Engine::new(policy.clone());
+    tell(&mut engine, 0, Event::Pods(set));
+    tell(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
+    let (decision, steps) = steps(|| {
+        let decision = tell(&mut engine, 1, Event::Look(Arc::clone(&snapshot)));
+        match decision.actions.iter().any(|action| matches!(action, Action::Reclaim(_))) {
+            true => tell(&mut engine, 1, Event::Reclaimed(Ok(Arc::clone(&snapshot)))),
+            false => decision,
+        }
+    });
+    (decision.pass().unwrap().end, steps)
+}
+
+fn profiles(local_storage: bool) -> [(&'static str, Policy); 2] {
+    let thresholds = vec![hard(MemoryAvailable, "100"), hard(NodeFsAvailable, "100")];
+    let kubelet = Policy { local_storage_capacity_isolation: local_storage, ..policy(thresholds) };
+    let enhanced = Policy { rules: Rules::enhanced(&Preferences::default()), ..kubelet.clone() };
+    [("kubelet", kubelet), ("enhanced", enhanced)]
+}
+
+/// Checks that a pass over twice the pods takes at most that many times the steps.
+fn grows_by_at_most(times: f64, policy: &Policy, memory: u64, disk: u64, expected: PassEnd, name: &str) {
+    for (order, uses) in USES.into_iter().enumerate() {
+        let (end, once) = steps_of(policy, memory, disk, PODS, uses);
+        let (_, twice) = steps_of(policy, memory, disk, 2 * PODS, uses);
+        assert_eq!(end, expected, "{name}, order {order}");
+        let grown = twice as f64 / once.max(1) as f64;
+        assert!(grown <= times, "{name}, order {order}: {PODS} pods {once}, twice as many {twice}");
+    }
+}
+
+#[test]
+fn a_calm_pass_without_local_storage_looks_at_no_pod() {
+    let [(_, kubelet), _] = profiles(false);
+    assert_eq!(steps_of(&kubelet, 900, 900, PODS, USES[0]), (PassEnd::Calm, 0));
+}
+
+#[test]
+fn a_calm_pass_is_linear_in_the_pods() {
+    for local_storage in [false, true] {
+        for (name, policy) in profiles(local_storage) {
+            // Less than twice where something is done whatever the number of pods.
+            grows_by_at_most(2.0, &policy, 900, 900, PassEnd::Calm, name);
+        }
+    }
+}
+
+#[test]
+fn a_pass_under_pressure_is_at_worst_n_log_n() {
+    // 2n log 2n is 2 + 2 / log n times n log n, 2.24 times here. The sort changes its
+    // way with the size, so that it may take a step more than that.
+    const TIMES: f64 = 2.5;
+    for (name, policy) in profiles(true) {
+        for (memory, disk) in [(50, 900), (900, 50)] {
+            grows_by_at_most(TIMES, &policy, memory, disk, PassEnd::Evicted, name);
+        }
+    }
+}

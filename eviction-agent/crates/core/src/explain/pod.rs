@@ -1,0 +1,172 @@
+//! The story of one pod over all passes.
+
+use crate::report::{About, CandidateReport, Fate, PassReport, PodName, Report, StoryReport};
+use crate::signal::Resource;
+use crate::time::Timestamp;
+
+use super::amount::{passes, pod, printable};
+use super::pass::Page;
+use super::style::Tone;
+use super::{candidates, margin, refusal, sizing, story, why};
+
+/// What is remembered of a pod from pass to pass.
+#[derive(Debug)]
+pub(super) struct Story {
+    pod: PodName,
+    passes: usize,
+    ranked: usize,
+    /// When it was to go, each time.
+    evicted: Vec<Timestamp>,
+    /// Processes of it that the kernel killed.
+    kills: u64,
+}
+
+impl Story {
+    pub(super) fn new(pod: PodName) -> Self {
+        Self { pod, passes: 0, ranked: 0, evicted: Vec::new(), kills: 0 }
+    }
+
+    /// What a report says about the pod.
+    pub(super) fn tell(&mut self, report: &Report, page: &mut Page<'_>) {
+        match &report.about {
+            About::Pass(pass) => self.pass(report, pass, page),
+            About::Admission { pod: asked, admit, message } if *asked == self.pod => {
+                super::admission(report, asked, *admit, message.as_deref(), page);
+                page.out.push('\n');
+            }
+            About::Story(StoryReport::OomKill(kill)) if kill.pod.as_ref() == Some(&self.pod) => {
+                self.kills += u64::from(!kill.repeated);
+                story::kill(report.at, kill, page);
+            }
+            About::Story(_) | About::Admission { .. } | About::Nothing | About::NoPass(_) => {}
+        }
+        for ended in report.ended.iter().filter(|ended| ended.uid == self.pod.uid) {
+            story::ended(report.at, ended, page);
+        }
+    }
+
+    /// The sum of it all.
+    pub(super) fn finish(self, page: &mut Page<'_>) {
+        let name = page.style.paint(Tone::Strong, &pod(&self.pod));
+        let passes = passes(self.passes);
+        let times: Vec<String> = self.evicted.iter().map(ToString::to_string).collect();
+        let fate = match &*times {
+            [] => "it was never chosen".to_owned(),
+            [once] => format!("it was chosen at {once}"),
+            more => format!("it was chosen {} times: at {}", more.len(), more.join(", ")),
+        };
+        let kills = match self.kills {
+            0 => String::new(),
+            1 => "; the kernel killed a process of it".to_owned(),
+            more => format!("; the kernel killed {more} processes of it"),
+        };
+        *page.out += &format!("{name}: {passes}, ranked in {}; {fate}{kills}\n", self.ranked);
+    }
+
+    fn pass(&mut self, report: &Report, pass: &PassReport, page: &mut Page<'_>) {
+        self.passes += 1;
+        let at = report.at.to_string();
+        let found = pass.candidates.iter().position(|candidate| candidate.pod == self.pod);
+        let evicted = pass.evictions.iter().find(|eviction| eviction.pod == self.pod);
+        if evicted.is_some_and(|eviction| !eviction.takes_over) {
+            self.evicted.push(report.at);
+        }
+        if let (Some(rank), Some(resource)) = (found, pass.starved) {
+            self.ranked += 1;
+            ranked(&at, pass, rank, resource, page);
+            page.out.push('\n');
+        } else if let Some(eviction) = evicted.filter(|eviction| eviction.takes_over) {
+            let name = pod(&self.pod);
+            page.heading(
+                &at,
+                Tone::Bad,
+                &format!("SHORTEN {name}: it was terminating with a longer grace period"),
+            );
+            page.lines("why", [candidates::above_limit(eviction)]);
+            page.out.push('\n');
+        } else if let Some(eviction) = evicted {
+            page.heading(&at, Tone::Bad, &format!("EVICT {}: above a limit of its own", pod(&self.pod)));
+            page.lines("why", [candidates::above_limit(eviction)]);
+            page.lines("message", [printable(eviction.message.trim_end())]);
+            page.out.push('\n');
+        } else if pass.spared.contains(&self.pod) {
+            let name = pod(&self.pod);
+            page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but critical"));
+            page.out.push('\n');
+        } else if let Some(why) = refusal::of(pass, &self.pod) {
+            let name = pod(&self.pod);
+            page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but {why}"));
+            page.out.push('\n');
+        }
+    }
+}
+
+/// Where it stood, what was around it, and what would have changed its fate.
+fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &mut Page<'_>) {
+    let Some(own) = pass.candidates.get(rank) else {
+        return;
+    };
+    let name = pod(&own.pod);
+    let place = format!("{} of {}", rank + 1, pass.candidates.len());
+    let (tone, heading) = match own.fate {
+        Fate::Goes => (Tone::Bad, format!("EVICT {name}: rank {place}, short of {resource}")),
+        Fate::Critical => (Tone::Warning, format!("{name} had rank {place} and is critical: it was skipped")),
+        Fate::Refused => (Tone::Warning, format!("{name} had rank {place} and is protected: it was skipped")),
+        Fate::Hurried => {
+            (Tone::Bad, format!("SHORTEN {name}: rank {place}, short of {resource}, and already terminating"))
+        }
+        Fate::OnItsWay => {
+            (Tone::Warning, format!("{name} is already terminating: rank {place}, short of {resource}"))
+        }
+        Fate::LetBe => (
+            Tone::Warning,
+            format!(
+                "{name} is not evicted again: rank {place}, short of {resource}, and its last eviction failed"
+            ),
+        ),
+        Fate::PassedOver => (Tone::Warning, format!("{name} had rank {place} and was skipped")),
+        Fate::Stays => (Tone::Good, format!("{name} stays: rank {place}, short of {resource}")),
+    };
+    page.heading(at, tone, &heading);
+    candidates::rows(&around(pass, rank), resource, page.style, page.out);
+    match own.fate {
+        Fate::Goes => page.lines("why", candidates::victim(pass, rank, own, resource)),
+        Fate::Critical => {}
+        Fate::Refused => page.lines("why not", refusal::of(pass, &own.pod).map(|why| format!("it {why}"))),
+        Fate::Hurried | Fate::OnItsWay | Fate::LetBe => {
+            let own = pass.flights.iter().filter(|flight| flight.pod == own.pod);
+            page.lines("why", own.map(sizing::flight));
+        }
+        Fate::PassedOver => {
+            let own = pass.sizing.iter().flat_map(sizing::passed_over_of).filter(|(pod, _)| **pod == own.pod);
+            page.lines("why not", own.map(|(_, why)| why));
+        }
+        Fate::Stays => page.lines("why not", not(pass, own, resource)),
+    }
+    let told = pass.evictions.iter().filter(|eviction| eviction.pod == own.pod);
+    page.lines("message", told.map(|eviction| printable(eviction.message.trim_end())));
+}
+
+/// Those whose turn came, the neighbours of the pod, and itself.
+fn around(pass: &PassReport, rank: usize) -> Vec<(usize, &CandidateReport)> {
+    let near = rank.saturating_sub(1)..=rank + 1;
+    let shown = |(place, candidate): &(usize, &CandidateReport)| {
+        near.contains(place) || !matches!(candidate.fate, Fate::Stays)
+    };
+    pass.candidates.iter().enumerate().filter(shown).collect()
+}
+
+/// Why it did not go.
+fn not(pass: &PassReport, own: &CandidateReport, resource: Resource) -> Vec<String> {
+    if own.critical {
+        return vec!["it is critical: had its turn come, it would have been skipped".to_owned()];
+    }
+    let Some(rival) = own.margin.and_then(|margin| pass.candidates.get(margin.against)) else {
+        return vec!["no pod was evicted".to_owned()];
+    };
+    let reason = why::ahead(resource, rival, own);
+    vec![
+        format!("{} goes before it: {reason}", pod(&rival.pod)),
+        format!("it {}", margin::sentence(resource, own, rival)),
+    ]
+}

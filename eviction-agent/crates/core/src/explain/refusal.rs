@@ -1,0 +1,73 @@
+//! Why a pod does not go although its turn has come, and what put its turn where it is.
+
+use crate::protection::Turn;
+use crate::report::{CandidateReport, PassReport, PodName, RefusedReport, ShelterReport};
+
+use super::amount::{count, pod};
+
+/// Why a pod was refused in a pass, as a sentence without its subject.
+pub(super) fn of(pass: &PassReport, name: &PodName) -> Option<String> {
+    let refused = pass.refused_pods.iter().find(|refused| refused.pod == *name)?;
+    Some(refused.why.to_string())
+}
+
+/// A pod and why it was refused.
+pub(super) fn line(refused: &RefusedReport) -> String {
+    format!("{} {}", pod(&refused.pod), refused.why)
+}
+
+/// Why one pod ranks before another if that is for what they are sheltered by, before standing
+/// and priority are looked at.
+pub(super) fn turn_ahead(ahead: &CandidateReport, behind: &CandidateReport) -> Option<String> {
+    let (a, b) = (turn(ahead), turn(behind));
+    if a == b {
+        return None;
+    }
+    Some(match (a, b) {
+        (Turn::First, _) => "it is to go first by the operator's table".to_owned(),
+        (_, Turn::Never) => "the other is never to go by the operator's table".to_owned(),
+        (_, Turn::OptedOut) => "the other opted out".to_owned(),
+        _ => "the other is to go last".to_owned(),
+    })
+}
+
+/// The same, among those of the same standing and priority.
+pub(super) fn shelter_ahead(ahead: &CandidateReport, behind: &CandidateReport) -> Option<String> {
+    let bare = |candidate: &CandidateReport| candidate.shelter.as_ref().is_some_and(|shelter| shelter.bare);
+    let hint = |candidate: &CandidateReport| candidate.shelter.as_ref().map_or(0, |shelter| shelter.hint);
+    if bare(ahead) != bare(behind) {
+        return Some("the other has no owner to bring it back".to_owned());
+    }
+    let (a, b) = (hint(ahead), hint(behind));
+    (a != b).then(|| format!("its hint is lower: {a} against {b}"))
+}
+
+fn turn(candidate: &CandidateReport) -> Turn {
+    candidate.shelter.as_ref().map_or(Turn::default(), |shelter| shelter.turn)
+}
+
+/// What shelters a pod or puts it forward, for the table.
+pub(super) fn notes(candidate: &CandidateReport) -> Vec<String> {
+    let Some(ShelterReport { turn, rule, bare, hint, ignored_annotations }) = &candidate.shelter else {
+        return Vec::new();
+    };
+    let by_rule = rule.map_or_else(String::new, |rule| format!(" by policy.protection[{rule}]"));
+    let mut notes = Vec::new();
+    match turn {
+        Turn::First => notes.push(format!("first{by_rule}")),
+        Turn::Normal => {}
+        Turn::Last => notes.push(format!("last{by_rule}")),
+        Turn::OptedOut => notes.push("opted out".to_owned()),
+        Turn::Never => notes.push(format!("never{by_rule}")),
+    }
+    if *bare {
+        notes.push("no owner".to_owned());
+    }
+    if *hint != 0 {
+        notes.push(format!("hint {hint}"));
+    }
+    if !ignored_annotations.is_empty() {
+        notes.push(format!("{} ignored", count(ignored_annotations.len(), "annotation")));
+    }
+    notes
+}

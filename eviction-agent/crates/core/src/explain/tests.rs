@@ -1,0 +1,254 @@
+use super::{Explainer, Style};
+use crate::engine::Engine;
+use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, tell};
+use crate::input::Event;
+use crate::layout::Reclaim;
+use crate::oom::{Cause, EndedContainer, Ground, LimitOwner, Verdict, Victim};
+use crate::pod::Pod;
+use crate::policy::{Policy, Threshold};
+use crate::reading::Why;
+use crate::report::{
+    About, KillReport, MemoryReport, PodName, ProposalReport, Report, StoryReport, UnknownFigure,
+};
+use crate::sight::{Gate, Implausible, Refused};
+use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
+use crate::signal::{NodeCondition, Signal};
+use crate::trend::Eta;
+use crate::units::{GoDuration, ThresholdValue};
+
+struct Node {
+    engine: Engine,
+    policy: Policy,
+    explainer: Explainer,
+    text: String,
+}
+
+impl Node {
+    fn new(explainer: Explainer) -> Self {
+        let critical = Pod { priority: Some(2_000_000_000), ..pod("critical", "0") };
+        let odd = Pod { name: "bell\u{7}\u{1b}[31m".into(), ..pod("odd", "40") };
+        let pods = set(vec![pod("greedy", "10"), pod("modest", "300"), critical, odd]);
+        let share = ThresholdValue::Percentage(0.05);
+        let policy = policy(vec![
+            Threshold { min_reclaim: Some(share), ..hard(MemoryAvailable, "10%") },
+            soft(NodeFsAvailable, "950", 60),
+        ]);
+        let engine = engine(policy.clone(), &pods);
+        Self { engine, policy, explainer, text: String::new() }
+    }
+
+    fn looks(mut self, looks: &[(i64, u64, u64)]) -> String {
+        let usage = [("greedy", 200), ("modest", 250), ("critical", 290), ("odd", 90)]
+            .map(|(uid, used)| memory_of(uid, used));
+        for &(seconds, memory, disk) in looks {
+            let look = snapshot(node(memory, disk, at(seconds)), &usage);
+            let decision = tell(&mut self.engine, seconds, Event::Look(look));
+            self.text += &self.explainer.explain(&Report::of(&decision, &self.policy));
+        }
+        self.text + &self.explainer.finish()
+    }
+}
+
+fn name_of(uid: &str) -> PodName {
+    PodName { namespace: "default".into(), name: format!("pod-{uid}").into(), uid: uid.into() }
+}
+
+/// Pressure on memory, then by minimum reclaim alone, then none, but a soft threshold.
+const STORM: [(i64, u64, u64); 6] =
+    [(1, 900, 990), (11, 900, 990), (21, 50, 990), (31, 120, 990), (41, 900, 900), (451, 900, 990)];
+
+#[test]
+fn a_storm_is_told_pass_by_pass() {
+    insta::assert_snapshot!(Node::new(Explainer::new(Style::Plain)).looks(&STORM));
+}
+
+#[test]
+fn a_terminal_gets_colours() {
+    insta::assert_snapshot!(Node::new(Explainer::new(Style::Coloured)).looks(&STORM[..4]).escape_debug());
+}
+
+#[test]
+fn a_pod_that_went_has_its_story() {
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("greedy"))).looks(&STORM));
+}
+
+#[test]
+fn a_pod_that_stayed_has_its_story() {
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("modest"))).looks(&STORM));
+}
+
+#[test]
+fn a_critical_pod_has_its_story() {
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("critical"))).looks(&STORM));
+}
+
+fn kill() -> KillReport {
+    KillReport {
+        killed_at: at(5),
+        tgid: 4711,
+        comm: "java\u{1b}".into(),
+        pod: Some(name_of("greedy")),
+        container: Some("main".into()),
+        limit_owner: LimitOwner::Container,
+        inferred: false,
+        victim: Victim::Child,
+        group: None,
+        usage: Some(1 << 30),
+        limit: Some(1 << 30),
+        near_since: Some(at(1)),
+        anon: Some(900 << 20),
+        file: Some(0),
+        shmem: None,
+        swap: None,
+        oom_score_adj: Some(0),
+        trigger: Some(4711),
+        trigger_comm: "java".into(),
+        evicting_since: Some(at(2)),
+        kills_in_pod: 2,
+        repeated: false,
+    }
+}
+
+fn end() -> EndedContainer {
+    let causes = vec![
+        Cause {
+            verdict: Verdict::EvictedByAgent,
+            ground: Ground::EvictionUnderWay,
+            at: Some(at(2)),
+            limit_owner: None,
+        },
+        Cause {
+            verdict: Verdict::OomKilled,
+            ground: Ground::MainProcessKilled,
+            at: Some(at(5)),
+            limit_owner: Some(LimitOwner::Node),
+        },
+    ];
+    EndedContainer {
+        namespace: "default".into(),
+        name: "pod-greedy".into(),
+        uid: "greedy".into(),
+        container: "main".into(),
+        instance: None,
+        ended_at: at(6),
+        exit_code: Some(137),
+        signal: None,
+        reason: "OOMKilled".into(),
+        causes,
+        evidence: Vec::new(),
+    }
+}
+
+/// A kill, a kill in no pod, one that was told before, and an end.
+fn kills() -> [Report; 4] {
+    let report = |about, ended| Report {
+        at: at(7),
+        about,
+        conditions: Vec::new(),
+        ended,
+        unknown_conditions: Vec::new(),
+        blind: Vec::new(),
+        proposal: None,
+    };
+    let told = |kill| About::Story(StoryReport::OomKill(Box::new(kill)));
+    let elsewhere = KillReport {
+        pod: None,
+        container: None,
+        limit_owner: LimitOwner::Node,
+        inferred: true,
+        victim: Victim::Unknown,
+        usage: None,
+        limit: None,
+        anon: None,
+        file: None,
+        evicting_since: None,
+        kills_in_pod: 0,
+        ..kill()
+    };
+    [
+        report(told(kill()), Vec::new()),
+        report(told(elsewhere), Vec::new()),
+        report(told(KillReport { repeated: true, ..kill() }), Vec::new()),
+        report(About::Nothing, vec![end()]),
+    ]
+}
+
+#[test]
+fn kills_by_the_kernel_and_ends_are_told() {
+    let mut explainer = Explainer::new(Style::Plain);
+    let text: String = kills().iter().map(|report| explainer.explain(report)).collect();
+    insta::assert_snapshot!(text + &explainer.finish());
+}
+
+#[test]
+fn kills_belong_to_the_story_of_a_pod() {
+    let mut explainer = Explainer::of_pod(Style::Plain, name_of("greedy"));
+    let text: String = kills().iter().map(|report| explainer.explain(report)).collect();
+    let text = text + &explainer.finish();
+    assert!(!text.contains("in no pod"), "{text}");
+    assert!(text.contains("ENDED at 08:00:06Z in default/pod-greedy, container main: evicted"), "{text}");
+    assert!(text.ends_with("never chosen; the kernel killed a process of it\n"), "{text}");
+}
+
+/// The report of a look.
+fn look(memory: u64, disk: u64) -> Report {
+    let Node { mut engine, policy, .. } = Node::new(Explainer::default());
+    let decision = tell(&mut engine, 1, Event::Look(snapshot(node(memory, disk, at(1)), &[])));
+    Report::of(&decision, &policy)
+}
+
+#[test]
+fn what_was_seen_beside_is_told() {
+    let mut report = look(900, 990);
+    let About::Pass(pass) = &mut report.about else {
+        panic!("no pass");
+    };
+    pass.memory = Some(MemoryReport {
+        available_by_working_set: Some(900 << 20),
+        available_without_active_file: Some(1300 << 20),
+        mem_available: None,
+        working_set: Some(100 << 20),
+        active_file: Some(400 << 20),
+        some_avg10: Some(12.5),
+        full_avg10: Some(0.25),
+        stalled: Some(true),
+        swap_used: Some(1 << 30),
+        swap_total: Some(2 << 30),
+        gate: Gate::TooLittleStall,
+        unknown: vec![UnknownFigure { figure: "mem_available", why: Why::Unparsable }],
+    });
+    pass.refused = vec![
+        Refused {
+            signal: MemoryAvailable,
+            available: 0,
+            capacity: 1000,
+            why: Implausible::SuddenlyNothing { before: 900 },
+        },
+        Refused {
+            signal: NodeFsAvailable,
+            available: 7,
+            capacity: 3,
+            why: Implausible::AvailableAboveCapacity,
+        },
+    ];
+    pass.thresholds[0].imminent = true;
+    pass.thresholds[0].eta = Some(Eta {
+        soonest: GoDuration::from_secs(4),
+        expected: GoDuration::from_nanos(6_543_210_987),
+        latest: None,
+    });
+    report.blind = vec![Signal::PidAvailable];
+    report.unknown_conditions = vec![NodeCondition::PidPressure];
+    report.proposal = Some(ProposalReport::Waits {
+        since: at(0),
+        until: Some(at(300)),
+        would_evict: vec![name_of("greedy")],
+        would_reclaim: vec![Reclaim::Images],
+    });
+    let mut explainer = Explainer::new(Style::Plain);
+    let text = explainer.explain(&report);
+    let mut later = look(900, 990);
+    later.blind = vec![Signal::PidAvailable];
+    let text = text + &explainer.explain(&later) + &explainer.finish();
+    insta::assert_snapshot!(text);
+}

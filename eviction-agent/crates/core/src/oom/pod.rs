@@ -1,0 +1,274 @@
+//! The story of one pod.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::pods::KnownPod;
+use crate::time::Timestamp;
+
+use super::end::ContainerEnded;
+use super::ended::{EndedContainer, Evidence};
+use super::kill::{LimitOwner, OomKill, Victim};
+use super::open::{OpenEnd, is_same};
+use super::tally::{Ends, Kills};
+use super::text::clip;
+use super::verdict::{is_complete, judge};
+
+/// Kills remembered for the verdict on the next end. A container in which children are killed
+/// over and over pushes out the oldest of them, never a main process while there is a child.
+const RECENT: usize = 64;
+
+/// Ends on which the verdict is out; one more settles the oldest.
+const OPEN: usize = 16;
+
+/// Verdicts remembered, so that a late record of the same end is known for what it is.
+const CLOSED: usize = 32;
+
+/// Containers with figures of their own. Kubernetes has no bound; nobody has so many.
+const CONTAINERS: usize = 128;
+
+/// What the engine keeps of a kill.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Killed {
+    /// When.
+    pub at: Timestamp,
+    /// The victim's process.
+    pub tgid: u32,
+    /// Its name.
+    pub comm: Box<str>,
+    /// Its container, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<str>>,
+    /// The runtime's id of that, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<Box<str>>,
+    /// Whose limit it was.
+    pub limit_owner: LimitOwner,
+    /// Whether that was concluded.
+    pub inferred: bool,
+    /// What the victim was.
+    pub victim: Victim,
+    /// The group that was killed as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u64>,
+    /// It explains an end that is told already.
+    #[serde(skip)]
+    pub(super) spent: bool,
+}
+
+impl Killed {
+    pub(crate) fn new(kill: &OomKill, at: Timestamp) -> Self {
+        Self {
+            at,
+            tgid: kill.tgid,
+            comm: clip(&kill.comm),
+            container: kill.container.as_deref().map(clip),
+            instance: kill.instance.as_deref().map(clip),
+            limit_owner: kill.owner,
+            inferred: kill.inferred,
+            victim: kill.victim,
+            group: kill.group,
+            spent: false,
+        }
+    }
+}
+
+/// An eviction that the engine decided on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Begun {
+    /// When it was decided.
+    pub(super) at: Timestamp,
+    /// When it was given up, if it was: what ended before that may well have ended by it.
+    pub(super) until: Option<Timestamp>,
+}
+
+impl Begun {
+    /// Whether it was under way at some instant from `at` to `latest`.
+    pub(super) fn covers(&self, at: Timestamp, latest: Timestamp) -> bool {
+        self.at <= latest && self.until.is_none_or(|until| at <= until && self.at < until)
+    }
+
+    /// Whether it is under way.
+    pub(super) fn is_on(&self) -> bool {
+        self.until.is_none()
+    }
+}
+
+/// What happened to one container, restarts included.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ContainerStory {
+    /// Processes killed in it.
+    pub kills: Kills,
+    /// How often it ended, and why.
+    pub ends: Ends,
+}
+
+/// What happened to one pod.
+#[derive(Clone, Debug, Default)]
+pub struct PodStory {
+    pub(super) known: Option<Arc<KnownPod>>,
+    /// When something was heard of it last.
+    pub(super) heard: Timestamp,
+    pub(super) eviction: Option<Begun>,
+    kills: Kills,
+    ends: Ends,
+    last_kill: Option<Timestamp>,
+    containers: BTreeMap<Box<str>, ContainerStory>,
+    recent: Vec<Killed>,
+    open: Vec<OpenEnd>,
+    closed: VecDeque<Closed>,
+}
+
+/// An end with a verdict.
+#[derive(Clone, Debug)]
+struct Closed {
+    container: Box<str>,
+    instance: Option<Box<str>>,
+    at: Timestamp,
+}
+
+impl Closed {
+    /// Whether the victim was in what ended.
+    fn had(&self, kill: &Killed) -> bool {
+        match (&self.instance, &kill.instance) {
+            (Some(own), Some(victims)) => own == victims,
+            _ => kill.at <= self.at && kill.container.as_deref() == Some(&*self.container),
+        }
+    }
+}
+
+/// What became of a kill's record.
+pub(super) struct Stored {
+    /// The verdict on the end that it may have caused was given before.
+    pub(super) late: bool,
+    /// Its container has figures of its own.
+    pub(super) has_room: bool,
+}
+
+impl PodStory {
+    pub(super) fn new(known: Option<Arc<KnownPod>>) -> Self {
+        Self { known, ..Self::default() }
+    }
+
+    /// Processes killed in it.
+    pub fn kills(&self) -> &Kills {
+        &self.kills
+    }
+
+    /// Containers of it that ended, restarted ones each time.
+    pub fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// When the kernel last killed in it.
+    pub fn last_kill(&self) -> Option<Timestamp> {
+        self.last_kill
+    }
+
+    /// Its containers in which something happened, by name.
+    pub fn containers(&self) -> &BTreeMap<Box<str>, ContainerStory> {
+        &self.containers
+    }
+
+    /// How many ends wait for a verdict.
+    pub fn open_ends(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Takes note of a kill.
+    pub(super) fn kill(&mut self, kill: &OomKill, mut killed: Killed, first_of_group: bool) -> Stored {
+        self.kills.count(kill, first_of_group);
+        self.last_kill = self.last_kill.max(Some(killed.at));
+        let has_room = match self.container(killed.container.as_deref()) {
+            Some(container) => {
+                container.kills.count(kill, first_of_group);
+                true
+            }
+            None => killed.container.is_none(),
+        };
+        if self.recent.len() >= RECENT {
+            let child = self.recent.iter().position(|kill| kill.victim == Victim::Child);
+            self.recent.remove(child.unwrap_or(0));
+        }
+        let late = self.closed.iter().any(|closed| closed.had(&killed));
+        killed.spent = late;
+        self.recent.push(killed);
+        Stored { late, has_room }
+    }
+
+    /// Takes note of a record of an end. False if its verdict was given before.
+    pub(super) fn end(&mut self, end: &ContainerEnded, at: Timestamp, now: Timestamp) -> bool {
+        if let Some(open) = self.open.iter_mut().find(|open| open.is_same(end, at)) {
+            open.learn(end, at);
+            return true;
+        }
+        let told =
+            |closed: &Closed| is_same(&closed.container, closed.instance.as_deref(), closed.at, end, at);
+        if self.closed.iter().any(told) {
+            return false;
+        }
+        self.open.push(OpenEnd::new(end, at, now));
+        true
+    }
+
+    /// Gives the verdicts that are due, in the order in which the ends were told.
+    pub(super) fn settle(&mut self, now: Timestamp, uid: &str, settled: &mut Vec<EndedContainer>) {
+        let mut surplus = self.open.len().saturating_sub(OPEN);
+        let mut index = 0;
+        while let Some(end) = self.open.get(index) {
+            if surplus > 0 || end.due <= now || is_complete(end, &self.recent) {
+                surplus = surplus.saturating_sub(1);
+                let end = self.open.remove(index);
+                settled.push(self.close(end, uid));
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// When the next verdict is due, whatever comes.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        self.open.iter().map(|end| end.due).min()
+    }
+
+    /// Gives the verdict.
+    fn close(&mut self, end: OpenEnd, uid: &str) -> EndedContainer {
+        let evidence = self.evidence(&end);
+        let causes = judge(&end, &mut self.recent, self.eviction);
+        let ended = EndedContainer::new(uid, self.known.as_deref(), &end, causes, evidence);
+        self.ends.count(ended.verdict());
+        if let Some(container) = self.container(Some(&end.container)) {
+            container.ends.count(ended.verdict());
+        }
+        if self.closed.len() >= CLOSED {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(Closed { container: end.container, instance: end.instance, at: end.at });
+        ended
+    }
+
+    /// All that speaks of this end, in order of time.
+    fn evidence(&self, end: &OpenEnd) -> Vec<Evidence> {
+        let begun = self.eviction.filter(|begun| begun.covers(end.at, end.latest));
+        let mut evidence = Vec::new();
+        evidence.extend(begun.map(|begun| Evidence::AgentEvicts { at: begun.at }));
+        let kills = self.recent.iter().filter(|kill| !kill.spent && end.may_be_of_it(kill));
+        evidence.extend(kills.cloned().map(|kill| Evidence::KernelKills(Box::new(kill))));
+        evidence.sort_by_key(Evidence::at);
+        if let Some(by) = end.evicted_by {
+            evidence.push(Evidence::EvictionOnRecord { by, at: end.evicted_at });
+        }
+        evidence.extend(end.seen.iter().map(|seen| Evidence::Ended { seen: *seen }));
+        evidence
+    }
+
+    fn container(&mut self, name: Option<&str>) -> Option<&mut ContainerStory> {
+        let name = name?;
+        if !self.containers.contains_key(name) && self.containers.len() >= CONTAINERS {
+            return None;
+        }
+        Some(self.containers.entry(name.into()).or_default())
+    }
+}

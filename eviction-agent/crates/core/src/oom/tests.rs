@@ -1,0 +1,375 @@
+use super::*;
+use crate::apart::Apart;
+use crate::decision::Decision;
+use crate::engine::Engine;
+use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, tell};
+use crate::input::{Event, EvictionOutcome};
+use crate::signal::Signal::MemoryAvailable;
+
+mod evicted;
+mod random;
+
+fn watcher() -> Engine {
+    engine(policy(vec![hard(MemoryAvailable, "100")]), &set(vec![pod("a", "10"), pod("b", "10")]))
+}
+
+fn kill(tgid: u32, victim: Victim) -> OomKill {
+    OomKill {
+        tgid,
+        pid: tgid,
+        comm: "java".into(),
+        pod: Some("a".into()),
+        container: Some("main".into()),
+        instance: Some("i1".into()),
+        owner: LimitOwner::Container,
+        victim,
+        ..OomKill::default()
+    }
+}
+
+fn status(reason: &str, exit_code: i32) -> ContainerEnded {
+    ContainerEnded {
+        pod: "a".into(),
+        container: "main".into(),
+        instance: Some("i1".into()),
+        seen: EndSeen::Status,
+        exit_code: Some(exit_code),
+        reason: reason.into(),
+        ..ContainerEnded::default()
+    }
+}
+
+fn cgroup() -> ContainerEnded {
+    ContainerEnded { seen: EndSeen::Cgroup, exit_code: None, ..status("", 0) }
+}
+
+fn killed(engine: &mut Engine, seconds: i64, kill: OomKill) -> Decision {
+    tell(engine, seconds, Event::OomKill(Box::new(kill)))
+}
+
+fn ended(engine: &mut Engine, seconds: i64, end: ContainerEnded) -> Decision {
+    tell(engine, seconds, Event::ContainerEnded(Box::new(end)))
+}
+
+fn evict_a(engine: &mut Engine, seconds: i64) {
+    let look = snapshot(node(50, 900, at(seconds)), &[memory_of("a", 400), memory_of("b", 5)]);
+    let decision = tell(engine, seconds, Event::Look(look));
+    assert_eq!(crate::fixture::victims(&decision)[0].0, "a");
+}
+
+/// What comes when nothing comes any more.
+fn later(engine: &mut Engine) -> Vec<EndedContainer> {
+    tell(engine, 10_000, Event::LookFailed(crate::reading::Why::Absent)).ended
+}
+
+/// The one verdict, with its ground and what else happened.
+fn only(ended: &[EndedContainer]) -> (Verdict, Ground, Option<Verdict>) {
+    let [ended] = ended else { panic!("not one verdict: {ended:?}") };
+    (ended.verdict(), ended.causes[0].ground, ended.also())
+}
+
+fn eviction_failed(uid: &str) -> Event {
+    Event::Evicted(EvictionOutcome { uid: uid.into(), result: Err("dry run".into()) })
+}
+
+#[test]
+fn in_a_pod_of_one_container_its_limit_and_the_pods_come_to_the_same() {
+    // Which of the two is met first is chance: both are the same, and the pod's group has the sandbox's
+    // memory charged to it as well.
+    let verdict = |owner: LimitOwner, victim: Victim, reason: &str, exit_code: i32| {
+        let mut engine = watcher();
+        killed(&mut engine, 1, OomKill { owner, ..kill(7, victim) });
+        let mut ends = ended(&mut engine, 2, status(reason, exit_code)).ended;
+        ends.extend(later(&mut engine));
+        let told = only(&ends);
+        let owners: Vec<_> = ends[0].causes.iter().map(|cause| cause.limit_owner).collect();
+        let expected = (told.0 == Verdict::OomKilled).then_some(owner);
+        assert_eq!(owners, [expected]);
+        assert_eq!(engine.story().kills().of(owner, victim), 1);
+        (told, Apart::default().ended(at(11_000), &ends[0]))
+    };
+    for victim in [Victim::Main, Victim::Child, Victim::Unknown] {
+        for reason in ["OOMKilled", "Error", "Completed"] {
+            for exit_code in [0, 1, 137] {
+                let of = |owner| verdict(owner, victim, reason, exit_code);
+                let (containers, pods) = (of(LimitOwner::Container), of(LimitOwner::Pod));
+                assert_eq!(containers, pods, "{victim:?} {reason} {exit_code}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_main_process_killed_is_the_containers_end() {
+    let mut engine = watcher();
+    assert!(killed(&mut engine, 1, kill(7, Victim::Main)).ended.is_empty());
+    let told = ended(&mut engine, 2, status("OOMKilled", 137));
+    assert_eq!(only(&told.ended), (Verdict::OomKilled, Ground::MainProcessKilled, None));
+    assert_eq!(told.ended[0].causes[0].limit_owner, Some(LimitOwner::Container));
+    assert_eq!((&*told.ended[0].namespace, &*told.ended[0].name), ("default", "pod-a"));
+    assert!(later(&mut engine).is_empty(), "told once");
+    let story = engine.story();
+    assert_eq!(story.kills().of(LimitOwner::Container, Victim::Main), 1);
+    assert_eq!((story.ends().of(Verdict::OomKilled), story.ends().total()), (1, 1));
+    let of_container = &story.pod("a").unwrap().containers()["main"];
+    assert_eq!((of_container.kills.total(), of_container.ends.total()), (1, 1));
+    assert_eq!((story.last_kill("a"), story.last_kill("b")), (Some(at(1)), None));
+}
+
+#[test]
+fn the_order_of_the_records_does_not_matter() {
+    type Tell = fn(&mut Engine);
+    let records: [Tell; 3] = [
+        |engine| {
+            let kill = OomKill { at: Some(at(1)), ..kill(7, Victim::Main) };
+            killed(engine, 5, kill);
+        },
+        |engine| {
+            ended(engine, 5, ContainerEnded { at: Some(at(1)), ..cgroup() });
+        },
+        |engine| {
+            ended(engine, 5, ContainerEnded { at: Some(at(1)), ..status("OOMKilled", 137) });
+        },
+    ];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let mut engine = watcher();
+        for record in order {
+            records[record](&mut engine);
+        }
+        later(&mut engine);
+        let story = engine.story();
+        assert_eq!((story.ends().of(Verdict::OomKilled), story.ends().total()), (1, 1), "{order:?}");
+        assert_eq!(story.kills().total(), 1, "{order:?}");
+    }
+}
+
+#[test]
+fn a_child_killed_ends_no_container() {
+    let mut engine = watcher();
+    killed(&mut engine, 1, kill(8, Victim::Child));
+    assert!(later(&mut engine).is_empty());
+    assert_eq!(engine.story().kills().of(LimitOwner::Container, Victim::Child), 1);
+    assert_eq!(engine.story().ends().total(), 0);
+}
+
+#[test]
+fn a_shell_that_fails_because_its_child_was_killed_ended_by_it() {
+    let mut engine = watcher();
+    killed(&mut engine, 1, kill(8, Victim::Child));
+    ended(&mut engine, 2, status("OOMKilled", 137));
+    let verdict = later(&mut engine);
+    assert_eq!(only(&verdict), (Verdict::OomKilled, Ground::ChildKilled, None));
+    assert!(verdict[0].causes[0].ground.is_inferred());
+}
+
+#[test]
+fn a_runtime_that_blames_a_childs_kill_of_long_ago_is_not_believed() {
+    let mut engine = watcher();
+    killed(&mut engine, 1, kill(8, Victim::Child));
+    ended(&mut engine, 3600, status("OOMKilled", 1));
+    assert_eq!(only(&later(&mut engine)), (Verdict::Other, Ground::OnlyAChildLongBefore, None));
+}
+
+#[test]
+fn an_end_without_a_failure_was_not_caused_by_a_childs_kill() {
+    let mut engine = watcher();
+    killed(&mut engine, 1, kill(8, Victim::Child));
+    ended(&mut engine, 2, status("Completed", 0));
+    assert_eq!(only(&later(&mut engine)), (Verdict::Other, Ground::Exited, None));
+}
+
+#[test]
+fn exit_137_alone_is_no_oom_kill() {
+    let mut engine = watcher();
+    ended(&mut engine, 1, status("Error", 137));
+    assert_eq!(only(&later(&mut engine)), (Verdict::Other, Ground::KilledBySomebodyElse, None));
+}
+
+#[test]
+fn the_runtimes_word_counts_where_nobody_watched() {
+    let mut engine = watcher();
+    ended(&mut engine, 1, status("OOMKilled", 137));
+    let verdict = later(&mut engine);
+    assert_eq!(only(&verdict), (Verdict::OomKilled, Ground::RuntimeSays, None));
+    assert_eq!(verdict[0].causes[0].limit_owner, Some(LimitOwner::Unknown));
+}
+
+#[test]
+fn a_victim_of_an_unknown_kind_just_before_is_an_inferred_cause() {
+    let mut engine = watcher();
+    killed(&mut engine, 1, kill(8, Victim::Unknown));
+    ended(&mut engine, 2, cgroup());
+    assert_eq!(only(&later(&mut engine)), (Verdict::OomKilled, Ground::ProcessKilled, None));
+    killed(&mut engine, 10_100, OomKill { container: None, instance: None, ..kill(9, Victim::Unknown) });
+    let end = ContainerEnded { instance: Some("i2".into()), ..status("Error", 137) };
+    ended(&mut engine, 10_101, end);
+    let verdict = tell(&mut engine, 20_000, Event::LookFailed(crate::reading::Why::Absent)).ended;
+    assert_eq!(only(&verdict), (Verdict::OomKilled, Ground::ProcessKilled, None));
+}
+
+#[test]
+fn a_restarted_container_has_ends_of_its_own() {
+    let mut engine = watcher();
+    killed(&mut engine, 1, kill(7, Victim::Main));
+    ended(&mut engine, 1, status("OOMKilled", 137));
+    killed(&mut engine, 4, OomKill { instance: Some("i2".into()), ..kill(7, Victim::Main) });
+    ended(&mut engine, 4, ContainerEnded { instance: Some("i2".into()), ..status("OOMKilled", 137) });
+    ended(&mut engine, 5, ContainerEnded { instance: Some("i3".into()), ..status("Error", 1) });
+    later(&mut engine);
+    let ends = engine.story().ends();
+    assert_eq!((ends.of(Verdict::OomKilled), ends.of(Verdict::Other)), (2, 1));
+}
+
+#[test]
+fn a_restart_without_ids_is_not_blamed_on_the_kill_that_ended_the_last_one() {
+    let mut engine = watcher();
+    let nameless = |seconds| OomKill { at: Some(at(seconds)), instance: None, ..kill(7, Victim::Main) };
+    let end =
+        |seconds, code| ContainerEnded { at: Some(at(seconds)), instance: None, ..status("Error", code) };
+    killed(&mut engine, 1, nameless(1));
+    ended(&mut engine, 1, end(1, 137));
+    ended(&mut engine, 5, end(5, 1));
+    later(&mut engine);
+    let ends = engine.story().ends();
+    assert_eq!((ends.of(Verdict::OomKilled), ends.of(Verdict::Other)), (1, 1));
+}
+
+#[test]
+fn repeated_and_late_records_count_for_nothing() {
+    let mut engine = watcher();
+    for seconds in [1, 3] {
+        killed(&mut engine, seconds, OomKill { at: Some(at(1)), ..kill(7, Victim::Main) });
+    }
+    for _ in 0..3 {
+        ended(&mut engine, 3, ContainerEnded { at: Some(at(1)), ..status("OOMKilled", 137) });
+    }
+    later(&mut engine);
+    ended(&mut engine, 10_001, status("Error", 1));
+    killed(&mut engine, 10_002, kill(9, Victim::Main));
+    let story = engine.story();
+    assert_eq!((story.kills().total(), story.ends().total()), (2, 1));
+    let odd = story.oddities();
+    assert_eq!((odd.repeated_kills, odd.late_ends, odd.late_kills), (1, 3, 1));
+}
+
+#[test]
+fn kills_of_which_nobody_saw_the_victim_each_count() {
+    let mut engine = watcher();
+    for _ in 0..2 {
+        killed(&mut engine, 1, OomKill { at: Some(at(1)), ..kill(0, Victim::Unknown) });
+    }
+    let story = engine.story();
+    assert_eq!((story.kills().total(), story.oddities().repeated_kills), (2, 0));
+    let verdict = ended(&mut engine, 2, ContainerEnded { exit_code: Some(137), ..cgroup() });
+    assert!(verdict.ended.is_empty());
+    assert_eq!(only(&later(&mut engine)), (Verdict::OomKilled, Ground::ProcessKilled, None));
+}
+
+#[test]
+fn a_process_id_that_is_used_again_is_another_kill() {
+    let mut engine = watcher();
+    killed(&mut engine, 1, kill(7, Victim::Child));
+    killed(&mut engine, 2, kill(7, Victim::Child));
+    assert_eq!(engine.story().kills().total(), 2);
+}
+
+#[test]
+fn kills_outside_of_pods_and_in_unknown_ones_are_counted() {
+    let mut engine = watcher();
+    let nowhere =
+        OomKill { pod: None, container: None, owner: LimitOwner::Other, ..kill(7, Victim::Unknown) };
+    killed(&mut engine, 1, nowhere);
+    killed(&mut engine, 2, OomKill { pod: Some("ghost".into()), ..kill(8, Victim::Main) });
+    ended(&mut engine, 3, ContainerEnded { container: "".into(), instance: None, ..cgroup() });
+    let story = engine.story();
+    assert_eq!(story.kills().total(), 2);
+    assert_eq!(story.pod("ghost").unwrap().kills().total(), 1);
+    assert_eq!((story.oddities().unknown_pods, story.oddities().nameless_ends), (1, 1));
+}
+
+#[test]
+fn a_group_killed_together_is_one_story_with_all_its_victims() {
+    let mut engine = watcher();
+    let member = |tgid, victim| OomKill { group: Some(42), ..kill(tgid, victim) };
+    killed(&mut engine, 1, member(10, Victim::Child));
+    killed(&mut engine, 1, member(11, Victim::Unknown));
+    let told = killed(&mut engine, 1, member(12, Victim::Child));
+    let crate::decision::Subject::Story(StoryNote::Kill(note)) = told.subject else { panic!() };
+    let group = note.group.unwrap();
+    assert_eq!((group.group, group.processes()), (42, 3));
+    let verdict = ended(&mut engine, 2, cgroup());
+    assert!(verdict.ended.is_empty(), "its status may still come");
+    let verdict = later(&mut engine);
+    assert_eq!(only(&verdict), (Verdict::OomKilled, Ground::GroupKilled, None));
+    let kills = |it: &&Evidence| matches!(it, Evidence::KernelKills(_));
+    assert_eq!(verdict[0].evidence.iter().filter(kills).count(), 3);
+    let story = engine.story();
+    assert_eq!((story.kills().total(), story.kills().groups()), (3, 1));
+    killed(&mut engine, 20_000, member(13, Victim::Child));
+    assert_eq!(engine.story().kills().groups(), 2, "the same group, killed again");
+}
+
+#[test]
+fn it_is_forgotten_an_hour_after_the_pod_is_gone_and_totals_stay() {
+    let mut engine = watcher();
+    killed(&mut engine, 1, kill(7, Victim::Main));
+    tell(&mut engine, 2, Event::Pods(set(vec![pod("b", "10")])));
+    assert!(engine.story().pod("a").is_some());
+    tell(&mut engine, 3_700, Event::Pods(set(vec![pod("b", "10")])));
+    assert!(engine.story().pod("a").is_none());
+    assert_eq!(engine.story().kills().total(), 1);
+}
+
+#[test]
+fn a_clock_that_goes_back_delays_a_verdict_and_nothing_else() {
+    let mut engine = watcher();
+    ended(&mut engine, 500, status("Error", 1));
+    assert!(tell(&mut engine, 1, Event::LookFailed(crate::reading::Why::Absent)).ended.is_empty());
+    killed(&mut engine, 1, OomKill { at: Some(at(900)), ..kill(3, Victim::Child) });
+    assert_eq!(engine.story().oddities().from_the_future, 1);
+    assert_eq!(engine.story().last_kill("a"), Some(at(1)));
+    assert_eq!(later(&mut engine).len(), 1);
+}
+
+#[test]
+fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_verdict() {
+    let mut engine = watcher();
+    let mut verdicts = 0;
+    for n in 0..5_000u32 {
+        let (uid, container) = (format!("u{}", n % 2_500), format!("{n}{}", "x".repeat(10_000)));
+        let kill = OomKill {
+            pod: Some(uid.as_str().into()),
+            container: Some(container.as_str().into()),
+            ..kill(n, Victim::Child)
+        };
+        verdicts += killed(&mut engine, 1, kill).ended.len();
+        let end = ContainerEnded { pod: uid.into(), container: container.into(), instance: None, ..cgroup() };
+        verdicts += ended(&mut engine, 1, end).ended.len();
+    }
+    assert!(engine.story().pods().len() <= 1_024);
+    let longest = engine.story().pods().flat_map(|(_, pod)| pod.containers().keys().map(|name| name.len()));
+    assert!(longest.max().unwrap() <= 256);
+    verdicts += later(&mut engine).len();
+    assert_eq!(verdicts, 5_000);
+    assert_eq!(engine.story().ends().total(), 5_000);
+    assert_eq!(engine.story().kills().total(), 5_000);
+}
+
+#[test]
+fn a_report_tells_it_all() {
+    use crate::report::Report;
+    let policy = policy(vec![hard(MemoryAvailable, "100")]);
+    let mut engine = watcher();
+    evict_a(&mut engine, 1);
+    let kill = OomKill {
+        usage: Some(64 << 20),
+        limit: Some(64 << 20),
+        anon: Some(60 << 20),
+        group: Some(42),
+        ..kill(7, Victim::Main)
+    };
+    let killed = killed(&mut engine, 2, kill);
+    let end = ended(&mut engine, 3, status("OOMKilled", 137));
+    let reports = [Report::of(&killed, &policy), Report::of(&end, &policy)];
+    insta::assert_json_snapshot!(reports);
+}

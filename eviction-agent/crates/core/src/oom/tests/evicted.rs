@@ -1,0 +1,76 @@
+//! What an eviction explains, ours and the kubelet's, and how a kill beside it is told.
+
+use super::*;
+
+#[test]
+fn a_container_of_a_pod_that_we_evict_was_evicted_by_us() {
+    let mut engine = watcher();
+    evict_a(&mut engine, 1);
+    ended(&mut engine, 2, status("Error", 143));
+    assert_eq!(only(&later(&mut engine)), (Verdict::EvictedByAgent, Ground::EvictionUnderWay, None));
+}
+
+#[test]
+fn what_ended_before_the_eviction_was_not_ended_by_it() {
+    let mut engine = watcher();
+    ended(&mut engine, 1, cgroup());
+    evict_a(&mut engine, 2);
+    assert_eq!(only(&later(&mut engine)), (Verdict::Other, Ground::Unexplained, None));
+}
+
+#[test]
+fn an_eviction_that_failed_explains_what_ended_until_then_and_no_more() {
+    let mut engine = watcher();
+    evict_a(&mut engine, 1);
+    ended(&mut engine, 2, cgroup());
+    tell(&mut engine, 5, eviction_failed("a"));
+    ended(&mut engine, 9, ContainerEnded { instance: Some("i2".into()), ..cgroup() });
+    let verdicts: Vec<_> = later(&mut engine).iter().map(EndedContainer::verdict).collect();
+    assert_eq!(verdicts, [Verdict::EvictedByAgent, Verdict::Other]);
+}
+
+#[test]
+fn a_kill_inside_an_eviction_is_both_in_order_and_counts_once_in_each() {
+    let mut engine = watcher();
+    evict_a(&mut engine, 1);
+    let told = killed(&mut engine, 2, kill(7, Victim::Main));
+    let crate::decision::Subject::Story(StoryNote::Kill(note)) = &told.subject else { panic!() };
+    assert_eq!(note.evicting_since, Some(at(1)));
+    let verdict = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
+    assert_eq!(only(&verdict), (Verdict::EvictedByAgent, Ground::EvictionUnderWay, Some(Verdict::OomKilled)));
+    let kinds: Vec<_> = verdict[0].evidence.iter().map(Evidence::at).collect();
+    assert_eq!(kinds, [Some(at(1)), Some(at(2)), None], "in order");
+    let story = engine.story();
+    assert_eq!((story.ends().of(Verdict::EvictedByAgent), story.ends().total()), (1, 1));
+    assert_eq!(story.kills().total(), 1);
+}
+
+#[test]
+fn a_kill_before_the_eviction_comes_first() {
+    let mut engine = watcher();
+    killed(&mut engine, 1, kill(7, Victim::Main));
+    evict_a(&mut engine, 2);
+    let verdict = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
+    assert_eq!(
+        only(&verdict),
+        (Verdict::OomKilled, Ground::MainProcessKilled, Some(Verdict::EvictedByAgent))
+    );
+}
+
+#[test]
+fn the_kubelets_evictions_are_told_from_ours() {
+    let mut engine = watcher();
+    let by_kubelet = |container: &str| ContainerEnded {
+        container: container.into(),
+        instance: Some(container.into()),
+        evicted_by: Some(Evictor::Kubelet),
+        ..status("Error", 137)
+    };
+    ended(&mut engine, 1, by_kubelet("main"));
+    assert_eq!(only(&later(&mut engine)), (Verdict::EvictedByKubelet, Ground::EvictionOnRecord, None));
+    let mut engine = watcher();
+    let dated = ContainerEnded { evicted_at: Some(at(1)), ..by_kubelet("main") };
+    killed(&mut engine, 2, OomKill { instance: Some("main".into()), ..kill(7, Victim::Main) });
+    let verdict = ended(&mut engine, 3, dated).ended;
+    assert_eq!(only(&verdict).2, Some(Verdict::OomKilled), "evicted first, then killed");
+}

@@ -1,0 +1,94 @@
+//! Whatever records come, the figures add up.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use crate::decision::Subject;
+use crate::engine::Engine;
+use crate::fixture::arbitrary::{container_ended, inputs, oom_kill};
+use crate::fixture::{at, pod, policy, set};
+use crate::input::{Event, EvictionOutcome, Input};
+use crate::oom::{StoryNote, Taken, Verdict};
+use crate::time::Timestamp;
+
+fn records() -> BoxedStrategy<Vec<Input>> {
+    let record = prop_oneof![
+        4 => oom_kill().prop_map(|kill| Event::OomKill(Box::new(kill))),
+        4 => container_ended().prop_map(|end| Event::ContainerEnded(Box::new(end))),
+        1 => Just(Event::Pods(set(vec![pod("a", "1"), pod("b", "1")]))),
+        1 => Just(Event::Evicted(EvictionOutcome { uid: "a".into(), result: Err("left".into()) })),
+    ];
+    let close = (0..60i64).prop_map(at);
+    prop::collection::vec((close, record).prop_map(|(at, event)| Input { at, event }), 0..60).boxed()
+}
+
+/// Runs it to the end of time; checks what holds of any sequence.
+fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
+    let mut engine = Engine::new(policy(Vec::new()));
+    let (mut kills, mut ends) = (0, BTreeMap::new());
+    let mut counted = 0;
+    let end = Input { at: Timestamp::MAX, event: Event::Pods(set(Vec::new())) };
+    for input in inputs.into_iter().chain([end]) {
+        let decision = engine.step(input);
+        match &decision.subject {
+            Subject::Story(StoryNote::Kill(note)) => kills += u64::from(!note.repeated),
+            Subject::Story(StoryNote::End(note)) => counted += u64::from(note.taken == Taken::Noted),
+            _ => {}
+        }
+        for ended in &decision.ended {
+            prop_assert!(!ended.causes.is_empty());
+            let mut verdicts: Vec<Verdict> = ended.causes.iter().map(|cause| cause.verdict).collect();
+            verdicts.sort_unstable();
+            verdicts.dedup();
+            prop_assert_eq!(verdicts.len(), ended.causes.len(), "no cause twice");
+            *ends.entry(ended.verdict()).or_insert(0) += 1;
+        }
+    }
+    let story = engine.story();
+    prop_assert_eq!(story.kills().total(), kills);
+    for verdict in Verdict::ALL {
+        prop_assert_eq!(story.ends().of(verdict), ends.get(&verdict).copied().unwrap_or(0));
+    }
+    prop_assert!(story.ends().total() <= counted, "an end has at least one record");
+    prop_assert_eq!(story.pods().map(|(_, pod)| pod.open_ends()).sum::<usize>(), 0);
+    let of_pods: u64 = story.pods().map(|(_, pod)| pod.ends().total()).sum();
+    prop_assert!(of_pods <= story.ends().total());
+    for (_, pod) in story.pods() {
+        let of_containers: u64 = pod.containers().values().map(|it| it.ends.total()).sum();
+        prop_assert_eq!(of_containers, pod.ends().total());
+    }
+    Ok(())
+}
+
+/// Everything twice.
+fn twice(inputs: &[Input]) -> Vec<Input> {
+    inputs.iter().chain(inputs).cloned().collect()
+}
+
+proptest! {
+    #[test]
+    fn the_figures_add_up(inputs in records()) {
+        run(inputs)?;
+    }
+
+    #[test]
+    fn the_figures_add_up_among_everything_else(inputs in inputs()) {
+        run(inputs)?;
+    }
+
+    #[test]
+    fn kills_told_twice_count_once(inputs in records()) {
+        let dated = |input: &Input| match &input.event {
+            Event::OomKill(kill) => kill.tgid != 0 && kill.at.is_some_and(|at| at <= input.at),
+            _ => false,
+        };
+        let kills: Vec<Input> = inputs.into_iter().filter(dated).collect();
+        let total = |inputs: Vec<Input>| {
+            let mut engine = Engine::new(policy(Vec::new()));
+            inputs.into_iter().for_each(|input| { engine.step(input); });
+            engine.story().kills().clone()
+        };
+        prop_assert_eq!(total(twice(&kills)), total(kills));
+    }
+}

@@ -1,0 +1,119 @@
+//! What a pod as a whole requests and may use:
+//! `component-helpers/resource/helpers.go: PodRequests, PodLimits` and
+//! `pkg/api/v1/resource/helpers.go: GetResourceRequestQuantity`.
+
+use crate::pod::{Pod, ResourceList, Resources};
+use crate::policy::{Gates, PodLevelRequests};
+use crate::signal::Resource;
+use crate::units::{Format, Quantity};
+
+/// The request that a pod's usage is held against, zero if there is none.
+///
+/// With the gate, a request of the pod replaces those of its containers for that resource; to
+/// the kubelet any request or limit of the pod for cpu, memory or huge pages hides them for
+/// *every* resource. Overhead is added to what is not zero.
+pub fn pod_request(pod: &Pod, resource: &str, gates: Gates, level: PodLevelRequests) -> Quantity {
+    let hide_containers =
+        level == PodLevelRequests::HideAll && gates.pod_level_resources && has_pod_level_resources(pod);
+    let of_containers = || total(pod, |resources| resources.requests.get(resource));
+    let of_pod = || {
+        let resources = pod.resources.as_ref()?;
+        let counts = is_supported_at_pod_level(resource);
+        counts.then(|| resources.requests.get(resource).cloned())?
+    };
+    let mut request = Quantity::from_i64(0, Format::BinarySi);
+    let declared = of_pod().or_else(|| (!hide_containers).then(of_containers).flatten());
+    if let Some(declared) = declared {
+        request.add(&declared);
+    }
+    add_overhead(&mut request, pod, resource);
+    request
+}
+
+/// The limit of all containers together; nothing if none of them has one. Limits of the
+/// pod itself do not exist for local storage, the one resource this is asked for.
+pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
+    let mut limit = total(pod, |resources| resources.limits.get(resource))?;
+    add_overhead(&mut limit, pod, resource);
+    Some(limit)
+}
+
+/// The memory limit of the pod's cgroup: its own, or that of its containers if each of them has one.
+pub fn memory_limit(pod: &Pod, gates: Gates) -> Option<Quantity> {
+    let name = Resource::Memory.name();
+    let own = pod.resources.as_ref().and_then(|resources| resources.limits.get(name));
+    if let Some(own) = own.filter(|_| gates.pod_level_resources) {
+        let mut limit = own.clone();
+        add_overhead(&mut limit, pod, name);
+        return Some(limit);
+    }
+    let mut containers = pod.containers.iter().chain(&pod.init_containers);
+    let are_limited =
+        containers.all(|it| it.resources.limits.get(name).is_some_and(|limit| !limit.is_zero()));
+    are_limited.then(|| pod_limit(pod, name)).flatten()
+}
+
+/// `IsPodLevelResourcesSet`: whether the pod itself requests or limits what it can.
+pub fn has_pod_level_resources(pod: &Pod) -> bool {
+    let names_one = |list: &ResourceList| list.keys().any(is_supported_at_pod_level);
+    pod.resources
+        .as_ref()
+        .is_some_and(|resources| names_one(&resources.requests) || names_one(&resources.limits))
+}
+
+/// `IsSupportedPodLevelResource`.
+fn is_supported_at_pod_level(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
+}
+
+fn add_overhead(amount: &mut Quantity, pod: &Pod, resource: &str) {
+    if let Some(overhead) = pod.overhead.get(resource)
+        && !amount.is_zero()
+    {
+        amount.add(overhead);
+    }
+}
+
+/// `AggregateContainerRequests` and `AggregateContainerLimits` for one resource: the sum over
+/// containers and sidecars, or what an init container needs beside the sidecars started
+/// before it, if that is more.
+fn total<'a>(pod: &'a Pod, amount: impl Fn(&'a Resources) -> Option<&'a Quantity>) -> Option<Quantity> {
+    let mut sum = None;
+    for container in &pod.containers {
+        add(&mut sum, amount(&container.resources));
+    }
+    let (mut sidecars, mut peak) = (None, None);
+    for container in &pod.init_containers {
+        let own = amount(&container.resources);
+        let while_starting = if container.restartable {
+            add(&mut sum, own);
+            add(&mut sidecars, own);
+            sidecars.clone()
+        } else {
+            let mut beside = own.cloned();
+            add(&mut beside, sidecars.as_ref());
+            beside
+        };
+        raise(&mut peak, while_starting);
+    }
+    raise(&mut sum, peak);
+    sum
+}
+
+/// `addResourceList`: the first amount is kept as it was written.
+fn add(sum: &mut Option<Quantity>, amount: Option<&Quantity>) {
+    match (sum.as_mut(), amount) {
+        (Some(sum), Some(amount)) => sum.add(amount),
+        (None, Some(amount)) => *sum = Some(amount.clone()),
+        (_, None) => {}
+    }
+}
+
+/// `maxResourceList`.
+fn raise(highest: &mut Option<Quantity>, amount: Option<Quantity>) {
+    if let Some(amount) = amount
+        && highest.as_ref().is_none_or(|highest| amount > *highest)
+    {
+        *highest = Some(amount);
+    }
+}

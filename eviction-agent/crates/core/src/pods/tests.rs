@@ -1,0 +1,158 @@
+use crate::exact::Nanos;
+use crate::fixture::{container, limits, list, pod, quantity, requests, set};
+use crate::pod::{Container, EmptyDir, Pod, Resources, Volume};
+use crate::policy::{Gates, PodLevelRequests};
+
+use super::{KnownPod, LocalLimits, is_best_effort, is_critical, of_the_api, pod_limit, pod_request};
+
+const GATE_OFF: Gates = Gates { pod_level_resources: false, separate_disk_gc: true };
+
+fn memory(text: &str) -> Resources {
+    requests(&[("memory", text)])
+}
+
+fn memory_request(pod: &Pod, gates: Gates) -> String {
+    pod_request(pod, "memory", gates, PodLevelRequests::HideAll).to_string()
+}
+
+fn sidecar(name: &str, text: &str) -> Container {
+    Container { restartable: true, ..container(name, memory(text)) }
+}
+
+#[test]
+fn requests_add_up_over_containers_and_sidecars() {
+    let pod = Pod {
+        containers: vec![container("a", memory("100Mi")), container("b", memory("50Mi"))],
+        init_containers: vec![sidecar("proxy", "10Mi")],
+        ..Pod::default()
+    };
+    assert_eq!(memory_request(&pod, Gates::default()), "160Mi");
+}
+
+#[test]
+fn an_init_container_counts_beside_the_sidecars_before_it_if_that_is_more() {
+    let init = |text| container("init", memory(text));
+    let pod = |first, last| Pod {
+        containers: vec![container("a", memory("100Mi"))],
+        init_containers: vec![init(first), sidecar("proxy", "10Mi"), init(last)],
+        ..Pod::default()
+    };
+    let request = |first, last| memory_request(&pod(first, last), Gates::default());
+    assert_eq!(request("50Mi", "60Mi"), "110Mi", "what runs later is more");
+    assert_eq!(request("50Mi", "150Mi"), "160Mi", "the last one with its sidecar");
+    assert_eq!(request("200Mi", "150Mi"), "200Mi", "the first one alone");
+}
+
+#[test]
+fn overhead_is_added_to_what_is_not_zero() {
+    let overhead = list(&[("memory", "1Mi")]);
+    let with = |text| Pod { overhead: overhead.clone(), ..pod("a", text) };
+    assert_eq!(memory_request(&with("1Mi"), Gates::default()), "2Mi");
+    assert_eq!(memory_request(&with("0"), Gates::default()), "0");
+}
+
+#[test]
+fn resources_of_the_pod_hide_those_of_its_containers() {
+    let mut pod = pod("a", "100Mi");
+    pod.resources = Some(requests(&[("cpu", "1")]));
+    assert_eq!(memory_request(&pod, Gates::default()), "0");
+    assert_eq!(memory_request(&pod, GATE_OFF), "100Mi");
+
+    pod.resources = Some(memory("1Gi"));
+    assert_eq!(memory_request(&pod, Gates::default()), "1Gi");
+    assert_eq!(memory_request(&pod, GATE_OFF), "1Gi", "replaced one by one");
+
+    pod.resources = Some(requests(&[("ephemeral-storage", "1Gi")]));
+    assert_eq!(memory_request(&pod, Gates::default()), "100Mi", "nothing that counts");
+}
+
+#[test]
+fn limits_keep_their_text_until_something_is_added() {
+    let limit = |texts: &[&str]| {
+        let limited = |text: &&str| container("c", limits(&[("ephemeral-storage", text)]));
+        let pod = Pod { containers: texts.iter().map(limited).collect(), ..Pod::default() };
+        pod_limit(&pod, "ephemeral-storage").map(|limit| limit.to_string())
+    };
+    assert_eq!(limit(&[]), None);
+    assert_eq!(limit(&["+5Mi"]).as_deref(), Some("+5Mi"));
+    assert_eq!(limit(&["+5Mi", "0"]).as_deref(), Some("5Mi"));
+}
+
+fn annotated(key: &str, value: &str) -> Pod {
+    Pod { annotations: [(key.into(), value.into())].into_iter().collect(), ..Pod::default() }
+}
+
+#[test]
+fn critical_is_static_mirrored_or_of_system_priority() {
+    let prioritised = |priority| Pod { priority: Some(priority), ..Pod::default() };
+    assert!(is_critical(&annotated("kubernetes.io/config.source", "file")));
+    assert!(is_critical(&annotated("kubernetes.io/config.source", "")));
+    assert!(!is_critical(&annotated("kubernetes.io/config.source", "api")));
+    assert!(is_critical(&annotated("kubernetes.io/config.mirror", "")));
+    assert!(is_critical(&prioritised(2_000_000_000)));
+    assert!(!is_critical(&prioritised(1_999_999_999)));
+}
+
+#[test]
+fn best_effort_is_what_asks_for_nothing() {
+    let gates = Gates::default();
+    assert!(is_best_effort(&Pod::default(), gates));
+    assert!(is_best_effort(&pod("a", "0"), gates));
+    assert!(!is_best_effort(&pod("a", "1"), gates));
+
+    let mut hidden = pod("a", "1");
+    hidden.resources = Some(Resources::default());
+    assert!(is_best_effort(&hidden, gates), "an empty one hides as well");
+    assert!(!is_best_effort(&hidden, GATE_OFF));
+
+    hidden.qos_class = "Burstable".into();
+    assert!(!is_best_effort(&hidden, gates), "the status knows better");
+}
+
+#[test]
+fn local_limits_are_those_that_can_be_exceeded() {
+    let dir = |name: &str, limit: &str| Volume {
+        name: name.into(),
+        empty_dir: Some(EmptyDir { medium: "Memory".into(), size_limit: Some(quantity(limit)) }),
+        ..Volume::default()
+    };
+    let limited = |name, text| container(name, limits(&[("ephemeral-storage", text)]));
+    let pod = Pod {
+        volumes: vec![dir("none", "0"), dir("negative", "-1"), dir("some", "10")],
+        containers: vec![limited("a", "1"), limited("a", "2"), limited("zero", "0")],
+        ..Pod::default()
+    };
+    let limits = LocalLimits::of(&pod);
+    let dirs: Vec<_> = limits.empty_dirs.iter().map(|dir| (dir.volume, &*dir.name)).collect();
+    assert_eq!(dirs, [(2, "some")]);
+    assert_eq!(limits.pod, Some(Nanos::from_units(3)));
+    let containers: Vec<_> = limits.containers.iter().map(|c| (c.container, c.limit)).collect();
+    assert_eq!(containers, [(1, Nanos::from_units(2))], "the last of a name");
+    assert!(!limits.is_empty());
+    assert!(KnownPod::new(Pod::default(), &crate::fixture::policy(Vec::new())).limits.is_empty());
+}
+
+#[test]
+fn a_set_knows_its_pods_by_uid_and_their_local_volumes() {
+    let volume = |name: &str, host_path| Volume { name: name.into(), host_path, ..Volume::default() };
+    let mut first = pod("b", "1");
+    first.volumes = vec![volume("", true), volume("remote", false), volume("data", true)];
+    let set = set(vec![first, pod("a", "1"), pod("b", "2")]);
+    assert_eq!(set.place("b"), Some(0));
+    assert_eq!(set.place("c"), None);
+    assert_eq!(set.repeated(), [(2, 0)]);
+    assert_eq!(set.uid_order(), [1, 0, 2]);
+    assert_eq!(set.local_volumes(0).collect::<Vec<_>>(), ["", "data"]);
+    assert_eq!(set.local_volumes(1).count(), 0);
+    assert_eq!(set.local_volumes(99).count(), 0);
+}
+
+#[test]
+fn where_a_pod_comes_from_is_not_for_its_object_to_say() {
+    let forged = annotated("kubernetes.io/config.source", "file");
+    assert!(is_critical(&forged), "from the kubelet");
+    let pod = of_the_api(forged);
+    assert!(!is_critical(&pod) && pod.annotations.is_empty());
+    let image = annotated("kubernetes.io/config.mirror", "hash");
+    assert!(is_critical(&of_the_api(image)));
+}

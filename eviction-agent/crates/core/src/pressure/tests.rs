@@ -1,0 +1,185 @@
+use proptest::prelude::*;
+
+use super::{Cause, Pressure, Pressures, Said, Seed, Severity, Status};
+use crate::decision::Decision;
+use crate::engine::Engine;
+use crate::fixture::{at, engine, hard, node, policy, set, snapshot, soft, tell};
+use crate::input::Event;
+use crate::marks;
+use crate::node as api;
+use crate::signal::NodeCondition::MemoryPressure;
+use crate::signal::Signal::MemoryAvailable;
+use crate::units::GoDuration;
+
+const PERIOD: GoDuration = GoDuration::from_secs(300);
+
+fn memory_engine() -> Engine {
+    let thresholds = vec![soft(MemoryAvailable, "200", 30), hard(MemoryAvailable, "100")];
+    engine(policy(thresholds), &set(Vec::new()))
+}
+
+fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
+    tell(engine, seconds, Event::Look(snapshot(node(available, 900, at(seconds)), &[])))
+}
+
+fn memory(pressures: &mut Pressures, decision: &Decision) -> Pressure {
+    pressures.take(decision, PERIOD)[MemoryPressure as usize]
+}
+
+#[test]
+fn a_condition_is_as_bad_as_the_worst_threshold_of_its_period() {
+    let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
+    let mut see = |seconds, available| {
+        let decision = look(&mut engine, seconds, available);
+        memory(&mut pressures, &decision)
+    };
+    let calm = see(0, 500);
+    assert_eq!(calm, Pressure::default());
+    // A grace period that is not over does not matter for a condition.
+    let soft = see(10, 150);
+    let expected = Pressure {
+        status: Status::True,
+        since: Some(at(10)),
+        severity: Some(Severity::Soft),
+        cause: Cause::Met { line: 0 },
+    };
+    assert_eq!(soft, expected);
+    let hard = see(20, 50);
+    assert_eq!(hard, Pressure { severity: Some(Severity::Hard), cause: Cause::Met { line: 1 }, ..expected });
+    // What was hard stays so for its own period, whatever is met meanwhile.
+    assert_eq!(see(100, 150), Pressure { severity: Some(Severity::Hard), ..expected });
+    assert_eq!(see(319, 150).severity, Some(Severity::Hard));
+    assert_eq!(see(320, 150).severity, Some(Severity::Soft));
+    let over = Cause::Over { since: at(320) };
+    assert_eq!(see(330, 500), Pressure { cause: over, ..expected });
+    assert_eq!(see(619, 500), Pressure { cause: over, ..expected });
+    let cleared = see(620, 500);
+    assert_eq!(cleared, Pressure { since: Some(at(620)), ..Pressure::default() });
+}
+
+fn said(kind: &str, status: &str, text: (&str, &str), heartbeat: i64) -> api::Condition {
+    api::Condition {
+        kind: kind.into(),
+        status: status.into(),
+        reason: text.0.into(),
+        message: text.1.into(),
+        last_heartbeat_time: Some(at(heartbeat)),
+        last_transition_time: Some(at(0)),
+    }
+}
+
+fn node_saying(condition: api::Condition, effect: Option<&str>) -> api::Node {
+    let taint = |effect: &str| api::Taint {
+        key: marks::taint_key(MemoryPressure).into(),
+        value: "".into(),
+        effect: effect.into(),
+    };
+    let taints = effect.map(taint).into_iter().collect();
+    api::Node { conditions: vec![condition], taints, ..api::Node::default() }
+}
+
+const KIND: &str = "EvictionAgentMemoryPressure";
+
+#[test]
+fn what_held_before_the_start_holds_for_the_rest_of_its_period() {
+    let text = (
+        "InPressureTransitionPeriod",
+        "eviction thresholds were met until 2026-01-05T08:01:40Z; a hard one among them; the condition holds for 5m0s longer",
+    );
+    let node = node_saying(said(KIND, "True", text, 200), Some("NoSchedule"));
+    let seed = Seed::of(&node, at(250));
+    let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
+    // The first look may come before the node's object.
+    let decision = look(&mut engine, 249, 500);
+    assert_eq!(memory(&mut pressures, &decision).status, Status::False);
+    engine.seed_conditions(seed.raised());
+    pressures.seed(&seed);
+    let mut see = |seconds| {
+        let decision = look(&mut engine, seconds, 500);
+        memory(&mut pressures, &decision)
+    };
+    let held = Pressure {
+        status: Status::True,
+        since: None,
+        severity: Some(Severity::Hard),
+        cause: Cause::Over { since: at(100) },
+    };
+    assert_eq!(see(250), held, "and it is no change");
+    assert_eq!(see(399), held);
+    assert_eq!(see(400), Pressure { since: Some(at(400)), ..Pressure::default() });
+}
+
+#[test]
+fn a_condition_that_is_met_when_it_was_last_said_is_so_until_the_next_heartbeat() {
+    let text = ("HardEvictionThresholdMet", "memory.available is below 100 (hard threshold)");
+    let raised = |condition, now| {
+        let seed = Seed::of(&node_saying(condition, None), at(now));
+        seed.0[MemoryPressure as usize].unwrap().raised_at
+    };
+    assert_eq!(raised(said(KIND, "True", text, 200), 250), Some(at(250)));
+    assert_eq!(raised(said(KIND, "True", text, 200), 9_000), Some(at(500)));
+    assert_eq!(raised(said(KIND, "False", text, 200), 250), None);
+    // Texts that are not the agent's, times of the future, no times at all.
+    let foreign = ("InPressureTransitionPeriod", "eviction thresholds were met until noon; ");
+    assert_eq!(raised(said(KIND, "True", foreign, 200), 9_000), Some(at(500)));
+    assert_eq!(raised(said(KIND, "True", text, 99_000), 250), Some(at(250)));
+    let timeless = api::Condition {
+        last_heartbeat_time: None,
+        last_transition_time: None,
+        ..said(KIND, "True", text, 0)
+    };
+    assert_eq!(raised(timeless, 250), Some(at(250)));
+    let kubelets = node_saying(said("MemoryPressure", "True", text, 200), Some("NoSchedule"));
+    assert_eq!(Seed::of(&kubelets, at(250)), Seed::default());
+}
+
+#[test]
+fn the_next_agent_goes_on_with_what_was_said() {
+    let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
+    assert_eq!(pressures.said(), None);
+    memory(&mut pressures, &look(&mut engine, 10, 500));
+    memory(&mut pressures, &look(&mut engine, 20, 50));
+    let said = pressures.said().unwrap();
+    let expected = Said { status: Status::True, since: Some(at(20)), hard_at: Some(at(20)) };
+    assert_eq!(said[MemoryPressure as usize], expected);
+    // Nobody has written it to the node yet: the time of the change is not lost, nor how bad it was.
+    let mut next = Pressures::default();
+    next.recall(&said);
+    let mut engine = memory_engine();
+    let pressure = memory(&mut next, &look(&mut engine, 30, 150));
+    assert_eq!((pressure.since, pressure.severity), (Some(at(20)), Some(Severity::Hard)));
+    let mut next = Pressures::default();
+    next.recall(&said);
+    let mut engine = memory_engine();
+    assert_eq!(memory(&mut next, &look(&mut engine, 30, 500)).since, Some(at(30)), "it has changed since");
+}
+
+#[test]
+fn of_what_the_node_says_only_what_is_later_counts() {
+    let text = ("HardEvictionThresholdMet", "memory.available is below 100 (hard threshold)");
+    let seed = Seed::of(&node_saying(said(KIND, "True", text, 200), None), at(250));
+    assert_eq!(seed.after(at(199)), seed);
+    assert_eq!(seed.after(at(200)), Seed::default());
+}
+
+proptest! {
+    /// Whatever is seen in whatever order: severity goes with the condition, and a hard threshold
+    /// that is met is never taken for less.
+    #[test]
+    fn severity_goes_with_the_condition(looks in prop::collection::vec((0..400_i64, 0..300_u64), 1..40)) {
+        let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
+        let mut now = 0;
+        for (pause, available) in looks {
+            now += pause;
+            let decision = look(&mut engine, now, available);
+            let pressure = memory(&mut pressures, &decision);
+            prop_assert_eq!(pressure.severity.is_some(), pressure.status == Status::True);
+            if available < 100 {
+                prop_assert_eq!(pressure.severity, Some(Severity::Hard));
+                prop_assert_eq!(pressure.cause, Cause::Met { line: 1 });
+            } else if available < 200 {
+                prop_assert_eq!(pressure.status, Status::True);
+            }
+        }
+    }
+}

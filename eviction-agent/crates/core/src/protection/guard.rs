@@ -1,0 +1,147 @@
+//! What decides whether a pod goes when its turn has come.
+
+use crate::input::EvictionOutcome;
+use crate::memory::{Counted, PodAt};
+use crate::pods::KnownPod;
+use crate::policy::Rules;
+use crate::signal::{Resource, Signal};
+use crate::time::Timestamp;
+use crate::units::GoDuration;
+
+use super::cool_down::CoolDown;
+use super::ledger::Ledger;
+use super::refusal::Refusal;
+use super::shelter::Turn;
+
+/// For what a pod would go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Motive {
+    /// A threshold of the node.
+    Threshold {
+        /// Of which signal.
+        signal: Signal,
+        /// Whether it is a hard one.
+        hard: bool,
+    },
+    /// Its own limits of local storage, which it exceeds.
+    OwnLimits,
+}
+
+/// The question whether a pod may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// When: the time of the input.
+    pub at: Timestamp,
+    /// For what.
+    pub motive: Motive,
+    /// Nobody else goes for this: all whose turn was before were refused, and nobody is on his
+    /// way.
+    pub nobody_else: bool,
+}
+
+/// Remembers evictions and OOM kills, and refuses by them and by what pods are sheltered by.
+#[derive(Clone, Debug, Default)]
+pub struct Guard {
+    is_on: bool,
+    evict_bare_pods: bool,
+    override_opt_out: bool,
+    cool_down: CoolDown,
+    ledger: Ledger,
+}
+
+impl Guard {
+    /// A guard that remembers nothing yet. By the kubelet's rules it refuses nobody.
+    pub fn new(rules: &Rules) -> Self {
+        let mut guard = Self::default();
+        guard.adopt(rules);
+        guard
+    }
+
+    /// Goes by other rules from now on, and keeps what it remembers.
+    pub fn adopt(&mut self, rules: &Rules) {
+        let Some(preferences) = &rules.preferences else {
+            *self = Self::default();
+            return;
+        };
+        self.is_on = true;
+        self.evict_bare_pods = preferences.soft.evict_pods_without_controller;
+        self.override_opt_out = preferences.hard.override_opt_out;
+        self.cool_down.adopt(preferences.cool_down_after_oom_kill);
+        self.ledger.adopt(&preferences.rate_limits);
+    }
+
+    /// Why a pod may not go, if it may not. Critical pods are not asked about.
+    pub fn refusal(&self, ask: Ask, known: &KnownPod) -> Option<Refusal> {
+        if !self.is_on {
+            return None;
+        }
+        let Ask { at, motive, nobody_else } = ask;
+        let shelter = &known.shelter;
+        let last_resort = self.override_opt_out && nobody_else && is_hard_memory(motive);
+        match shelter.turn {
+            Turn::Never => return Some(Refusal::ProtectedByRule { rule: shelter.rule.unwrap_or(0) }),
+            Turn::OptedOut if !last_resort => return Some(Refusal::OptedOut),
+            Turn::First | Turn::Normal | Turn::Last | Turn::OptedOut => {}
+        }
+        let soft = matches!(motive, Motive::Threshold { hard: false, .. });
+        if soft && shelter.bare && !self.evict_bare_pods {
+            return Some(Refusal::Bare);
+        }
+        self.cool_down.refusal(at, &known.pod.uid).or_else(|| self.ledger.refusal(at, known))
+    }
+
+    /// Takes note that a pod goes. Of a pod that already went, it is the later time that counts.
+    pub fn evicted(&mut self, at: Timestamp, known: &KnownPod) {
+        if self.is_on {
+            self.ledger.enter(at, known);
+        }
+    }
+
+    /// Takes note of what came of an eviction: one that failed does not count.
+    pub fn outcome(&mut self, outcome: &EvictionOutcome) {
+        if self.is_on && outcome.result.is_err() {
+            self.ledger.take_back(&outcome.uid);
+        }
+    }
+
+    /// The evictions that count against limits, the latest of them.
+    pub fn counted(&self) -> Vec<Counted> {
+        self.ledger.counted()
+    }
+
+    /// The kills by which pods are spared.
+    pub fn oom_killed(&self) -> Vec<PodAt> {
+        self.cool_down.kills()
+    }
+
+    /// Takes over what a guard before this one knew. It counts where the rules ask for it.
+    pub fn recall(&mut self, counted: Vec<Counted>, oom_killed: Vec<PodAt>) {
+        if !self.is_on {
+            return;
+        }
+        self.ledger.recall(counted);
+        for PodAt { uid, at } in oom_killed {
+            self.cool_down.killed(at, &uid);
+        }
+    }
+
+    /// Takes note that the kernel killed a process of a pod for want of memory.
+    pub fn oom_kill(&mut self, at: Timestamp, uid: &str) {
+        if self.is_on {
+            self.cool_down.killed(at, uid);
+        }
+    }
+}
+
+/// Allocatable memory counts: its threshold is a copy of the hard one of memory.
+fn is_hard_memory(motive: Motive) -> bool {
+    matches!(motive, Motive::Threshold { signal, hard: true } if signal.resource() == Resource::Memory)
+}
+
+/// How far two instants are apart, whichever is the later one.
+///
+/// So a clock that goes back makes nobody wait longer than the time that it went back by, and
+/// records that come in out of order count as what they are.
+pub(super) fn apart(a: Timestamp, b: Timestamp) -> GoDuration {
+    crate::time::since(a.max(b), a.min(b))
+}

@@ -1,0 +1,247 @@
+//! What holds whatever happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::decision::{Action, Cause};
+use crate::engine::Engine;
+use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell};
+use crate::input::{Event, EvictionOutcome};
+use crate::layout::DiskLayout;
+use crate::oom::OomKill;
+use crate::pod::{Owner, Pod};
+use crate::pods::KnownPod;
+use crate::policy::{Policy, Rules};
+use crate::preferences::{
+    EvictionLimit, HardEvictions, LimitScope, Preferences, Protection, ProtectionRule, SoftEvictions,
+};
+use crate::signal::Signal::MemoryAvailable;
+use crate::units::GoDuration;
+
+/// The shortest window and period, and the most that the clock goes back.
+const SHORTEST: i64 = 20;
+
+fn preferences() -> impl Strategy<Value = Preferences> {
+    let evict = select(&[Protection::First, Protection::Normal, Protection::Last, Protection::Never][..]);
+    let rule = (select(&["a", "b"][..]), evict).prop_map(|(namespace, evict)| ProtectionRule {
+        namespaces: vec![namespace.into()],
+        selector: None,
+        priority_classes: Vec::new(),
+        order: evict,
+    });
+    let limit = |scope| {
+        (1..4u32, SHORTEST..90).prop_map(move |(max_evictions, window)| EvictionLimit {
+            scope,
+            max_evictions,
+            window: GoDuration::from_secs(window),
+        })
+    };
+    let limits = (of(limit(LimitScope::Owner)), of(limit(LimitScope::Namespace)))
+        .prop_map(|(owner, namespace)| owner.into_iter().chain(namespace).collect());
+    let period = of(SHORTEST..90).prop_map(|period| GoDuration::from_secs(period.unwrap_or(0)));
+    (prop::collection::vec(rule, 0..2), limits, period, any::<[bool; 2]>()).prop_map(
+        |(
+            protection,
+            limits,
+            cool_down_after_oom_kill,
+            [override_opt_out, evict_pods_without_controller],
+        )| Preferences {
+            protection,
+            rate_limits: limits,
+            cool_down_after_oom_kill,
+            hard: HardEvictions { override_opt_out },
+            soft: SoftEvictions { evict_pods_without_controller, ..SoftEvictions::default() },
+            ..Preferences::default()
+        },
+    )
+}
+
+fn sheltered(uid: usize) -> impl Strategy<Value = Pod> {
+    let annotation = select(
+        &[
+            (EVICT, "false"),
+            (EVICT, "true"),
+            (EVICT, "perhaps"),
+            (PRIORITY_HINT, "-100"),
+            (PRIORITY_HINT, "100"),
+            (PRIORITY_HINT, "last"),
+            (DESCHEDULER_EVICT, ""),
+            (DESCHEDULER_EVICT, "false"),
+            (DESCHEDULER_PREFER_NO_EVICTION, ""),
+        ][..],
+    );
+    let owner = of(select(&["x", "y"][..]));
+    let rest = (select(&["a", "b", "c"][..]), select(&["1", "500"][..]), 0..3i32);
+    (owner, prop::collection::vec(annotation, 0..2), rest).prop_map(
+        move |(owner, annotations, (namespace, memory, priority))| Pod {
+            owner: owner.map(|name| Owner { kind: "Job".into(), name: name.into(), uid: name.into() }),
+            annotations: annotations.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),
+            namespace: namespace.into(),
+            priority: Some(priority),
+            ..pod(&format!("{uid}"), memory)
+        },
+    )
+}
+
+fn any_pods() -> impl Strategy<Value = Vec<Pod>> {
+    (0..10).map(sheltered).collect::<Vec<_>>()
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    /// A look finds this much memory.
+    Look(u64),
+    /// The kernel kills in a pod.
+    OomKill(usize),
+    /// The eviction of a pod failed.
+    Failed(usize),
+}
+
+/// What happens, by how many seconds after the last. The clock goes back as well, but never by
+/// more than a window in all.
+fn history() -> impl Strategy<Value = Vec<(i64, Happening)>> {
+    let happening = prop_oneof![
+        6 => select(&[50, 200, 900][..]).prop_map(Happening::Look),
+        1 => (0..10usize).prop_map(Happening::OomKill),
+        1 => (0..10usize).prop_map(Happening::Failed),
+    ];
+    let steps = (0..15i64, 0..SHORTEST / 2, happening);
+    prop::collection::vec(steps, 1..60).prop_map(|steps| {
+        let mut latest = 0;
+        let at = |(forward, back, happening)| {
+            latest += forward;
+            (latest - back, happening)
+        };
+        steps.into_iter().map(at).collect()
+    })
+}
+
+struct Gone {
+    seconds: i64,
+    uid: Box<str>,
+    namespace: Box<str>,
+    owner: Option<Box<str>>,
+}
+
+/// Lets it all happen, and checks each eviction against what is known of its pod.
+fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, Happening)>) -> Result<Vec<Gone>, TestCaseError> {
+    let preferences = policy.rules.preferences.clone().unwrap_or_default();
+    let mut engine = Engine::new(policy.clone());
+    let set = set_by(policy, pods.to_vec());
+    tell(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
+    tell(&mut engine, 0, Event::Pods(set));
+    let mut kills: BTreeMap<Box<str>, Vec<i64>> = BTreeMap::new();
+    let mut gone: Vec<Gone> = Vec::new();
+    for (seconds, happening) in history {
+        let uid = |pod: usize| pods[pod].uid.clone();
+        match happening {
+            Happening::OomKill(pod) => {
+                kills.entry(uid(pod)).or_default().push(seconds);
+                let kill = OomKill { pod: Some(uid(pod)), ..OomKill::default() };
+                tell(&mut engine, seconds, Event::OomKill(Box::new(kill)));
+            }
+            Happening::Failed(pod) => {
+                gone.retain(|gone| gone.uid != uid(pod));
+                let outcome = EvictionOutcome { uid: uid(pod), result: Err("busy".into()) };
+                tell(&mut engine, seconds, Event::Evicted(outcome));
+            }
+            Happening::Look(memory) => {
+                let usage: Vec<_> = pods.iter().map(|pod| memory_of(&pod.uid, 100)).collect();
+                let mut stats = node(memory, 900, at(seconds));
+                if let crate::reading::Reading::Known(memory) = &mut stats.memory {
+                    memory.time = None;
+                }
+                let decision = tell(&mut engine, seconds, Event::Look(snapshot(stats, &usage)));
+                let Some(pass) = decision.pass() else { continue };
+                for action in &decision.actions {
+                    let Action::Evict(eviction) = action else { continue };
+                    let known = pass.pods.get(eviction.place).unwrap();
+                    let Cause::Threshold { line } = eviction.cause else { continue };
+                    let is_hard = pass.line(line).unwrap().threshold.is_hard();
+                    may_go(&preferences, known, is_hard)?;
+                    let period = preferences.cool_down_after_oom_kill.as_nanos() / 1_000_000_000;
+                    let last = kills.get(&known.pod.uid).and_then(|kills| kills.iter().max());
+                    prop_assert!(last.is_none_or(|last| (seconds - last).abs() >= period), "cooling down");
+                    gone.retain(|gone| gone.uid != known.pod.uid);
+                    gone.push(Gone {
+                        seconds,
+                        uid: known.pod.uid.clone(),
+                        namespace: known.pod.namespace.clone(),
+                        owner: known.shelter.account.owner.clone(),
+                    });
+                    limits_hold(&preferences.rate_limits, &gone)?;
+                }
+            }
+        }
+    }
+    Ok(gone)
+}
+
+fn may_go(preferences: &Preferences, known: &KnownPod, is_hard: bool) -> Result<(), TestCaseError> {
+    prop_assert_ne!(known.shelter.turn, Turn::Never);
+    let overridden = is_hard && preferences.hard.override_opt_out;
+    prop_assert!(known.shelter.turn != Turn::OptedOut || overridden);
+    prop_assert!(!known.shelter.bare || is_hard || preferences.soft.evict_pods_without_controller);
+    Ok(())
+}
+
+/// Within any window, wherever it begins.
+fn limits_hold(limits: &[EvictionLimit], gone: &[Gone]) -> Result<(), TestCaseError> {
+    for limit in limits {
+        let window = limit.window.as_nanos() / 1_000_000_000;
+        let kinds: BTreeSet<_> = gone.iter().filter_map(|gone| kind(limit.scope, gone)).collect();
+        for (start, kind_of) in gone.iter().flat_map(|gone| kinds.iter().map(|kind| (gone.seconds, *kind))) {
+            let within = |gone: &&Gone| (start..start + window).contains(&gone.seconds);
+            let alike = |gone: &&Gone| kind(limit.scope, gone) == Some(kind_of);
+            let went = gone.iter().filter(within).filter(alike).count();
+            prop_assert!(went <= limit.max_evictions as usize, "{went} of {kind_of} from {start} s on");
+        }
+    }
+    Ok(())
+}
+
+fn kind(scope: LimitScope, gone: &Gone) -> Option<&str> {
+    match scope {
+        LimitScope::Namespace => Some(&gone.namespace),
+        LimitScope::Owner => gone.owner.as_deref(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn who_is_protected_stays_and_no_window_sees_more_than_its_limit(
+        preferences in preferences(),
+        pods in any_pods(),
+        history in history(),
+    ) {
+        let thresholds = vec![hard(MemoryAvailable, "100"), soft(MemoryAvailable, "300", 5)];
+        let policy = Policy { rules: Rules::enhanced(&preferences), ..policy(thresholds) };
+        play(&policy, &pods, history)?;
+    }
+
+    /// By any clock, also one that jumps to the ends of time.
+    #[test]
+    fn no_time_makes_the_guard_panic(
+        preferences in preferences(),
+        pods in any_pods(),
+        times in prop::collection::vec(crate::fixture::arbitrary::time(), 1..40),
+    ) {
+        let rules = Rules::enhanced(&preferences);
+        let policy = Policy { rules: rules.clone(), ..policy(Vec::new()) };
+        let mut guard = Guard::new(&rules);
+        for (at, pod) in times.into_iter().zip(pods.iter().cycle()) {
+            let known = KnownPod::new(pod.clone(), &policy);
+            let motive = Motive::Threshold { signal: MemoryAvailable, hard: true };
+            if guard.refusal(Ask { at, motive, nobody_else: true }, &known).is_none() {
+                guard.evicted(at, &known);
+            }
+            guard.oom_kill(at, &pod.uid);
+        }
+    }
+}

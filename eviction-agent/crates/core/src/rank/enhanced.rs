@@ -1,0 +1,277 @@
+//! How the enhanced profile ranks.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use crate::decision::{Decision, PassEnd};
+use crate::engine::Engine;
+use crate::fixture::arbitrary::{pod as any_pod, snapshot as any_snapshot};
+use crate::fixture::{
+    at, container, hard, list, memory_of, node, pod, policy, requests, set_by, snapshot, tell, victims,
+};
+use crate::input::Event;
+use crate::layout::DiskLayout;
+use crate::pod::{EmptyDir, Owner, Pod, Volume};
+use crate::policy::{Policy, Rules};
+use crate::preferences::Preferences;
+use crate::protection::{PRIORITY_HINT, Refusal};
+use crate::signal::Signal::{
+    self, ImageFsAvailable, MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, PidAvailable,
+};
+use crate::snapshot::{ContainerFigures, PodFigures, Snapshot, SnapshotBuilder, VolumeFigures};
+
+use super::{Candidate, Measure, compare};
+
+fn enhanced(signal: Signal) -> Policy {
+    let rules = Rules::enhanced(&Preferences { rate_limits: Vec::new(), ..Preferences::default() });
+    Policy { rules, ..policy(vec![hard(signal, "100%")]) }
+}
+
+/// A pass after reclaim that freed nothing.
+fn look(signal: Signal, layout: DiskLayout, pods: Vec<Pod>, look: Arc<Snapshot>) -> Decision {
+    let policy = enhanced(signal);
+    let mut engine = Engine::new(policy.clone());
+    tell(&mut engine, 0, Event::Pods(set_by(&policy, pods)));
+    tell(&mut engine, 0, Event::DiskLayout(Ok(layout)));
+    let decision = tell(&mut engine, 1, Event::Look(Arc::clone(&look)));
+    if decision.awaits_reclaim() {
+        return tell(&mut engine, 1, Event::Reclaimed(Ok(look)));
+    }
+    decision
+}
+
+fn order(decision: &Decision) -> Vec<&str> {
+    let pass = decision.pass().unwrap();
+    pass.ranked.iter().map(|candidate| &*pass.pods.get(candidate.place).unwrap().pod.uid).collect()
+}
+
+fn by_memory(pods: Vec<Pod>, usage: &[(&str, u64)]) -> Vec<String> {
+    let usage: Vec<_> = usage.iter().map(|(uid, used)| memory_of(uid, *used)).collect();
+    let seen = snapshot(node(50, 900, at(1)), &usage);
+    let decision = look(MemoryAvailable, DiskLayout::default(), pods, seen);
+    order(&decision).into_iter().map(str::to_owned).collect()
+}
+
+fn owned(pod: Pod) -> Pod {
+    Pod { owner: Some(Owner { kind: "Job".into(), name: "j".into(), uid: "j".into() }), ..pod }
+}
+
+fn prioritised(uid: &str, memory: &str, priority: i32) -> Pod {
+    owned(Pod { priority: Some(priority), ..pod(uid, memory) })
+}
+
+#[test]
+fn unknown_is_behind_those_that_exceed_and_last_among_its_priority() {
+    let pods = vec![
+        prioritised("unseen, asks for more", "200", 0),
+        prioritised("unseen, asks for nothing", "0", 0),
+        prioritised("unseen, low", "900", -1),
+        prioritised("exceeds, high", "10", 99),
+        prioritised("within", "500", 0),
+        prioritised("within, high", "500", 1),
+    ];
+    let usage = [("exceeds, high", 11), ("within", 1), ("within, high", 1)];
+    assert_eq!(
+        by_memory(pods, &usage),
+        [
+            "exceeds, high",
+            "unseen, low",
+            "within",
+            "unseen, asks for nothing",
+            "unseen, asks for more",
+            "within, high",
+        ]
+    );
+}
+
+#[test]
+fn a_figure_that_is_absent_or_absurd_is_not_known() {
+    let pods = ["absent", "absurd", "zero"].map(|uid| owned(pod(uid, "10"))).into();
+    let mut builder = SnapshotBuilder::new();
+    builder.node(node(50, 900, at(1)));
+    builder.pod("absent", PodFigures { has_memory: true, ..PodFigures::default() });
+    for (uid, used) in [("absurd", u64::MAX), ("zero", 0)] {
+        builder.pod(uid, memory_of(uid, used).1);
+    }
+    let decision = look(MemoryAvailable, DiskLayout::default(), pods, Arc::new(builder.finish()));
+    assert_eq!(order(&decision), ["zero", "absent", "absurd"]);
+}
+
+#[test]
+fn unknown_is_last_among_its_priority_for_process_ids_too() {
+    let processes = |count| PodFigures { process_count: Some(count), ..PodFigures::default() };
+    let mut builder = SnapshotBuilder::new();
+    let processes_of_node = crate::snapshot::ProcessStats {
+        max: Some(100),
+        running: Some(99),
+        ..crate::snapshot::ProcessStats::default()
+    };
+    builder.node(crate::snapshot::NodeStats {
+        processes: crate::reading::Reading::Known(processes_of_node),
+        ..node(50, 900, at(1))
+    });
+    builder.pod("few", processes(1));
+    builder.pod("many", processes(50));
+    let pods = vec![prioritised("unseen", "1", 0), prioritised("few", "1", 0), prioritised("many", "1", 0)];
+    let decision = look(PidAvailable, DiskLayout::default(), pods, Arc::new(builder.finish()));
+    assert_eq!(order(&decision), ["many", "few", "unseen"]);
+}
+
+#[test]
+fn bare_pods_go_last_within_their_class_and_hints_say_the_rest() {
+    let hinted = |uid: &str, hint: &str| {
+        let annotations = [(PRIORITY_HINT.into(), hint.into())].into_iter().collect();
+        owned(Pod { annotations, ..pod(uid, "10") })
+    };
+    let mut important = hinted("important, please me", "-100");
+    important.priority = Some(1);
+    let pods = vec![
+        pod("bare", "10"),
+        hinted("not me", "1"),
+        hinted("me", "-1"),
+        owned(pod("whoever", "10")),
+        important,
+        pod("bare, but within", "900"),
+        owned(pod("within", "900")),
+    ];
+    let uids: Vec<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
+    let usage: Vec<_> = uids.iter().map(|uid| (&**uid, 200)).collect();
+    assert_eq!(
+        by_memory(pods, &usage),
+        ["me", "whoever", "not me", "bare", "important, please me", "within", "bare, but within"]
+    );
+}
+
+fn storage(uid: &str, bytes: &str) -> Pod {
+    owned(Pod {
+        containers: vec![container("c", requests(&[("ephemeral-storage", bytes)]))],
+        ..pod(uid, "0")
+    })
+}
+
+fn disk(pods: &[(&str, ContainerFigures)]) -> Arc<Snapshot> {
+    let mut builder = SnapshotBuilder::new();
+    builder.node(node(900, 5, at(1)));
+    for (uid, figures) in pods {
+        builder.pod(uid, PodFigures::default()).container("c", *figures);
+    }
+    Arc::new(builder.finish())
+}
+
+fn layers(bytes: u64, inodes: u64) -> ContainerFigures {
+    ContainerFigures {
+        rootfs_used: Some(bytes),
+        rootfs_inodes: Some(inodes),
+        logs_used: Some(0),
+        logs_inodes: Some(0),
+        ..ContainerFigures::default()
+    }
+}
+
+#[test]
+fn inodes_are_ranked_by_inodes_whatever_bytes_are_requested() {
+    let pods = vec![storage("hog", "100Gi"), storage("modest", "0")];
+    let seen = disk(&[("hog", layers(1, 40_000)), ("modest", layers(1, 10))]);
+    let decision = look(NodeFsInodesFree, DiskLayout::default(), pods, seen);
+    assert_eq!(order(&decision), ["hog", "modest"]);
+    let excess = |candidate: &Candidate| candidate.excess.units_rounded_up();
+    let ranked = &decision.pass().unwrap().ranked;
+    assert_eq!(ranked.iter().map(excess).collect::<Vec<_>>(), [40_000, 10]);
+}
+
+#[test]
+fn images_of_their_own_evict_nobody() {
+    let layout = DiskLayout { dedicated_image_fs: true, split_image_fs: true };
+    let seen = disk(&[("a", layers(900, 900))]);
+    let decision = look(ImageFsAvailable, layout, vec![storage("a", "1"), storage("unseen", "1")], seen);
+    let pass = decision.pass().unwrap();
+    assert_eq!(pass.end, PassEnd::OnlyProtected);
+    assert!(victims(&decision).is_empty());
+    let why: Vec<_> = pass.refused_pods.iter().map(|refused| refused.why).collect();
+    assert_eq!(why, [Refusal::FreesNothing; 2]);
+}
+
+#[test]
+fn who_is_certain_to_free_nothing_stays_and_who_might_free_something_goes() {
+    let nothing = layers(0, 0);
+    let goes = |pod: Pod, figures: Option<ContainerFigures>| {
+        let seen: Vec<_> = figures.into_iter().map(|figures| ("a", figures)).collect();
+        let decision = look(NodeFsAvailable, DiskLayout::default(), vec![pod], disk(&seen));
+        !victims(&decision).is_empty()
+    };
+    assert!(!goes(storage("a", "0"), Some(nothing)));
+    assert!(goes(storage("a", "0"), Some(layers(1, 0))));
+    let half = ContainerFigures { logs_used: None, ..nothing };
+    assert!(goes(storage("a", "0"), Some(half)), "its logs may be large");
+    assert!(goes(storage("a", "0"), None), "nothing is known");
+    let dir = EmptyDir { medium: "".into(), size_limit: None };
+    let scratch = Volume { name: "scratch".into(), empty_dir: Some(dir), ..Volume::default() };
+    let with_volume = Pod { volumes: vec![scratch.clone()], ..storage("a", "0") };
+    assert!(goes(with_volume.clone(), Some(nothing)), "its volume was not measured");
+
+    let mut builder = SnapshotBuilder::new();
+    builder.node(node(900, 5, at(1)));
+    let empty = VolumeFigures { used: Some(0), inodes: Some(0) };
+    builder.pod("a", PodFigures::default()).container("c", nothing).volume("scratch", empty);
+    let seen = Arc::new(builder.finish());
+    let decision = look(NodeFsAvailable, DiskLayout::default(), vec![with_volume], seen);
+    assert!(victims(&decision).is_empty(), "it was");
+}
+
+#[test]
+fn a_request_of_the_pod_hides_those_of_its_containers_for_its_own_resource_alone() {
+    let level = |resources: &[(&str, &str)]| {
+        let mut pod = pod("a", "100Mi");
+        pod.overhead = list(&[("memory", "1Mi")]);
+        pod.resources = Some(requests(resources));
+        let policy = enhanced(MemoryAvailable);
+        set_by(&policy, vec![pod]).get(0).unwrap().request(crate::signal::Resource::Memory).to_string()
+    };
+    assert_eq!(level(&[("cpu", "1")]), "101Mi");
+    assert_eq!(level(&[("cpu", "1"), ("memory", "1Gi")]), "1025Mi");
+    assert_eq!(level(&[]), "101Mi");
+}
+
+fn measures() -> impl Strategy<Value = Measure> {
+    let layout = any::<[bool; 2]>()
+        .prop_map(|[dedicated_image_fs, split_image_fs]| DiskLayout { dedicated_image_fs, split_image_fs });
+    (prop::sample::select(&Signal::ALL[..]), layout).prop_map(|(signal, layout)| Measure::of(signal, layout))
+}
+
+/// Any pod, with an owner or none and any hint.
+fn any_sheltered() -> impl Strategy<Value = Pod> {
+    (any_pod(), any::<bool>(), prop::option::of(-101..102i32)).prop_map(|(mut pod, is_owned, hint)| {
+        if let Some(hint) = hint {
+            pod.annotations.insert(PRIORITY_HINT, hint.to_string().into());
+        }
+        if is_owned { owned(pod) } else { pod }
+    })
+}
+
+proptest! {
+    /// As in the kubelet's profile: for every pair as the list has it.
+    #[test]
+    fn the_order_is_strict_and_total(
+        measure in measures(),
+        pods in prop::collection::vec(any_sheltered(), 0..12),
+        look in any_snapshot(),
+    ) {
+        let pods = set_by(&enhanced(MemoryAvailable), pods);
+        let mut scratch = Vec::new();
+        let joined = look.joined(&pods, &mut scratch);
+        let mut ranked = Vec::new();
+        super::rank(measure, &pods, &look, joined, &mut ranked);
+        prop_assert_eq!(ranked.len(), pods.len());
+        for (i, a) in ranked.iter().enumerate() {
+            for b in &ranked[i + 1..] {
+                prop_assert_eq!(compare(measure, &pods, &look, joined, a, b), Ordering::Less);
+                prop_assert_eq!(compare(measure, &pods, &look, joined, b, a), Ordering::Greater);
+                let unknown = |one: &Candidate| one.standing == super::Standing::Unknown;
+                let alike = (a.turn, a.priority) == (b.turn, b.priority);
+                prop_assert!(!(alike && unknown(a) && !unknown(b)), "unknown before known");
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+use std::cmp::Ordering;
+
+use proptest::prelude::*;
+
+use super::{Candidate, Measure, Standing, rank};
+use crate::fixture::arbitrary::{pods as any_pods, snapshot as any_snapshot};
+use crate::fixture::{memory_of, pod, set, snapshot};
+use crate::layout::DiskLayout;
+use crate::pod::Pod;
+use crate::signal::Signal;
+use crate::snapshot::NodeStats;
+
+fn order(measure: Measure, pods: Vec<Pod>, usage: &[(&str, u64)]) -> Vec<String> {
+    let pods = set(pods);
+    let usage: Vec<_> = usage.iter().map(|(uid, used)| memory_of(uid, *used)).collect();
+    let look = snapshot(NodeStats::default(), &usage);
+    let mut scratch = Vec::new();
+    let joined = look.joined(&pods, &mut scratch);
+    let uid = |candidate: &Candidate| pods.get(candidate.place).unwrap().pod.uid.to_string();
+    let mut ranked = Vec::new();
+    rank(measure, &pods, &look, joined, &mut ranked);
+    ranked.iter().map(uid).collect()
+}
+
+fn with_priority(uid: &str, memory: &str, priority: i32) -> Pod {
+    Pod { priority: Some(priority), ..pod(uid, memory) }
+}
+
+#[test]
+fn standing_then_priority_then_excess_then_uid() {
+    let pods = vec![
+        with_priority("within", "300", -9),
+        with_priority("high", "10", 5),
+        pod("tie-2", "10"),
+        pod("tie-1", "10"),
+        pod("most", "10"),
+        with_priority("unseen", "10", 100),
+    ];
+    let usage = [("within", 200), ("high", 900), ("tie-2", 50), ("tie-1", 50), ("most", 60)];
+    assert_eq!(order(Measure::Memory, pods, &usage), ["unseen", "most", "tie-1", "tie-2", "high", "within"]);
+}
+
+#[test]
+fn for_process_ids_a_pod_without_statistics_is_first_within_its_priority_only() {
+    let pods =
+        vec![with_priority("unseen", "1", 1), with_priority("seen", "1", 1), with_priority("low", "1", 0)];
+    let usage = [("seen", 1), ("low", 1)];
+    assert_eq!(order(Measure::Processes, pods, &usage), ["low", "unseen", "seen"]);
+}
+
+#[test]
+fn requests_beyond_all_bounds_are_told_apart() {
+    let pods = vec![pod("a", "3e40"), pod("c", "1e40"), pod("b", "2e40")];
+    let usage = [("a", 1), ("b", 1), ("c", 1)];
+    assert_eq!(order(Measure::Memory, pods, &usage), ["c", "b", "a"]);
+}
+
+#[test]
+fn a_candidate_stays_small() {
+    assert!(size_of::<Candidate>() <= 48);
+}
+
+fn measures() -> impl Strategy<Value = Measure> {
+    let layout = any::<[bool; 2]>()
+        .prop_map(|[dedicated_image_fs, split_image_fs]| DiskLayout { dedicated_image_fs, split_image_fs });
+    (prop::sample::select(&Signal::ALL[..]), layout).prop_map(|(signal, layout)| Measure::of(signal, layout))
+}
+
+proptest! {
+    /// Irreflexive, asymmetric, and as the list has it for every pair, not only neighbours.
+    #[test]
+    fn the_order_is_strict_and_total(
+        measure in measures(),
+        pods in any_pods(),
+        look in any_snapshot(),
+    ) {
+        let mut scratch = Vec::new();
+        let joined = look.joined(&pods, &mut scratch);
+        let mut ranked = Vec::new();
+        rank(measure, &pods, &look, joined, &mut ranked);
+        prop_assert_eq!(ranked.len(), pods.len());
+        for (i, a) in ranked.iter().enumerate() {
+            for b in &ranked[i + 1..] {
+                let order = super::compare(measure, &pods, &look, joined, a, b);
+                prop_assert_eq!(order, Ordering::Less);
+                let back = super::compare(measure, &pods, &look, joined, b, a);
+                prop_assert_eq!(back, Ordering::Greater);
+            }
+        }
+    }
+
+    /// Who is in front does not depend on the order in which pods are listed.
+    #[test]
+    fn the_list_of_pods_has_no_say(memory in prop::collection::vec(0..4u64, 2..9)) {
+        let uids: Vec<_> = (0..memory.len()).map(|n| n.to_string()).collect();
+        let pods: Vec<_> = uids.iter().map(|uid| pod(uid, "2")).collect();
+        let usage: Vec<_> = uids.iter().map(String::as_str).zip(memory).collect();
+        let mut reversed = pods.clone();
+        reversed.reverse();
+        prop_assert_eq!(
+            order(Measure::Memory, pods, &usage),
+            order(Measure::Memory, reversed, &usage)
+        );
+    }
+}
+
+#[test]
+fn without_statistics_comes_first() {
+    assert!(Standing::NoStats < Standing::Exceeds && Standing::Exceeds < Standing::Within);
+}

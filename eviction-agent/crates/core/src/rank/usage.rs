@@ -1,0 +1,242 @@
+//! What a pod uses of what is short, and how that stands to its request.
+
+use crate::exact::Nanos;
+use crate::layout::{DiskLayout, Parts};
+use crate::pod::Volume;
+use crate::pods::{KnownPod, PodSet, RankFacts};
+use crate::policy::DiskRanking;
+use crate::signal::{Resource, Signal};
+use crate::snapshot::{ContainerFigures, PodStats, VolumeFigures};
+use crate::units::Quantity;
+
+use super::Standing;
+
+/// What is measured to rank pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measure {
+    /// The working set, against the memory request.
+    Memory,
+    /// Bytes of some parts of the pod, against the request of ephemeral storage.
+    Bytes(Parts),
+    /// Inodes of some parts of the pod.
+    Inodes(Parts),
+    /// Processes.
+    Processes,
+}
+
+impl Measure {
+    /// What counts when a signal is short.
+    pub(crate) fn of(signal: Signal, layout: DiskLayout) -> Self {
+        match signal.resource() {
+            Resource::Memory => Self::Memory,
+            Resource::EphemeralStorage => Self::Bytes(layout.parts(signal)),
+            Resource::Inodes => Self::Inodes(layout.parts(signal)),
+            Resource::Pids => Self::Processes,
+        }
+    }
+
+    /// First and third criterion.
+    pub(super) fn key(
+        self,
+        pods: &PodSet,
+        place: u32,
+        facts: &RankFacts,
+        stats: Option<PodStats<'_>>,
+    ) -> (Standing, Nanos) {
+        self.key_at(facts, self.known_usage(pods, place, facts, stats))
+    }
+
+    /// The same for a usage, whoever has it.
+    ///
+    /// To the kubelet a pod without statistics goes before all others, and for process ids
+    /// counts as using more than any other within its priority. Where unknown is unknown it
+    /// counts as using nothing, and goes behind its like.
+    pub(super) fn key_at(self, facts: &RankFacts, usage: Option<i128>) -> (Standing, Nanos) {
+        let base = self.base(facts);
+        let Some(used) = usage.map(Nanos::from_units) else {
+            return match self {
+                _ if facts.absent_is_unknown => (Standing::Unknown, Nanos::ZERO.minus(base)),
+                Self::Processes => (Standing::Alike, Nanos::MAX),
+                _ => (Standing::NoStats, Nanos::ZERO),
+            };
+        };
+        let bound = match self {
+            Self::Memory | Self::Bytes(_) => base,
+            Self::Inodes(_) => facts.inodes,
+            Self::Processes => return (Standing::Alike, used),
+        };
+        let standing = if used > bound { Standing::Exceeds } else { Standing::Within };
+        (standing, used.minus(base))
+    }
+
+    /// What is taken off the usage. The kubelet takes requested bytes from inodes:
+    /// `helpers.go: disk`.
+    pub(super) fn base(self, facts: &RankFacts) -> Nanos {
+        match self {
+            Self::Memory => facts.memory,
+            Self::Inodes(_) if facts.inodes_alone => facts.inodes,
+            Self::Bytes(_) | Self::Inodes(_) => facts.storage,
+            Self::Processes => Nanos::ZERO,
+        }
+    }
+
+    /// The third criterion for requests beyond what [`Nanos`] tells apart.
+    pub(super) fn exact_excess(self, pods: &PodSet, place: u32, stats: Option<PodStats<'_>>) -> Quantity {
+        let Some(known) = pods.get(place) else {
+            return Quantity::ZERO;
+        };
+        let used = self.known_usage(pods, place, &known.rank, stats).unwrap_or(0).to_string();
+        let mut excess = Quantity::parse(&used).unwrap_or_default();
+        excess.sub(&self.request(known).unwrap_or_default());
+        excess
+    }
+
+    /// What usage is measured from.
+    pub(crate) fn request(self, known: &KnownPod) -> Option<Quantity> {
+        let resource = match self {
+            Self::Memory => Resource::Memory,
+            Self::Inodes(_) if known.disk_ranking == DiskRanking::ByWhatIsFreed => Resource::Inodes,
+            Self::Bytes(_) | Self::Inodes(_) => Resource::EphemeralStorage,
+            Self::Processes => return None,
+        };
+        Some(known.request(resource))
+    }
+
+    /// What a pod uses, as far as anybody knows: nothing without statistics, and where unknown
+    /// is unknown, nothing if none of the figures that count is there.
+    pub(crate) fn known_usage(
+        self,
+        pods: &PodSet,
+        place: u32,
+        facts: &RankFacts,
+        stats: Option<PodStats<'_>>,
+    ) -> Option<i128> {
+        let stats = stats?;
+        if !facts.absent_is_unknown {
+            return Some(self.usage(pods, place, stats));
+        }
+        match self {
+            Self::Memory => plausible(stats.figures().memory_working_set),
+            Self::Processes => plausible(stats.figures().process_count),
+            Self::Bytes(parts) | Self::Inodes(parts) => {
+                let tally = self.tally(parts, pods, place, stats);
+                (tally.seen > 0 || parts == Parts::default()).then_some(tally.known)
+            }
+        }
+    }
+
+    /// Whether it is certain that the removal of a pod frees nothing on the file system that is
+    /// short: none of its parts lie there, or all of them are known and empty.
+    pub(crate) fn frees_nothing(self, pods: &PodSet, place: u32, stats: Option<PodStats<'_>>) -> bool {
+        let (Self::Bytes(parts) | Self::Inodes(parts)) = self else {
+            return false;
+        };
+        let empty = |stats: PodStats<'_>| {
+            let Tally { used, known: _, seen, absent } = self.tally(parts, pods, place, stats);
+            let measured = |name: &str| stats.volumes().any(|volume| volume.name() == name);
+            let on_disk =
+                |volume: &Volume| volume.empty_dir.as_ref().is_some_and(|dir| dir.medium.is_empty());
+            let all_measured = || {
+                let volumes = pods.get(place).map_or(&[][..], |known| &known.pod.volumes);
+                volumes.iter().filter(|volume| on_disk(volume)).all(|volume| measured(&volume.name))
+            };
+            used == 0 && seen > 0 && absent == 0 && (!parts.volumes || all_measured())
+        };
+        parts == Parts::default() || stats.is_some_and(empty)
+    }
+
+    /// In bytes, inodes or processes; absent figures are 0.
+    pub(crate) fn usage(self, pods: &PodSet, place: u32, stats: PodStats<'_>) -> i128 {
+        match self {
+            Self::Memory => signed(stats.figures().memory_working_set),
+            Self::Processes => signed(stats.figures().process_count),
+            Self::Bytes(parts) | Self::Inodes(parts) => self.tally(parts, pods, place, stats).used,
+        }
+    }
+
+    fn tally(self, parts: Parts, pods: &PodSet, place: u32, stats: PodStats<'_>) -> Tally {
+        let volumes = pods.local_volumes(place);
+        match self {
+            Self::Inodes(_) => disk_usage(
+                parts,
+                volumes,
+                stats,
+                |figures| (figures.rootfs_inodes, figures.logs_inodes),
+                |figures| figures.inodes,
+            ),
+            Self::Bytes(_) | Self::Memory | Self::Processes => disk_usage(
+                parts,
+                volumes,
+                stats,
+                |figures| (figures.rootfs_used, figures.logs_used),
+                |figures| figures.used,
+            ),
+        }
+    }
+}
+
+/// What figures add up to, and how many there were.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    /// The sum as the kubelet has it.
+    used: i128,
+    /// The sum of what can be believed.
+    known: i128,
+    seen: u32,
+    absent: u32,
+}
+
+impl Tally {
+    #[inline]
+    fn add(&mut self, figure: Option<u64>) {
+        self.used += signed(figure);
+        match plausible(figure) {
+            Some(known) => {
+                self.known += known;
+                self.seen += 1;
+            }
+            None => self.absent += 1,
+        }
+    }
+}
+
+/// `helpers.go: podDiskUsage`: parts of every container in the statistics, and for each local
+/// volume of the specification the first statistics of its name.
+fn disk_usage<'a>(
+    parts: Parts,
+    local_volumes: impl Iterator<Item = &'a str>,
+    stats: PodStats<'_>,
+    of_container: impl Fn(ContainerFigures) -> (Option<u64>, Option<u64>),
+    of_volume: impl Fn(VolumeFigures) -> Option<u64>,
+) -> Tally {
+    let mut tally = Tally::default();
+    if parts.rootfs || parts.logs {
+        for container in stats.containers() {
+            let (rootfs, logs) = of_container(container.figures());
+            if parts.rootfs {
+                tally.add(rootfs);
+            }
+            if parts.logs {
+                tally.add(logs);
+            }
+        }
+    }
+    if parts.volumes {
+        for name in local_volumes {
+            if let Some(volume) = stats.volumes().find(|volume| volume.name() == name) {
+                tally.add(of_volume(volume.figures()));
+            }
+        }
+    }
+    tally
+}
+
+/// A figure beyond 2^63 − 1 is none.
+fn plausible(figure: Option<u64>) -> Option<i128> {
+    i64::try_from(figure?).ok().map(i128::from)
+}
+
+/// Figures beyond 2^63 − 1 turn negative, as in the kubelet.
+fn signed(figure: Option<u64>) -> i128 {
+    i128::from(figure.unwrap_or(0).cast_signed())
+}

@@ -1,0 +1,71 @@
+//! Evictions in a report.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::decision::{Eviction, Pass};
+use crate::message::{self, EvictionText};
+use crate::pod::Pod;
+
+/// By which people and machines know a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodName {
+    /// `metadata.namespace`.
+    pub namespace: Box<str>,
+    /// `metadata.name`.
+    pub name: Box<str>,
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+}
+
+/// A pod that goes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EvictionReport {
+    /// Who.
+    pub pod: PodName,
+    /// For what: the label of the kubelet's metric `kubelet_evictions`.
+    pub signal: &'static str,
+    /// How long it may take to end.
+    pub grace_period_seconds: i64,
+    /// It went for a soft threshold already, and has less time from now on.
+    #[serde(skip_serializing_if = "is_not")]
+    pub takes_over: bool,
+    /// Its PodDisruptionBudget said no, and is not asked again.
+    #[serde(skip_serializing_if = "is_not")]
+    pub ignores_budget: bool,
+    /// For the event, the status and the condition of the pod.
+    pub message: String,
+    /// For the event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<BTreeMap<&'static str, String>>,
+}
+
+impl PodName {
+    /// The name of a pod.
+    pub fn of(pod: &Pod) -> Self {
+        Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+    }
+}
+
+impl EvictionReport {
+    pub(super) fn of(pass: &Pass, eviction: &Eviction, takes_over: bool) -> Option<Self> {
+        let known = pass.pods.get(eviction.place)?;
+        let EvictionText { message, annotations } = message::eviction(pass, eviction);
+        Some(Self {
+            pod: PodName::of(&known.pod),
+            signal: pass.label_of(eviction.cause),
+            grace_period_seconds: eviction.grace_period_seconds,
+            takes_over,
+            ignores_budget: eviction.ignores_budget,
+            message,
+            annotations,
+        })
+    }
+}
+
+/// Whether to leave out what only matters if it is true.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_not(flag: &bool) -> bool {
+    !flag
+}

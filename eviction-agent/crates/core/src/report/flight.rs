@@ -1,0 +1,99 @@
+//! Evictions on their way in a report.
+
+use serde::Serialize;
+
+use super::PodName;
+use crate::decision::Pass;
+use crate::flight::{Failure, Flight, Phase};
+use crate::release::Basis;
+use crate::signal::Signal;
+use crate::time::Timestamp;
+use crate::units::GoDuration;
+
+/// An earlier eviction that the pass remembered.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FlightReport {
+    /// Whose.
+    pub pod: PodName,
+    /// What for, as [`EvictionReport::signal`](super::EvictionReport::signal).
+    pub signal: &'static str,
+    /// Whether that is a hard threshold, or a limit of the pod's own.
+    pub hard: bool,
+    /// When it was decided.
+    pub decided_at: Timestamp,
+    /// How far it has come.
+    #[serde(flatten)]
+    pub state: FlightState,
+    /// What it was expected to free, of each signal of which that is something.
+    pub expected: Vec<ExpectedReport>,
+}
+
+/// How far an eviction has come.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum FlightState {
+    /// The pod is on its way out.
+    UnderWay {
+        /// How much of its grace period is left.
+        remaining_grace: GoDuration,
+    },
+    /// It is gone. Until figures are newer than that, what it held counts as on its way.
+    Gone {
+        /// Since when.
+        since: Timestamp,
+    },
+    /// It did not go: nothing is expected of it, and it goes after all others.
+    Failed {
+        /// What whoever evicts said.
+        why: Box<str>,
+        /// How long ago.
+        age: GoDuration,
+    },
+    /// Its time is over and nothing was freed: the same as failed.
+    Expired {
+        /// How long ago.
+        age: GoDuration,
+    },
+}
+
+/// What comes free of a signal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExpectedReport {
+    /// Of which.
+    pub of: Signal,
+    /// How much.
+    pub release: i64,
+    /// How that is known.
+    pub basis: Basis,
+}
+
+impl FlightReport {
+    pub(super) fn all(pass: &Pass) -> Vec<Self> {
+        pass.flights.iter().map(Self::of).collect()
+    }
+
+    fn of(flight: &Flight) -> Self {
+        let expected = Signal::ALL.map(|of| (of, flight.release(of)));
+        let expected = expected.iter().filter(|(_, release)| release.amount > 0);
+        Self {
+            pod: PodName::of(&flight.pod.pod),
+            signal: flight.signal,
+            hard: flight.hard,
+            decided_at: flight.decided_at,
+            state: match &flight.phase {
+                Phase::UnderWay => {
+                    let remaining_grace = flight.remaining_grace().unwrap_or_default();
+                    FlightState::UnderWay { remaining_grace }
+                }
+                Phase::Gone(since) => FlightState::Gone { since: *since },
+                Phase::Failed(Failure::Reported(why)) => {
+                    FlightState::Failed { why: why.clone(), age: flight.age }
+                }
+                Phase::Failed(Failure::Expired) => FlightState::Expired { age: flight.age },
+            },
+            expected: expected
+                .map(|&(of, release)| ExpectedReport { of, release: release.amount, basis: release.basis })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+use std::sync::Arc;
+
+use super::{
+    ContainerFigures, NO_STATS, PodFigures, Snapshot, SnapshotBuilder, SpareSnapshot, VolumeFigures,
+};
+use crate::fixture::{pod, set};
+
+fn used(bytes: u64) -> VolumeFigures {
+    VolumeFigures { used: Some(bytes), inodes: None }
+}
+
+fn filled(mut builder: SnapshotBuilder) -> Snapshot {
+    let figures = PodFigures { process_count: Some(u64::MAX), ..PodFigures::default() };
+    builder
+        .pod("a", figures)
+        .volume("v", used(1))
+        .container("c", ContainerFigures { logs_inodes: Some(0), ..ContainerFigures::default() });
+    builder.pod("b", PodFigures::default()).volume("w", used(2));
+    builder.pod("a", PodFigures::default());
+    builder.finish()
+}
+
+#[test]
+fn what_goes_in_comes_out_and_absent_stays_absent() {
+    let snapshot = filled(SnapshotBuilder::new());
+    let a = snapshot.pod(0).unwrap();
+    assert_eq!((a.uid(), a.figures().process_count), ("a", Some(u64::MAX)));
+    assert_eq!(a.figures().memory_working_set, None);
+    let container = a.containers().next().unwrap();
+    assert_eq!(container.name(), "c");
+    assert_eq!(container.figures().logs_inodes, Some(0));
+    assert_eq!(container.figures().rootfs_used, None);
+    let b = snapshot.pod(1).unwrap();
+    assert_eq!(b.containers().len(), 0);
+    let volumes: Vec<_> = b.volumes().map(|v| (v.name(), v.figures())).collect();
+    assert_eq!(volumes, [("w", used(2))]);
+    assert!(snapshot.pod(3).is_none());
+}
+
+#[test]
+fn memory_without_a_figure_is_not_no_memory() {
+    let mut builder = SnapshotBuilder::new();
+    let empty = PodFigures { has_memory: true, ..PodFigures::default() };
+    builder.pod("a", empty);
+    builder.pod("b", PodFigures::default());
+    let snapshot = builder.finish();
+    let has_memory = |place| snapshot.pod(place).unwrap().figures().has_memory;
+    assert!(has_memory(0) && !has_memory(1));
+}
+
+#[test]
+fn a_reused_snapshot_forgets_and_does_not_allocate() {
+    let mut old = filled(SnapshotBuilder::new());
+    old.index(&set(vec![pod("a", "1")]));
+    let capacity = |snapshot: &Snapshot| {
+        let Snapshot { text, pods, containers, volumes, .. } = snapshot;
+        (text.as_ptr(), pods.as_ptr(), containers.as_ptr(), volumes.as_ptr())
+    };
+    let before = capacity(&old);
+    let again = filled(SnapshotBuilder::reuse(old));
+    assert_eq!(capacity(&again), before);
+    assert_eq!(again.len(), 3);
+}
+
+#[test]
+fn the_last_statistics_of_a_uid_count_and_a_repeated_pod_shares_them() {
+    let pods = set(vec![pod("b", "1"), pod("a", "1"), pod("c", "1"), pod("a", "2")]);
+    let mut snapshot = filled(SnapshotBuilder::new());
+    let mut scratch = Vec::new();
+    let expected = [1, 2, NO_STATS, 2];
+    assert_eq!(snapshot.joined(&pods, &mut scratch), expected);
+    snapshot.index(&pods);
+    scratch.clear();
+    assert_eq!(snapshot.joined(&pods, &mut scratch), expected);
+    assert!(scratch.is_empty(), "it was known");
+    let others = set(vec![pod("b", "1")]);
+    assert_eq!(snapshot.joined(&others, &mut scratch), [1], "of other pods");
+    assert_eq!(Arc::strong_count(&pods), 2, "the index keeps its pods");
+}
+
+#[test]
+fn a_snapshot_that_came_back_is_the_next_one_unless_somebody_keeps_it() {
+    let mut spare = SpareSnapshot::default();
+    let look = |spare: &mut SpareSnapshot| {
+        let snapshot = filled(spare.begin());
+        spare.share(snapshot)
+    };
+    let place = |snapshot: &Arc<Snapshot>| (Arc::as_ptr(snapshot), snapshot.pods.as_ptr());
+    let first = look(&mut spare);
+    let before = place(&first);
+    spare.recycle(first);
+    let second = look(&mut spare);
+    assert_eq!(place(&second), before);
+    let kept = Arc::clone(&second);
+    spare.recycle(second);
+    let third = look(&mut spare);
+    assert_ne!(place(&third), before);
+    assert_eq!(kept.len(), 3);
+}

@@ -1,0 +1,139 @@
+use super::containerfs::{Derived, Replacement, derive};
+use super::{Met, Thresholds};
+use crate::fixture::{at, hard, node, soft};
+use crate::layout::DiskLayout;
+use crate::observe::Observations;
+use crate::policy::Threshold;
+use crate::reading::Reading;
+use crate::sight::Gate;
+use crate::signal::Signal::{
+    ContainerFsAvailable, ContainerFsInodesFree, ImageFsAvailable, MemoryAvailable, NodeFsAvailable,
+    NodeFsInodesFree, PidAvailable,
+};
+use crate::snapshot::{NodeStats, ProcessStats};
+use crate::units::ThresholdValue;
+
+const SHARED: DiskLayout = DiskLayout { dedicated_image_fs: false, split_image_fs: false };
+const DEDICATED: DiskLayout = DiskLayout { dedicated_image_fs: true, split_image_fs: false };
+
+fn observe(thresholds: &mut Thresholds, seconds: i64, node: &NodeStats) -> Vec<Met> {
+    let mut met = Vec::new();
+    thresholds.observe(at(seconds), &Observations::of(node), Gate::Open, &[], &mut met);
+    met
+}
+
+fn memory(thresholds: &mut Thresholds, seconds: i64, available: u64) -> Vec<(u8, bool)> {
+    let met = observe(thresholds, seconds, &node(available, 900, at(seconds)));
+    met.iter().map(|met| (met.line, met.by_min_reclaim)).collect()
+}
+
+#[test]
+fn met_is_strictly_less() {
+    let mut thresholds = Thresholds::new(&[hard(MemoryAvailable, "100")]);
+    assert_eq!(memory(&mut thresholds, 1, 100), []);
+    assert_eq!(memory(&mut thresholds, 2, 99), [(0, false)]);
+}
+
+#[test]
+fn fractions_of_a_byte_count() {
+    let mut thresholds = Thresholds::new(&[hard(MemoryAvailable, "100.5")]);
+    assert_eq!(memory(&mut thresholds, 1, 100), [(0, false)]);
+    assert_eq!(memory(&mut thresholds, 2, 101), []);
+}
+
+#[test]
+fn minimum_reclaim_keeps_a_ripe_threshold_met() {
+    let keeping =
+        Threshold { min_reclaim: Some(ThresholdValue::Percentage(0.05)), ..soft(MemoryAvailable, "100", 10) };
+    let mut thresholds = Thresholds::new(&[keeping]);
+    assert_eq!(memory(&mut thresholds, 0, 99), [(0, false)]);
+    assert_eq!(memory(&mut thresholds, 5, 149), [], "it was not ripe yet");
+    assert_eq!(memory(&mut thresholds, 10, 99), [(0, false)]);
+    assert_eq!(memory(&mut thresholds, 20, 99), [(0, false)]);
+    assert_eq!(memory(&mut thresholds, 21, 149), [(0, true)]);
+    assert_eq!(memory(&mut thresholds, 22, 150), []);
+}
+
+#[test]
+fn no_observation_is_never_met_and_forgets() {
+    let mut thresholds = Thresholds::new(&[soft(MemoryAvailable, "100", 10)]);
+    observe(&mut thresholds, 0, &node(1, 900, at(0)));
+    assert_eq!(observe(&mut thresholds, 5, &NodeStats::default()), []);
+    let met = observe(&mut thresholds, 10, &node(1, 900, at(10)));
+    assert!(!met[0].ripe, "the grace period starts anew");
+}
+
+#[test]
+fn figures_without_a_time_are_always_new() {
+    let mut thresholds = Thresholds::new(&[hard(PidAvailable, "10")]);
+    let node = NodeStats {
+        processes: Reading::Known(ProcessStats {
+            max: Some(100),
+            running: Some(200),
+            ..ProcessStats::default()
+        }),
+        ..NodeStats::default()
+    };
+    for seconds in [1, 1, 2] {
+        assert!(observe(&mut thresholds, seconds, &node)[0].fresh);
+    }
+}
+
+#[test]
+fn percent_of_nothing_is_nothing() {
+    let mut thresholds = Thresholds::new(&[hard(NodeFsAvailable, "50%")]);
+    let mut empty = node(1, 0, at(1));
+    if let Reading::Known(fs) = &mut empty.node_fs {
+        fs.capacity = Some(0);
+    }
+    assert_eq!(observe(&mut thresholds, 1, &empty), []);
+}
+
+#[test]
+fn containerfs_follows_nodefs_or_a_dedicated_imagefs() {
+    let given = [hard(NodeFsAvailable, "1"), hard(ImageFsAvailable, "2"), soft(NodeFsInodesFree, "3", 30)];
+    assert_eq!(
+        derive(&given, 0, SHARED).appended,
+        [hard(ContainerFsAvailable, "1"), soft(ContainerFsInodesFree, "3", 30)]
+    );
+    assert_eq!(derive(&given, 0, DEDICATED).appended, [hard(ContainerFsAvailable, "2")]);
+    let odd = DiskLayout { dedicated_image_fs: false, split_image_fs: true };
+    assert_eq!(derive(&given, 0, odd), Derived::default());
+}
+
+#[test]
+fn a_given_containerfs_threshold_is_replaced_or_lost() {
+    let given = [hard(ContainerFsAvailable, "7"), hard(NodeFsAvailable, "1")];
+    let replaced = |by| vec![Replacement { place: 0, by, at_once: true }];
+    let followed = Some(hard(ContainerFsAvailable, "1"));
+    assert_eq!(derive(&given, 0, SHARED).replaced, replaced(followed));
+    assert_eq!(derive(&given, 0, DEDICATED).replaced, replaced(None));
+}
+
+#[test]
+fn the_first_pass_sees_what_was_written_before_the_list_moved() {
+    let given = [soft(ContainerFsAvailable, "700", 5), hard(NodeFsAvailable, "1")];
+    for (room, at_first) in [(0, 1), (1, 0)] {
+        let mut thresholds = Thresholds::new(&given);
+        thresholds.derive_containerfs(room, SHARED);
+        let node = node(1, 600, at(1));
+        assert_eq!(observe(&mut thresholds, 1, &node).len(), at_first, "room {room}");
+        thresholds.show_all();
+        assert_eq!(observe(&mut thresholds, 2, &node).len(), 0);
+    }
+}
+
+#[test]
+fn a_replaced_threshold_may_still_wait_for_its_minimum_reclaim() {
+    let given = [Threshold {
+        min_reclaim: Some(ThresholdValue::Percentage(0.5)),
+        ..hard(ContainerFsInodesFree, "60")
+    }];
+    let mut thresholds = Thresholds::new(&given);
+    thresholds.derive_containerfs(0, SHARED);
+    let node = node(1, 900, at(1));
+    assert_eq!(observe(&mut thresholds, 1, &node).len(), 1);
+    thresholds.show_all();
+    let met = observe(&mut thresholds, 2, &node);
+    assert!(met[0].by_min_reclaim);
+}
