@@ -9,13 +9,11 @@ pub mod agent;
 pub mod api;
 mod causes;
 pub mod cli;
-pub mod config;
 pub mod http;
 pub mod journal;
 pub mod metrics;
 pub mod scenario;
 pub mod source;
-mod yaml;
 
 /// Tests of the path of reaction count what it asks the allocator for.
 #[cfg(test)]

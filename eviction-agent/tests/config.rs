@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use eviction_agent::config::{AGENT_SCHEMA, Problem, Setting, load_agent, load_kubelet};
+use eviction_config::{AGENT_SCHEMA, Problem, Setting, load_agent, load_kubelet};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("the folder is part of the repository");

@@ -5,7 +5,6 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use eviction_agent::config::{Problems, kubelet_policy, load_agent, load_kubelet};
 use eviction_agent::source::bpf::Event;
 use eviction_agent::source::bpf::btf::Btf;
 use eviction_agent::source::bpf::decode::decode;
@@ -24,6 +23,7 @@ use eviction_agent::source::proc::tasks::parse_task_count;
 use eviction_agent::source::proc::vmstat::parse_oom_kills;
 use eviction_agent::source::proc::zoneinfo::parse_kept_free;
 use eviction_common::ABI_VERSION;
+use eviction_config::{Problems, kubelet_policy, load_agent, load_kubelet};
 use eviction_core::pods::KnownPod;
 use eviction_core::reading::Reading;
 use eviction_core::units::{Format, GoDuration, Limit, Quantity, parse_percentage};

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::eyes::{Capacity, pid_limit};
 use super::failure::Failure;
-use crate::config::Capacities;
 use crate::source::cgroup::hierarchy::Host;
 use crate::source::cgroup::sampler::Sampler;
 use crate::source::proc::meminfo::parse_meminfo;
 use crate::source::proc::tasks::read_task_capacity;
+use eviction_config::Capacities;
 use eviction_core::reading::Reading;
 use eviction_core::units::Quantity;
 

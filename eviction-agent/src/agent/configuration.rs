@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::capacities::NodeFacts;
 use super::configz::Caller;
 use super::failure::Failure;
-use crate::config::{
+use eviction_config::{
     Action, ActionSettings, AgentConfiguration, AskConfigz, DryRun, Effective, EvictionRequests,
     KubeletConfiguration, MarginMode, MemoryLimits, MetricsSettings, Probes, Problems, Server, Setting,
     ThresholdSource, load_agent,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::failure::Failure;
 use crate::api::{Access, Answer, Client, KubeletAddress, Request};
-use crate::config::{Configz, Effective};
+use eviction_config::{Configz, Effective};
 
 const PATH: &str = "/configz";
 

@@ -3,7 +3,6 @@
 mod counts;
 mod replace;
 
-use crate::config::Probes;
 use crate::metrics::Metrics;
 use crate::source::bpf::load::ProgramLogReader;
 use crate::source::bpf::{
@@ -11,6 +10,7 @@ use crate::source::bpf::{
     Loaded, Lost, NodeLine, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
 };
 use crate::source::cgroup::sampler::Sampler;
+use eviction_config::Probes;
 
 use super::arming::{Arming, Rung};
 use super::clock::mono_ns;

@@ -8,8 +8,8 @@ use super::failure::Failure;
 use super::reaction::Keep;
 use super::run::Options;
 use super::state::{Identity, Keeper, Recalled, Written, keeper, recall};
-use crate::config::ActionSettings;
 use crate::metrics::Metrics;
+use eviction_config::ActionSettings;
 
 /// The file of a state directory that has what outlives the agent within a boot.
 const STATE_FILE: &str = "state.json";

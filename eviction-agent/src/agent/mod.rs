@@ -79,9 +79,9 @@ pub use run::{Options, Output, run};
 pub use failure::Failure;
 pub use start::NO_RUNG as NO_BACKEND;
 
-pub use crate::config::{Action, ActionSettings, DryRun};
 pub use crate::source::choice::Choice;
 pub use crate::source::timer::RUNG as TIMER;
+pub use eviction_config::{Action, ActionSettings, DryRun};
 
 /// Version, commit and the layout of the kernel side's records.
 pub const VERSION: &str = concat!(

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::config::PodMetrics;
 use crate::metrics::{Metrics, PodLabels, RankLabels};
+use eviction_config::PodMetrics;
 use eviction_core::pods::{KnownPod, PodSet, memory_limit};
 use eviction_core::protection::Turn;
 use eviction_core::rank::Candidate;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::config::Probes;
+use eviction_config::Probes;
 
 /// A line is near within this at least: attaching takes a moment, in which memory fills.
 const LEAST_BYTES: u64 = 64 << 20;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::configuration::{Configuration, ConfigurationFiles, KubeletSaid};
 use super::failure::Failure;
-use crate::config::{AskConfigz, KubeletFiles, drop_in_files};
+use eviction_config::{AskConfigz, KubeletFiles, drop_in_files};
 use eviction_core::preferences::Profile;
 
 const KUBELET: &str = "kubelet.yaml";

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::configuration::{Configuration, ConfigurationFiles};
 use super::failure::Failure;
-use crate::config::Setting;
+use eviction_config::Setting;
 use eviction_core::policy::Threshold;
 use eviction_core::preferences::Profile;
 use eviction_core::signal::Resource;

@@ -13,11 +13,11 @@ use tokio::task::JoinHandle;
 
 use super::VERSION;
 use super::failure::Failure;
-use crate::config::{ActionSettings, Server};
 use crate::http::{self, Health};
 use crate::metrics::{Group, Metrics, Queue};
 use crate::source::choice::Choice;
 use crate::source::timer::Timer;
+use eviction_config::{ActionSettings, Server};
 use eviction_core::input::Reach;
 use eviction_core::preferences::Profile;
 

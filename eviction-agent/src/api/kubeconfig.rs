@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::access::{Access, Origin, Server};
 use super::error::AccessError;
 use super::material::Material;
-use crate::yaml;
+use eviction_config::yaml;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]

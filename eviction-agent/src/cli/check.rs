@@ -11,7 +11,7 @@ use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::{Ended, Format, Out, columns, complain, table, wrap};
 use crate::agent::event::Backend;
 use crate::agent::{self, Configured, Findings, NO_BACKEND, NodeFacts};
-use crate::config::Setting;
+use eviction_config::Setting;
 
 /// The width of the table where there is no terminal.
 const COLUMNS: u16 = 80;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::agent::{Caller, ClusterOptions};
-use crate::config::{Origin, Setting};
+use eviction_config::{Origin, Setting};
 
 /// Set in every pod; also where the service account is found.
 const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";

@@ -9,7 +9,7 @@ use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::{Ended, Format, Out, columns, table, wrap};
 use crate::agent::{self, ActsBelow, Configured, NodeFacts};
-use crate::config::Setting;
+use eviction_config::Setting;
 
 /// Print the configuration that `run` would use: every value, and where it comes from
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::profile::ProfileArg;
 use crate::agent::{Action, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
-use crate::config::AskConfigz;
+use eviction_config::AskConfigz;
 
 /// Where the configuration is.
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::format::{Outcome, Scenario, Step};
 use super::told::Proposed;
 use super::world::World;
-use crate::config::{AgentConfiguration, kubelet_policy, parse_agent};
+use eviction_config::{AgentConfiguration, kubelet_policy, parse_agent};
 use eviction_core::pod::Pod;
 use eviction_core::policy::Policy;
 use eviction_core::preferences::Profile;

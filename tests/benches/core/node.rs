@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use eviction_agent::config::kubelet_policy;
 use eviction_agent::source::pods::Pod;
 use eviction_agent::source::summary::Summary;
+use eviction_config::kubelet_policy;
 use eviction_core::decision::{Action, Decision};
 use eviction_core::engine::Engine;
 use eviction_core::input::{Event, EvictionOutcome, Input};

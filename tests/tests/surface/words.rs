@@ -131,7 +131,7 @@ fn no_retired_word_is_left_in_the_docs() {
 fn no_retired_word_is_left_in_help_schema_and_metrics() {
     let words = Words::read(LIST);
     let mut texts = vec![
-        read("eviction-agent/schema/agent-configuration.v1alpha1.json"),
+        read("eviction-agent/crates/config/schema/agent-configuration.v1alpha1.json"),
         descriptions("eviction-agent/src/metrics.rs"),
     ];
     help(&[], &mut texts);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::super::configz;
 use super::super::failure::Failure;
 use super::{ConfigurationFiles, problems};
-use crate::config::{
+use eviction_config::{
     AgentConfiguration, Effective, KubeletConfiguration, KubeletFiles, Problems, ThresholdSource,
     load_kubelet,
 };
@@ -126,7 +126,7 @@ mod tests {
 
     use super::super::super::configz::Caller;
     use super::*;
-    use crate::config::AskConfigz;
+    use eviction_config::AskConfigz;
 
     #[test]
     fn what_a_kubelet_said_counts_while_it_says_nothing_and_before_any_file() {

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::config::PodMetrics;
 use crate::source::cgroup::sample::Tasks;
+use eviction_config::PodMetrics;
 use eviction_core::snapshot::Snapshot;
 
 use super::super::eyes::NodeLook;

@@ -36,12 +36,12 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 
 use crate::action::{Executor, Outcome};
-use crate::config::PodMetrics;
 use crate::metrics::Metrics;
 use crate::source::bpf::Crossed;
 use crate::source::oom_notice::OomNotice;
 use crate::source::pace::FillRate;
 use crate::source::timer::Timer;
+use eviction_config::PodMetrics;
 use eviction_core::engine::Engine;
 use eviction_core::input::{Event, Reach};
 use eviction_core::policy::Policy;

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
-use crate::config::{kubelet_policy, parse_agent};
 use crate::journal::{Before, record};
 use crate::scenario::format::Case;
 use crate::scenario::run::run;
+use eviction_config::{kubelet_policy, parse_agent};
 use eviction_core::engine::Engine;
 use eviction_core::fixture::{at, memory_of, node, pod, set_by, snapshot, tell};
 use eviction_core::input::{Event, EvictionOutcome, NotEvicted};

@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::decode::Pod;
-use crate::yaml;
+use eviction_config::yaml;
 use eviction_core::pod as core;
 
 /// What is wrong with a pod, or with the list as a whole.

@@ -10,8 +10,8 @@ use super::conditions::own;
 use crate::action::api::{Answered, NodeAnswer, NodeHand};
 use crate::agent::failure::Failure;
 use crate::api::Backoff;
-use crate::config::DryRun;
 use crate::source::api::parse_node;
+use eviction_config::DryRun;
 use eviction_core::marks::{TaintChange, taints};
 use eviction_core::node::Node;
 

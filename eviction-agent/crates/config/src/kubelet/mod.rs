@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 use super::document::{Document, got};
 use super::problem::{Problem, Problems};
 pub use configz::Effective;
-pub(crate) use drop_in::files_of;
+pub use drop_in::files_of;
 use eviction_core::hands::EvictionSettings;
 use eviction_core::policy::{Policy, Rules, Threshold};
 use eviction_core::reflex::KernelKill;

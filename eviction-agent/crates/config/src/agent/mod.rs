@@ -43,7 +43,7 @@ const API_VERSION: &str = "eviction-agent.io/v1alpha1";
 const KIND: &str = "AgentConfiguration";
 
 /// The JSON schema of the file, as shipped.
-pub const AGENT_SCHEMA: &str = include_str!("../../../schema/agent-configuration.v1alpha1.json");
+pub const AGENT_SCHEMA: &str = include_str!("../../schema/agent-configuration.v1alpha1.json");
 
 /// Configuration of eviction-agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

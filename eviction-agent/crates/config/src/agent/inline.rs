@@ -5,8 +5,8 @@ use std::fmt;
 use serde_json::Value;
 
 use super::AgentConfiguration;
-use crate::config::kubelet::{KubeletConfiguration, resolve_given};
-use crate::config::problem::{Problem, Problems};
+use crate::kubelet::{KubeletConfiguration, resolve_given};
+use crate::problem::{Problem, Problems};
 
 const PLACE: &str = "thresholds.inline";
 

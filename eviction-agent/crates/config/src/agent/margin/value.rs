@@ -43,7 +43,7 @@ impl MarginValue {
 }
 
 /// Reads a quantity that is not negative.
-pub(in crate::config::agent) fn parse_quantity(text: &str) -> Result<Quantity, String> {
+pub(in crate::agent) fn parse_quantity(text: &str) -> Result<Quantity, String> {
     let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
     if quantity.signum() < 0 {
         return Err(format!("must not be negative, got {quantity}"));

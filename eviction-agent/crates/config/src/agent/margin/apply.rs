@@ -1,7 +1,7 @@
 //! Raising thresholds.
 
 use super::{MarginValue, ThresholdMargin};
-use crate::config::problem::{Problem, Problems};
+use crate::problem::{Problem, Problems};
 use eviction_core::policy::Threshold;
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::units::{Format, Quantity, ThresholdValue};

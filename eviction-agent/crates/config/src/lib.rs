@@ -8,6 +8,7 @@ mod document;
 mod examples;
 mod kubelet;
 mod problem;
+pub mod yaml;
 
 pub use agent::{
     AGENT_SCHEMA, Action, ActionSettings, AgentConfiguration, AskConfigz, Capacities, Configz, DryRun,
@@ -15,7 +16,7 @@ pub use agent::{
     PodMetrics, Probes, Server, SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource,
     load_agent, parse_agent, with_own_thresholds,
 };
-pub(crate) use kubelet::files_of as drop_in_files;
+pub use kubelet::files_of as drop_in_files;
 pub use kubelet::{
     Effective, KubeletConfiguration, KubeletError, Origin, Setting, Stage, kubelet_policy, load_kubelet,
 };

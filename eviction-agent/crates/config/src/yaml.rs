@@ -9,7 +9,7 @@ const MOST_OPEN_BRACKETS: usize = 5_000;
 ///
 /// # Errors
 /// If it is no YAML, has another form, or nests without end.
-pub(crate) fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     if most_open_brackets(text) > MOST_OPEN_BRACKETS {
         return Err("not YAML: too many brackets are open".to_owned());
     }

@@ -21,7 +21,7 @@ pub(super) fn list(dir: &Path) -> Result<DropIns, Problem> {
 }
 
 /// The files that count, for whoever keeps copies of them.
-pub(crate) fn files_of(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub fn files_of(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(list(dir).map_err(|problem| std::io::Error::other(problem.to_string()))?.files)
 }
 
