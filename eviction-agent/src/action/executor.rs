@@ -15,11 +15,11 @@ use super::hold::Log;
 use super::job::{Job, Tools, describe};
 use super::lock::{ActingLock, LockError};
 use super::members::Members;
-use super::outcome::{Outcome, Refused};
 use super::pacing::{Admitted, Flight, Kill, Pacing, PacingPolicy};
 use super::reaper::{Reaped, Reaper};
 use super::target::{GroupDirs, KillTarget};
 use super::worker::{Command, Worker};
+use eviction_core::progress::{Outcome, Refused};
 
 /// What an executor may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,7 +312,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::action::PodName;
+    use eviction_core::pod::PodName;
     use eviction_core::signal::Resource;
 
     /// A plain folder passes for a node; what its lists say is as true as the test wants it.

@@ -11,9 +11,10 @@ use super::clock::now_ns;
 use super::growth::Growth;
 use super::hold::Log;
 use super::members::Members;
-use super::outcome::Progress;
-use super::target::{KillTarget, PodName};
+use super::target::KillTarget;
 use super::victim::Victim;
+use eviction_core::pod::PodName;
+use eviction_core::progress::Progress;
 use eviction_core::time::nanos;
 
 /// Between two looks, while nobody ends: from the first pause, doubled each time, to the last.

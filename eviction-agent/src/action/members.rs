@@ -19,7 +19,7 @@ use rustix::io::{Errno, write};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
 use super::group::{file_says, list, open_group};
-use super::outcome::Signalled;
+use eviction_core::progress::Signalled;
 
 /// Processes pinned at the same time: each batch has the list read again.
 const BATCH: usize = 256;

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::outcome::Refused;
-use super::target::{KillTarget, PodName};
+use super::target::KillTarget;
+use eviction_core::pod::PodName;
+use eviction_core::progress::Refused;
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 

@@ -5,7 +5,7 @@ use procfs::process::{Process, StatFlags};
 
 use super::boundary::Pinned;
 use super::group::file_says;
-use super::outcome::{Surviving, Survivor};
+use eviction_core::progress::{Surviving, Survivor};
 
 /// Looks at a process that should have ended. `is_denied`: no signal could be sent to it.
 pub(super) fn look_at(pid: u32, is_denied: bool, group: &Pinned) -> Survivor {

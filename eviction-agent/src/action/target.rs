@@ -6,18 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use eviction_core::pod::PodName;
 use eviction_core::signal::Resource;
-
-/// The name of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct PodName {
-    /// `metadata.uid`.
-    pub uid: Box<str>,
-    /// `metadata.namespace`.
-    pub namespace: Box<str>,
-    /// `metadata.name`.
-    pub name: Box<str>,
-}
 
 /// The directories of one cgroup, one for each hierarchy that it has; those of version 2 are one
 /// and the same.

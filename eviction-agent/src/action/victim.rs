@@ -13,8 +13,8 @@ use super::boundary::Pinned;
 use super::group::{is_populated, short};
 use super::hold::{Hold, Log};
 use super::job::{Tools, describe};
-use super::outcome::{Progress, Signalled, Survivor};
 use super::survivors;
+use eviction_core::progress::{Progress, Signalled, Survivor};
 
 /// How long tasks may take to freeze before they are signalled as they are.
 const FREEZE: Duration = Duration::from_millis(50);

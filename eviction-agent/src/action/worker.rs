@@ -20,8 +20,8 @@ use super::ahead::run_ahead;
 use super::clock::now_ns;
 use super::job::{Job, Tools};
 use super::members::Members;
-use super::outcome::{HOST_PID, Outcome, Progress};
 use super::reaper::Reaper;
+use eviction_core::progress::{HOST_PID, Outcome, Progress};
 
 /// While outcomes wait for room, how often that is looked for.
 const RETRY_NS: u64 = 10_000_000;

@@ -7,11 +7,12 @@ use tokio::sync::mpsc;
 
 use super::failure::{Failure, chain};
 use crate::action::api::ApiHandConfig;
-use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, Outcome, PacingPolicy, Reaped};
+use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, PacingPolicy, Reaped};
 use crate::metrics::{Metrics, ResultLabels};
 use crate::source::cgroup::root::NodeRoot;
 use eviction_config::{ActionSettings, EvictionRequests};
 use eviction_core::policy::Victims;
+use eviction_core::progress::Outcome;
 use eviction_core::units::GoDuration;
 
 /// How the hand asks the API server.

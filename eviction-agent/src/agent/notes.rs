@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use prometheus_client::metrics::counter::Counter;
 
-use crate::action::{Outcome, PodName, Refused};
 use crate::journal::Before;
 use crate::metrics::{Metrics, Queue};
 use eviction_core::decision::Decision;
 use eviction_core::input::Reach;
 use eviction_core::oom::{ContainerEnded, EndedContainer};
+use eviction_core::pod::PodName;
+use eviction_core::progress::{Outcome, Refused};
 use eviction_core::reading::Why;
 use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;

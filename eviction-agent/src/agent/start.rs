@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::failure::Failure;
-use crate::action::{Executor, Outcome};
+use crate::action::Executor;
 use crate::api::Client;
 use crate::metrics::Metrics;
 use crate::source::bpf::{LoadOptions, SourceInfo, load::ProgramLog, load::load, online_cpus};
@@ -22,6 +22,7 @@ use eviction_config::Probes;
 use eviction_core::engine::Engine;
 use eviction_core::policy::Policy;
 use eviction_core::preferences::Profile;
+use eviction_core::progress::Outcome;
 use eviction_core::reflex::KernelKill::HardMemory;
 use eviction_core::signal::Signal;
 

@@ -14,7 +14,8 @@ use super::replay;
 use crate::scenario::read;
 use crate::scenario::run::{Explained, explain_under};
 use eviction_core::explain::{Explainer, Style};
-use eviction_core::report::{About, PodName, Report, StoryReport};
+use eviction_core::pod::PodName;
+use eviction_core::report::{About, Report, StoryReport};
 use eviction_core::signal::Signal;
 
 /// Explain the eviction decisions in recordings: which pods were chosen, which were not, and why

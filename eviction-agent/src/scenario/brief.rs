@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::story::{EndBrief, KillBrief};
-use eviction_core::report::{About, PodName, ProposalReport, Report, ThresholdReport};
+use eviction_core::pod::PodName;
+use eviction_core::report::{About, ProposalReport, Report, ThresholdReport};
 
 /// A step's report in brief. A field that says nothing is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,9 +9,10 @@ use super::told::Proposed;
 use super::world::World;
 use eviction_config::{AgentConfiguration, kubelet_policy, parse_agent};
 use eviction_core::pod::Pod;
+use eviction_core::pod::PodName;
 use eviction_core::policy::Policy;
 use eviction_core::preferences::Profile;
-use eviction_core::report::{PodName, Report};
+use eviction_core::report::Report;
 
 /// Why a scenario makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

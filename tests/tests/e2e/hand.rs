@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_agent::action::api::{Answered, ApiHand, ApiHandConfig, Asked, Order};
-use eviction_agent::action::{Outcome, PodName, Progress};
+use eviction_agent::action::api::{ApiHand, ApiHandConfig, Order};
 use eviction_agent::api::{Access, Client};
+use eviction_core::api_result::{Answered, Asked};
+use eviction_core::pod::PodName;
+use eviction_core::progress::{Outcome, Progress};
 use eviction_core::signal::Resource;
 use hyper::Method;
 use serde_json::{Value, json};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::{GroupDirs, KillTarget, Progress};
+use eviction_agent::action::{GroupDirs, KillTarget};
+use eviction_core::progress::Progress;
 use eviction_core::signal::Resource;
 use tests::process::{is_alive, wait_until};
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::{Begun, KillTarget, Outcome, Progress};
+use eviction_agent::action::{Begun, KillTarget};
+use eviction_core::progress::{Outcome, Progress};
 use eviction_core::signal::Resource;
 use rustix::process::Signal;
 use tests::cgroup::Group;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::{Begun, GroupDirs, Hand, KillTarget, PacingPolicy, Refused};
+use eviction_agent::action::{Begun, GroupDirs, Hand, KillTarget, PacingPolicy};
+use eviction_core::progress::Refused;
 use eviction_core::signal::Resource;
 use tests::process::is_alive;
 

@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 
-use eviction_agent::action::{Hand, LockError, Progress, StartError};
+use eviction_agent::action::{Hand, LockError, StartError};
+use eviction_core::progress::Progress;
 use tests::process::is_alive;
 use tests::workload::Workload;
 

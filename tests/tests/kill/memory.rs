@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::{Hand, Progress, Reaped, Surviving};
+use eviction_agent::action::{Hand, Reaped};
+use eviction_core::progress::{Progress, Surviving};
 use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive, wait_until};
 

@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use eviction_agent::action::{
-    Begun, Executor, ExecutorConfig, GroupDirs, Hand, KillTarget, Outcome, PodName, Progress, Reaped,
-    Refused, StartError,
+    Begun, Executor, ExecutorConfig, GroupDirs, Hand, KillTarget, Reaped, StartError,
 };
+use eviction_core::pod::PodName;
+use eviction_core::progress::{Outcome, Progress, Refused};
 use eviction_core::signal::Resource;
 use tempfile::TempDir;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};

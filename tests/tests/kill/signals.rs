@@ -3,7 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use eviction_agent::action::{Begun, KillTarget, Progress, Refused};
+use eviction_agent::action::{Begun, KillTarget};
+use eviction_core::progress::{Progress, Refused};
 use rustix::process::Signal;
 use tests::process::{self, Process, wait_until};
 use tests::stamps::Record;

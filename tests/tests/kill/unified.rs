@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::{ExecutorConfig, GroupDirs, Hand, KillTarget, Progress};
+use eviction_agent::action::{ExecutorConfig, GroupDirs, Hand, KillTarget};
+use eviction_core::progress::Progress;
 use tests::cgroup::Group;
 use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive};

@@ -9,6 +9,7 @@
 
 mod admission;
 pub mod apart;
+pub mod api_result;
 mod budget;
 pub mod condition;
 pub mod decision;
@@ -37,6 +38,7 @@ pub mod pods;
 pub mod policy;
 pub mod preferences;
 pub mod pressure;
+pub mod progress;
 pub mod protection;
 pub mod rank;
 pub mod reading;

@@ -1,11 +1,31 @@
 //! A pod as far as decisions depend on it: a plain mirror of parts of `v1.Pod`.
 
+use serde::Serialize;
+
 use super::named::Named;
 use super::time::Timestamp;
 use super::units::Quantity;
 
 /// Amounts by resource name: `v1.ResourceList`.
 pub type ResourceList = Named<Quantity>;
+
+/// The names of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodName {
+    /// `metadata.namespace`.
+    pub namespace: Box<str>,
+    /// `metadata.name`.
+    pub name: Box<str>,
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+}
+
+impl PodName {
+    /// The name of a pod.
+    pub fn of(pod: &Pod) -> Self {
+        Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+    }
+}
 
 /// One pod. Nothing in it is validated; names may hold anything.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -8,13 +8,14 @@ use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::answer::{Answered, Asked, judge};
+use super::answer::judge;
 use super::order::Order;
 use super::request::{self, Manner};
 use super::rights::Rights;
 use crate::action::clock::now_ns;
-use crate::action::outcome::{Outcome, Progress};
 use crate::api::{Client, Request};
+use eviction_core::api_result::{Answered, Asked};
+use eviction_core::progress::{Outcome, Progress};
 
 /// The condition is a courtesy: a deletion does not wait longer for it.
 const CONDITION_WITHIN: Duration = Duration::from_millis(500);

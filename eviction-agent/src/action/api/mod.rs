@@ -14,7 +14,7 @@ mod order;
 mod request;
 mod rights;
 
-pub use answer::{Answered, Asked, judge};
+pub use answer::judge;
 pub use hand::{ApiHand, ApiHandConfig};
 pub use node::{NodeAnswer, NodeHand};
 pub use order::Order;

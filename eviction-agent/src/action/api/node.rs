@@ -5,10 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::answer::{Answered, Asked, judge};
+use super::answer::judge;
 use super::request;
 use super::rights::Rights;
 use crate::api::{Client, Request};
+use eviction_core::api_result::{Answered, Asked};
 use eviction_core::marks::TaintChange;
 use eviction_core::node::{Condition, Node};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::answer::Asked;
-use crate::action::target::PodName;
+use eviction_core::api_result::Asked;
+use eviction_core::pod::PodName;
 use eviction_core::signal::Resource;
 
 /// The eviction of a pod, as it was decided.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::order::Order;
-use crate::action::target::PodName;
 use crate::api::Request;
+use eviction_core::pod::PodName;
 
 /// The condition that says why a pod is ended: KEP-3329.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use super::answer::{Answered, Asked};
+use eviction_core::api_result::{Answered, Asked};
 
 /// Rights that are missing, and that this was said of.
 #[derive(Debug, Default)]

@@ -1,8 +1,9 @@
 //! Evictions on their way to the API server: from the reaction thread over a lane to the hand.
 
 use crate::action::api::{ApiHand, Order};
-use crate::action::{Admitted, Begun, Kill, KillTarget, Pacing, PacingPolicy, Refused};
+use crate::action::{Admitted, Begun, Kill, KillTarget, Pacing, PacingPolicy};
 use crate::source::wait::{register, take_count};
+use eviction_core::progress::Refused;
 
 use super::super::failure::Failure;
 use super::super::lane::{Next, Receiver, Sender, lane};

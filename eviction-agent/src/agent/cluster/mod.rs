@@ -11,9 +11,10 @@ mod watching;
 
 use tokio::sync::{mpsc, watch};
 
+use crate::action::PacingPolicy;
 use crate::action::api::{ApiHand, ApiHandConfig};
-use crate::action::{Outcome, PacingPolicy};
 use crate::api::Client;
+use eviction_core::progress::Outcome;
 
 use super::failure::Failure;
 use super::lane::Receiver;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::api::{Answered, Asked};
-use crate::action::{Begun, KillTarget, Outcome, Progress, Refused};
+use crate::action::{Begun, KillTarget};
+use eviction_core::api_result::{Answered, Asked};
 use eviction_core::hands::HardMode;
 use eviction_core::input::{Event, Input, NotEvicted, Reach};
+use eviction_core::progress::{Outcome, Progress, Refused};
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::Receiver;
 
-use crate::action::{Executor, Outcome};
+use crate::action::Executor;
 use crate::metrics::Metrics;
 use crate::source::bpf::Crossed;
 use crate::source::oom_notice::OomNotice;
@@ -46,6 +46,7 @@ use eviction_core::engine::Engine;
 use eviction_core::input::{Event, Reach};
 use eviction_core::policy::Policy;
 use eviction_core::pressure::Seed;
+use eviction_core::progress::Outcome;
 
 use super::clock::{Clock, mono_ns};
 use super::cluster::{Evictions, NodeTeller};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::PodName;
 use eviction_core::decision::{Decision, ProposalState};
 use eviction_core::input::Reach;
+use eviction_core::pod::PodName;
 use eviction_core::policy::Victims;
 use eviction_core::rank::Candidate;
 use eviction_core::reading::Why;

@@ -24,15 +24,17 @@ use super::super::watchdog::Pulse;
 use super::look::Reacted;
 use super::state::UnderWay;
 use super::{ByApi, Command, Reaction, Trigger, Wake};
-use crate::action::api::{self, Answered};
-use crate::action::{Outcome, PodName, Progress};
+use crate::action::api::{self};
 use crate::metrics::Metrics;
 use crate::source::choice::Choice;
 use eviction_config::PodMetrics;
+use eviction_core::api_result::Answered;
 use eviction_core::decision::{Action, PassEnd};
 use eviction_core::pod::Pod;
+use eviction_core::pod::PodName;
 use eviction_core::pods::KnownPod;
 use eviction_core::preferences::Profile;
+use eviction_core::progress::{Outcome, Progress};
 use eviction_core::signal::{Resource, Signal};
 
 /// A guard against a loop that hangs.
@@ -364,7 +366,11 @@ fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
             flight.begin(it.id, it.decided_mono_ns);
             reaction.state.under_way.push(it.clone());
             let answered = Answered::Budget { why: "not now".into() };
-            let answered = Progress::Answered { asked: api::Asked::Eviction, answered, is_dry: false };
+            let answered = Progress::Answered {
+                asked: eviction_core::api_result::Asked::Eviction,
+                answered,
+                is_dry: false,
+            };
             assert_eq!(
                 reaction.take_outcome(outcome(answered)),
                 !by_kill,

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::{Begun, GroupDirs, KillTarget, Outcome, PodName, Progress, Refused};
+use crate::action::{Begun, GroupDirs, KillTarget};
 use crate::source::cgroup::pods::Pod as CgroupPod;
 use crate::source::cgroup::root::GroupPaths;
 use eviction_core::decision::{Action, Decision, Eviction};
 use eviction_core::input::{Event, EvictionOutcome, Input, NotEvicted, Reach};
+use eviction_core::pod::PodName;
+use eviction_core::progress::{Outcome, Progress, Refused};
 use eviction_core::signal::{Resource, Signal};
 
 use super::super::clock::mono_ns;

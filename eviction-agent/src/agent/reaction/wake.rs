@@ -1,6 +1,6 @@
 //! Why the loop turns.
 
-use crate::action::Outcome;
+use eviction_core::progress::Outcome;
 
 use super::super::ladder::Lapse;
 use super::super::told::Told;

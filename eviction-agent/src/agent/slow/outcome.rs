@@ -1,8 +1,8 @@
 //! The steps of an eviction: their results in lines and metrics.
 
-use crate::action::api::{Answered, Asked};
-use crate::action::{Outcome, Progress, Signalled};
 use crate::metrics::{EvictionLabels, Metrics, ResultLabels};
+use eviction_core::api_result::{Answered, Asked};
+use eviction_core::progress::{Outcome, Progress, Signalled};
 use eviction_core::signal::Signal;
 
 use super::super::event::{self, Event};
@@ -170,7 +170,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::action::PodName;
+    use eviction_core::pod::PodName;
 
     #[test]
     fn only_the_end_of_an_eviction_has_a_duration() {

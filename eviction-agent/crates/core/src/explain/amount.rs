@@ -1,6 +1,6 @@
 //! Amounts, times and names as people read them.
 
-use crate::report::PodName;
+use crate::pod::PodName;
 use crate::signal::Resource;
 use crate::time::Timestamp;
 use crate::units::{Quantity, display_bytes};

@@ -27,9 +27,10 @@ use pass::Page;
 use style::Tone;
 
 use super::decision::NoPass;
-use super::report::{About, PassReport, PodName, Report, StoryReport};
+use super::report::{About, PassReport, Report, StoryReport};
 use super::signal::NodeCondition;
 use super::time::Timestamp;
+use crate::pod::PodName;
 
 /// Writes text about reports, in the order in which they come.
 #[derive(Debug, Default)]

@@ -1,7 +1,8 @@
 //! One pass as text.
 
 use crate::decision::PassEnd;
-use crate::report::{CandidateReport, EvictionReport, Fate, PassReport, PodName, Report};
+use crate::pod::PodName;
+use crate::report::{CandidateReport, EvictionReport, Fate, PassReport, Report};
 use crate::signal::Resource;
 
 use super::amount::{count, pod};

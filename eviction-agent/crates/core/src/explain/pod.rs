@@ -1,6 +1,7 @@
 //! The story of one pod over all passes.
 
-use crate::report::{About, CandidateReport, Fate, PassReport, PodName, Report, StoryReport};
+use crate::pod::PodName;
+use crate::report::{About, CandidateReport, Fate, PassReport, Report, StoryReport};
 use crate::signal::Resource;
 use crate::time::Timestamp;
 

@@ -1,7 +1,8 @@
 //! Why a pod does not go although its turn has come, and what put its turn where it is.
 
+use crate::pod::PodName;
 use crate::protection::Turn;
-use crate::report::{CandidateReport, PassReport, PodName, RefusedReport, ShelterReport};
+use crate::report::{CandidateReport, PassReport, RefusedReport, ShelterReport};
 
 use super::amount::{count, pod};
 

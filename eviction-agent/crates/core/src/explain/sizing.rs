@@ -1,8 +1,9 @@
 //! Who is on the way, what that makes up for, and who was passed over.
 
 use crate::deficit::WhyPassedOver;
+use crate::pod::PodName;
 use crate::release::Basis;
-use crate::report::{FlightReport, FlightState, PassReport, PassedOverReport, PodName, SizingReport};
+use crate::report::{FlightReport, FlightState, PassReport, PassedOverReport, SizingReport};
 
 use super::amount::{pod, printable, spoken};
 

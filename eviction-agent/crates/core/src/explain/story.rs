@@ -1,7 +1,8 @@
 //! Kills by the kernel and ends of containers as text.
 
 use crate::oom::{Cause, EndedContainer, LimitOwner, Verdict, Victim};
-use crate::report::{KillReport, PodName};
+use crate::pod::PodName;
+use crate::report::KillReport;
 use crate::signal::Resource;
 use crate::time::Timestamp;
 

@@ -5,11 +5,10 @@ use crate::input::Event;
 use crate::layout::Reclaim;
 use crate::oom::{Cause, EndedContainer, Ground, LimitOwner, Verdict, Victim};
 use crate::pod::Pod;
+use crate::pod::PodName;
 use crate::policy::{Policy, Threshold};
 use crate::reading::Why;
-use crate::report::{
-    About, KillReport, MemoryReport, PodName, ProposalReport, Report, StoryReport, UnknownFigure,
-};
+use crate::report::{About, KillReport, MemoryReport, ProposalReport, Report, StoryReport, UnknownFigure};
 use crate::sight::{Gate, Implausible, Refused};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::signal::{NodeCondition, Signal};

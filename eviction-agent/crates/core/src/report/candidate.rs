@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::PodName;
 use super::margin::{Choice, MarginReport, NearestReport};
 use super::shelter::{ShelterReport, too_young};
 use crate::decision::{Action, Cause, Decision, Pass};
 use crate::flight::Phase;
+use crate::pod::PodName;
 use crate::pods::KnownPod;
 use crate::rank::{Candidate, Measure, Standing};
 use crate::snapshot::NO_STATS;

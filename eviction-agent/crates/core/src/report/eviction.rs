@@ -6,18 +6,7 @@ use serde::Serialize;
 
 use crate::decision::{Eviction, Pass};
 use crate::message::{self, EvictionText};
-use crate::pod::Pod;
-
-/// By which people and machines know a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct PodName {
-    /// `metadata.namespace`.
-    pub namespace: Box<str>,
-    /// `metadata.name`.
-    pub name: Box<str>,
-    /// `metadata.uid`.
-    pub uid: Box<str>,
-}
+use crate::pod::PodName;
 
 /// A pod that goes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,13 +28,6 @@ pub struct EvictionReport {
     /// For the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub annotations: Option<BTreeMap<&'static str, String>>,
-}
-
-impl PodName {
-    /// The name of a pod.
-    pub fn of(pod: &Pod) -> Self {
-        Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
-    }
 }
 
 impl EvictionReport {

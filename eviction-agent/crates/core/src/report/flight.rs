@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::PodName;
 use crate::decision::Pass;
 use crate::flight::{Failure, Flight, Phase};
+use crate::pod::PodName;
 use crate::release::Basis;
 use crate::signal::Signal;
 use crate::time::Timestamp;

@@ -9,7 +9,7 @@ use crate::decision::Pass;
 use crate::rank::{Candidate, Measure, WhatIf};
 use crate::snapshot::NO_STATS;
 
-use super::PodName;
+use crate::pod::PodName;
 
 /// By how much a candidate missed the other side of the choice: for one that goes, what would
 /// have left it alone; for one that stays, what would have made it go. Each figure is the

@@ -23,11 +23,12 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use crate::pod::PodName;
 use candidate::Candidates;
 pub use candidate::{CandidateReport, Fate};
 pub use condition::{ConditionReport, RaiserReport};
 pub use deficit::DeficitReport;
-pub use eviction::{EvictionReport, PodName};
+pub use eviction::EvictionReport;
 pub use flight::{ExpectedReport, FlightReport, FlightState};
 pub use margin::{MarginReport, NearestReport};
 pub use refused::RefusedReport;

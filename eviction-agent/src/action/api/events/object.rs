@@ -196,7 +196,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::action::PodName;
+    use eviction_core::pod::PodName;
 
     fn body(request: &Request) -> Value {
         serde_json::from_slice(&request.body.as_ref().unwrap().1).unwrap()

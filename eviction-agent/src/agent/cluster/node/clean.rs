@@ -7,11 +7,12 @@ use tokio::time::{Instant, sleep};
 use super::super::identity::NodeName;
 use super::super::watching::connect;
 use super::conditions::own;
-use crate::action::api::{Answered, NodeAnswer, NodeHand};
+use crate::action::api::{NodeAnswer, NodeHand};
 use crate::agent::failure::Failure;
 use crate::api::Backoff;
 use crate::source::api::parse_node;
 use eviction_config::DryRun;
+use eviction_core::api_result::Answered;
 use eviction_core::marks::{TaintChange, taints};
 use eviction_core::node::Node;
 

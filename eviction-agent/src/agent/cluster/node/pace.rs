@@ -7,8 +7,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::news::NodeNews;
-use crate::action::api::Answered;
 use crate::api::Backoff;
+use eviction_core::api_result::Answered;
 use eviction_core::node::Node;
 
 /// While nobody answers. What is wrong is put right within 5 s after the server is back.

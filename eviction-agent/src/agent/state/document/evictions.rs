@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::super::KeptEviction;
 use super::super::clocks::Clocks;
 use super::super::record::{Eviction, Flight};
-use crate::action::PodName;
 use eviction_core::memory::{Aloft, label_of};
+use eviction_core::pod::PodName;
 
 pub(super) fn write_flight(clocks: Clocks, flight: &Aloft) -> Flight {
     let Aloft { uid, namespace, name, label, hard, decided_at, since, grace_period_seconds, expected, ended } =

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::super::Pace;
 use super::super::clocks::Clocks;
 use super::super::record::{self, CountedEviction};
-use crate::action::{Kill, PodName};
+use crate::action::Kill;
 use eviction_core::memory::{Counted, PodAt};
+use eviction_core::pod::PodName;
 use eviction_core::protection::Account;
 
 /// Kills of a hand: more than any pace that is to be had lets count at a time.

@@ -4,10 +4,11 @@ use serde_json::{Value, json};
 use super::*;
 use std::sync::Arc;
 
-use crate::action::{Kill, PodName};
+use crate::action::Kill;
 use crate::agent::state::{Asked, KeptEviction, Pace};
 use eviction_core::flight::Failure;
 use eviction_core::memory::{Aloft, Counted, Ended, MetSince, PodAt};
+use eviction_core::pod::PodName;
 use eviction_core::pressure::Status;
 use eviction_core::protection::Account;
 use eviction_core::release::{Basis, Release};

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::occurrence::Regarding;
 use super::*;
-use crate::action::PodName;
+use eviction_core::pod::PodName;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 

@@ -1,11 +1,11 @@
-//! What came of it.
+//! How far carrying out a decision has come, as executors report it.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::api::{Answered, Asked};
-use super::target::PodName;
+use crate::api_result::{Answered, Asked};
+use crate::pod::PodName;
 
 /// One step of carrying out a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -238,4 +238,4 @@ impl Refused {
 }
 
 /// Said where processes are outside the PID namespace.
-pub(super) const HOST_PID: &str = "run the agent in the host's PID namespace (hostPID: true)";
+pub const HOST_PID: &str = "run the agent in the host's PID namespace (hostPID: true)";
