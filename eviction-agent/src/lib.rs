@@ -7,7 +7,6 @@
 pub mod action;
 pub mod agent;
 pub mod api;
-mod causes;
 pub mod cli;
 pub mod http;
 pub mod journal;

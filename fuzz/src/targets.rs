@@ -5,28 +5,28 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use eviction_agent::source::bpf::Event;
-use eviction_agent::source::bpf::btf::Btf;
-use eviction_agent::source::bpf::decode::decode;
-use eviction_agent::source::bpf::offsets::{WANTED, resolve};
-use eviction_agent::source::cgroup::files::{
-    Version, parse_limit, parse_memory_events, parse_memory_stat, parse_oom_control, parse_pids_events,
-    parse_procs, parse_usage,
-};
-use eviction_agent::source::cgroup::hierarchy::parse_mounts;
-use eviction_agent::source::cgroup::names::{parse_container_name, parse_group_name};
 use eviction_agent::source::pods::parse_pod_list;
-use eviction_agent::source::proc::capabilities::parse_effective;
-use eviction_agent::source::proc::meminfo::parse_meminfo;
-use eviction_agent::source::proc::pressure::parse_pressure;
-use eviction_agent::source::proc::tasks::parse_task_count;
-use eviction_agent::source::proc::vmstat::parse_oom_kills;
-use eviction_agent::source::proc::zoneinfo::parse_kept_free;
+use eviction_bpf::Event;
+use eviction_bpf::btf::Btf;
+use eviction_bpf::decode::decode;
+use eviction_bpf::offsets::{WANTED, resolve};
 use eviction_common::ABI_VERSION;
 use eviction_config::{Problems, kubelet_policy, load_agent, load_kubelet};
 use eviction_core::pods::KnownPod;
 use eviction_core::reading::Reading;
 use eviction_core::units::{Format, GoDuration, Limit, Quantity, parse_percentage};
+use eviction_node::cgroup::files::{
+    Version, parse_limit, parse_memory_events, parse_memory_stat, parse_oom_control, parse_pids_events,
+    parse_procs, parse_usage,
+};
+use eviction_node::cgroup::hierarchy::parse_mounts;
+use eviction_node::cgroup::names::{parse_container_name, parse_group_name};
+use eviction_node::proc::capabilities::parse_effective;
+use eviction_node::proc::meminfo::parse_meminfo;
+use eviction_node::proc::pressure::parse_pressure;
+use eviction_node::proc::tasks::parse_task_count;
+use eviction_node::proc::vmstat::parse_oom_kills;
+use eviction_node::proc::zoneinfo::parse_kept_free;
 
 /// A record of the ring buffer. The first byte says how large the machine's pages are, and whether the
 /// record is left as another version's; else it is given ours, so that the corpus stays of use.

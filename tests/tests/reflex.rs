@@ -6,7 +6,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
-use eviction_agent::source::bpf::probe::{self, Lockdown};
+use eviction_bpf::probe::{self, Lockdown};
 use rustix::process::Signal;
 use serde_json::json;
 use tests::agent::{self, Agent, Options};

@@ -4,8 +4,8 @@
 
 use std::process::{Command, Output, Stdio};
 
-use eviction_agent::source::bpf::Family;
-use eviction_agent::source::bpf::rungs::{RUNGS, names};
+use eviction_bpf::Family;
+use eviction_bpf::rungs::{RUNGS, names};
 use serde_json::Value;
 use tests::agent;
 

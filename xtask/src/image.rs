@@ -11,8 +11,9 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::build;
+use crate::dist;
 use crate::shell::{self, Metadata};
-use crate::{build, dist};
 
 /// Arguments of the task.
 #[derive(clap::Args)]

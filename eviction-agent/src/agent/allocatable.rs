@@ -5,12 +5,12 @@
 //! what the node takes, so it is read when it can have come near a threshold: the kernel told of
 //! that, or the timer says so.
 
-use crate::source::cgroup::files::Limit;
-use crate::source::cgroup::sampler::Sampler;
 use eviction_core::policy::Policy;
 use eviction_core::reading::{Reading, Why};
 use eviction_core::signal::Signal;
 use eviction_core::snapshot::{MemoryStats, SourceId};
+use eviction_node::cgroup::files::Limit;
+use eviction_node::cgroup::sampler::Sampler;
 
 use super::arming::Seen;
 use super::clock::Instant;

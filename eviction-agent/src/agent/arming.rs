@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::source::bpf::batch_bytes;
+use eviction_bpf::batch_bytes;
 use eviction_core::preferences::MemoryMeasure;
 
 use super::wakes::Wakes;

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use super::eyes::{Capacity, pid_limit};
 use super::failure::Failure;
-use crate::source::cgroup::hierarchy::Host;
-use crate::source::cgroup::sampler::Sampler;
-use crate::source::proc::meminfo::parse_meminfo;
-use crate::source::proc::tasks::read_task_capacity;
 use eviction_config::Capacities;
 use eviction_core::reading::Reading;
 use eviction_core::units::Quantity;
+use eviction_node::cgroup::hierarchy::Host;
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::proc::meminfo::parse_meminfo;
+use eviction_node::proc::tasks::read_task_capacity;
 
 const PROC: &str = "/proc";
 

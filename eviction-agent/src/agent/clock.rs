@@ -73,7 +73,7 @@ pub(crate) struct Instant {
 
 /// `CLOCK_MONOTONIC` in nanoseconds, as `bpf_ktime_get_ns` has it.
 pub(crate) fn mono_ns() -> u64 {
-    crate::source::clock::now_ns()
+    eviction_node::clock::now_ns()
 }
 
 fn wall_ns() -> i128 {

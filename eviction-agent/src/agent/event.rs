@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::source::bpf::rungs::RUNGS;
+use eviction_bpf::rungs::RUNGS;
 
 pub use container::{ContainerStatusMismatch, ContainerTerminated};
 pub use kernel_kill::KernelKill;

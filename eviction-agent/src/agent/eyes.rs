@@ -6,11 +6,6 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::source::cgroup::files::Limit;
-use crate::source::cgroup::sample::{Fresh, NodeSample, Tasks};
-use crate::source::cgroup::sampler::Sampler;
-use crate::source::proc::tasks::TaskCounter;
-use crate::source::stall::{Stalling, Stalls};
 use eviction_core::pods::PodSet;
 use eviction_core::policy::Rules;
 use eviction_core::preferences::{MemoryMeasure, MemoryPreferences};
@@ -21,6 +16,11 @@ use eviction_core::snapshot::{
     ContainerFigures, MemoryDetail, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot,
     SnapshotBuilder, SourceId, SpareSnapshot,
 };
+use eviction_node::cgroup::files::Limit;
+use eviction_node::cgroup::sample::{Fresh, NodeSample, Tasks};
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::proc::tasks::TaskCounter;
+use eviction_node::stall::{Stalling, Stalls};
 
 use super::allocatable::{Allocatable, PodsRoot};
 use super::arming::Seen;

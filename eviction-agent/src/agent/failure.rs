@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-pub(crate) use crate::causes::chain;
+pub(crate) use eviction_core::error::chain;
 
 /// Why a verb could not do its work.
 ///

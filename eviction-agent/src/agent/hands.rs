@@ -7,13 +7,18 @@ use tokio::sync::mpsc;
 
 use super::failure::{Failure, chain};
 use crate::action::api::ApiHandConfig;
-use crate::action::{Executor, ExecutorConfig, GroupDirs, Hand, PacingPolicy, Reaped};
 use crate::metrics::{Metrics, ResultLabels};
-use crate::source::cgroup::root::NodeRoot;
 use eviction_config::{ActionSettings, EvictionRequests};
 use eviction_core::policy::Victims;
 use eviction_core::progress::Outcome;
 use eviction_core::units::GoDuration;
+use eviction_kill::Executor;
+use eviction_kill::ExecutorConfig;
+use eviction_kill::GroupDirs;
+use eviction_kill::Hand;
+use eviction_kill::PacingPolicy;
+use eviction_kill::Reaped;
+use eviction_node::cgroup::root::NodeRoot;
 
 /// How the hand asks the API server.
 pub(super) fn hand_config(requests: EvictionRequests, action: ActionSettings) -> ApiHandConfig {

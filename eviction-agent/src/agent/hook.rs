@@ -4,13 +4,13 @@ mod counts;
 mod replace;
 
 use crate::metrics::Metrics;
-use crate::source::bpf::load::ProgramLogReader;
-use crate::source::bpf::{
+use eviction_bpf::load::ProgramLogReader;
+use eviction_bpf::{
     AsyncRing, Charged, Crossed, DirtyLeaf, Epoch, Family, Generation, Kernel, LastNumbers, LoadOptions,
     Loaded, Lost, NodeLine, SourceInfo, StandError, Standing, VerdictNumber, WITHHELD_REASONS, When,
 };
-use crate::source::cgroup::sampler::Sampler;
 use eviction_config::Probes;
+use eviction_node::cgroup::sampler::Sampler;
 
 use super::arming::{Arming, Rung};
 use super::clock::mono_ns;

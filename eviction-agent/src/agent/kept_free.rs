@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::source::file::{InWords, read_once};
-use crate::source::proc::zoneinfo::parse_kept_free;
-use crate::source::timer::Timer;
 use eviction_core::reading::Reading;
+use eviction_node::file::{InWords, read_once};
+use eviction_node::proc::zoneinfo::parse_kept_free;
+use eviction_node::timer::Timer;
 
 /// Watermarks change when an administrator says so, and rise for a moment when memory is scattered.
 const PERIOD: Duration = Duration::from_secs(5);

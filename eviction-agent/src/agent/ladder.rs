@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
-use crate::source::bpf::load::load;
-use crate::source::bpf::{Family, Kernel, LoadOptions, Loaded, Refused, SourceInfo, rungs};
+use eviction_bpf::load::load;
+use eviction_bpf::{Family, Kernel, LoadOptions, Loaded, Refused, SourceInfo, rungs};
 
 use super::failure::chain;
 
@@ -177,7 +177,7 @@ impl Silence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::choice::Choice;
+    use eviction_node::choice::Choice;
 
     const MIB: u64 = 1 << 20;
 
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_again_at_once_has_to_wait() {
-        let deny = crate::source::bpf::rungs::names().map(str::to_owned).collect();
+        let deny = eviction_bpf::rungs::names().map(str::to_owned).collect();
         let choice = Choice { deny, ..Choice::default() };
         let mut ladder = Ladder::new(LoadOptions { choice, ..LoadOptions::default() });
         let lost = lapse("charge", "a");

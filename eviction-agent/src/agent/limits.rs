@@ -5,13 +5,13 @@
 
 mod watch;
 
-use crate::source::bpf::Crossed;
-use crate::source::cgroup::files::Limit;
-use crate::source::cgroup::pods::Pods;
-use crate::source::cgroup::sample::GroupSample;
-use crate::source::cgroup::sampler::Sampler;
+use eviction_bpf::Crossed;
 use eviction_core::oom::LimitOwner;
 use eviction_core::reading::Reading;
+use eviction_node::cgroup::files::Limit;
+use eviction_node::cgroup::pods::Pods;
+use eviction_node::cgroup::sample::GroupSample;
+use eviction_node::cgroup::sampler::Sampler;
 
 use super::arming::Seen;
 use super::wakes::Wakes;

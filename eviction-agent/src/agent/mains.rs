@@ -8,12 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::source::cgroup::names::ContainerKind;
-use crate::source::cgroup::sampler::Sampler;
-use crate::source::proc::handle::Handle;
-use crate::source::proc::process::{Process, is_gone, read_processes, sees_global_pids};
 use eviction_core::oom::{ContainerEnded, EndSeen, Victim};
 use eviction_core::time::Timestamp;
+use eviction_node::cgroup::names::ContainerKind;
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::proc::handle::Handle;
+use eviction_node::proc::process::{Process, is_gone, read_processes, sees_global_pids};
 
 use super::roster::Roster;
 

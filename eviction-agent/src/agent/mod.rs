@@ -79,9 +79,9 @@ pub use run::{Options, Output, run};
 pub use failure::Failure;
 pub use start::NO_RUNG as NO_BACKEND;
 
-pub use crate::source::choice::Choice;
-pub use crate::source::timer::RUNG as TIMER;
 pub use eviction_config::{Action, ActionSettings, DryRun};
+pub use eviction_node::choice::Choice;
+pub use eviction_node::timer::RUNG as TIMER;
 
 /// Version, commit and the layout of the kernel side's records.
 pub const VERSION: &str = concat!(
@@ -101,5 +101,5 @@ pub const BPF_ABI: &str = env!("EVICTION_AGENT_ABI");
 
 /// Every rung that an option can name.
 pub fn rung_names() -> impl Iterator<Item = &'static str> {
-    crate::source::bpf::rungs::names().chain(thread::LADDER)
+    eviction_bpf::rungs::names().chain(thread::LADDER)
 }

@@ -1,14 +1,12 @@
 //! Whose an OOM kill was: from ids of cgroups to container, pod and the owner of the limit.
 
-use std::borrow::Cow;
-
-use crate::source::bpf;
-use crate::source::bpf::owner::{Attribution, Owner, attribute};
-use crate::source::cgroup::pods::Pods;
-use crate::source::cgroup::sampler::Sampler;
-use crate::source::cgroup::tree::Tree;
+use eviction_bpf::owner::{Attribution, Owner, attribute};
 use eviction_core::oom::{LimitOwner, OomKill};
 use eviction_core::time::Timestamp;
+use eviction_node::cgroup::pods::Pods;
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::cgroup::tree::Tree;
+use std::borrow::Cow;
 
 use super::hook::root_id;
 use super::mains::Mains;
@@ -35,7 +33,7 @@ pub(crate) struct Places<'a> {
 impl<'a> Places<'a> {
     /// Those of the tree as it was last read; or, where that has not the victim's group, as the
     /// kernel itself named them at the kill: it may have come a moment ago, and be gone again.
-    pub(crate) fn of(kill: &bpf::OomKill, sampler: &'a Sampler, roster: &Roster) -> Self {
+    pub(crate) fn of(kill: &eviction_bpf::OomKill, sampler: &'a Sampler, roster: &Roster) -> Self {
         let read = Self::read(sampler);
         let known = kill.chain.first().is_none_or(|group| read.index(group.id).is_some());
         let named = || {
@@ -105,7 +103,7 @@ impl<'a> Places<'a> {
 
 /// The kill in the terms of the node. Names are those of the moment of the kill.
 pub(crate) fn describe(
-    kill: &bpf::OomKill,
+    kill: &eviction_bpf::OomKill,
     at: Timestamp,
     places: &Places<'_>,
     roster: &Roster,
@@ -151,7 +149,7 @@ pub(crate) fn describe(
 /// The group all of whose processes die with the victim: the topmost of those between the victim
 /// and the limit's owner that have `memory.oom.group` set (`mm/memcontrol.c:
 /// mem_cgroup_get_oom_group`).
-pub(crate) fn killed_group(kill: &bpf::OomKill, owner: Owner) -> Option<u64> {
+pub(crate) fn killed_group(kill: &eviction_bpf::OomKill, owner: Owner) -> Option<u64> {
     if kill.pid_only {
         return None;
     }

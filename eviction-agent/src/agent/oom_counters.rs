@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::source::cgroup::files::{Version, parse_memory_events, parse_oom_control};
-use crate::source::cgroup::tree::Tree;
-use crate::source::file::read_once;
-use crate::source::proc::vmstat::OomKillCounter;
 use eviction_core::reading::Reading;
+use eviction_node::cgroup::files::{Version, parse_memory_events, parse_oom_control};
+use eviction_node::cgroup::tree::Tree;
+use eviction_node::file::read_once;
+use eviction_node::proc::vmstat::OomKillCounter;
 
 /// From a notice that a group is out of memory to the read of the counts: the kernel gives notice before it kills.
 const SETTLE_NS: u64 = 100_000_000;

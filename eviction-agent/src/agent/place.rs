@@ -1,6 +1,6 @@
 //! The pod and the container of a cgroup. A cgroup that is removed has neither, so names are taken at once.
 
-use crate::source::cgroup::sampler::Sampler;
+use eviction_node::cgroup::sampler::Sampler;
 
 use super::event::{Place, PodRef};
 use super::oom::path_of;

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::metrics::{Metrics, ReasonLabels};
-use crate::source::bpf::{Epoch, Standing, VerdictNumber};
-use crate::source::pace;
+use eviction_bpf::{Epoch, Standing, VerdictNumber};
 use eviction_core::pods::KnownPod;
 use eviction_core::reflex::{NoVerdict, StandingVerdict};
 use eviction_core::time::nanos;
+use eviction_node::pace;
 
 use super::arming::Seen;
 use super::clock::{Instant, mono_ns};

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::source::cgroup::names::PodUid;
-use crate::source::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
 use eviction_core::pods::{KnownPod, PodSet, mirrored_uid};
 use eviction_core::policy::Policy;
+use eviction_node::cgroup::names::PodUid;
+use eviction_node::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
 
 use super::event;
 

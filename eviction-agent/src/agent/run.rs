@@ -15,11 +15,11 @@ use super::VERSION;
 use super::failure::Failure;
 use crate::http::{self, Health};
 use crate::metrics::{Group, Metrics, Queue};
-use crate::source::choice::Choice;
-use crate::source::timer::Timer;
 use eviction_config::{ActionSettings, Server};
 use eviction_core::input::Reach;
 use eviction_core::preferences::Profile;
+use eviction_node::choice::Choice;
+use eviction_node::timer::Timer;
 
 use super::clock::Clock;
 use super::cluster::{Cluster, ClusterOptions, Exports, Membership};

@@ -21,8 +21,8 @@ use eviction_core::apart::Apart;
 use eviction_core::pressure::CONDITIONS;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 
-use crate::source::bpf::{Family, Lost};
-use crate::source::wait::{register, take_count};
+use eviction_bpf::{Family, Lost};
+use eviction_node::wait::{register, take_count};
 
 use super::clock::{Clock, Instant};
 use super::cluster::EventTap;

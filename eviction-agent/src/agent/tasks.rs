@@ -6,12 +6,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::source::bpf::{Alarm, Kernel, Stall, TaskAlarm, TaskCount};
-use crate::source::cgroup::files::parse_pids_events;
-use crate::source::cgroup::sampler::Sampler;
-use crate::source::file::read_once;
+use eviction_bpf::{Alarm, Kernel, Stall, TaskAlarm, TaskCount};
 use eviction_core::pods::KnownPod;
 use eviction_core::reading::Reading;
+use eviction_node::cgroup::files::parse_pids_events;
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::file::read_once;
 
 use super::event;
 use super::place::place_of;

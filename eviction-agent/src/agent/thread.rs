@@ -11,8 +11,8 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
 use rustix::thread::{Pid, gettid};
 
-use crate::source::choice::Choice;
-use crate::source::info::SourceInfo;
+use eviction_node::choice::Choice;
+use eviction_node::info::SourceInfo;
 
 /// Above every ordinary thread, below every other that asks for real time.
 const FIFO_PRIORITY: libc::c_int = 1;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::source::bpf::{Crossed, Event, OomKill, Struck, TaskAlarm};
+use eviction_bpf::{Crossed, Event, OomKill, Struck, TaskAlarm};
 
 use super::ladder::Lapse;
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::source::bpf::{Family, SourceInfo, rungs};
-use crate::source::cgroup::files::Version;
-use crate::source::cgroup::root::NodeRoot;
-use crate::source::choice::Choice;
-use crate::source::eventfd::{self, GRAIN, ThresholdError, UsageThreshold};
+use eviction_bpf::{Family, SourceInfo, rungs};
+use eviction_node::cgroup::files::Version;
+use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::choice::Choice;
+use eviction_node::eventfd::{self, GRAIN, ThresholdError, UsageThreshold};
 
 use super::arming::{self, Arming};
 use super::failure::chain;

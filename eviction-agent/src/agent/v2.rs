@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::source::bpf::{Family, SourceInfo, rungs};
-use crate::source::cgroup::files::Version;
-use crate::source::cgroup::root::NodeRoot;
-use crate::source::choice::Choice;
-use crate::source::trigger::{EVENTS, PRESSURE, Trigger, TriggerError};
+use eviction_bpf::{Family, SourceInfo, rungs};
+use eviction_node::cgroup::files::Version;
+use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::choice::Choice;
+use eviction_node::trigger::{EVENTS, PRESSURE, Trigger, TriggerError};
 
 use super::failure::chain;
 use super::ladder::Lapse;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::thread::Pid;
 
 use crate::metrics::{Metrics, Queue};
-use crate::source::timer::Timer;
 use eviction_core::time::nanos;
+use eviction_node::timer::Timer;
 
 use super::clock::mono_ns;
 use super::log;

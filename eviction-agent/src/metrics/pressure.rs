@@ -9,8 +9,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Unit;
 
 use super::{Family, PressureLabels, SecondsCounter};
-use crate::source::proc::pressure::{Stall, parse_pressure};
 use eviction_core::reading::Reading;
+use eviction_node::proc::pressure::{Stall, parse_pressure};
 
 const RESOURCES: [&str; 3] = ["cpu", "io", "memory"];
 

@@ -19,8 +19,8 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use thiserror::Error;
 use tokio::io::unix::AsyncFd;
 
-use super::info::SourceInfo;
-use super::wait::register;
+use eviction_node::info::SourceInfo;
+use eviction_node::wait::register;
 
 /// A larger file is refused.
 pub const LARGEST: u64 = 64 << 20;

@@ -4,8 +4,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use eviction_agent::source::cgroup::sample::{Fresh, Tasks};
-use eviction_agent::source::proc::tasks::TaskCounter;
+use eviction_node::cgroup::sample::{Fresh, Tasks};
+use eviction_node::proc::tasks::TaskCounter;
 
 use crate::recorded;
 

@@ -1,5 +1,5 @@
-use eviction_agent::source::cgroup::sample::{Fresh, Tasks};
 use eviction_core::reading::{Reading, Why};
+use eviction_node::cgroup::sample::{Fresh, Tasks};
 
 use crate::recorded::{Node, V1, V2};
 
@@ -98,8 +98,8 @@ fn a_group_without_the_controller_is_unknown() {
 #[test]
 fn a_folder_that_cannot_be_read_is_counted() {
     let node = Node::unpack(V1);
-    assert!(eviction_agent::source::cgroup::tree::Tree::scan(&node.path("no/such"), None).is_err());
+    assert!(eviction_node::cgroup::tree::Tree::scan(&node.path("no/such"), None).is_err());
     let file = node.path("sys/fs/cgroup/memory/memory.stat");
-    let error = eviction_agent::source::cgroup::tree::Tree::scan(&file, None).unwrap_err();
+    let error = eviction_node::cgroup::tree::Tree::scan(&file, None).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot read control group {}", file.display()));
 }

@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
-use eviction_agent::source::cgroup::sample::{Fresh, Tasks};
-use eviction_agent::source::cgroup::tree::Tree;
 use eviction_core::reading::Reading;
+use eviction_node::cgroup::sample::{Fresh, Tasks};
+use eviction_node::cgroup::tree::Tree;
 
 use crate::recorded::{Node, V2};
 

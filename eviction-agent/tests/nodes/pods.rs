@@ -1,6 +1,6 @@
-use eviction_agent::source::cgroup::names::{ContainerKind, PodUid, QosClass};
-use eviction_agent::source::cgroup::pods::{Owner, Pods};
-use eviction_agent::source::cgroup::tree::Tree;
+use eviction_node::cgroup::names::{ContainerKind, PodUid, QosClass};
+use eviction_node::cgroup::pods::{Owner, Pods};
+use eviction_node::cgroup::tree::Tree;
 
 use crate::recorded::{Node, V1, V2};
 

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use eviction_agent::source::cgroup::hierarchy::{Hierarchies, Host};
-use eviction_agent::source::cgroup::root::NodeRoot;
-use eviction_agent::source::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
+use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 
 /// A machine with cgroup version 1 and the cgroupfs driver, recorded from a real one.
 pub(crate) const V1: &str = include_str!("../fixtures/node-v1.txt");

@@ -1,10 +1,10 @@
-use eviction_agent::source::cgroup::files::Limit;
-use eviction_agent::source::cgroup::names::PodUid;
-use eviction_agent::source::cgroup::sample::{Fresh, Tasks};
-use eviction_agent::source::cgroup::sampler::Sampler;
-use eviction_agent::source::clock::now_ns;
-use eviction_agent::source::proc::tasks::{TaskCounter, read_task_capacity};
 use eviction_core::reading::{Reading, Why};
+use eviction_node::cgroup::files::Limit;
+use eviction_node::cgroup::names::PodUid;
+use eviction_node::cgroup::sample::{Fresh, Tasks};
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::clock::now_ns;
+use eviction_node::proc::tasks::{TaskCounter, read_task_capacity};
 
 use crate::recorded::{Node, V1, V2};
 

@@ -1,11 +1,11 @@
 use std::path::Path;
 
-use eviction_agent::source::cgroup::files::Version;
-use eviction_agent::source::cgroup::hierarchy::Hierarchies;
-use eviction_agent::source::cgroup::pods::Pods;
-use eviction_agent::source::cgroup::root::{NodeRoot, RootError};
-use eviction_agent::source::cgroup::tree::Tree;
-use eviction_agent::source::probe::{Subject, probe};
+use eviction_bpf::preflight::{Subject, probe};
+use eviction_node::cgroup::files::Version;
+use eviction_node::cgroup::hierarchy::Hierarchies;
+use eviction_node::cgroup::pods::Pods;
+use eviction_node::cgroup::root::{NodeRoot, RootError};
+use eviction_node::cgroup::tree::Tree;
 
 use crate::recorded::{Node, V1, V2};
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::sys::{Stats, enable_stats};
 use clap::Parser;
-use eviction_agent::source::bpf::{Event, Kernel, Level, LoadOptions, Loaded, Ring, load};
+use eviction_bpf::{Event, Kernel, Level, LoadOptions, Loaded, Ring, load};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::bench::machine;
 use tests::bench::row::Row;

@@ -1,7 +1,7 @@
 //! Levels on many groups at once, as pods and containers with limits have them.
 
 use aya::sys::{Stats, enable_stats};
-use eviction_agent::source::bpf::{Level, LoadOptions};
+use eviction_bpf::{Level, LoadOptions};
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, above, need_bpf};

@@ -1,7 +1,7 @@
 //! Armed levels and the dirty set.
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues};
-use eviction_agent::source::bpf::{AsyncRing, DirtyLeaf, Edge, Event, Kernel, Level, LoadOptions};
+use eviction_bpf::{AsyncRing, DirtyLeaf, Edge, Event, Kernel, Level, LoadOptions};
 use eviction_common::MAX_ANCESTORS;
 
 use crate::groups::{Cgroup, mount};
@@ -226,7 +226,7 @@ fn the_whole_node_is_armed_at_the_root() {
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     let mut rig = Rig::load();
-    let root = eviction_agent::source::bpf::ids::read_cgroup_id(&mount()).unwrap();
+    let root = eviction_bpf::ids::read_cgroup_id(&mount()).unwrap();
     let armed = rig.kernel.arm(root, above(MIB)).unwrap();
     process.step("touch 16");
     rig.wait("the crossing", |told| !told.crossed.is_empty());

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use eviction_agent::source::bpf::{LoadOptions, TaskCount};
+use eviction_bpf::{LoadOptions, TaskCount};
 
 use crate::groups::Cgroup;
 use crate::rig::{Rig, Stepper, need_bpf};

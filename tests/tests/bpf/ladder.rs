@@ -1,7 +1,7 @@
 //! Every rung for charges that this kernel has, one after the other.
 
-use eviction_agent::source::bpf::{self, Edge, Family, Level, LoadOptions, When, rungs::RUNGS};
-use eviction_agent::source::choice::Choice;
+use eviction_bpf::{self, Edge, Family, Level, LoadOptions, When, rungs::RUNGS};
+use eviction_node::choice::Choice;
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, above, need_bpf, need_some_bpf};
@@ -13,7 +13,7 @@ fn on_each_rung(test: impl Fn(&str, Rig)) {
         let only = vec![rung.name.to_owned()];
         let choice = Choice { only, ..Choice::default() };
         let options = LoadOptions { choice, ..LoadOptions::default() };
-        let loaded = bpf::load(&options).unwrap();
+        let loaded = eviction_bpf::load(&options).unwrap();
         match loaded.missing.iter().find(|missing| missing.source == Family::Charge.name()) {
             Some(missing) => eprintln!("not here: {}", missing.reason),
             None => {

@@ -2,14 +2,14 @@
 
 use std::sync::Mutex;
 
-use eviction_agent::source::bpf::{
+use eviction_bpf::{
     self, Family, LoadOptions, ProgramLog,
     btf::Btf,
     offsets::{WANTED, resolve},
     probe,
     rungs::RUNGS,
 };
-use eviction_agent::source::choice::Choice;
+use eviction_node::choice::Choice;
 
 use crate::groups::Cgroup;
 use crate::rig::{Rig, need_bpf, need_some_bpf, report_skip, wait_until};
@@ -59,7 +59,7 @@ fn the_programs_say_what_they_do_when_asked() {
     log::set_logger(&LINES).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
     for (level, speaks) in [(ProgramLog::Warn, false), (ProgramLog::Debug, true)] {
-        let loaded = bpf::load(&LoadOptions { log: level, ..LoadOptions::default() }).unwrap();
+        let loaded = eviction_bpf::load(&LoadOptions { log: level, ..LoadOptions::default() }).unwrap();
         assert_eq!(loaded.missing, []);
         let mut log = loaded.log.expect("a reader of the diagnostics");
         let group = Cgroup::new();
@@ -67,7 +67,7 @@ fn the_programs_say_what_they_do_when_asked() {
         let line = format!("DEBUG cgroup {} made", group.id());
         assert_eq!(LINES.0.lock().unwrap().contains(&line), speaks, "{level:?}");
     }
-    assert!(bpf::load(&LoadOptions::default()).unwrap().log.is_none());
+    assert!(eviction_bpf::load(&LoadOptions::default()).unwrap().log.is_none());
 }
 
 #[test]
@@ -75,12 +75,13 @@ fn the_rung_for_old_kernels_is_accepted_by_the_verifier() {
     need_bpf!();
     let mut facts = probe::facts();
     let btf = facts.btf.as_mut().unwrap();
-    btf.tracepoints.insert("mark_victim", vec![bpf::btf::Argument::Number]);
+    btf.tracepoints.insert("mark_victim", vec![eviction_bpf::btf::Argument::Number]);
     // Old kernels have better ones as well.
     const OLD: &str = "tp_btf mark_victim(pid)";
     let better = RUNGS.iter().filter(|rung| rung.family == Family::Oom && rung.name != OLD);
     let choice = deny(better.map(|rung| rung.name.to_owned()).collect());
-    let loaded = bpf::load::load_on(&facts, &LoadOptions { choice, ..LoadOptions::default() }).unwrap();
+    let loaded =
+        eviction_bpf::load::load_on(&facts, &LoadOptions { choice, ..LoadOptions::default() }).unwrap();
     assert_eq!(loaded.missing, []);
     let oom = loaded.kernel.sources().iter().find(|info| info.source == "oom").unwrap();
     assert_eq!(oom.rung, OLD);
@@ -97,14 +98,14 @@ fn what_is_denied_is_missing_with_its_reason() {
     let charge = RUNGS.iter().filter(|rung| rung.family == Family::Charge);
     let charge: Vec<_> = charge.map(|rung| rung.name.to_owned()).collect();
     let choice = deny(charge.clone());
-    let loaded = bpf::load(&LoadOptions { choice, ..LoadOptions::default() }).unwrap();
+    let loaded = eviction_bpf::load(&LoadOptions { choice, ..LoadOptions::default() }).unwrap();
     let missing = loaded.missing.iter().find(|info| info.source == "charge").unwrap();
     assert_eq!(missing.rung, "");
     let reasons: Vec<_> =
         charge.iter().map(|name| format!("{name}: disabled by --disable-backend")).collect();
     assert_eq!(missing.reason, reasons.join("; "));
 
-    let refused = bpf::load(&LoadOptions { choice: deny(all), ..LoadOptions::default() })
+    let refused = eviction_bpf::load(&LoadOptions { choice: deny(all), ..LoadOptions::default() })
         .err()
         .expect("nothing to load");
     assert_eq!(refused.missing.len(), Family::ALL.len());
@@ -117,7 +118,7 @@ fn a_program_that_the_kernel_refuses_costs_its_family_alone_and_says_why() {
     let mut facts = probe::facts();
     // Eight bytes at an odd place inside `cgroup`: no member is there.
     facts.btf.as_mut().unwrap().resolved.offsets.cgroup_root = 3;
-    let loaded = bpf::load::load_on(&facts, &LoadOptions::default()).unwrap();
+    let loaded = eviction_bpf::load::load_on(&facts, &LoadOptions::default()).unwrap();
     let [missing] = loaded.missing.as_slice() else {
         panic!("one family, not {:?}", loaded.missing);
     };
@@ -132,7 +133,8 @@ fn a_lockdown_costs_the_reflex_and_not_the_hook_for_charges() {
     need_some_bpf!();
     let mut facts = probe::facts();
     facts.lockdown = probe::Lockdown::Confidentiality;
-    let loaded = bpf::load::load_on(&facts, &LoadOptions { reflex: true, ..LoadOptions::default() }).unwrap();
+    let loaded =
+        eviction_bpf::load::load_on(&facts, &LoadOptions { reflex: true, ..LoadOptions::default() }).unwrap();
     assert!(loaded.kernel.charge().is_some(), "{:?}", loaded.missing);
     assert!(!loaded.kernel.has_reflex());
 }

@@ -1,6 +1,6 @@
 //! The dense hook, near a line.
 
-use eviction_agent::source::bpf::When;
+use eviction_bpf::When;
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, above, need_bpf, report_skip};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_agent::source::bpf::{
+use eviction_bpf::{
     LoadOptions, OomKill,
     owner::{Attribution, Owner, attribute},
 };

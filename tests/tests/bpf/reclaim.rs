@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use eviction_agent::source::bpf::Stall;
+use eviction_bpf::Stall;
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, need_bpf, wait_until};

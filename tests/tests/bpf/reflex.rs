@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_agent::source::bpf::{LoadOptions, StandError, Standing, When};
+use eviction_bpf::{LoadOptions, StandError, Standing, When};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::groups::Cgroup;

@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use eviction_agent::source::bpf::event::Alarm;
-use eviction_agent::source::bpf::probe::{self, Lockdown};
-use eviction_agent::source::bpf::{
+use eviction_bpf::event::Alarm;
+use eviction_bpf::probe::{self, Lockdown};
+use eviction_bpf::{
     self, CgroupChange, Crossed, Event, Family, Generation, Kernel, Level, LoadOptions, Loaded, OomKill,
     Ring, Struck, TaskAlarm, When,
 };
@@ -38,7 +38,7 @@ fn find_obstacle() -> Result<(), String> {
     let group = mount().join(format!("eviction-bpf-probe-{}", std::process::id()));
     let made = fs::create_dir(&group).and_then(|()| fs::remove_dir(&group));
     made.map_err(|error| format!("make a cgroup in {}: {error}", mount().display()))?;
-    bpf::load(&LoadOptions::default()).map(drop).map_err(|refused| refused.to_string())
+    eviction_bpf::load(&LoadOptions::default()).map(drop).map_err(|refused| refused.to_string())
 }
 
 /// What the kernel keeps from every program by a lockdown; elsewhere nothing may be missing.
@@ -46,7 +46,7 @@ fn find_withheld() -> Option<String> {
     if probe::facts().lockdown != Lockdown::Confidentiality {
         return None;
     }
-    let missing = bpf::load(&LoadOptions::default()).ok()?.missing;
+    let missing = eviction_bpf::load(&LoadOptions::default()).ok()?.missing;
     let names: Vec<_> = missing.iter().map(|info| info.source).collect();
     (!names.is_empty()).then(|| format!("lockdown=confidentiality withholds {}", names.join(", ")))
 }
@@ -172,14 +172,14 @@ impl Rig {
     }
 
     pub(crate) fn with(options: &LoadOptions) -> Self {
-        let loaded = bpf::load(options).unwrap();
+        let loaded = eviction_bpf::load(options).unwrap();
         assert_eq!(loaded.missing, [], "every family is attached");
         Self::of(loaded)
     }
 
     /// The same where a lockdown may withhold other families than this one.
     pub(crate) fn with_some(family: Family, options: &LoadOptions) -> Self {
-        let loaded = bpf::load(options).unwrap();
+        let loaded = eviction_bpf::load(options).unwrap();
         let missing = loaded.missing.iter().find(|info| info.source == family.name());
         assert_eq!(missing, None);
         Self::of(loaded)

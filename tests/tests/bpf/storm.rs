@@ -9,16 +9,14 @@ use std::{
 };
 
 use aya::sys::{Stats, enable_stats};
-use eviction_agent::source::{
-    bpf::LoadOptions,
-    cgroup::{
-        hierarchy::{Hierarchies, Host},
-        root::NodeRoot,
-        sample::{Fresh, Tasks},
-        sampler::{Sampler, SamplerOptions},
-    },
-};
+use eviction_bpf::LoadOptions;
 use eviction_core::reading::Reading;
+use eviction_node::cgroup::{
+    hierarchy::{Hierarchies, Host},
+    root::NodeRoot,
+    sample::{Fresh, Tasks},
+    sampler::{Sampler, SamplerOptions},
+};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tests::storm::{Storm, held_bytes};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_agent::source::bpf::{Family, LoadOptions, NodeLine, TaskCount, event::Alarm};
+use eviction_bpf::{Family, LoadOptions, NodeLine, TaskCount, event::Alarm};
 use eviction_common::PIDS_LOOK_NS;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

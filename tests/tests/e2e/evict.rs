@@ -8,7 +8,8 @@ use tests::cluster::{self, Cluster, manifest};
 use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
 
-use crate::{marks, rig};
+use crate::marks;
+use crate::rig;
 
 /// A guard against an agent that hangs.
 pub(crate) const GUARD: Duration = Duration::from_secs(90);

@@ -14,7 +14,8 @@ use tests::cluster::proxy::{Fault, Proxy, Seen, When};
 use tests::cluster::{Cluster, Manifests, NAME, Options};
 use tests::node::Node;
 
-use crate::{deploy, rig};
+use crate::deploy;
+use crate::rig;
 
 /// Group, resource with its subresource, verb.
 type Right = (String, String, String);

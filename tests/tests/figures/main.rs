@@ -8,9 +8,9 @@ mod working_set;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use eviction_agent::source::cgroup::hierarchy::{Hierarchies, Host};
-use eviction_agent::source::cgroup::root::NodeRoot;
-use eviction_agent::source::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
+use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use tests::cgroup::{Group, Subtree};
 use tests::workload::Workload;
 

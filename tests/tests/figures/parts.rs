@@ -4,17 +4,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use eviction_agent::source::cgroup::files::parse_memory_stat;
-use eviction_agent::source::cgroup::sample::{Fresh, GroupSample, Tasks};
-use eviction_agent::source::cgroup::sampler::Sampler;
-use eviction_agent::source::clock::now_ns;
 use eviction_core::reading::Reading;
+use eviction_node::cgroup::files::parse_memory_stat;
+use eviction_node::cgroup::sample::{Fresh, GroupSample, Tasks};
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::clock::now_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;
 
+use crate::MIB;
+use crate::cache;
+use crate::sampler;
 use crate::working_set::TOLERANCE;
-use crate::{MIB, cache, sampler, workload};
+use crate::workload;
 
 /// What the container grows by.
 const GROWTH: u64 = 100 * MIB;

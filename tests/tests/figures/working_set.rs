@@ -4,16 +4,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eviction_agent::source::cgroup::sample::{Fresh, LevelSample, Tasks};
-use eviction_agent::source::cgroup::sampler::Sampler;
-use eviction_agent::source::clock::now_ns;
+use eviction_node::cgroup::sample::{Fresh, LevelSample, Tasks};
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::clock::now_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::process::HANG;
 use tests::stamps::{Record, STEP};
 use tests::tell;
 use tests::workload::Workload;
 
-use crate::{MIB, sampler, workload};
+use crate::MIB;
+use crate::sampler;
+use crate::workload;
 
 const NODE: u64 = 384 * MIB;
 const GROWTH: u64 = 160 * MIB;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::Begun;
 use eviction_core::progress::{Progress, Signalled};
+use eviction_kill::Begun;
 use tests::process::{is_alive, wait_until};
 
 use crate::rig::{LONG, Rig, ended_by, has_group_kill, run, seat, soft, steps, stubborn, tame, target};

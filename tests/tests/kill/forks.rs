@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::{GroupDirs, KillTarget};
 use eviction_core::progress::Progress;
 use eviction_core::signal::Resource;
+use eviction_kill::GroupDirs;
+use eviction_kill::KillTarget;
 use tests::process::{is_alive, wait_until};
 
 use crate::rig::{LONG, Rig, run, soft, steps, stubborn, tame, target};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::Hand;
 use eviction_core::progress::{Progress, Surviving};
+use eviction_kill::Hand;
 use tests::mounts::Hierarchy;
 use tests::process::{is_alive, wait_until};
 

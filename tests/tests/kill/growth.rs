@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::{Begun, KillTarget};
 use eviction_core::progress::{Outcome, Progress};
 use eviction_core::signal::Resource;
+use eviction_kill::Begun;
+use eviction_kill::KillTarget;
 use rustix::process::Signal;
 use tests::cgroup::Group;
 use tests::process::{self, is_alive, wait_until};

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::{Begun, GroupDirs, Hand, KillTarget, PacingPolicy};
 use eviction_core::progress::Refused;
 use eviction_core::signal::Resource;
+use eviction_kill::Begun;
+use eviction_kill::GroupDirs;
+use eviction_kill::Hand;
+use eviction_kill::KillTarget;
+use eviction_kill::PacingPolicy;
 use tests::process::is_alive;
 
 use crate::rig::{LONG, Rig, dirs_of, ended_by, soft, steps, stubborn, target};
@@ -130,7 +134,7 @@ fn not_in_a_loop() {
     assert!(is_alive(again.pid()));
     drop((first, hand));
     // Another policy lets it be killed three times.
-    let mut config = rig.config(eviction_agent::action::Hand::Kill);
+    let mut config = rig.config(eviction_kill::Hand::Kill);
     config.pacing = PacingPolicy { cool_down: std::time::Duration::ZERO, ..PacingPolicy::default() };
     let mut hand = rig.try_hand(config).unwrap();
     let mut restarted = vec![again];

@@ -2,8 +2,10 @@
 
 use std::ffi::OsStr;
 
-use eviction_agent::action::{Hand, LockError, StartError};
 use eviction_core::progress::Progress;
+use eviction_kill::Hand;
+use eviction_kill::LockError;
+use eviction_kill::StartError;
 use tests::process::is_alive;
 use tests::workload::Workload;
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::{Hand, Reaped};
 use eviction_core::progress::{Progress, Surviving};
+use eviction_kill::Hand;
+use eviction_kill::Reaped;
 use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive, wait_until};
 

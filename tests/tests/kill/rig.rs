@@ -6,12 +6,17 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use eviction_agent::action::{
-    Begun, Executor, ExecutorConfig, GroupDirs, Hand, KillTarget, Reaped, StartError,
-};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{Outcome, Progress, Refused};
 use eviction_core::signal::Resource;
+use eviction_kill::Begun;
+use eviction_kill::Executor;
+use eviction_kill::ExecutorConfig;
+use eviction_kill::GroupDirs;
+use eviction_kill::Hand;
+use eviction_kill::KillTarget;
+use eviction_kill::Reaped;
+use eviction_kill::StartError;
 use tempfile::TempDir;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;

@@ -3,8 +3,9 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use eviction_agent::action::{Begun, KillTarget};
 use eviction_core::progress::{Progress, Refused};
+use eviction_kill::Begun;
+use eviction_kill::KillTarget;
 use rustix::process::Signal;
 use tests::process::{self, Process, wait_until};
 use tests::stamps::Record;

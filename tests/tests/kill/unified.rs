@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use eviction_agent::action::{ExecutorConfig, GroupDirs, Hand, KillTarget};
 use eviction_core::progress::Progress;
+use eviction_kill::ExecutorConfig;
+use eviction_kill::GroupDirs;
+use eviction_kill::Hand;
+use eviction_kill::KillTarget;
 use tests::cgroup::Group;
 use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive};

@@ -3,15 +3,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use eviction_agent::source::cgroup::names::PodUid;
-use eviction_agent::source::cgroup::sample::{Fresh, Tasks};
-use eviction_agent::source::file::is_gone;
 use eviction_core::reading::{Reading, Why};
+use eviction_node::cgroup::names::PodUid;
+use eviction_node::cgroup::sample::{Fresh, Tasks};
+use eviction_node::file::is_gone;
 use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
 use tests::process::HANG;
 use tests::workload::Workload;
 
-use crate::{MIB, sampler, workload};
+use crate::MIB;
+use crate::sampler;
+use crate::workload;
 
 /// Tells to stop when dropped.
 struct Stop<'a>(&'a AtomicBool);
@@ -68,7 +70,7 @@ fn a_pod_under_both_drivers_is_one_pod_and_no_other_while_the_driver_is_changed(
     };
     let old: Vec<_> = (0..2).map(|place| make(Driver::Cgroupfs, place)).collect();
     let mut sampler = sampler(&subtree);
-    let containers = |sampler: &eviction_agent::source::cgroup::sampler::Sampler, place: usize| {
+    let containers = |sampler: &eviction_node::cgroup::sampler::Sampler, place: usize| {
         let uid = PodUid::new(&uids[place]);
         let pods = sampler.pods();
         for pod in pods.by_uid(&uid) {

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eviction_agent::source::cgroup::hierarchy::{Hierarchies, Host};
-use eviction_agent::source::cgroup::sampler::{Sampler, SamplerOptions};
-use eviction_agent::source::probe::{Subject, probe};
-use eviction_agent::source::proc::meminfo::parse_meminfo;
-use eviction_agent::source::proc::pressure::parse_pressure;
+use eviction_bpf::preflight::{Subject, probe};
+use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
+use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::proc::meminfo::parse_meminfo;
+use eviction_node::proc::pressure::parse_pressure;
 
-use crate::{MIB, root};
+use crate::MIB;
+use crate::root;
 
 #[test]
 fn the_working_set_is_the_kubelets_but_never_stale() {

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use eviction_agent::source::cgroup::hierarchy::{Hierarchies, Host};
-use eviction_agent::source::cgroup::root::NodeRoot;
-use eviction_agent::source::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
+use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use tests::cgroup::Subtree;
 use tests::process::HANG;
 

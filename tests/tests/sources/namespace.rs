@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use eviction_agent::source::cgroup::hierarchy::{Hierarchies, Host};
-use eviction_agent::source::cgroup::pods::Pods;
-use eviction_agent::source::cgroup::root::{NodeRoot, RootError};
-use eviction_agent::source::cgroup::tree::Tree;
-use eviction_agent::source::probe::{Subject, probe};
+use eviction_bpf::preflight::{Subject, probe};
+use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
+use eviction_node::cgroup::pods::Pods;
+use eviction_node::cgroup::root::{NodeRoot, RootError};
+use eviction_node::cgroup::tree::Tree;
 use tests::cgroup::{Driver, Qos, Subtree, pod_uid};
 use tests::mounts::Hierarchy;
 

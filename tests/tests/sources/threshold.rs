@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use eviction_agent::source::eventfd::{GRAIN, ThresholdError, UsageThreshold};
+use eviction_node::eventfd::{GRAIN, ThresholdError, UsageThreshold};
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;
 
-use crate::{MIB, is_quiet, run, workload};
+use crate::MIB;
+use crate::is_quiet;
+use crate::run;
+use crate::workload;
 
 /// The folder of the memory controller of version 1, if that is what the machine has.
 fn folder(group: &Group) -> Option<PathBuf> {

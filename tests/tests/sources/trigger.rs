@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
-use eviction_agent::source::trigger::{Trigger, TriggerError};
+use eviction_node::trigger::{Trigger, TriggerError};
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;
 
-use crate::{MIB, is_quiet, run, workload};
+use crate::MIB;
+use crate::is_quiet;
+use crate::run;
+use crate::workload;
 
 /// The folder of version 2. On a hybrid machine memory is limited elsewhere, and tells of waiting here all the same.
 fn folder(group: &Group) -> Option<PathBuf> {

@@ -14,10 +14,12 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use signal_hook::consts::SIGINT;
 
+use crate::build;
+use crate::image;
 use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
+use crate::test;
 use crate::test::report::Report;
-use crate::{build, image, test};
 use told::{End, Told};
 
 /// The test programs that tell stories.

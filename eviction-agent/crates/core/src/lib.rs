@@ -15,6 +15,7 @@ pub mod condition;
 pub mod decision;
 pub mod deficit;
 pub mod engine;
+pub mod error;
 pub mod exact;
 pub mod explain;
 #[cfg(any(test, feature = "fixture"))]

@@ -135,7 +135,7 @@ fn budget(details: &Details) -> Option<Box<str>> {
 
 /// The error with its causes, in one line.
 fn in_full(error: &RequestError) -> String {
-    crate::action::job::describe(error)
+    eviction_core::error::chain(error)
 }
 
 /// No more than a line can take, and of one line.

@@ -12,10 +12,10 @@ use super::answer::judge;
 use super::order::Order;
 use super::request::{self, Manner};
 use super::rights::Rights;
-use crate::action::clock::now_ns;
 use crate::api::{Client, Request};
 use eviction_core::api_result::{Answered, Asked};
 use eviction_core::progress::{Outcome, Progress};
+use eviction_node::clock::now_ns;
 
 /// The condition is a courtesy: a deletion does not wait longer for it.
 const CONDITION_WITHIN: Duration = Duration::from_millis(500);

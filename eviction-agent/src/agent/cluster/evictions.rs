@@ -1,9 +1,14 @@
 //! Evictions on their way to the API server: from the reaction thread over a lane to the hand.
 
 use crate::action::api::{ApiHand, Order};
-use crate::action::{Admitted, Begun, Kill, KillTarget, Pacing, PacingPolicy};
-use crate::source::wait::{register, take_count};
 use eviction_core::progress::Refused;
+use eviction_kill::Admitted;
+use eviction_kill::Begun;
+use eviction_kill::Kill;
+use eviction_kill::KillTarget;
+use eviction_kill::Pacing;
+use eviction_kill::PacingPolicy;
+use eviction_node::wait::{register, take_count};
 
 use super::super::failure::Failure;
 use super::super::lane::{Next, Receiver, Sender, lane};

@@ -11,10 +11,10 @@ mod watching;
 
 use tokio::sync::{mpsc, watch};
 
-use crate::action::PacingPolicy;
 use crate::action::api::{ApiHand, ApiHandConfig};
 use crate::api::Client;
 use eviction_core::progress::Outcome;
+use eviction_kill::PacingPolicy;
 
 use super::failure::Failure;
 use super::lane::Receiver;

@@ -1,7 +1,7 @@
 //! What the kernel side did not tell, counted.
 
 use crate::metrics::{Metrics, ProgramLabels, ReasonLabels};
-use crate::source::bpf::{Drained, Family, Lost};
+use eviction_bpf::{Drained, Family, Lost};
 
 use super::super::thread;
 use super::Hook;

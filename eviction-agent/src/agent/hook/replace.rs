@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::metrics::Metrics;
-use crate::source::bpf::{Family, Loaded, Refused, SourceInfo, rungs};
+use eviction_bpf::{Family, Loaded, Refused, SourceInfo, rungs};
 
 use super::super::clock::mono_ns;
 use super::super::ladder::{self, Ladder, Lapse};
@@ -190,8 +190,8 @@ fn place(family: Family, rung: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::bpf::LoadOptions;
-    use crate::source::choice::Choice;
+    use eviction_bpf::LoadOptions;
+    use eviction_node::choice::Choice;
 
     #[test]
     fn what_is_lost_is_told_once_and_what_nothing_tells_of_has_no_rung() {

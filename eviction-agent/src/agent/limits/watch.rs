@@ -1,6 +1,6 @@
 //! One group with a limit: how near it is, and what to arm on it.
 
-use crate::source::bpf::{Crossed, Level};
+use eviction_bpf::{Crossed, Level};
 use eviction_core::oom::LimitOwner;
 
 use super::super::arming::{self, Arming, Floor, Rung, Seen};

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::source::cgroup::sample::Tasks;
 use eviction_config::PodMetrics;
 use eviction_core::snapshot::Snapshot;
+use eviction_node::cgroup::sample::Tasks;
 
 use super::super::eyes::NodeLook;
 use super::super::notes::Note;

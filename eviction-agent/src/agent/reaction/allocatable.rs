@@ -1,9 +1,9 @@
 //! The group of all pods, where a threshold is about what it may have.
 
-use crate::source::pace;
 use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::time::nanos;
+use eviction_node::pace;
 
 use super::super::allocatable::PodsRoot;
 use super::super::arming::{self, Floor, Rung};

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::{Begun, KillTarget};
 use eviction_core::api_result::{Answered, Asked};
 use eviction_core::hands::HardMode;
 use eviction_core::input::{Event, Input, NotEvicted, Reach};
 use eviction_core::progress::{Outcome, Progress, Refused};
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
+use eviction_kill::Begun;
+use eviction_kill::KillTarget;
 
 use super::super::clock::mono_ns;
 use super::super::cluster::NodeTeller;

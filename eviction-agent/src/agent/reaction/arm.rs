@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::source::cgroup::sample::{Fresh, Tasks};
-use crate::source::pace;
 use eviction_core::decision::Decision;
 use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::time::nanos;
+use eviction_node::cgroup::sample::{Fresh, Tasks};
+use eviction_node::pace;
 
 use super::super::arming::{self, Floor};
 use super::super::clock::mono_ns;

@@ -10,7 +10,7 @@ use crate::metrics::{
     Family, IntGauge, LimitLabels, MeasureLabels, Metrics, OptionalGauge, OptionalSeconds, ProgramLabels,
     ReasonLabels, SignalLabels, ThresholdLabels, ThresholdValueLabels, TriggerLabels,
 };
-use crate::source::bpf::{self, withheld_reasons};
+use eviction_bpf::{self, withheld_reasons};
 use eviction_core::oom::{LimitOwner, Oddities};
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::preferences::MemoryMeasure;
@@ -206,7 +206,7 @@ fn measure_name(measure: MemoryMeasure) -> &'static str {
 }
 
 fn make_series(metrics: &Metrics) {
-    for source in bpf::Family::ALL.map(bpf::Family::name) {
+    for source in eviction_bpf::Family::ALL.map(eviction_bpf::Family::name) {
         metrics.bpf_program_runs_missed.get_or_create(&ProgramLabels { source });
     }
     for reason in withheld_reasons() {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::{Begun, GroupDirs};
 use eviction_core::input::{Event, Input};
 use eviction_core::memory::KEPT_EVERY;
 use eviction_core::progress::{Outcome, Progress, Refused};
+use eviction_kill::Begun;
+use eviction_kill::GroupDirs;
 
 use super::super::clock::mono_ns;
 use super::super::cluster::{Evictions, NodeTeller};

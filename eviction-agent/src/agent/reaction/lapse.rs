@@ -1,7 +1,7 @@
 //! A rung of the kernel side was lost: said, counted, and another one taken.
 
 use crate::metrics::{BackendLabels, Metrics};
-use crate::source::bpf::SourceInfo;
+use eviction_bpf::SourceInfo;
 
 use super::super::hook::{Hook, Moved};
 use super::super::ladder::Lapse;

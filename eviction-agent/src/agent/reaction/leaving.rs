@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::GroupDirs;
-use crate::source::cgroup::names::PodUid;
-use crate::source::cgroup::pods::Pod as CgroupPod;
-use crate::source::cgroup::populated::{Watched, is_populated};
 use eviction_core::flight::MARGIN;
 use eviction_core::input::{Event, Input};
 use eviction_core::pod::PodName;
 use eviction_core::time::nanos;
+use eviction_kill::GroupDirs;
+use eviction_node::cgroup::names::PodUid;
+use eviction_node::cgroup::pods::Pod as CgroupPod;
+use eviction_node::cgroup::populated::{Watched, is_populated};
 
 use super::super::clock::mono_ns;
 use super::{Reaction, State};

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::source::bpf::Crossed;
-use crate::source::cgroup::sample::Tasks;
+use eviction_bpf::Crossed;
 use eviction_core::decision::{Decision, ProposalState};
 use eviction_core::input::{Event, Input};
 use eviction_core::memory::Memory;
@@ -11,6 +10,7 @@ use eviction_core::reading::{Reading, Why};
 use eviction_core::signal::Signal;
 use eviction_core::snapshot::Snapshot;
 use eviction_core::time::Timestamp;
+use eviction_node::cgroup::sample::Tasks;
 
 use super::super::clock::{Instant, mono_ns};
 use super::super::eyes::NodeLook;

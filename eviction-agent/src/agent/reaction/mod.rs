@@ -35,18 +35,18 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::Receiver;
 
-use crate::action::Executor;
 use crate::metrics::Metrics;
-use crate::source::bpf::Crossed;
-use crate::source::oom_notice::OomNotice;
-use crate::source::pace::FillRate;
-use crate::source::timer::Timer;
+use eviction_bpf::Crossed;
 use eviction_config::PodMetrics;
 use eviction_core::engine::Engine;
 use eviction_core::input::{Event, Reach};
 use eviction_core::policy::Policy;
 use eviction_core::pressure::Seed;
 use eviction_core::progress::Outcome;
+use eviction_kill::Executor;
+use eviction_node::oom_notice::OomNotice;
+use eviction_node::pace::FillRate;
+use eviction_node::timer::Timer;
 
 use super::clock::{Clock, mono_ns};
 use super::cluster::{Evictions, NodeTeller};

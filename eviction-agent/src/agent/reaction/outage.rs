@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::action::Begun;
 use eviction_core::hands::WhenApiServerDown;
 use eviction_core::input::{Event, Input, Reach};
 use eviction_core::pod::PodName;
+use eviction_kill::Begun;
 
 use super::super::clock::mono_ns;
 use super::{ByApi, Reaction, State, UnderWay};

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::source::cgroup::sample::Tasks;
 use eviction_core::reading::Reading;
 use eviction_core::snapshot::MemoryStats;
+use eviction_node::cgroup::sample::Tasks;
 
 use super::super::eyes::NodeLook;
 use super::Reaction;

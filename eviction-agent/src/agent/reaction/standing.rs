@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::source::bpf::Struck;
-use crate::source::cgroup::sample::Tasks;
+use eviction_bpf::Struck;
 use eviction_core::decision::{Action, Decision};
 use eviction_core::input::{Event, Input};
 use eviction_core::pods::KnownPod;
 use eviction_core::reading::Reading;
 use eviction_core::reflex::{self as core_reflex, NoVerdict, StandingVerdict};
 use eviction_core::signal::Resource;
+use eviction_node::cgroup::sample::Tasks;
 
 use super::super::clock::{Instant, mono_ns};
 use super::super::event;

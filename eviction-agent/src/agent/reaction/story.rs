@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::source::bpf::OomKill;
-use crate::source::bpf::owner::{Owner, attribute};
+use eviction_bpf::OomKill;
+use eviction_bpf::owner::{Owner, attribute};
 use eviction_core::decision::{Decision, Subject};
 use eviction_core::input::{Event, Input};
 use eviction_core::oom::{ContainerEnded, EndSeen, StoryNote, Taken};

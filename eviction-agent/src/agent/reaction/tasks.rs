@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use crate::source::bpf::{Alarm, TaskAlarm};
+use eviction_bpf::{Alarm, TaskAlarm};
 
 use super::super::eyes::NodeLook;
 use super::super::notes::Note;

@@ -24,9 +24,7 @@ use super::super::watchdog::Pulse;
 use super::look::Reacted;
 use super::state::UnderWay;
 use super::{ByApi, Command, Reaction, Trigger, Wake};
-use crate::action::api::{self};
 use crate::metrics::Metrics;
-use crate::source::choice::Choice;
 use eviction_config::PodMetrics;
 use eviction_core::api_result::Answered;
 use eviction_core::decision::{Action, PassEnd};
@@ -36,6 +34,7 @@ use eviction_core::pods::KnownPod;
 use eviction_core::preferences::Profile;
 use eviction_core::progress::{Outcome, Progress};
 use eviction_core::signal::{Resource, Signal};
+use eviction_node::choice::Choice;
 
 /// A guard against a loop that hangs.
 const GUARD: Duration = Duration::from_secs(60);

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::source::bpf::{Crossed, TaskAlarm};
-use crate::source::cgroup::sample::Changes;
+use eviction_bpf::{Crossed, TaskAlarm};
 use eviction_core::input::{Event, Input};
 use eviction_core::time::nanos;
+use eviction_node::cgroup::sample::Changes;
 
 use super::super::clock::mono_ns;
 use super::super::failure::chain;

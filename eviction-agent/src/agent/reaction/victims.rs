@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::{Begun, GroupDirs, KillTarget};
-use crate::source::cgroup::pods::Pod as CgroupPod;
-use crate::source::cgroup::root::GroupPaths;
 use eviction_core::decision::{Action, Decision, Eviction};
 use eviction_core::input::{Event, EvictionOutcome, Input, NotEvicted, Reach};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{Outcome, Progress, Refused};
 use eviction_core::signal::{Resource, Signal};
+use eviction_kill::Begun;
+use eviction_kill::GroupDirs;
+use eviction_kill::KillTarget;
+use eviction_node::cgroup::pods::Pod as CgroupPod;
+use eviction_node::cgroup::root::GroupPaths;
 
 use super::super::clock::mono_ns;
 use super::super::notes::{Note, OutcomeNote, Step};

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::source::cgroup::root::NodeRoot;
-use crate::source::file::{InWords, read_once};
 use eviction_core::reading::Why;
 use eviction_core::signal::Signal;
+use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::file::{InWords, read_once};
 
 /// Files of a group that memory signals are read from, by the version of its hierarchy.
 const MEMORY: [&str; 6] = [

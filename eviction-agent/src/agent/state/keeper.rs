@@ -14,7 +14,7 @@ use crate::agent::failure::{Failure, chain};
 use crate::agent::lane::{Next, Receiver, Sender, lane};
 use crate::agent::names::Names;
 use crate::metrics::{Metrics, ResultLabels};
-use crate::source::wait::{register, take_count};
+use eviction_node::wait::{register, take_count};
 
 /// What the reaction says while a write takes its time: the latest is all that counts.
 const ROOM: usize = 16;

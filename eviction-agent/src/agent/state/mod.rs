@@ -22,11 +22,11 @@ pub(crate) use document::Identity;
 pub(crate) use keeper::{Keeper, Written, keeper};
 pub(crate) use recalled::{Recalled, recall};
 
-use crate::action::Kill;
 use eviction_core::memory::Memory;
 use eviction_core::pod::PodName;
 use eviction_core::pressure::Said;
 use eviction_core::signal::{NodeCondition, Resource, Signal};
+use eviction_kill::Kill;
 
 /// All that the reaction knows and no look can tell.
 #[derive(Debug)]

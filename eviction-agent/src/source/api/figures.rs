@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::source::clock::now_ns;
+use eviction_node::clock::now_ns;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

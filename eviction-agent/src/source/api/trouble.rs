@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::event::Status;
 use crate::api::{RequestError, Stream};
-use crate::causes::chain;
+use eviction_core::error::chain;
 
 /// Bytes of a refusal that are read.
 const REFUSAL: usize = 64 << 10;

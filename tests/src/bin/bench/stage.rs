@@ -12,7 +12,8 @@ use tests::interrupt::Interrupt;
 use tests::node::Node;
 use tests::{agent, workload};
 
-use crate::{Args, table};
+use crate::Args;
+use crate::table;
 
 /// The stage of one bench.
 #[derive(Debug)]

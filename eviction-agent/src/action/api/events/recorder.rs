@@ -9,9 +9,9 @@ use tokio::time::sleep;
 use super::answer::{Told, judge};
 use super::correlator::{Correlator, Next, Writing};
 use super::occurrence::{Fate, Occurrence, Reason};
-use crate::action::clock::now_ns;
 use crate::api::{Backoff, Client};
 use eviction_core::time::nanos;
+use eviction_node::clock::now_ns;
 
 /// How long a server that does not answer is left alone, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));

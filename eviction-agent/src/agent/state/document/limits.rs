@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::super::Pace;
 use super::super::clocks::Clocks;
 use super::super::record::{self, CountedEviction};
-use crate::action::Kill;
 use eviction_core::memory::{Counted, PodAt};
 use eviction_core::pod::PodName;
 use eviction_core::protection::Account;
+use eviction_kill::Kill;
 
 /// Kills of a hand: more than any pace that is to be had lets count at a time.
 const MOST_KILLS: usize = 1024;

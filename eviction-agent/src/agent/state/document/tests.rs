@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use super::*;
 use std::sync::Arc;
 
-use crate::action::Kill;
 use crate::agent::state::{Asked, KeptEviction, Pace};
 use eviction_core::flight::Failure;
 use eviction_core::memory::{Aloft, Counted, Ended, MetSince, PodAt};
@@ -13,6 +12,7 @@ use eviction_core::pressure::Status;
 use eviction_core::protection::Account;
 use eviction_core::release::{Basis, Release};
 use eviction_core::signal::{Resource, Signal};
+use eviction_kill::Kill;
 
 fn identity() -> Identity {
     Identity {

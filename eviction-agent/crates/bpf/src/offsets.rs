@@ -1,0 +1,350 @@
+//! Where this kernel has the members that the programs read.
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+
+use eviction_common::{ABSENT, Offsets};
+
+use super::btf::{Btf, Missing, Wanted};
+
+/// What is looked for in the kernel's BTF, beside the functions that rungs are attached to.
+pub const WANTED: Wanted<'static> = Wanted {
+    structs: &[
+        "mem_cgroup",
+        "page_counter",
+        "cgroup_subsys_state",
+        "cgroup",
+        "cgroup_root",
+        "kernfs_node",
+        "kernfs_root",
+        "css_set",
+        "task_struct",
+        "signal_struct",
+        "cred",
+        "mm_struct",
+        "mm_rss_stat",
+        "percpu_counter",
+        "pids_cgroup",
+        "oom_control",
+        "memcg_stock_pcp",
+    ],
+    typedef_prefix: "btf_trace_",
+    enumerators: &[
+        "memory_cgrp_id",
+        "pids_cgrp_id",
+        "MEMCG_OOM",
+        "MEMCG_OOM_KILL",
+        "CSS_ONLINE",
+        "CSS_DYING",
+        "MM_FILEPAGES",
+        "MM_ANONPAGES",
+        "MM_SWAPENTS",
+        "MM_SHMEMPAGES",
+        "PGSTEAL_KSWAPD",
+        "PGSTEAL_DIRECT",
+        "PGSTEAL_KHUGEPAGED",
+        "PGSTEAL_PROACTIVE",
+    ],
+    functions: &[],
+};
+
+/// What was found, and what was not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The offsets; [`ABSENT`] where there is none.
+    pub offsets: Offsets,
+    /// The bit of `cgroup_subsys_state.flags` that an online css has; 0 if not known.
+    pub css_online: u32,
+    /// The bit that it has from the removal of its cgroup on; 0 if not known.
+    pub css_dying: u32,
+    /// Of how many memory cgroups a CPU holds back charged pages at once.
+    pub stocks: u32,
+    /// The events that count what reclaim took of a memory cgroup; empty if not known.
+    pub reclaimed: Range<u32>,
+    /// Why each absent one is absent, by the name of its field in [`Offsets`].
+    pub missing: Vec<(&'static str, Missing)>,
+}
+
+impl Resolved {
+    /// Why the offset of this name is absent.
+    pub fn why(&self, field: &str) -> Option<&Missing> {
+        self.missing.iter().find(|(name, _)| *name == field).map(|(_, why)| why)
+    }
+}
+
+/// Finds every offset that there is.
+pub fn resolve(btf: &Btf<'_>) -> Resolved {
+    let mut missing = Vec::new();
+    let mut take = |field: &'static str, found: Result<u32, Missing>| {
+        found.unwrap_or_else(|why| {
+            missing.push((field, why));
+            ABSENT
+        })
+    };
+    let at = |structure, member| btf.member(structure, member).map(|found| found.offset);
+    let bit = |name: &str| {
+        let value = btf.enumerator(name)?;
+        u32::try_from(value).map_err(|_| Missing::Form(name.into(), "a bit"))
+    };
+    let (online, dying) = (bit("CSS_ONLINE"), bit("CSS_DYING"));
+    let offsets = Offsets {
+        memcg_css: take("memcg_css", css_of_memcg(btf)),
+        memcg_memory: take("memcg_memory", at("mem_cgroup", "memory")),
+        // Nothing is lacking without: a kernel that knows cgroup v2 alone has no such counters.
+        memcg_memsw: at("mem_cgroup", "memsw").unwrap_or(ABSENT),
+        memcg_kmem: at("mem_cgroup", "kmem").unwrap_or(ABSENT),
+        memcg_oom: take("memcg_oom", local_event(btf, "MEMCG_OOM")),
+        memcg_oom_kill: take("memcg_oom_kill", local_event(btf, "MEMCG_OOM_KILL")),
+        memcg_oom_group: take("memcg_oom_group", at("mem_cgroup", "oom_group")),
+        counter_usage: take("counter_usage", at("page_counter", "usage")),
+        counter_max: take("counter_max", at("page_counter", "max")),
+        counter_parent: take("counter_parent", at("page_counter", "parent")),
+        css_cgroup: take("css_cgroup", at("cgroup_subsys_state", "cgroup")),
+        css_parent: take("css_parent", at("cgroup_subsys_state", "parent")),
+        css_flags: take("css_flags", online.clone().and_then(|_| at("cgroup_subsys_state", "flags"))),
+        css_ss: take("css_ss", at("cgroup_subsys_state", "ss")),
+        css_serial: take("css_serial", at("cgroup_subsys_state", "serial_nr")),
+        cgroup_kn: take("cgroup_kn", at("cgroup", "kn")),
+        cgroup_level: take("cgroup_level", at("cgroup", "level")),
+        cgroup_root: take("cgroup_root", at("cgroup", "root")),
+        root_hierarchy: take("root_hierarchy", at("cgroup_root", "hierarchy_id")),
+        kn_id: take("kn_id", at("kernfs_node", "id")),
+        kn_name: take("kn_name", at("kernfs_node", "name")),
+        task_cgroups: take("task_cgroups", at("task_struct", "cgroups")),
+        cset_memory: take("cset_memory", css_of(btf, "css_set", "memory_cgrp_id")),
+        task_pid: take("task_pid", at("task_struct", "pid")),
+        task_tgid: take("task_tgid", at("task_struct", "tgid")),
+        task_comm: take("task_comm", at("task_struct", "comm")),
+        task_signal: take("task_signal", at("task_struct", "signal")),
+        signal_oom_score_adj: take("signal_oom_score_adj", at("signal_struct", "oom_score_adj")),
+        task_cred: take("task_cred", at("task_struct", "real_cred")),
+        cred_uid: take("cred_uid", at("cred", "uid")),
+        task_mm: take("task_mm", at("task_struct", "mm")),
+        oc_memcg: take("oc_memcg", at("oom_control", "memcg")),
+        oc_chosen: take("oc_chosen", at("oom_control", "chosen")),
+        mm_anon: take("mm_anon", resident(btf, "MM_ANONPAGES")),
+        mm_file: take("mm_file", resident(btf, "MM_FILEPAGES")),
+        mm_shmem: take("mm_shmem", resident(btf, "MM_SHMEMPAGES")),
+        mm_swap: take("mm_swap", resident(btf, "MM_SWAPENTS")),
+        cset_pids: take("cset_pids", css_of(btf, "css_set", "pids_cgrp_id")),
+        pids_counter: take("pids_counter", pids(btf, "counter")),
+        pids_limit: take("pids_limit", pids(btf, "limit")),
+    };
+    Resolved {
+        offsets,
+        css_online: online.unwrap_or(0),
+        css_dying: dying.unwrap_or(0),
+        stocks: stocks(btf),
+        reclaimed: reclaimed(btf),
+        missing,
+    }
+}
+
+/// A CPU holds back of one memory cgroup, and from 6.16 on of as many as there are in an array (`memcg_stock_pcp.cached` in
+/// mm/memcontrol.c).
+fn stocks(btf: &Btf<'_>) -> u32 {
+    let cached = btf.member("memcg_stock_pcp", "cached");
+    let many = cached.and_then(|cached| btf.len("memcg_stock_pcp.cached", &cached));
+    many.ok().and_then(|many| u32::try_from(many).ok()).unwrap_or(1).max(1)
+}
+
+/// One for each who reclaims, one after the other: mm/vmscan.c reckons with that as well (`reclaimer_offset`). A kernel
+/// has as many of them as there are kinds of reclaim.
+fn reclaimed(btf: &Btf<'_>) -> Range<u32> {
+    let event = |name| btf.enumerator(name).ok().and_then(|value| u32::try_from(value).ok());
+    let Some(first) = event("PGSTEAL_KSWAPD") else { return 0..0 };
+    let others = ["PGSTEAL_DIRECT", "PGSTEAL_KHUGEPAGED", "PGSTEAL_PROACTIVE"];
+    let others = others.into_iter().filter_map(event);
+    let last =
+        others.fold(first, |last, value| if last.checked_add(1) == Some(value) { value } else { last });
+    // The number after the last of them must be one as well.
+    last.checked_add(1).map_or(0..0, |end| first..end)
+}
+
+/// The programs read a css as the memory cgroup around it, so it must be its first member.
+fn css_of_memcg(btf: &Btf<'_>) -> Result<u32, Missing> {
+    match btf.member("mem_cgroup", "css")?.offset {
+        0 => Ok(0),
+        _ => Err(Missing::Form("mem_cgroup.css".into(), "its first member")),
+    }
+}
+
+fn local_event(btf: &Btf<'_>, event: &str) -> Result<u32, Missing> {
+    let counts = btf.member("mem_cgroup", "memory_events_local")?;
+    let index = btf.enumerator(event)?;
+    Ok(btf.element("mem_cgroup.memory_events_local", &counts, index)?.offset)
+}
+
+/// The pointer to a controller's css in the `subsys` of a `css_set` or a `cgroup`.
+pub(super) fn css_of(btf: &Btf<'_>, structure: &str, controller: &str) -> Result<u32, Missing> {
+    let controllers = btf.member(structure, "subsys")?;
+    let index = btf.enumerator(controller)?;
+    Ok(btf.element(&format!("{structure}.subsys"), &controllers, index)?.offset)
+}
+
+/// A member of `pids_cgroup`, which is read from its css on.
+fn pids(btf: &Btf<'_>, member: &str) -> Result<u32, Missing> {
+    match btf.member("pids_cgroup", "css")?.offset {
+        0 => Ok(btf.member("pids_cgroup", member)?.offset),
+        _ => Err(Missing::Form("pids_cgroup.css".into(), "its first member")),
+    }
+}
+
+/// `mm_struct.rss_stat` is a structure around an array of counts up to 6.1, and an array of
+/// per-CPU counters since.
+fn resident(btf: &Btf<'_>, which: &str) -> Result<u32, Missing> {
+    let index = btf.enumerator(which)?;
+    let whole = btf.member("mm_struct", "rss_stat")?;
+    if btf.structure_of(&whole) == Some("mm_rss_stat") {
+        let counts = btf.member("mm_rss_stat", "count")?;
+        let counts = whole.of(counts);
+        return Ok(btf.element("mm_rss_stat.count", &counts, index)?.offset);
+    }
+    let element = btf.element("mm_struct.rss_stat", &whole, index)?;
+    match btf.structure_of(&element) {
+        Some("percpu_counter") => {
+            let count = btf.member("percpu_counter", "count")?;
+            Ok(element.of(count).offset)
+        }
+        _ => Err(Missing::Form("mm_struct.rss_stat".into(), "an array of per-CPU counters")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::btf::tests::Blob;
+
+    fn resolved(blob: &Blob) -> Resolved {
+        resolve(&Btf::parse(&blob.bytes(), &WANTED).unwrap())
+    }
+
+    fn counts(blob: &mut Blob) {
+        let members = [("MM_FILEPAGES", 0), ("MM_ANONPAGES", 1), ("MM_SWAPENTS", 2), ("MM_SHMEMPAGES", 3)];
+        blob.enumeration(&members);
+    }
+
+    #[test]
+    fn what_cpus_hold_back_is_of_one_group_or_of_as_many_as_there_are_places() {
+        assert_eq!(resolved(&Blob::new()).stocks, 1, "not known");
+        for (places, stocks) in [(None, 1), (Some(7), 7)] {
+            let mut blob = Blob::new();
+            let memcg = blob.structure("mem_cgroup", 2000, &[]);
+            let pointer = blob.pointer(memcg);
+            let cached = places.map_or(pointer, |places| blob.array(pointer, places));
+            blob.structure("memcg_stock_pcp", 100, &[("cached", cached, 8)]);
+            assert_eq!(resolved(&blob).stocks, stocks);
+        }
+    }
+
+    #[test]
+    fn what_reclaim_takes_is_counted_by_events_that_follow_each_other() {
+        let found = |events: &[(&str, i32)]| {
+            let mut blob = Blob::new();
+            blob.enumeration(events);
+            resolved(&blob).reclaimed
+        };
+        let (kswapd, direct) = (("PGSTEAL_KSWAPD", 20), ("PGSTEAL_DIRECT", 21));
+        let (huge, asked) = (("PGSTEAL_KHUGEPAGED", 22), ("PGSTEAL_PROACTIVE", 23));
+        assert_eq!(found(&[kswapd, direct]), 20..22);
+        assert_eq!(found(&[kswapd, direct, huge, asked]), 20..24);
+        assert_eq!(found(&[kswapd, direct, ("PGSTEAL_KHUGEPAGED", 30)]), 20..22, "something else is between");
+        assert_eq!(found(&[direct, huge]), 0..0, "not known");
+        assert_eq!(found(&[("PGSTEAL_KSWAPD", -1)]), 0..0, "no number of an event");
+    }
+
+    #[test]
+    fn resident_pages_are_found_as_a_structure_of_atomics() {
+        let mut blob = Blob::new();
+        counts(&mut blob);
+        let long = blob.int("long", 8);
+        let atomic = blob.structure("", 8, &[("counter", long, 0)]);
+        let atomic = blob.typedef("atomic_long_t", atomic);
+        let array = blob.array(atomic, 4);
+        let stat = blob.structure("mm_rss_stat", 32, &[("count", array, 0)]);
+        let inner = blob.structure("", 800, &[("rss_stat", stat, 704)]);
+        blob.structure("mm_struct", 1000, &[("", inner, 0)]);
+        let Offsets { mm_file, mm_anon, mm_swap, mm_shmem, .. } = resolved(&blob).offsets;
+        assert_eq!([mm_file, mm_anon, mm_swap, mm_shmem], [704, 712, 720, 728]);
+    }
+
+    #[test]
+    fn resident_pages_are_found_as_an_array_of_per_cpu_counters() {
+        let mut blob = Blob::new();
+        counts(&mut blob);
+        let long = blob.int("long", 8);
+        let counter = blob.structure("percpu_counter", 40, &[("lock", long, 0), ("count", long, 8)]);
+        let array = blob.array(counter, 4);
+        blob.structure("mm_struct", 1472, &[("rss_stat", array, 960)]);
+        let Offsets { mm_file, mm_anon, mm_swap, mm_shmem, .. } = resolved(&blob).offsets;
+        assert_eq!([mm_file, mm_anon, mm_swap, mm_shmem], [968, 1008, 1048, 1088]);
+    }
+
+    #[test]
+    fn resident_pages_of_a_third_form_are_missing_with_the_reason() {
+        let mut blob = Blob::new();
+        counts(&mut blob);
+        let long = blob.int("long", 8);
+        let array = blob.array(long, 4);
+        blob.structure("mm_struct", 100, &[("rss_stat", array, 0)]);
+        let resolved = resolved(&blob);
+        assert_eq!(resolved.offsets.mm_anon, ABSENT);
+        let why = resolved.why("mm_anon").unwrap().to_string();
+        assert_eq!(why, "this kernel's mm_struct.rss_stat is not an array of per-CPU counters");
+    }
+
+    #[test]
+    fn the_css_of_a_set_is_at_the_controllers_index() {
+        let mut blob = Blob::new();
+        blob.enumeration(&[("cpu_cgrp_id", 1), ("memory_cgrp_id", 4)]);
+        let css = blob.structure("cgroup_subsys_state", 200, &[]);
+        let css = blob.pointer(css);
+        let array = blob.array(css, 12);
+        blob.structure("css_set", 544, &[("subsys", array, 16)]);
+        assert_eq!(resolved(&blob).offsets.cset_memory, 16 + 4 * size_of::<usize>() as u32);
+    }
+
+    #[test]
+    fn a_css_that_is_not_the_first_member_is_refused() {
+        let mut blob = Blob::new();
+        let css = blob.structure("cgroup_subsys_state", 200, &[]);
+        blob.structure("mem_cgroup", 2000, &[("css", css, 8)]);
+        let resolved = resolved(&blob);
+        assert_eq!(resolved.offsets.memcg_css, ABSENT);
+        let why = resolved.why("memcg_css").unwrap().to_string();
+        assert_eq!(why, "this kernel's mem_cgroup.css is not its first member");
+    }
+
+    #[test]
+    fn a_pids_cgroup_is_read_from_its_css_on() {
+        let mut blob = Blob::new();
+        let css = blob.structure("cgroup_subsys_state", 200, &[]);
+        let long = blob.int("long", 8);
+        blob.structure("pids_cgroup", 232, &[("css", css, 0), ("counter", long, 200), ("limit", long, 208)]);
+        let found = resolved(&blob).offsets;
+        assert_eq!((found.pids_counter, found.pids_limit), (200, 208));
+
+        let mut blob = Blob::new();
+        let css = blob.structure("cgroup_subsys_state", 200, &[]);
+        let long = blob.int("long", 8);
+        blob.structure("pids_cgroup", 232, &[("counter", long, 0), ("css", css, 8)]);
+        let resolved = resolved(&blob);
+        assert_eq!(resolved.offsets.pids_counter, ABSENT);
+        let why = resolved.why("pids_counter").unwrap().to_string();
+        assert_eq!(why, "this kernel's pids_cgroup.css is not its first member");
+    }
+
+    #[test]
+    fn without_the_online_bit_the_flags_are_not_read() {
+        let mut blob = Blob::new();
+        let int = blob.int("unsigned int", 4);
+        blob.structure("cgroup_subsys_state", 200, &[("flags", int, 76)]);
+        let without = resolved(&blob);
+        assert_eq!((without.offsets.css_flags, without.css_online), (ABSENT, 0));
+        blob.enumeration(&[("CSS_NO_REF", 1), ("CSS_ONLINE", 2)]);
+        let with = resolved(&blob);
+        assert_eq!((with.offsets.css_flags, with.css_online, with.css_dying), (76, 2, 0));
+        blob.enumeration(&[("CSS_ONLINE", 2), ("CSS_DYING", 16)]);
+        assert_eq!(resolved(&blob).css_dying, 16);
+    }
+}

@@ -1,0 +1,258 @@
+//! Plans for kernels made up.
+
+use std::collections::BTreeMap;
+
+use eviction_common::Offsets;
+
+use super::*;
+use crate::{
+    btf::Missing,
+    offsets::Resolved,
+    probe::{Capabilities, Lockdown},
+};
+
+fn structure(name: &str) -> Argument {
+    Argument::Struct(name.into())
+}
+
+/// A kernel that has everything.
+fn rich() -> Facts {
+    let task = || structure("task_struct");
+    let tracepoints = BTreeMap::from([
+        ("mod_memcg_state", vec![structure("mem_cgroup"), Argument::Number, Argument::Number]),
+        ("count_memcg_events", vec![structure("mem_cgroup"), Argument::Number, Argument::Number]),
+        ("rss_stat", vec![structure("mm_struct"), Argument::Number]),
+        ("mark_victim", vec![task(), Argument::Number]),
+        ("sched_process_fork", vec![task(), task()]),
+        ("sched_process_exec", vec![task(), Argument::Number, structure("linux_binprm")]),
+        ("sched_process_exit", vec![task(), Argument::Number]),
+        ("mm_vmscan_memcg_reclaim_begin", vec![Argument::Number, Argument::Number]),
+        ("mm_vmscan_memcg_reclaim_end", vec![Argument::Number]),
+        ("cgroup_mkdir", vec![structure("cgroup"), Argument::Pointer]),
+        ("cgroup_rmdir", vec![structure("cgroup"), Argument::Pointer]),
+    ]);
+    let counter = || structure("page_counter");
+    let functions = BTreeMap::from([
+        ("page_counter_try_charge", vec![counter(), Argument::Number, Argument::Pointer]),
+        ("page_counter_charge", vec![counter(), Argument::Number]),
+        ("page_counter_uncharge", vec![counter(), Argument::Number]),
+        ("oom_kill_process", vec![structure("oom_control"), Argument::Pointer]),
+        ("oom_kill_memcg_member", vec![task(), Argument::Pointer]),
+    ]);
+    let resolved = Resolved {
+        offsets: Offsets::NONE,
+        css_online: 2,
+        css_dying: 16,
+        stocks: 1,
+        reclaimed: 0..0,
+        missing: Vec::new(),
+    };
+    Facts {
+        btf: Ok(BtfFacts { resolved, tracepoints, functions }),
+        capabilities: Capabilities { bpf: true, perfmon: true, sys_admin: false },
+        lockdown: Lockdown::Integrity,
+        hierarchy: Ok(4),
+    }
+}
+
+fn btf(facts: &mut Facts) -> &mut BtfFacts {
+    facts.btf.as_mut().unwrap()
+}
+
+/// The candidates of each family, and the reasons against the others.
+fn told(facts: &Facts, choice: &Choice) -> Vec<String> {
+    plan(facts, choice)
+        .iter()
+        .map(|plan| {
+            let names: Vec<_> = plan.candidates.iter().map(|rung| rung.name).collect();
+            let against: Vec<_> = plan.rejected.iter().map(|rejected| rejected.why.as_str()).collect();
+            format!("{}: {} | {}", plan.family, names.join(", "), against.join(", "))
+        })
+        .collect()
+}
+
+#[test]
+fn a_rich_kernel_gets_the_best_rung_of_each_family() {
+    assert_eq!(
+        told(&rich(), &Choice::default()),
+        [
+            "charge: fexit page_counter_try_charge, kprobe page_counter_try_charge, tp_btf mod_memcg_state | argument 3 of rss_stat is absent, not number",
+            "charge near: fexit page_counter_uncharge, kprobe page_counter_uncharge, tp_btf count_memcg_events | ",
+            "oom: fentry oom_kill_process, kprobe oom_kill_process, tp_btf mark_victim(task) | argument 1 of mark_victim is struct task_struct *, not number, argument 1 of mark_victim is struct task_struct *, not number, argument 1 of mark_victim is struct task_struct *, not number",
+            "task: tp_btf sched_process_fork, sched_process_exec, sched_process_exit | ",
+            "reclaim: tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end | ",
+            "cgroup: tp_btf cgroup_mkdir, cgroup_rmdir | ",
+        ]
+    );
+}
+
+#[test]
+fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
+    let mut facts = rich();
+    btf(&mut facts).tracepoints.remove("mod_memcg_state");
+    btf(&mut facts).functions.remove("page_counter_charge");
+    let counted = vec![structure("mm_struct"), Argument::Number, Argument::Number];
+    btf(&mut facts).tracepoints.insert("rss_stat", counted);
+    btf(&mut facts).tracepoints.insert("mark_victim", vec![Argument::Number]);
+    let told = told(&facts, &Choice::default());
+    let function = "this kernel has no function page_counter_charge";
+    let tracepoint = "this kernel has no tracepoint mod_memcg_state";
+    assert_eq!(told[0], format!("charge: tp_btf rss_stat | {function}, {function}, {tracepoint}"));
+    assert_eq!(
+        told[2],
+        "oom: fentry oom_kill_process, oom_kill_memcg_member, kprobe oom_kill_process, oom_kill_memcg_member, tp_btf mark_victim(pid) | argument 1 of mark_victim is number, not struct task_struct *, argument 1 of mark_victim is number, not struct task_struct *, argument 1 of mark_victim is number, not struct task_struct *"
+    );
+    btf(&mut facts).functions.remove("oom_kill_memcg_member");
+    let plans = plan(&facts, &Choice::default());
+    let info = plans[2].candidates[0].info(&plans[2].rejected);
+    assert_eq!(info.rung, "tp_btf mark_victim(pid)");
+    assert!(info.reason.contains("no function oom_kill_memcg_member"), "{info:?}");
+}
+
+#[test]
+fn a_hook_for_a_time_goes_with_its_rung() {
+    let beside = |charge: &str| {
+        let mut near = plan(&rich(), &Choice::default()).remove(1);
+        near.only_beside(charge);
+        let names: Vec<_> = near.candidates.iter().map(|rung| rung.name).collect();
+        (names, near.rejected)
+    };
+    let (names, rejected) = beside("fexit page_counter_try_charge");
+    // The second, where the first is attached once only.
+    assert_eq!(names, ["fexit page_counter_uncharge", "kprobe page_counter_uncharge"]);
+    assert_eq!(rejected[0].why, "requires tp_btf mod_memcg_state or no backend");
+    assert_eq!(beside("kprobe page_counter_try_charge").0, ["kprobe page_counter_uncharge"]);
+    for charge in ["tp_btf mod_memcg_state", ""] {
+        assert_eq!(beside(charge).0, ["tp_btf count_memcg_events"], "{charge}");
+    }
+    for beside in RUNGS.iter().filter_map(|rung| rung.beside) {
+        let named = beside.rungs.iter().filter(|name| !name.is_empty());
+        named.for_each(|name| assert!(ladder(Family::Charge).any(|rung| rung == *name), "{name}"));
+    }
+}
+
+#[test]
+fn what_ranks_below_the_chosen_rung_is_no_reason() {
+    let plans = plan(&rich(), &Choice::default());
+    let info = plans[2].candidates[0].info(&plans[2].rejected);
+    assert_eq!(info.reason, "the preferred backend");
+}
+
+#[test]
+fn a_tracepoint_with_fewer_arguments_is_refused() {
+    let mut facts = rich();
+    let task = structure("task_struct");
+    btf(&mut facts).tracepoints.insert("sched_process_fork", vec![task]);
+    let why = "argument 2 of sched_process_fork is absent, not struct task_struct *";
+    assert_eq!(told(&facts, &Choice::default())[3], format!("task:  | {why}"));
+}
+
+#[test]
+fn reclaim_is_seen_whatever_its_beginning_tells() {
+    let mut facts = rich();
+    let newer = vec![Argument::Number, Argument::Number, structure("mem_cgroup")];
+    btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_begin", newer);
+    let newer = vec![Argument::Number, structure("mem_cgroup")];
+    btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", newer);
+    assert_eq!(told(&facts, &Choice::default()), told(&rich(), &Choice::default()));
+    btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", vec![structure("mem_cgroup")]);
+    let why = "argument 1 of mm_vmscan_memcg_reclaim_end is struct mem_cgroup *, not number";
+    assert_eq!(told(&facts, &Choice::default())[4], format!("reclaim:  | {why}"));
+}
+
+#[test]
+fn a_missing_member_costs_the_families_that_need_it() {
+    let mut facts = rich();
+    let missing = Missing::Member("struct cgroup".into(), "root".into());
+    btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
+    let told = told(&facts, &Choice::default());
+    assert_eq!(told[5], "cgroup:  | this kernel's struct cgroup has no root");
+    assert!(told[..5].iter().all(|line| line.contains("tp_btf")), "{told:?}");
+}
+
+#[test]
+fn a_missing_figure_of_a_victim_costs_no_family() {
+    let mut facts = rich();
+    for field in ["mm_anon", "cred_uid", "memcg_oom", "css_flags", "pids_counter"] {
+        let missing = Missing::Type("such thing".into());
+        btf(&mut facts).resolved.missing.push((field, missing));
+    }
+    assert_eq!(told(&facts, &Choice::default()), told(&rich(), &Choice::default()));
+}
+
+#[test]
+fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
+    let all = |change: &dyn Fn(&mut Facts), why: &str| {
+        let mut facts = rich();
+        change(&mut facts);
+        for line in told(&facts, &Choice::default()) {
+            assert!(line.contains(&format!(":  | {why}")), "{line}");
+        }
+    };
+    all(&|facts| facts.capabilities = Capabilities::default(), "no CAP_BPF and CAP_PERFMON");
+    all(&|facts| facts.capabilities.perfmon = false, "no CAP_PERFMON");
+    all(&|facts| facts.capabilities.bpf = false, "no CAP_BPF");
+    all(&|facts| facts.btf = Err("read vmlinux: no such file".into()), "read vmlinux: no such file");
+    all(
+        &|facts| facts.hierarchy = Err("the memory controller is off".into()),
+        "the memory controller is off",
+    );
+}
+
+#[test]
+fn a_locked_down_kernel_is_asked_too() {
+    let mut facts = rich();
+    facts.lockdown = Lockdown::Confidentiality;
+    let choice = Choice::default();
+    assert_eq!(told(&facts, &choice), told(&rich(), &choice));
+}
+
+#[test]
+fn a_denied_rung_is_not_tried() {
+    let deny = vec!["tp_btf cgroup_mkdir, cgroup_rmdir".to_owned()];
+    let choice = Choice { deny, ..Choice::default() };
+    assert_eq!(told(&rich(), &choice)[5], "cgroup:  | disabled by --disable-backend");
+    let nothing = nothing(Family::Cgroup, &plan(&rich(), &choice)[5].rejected);
+    assert_eq!(nothing.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: disabled by --disable-backend");
+}
+
+#[test]
+fn a_rung_that_is_asked_for_is_the_only_one_of_its_ladder() {
+    let only = |name: &str| Choice { only: vec![name.to_owned()], ..Choice::default() };
+    let other = "another backend was requested";
+    let told = |choice| told(&rich(), &choice);
+    assert_eq!(
+        told(only("tp_btf mod_memcg_state"))[0],
+        format!("charge: tp_btf mod_memcg_state | {other}, {other}, {other}")
+    );
+    assert!(told(only("tp_btf mod_memcg_state"))[2].starts_with("oom: fentry oom_kill_process,"));
+    let timer = told(only("timerfd"));
+    assert!(timer[0].starts_with("charge:  |") && timer[1].starts_with("charge near:  |"), "{timer:?}");
+}
+
+#[test]
+fn rungs_are_named_apart_and_need_offsets_that_exist() {
+    let names: Vec<_> = RUNGS.iter().map(|rung| rung.name).collect();
+    let mut apart = names.clone();
+    apart.sort_unstable();
+    apart.dedup();
+    assert_eq!(apart.len(), names.len());
+    // Without any BTF every field of `Offsets` is missing by its name.
+    let empty = crate::btf::tests::Blob::new().bytes();
+    let btf = crate::btf::Btf::parse(&empty, &Default::default()).unwrap();
+    let resolved = crate::offsets::resolve(&btf);
+    assert_eq!(resolved.offsets, Offsets::NONE);
+    for field in RUNGS.iter().flat_map(|rung| rung.needs).copied().flatten() {
+        assert!(resolved.why(field).is_some(), "no offset is called {field}");
+    }
+}
+
+#[test]
+fn grains_grow_with_the_page() {
+    const KIB: u64 = 1 << 10;
+    for (page, batch, table) in [(4 * KIB, 256 * KIB, 2048 * KIB), (64 * KIB, 4096 * KIB, 512 << 20)] {
+        assert_eq!(Grain::Batch.bytes(page), batch);
+        assert_eq!(Grain::PageTable.bytes(page), table + STILL_PAGES * page);
+        assert_eq!(Grain::None.bytes(page), 0);
+    }
+}

@@ -1,0 +1,128 @@
+//! What the kernel allows to BPF as a whole.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+
+use super::{Fact, Subject, fact};
+use crate::probe::Lockdown;
+use eviction_core::reading::Why;
+use eviction_node::cgroup::hierarchy::Host;
+use eviction_node::file::{InWords, read_once};
+use eviction_node::proc::capabilities::Capabilities;
+
+const ENOENT: i32 = 2;
+
+/// The kernel's facts. `held` is what this process may do.
+pub(super) fn facts(host: &Host, held: Option<Capabilities>) -> [Fact; 4] {
+    let below = |path: &str| host.root.join(path);
+    [
+        lockdown(Lockdown::read()),
+        unprivileged(&host.proc, held),
+        btf(&below("sys/kernel/btf/vmlinux")),
+        tracefs(&below("sys/kernel/tracing/events")),
+    ]
+}
+
+fn lockdown(lockdown: Lockdown) -> Fact {
+    const HELP: &str = "boot without lockdown=confidentiality, if BPF is wanted";
+    let found = match lockdown {
+        Lockdown::None | Lockdown::Integrity => Ok(lockdown.name().to_owned()),
+        Lockdown::Confidentiality => Err((
+            "confidentiality: BPF may read kernel memory by typed pointers alone; sources that need more \
+             are without it"
+                .to_owned(),
+            Some(HELP),
+        )),
+        Lockdown::Unknown => Ok("unknown: securityfs is not mounted, or the kernel has none".to_owned()),
+    };
+    fact(Subject::Lockdown, found)
+}
+
+/// `kernel.unprivileged_bpf_disabled` is of no concern to who has CAP_BPF; even 0 allows no tracing.
+fn unprivileged(proc: &Path, held: Option<Capabilities>) -> Fact {
+    let path = proc.join("sys/kernel/unprivileged_bpf_disabled");
+    let value = match read_once(&path, 64) {
+        Ok(text) => String::from_utf8_lossy(&text).trim().to_owned(),
+        Err(Why::Unreadable(ENOENT)) => {
+            let help = Some("use a kernel with CONFIG_BPF_SYSCALL=y");
+            return fact(Subject::BpfSyscall, Err(("the kernel was built without BPF".to_owned(), help)));
+        }
+        Err(why) => {
+            return fact(Subject::BpfSyscall, Err((format!("{}: {}", path.display(), InWords(why)), None)));
+        }
+    };
+    let may = held.is_some_and(|held| held.has("BPF") || held.has("SYS_ADMIN"));
+    let found = match (may, value.as_str()) {
+        (true, _) => Ok(format!("this process may use it (unprivileged_bpf_disabled is {value})")),
+        (false, "0") => Err((
+            "CAP_BPF is missing, and what is allowed without it (unprivileged_bpf_disabled is 0) is no tracing"
+                .to_owned(),
+            None,
+        )),
+        (false, _) => {
+            Err((format!("CAP_BPF is missing, and unprivileged_bpf_disabled is {value}"), None))
+        }
+    };
+    fact(Subject::BpfSyscall, found)
+}
+
+fn btf(path: &Path) -> Fact {
+    let found = match std::fs::metadata(path) {
+        Ok(found) => Ok(format!("{}, {} KiB", path.display(), found.len() >> 10)),
+        Err(error) => Err((
+            format!("{}: {error}: no BPF program can be fitted to this kernel", path.display()),
+            Some("use a kernel with CONFIG_DEBUG_INFO_BTF=y, and mount the host's /sys"),
+        )),
+    };
+    fact(Subject::Btf, found)
+}
+
+fn tracefs(events: &Path) -> Fact {
+    let found = match std::fs::read_dir(events) {
+        Ok(_) => Ok(format!("{}", events.display())),
+        Err(error) => {
+            Err((format!("{}: {error}: nothing that is used here needs it", events.display()), None))
+        }
+    };
+    fact(Subject::Tracefs, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eviction_node::proc::capabilities::parse_effective;
+
+    #[test]
+    fn lockdown_is_told_and_confidentiality_is_a_want() {
+        assert!(super::lockdown(Lockdown::Integrity).usable);
+        let fact = super::lockdown(Lockdown::Confidentiality);
+        assert!(!fact.usable && fact.found.starts_with("confidentiality") && fact.help.is_some());
+    }
+
+    #[test]
+    fn a_machine_that_lacks_everything_is_told_with_reasons() {
+        let empty = tempfile::tempdir().unwrap();
+        let host = Host { proc: empty.path().join("proc"), root: empty.path().to_owned() };
+        let [_, bpf, btf, tracefs] = facts(&host, None);
+        assert_eq!(bpf.found, "the kernel was built without BPF");
+        assert!(!btf.usable && btf.found.contains("sys/kernel/btf/vmlinux") && btf.help.is_some());
+        assert!(!tracefs.usable && tracefs.found.contains("No such file"), "{tracefs:?}");
+    }
+
+    #[test]
+    fn without_the_capability_the_switch_is_named() {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(proc.path().join("sys/kernel")).unwrap();
+        let told = |value: &str, mask: u64| {
+            std::fs::write(proc.path().join("sys/kernel/unprivileged_bpf_disabled"), value).unwrap();
+            let held = parse_effective(format!("CapEff:\t{mask:016x}\n").as_bytes()).unwrap();
+            unprivileged(proc.path(), Some(held))
+        };
+        assert!(told("2\n", 1 << 39).usable);
+        assert!(told("1\n", 1 << 21).usable);
+        let fact = told("1\n", 0);
+        assert!(!fact.usable);
+        assert_eq!(fact.found, "CAP_BPF is missing, and unprivileged_bpf_disabled is 1");
+        assert!(told("0\n", 0).found.contains("no tracing"));
+    }
+}

@@ -1,0 +1,343 @@
+//! What this machine offers to the sources, found out by trying: facts for `check`.
+#![forbid(unsafe_code)]
+
+pub mod privileges;
+
+mod kernel;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use eviction_core::reading::{Reading, Why};
+use eviction_node::cgroup::files::Version;
+use eviction_node::cgroup::hierarchy::{Hierarchies, Hierarchy, Host};
+use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::eventfd;
+use eviction_node::file::{InWords, read_once};
+use eviction_node::proc::capabilities::read_effective;
+use eviction_node::proc::meminfo::parse_meminfo;
+use eviction_node::proc::pressure::parse_pressure;
+use eviction_node::proc::tasks::{TaskCounter, read_task_capacity};
+
+/// What a fact is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    /// The memory controller.
+    MemoryController,
+    /// The pids controller.
+    PidsController,
+    /// Stopping a group: the freezer, or `cgroup.freeze`.
+    Freezer,
+    /// `cgroup.kill`.
+    CgroupKill,
+    /// Thresholds on the usage of a version 1 group.
+    UsageThreshold,
+    /// Pressure stall information.
+    Pressure,
+    /// `/proc/meminfo`.
+    Meminfo,
+    /// Count and capacity of tasks.
+    Tasks,
+    /// The cgroup namespace, and whether the whole tree is seen.
+    CgroupNamespace,
+    /// How many files may be open.
+    Descriptors,
+    /// Whether BPF may be used at all.
+    BpfSyscall,
+    /// The types of the kernel's own structures.
+    Btf,
+    /// How far the kernel is locked down (kernel_lockdown(7)).
+    Lockdown,
+    /// Where the kernel shows its tracepoints.
+    Tracefs,
+    /// The capabilities of this process.
+    Capabilities,
+    /// CAP_BPF.
+    CapBpf,
+    /// CAP_PERFMON.
+    CapPerfmon,
+    /// CAP_SYS_RESOURCE.
+    CapSysResource,
+    /// CAP_SYS_NICE.
+    CapSysNice,
+    /// CAP_IPC_LOCK.
+    CapIpcLock,
+    /// CAP_KILL.
+    CapKill,
+    /// CAP_DAC_READ_SEARCH.
+    CapDacReadSearch,
+    /// CAP_DAC_OVERRIDE.
+    CapDacOverride,
+}
+
+impl Subject {
+    /// How it is called in what people read.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MemoryController => "memory controller",
+            Self::PidsController => "pids controller",
+            Self::Freezer => "freezer",
+            Self::CgroupKill => "cgroup.kill",
+            Self::UsageThreshold => "usage threshold",
+            Self::Pressure => "pressure stall information",
+            Self::Meminfo => "meminfo",
+            Self::Tasks => "tasks",
+            Self::CgroupNamespace => "cgroup namespace",
+            Self::Descriptors => "open files",
+            Self::BpfSyscall => "BPF",
+            Self::Btf => "BTF",
+            Self::Lockdown => "lockdown",
+            Self::Tracefs => "tracefs",
+            Self::Capabilities => "capabilities",
+            Self::CapBpf => "CAP_BPF",
+            Self::CapPerfmon => "CAP_PERFMON",
+            Self::CapSysResource => "CAP_SYS_RESOURCE",
+            Self::CapSysNice => "CAP_SYS_NICE",
+            Self::CapIpcLock => "CAP_IPC_LOCK",
+            Self::CapKill => "CAP_KILL",
+            Self::CapDacReadSearch => "CAP_DAC_READ_SEARCH",
+            Self::CapDacOverride => "CAP_DAC_OVERRIDE",
+        }
+    }
+}
+
+/// Something that this machine has or lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fact {
+    /// What it is about.
+    pub subject: Subject,
+    /// Whether it can be used.
+    pub usable: bool,
+    /// Whether the agent cannot work without.
+    pub required: bool,
+    /// What was found.
+    pub found: String,
+    /// What to do to get what is missing.
+    pub help: Option<&'static str>,
+}
+
+/// Finds out what this machine offers for the node `root`.
+///
+/// Tries a threshold on usage, which blocks for some milliseconds.
+pub fn probe(host: &Host, hierarchies: &Hierarchies, root: Option<&NodeRoot>) -> Vec<Fact> {
+    let held = read_effective(&host.proc).known();
+    let is_root = rustix::process::geteuid().is_root();
+    let mut facts = vec![
+        memory_controller(host, hierarchies.memory.as_ref()),
+        pids_controller(hierarchies.pids.as_ref()),
+        freezer(hierarchies.freezer.as_ref()),
+        cgroup_kill(hierarchies),
+        usage_threshold(root),
+        pressure(host),
+        meminfo(host),
+        tasks(host),
+        cgroup_namespace(host, hierarchies.memory.as_ref()),
+        descriptors(),
+    ];
+    facts.extend(kernel::facts(host, held));
+    facts.push(capabilities(host));
+    facts.extend(held.into_iter().flat_map(|held| privileges::facts(held, is_root)));
+    facts
+}
+
+fn fact(subject: Subject, found: Result<String, (String, Option<&'static str>)>) -> Fact {
+    match found {
+        Ok(found) => Fact { subject, usable: true, required: false, found, help: None },
+        Err((found, help)) => Fact { subject, usable: false, required: false, found, help },
+    }
+}
+
+fn memory_controller(host: &Host, memory: Option<&Hierarchy>) -> Fact {
+    const HELP: &str = "boot without cgroup_disable=memory (on some systems with cgroup_enable=memory), and mount the cgroup hierarchies";
+    let found = match memory {
+        Some(hierarchy) => Ok(place(hierarchy)),
+        None => Err((absent_controller(host, "memory"), Some(HELP))),
+    };
+    Fact { required: true, ..fact(Subject::MemoryController, found) }
+}
+
+fn pids_controller(pids: Option<&Hierarchy>) -> Fact {
+    let missing =
+        ("no hierarchy has it: tasks of pods are not counted".to_owned(), Some("mount the pids controller"));
+    fact(Subject::PidsController, pids.map(place).ok_or(missing))
+}
+
+fn freezer(freezer: Option<&Hierarchy>) -> Fact {
+    let missing = (
+        "no hierarchy has it: a group that forks is held by pids.max while it is killed".to_owned(),
+        Some("mount the freezer controller, or use cgroup version 2"),
+    );
+    let found = match freezer {
+        None => Err(missing),
+        Some(hierarchy) if hierarchy.read_only => {
+            Err((format!("{}, mounted read-only", place(hierarchy)), Some(WRITABLE)))
+        }
+        Some(hierarchy) => Ok(place(hierarchy)),
+    };
+    fact(Subject::Freezer, found)
+}
+
+const WRITABLE: &str = "mount the cgroup hierarchy writable";
+
+fn cgroup_kill(hierarchies: &Hierarchies) -> Fact {
+    let found = match &hierarchies.memory {
+        Some(memory) if memory.version == Version::V2 => match child_with(&memory.mount_point, "cgroup.kill")
+        {
+            _ if memory.read_only => Err(("the hierarchy is mounted read-only".to_owned(), Some(WRITABLE))),
+            Some(path) => Ok(format!("{}", path.display())),
+            None if !has_child(&memory.mount_point) => {
+                Err(("there is no group below the root yet to look at".to_owned(), None))
+            }
+            None => Err(("no group has it: kernels before 5.14 do not".to_owned(), None)),
+        },
+        Some(_) => Err(("pods are in version 1 hierarchies, which have none".to_owned(), None)),
+        None => Err(("there is no memory controller".to_owned(), None)),
+    };
+    fact(Subject::CgroupKill, found)
+}
+
+fn has_child(group: &Path) -> bool {
+    let children = std::fs::read_dir(group).into_iter().flatten().flatten();
+    children.filter_map(|child| child.file_type().ok()).any(|kind| kind.is_dir())
+}
+
+/// A control file in some group directly below `group`: the root group lacks many.
+fn child_with(group: &Path, name: &str) -> Option<std::path::PathBuf> {
+    let children = std::fs::read_dir(group).ok()?;
+    children.filter_map(|child| Some(child.ok()?.path().join(name))).find(|path| path.exists())
+}
+
+fn usage_threshold(root: Option<&NodeRoot>) -> Fact {
+    // No usage ever gets there.
+    const BEYOND_REACH: u64 = 1 << 62;
+    let found = match root {
+        None => Err(("there is no node to try it on".to_owned(), None)),
+        Some(root) if root.version == Version::V2 => {
+            Err(("cgroup version 2 has none: pressure and the timer take its place".to_owned(), None))
+        }
+        Some(root) => match eventfd::join(&root.memory, &[BEYOND_REACH]) {
+            Ok(_) => Ok(format!("{}", root.memory.join("cgroup.event_control").display())),
+            Err(error) => {
+                let help = error.help();
+                let cause =
+                    std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
+                Err((format!("{error}{cause}"), help))
+            }
+        },
+    };
+    fact(Subject::UsageThreshold, found)
+}
+
+fn pressure(host: &Host) -> Fact {
+    const ENOENT: i32 = 2;
+    const EOPNOTSUPP: i32 = 95;
+    let path = host.proc.join("pressure/memory");
+    let found = match read_once(&path, 4096).map(|text| parse_pressure(&text).some.total_us) {
+        Ok(Reading::Known(_)) => Ok(format!("{}", path.display())),
+        Ok(Reading::Unknown(why)) => Err((format!("{}: {}", path.display(), InWords(why)), None)),
+        Err(Why::Unreadable(ENOENT)) => {
+            Err(("the kernel was built without it".to_owned(), Some("use a kernel with CONFIG_PSI=y")))
+        }
+        Err(Why::Unreadable(EOPNOTSUPP)) => Err(("switched off at boot".to_owned(), Some("boot with psi=1"))),
+        Err(why) => Err((format!("{}: {}", path.display(), InWords(why)), None)),
+    };
+    fact(Subject::Pressure, found)
+}
+
+fn meminfo(host: &Host) -> Fact {
+    let path = host.proc.join("meminfo");
+    let found = match read_once(&path, 1 << 16).map(|text| parse_meminfo(&text)) {
+        Ok(meminfo) => match (meminfo.total, meminfo.usage, meminfo.inactive_file) {
+            (Reading::Known(total), Reading::Known(_), Reading::Known(_)) => {
+                Ok(format!("MemTotal {} KiB", total >> 10))
+            }
+            (Reading::Unknown(why), ..) | (_, Reading::Unknown(why), _) | (.., Reading::Unknown(why)) => {
+                Err(why)
+            }
+        },
+        Err(why) => Err(why),
+    };
+    let found = found
+        .map_err(|why| (format!("{}: {}", path.display(), InWords(why)), Some("mount the proc file system")));
+    Fact { required: true, ..fact(Subject::Meminfo, found) }
+}
+
+fn tasks(host: &Host) -> Fact {
+    let found = match (TaskCounter::open(&host.proc).read(), read_task_capacity(&host.proc)) {
+        (Reading::Known(count), Reading::Known(capacity)) => Ok(format!("{count} of {capacity}")),
+        (Reading::Unknown(why), _) => {
+            Err((format!("{}: {}", host.proc.join("loadavg").display(), InWords(why)), None))
+        }
+        (_, Reading::Unknown(why)) => {
+            Err((format!("{}: {}", host.proc.join("sys/kernel/pid_max").display(), InWords(why)), None))
+        }
+    };
+    fact(Subject::Tasks, found)
+}
+
+fn cgroup_namespace(host: &Host, memory: Option<&Hierarchy>) -> Fact {
+    // PROC_CGROUP_INIT_INO of include/linux/proc_ns.h, part of the kernel's interface.
+    const INITIAL: &str = "cgroup:[4026531835]";
+    let namespace = std::fs::read_link(host.proc.join("self/ns/cgroup")).unwrap_or_default();
+    let whose = if namespace == Path::new(INITIAL) { "the machine's own" } else { "a private one" };
+    let found = match memory {
+        Some(hierarchy) if !hierarchy.whole => Err((
+            format!("{whose}; {} shows only a part of the tree", hierarchy.mount_point.display()),
+            Some(
+                "mount the host's /sys/fs/cgroup into the container (hostPath), or run in the host's cgroup namespace",
+            ),
+        )),
+        Some(_) => Ok(format!("{whose}; the whole tree is seen")),
+        None => Ok(whose.to_owned()),
+    };
+    fact(Subject::CgroupNamespace, found)
+}
+
+fn descriptors() -> Fact {
+    // Two for each of three containers in 110 pods, and for the pods, with some to spare.
+    const ENOUGH: u64 = 2048;
+    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let found = match (limits.current, limits.maximum) {
+        (Some(soft), _) if soft < ENOUGH => Err((
+            format!("{soft}: with many pods files are opened for each read, which is slower"),
+            Some("raise the limit of open files (LimitNOFILE, ulimit -n)"),
+        )),
+        (Some(soft), _) => Ok(soft.to_string()),
+        (None, _) => Ok("unlimited".to_owned()),
+    };
+    fact(Subject::Descriptors, found)
+}
+
+fn capabilities(host: &Host) -> Fact {
+    let found = match read_effective(&host.proc) {
+        Reading::Known(set) => Ok(set.names().collect::<Vec<_>>().join(" ")),
+        Reading::Unknown(why) => {
+            Err((format!("{}: {}", host.proc.join("self/status").display(), InWords(why)), None))
+        }
+    };
+    fact(Subject::Capabilities, found)
+}
+
+fn place(hierarchy: &Hierarchy) -> String {
+    let version = match hierarchy.version {
+        Version::V1 => 1,
+        Version::V2 => 2,
+    };
+    format!("version {version} at {}", hierarchy.mount_point.display())
+}
+
+/// Why a controller is in no hierarchy, by `/proc/cgroups`.
+fn absent_controller(host: &Host, name: &str) -> String {
+    use procfs::{CGroupControllers, FromBufRead as _};
+    let controllers = read_once(&host.proc.join("cgroups"), 1 << 16)
+        .ok()
+        .and_then(|text| CGroupControllers::from_buf_read(&*text).ok())
+        .map_or_else(Vec::new, |CGroupControllers(controllers)| controllers);
+    match controllers.iter().find(|controller| controller.name == name) {
+        Some(controller) if !controller.enabled => "switched off at boot".to_owned(),
+        Some(_) => "not mounted, or not passed on to this part of the tree".to_owned(),
+        None => "the kernel was built without it, or switched it off".to_owned(),
+    }
+}

@@ -1,0 +1,263 @@
+//! One pod on its way out: SIGTERM, the grace period, SIGKILL, and looking until nobody is left.
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::boundary::Pinned;
+use super::clock::now_ns;
+use super::growth::Growth;
+use super::hold::Log;
+use super::members::Members;
+use super::target::KillTarget;
+use super::victim::Victim;
+use eviction_core::pod::PodName;
+use eviction_core::progress::Progress;
+use eviction_core::time::nanos;
+
+/// Between two looks, while nobody ends: from the first pause, doubled each time, to the last.
+const FIRST_PAUSE_NS: u64 = 1_000_000;
+const KILL_PAUSE_NS: u64 = 20_000_000;
+const GRACE_PAUSE_NS: u64 = 250_000_000;
+
+/// Processes whose end is waited for. When one ends, the others are looked at again.
+const WATCHED: usize = 16;
+
+/// A pod's processes and how far their end has come.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) decision: u64,
+    pub(super) pod: Arc<PodName>,
+    victim: Victim,
+    phase: Phase,
+    stops_forks: bool,
+    /// How many bytes the pod may grow by in its grace period, if there is a bound.
+    growth_limit: Option<u64>,
+    /// Watched in the grace period, where there is a bound.
+    growth: Option<Growth>,
+    kill_wait_ns: u64,
+    pause_ns: u64,
+    due_ns: u64,
+    watched: Vec<OwnedFd>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// A dry run: say who would be signalled.
+    Look,
+    /// SIGTERM is due.
+    Term { grace_ns: u64 },
+    /// SIGTERM was sent.
+    Grace { kill_at_ns: u64 },
+    /// SIGKILL was sent.
+    Kill { until_ns: u64 },
+    /// Nothing is left to do.
+    Over,
+}
+
+/// What a job does its work with, kept from one to the next.
+pub(super) struct Tools<'a> {
+    pub(super) members: &'a mut Members,
+    pub(super) report: &'a mut dyn FnMut(Progress),
+    pub(super) now_ns: u64,
+}
+
+impl Job {
+    /// A job that is to be begun with [`Job::strike`] or, later, with [`Job::step`].
+    pub(super) fn new(
+        target: &KillTarget,
+        groups: Vec<Pinned>,
+        kill_wait: Duration,
+        is_dry: bool,
+        log: Arc<Log>,
+    ) -> Self {
+        let grace_ns = nanos(target.grace);
+        Self {
+            decision: target.decision,
+            pod: Arc::clone(&target.pod),
+            victim: Victim::new(groups, log),
+            phase: match is_dry {
+                true => Phase::Look,
+                false => Phase::Term { grace_ns },
+            },
+            stops_forks: target.stops_forks(),
+            growth_limit: target.growth_limit(),
+            growth: None,
+            kill_wait_ns: nanos(kill_wait),
+            pause_ns: FIRST_PAUSE_NS,
+            due_ns: 0,
+            watched: Vec::new(),
+        }
+    }
+
+    pub(super) fn groups(&self) -> &[Pinned] {
+        self.victim.groups()
+    }
+
+    /// Killed since the last call: their memory can be given back.
+    pub(super) fn take_killed(&mut self) -> Vec<u32> {
+        self.victim.take_fresh()
+    }
+
+    /// When to look again, even if no watched process ends.
+    pub(super) fn due_ns(&self) -> u64 {
+        self.growth.as_ref().map_or(self.due_ns, |growth| growth.due_ns().min(self.due_ns))
+    }
+
+    /// Processes whose end makes a look worth while.
+    pub(super) fn watched(&self) -> &[OwnedFd] {
+        &self.watched
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// A watched process has ended: look again, but not in a frenzy while many end.
+    pub(super) fn wake(&mut self, now_ns: u64) {
+        self.due_ns = self.due_ns.min(now_ns.saturating_add(FIRST_PAUSE_NS / 2));
+        self.pause_ns = FIRST_PAUSE_NS;
+        self.watched.clear();
+    }
+
+    /// The first signals, at once: on the thread that asks for them.
+    pub(super) fn strike(&mut self, tools: &mut Tools<'_>) {
+        match self.phase {
+            Phase::Term { grace_ns: 0 } => self.kill(None, tools),
+            Phase::Term { grace_ns } => self.terminate(grace_ns, tools),
+            Phase::Look | Phase::Grace { .. } | Phase::Kill { .. } | Phase::Over => {}
+        }
+        self.due_ns = tools.now_ns;
+    }
+
+    /// Does what is due.
+    pub(super) fn step(&mut self, tools: &mut Tools<'_>) {
+        let now_ns = tools.now_ns;
+        match self.exceeded_growth(tools) {
+            Some(grown) => self.kill(Some(grown), tools),
+            None if now_ns < self.due_ns => return,
+            None if self.is_finished(tools) => return,
+            None => {}
+        }
+        let last = match self.phase {
+            Phase::Grace { kill_at_ns } => {
+                self.due_ns = kill_at_ns;
+                GRACE_PAUSE_NS
+            }
+            _ => {
+                self.due_ns = u64::MAX;
+                KILL_PAUSE_NS
+            }
+        };
+        self.due_ns = self.due_ns.min(now_ns.saturating_add(self.pause_ns));
+        self.pause_ns = self.pause_ns.saturating_mul(2).min(last);
+        self.watched = tools.members.watch(WATCHED);
+    }
+
+    /// Does what the phase asks for now; whether nothing is left to do after it.
+    fn is_finished(&mut self, tools: &mut Tools<'_>) -> bool {
+        let now_ns = tools.now_ns;
+        if matches!(self.phase, Phase::Grace { .. } | Phase::Kill { .. }) && self.is_gone(tools) {
+            return true;
+        }
+        match self.phase {
+            Phase::Look => self.look(tools),
+            Phase::Term { .. } => self.strike(tools),
+            Phase::Grace { kill_at_ns } if now_ns >= kill_at_ns => self.kill(None, tools),
+            Phase::Kill { until_ns } if now_ns >= until_ns => self.give_up(tools),
+            Phase::Kill { .. } => self.victim.kill_again(tools),
+            Phase::Grace { .. } | Phase::Over => {}
+        }
+        self.is_over()
+    }
+
+    /// The node got worse: stop forking now, and wait no longer than this.
+    pub(super) fn hurry(&mut self, grace: Duration, growth_limit: Option<u64>, tools: &mut Tools<'_>) {
+        let grace_ns = nanos(grace);
+        self.stops_forks = true;
+        self.growth_limit = growth_limit;
+        match &mut self.phase {
+            Phase::Term { grace_ns: granted } => *granted = grace_ns.min(*granted),
+            Phase::Grace { kill_at_ns } => {
+                *kill_at_ns = tools.now_ns.saturating_add(grace_ns).min(*kill_at_ns);
+                self.victim.stop_forks(tools);
+                self.watch_growth(tools);
+            }
+            Phase::Look | Phase::Kill { .. } | Phase::Over => {}
+        }
+        self.due_ns = tools.now_ns;
+    }
+
+    /// Lets everything go on as it is.
+    pub(super) fn abandon(&mut self, tools: &mut Tools<'_>) {
+        if self.phase != Phase::Over {
+            self.end(Progress::Abandoned, tools);
+        }
+    }
+
+    fn end(&mut self, progress: Progress, tools: &mut Tools<'_>) {
+        self.phase = Phase::Over;
+        self.growth = None;
+        self.watched.clear();
+        self.victim.let_go();
+        (tools.report)(progress);
+    }
+
+    fn look(&mut self, tools: &mut Tools<'_>) {
+        let (pids, unreachable) = self.victim.everybody(tools);
+        self.end(Progress::WouldSignal { pids, unreachable }, tools);
+    }
+
+    fn terminate(&mut self, grace_ns: u64, tools: &mut Tools<'_>) {
+        let sum = self.victim.terminate(self.stops_forks, tools);
+        self.phase = Phase::Grace { kill_at_ns: tools.now_ns.saturating_add(grace_ns) };
+        (tools.report)(Progress::TermSent(sum));
+        self.watch_growth(tools);
+    }
+
+    /// From now on the pod's growth is watched, if there is a bound.
+    fn watch_growth(&mut self, tools: &mut Tools<'_>) {
+        let Some(limit) = self.growth_limit else { return };
+        match Growth::since_now(self.victim.groups(), limit, tools.members) {
+            Ok(growth) => self.growth = Some(growth),
+            Err(unknown) => (tools.report)(Progress::Trouble { what: unknown.to_string() }),
+        }
+    }
+
+    /// By how many bytes the pod has grown, if that is more than it may. What cannot be read is told, and
+    /// watched no more.
+    fn exceeded_growth(&mut self, tools: &mut Tools<'_>) -> Option<u64> {
+        let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= tools.now_ns)?;
+        growth.exceeded(tools.members, now_ns).unwrap_or_else(|unknown| {
+            self.growth = None;
+            (tools.report)(Progress::Trouble { what: unknown.to_string() });
+            None
+        })
+    }
+
+    /// SIGKILL, also because the pod has grown by so many bytes in its grace period.
+    fn kill(&mut self, grown: Option<u64>, tools: &mut Tools<'_>) {
+        self.growth = None;
+        self.stops_forks = true;
+        self.phase = Phase::Kill { until_ns: tools.now_ns.saturating_add(self.kill_wait_ns) };
+        self.pause_ns = FIRST_PAUSE_NS;
+        let signalled = self.victim.kill(tools);
+        (tools.report)(Progress::KillSent { signalled, grown });
+    }
+
+    /// Whether nobody is left; if so, the job is over.
+    fn is_gone(&mut self, tools: &mut Tools<'_>) -> bool {
+        let is_gone = self.victim.is_gone(tools);
+        if is_gone {
+            let (killed, unreaped) = (self.victim.killed(), self.victim.unreaped());
+            self.end(Progress::Gone { killed, unreaped }, tools);
+        }
+        is_gone
+    }
+
+    fn give_up(&mut self, tools: &mut Tools<'_>) {
+        let left = self.victim.left(tools);
+        self.end(left, tools);
+    }
+}

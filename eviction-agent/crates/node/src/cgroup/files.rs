@@ -1,0 +1,357 @@
+//! The text of the control files.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+use crate::text::{Once, complete_lines, parse_number, parse_number_line, words};
+use eviction_core::reading::{Reading, Why};
+
+/// The version of the hierarchy that a controller is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Version {
+    /// One hierarchy per controller.
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// A limit on a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Limit {
+    /// At most so much: bytes or processes.
+    At(u64),
+    /// None is set.
+    Unlimited,
+}
+
+impl Limit {
+    /// The lower of two limits.
+    pub fn min(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::At(a), Self::At(b)) => Self::At(a.min(b)),
+            (Self::At(a), Self::Unlimited) | (Self::Unlimited, Self::At(a)) => Self::At(a),
+            (Self::Unlimited, Self::Unlimited) => Self::Unlimited,
+        }
+    }
+}
+
+/// `memory.usage_in_bytes` and `memory.current`, in bytes; `pids.current`, in tasks.
+pub fn parse_usage(text: &[u8]) -> Result<u64, Why> {
+    parse_number_line(text)
+}
+
+/// `memory.limit_in_bytes`, `memory.max`, `memory.high` in bytes; `pids.max` in tasks.
+///
+/// Version 1 shows no limit as the greatest signed long rounded down to a page
+/// (PAGE_COUNTER_MAX in mm/page_counter.c), whatever the size of a page; version 2 as `max`.
+pub fn parse_limit(text: &[u8]) -> Result<Limit, Why> {
+    const LARGEST_PAGE: u64 = 1 << 20;
+    if text.strip_suffix(b"\n").unwrap_or(text) == b"max" {
+        return Ok(Limit::Unlimited);
+    }
+    let value = parse_number_line(text)?;
+    Ok(if value > i64::MAX as u64 - LARGEST_PAGE { Limit::Unlimited } else { Limit::At(value) })
+}
+
+/// What `memory.stat` says of a group with all groups below it, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryStat {
+    /// Anonymous memory (`anon`, `total_rss`).
+    pub anon: Reading<u64>,
+    /// Page cache with shared memory (`file`, `total_cache`).
+    pub file: Reading<u64>,
+    /// Shared memory and tmpfs (`shmem`): it stays charged after its processes die.
+    pub shmem: Reading<u64>,
+    /// Page cache that has not been used lately; the kubelet takes it off the usage.
+    pub inactive_file: Reading<u64>,
+    /// Page cache in use.
+    pub active_file: Reading<u64>,
+}
+
+impl MemoryStat {
+    /// The figures before anybody has looked, or after a look that failed.
+    pub fn unknown(why: Why) -> Self {
+        let unknown = Reading::Unknown(why);
+        Self { anon: unknown, file: unknown, shmem: unknown, inactive_file: unknown, active_file: unknown }
+    }
+}
+
+impl MemoryStat {
+    /// Anonymous memory and page cache: what the kubelet takes for the usage of the root of
+    /// version 2, which has no file for it.
+    pub fn anon_and_file(&self) -> Reading<u64> {
+        match (self.anon, self.file) {
+            (Reading::Known(anon), Reading::Known(file)) => {
+                anon.checked_add(file).ok_or(Why::Implausible).into()
+            }
+            (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
+        }
+    }
+}
+
+/// `memory.stat`. Each figure stands for itself: one that is missing, repeated or no number is
+/// unknown, and lines about other things are of no concern. A text that ends inside a line was
+/// cut off, and then nothing in it is believed.
+pub fn parse_memory_stat(version: Version, text: &[u8]) -> MemoryStat {
+    let lines = match complete_lines(text) {
+        Ok(lines) => lines,
+        Err(why) => return MemoryStat::unknown(why),
+    };
+    let [mut anon, mut file, mut shmem, mut inactive_file, mut active_file] = [Once::NEW; 5];
+    for line in lines {
+        // Version 1 has each figure twice: of the group alone, and prefixed, with those below.
+        let line = match version {
+            Version::V1 => match line.strip_prefix(b"total_") {
+                Some(rest) => rest,
+                None => continue,
+            },
+            Version::V2 => line,
+        };
+        let Some(blank) = line.iter().position(|byte| *byte == b' ') else { continue };
+        let (key, value) = (&line[..blank], &line[blank + 1..]);
+        let figure = match (key, version) {
+            (b"anon", Version::V2) | (b"rss", Version::V1) => &mut anon,
+            (b"file", Version::V2) | (b"cache", Version::V1) => &mut file,
+            (b"shmem", _) => &mut shmem,
+            (b"inactive_file", _) => &mut inactive_file,
+            (b"active_file", _) => &mut active_file,
+            _ => continue,
+        };
+        figure.found(parse_number(value));
+    }
+    MemoryStat {
+        anon: anon.get().into(),
+        file: file.get().into(),
+        shmem: shmem.get().into(),
+        inactive_file: inactive_file.get().into(),
+        active_file: active_file.get().into(),
+    }
+}
+
+/// Counters of `memory.events` (version 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryEvents {
+    /// Times that `memory.high` was exceeded and the group was throttled.
+    pub high: Reading<u64>,
+    /// Times that usage was about to go over `memory.max`.
+    pub max: Reading<u64>,
+    /// Times that the limit was reached and an allocation was about to fail.
+    pub oom: Reading<u64>,
+    /// Processes that were killed by an out-of-memory killer.
+    pub oom_kill: Reading<u64>,
+    /// Times that a whole group was killed (from 5.17).
+    pub oom_group_kill: Reading<u64>,
+}
+
+/// `memory.events` and `memory.events.local`.
+pub fn parse_memory_events(text: &[u8]) -> MemoryEvents {
+    let [high, max, oom, oom_kill, oom_group_kill] =
+        parse_keys(text, [b"high", b"max", b"oom", b"oom_kill", b"oom_group_kill"]);
+    MemoryEvents { high, max, oom, oom_kill, oom_group_kill }
+}
+
+/// `memory.oom_control` (version 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OomControl {
+    /// 1 when processes wait instead of being killed.
+    pub oom_kill_disable: Reading<u64>,
+    /// 1 while the group is out of memory.
+    pub under_oom: Reading<u64>,
+    /// Processes of this very group that were killed (from 4.13).
+    pub oom_kill: Reading<u64>,
+}
+
+/// `memory.oom_control`.
+pub fn parse_oom_control(text: &[u8]) -> OomControl {
+    let [oom_kill_disable, under_oom, oom_kill] =
+        parse_keys(text, [b"oom_kill_disable", b"under_oom", b"oom_kill"]);
+    OomControl { oom_kill_disable, under_oom, oom_kill }
+}
+
+/// `pids.events`: how many forks the group's limit refused.
+pub fn parse_pids_events(text: &[u8]) -> Reading<u64> {
+    let [max] = parse_keys(text, [b"max"]);
+    max
+}
+
+/// `cgroup.procs`: process ids, appended to `pids`. A process outside the reader's process
+/// namespace is shown as 0 and only counted; the number of those is returned.
+pub fn parse_procs(text: &[u8], pids: &mut Vec<i32>) -> Result<usize, Why> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    let before = pids.len();
+    let mut foreign = 0;
+    let mut read = || {
+        for line in complete_lines(text)? {
+            match i32::try_from(parse_number(line)?) {
+                Ok(0) => foreign += 1,
+                Ok(pid) => pids.push(pid),
+                Err(_) => return Err(Why::Implausible),
+            }
+        }
+        Ok(())
+    };
+    if let Err(why) = read() {
+        pids.truncate(before);
+        return Err(why);
+    }
+    Ok(foreign)
+}
+
+/// A file of names separated by blanks, such as `cgroup.controllers`.
+pub fn has_word(text: &[u8], word: &[u8]) -> bool {
+    text.split(|byte| byte.is_ascii_whitespace()).any(|found| found == word)
+}
+
+/// The figures of `keys` in a text of lines `key value`.
+fn parse_keys<const N: usize>(text: &[u8], keys: [&[u8]; N]) -> [Reading<u64>; N] {
+    let mut found = [Once::NEW; N];
+    match complete_lines(text) {
+        Err(why) => [Reading::Unknown(why); N],
+        Ok(lines) => {
+            for line in lines {
+                let mut words = words(line);
+                let Some(key) = words.next() else { continue };
+                let Some(index) = keys.iter().position(|wanted| *wanted == key) else { continue };
+                found[index].found(match (words.next(), words.next()) {
+                    (Some(value), None) => parse_number(value),
+                    _ => Err(Why::Unparsable),
+                });
+            }
+            found.map(|figure| figure.get().into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Reading::{Known, Unknown};
+    use proptest::prelude::*;
+
+    const V2: &[u8] = b"anon 1\nfile 2\nkernel 3\nshmem 4\ninactive_file 5\nactive_file 6\n";
+    const V1: &[u8] = b"inactive_file 9\nrss 9\ntotal_cache 2\ntotal_rss 1\ntotal_shmem 4\ntotal_inactive_file 5\ntotal_active_file 6\n";
+
+    #[test]
+    fn memory_stat_of_both_versions() {
+        let expected = MemoryStat {
+            anon: Known(1),
+            file: Known(2),
+            shmem: Known(4),
+            inactive_file: Known(5),
+            active_file: Known(6),
+        };
+        assert_eq!(parse_memory_stat(Version::V2, V2), expected);
+        assert_eq!(parse_memory_stat(Version::V1, V1), expected);
+    }
+
+    #[test]
+    fn bad_memory_stat_is_unknown_and_never_zero() {
+        for (text, why) in [
+            (&b""[..], Why::Unparsable),
+            (b"\n", Why::Absent),
+            (b"anon 1\nfile 2\n", Why::Absent),
+            (b"inactive_file 1\ninactive_file 1\n", Why::Unparsable),
+            (b"inactive_file 1\ninactive_file 2\ninactive_file 3\n", Why::Unparsable),
+            (b"inactive_file 18446744073709551615\n", Why::Implausible),
+            (b"inactive_file max\n", Why::Unparsable),
+            (b"inactive_file -4096\n", Why::Implausible),
+            (b"inactive_file \n", Why::Unparsable),
+            (b"inactive_file\n", Why::Absent),
+            (b"inactive_file  1\n", Why::Unparsable),
+            (b"inactive_file 1 kB\n", Why::Unparsable),
+            (b"inactive_file 1", Why::Unparsable),
+            (b"anon 1\ninactive_file 12\nacti", Why::Unparsable),
+            (b"total_inactive_file 1\n", Why::Absent),
+            (b"\xff\xfe\x00\n", Why::Absent),
+        ] {
+            assert_eq!(parse_memory_stat(Version::V2, text).inactive_file, Unknown(why), "{text:?}");
+        }
+        assert_eq!(parse_memory_stat(Version::V1, V2).inactive_file, Unknown(Why::Absent));
+        let junk_elsewhere = b"nonsense\n\nnewer 1 2 3\ninactive_file 7\n";
+        assert_eq!(parse_memory_stat(Version::V2, junk_elsewhere).inactive_file, Known(7));
+    }
+
+    #[test]
+    fn limits() {
+        for (text, expected) in [
+            ("max\n", Ok(Limit::Unlimited)),
+            ("max", Ok(Limit::Unlimited)),
+            ("9223372036854771712\n", Ok(Limit::Unlimited)),
+            ("9223372036854710272\n", Ok(Limit::Unlimited)),
+            ("0\n", Ok(Limit::At(0))),
+            ("536870912\n", Ok(Limit::At(536_870_912))),
+            ("-1\n", Err(Why::Implausible)),
+            ("18446744073709551615\n", Err(Why::Implausible)),
+            ("maximum\n", Err(Why::Unparsable)),
+            ("", Err(Why::Unparsable)),
+        ] {
+            assert_eq!(parse_limit(text.as_bytes()), expected, "{text:?}");
+        }
+        assert_eq!(Limit::At(3).min(Limit::Unlimited), Limit::At(3));
+        assert_eq!(Limit::Unlimited.min(Limit::At(3)), Limit::At(3));
+        assert_eq!(Limit::At(5).min(Limit::At(3)), Limit::At(3));
+        assert_eq!(Limit::Unlimited.min(Limit::Unlimited), Limit::Unlimited);
+    }
+
+    #[test]
+    fn events() {
+        let events = parse_memory_events(b"low 0\nhigh 1\nmax 2\noom 3\noom_kill 4\n");
+        assert_eq!(
+            (events.high, events.max, events.oom, events.oom_kill),
+            (Known(1), Known(2), Known(3), Known(4))
+        );
+        assert_eq!(events.oom_group_kill, Unknown(Why::Absent));
+        let control = parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\noom_kill 7\n");
+        assert_eq!(control.oom_kill, Known(7));
+        assert_eq!(parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\n").oom_kill, Unknown(Why::Absent));
+        assert_eq!(parse_oom_control(b"oom_kill 1\noom_kill 1\n").oom_kill, Unknown(Why::Unparsable));
+        assert_eq!(parse_oom_control(b"oom_kill 1 2\n").oom_kill, Unknown(Why::Unparsable));
+        assert_eq!(parse_oom_control(b"oom_kill 1").oom_kill, Unknown(Why::Unparsable));
+    }
+
+    #[test]
+    fn procs() {
+        let mut pids = vec![1];
+        assert_eq!(parse_procs(b"", &mut pids), Ok(0));
+        assert_eq!(parse_procs(b"12\n0\n34\n0\n", &mut pids), Ok(2));
+        assert_eq!(pids, [1, 12, 34]);
+        for text in [&b"5\n12"[..], b"5\nx\n", b"5\n\n", b"5\n-3\n", b"5\n4294967296\n"] {
+            assert!(parse_procs(text, &mut pids).is_err(), "{text:?}");
+            assert_eq!(pids, [1, 12, 34], "nothing of a bad text is kept");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes: Vec<u8>) {
+            for version in [Version::V1, Version::V2] {
+                parse_memory_stat(version, &bytes);
+            }
+            parse_memory_events(&bytes);
+            parse_oom_control(&bytes);
+            let _ = parse_limit(&bytes);
+            let _ = parse_procs(&bytes, &mut Vec::new());
+        }
+
+        #[test]
+        fn a_cut_never_changes_a_figure(inactive in 0..u64::MAX / 4, cut in 0..200_usize) {
+            let whole = format!("anon 1\nfile 2\ninactive_file {inactive}\nactive_file 6\n");
+            let part = &whole.as_bytes()[..cut.min(whole.len())];
+            if let Known(value) = parse_memory_stat(Version::V2, part).inactive_file {
+                prop_assert_eq!(value, inactive);
+            }
+        }
+
+        #[test]
+        fn memory_stat_keeps_every_figure(figures: [u32; 5], order in Just([0, 1, 2, 3, 4]).prop_shuffle()) {
+            let keys = ["rss", "cache", "shmem", "inactive_file", "active_file"];
+            let text: String = order.iter().map(|i| format!("{} 1\ntotal_{} {}\n", keys[*i], keys[*i], figures[*i])).collect();
+            let stat = parse_memory_stat(Version::V1, text.as_bytes());
+            let read = [stat.anon, stat.file, stat.shmem, stat.inactive_file, stat.active_file];
+            prop_assert_eq!(read, figures.map(|figure| Known(u64::from(figure))));
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Which controllers are in which hierarchy, and where those are mounted.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use super::files::{Version, has_word};
+use crate::file::{InWords, read_once};
+use eviction_core::reading::Why;
+
+/// The inode number of the root of every hierarchy (`cgroup_setup_root` in
+/// kernel/cgroup/cgroup.c warns about anything else).
+const ROOT_INODE: u64 = 1;
+
+const MOUNTINFO_LIMIT: usize = 16 << 20;
+
+/// The machine as a program sees it: where its `/proc` is, and the folder that mount points
+/// are below. Tests have recorded ones.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The proc file system.
+    pub proc: PathBuf,
+    /// What mount points are relative to.
+    pub root: PathBuf,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { proc: "/proc".into(), root: "/".into() }
+    }
+}
+
+/// A mounted hierarchy, as /proc/self/mountinfo tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupMount {
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// Version 1 or 2.
+    pub version: Version,
+    /// The controllers of a version 1 hierarchy.
+    pub controllers: Vec<OsString>,
+    /// Whether nothing can be written through this mount.
+    pub read_only: bool,
+}
+
+/// The cgroup mounts in the text of a mountinfo file (proc_pid_mountinfo(5)). Lines that are
+/// no such line, and mounts of other file systems, are of no concern.
+pub fn parse_mounts(mountinfo: &[u8]) -> Vec<CgroupMount> {
+    mountinfo.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()
+}
+
+fn parse_mount(line: &[u8]) -> Option<CgroupMount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let mount_point = fields.nth(4)?;
+    let options = fields.next()?;
+    // Any number of optional fields, ended by a hyphen.
+    fields.by_ref().find(|field| *field == b"-")?;
+    let version = match fields.next()? {
+        b"cgroup" => Version::V1,
+        b"cgroup2" => Version::V2,
+        _ => return None,
+    };
+    let super_options = fields.nth(1)?;
+    let of = |options: &'_ [u8]| options.split(|byte| *byte == b',').any(|option| option == b"ro");
+    Some(CgroupMount {
+        mount_point: PathBuf::from(OsString::from_vec(unescape(mount_point))),
+        version,
+        controllers: match version {
+            Version::V1 => {
+                super_options.split(|byte| *byte == b',').map(|o| OsString::from_vec(o.to_vec())).collect()
+            }
+            Version::V2 => Vec::new(),
+        },
+        read_only: of(options) || of(super_options),
+    })
+}
+
+/// Undoes the octal escapes of blanks, line feeds and backslashes in mountinfo.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let octal = |digits: &[u8; 3]| {
+            digits.iter().try_fold(0_u32, |value, digit| match digit {
+                b'0'..=b'7' => Some(value * 8 + u32::from(digit - b'0')),
+                _ => None,
+            })
+        };
+        let escaped = (*first == b'\\')
+            .then(|| after.first_chunk::<3>())
+            .flatten()
+            .and_then(octal)
+            .and_then(|value| u8::try_from(value).ok());
+        match escaped {
+            Some(byte) => {
+                plain.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                plain.push(*first);
+                rest = after;
+            }
+        }
+    }
+    plain
+}
+
+/// A hierarchy as it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Hierarchy {
+    /// Version 1 or 2.
+    pub version: Version,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// Whether the mount shows the whole hierarchy and not a part of it, as a mount made
+    /// inside a private cgroup namespace does.
+    pub whole: bool,
+    /// Whether nothing can be written: then there are no event_control thresholds, pressure
+    /// triggers and cgroup.kill.
+    pub read_only: bool,
+}
+
+/// Where each controller that is of use is found. With version 2 they are all the same one;
+/// on a hybrid machine each has its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Hierarchies {
+    /// Memory usage and limits.
+    pub memory: Option<Hierarchy>,
+    /// Process counts and limits.
+    pub pids: Option<Hierarchy>,
+    /// Stopping all processes of a group; on version 2 every group can be frozen.
+    pub freezer: Option<Hierarchy>,
+    /// CPU time.
+    pub cpu: Option<Hierarchy>,
+    /// The unified hierarchy, also where it has no controllers.
+    pub unified: Option<Hierarchy>,
+}
+
+/// Why the hierarchies are not known.
+#[derive(Debug, Error)]
+pub enum DiscoverError {
+    /// The mounts could not be read.
+    #[error("cannot read {}: {}", path.display(), InWords(*why))]
+    Mounts {
+        /// The mountinfo file.
+        path: PathBuf,
+        /// What came in the way.
+        why: Why,
+    },
+}
+
+impl Hierarchies {
+    /// Looks at the mounts of this process.
+    pub fn discover(host: &Host) -> Result<Self, DiscoverError> {
+        let path = host.proc.join("self/mountinfo");
+        let text = read_once(&path, MOUNTINFO_LIMIT).map_err(|why| DiscoverError::Mounts { path, why })?;
+        let mut mounts = parse_mounts(&text);
+        for mount in &mut mounts {
+            mount.mount_point = below(&host.root, &mount.mount_point);
+        }
+        Ok(Self::choose(&mounts, &Look::at))
+    }
+
+    /// Chooses one mount for each controller: one that shows the whole hierarchy before one
+    /// that shows a part, a writable one before a read-only one, the first of equals.
+    pub fn choose(mounts: &[CgroupMount], look: &dyn Fn(&Path) -> Option<Look>) -> Self {
+        let seen: Vec<(&CgroupMount, Look)> = mounts
+            .iter()
+            .enumerate()
+            // Of mounts on the same mount point only the last can be reached.
+            .filter(|(index, mount)| {
+                mounts[index + 1..].iter().all(|later| later.mount_point != mount.mount_point)
+            })
+            .filter_map(|(_, mount)| Some((mount, look(&mount.mount_point)?)))
+            .collect();
+        let best = |wanted: &dyn Fn(&CgroupMount, &Look) -> bool| {
+            seen.iter()
+                .filter(|(mount, look)| wanted(mount, look))
+                .map(|(mount, look)| Hierarchy {
+                    version: mount.version,
+                    mount_point: mount.mount_point.clone(),
+                    whole: look.inode == ROOT_INODE,
+                    read_only: mount.read_only,
+                })
+                .min_by_key(|hierarchy| (!hierarchy.whole, hierarchy.read_only))
+        };
+        let controller = |name: &str| {
+            best(&|mount, _| mount.version == Version::V1 && mount.controllers.iter().any(|c| c == name))
+                .or_else(|| {
+                    best(&|mount, look| {
+                        mount.version == Version::V2 && has_word(&look.controllers, name.as_bytes())
+                    })
+                })
+        };
+        let unified = best(&|mount, _| mount.version == Version::V2);
+        Self {
+            memory: controller("memory"),
+            pids: controller("pids"),
+            freezer: controller("freezer").or_else(|| unified.clone()),
+            cpu: controller("cpu"),
+            unified,
+        }
+    }
+}
+
+/// What is found at a mount point.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// Inode number of the directory.
+    pub inode: u64,
+    /// The text of `cgroup.controllers`; empty on version 1.
+    pub controllers: Vec<u8>,
+}
+
+impl Look {
+    /// Looks at a mount point; `None` when there is no group, for instance because something
+    /// else is mounted above it.
+    pub fn at(mount_point: &Path) -> Option<Self> {
+        let inode = std::fs::metadata(mount_point).ok()?.ino();
+        std::fs::metadata(mount_point.join("cgroup.procs")).ok()?;
+        Some(Self {
+            inode,
+            controllers: read_once(&mount_point.join("cgroup.controllers"), 4096).unwrap_or_default(),
+        })
+    }
+}
+
+/// `path` below `root`, also when it is absolute.
+pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn look(inode: u64, controllers: &str) -> Option<Look> {
+        Some(Look { inode, controllers: controllers.as_bytes().to_vec() })
+    }
+
+    const HYBRID: &str = "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
+        32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
+        35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:10 master:2 - cgroup cgroup rw,memory\n\
+        37 31 0:34 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer\n\
+        39 31 0:36 / /sys/fs/cgroup/pids ro,relatime - cgroup cgroup rw,pids\n\
+        40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n\
+        41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+    const UNIFIED: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n";
+
+    #[test]
+    fn a_hybrid_machine_has_its_controllers_in_version_1() {
+        let found = Hierarchies::choose(&parse_mounts(HYBRID.as_bytes()), &|_| look(1, ""));
+        let memory = found.memory.unwrap();
+        assert_eq!((memory.version, memory.whole, memory.read_only), (Version::V1, true, false));
+        assert_eq!(memory.mount_point, Path::new("/sys/fs/cgroup/memory"));
+        assert!(found.pids.unwrap().read_only);
+        assert_eq!(found.freezer.unwrap().mount_point, Path::new("/sys/fs/cgroup/freezer"));
+        assert_eq!(found.cpu.unwrap().mount_point, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
+        assert_eq!(found.unified.unwrap().mount_point, Path::new("/sys/fs/cgroup/unified"));
+    }
+
+    #[test]
+    fn a_unified_machine_has_everything_in_one_place() {
+        let found = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &|_| {
+            look(1, "cpuset cpu io memory pids\n")
+        });
+        assert_eq!(found.memory, found.unified);
+        assert_eq!(found.pids, found.unified);
+        assert_eq!(found.freezer, found.unified, "groups of version 2 are frozen without a controller");
+        assert_eq!(found.memory.unwrap().version, Version::V2);
+    }
+
+    #[test]
+    fn a_controller_that_is_off_is_absent() {
+        let found = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &|_| look(1, "cpu pids\n"));
+        assert_eq!(found.memory, None);
+        assert!(found.pids.is_some());
+        assert_eq!(Hierarchies::choose(&[], &|_| look(1, "")), Hierarchies::default());
+        assert_eq!(Hierarchies::choose(&parse_mounts(HYBRID.as_bytes()), &|_| None), Hierarchies::default());
+    }
+
+    #[test]
+    fn the_mount_that_shows_more_is_used() {
+        // A container with a cgroup mount of its own, and the host's mounted beside it.
+        let text = format!("{UNIFIED}99 23 0:26 /../../.. /host/sys/fs/cgroup rw - cgroup2 cgroup2 ro\n");
+        let inode = |path: &Path| look(if path.starts_with("/host") { 1 } else { 4711 }, "memory pids");
+        let memory = Hierarchies::choose(&parse_mounts(text.as_bytes()), &inode).memory.unwrap();
+        assert_eq!(memory.mount_point, Path::new("/host/sys/fs/cgroup"));
+        assert!(memory.whole && memory.read_only);
+        let alone = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &inode).memory.unwrap();
+        assert!(!alone.whole);
+        // Of two mounts on one another the upper is what is seen.
+        let text = format!("{HYBRID}50 31 0:40 / /sys/fs/cgroup/memory rw - cgroup2 none rw\n");
+        let memory =
+            Hierarchies::choose(&parse_mounts(text.as_bytes()), &|_| look(1, "memory")).memory.unwrap();
+        assert_eq!(memory.version, Version::V2);
+    }
+
+    #[test]
+    fn escapes_and_bad_lines() {
+        let text = "1 2 0:3 / /a\\040b\\011\\134c rw - cgroup cgroup rw,memory\n\
+            short\n\
+            1 2 0:3 / /x rw shared:1\n\
+            1 2 0:3 / /x rw - cgroup\n\
+            1 2 0:3 / /y\\04 rw - cgroup2 none rw\n";
+        let points: Vec<_> =
+            parse_mounts(text.as_bytes()).into_iter().map(|mount| mount.mount_point).collect();
+        assert_eq!(points, [Path::new("/a b\t\\c"), Path::new("/y\\04")]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes: Vec<u8>, tail: Vec<u8>) {
+            parse_mounts(&bytes);
+            let mut line = b"1 2 0:3 / ".to_vec();
+            line.extend(bytes);
+            line.extend(b" rw - cgroup cgroup ");
+            line.extend(tail);
+            parse_mounts(&line);
+        }
+
+        #[test]
+        fn escaping_is_undone(path in "[ -~]{1,30}") {
+            let escaped: String = path.chars().map(|c| if c == ' ' || c == '\\' { format!("\\{:03o}", c as u32) } else { c.to_string() }).collect();
+            prop_assert_eq!(unescape(escaped.as_bytes()), path.as_bytes());
+        }
+    }
+
+    #[test]
+    fn unreadable_mounts_name_the_file() {
+        let host = Host { proc: "/nonexistent".into(), root: "/".into() };
+        let error = Hierarchies::discover(&host).unwrap_err().to_string();
+        assert_eq!(error, "cannot read /nonexistent/self/mountinfo: No such file or directory (os error 2)");
+    }
+}

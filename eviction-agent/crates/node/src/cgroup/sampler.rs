@@ -1,0 +1,352 @@
+//! Samples of a node, its pods and containers.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use super::files::{Limit, Version, parse_limit, parse_usage};
+use super::groups::{Groups, Sweep};
+use super::names::PodUid;
+use super::pods::Pods;
+use super::root::NodeRoot;
+use super::sample::{Changes, Fresh, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
+use super::tree::{ScanError, Tree};
+use super::working_set;
+use crate::clock::now_ns;
+use crate::file::{KeptFile, read_once, unreadable};
+use crate::info::SourceInfo;
+use crate::proc::meminfo::{Meminfo, parse_meminfo};
+use eviction_core::reading::{Reading, Why};
+use eviction_core::snapshot::MemoryDetail;
+
+const MEMINFO_BUFFER: usize = 16 << 10;
+
+/// How a sampler works.
+#[derive(Clone, Debug)]
+pub struct SamplerOptions {
+    /// The folder of the proc file system.
+    pub proc: PathBuf,
+    /// Files to keep open; beyond, they are opened for each read. Two for each group and one
+    /// for each pod are wanted.
+    pub max_descriptors: usize,
+}
+
+impl Default for SamplerOptions {
+    /// All descriptors that the process may have (RLIMIT_NOFILE), less some for the rest of
+    /// the agent.
+    fn default() -> Self {
+        // Main processes of containers among them.
+        const FOR_THE_REST: u64 = 768;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+        Self {
+            proc: "/proc".into(),
+            max_descriptors: usize::try_from(limit.saturating_sub(FOR_THE_REST)).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// Reads the memory of a node, its pods and containers through descriptors that stay open.
+///
+/// Between refreshes a sample allocates nothing, unless there are more groups than
+/// descriptors.
+#[derive(Debug)]
+pub struct Sampler {
+    root: NodeRoot,
+    groups: Groups,
+    pods: Pods,
+    /// The `pids.current` of each pod, as far as descriptors reach.
+    tasks: Vec<(u64, Option<KeptFile>)>,
+    /// `pids.current` and `pids.max` of the node.
+    node_tasks: [Result<KeptFile, Why>; 2],
+    max_descriptors: usize,
+    pod_samples: Vec<PodSample>,
+    meminfo: Result<KeptFile, Why>,
+    meminfo_buffer: Box<[u8]>,
+    /// MemTotal when the sampler was made.
+    machine_total: Reading<u64>,
+}
+
+impl Sampler {
+    /// A sampler of `root` with the tree as it is now. `is_known` tells which uids are pods'
+    /// where names alone do not ([`Pods::find`]).
+    pub fn new(
+        root: NodeRoot,
+        options: &SamplerOptions,
+        is_known: impl Fn(&PodUid) -> bool,
+    ) -> Result<Self, ScanError> {
+        let SamplerOptions { proc, max_descriptors } = options;
+        let tree = Tree::scan(&root.memory, None)?;
+        let node_task = |name: &str| {
+            let folder = root.pids.as_ref().ok_or(Why::Absent)?;
+            KeptFile::open(&folder.join(name)).map_err(unreadable)
+        };
+        let mut sampler = Self {
+            node_tasks: ["pids.current", "pids.max"].map(node_task),
+            max_descriptors: *max_descriptors,
+            groups: Groups::new(root.version, *max_descriptors, tree),
+            root,
+            pods: Pods::default(),
+            tasks: Vec::new(),
+            pod_samples: Vec::new(),
+            meminfo: KeptFile::open(&proc.join("meminfo")).map_err(unreadable),
+            meminfo_buffer: vec![0; MEMINFO_BUFFER].into(),
+            machine_total: Reading::Unknown(Why::Absent),
+        };
+        sampler.machine_total = sampler.read_meminfo().total;
+        sampler.find_pods(is_known);
+        Ok(sampler)
+    }
+
+    /// Looks at the tree again and adapts to it. One `stat` for each group, and a listing for
+    /// each one that changed.
+    pub fn refresh(&mut self, is_known: impl Fn(&PodUid) -> bool) -> Result<Changes, ScanError> {
+        let tree = Tree::scan(&self.root.memory, Some(&self.groups.tree))?;
+        Ok(self.adopt(tree, is_known))
+    }
+
+    /// Takes over a tree of the same root that was read elsewhere. Figures and descriptors of
+    /// groups that stay are kept.
+    pub fn adopt(&mut self, tree: Tree, is_known: impl Fn(&PodUid) -> bool) -> Changes {
+        let changes = self.groups.adopt(tree);
+        self.find_pods(is_known);
+        changes
+    }
+
+    /// Finds the pods, and keeps a descriptor of `pids.current` for each while there are some
+    /// to spare.
+    fn find_pods(&mut self, is_known: impl Fn(&PodUid) -> bool) {
+        self.pods = Pods::find(&self.groups.tree, is_known);
+        // A runtime may have put a container elsewhere.
+        let ids = self.pods.pods.iter().flat_map(|pod| {
+            std::iter::once(pod.cgroup_id).chain(pod.containers.iter().map(|container| container.cgroup_id))
+        });
+        self.groups.note_pods(ids);
+        let mut before: HashMap<u64, KeptFile> =
+            self.tasks.drain(..).filter_map(|(id, file)| Some((id, file?))).collect();
+        let mut spare = self.max_descriptors.saturating_sub(2 * self.groups.meters.len());
+        for pod in &self.pods.pods {
+            let file = before.remove(&pod.cgroup_id).or_else(|| {
+                let folder = self.root.pids.as_ref().filter(|_| spare > 0)?.join(&pod.path);
+                KeptFile::open(&folder.join("pids.current")).ok()
+            });
+            spare = spare.saturating_sub(usize::from(file.is_some()));
+            self.tasks.push((pod.cgroup_id, file));
+        }
+        self.pod_samples.clear();
+        self.pod_samples.reserve(self.pods.pods.len());
+    }
+
+    /// The node's root.
+    pub fn root(&self) -> &NodeRoot {
+        &self.root
+    }
+
+    /// The tree as of the last refresh.
+    pub fn tree(&self) -> &Tree {
+        &self.groups.tree
+    }
+
+    /// The pods as of the last refresh.
+    pub fn pods(&self) -> &Pods {
+        &self.pods
+    }
+
+    /// Whether a group was found to be gone since the last refresh.
+    pub fn is_stale(&self) -> bool {
+        self.groups.stale
+    }
+
+    /// Samples the node's level.
+    ///
+    /// For the whole machine that is one read of /proc/meminfo. For a node that is a group it
+    /// is a look at usages, at the memory.stat of groups in which something moved, `dirty` ones
+    /// (by cgroup id) before others, and then at the group's own.
+    pub fn sample_node(&mut self, dirty: &[u64]) -> NodeSample {
+        if self.root.whole_machine {
+            let meminfo = self.read_meminfo();
+            let level = LevelSample::new(now_ns(), meminfo.usage, meminfo.inactive_file);
+            let detail = MemoryDetail {
+                mem_available: meminfo.available,
+                active_file: meminfo.active_file,
+                swap_used: meminfo.swap_used,
+                swap_total: meminfo.swap_total,
+                ..MemoryDetail::default()
+            };
+            return NodeSample { level, free: meminfo.free, capacity: meminfo.total, detail };
+        }
+        self.groups.read_usages(Sweep::Moved, dirty);
+        let level = working_set::sample(&mut self.groups, 0);
+        let capacity = match self.groups.meters[0].limit() {
+            Limit::At(limit) => self.machine_total.map(|total| total.min(limit)),
+            Limit::Unlimited => self.machine_total,
+        };
+        let active_file = self.groups.meters[0].stat.active_file;
+        let detail = MemoryDetail { active_file, ..MemoryDetail::default() };
+        NodeSample { level, free: Reading::Unknown(Why::Absent), capacity, detail }
+    }
+
+    /// Samples a group, for instance the pods' root, as [`Self::sample_node`] does a node that
+    /// is a group. `None` if it is not in the tree.
+    pub fn sample_level(&mut self, cgroup_id: u64, dirty: &[u64]) -> Option<LevelSample> {
+        let target = self.groups.index(cgroup_id)?;
+        self.groups.read_usages(Sweep::Moved, dirty);
+        Some(working_set::sample(&mut self.groups, target))
+    }
+
+    /// Reads the limits of a group again.
+    pub fn read_limit(&mut self, cgroup_id: u64) {
+        if let Some(index) = self.groups.index(cgroup_id) {
+            self.groups.read_limit(index);
+        }
+    }
+
+    /// Samples a group as of now: everything below it is read first where that is
+    /// little, else what moved, as [`Self::sample_level`] does. `None` if it is not in the tree or gone.
+    pub fn sample_group(&mut self, cgroup_id: u64, dirty: &[u64]) -> Option<GroupSample> {
+        let index = self.groups.index(cgroup_id)?;
+        if self.groups.has_few_below(index) {
+            self.groups.read_with_all_below(index);
+            return (!self.groups.meters[index].gone).then(|| self.groups.sample(index));
+        }
+        let level = self.sample_level(cgroup_id, dirty)?;
+        let LevelSample { usage, working_set, .. } = level;
+        let sample = || GroupSample { usage, working_set, ..self.groups.sample(index) };
+        (!self.groups.meters[index].gone).then(sample)
+    }
+
+    /// The node's level as the kubelet reads it: root usage less the inactive file pages of
+    /// the root's memory.stat, which may be stale.
+    pub fn sample_as_kubelet(&mut self) -> LevelSample {
+        let at_ns = now_ns();
+        self.groups.begin_round();
+        self.groups.read_usage(0, at_ns);
+        self.groups.read_stat(0, at_ns);
+        let meter = &self.groups.meters[0];
+        let usage = match (self.root.version, self.root.whole_machine) {
+            // The root of version 2 has no usage of its own.
+            (Version::V2, true) => meter.stat.anon_and_file(),
+            (..) => meter.usage,
+        };
+        LevelSample::new(at_ns, usage, meter.stat.inactive_file)
+    }
+
+    /// Samples every pod: usage of all, tasks and memory.stat as asked for. The samples are in
+    /// the order of [`Self::pods`]; those of containers are then had by [`Self::group`].
+    pub fn sample_pods(&mut self, fresh: Fresh, tasks: Tasks) -> &[PodSample] {
+        let groups = &mut self.groups;
+        if !matches!(fresh, Fresh::Changed { .. }) {
+            groups.try_bare_ones();
+        }
+        match fresh {
+            Fresh::Changed { most, since_ns } => {
+                if groups.swept_ns < since_ns {
+                    groups.read_usages(Sweep::Moved, &[]);
+                }
+                groups.mark_changed(most, since_ns);
+            }
+            Fresh::All => {
+                groups.read_usages(Sweep::All, &[]);
+                groups.read_limits_in_turn();
+                groups.meters.iter_mut().for_each(|meter| meter.marked = true);
+            }
+            Fresh::InTurn { turns } => {
+                groups.read_usages(Sweep::All, &[]);
+                groups.read_limits_in_turn();
+                groups.mark_in_turn(turns);
+            }
+        }
+        groups.read_marked(0, groups.meters.len());
+        self.pod_samples.clear();
+        for (pod, (cgroup_id, file)) in self.pods.pods.iter().zip(&self.tasks) {
+            let tasks = match (file, &self.root.pids) {
+                _ if tasks == Tasks::Leave => Reading::Unknown(Why::Absent),
+                (Some(file), _) => file.read(&mut [0; 32]).and_then(parse_usage).into(),
+                (None, Some(root)) => {
+                    let file = root.join(&pod.path).join("pids.current");
+                    read_once(&file, 32).and_then(|text| parse_usage(&text)).into()
+                }
+                (None, None) => Reading::Unknown(Why::Absent),
+            };
+            if let Some(memory) = self.groups.index(*cgroup_id).map(|index| self.groups.sample(index)) {
+                self.pod_samples.push(PodSample { memory, tasks, tasks_at_ns: now_ns() });
+            }
+        }
+        &self.pod_samples
+    }
+
+    /// Reads the memory of a pod now, that of groups below it first (of many, those in which something
+    /// moved), unless it was read since `since_ns`. Whether it was read.
+    pub fn read_again(&mut self, cgroup_id: u64, since_ns: u64) -> bool {
+        let Some(index) = self.groups.index(cgroup_id) else { return false };
+        if !self.groups.read_again(index, since_ns) {
+            return false;
+        }
+        if let Some(pod) = self.pod_samples.iter_mut().find(|pod| pod.memory.cgroup_id == cgroup_id) {
+            pod.memory = self.groups.sample(index);
+        }
+        true
+    }
+
+    /// What [`Self::sample_pods`] found last.
+    pub fn last_pods(&self) -> &[PodSample] {
+        &self.pod_samples
+    }
+
+    /// The last figures of a group.
+    pub fn group(&self, cgroup_id: u64) -> Option<GroupSample> {
+        Some(self.groups.sample(self.groups.index(cgroup_id)?))
+    }
+
+    /// Tasks of a node that is a group: `pids.current`, and `pids.max`.
+    pub fn read_tasks(&self) -> (Reading<u64>, Reading<Limit>) {
+        let [_, max] = &self.node_tasks;
+        let mut buffer = [0; 32];
+        let max = max.as_ref().map_err(|why| *why).and_then(|file| parse_limit(file.read(&mut buffer)?));
+        (self.read_task_count(), max.into())
+    }
+
+    /// The first of them alone.
+    pub fn read_task_count(&self) -> Reading<u64> {
+        let [current, _] = &self.node_tasks;
+        let mut buffer = [0; 32];
+        let read = |file: &KeptFile| parse_usage(file.read(&mut buffer)?);
+        current.as_ref().map_err(|why| *why).and_then(read).into()
+    }
+
+    /// Reads the limits again; the kubelet changes them when a pod is resized in place.
+    pub fn read_limits(&mut self) {
+        for index in 0..self.groups.meters.len() {
+            self.groups.read_limit(index);
+        }
+    }
+
+    /// Where the node's figures come from: memory and tasks.
+    pub fn info(&self) -> [SourceInfo; 2] {
+        if self.root.whole_machine {
+            let memory = "the values that the kubelet reads, never stale";
+            let tasks = "all tasks of the machine, as the kubelet counts them";
+            return [
+                SourceInfo::plain("node memory", "meminfo", memory),
+                SourceInfo::plain("node tasks", "loadavg", tasks),
+            ];
+        }
+        let memory = "the node is a group: those below it in which something moved are read first";
+        let rung = match self.root.version {
+            Version::V1 => "cgroup v1, leaf first",
+            Version::V2 => "cgroup v2, leaf first",
+        };
+        let tasks = match self.root.pids {
+            Some(_) => SourceInfo::plain("node tasks", "pids.current", "the node is a group"),
+            None => SourceInfo::plain("node tasks", "", "no hierarchy has the pids controller"),
+        };
+        [SourceInfo::plain("node memory", rung, memory), tasks]
+    }
+
+    fn read_meminfo(&mut self) -> Meminfo {
+        let text = match &self.meminfo {
+            Ok(file) => file.read(&mut self.meminfo_buffer),
+            Err(why) => Err(*why),
+        };
+        text.map_or_else(Meminfo::unknown, parse_meminfo)
+    }
+}

@@ -1,0 +1,174 @@
+//! `/proc/meminfo`: the memory of the whole machine.
+//!
+//! The kubelet takes the root group's usage less its inactive file pages for the working set
+//! of the node. On version 1 that usage is `memory.usage_in_bytes`, for which the kernel adds
+//! up NR_FILE_PAGES and NR_ANON_MAPPED of the machine (`mem_cgroup_usage` in mm/memcontrol.c);
+//! on version 2 the kubelet adds `anon` and `file` of the root's memory.stat itself
+//! (`rootStatsFromMeminfo` in opencontainers/cgroups), which are the same two. Here they are
+//! AnonPages and Cached + Buffers + SwapCached (`meminfo_proc_show` takes buffers and swap
+//! cache off the file pages), and inactive file pages are Inactive(file): the same figures,
+//! all of one moment, for either version, at the price of one read, and not stale as the
+//! root's memory.stat may be.
+#![forbid(unsafe_code)]
+
+use serde::Serialize;
+
+use crate::text::{Once, complete_lines, parse_number, words};
+use eviction_core::reading::{Reading, Why};
+
+/// Figures of `/proc/meminfo`, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Meminfo {
+    /// `MemTotal`: the capacity that the kubelet reports.
+    pub total: Reading<u64>,
+    /// `MemFree`.
+    pub free: Reading<u64>,
+    /// `MemAvailable`, the kernel's own estimate; the kubelet does not use it.
+    pub available: Reading<u64>,
+    /// Anonymous memory and page cache: the usage of the root group.
+    pub usage: Reading<u64>,
+    /// `Inactive(file)`.
+    pub inactive_file: Reading<u64>,
+    /// `Active(file)`.
+    pub active_file: Reading<u64>,
+    /// `SwapTotal`.
+    pub swap_total: Reading<u64>,
+    /// `SwapTotal` less `SwapFree`.
+    pub swap_used: Reading<u64>,
+    /// `AnonPages`.
+    pub anon: Reading<u64>,
+    /// `Shmem`.
+    pub shmem: Reading<u64>,
+}
+
+impl Meminfo {
+    /// The figures after a read that failed.
+    pub fn unknown(why: Why) -> Self {
+        let unknown = Reading::Unknown(why);
+        Self {
+            total: unknown,
+            free: unknown,
+            available: unknown,
+            usage: unknown,
+            inactive_file: unknown,
+            active_file: unknown,
+            swap_total: unknown,
+            swap_used: unknown,
+            anon: unknown,
+            shmem: unknown,
+        }
+    }
+}
+
+/// Reads the text of `/proc/meminfo`. Every figure stands for itself; lines about other things
+/// are of no concern. Allocates nothing, which is why procfs is not used for it.
+pub fn parse_meminfo(text: &[u8]) -> Meminfo {
+    const KEYS: [&[u8]; 12] = [
+        b"MemTotal:",
+        b"MemAvailable:",
+        b"Buffers:",
+        b"Cached:",
+        b"SwapCached:",
+        b"Inactive(file):",
+        b"AnonPages:",
+        b"Shmem:",
+        b"Active(file):",
+        b"SwapTotal:",
+        b"SwapFree:",
+        b"MemFree:",
+    ];
+    let lines = match complete_lines(text) {
+        Ok(lines) => lines,
+        Err(why) => return Meminfo::unknown(why),
+    };
+    let mut found = [Once::NEW; KEYS.len()];
+    for line in lines {
+        let mut words = words(line);
+        let Some(key) = words.next() else { continue };
+        let Some(index) = KEYS.iter().position(|wanted| *wanted == key) else { continue };
+        found[index].found(match (words.next(), words.next(), words.next()) {
+            (Some(value), Some(b"kB"), None) => {
+                parse_number(value).and_then(|kib| kib.checked_mul(1024).ok_or(Why::Implausible))
+            }
+            _ => Err(Why::Unparsable),
+        });
+    }
+    let found = found.map(Once::get);
+    let [total, available, buffers, cached, swap_cached, inactive_file, anon, shmem, ..] = found;
+    let [.., active_file, swap_total, swap_free, free] = found;
+    let swap_used = swap_total.and_then(|total| total.checked_sub(swap_free?).ok_or(Why::Implausible));
+    let usage = [anon, cached, buffers, swap_cached]
+        .into_iter()
+        .try_fold(0_u64, |sum, part| sum.checked_add(part?).ok_or(Why::Implausible));
+    Meminfo {
+        total: total.into(),
+        free: free.into(),
+        available: available.into(),
+        usage: usage.into(),
+        inactive_file: inactive_file.into(),
+        active_file: active_file.into(),
+        swap_total: swap_total.into(),
+        swap_used: swap_used.into(),
+        anon: anon.into(),
+        shmem: shmem.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Reading::{Known, Unknown};
+    use proptest::prelude::*;
+
+    const TEXT: &str = "MemTotal:       24684096 kB\nMemFree:        22390348 kB\nMemAvailable:   23809496 kB\n\
+        Buffers:           17188 kB\nCached:          1548796 kB\nSwapCached:            4 kB\nActive(file):     474824 kB\n\
+        Inactive(file):  1082388 kB\nAnonPages:        379840 kB\nShmem:              8788 kB\nSwapTotal:          4096 kB\nSwapFree:           3072 kB\nHugePages_Total:       0\n";
+
+    #[test]
+    fn a_real_text() {
+        let meminfo = parse_meminfo(TEXT.as_bytes());
+        assert_eq!(meminfo.total, Known(24_684_096 << 10));
+        assert_eq!(meminfo.available, Known(23_809_496 << 10));
+        assert_eq!(meminfo.free, Known(22_390_348 << 10));
+        assert_eq!(meminfo.usage, Known((379_840 + 1_548_796 + 17_188 + 4) << 10));
+        assert_eq!(meminfo.inactive_file, Known(1_082_388 << 10));
+        assert_eq!(meminfo.shmem, Known(8_788 << 10));
+        assert_eq!(meminfo.active_file, Known(474_824 << 10));
+        assert_eq!((meminfo.swap_total, meminfo.swap_used), (Known(4096 << 10), Known(1024 << 10)));
+    }
+
+    #[test]
+    fn one_bad_line_costs_its_own_figures() {
+        for (from, to, why) in [
+            ("Buffers:           17188 kB\n", "", Why::Absent),
+            ("Buffers:           17188 kB", "Buffers:           17188", Why::Unparsable),
+            ("Buffers:           17188 kB", "Buffers:           17188 MB", Why::Unparsable),
+            ("Buffers:           17188 kB", "Buffers:  9223372036854775807 kB", Why::Implausible),
+            ("Buffers:           17188 kB", "Buffers:  -4 kB", Why::Implausible),
+            ("Buffers:           17188 kB", "Buffers: 1 kB\nBuffers: 1 kB", Why::Unparsable),
+        ] {
+            let meminfo = parse_meminfo(TEXT.replace(from, to).as_bytes());
+            assert_eq!(meminfo.usage, Unknown(why), "{to}");
+            assert_eq!(meminfo.total, Known(24_684_096 << 10));
+        }
+        assert_eq!(parse_meminfo(b""), Meminfo::unknown(Why::Unparsable));
+        assert_eq!(parse_meminfo(TEXT.trim_end().as_bytes()), Meminfo::unknown(Why::Unparsable));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes: Vec<u8>) {
+            parse_meminfo(&bytes);
+        }
+
+        #[test]
+        fn a_sum_that_overflows_is_implausible(kib in proptest::array::uniform4(0..=u64::MAX)) {
+            let text = format!("AnonPages: {} kB\nCached: {} kB\nBuffers: {} kB\nSwapCached: {} kB\n", kib[0], kib[1], kib[2], kib[3]);
+            let exact = kib.iter().map(|kib| u128::from(*kib) * 1024).sum::<u128>();
+            match parse_meminfo(text.as_bytes()).usage {
+                Known(usage) => prop_assert_eq!(u128::from(usage), exact),
+                Unknown(why) => prop_assert_eq!(why, Why::Implausible),
+            }
+        }
+    }
+}

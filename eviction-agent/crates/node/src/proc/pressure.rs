@@ -1,0 +1,133 @@
+//! Pressure stall information: `/proc/pressure/*`, and `*.pressure` of a version 2 group.
+//!
+//! procfs's own parser slices lines without looking and panics on short ones, and groups'
+//! files are written by the same kernel code; so both are read here.
+#![forbid(unsafe_code)]
+
+use serde::Serialize;
+
+use crate::text::{Once, complete_lines, parse_number, words};
+use eviction_core::reading::{Reading, Why};
+
+/// One line of a pressure file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Stall {
+    /// Share of the last 10 s, in hundredths of a percent.
+    pub avg10: Reading<u64>,
+    /// Share of the last 60 s, in hundredths of a percent.
+    pub avg60: Reading<u64>,
+    /// Share of the last 300 s, in hundredths of a percent.
+    pub avg300: Reading<u64>,
+    /// Microseconds since boot or since the group was made.
+    pub total_us: Reading<u64>,
+}
+
+/// A pressure file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Pressure {
+    /// Some task was stalled.
+    pub some: Stall,
+    /// All tasks that had something to do were stalled; before 5.13 there is no such line for
+    /// the CPU.
+    pub full: Stall,
+}
+
+/// Reads the text of a pressure file. Lines and fields of newer formats are of no concern.
+pub fn parse_pressure(text: &[u8]) -> Pressure {
+    let mut lines_found = [[Once::NEW; 4]; 2];
+    match complete_lines(text) {
+        Err(why) => {
+            let stall = stall([Err(why); 4]);
+            return Pressure { some: stall, full: stall };
+        }
+        Ok(lines) => {
+            for line in lines {
+                let mut words = words(line);
+                let found = match words.next() {
+                    Some(b"some") => &mut lines_found[0],
+                    Some(b"full") => &mut lines_found[1],
+                    _ => continue,
+                };
+                for word in words {
+                    let Some(equals) = word.iter().position(|byte| *byte == b'=') else { continue };
+                    let value = &word[equals + 1..];
+                    match &word[..equals] {
+                        b"avg10" => found[0].found(parse_share(value)),
+                        b"avg60" => found[1].found(parse_share(value)),
+                        b"avg300" => found[2].found(parse_share(value)),
+                        b"total" => found[3].found(parse_number(value)),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    let [some, full] = lines_found.map(|found| stall(found.map(Once::get)));
+    Pressure { some, full }
+}
+
+fn stall([avg10, avg60, avg300, total]: [Result<u64, Why>; 4]) -> Stall {
+    Stall { avg10: avg10.into(), avg60: avg60.into(), avg300: avg300.into(), total_us: total.into() }
+}
+
+/// A percentage with two digits after the point, as the kernel writes it.
+fn parse_share(text: &[u8]) -> Result<u64, Why> {
+    let point = text.iter().position(|byte| *byte == b'.').ok_or(Why::Unparsable)?;
+    let (whole, hundredths) = (parse_number(&text[..point])?, &text[point + 1..]);
+    if hundredths.len() != 2 {
+        return Err(Why::Unparsable);
+    }
+    match whole.checked_mul(100).and_then(|share| share.checked_add(parse_number(hundredths).ok()?)) {
+        Some(share) if share <= 10_000 => Ok(share),
+        Some(_) => Err(Why::Implausible),
+        None => Err(Why::Unparsable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Reading::{Known, Unknown};
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_real_text() {
+        let text = b"some avg10=12.34 avg60=0.00 avg300=100.00 total=157656722\nfull avg10=0.01 avg60=0.00 avg300=0.00 total=5\n";
+        let pressure = parse_pressure(text);
+        assert_eq!(pressure.some.avg10, Known(1234));
+        assert_eq!(pressure.some.avg300, Known(10_000));
+        assert_eq!(pressure.some.total_us, Known(157_656_722));
+        assert_eq!(pressure.full.avg10, Known(1));
+    }
+
+    #[test]
+    fn what_is_missing_or_bad_is_unknown() {
+        let pressure =
+            parse_pressure(b"some avg10=101.00 avg60=1.5 avg300=max total=-1 avg1=3.00 x\nhalf avg10=1.00\n");
+        assert_eq!(pressure.some.avg10, Unknown(Why::Implausible));
+        assert_eq!(pressure.some.avg60, Unknown(Why::Unparsable));
+        assert_eq!(pressure.some.avg300, Unknown(Why::Unparsable));
+        assert_eq!(pressure.some.total_us, Unknown(Why::Implausible));
+        assert_eq!(pressure.full.total_us, Unknown(Why::Absent));
+        assert_eq!(
+            parse_pressure(b"some\nsome avg10=1.00\nsome avg10=1.00\n").some.avg10,
+            Unknown(Why::Unparsable)
+        );
+        assert_eq!(parse_pressure(b"").some.avg10, Unknown(Why::Unparsable));
+        assert_eq!(parse_pressure(b"some avg10=1.00").some.avg10, Unknown(Why::Unparsable));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes: Vec<u8>) {
+            parse_pressure(&bytes);
+        }
+
+        #[test]
+        fn shares_are_what_was_written(share in 0..=10_000_u64, total in 0..=i64::MAX as u64) {
+            let text = format!("some avg10={}.{:02} avg60=0.00 avg300=0.00 total={total}\n", share / 100, share % 100);
+            let some = parse_pressure(text.as_bytes()).some;
+            prop_assert_eq!((some.avg10, some.total_us), (Known(share), Known(total)));
+        }
+    }
+}

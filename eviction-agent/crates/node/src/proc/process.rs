@@ -1,0 +1,150 @@
+//! Single processes: who made them, and whether they are still there.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+
+use procfs::FromRead as _;
+use procfs::process::Stat;
+
+use crate::file::read_once;
+use crate::text::{complete_lines, parse_number};
+use eviction_core::reading::Why;
+
+/// A line of `/proc/PID/stat` has 52 numbers and a name of up to 64 bytes.
+const STAT_LIMIT: usize = 4096;
+
+/// Seven digits and a line feed for each of the processes that a machine can have.
+const PROCS_LIMIT: usize = 32 << 20;
+
+/// Bits of a wait status in which the signal stands that ended a process (wait(2)).
+const SIGNAL_BITS: i32 = 0x7f;
+
+/// What the kernel says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// The process that made it, or that has taken it over.
+    pub parent: u32,
+    /// When it began, in clock ticks since boot: with the process id it names it for good.
+    pub started: u64,
+    /// If it has ended and was not reaped yet: its wait status, 0 where that is not shown.
+    pub ended: Option<i32>,
+}
+
+impl Process {
+    /// Reads about the process `pid` in the folder `proc`.
+    ///
+    /// # Errors
+    /// [`Why::Unreadable`] with `ENOENT` or `ESRCH` if there is none.
+    pub fn read(proc: &Path, pid: u32) -> Result<Self, Why> {
+        let text = read_once(&proc.join(pid.to_string()).join("stat"), STAT_LIMIT)?;
+        let stat = Stat::from_read(text.as_slice()).map_err(|_| Why::Unparsable)?;
+        let ended = matches!(stat.state, 'Z' | 'X' | 'x').then_some(stat.exit_code.unwrap_or(0));
+        let parent = u32::try_from(stat.ppid).map_err(|_| Why::Implausible)?;
+        Ok(Self { parent, started: stat.starttime, ended })
+    }
+
+    /// The exit code or the signal in the wait status of a process that has ended. A status of
+    /// 0 may be one that the kernel does not show, and says nothing.
+    pub fn exit(&self) -> (Option<i32>, Option<i32>) {
+        match self.ended {
+            None | Some(0) => (None, None),
+            Some(status) if status & SIGNAL_BITS != 0 => (None, Some(status & SIGNAL_BITS)),
+            Some(status) => (Some(status >> 8 & 0xff), None),
+        }
+    }
+}
+
+/// Whether a process is there no more.
+pub fn is_gone(why: Why) -> bool {
+    const ENOENT: i32 = 2;
+    const ESRCH: i32 = 3;
+    matches!(why, Why::Unreadable(ENOENT | ESRCH))
+}
+
+/// The processes in a group, by its folder. 0 stands for each that is in another process namespace.
+///
+/// # Errors
+/// If `cgroup.procs` cannot be read or is not of its form.
+pub fn read_processes(group: &Path) -> Result<Vec<u32>, Why> {
+    let text = read_once(&group.join("cgroup.procs"), PROCS_LIMIT)?;
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    complete_lines(&text)?
+        .map(|line| u32::try_from(parse_number(line)?).map_err(|_| Why::Implausible))
+        .collect()
+}
+
+/// Whether process ids are those that the kernel's own records carry: this process is in the
+/// first process namespace (`PROC_PID_INIT_INO` in linux/proc_ns.h).
+pub fn sees_global_pids(proc: &Path) -> bool {
+    const FIRST: &str = "pid:[4026531836]";
+    rustix::fs::readlink(proc.join("self/ns/pid"), Vec::new())
+        .is_ok_and(|it| it.to_bytes() == FIRST.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(pid: u32, stat: &str) -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir(proc.path().join(pid.to_string())).unwrap();
+        std::fs::write(proc.path().join(pid.to_string()).join("stat"), stat).unwrap();
+        proc
+    }
+
+    fn stat(name: &str, state: char, exit_code: i32) -> String {
+        let numbers: Vec<String> = (23..52).map(|_| "0".to_owned()).collect();
+        format!(
+            "7 ({name}) {state} 5 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 {} {exit_code}\n",
+            numbers.join(" ")
+        )
+    }
+
+    #[test]
+    fn a_process_and_what_it_ended_by() {
+        for (state, status, ended, exit) in [
+            ('S', 0, None, (None, None)),
+            ('Z', 9, Some(9), (None, Some(9))),
+            ('Z', 3 << 8, Some(3 << 8), (Some(3), None)),
+            ('X', 0, Some(0), (None, None)),
+        ] {
+            let proc = folder(7, &stat("a) b (", state, status));
+            let process = Process::read(proc.path(), 7).unwrap();
+            assert_eq!(process, Process { parent: 5, started: 4711, ended });
+            assert_eq!(process.exit(), exit);
+        }
+    }
+
+    #[test]
+    fn what_is_gone_is_told_from_what_cannot_be_read() {
+        let proc = folder(7, "7 (x");
+        assert_eq!(Process::read(proc.path(), 7), Err(Why::Unparsable));
+        assert!(is_gone(Process::read(proc.path(), 8).unwrap_err()));
+        assert!(!is_gone(Why::Unparsable) && !is_gone(Why::Unreadable(13)));
+    }
+
+    #[test]
+    fn processes_of_a_group() {
+        let group = tempfile::tempdir().unwrap();
+        assert!(read_processes(group.path()).is_err());
+        for (text, expected) in [
+            ("", Ok(vec![])),
+            ("12\n0\n4194304\n", Ok(vec![12, 0, 4_194_304])),
+            ("12\n13", Err(Why::Unparsable)),
+            ("-1\n", Err(Why::Implausible)),
+            ("4294967296\n", Err(Why::Implausible)),
+        ] {
+            std::fs::write(group.path().join("cgroup.procs"), text).unwrap();
+            assert_eq!(read_processes(group.path()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn this_process() {
+        let own = Process::read(Path::new("/proc"), std::process::id()).unwrap();
+        assert_eq!(own.ended, None);
+        assert!(own.started > 0);
+    }
+}
