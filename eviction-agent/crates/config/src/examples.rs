@@ -1,25 +1,17 @@
-//! What a right value looks like, for one that has another form.
+//! How a value is written, as a hint in the error of one that is written in another way.
 
-use eviction_core::units::{GoDuration, Quantity, parse_percentage};
-
-/// For a text that should be a duration.
-pub(super) fn of_duration(text: &str) -> Option<String> {
-    GoDuration::parse(text).is_err().then(|| "a duration is written as 30s or 1m30s".to_owned())
-}
-
-/// For a text that should be a quantity or a percentage.
-pub(super) fn of_threshold(text: &str) -> Option<String> {
-    let example = if text.ends_with('%') {
-        parse_percentage(text).is_err().then_some("a percentage is written as 5% or 7.5%")
+/// For the error text of a parser.
+pub(super) fn example(cause: &str) -> Option<String> {
+    let example = if cause.starts_with("time: ") {
+        "a duration is written as 30s or 1m30s"
+    } else if cause.starts_with("strconv.ParseFloat") {
+        "a percentage is written as 5% or 7.5%"
+    } else if cause.starts_with("quantities must") || cause.starts_with("unable to parse") {
+        "a quantity is written as 500Mi or 1.5Gi"
+    } else if cause == "invalid socket address syntax" {
+        "an address with a port is written as 127.0.0.1:9095"
     } else {
-        Quantity::parse(text)
-            .is_err()
-            .then_some("a quantity is written as 500Mi or 1.5Gi, a percentage as 5%")
+        return None;
     };
-    example.map(str::to_owned)
-}
-
-/// For something that should be a text.
-pub(super) fn of_text(found: &serde_json::Value) -> Option<String> {
-    found.is_number().then(|| "numbers must be in quotes here".to_owned())
+    Some(example.to_owned())
 }

@@ -8,6 +8,7 @@ mod document;
 mod examples;
 mod kubelet;
 mod problem;
+mod read;
 pub mod yaml;
 
 pub use agent::{

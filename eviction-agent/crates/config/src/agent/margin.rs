@@ -13,7 +13,6 @@ pub use apply::Capacities;
 use eviction_core::signal::Signal;
 use eviction_core::units::{Format, Quantity};
 pub use value::MarginValue;
-pub(super) use value::parse_quantity;
 
 /// How far the thresholds lie above the kubelet's, in either profile, so that the agent evicts first and
 /// the kubelet, which synchronizes every ten seconds, finds nothing to do. Thresholds of `policy.signals`

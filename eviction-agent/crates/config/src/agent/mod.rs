@@ -2,18 +2,16 @@
 //!
 //! The fields of `policy`, their defaults and documentation are those of
 //! [`core::preferences`](eviction_core::preferences).
-//! The JSON schema is made from these types and shipped; a file is held against it, so that
-//! everything that is wrong is found at once.
+//! The JSON schema is made from these types and shipped.
 
 mod action;
 mod inline;
 mod labels;
 mod margin;
 mod probes;
-mod renamed;
+pub(super) mod renamed;
 mod resolve;
 mod rules;
-mod schema;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -29,6 +27,7 @@ use serde_json::{Map, Value};
 use super::document::{Document, got};
 use super::kubelet::{Origin, Setting};
 use super::problem::{Problem, Problems, member};
+use super::read::read;
 pub use action::{Action, ActionSettings, DryRun};
 use eviction_core::hands::EvictionSettings;
 use eviction_core::preferences::{Preferences, Profile};
@@ -173,25 +172,20 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
     }
     let mut given = Value::Object(given);
     drop_nulls(&mut given);
-    // In YAML 1.1, which other tools still write, `Off` is a boolean.
-    for place in ["/policy/prediction/mode", "/policy/predict", "/kernelKill", "/reflex", "/metrics/pods"] {
-        if let Some(value) = given.pointer_mut(place).filter(|value| **value == Value::Bool(false)) {
-            *value = "Off".into();
-        }
-    }
-    let mut problems = schema::check(AGENT_SCHEMA, &given);
+    let mut problems = Vec::new();
     rules::check(&given, &mut problems);
-    let parsed = match problems.is_empty() {
-        true => serde_path_to_error::deserialize::<_, File>(&given)
-            .map_err(|error| problems.push(Problem::new(error.path().to_string(), error.inner())))
-            .ok(),
-        false => None,
-    };
-    problems.sort_by(|a, b| a.path.cmp(&b.path));
-    let Some(parsed) = parsed else {
+    let mut document = given.clone();
+    not_lists(&mut document, &to_value(&File::default()), "", &mut problems);
+    let parsed: Option<File> = read(document, &mut problems);
+    let all = parsed.as_ref().map(to_value).unwrap_or_default();
+    if problems.is_empty() {
+        not_lists(&mut given, &all, "", &mut problems);
+    }
+    let (Some(parsed), true) = (parsed, problems.is_empty()) else {
+        problems.sort_by(|a, b| a.path.cmp(&b.path));
         return Err(Problems(problems.into_iter().map(|problem| problem.in_file(file)).collect()));
     };
-    let settings = settings(&parsed, &given, file);
+    let settings = settings(all, &given, file);
     let File {
         api_version: _,
         kind: _,
@@ -307,9 +301,36 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
+fn to_value(file: &File) -> Value {
+    serde_json::to_value(file).unwrap_or_default()
+}
+
+/// Serde reads an object from a list as well. Such lists are replaced by what they should be `like`.
+fn not_lists(given: &mut Value, like: &Value, path: &str, problems: &mut Vec<Problem>) {
+    match (given, like) {
+        (Value::Object(given), Value::Object(like)) => {
+            for (key, value) in given {
+                if let Some(like) = like.get(key) {
+                    not_lists(value, like, &member(path, key), problems);
+                }
+            }
+        }
+        (Value::Array(given), Value::Array(like)) => {
+            for (index, (value, like)) in given.iter_mut().zip(like).enumerate() {
+                not_lists(value, like, &format!("{path}[{index}]"), problems);
+            }
+        }
+        (given @ Value::Array(_), Value::Object(_)) => {
+            problems.push(Problem::new(path, "must be an object, got a list"));
+            *given = like.clone();
+        }
+        _ => {}
+    }
+}
+
 /// Every value: those of the file, and the defaults; the profile first, and the others by name.
-fn settings(parsed: &File, given: &Value, file: Option<&Path>) -> Vec<Setting> {
-    let Ok(Value::Object(mut all)) = serde_json::to_value(parsed) else { return Vec::new() };
+fn settings(all: Value, given: &Value, file: Option<&Path>) -> Vec<Setting> {
+    let Value::Object(mut all) = all else { return Vec::new() };
     let profile = all.remove("profile");
     let rest = all.iter().filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind"));
     let first = profile.iter().map(|value| ("profile", value));

@@ -35,52 +35,24 @@ pub(super) const KEYS: &[(&str, &str, &str)] = &[
     ("policy.memory", "swapUsed", "swapUsedAtLeast"),
 ];
 
-/// The field (with new names), an old value, what to write instead.
+/// The field (with new names), an old value, what to write instead. Those that only changed their case
+/// need no row: the error for them names the new one.
 pub(super) const VALUES: &[(&str, &str, &str)] = &[
-    ("profile", "kubelet", "Kubelet"),
-    ("profile", "enhanced", "Enhanced"),
     ("action", "dry-run", "action: None"),
-    ("action", "kill", "action: Kill"),
-    ("action", "evict", "action: Evict"),
     ("action", "evict-dry-run", "action: Evict` and `dryRun: Server"),
-    ("thresholdMargin.mode", "besideKubelet", "BesideKubelet"),
-    ("thresholdMargin.mode", "always", "Always"),
-    ("thresholdMargin.mode", "never", "Never"),
-    ("kernelKill", "off", "Off"),
-    ("kernelKill", "hardMemory", "HardMemory"),
-    ("eviction.hardMode", "evict", "Evict"),
-    ("eviction.hardMode", "evictAndKill", "EvictAndKill"),
     ("eviction.whenAPIServerDown", "hold", "Wait"),
-    ("eviction.whenAPIServerDown", "kill", "Kill"),
-    ("thresholds.source", "files", "Files"),
-    ("thresholds.source", "configz", "Configz"),
     ("thresholds.source", "given", "Inline"),
-    ("policy.memory.measure", "workingSet", "WorkingSet"),
-    ("policy.memory.measure", "memAvailable", "MemAvailable"),
-    ("policy.memory.measure", "workingSetMinusActiveFile", "WorkingSetMinusActiveFile"),
-    ("policy.memory.psi.kind", "some", "Some"),
-    ("policy.memory.psi.kind", "full", "Full"),
-    ("policy.protection[].order", "first", "First"),
-    ("policy.protection[].order", "normal", "Normal"),
-    ("policy.protection[].order", "last", "Last"),
-    ("policy.protection[].order", "never", "Never"),
-    ("policy.rateLimits[].scope", "namespace", "Namespace"),
-    ("policy.rateLimits[].scope", "owner", "Owner"),
-    ("policy.applyChanges", "afterTransitionPeriod", "AfterTransitionPeriod"),
     ("policy.applyChanges", "byHand", "Manually"),
     ("policy.applyChanges", "atOnce", "Immediately"),
-    ("policy.prediction.mode", "off", "Off"),
-    ("policy.prediction.mode", "condition", "Condition"),
-    ("policy.prediction.mode", "evict", "Evict"),
 ];
 
 /// The new name of a key.
-pub(super) fn key(parent: &str, old: &str) -> Option<&'static str> {
+pub(crate) fn key(parent: &str, old: &str) -> Option<&'static str> {
     find(KEYS, parent, old)
 }
 
 /// What to write in the place of a value.
-pub(super) fn value(field: &str, old: &str) -> Option<&'static str> {
+pub(crate) fn value(field: &str, old: &str) -> Option<&'static str> {
     find(VALUES, field, old)
 }
 

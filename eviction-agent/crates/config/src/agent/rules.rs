@@ -1,5 +1,5 @@
-//! Rules between fields, which a schema cannot say. They look at the document, not at the
-//! types, so that they are checked even where something else is wrong.
+//! Bounds of values and rules between fields. They look at the document and not at the types, so that
+//! they are checked even where something else is wrong.
 
 use std::cmp::Ordering;
 
@@ -7,37 +7,125 @@ use serde_json::Value;
 
 use super::super::problem::{Problem, member};
 use super::labels;
-use eviction_core::units::{GoDuration, Limit, ThresholdValue};
+use eviction_core::units::{GoDuration, Limit, Quantity, ThresholdValue};
+
+/// Numbers: the least and the most. The schema says the same.
+pub(super) const RANGES: &[(&str, f64, f64)] = &[
+    ("thresholds.configz.port", 1.0, 65535.0),
+    ("probes.nearThresholdPercent", 0.0, 100.0),
+    ("evictionRequests.maxInFlight", 1.0, 64.0),
+    ("memoryLimits.warnPercent", 1.0, 50.0),
+    ("policy.maxEvictionsPerSync", 1.0, 100.0),
+    ("policy.unavailableAfterSamples", 1.0, 1000.0),
+    ("policy.rateLimits[].maxEvictions", 1.0, 10_000.0),
+    ("policy.memory.psi.avg10", 0.01, 100.0),
+];
+
+/// Durations: whether they may be zero. The schema says the same.
+pub(super) const DURATIONS: &[(&str, bool)] = &[
+    ("thresholds.inline.evictionPressureTransitionPeriod", true),
+    ("probes.detachAfter", true),
+    ("evictionRequests.timeout", false),
+    ("evictionRequests.maxAge", false),
+    ("policy.coolDownAfterOomKill", true),
+    ("policy.soft.gracePeriodCap", true),
+    ("policy.signals[].gracePeriod", false),
+    ("policy.rateLimits[].window", false),
+    ("policy.prediction.horizon", false),
+    ("policy.memory.psi.trigger.stall", false),
+    ("policy.memory.psi.trigger.window", false),
+];
+
+/// Lists in which a value of this field may stand once only.
+const UNIQUE: [&str; 3] =
+    ["policy.signals[].signal", "policy.rateLimits[].scope", "thresholdMargin.perSignal[].signal"];
 
 /// Checks a whole document.
 pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
-    let policy = &document["policy"];
-    for (index, signal) in list(&policy["signals"]) {
-        thresholds(signal, &format!("policy.signals[{index}]"), problems);
+    for (place, least, most) in RANGES {
+        for (path, value) in at(document, place) {
+            if value.as_f64().is_some_and(|number| !(*least..=*most).contains(&number)) {
+                problems.push(Problem::new(path, format!("must be {least} to {most}, got {value}")));
+            }
+        }
     }
-    repeated(&policy["signals"], "policy.signals", "signal", problems);
-    repeated(&policy["rateLimits"], "policy.rateLimits", "scope", problems);
+    for (place, zero) in DURATIONS {
+        texts(document, place, problems, |text| match GoDuration::parse(text) {
+            Ok(duration) if duration < GoDuration::ZERO && *zero => {
+                Err(format!("must not be negative, got {text}"))
+            }
+            Ok(duration) if duration <= GoDuration::ZERO && !*zero => {
+                Err(format!("must be more than zero, got {text}"))
+            }
+            _ => Ok(()),
+        });
+    }
+    for place in UNIQUE {
+        let mut seen: Vec<String> = Vec::new();
+        texts(document, place, problems, |text| {
+            let is_repeated = seen.iter().any(|other| other == text);
+            seen.push(text.to_owned());
+            if is_repeated { Err(format!("`{text}` is given twice")) } else { Ok(()) }
+        });
+    }
+    texts(document, "thresholdMargin.minimum", problems, |text| match Quantity::parse(text) {
+        Ok(quantity) if quantity.signum() < 0 => Err(format!("must not be negative, got {quantity}")),
+        _ => Ok(()),
+    });
     source(&document["thresholds"], problems);
-    repeated(&document["thresholdMargin"]["perSignal"], "thresholdMargin.perSignal", "signal", problems);
-    psi(&policy["memory"]["psi"], problems);
-    for (index, rule) in list(&policy["protection"]) {
-        protection(rule, &format!("policy.protection[{index}]"), problems);
+    for (path, signal) in at(document, "policy.signals[]") {
+        thresholds(signal, &path, problems);
+    }
+    for (path, psi) in at(document, "policy.memory.psi") {
+        self::psi(psi, &path, problems);
+    }
+    for (path, rule) in at(document, "policy.protection[]") {
+        protection(rule, &path, problems);
+    }
+}
+
+/// The values at a place, `[]` standing for all items of a list, each with its path.
+fn at<'a>(document: &'a Value, place: &str) -> Vec<(String, &'a Value)> {
+    let mut found = vec![(String::new(), document)];
+    for part in place.split('.') {
+        let key = part.trim_end_matches("[]");
+        found = found
+            .into_iter()
+            .filter_map(|(path, value)| Some((member(&path, key), value.get(key)?)))
+            .flat_map(|(path, value)| match part.ends_with("[]") {
+                true => {
+                    let items = value.as_array().into_iter().flatten().enumerate();
+                    items.map(|(index, item)| (format!("{path}[{index}]"), item)).collect()
+                }
+                false => vec![(path, value)],
+            })
+            .collect();
+    }
+    found
+}
+
+/// Checks the texts at a place.
+fn texts(
+    document: &Value,
+    place: &str,
+    problems: &mut Vec<Problem>,
+    mut check: impl FnMut(&str) -> Result<(), String>,
+) {
+    for (path, value) in at(document, place) {
+        if let Some(Err(cause)) = value.as_str().map(&mut check) {
+            problems.push(Problem::new(path, cause));
+        }
     }
 }
 
 fn source(thresholds: &Value, problems: &mut Vec<Problem>) {
     let is_inline = thresholds["source"] == "Inline";
-    if given(&thresholds["inline"]) && !is_inline {
-        let cause = "needs `source: Inline`; here the thresholds come from elsewhere";
-        problems.push(Problem::new("thresholds.inline", cause));
-    }
-    if is_inline && !given(&thresholds["inline"]) {
-        problems.push(Problem::new("thresholds.inline", "is missing: `source: Inline` needs it"));
-    }
-}
-
-fn list(value: &Value) -> impl Iterator<Item = (usize, &Value)> {
-    value.as_array().into_iter().flatten().enumerate().filter(|(_, value)| value.is_object())
+    let cause = match (is_inline, given(&thresholds["inline"])) {
+        (false, true) => "needs `source: Inline`; here the thresholds come from elsewhere",
+        (true, false) => "is missing: `source: Inline` needs it",
+        _ => return,
+    };
+    problems.push(Problem::new("thresholds.inline", cause));
 }
 
 fn given(value: &Value) -> bool {
@@ -47,7 +135,7 @@ fn given(value: &Value) -> bool {
 fn thresholds(signal: &Value, path: &str, problems: &mut Vec<Problem>) {
     let (hard, soft, grace) = (&signal["hard"], &signal["soft"], &signal["gracePeriod"]);
     let mut wrong = |key: &str, cause: String| problems.push(Problem::new(member(path, key), cause));
-    if !given(hard) && !given(soft) {
+    if signal.is_object() && !given(hard) && !given(soft) {
         wrong("hard", "is missing: `hard`, `soft` or both must be given".to_owned());
     }
     if given(soft) && !given(grace) {
@@ -70,86 +158,56 @@ fn thresholds(signal: &Value, path: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-fn repeated(values: &Value, path: &str, key: &str, problems: &mut Vec<Problem>) {
-    let mut seen: Vec<&str> = Vec::new();
-    for (index, value) in list(values) {
-        let Some(name) = value[key].as_str() else { continue };
-        if seen.contains(&name) {
-            let path = format!("{path}[{index}].{key}");
-            problems.push(Problem::new(path, format!("`{name}` is given twice")));
-        }
-        seen.push(name);
-    }
-}
-
-fn psi(psi: &Value, problems: &mut Vec<Problem>) {
-    let path = "policy.memory.psi";
+fn psi(psi: &Value, path: &str, problems: &mut Vec<Problem>) {
     let trigger = &psi["trigger"];
     if psi.is_object() && given(&psi["avg10"]) == given(trigger) {
         problems.push(Problem::new(path, "needs one of `avg10` and `trigger`, and not both"));
     }
     let duration = |key: &str| trigger[key].as_str().and_then(|text| GoDuration::parse(text).ok());
-    let (stall, window) = (duration("stall"), duration("window"));
-    let path = format!("{path}.trigger");
-    let bounds = GoDuration::from_nanos(500_000_000)..=GoDuration::from_secs(10);
-    if let Some(window) = window.filter(|window| !bounds.contains(window)) {
+    let path = member(path, "trigger");
+    let Some(window) = duration("window").filter(|window| *window > GoDuration::ZERO) else { return };
+    if !(GoDuration::from_nanos(500_000_000)..=GoDuration::from_secs(10)).contains(&window) {
         problems.push(Problem::new(member(&path, "window"), format!("must be 500ms to 10s, got {window}")));
     }
-    if let (Some(stall), Some(window)) = (stall, window)
-        && stall > window
-    {
+    if let Some(stall) = duration("stall").filter(|stall| *stall > window) {
         let cause = format!("must be at most `window`, {window}, got {stall}");
         problems.push(Problem::new(member(&path, "stall"), cause));
     }
 }
 
 fn protection(rule: &Value, path: &str, problems: &mut Vec<Problem>) {
-    let lists = ["namespaces", "priorityClasses"];
-    let named = lists.iter().any(|key| rule[*key].as_array().is_some_and(|list| !list.is_empty()));
-    if !named && !given(&rule["selector"]) {
+    let is_filled = |key: &str| rule[key].as_array().is_some_and(|list| !list.is_empty());
+    if rule.is_object()
+        && !is_filled("namespaces")
+        && !is_filled("priorityClasses")
+        && !given(&rule["selector"])
+    {
         let cause = "fits nothing: give `namespaces`, `selector` or `priorityClasses`";
         problems.push(Problem::new(path, cause));
     }
-    for key in lists {
-        let names = rule[key].as_array().into_iter().flatten().enumerate();
-        for (index, name) in names.filter_map(|(index, name)| Some((index, name.as_str()?))) {
-            if let Err(cause) = labels::check_name(name, if key == "namespaces" { 63 } else { 253 }) {
-                problems.push(Problem::new(format!("{}[{index}]", member(path, key)), cause));
-            }
-        }
-    }
-    selector(&rule["selector"], &member(path, "selector"), problems);
-}
-
-fn selector(selector: &Value, path: &str, problems: &mut Vec<Problem>) {
-    for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
-        let path = member(&member(path, "matchLabels"), key);
+    let mut found = Vec::new();
+    texts(rule, "namespaces[]", &mut found, |name| labels::check_name(name, 63));
+    texts(rule, "priorityClasses[]", &mut found, |name| labels::check_name(name, 253));
+    let expressions = "selector.matchExpressions[]";
+    texts(rule, &format!("{expressions}.key"), &mut found, labels::check_key);
+    texts(rule, &format!("{expressions}.values[]"), &mut found, labels::check_value);
+    for (key, value) in rule["selector"]["matchLabels"].as_object().into_iter().flatten() {
         let wrong_value = value.as_str().and_then(|value| labels::check_value(value).err());
-        let wrong = labels::check_key(key).err().or(wrong_value);
-        problems.extend(wrong.map(|cause| Problem::new(path, cause)));
+        let cause = labels::check_key(key).err().or(wrong_value);
+        found.extend(cause.map(|cause| Problem::new(member("selector.matchLabels", key), cause)));
     }
-    for (index, expression) in list(&selector["matchExpressions"]) {
-        let path = format!("{path}.matchExpressions[{index}]");
-        if let Some(Err(cause)) = expression["key"].as_str().map(labels::check_key) {
-            problems.push(Problem::new(member(&path, "key"), cause));
-        }
-        let values = expression["values"].as_array().map_or(&[][..], Vec::as_slice);
-        match expression["operator"].as_str() {
-            Some("In" | "NotIn") if values.is_empty() => {
-                let cause = "is missing: `In` and `NotIn` need at least one";
-                problems.push(Problem::new(member(&path, "values"), cause));
+    for (path, expression) in at(rule, expressions) {
+        let is_empty = expression["values"].as_array().is_none_or(Vec::is_empty);
+        let cause = match expression["operator"].as_str() {
+            Some("In" | "NotIn") if is_empty => "is missing: `In` and `NotIn` need at least one".to_owned(),
+            Some(operator @ ("Exists" | "DoesNotExist")) if !is_empty => {
+                format!("must be empty: `{operator}` compares with nothing")
             }
-            Some(operator @ ("Exists" | "DoesNotExist")) if !values.is_empty() => {
-                let cause = format!("must be empty: `{operator}` compares with nothing");
-                problems.push(Problem::new(member(&path, "values"), cause));
-            }
-            _ => {}
-        }
-        for (index, value) in values.iter().enumerate() {
-            if let Some(Err(cause)) = value.as_str().map(labels::check_value) {
-                let path = format!("{path}.values[{index}]");
-                problems.push(Problem::new(path, cause));
-            }
-        }
+            _ => continue,
+        };
+        found.push(Problem::new(member(&path, "values"), cause));
     }
+    problems.extend(
+        found.into_iter().map(|problem| Problem { path: format!("{path}.{}", problem.path), ..problem }),
+    );
 }

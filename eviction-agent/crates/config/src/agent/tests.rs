@@ -59,32 +59,99 @@ fn all_old_names_of_a_file_are_refused_at_once() {
     });
     let errors = parse_agent(&old).unwrap_err().to_string();
     let expected = [
-        "act: the value `evict-dry-run` was renamed to `action: Evict` and `dryRun: Server`",
         "act: was renamed to `action`",
+        "action: the value `evict-dry-run` was renamed to `action: Evict` and `dryRun: Server`",
         "advance: was renamed to `thresholdMargin`",
-        "advance.signals: was renamed to `thresholdMargin.perSignal`",
-        "advance.signals[0].by: was renamed to `thresholdMargin.perSignal[].value`",
-        "advance.signals[0].by: must be a quantity or a percentage such as \"500Mi\" or \"5%\", got 5 \
-         (numbers must be in quotes here)",
-        "advance.when: the value `always` was renamed to `Always`",
-        "advance.when: was renamed to `thresholdMargin.mode`",
-        "policy.predict: must be one of `Off`, `Condition`, `Evict`, got \"maybe\"",
+        "kernelKill: must be one of `Off`, `HardMemory`, got \"hardMemory\" (did you mean `HardMemory`?)",
         "policy.predict: was renamed to `policy.prediction.mode`",
-        "policy.protection[0].evict: the value `never` was renamed to `Never`",
         "policy.protection[0].evict: was renamed to `policy.protection[].order`",
-        "profile: the value `enhanced` was renamed to `Enhanced`",
-        "reflex: the value `hardMemory` was renamed to `HardMemory`",
+        "policy.protection[0].order: must be one of `First`, `Normal`, `Last`, `Never`, got \"never\" \
+         (did you mean `Never`?)",
+        "profile: must be one of `Kubelet`, `Enhanced`, got \"enhanced\" (did you mean `Enhanced`?)",
         "reflex: was renamed to `kernelKill`",
         "server.listen: was renamed to `server.listenAddress`",
+        "thresholdMargin.mode: must be one of `BesideKubelet`, `Always`, `Never`, got \"always\" \
+         (did you mean `Always`?)",
+        "thresholdMargin.perSignal[0].by: was renamed to `thresholdMargin.perSignal[].value`",
+        "thresholdMargin.perSignal[0].value: must be a quantity or a percentage such as \"500Mi\" or \"5%\", \
+         got 5 (numbers must be in quotes here)",
+        "thresholdMargin.signals: was renamed to `thresholdMargin.perSignal`",
+        "thresholdMargin.when: was renamed to `thresholdMargin.mode`",
     ];
-    let sorted = |mut lines: Vec<String>| {
-        lines.sort();
-        lines
-    };
-    assert_eq!(
-        sorted(errors.lines().map(str::to_owned).collect()),
-        sorted(expected.map(str::to_owned).to_vec())
-    );
+    assert_eq!(errors.lines().collect::<Vec<_>>(), expected);
+}
+
+/// The numbers and durations of a schema with their bounds, in the words of the rules.
+fn bounds(schema: &Value, root: &Value, place: &str, into: &mut Vec<String>) {
+    if let Some(target) = schema["$ref"].as_str().and_then(|name| root.pointer(name.strip_prefix('#')?)) {
+        bounds(target, root, place, into);
+    }
+    for alternative in schema["anyOf"].as_array().into_iter().flatten() {
+        bounds(alternative, root, place, into);
+    }
+    if schema["items"].is_object() {
+        bounds(&schema["items"], root, &format!("{place}[]"), into);
+    }
+    for (key, field) in schema["properties"].as_object().into_iter().flatten() {
+        let place = if place.is_empty() { key.clone() } else { format!("{place}.{key}") };
+        bounds(field, root, &place, into);
+    }
+    match (schema["minimum"].as_f64(), schema["maximum"].as_f64(), schema["format"].as_str()) {
+        (Some(least), Some(most), _) => into.push(format!("{place}: {least} to {most}")),
+        (_, _, Some("duration")) => into.push(format!("{place}: from zero")),
+        (_, _, Some("positive-duration")) => into.push(format!("{place}: above zero")),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_rules_have_the_bounds_of_the_schema() {
+    let schema: Value = serde_json::from_str(AGENT_SCHEMA).unwrap();
+    let mut published = Vec::new();
+    bounds(&schema, &schema, "", &mut published);
+    let ranges = rules::RANGES.iter().map(|(place, least, most)| format!("{place}: {least} to {most}"));
+    let zero = |zero: bool| if zero { "from zero" } else { "above zero" };
+    let durations = rules::DURATIONS.iter().map(|(place, is_zero)| format!("{place}: {}", zero(*is_zero)));
+    let mut checked: Vec<String> = ranges.chain(durations).collect();
+    published.sort();
+    checked.sort();
+    assert_eq!(checked, published);
+}
+
+#[test]
+fn an_object_is_not_read_from_a_list() {
+    for (document, path) in [
+        (json!({"metrics": ["Top"]}), "metrics"),
+        (json!({"policy": {"rateLimits": [["Owner", 3, "10m"]]}}), "policy.rateLimits[0]"),
+        (json!({"policy": {"memory": {"psi": {"trigger": ["1s", "2s"]}}}}), "policy.memory.psi.trigger"),
+    ] {
+        let errors = parse_agent(&document).unwrap_err().to_string();
+        assert_eq!(errors, format!("{path}: must be an object, got a list"));
+    }
+}
+
+#[test]
+fn an_error_in_a_list_keeps_its_index() {
+    let signals =
+        json!([5, {"signal": "pid"}, {"signal": "pid.available", "hard": "5"}, {"signal": "nodefs"}]);
+    let errors = parse_agent(&json!({"policy": {"signals": signals}})).unwrap_err();
+    let paths: Vec<&str> = errors.0.iter().map(|error| error.path.as_str()).collect();
+    let expected = [
+        "policy.signals[0]",
+        "policy.signals[1].hard",
+        "policy.signals[1].signal",
+        "policy.signals[3].hard",
+        "policy.signals[3].signal",
+    ];
+    assert_eq!(paths, expected, "{errors}");
+}
+
+#[test]
+fn an_enum_of_another_type_names_its_values() {
+    for wrong in [json!(5), json!(true), json!([]), json!({"a": 1})] {
+        let errors = parse_agent(&json!({"profile": wrong})).unwrap_err().to_string();
+        assert!(errors.starts_with("profile: must be one of `Kubelet`, `Enhanced`, got "), "{errors}");
+    }
 }
 
 use proptest::prelude::*;

@@ -6,7 +6,6 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::super::document::{Document, got, integer};
-use super::super::examples;
 use super::super::problem::{Problem, member};
 use super::settings::Origin;
 use eviction_core::units::GoDuration;
@@ -191,7 +190,7 @@ impl Layer<'_> {
                         map.insert(name.clone(), value);
                     }
                     None => {
-                        let help = examples::of_text(value);
+                        let help = value.is_number().then(|| "numbers must be in quotes here".to_owned());
                         let cause = format!("must be {wanted}, got {}", got(value));
                         self.report_with_help(path, cause, help);
                         continue;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::examples::of_threshold;
+use super::super::examples::example;
 use super::super::problem::{Problem, did_you_mean, member};
 use super::fields::StringMap;
 use eviction_core::units::Quantity;
@@ -32,7 +32,11 @@ pub(super) fn parse(
             Ok(quantity) => {
                 parsed.insert(resource.clone(), quantity);
             }
-            Err(error) => problems.push(Problem::new(path(), error).with_help(of_threshold(text))),
+            Err(error) => {
+                let cause = error.to_string();
+                let help = example(&cause);
+                problems.push(Problem::new(path(), cause).with_help(help));
+            }
         }
     }
     parsed

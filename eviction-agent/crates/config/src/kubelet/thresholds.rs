@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::examples::{of_duration, of_threshold};
+use super::super::examples::example;
 use super::super::problem::{Problem, did_you_mean, member};
 use super::fields::{Fields, StringMap};
 use eviction_core::policy::Threshold;
@@ -17,12 +17,12 @@ use eviction_core::units::{GoDuration, Quantity, ThresholdValue, parse_percentag
 /// The thresholds in the kubelet's order; within one map, by signal. And how much room the
 /// kubelet's list of them has.
 pub(super) fn resolve(fields: &Fields, problems: &mut Vec<Problem>) -> (Vec<Threshold>, usize) {
-    let hard = entries("evictionHard", &fields.eviction_hard, problems, (threshold, of_threshold));
-    let soft = entries("evictionSoft", &fields.eviction_soft, problems, (threshold, of_threshold));
+    let hard = entries("evictionHard", &fields.eviction_hard, problems, threshold);
+    let soft = entries("evictionSoft", &fields.eviction_soft, problems, threshold);
     let graces = &fields.eviction_soft_grace_period;
-    let graces = entries("evictionSoftGracePeriod", graces, problems, (grace_period, of_duration));
+    let graces = entries("evictionSoftGracePeriod", graces, problems, grace_period);
     let reclaims = &fields.eviction_minimum_reclaim;
-    let reclaims = entries("evictionMinimumReclaim", reclaims, problems, (minimum_reclaim, of_threshold));
+    let reclaims = entries("evictionMinimumReclaim", reclaims, problems, minimum_reclaim);
     let given = |signal: Signal| {
         let map = fields.eviction_soft_grace_period.as_ref();
         map.is_some_and(|map| map.contains_key(signal.name()))
@@ -56,15 +56,12 @@ pub(super) fn resolve(fields: &Fields, problems: &mut Vec<Problem>) -> (Vec<Thre
     (thresholds, room(hards, softs, copied))
 }
 
-type Parse<T> = fn(Signal, &str) -> Result<T, String>;
-type Example = fn(&str) -> Option<String>;
-
 /// The entries of one map that are right.
 fn entries<T>(
     field: &str,
     map: &Option<StringMap>,
     problems: &mut Vec<Problem>,
-    (parse, example): (Parse<T>, Example),
+    parse: fn(Signal, &str) -> Result<T, String>,
 ) -> BTreeMap<Signal, T> {
     let mut parsed = BTreeMap::new();
     for (key, text) in map.iter().flatten() {
@@ -81,7 +78,7 @@ fn entries<T>(
             Ok(value) => {
                 parsed.insert(signal, value);
             }
-            Err(cause) => problems.push(Problem::new(path(), cause).with_help(example(text))),
+            Err(cause) => problems.push(Problem::new(path(), &cause).with_help(example(&cause))),
         }
     }
     parsed

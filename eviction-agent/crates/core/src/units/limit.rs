@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Quantity, ThresholdValue, parse_percentage};
+use super::{Quantity, ThresholdValue, deserialize_text, parse_percentage};
 
 /// A positive quantity, or a percentage above 0% and up to 100%, such as `500Mi` or `7.5%`.
 ///
@@ -58,7 +58,6 @@ impl Serialize for Limit {
 
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
-        Self::parse(&text).map_err(serde::de::Error::custom)
+        deserialize_text(deserializer, "a quantity or a percentage such as \"500Mi\" or \"5%\"", Self::parse)
     }
 }

@@ -13,6 +13,7 @@ mod quantity;
 mod quote;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use display::display_bytes;
 pub use duration::{DurationError, GoDuration};
@@ -21,3 +22,4 @@ pub use limit::Limit;
 pub use percentage::{ThresholdValue, parse_percentage};
 pub use quantity::{Format, Quantity, QuantityError};
 pub use quote::quote;
+pub use text::deserialize_text;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use eviction_core::units::{Quantity, ThresholdValue, parse_percentage};
+use eviction_core::units::{Quantity, ThresholdValue, deserialize_text, parse_percentage};
 
 /// A percentage from 0% to 100%, or a quantity that is not negative.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,19 +36,14 @@ impl MarginValue {
             }
             ThresholdValue::Percentage(share)
         } else {
-            ThresholdValue::Quantity(parse_quantity(text)?)
+            let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
+            if quantity.signum() < 0 {
+                return Err(format!("must not be negative, got {quantity}"));
+            }
+            ThresholdValue::Quantity(quantity)
         };
         Ok(Self { value, text: text.into() })
     }
-}
-
-/// Reads a quantity that is not negative.
-pub(in crate::agent) fn parse_quantity(text: &str) -> Result<Quantity, String> {
-    let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
-    if quantity.signum() < 0 {
-        return Err(format!("must not be negative, got {quantity}"));
-    }
-    Ok(quantity)
 }
 
 impl fmt::Display for MarginValue {
@@ -65,7 +60,6 @@ impl Serialize for MarginValue {
 
 impl<'de> Deserialize<'de> for MarginValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
-        Self::parse(&text).map_err(serde::de::Error::custom)
+        deserialize_text(deserializer, "a quantity or a percentage such as \"500Mi\" or \"5%\"", Self::parse)
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::deserialize_text;
 use amount::Amount;
 pub use parse::QuantityError;
 
@@ -135,7 +136,6 @@ impl Serialize for Quantity {
 
 impl<'de> Deserialize<'de> for Quantity {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
-        Self::parse(&text).map_err(serde::de::Error::custom)
+        deserialize_text(deserializer, "a quantity such as \"500Mi\"", Self::parse)
     }
 }
