@@ -1,6 +1,6 @@
 //! Configuration files as they are read: YAML or JSON, with an `apiVersion` and a `kind`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -10,25 +10,20 @@ use crate::yaml;
 /// Larger files are no configuration.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// A file's content: an object.
-#[derive(Clone, Debug)]
-pub(super) struct Document {
-    pub(super) file: Option<PathBuf>,
-    pub(super) object: Map<String, Value>,
-}
-
-impl Document {
-    /// Reads a file of the given kind.
-    pub(super) fn read(file: &Path, api_version: &str, kind: &str) -> Result<Self, Vec<Problem>> {
-        let wrong = |cause: String| vec![Problem::new("", cause).in_file(Some(file))];
-        let text = read_text(file).map_err(wrong)?;
-        let object = parse_object(&text).map_err(wrong)?;
-        let header = wrong_header(&object, api_version, kind);
-        if header.is_empty() {
-            return Ok(Self { file: Some(file.to_owned()), object });
-        }
-        Err(header.into_iter().map(|problem| problem.in_file(Some(file))).collect())
+/// Reads a file of the given kind: an object.
+pub(super) fn read_document(
+    file: &Path,
+    api_version: &str,
+    kind: &str,
+) -> Result<Map<String, Value>, Vec<Problem>> {
+    let wrong = |cause: String| vec![Problem::new("", cause).in_file(Some(file))];
+    let text = read_text(file).map_err(wrong)?;
+    let object = parse_object(&text).map_err(wrong)?;
+    let header = wrong_header(&object, api_version, kind);
+    if header.is_empty() {
+        return Ok(object);
     }
+    Err(header.into_iter().map(|problem| problem.in_file(Some(file))).collect())
 }
 
 fn read_text(file: &Path) -> Result<String, String> {

@@ -87,6 +87,11 @@ pub(super) fn member(parent: &str, key: &str) -> String {
     }
 }
 
+/// Names as an error lists them.
+pub(super) fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
 /// The known name that a wrong one resembles most, as a hint.
 pub(super) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let lower = wrong.to_lowercase();

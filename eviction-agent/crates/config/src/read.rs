@@ -10,7 +10,7 @@ use serde_path_to_error::Segment;
 use super::agent::renamed;
 use super::document::got;
 use super::examples::example;
-use super::problem::{Problem, did_you_mean, member};
+use super::problem::{Problem, did_you_mean, member, quoted};
 
 /// A document with more errors than this is something else.
 const MAX_PROBLEMS: usize = 100;
@@ -130,8 +130,7 @@ fn problem(path: String, segments: &[Segment], cause: &str, value: &Value) -> Pr
             return Problem::new(path, format!("the value `{text}` was renamed to `{new}`"));
         }
         let one_of = if names.len() > 1 { "one of " } else { "" };
-        let list: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-        let cause = format!("must be {one_of}{}, got {}", list.join(", "), got(value));
+        let cause = format!("must be {one_of}{}, got {}", quoted(&names), got(value));
         return Problem::new(path, cause).with_help(did_you_mean(text, names));
     }
     if found.starts_with("invalid type: ") || found.starts_with("invalid value: ") {

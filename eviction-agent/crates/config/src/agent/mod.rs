@@ -24,7 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::document::{Document, got};
+use super::document::{got, read_document};
 use super::kubelet::{Origin, Setting};
 use super::problem::{Problem, Problems, member};
 use super::read::read;
@@ -147,7 +147,7 @@ pub struct AgentConfiguration {
 /// Everything that is wrong, each with its field.
 pub fn load_agent(file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
     let object = match file {
-        Some(file) => Document::read(file, API_VERSION, KIND).map_err(Problems)?.object,
+        Some(file) => read_document(file, API_VERSION, KIND).map_err(Problems)?,
         None => Map::new(),
     };
     resolve(object, file)

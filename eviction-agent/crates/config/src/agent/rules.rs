@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-use super::super::problem::{Problem, member};
+use super::super::problem::{Problem, member, quoted};
 use super::labels;
 use eviction_core::units::{GoDuration, Limit, Quantity, ThresholdValue};
 
@@ -34,6 +34,16 @@ pub(super) const DURATIONS: &[(&str, bool)] = &[
     ("policy.prediction.horizon", false),
     ("policy.memory.psi.trigger.stall", false),
     ("policy.memory.psi.trigger.window", false),
+];
+
+/// What a kubelet knows in `enforceNodeAllocatable`. No kubelet checks what is given inline.
+const ENFORCED: [&str; 6] = [
+    "pods",
+    "system-reserved",
+    "system-reserved-compressible",
+    "kube-reserved",
+    "kube-reserved-compressible",
+    "none",
 ];
 
 /// Lists in which a value of this field may stand once only.
@@ -71,6 +81,10 @@ pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
     texts(document, "thresholdMargin.minimum", problems, |text| match Quantity::parse(text) {
         Ok(quantity) if quantity.signum() < 0 => Err(format!("must not be negative, got {quantity}")),
         _ => Ok(()),
+    });
+    texts(document, "thresholds.inline.enforceNodeAllocatable[]", problems, |text| {
+        let is_known = ENFORCED.contains(&text);
+        if is_known { Ok(()) } else { Err(format!("must be one of {}, got {text:?}", quoted(&ENFORCED))) }
     });
     source(&document["thresholds"], problems);
     for (path, signal) in at(document, "policy.signals[]") {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// `UPDATE_SCHEMA=1 cargo test -p eviction-agent schema` writes the file again.
+/// `UPDATE_SCHEMA=1 cargo test -p eviction-config schema` writes the file again.
 #[test]
 fn the_schema_is_that_of_the_types() {
     let schema = schemars::schema_for!(File);
@@ -144,6 +144,14 @@ fn an_error_in_a_list_keeps_its_index() {
         "policy.signals[3].signal",
     ];
     assert_eq!(paths, expected, "{errors}");
+}
+
+#[test]
+fn inline_settings_name_what_a_kubelet_enforces() {
+    let inline = json!({"source": "Inline", "inline": {"enforceNodeAllocatable": ["pods", "pod"]}});
+    let errors = parse_agent(&json!({"thresholds": inline})).unwrap_err().to_string();
+    let expected = "thresholds.inline.enforceNodeAllocatable[1]: must be one of `pods`, `system-reserved`, ";
+    assert!(errors.starts_with(expected), "{errors}");
 }
 
 #[test]

@@ -2,11 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::document::{Document, got};
+use super::super::document::got;
 use super::super::problem::Problems;
-use super::fields::{Fields, NAMES};
-use super::gates;
-use super::layer::{Layer, Origins};
+use super::fields::NAMES;
+use super::layers::Layers;
 use super::settings::Origin;
 use super::{KubeletConfiguration, finish};
 
@@ -58,24 +57,15 @@ impl Effective {
     /// Everything that is wrong with it.
     pub fn resolve(&self) -> Result<KubeletConfiguration, Problems> {
         let Self { object, url } = self;
-        let mut problems = Vec::new();
-        let mut origins = Origins::new();
-        let mut fields = Fields::default();
-        let document = Document { file: None, object: object.clone() };
-        let origin = Some(Origin::Configz(url.clone()));
-        let mut layer = Layer {
-            document: &document,
-            patch: false,
-            origin,
-            problems: &mut problems,
-            origins: &mut origins,
-        };
-        fields.read(&mut layer);
+        let mut layers = Layers::new(object.clone(), Some(&Origin::Configz(url.clone())));
         // All defaults are filled in, and what is empty then is left out of JSON.
-        fields.eviction_hard.get_or_insert_default();
-        fields.enforce_node_allocatable.get_or_insert_default();
-        let gates = gates::in_force(fields.feature_gates.as_ref());
-        finish(&fields, gates, problems, origins, Vec::new(), Some(url.as_ref()))
+        for (key, empty) in [("evictionHard", json!({})), ("enforceNodeAllocatable", json!([]))] {
+            let value = layers.object.entry(key).or_insert(Value::Null);
+            if value.is_null() {
+                *value = empty;
+            }
+        }
+        finish(layers, Vec::new(), Vec::new(), Some(url.as_ref()))
     }
 }
 

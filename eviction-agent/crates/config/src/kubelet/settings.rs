@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::problem::member;
 use super::fields::{Fields, StringMap};
-use super::layer::Origins;
+use super::layers::Origins;
 use eviction_core::policy::Policy;
 
 /// A value of the resolved configuration.
@@ -92,10 +92,6 @@ pub(super) fn list(fields: &Fields, policy: &Policy, origins: &Origins) -> Vec<S
         setting("enforceNodeAllocatable", format!("[{}]", fields.enforced().join(", "))),
         setting("featureGates.KubeletSeparateDiskGC", policy.gates.separate_disk_gc.to_string()),
         setting("featureGates.PodLevelResources", policy.gates.pod_level_resources.to_string()),
-        setting("nodeStatusUpdateFrequency", fields.status_update_frequency().to_string()),
-        setting("nodeStatusReportFrequency", fields.status_report_frequency().to_string()),
     ]);
-    settings.extend(map("systemReserved", &fields.system_reserved));
-    settings.extend(map("kubeReserved", &fields.kube_reserved));
     settings
 }
