@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use eviction_config::{AGENT_SCHEMA, Problem, Setting, load_agent, load_kubelet};
+use eviction_config::{Problem, Setting, load_agent, load_kubelet};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("the folder is part of the repository");
@@ -151,7 +151,9 @@ fn the_reference_has_a_row_for_every_field_and_no_other() {
     let cells =
         table.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
     let rows: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
-    let schema: serde_json::Value = serde_json::from_str(AGENT_SCHEMA).expect("it is JSON");
+    let schema = std::fs::read_to_string("crates/config/schema/agent-configuration.v1alpha1.json")
+        .expect("it is part of the repository");
+    let schema: serde_json::Value = serde_json::from_str(&schema).expect("it is JSON");
     let mut known = Vec::new();
     fields(&schema, &schema, "", &mut known);
     // Those of Kubernetes, each described in the row of its object.

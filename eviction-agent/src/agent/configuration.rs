@@ -109,7 +109,7 @@ impl ConfigurationFiles {
     /// Everything that is wrong with any of it.
     pub(crate) fn load(&self) -> Result<Configuration, Failure> {
         let agent = load_agent(self.agent.as_deref()).map(|agent| self.over(agent)).and_then(|agent| {
-            let checked = agent.action.check().map_err(|problem| problem.in_file(agent.file.as_deref()));
+            let checked = agent.action().check().map_err(|problem| problem.in_file(agent.file.as_deref()));
             checked.map_err(Problems::from).map(|()| agent)
         });
         let (agent, kubelet) = match agent {
@@ -139,52 +139,62 @@ impl ConfigurationFiles {
             policy.thresholds = raised?;
         }
         let policy = agent.over(policy);
-        let AgentConfiguration {
-            file: _,
-            profile,
-            policy: _,
-            thresholds: _,
-            threshold_margin: _,
-            probes,
-            kernel_kill: _,
-            eviction: _,
-            action,
-            eviction_requests,
-            memory_limits,
-            metrics,
-            server,
-            settings: own,
-            notes: own_notes,
-        } = agent;
         Ok(Configuration {
             policy,
-            profile,
-            service: Service { action, eviction_requests, memory_limits, metrics, server, probes },
+            profile: agent.profile,
+            service: Service {
+                action: agent.action(),
+                eviction_requests: agent.eviction_requests,
+                memory_limits: agent.memory_limits,
+                metrics: agent.metrics,
+                server: agent.server,
+                probes: agent.probes,
+            },
             kubelet: said,
-            settings: own.into_iter().chain(settings).collect(),
-            notes: asked.into_iter().chain(own_notes.iter().chain(&notes).map(ToString::to_string)).collect(),
+            settings: agent.settings.into_iter().chain(settings).collect(),
+            notes: asked
+                .into_iter()
+                .chain(agent.notes.iter().chain(&notes).map(ToString::to_string))
+                .collect(),
         })
     }
 
     /// The AgentConfiguration with what the command line says in its place.
-    fn over(&self, agent: AgentConfiguration) -> AgentConfiguration {
-        let agent = agent.with_configz(self.configz.clone());
-        let agent = match self.profile {
-            Some(profile) => agent.with_profile(profile),
-            None => agent,
-        };
-        let agent = match self.action {
-            Some(action) => agent.with_action(action),
-            None => agent,
-        };
-        let agent = match self.dry_run {
-            Some(dry_run) => agent.with_dry_run(dry_run),
-            None => agent,
-        };
-        match self.listen_address {
-            Some(address) => agent.with_listen_address(address),
-            None => agent,
+    fn over(&self, mut agent: AgentConfiguration) -> AgentConfiguration {
+        let AskConfigz { ask, certificate_authority, insecure } = &self.configz;
+        if *ask {
+            let source = ThresholdSource::Configz;
+            agent.override_setting("thresholds.source", "Configz".to_owned(), |it| {
+                it.thresholds.source = source
+            });
         }
+        if let Some(file) = certificate_authority {
+            let path = "thresholds.configz.certificateAuthority";
+            agent.override_setting(path, file.display().to_string(), |it| {
+                it.thresholds.configz.certificate_authority = Some(file.clone());
+            });
+        }
+        if *insecure {
+            let path = "thresholds.configz.insecureSkipTLSVerify";
+            agent.override_setting(path, "true".to_owned(), |it| {
+                it.thresholds.configz.insecure_skip_tls_verify = true;
+            });
+        }
+        if let Some(profile) = self.profile {
+            agent.override_setting("profile", profile.name().to_owned(), |it| it.profile = profile);
+        }
+        if let Some(action) = self.action {
+            agent.override_setting("action", action.name().to_owned(), |it| it.action = action);
+        }
+        if let Some(dry_run) = self.dry_run {
+            agent.override_setting("dryRun", dry_run.name().to_owned(), |it| it.dry_run = dry_run);
+        }
+        if let Some(listen_address) = self.listen_address {
+            agent.override_setting("server.listenAddress", listen_address.to_string(), |it| {
+                it.server = Server { listen_address };
+            });
+        }
+        agent
     }
 }
 
@@ -195,7 +205,7 @@ fn acts_ahead(agent: &AgentConfiguration, node: &NodeFacts) -> bool {
         MarginMode::Never => false,
         MarginMode::BesideKubelet => {
             let are_the_kubelets = agent.thresholds.source != ThresholdSource::Inline;
-            are_the_kubelets && (node.in_cluster || agent.action.action == Action::Evict)
+            are_the_kubelets && (node.in_cluster || agent.action == Action::Evict)
         }
     }
 }

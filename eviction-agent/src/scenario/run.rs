@@ -132,15 +132,14 @@ fn play(scenario: Scenario, overrides: &Overrides, keep_reports: bool) -> Result
 /// What the engine decides by, or the stage at which the configuration fails, and why.
 fn policy(kubelet: &Value, agent: &Value, overrides: &Overrides) -> Result<Policy, (&'static str, String)> {
     let kubelet = kubelet_policy(kubelet).map_err(|error| (error.stage.name(), error.text))?;
-    let agent = match &overrides.agent {
+    let mut agent = match &overrides.agent {
         Some(agent) => agent.clone(),
         None => parse_agent(agent).map_err(|problems| ("agent", problems.to_string()))?,
     };
-    Ok(match overrides.profile {
-        Some(profile) => agent.with_profile(profile),
-        None => agent,
+    if let Some(profile) = overrides.profile {
+        agent.profile = profile;
     }
-    .over(kubelet))
+    Ok(agent.over(kubelet))
 }
 
 fn validate(pods: &[Pod], steps: &[Step]) -> Result<(), ScenarioError> {

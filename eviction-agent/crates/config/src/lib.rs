@@ -12,10 +12,10 @@ mod read;
 pub mod yaml;
 
 pub use agent::{
-    AGENT_SCHEMA, Action, ActionSettings, AgentConfiguration, AskConfigz, Capacities, Configz, DryRun,
-    EvictionRequests, InlineSettings, KubeletFiles, MarginMode, MarginValue, MemoryLimits, MetricsSettings,
-    PodMetrics, Probes, Server, SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource,
-    load_agent, parse_agent, with_own_thresholds,
+    Action, ActionSettings, AgentConfiguration, AskConfigz, Capacities, Configz, DryRun, EvictionRequests,
+    InlineSettings, KubeletFiles, MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, Probes,
+    Server, SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource, load_agent, parse_agent,
+    with_own_thresholds,
 };
 pub use kubelet::files_of as drop_in_files;
 pub use kubelet::{

@@ -2,7 +2,7 @@
 //!
 //! The fields of `policy`, their defaults and documentation are those of
 //! [`core::preferences`](eviction_core::preferences).
-//! The JSON schema is made from these types and shipped.
+//! The JSON schema in `schema/` is made from these types.
 
 mod action;
 mod inline;
@@ -17,7 +17,6 @@ mod server;
 mod tests;
 mod thresholds;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -41,56 +40,62 @@ pub use thresholds::{AskConfigz, Configz, InlineSettings, KubeletFiles, Threshol
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";
 const KIND: &str = "AgentConfiguration";
 
-/// The JSON schema of the file, as shipped.
-pub const AGENT_SCHEMA: &str = include_str!("../../schema/agent-configuration.v1alpha1.json");
-
 /// Configuration of eviction-agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct File {
+pub struct AgentConfiguration {
     /// The version of this format.
     api_version: ApiVersion,
     /// The kind of this file.
     kind: Kind,
     /// The rules that the agent decides by.
     #[serde(default)]
-    profile: Profile,
+    pub profile: Profile,
     /// What the agent does with a victim.
     #[serde(default)]
-    action: Action,
+    pub action: Action,
     /// Whether the action is only tried.
     #[serde(default)]
-    dry_run: DryRun,
+    pub dry_run: DryRun,
     /// How the enhanced profile decides.
     #[serde(default)]
-    policy: Preferences,
+    pub policy: Preferences,
     /// Where the kubelet's settings come from.
     #[serde(default)]
-    thresholds: ThresholdSettings,
+    pub thresholds: ThresholdSettings,
     /// How far the thresholds lie above the kubelet's.
     #[serde(default)]
-    threshold_margin: ThresholdMargin,
+    pub threshold_margin: ThresholdMargin,
     /// When the expensive kernel probes are attached.
     #[serde(default)]
-    probes: Probes,
+    pub probes: Probes,
     /// Which evictions a BPF program may carry out in the kernel, in either profile.
     #[serde(default)]
-    kernel_kill: KernelKill,
+    pub kernel_kill: KernelKill,
     /// How evictions are carried out, in either profile.
     #[serde(default)]
-    eviction: EvictionSettings,
+    pub eviction: EvictionSettings,
     /// Eviction requests to the API server.
     #[serde(default)]
-    eviction_requests: EvictionRequests,
+    pub eviction_requests: EvictionRequests,
     /// Memory limits of pods, containers and the cgroups above them.
     #[serde(default)]
-    memory_limits: MemoryLimits,
+    pub memory_limits: MemoryLimits,
     /// What is exported as metrics.
     #[serde(default)]
-    metrics: MetricsSettings,
+    pub metrics: MetricsSettings,
     /// The HTTP server of the agent.
     #[serde(default)]
-    server: Server,
+    pub server: Server,
+    /// Where it was read.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
+    /// Every value, and where it came from.
+    #[serde(skip)]
+    pub settings: Vec<Setting>,
+    /// What is accepted but will surprise.
+    #[serde(skip)]
+    pub notes: Vec<Problem>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -104,41 +109,6 @@ enum ApiVersion {
 enum Kind {
     #[default]
     AgentConfiguration,
-}
-
-/// What the agent was told.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct AgentConfiguration {
-    /// Where it was read.
-    pub file: Option<PathBuf>,
-    /// The rules that it decides by.
-    pub profile: Profile,
-    /// What it does with a victim.
-    pub action: ActionSettings,
-    /// How the enhanced profile decides.
-    pub policy: Preferences,
-    /// Where the kubelet's settings come from.
-    pub thresholds: ThresholdSettings,
-    /// How far its thresholds lie above the kubelet's.
-    pub threshold_margin: ThresholdMargin,
-    /// When the expensive kernel probes are attached.
-    pub probes: Probes,
-    /// Which evictions a BPF program may carry out in the kernel.
-    pub kernel_kill: KernelKill,
-    /// How evictions are carried out.
-    pub eviction: EvictionSettings,
-    /// Eviction requests to the API server.
-    pub eviction_requests: EvictionRequests,
-    /// Memory limits of pods, containers and the cgroups above them.
-    pub memory_limits: MemoryLimits,
-    /// What is exported as metrics.
-    pub metrics: MetricsSettings,
-    /// The HTTP server.
-    pub server: Server,
-    /// Every value, and where it came from.
-    pub settings: Vec<Setting>,
-    /// What is accepted but will surprise.
-    pub notes: Vec<Problem>,
 }
 
 /// Reads the agent's configuration, YAML or JSON. Without a file all is default.
@@ -175,8 +145,8 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
     let mut problems = Vec::new();
     rules::check(&given, &mut problems);
     let mut document = given.clone();
-    not_lists(&mut document, &to_value(&File::default()), "", &mut problems);
-    let parsed: Option<File> = read(document, &mut problems);
+    not_lists(&mut document, &to_value(&AgentConfiguration::default()), "", &mut problems);
+    let parsed: Option<AgentConfiguration> = read(document, &mut problems);
     let all = parsed.as_ref().map(to_value).unwrap_or_default();
     if problems.is_empty() {
         not_lists(&mut given, &all, "", &mut problems);
@@ -185,108 +155,39 @@ fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentCo
         problems.sort_by(|a, b| a.path.cmp(&b.path));
         return Err(Problems(problems.into_iter().map(|problem| problem.in_file(file)).collect()));
     };
-    let settings = settings(all, &given, file);
-    let File {
-        api_version: _,
-        kind: _,
-        profile,
-        action,
-        dry_run,
-        policy,
-        thresholds,
-        threshold_margin,
-        probes,
-        kernel_kill,
-        eviction,
-        eviction_requests,
-        memory_limits,
-        metrics,
-        server,
-    } = parsed;
-    let notes = notes(profile, &policy, file);
-    let file = file.map(Path::to_owned);
-    Ok(AgentConfiguration {
-        file,
-        profile,
-        action: ActionSettings { action, dry_run },
-        policy,
-        thresholds,
-        threshold_margin,
-        probes,
-        kernel_kill,
-        eviction,
-        eviction_requests,
-        memory_limits,
-        metrics,
-        server,
-        settings,
-        notes,
-    })
+    let mut resolved = AgentConfiguration {
+        file: file.map(Path::to_owned),
+        settings: settings(all, &given, file),
+        ..parsed
+    };
+    resolved.note();
+    Ok(resolved)
 }
 
 impl AgentConfiguration {
-    /// The same, with the profile that the command line asks for.
-    #[must_use]
-    pub fn with_profile(mut self, profile: Profile) -> Self {
-        self.told("profile", profile.name().to_owned());
-        self.notes = notes(profile, &self.policy, self.file.as_deref());
-        Self { profile, ..self }
+    /// What is done with the chosen pods.
+    pub fn action(&self) -> ActionSettings {
+        ActionSettings { action: self.action, dry_run: self.dry_run }
     }
 
-    /// The same, with the action of the command line.
-    #[must_use]
-    pub fn with_action(mut self, action: Action) -> Self {
-        self.told("action", action.name().to_owned());
-        Self { action: ActionSettings { action, ..self.action }, ..self }
-    }
-
-    /// The same, with the dry run of the command line.
-    #[must_use]
-    pub fn with_dry_run(mut self, dry_run: DryRun) -> Self {
-        self.told("dryRun", dry_run.name().to_owned());
-        Self { action: ActionSettings { dry_run, ..self.action }, ..self }
-    }
-
-    /// The same, with the listen address of the command line.
-    #[must_use]
-    pub fn with_listen_address(mut self, listen_address: SocketAddr) -> Self {
-        self.told("server.listenAddress", listen_address.to_string());
-        Self { server: Server { listen_address }, ..self }
-    }
-
-    /// The same, asking the kubelet for its settings as the command line says.
-    #[must_use]
-    pub fn with_configz(mut self, asked: AskConfigz) -> Self {
-        let AskConfigz { ask, certificate_authority, insecure } = asked;
-        if ask {
-            self.told("thresholds.source", "Configz".to_owned());
-            self.thresholds.source = ThresholdSource::Configz;
-        }
-        if let Some(file) = certificate_authority {
-            self.told("thresholds.configz.certificateAuthority", file.display().to_string());
-            self.thresholds.configz.certificate_authority = Some(file);
-        }
-        if insecure {
-            self.told("thresholds.configz.insecureSkipTLSVerify", "true".to_owned());
-            self.thresholds.configz.insecure_skip_tls_verify = true;
-        }
-        self
-    }
-
-    fn told(&mut self, path: &str, value: String) {
-        let origin = Origin::CommandLine;
+    /// Changes a value, which the command line gives.
+    pub fn override_setting(&mut self, path: &str, value: String, change: impl FnOnce(&mut Self)) {
+        change(self);
+        let setting = Setting { path: path.to_owned(), value, origin: Origin::CommandLine };
         match self.settings.iter_mut().find(|setting| setting.path == path) {
-            Some(setting) => *setting = Setting { value, origin, ..setting.clone() },
-            None => self.settings.push(Setting { path: path.to_owned(), value, origin }),
+            Some(other) => *other = setting,
+            None => self.settings.push(setting),
+        }
+        self.note();
+    }
+
+    fn note(&mut self) {
+        self.notes.clear();
+        if self.profile == Profile::Kubelet && self.policy != Preferences::default() {
+            let note = Problem::new("policy", "is not used: the profile is `Kubelet`");
+            self.notes.push(note.in_file(self.file.as_deref()));
         }
     }
-}
-
-fn notes(profile: Profile, policy: &Preferences, file: Option<&Path>) -> Vec<Problem> {
-    if profile == Profile::Enhanced || *policy == Preferences::default() {
-        return Vec::new();
-    }
-    vec![Problem::new("policy", "is not used: the profile is `Kubelet`").in_file(file)]
 }
 
 /// Null is the same as absent, as in Kubernetes: a key whose members are all commented out.
@@ -301,7 +202,7 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-fn to_value(file: &File) -> Value {
+fn to_value(file: &AgentConfiguration) -> Value {
     serde_json::to_value(file).unwrap_or_default()
 }
 

@@ -3,7 +3,7 @@ use super::*;
 /// `UPDATE_SCHEMA=1 cargo test -p eviction-config schema` writes the file again.
 #[test]
 fn the_schema_is_that_of_the_types() {
-    let schema = schemars::schema_for!(File);
+    let schema = schemars::schema_for!(AgentConfiguration);
     let text = format!("{}\n", serde_json::to_string_pretty(&schema).unwrap());
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/agent-configuration.v1alpha1.json");
     if std::env::var_os("UPDATE_SCHEMA").is_some() {
@@ -106,7 +106,7 @@ fn bounds(schema: &Value, root: &Value, place: &str, into: &mut Vec<String>) {
 
 #[test]
 fn the_rules_have_the_bounds_of_the_schema() {
-    let schema: Value = serde_json::from_str(AGENT_SCHEMA).unwrap();
+    let schema = schemars::schema_for!(AgentConfiguration).to_value();
     let mut published = Vec::new();
     bounds(&schema, &schema, "", &mut published);
     let ranges = rules::RANGES.iter().map(|(place, least, most)| format!("{place}: {least} to {most}"));
@@ -177,7 +177,7 @@ fn resolved(policy: Value) -> Result<AgentConfiguration, Problems> {
 
 #[test]
 fn what_is_written_out_is_right_and_means_the_same() {
-    let text = serde_json::to_value(File::default()).unwrap();
+    let text = serde_json::to_value(AgentConfiguration::default()).unwrap();
     let configuration = resolve(text.as_object().unwrap().clone(), None).unwrap();
     assert_eq!(configuration.policy, Preferences::default());
     assert_eq!(configuration.policy, resolved(json!({})).unwrap().policy);
@@ -277,12 +277,17 @@ fn the_command_line_chooses_the_profile_and_nothing_else() {
     let file = Path::new("agent.yaml");
     let configuration = resolve(object.as_object().unwrap().clone(), Some(file)).unwrap();
     assert_eq!(configuration.notes, []);
-    let kubelet = configuration.clone().with_profile(Profile::Kubelet);
+    let with_profile = |mut configuration: AgentConfiguration, profile: Profile| {
+        let change = |it: &mut AgentConfiguration| it.profile = profile;
+        configuration.override_setting("profile", profile.name().to_owned(), change);
+        configuration
+    };
+    let kubelet = with_profile(configuration.clone(), Profile::Kubelet);
     assert_eq!((kubelet.profile, kubelet.policy.max_evictions_per_sync), (Profile::Kubelet, 7));
     assert_eq!(kubelet.settings[0].to_string(), "profile = Kubelet (command line)");
     assert_eq!(kubelet.settings.len(), configuration.settings.len());
     assert_eq!(kubelet.notes[0].to_string(), "agent.yaml: policy: is not used: the profile is `Kubelet`");
-    let again = kubelet.with_profile(Profile::Enhanced);
+    let again = with_profile(kubelet, Profile::Enhanced);
     assert_eq!((again.policy, again.notes), (configuration.policy, vec![]));
 }
 
@@ -292,7 +297,8 @@ fn a_profile_decides_whose_thresholds_and_rules_count() {
     let policy =
         json!({"signals": [{"signal": "memory.available", "hard": "2Gi"}], "maxEvictionsPerSync": 5});
     let enhanced = AgentConfiguration { profile: Profile::Enhanced, ..resolved(policy).unwrap() };
-    assert_eq!(enhanced.clone().with_profile(Profile::Kubelet).over(kubelet.clone()), kubelet);
+    let plain = AgentConfiguration { profile: Profile::Kubelet, ..enhanced.clone() };
+    assert_eq!(plain.over(kubelet.clone()), kubelet);
     let over = enhanced.over(kubelet.clone());
     assert_ne!(over.thresholds, kubelet.thresholds);
     assert_eq!(over.rules, Rules::enhanced(&enhanced.policy));
