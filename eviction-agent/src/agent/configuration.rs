@@ -184,10 +184,10 @@ impl ConfigurationFiles {
             agent.override_setting("profile", profile.name().to_owned(), |it| it.profile = profile);
         }
         if let Some(action) = self.action {
-            agent.override_setting("action", action.name().to_owned(), |it| it.action = action);
+            agent.override_setting("action", format!("{action:?}"), |it| it.action = action);
         }
         if let Some(dry_run) = self.dry_run {
-            agent.override_setting("dryRun", dry_run.name().to_owned(), |it| it.dry_run = dry_run);
+            agent.override_setting("dryRun", format!("{dry_run:?}"), |it| it.dry_run = dry_run);
         }
         if let Some(listen_address) = self.listen_address {
             agent.override_setting("server.listenAddress", listen_address.to_string(), |it| {

@@ -98,7 +98,7 @@ fn copy(files: &ConfigurationFiles, in_force: &Configuration, into: &Path) -> io
         }
     }
     if let Some(effective) = effective {
-        fs::write(into.join(SAID), effective.to_json().to_string())?;
+        fs::write(into.join(SAID), serde_json::to_vec(effective)?)?;
     }
     match profile {
         Some(profile) => fs::write(into.join(PROFILE), profile.name()),

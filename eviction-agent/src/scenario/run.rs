@@ -131,7 +131,7 @@ fn play(scenario: Scenario, overrides: &Overrides, keep_reports: bool) -> Result
 
 /// What the engine decides by, or the stage at which the configuration fails, and why.
 fn policy(kubelet: &Value, agent: &Value, overrides: &Overrides) -> Result<Policy, (&'static str, String)> {
-    let kubelet = kubelet_policy(kubelet).map_err(|error| (error.stage.name(), error.text))?;
+    let kubelet = kubelet_policy(kubelet).map_err(|error| (error.stage, error.text))?;
     let mut agent = match &overrides.agent {
         Some(agent) => agent.clone(),
         None => parse_agent(agent).map_err(|problems| ("agent", problems.to_string()))?,

@@ -13,12 +13,13 @@ pub mod yaml;
 
 pub use agent::{
     Action, ActionSettings, AgentConfiguration, AskConfigz, Capacities, Configz, DryRun, EvictionRequests,
-    InlineSettings, KubeletFiles, MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, Probes,
-    Server, SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource, load_agent, parse_agent,
+    KubeletFiles, MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, Probes, Server,
+    SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource, load_agent, parse_agent,
     with_own_thresholds,
 };
 pub use kubelet::files_of as drop_in_files;
 pub use kubelet::{
-    Effective, KubeletConfiguration, KubeletError, Origin, Setting, Stage, kubelet_policy, load_kubelet,
+    Effective, KubeletConfiguration, KubeletError, KubeletFields, Origin, Setting, kubelet_policy,
+    load_kubelet,
 };
 pub use problem::{Problem, Problems};

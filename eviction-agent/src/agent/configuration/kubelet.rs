@@ -65,7 +65,7 @@ impl Kubelet {
         }
         if let Some(last) = &given.last_said
             && let Some(effective) =
-                std::fs::read(last).ok().and_then(|text| Effective::parse_kept(&text).ok())
+                std::fs::read(last).ok().and_then(|text| serde_json::from_slice(&text).ok())
         {
             let counts = format!("what it said last counts ({})", last.display());
             return of_answer(effective, true, noted(why, &counts));
@@ -152,7 +152,7 @@ mod tests {
             found.policy.thresholds[0].value.quantity(0).to_string()
         };
         assert_eq!(line(&files), "3Gi");
-        fs::write(&last_said, said("2Gi").to_json().to_string()).unwrap();
+        fs::write(&last_said, serde_json::to_vec(&said("2Gi")).unwrap()).unwrap();
         files.last_said = Some(last_said);
         assert_eq!(line(&files), "2Gi");
         files.last_heard = Some(said("1Gi"));

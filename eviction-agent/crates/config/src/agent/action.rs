@@ -42,15 +42,6 @@ pub struct ActionSettings {
 }
 
 impl Action {
-    /// The value as a file has it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "None",
-            Self::Kill => "Kill",
-            Self::Evict => "Evict",
-        }
-    }
-
     /// The value as the command line and events have it.
     pub const fn lower_name(self) -> &'static str {
         match self {
@@ -62,15 +53,6 @@ impl Action {
 }
 
 impl DryRun {
-    /// The value as a file has it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "None",
-            Self::Client => "Client",
-            Self::Server => "Server",
-        }
-    }
-
     /// The value as the command line and events have it.
     pub const fn lower_name(self) -> &'static str {
         match self {
@@ -92,9 +74,8 @@ impl ActionSettings {
                 Ok(())
             }
             Self { action, dry_run: DryRun::Server } => {
-                let name = action.name();
                 let cause = format!(
-                    "`Server` needs the action Evict, which asks the API server; the action is {name}"
+                    "`Server` needs the action Evict, which asks the API server; the action is {action:?}"
                 );
                 Err(Problem::new("dryRun", cause))
             }
@@ -145,7 +126,7 @@ mod tests {
             let checked = ActionSettings { action, dry_run }.check();
             assert_eq!(checked.is_ok(), is_valid, "{action:?} {dry_run:?}");
             if let Err(problem) = checked {
-                assert!(problem.to_string().contains(action.name()), "{problem}");
+                assert!(problem.to_string().contains(&format!("{action:?}")), "{problem}");
             }
         }
     }

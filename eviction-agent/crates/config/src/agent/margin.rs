@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use apply::Capacities;
 use eviction_core::signal::Signal;
-use eviction_core::units::{Format, Quantity};
+use eviction_core::units::{Format, Quantity, ThresholdValue};
 pub use value::MarginValue;
 
 /// How far the thresholds lie above the kubelet's, in either profile, so that the agent evicts first and
@@ -61,7 +61,7 @@ impl Default for ThresholdMargin {
     fn default() -> Self {
         Self {
             mode: MarginMode::default(),
-            value: MarginValue::percent(5),
+            value: MarginValue(ThresholdValue::Percentage(0.05)),
             minimum: Quantity::from_i64(32 << 20, Format::BinarySi),
             per_signal: Vec::new(),
         }

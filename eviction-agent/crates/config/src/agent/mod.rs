@@ -35,57 +35,45 @@ pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMar
 pub use probes::Probes;
 pub use resolve::with_own_thresholds;
 pub use server::{EvictionRequests, MemoryLimits, MetricsSettings, PodMetrics, Server};
-pub use thresholds::{AskConfigz, Configz, InlineSettings, KubeletFiles, ThresholdSettings, ThresholdSource};
+pub use thresholds::{AskConfigz, Configz, KubeletFiles, ThresholdSettings, ThresholdSource};
 
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";
 const KIND: &str = "AgentConfiguration";
 
 /// Configuration of eviction-agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(extend("required" = ["apiVersion", "kind"]))]
 pub struct AgentConfiguration {
     /// The version of this format.
     api_version: ApiVersion,
     /// The kind of this file.
     kind: Kind,
     /// The rules that the agent decides by.
-    #[serde(default)]
     pub profile: Profile,
     /// What the agent does with a victim.
-    #[serde(default)]
     pub action: Action,
     /// Whether the action is only tried.
-    #[serde(default)]
     pub dry_run: DryRun,
     /// How the enhanced profile decides.
-    #[serde(default)]
     pub policy: Preferences,
     /// Where the kubelet's settings come from.
-    #[serde(default)]
     pub thresholds: ThresholdSettings,
     /// How far the thresholds lie above the kubelet's.
-    #[serde(default)]
     pub threshold_margin: ThresholdMargin,
     /// When the expensive kernel probes are attached.
-    #[serde(default)]
     pub probes: Probes,
     /// Which evictions a BPF program may carry out in the kernel, in either profile.
-    #[serde(default)]
     pub kernel_kill: KernelKill,
     /// How evictions are carried out, in either profile.
-    #[serde(default)]
     pub eviction: EvictionSettings,
     /// Eviction requests to the API server.
-    #[serde(default)]
     pub eviction_requests: EvictionRequests,
     /// Memory limits of pods, containers and the cgroups above them.
-    #[serde(default)]
     pub memory_limits: MemoryLimits,
     /// What is exported as metrics.
-    #[serde(default)]
     pub metrics: MetricsSettings,
     /// The HTTP server of the agent.
-    #[serde(default)]
     pub server: Server,
     /// Where it was read.
     #[serde(skip)]
@@ -136,10 +124,7 @@ pub fn parse_agent(configuration: &Value) -> Result<AgentConfiguration, Problems
     }
 }
 
-fn resolve(mut given: Map<String, Value>, file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
-    for (key, value) in [("apiVersion", API_VERSION), ("kind", KIND)] {
-        given.entry(key).or_insert_with(|| value.into());
-    }
+fn resolve(given: Map<String, Value>, file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
     let mut given = Value::Object(given);
     drop_nulls(&mut given);
     let mut problems = Vec::new();

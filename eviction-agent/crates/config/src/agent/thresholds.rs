@@ -1,12 +1,11 @@
 //! Where the kubelet's settings come from: the `thresholds` part of an `AgentConfiguration`.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use eviction_core::units::GoDuration;
+use crate::kubelet::KubeletFields;
 
 /// Where the kubelet's settings come from: thresholds, and what goes with them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,7 +19,7 @@ pub struct ThresholdSettings {
     pub configz: Configz,
     /// Settings for `source: Inline`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub inline: Option<InlineSettings>,
+    pub inline: Option<KubeletFields>,
 }
 
 /// Where they are read.for the kubelet's settings.
@@ -90,38 +89,4 @@ pub struct AskConfigz {
     pub certificate_authority: Option<PathBuf>,
     /// Any certificate will do.
     pub insecure: bool,
-}
-
-/// Fields of a KubeletConfiguration, with its defaults.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct InlineSettings {
-    /// By signal, below which amount pods are evicted at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eviction_hard: Option<BTreeMap<String, String>>,
-    /// By signal, below which amount pods are evicted after a grace period.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eviction_soft: Option<BTreeMap<String, String>>,
-    /// By signal, how long a soft threshold must be met.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eviction_soft_grace_period: Option<BTreeMap<String, String>>,
-    /// By signal, how much more must be available before it counts as resolved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eviction_minimum_reclaim: Option<BTreeMap<String, String>>,
-    /// How long a node condition outlives its cause.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", extend("format" = "duration"))]
-    pub eviction_pressure_transition_period: Option<GoDuration>,
-    /// The most time a pod gets to end in a soft eviction, seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eviction_max_pod_grace_period: Option<i32>,
-    /// Whether default thresholds are kept whose signal `evictionHard` does not name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub merge_default_eviction_settings: Option<bool>,
-    /// Whether pods are held to their own limits of local storage.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub local_storage_capacity_isolation: Option<bool>,
-    /// With `pods`, hard thresholds of memory hold for allocatable memory as well.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub enforce_node_allocatable: Option<Vec<String>>,
 }

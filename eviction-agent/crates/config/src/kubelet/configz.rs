@@ -1,18 +1,22 @@
 //! What a running kubelet says of its own configuration: `/configz`.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::super::document::got;
 use super::super::problem::Problems;
-use super::fields::NAMES;
+use super::fields::retain_known;
 use super::layers::Layers;
 use super::settings::Origin;
 use super::{KubeletConfiguration, finish};
 
-/// A kubelet's configuration in force: its files, its command line and its defaults together.
-#[derive(Clone, Debug, PartialEq)]
+/// The fields that count of a kubelet's configuration in force: its files, its command line and its defaults
+/// together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Effective {
+    #[serde(rename = "kubeletconfig")]
     object: Map<String, Value>,
+    #[serde(rename = "from", default)]
     url: String,
 }
 
@@ -22,33 +26,19 @@ impl Effective {
     /// # Errors
     /// The cause, if it is not an object with a `kubeletconfig`.
     pub fn parse(json: &[u8], url: impl Into<String>) -> Result<Self, String> {
-        let value: Value = serde_json::from_slice(json).map_err(|error| format!("not JSON: {error}"))?;
-        let Value::Object(mut answer) = value else {
-            return Err(format!("must be an object, got {}", got(&value)));
+        let answer: Value = serde_json::from_slice(json).map_err(|error| format!("not JSON: {error}"))?;
+        let Some(object) = answer.as_object() else {
+            return Err(format!("must be an object, got {}", got(&answer)));
         };
-        match answer.remove("kubeletconfig") {
-            Some(Value::Object(object)) => Ok(Self { object, url: url.into() }),
-            Some(other) => Err(format!("kubeletconfig: must be an object, got {}", got(&other))),
+        match object.get("kubeletconfig") {
+            Some(Value::Object(object)) => {
+                let mut object = object.clone();
+                retain_known(&mut object);
+                Ok(Self { object, url: url.into() })
+            }
+            Some(other) => Err(format!("kubeletconfig: must be an object, got {}", got(other))),
             None => Err("kubeletconfig: is missing".to_owned()),
         }
-    }
-
-    /// To be kept, without what does not count here: as `/configz` would answer it, and whence.
-    pub fn to_json(&self) -> Value {
-        let Self { object, url } = self;
-        let counting = object.iter().filter(|(key, _)| NAMES.contains(&key.as_str()));
-        let object: Map<String, Value> = counting.map(|(key, value)| (key.clone(), value.clone())).collect();
-        json!({"from": url, "kubeletconfig": object})
-    }
-
-    /// Reads what was kept.
-    ///
-    /// # Errors
-    /// The cause, if it was not written by [`Effective::to_json`].
-    pub fn parse_kept(json: &[u8]) -> Result<Self, String> {
-        let kept: Value = serde_json::from_slice(json).map_err(|error| format!("not JSON: {error}"))?;
-        let url = kept["from"].as_str().ok_or("from: is missing")?;
-        Self::parse(json, url)
     }
 
     /// What it comes to.
@@ -125,11 +115,10 @@ mod tests {
     #[test]
     fn what_is_kept_means_the_same() {
         let before = effective(json!({"evictionHard": {"memory.available": "1Gi"}, "address": "0.0.0.0"}));
-        let kept = before.to_json().to_string();
+        let kept = serde_json::to_string(&before).unwrap();
         assert!(!kept.contains("0.0.0.0"), "{kept}");
-        let again = Effective::parse_kept(kept.as_bytes()).unwrap();
+        let again: Effective = serde_json::from_str(&kept).unwrap();
         assert_eq!(again.resolve().unwrap().settings, before.resolve().unwrap().settings);
-        assert_eq!(Effective::parse_kept(b"{\"kubeletconfig\": {}}"), Err("from: is missing".to_owned()));
     }
 
     #[test]

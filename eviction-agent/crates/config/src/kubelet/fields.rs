@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use eviction_core::signal::Signal;
 use eviction_core::units::GoDuration;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error, Unexpected};
 use serde_json::{Map, Value};
 
@@ -11,32 +13,46 @@ use super::super::document::integer;
 
 pub(super) type StringMap = BTreeMap<String, String>;
 
-/// What the files say, `None` where they say nothing. Null is what Go's decoder makes of it.
-#[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Fields {
-    #[serde(deserialize_with = "map")]
+/// Fields of a KubeletConfiguration, with its defaults.
+// Null is what Go's decoder makes of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, serde::Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct KubeletFields {
+    /// By signal, below which amount pods are evicted at once.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "map")]
     pub(super) eviction_hard: Option<StringMap>,
-    #[serde(deserialize_with = "map")]
+    /// By signal, below which amount pods are evicted after a grace period.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "map")]
     pub(super) eviction_soft: Option<StringMap>,
-    #[serde(deserialize_with = "map")]
+    /// By signal, how long a soft threshold must be met.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "map")]
     pub(super) eviction_soft_grace_period: Option<StringMap>,
-    #[serde(deserialize_with = "map")]
+    /// By signal, how much more must be available before it counts as resolved.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "map")]
     pub(super) eviction_minimum_reclaim: Option<StringMap>,
-    #[serde(deserialize_with = "duration")]
+    /// How long a node condition outlives its cause.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "duration")]
+    #[schemars(with = "Option<String>", extend("format" = "duration"))]
     pub(super) eviction_pressure_transition_period: Option<GoDuration>,
-    #[serde(deserialize_with = "int32")]
+    /// The most time a pod gets to end in a soft eviction, seconds.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "int32")]
     pub(super) eviction_max_pod_grace_period: Option<i32>,
+    /// Whether default thresholds are kept whose signal `evictionHard` does not name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) merge_default_eviction_settings: Option<bool>,
+    /// Whether pods are held to their own limits of local storage.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) local_storage_capacity_isolation: Option<bool>,
-    #[serde(deserialize_with = "list")]
+    /// With `pods`, hard thresholds of memory hold for allocatable memory as well.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "list")]
     pub(super) enforce_node_allocatable: Option<Vec<String>>,
-    #[serde(deserialize_with = "map")]
+    /// The feature gates `KubeletSeparateDiskGC` and `PodLevelResources`.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "map")]
     pub(super) feature_gates: Option<BTreeMap<String, bool>>,
 }
 
 /// Their names in files.
-pub(super) const NAMES: [&str; 10] = [
+const NAMES: [&str; 10] = [
     "evictionHard",
     "evictionSoft",
     "evictionSoftGracePeriod",
@@ -48,6 +64,11 @@ pub(super) const NAMES: [&str; 10] = [
     "enforceNodeAllocatable",
     "featureGates",
 ];
+
+/// Removes the fields that do not count, of which a kubelet has many.
+pub(super) fn retain_known(object: &mut Map<String, Value>) {
+    object.retain(|key, _| NAMES.contains(&key.as_str()));
+}
 
 /// A member that is null has the zero value.
 fn map<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
@@ -74,7 +95,7 @@ fn int32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i32>, D::E
     integer.ok_or_else(wrong).map(Some)
 }
 
-impl Fields {
+impl KubeletFields {
     /// Absent or zero means five minutes.
     pub(super) fn pressure_transition_period(&self) -> GoDuration {
         let period = self.eviction_pressure_transition_period;

@@ -1,7 +1,7 @@
 //! The node's own `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1), read as it is.
 //!
 //! Mirrors what kubelet v1.36.3 makes of it at start: decoding, defaults, drop-in files and
-//! `ParseThresholdConfig`. Fields that do not count here are ignored.
+//! `ParseThresholdConfig`. KubeletFields that do not count here are ignored.
 
 mod configz;
 mod drop_in;
@@ -27,9 +27,10 @@ pub use drop_in::files_of;
 use eviction_core::hands::EvictionSettings;
 use eviction_core::policy::{Policy, Rules, Threshold};
 use eviction_core::reflex::KernelKill;
-use fields::{Fields, default_eviction_hard};
+pub use fields::KubeletFields;
+use fields::{default_eviction_hard, retain_known};
 use layers::Layers;
-pub use replay::{KubeletError, Stage, kubelet_policy};
+pub use replay::{KubeletError, kubelet_policy};
 pub use settings::{Origin, Setting};
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -102,14 +103,15 @@ fn finish(
     notes: Vec<Problem>,
     place: Option<&Path>,
 ) -> Result<KubeletConfiguration, Problems> {
-    let Layers { object, origins } = layers;
+    let Layers { mut object, origins } = layers;
+    retain_known(&mut object);
     let located = |problem: Problem| {
         let field = problem.path.split(['[', '.']).next().unwrap_or_default();
         let origin = origins.get(&problem.path).or_else(|| origins.get(field));
         let found = problem.file.clone().or_else(|| origin?.file().map(Path::to_owned));
         problem.in_file(found.as_deref().or(place))
     };
-    let fields: Fields = read(Value::Object(object), &mut problems).unwrap_or_default();
+    let fields: KubeletFields = read(Value::Object(object), &mut problems).unwrap_or_default();
     let thresholds = thresholds::resolve(&fields, &mut problems);
     if !problems.is_empty() {
         return Err(Problems(problems.into_iter().map(located).collect()));
@@ -123,7 +125,7 @@ fn finish(
     })
 }
 
-fn policy(fields: &Fields, (thresholds, list_room): (Vec<Threshold>, usize)) -> Policy {
+fn policy(fields: &KubeletFields, (thresholds, list_room): (Vec<Threshold>, usize)) -> Policy {
     Policy {
         thresholds,
         kubelet_thresholds: Vec::new(),

@@ -1,13 +1,13 @@
 //! What is accepted but will surprise: the kubelet says nothing about it.
 
 use super::super::problem::{Problem, member};
-use super::fields::{Fields, StringMap};
+use super::fields::{KubeletFields, StringMap};
 use eviction_core::policy::Policy;
 use eviction_core::signal::Signal;
 use eviction_core::units::{GoDuration, ThresholdValue, parse_percentage};
 
 /// Notes on a configuration that is right.
-pub(super) fn collect(fields: &Fields, policy: &Policy) -> Vec<Problem> {
+pub(super) fn collect(fields: &KubeletFields, policy: &Policy) -> Vec<Problem> {
     let mut notes = Vec::new();
     let hard = ("evictionHard", &fields.eviction_hard);
     let soft = ("evictionSoft", &fields.eviction_soft);
@@ -48,7 +48,7 @@ pub(super) fn collect(fields: &Fields, policy: &Policy) -> Vec<Problem> {
     notes
 }
 
-fn periods(fields: &Fields, policy: &Policy) -> Vec<Problem> {
+fn periods(fields: &KubeletFields, policy: &Policy) -> Vec<Problem> {
     let mut notes = Vec::new();
     let path = "evictionPressureTransitionPeriod";
     if fields.eviction_pressure_transition_period == Some(GoDuration::ZERO) {

@@ -11,41 +11,18 @@ use serde_json::{Map, Value};
 use super::super::document::got;
 use super::super::problem::Problem;
 use super::super::read::read;
-use super::fields::{Fields, default_eviction_hard};
+use super::fields::{KubeletFields, default_eviction_hard, retain_known};
 use super::{API_VERSION, KIND, gates, policy, thresholds};
-
-/// At which step of its start the kubelet gives up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
-    /// A wrong JSON type or a bad duration.
-    Decode,
-    /// A feature gate that is unknown, fixed, or lacks another. (The kubelet panics.)
-    FeatureGates,
-    /// `ValidateKubeletConfiguration`.
-    Validate,
-    /// `ParseThresholdConfig`.
-    Thresholds,
-}
-
-impl Stage {
-    /// The name in scenario files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Decode => "decode",
-            Self::FeatureGates => "featureGates",
-            Self::Validate => "validate",
-            Self::Thresholds => "thresholds",
-        }
-    }
-}
 
 /// The error that ends the kubelet's start. At stage thresholds the text is the kubelet's;
 /// of several errors it is the first in the order of the maps and, within one, of the keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct KubeletError {
-    /// When it happens.
-    pub stage: Stage,
+    /// The step of its start at which the kubelet gives up, by its name in scenario files: `decode` (a wrong
+    /// JSON type or a bad duration), `featureGates` (the kubelet panics), `validate`
+    /// (`ValidateKubeletConfiguration`) or `thresholds` (`ParseThresholdConfig`).
+    pub stage: &'static str,
     /// What it says.
     pub text: String,
 }
@@ -56,30 +33,32 @@ pub struct KubeletError {
 /// # Errors
 /// The first error that the kubelet would report, where chance decides always the same.
 pub fn kubelet_policy(configuration: &Value) -> Result<Policy, KubeletError> {
-    let fail = |stage: Stage, text: String| Err(KubeletError { stage, text });
-    let mut object = match configuration {
+    let fail = |stage, text: String| Err(KubeletError { stage, text });
+    let mut map = match configuration {
         Value::Object(object) => object.clone(),
         Value::Null => Map::new(),
-        other => return fail(Stage::Decode, format!("must be an object, got {}", got(other))),
+        other => return fail("decode", format!("must be an object, got {}", got(other))),
     };
-    default_eviction_hard(&mut object);
-    let object = Value::Object(object);
+    default_eviction_hard(&mut map);
+    let mut known = map.clone();
+    retain_known(&mut known);
+    let object = Value::Object(map);
     let mut problems = wrong_types(&object);
-    let fields: Fields = read(object.clone(), &mut problems).unwrap_or_default();
+    let fields: KubeletFields = read(Value::Object(known), &mut problems).unwrap_or_default();
     if let Some(problem) = problems.first() {
-        return fail(Stage::Decode, problem.to_string());
+        return fail("decode", problem.to_string());
     }
     let given = fields.feature_gates.clone().unwrap_or_default();
     if let Some(error) = gates::error(&given) {
-        return fail(Stage::FeatureGates, error);
+        return fail("featureGates", error);
     }
     let invalid = enforcement(&object, &fields.enforced()).or_else(|| broken(&object));
     if let Some(field) = invalid {
-        return fail(Stage::Validate, format!("{field}: is not valid"));
+        return fail("validate", format!("{field}: is not valid"));
     }
     let thresholds = thresholds::resolve(&fields, &mut problems);
     match problems.first() {
-        Some(problem) => fail(Stage::Thresholds, problem.cause.clone()),
+        Some(problem) => fail("thresholds", problem.cause.clone()),
         None => Ok(policy(&fields, thresholds)),
     }
 }
@@ -126,7 +105,7 @@ fn enforcement(object: &Value, enforced: &[&str]) -> Option<&'static str> {
 
 const MAX: i64 = i64::MAX;
 
-/// Fields whose numbers have bounds: name, what null means, what zero means, least, most.
+/// KubeletFields whose numbers have bounds: name, what null means, what zero means, least, most.
 const BOUNDS: &[(&str, i64, i64, i64, i64)] = &[
     ("nodeLeaseDurationSeconds", 40, 40, 1, MAX),
     ("eventBurst", 100, 100, 0, MAX),
@@ -152,7 +131,7 @@ const BOUNDS: &[(&str, i64, i64, i64, i64)] = &[
     ("containerLogMaxFiles", 5, 0, 2, MAX),
 ];
 
-/// Fields with a fixed choice of texts; empty is the default.
+/// KubeletFields with a fixed choice of texts; empty is the default.
 const CHOICES: &[(&str, &[&str])] = &[
     ("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"]),
     ("topologyManagerScope", &["container", "pod"]),

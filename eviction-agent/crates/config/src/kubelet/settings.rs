@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::super::problem::member;
-use super::fields::{Fields, StringMap};
+use super::fields::{KubeletFields, StringMap};
 use super::layers::Origins;
 use eviction_core::policy::Policy;
 
@@ -75,7 +75,7 @@ impl fmt::Display for Setting {
 }
 
 /// All of them, in the order of the documentation.
-pub(super) fn list(fields: &Fields, policy: &Policy, origins: &Origins) -> Vec<Setting> {
+pub(super) fn list(fields: &KubeletFields, policy: &Policy, origins: &Origins) -> Vec<Setting> {
     let origin = |path: &str| origins.get(path).cloned().unwrap_or(Origin::Default);
     let setting = |path: &str, value: String| Setting { path: path.to_owned(), value, origin: origin(path) };
     let map = |field: &str, map: &Option<StringMap>| -> Vec<Setting> {

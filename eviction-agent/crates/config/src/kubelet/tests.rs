@@ -22,7 +22,7 @@ fn every_configuration_ends_as_in_the_kubelet() {
                 assert_eq!(written(&policy), expected, "{configuration}");
             }
             Err(error) => {
-                assert_eq!(error.stage.name(), stage, "{configuration}: {error}");
+                assert_eq!(error.stage, stage, "{configuration}: {error}");
                 let compared = stage == "thresholds";
                 assert!(!compared || expected.contains(&error.text), "{configuration}: {error}");
             }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::super::examples::example;
 use super::super::problem::{Problem, did_you_mean, member};
-use super::fields::{Fields, StringMap};
+use super::fields::{KubeletFields, StringMap};
 use eviction_core::policy::Threshold;
 use eviction_core::signal::Signal;
 use eviction_core::threshold::room;
@@ -16,7 +16,7 @@ use eviction_core::units::{GoDuration, Quantity, ThresholdValue, parse_percentag
 
 /// The thresholds in the kubelet's order; within one map, by signal. And how much room the
 /// kubelet's list of them has.
-pub(super) fn resolve(fields: &Fields, problems: &mut Vec<Problem>) -> (Vec<Threshold>, usize) {
+pub(super) fn resolve(fields: &KubeletFields, problems: &mut Vec<Problem>) -> (Vec<Threshold>, usize) {
     let hard = entries("evictionHard", &fields.eviction_hard, problems, threshold);
     let soft = entries("evictionSoft", &fields.eviction_soft, problems, threshold);
     let graces = &fields.eviction_soft_grace_period;

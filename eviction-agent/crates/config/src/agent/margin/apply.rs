@@ -100,7 +100,7 @@ impl Lead<'_> {
     fn over_quantity(&self, quantity: &Quantity) -> Quantity {
         // Beyond 64 bits there is nothing to be early for.
         let Some(own) = rounded_up(quantity).filter(|own| *own > 0) else { return quantity.clone() };
-        let by = match self.by.value() {
+        let by = match &self.by.0 {
             ThresholdValue::Quantity(by) => rounded_up(by).unwrap_or(i64::MAX),
             ThresholdValue::Percentage(share) => part_of(own, *share, self.grain),
         };
@@ -125,7 +125,7 @@ impl Lead<'_> {
             self.capacity.map(|capacity| amount as f64 / capacity as f64)
         };
         let share = exact(own);
-        let by = match self.by.value() {
+        let by = match &self.by.0 {
             ThresholdValue::Quantity(by) if by.is_zero() => 0.0,
             ThresholdValue::Quantity(by) => of_all(by)?,
             ThresholdValue::Percentage(by) => share * exact(*by),
