@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eviction_agent::source::pods_file::{Change, LARGEST, PodsFile, PodsFileError};
+use eviction_agent::source::pods_file::{FileChange, LARGEST, PodsFile, PodsFileError};
 
 type Watched = PodsFile<String, String>;
 
@@ -36,15 +36,15 @@ fn open(path: &Path) -> (Watched, String) {
 
 async fn new(watched: &mut Watched) -> String {
     match watched.changed().await {
-        Change::New(content) => content,
-        Change::Invalid(error) => panic!("{error}"),
+        FileChange::New(content) => content,
+        FileChange::Invalid(error) => panic!("{error}"),
     }
 }
 
 async fn invalid(watched: &mut Watched) -> PodsFileError<String> {
     match watched.changed().await {
-        Change::New(content) => panic!("{content}"),
-        Change::Invalid(error) => error,
+        FileChange::New(content) => panic!("{content}"),
+        FileChange::Invalid(error) => error,
     }
 }
 

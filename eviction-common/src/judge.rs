@@ -1,7 +1,7 @@
 //! Whether a standing verdict is carried out at a charge: a rule about facts alone. The charge programs are built with it,
 //! and the tests below ask it for every reason.
 
-use crate::{BATCH_PAGES, HUGE_PAGES, Verdict, Withheld};
+use crate::{BATCH_PAGES, HUGE_PAGES, KillOrder, Suppressed};
 
 /// A charge near the line, as a program finds it; figures of memory in pages. Each fact is asked for only where it decides,
 /// since most cost a call.
@@ -34,12 +34,12 @@ pub enum Judgement {
     /// Nothing: the line does not seem to be crossed, or none stands for it.
     Pass,
     /// It seems to be, and the process is let be for this reason.
-    Withhold(Withheld),
+    Withhold(Suppressed),
     /// The process is to be ended, by whoever takes the verdict's ticket out, with the pages that it has grown by.
     Strike(u64),
 }
 
-impl Verdict {
+impl KillOrder {
     /// What is to be done about this charge.
     #[inline(always)]
     pub fn judge(&self, charge: &impl Charge) -> Judgement {
@@ -47,7 +47,7 @@ impl Verdict {
             return Judgement::Pass;
         }
         if self.check != self.checked() {
-            return Judgement::Withhold(Withheld::Torn);
+            return Judgement::Withhold(Suppressed::Torn);
         }
         let usage = charge.usage();
         if self.level_id != charge.level_id() || usage < self.usage_least {
@@ -63,27 +63,27 @@ impl Verdict {
             return Judgement::Pass;
         }
         if !charge.has_memory() {
-            return Judgement::Withhold(Withheld::KernelThread);
+            return Judgement::Withhold(Suppressed::KernelThread);
         }
         if !charge.is_within(self.victim_id) {
-            return Judgement::Withhold(Withheld::NotTheVictim);
+            return Judgement::Withhold(Suppressed::NotTheVictim);
         }
         if charge.tgid() == 1 {
-            return Judgement::Withhold(Withheld::FirstProcess);
+            return Judgement::Withhold(Suppressed::FirstProcess);
         }
         if !charge.is_in_what_is_charged() {
-            return Judgement::Withhold(Withheld::Remote);
+            return Judgement::Withhold(Suppressed::Remote);
         }
         let now_ns = charge.now_ns();
         if now_ns >= self.expires_ns {
-            return Judgement::Withhold(Withheld::Expired);
+            return Judgement::Withhold(Suppressed::Expired);
         }
         if grown < self.growth {
-            return Judgement::Withhold(Withheld::NotGrown);
+            return Judgement::Withhold(Suppressed::NotGrown);
         }
         let makes_room = now_ns < self.still_until_ns && self.is_full(usage, charge.max(), then);
         if !(has_risen || makes_room) {
-            return Judgement::Withhold(Withheld::UsageStill);
+            return Judgement::Withhold(Suppressed::UsageStill);
         }
         Judgement::Strike(grown)
     }
@@ -169,8 +169,8 @@ mod tests {
         }
     }
 
-    fn standing(change: impl FnOnce(&mut Verdict)) -> Verdict {
-        let mut verdict = Verdict {
+    fn standing(change: impl FnOnce(&mut KillOrder)) -> KillOrder {
+        let mut verdict = KillOrder {
             generation: 5,
             epoch: 3,
             victim_id: 9,
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn each_condition_alone_keeps_it_from_being_struck() {
-        use Withheld::*;
+        use Suppressed::*;
         let withheld = [
             (judged(|it| it.has_memory = false), KernelThread),
             (judged(|it| it.of_victim = false), NotTheVictim),
@@ -222,11 +222,11 @@ mod tests {
         let elsewhere = judged(|it| it.level_id = 8);
         let nobody_grew = judged(|it| (it.then, it.grown) = (Some(199_000), 10));
         assert_eq!([below, elsewhere, nobody_grew], [Judgement::Pass; 3]);
-        assert_eq!(Verdict::NONE.judge(&RUNAWAY), Judgement::Pass);
+        assert_eq!(KillOrder::NONE.judge(&RUNAWAY), Judgement::Pass);
     }
 
     /// User space writes word after word.
-    const WORDS: [fn(&mut Verdict, &Verdict); 10] = [
+    const WORDS: [fn(&mut KillOrder, &KillOrder); 10] = [
         |old, new| old.generation = new.generation,
         |old, new| old.epoch = new.epoch,
         |old, new| old.victim_id = new.victim_id,
@@ -249,7 +249,7 @@ mod tests {
                 WORDS[from..to].iter().for_each(|word| word(&mut mixed, &new));
                 if mixed != old && mixed != new {
                     let judged = mixed.judge(&RUNAWAY);
-                    assert_eq!(judged, Judgement::Withhold(Withheld::Torn), "{from}..{to}");
+                    assert_eq!(judged, Judgement::Withhold(Suppressed::Torn), "{from}..{to}");
                 }
             }
         }
@@ -261,21 +261,21 @@ mod tests {
         let at = |max| judged(|it| (it.max, it.then) = (max, Some(200_000)));
         let slack = 2 * BATCH_PAGES + HUGE_PAGES;
         assert_eq!(at(200_000 + slack), Judgement::Strike(50_000));
-        assert_eq!(at(200_001 + slack), Judgement::Withhold(Withheld::UsageStill));
+        assert_eq!(at(200_001 + slack), Judgement::Withhold(Suppressed::UsageStill));
         // Where what was free is used up.
         let with_room = |room| standing(|it| it.room = room).judge(&Facts { then: Some(200_000), ..RUNAWAY });
         assert_eq!(with_room(slack), Judgement::Strike(50_000));
-        assert_eq!(with_room(slack + 1), Judgement::Withhold(Withheld::UsageStill));
+        assert_eq!(with_room(slack + 1), Judgement::Withhold(Suppressed::UsageStill));
         // Later something else may have been freed.
         let late = judged(|it| (it.max, it.then, it.now_ns) = (200_000, Some(200_000), 1_500));
-        assert_eq!(late, Judgement::Withhold(Withheld::UsageStill));
+        assert_eq!(late, Judgement::Withhold(Suppressed::UsageStill));
     }
 
     #[test]
     fn a_process_at_its_end_is_told_apart_before_anything_is_asked_of_its_group() {
         assert_eq!(
             judged(|it| (it.has_memory, it.of_victim, it.grown) = (false, false, 0)),
-            Judgement::Withhold(Withheld::KernelThread)
+            Judgement::Withhold(Suppressed::KernelThread)
         );
     }
 }

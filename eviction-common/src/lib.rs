@@ -9,27 +9,29 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod config;
+mod event;
 mod judge;
+mod kernel_kill;
 mod map;
-mod record;
-mod reflex;
-mod setup;
 mod task;
 
+pub use config::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, ProgramConfig};
+pub use event::{
+    Ancestor, CgroupChange, Edge, Header, Kind, NAME_BYTES, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
+    ThresholdCrossed, UNLIMITED_BYTES, ancestor_flag, oom_flag,
+};
 pub use judge::{Charge, Judgement};
+pub use kernel_kill::{
+    GrowthBaseline, KernelKill, KillOrder, MARK_EPOCH, MARK_LEVEL, MARKS, Suppressed, SuppressedCount,
+};
 pub use map::{
-    ARMED_WORDS, Armed, BATCH_PAGES, Choice, Counter, Dirty, HUGE_PAGES, LAST_CHARGE, LAST_HOOKS, LAST_NEAR,
-    Last, STILL_PAGES, SeenOom, Ticket, armed_bit,
+    BATCH_PAGES, ChargedCgroup, Counter, FireToken, HUGE_PAGES, LAST_CHARGE, LAST_HOOKS, LAST_NEAR, LastSeen,
+    MemcgThreshold, OomContext, OomCounts, STILL_PAGES, THRESHOLD_WORDS, armed_bit,
 };
-pub use record::{
-    Ancestor, CgroupChange, Crossed, Edge, Header, Kind, NAME_BYTES, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
-    UNLIMITED_BYTES, ancestor_flag, oom_flag,
-};
-pub use reflex::{Growth, MARK_EPOCH, MARK_LEVEL, MARKS, Struck, Verdict, Withheld, WithheldCount};
-pub use setup::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, Setup};
 pub use task::{
-    Alarm, AlarmKey, ForkRate, LAST_GROUPS, LastGroup, LastPids, MachineTasks, NodeTasks, PIDS_LIMIT_MAX,
-    PIDS_LOOK_NS, PIDS_NEAR, ReclaimStart, STORM_WINDOW_NS, Stall, TaskAlarm, TaskCount,
+    Alarm, AlarmKey, ForkRate, HostTasks, LAST_GROUPS, PIDS_LIMIT_MAX, PIDS_LOOK_NS, PIDS_NEAR, PidThreshold,
+    PidsCache, ReclaimStart, ReclaimTime, STORM_WINDOW_NS, TaskAlarm, TaskCgroupCache, TaskCount,
 };
 
 /// Version of the layout of everything in this crate. The programs do nothing when the

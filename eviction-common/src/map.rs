@@ -3,7 +3,7 @@
 /// What is armed on one cgroup; the value of map `ARMED`, whose key is the cgroup's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Armed {
+pub struct MemcgThreshold {
     /// Number of this arming; none is used twice.
     pub generation: u64,
     /// Fires when usage, and what reclaim took since the arming, are at least so many pages; `u64::MAX` never.
@@ -24,13 +24,13 @@ pub struct Armed {
 }
 
 /// Words of map `ARMED_BITS`.
-pub const ARMED_WORDS: u32 = 1024;
+pub const THRESHOLD_WORDS: u32 = 1024;
 
 /// Where in map `ARMED_BITS` it stands that something is armed on the cgroup with this id: the
 /// word, and the bit in it. Ids are given one after the other, so that hardly two share a place;
 /// where they do, one is looked up in vain.
 pub const fn armed_bit(id: u64) -> (u32, u64) {
-    ((id >> 6) as u32 % ARMED_WORDS, 1 << (id & 63))
+    ((id >> 6) as u32 % THRESHOLD_WORDS, 1 << (id & 63))
 }
 
 /// The right to fire once; the key of map `TICKETS`. User space puts one in for each edge that
@@ -38,10 +38,10 @@ pub const fn armed_bit(id: u64) -> (u32, u64) {
 /// record. (Kernels before 5.12 have no compare-and-exchange for programs.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
-pub struct Ticket {
+pub struct FireToken {
     /// The cgroup.
     pub id: u64,
-    /// [`Armed::generation`].
+    /// [`MemcgThreshold::generation`].
     pub generation: u64,
     /// An [`crate::Edge`].
     pub edge: u32,
@@ -52,7 +52,7 @@ pub struct Ticket {
 /// A memory cgroup that charged since the last look; the value of map `DIRTY`, whose key is its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Dirty {
+pub struct ChargedCgroup {
     /// Pages charged since; 0 on rungs that do not see every charge.
     pub gross: u64,
     /// How often the hook fired for it.
@@ -82,7 +82,7 @@ pub const HUGE_PAGES: u64 = 512;
 /// Where a CPU looked last; the value of map `LAST`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Last {
+pub struct LastSeen {
     /// Address of the memory cgroup.
     pub memcg: u64,
     /// Its usage, pages.
@@ -98,7 +98,7 @@ pub const STILL_PAGES: u64 = 2 * BATCH_PAGES;
 /// `SEEN_OOM`, whose key is its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct SeenOom {
+pub struct OomCounts {
     /// `MEMCG_OOM`.
     pub oom: u64,
     /// `MEMCG_OOM_KILL`.
@@ -108,7 +108,7 @@ pub struct SeenOom {
     pub ktime_ns: u64,
 }
 
-impl SeenOom {
+impl OomCounts {
     /// A look at a charge that is not older than this may have fallen between the kernel's
     /// count and its kill, and says nothing about that kill.
     pub const UNSURE_NS: u64 = 10_000_000;
@@ -117,7 +117,7 @@ impl SeenOom {
 /// What the kernel is about while it kills for want of memory; the one value of map `CHOICE`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Choice {
+pub struct OomContext {
     /// The task in whose context it kills, process and thread; 0 while nobody is killed.
     pub trigger: u64,
     /// When it had chosen.
@@ -142,7 +142,7 @@ pub struct Choice {
 pub enum Counter {
     /// Records written or lost, which is the next record's sequence number.
     Records = 0,
-    /// `Crossed` records that did not fit into the ring.
+    /// `ThresholdCrossed` records that did not fit into the ring.
     LostCrossed = 1,
     /// `OomKill` records that did not fit.
     LostOomKill = 2,
@@ -179,10 +179,10 @@ impl Counter {
 }
 
 const _: () = {
-    assert!(size_of::<Armed>() == 72);
-    assert!(size_of::<Ticket>() == 24);
-    assert!(size_of::<Dirty>() == 32);
-    assert!(size_of::<SeenOom>() == 24);
-    assert!(size_of::<Choice>() == 64);
-    assert!(size_of::<Last>() == 16);
+    assert!(size_of::<MemcgThreshold>() == 72);
+    assert!(size_of::<FireToken>() == 24);
+    assert!(size_of::<ChargedCgroup>() == 32);
+    assert!(size_of::<OomCounts>() == 24);
+    assert!(size_of::<OomContext>() == 64);
+    assert!(size_of::<LastSeen>() == 16);
 };

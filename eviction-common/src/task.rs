@@ -41,7 +41,7 @@ impl TaskCount {
 /// array `LAST_GROUP`. The next task is of the same one mostly, and its id need not be found then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct LastGroup {
+pub struct TaskCgroupCache {
     /// Address of its css.
     pub css: u64,
     /// Number of that css, which no other ever gets; 0 none.
@@ -52,7 +52,7 @@ pub struct LastGroup {
     pub place: u64,
 }
 
-/// How many programs keep a [`LastGroup`].
+/// How many programs keep a [`TaskCgroupCache`].
 pub const LAST_GROUPS: u32 = 3;
 
 /// Over how long the rate of forks is taken.
@@ -72,14 +72,14 @@ pub struct ForkRate {
 /// Tasks of the whole machine since the programs were attached; the one value of array `MACHINE_TASKS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct MachineTasks {
+pub struct HostTasks {
     /// Made.
     pub forks: u64,
     /// Ended.
     pub exits: u64,
 }
 
-impl MachineTasks {
+impl HostTasks {
     /// How many more there are than when the programs were attached.
     pub const fn net(self) -> i64 {
         self.forks.wrapping_sub(self.exits) as i64
@@ -90,19 +90,19 @@ impl MachineTasks {
 /// The next one from the same group needs not while it cannot have come near a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct LastPids {
+pub struct PidsCache {
     /// Address of the lowest group.
     pub group: u64,
-    /// [`MachineTasks::forks`] from which on one of the groups may be near its limit, or at the node's line.
+    /// [`HostTasks::forks`] from which on one of the groups may be near its limit, or at the node's line.
     pub until_forks: u64,
     /// When it is looked at again however few were made, by `CLOCK_MONOTONIC`: a limit may be set, and tasks
     /// may be moved.
     pub until_ns: u64,
-    /// [`NodeTasks::generation`] then.
+    /// [`PidThreshold::generation`] then.
     pub generation: u64,
 }
 
-/// For how long [`LastPids`] holds.
+/// For how long [`PidsCache`] holds.
 pub const PIDS_LOOK_NS: u64 = 10_000_000;
 
 /// A limit of the pids controller above this is none: its `max` is the greatest number of process
@@ -120,7 +120,7 @@ pub enum Alarm {
     ForkStorm = 0,
     /// A group of the pids controller is near its limit ([`PIDS_NEAR`]).
     PidsLimit = 1,
-    /// The node has as many tasks as were armed ([`NodeTasks`]).
+    /// The node has as many tasks as were armed ([`PidThreshold`]).
     NodeTasks = 2,
 }
 
@@ -153,10 +153,10 @@ pub struct AlarmKey {
 /// How many tasks the node may have before it is told; the one value of array `NODE_TASKS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct NodeTasks {
+pub struct PidThreshold {
     /// Number of the arming.
     pub generation: u64,
-    /// Of the whole machine: [`MachineTasks::net`]; `i64::MAX` never.
+    /// Of the whole machine: [`HostTasks::net`]; `i64::MAX` never.
     pub net_line: i64,
     /// Of a node that is a group: its id in the pids controller's hierarchy, else 0.
     pub group_id: u64,
@@ -164,7 +164,7 @@ pub struct NodeTasks {
     pub group_line: u64,
 }
 
-impl NodeTasks {
+impl PidThreshold {
     /// Nothing is armed.
     pub const NONE: Self = Self { generation: 0, net_line: i64::MAX, group_id: 0, group_line: u64::MAX };
 }
@@ -209,7 +209,7 @@ pub struct ReclaimStart {
 /// the value of map `STALLS`, whose key is its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Stall {
+pub struct ReclaimTime {
     /// How often a task reclaimed.
     pub count: u64,
     /// For how long, all tasks together.
@@ -220,13 +220,13 @@ pub struct Stall {
 
 const _: () = {
     assert!(size_of::<TaskCount>() == 64);
-    assert!(size_of::<LastGroup>() == 32);
+    assert!(size_of::<TaskCgroupCache>() == 32);
     assert!(size_of::<ForkRate>() == 16);
-    assert!(size_of::<MachineTasks>() == 16);
-    assert!(size_of::<LastPids>() == 32);
+    assert!(size_of::<HostTasks>() == 16);
+    assert!(size_of::<PidsCache>() == 32);
     assert!(size_of::<AlarmKey>() == 16);
-    assert!(size_of::<NodeTasks>() == 32);
+    assert!(size_of::<PidThreshold>() == 32);
     assert!(size_of::<TaskAlarm>() == 80);
     assert!(size_of::<ReclaimStart>() == 16);
-    assert!(size_of::<Stall>() == 24);
+    assert!(size_of::<ReclaimTime>() == 24);
 };

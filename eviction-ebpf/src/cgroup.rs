@@ -4,25 +4,25 @@ use aya_ebpf::{
     helpers::generated::bpf_probe_read_kernel_str, macros::btf_tracepoint, programs::BtfTracePointContext,
 };
 use aya_log_ebpf::debug;
-use eviction_common::{Alarm, AlarmKey, CgroupChange, Counter, Kind, PATH_BYTES, SeenOom};
+use eviction_common::{Alarm, AlarmKey, CgroupChange, Counter, Kind, OomCounts, PATH_BYTES};
 
 use crate::{
-    emit::{header, lost, routine},
-    maps::{ALARMED, ARMED, DIRTY, RING, SEEN_OOM, STALLS, count},
+    config::{hierarchy, is_ours, offset},
+    events::{header, lost, routine},
+    maps::{ALARMS_SENT, CHARGED_CGROUPS, EVENTS, OOM_COUNTS, RECLAIM_TIME, THRESHOLDS, count},
     memcg::id_of_cgroup,
-    read::{Direct, Read},
-    setup::{hierarchy, is_ours, offset},
+    probe_read::{Direct, Read},
     task,
 };
 
 /// A cgroup was made.
 #[btf_tracepoint(function = "cgroup_mkdir")]
-pub(crate) fn cgroup_made(ctx: BtfTracePointContext) -> i32 {
+pub(crate) fn cgroup_mkdir(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: a `cgroup` and a string, which the loader checks in BTF.
     if let Some(id) = unsafe { on_change(ctx.arg(0), ctx.arg(1), Kind::CgroupMade) } {
         // None of its processes was ever killed, so the first one will show.
-        let none = SeenOom { oom: 0, oom_kill: 0, ktime_ns: 0 };
-        if SEEN_OOM.insert(id, none, 0).is_err() {
+        let none = OomCounts { oom: 0, oom_kill: 0, ktime_ns: 0 };
+        if OOM_COUNTS.insert(id, none, 0).is_err() {
             count(Counter::SeenFull);
         }
         debug!(&ctx, "cgroup {} made", id);
@@ -32,18 +32,18 @@ pub(crate) fn cgroup_made(ctx: BtfTracePointContext) -> i32 {
 
 /// A cgroup was removed. The maps are cleaned here: a record may be lost.
 #[btf_tracepoint(function = "cgroup_rmdir")]
-pub(crate) fn cgroup_gone(ctx: BtfTracePointContext) -> i32 {
+pub(crate) fn cgroup_rmdir(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: a `cgroup` and a string, which the loader checks in BTF.
     if let Some(id) = unsafe { on_change(ctx.arg(0), ctx.arg(1), Kind::CgroupGone) } {
-        let _ = SEEN_OOM.remove(id);
+        let _ = OOM_COUNTS.remove(id);
         task::forget(id);
-        let _ = STALLS.remove(id);
-        let _ = ARMED.remove(id);
-        let _ = DIRTY.remove(id);
-        let _ = ALARMED.remove(AlarmKey { id, alarm: Alarm::ForkStorm as u32, pad: 0 });
+        let _ = RECLAIM_TIME.remove(id);
+        let _ = THRESHOLDS.remove(id);
+        let _ = CHARGED_CGROUPS.remove(id);
+        let _ = ALARMS_SENT.remove(AlarmKey { id, alarm: Alarm::ForkStorm as u32, pad: 0 });
         // On cgroup v1 those of limits are of another hierarchy: user space takes them out.
         if hierarchy() == 0 {
-            let _ = ALARMED.remove(AlarmKey { id, alarm: Alarm::PidsLimit as u32, pad: 0 });
+            let _ = ALARMS_SENT.remove(AlarmKey { id, alarm: Alarm::PidsLimit as u32, pad: 0 });
         }
         debug!(&ctx, "cgroup {} removed", id);
     }
@@ -74,7 +74,7 @@ unsafe fn on_change(cgroup: *const u8, path: *const u8, kind: Kind) -> Option<u6
     if its_hierarchy != hierarchy() {
         return None;
     }
-    let Some(mut entry) = RING.reserve::<CgroupChange>(0) else {
+    let Some(mut entry) = EVENTS.reserve::<CgroupChange>(0) else {
         lost(match kind {
             Kind::CgroupMade => Counter::LostCgroupMade,
             _ => Counter::LostCgroupGone,

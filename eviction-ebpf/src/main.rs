@@ -2,7 +2,7 @@
 //!
 //! Each program is thin; what it does is in a function that takes what the hook gave, so that
 //! another hook for the same family is another thin program. A program that is not attached
-//! costs nothing, and whatever this kernel lacks is left out by the verifier ([`setup`]).
+//! costs nothing, and whatever this kernel lacks is left out by the verifier ([`config`]).
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
@@ -11,22 +11,22 @@
     reason = "the target has no compare-and-exchange, so core offers no atomic addition for it"
 )]
 
-mod alarm;
+mod ancestors;
 mod cgroup;
-mod charge;
-mod choice;
-mod counter;
-mod emit;
-mod level;
+mod config;
+mod events;
+mod kernel_kill;
 mod maps;
 mod memcg;
+mod memcg_charge;
 mod oom;
-mod read;
+mod oom_context;
+mod page_counter;
+mod probe_read;
 mod reclaim;
-mod reflex;
-mod setup;
 mod task;
-mod way;
+mod task_alarm;
+mod threshold;
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -4,8 +4,8 @@ use aya_ebpf::helpers::bpf_get_current_task;
 use eviction_common::ABSENT;
 
 use crate::{
-    read::{Means, Probe, Read},
-    setup::{is_online, offset},
+    config::{is_online, offset},
+    probe_read::{Means, Probe, Read},
 };
 
 /// A memory cgroup on the way up. The css chain has the ids and the counter chain the figures;

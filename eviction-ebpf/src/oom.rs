@@ -11,16 +11,16 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 use eviction_common::{
-    ABSENT, Ancestor, Counter, Kind, MAX_CHAIN, NAME_BYTES, OomKill, SeenOom, ancestor_flag, oom_flag,
+    ABSENT, Ancestor, Counter, Kind, MAX_CHAIN, NAME_BYTES, OomCounts, OomKill, ancestor_flag, oom_flag,
 };
 
 use crate::{
-    choice,
-    emit::{URGENT, header, lost},
-    maps::{RING, SEEN_OOM, count},
+    config::{hierarchy, is_ours, offset},
+    events::{URGENT, header, lost},
+    maps::{EVENTS, OOM_COUNTS, count},
     memcg::Memcg,
-    read::{Probe, Read},
-    setup::{hierarchy, is_ours, offset},
+    oom_context,
+    probe_read::{Probe, Read},
 };
 
 /// `mark_victim` where the kernel gives the victim itself.
@@ -39,7 +39,7 @@ pub(crate) fn oom_mark_victim_pid(ctx: BtfTracePointContext) -> i32 {
     // By the helper: where a kernel gives a task here after all, the verifier lets nobody compare it.
     // SAFETY: the first argument is an int, which the loader checks in BTF.
     let pid: u32 = unsafe { Probe::at(ctx.as_ptr().cast(), 0) };
-    let choice = choice::current();
+    let choice = oom_context::current();
     let victim = match pid == bpf_get_current_pid_tgid() as u32 {
         // SAFETY: a helper without arguments.
         true => unsafe { bpf_get_current_task() as *const u8 },
@@ -64,7 +64,7 @@ unsafe fn on_kill(ctx: &BtfTracePointContext, victim: *const u8, pid: u32) {
         let running = bpf_get_current_task() as *const u8;
         (Memcg::of_task(running), Memcg::of_task(if victim.is_null() { running } else { victim }))
     };
-    let Some(mut entry) = RING.reserve::<OomKill>(0) else {
+    let Some(mut entry) = EVENTS.reserve::<OomKill>(0) else {
         lost(Counter::LostOomKill);
         // The next kill is not to be compared with what was before this one.
         if !memcg.is_null() {
@@ -109,7 +109,7 @@ unsafe fn on_kill(ctx: &BtfTracePointContext, victim: *const u8, pid: u32) {
 /// `record` points to a record whose chain is written.
 #[inline(always)]
 unsafe fn put_choice(record: *mut OomKill) {
-    let choice = choice::current();
+    let choice = oom_context::current();
     // SAFETY: the caller's promise, and the map's value.
     unsafe {
         if choice.is_null() {
@@ -277,15 +277,15 @@ fn look(memcg: &Memcg, now_ns: u64) -> Ancestor {
     ancestor.flags |= ancestor_flag::EVENTS;
     // SAFETY: kills are made one at a time, so nobody writes it meanwhile but a charge, which puts
     // it in once and never changes it.
-    if let Some(before) = unsafe { SEEN_OOM.get(ancestor.id) }
-        && before.ktime_ns + SeenOom::UNSURE_NS < now_ns
+    if let Some(before) = unsafe { OOM_COUNTS.get(ancestor.id) }
+        && before.ktime_ns + OomCounts::UNSURE_NS < now_ns
     {
         ancestor.oom_before = before.oom;
         ancestor.oom_kill_before = before.oom_kill;
         ancestor.flags |= ancestor_flag::OOM_SEEN | ancestor_flag::KILL_SEEN;
     }
-    let seen = SeenOom { oom, oom_kill, ktime_ns: 0 };
-    if SEEN_OOM.insert(ancestor.id, seen, 0).is_err() {
+    let seen = OomCounts { oom, oom_kill, ktime_ns: 0 };
+    if OOM_COUNTS.insert(ancestor.id, seen, 0).is_err() {
         count(Counter::SeenFull);
     }
     ancestor

@@ -13,13 +13,13 @@ use aya_ebpf::{
     macros::btf_tracepoint,
     programs::BtfTracePointContext,
 };
-use eviction_common::{Counter, ReclaimStart, Stall};
+use eviction_common::{Counter, ReclaimStart, ReclaimTime};
 
 use crate::{
-    maps::{RECLAIMERS, RECLAIMING, STALLS, add, count},
+    config::is_ours,
+    maps::{RECLAIM_ACTIVE, RECLAIM_START, RECLAIM_TIME, add, count},
     memcg::id_of_task,
-    read::Probe,
-    setup::is_ours,
+    probe_read::Probe,
 };
 
 /// The running task begins to reclaim. What the arguments are differs between kernels; who waits is
@@ -37,11 +37,11 @@ pub(crate) fn reclaim_begin(_ctx: BtfTracePointContext) -> i32 {
         }
     };
     let tid = bpf_get_current_pid_tgid() as u32;
-    let is_new = RECLAIMING.get_ptr(tid).is_none();
+    let is_new = RECLAIM_START.get_ptr(tid).is_none();
     if !is_new {
         count(Counter::ReclaimOdd);
     }
-    match RECLAIMING.insert(tid, start, 0) {
+    match RECLAIM_START.insert(tid, start, 0) {
         Ok(()) if is_new => reclaimers(1),
         Ok(()) => {}
         Err(_) => count(Counter::ReclaimingFull),
@@ -52,16 +52,16 @@ pub(crate) fn reclaim_begin(_ctx: BtfTracePointContext) -> i32 {
 /// The thread with this id ends. Whoever ends is not in reclaim: if its end was missed, its beginning must not stay.
 #[inline(always)]
 pub(crate) fn on_exit(tid: u32) {
-    let Some(count) = RECLAIMERS.get_ptr(0) else { return };
+    let Some(count) = RECLAIM_ACTIVE.get_ptr(0) else { return };
     // SAFETY: the map's value; volatile, since others write it. What this thread added to it is in it.
-    if unsafe { core::ptr::read_volatile(count) } != 0 && RECLAIMING.get_ptr(tid).is_some() {
+    if unsafe { core::ptr::read_volatile(count) } != 0 && RECLAIM_START.get_ptr(tid).is_some() {
         forget(tid);
     }
 }
 
 #[inline(always)]
 fn forget(tid: u32) {
-    if RECLAIMING.remove(tid).is_ok() {
+    if RECLAIM_START.remove(tid).is_ok() {
         // One less, as two's complement has it.
         reclaimers(u64::MAX);
     }
@@ -69,7 +69,7 @@ fn forget(tid: u32) {
 
 #[inline(always)]
 fn reclaimers(more: u64) {
-    if let Some(count) = RECLAIMERS.get_ptr_mut(0) {
+    if let Some(count) = RECLAIM_ACTIVE.get_ptr_mut(0) {
         // SAFETY: the map's value.
         unsafe { add(count, more) };
     }
@@ -83,7 +83,7 @@ pub(crate) fn reclaim_end(ctx: BtfTracePointContext) -> i32 {
     }
     let pages: u64 = ctx.arg(0);
     let tid = bpf_get_current_pid_tgid() as u32;
-    let Some(start) = RECLAIMING.get_ptr(tid) else {
+    let Some(start) = RECLAIM_START.get_ptr(tid) else {
         count(Counter::ReclaimOdd);
         return 0;
     };
@@ -100,9 +100,9 @@ pub(crate) fn reclaim_end(ctx: BtfTracePointContext) -> i32 {
 /// comes at the same time has anything to lose.
 #[inline(always)]
 fn add_stall(id: u64, ns: u64, pages: u64) {
-    let found = STALLS.get_ptr_mut(id).or_else(|| {
-        let _ = STALLS.insert(id, Stall { count: 0, ns: 0, reclaimed: 0 }, BPF_NOEXIST as u64);
-        STALLS.get_ptr_mut(id)
+    let found = RECLAIM_TIME.get_ptr_mut(id).or_else(|| {
+        let _ = RECLAIM_TIME.insert(id, ReclaimTime { count: 0, ns: 0, reclaimed: 0 }, BPF_NOEXIST as u64);
+        RECLAIM_TIME.get_ptr_mut(id)
     });
     let Some(stall) = found else {
         count(Counter::StallsFull);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use eviction_core::decision::PassEnd;
+use eviction_core::decision::EvaluationEnd;
 use eviction_core::input::{Event, Input};
 use eviction_core::pods::PodSet;
 use eviction_core::preferences::Profile;
@@ -30,7 +30,7 @@ const WARM_UP: usize = 3;
 /// How a node was after some passes, and what the last one asked the allocator for.
 #[derive(Debug, PartialEq, Eq)]
 struct Last {
-    end: PassEnd,
+    end: EvaluationEnd,
     met: usize,
     conditions: usize,
     allocations: u64,
@@ -80,7 +80,7 @@ fn a_calm_pass_allocates_nothing() -> Result<()> {
     for profile in PROFILES {
         for case in [Case::Calm, Case::CalmNoLocalStorage] {
             let last = passes(&mut node(profile, &case.configuration(), case)?)?;
-            let calm = Last { end: PassEnd::Calm, met: 0, conditions: 0, allocations: 0 };
+            let calm = Last { end: EvaluationEnd::NoPressure, met: 0, conditions: 0, allocations: 0 };
             assert_eq!(last, calm, "{profile:?}, {}", case.name());
         }
     }
@@ -91,7 +91,7 @@ fn a_calm_pass_allocates_nothing() -> Result<()> {
 fn nor_does_one_in_which_a_condition_outlives_its_cause() -> Result<()> {
     for profile in PROFILES {
         let last = passes(&mut node_after_pressure(profile)?)?;
-        let calm = Last { end: PassEnd::Calm, met: 0, conditions: 1, allocations: 0 };
+        let calm = Last { end: EvaluationEnd::NoPressure, met: 0, conditions: 1, allocations: 0 };
         assert_eq!(last, calm, "{profile:?}");
     }
     Ok(())
@@ -106,7 +106,7 @@ fn nor_does_one_in_which_a_grace_period_runs() -> Result<()> {
     });
     for profile in PROFILES {
         let last = passes(&mut node(profile, &soft, Case::MemoryPressure)?)?;
-        let calm = Last { end: PassEnd::Calm, met: 1, conditions: 1, allocations: 0 };
+        let calm = Last { end: EvaluationEnd::NoPressure, met: 1, conditions: 1, allocations: 0 };
         assert_eq!(last, calm, "{profile:?}");
     }
     Ok(())
@@ -120,7 +120,7 @@ fn nor_does_one_that_evicts() -> Result<()> {
         // after a second look.
         for (case, met) in [(Case::MemoryPressure, 2), (Case::DiskPressure, 3)] {
             let last = passes(&mut node(profile, &case.configuration(), case)?)?;
-            let expected = Last { end: PassEnd::Evicted, met, conditions: 1, allocations: 0 };
+            let expected = Last { end: EvaluationEnd::Evicted, met, conditions: 1, allocations: 0 };
             assert_eq!(last, expected, "{profile:?}, {}", case.name());
         }
     }
@@ -136,7 +136,7 @@ fn nor_does_the_first_that_evicts_where_it_was_rehearsed() -> Result<()> {
         PROFILES.into_iter().flat_map(|it| looks.map(|look| (it, look)))
     {
         let mut calm = node(profile, &json!({}), Case::Calm)?;
-        assert_eq!(passes(&mut calm)?.end, PassEnd::Calm);
+        assert_eq!(passes(&mut calm)?.end, EvaluationEnd::NoPressure);
         let rehearsed = calm.look(None)?;
         let mut node = node(profile, &json!({}), Case::MemoryPressure)?;
         node.engine = calm.engine;
@@ -154,7 +154,7 @@ fn nor_does_the_first_that_evicts_where_it_was_rehearsed() -> Result<()> {
         let (decision, asked) = traced(|| node.pass(&snapshot));
         let pass = decision.pass().context("there was no pass")?;
         let of = format!("{profile:?}, pressed {was_pressed}, indexed {is_indexed}: {asked}");
-        assert_eq!((pass.end, asked.blocks), (PassEnd::Evicted, 0), "{of}");
+        assert_eq!((pass.end, asked.blocks), (EvaluationEnd::Evicted, 0), "{of}");
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
-use eviction_bpf::probe::{self, Lockdown};
+use eviction_bpf::capabilities::{self, Lockdown};
 use rustix::process::Signal;
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
@@ -62,7 +62,7 @@ impl Scene {
 
     /// Whoever is in the pod with the verdict is told this as well.
     fn with(label: &str, more: &[&str]) -> Result<Self, String> {
-        if probe::facts().lockdown == Lockdown::Confidentiality {
+        if capabilities::facts().lockdown == Lockdown::Confidentiality {
             return Err("lockdown=confidentiality withholds what the reflex reads".to_owned());
         }
         let mut node = Node::new(label, MEMORY, 200).map_err(|error| format!("no cgroups: {error:#}"))?;

@@ -4,8 +4,8 @@
 
 use std::process::{Command, Output, Stdio};
 
-use eviction_bpf::Family;
-use eviction_bpf::rungs::{RUNGS, names};
+use eviction_bpf::EventClass;
+use eviction_bpf::attach_methods::{RUNGS, names};
 use serde_json::Value;
 use tests::agent;
 
@@ -54,7 +54,7 @@ fn the_timer_cannot_be_denied() {
 #[test]
 fn each_rung_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason() {
     let mut used = 0;
-    for rung in RUNGS.iter().filter(|rung| rung.family == Family::Charge) {
+    for rung in RUNGS.iter().filter(|rung| rung.family == EventClass::Charge) {
         let found = findings(&["--backend", rung.name]);
         let charge = source(&found, "charge");
         let problems = found["problems"].as_array().unwrap();

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::eyes::{Capacity, pid_limit};
-use super::failure::Failure;
+use super::error::Failure;
+use super::sampler::{Capacity, pid_limit};
 use eviction_config::Capacities;
 use eviction_core::reading::Reading;
 use eviction_core::units::Quantity;

@@ -6,28 +6,28 @@ use serde::Serialize;
 
 use super::cluster::{self, ClusterOptions};
 use super::configuration::ConfigurationFiles;
-use super::failure::{Failure, chain};
-use super::resolved::Configured;
+use super::effective_config::EffectiveConfig;
+use super::error::{Failure, chain};
 use crate::source::pods::parse_pod_list;
 use eviction_bpf::preflight::{Fact, probe};
-use eviction_bpf::{LoadOptions, SourceInfo, load::load};
+use eviction_bpf::{BackendInfo, LoadOptions, load::load};
+use eviction_node::backend_selection::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
-use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
-use eviction_node::choice::Choice;
 use eviction_node::timer::Timer;
 
 use super::event::Backend;
-use super::v1::V1Threshold;
-use super::v2::V2Triggers;
-use super::{start, thread};
+use super::memcg_v1::MemcgV1Threshold;
+use super::psi_triggers::PsiTriggers;
+use super::{realtime, startup};
 
 /// What was found.
 #[derive(Debug, Serialize)]
 pub struct Findings {
     /// What `run` would decide by, if nothing is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub configuration: Option<Configured>,
+    pub configuration: Option<EffectiveConfig>,
     /// Whether `run` would start with the same arguments.
     pub would_start: bool,
     /// The rung that each source would use, and why.
@@ -48,7 +48,7 @@ pub fn check(
     pods: Option<&Path>,
     cluster: Option<&ClusterOptions>,
     cgroup_root: &Path,
-    rungs: &Choice,
+    rungs: &BackendSelection,
 ) -> Result<Findings, Failure> {
     let host = Host::default();
     let mut problems = Vec::new();
@@ -59,7 +59,7 @@ pub fn check(
                 let connected = cluster::connect(files.caller.kubeconfig.as_deref());
                 problems.extend(connected.err().into_iter().flat_map(Failure::into_causes));
             }
-            Some(Configured::of(configuration))
+            Some(EffectiveConfig::of(configuration))
         }
         Err(failure) => {
             problems.extend(failure.into_causes());
@@ -100,18 +100,22 @@ pub fn check(
         let _inside = runtime.enter();
         sources(rungs, root.as_ref(), figures)
     };
-    problems.extend(start::missing_rung(rungs, &sources).err().into_iter().flat_map(Failure::into_causes));
+    problems.extend(startup::missing_rung(rungs, &sources).err().into_iter().flat_map(Failure::into_causes));
     Ok(Findings {
         configuration,
         would_start: problems.is_empty(),
-        sources: sources.into_iter().map(start::source_event).chain(pods_source).collect(),
+        sources: sources.into_iter().map(startup::source_event).chain(pods_source).collect(),
         facts,
         problems,
     })
 }
 
 /// The kernel sources' rungs, by loading and attaching them, and what is beside them.
-fn sources(choice: &Choice, root: Option<&NodeRoot>, figures: Vec<SourceInfo>) -> Vec<SourceInfo> {
+fn sources(
+    choice: &BackendSelection,
+    root: Option<&NodeRoot>,
+    figures: Vec<BackendInfo>,
+) -> Vec<BackendInfo> {
     let options = LoadOptions { choice: choice.clone(), ..LoadOptions::default() };
     let mut sources = match load(&options) {
         Ok(loaded) => {
@@ -121,11 +125,12 @@ fn sources(choice: &Choice, root: Option<&NodeRoot>, figures: Vec<SourceInfo>) -
         }
         Err(refused) => refused.missing,
     };
-    sources.extend(root.and_then(|root| V1Threshold::new(root, choice).1));
-    sources.extend(root.map(|root| V2Triggers::new(root, choice).1).into_iter().flatten());
+    sources.extend(root.and_then(|root| MemcgV1Threshold::new(root, choice).1));
+    sources.extend(root.map(|root| PsiTriggers::new(root, choice).1).into_iter().flatten());
     sources.push(Timer::info());
     // On a thread of its own, since there is no way back for an ordinary user.
-    sources.extend(std::thread::spawn(move || thread::prepare(&options.choice)).join().into_iter().flatten());
+    sources
+        .extend(std::thread::spawn(move || realtime::prepare(&options.choice)).join().into_iter().flatten());
     sources.extend(figures);
     sources
 }
@@ -139,7 +144,7 @@ fn pods_problem(path: &Path) -> Option<String> {
 }
 
 /// Looks at the tree as a start does: the sources of figures, and what is wrong with the tree.
-fn look(root: &NodeRoot) -> (Vec<SourceInfo>, Option<String>) {
+fn look(root: &NodeRoot) -> (Vec<BackendInfo>, Option<String>) {
     let options = SamplerOptions { max_descriptors: 0, ..SamplerOptions::default() };
     match Sampler::new(root.clone(), &options, |_| false) {
         Err(error) => (Vec::new(), Some(chain(&error))),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::failure::Failure;
+use super::error::Failure;
 use crate::api::{Access, Answer, Client, KubeletAddress, Request};
 use eviction_config::{Configz, Effective};
 

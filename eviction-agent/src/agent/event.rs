@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use eviction_bpf::rungs::RUNGS;
+use eviction_bpf::attach_methods::RUNGS;
 
 pub use container::{ContainerStatusMismatch, ContainerTerminated};
 pub use kernel_kill::KernelKill;
@@ -25,7 +25,7 @@ pub use kube_api::KubeApi;
 pub use line::{Line, SCHEMA_VERSION};
 pub use memory_limit::MemoryLimit;
 pub use oom_kill::{OomKill, Victim};
-pub use place::Place;
+pub use place::CgroupOwner;
 pub use pod_ref::PodRef;
 pub use severity::Severity;
 pub use task_alarm::TaskAlarm;

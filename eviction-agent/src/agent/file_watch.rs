@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use eviction_node::wait::register;
+use eviction_node::async_fd::register;
 
 /// The link that the kubelet replaces.
 const DATA: &[u8] = b"..data";
@@ -32,13 +32,13 @@ const BUFFER: usize = 4096;
 /// A file of which changes are to be noticed.
 #[derive(Debug)]
 pub(crate) struct FileWatch {
-    watched: Option<Watched>,
+    watched: Option<WatchedFile>,
     /// A change was noticed, and is told then.
     due: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedFile {
     inotify: AsyncFd<OwnedFd>,
     folder: PathBuf,
     name: Vec<u8>,
@@ -49,7 +49,7 @@ struct Watched {
 impl FileWatch {
     /// Watches a file, if there is one, as far as that is possible. Needs a runtime.
     pub(crate) fn of(file: Option<&Path>) -> Self {
-        let watched = file.and_then(|file| match Watched::new(file) {
+        let watched = file.and_then(|file| match WatchedFile::new(file) {
             Ok(watched) => Some(watched),
             Err(error) => {
                 let file = file.display();
@@ -85,7 +85,7 @@ impl FileWatch {
     }
 }
 
-impl Watched {
+impl WatchedFile {
     fn new(file: &Path) -> io::Result<Self> {
         let name = file.file_name().ok_or(io::ErrorKind::InvalidInput)?.as_bytes().to_vec();
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());

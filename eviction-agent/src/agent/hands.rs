@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::failure::{Failure, chain};
+use super::error::{Failure, chain};
 use crate::action::api::ApiHandConfig;
 use crate::metrics::{Metrics, ResultLabels};
 use eviction_config::{ActionSettings, EvictionRequests};
-use eviction_core::policy::Victims;
-use eviction_core::progress::Outcome;
+use eviction_core::policy::VictimsPerPass;
+use eviction_core::progress::KillUpdate;
 use eviction_core::units::GoDuration;
-use eviction_kill::Executor;
-use eviction_kill::ExecutorConfig;
-use eviction_kill::GroupDirs;
-use eviction_kill::Hand;
-use eviction_kill::PacingPolicy;
-use eviction_kill::Reaped;
-use eviction_node::cgroup::root::NodeRoot;
+use eviction_kill::CgroupDirs;
+use eviction_kill::KillMode;
+use eviction_kill::Killer;
+use eviction_kill::KillerConfig;
+use eviction_kill::MreleaseResult;
+use eviction_kill::RateLimitPolicy;
+use eviction_node::cgroup::node_root::NodeRoot;
 
 /// How the hand asks the API server.
 pub(super) fn hand_config(requests: EvictionRequests, action: ActionSettings) -> ApiHandConfig {
@@ -36,25 +36,25 @@ pub(super) fn hand_config(requests: EvictionRequests, action: ActionSettings) ->
 pub(super) fn executor(
     root: &NodeRoot,
     action: ActionSettings,
-    pacing: PacingPolicy,
-    told: mpsc::Sender<Outcome>,
+    pacing: RateLimitPolicy,
+    told: mpsc::Sender<KillUpdate>,
     metrics: &Arc<Metrics>,
-) -> Result<Executor, Failure> {
+) -> Result<Killer, Failure> {
     // It holds the right to act also where it only acts if a policy says so.
-    let hand = if action.is_dry() { Hand::DryRun } else { Hand::Kill };
+    let hand = if action.is_dry() { KillMode::DryRun } else { KillMode::Kill };
     let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
-    let roots = GroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
-    let config = ExecutorConfig { pacing, ..ExecutorConfig::new(hand, roots) };
+    let roots = CgroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
+    let config = KillerConfig { pacing, ..KillerConfig::new(hand, roots) };
     let releases = metrics.process_mrelease.clone();
     let count = move |reaped| {
         let result = match reaped {
-            Reaped::Released => "released",
-            Reaped::Ended => "ended",
-            Reaped::Refused => "failed",
+            MreleaseResult::Released => "released",
+            MreleaseResult::Ended => "ended",
+            MreleaseResult::Refused => "failed",
         };
         releases.get_or_create(&ResultLabels { result }).inc();
     };
-    Executor::new(config, told, count).map_err(|error| {
+    Killer::new(config, told, count).map_err(|error| {
         let failure = Failure::failed(chain(&error));
         match error.help() {
             Some(help) => failure.help(help),
@@ -64,10 +64,12 @@ pub(super) fn executor(
 }
 
 /// How fast victims may follow each other.
-pub(super) fn pacing(victims: Victims) -> PacingPolicy {
+pub(super) fn pacing(victims: VictimsPerPass) -> RateLimitPolicy {
     match victims {
-        Victims::One => PacingPolicy::default(),
+        VictimsPerPass::One => RateLimitPolicy::default(),
         // Who waits for whom is decided by what each of them frees.
-        Victims::Sized { .. } => PacingPolicy { victim_wait: Duration::ZERO, ..PacingPolicy::default() },
+        VictimsPerPass::Sized { .. } => {
+            RateLimitPolicy { victim_wait: Duration::ZERO, ..RateLimitPolicy::default() }
+        }
     }
 }

@@ -13,74 +13,74 @@
 //! Nothing on the main thread can delay the reaction thread, and whoever reads the output can
 //! delay neither.
 
-mod allocatable;
-mod arming;
 mod capacities;
 mod check;
 mod clock;
 mod cluster;
+mod config_reload;
 mod configuration;
 mod configz;
+mod container_init;
+mod container_status;
+mod control_loop;
+mod decision_id;
+mod decision_log;
+mod effective_config;
+mod error;
 pub mod event;
-mod eyes;
-mod failure;
+mod event_batch;
+mod exporter;
+mod failover;
 mod file_watch;
-mod flight;
 mod hands;
-mod hook;
-mod kept;
-mod kept_free;
-mod ladder;
-mod lane;
-mod limits;
-mod lines;
-mod log;
-mod mains;
-mod names;
-mod notes;
-mod oom;
+mod in_flight;
+mod kernel_kill;
+mod limit_monitor;
+mod log_writer;
+mod memcg_v1;
+mod monitor;
+mod notify_plan;
+mod on_demand;
+mod oom_attribution;
 mod oom_counters;
+mod persisted;
 mod place;
+mod pod_activity;
+mod pod_index;
 mod pod_memory;
-mod pods;
-mod printer;
-mod range;
-mod reaction;
-mod recorder;
-mod reflex;
-mod reload;
-mod remembered;
-mod resolved;
-mod roster;
+mod pod_rates;
+mod pod_source;
+mod pods_root;
+mod psi_triggers;
+mod realtime;
 mod run;
-mod slow;
-mod start;
+mod sampler;
+mod saved_config;
+mod spsc;
+mod startup;
 mod state;
-mod statuses;
-mod tallies;
-mod tasks;
-mod thread;
-mod told;
-mod v1;
-mod v2;
-mod wakes;
-mod watch;
+mod status;
+mod stdout;
+mod telemetry_queue;
+mod threshold_levels;
+mod token_bucket;
 mod watchdog;
+mod watermarks;
 
 pub use capacities::NodeFacts;
 pub use check::{Findings, check};
 pub use cluster::{Clean, CleanOptions, Cleaned, ClusterOptions, clean_nodes};
 pub use configuration::ConfigurationFiles;
 pub use configz::Caller;
-pub use log::{LogQueue, LogWriter};
-pub use resolved::{ActsBelow, Configured, configured};
+pub use effective_config::{EffectiveConfig, EffectiveThreshold, configured};
+pub use log_writer::{LogQueue, LogWriter};
 pub use run::{Options, Output, run};
 
-pub use failure::Failure;
-pub use start::NO_RUNG as NO_BACKEND;
+pub use error::Failure;
+pub use startup::NO_RUNG as NO_BACKEND;
 
 pub use eviction_config::{Action, ActionSettings, DryRun};
-pub use eviction_node::choice::Choice;
+pub use eviction_node::backend_selection::BackendSelection;
 pub use eviction_node::timer::RUNG as TIMER;
 
 /// Version, commit and the layout of the kernel side's records.
@@ -101,5 +101,5 @@ pub const BPF_ABI: &str = env!("EVICTION_AGENT_ABI");
 
 /// Every rung that an option can name.
 pub fn rung_names() -> impl Iterator<Item = &'static str> {
-    eviction_bpf::rungs::names().chain(thread::LADDER)
+    eviction_bpf::attach_methods::names().chain(realtime::LADDER)
 }

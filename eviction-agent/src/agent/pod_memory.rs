@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::metrics::{Metrics, PodLabels, RankLabels};
 use eviction_config::PodMetrics;
 use eviction_core::pods::{KnownPod, PodSet, memory_limit};
-use eviction_core::protection::Turn;
+use eviction_core::protection::EvictionOrder;
 use eviction_core::rank::Candidate;
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::snapshot::Snapshot;
@@ -48,7 +48,7 @@ pub(crate) fn choose(
         }
         let place = candidate.place as usize;
         let Some(pod) = pods.pods().get(place) else { continue };
-        let may_go = !pod.critical && candidate.turn != Turn::Never;
+        let may_go = !pod.critical && candidate.turn != EvictionOrder::Never;
         let rank = if may_go { ranks.next() } else { None };
         if rank.is_none() && mode == PodMetrics::Top {
             continue;

@@ -12,31 +12,31 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::VERSION;
-use super::failure::Failure;
+use super::error::Failure;
 use crate::http::{self, Health};
 use crate::metrics::{Group, Metrics, Queue};
 use eviction_config::{ActionSettings, Server};
-use eviction_core::input::Reach;
+use eviction_core::input::ApiReachability;
 use eviction_core::preferences::Profile;
-use eviction_node::choice::Choice;
+use eviction_node::backend_selection::BackendSelection;
 use eviction_node::timer::Timer;
 
 use super::clock::Clock;
 use super::cluster::{Cluster, ClusterOptions, Exports, Membership};
+use super::config_reload::{ConfigChange, Reload};
 use super::configuration::ConfigurationFiles;
+use super::control_loop::Command;
+use super::decision_log::Recorder;
 use super::event::{self, Event};
-use super::kept_free::KeptFree;
-use super::notes::{Note, Notes};
-use super::pods::Pods;
-use super::printer::Printer;
-use super::reaction::Command;
-use super::recorder::Recorder;
-use super::reload::{Change, Reload};
-use super::remembered::Remembered;
-use super::slow::Slow;
-use super::start::{self, Outlets, Ready};
-use super::thread;
-use super::watchdog::{self, Pulse};
+use super::exporter::TelemetryExporter;
+use super::pod_source::PodSource;
+use super::realtime;
+use super::saved_config::SavedConfigFile;
+use super::startup::{self, Ready, TelemetryOutputs};
+use super::stdout::Printer;
+use super::telemetry_queue::{TelemetryEvent, TelemetryQueue};
+use super::watchdog::{self, Heartbeat};
+use super::watermarks::Watermarks;
 use health::State;
 
 /// A SIGTERM ends the agent within a second; the reaction thread gets most of it.
@@ -81,7 +81,7 @@ pub struct Options {
     /// How events are written.
     pub output: Output,
     /// Backends that are asked for or disabled.
-    pub choice: Choice,
+    pub choice: BackendSelection,
     /// Log the debug messages of the BPF programs.
     pub bpf_debug_log: bool,
 }
@@ -102,7 +102,7 @@ impl Options {
     fn kubelet_said(&self) -> Option<PathBuf> {
         let in_pod = self.kubeconfig.is_none() && self.cluster.is_some();
         let dir = self.state_dir.clone().or_else(|| in_pod.then(|| STATE_DIR.into()));
-        dir.map(|dir| Remembered::within(&dir).said())
+        dir.map(|dir| SavedConfigFile::within(&dir).said())
     }
 }
 
@@ -119,7 +119,7 @@ pub fn run(mut options: Options) -> Result<(), Failure> {
         .map_err(|error| Failure::because("start the runtime", &error))?;
     let (plan, change) = {
         let _within = runtime.enter();
-        start::prepare(&options, &metrics)?
+        startup::prepare(&options, &metrics)?
     };
     let ended = runtime.block_on(supervise(options, plan, change, metrics));
     // Does not wait for what may hang: a file of pods on a dead server, a thread that does not end.
@@ -129,8 +129,8 @@ pub fn run(mut options: Options) -> Result<(), Failure> {
 
 async fn supervise(
     options: Options,
-    mut plan: start::Plan,
-    change: Change,
+    mut plan: startup::Plan,
+    change: ConfigChange,
     metrics: Arc<Metrics>,
 ) -> Result<(), Failure> {
     let (client, cluster, news) = (plan.client.take(), plan.cluster.take(), plan.news.take());
@@ -147,37 +147,41 @@ async fn supervise(
         http::bind(listen).await.map_err(|error| Failure::because(format!("listen on {listen}"), &error))?;
     let listen = listener.local_addr().ok().map(|address| address.to_string());
 
-    let (thread_notes, receiver) = Notes::new(&metrics)?;
+    let (thread_notes, receiver) = TelemetryQueue::new(&metrics)?;
     // What this thread itself has to tell, at the pace of files and signals.
     let (notes, own_notes) = mpsc::channel(OWN_NOTES);
     let timer = Timer::new().map_err(|error| Failure::because("make the watchdog's timer", &error))?;
-    let pulse = Pulse::new();
+    let pulse = Heartbeat::new();
     let (commands, command_receiver) = mpsc::channel(4);
     let (ready_sender, ready) = oneshot::channel();
     let mut membership = None;
     let (mut pods, roster) = match (&options.cluster, &client) {
-        (None, _) | (_, None) => Pods::open(options.pods_file.as_deref(), &plan.policy)?,
+        (None, _) | (_, None) => PodSource::open(options.pods_file.as_deref(), &plan.policy)?,
         (Some(given), Some(client)) => {
             let name = given.node_name.as_deref();
             let (joined, watched) = Membership::join(client.clone(), name, &plan.policy).await?;
             membership = Some(joined);
-            Pods::watched(watched)
+            PodSource::watched(watched)
         }
     };
     let pod_count = roster.len();
     roster.known().iter().for_each(|known| metrics.begin_namespace(&known.pod.namespace));
     let (service, profile) = (plan.service, plan.profile);
-    let kept_free = KeptFree::default();
+    let kept_free = Watermarks::default();
     if let Some(proc) = plan.kept_free_at() {
         let timer =
             Timer::new().map_err(|error| Failure::because("make the timer of free memory", &error))?;
         tokio::spawn(kept_free.clone().follow(proc, timer));
     }
-    let outlets =
-        Outlets { notes: thread_notes, metrics: Arc::clone(&metrics), pulse: pulse.clone(), kept_free };
+    let outlets = TelemetryOutputs {
+        notes: thread_notes,
+        metrics: Arc::clone(&metrics),
+        pulse: pulse.clone(),
+        kept_free,
+    };
     let reaction = std::thread::Builder::new()
         .name("control-loop".to_owned())
-        .spawn(move || start::react(plan, roster, outlets, command_receiver, ready_sender))
+        .spawn(move || startup::react(plan, roster, outlets, command_receiver, ready_sender))
         .map_err(|error| Failure::because("start the reaction thread", &error))?;
     let took_effect = Arc::new(Notify::new());
     let printer = Printer::start(std::io::stdout(), Arc::clone(&metrics))?;
@@ -188,11 +192,17 @@ async fn supervise(
         Some(membership) if !service.action.is_dry() => Some(membership.tap(Arc::clone(&metrics))),
         _ => None,
     };
-    let mut slow =
-        Slow::new(options.output, printer, Arc::clone(&metrics), names, Arc::clone(&took_effect), tap)
-            .recording(recorder)
-            .reading(files)
-            .on_node(membership.as_ref().map(|it| it.name().to_string()));
+    let mut slow = TelemetryExporter::new(
+        options.output,
+        printer,
+        Arc::clone(&metrics),
+        names,
+        Arc::clone(&took_effect),
+        tap,
+    )
+    .recording(recorder)
+    .reading(files)
+    .on_node(membership.as_ref().map(|it| it.name().to_string()));
     // The thread ends early only if it could not start; then its result says why.
     let Ok(ready) = ready.await else { return joined(reaction.join()) };
     let exports = client.clone().map(|client| {
@@ -265,7 +275,7 @@ async fn supervise(
                         break "the reaction thread ended";
                     }
                 }
-                Err(error) => tell(Note::PodsInvalid(error, clock.now())),
+                Err(error) => tell(TelemetryEvent::PodsInvalid(error, clock.now())),
             },
             changed = reload.changed() => match changed {
                 Ok(policy) => {
@@ -283,12 +293,12 @@ async fn supervise(
                     for error in &errors {
                         tracing::error!(error, "the changed configuration cannot be used; the last good one stays");
                     }
-                    tell(Note::ConfigurationInvalid(errors, clock.now()));
+                    tell(TelemetryEvent::ConfigurationInvalid(errors, clock.now()));
                 }
             },
             reach = reach_changed(&mut reachable) => {
-                metrics.kube_api_up.set(i64::from(reach == Reach::Reachable));
-                tell(Note::ApiServer(reach, clock.now()));
+                metrics.kube_api_up.set(i64::from(reach == ApiReachability::Reachable));
+                tell(TelemetryEvent::ApiServer(reach, clock.now()));
                 if commands.send(Command::ApiServer(reach)).await.is_err() {
                     break "the reaction thread ended";
                 }
@@ -304,9 +314,9 @@ async fn supervise(
                 }
             }
             _ = overrun.recv() => {
-                let info = thread::step_down(reaction_thread);
+                let info = realtime::step_down(reaction_thread);
                 tracing::error!(rung = info.rung, reason = info.reason, "the reaction thread is stepped down");
-                tell(Note::Backend(start::source_event(info), clock.now()));
+                tell(TelemetryEvent::Backend(startup::source_event(info), clock.now()));
             }
             () = commands.closed() => break "the reaction thread ended",
             ended = &mut writer => {
@@ -344,12 +354,12 @@ async fn supervise(
 }
 
 /// Waits until the API server can be asked, or cannot any more. For ever without one.
-async fn reach_changed(reachable: &mut Option<watch::Receiver<bool>>) -> Reach {
+async fn reach_changed(reachable: &mut Option<watch::Receiver<bool>>) -> ApiReachability {
     let Some(reachable) = reachable else { return std::future::pending().await };
     if reachable.changed().await.is_err() {
         return std::future::pending().await;
     }
-    if *reachable.borrow_and_update() { Reach::Reachable } else { Reach::Unreachable }
+    if *reachable.borrow_and_update() { ApiReachability::Reachable } else { ApiReachability::Unreachable }
 }
 
 /// What is wrong with the node's name or rights, found out late. For ever without a cluster.
@@ -365,9 +375,9 @@ fn stop_watching(server: &JoinHandle<()>, watchdog: &JoinHandle<()>) {
     watchdog.abort();
 }
 
-type Reaction = std::thread::JoinHandle<Result<(), Failure>>;
+type ControlLoopThread = std::thread::JoinHandle<Result<(), Failure>>;
 
-async fn end(commands: mpsc::Sender<Command>, reaction: Reaction) -> Result<(), Failure> {
+async fn end(commands: mpsc::Sender<Command>, reaction: ControlLoopThread) -> Result<(), Failure> {
     // A full queue means the thread is busy; dropping the sender ends it as well.
     drop(commands.try_send(Command::Stop));
     drop(commands);

@@ -14,7 +14,7 @@ use eviction_core::time::nanos;
 use eviction_node::timer::Timer;
 
 use super::clock::mono_ns;
-use super::log;
+use super::log_writer;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -31,9 +31,9 @@ const LATEST: Duration = Duration::from_secs(10);
 /// By when the loop shows itself again, nanoseconds of CLOCK_MONOTONIC. Written by the loop, read
 /// by everybody.
 #[derive(Clone, Debug)]
-pub(crate) struct Pulse(Arc<AtomicU64>);
+pub(crate) struct Heartbeat(Arc<AtomicU64>);
 
-impl Pulse {
+impl Heartbeat {
     /// That of a loop that is about to start.
     pub(crate) fn new() -> Self {
         Self(Arc::new(AtomicU64::new(mono_ns().saturating_add(LONGEST_TURN_NS))))
@@ -64,7 +64,7 @@ impl Pulse {
 
 /// What there is to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum StallChange {
     Stalled { missing_ns: u64 },
     Turns { missed_ns: u64 },
 }
@@ -79,18 +79,18 @@ struct Watchdog {
 impl Watchdog {
     /// One look. A watchdog that was itself held up (a process that was stopped, a machine that
     /// was frozen) accuses nobody before its next look.
-    fn look(&mut self, now_ns: u64, missing_ns: Option<u64>, next: Duration) -> Option<Change> {
+    fn look(&mut self, now_ns: u64, missing_ns: Option<u64>, next: Duration) -> Option<StallChange> {
         let held_up = self.due_ns != 0 && now_ns > self.due_ns.saturating_add(SECOND_NS);
         self.due_ns = now_ns.saturating_add(nanos(next));
         match (missing_ns, self.stalled_since_ns) {
             (Some(_), None) if held_up => None,
             (Some(missing_ns), None) => {
                 self.stalled_since_ns = Some(now_ns.saturating_sub(missing_ns));
-                Some(Change::Stalled { missing_ns })
+                Some(StallChange::Stalled { missing_ns })
             }
             (None, Some(since_ns)) => {
                 self.stalled_since_ns = None;
-                Some(Change::Turns { missed_ns: now_ns.saturating_sub(since_ns) })
+                Some(StallChange::Turns { missed_ns: now_ns.saturating_sub(since_ns) })
             }
             (Some(_), Some(_)) | (None, None) => None,
         }
@@ -99,15 +99,15 @@ impl Watchdog {
 
 /// Watches until dropped, by a timer of the kernel: tokio's own wakes up several times for one that is
 /// seconds away. Exports what the log lost as well, which has no metrics of its own.
-pub(crate) async fn watch(pulse: Pulse, thread: Pid, metrics: Arc<Metrics>, timer: Timer) {
+pub(crate) async fn watch(pulse: Heartbeat, thread: Pid, metrics: Arc<Metrics>, timer: Timer) {
     let mut watchdog = Watchdog::default();
     let dropped = metrics.dropped(Queue::Log);
     loop {
-        dropped.inc_by(log::lost());
+        dropped.inc_by(log_writer::lost());
         let now_ns = mono_ns();
         let next = pulse.next_look(now_ns);
         match watchdog.look(now_ns, pulse.missing_ns(now_ns), next) {
-            Some(Change::Stalled { missing_ns }) => {
+            Some(StallChange::Stalled { missing_ns }) => {
                 metrics.loop_stalled.set(1);
                 metrics.loop_stalls.inc();
                 let seconds = missing_ns / SECOND_NS;
@@ -119,7 +119,7 @@ pub(crate) async fn watch(pulse: Pulse, thread: Pid, metrics: Arc<Metrics>, time
                     "the reaction loop does not turn: nobody watches this node"
                 );
             }
-            Some(Change::Turns { missed_ns }) => {
+            Some(StallChange::Turns { missed_ns }) => {
                 metrics.loop_stalled.set(0);
                 tracing::warn!(seconds = missed_ns / SECOND_NS, "the reaction loop turns again");
             }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_is_late_is_missed_after_the_allowance() {
-        let pulse = Pulse::new();
+        let pulse = Heartbeat::new();
         let missing = |now| pulse.missing_ns(now);
         pulse.rest(110 * SECOND_NS);
         assert_eq!(missing(0), None, "a clock that runs backwards");
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn it_is_looked_at_when_it_could_be_missed_first_within_bounds() {
-        let pulse = Pulse::new();
+        let pulse = Heartbeat::new();
         pulse.rest(100 * SECOND_NS + 1);
         assert_eq!(pulse.next_look(96 * SECOND_NS), Duration::from_nanos(6_000_000_001));
         assert_eq!(pulse.next_look(200 * SECOND_NS), SOONEST);
@@ -182,9 +182,9 @@ mod tests {
             watchdog.look(second * SECOND_NS, missing.map(|it| it * SECOND_NS), Duration::from_secs(1))
         };
         assert_eq!(look(10, None), None);
-        assert_eq!(look(11, Some(3)), Some(Change::Stalled { missing_ns: 3 * SECOND_NS }));
+        assert_eq!(look(11, Some(3)), Some(StallChange::Stalled { missing_ns: 3 * SECOND_NS }));
         assert_eq!(look(12, Some(4)), None);
-        assert_eq!(look(13, None), Some(Change::Turns { missed_ns: 5 * SECOND_NS }));
+        assert_eq!(look(13, None), Some(StallChange::Turns { missed_ns: 5 * SECOND_NS }));
         assert_eq!(look(14, None), None);
     }
 
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(look(500, Some(480)), None, "the whole process was stopped");
         assert_eq!(look(501, None), None);
         assert_eq!(look(900, Some(380)), None);
-        assert_eq!(look(901, Some(381)), Some(Change::Stalled { missing_ns: 381 * SECOND_NS }));
+        assert_eq!(look(901, Some(381)), Some(StallChange::Stalled { missing_ns: 381 * SECOND_NS }));
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(super) struct BackendArgs {
     disabled: Vec<String>,
 }
 
-impl From<BackendArgs> for agent::Choice {
+impl From<BackendArgs> for agent::BackendSelection {
     fn from(args: BackendArgs) -> Self {
         let BackendArgs { only, disabled } = args;
         Self { only, deny: disabled, lost: Vec::new() }

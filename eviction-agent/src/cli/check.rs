@@ -10,7 +10,7 @@ use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::{Ended, Format, Out, columns, complain, table, wrap};
 use crate::agent::event::Backend;
-use crate::agent::{self, Configured, Findings, NO_BACKEND, NodeFacts};
+use crate::agent::{self, EffectiveConfig, Findings, NO_BACKEND, NodeFacts};
 use eviction_config::Setting;
 
 /// The width of the table where there is no terminal.
@@ -128,7 +128,7 @@ fn cut(text: &str, limit: usize) -> String {
 }
 
 /// Everything that was found: for `-o wide`.
-fn details(findings: &Findings, configuration: Option<&Configured>) -> String {
+fn details(findings: &Findings, configuration: Option<&EffectiveConfig>) -> String {
     let Findings { sources, facts, .. } = findings;
     let columns = columns();
     let sources = sources.iter().map(|source| {
@@ -154,8 +154,8 @@ fn details(findings: &Findings, configuration: Option<&Configured>) -> String {
 }
 
 /// The profile, and the settings that do not have their defaults.
-fn settings(configured: &Configured, columns: Option<u16>) -> String {
-    let Configured { profile, thresholds: _, settings, notes } = configured;
+fn settings(configured: &EffectiveConfig, columns: Option<u16>) -> String {
+    let EffectiveConfig { profile, thresholds: _, settings, notes } = configured;
     let chosen = settings.iter().filter(|setting| !setting.origin.is_default());
     let rows: Vec<_> = chosen
         .map(|Setting { path, value, origin }| [path.clone(), value.clone(), origin.to_string()])

@@ -8,7 +8,7 @@ use clap::Args;
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::{Ended, Format, Out, columns, table, wrap};
-use crate::agent::{self, ActsBelow, Configured, NodeFacts};
+use crate::agent::{self, EffectiveConfig, EffectiveThreshold, NodeFacts};
 use eviction_config::Setting;
 
 /// Print the configuration that `run` would use: every value, and where it comes from
@@ -45,8 +45,8 @@ pub(super) fn config(args: ConfigArgs, out: &mut Out) -> Result<ExitCode, Ended>
 /// A terminal with fewer columns gets a list in place of a table.
 const NARROW: u16 = 80;
 
-fn report(configured: &Configured, _is_wide: bool) -> String {
-    let Configured { profile: _, thresholds, settings, notes } = configured;
+fn report(configured: &EffectiveConfig, _is_wide: bool) -> String {
+    let EffectiveConfig { profile: _, thresholds, settings, notes } = configured;
     let columns = columns();
     let values = settings
         .iter()
@@ -59,7 +59,7 @@ fn report(configured: &Configured, _is_wide: bool) -> String {
         None => table(["SETTING", "VALUE", "FROM"], values, columns),
     };
     let thresholds = thresholds.iter().map(|threshold| {
-        let ActsBelow { signal, watched, below, grace_period, min_reclaim } = threshold;
+        let EffectiveThreshold { signal, watched, below, grace_period, min_reclaim } = threshold;
         let grace_period = match (watched, grace_period) {
             (false, _) => "not watched",
             (true, None) => "none",

@@ -15,7 +15,7 @@ use crate::scenario::read;
 use crate::scenario::run::{Explained, explain_under};
 use eviction_core::explain::{Explainer, Style};
 use eviction_core::pod::PodName;
-use eviction_core::report::{About, Report, StoryReport};
+use eviction_core::report::{About, OomReport, Report};
 use eviction_core::signal::Signal;
 
 /// Explain the eviction decisions in recordings: which pods were chosen, which were not, and why
@@ -208,8 +208,8 @@ fn concerns(report: &Report, pod: &PodName) -> bool {
                 || pass.spared.contains(pod)
         }
         About::Admission { pod: asked, .. } => asked == pod,
-        About::Story(StoryReport::OomKill(kill)) => kill.pod.as_ref() == Some(pod),
-        About::Story(StoryReport::ContainerEnded(end)) => end.uid == pod.uid,
+        About::Story(OomReport::OomKill(kill)) => kill.pod.as_ref() == Some(pod),
+        About::Story(OomReport::ContainerEnded(end)) => end.uid == pod.uid,
         About::Nothing | About::NoPass(_) => false,
     }
 }

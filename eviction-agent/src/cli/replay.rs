@@ -12,8 +12,8 @@ use clap::Args;
 use super::output::{Ended, Out, StreamFormat, columns, complain, table};
 use super::profile::ProfileArg;
 use crate::agent::Failure;
-use crate::journal::Went;
-use crate::scenario::compare::{Difference, compare};
+use crate::journal::EvictedPod;
+use crate::scenario::diff::{Difference, compare};
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, Found};
 use crate::scenario::run::{Overrides, run_under};
@@ -141,7 +141,7 @@ enum Right {
     /// One of these.
     Expected(Vec<Outcome>),
     /// Of a recorded decision: these go, and nobody else.
-    Went(Vec<Went>),
+    Went(Vec<EvictedPod>),
 }
 
 fn outcome(found: Found, overrides: &Overrides) -> Result<(Outcome, Right), String> {
@@ -182,7 +182,7 @@ fn judge(outcome: &Outcome, right: &Right, tally: &mut Tally, out: &mut impl Wri
 /// Whether those go that went.
 fn judge_recorded(
     outcome: &Outcome,
-    went: &[Went],
+    went: &[EvictedPod],
     tally: &mut Tally,
     out: &mut impl Write,
 ) -> io::Result<()> {
@@ -193,7 +193,7 @@ fn judge_recorded(
         return Ok(());
     }
     tally.failed += 1;
-    let names = |list: &[Went]| {
+    let names = |list: &[EvictedPod]| {
         let each = list.iter().map(|it| format!("{} (grace period {} s)", it.uid, it.grace_period_seconds));
         let all = each.collect::<Vec<_>>().join(", ");
         if all.is_empty() { "none".to_owned() } else { all }

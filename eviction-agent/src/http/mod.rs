@@ -103,24 +103,24 @@ impl Peers {
     }
 
     /// A place for one more, unless that peer has all of his.
-    fn take(&self, peer: IpAddr) -> Option<Place> {
+    fn take(&self, peer: IpAddr) -> Option<PeerSlot> {
         let mut peers = self.lock();
         let taken = peers.entry(peer).or_default();
         (*taken < MOST_OF_A_PEER).then(|| {
             *taken += 1;
-            Place { peers: self.clone(), peer }
+            PeerSlot { peers: self.clone(), peer }
         })
     }
 }
 
 /// Given back when it is dropped.
 #[derive(Debug)]
-struct Place {
+struct PeerSlot {
     peers: Peers,
     peer: IpAddr,
 }
 
-impl Drop for Place {
+impl Drop for PeerSlot {
     fn drop(&mut self) {
         let mut peers = self.peers.lock();
         if let Some(taken) = peers.get_mut(&self.peer) {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use eviction_core::reading::Reading;
 use eviction_core::snapshot::{
-    FsStats, MemoryDetail, MemoryStats, NodeStats, PodFigures, PodStats, ProcessStats, Snapshot,
+    FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, PodStats, ProcessStats, Snapshot,
 };
 
 /// The figures of the node and of its pods.
@@ -62,7 +62,7 @@ fn disk(FsStats { available, capacity, inodes_free, inodes, time, source: _ }: F
 }
 
 fn pod(pod: PodStats<'_>) -> Value {
-    let PodFigures {
+    let PodStatValues {
         has_memory,
         memory_working_set,
         memory_anonymous,

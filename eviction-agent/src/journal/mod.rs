@@ -1,7 +1,7 @@
 //! Decisions as they are recorded: each is a scenario that stands for itself, and `replay` runs it
 //! through the engine of today.
 //!
-//! In it is what the engine went by (the policy), what it knew ([`Memory`]), the pods, the look, and
+//! In it is what the engine went by (the policy), what it knew ([`EngineState`]), the pods, the look, and
 //! who went. What only several looks tell, trends and doubts, is not.
 
 mod look;
@@ -11,23 +11,23 @@ mod settings;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use eviction_core::decision::{Action, Decision, Pass};
-use eviction_core::memory::Memory;
+use eviction_core::decision::{Action, Decision, Evaluation};
 use eviction_core::policy::Policy;
+use eviction_core::state::EngineState;
 
 /// What a decision was made with, beside what it has itself.
 #[derive(Clone, Debug)]
-pub struct Before {
+pub struct DecisionInputs {
     /// What the engine decided by.
     pub policy: Policy,
     /// What it knew before the look.
-    pub memory: Memory,
+    pub memory: EngineState,
 }
 
 /// A pod that goes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Went {
+pub struct EvictedPod {
     /// Its uid.
     pub uid: Box<str>,
     /// How long it may take to end.
@@ -35,13 +35,13 @@ pub struct Went {
 }
 
 /// A decision by which somebody goes, as a scenario of that name; nothing for any other.
-pub fn record(name: &str, before: &Before, decision: &Decision) -> Option<Value> {
+pub fn record(name: &str, before: &DecisionInputs, decision: &Decision) -> Option<Value> {
     let pass = decision.pass()?;
     let went = went(pass, decision);
     if went.is_empty() {
         return None;
     }
-    let Before { policy, memory } = before;
+    let DecisionInputs { policy, memory } = before;
     let scenario = json!({
         "name": name,
         "kubeletConfiguration": settings::kubelet(policy),
@@ -60,14 +60,14 @@ pub fn record(name: &str, before: &Before, decision: &Decision) -> Option<Value>
     Some(json!({"scenario": scenario, "went": went}))
 }
 
-fn went(pass: &Pass, decision: &Decision) -> Vec<Went> {
+fn went(pass: &Evaluation, decision: &Decision) -> Vec<EvictedPod> {
     let evictions = decision.actions.iter().filter_map(|action| match action {
-        Action::Evict(eviction) | Action::Hasten(eviction) => Some(eviction),
-        Action::Announce(_) | Action::Reclaim(_) => None,
+        Action::Evict(eviction) | Action::ShortenGrace(eviction) => Some(eviction),
+        Action::RecordEvent(_) | Action::Reclaim(_) => None,
     });
     let went = evictions.filter_map(|eviction| {
         let uid = pass.pods.get(eviction.place)?.pod.uid.clone();
-        Some(Went { uid, grace_period_seconds: eviction.grace_period_seconds })
+        Some(EvictedPod { uid, grace_period_seconds: eviction.grace_period_seconds })
     });
     went.collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use eviction_core::apart::Difference;
+use eviction_core::status_mismatch::MismatchKind;
 
 use super::{EvictionLabels, Metrics, MismatchLabels, OomLabels, TerminationLabels, UnattributedLabels};
 
@@ -71,7 +71,7 @@ impl Metrics {
             let labels = TerminationLabels { cause, contributing: "", limit_scope, namespace: namespace() };
             self.container_terminations.get_or_create(&labels);
         }
-        for difference in Difference::ALL.map(Difference::name) {
+        for difference in MismatchKind::ALL.map(MismatchKind::name) {
             let labels = MismatchLabels { difference, namespace: namespace() };
             self.container_status_mismatches.get_or_create(&labels);
         }
@@ -113,7 +113,7 @@ mod tests {
             metrics.begin_namespace(&format!("round-{round}"));
         }
         assert_eq!(metrics.oom_kills.len(), (MOST + 2) * 5, "512 namespaces, the unknown one and all others");
-        assert_eq!(metrics.container_status_mismatches.len(), (MOST + 2) * Difference::ALL.len());
+        assert_eq!(metrics.container_status_mismatches.len(), (MOST + 2) * MismatchKind::ALL.len());
         assert_eq!(series(OTHERS), each);
         assert_eq!(metrics.namespace("late"), OTHERS);
     }

@@ -10,7 +10,7 @@ use prometheus_client::registry::Unit;
 
 use super::{Family, PressureLabels, SecondsCounter};
 use eviction_core::reading::Reading;
-use eviction_node::proc::pressure::{Stall, parse_pressure};
+use eviction_node::proc::pressure::{PsiLine, parse_pressure};
 
 const RESOURCES: [&str; 3] = ["cpu", "io", "memory"];
 
@@ -43,7 +43,7 @@ impl Pressure {
     }
 }
 
-fn set(family: &Family<PressureLabels, SecondsCounter>, resource: &'static str, stall: Stall) {
+fn set(family: &Family<PressureLabels, SecondsCounter>, resource: &'static str, stall: PsiLine) {
     let labels = PressureLabels { resource };
     match stall.total_us {
         Reading::Known(total) => {

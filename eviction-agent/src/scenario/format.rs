@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::brief::Brief;
-use super::told::{Evicted, Memory, Proposed};
-use crate::journal::Went;
+use super::expected::ExpectedStep;
+use super::inputs::{Evicted, Memory, Proposed};
+use crate::journal::EvictedPod;
 use crate::source::pods;
 use crate::source::summary::Summary;
-use eviction_core::memory::Memory as Knowledge;
 use eviction_core::oom::{ContainerEnded, OomKill};
+use eviction_core::state::EngineState as Knowledge;
 use eviction_core::time::Timestamp;
 
 /// A scenario with the outcomes to expect.
@@ -26,7 +26,7 @@ pub struct Case {
     #[serde(default)]
     pub expected: Vec<Outcome>,
     /// Of a recorded decision: who went.
-    pub went: Option<Vec<Went>>,
+    pub went: Option<Vec<EvictedPod>>,
 }
 
 /// What happens to a node and its pods.
@@ -136,10 +136,10 @@ pub struct Outcome {
 
 impl Outcome {
     /// Who goes, sorted: what a recorded decision says of itself.
-    pub fn went(&self) -> Vec<Went> {
+    pub fn went(&self) -> Vec<EvictedPod> {
         let evictions = self.steps.iter().flat_map(|step| &step.evictions);
         let mut went: Vec<_> = evictions
-            .map(|it| Went { uid: (*it.uid).into(), grace_period_seconds: it.grace_period_seconds })
+            .map(|it| EvictedPod { uid: (*it.uid).into(), grace_period_seconds: it.grace_period_seconds })
             .collect();
         went.sort();
         went
@@ -170,7 +170,7 @@ pub struct StepOutcome {
     pub admit: Vec<AdmitOutcome>,
     /// What else the engine has to say, in the enhanced profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub report: Option<Brief>,
+    pub report: Option<ExpectedStep>,
 }
 
 /// One call to the function that kills a pod, and the pod's status that goes with it.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::de::IgnoredAny;
 
 use super::format::Case;
-use super::frames::Frames;
+use super::zstd_stream::Frames;
 
 /// What was found at a place: a scenario, or why it is none.
 pub type Found = Result<Case, ReadError>;

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::brief::Brief;
+use super::expected::ExpectedStep;
 use super::format::{AdmitOutcome, ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
 use super::story::StoryBrief;
 use eviction_core::condition::Raised;
-use eviction_core::decision::{Cause, Eviction, Pass};
-use eviction_core::layout::Reclaim;
+use eviction_core::decision::{Cause, Evaluation, Eviction};
+use eviction_core::disk_layout::Reclaim;
 use eviction_core::message::{self, REASON_EVICTED, REASON_THRESHOLD_MET};
 use eviction_core::pod::{Pod, PodCondition};
 use eviction_core::pods::KnownPod;
@@ -49,7 +49,13 @@ impl Record {
         self.outcome.reclaim.push(reclaim.name().to_owned());
     }
 
-    pub(super) fn evict(&mut self, pass: &Pass, eviction: &Eviction, known: &KnownPod, kill_error: &str) {
+    pub(super) fn evict(
+        &mut self,
+        pass: &Evaluation,
+        eviction: &Eviction,
+        known: &KnownPod,
+        kill_error: &str,
+    ) {
         let pod = &known.pod;
         let text = message::eviction(pass, eviction);
         let for_threshold = matches!(eviction.cause, Cause::Threshold { .. });
@@ -84,7 +90,7 @@ impl Record {
     }
 
     pub(super) fn report(&mut self, report: &Report, StoryBrief { oom_kills, ended }: StoryBrief) {
-        self.outcome.report = Some(Brief { oom_kills, ended, ..Brief::of(report) });
+        self.outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(report) });
     }
 
     pub(super) fn finish(mut self, conditions: &[Raised]) -> StepOutcome {

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::format::{Outcome, Scenario, Step};
-use super::told::Proposed;
-use super::world::World;
+use super::inputs::Proposed;
+use super::simulator::Simulator;
 use eviction_config::{AgentConfiguration, kubelet_policy, parse_agent};
 use eviction_core::pod::Pod;
 use eviction_core::pod::PodName;
@@ -120,7 +120,7 @@ fn play(scenario: Scenario, overrides: &Overrides, keep_reports: bool) -> Result
         let changed = self::policy(kubelet, agent, overrides);
         changed.map(Some).map_err(|(_, text)| ScenarioError::BadProposal { step: place, text })
     });
-    let mut world = World::new(policy, filesystems, pods);
+    let mut world = Simulator::new(policy, filesystems, pods);
     if keep_reports {
         world.keep_reports();
     }

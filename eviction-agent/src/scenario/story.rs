@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use eviction_core::decision::{Decision, Subject};
+use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::oom::{
-    Cause, EndedContainer, Ground, GroupKill, KillNote, LimitOwner, StoryNote, Verdict, Victim,
+    AttributedCause, EndedContainer, Explanation, GroupKill, KillUpdate, LimitScope, OomUpdate,
+    OomVictimRole, TerminationCause,
 };
 use eviction_core::time::Timestamp;
 
@@ -21,9 +22,9 @@ pub struct KillBrief {
     /// The victim's process.
     pub tgid: u32,
     /// Whose limit it was.
-    pub limit_owner: LimitOwner,
+    pub limit_owner: LimitScope,
     /// What the victim was.
-    pub victim: Victim,
+    pub victim: OomVictimRole,
     /// Since when we evict the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evicting_since: Option<Timestamp>,
@@ -47,15 +48,15 @@ pub struct EndBrief {
     /// The container.
     pub container: String,
     /// Why it ended.
-    pub verdict: Verdict,
+    pub verdict: TerminationCause,
     /// On what ground.
-    pub ground: Ground,
+    pub ground: Explanation,
     /// Whose limit it was, if a kill had a part in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_owner: Option<LimitOwner>,
+    pub limit_owner: Option<LimitScope>,
     /// What else happened to it before it was gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<Verdict>,
+    pub also: Vec<TerminationCause>,
 }
 
 /// What was told since the last step.
@@ -67,7 +68,7 @@ pub(super) struct StoryBrief {
 
 impl StoryBrief {
     pub(super) fn add(&mut self, decision: &Decision) {
-        if let Subject::Story(StoryNote::Kill(note)) = &decision.subject {
+        if let DecisionKind::Story(OomUpdate::Kill(note)) = &decision.subject {
             self.oom_kills.push(KillBrief::of(note));
         }
         self.ended.extend(decision.ended.iter().filter_map(EndBrief::of));
@@ -75,8 +76,8 @@ impl StoryBrief {
 }
 
 impl KillBrief {
-    fn of(note: &KillNote) -> Self {
-        let KillNote { kill, at: _, repeated, pod: _, evicting_since, group, in_pod } = note;
+    fn of(note: &KillUpdate) -> Self {
+        let KillUpdate { kill, at: _, repeated, pod: _, evicting_since, group, in_pod } = note;
         Self {
             uid: kill.pod.as_deref().unwrap_or_default().to_owned(),
             container: kill.container.as_deref().unwrap_or_default().to_owned(),
@@ -94,7 +95,7 @@ impl KillBrief {
 impl EndBrief {
     fn of(ended: &EndedContainer) -> Option<Self> {
         let (first, others) = ended.causes.split_first()?;
-        let Cause { verdict, ground, at: _, limit_owner: _ } = first;
+        let AttributedCause { verdict, ground, at: _, limit_owner: _ } = first;
         Some(Self {
             uid: ended.uid.to_string(),
             container: ended.container.to_string(),

@@ -1,4 +1,4 @@
-use super::compare::compare;
+use super::diff::compare;
 use super::format::{EvictionOutcome, Outcome, StepOutcome};
 
 fn outcome(messages: &[&str]) -> Outcome {

@@ -19,8 +19,8 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use thiserror::Error;
 use tokio::io::unix::AsyncFd;
 
-use eviction_node::info::SourceInfo;
-use eviction_node::wait::register;
+use eviction_node::async_fd::register;
+use eviction_node::backend_info::BackendInfo;
 
 /// A larger file is refused.
 pub const LARGEST: u64 = 64 << 20;
@@ -66,7 +66,7 @@ pub enum PodsFileError<E> {
 
 /// What became of the file.
 #[derive(Debug)]
-pub enum Change<T, E> {
+pub enum FileChange<T, E> {
     /// It has new content.
     New(T),
     /// It cannot be used; the last good content stays. Told once for each change of the file.
@@ -79,13 +79,13 @@ type Parse<T, E> = dyn Fn(&[u8]) -> Result<T, E> + Send + Sync;
 pub struct PodsFile<T, E> {
     path: PathBuf,
     parse: Arc<Parse<T, E>>,
-    seen: Seen,
+    seen: FileState,
     events: Result<AsyncFd<OwnedFd>, io::Error>,
 }
 
 /// What tells one state of a file from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
+enum FileState {
     File { identity: [i64; 7], settled: bool, content: u64 },
     Error { errno: Option<i32> },
 }
@@ -101,8 +101,10 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
         let parse: Arc<Parse<T, E>> = Arc::new(parse);
         let (seen, change) = look(path, &*parse, None);
         match change {
-            Some(Change::New(content)) => Ok((Self { path: path.to_owned(), parse, seen, events }, content)),
-            Some(Change::Invalid(error)) => Err(error),
+            Some(FileChange::New(content)) => {
+                Ok((Self { path: path.to_owned(), parse, seen, events }, content))
+            }
+            Some(FileChange::Invalid(error)) => Err(error),
             None => {
                 Err(PodsFileError::Read { path: path.to_owned(), source: io::ErrorKind::NotFound.into() })
             }
@@ -110,7 +112,7 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
     }
 
     /// Waits for the next change. May be cancelled at any time.
-    pub async fn changed(&mut self) -> Change<T, E> {
+    pub async fn changed(&mut self) -> FileChange<T, E> {
         loop {
             let (path, parse, seen) = (self.path.clone(), self.parse.clone(), self.seen.clone());
             // A file may be on a file system that hangs.
@@ -124,7 +126,7 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
                 }
                 Err(error) => {
                     let path = self.path.clone();
-                    return Change::Invalid(PodsFileError::Read { path, source: error.into() });
+                    return FileChange::Invalid(PodsFileError::Read { path, source: error.into() });
                 }
             }
             self.wait().await;
@@ -132,16 +134,16 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
     }
 
     /// What tells of changes, and why.
-    pub fn info(&self) -> SourceInfo {
+    pub fn info(&self) -> BackendInfo {
         let (rung, reason) = match &self.events {
             Ok(_) => ("inotify", "events of the file's directory, and a look every 10 s".to_owned()),
             Err(error) => ("poll", format!("a look every second: no events of the directory: {error}")),
         };
-        SourceInfo::plain("pods file", rung, reason)
+        BackendInfo::plain("pods file", rung, reason)
     }
 
     async fn wait(&mut self) {
-        let unsettled = matches!(self.seen, Seen::File { settled: false, .. });
+        let unsettled = matches!(self.seen, FileState::File { settled: false, .. });
         match &self.events {
             Ok(events) => {
                 let pause = if unsettled { UNSETTLED } else { LOOK_BESIDE_EVENTS };
@@ -204,12 +206,16 @@ fn drain(events: &OwnedFd) -> io::Result<()> {
 }
 
 /// Looks at the file; tells what is new since it was in the state `before`.
-fn look<T, E>(path: &Path, parse: &Parse<T, E>, before: Option<&Seen>) -> (Seen, Option<Change<T, E>>) {
+fn look<T, E>(
+    path: &Path,
+    parse: &Parse<T, E>,
+    before: Option<&FileState>,
+) -> (FileState, Option<FileChange<T, E>>) {
     let fail = |source: io::Error| {
-        let seen = Seen::Error { errno: source.raw_os_error() };
+        let seen = FileState::Error { errno: source.raw_os_error() };
         let told = before == Some(&seen);
         let path = path.to_owned();
-        (seen, (!told).then_some(Change::Invalid(PodsFileError::Read { path, source })))
+        (seen, (!told).then_some(FileChange::Invalid(PodsFileError::Read { path, source })))
     };
     // NONBLOCK so that a named pipe is refused below and does not hang.
     const O_NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -234,10 +240,10 @@ fn look<T, E>(path: &Path, parse: &Parse<T, E>, before: Option<&Seen>) -> (Seen,
         metadata.ctime(),
         metadata.ctime_nsec(),
     ];
-    if let Some(Seen::File { identity: known, settled: true, .. }) = before
+    if let Some(FileState::File { identity: known, settled: true, .. }) = before
         && *known == identity
     {
-        return (Seen::File { identity, settled: true, content: content_of(before) }, None);
+        return (FileState::File { identity, settled: true, content: content_of(before) }, None);
     }
     let settled = metadata
         .modified()
@@ -252,25 +258,25 @@ fn look<T, E>(path: &Path, parse: &Parse<T, E>, before: Option<&Seen>) -> (Seen,
     let mut hasher = DefaultHasher::new();
     hasher.write(&text);
     hasher.write_u64(size.max(LARGEST));
-    let seen = Seen::File { identity, settled, content: hasher.finish() };
-    if matches!(before, Some(Seen::File { .. })) && content_of(before) == content_of(Some(&seen)) {
+    let seen = FileState::File { identity, settled, content: hasher.finish() };
+    if matches!(before, Some(FileState::File { .. })) && content_of(before) == content_of(Some(&seen)) {
         return (seen, None);
     }
     let path = path.to_owned();
     let change = if size > LARGEST {
-        Change::Invalid(PodsFileError::TooLarge { path, size })
+        FileChange::Invalid(PodsFileError::TooLarge { path, size })
     } else {
         match parse(&text) {
-            Ok(content) => Change::New(content),
-            Err(source) => Change::Invalid(PodsFileError::Parse { path, source }),
+            Ok(content) => FileChange::New(content),
+            Err(source) => FileChange::Invalid(PodsFileError::Parse { path, source }),
         }
     };
     (seen, Some(change))
 }
 
-fn content_of(seen: Option<&Seen>) -> u64 {
+fn content_of(seen: Option<&FileState>) -> u64 {
     match seen {
-        Some(Seen::File { content, .. }) => *content,
+        Some(FileState::File { content, .. }) => *content,
         _ => 0,
     }
 }

@@ -1,5 +1,5 @@
-use eviction_core::reading::{Reading, Why};
-use eviction_node::cgroup::sample::{Fresh, Tasks};
+use eviction_core::reading::{Reading, UnknownReason};
+use eviction_node::cgroup::sample::{FreshStats, Tasks};
 
 use crate::recorded::{Node, V1, V2};
 
@@ -8,20 +8,20 @@ const LEAF: &str = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-p
 #[test]
 fn a_bad_memory_stat_makes_that_figure_unknown_and_no_other() {
     for (text, why) in [
-        ("", Why::Unparsable),
-        ("anon 1\nfile 2\n", Why::Absent),
-        ("inactive_file 5\ninactive_file 5\n", Why::Unparsable),
-        ("inactive_file 18446744073709551615\n", Why::Implausible),
-        ("inactive_file -1\n", Why::Implausible),
-        ("inactive_file max\n", Why::Unparsable),
-        ("inactive_file 123", Why::Unparsable),
-        ("\0\0\0\n", Why::Absent),
+        ("", UnknownReason::Unparsable),
+        ("anon 1\nfile 2\n", UnknownReason::Absent),
+        ("inactive_file 5\ninactive_file 5\n", UnknownReason::Unparsable),
+        ("inactive_file 18446744073709551615\n", UnknownReason::Implausible),
+        ("inactive_file -1\n", UnknownReason::Implausible),
+        ("inactive_file max\n", UnknownReason::Unparsable),
+        ("inactive_file 123", UnknownReason::Unparsable),
+        ("\0\0\0\n", UnknownReason::Absent),
     ] {
         let node = Node::unpack(V2);
         let stat = format!("sys/fs/cgroup/{LEAF}/memory.stat");
         node.write(&stat, text);
         let mut sampler = node.sampler("/");
-        let samples = sampler.sample_pods(Fresh::All, Tasks::Count).to_vec();
+        let samples = sampler.sample_pods(FreshStats::All, Tasks::Count).to_vec();
         let (bad, good): (Vec<_>, Vec<_>) =
             samples.into_iter().partition(|sample| sample.memory.working_set.known().is_none());
         assert_eq!((bad.len(), good.len()), (1, 4), "{text:?}");
@@ -33,12 +33,12 @@ fn a_bad_memory_stat_makes_that_figure_unknown_and_no_other() {
 #[test]
 fn a_bad_usage_is_unknown_and_never_zero() {
     for (text, why) in [
-        ("", Why::Unparsable),
-        ("max\n", Why::Unparsable),
-        ("-4096\n", Why::Implausible),
-        ("18446744073709551615\n", Why::Implausible),
-        ("12 34\n", Why::Unparsable),
-        ("99999999999999999999999999999999999999999999\n", Why::Unparsable),
+        ("", UnknownReason::Unparsable),
+        ("max\n", UnknownReason::Unparsable),
+        ("-4096\n", UnknownReason::Implausible),
+        ("18446744073709551615\n", UnknownReason::Implausible),
+        ("12 34\n", UnknownReason::Unparsable),
+        ("99999999999999999999999999999999999999999999\n", UnknownReason::Unparsable),
     ] {
         let node = Node::unpack(V2);
         node.write("sys/fs/cgroup/kubepods.slice/memory.current", text);
@@ -52,9 +52,9 @@ fn a_bad_usage_is_unknown_and_never_zero() {
 #[test]
 fn bad_meminfo_leaves_the_node_unknown() {
     for (text, why) in [
-        (String::new(), Why::Unparsable),
-        ("MemTotal: 1 kB\n".to_owned(), Why::Absent),
-        ("x".repeat(100_000), Why::Unparsable),
+        (String::new(), UnknownReason::Unparsable),
+        ("MemTotal: 1 kB\n".to_owned(), UnknownReason::Absent),
+        ("x".repeat(100_000), UnknownReason::Unparsable),
     ] {
         let node = Node::unpack(V1);
         node.write("proc/meminfo", text);
@@ -64,8 +64,8 @@ fn bad_meminfo_leaves_the_node_unknown() {
     let node = Node::unpack(V1);
     std::fs::remove_file(node.path("proc/meminfo")).unwrap();
     let sample = node.sampler("/").sample_node(&[]);
-    assert_eq!(sample.level.working_set, Reading::Unknown(Why::Unreadable(2)));
-    assert_eq!(sample.capacity, Reading::Unknown(Why::Unreadable(2)));
+    assert_eq!(sample.level.working_set, Reading::Unknown(UnknownReason::Unreadable(2)));
+    assert_eq!(sample.capacity, Reading::Unknown(UnknownReason::Unreadable(2)));
 }
 
 #[test]
@@ -73,11 +73,11 @@ fn a_machine_without_a_pids_controller_counts_no_tasks_but_works() {
     let node = Node::unpack(V1);
     std::fs::remove_dir_all(node.path("sys/fs/cgroup/pids")).unwrap();
     let mut sampler = node.sampler("/");
-    for pod in sampler.sample_pods(Fresh::All, Tasks::Count) {
-        assert_eq!(pod.tasks, Reading::Unknown(Why::Absent));
+    for pod in sampler.sample_pods(FreshStats::All, Tasks::Count) {
+        assert_eq!(pod.tasks, Reading::Unknown(UnknownReason::Absent));
         assert!(pod.memory.working_set.known().is_some());
     }
-    assert_eq!(sampler.read_tasks().0, Reading::Unknown(Why::Absent));
+    assert_eq!(sampler.read_tasks().0, Reading::Unknown(UnknownReason::Absent));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_group_without_the_controller_is_unknown() {
     }
     let mut sampler = node.sampler("/");
     let unknown = sampler
-        .sample_pods(Fresh::All, Tasks::Count)
+        .sample_pods(FreshStats::All, Tasks::Count)
         .iter()
         .filter(|pod| pod.memory.usage.known().is_none())
         .count();

@@ -1,5 +1,5 @@
 use eviction_node::cgroup::names::{ContainerKind, PodUid, QosClass};
-use eviction_node::cgroup::pods::{Owner, Pods};
+use eviction_node::cgroup::pods::{CgroupOwner, Pods};
 use eviction_node::cgroup::tree::Tree;
 
 use crate::recorded::{Node, V1, V2};
@@ -48,8 +48,8 @@ fn pods_of_the_cgroupfs_driver() {
         pod.containers.iter().position(|container| container.id.starts_with("45f2709597e1")).unwrap();
     let deepest = tree.groups().iter().find(|group| &*group.name == "a").unwrap();
     let index = pods.pods.iter().position(|other| other.uid == pod.uid).unwrap();
-    assert_eq!(pods.owner(deepest.id), Some(Owner { pod: index, container: Some(nested) }));
-    assert_eq!(pods.owner(pod.cgroup_id), Some(Owner { pod: index, container: None }));
+    assert_eq!(pods.owner(deepest.id), Some(CgroupOwner { pod: index, container: Some(nested) }));
+    assert_eq!(pods.owner(pod.cgroup_id), Some(CgroupOwner { pod: index, container: None }));
     assert_eq!(pods.owner(kubepods.id), None);
 }
 

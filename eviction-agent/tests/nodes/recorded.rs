@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
-use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 
 /// A machine with cgroup version 1 and the cgroupfs driver, recorded from a real one.

@@ -1,7 +1,7 @@
-use eviction_core::reading::{Reading, Why};
+use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::files::Limit;
 use eviction_node::cgroup::names::PodUid;
-use eviction_node::cgroup::sample::{Fresh, Tasks};
+use eviction_node::cgroup::sample::{FreshStats, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::now_ns;
 use eviction_node::proc::tasks::{TaskCounter, read_task_capacity};
@@ -54,12 +54,17 @@ fn pods_and_containers() {
         // With descriptors for everything, for some, and for nothing.
         for descriptors in [4096, 7, 0] {
             let mut sampler = node.sampler_with("/", descriptors);
-            let usage_only =
-                sampler.sample_pods(Fresh::Changed { most: 0, since_ns: u64::MAX }, Tasks::Leave).to_vec();
+            let usage_only = sampler
+                .sample_pods(FreshStats::Changed { most: 0, since_ns: u64::MAX }, Tasks::Leave)
+                .to_vec();
             assert!(usage_only.iter().all(|pod| pod.memory.usage.known().is_some()));
-            assert!(usage_only.iter().all(|pod| pod.memory.working_set == Reading::Unknown(Why::Absent)));
-            assert!(usage_only.iter().all(|pod| pod.tasks == Reading::Unknown(Why::Absent)));
-            let samples = sampler.sample_pods(Fresh::All, Tasks::Count).to_vec();
+            assert!(
+                usage_only
+                    .iter()
+                    .all(|pod| pod.memory.working_set == Reading::Unknown(UnknownReason::Absent))
+            );
+            assert!(usage_only.iter().all(|pod| pod.tasks == Reading::Unknown(UnknownReason::Absent)));
+            let samples = sampler.sample_pods(FreshStats::All, Tasks::Count).to_vec();
             assert_eq!(samples.len(), sampler.pods().pods.len());
             for (pod, sample) in sampler.pods().pods.iter().zip(&samples) {
                 assert_eq!(sample.memory.cgroup_id, pod.cgroup_id);
@@ -78,7 +83,7 @@ fn pods_and_containers() {
 fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
-    sampler.sample_pods(Fresh::All, Tasks::Count);
+    sampler.sample_pods(FreshStats::All, Tasks::Count);
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
     let other = sampler.pods().pods.iter().find(|other| other.uid != pod.uid).unwrap().cgroup_id;
     let read_at = |sampler: &Sampler, id| sampler.group(id).unwrap().stat_at_ns;
@@ -89,13 +94,13 @@ fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
     for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
         node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
     }
-    sampler.sample_pods(Fresh::Changed { most: 0, since_ns: u64::MAX }, Tasks::Leave);
+    sampler.sample_pods(FreshStats::Changed { most: 0, since_ns: u64::MAX }, Tasks::Leave);
     assert_eq!(read_at(&sampler, pod.cgroup_id), before, "none may be read");
-    sampler.sample_pods(Fresh::Changed { most: 32, since_ns: u64::MAX }, Tasks::Leave);
+    sampler.sample_pods(FreshStats::Changed { most: 32, since_ns: u64::MAX }, Tasks::Leave);
     assert!(read_at(&sampler, pod.cgroup_id) > before);
     assert_eq!(read_at(&sampler, other), other_before);
     let again = read_at(&sampler, pod.cgroup_id);
-    sampler.sample_pods(Fresh::Changed { most: 32, since_ns: u64::MAX }, Tasks::Leave);
+    sampler.sample_pods(FreshStats::Changed { most: 32, since_ns: u64::MAX }, Tasks::Leave);
     assert_eq!(read_at(&sampler, pod.cgroup_id), again, "it has been read since it moved");
     assert_eq!(read_at(&sampler, all), all_before, "it is no pod's");
 }
@@ -104,7 +109,7 @@ fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
 fn what_was_read_for_a_look_is_not_read_again() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
-    sampler.sample_pods(Fresh::All, Tasks::Count);
+    sampler.sample_pods(FreshStats::All, Tasks::Count);
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
     let id = pod.cgroup_id;
     let since_ns = now_ns();
@@ -114,9 +119,9 @@ fn what_was_read_for_a_look_is_not_read_again() {
     for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
         node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
     }
-    sampler.sample_pods(Fresh::Changed { most: 32, since_ns }, Tasks::Leave);
+    sampler.sample_pods(FreshStats::Changed { most: 32, since_ns }, Tasks::Leave);
     assert_eq!(sampler.group(id).unwrap(), read);
-    sampler.sample_pods(Fresh::Changed { most: 32, since_ns: now_ns() }, Tasks::Leave);
+    sampler.sample_pods(FreshStats::Changed { most: 32, since_ns: now_ns() }, Tasks::Leave);
     let again = sampler.group(id).unwrap();
     assert_eq!(again.usage, Reading::Known(150_000_000), "another look begins");
     assert!(again.stat_at_ns > read.stat_at_ns);
@@ -133,15 +138,15 @@ fn what_stands_still_is_read_in_turn() {
     let later = |before: &[u64], now: &[u64]| -> Vec<bool> {
         before.iter().zip(now).map(|(before, now)| now > before).collect()
     };
-    sampler.sample_pods(Fresh::InTurn { turns: 3 }, Tasks::Leave);
+    sampler.sample_pods(FreshStats::InTurn { turns: 3 }, Tasks::Leave);
     let first = read(&sampler);
-    sampler.sample_pods(Fresh::All, Tasks::Leave);
+    sampler.sample_pods(FreshStats::All, Tasks::Leave);
     let readable = later(&vec![0; groups.len()], &read(&sampler));
     assert_eq!(later(&vec![0; groups.len()], &first), readable, "at first all are read");
     let mut turns = Vec::new();
     for _ in 0..3 {
         let before = read(&sampler);
-        sampler.sample_pods(Fresh::InTurn { turns: 3 }, Tasks::Leave);
+        sampler.sample_pods(FreshStats::InTurn { turns: 3 }, Tasks::Leave);
         turns.push(later(&before, &read(&sampler)));
     }
     for group in (0..groups.len()).filter(|group| readable[*group]) {
@@ -153,7 +158,7 @@ fn what_stands_still_is_read_in_turn() {
         node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
     }
     let before = read(&sampler);
-    sampler.sample_pods(Fresh::InTurn { turns: 1000 }, Tasks::Leave);
+    sampler.sample_pods(FreshStats::InTurn { turns: 1000 }, Tasks::Leave);
     for (place, is_read) in later(&before, &read(&sampler)).into_iter().enumerate().skip(1) {
         let path = sampler.tree().relative_path(place);
         assert!(is_read || !pod.path.starts_with(&path), "{} is above what moved", path.display());
@@ -202,7 +207,7 @@ fn what_moved_is_read_before_what_is_above_it() {
     let node = Node::unpack(V2);
     let root = "/kubepods.slice";
     let mut sampler = node.sampler(root);
-    sampler.sample_pods(Fresh::All, Tasks::Count);
+    sampler.sample_pods(FreshStats::All, Tasks::Count);
     let all = sampler.tree().groups().len();
     assert_eq!(sampler.sample_node(&[]).level.stat_reads, all, "its first text is held against all of them");
     assert_eq!(sampler.sample_node(&[]).level.stat_reads, 1, "nothing moved: the group itself");
@@ -234,7 +239,7 @@ fn what_moved_is_read_before_what_is_above_it() {
 fn an_ancestor_that_stands_still_is_corrected_by_its_leaves() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/kubepods.slice");
-    sampler.sample_pods(Fresh::All, Tasks::Count);
+    sampler.sample_pods(FreshStats::All, Tasks::Count);
     let before = sampler.sample_node(&[]).level;
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
     let leaf =
@@ -282,7 +287,7 @@ fn groups_at_a_limit_are_read_although_usage_stands_still() {
     let usage = std::fs::read_to_string(node.path(&format!("{root}/memory.current"))).unwrap();
     node.write(&format!("{root}/memory.max"), usage);
     let mut sampler = node.sampler("/kubepods.slice");
-    sampler.sample_pods(Fresh::All, Tasks::Count);
+    sampler.sample_pods(FreshStats::All, Tasks::Count);
     let leaves: Vec<u64> = sampler.pods().pods.iter().flat_map(|pod| pod.leaves.clone()).collect();
     let start: Vec<u64> = leaves.iter().map(|id| sampler.group(*id).unwrap().stat_at_ns).collect();
     let first = sampler.sample_node(&[]).level;

@@ -1,10 +1,10 @@
 use std::path::Path;
 
-use eviction_bpf::preflight::{Subject, probe};
+use eviction_bpf::preflight::{FactSubject, probe};
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::Hierarchies;
+use eviction_node::cgroup::node_root::{NodeRoot, RootError};
 use eviction_node::cgroup::pods::Pods;
-use eviction_node::cgroup::root::{NodeRoot, RootError};
 use eviction_node::cgroup::tree::Tree;
 
 use crate::recorded::{Node, V1, V2};
@@ -80,25 +80,25 @@ fn the_probe_tells_what_is_there() {
     let node = Node::unpack(V2);
     let hierarchies = node.hierarchies();
     let facts = probe(&node.host(), &hierarchies, Some(&node.root("/")));
-    let fact = |subject: Subject| facts.iter().find(|fact| fact.subject == subject).unwrap();
+    let fact = |subject: FactSubject| facts.iter().find(|fact| fact.subject == subject).unwrap();
     for subject in [
-        Subject::MemoryController,
-        Subject::PidsController,
-        Subject::Freezer,
-        Subject::CgroupKill,
-        Subject::Pressure,
-        Subject::Meminfo,
-        Subject::Tasks,
-        Subject::Capabilities,
+        FactSubject::MemoryController,
+        FactSubject::PidsController,
+        FactSubject::Freezer,
+        FactSubject::CgroupKill,
+        FactSubject::Pressure,
+        FactSubject::Meminfo,
+        FactSubject::Tasks,
+        FactSubject::Capabilities,
     ] {
         assert!(fact(subject).usable, "{:?}", fact(subject));
     }
-    assert!(fact(Subject::MemoryController).required && fact(Subject::Meminfo).required);
-    assert!(!fact(Subject::UsageThreshold).usable);
-    assert!(fact(Subject::UsageThreshold).found.contains("version 2"));
-    let namespace = fact(Subject::CgroupNamespace);
+    assert!(fact(FactSubject::MemoryController).required && fact(FactSubject::Meminfo).required);
+    assert!(!fact(FactSubject::UsageThreshold).usable);
+    assert!(fact(FactSubject::UsageThreshold).found.contains("version 2"));
+    let namespace = fact(FactSubject::CgroupNamespace);
     assert!(!namespace.usable && namespace.help.unwrap().contains("hostPath"));
-    assert_eq!(fact(Subject::Tasks).found, "412 of 63278");
+    assert_eq!(fact(FactSubject::Tasks).found, "412 of 63278");
     assert!(facts.iter().all(|fact| !fact.found.is_empty() && !fact.subject.name().is_empty()));
 }
 
@@ -109,17 +109,17 @@ fn the_probe_says_what_is_missing() {
     std::fs::remove_file(node.path("proc/meminfo")).unwrap();
     node.write("proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\nmemory\t0\t1\t0\n");
     let facts = probe(&node.host(), &Hierarchies::default(), None);
-    let found = |subject: Subject| {
+    let found = |subject: FactSubject| {
         let fact = facts.iter().find(|fact| fact.subject == subject).unwrap();
         assert!(!fact.usable, "{fact:?}");
         (fact.found.as_str(), fact.required)
     };
-    assert_eq!(found(Subject::MemoryController), ("switched off at boot", true));
-    assert_eq!(found(Subject::Pressure), ("the kernel was built without it", false));
-    assert!(found(Subject::Meminfo).0.ends_with("No such file or directory (os error 2)"));
-    assert!(found(Subject::Meminfo).1);
-    found(Subject::PidsController);
-    found(Subject::CgroupKill);
+    assert_eq!(found(FactSubject::MemoryController), ("switched off at boot", true));
+    assert_eq!(found(FactSubject::Pressure), ("the kernel was built without it", false));
+    assert!(found(FactSubject::Meminfo).0.ends_with("No such file or directory (os error 2)"));
+    assert!(found(FactSubject::Meminfo).1);
+    found(FactSubject::PidsController);
+    found(FactSubject::CgroupKill);
     // Mounted, but nothing can be written.
     let v1 = Node::unpack(V1);
     let mounts = std::fs::read_to_string(v1.path("proc/self/mountinfo")).unwrap();
@@ -128,6 +128,6 @@ fn the_probe_says_what_is_missing() {
         mounts.replace(" rw,relatime - cgroup cgroup", " ro,relatime - cgroup cgroup"),
     );
     let facts = probe(&v1.host(), &v1.hierarchies(), Some(&v1.root("/")));
-    let freezer = facts.iter().find(|fact| fact.subject == Subject::Freezer).unwrap();
+    let freezer = facts.iter().find(|fact| fact.subject == FactSubject::Freezer).unwrap();
     assert!(!freezer.usable && freezer.help.unwrap().contains("writable"));
 }

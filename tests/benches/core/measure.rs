@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use eviction_agent::source::summary::Summary;
-use eviction_core::decision::PassEnd;
+use eviction_core::decision::EvaluationEnd;
 use eviction_core::preferences::Profile;
 use eviction_core::report::Report;
 use eviction_core::snapshot::{Snapshot, SnapshotBuilder};
@@ -100,8 +100,8 @@ fn node(world: &World, profile: Profile, case: Case) -> Result<(String, Node)> {
     let gone: Vec<_> = victims(&decision).collect();
     node.carry_out(&gone, AN_HOUR)?;
     let expected = match case {
-        Case::Calm | Case::CalmNoLocalStorage => PassEnd::Calm,
-        Case::MemoryPressure | Case::DiskPressure => PassEnd::Evicted,
+        Case::Calm | Case::CalmNoLocalStorage => EvaluationEnd::NoPressure,
+        Case::MemoryPressure | Case::DiskPressure => EvaluationEnd::Evicted,
     };
     ensure!(end == Some(expected), "a pass of case {name:?} ended in {end:?}");
     Ok((name, node))

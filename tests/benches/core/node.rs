@@ -8,9 +8,9 @@ use eviction_agent::source::pods::Pod;
 use eviction_agent::source::summary::Summary;
 use eviction_config::kubelet_policy;
 use eviction_core::decision::{Action, Decision};
+use eviction_core::disk_layout::DiskLayout;
 use eviction_core::engine::Engine;
-use eviction_core::input::{Event, EvictionOutcome, Input};
-use eviction_core::layout::DiskLayout;
+use eviction_core::input::{Event, EvictionResult, Input};
 use eviction_core::pods::{KnownPod, PodSet};
 use eviction_core::policy::Rules;
 use eviction_core::preferences::{Preferences, Profile};
@@ -66,7 +66,7 @@ impl Node {
 
     /// One whole pass: the look, and the second one if garbage was to be collected first.
     pub(crate) fn pass(&mut self, snapshot: &Arc<Snapshot>) -> Decision {
-        let first = self.tell(Event::Look(Arc::clone(snapshot)));
+        let first = self.tell(Event::Sample(Arc::clone(snapshot)));
         if !first.awaits_reclaim() {
             return first;
         }
@@ -78,7 +78,7 @@ impl Node {
     pub(crate) fn carry_out(&mut self, gone: &[u32], then: Duration) -> Result<()> {
         for &place in gone {
             let known = self.pods.get(place).context("a pod goes that is not there")?;
-            let outcome = EvictionOutcome { uid: known.pod.uid.clone(), result: Ok(()) };
+            let outcome = EvictionResult { uid: known.pod.uid.clone(), result: Ok(()) };
             let noted = self.tell(Event::Evicted(outcome));
             self.engine.recycle(noted);
         }
@@ -91,7 +91,7 @@ impl Node {
 pub(crate) fn victims(decision: &Decision) -> impl Iterator<Item = u32> {
     decision.actions.iter().filter_map(|action| match action {
         Action::Evict(eviction) => Some(eviction.place),
-        Action::Announce(_) | Action::Reclaim(_) | Action::Hasten(_) => None,
+        Action::RecordEvent(_) | Action::Reclaim(_) | Action::ShortenGrace(_) => None,
     })
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::sys::{Stats, enable_stats};
 use clap::Parser;
-use eviction_bpf::{Event, Kernel, Level, LoadOptions, Loaded, Ring, load};
+use eviction_bpf::{BpfHandle, Event, KernelThreshold, LoadOptions, Loaded, Ring, load};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::bench::machine;
 use tests::bench::row::Row;
@@ -100,7 +100,7 @@ fn rage(
     interrupt: &Interrupt,
     subtree: &Subtree,
     storm: &mut Storm,
-    kernel: &mut Kernel,
+    kernel: &mut BpfHandle,
     ring: &mut Ring,
     grower: &Group,
     seconds: u64,
@@ -122,7 +122,8 @@ fn rage(
             interrupt.check()?;
             let (start, fired) = (Instant::now(), firings(kernel));
             let line = grower.memory()? + 4 * MIB;
-            let generation = kernel.arm(id, Level { usage_above: Some(line), ..Level::default() })?;
+            let generation =
+                kernel.arm(id, KernelThreshold { usage_above: Some(line), ..KernelThreshold::default() })?;
             stepper.tell("touch 16")?;
             let mut seen = None;
             while start.elapsed() < Duration::from_secs(1) {
@@ -163,7 +164,7 @@ fn rage(
 
 impl Measured {
     /// When all is quiet: what came and what was counted as lost is all that was written.
-    fn rows(mut self, kernel: &mut Kernel, ring: &mut Ring, cgroups: usize) -> Result<Vec<Row>> {
+    fn rows(mut self, kernel: &mut BpfHandle, ring: &mut Ring, cgroups: usize) -> Result<Vec<Row>> {
         let case = format!("{cgroups} cgroups");
         let start = Instant::now();
         let lost = loop {
@@ -195,7 +196,7 @@ impl Measured {
 }
 
 /// How often the programs ran.
-fn firings(kernel: &Kernel) -> u64 {
+fn firings(kernel: &BpfHandle) -> u64 {
     let ours = kernel.program_ids();
     let loaded = aya::programs::loaded_programs().filter_map(Result::ok);
     loaded.filter(|program| ours.contains(&program.id())).map(|program| program.run_count()).sum()

@@ -23,7 +23,7 @@ pub fn budget(name: &str, app: &str, min_available: u32) -> Value {
     })
 }
 
-/// An `Eviction`, with these `DeleteOptions`.
+/// An `EvictionRecord`, with these `DeleteOptions`.
 pub fn eviction(name: &str, options: &Value) -> Value {
     json!({
         "apiVersion": "policy/v1",

@@ -1,7 +1,7 @@
 //! Levels on many groups at once, as pods and containers with limits have them.
 
 use aya::sys::{Stats, enable_stats};
-use eviction_bpf::{Level, LoadOptions};
+use eviction_bpf::{KernelThreshold, LoadOptions};
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, above, need_bpf};
@@ -48,7 +48,7 @@ fn of_five_hundred_armed_groups_the_one_that_crosses_is_told_up_and_down() {
     let [crossed] = rig.told.crossed.as_slice() else { panic!("{:?}", rig.told.crossed) };
     assert_eq!((crossed.level_id, crossed.leaf_id), (busy.id(), busy.id()));
 
-    let down = Level { usage_below: Some(busy.usage() - 48 * MIB), ..Level::default() };
+    let down = KernelThreshold { usage_below: Some(busy.usage() - 48 * MIB), ..KernelThreshold::default() };
     let down = rig.kernel.arm(busy.id(), down).unwrap();
     process.step("touch 4");
     assert_eq!(rig.crossings(down), [], "not yet");
@@ -115,7 +115,7 @@ fn of_a_group_that_is_removed_while_armed_nothing_is_left() {
     for place in 0..50 {
         let pod = node.child(&format!("pod{place}"));
         ids.push(pod.id());
-        let level = Level { usage_above: Some(MIB), usage_below: Some(1), gross: Some(MIB) };
+        let level = KernelThreshold { usage_above: Some(MIB), usage_below: Some(1), gross: Some(MIB) };
         rig.kernel.arm(pod.id(), level).unwrap();
         pod.remove();
     }

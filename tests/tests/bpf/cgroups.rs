@@ -1,6 +1,6 @@
 //! Cgroups made and removed; the ring when it is full.
 
-use eviction_bpf::{LoadOptions, ids::CgroupIds};
+use eviction_bpf::{LoadOptions, cgroup_ids::CgroupIds};
 
 use crate::groups::{Cgroup, mount};
 use crate::rig::{MIB, Rig, Stepper, above, need_bpf, wait_until};
@@ -51,7 +51,7 @@ fn ids_are_resolved_from_a_walk_and_kept_right_by_the_records() {
     let mut ids = CgroupIds::read(&mount()).unwrap();
     let (old_id, old_path) = (old.id(), old.path());
     assert_eq!(ids.path(old_id).unwrap().to_str(), Some(old_path.as_str()));
-    let root = eviction_bpf::ids::read_cgroup_id(&mount()).unwrap();
+    let root = eviction_bpf::cgroup_ids::read_cgroup_id(&mount()).unwrap();
     assert_eq!(ids.path(root).unwrap().to_str(), Some("/"));
 
     let new = before.child("new");

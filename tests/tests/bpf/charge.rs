@@ -1,14 +1,14 @@
 //! Armed levels and the dirty set.
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues};
-use eviction_bpf::{AsyncRing, DirtyLeaf, Edge, Event, Kernel, Level, LoadOptions};
+use eviction_bpf::{AsyncRing, BpfHandle, CgroupGrowth, Edge, Event, KernelThreshold, LoadOptions};
 use eviction_common::MAX_ANCESTORS;
 
 use crate::groups::{Cgroup, mount};
 use crate::rig::{MIB, Rig, Stepper, above, need_bpf};
 
-fn below(bytes: u64) -> Level {
-    Level { usage_below: Some(bytes), ..Level::default() }
+fn below(bytes: u64) -> KernelThreshold {
+    KernelThreshold { usage_below: Some(bytes), ..KernelThreshold::default() }
 }
 
 #[test]
@@ -55,12 +55,13 @@ type Kept = [u64; 4 + MAX_ANCESTORS];
 const TRIES: usize = 40;
 
 /// Changes what these programs have kept. By their own maps: another test may have loaded some since.
-fn change_ways(kernel: &Kernel, change: impl Fn(&mut Kept)) {
+fn change_ways(kernel: &BpfHandle, change: impl Fn(&mut Kept)) {
     let programs = aya::programs::loaded_programs().filter_map(Result::ok);
     let ours = programs.filter(|program| kernel.program_ids().contains(&program.id()));
     let maps: Vec<u32> = ours.flat_map(|program| program.map_ids().unwrap().unwrap()).collect();
     let mut named = aya::maps::loaded_maps().filter_map(Result::ok);
-    let ways = named.find(|map| map.name_as_str() == Some("WAYS") && maps.contains(&map.id())).unwrap();
+    let ways =
+        named.find(|map| map.name_as_str() == Some("CACHED_PATHS") && maps.contains(&map.id())).unwrap();
     let map = Map::PerCpuArray(MapData::from_id(ways.id()).unwrap());
     let mut ways = PerCpuArray::<_, Kept>::try_from(map).unwrap();
     for keeper in 0..ways.len() {
@@ -192,7 +193,7 @@ fn both_edges_of_one_arming_fire_each_for_itself() {
     let mut process = Stepper::start(&group);
     process.step("touch 16");
     let mut rig = Rig::load();
-    let level = Level { usage_above: Some(32 * MIB), usage_below: Some(8 * MIB), gross: Some(MIB) };
+    let level = KernelThreshold { usage_above: Some(32 * MIB), usage_below: Some(8 * MIB), gross: Some(MIB) };
     let armed = rig.kernel.arm(group.id(), level).unwrap();
     for step in ["touch 32", "free", "touch 2", "touch 48"] {
         process.step(step);
@@ -226,7 +227,7 @@ fn the_whole_node_is_armed_at_the_root() {
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     let mut rig = Rig::load();
-    let root = eviction_bpf::ids::read_cgroup_id(&mount()).unwrap();
+    let root = eviction_bpf::cgroup_ids::read_cgroup_id(&mount()).unwrap();
     let armed = rig.kernel.arm(root, above(MIB)).unwrap();
     process.step("touch 16");
     rig.wait("the crossing", |told| !told.crossed.is_empty());
@@ -266,7 +267,7 @@ fn the_dirty_set_names_the_leaf_that_grew_and_is_empty_after() {
 
     grower.step("touch 64");
     rig.kernel.take_dirty(&mut dirty).unwrap();
-    let of = |dirty: &[DirtyLeaf], id| dirty.iter().find(|leaf| leaf.id == id).copied();
+    let of = |dirty: &[CgroupGrowth], id| dirty.iter().find(|leaf| leaf.id == id).copied();
     let leaf = of(&dirty, busy.id()).expect("the leaf that grew");
     assert!((48 * MIB..=65 * MIB).contains(&leaf.grown), "{leaf:?}");
     assert!(leaf.fired >= 24, "{leaf:?}");

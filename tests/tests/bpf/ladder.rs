@@ -1,7 +1,7 @@
 //! Every rung for charges that this kernel has, one after the other.
 
-use eviction_bpf::{self, Edge, Family, Level, LoadOptions, When, rungs::RUNGS};
-use eviction_node::choice::Choice;
+use eviction_bpf::{self, AttachWhen, Edge, EventClass, KernelThreshold, LoadOptions, attach_methods::RUNGS};
+use eviction_node::backend_selection::BackendSelection;
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, above, need_bpf, need_some_bpf};
@@ -9,12 +9,12 @@ use crate::rig::{MIB, Rig, Stepper, above, need_bpf, need_some_bpf};
 /// Runs a test on each rung for charges that holds here; there is one at least.
 fn on_each_rung(test: impl Fn(&str, Rig)) {
     let mut held = 0;
-    for rung in RUNGS.iter().filter(|rung| rung.family == Family::Charge) {
+    for rung in RUNGS.iter().filter(|rung| rung.family == EventClass::Charge) {
         let only = vec![rung.name.to_owned()];
-        let choice = Choice { only, ..Choice::default() };
+        let choice = BackendSelection { only, ..BackendSelection::default() };
         let options = LoadOptions { choice, ..LoadOptions::default() };
         let loaded = eviction_bpf::load(&options).unwrap();
-        match loaded.missing.iter().find(|missing| missing.source == Family::Charge.name()) {
+        match loaded.missing.iter().find(|missing| missing.source == EventClass::Charge.name()) {
             Some(missing) => eprintln!("not here: {}", missing.reason),
             None => {
                 held += 1;
@@ -60,7 +60,7 @@ fn what_was_charged_is_told_where_every_charge_is_seen_whatever_was_given_back()
         let mut process = Stepper::start(&container);
         process.step("touch 64");
         let before = pod.usage();
-        let level = Level { gross: Some(96 * MIB), ..Level::default() };
+        let level = KernelThreshold { gross: Some(96 * MIB), ..KernelThreshold::default() };
         let armed = rig.kernel.arm(pod.id(), level).unwrap();
         let mut leaves = Vec::new();
         rig.kernel.take_dirty(&mut leaves).unwrap();
@@ -95,7 +95,7 @@ fn what_is_charged_while_a_reading_is_made_counts() {
         let pod = Cgroup::new();
         let mut process = Stepper::start(&pod);
         process.step("touch 1");
-        let gross = |mib: u64| Level { gross: Some(mib * MIB), ..Level::default() };
+        let gross = |mib: u64| KernelThreshold { gross: Some(mib * MIB), ..KernelThreshold::default() };
         assert_eq!(rig.kernel.charged(pod.id()), None, "{name}: nothing is armed");
         rig.kernel.arm(pod.id(), gross(1024)).unwrap();
         // A reading begins, and takes long.
@@ -152,11 +152,11 @@ fn the_way_down_is_told_without_a_charge_where_what_is_given_back_is_seen() {
         let pod = Cgroup::new();
         let mut process = Stepper::start(&pod);
         process.step("touch 64");
-        let level = Level { usage_below: Some(32 * MIB), ..Level::default() };
+        let level = KernelThreshold { usage_below: Some(32 * MIB), ..KernelThreshold::default() };
         let armed = rig.kernel.arm(pod.id(), level).unwrap();
         let sees = rig.kernel.charge().unwrap().sees_every_charge;
         if sees {
-            rig.attach(When::WayDown);
+            rig.attach(AttachWhen::WayDown);
         }
         process.step("free");
         if sees {
@@ -167,6 +167,6 @@ fn the_way_down_is_told_without_a_charge_where_what_is_given_back_is_seen() {
             assert_eq!(crossed.edge, Edge::UsageBelow, "{name}");
             assert!(crossed.usage < 32 * MIB, "{name}: {crossed:?}");
         }
-        rig.detach(When::WayDown);
+        rig.detach(AttachWhen::WayDown);
     });
 }

@@ -3,13 +3,13 @@
 use std::sync::Mutex;
 
 use eviction_bpf::{
-    self, Family, LoadOptions, ProgramLog,
+    self, EventClass, LoadOptions, ProgramLog,
+    attach_methods::RUNGS,
     btf::Btf,
+    capabilities,
     offsets::{WANTED, resolve},
-    probe,
-    rungs::RUNGS,
 };
-use eviction_node::choice::Choice;
+use eviction_node::backend_selection::BackendSelection;
 
 use crate::groups::Cgroup;
 use crate::rig::{Rig, need_bpf, need_some_bpf, report_skip, wait_until};
@@ -19,9 +19,9 @@ fn every_family_is_attached_and_nothing_is_left_when_it_is_dropped() {
     need_bpf!();
     let rig = Rig::load();
     let sources: Vec<_> = rig.kernel.sources().iter().map(|info| info.source).collect();
-    assert_eq!(sources, Family::ALL.map(Family::name));
+    assert_eq!(sources, EventClass::ALL.map(EventClass::name));
     let ids = rig.kernel.program_ids();
-    let used = RUNGS.iter().filter(|rung| rung.family != Family::Near);
+    let used = RUNGS.iter().filter(|rung| rung.family != EventClass::Near);
     let used = used.filter(|rung| rig.kernel.sources().iter().any(|info| info.rung == rung.name));
     assert_eq!(ids.len(), used.map(|rung| rung.hooks.len()).sum::<usize>());
     let loaded = |id: &u32| program_exists(*id);
@@ -73,12 +73,12 @@ fn the_programs_say_what_they_do_when_asked() {
 #[test]
 fn the_rung_for_old_kernels_is_accepted_by_the_verifier() {
     need_bpf!();
-    let mut facts = probe::facts();
+    let mut facts = capabilities::facts();
     let btf = facts.btf.as_mut().unwrap();
     btf.tracepoints.insert("mark_victim", vec![eviction_bpf::btf::Argument::Number]);
     // Old kernels have better ones as well.
     const OLD: &str = "tp_btf mark_victim(pid)";
-    let better = RUNGS.iter().filter(|rung| rung.family == Family::Oom && rung.name != OLD);
+    let better = RUNGS.iter().filter(|rung| rung.family == EventClass::Oom && rung.name != OLD);
     let choice = deny(better.map(|rung| rung.name.to_owned()).collect());
     let loaded =
         eviction_bpf::load::load_on(&facts, &LoadOptions { choice, ..LoadOptions::default() }).unwrap();
@@ -87,15 +87,15 @@ fn the_rung_for_old_kernels_is_accepted_by_the_verifier() {
     assert_eq!(oom.rung, OLD);
 }
 
-fn deny(deny: Vec<String>) -> Choice {
-    Choice { deny, ..Choice::default() }
+fn deny(deny: Vec<String>) -> BackendSelection {
+    BackendSelection { deny, ..BackendSelection::default() }
 }
 
 #[test]
 fn what_is_denied_is_missing_with_its_reason() {
     need_bpf!();
     let all: Vec<_> = RUNGS.iter().map(|rung| rung.name.to_owned()).collect();
-    let charge = RUNGS.iter().filter(|rung| rung.family == Family::Charge);
+    let charge = RUNGS.iter().filter(|rung| rung.family == EventClass::Charge);
     let charge: Vec<_> = charge.map(|rung| rung.name.to_owned()).collect();
     let choice = deny(charge.clone());
     let loaded = eviction_bpf::load(&LoadOptions { choice, ..LoadOptions::default() }).unwrap();
@@ -108,14 +108,14 @@ fn what_is_denied_is_missing_with_its_reason() {
     let refused = eviction_bpf::load(&LoadOptions { choice: deny(all), ..LoadOptions::default() })
         .err()
         .expect("nothing to load");
-    assert_eq!(refused.missing.len(), Family::ALL.len());
+    assert_eq!(refused.missing.len(), EventClass::ALL.len());
     assert!(refused.to_string().contains("disabled by --disable-backend"), "{refused}");
 }
 
 #[test]
 fn a_program_that_the_kernel_refuses_costs_its_family_alone_and_says_why() {
     need_bpf!();
-    let mut facts = probe::facts();
+    let mut facts = capabilities::facts();
     // Eight bytes at an odd place inside `cgroup`: no member is there.
     facts.btf.as_mut().unwrap().resolved.offsets.cgroup_root = 3;
     let loaded = eviction_bpf::load::load_on(&facts, &LoadOptions::default()).unwrap();
@@ -125,14 +125,14 @@ fn a_program_that_the_kernel_refuses_costs_its_family_alone_and_says_why() {
     assert_eq!(missing.source, "cgroup");
     assert!(missing.reason.contains("the kernel refuses it"), "{missing:?}");
     assert!(missing.reason.len() < 400 && !missing.reason.contains('\n'), "{missing:?}");
-    assert_eq!(loaded.kernel.sources().len(), Family::ALL.len() - 1);
+    assert_eq!(loaded.kernel.sources().len(), EventClass::ALL.len() - 1);
 }
 
 #[test]
 fn a_lockdown_costs_the_reflex_and_not_the_hook_for_charges() {
     need_some_bpf!();
-    let mut facts = probe::facts();
-    facts.lockdown = probe::Lockdown::Confidentiality;
+    let mut facts = capabilities::facts();
+    facts.lockdown = capabilities::Lockdown::Confidentiality;
     let loaded =
         eviction_bpf::load::load_on(&facts, &LoadOptions { reflex: true, ..LoadOptions::default() }).unwrap();
     assert!(loaded.kernel.charge().is_some(), "{:?}", loaded.missing);

@@ -1,6 +1,6 @@
 //! The dense hook, near a line.
 
-use eviction_bpf::When;
+use eviction_bpf::AttachWhen;
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, above, need_bpf, report_skip};
@@ -27,10 +27,10 @@ fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
     }
     let near = rig.kernel.sources().iter().find(|info| info.source == "charge near").unwrap();
     let grain = near.grain_bytes;
-    assert!(!rig.kernel.is_attached(When::NearLine), "it costs too much for every day");
+    assert!(!rig.kernel.is_attached(AttachWhen::NearLine), "it costs too much for every day");
     for round in 0..3 {
-        rig.attach(When::NearLine);
-        rig.attach(When::NearLine);
+        rig.attach(AttachWhen::NearLine);
+        rig.attach(AttachWhen::NearLine);
         let line = group.usage() + 64 * MIB;
         let armed = rig.kernel.arm(group.id(), above(line)).unwrap();
         process.step("again");
@@ -41,7 +41,7 @@ fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
         assert!(crossed.usage >= line && crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
         process.step("give-back");
 
-        rig.detach(When::NearLine);
+        rig.detach(AttachWhen::NearLine);
         let mut leaves = Vec::new();
         rig.kernel.take_dirty(&mut leaves).unwrap();
         process.step("again");
@@ -96,7 +96,7 @@ fn near_a_line_growth_is_seen_where_page_cache_makes_room() {
         crossings
     };
     assert_eq!(told(&mut rig, &mut process, [32, 32]), [0, 0], "usage alone does not tell");
-    rig.attach(When::NearLine);
+    rig.attach(AttachWhen::NearLine);
     assert_eq!(told(&mut rig, &mut process, [32, 32]), [0, 1], "at the line, and once");
 }
 
@@ -108,7 +108,7 @@ fn what_reclaim_takes_while_a_reading_is_made_counts() {
     if !has_dense_hook(&rig) {
         return;
     }
-    rig.attach(When::NearLine);
+    rig.attach(AttachWhen::NearLine);
     let far = above(LIMIT + 512 * MIB);
     for (counts, expected) in [(true, 1), (false, 0)] {
         rig.kernel.arm(node.id(), far).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use eviction_bpf::{
     LoadOptions, OomKill,
-    owner::{Attribution, Owner, attribute},
+    oom_limit_owner::{Attribution, OomLimitOwner, attribute},
 };
 
 use crate::groups::Cgroup;
@@ -17,9 +17,9 @@ fn page() -> u64 {
 fn owner_id(kill: &OomKill) -> (Option<u64>, bool) {
     let Attribution { owner, inferred } = attribute(kill, page());
     match owner {
-        Owner::Memcg(ancestor) => (Some(ancestor.id), inferred),
-        Owner::Global => (None, inferred),
-        Owner::Unknown => panic!("no chain: {kill:?}"),
+        OomLimitOwner::Memcg(ancestor) => (Some(ancestor.id), inferred),
+        OomLimitOwner::Global => (None, inferred),
+        OomLimitOwner::Unknown => panic!("no chain: {kill:?}"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use eviction_bpf::Stall;
+use eviction_bpf::ReclaimTime;
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, need_bpf, wait_until};
@@ -27,7 +27,7 @@ fn who_writes_beyond_a_limit_waits_in_reclaim_and_who_has_none_does_not() {
     assert!(u128::from(stall.ns) <= wall.as_nanos(), "{stall:?} in {wall:?}");
     // All that did not fit was taken back by whoever needed the room, but what a file's end freed.
     assert!(stall.reclaimed >= 32 * MIB, "{stall:?}");
-    assert_eq!(rig.kernel.stall(free.id()).unwrap(), Stall::default());
+    assert_eq!(rig.kernel.stall(free.id()).unwrap(), ReclaimTime::default());
     let mut all = Vec::new();
     rig.kernel.stalls(&mut all).unwrap();
     assert!(all.contains(&(limited.id(), stall)));
@@ -49,8 +49,8 @@ fn the_time_is_theirs_who_wait_also_when_the_limit_is_of_a_group_above() {
     let wall = start.elapsed();
     let stall = rig.kernel.stall(writer.id()).unwrap();
     assert!(stall.ns > 0 && u128::from(stall.ns) <= 2 * wall.as_nanos(), "{stall:?} in {wall:?}");
-    assert_eq!(rig.kernel.stall(pod.id()).unwrap(), Stall::default(), "nobody is in it itself");
-    assert_eq!(rig.kernel.stall(idler.id()).unwrap(), Stall::default());
+    assert_eq!(rig.kernel.stall(pod.id()).unwrap(), ReclaimTime::default(), "nobody is in it itself");
+    assert_eq!(rig.kernel.stall(idler.id()).unwrap(), ReclaimTime::default());
     drop(bystander);
 }
 
@@ -68,7 +68,7 @@ fn who_is_killed_while_it_reclaims_leaves_nothing_behind() {
         process.kill();
         assert_eq!(rig.kernel.reclaiming(id).unwrap(), 0);
         group.remove();
-        assert_eq!(rig.kernel.stall(id).unwrap(), Stall::default());
+        assert_eq!(rig.kernel.stall(id).unwrap(), ReclaimTime::default());
     }
     let lost = rig.kernel.lost().unwrap();
     assert_eq!((lost.stalls_full, lost.reclaiming_full), (0, 0));

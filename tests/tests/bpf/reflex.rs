@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_bpf::{LoadOptions, StandError, Standing, When};
+use eviction_bpf::{ArmError, ArmedOrder, AttachWhen, LoadOptions};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::groups::Cgroup;
@@ -30,7 +30,7 @@ fn rig() -> Rig {
 fn rig_with(options: LoadOptions) -> Rig {
     let mut rig = Rig::with(&LoadOptions { reflex: true, ..options });
     if !rig.kernel.charge().unwrap().sees_every_charge {
-        rig.attach(When::NearLine);
+        rig.attach(AttachWhen::NearLine);
     }
     rig
 }
@@ -50,11 +50,11 @@ impl Node {
     }
 
     /// A process of this group that has touched a little, and a verdict on the victim that stands since.
-    fn begin(&self, group: &Cgroup) -> (Stepper, Rig, Standing) {
+    fn begin(&self, group: &Cgroup) -> (Stepper, Rig, ArmedOrder) {
         self.begin_with(group, LoadOptions::default())
     }
 
-    fn begin_with(&self, group: &Cgroup, options: LoadOptions) -> (Stepper, Rig, Standing) {
+    fn begin_with(&self, group: &Cgroup, options: LoadOptions) -> (Stepper, Rig, ArmedOrder) {
         let mut process = Stepper::start(group);
         process.step("touch 8");
         let mut rig = rig_with(options);
@@ -64,9 +64,9 @@ impl Node {
     }
 
     /// A verdict on the victim at a sample taken now.
-    fn verdict(&self, rig: &mut Rig) -> Standing {
+    fn verdict(&self, rig: &mut Rig) -> ArmedOrder {
         let usage = self.root.usage();
-        Standing {
+        ArmedOrder {
             epoch: rig.kernel.mark_sample(self.root.id()).unwrap(),
             victim_id: self.victim.id(),
             level_id: self.root.id(),
@@ -220,7 +220,7 @@ fn a_process_outside_of_the_node_is_not_even_counted() {
     let mut process = Stepper::start(&elsewhere);
     process.step("touch 8");
     let mut rig = rig();
-    let verdict = Standing { line: None, ..node.verdict(&mut rig) };
+    let verdict = ArmedOrder { line: None, ..node.verdict(&mut rig) };
     rig.kernel.stand(&verdict).unwrap();
     process.step(TOO_MUCH);
     rig.drain();
@@ -272,7 +272,7 @@ fn never_after_expiry() {
     let mut process = Stepper::start(&node.victim);
     process.step("touch 8");
     let mut rig = rig();
-    let verdict = Standing { expires_ns: now_ns() + SECOND / 50, ..node.verdict(&mut rig) };
+    let verdict = ArmedOrder { expires_ns: now_ns() + SECOND / 50, ..node.verdict(&mut rig) };
     rig.kernel.stand(&verdict).unwrap();
     while now_ns() < verdict.expires_ns {
         std::thread::sleep(Duration::from_millis(5));
@@ -301,7 +301,7 @@ fn never_twice_by_one_verdict() {
     assert!(withheld(&rig, "consumed") > 0);
     // Another one would be a second victim before anybody has read of the first.
     let verdict = node.verdict(&mut rig);
-    assert!(matches!(rig.kernel.stand(&verdict), Err(StandError::CarriedOut)));
+    assert!(matches!(rig.kernel.stand(&verdict), Err(ArmError::CarriedOut)));
     rig.kernel.stand(&verdict).unwrap();
 }
 
@@ -314,7 +314,7 @@ fn programs_in_the_place_of_others_give_no_number_twice() {
     let number = before.kernel.stand(&verdict).unwrap();
     let mut after = rig();
     after.kernel.go_on_from(before.kernel.last_numbers());
-    let verdict = Standing { epoch: after.kernel.mark_sample(node.root.id()).unwrap(), ..verdict };
+    let verdict = ArmedOrder { epoch: after.kernel.mark_sample(node.root.id()).unwrap(), ..verdict };
     assert!(after.kernel.stand(&verdict).unwrap().0 > number.0);
     // And they carry it out.
     assert!(!before.kernel.stand_down().unwrap(), "nobody grew");
@@ -354,7 +354,7 @@ fn without_being_asked_for_there_is_none() {
     need_bpf!();
     let mut rig = Rig::load();
     assert!(!rig.kernel.has_reflex());
-    assert!(matches!(rig.kernel.mark_sample(1), Err(StandError::Absent)));
+    assert!(matches!(rig.kernel.mark_sample(1), Err(ArmError::Absent)));
 }
 
 #[test]
@@ -362,6 +362,6 @@ fn at_the_line_itself_nothing_is_armed() {
     need_bpf!();
     let node = Node::new();
     let mut rig = rig();
-    let verdict = Standing { distance: 0, ..node.verdict(&mut rig) };
-    assert!(matches!(rig.kernel.stand(&verdict), Err(StandError::NoDistance)));
+    let verdict = ArmedOrder { distance: 0, ..node.verdict(&mut rig) };
+    assert!(matches!(rig.kernel.stand(&verdict), Err(ArmError::NoDistance)));
 }

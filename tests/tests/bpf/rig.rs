@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use eviction_bpf::capabilities::{self, Lockdown};
 use eviction_bpf::event::Alarm;
-use eviction_bpf::probe::{self, Lockdown};
 use eviction_bpf::{
-    self, CgroupChange, Crossed, Event, Family, Generation, Kernel, Level, LoadOptions, Loaded, OomKill,
-    Ring, Struck, TaskAlarm, When,
+    self, AttachWhen, BpfHandle, CgroupChange, Event, EventClass, Generation, KernelKill, KernelThreshold,
+    LoadOptions, Loaded, OomKill, Ring, TaskAlarm, ThresholdCrossed,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::process::HANG;
@@ -43,7 +43,7 @@ fn find_obstacle() -> Result<(), String> {
 
 /// What the kernel keeps from every program by a lockdown; elsewhere nothing may be missing.
 fn find_withheld() -> Option<String> {
-    if probe::facts().lockdown != Lockdown::Confidentiality {
+    if capabilities::facts().lockdown != Lockdown::Confidentiality {
         return None;
     }
     let missing = eviction_bpf::load(&LoadOptions::default()).ok()?.missing;
@@ -130,13 +130,13 @@ impl Drop for Stepper {
 /// What the kernel told so far.
 #[derive(Default)]
 pub(crate) struct Told {
-    pub(crate) crossed: Vec<Crossed>,
+    pub(crate) crossed: Vec<ThresholdCrossed>,
     pub(crate) kills: Vec<OomKill>,
     pub(crate) marks: Vec<OomKill>,
     pub(crate) made: Vec<Change>,
     pub(crate) gone: Vec<Change>,
     pub(crate) alarms: Vec<TaskAlarm>,
-    pub(crate) struck: Vec<Struck>,
+    pub(crate) struck: Vec<KernelKill>,
     pub(crate) events: u64,
 }
 
@@ -161,7 +161,7 @@ impl Change {
 
 /// The programs, loaded.
 pub(crate) struct Rig {
-    pub(crate) kernel: Kernel,
+    pub(crate) kernel: BpfHandle,
     pub(crate) ring: Ring,
     pub(crate) told: Told,
 }
@@ -178,7 +178,7 @@ impl Rig {
     }
 
     /// The same where a lockdown may withhold other families than this one.
-    pub(crate) fn with_some(family: Family, options: &LoadOptions) -> Self {
+    pub(crate) fn with_some(family: EventClass, options: &LoadOptions) -> Self {
         let loaded = eviction_bpf::load(options).unwrap();
         let missing = loaded.missing.iter().find(|info| info.source == family.name());
         assert_eq!(missing, None);
@@ -190,13 +190,13 @@ impl Rig {
     }
 
     /// Attaches the hook for a time that is good for this, which there is.
-    pub(crate) fn attach(&mut self, when: When) {
+    pub(crate) fn attach(&mut self, when: AttachWhen) {
         self.kernel.ask(when, true).unwrap();
         wait_until("a hook that is attached", || self.kernel.is_attached(when));
     }
 
     /// Takes it off.
-    pub(crate) fn detach(&mut self, when: When) {
+    pub(crate) fn detach(&mut self, when: AttachWhen) {
         self.kernel.ask(when, false).unwrap();
         wait_until("a hook that is taken off", || !self.kernel.is_attached(when));
     }
@@ -234,7 +234,7 @@ impl Rig {
     }
 
     /// The crossings of one arming that came so far.
-    pub(crate) fn crossings(&mut self, generation: Generation) -> Vec<Crossed> {
+    pub(crate) fn crossings(&mut self, generation: Generation) -> Vec<ThresholdCrossed> {
         self.drain();
         let ours = self.told.crossed.iter();
         ours.filter(|crossed| crossed.generation == generation.0).copied().collect()
@@ -262,8 +262,8 @@ impl Rig {
 }
 
 /// So much usage is to be told, once.
-pub(crate) fn above(bytes: u64) -> Level {
-    Level { usage_above: Some(bytes), ..Level::default() }
+pub(crate) fn above(bytes: u64) -> KernelThreshold {
+    KernelThreshold { usage_above: Some(bytes), ..KernelThreshold::default() }
 }
 
 /// Waits for what must become true.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_bpf::{Family, LoadOptions, NodeLine, TaskCount, event::Alarm};
+use eviction_bpf::{EventClass, LoadOptions, NodePidThreshold, TaskCount, event::Alarm};
 use eviction_common::PIDS_LOOK_NS;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -17,7 +17,7 @@ fn forks_and_exits_are_counted_exactly() {
     let mut process = Stepper::start(&ours);
     let bystander = Stepper::start(&other);
     process.step("forks 1");
-    let rig = Rig::with_some(Family::Task, &LoadOptions::default());
+    let rig = Rig::with_some(EventClass::Task, &LoadOptions::default());
     let before = rig.kernel.task_count(ours.id()).unwrap();
     let all = rig.kernel.machine_tasks().unwrap();
     process.step("forks 200");
@@ -55,7 +55,7 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
     }
     // Each of them has become a stepper, and told so.
     processes.iter_mut().for_each(|(_, process)| process.step("threads 0"));
-    let rig = Rig::with_some(Family::Task, &LoadOptions::default());
+    let rig = Rig::with_some(EventClass::Task, &LoadOptions::default());
     let (forks, threads) = (|place: u64| 20 + 7 * place, |place: u64| 100 + 11 * place);
     for (place, process) in &mut processes {
         process.tell(&format!("forks {}\nthreads {}", forks(*place), threads(*place)));
@@ -81,7 +81,7 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
     }
     // A kernel that preempts does not run a program while another task is in it. What it leaves out is counted.
     let missed = rig.kernel.runs_missed();
-    let (_, missed) = missed.into_iter().find(|(family, _)| *family == Family::Task).unwrap();
+    let (_, missed) = missed.into_iter().find(|(family, _)| *family == EventClass::Task).unwrap();
     println!("{short} short, {missed} runs missed");
     assert!(short <= missed, "{short} are missing, and {missed} runs are known to be");
 }
@@ -127,7 +127,7 @@ fn a_storm_of_forks_is_told_once_until_it_is_armed_again() {
     let mut process = Stepper::start(&stormy);
     let mut bystander = Stepper::start(&calm);
     // The lowest bound that there is, two within a tenth of a second: the machine may be slow.
-    let mut rig = Rig::with_some(Family::Task, &LoadOptions { fork_storm: 1, ..LoadOptions::default() });
+    let mut rig = Rig::with_some(EventClass::Task, &LoadOptions { fork_storm: 1, ..LoadOptions::default() });
     bystander.step("threads 1");
     process.step("threads 2000");
     let told = rig.alarms(Alarm::ForkStorm, stormy.id());
@@ -151,7 +151,7 @@ fn without_a_bound_nothing_is_a_storm() {
     need_some_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
-    let mut rig = Rig::with_some(Family::Task, &LoadOptions { fork_storm: 0, ..LoadOptions::default() });
+    let mut rig = Rig::with_some(EventClass::Task, &LoadOptions { fork_storm: 0, ..LoadOptions::default() });
     process.step("threads 2000");
     assert_eq!(rig.alarms(Alarm::ForkStorm, group.id()), []);
     assert_eq!(rig.kernel.task_count(group.id()).unwrap().forks, 2000);
@@ -238,7 +238,7 @@ fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
         let ours = rig.told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks);
         ours.copied().collect::<Vec<_>>()
     };
-    rig.kernel.arm_node_tasks(Some(NodeLine::Group { id: node_pids.id(), tasks: 10 })).unwrap();
+    rig.kernel.arm_node_tasks(Some(NodePidThreshold::Group { id: node_pids.id(), tasks: 10 })).unwrap();
     process.step("park 7");
     assert_eq!(told(&mut rig), []);
     process.step("park 5");
@@ -248,7 +248,7 @@ fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
 
     // Others make and end tasks as well; a hundred that stay are more than they end meanwhile.
     let before = rig.kernel.machine_tasks().unwrap().net();
-    rig.kernel.arm_node_tasks(Some(NodeLine::More(30))).unwrap();
+    rig.kernel.arm_node_tasks(Some(NodePidThreshold::More(30))).unwrap();
     process.step("park 100");
     rig.wait("the whole machine's line", |told| {
         told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks).count() == 2

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use eviction_agent::action::api::{ApiHand, ApiHandConfig, Order};
 use eviction_agent::api::{Access, Client};
-use eviction_core::api_result::{Answered, Asked};
+use eviction_core::api_result::{ApiOperation, ApiResult};
 use eviction_core::pod::PodName;
-use eviction_core::progress::{Outcome, Progress};
+use eviction_core::progress::{KillProgress, KillUpdate};
 use eviction_core::signal::Resource;
 use hyper::Method;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ struct Rig {
     runtime: tokio::runtime::Runtime,
     hand: ApiHand,
     client: Client,
-    outcomes: mpsc::Receiver<Outcome>,
+    outcomes: mpsc::Receiver<KillUpdate>,
     decisions: u64,
 }
 
@@ -55,7 +55,7 @@ impl Rig {
     }
 
     /// Orders an eviction, and hands back the next thing that is told of it.
-    fn order(&mut self, pod: &PodName, grace: i64, ignores_budget: bool) -> (Asked, Answered) {
+    fn order(&mut self, pod: &PodName, grace: i64, ignores_budget: bool) -> (ApiOperation, ApiResult) {
         self.decisions += 1;
         let order = Order {
             decision: self.decisions,
@@ -71,7 +71,7 @@ impl Rig {
         self.next()
     }
 
-    fn next(&mut self) -> (Asked, Answered) {
+    fn next(&mut self) -> (ApiOperation, ApiResult) {
         // What became of a former one may be found out at any time.
         let last = self.decisions;
         let next = async {
@@ -83,22 +83,22 @@ impl Rig {
             }
         };
         let outcome = self.runtime.block_on(async { tokio::time::timeout(GUARD, next).await }).unwrap();
-        let Progress::Answered { asked, answered, .. } = outcome.progress else { panic!("{outcome:?}") };
+        let KillProgress::Answered { asked, answered, .. } = outcome.progress else { panic!("{outcome:?}") };
         (asked, answered)
     }
 
-    fn evict(&mut self, pod: &PodName) -> Answered {
+    fn evict(&mut self, pod: &PodName) -> ApiResult {
         let (asked, answered) = self.order(pod, 1, false);
-        assert_eq!(asked, Asked::Eviction);
+        assert_eq!(asked, ApiOperation::Eviction);
         answered
     }
 }
 
 /// The first answer of a server that comes to itself again.
-fn until_heard(hand: &mut Rig, pod: &PodName) -> Answered {
+fn until_heard(hand: &mut Rig, pod: &PodName) -> ApiResult {
     loop {
         match hand.evict(pod) {
-            Answered::NotSent { .. } | Answered::Unknown { .. } => {}
+            ApiResult::NotSent { .. } | ApiResult::Unknown { .. } => {}
             answered => return answered,
         }
     }
@@ -136,19 +136,19 @@ fn one_pod_is_evicted_and_no_other() {
     let web = run(&cluster, "web");
     // Never a grace period of 0, with which the object would be gone and its containers not.
     for (grace, granted) in [(7, 7), (0, 1)] {
-        assert_eq!(hand.order(&web, grace, false), (Asked::Eviction, Answered::Accepted));
+        assert_eq!(hand.order(&web, grace, false), (ApiOperation::Eviction, ApiResult::Accepted));
         let pod = seen(&cluster, &web);
         assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], granted, "{pod}");
         assert_eq!(disruptions(&pod), ["EvictionByEvictionAPI"]);
     }
     // Another one of the same name is never meant.
     cluster.finish_pod("default", "web").unwrap();
-    assert_eq!(hand.evict(&web), Answered::Gone);
+    assert_eq!(hand.evict(&web), ApiResult::Gone);
     let second = run(&cluster, "web");
     assert_ne!(second.uid, web.uid);
-    assert_eq!(hand.evict(&web), Answered::Another);
-    assert_eq!(hand.order(&web, 1, true), (Asked::Condition, Answered::Another));
-    assert_eq!(hand.next(), (Asked::Deletion, Answered::Another));
+    assert_eq!(hand.evict(&web), ApiResult::Another);
+    assert_eq!(hand.order(&web, 1, true), (ApiOperation::Condition, ApiResult::Another));
+    assert_eq!(hand.next(), (ApiOperation::Deletion, ApiResult::Another));
     assert!(!is_going(&cluster, &second));
     assert_eq!(disruptions(&seen(&cluster, &second)), [""; 0]);
     // Too old a decision is not carried out.
@@ -164,7 +164,7 @@ fn one_pod_is_evicted_and_no_other() {
     };
     hand.runtime.block_on(hand.hand.take(order));
     hand.decisions = 99;
-    assert!(matches!(hand.next(), (Asked::Eviction, Answered::NotSent { .. })));
+    assert!(matches!(hand.next(), (ApiOperation::Eviction, ApiResult::NotSent { .. })));
     assert!(!is_going(&cluster, &second));
 }
 
@@ -176,21 +176,21 @@ fn a_budget_is_asked_and_only_then_ignored() {
     let web = run(&cluster, "web");
     cluster.add_budget("one", "web", 1, 0).unwrap();
     let answered = hand.evict(&web);
-    assert!(matches!(&answered, Answered::Budget { why } if why.contains("one")), "{answered:?}");
+    assert!(matches!(&answered, ApiResult::Budget { why } if why.contains("one")), "{answered:?}");
     assert!(!is_going(&cluster, &web));
     // Its status is behind its specification: a Retry-After, and no all the same.
     let path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/one";
     cluster.admin().patch(Patch::Merge, path, &json!({"spec": {"minAvailable": 2}})).unwrap().ok().unwrap();
     let answered = hand.evict(&web);
-    assert!(matches!(&answered, Answered::Budget { why } if why.contains("processed")), "{answered:?}");
+    assert!(matches!(&answered, ApiResult::Budget { why } if why.contains("processed")), "{answered:?}");
     // Two of them are answered by an error of the server's.
     cluster.add_budget("two", "web", 1, 1).unwrap();
     let answered = hand.evict(&web);
-    assert!(matches!(&answered, Answered::Budget { why } if why.contains("more than one")), "{answered:?}");
+    assert!(matches!(&answered, ApiResult::Budget { why } if why.contains("more than one")), "{answered:?}");
     assert!(!is_going(&cluster, &web));
     assert_eq!(disruptions(&seen(&cluster, &web)), [""; 0]);
 
-    assert_eq!(hand.order(&web, 3, true), (Asked::Deletion, Answered::Accepted));
+    assert_eq!(hand.order(&web, 3, true), (ApiOperation::Deletion, ApiResult::Accepted));
     let pod = seen(&cluster, &web);
     assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 3, "{pod}");
     assert_eq!(disruptions(&pod), ["TerminationByEvictionAgent"]);
@@ -206,15 +206,15 @@ fn a_missing_right_is_told_and_costs_no_pod() {
     let web = run(&cluster, "web");
     let answered = hand.evict(&web);
     assert!(
-        matches!(&answered, Answered::Forbidden { why } if why.contains("pods/eviction")),
+        matches!(&answered, ApiResult::Forbidden { why } if why.contains("pods/eviction")),
         "{answered:?}"
     );
-    assert!(matches!(hand.order(&web, 1, true), (Asked::Condition, Answered::Forbidden { .. })));
-    assert!(matches!(hand.next(), (Asked::Deletion, Answered::Forbidden { .. })));
+    assert!(matches!(hand.order(&web, 1, true), (ApiOperation::Condition, ApiResult::Forbidden { .. })));
+    assert!(matches!(hand.next(), (ApiOperation::Deletion, ApiResult::Forbidden { .. })));
     assert!(!is_going(&cluster, &web));
     cluster.set_rules("hand", &rules()).unwrap();
     let mut tries = 0;
-    while hand.evict(&web) != Answered::Accepted {
+    while hand.evict(&web) != ApiResult::Accepted {
         tries += 1;
         assert!(tries < 600, "the authorizer hears of it a moment later");
         std::thread::sleep(Duration::from_millis(100));
@@ -230,10 +230,10 @@ fn a_dry_run_is_checked_and_writes_nothing() {
     let mut hand = Rig::new(&cluster, "hand", &rules(), config);
     let web = run(&cluster, "web");
     let before = seen(&cluster, &web);
-    assert_eq!(hand.evict(&web), Answered::Accepted);
-    assert_eq!(hand.order(&web, 1, true), (Asked::Deletion, Answered::Accepted));
+    assert_eq!(hand.evict(&web), ApiResult::Accepted);
+    assert_eq!(hand.order(&web, 1, true), (ApiOperation::Deletion, ApiResult::Accepted));
     cluster.add_budget("one", "web", 1, 0).unwrap();
-    assert!(matches!(hand.evict(&web), Answered::Budget { .. }));
+    assert!(matches!(hand.evict(&web), ApiResult::Budget { .. }));
     assert_eq!(seen(&cluster, &web), before);
 }
 
@@ -245,16 +245,16 @@ fn what_became_of_a_request_without_an_answer_is_found_out_and_not_tried_again()
     let mut hand = Rig::new(&cluster, "hand", &rules(), config);
     let (web, shop) = (run(&cluster, "web"), run(&cluster, "shop"));
     // A connection is there, and the server hangs.
-    assert_eq!(hand.evict(&shop), Answered::Accepted);
+    assert_eq!(hand.evict(&shop), ApiResult::Accepted);
     cluster.freeze_server().unwrap();
     let answered = hand.evict(&web);
-    assert!(matches!(answered, Answered::Unknown { .. }), "{answered:?}");
+    assert!(matches!(answered, ApiResult::Unknown { .. }), "{answered:?}");
     cluster.thaw_server().unwrap();
     let found = hand.next().1;
     // The server gave up with the connection, or it did not: what is told is what is.
     let told = match found {
-        Answered::Accepted => true,
-        Answered::NotSent { .. } => false,
+        ApiResult::Accepted => true,
+        ApiResult::NotSent { .. } => false,
         other => panic!("{other:?}"),
     };
     assert_eq!(is_going(&cluster, &web), told);
@@ -262,11 +262,11 @@ fn what_became_of_a_request_without_an_answer_is_found_out_and_not_tried_again()
     // Nobody is there: nothing was sent, and that is known.
     cluster.kill_server().unwrap();
     let answered = hand.evict(&web);
-    assert!(matches!(answered, Answered::NotSent { .. } | Answered::Unknown { .. }), "{answered:?}");
+    assert!(matches!(answered, ApiResult::NotSent { .. } | ApiResult::Unknown { .. }), "{answered:?}");
     let again = hand.evict(&web);
-    assert!(matches!(again, Answered::NotSent { .. }), "{again:?}");
+    assert!(matches!(again, ApiResult::NotSent { .. }), "{again:?}");
     cluster.start_server().unwrap();
-    assert_eq!(until_heard(&mut hand, &web), Answered::Accepted);
+    assert_eq!(until_heard(&mut hand, &web), ApiResult::Accepted);
 }
 
 #[test]
@@ -291,8 +291,8 @@ fn a_network_in_distress_evicts_nobody_twice() {
         let pod = run(&cluster, name);
         proxy.on(once("/eviction"), fault);
         let answered = hand.evict(&pod);
-        assert!(matches!(answered, Answered::Unknown { .. }), "{name}: {answered:?}");
-        assert_eq!(hand.next().1, Answered::Accepted, "{name}");
+        assert!(matches!(answered, ApiResult::Unknown { .. }), "{name}: {answered:?}");
+        assert_eq!(hand.next().1, ApiResult::Accepted, "{name}");
         assert!(is_going(&cluster, &pod));
         assert_eq!(asked_for(&pod), 1, "{name}");
     }
@@ -301,9 +301,9 @@ fn a_network_in_distress_evicts_nobody_twice() {
     let pod = run(&cluster, "lost");
     proxy.on(once("/eviction"), Fault::Lost);
     let answered = hand.evict(&pod);
-    assert!(matches!(answered, Answered::Unknown { .. }), "{answered:?}");
+    assert!(matches!(answered, ApiResult::Unknown { .. }), "{answered:?}");
     let found = hand.next().1;
-    assert!(matches!(found, Answered::NotSent { .. }), "{found:?}");
+    assert!(matches!(found, ApiResult::NotSent { .. }), "{found:?}");
     assert!(!is_going(&cluster, &pod));
     assert_eq!(asked_for(&pod), 1);
 
@@ -313,23 +313,23 @@ fn a_network_in_distress_evicts_nobody_twice() {
         once("/eviction"),
         Fault::Answer(429, wait, json!({"kind": "Status", "reason": "TooManyRequests"})),
     );
-    assert_eq!(hand.evict(&pod), Answered::Throttled { pause: Duration::from_secs(7) });
+    assert_eq!(hand.evict(&pod), ApiResult::Throttled { pause: Duration::from_secs(7) });
     proxy.on(once("/eviction"), Fault::status(503));
     let answered = hand.evict(&pod);
-    assert!(matches!(answered, Answered::Unknown { .. }), "{answered:?}");
-    assert!(matches!(hand.next().1, Answered::NotSent { .. }));
+    assert!(matches!(answered, ApiResult::Unknown { .. }), "{answered:?}");
+    assert!(matches!(hand.next().1, ApiResult::NotSent { .. }));
     proxy.on(once("/eviction"), Fault::status(401));
     let begun = |hand: &Rig| hand.client.counts().connections;
     let before = begun(&hand);
-    assert!(matches!(hand.evict(&pod), Answered::Unauthorized { .. }));
+    assert!(matches!(hand.evict(&pod), ApiResult::Unauthorized { .. }));
     // A token is said with each request: the connection is as good as before, and nobody storms the server.
-    assert_eq!(hand.evict(&run(&cluster, "believed")), Answered::Accepted);
+    assert_eq!(hand.evict(&run(&cluster, "believed")), ApiResult::Accepted);
     assert_eq!(begun(&hand), before);
 
     // The line hangs: no answer, and nothing can be found out before it is whole again.
     proxy.hang();
     let answered = hand.evict(&pod);
-    assert!(matches!(answered, Answered::Unknown { .. } | Answered::NotSent { .. }), "{answered:?}");
+    assert!(matches!(answered, ApiResult::Unknown { .. } | ApiResult::NotSent { .. }), "{answered:?}");
     proxy.heal();
-    assert_eq!(until_heard(&mut hand, &pod), Answered::Accepted);
+    assert_eq!(until_heard(&mut hand, &pod), ApiResult::Accepted);
 }

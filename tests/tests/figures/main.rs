@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
-use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use tests::cgroup::{Group, Subtree};
 use tests::workload::Workload;

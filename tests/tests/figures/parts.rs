@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::parse_memory_stat;
-use eviction_node::cgroup::sample::{Fresh, GroupSample, Tasks};
+use eviction_node::cgroup::sample::{FreshStats, GroupSample, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::now_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
@@ -34,7 +34,7 @@ fn anonymous(sample: &GroupSample) -> u64 {
 }
 
 /// The only pod, as a look sees it before it decides.
-fn pod(sampler: &mut Sampler, fresh: Fresh, since_ns: u64) -> GroupSample {
+fn pod(sampler: &mut Sampler, fresh: FreshStats, since_ns: u64) -> GroupSample {
     sampler.sample_pods(fresh, Tasks::Leave);
     let id = sampler.pods().pods[0].cgroup_id;
     sampler.read_again(id, since_ns);
@@ -63,7 +63,7 @@ fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
         let arguments = ["--on-term", "ignore", "grow", "--size", &size, "--rate", "0"];
         let mut grower = Workload::start(workload(), &container, arguments).unwrap();
         let mut running = sampler(&subtree);
-        pod(&mut running, Fresh::All, 0);
+        pod(&mut running, FreshStats::All, 0);
         grower.go().unwrap();
         // Others read it as well: cAdvisor, an agent that ran before.
         let text = folder(&group).join("memory.stat");
@@ -75,11 +75,15 @@ fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
         let own = parse_memory_stat(version, &fs::read(&text).unwrap()).anon.known().unwrap();
         stood_still += u64::from(own + TOLERANCE < GROWTH);
         let since_ns = now_ns();
-        let changed = Fresh::Changed { most: 32, since_ns };
+        let changed = FreshStats::Changed { most: 32, since_ns };
         // In turns: once a group above the pod was read, the pod's text may be right.
         let samples = match round % 2 {
-            0 => [pod(&mut running, changed, since_ns), pod(&mut sampler(&subtree), Fresh::All, since_ns)],
-            _ => [pod(&mut sampler(&subtree), changed, since_ns), pod(&mut running, Fresh::All, since_ns)],
+            0 => {
+                [pod(&mut running, changed, since_ns), pod(&mut sampler(&subtree), FreshStats::All, since_ns)]
+            }
+            _ => {
+                [pod(&mut sampler(&subtree), changed, since_ns), pod(&mut running, FreshStats::All, since_ns)]
+            }
         };
         for sample in samples {
             assert!(anonymous(&sample).abs_diff(GROWTH) <= TOLERANCE, "{own} by its own text, {sample:?}");
@@ -134,7 +138,7 @@ fn page_cache_of_removed_groups_is_not_taken_for_working_set() {
     drop(cache);
     first.destroy().unwrap();
     sampler.refresh(|_| false).unwrap();
-    let pods = sampler.sample_pods(Fresh::All, Tasks::Leave);
+    let pods = sampler.sample_pods(FreshStats::All, Tasks::Leave);
     let memory = pods[0].memory;
     assert!(memory.usage.known().unwrap() >= 60 * MIB, "the pages stay charged to the pod: {memory:?}");
     assert!(memory.working_set.known().unwrap() <= 8 * MIB, "and are no working set: {memory:?}");

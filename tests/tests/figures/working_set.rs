@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eviction_node::cgroup::sample::{Fresh, LevelSample, Tasks};
+use eviction_node::cgroup::sample::{FreshStats, LevelSample, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::now_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
@@ -56,7 +56,7 @@ pub(crate) fn grow_in_full_cache(
         fillers.push(crate::cache(cache, &cached));
         // The kernel brings everything up to date every 2 s.
         std::thread::sleep(Duration::from_millis(2500));
-        sampler.sample_pods(Fresh::All, Tasks::Count);
+        sampler.sample_pods(FreshStats::All, Tasks::Count);
         let base = sampler.sample_node(&[]).level;
         if base.usage.known().unwrap() > NODE - TOLERANCE {
             break base.working_set.known().unwrap();
@@ -163,7 +163,7 @@ fn follow_a_leaf_at_its_own_limit() -> bool {
     let mut grower = Workload::start(workload(), &two, arguments).unwrap();
     let mut sampler = sampler(&subtree);
     let filler = crate::cache(&two, &NODE.to_string());
-    sampler.sample_pods(Fresh::All, Tasks::Count);
+    sampler.sample_pods(FreshStats::All, Tasks::Count);
     let base = sampler.sample_node(&[]).level;
     grower.go().unwrap();
     grower.wait_event("grown").unwrap();

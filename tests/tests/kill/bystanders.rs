@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_core::progress::{Progress, Signalled};
-use eviction_kill::Begun;
+use eviction_core::progress::{KillProgress, Signalled};
+use eviction_kill::KillStarted;
 use tests::process::{is_alive, wait_until};
 
 use crate::rig::{LONG, Rig, ended_by, has_group_kill, run, seat, soft, steps, stubborn, tame, target};
@@ -42,7 +42,7 @@ fn everybody_in_the_pod_ends_and_nobody_outside() {
     let mut hand = rig.hand();
     let outcomes = hand.kill(target(&pod));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
-    let Progress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     let whole_group = has_group_kill(&rig);
     assert_eq!(sum, &Signalled { sent: 26, whole_group, ..Signalled::default() });
     assert_eq!(pod.processes(), [0_u32; 0]);
@@ -66,9 +66,9 @@ fn more_processes_than_a_batch() {
     let mut hand = rig.hand();
     let outcomes = hand.kill(soft(&pod, Duration::from_millis(1)));
     assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
-    let Progress::TermSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    let KillProgress::TermSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert_eq!(sum, &Signalled { sent: 301, ..Signalled::default() });
-    assert!(matches!(outcomes[2].progress, Progress::Gone { killed: 301, .. }), "{outcomes:?}");
+    assert!(matches!(outcomes[2].progress, KillProgress::Gone { killed: 301, .. }), "{outcomes:?}");
     assert_eq!(pod.processes(), [0_u32; 0]);
     drop(hand);
     rig.subtree.remove().unwrap();
@@ -83,7 +83,7 @@ fn who_has_left_the_pod_is_let_be() {
     let mut stayer = stubborn(&container);
     let mut hand = rig.hand();
     hand.begin(soft(&pod, Duration::from_secs(2))).unwrap();
-    assert!(matches!(hand.next().progress, Progress::TermSent(Signalled { sent: 2, .. })));
+    assert!(matches!(hand.next().progress, KillProgress::TermSent(Signalled { sent: 2, .. })));
     other.add(leaver.pid()).unwrap();
     let outcomes = hand.wait_last();
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
@@ -100,7 +100,7 @@ fn who_comes_during_the_grace_period_ends_too() {
     let _first = stubborn(&container);
     let mut hand = rig.hand();
     hand.begin(soft(&pod, Duration::from_secs(1))).unwrap();
-    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
     // As a probe or `kubectl exec` does, also into a group that was not there.
     let late_group = pod.group("late").unwrap();
     let mut late = stubborn(&late_group);
@@ -116,8 +116,8 @@ fn a_cgroup_that_goes_away_meanwhile_is_gone() {
     let (pod, container) = rig.pod(1);
     let victim = stubborn(&container);
     let mut hand = rig.hand();
-    assert_eq!(hand.begin(soft(&pod, LONG)), Ok(Begun::Started));
-    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    assert_eq!(hand.begin(soft(&pod, LONG)), Ok(KillStarted::Started));
+    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
     // As the runtime does when the pod is deleted at the same time.
     pod.destroy().unwrap();
     assert_eq!(steps(&hand.wait_last()), ["gone"]);

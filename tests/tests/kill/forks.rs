@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use eviction_core::progress::Progress;
+use eviction_core::progress::KillProgress;
 use eviction_core::signal::Resource;
-use eviction_kill::GroupDirs;
+use eviction_kill::CgroupDirs;
 use eviction_kill::KillTarget;
 use tests::process::{is_alive, wait_until};
 
@@ -49,7 +49,7 @@ fn a_fork_bomb_ends_also_where_forking_cannot_be_stopped() {
     // As if the pids controller were off or its files could not be written: the freezer holds the
     // bomb still while everybody in it is signalled.
     let blind = |target: KillTarget| {
-        let groups = target.groups.into_iter().map(|dirs| GroupDirs { pids: None, ..dirs });
+        let groups = target.groups.into_iter().map(|dirs| CgroupDirs { pids: None, ..dirs });
         KillTarget { groups: groups.collect(), ..target }
     };
     assert_eq!(bomb("bomb-blind", blind), ["kill", "gone"]);
@@ -65,9 +65,9 @@ fn a_hard_threshold_stops_forking_until_the_end() {
     hand.begin(KillTarget { grace: LONG, ..target(&pod) }).unwrap();
     // On return, not some time later.
     assert_eq!(pod.pids_limit().unwrap(), "0");
-    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
     // An agent that ends lets the pod go on.
-    assert_eq!(hand.stop(), [Progress::Abandoned]);
+    assert_eq!(hand.stop(), [KillProgress::Abandoned]);
     assert_eq!(pod.pids_limit().unwrap(), "max");
     rig.subtree.remove().unwrap();
 }
@@ -121,7 +121,7 @@ fn what_is_not_waited_for_is_counted() {
     let mut hand = rig.hand();
     let outcomes = hand.kill(soft(&pod, LONG));
     assert_eq!(steps(&outcomes), ["term", "gone"]);
-    assert_eq!(outcomes[1].progress, Progress::Gone { killed: 0, unreaped: Some(1) });
+    assert_eq!(outcomes[1].progress, KillProgress::Gone { killed: 0, unreaped: Some(1) });
     drop((victim, hand));
     rig.subtree.remove().unwrap();
 }

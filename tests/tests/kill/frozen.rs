@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_core::progress::{Progress, Surviving};
-use eviction_kill::Hand;
+use eviction_core::progress::{KillProgress, UnkillableReason};
+use eviction_kill::KillMode;
 use tests::mounts::Hierarchy;
 use tests::process::{is_alive, wait_until};
 
@@ -46,14 +46,14 @@ fn nothing_stays_frozen_after_sigterm() {
     let victim = stubborn(&container);
     let mut hand = rig.hand();
     hand.begin(soft(&pod, Duration::from_secs(3600))).unwrap();
-    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
     let (dir, file, thawed) = match pod.dir(Hierarchy::Freezer) {
         Some(dir) => (dir, "freezer.state", "THAWED"),
         None => (pod.dir(Hierarchy::Unified).unwrap(), "cgroup.freeze", "0"),
     };
     assert_eq!(std::fs::read_to_string(dir.join(file)).unwrap().trim(), thawed);
     assert!(is_alive(victim.pid()));
-    assert_eq!(hand.stop(), [Progress::Abandoned]);
+    assert_eq!(hand.stop(), [KillProgress::Abandoned]);
     rig.subtree.remove().unwrap();
 }
 
@@ -67,16 +67,16 @@ fn frozen_from_above_is_reported_as_left() {
     let mut victim = stubborn(&container);
     let class = rig.subtree.group("kubepods/burstable").unwrap();
     class.freeze(true).unwrap();
-    let mut config = rig.config(Hand::Kill);
+    let mut config = rig.config(KillMode::Kill);
     config.kill_wait = Duration::from_millis(300);
     let mut hand = rig.try_hand(config).unwrap();
     let outcomes = hand.kill(target(&pod));
     assert_eq!(steps(&outcomes), ["kill", "left"]);
-    let Progress::Left { processes, unreachable: 0, unreadable_groups: 0 } = &outcomes[1].progress else {
+    let KillProgress::Left { processes, unreachable: 0, unreadable_groups: 0 } = &outcomes[1].progress else {
         panic!("{outcomes:?}");
     };
     let [left] = processes.as_slice() else { panic!("{outcomes:?}") };
-    assert_eq!((left.pid, left.why), (victim.pid(), Surviving::Frozen));
+    assert_eq!((left.pid, left.why), (victim.pid(), UnkillableReason::Frozen));
     assert_eq!(pod.pids_limit().unwrap(), "max");
     // The signal waits for it.
     class.freeze(false).unwrap();

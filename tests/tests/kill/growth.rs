@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use eviction_core::progress::{Outcome, Progress};
+use eviction_core::progress::{KillProgress, KillUpdate};
 use eviction_core::signal::Resource;
-use eviction_kill::Begun;
+use eviction_kill::KillStarted;
 use eviction_kill::KillTarget;
 use rustix::process::Signal;
 use tests::cgroup::Group;
@@ -30,23 +30,23 @@ fn waiting(group: &Group, growth: &str) -> Workload {
 }
 
 /// Begins, and waits until SIGTERM was sent.
-fn terminate(hand: &mut Acting, target: KillTarget) -> Outcome {
-    assert_eq!(hand.begin(target), Ok(Begun::Started));
+fn terminate(hand: &mut Acting, target: KillTarget) -> KillUpdate {
+    assert_eq!(hand.begin(target), Ok(KillStarted::Started));
     let term = hand.next();
-    assert!(matches!(term.progress, Progress::TermSent(_)), "{term:?}");
+    assert!(matches!(term.progress, KillProgress::TermSent(_)), "{term:?}");
     term
 }
 
 /// By how much the pod had grown when SIGKILL was sent before the end of the grace period.
-fn grown(kill: &Outcome) -> Option<u64> {
+fn grown(kill: &KillUpdate) -> Option<u64> {
     match &kill.progress {
-        Progress::KillSent { grown, .. } => *grown,
+        KillProgress::KillSent { grown, .. } => *grown,
         other => panic!("{other:?}"),
     }
 }
 
 /// It was killed at the end of the grace period, and not before.
-fn assert_granted(outcomes: &[Outcome], term: &Outcome, grace: Duration) {
+fn assert_granted(outcomes: &[KillUpdate], term: &KillUpdate, grace: Duration) {
     assert_eq!(steps(outcomes), ["kill", "gone"]);
     assert_eq!(grown(&outcomes[0]), None);
     assert!(outcomes[0].at_ns - term.at_ns >= grace.as_nanos() as u64 * 9 / 10, "{outcomes:?}");
@@ -213,7 +213,7 @@ fn a_soft_victim_is_watched_once_a_hard_threshold_is_met() {
     hog.go().unwrap();
     wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
     // What it has grown by then is not held against it.
-    assert_eq!(hand.begin(bounded(&pod, LONG)), Ok(Begun::Hurried { decision: 1 }));
+    assert_eq!(hand.begin(bounded(&pod, LONG)), Ok(KillStarted::Hurried { decision: 1 }));
     let mut more = run(&container, "--on-term ignore hold --size 32M");
     let outcomes = hand.wait_last();
     assert!(grown(&outcomes[0]).is_some_and(|bytes| LIMIT < bytes && bytes < 50 * MIB), "{outcomes:?}");

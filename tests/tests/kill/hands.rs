@@ -2,8 +2,8 @@
 
 use std::ffi::OsStr;
 
-use eviction_core::progress::Progress;
-use eviction_kill::Hand;
+use eviction_core::progress::KillProgress;
+use eviction_kill::KillMode;
 use eviction_kill::LockError;
 use eviction_kill::StartError;
 use tests::process::is_alive;
@@ -17,12 +17,12 @@ fn the_dry_hand_says_who_and_signals_nobody() {
     let (pod, container) = rig.pod(1);
     let nested = container.group("nested").unwrap();
     let victims = [stubborn(&seat(&container)), stubborn(&nested)];
-    let mut hand = rig.try_hand(rig.config(Hand::DryRun)).unwrap();
+    let mut hand = rig.try_hand(rig.config(KillMode::DryRun)).unwrap();
     let outcomes = hand.kill(target(&pod));
     let mut pids: Vec<_> = victims.iter().map(Workload::pid).collect();
     pids.sort_unstable();
     assert_eq!(outcomes.len(), 1);
-    assert_eq!(outcomes[0].progress, Progress::WouldSignal { pids, unreachable: 0 });
+    assert_eq!(outcomes[0].progress, KillProgress::WouldSignal { pids, unreachable: 0 });
     assert_eq!(pod.pids_limit().unwrap(), "max");
     assert!(victims.iter().all(|victim| is_alive(victim.pid())));
     // It keeps the pace that the acting hand would keep.
@@ -41,7 +41,7 @@ fn a_second_acting_hand_is_refused_and_told_who_the_first_is() {
     let mut first = Workload::run(binary(), &elsewhere, arguments).unwrap();
     first.wait_event("locked").unwrap();
 
-    let refused = rig.try_hand(rig.config(Hand::Kill)).map(|_| ()).unwrap_err();
+    let refused = rig.try_hand(rig.config(KillMode::Kill)).map(|_| ()).unwrap_err();
     assert!(matches!(refused, StartError::Lock(LockError::Held { .. })), "{refused:?}");
     let said = refused.to_string();
     assert!(
@@ -53,14 +53,14 @@ fn a_second_acting_hand_is_refused_and_told_who_the_first_is() {
     // The dry hand works beside it, and so does one on another node.
     let (pod, container) = rig.pod(1);
     let victim = stubborn(&container);
-    let mut dry = rig.try_hand(rig.config(Hand::DryRun)).unwrap();
+    let mut dry = rig.try_hand(rig.config(KillMode::DryRun)).unwrap();
     assert_eq!(steps(&dry.kill(target(&pod))), ["would signal"]);
     let other = Rig::new("another");
     drop(other.hand());
     // The lock ends with the process that has it.
     drop(first);
     let hand = rig.hand();
-    assert!(rig.try_hand(rig.config(Hand::Kill)).is_err());
+    assert!(rig.try_hand(rig.config(KillMode::Kill)).is_err());
     drop(hand);
     drop(rig.hand());
     drop((victim, dry));

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use eviction_core::progress::{Progress, Surviving};
-use eviction_kill::Hand;
-use eviction_kill::Reaped;
+use eviction_core::progress::{KillProgress, UnkillableReason};
+use eviction_kill::KillMode;
+use eviction_kill::MreleaseResult;
 use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive, wait_until};
 
@@ -27,16 +27,16 @@ fn who_cannot_end_gives_back_its_memory() {
     wait_until("its memory", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
     let class = rig.subtree.group("kubepods/burstable").unwrap();
     class.freeze(true).unwrap();
-    let mut config = rig.config(Hand::Kill);
+    let mut config = rig.config(KillMode::Kill);
     config.kill_wait = Duration::from_millis(300);
     let mut hand = rig.try_hand(config).unwrap();
     let outcomes = hand.kill(target(&pod));
     assert_eq!(steps(&outcomes), ["kill", "left"]);
     assert!(matches!(
         &outcomes[1].progress,
-        Progress::Left { processes, .. } if processes.iter().all(|left| left.why == Surviving::Frozen)
+        KillProgress::Left { processes, .. } if processes.iter().all(|left| left.why == UnkillableReason::Frozen)
     ));
-    assert_eq!(hand.reaped.recv_timeout(HANG), Ok(Reaped::Released));
+    assert_eq!(hand.reaped.recv_timeout(HANG), Ok(MreleaseResult::Released));
     wait_until("the memory to come back", || pod.memory().is_ok_and(|bytes| bytes < 8 * MIB)).unwrap();
     assert!(is_alive(victim.pid()));
     class.freeze(false).unwrap();
@@ -64,7 +64,7 @@ fn each_killed_process_is_seen_to_once() {
         assert_eq!(ended_by(victim), Some(9));
     }
     let reaped: Vec<_> = victims.iter().map(|_| hand.reaped.recv_timeout(HANG).unwrap()).collect();
-    let is_refused = |reaped: &Reaped| *reaped == Reaped::Refused;
+    let is_refused = |reaped: &MreleaseResult| *reaped == MreleaseResult::Refused;
     match has_process_mrelease() {
         true => assert!(!reaped.iter().any(is_refused), "{reaped:?}"),
         false => assert!(reaped.iter().all(is_refused), "{reaped:?}"),

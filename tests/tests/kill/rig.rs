@@ -7,15 +7,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use eviction_core::pod::PodName;
-use eviction_core::progress::{Outcome, Progress, Refused};
+use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::signal::Resource;
-use eviction_kill::Begun;
-use eviction_kill::Executor;
-use eviction_kill::ExecutorConfig;
-use eviction_kill::GroupDirs;
-use eviction_kill::Hand;
+use eviction_kill::CgroupDirs;
+use eviction_kill::KillMode;
+use eviction_kill::KillStarted;
 use eviction_kill::KillTarget;
-use eviction_kill::Reaped;
+use eviction_kill::Killer;
+use eviction_kill::KillerConfig;
+use eviction_kill::MreleaseResult;
 use eviction_kill::StartError;
 use tempfile::TempDir;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
@@ -50,20 +50,20 @@ impl Rig {
         (pod, container)
     }
 
-    pub(crate) fn config(&self, hand: Hand) -> ExecutorConfig {
-        let mut config = ExecutorConfig::new(hand, dirs_of(self.subtree.root()));
+    pub(crate) fn config(&self, hand: KillMode) -> KillerConfig {
+        let mut config = KillerConfig::new(hand, dirs_of(self.subtree.root()));
         config.run_dir = self.run_dir.path().to_owned();
         config
     }
 
     pub(crate) fn hand(&self) -> Acting {
-        self.try_hand(self.config(Hand::Kill)).unwrap()
+        self.try_hand(self.config(KillMode::Kill)).unwrap()
     }
 
-    pub(crate) fn try_hand(&self, config: ExecutorConfig) -> Result<Acting, StartError> {
+    pub(crate) fn try_hand(&self, config: KillerConfig) -> Result<Acting, StartError> {
         let (sender, outcomes) = mpsc::channel(64);
         let (told, reaped) = channel();
-        let executor = Executor::new(config, sender, move |reaped| {
+        let executor = Killer::new(config, sender, move |reaped| {
             let _ = told.send(reaped);
         })?;
         Ok(Acting { executor, outcomes, reaped, decisions: 0 })
@@ -71,10 +71,10 @@ impl Rig {
 }
 
 /// The directories of a group, as the agent finds them.
-pub(crate) fn dirs_of(group: &Group) -> GroupDirs {
+pub(crate) fn dirs_of(group: &Group) -> CgroupDirs {
     let unified = group.dir(Hierarchy::Unified);
     let or_unified = |hierarchy| group.dir(hierarchy).or_else(|| unified.clone());
-    GroupDirs {
+    CgroupDirs {
         id: None,
         memory: or_unified(Hierarchy::Memory),
         pids: or_unified(Hierarchy::Pids),
@@ -119,29 +119,29 @@ pub(crate) fn soft(pod: &Group, grace: Duration) -> KillTarget {
 
 /// An executor and what it tells.
 pub(crate) struct Acting {
-    pub(crate) executor: Executor,
-    outcomes: mpsc::Receiver<Outcome>,
+    pub(crate) executor: Killer,
+    outcomes: mpsc::Receiver<KillUpdate>,
     /// What came of the memory of processes.
-    pub(crate) reaped: Receiver<Reaped>,
+    pub(crate) reaped: Receiver<MreleaseResult>,
     decisions: u64,
 }
 
 impl Acting {
     /// Begins, as a decision made now.
-    pub(crate) fn begin(&mut self, target: KillTarget) -> Result<Begun, Refused> {
+    pub(crate) fn begin(&mut self, target: KillTarget) -> Result<KillStarted, KillRejection> {
         self.decisions += 1;
         let at_ns = tests::clock::now();
         self.executor.begin(&KillTarget { decision: self.decisions, at_ns, ..target })
     }
 
     /// Begins and waits for the end.
-    pub(crate) fn kill(&mut self, target: KillTarget) -> Vec<Outcome> {
-        assert_eq!(self.begin(target), Ok(Begun::Started));
+    pub(crate) fn kill(&mut self, target: KillTarget) -> Vec<KillUpdate> {
+        assert_eq!(self.begin(target), Ok(KillStarted::Started));
         self.wait_last()
     }
 
     /// The next outcome.
-    pub(crate) fn next(&mut self) -> Outcome {
+    pub(crate) fn next(&mut self) -> KillUpdate {
         let mut next = None;
         wait_until("an outcome", || {
             next = self.outcomes.try_recv().ok();
@@ -152,7 +152,7 @@ impl Acting {
     }
 
     /// Outcomes up to the last one of a decision.
-    pub(crate) fn wait_last(&mut self) -> Vec<Outcome> {
+    pub(crate) fn wait_last(&mut self) -> Vec<KillUpdate> {
         let mut outcomes = Vec::new();
         loop {
             outcomes.push(self.next());
@@ -163,7 +163,7 @@ impl Acting {
     }
 
     /// Ends the executor and gives what it said last.
-    pub(crate) fn stop(self) -> Vec<Progress> {
+    pub(crate) fn stop(self) -> Vec<KillProgress> {
         let Self { executor, mut outcomes, reaped: _, decisions: _ } = self;
         drop(executor);
         std::iter::from_fn(|| outcomes.try_recv().ok()).map(|outcome| outcome.progress).collect()
@@ -171,16 +171,16 @@ impl Acting {
 }
 
 /// How far it came, step by step.
-pub(crate) fn steps(outcomes: &[Outcome]) -> Vec<&'static str> {
-    let name = |outcome: &Outcome| match outcome.progress {
-        Progress::WouldSignal { .. } => "would signal",
-        Progress::TermSent(_) => "term",
-        Progress::KillSent { .. } => "kill",
-        Progress::Trouble { .. } => "trouble",
-        Progress::Gone { .. } => "gone",
-        Progress::Left { .. } => "left",
-        Progress::Answered { .. } => "answered",
-        Progress::Abandoned => "abandoned",
+pub(crate) fn steps(outcomes: &[KillUpdate]) -> Vec<&'static str> {
+    let name = |outcome: &KillUpdate| match outcome.progress {
+        KillProgress::WouldSignal { .. } => "would signal",
+        KillProgress::TermSent(_) => "term",
+        KillProgress::KillSent { .. } => "kill",
+        KillProgress::Trouble { .. } => "trouble",
+        KillProgress::Gone { .. } => "gone",
+        KillProgress::Left { .. } => "left",
+        KillProgress::Answered { .. } => "answered",
+        KillProgress::Abandoned => "abandoned",
     };
     outcomes.iter().map(name).collect()
 }

@@ -3,8 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use eviction_core::progress::{Progress, Refused};
-use eviction_kill::Begun;
+use eviction_core::progress::{KillProgress, KillRejection};
+use eviction_kill::KillStarted;
 use eviction_kill::KillTarget;
 use rustix::process::Signal;
 use tests::process::{self, Process, wait_until};
@@ -41,7 +41,7 @@ fn who_ends_in_time_gets_no_sigkill() {
         let mut hand = rig.hand();
         let outcomes = hand.kill(KillTarget { hard, ..soft(&pod, LONG) });
         assert_eq!(steps(&outcomes), ["term", "gone"]);
-        assert!(matches!(outcomes[1].progress, Progress::Gone { killed: 0, .. }));
+        assert!(matches!(outcomes[1].progress, KillProgress::Gone { killed: 0, .. }));
         assert_eq!(victim.process().wait().unwrap().code(), Some(0));
         drop(hand);
         rig.subtree.remove().unwrap();
@@ -126,9 +126,9 @@ fn a_worse_node_hurries_a_soft_victim() {
     let mut victim = stubborn(&container);
     let mut hand = rig.hand();
     hand.begin(soft(&pod, LONG)).unwrap();
-    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
-    assert_eq!(hand.begin(soft(&pod, LONG)), Err(Refused::AlreadyGoing { decision: 1 }));
-    assert_eq!(hand.begin(target(&pod)), Ok(Begun::Hurried { decision: 1 }));
+    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
+    assert_eq!(hand.begin(soft(&pod, LONG)), Err(KillRejection::AlreadyGoing { decision: 1 }));
+    assert_eq!(hand.begin(target(&pod)), Ok(KillStarted::Hurried { decision: 1 }));
     let outcomes = hand.wait_last();
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
     assert!(outcomes.iter().all(|outcome| outcome.decision == 1));

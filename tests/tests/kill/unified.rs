@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use eviction_core::progress::Progress;
-use eviction_kill::ExecutorConfig;
-use eviction_kill::GroupDirs;
-use eviction_kill::Hand;
+use eviction_core::progress::KillProgress;
+use eviction_kill::CgroupDirs;
+use eviction_kill::KillMode;
 use eviction_kill::KillTarget;
+use eviction_kill::KillerConfig;
 use tests::cgroup::Group;
 use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive};
@@ -14,14 +14,14 @@ use tests::process::{HANG, is_alive};
 use crate::rig::{Acting, LONG, Rig, ended_by, seat, soft, steps, stubborn, tame, target};
 
 /// The group as if there were the unified hierarchy alone.
-fn unified(group: &Group) -> GroupDirs {
+fn unified(group: &Group) -> CgroupDirs {
     let dir = group.dir(Hierarchy::Unified);
-    GroupDirs { id: None, memory: None, pids: dir.clone(), freezer: dir.clone(), unified: dir }
+    CgroupDirs { id: None, memory: None, pids: dir.clone(), freezer: dir.clone(), unified: dir }
 }
 
 fn hand(rig: &Rig) -> Acting {
     let roots = unified(rig.subtree.root());
-    let config = ExecutorConfig { roots, ..rig.config(Hand::Kill) };
+    let config = KillerConfig { roots, ..rig.config(KillMode::Kill) };
     rig.try_hand(config).unwrap()
 }
 
@@ -47,7 +47,7 @@ fn the_kernel_kills_the_whole_group() {
     let mut hand = hand(&rig);
     let outcomes = hand.kill(only(&pod, target(&pod)));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
-    let Progress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert!(sum.whole_group);
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
@@ -68,9 +68,9 @@ fn whoever_ended_with_the_group_is_seen_to() {
     let mut hand = hand(&rig);
     let outcomes = hand.kill(only(&pod, target(&pod)));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
-    let Progress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
+    let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert_eq!((sum.sent, sum.whole_group), (5, true));
-    assert!(matches!(outcomes[1].progress, Progress::Gone { killed: 5, .. }), "{outcomes:?}");
+    assert!(matches!(outcomes[1].progress, KillProgress::Gone { killed: 5, .. }), "{outcomes:?}");
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
         hand.reaped.recv_timeout(HANG).unwrap();
@@ -90,7 +90,7 @@ fn a_frozen_group_ends_at_once_and_a_soft_one_is_thawed() {
     let dir = pod.dir(Hierarchy::Unified).unwrap();
     let mut hand = hand(&rig);
     hand.begin(only(&pod, soft(&pod, LONG))).unwrap();
-    assert!(matches!(hand.next().progress, Progress::TermSent(_)));
+    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
     assert_eq!(std::fs::read_to_string(dir.join("cgroup.freeze")).unwrap().trim(), "0");
     std::fs::write(dir.join("cgroup.freeze"), "1").unwrap();
     hand.begin(only(&pod, target(&pod))).unwrap();

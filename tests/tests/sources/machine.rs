@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eviction_bpf::preflight::{Subject, probe};
+use eviction_bpf::preflight::{FactSubject, probe};
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use eviction_node::proc::meminfo::parse_meminfo;
@@ -43,7 +43,9 @@ fn this_machine_is_probed() {
         assert!(fact.usable || !fact.required, "{fact:?}");
     }
     let usable = |subject| facts.iter().any(|fact| fact.subject == subject && fact.usable);
-    assert!(usable(Subject::MemoryController) && usable(Subject::Meminfo) && usable(Subject::Tasks));
+    assert!(
+        usable(FactSubject::MemoryController) && usable(FactSubject::Meminfo) && usable(FactSubject::Tasks)
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
-use eviction_node::cgroup::root::NodeRoot;
+use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use tests::cgroup::Subtree;
 use tests::process::HANG;

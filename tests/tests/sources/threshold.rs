@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use eviction_node::eventfd::{GRAIN, ThresholdError, UsageThreshold};
+use eviction_node::memcg_v1_threshold::{GRAIN, ThresholdError, UsageThreshold};
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use eviction_node::trigger::{Trigger, TriggerError};
+use eviction_node::psi_trigger::{Trigger, TriggerError};
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;

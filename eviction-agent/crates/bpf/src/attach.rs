@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    plan::At,
+    plan::HookPoint,
     sys::{bpf, bpf_descriptor},
 };
 
@@ -33,11 +33,13 @@ enum Kind {
 
 impl Link {
     /// Attaches a loaded program with this id.
-    pub(super) fn new(at: At, program: &OwnedFd, id: u32) -> io::Result<Self> {
+    pub(super) fn new(at: HookPoint, program: &OwnedFd, id: u32) -> io::Result<Self> {
         let (kind, descriptor) = match at {
-            At::Tracepoint(_) | At::Entry(_) | At::Exit(_) => (Kind::Trampoline, attach_traced(program)?),
-            At::Probe(function) => (Kind::PerfEvent, attach_probe(program, function, false)?),
-            At::ReturnProbe(function) => (Kind::PerfEvent, attach_probe(program, function, true)?),
+            HookPoint::Tracepoint(_) | HookPoint::Entry(_) | HookPoint::Exit(_) => {
+                (Kind::Trampoline, attach_traced(program)?)
+            }
+            HookPoint::Probe(function) => (Kind::PerfEvent, attach_probe(program, function, false)?),
+            HookPoint::ReturnProbe(function) => (Kind::PerfEvent, attach_probe(program, function, true)?),
         };
         Ok(Self { descriptor, kind, code: program.try_clone()?, program: id })
     }

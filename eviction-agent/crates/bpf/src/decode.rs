@@ -9,7 +9,8 @@ use eviction_common::{
 use thiserror::Error;
 
 use super::event::{
-    Ancestor, CgroupChange, Choice, Crossed, Event, OomEvents, OomKill, Rss, Stamp, Struck, TaskAlarm,
+    Ancestor, CgroupChange, Event, KernelKill, OomContext, OomEvents, OomKill, Rss, Stamp, TaskAlarm,
+    ThresholdCrossed,
 };
 
 /// Why the bytes of a record are none.
@@ -138,7 +139,7 @@ impl<'a> Fields<'a> {
         Ok(slice)
     }
 
-    fn crossed(&mut self, stamp: Stamp) -> Result<Crossed, DecodeError> {
+    fn crossed(&mut self, stamp: Stamp) -> Result<ThresholdCrossed, DecodeError> {
         let level_id = self.u64()?;
         let leaf_id = self.u64()?;
         let generation = self.u64()?;
@@ -148,7 +149,7 @@ impl<'a> Fields<'a> {
         let pid = self.u32()?;
         let edge = self.u32()?;
         self.u32()?;
-        Ok(Crossed {
+        Ok(ThresholdCrossed {
             stamp,
             level_id,
             leaf_id,
@@ -179,7 +180,7 @@ impl<'a> Fields<'a> {
         let owner_id = self.u64()?;
         let owner =
             Ancestor { id: owner_id, usage: self.pages()?, max: self.limit()?, ..Ancestor::default() };
-        let choice = Choice { owner: (owner_id != 0).then_some(owner), ktime_ns: self.u64()? };
+        let choice = OomContext { owner: (owner_id != 0).then_some(owner), ktime_ns: self.u64()? };
         let flags = self.u32()?;
         let chain_len = self.u32()?;
         if chain_len as usize > MAX_CHAIN {
@@ -280,7 +281,7 @@ impl<'a> Fields<'a> {
         Ok(TaskAlarm { stamp, alarm: alarm.into(), leaf_id, key_id, tasks, bound, tgid, level })
     }
 
-    fn struck(&mut self, stamp: Stamp) -> Result<Struck, DecodeError> {
+    fn struck(&mut self, stamp: Stamp) -> Result<KernelKill, DecodeError> {
         let verdict = self.u64()?;
         let victim_id = self.u64()?;
         let leaf_id = self.u64()?;
@@ -293,7 +294,7 @@ impl<'a> Fields<'a> {
         let mut comm = [0; 16];
         comm.copy_from_slice(self.slice(16)?);
         let error = (error != 0).then_some(error);
-        Ok(Struck { stamp, verdict, victim_id, leaf_id, usage, grown, tgid, pid, error, comm })
+        Ok(KernelKill { stamp, verdict, victim_id, leaf_id, usage, grown, tgid, pid, error, comm })
     }
 
     fn cgroup_change(&mut self, stamp: Stamp, kind: Kind) -> Result<CgroupChange<'a>, DecodeError> {

@@ -20,7 +20,7 @@ pub struct Stamp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// An armed level was crossed.
-    Crossed(Crossed),
+    Crossed(ThresholdCrossed),
     /// The kernel kills a process, out of memory. Also when it is not known whether it does
     /// ([`OomKill::was_killed`]).
     OomKill(OomKill),
@@ -34,7 +34,7 @@ pub enum Event<'a> {
     /// There are, or come, too many tasks.
     TaskAlarm(TaskAlarm),
     /// The standing verdict was carried out.
-    Struck(Struck),
+    Struck(KernelKill),
 }
 
 impl Event<'_> {
@@ -52,14 +52,14 @@ impl Event<'_> {
 
 /// An armed level was crossed. Comes once for each arming and edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crossed {
+pub struct ThresholdCrossed {
     /// When and where.
     pub stamp: Stamp,
     /// The cgroup whose level it is.
     pub level_id: u64,
     /// The cgroup that was charged: the level's own, or one below it.
     pub leaf_id: u64,
-    /// Which arming it was: [`Generation`](super::Generation) as [`arm`](super::Kernel::arm) gave it.
+    /// Which arming it was: [`Generation`](super::Generation) as [`arm`](super::BpfHandle::arm) gave it.
     pub generation: u64,
     /// What was crossed.
     pub edge: Edge,
@@ -73,7 +73,7 @@ pub struct Crossed {
     pub pid: u32,
 }
 
-impl Crossed {
+impl ThresholdCrossed {
     /// Whether usage had grown to the line, and not sunk under it.
     pub fn is_rise(&self) -> bool {
         match self.edge {
@@ -94,10 +94,10 @@ impl Crossed {
 /// The standing verdict was carried out: a process of the victim was sent SIGKILL at its own charge,
 /// in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Struck {
+pub struct KernelKill {
     /// When and where.
     pub stamp: Stamp,
-    /// Which verdict: [`VerdictNumber`](super::VerdictNumber) as [`stand`](super::Kernel::stand) gave it.
+    /// Which verdict: [`OrderNumber`](super::OrderNumber) as [`stand`](super::BpfHandle::stand) gave it.
     pub verdict: u64,
     /// The victim's cgroup.
     pub victim_id: u64,
@@ -117,7 +117,7 @@ pub struct Struck {
     pub comm: [u8; 16],
 }
 
-impl Struck {
+impl KernelKill {
     /// The process's name with what is not UTF-8 replaced.
     pub fn comm_lossy(&self) -> impl fmt::Display + '_ {
         lossy(&self.comm)
@@ -154,7 +154,7 @@ pub struct OomEvents {
 
 /// What the kernel was about when it chose its victim (`struct oom_control` in linux/oom.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct OomContext {
     /// The memory cgroup whose limit it was; `None` is the machine itself.
     pub owner: Option<Ancestor>,
     /// When it had chosen: the same for all that it killed at once.
@@ -187,7 +187,7 @@ pub struct OomKill {
     /// The memory cgroup that it was in.
     pub trigger_memcg: Option<u64>,
     /// What the kernel itself said of the owner, where it can be asked.
-    pub choice: Option<Choice>,
+    pub choice: Option<OomContext>,
     /// The tree was deeper than the record: the chain ends before the root.
     pub cut: bool,
     /// The kernel gave only the victim's pid: the chain is that of the triggering task.
@@ -310,7 +310,7 @@ impl From<eviction_common::Alarm> for Alarm {
 }
 
 /// There are, or come, too many tasks. Comes once for each cgroup or line, until it is armed again
-/// ([`Kernel::rearm_alarms`](super::Kernel::rearm_alarms)).
+/// ([`BpfHandle::rearm_alarms`](super::BpfHandle::rearm_alarms)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskAlarm {
     /// When and where.

@@ -1,4 +1,4 @@
-//! The kernel side's user side: finds out what this kernel offers ([`probe`]), chooses the
+//! The kernel side's user side: finds out what this kernel offers ([`capabilities`]), chooses the
 //! rungs to try ([`plan`]), loads and attaches them ([`mod@load`]), and then is told what happened
 //! through one ring buffer ([`ring`], [`event`]).
 //!
@@ -6,35 +6,35 @@
 //! probe::facts ─► plan::plan ─► load::load ─► Kernel { arm, disarm, take_dirty, task_counts, lost }
 //!                                     └─────► Ring   { drain(|Event|) }  AsFd, or ring::AsyncRing
 //! ```
-//! Nothing is pinned: when [`Kernel`] is dropped every program is detached. When the kernel
+//! Nothing is pinned: when [`BpfHandle`] is dropped every program is detached. When the kernel
 //! refuses BPF as a whole, [`load`](load::load) says why for each source, and the agent runs
 //! on its fallbacks.
 
 mod attach;
-mod brief;
+mod attach_best;
+pub mod attach_methods;
 pub mod btf;
-mod climb;
+pub mod capabilities;
+pub mod cgroup_ids;
 pub mod decode;
+mod error_summary;
 pub mod event;
-pub mod ids;
-mod kernel;
+mod handle;
+mod kernel_kill;
 pub mod load;
-mod lost;
-mod near;
+mod loss_counters;
+pub mod map_sizes;
 mod object;
 pub mod offsets;
-pub mod owner;
+mod on_demand;
+pub mod oom_limit_owner;
 pub mod plan;
 pub mod preflight;
-pub mod probe;
-mod reflex;
 pub mod ring;
-pub mod rungs;
 pub mod sequence;
-pub mod size;
 mod switch;
 mod sys;
-pub mod tally;
+pub mod task_counters;
 
 /// How many CPUs are online. A quota or an affinity of this process, which the standard library counts in, says nothing of
 /// how fast others fill the memory.
@@ -44,20 +44,23 @@ pub fn online_cpus() -> usize {
 }
 
 /// What a CPU charges ahead at once (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h), of each group that it holds back of
-/// ([`offsets::Resolved::stocks`]).
+/// ([`offsets::ResolvedOffsets::stocks`]).
 pub fn batch_bytes() -> u64 {
     eviction_common::BATCH_PAGES * rustix::param::page_size() as u64
 }
 
 pub use event::{
-    Alarm, Ancestor, CgroupChange, Choice, Crossed, Edge, Event, OomKill, Stamp, Struck, TaskAlarm,
+    Alarm, Ancestor, CgroupChange, Edge, Event, KernelKill, OomContext, OomKill, Stamp, TaskAlarm,
+    ThresholdCrossed,
 };
-pub use kernel::{ArmError, Charged, Detached, DirtyLeaf, Generation, Kernel, Level};
-pub use load::{LoadOptions, Loaded, ProgramLog, ProgramLogReader, Refused, load};
-pub use lost::Lost;
-pub use plan::{Family, SourceInfo, When};
-pub use reflex::{
-    Epoch, LastNumbers, StandError, Standing, VerdictNumber, WITHHELD_REASONS, withheld_reasons,
+pub use handle::{
+    BpfHandle, CgroupGrowth, Detached, Generation, GrossCharge, KernelThreshold, SetThresholdError,
 };
+pub use kernel_kill::{
+    ArmError, ArmedOrder, LastOrderNumbers, OrderNumber, SampleEpoch, WITHHELD_REASONS, withheld_reasons,
+};
+pub use load::{LoadError, LoadOptions, Loaded, ProgramLog, ProgramLogReader, load};
+pub use loss_counters::LossCounters;
+pub use plan::{AttachWhen, BackendInfo, EventClass};
 pub use ring::{AsyncRing, Drained, Ring};
-pub use tally::{NodeLine, Stall, TaskCount};
+pub use task_counters::{NodePidThreshold, ReclaimTime, TaskCount};

@@ -7,24 +7,24 @@ use aya::{
     maps::{MapData, MapError, RingBuf},
 };
 use aya_log::EbpfLogger;
-use eviction_common::{ABI_VERSION, ABSENT, Setup};
+use eviction_common::{ABI_VERSION, ABSENT, ProgramConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
-use eviction_node::choice::Choice;
+use eviction_node::backend_selection::BackendSelection;
 
 use super::{
-    brief::brief,
-    climb::{Attached, Climbed, climb, keep},
-    kernel::{Kernel, Maps},
+    attach_best::{AttachedMethod, AttachedProgram, climb, keep},
+    capabilities::{self, KernelFacts},
+    error_summary::brief,
+    handle::{BpfHandle, Maps},
+    kernel_kill::KernelKillMaps,
+    map_sizes,
     object::with_object,
-    plan::{self, Family, FamilyPlan, SourceInfo},
-    probe::{self, Facts},
-    reflex::Reflex,
+    plan::{self, BackendInfo, ClassPlan, EventClass},
     ring::Ring,
-    size,
-    sys::Entry,
-    tally::{self, TallyMaps},
+    sys::MapEntry,
+    task_counters::{self, TaskCounterMaps},
 };
 
 /// How much of the programs' own diagnostics is logged, through the `log` facade.
@@ -54,21 +54,21 @@ impl ProgramLog {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
     /// Size of the ring buffer, bytes; made a power of two of pages. `None`: by how many cgroups there
-    /// are ([`size::ring_bytes`]).
+    /// are ([`map_sizes::ring_bytes`]).
     pub ring_bytes: Option<u32>,
     /// For how many cgroups there is room in each map; each costs some 300 bytes of kernel memory.
-    /// `None`: twice as many as there are ([`size::map_entries`]).
+    /// `None`: twice as many as there are ([`map_sizes::map_entries`]).
     pub cgroups: Option<u32>,
     /// On how many cgroups a level can be armed; each costs some 600 bytes of kernel memory. `None`:
-    /// by how many there are ([`size::levels`]).
+    /// by how many there are ([`map_sizes::levels`]).
     pub levels: Option<u32>,
     /// Rungs that are asked for or denied.
-    pub choice: Choice,
+    pub choice: BackendSelection,
     /// How many tasks a cgroup makes in a second before it is told; 0 any number.
     pub fork_storm: u32,
     /// The programs' own diagnostics.
     pub log: ProgramLog,
-    /// Whether a verdict may stand ([`Kernel::stand`]). Without it the verifier sees to it that no
+    /// Whether a verdict may stand ([`BpfHandle::stand`]). Without it the verifier sees to it that no
     /// program can send a signal.
     pub reflex: bool,
 }
@@ -83,7 +83,7 @@ impl Default for LoadOptions {
             ring_bytes: None,
             cgroups: None,
             levels: None,
-            choice: Choice::default(),
+            choice: BackendSelection::default(),
             fork_storm: FORK_STORM,
             log: ProgramLog::Off,
             reflex: false,
@@ -94,11 +94,11 @@ impl Default for LoadOptions {
 /// What was loaded.
 pub struct Loaded {
     /// The handle; dropping it detaches everything.
-    pub kernel: Kernel,
+    pub kernel: BpfHandle,
     /// The reader of the records.
     pub ring: Ring,
     /// Families of which nothing could be attached, with the reasons (`rung` is empty).
-    pub missing: Vec<SourceInfo>,
+    pub missing: Vec<BackendInfo>,
     /// The reader of the programs' own diagnostics, unless they are off.
     pub log: Option<ProgramLogReader>,
 }
@@ -122,43 +122,43 @@ impl AsFd for ProgramLogReader {
 /// Nothing could be loaded; the agent runs on its fallbacks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("no BPF program could be attached: {why}")]
-pub struct Refused {
+pub struct LoadError {
     /// The first cause, in one line.
     pub why: String,
     /// The reason for each family (`rung` is empty).
-    pub missing: Vec<SourceInfo>,
+    pub missing: Vec<BackendInfo>,
 }
 
 /// Finds out what this kernel offers, loads the best of it and attaches it.
-pub fn load(options: &LoadOptions) -> Result<Loaded, Refused> {
-    load_on(&probe::facts(), options)
+pub fn load(options: &LoadOptions) -> Result<Loaded, LoadError> {
+    load_on(&capabilities::facts(), options)
 }
 
 /// The same on facts that are known already.
-pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> {
+pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, LoadError> {
     let LoadOptions { choice, log, fork_storm, reflex, .. } = options;
     let plans = plan::plan(facts, choice);
     let setup = match (&facts.btf, &facts.hierarchy) {
-        (Ok(btf), Ok(hierarchy)) => Setup {
+        (Ok(btf), Ok(hierarchy)) => ProgramConfig {
             abi: ABI_VERSION.into(),
             hierarchy: *hierarchy,
             css_online: btf.resolved.css_online,
             css_dying: btf.resolved.css_dying,
             reclaimed_first: btf.resolved.reclaimed.start,
             reclaimed_events: btf.resolved.reclaimed.len() as u32,
-            storm_forks: tally::forks_in_window(*fork_storm),
+            storm_forks: task_counters::forks_in_window(*fork_storm),
             reflex: (*reflex).into(),
             offsets: facts.lockdown.readable(btf.resolved.offsets),
         },
-        _ => Setup::NONE,
+        _ => ProgramConfig::NONE,
     };
     if plans.iter().all(|plan| plan.candidates.is_empty()) {
         return Err(refused(plans, None));
     }
     // One after the other: aya holds the kernel's BTF while it makes the maps, some 15 MB.
-    let levels = options.levels.unwrap_or_else(|| size::levels(size::read_cgroups())).max(1);
+    let levels = options.levels.unwrap_or_else(|| map_sizes::levels(map_sizes::read_cgroups())).max(1);
     let opened = open(setup, levels, options).and_then(|mut ebpf| {
-        tally::lay_out_places(&mut ebpf)?;
+        task_counters::lay_out_places(&mut ebpf)?;
         Ok((ebpf, Btf::from_sys_fs()?))
     });
     let (mut ebpf, btf) = match opened {
@@ -172,12 +172,12 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
     let mut charge = "";
     for mut plan in plans {
         let family = plan.family;
-        if family == Family::Near {
+        if family == EventClass::Near {
             plan.only_beside(charge);
         }
         match climb(plan, &mut ebpf, &btf, facts.lockdown) {
-            Ok(Climbed { info, rung, attached }) => {
-                if family == Family::Charge {
+            Ok(AttachedMethod { info, rung, attached }) => {
+                if family == EventClass::Charge {
                     charge = rung.name;
                 }
                 match rung.beside {
@@ -185,11 +185,13 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
                     Some(beside) => match keep(attached, beside.when) {
                         Ok(kept) => near = kept,
                         Err(error) => {
-                            missing.push(SourceInfo { rung: "", reason: brief(&error), ..info });
+                            missing.push(BackendInfo { rung: "", reason: brief(&error), ..info });
                             continue;
                         }
                     },
-                    None => links.extend(attached.into_iter().map(|Attached { link, .. }| (family, link))),
+                    None => {
+                        links.extend(attached.into_iter().map(|AttachedProgram { link, .. }| (family, link)))
+                    }
                 }
                 sources.push(info);
             }
@@ -197,7 +199,7 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
         }
     }
     drop(btf);
-    let failed = |why: String, missing| Refused { why, missing };
+    let failed = |why: String, missing| LoadError { why, missing };
     if sources.is_empty() {
         let why = missing.first().map(|none| none.reason.clone());
         return Err(failed(why.unwrap_or_default(), missing));
@@ -215,50 +217,50 @@ pub fn load_on(facts: &Facts, options: &LoadOptions) -> Result<Loaded, Refused> 
     });
     match taken {
         Ok((maps, reflex, ring)) => {
-            let kernel = Kernel::new(maps, reflex, links, near, sources, stocks);
+            let kernel = BpfHandle::new(maps, reflex, links, near, sources, stocks);
             Ok(Loaded { kernel, ring, missing, log })
         }
         Err(error) => Err(failed(brief(&error), missing)),
     }
 }
 
-fn refused(plans: Vec<FamilyPlan>, why: Option<String>) -> Refused {
+fn refused(plans: Vec<ClassPlan>, why: Option<String>) -> LoadError {
     let missing: Vec<_> = plans
         .iter()
-        .map(|FamilyPlan { family, rejected, .. }| match &why {
+        .map(|ClassPlan { family, rejected, .. }| match &why {
             None => plan::nothing(*family, rejected),
-            Some(why) => SourceInfo { reason: why.clone(), ..plan::nothing(*family, rejected) },
+            Some(why) => BackendInfo { reason: why.clone(), ..plan::nothing(*family, rejected) },
         })
         .collect();
     let first = missing.first().map(|none| none.reason.clone());
-    Refused { why: why.or(first).unwrap_or_default(), missing }
+    LoadError { why: why.or(first).unwrap_or_default(), missing }
 }
 
 /// Makes the maps.
-fn open(setup: Setup, levels: u32, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
+fn open(setup: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
     let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, reflex: _ } = options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
-    let present = size::read_cgroups();
-    let ring_bytes = ring_bytes.unwrap_or_else(|| size::ring_bytes(present, page));
-    let cgroups = cgroups.unwrap_or_else(|| size::map_entries(present)).max(1);
-    let setup = Entry(setup);
+    let present = map_sizes::read_cgroups();
+    let ring_bytes = ring_bytes.unwrap_or_else(|| map_sizes::ring_bytes(present, page));
+    let cgroups = cgroups.unwrap_or_else(|| map_sizes::map_entries(present)).max(1);
+    let setup = MapEntry(setup);
     let level = log.level();
     let mut loader = EbpfLoader::new();
     loader
-        .override_global("SETUP", &setup, true)
+        .override_global("PROGRAM_CONFIG", &setup, true)
         .override_global(aya_log::LEVEL, &level, true)
-        .map_max_entries("RING", ring_bytes.max(page))
-        .map_max_entries("ARMED", levels)
+        .map_max_entries("EVENTS", ring_bytes.max(page))
+        .map_max_entries("THRESHOLDS", levels)
         // Three edges, and the tickets of an arming go when the next one's are in.
-        .map_max_entries("TICKETS", levels.saturating_mul(6).max(8))
-        .map_max_entries("DIRTY", cgroups)
-        .map_max_entries("SEEN_OOM", cgroups)
-        .map_max_entries("TASKS", cgroups)
-        .map_max_entries("TASK_PLACES", cgroups)
-        .map_max_entries("FREE_PLACES", cgroups)
-        .map_max_entries("STALLS", cgroups)
-        .map_max_entries("ALARMED", levels);
+        .map_max_entries("FIRE_TOKENS", levels.saturating_mul(6).max(8))
+        .map_max_entries("CHARGED_CGROUPS", cgroups)
+        .map_max_entries("OOM_COUNTS", cgroups)
+        .map_max_entries("TASK_STATS", cgroups)
+        .map_max_entries("TASK_STATS_INDEX", cgroups)
+        .map_max_entries("TASK_STATS_FREE", cgroups)
+        .map_max_entries("RECLAIM_TIME", cgroups)
+        .map_max_entries("ALARMS_SENT", levels);
     if *log == ProgramLog::Off {
         loader.map_max_entries("AYA_LOGS", page);
     }
@@ -275,14 +277,14 @@ fn raise_memlock() {
     }
 }
 
-fn take_reflex(ebpf: &mut Ebpf) -> Result<Reflex, MapError> {
+fn take_reflex(ebpf: &mut Ebpf) -> Result<KernelKillMaps, MapError> {
     let mut take =
         |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
-    Ok(Reflex {
-        mark: take("MARK")?.try_into()?,
-        verdict: take("VERDICT")?.try_into()?,
-        ticket: take("VERDICT_TICKET")?.try_into()?,
-        withheld: take("WITHHELD")?.try_into()?,
+    Ok(KernelKillMaps {
+        mark: take("SAMPLE_EPOCH")?.try_into()?,
+        verdict: take("KILL_ORDER")?.try_into()?,
+        ticket: take("KILL_ORDER_TOKEN")?.try_into()?,
+        withheld: take("SUPPRESSED")?.try_into()?,
         last_epoch: 0,
         is_marked: false,
         last_verdict: 0,
@@ -291,18 +293,18 @@ fn take_reflex(ebpf: &mut Ebpf) -> Result<Reflex, MapError> {
 }
 
 fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {
-    let tally = TallyMaps::take(ebpf)?;
+    let tally = TaskCounterMaps::take(ebpf)?;
     let mut take =
         |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
-    let ring: RingBuf<MapData> = take("RING")?.try_into()?;
+    let ring: RingBuf<MapData> = take("EVENTS")?.try_into()?;
     let maps = Maps {
-        armed: take("ARMED")?.try_into()?,
-        armed_bits: take("ARMED_BITS")?.try_into()?,
+        armed: take("THRESHOLDS")?.try_into()?,
+        armed_bits: take("THRESHOLD_BITS")?.try_into()?,
         levels,
-        tickets: take("TICKETS")?.try_into()?,
-        dirty: match take("DIRTY")? {
+        tickets: take("FIRE_TOKENS")?.try_into()?,
+        dirty: match take("CHARGED_CGROUPS")? {
             aya::maps::Map::HashMap(map) => map,
-            _ => return Err(MapError::InvalidName { name: "DIRTY".into() }),
+            _ => return Err(MapError::InvalidName { name: "CHARGED_CGROUPS".into() }),
         },
         counters: take("COUNTERS")?.try_into()?,
         tally,

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use eviction_common::{ABSENT, Offsets};
 
-use super::btf::{Btf, Missing, Wanted};
+use super::btf::{Btf, BtfMissing, BtfQuery};
 
 /// What is looked for in the kernel's BTF, beside the functions that rungs are attached to.
-pub const WANTED: Wanted<'static> = Wanted {
+pub const WANTED: BtfQuery<'static> = BtfQuery {
     structs: &[
         "mem_cgroup",
         "page_counter",
@@ -50,7 +50,7 @@ pub const WANTED: Wanted<'static> = Wanted {
 
 /// What was found, and what was not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedOffsets {
     /// The offsets; [`ABSENT`] where there is none.
     pub offsets: Offsets,
     /// The bit of `cgroup_subsys_state.flags` that an online css has; 0 if not known.
@@ -62,20 +62,20 @@ pub struct Resolved {
     /// The events that count what reclaim took of a memory cgroup; empty if not known.
     pub reclaimed: Range<u32>,
     /// Why each absent one is absent, by the name of its field in [`Offsets`].
-    pub missing: Vec<(&'static str, Missing)>,
+    pub missing: Vec<(&'static str, BtfMissing)>,
 }
 
-impl Resolved {
+impl ResolvedOffsets {
     /// Why the offset of this name is absent.
-    pub fn why(&self, field: &str) -> Option<&Missing> {
+    pub fn why(&self, field: &str) -> Option<&BtfMissing> {
         self.missing.iter().find(|(name, _)| *name == field).map(|(_, why)| why)
     }
 }
 
 /// Finds every offset that there is.
-pub fn resolve(btf: &Btf<'_>) -> Resolved {
+pub fn resolve(btf: &Btf<'_>) -> ResolvedOffsets {
     let mut missing = Vec::new();
-    let mut take = |field: &'static str, found: Result<u32, Missing>| {
+    let mut take = |field: &'static str, found: Result<u32, BtfMissing>| {
         found.unwrap_or_else(|why| {
             missing.push((field, why));
             ABSENT
@@ -84,7 +84,7 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
     let at = |structure, member| btf.member(structure, member).map(|found| found.offset);
     let bit = |name: &str| {
         let value = btf.enumerator(name)?;
-        u32::try_from(value).map_err(|_| Missing::Form(name.into(), "a bit"))
+        u32::try_from(value).map_err(|_| BtfMissing::Form(name.into(), "a bit"))
     };
     let (online, dying) = (bit("CSS_ONLINE"), bit("CSS_DYING"));
     let offsets = Offsets {
@@ -130,7 +130,7 @@ pub fn resolve(btf: &Btf<'_>) -> Resolved {
         pids_counter: take("pids_counter", pids(btf, "counter")),
         pids_limit: take("pids_limit", pids(btf, "limit")),
     };
-    Resolved {
+    ResolvedOffsets {
         offsets,
         css_online: online.unwrap_or(0),
         css_dying: dying.unwrap_or(0),
@@ -162,37 +162,37 @@ fn reclaimed(btf: &Btf<'_>) -> Range<u32> {
 }
 
 /// The programs read a css as the memory cgroup around it, so it must be its first member.
-fn css_of_memcg(btf: &Btf<'_>) -> Result<u32, Missing> {
+fn css_of_memcg(btf: &Btf<'_>) -> Result<u32, BtfMissing> {
     match btf.member("mem_cgroup", "css")?.offset {
         0 => Ok(0),
-        _ => Err(Missing::Form("mem_cgroup.css".into(), "its first member")),
+        _ => Err(BtfMissing::Form("mem_cgroup.css".into(), "its first member")),
     }
 }
 
-fn local_event(btf: &Btf<'_>, event: &str) -> Result<u32, Missing> {
+fn local_event(btf: &Btf<'_>, event: &str) -> Result<u32, BtfMissing> {
     let counts = btf.member("mem_cgroup", "memory_events_local")?;
     let index = btf.enumerator(event)?;
     Ok(btf.element("mem_cgroup.memory_events_local", &counts, index)?.offset)
 }
 
 /// The pointer to a controller's css in the `subsys` of a `css_set` or a `cgroup`.
-pub(super) fn css_of(btf: &Btf<'_>, structure: &str, controller: &str) -> Result<u32, Missing> {
+pub(super) fn css_of(btf: &Btf<'_>, structure: &str, controller: &str) -> Result<u32, BtfMissing> {
     let controllers = btf.member(structure, "subsys")?;
     let index = btf.enumerator(controller)?;
     Ok(btf.element(&format!("{structure}.subsys"), &controllers, index)?.offset)
 }
 
 /// A member of `pids_cgroup`, which is read from its css on.
-fn pids(btf: &Btf<'_>, member: &str) -> Result<u32, Missing> {
+fn pids(btf: &Btf<'_>, member: &str) -> Result<u32, BtfMissing> {
     match btf.member("pids_cgroup", "css")?.offset {
         0 => Ok(btf.member("pids_cgroup", member)?.offset),
-        _ => Err(Missing::Form("pids_cgroup.css".into(), "its first member")),
+        _ => Err(BtfMissing::Form("pids_cgroup.css".into(), "its first member")),
     }
 }
 
 /// `mm_struct.rss_stat` is a structure around an array of counts up to 6.1, and an array of
 /// per-CPU counters since.
-fn resident(btf: &Btf<'_>, which: &str) -> Result<u32, Missing> {
+fn resident(btf: &Btf<'_>, which: &str) -> Result<u32, BtfMissing> {
     let index = btf.enumerator(which)?;
     let whole = btf.member("mm_struct", "rss_stat")?;
     if btf.structure_of(&whole) == Some("mm_rss_stat") {
@@ -206,7 +206,7 @@ fn resident(btf: &Btf<'_>, which: &str) -> Result<u32, Missing> {
             let count = btf.member("percpu_counter", "count")?;
             Ok(element.of(count).offset)
         }
-        _ => Err(Missing::Form("mm_struct.rss_stat".into(), "an array of per-CPU counters")),
+        _ => Err(BtfMissing::Form("mm_struct.rss_stat".into(), "an array of per-CPU counters")),
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use crate::btf::tests::Blob;
 
-    fn resolved(blob: &Blob) -> Resolved {
+    fn resolved(blob: &Blob) -> ResolvedOffsets {
         resolve(&Btf::parse(&blob.bytes(), &WANTED).unwrap())
     }
 

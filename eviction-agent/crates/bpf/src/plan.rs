@@ -1,5 +1,5 @@
 //! Which rungs to try for each family of events, best first, and why the others not. Decides
-//! on facts alone ([`Facts`]), so that every kernel can be told about in a test; whether a rung holds
+//! on facts alone ([`KernelFacts`]), so that every kernel can be told about in a test; whether a rung holds
 //! shows when it is loaded.
 #![forbid(unsafe_code)]
 
@@ -7,18 +7,18 @@ use std::fmt;
 
 use eviction_common::{BATCH_PAGES, STILL_PAGES};
 
-use eviction_node::choice::Choice;
-pub use eviction_node::info::SourceInfo;
+pub use eviction_node::backend_info::BackendInfo;
+use eviction_node::backend_selection::BackendSelection;
 
 use super::{
+    attach_methods::{RUNGS, ladder},
     btf::Argument,
-    probe::{BtfFacts, Facts},
-    rungs::{RUNGS, ladder},
+    capabilities::{BtfFacts, KernelFacts},
 };
 
 /// What a program tells about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Family {
+pub enum EventClass {
     /// Charges of memory cgroups: crossings and the dirty set.
     Charge,
     /// What the rung for charges does not see, by a hook that costs too much to be attached all
@@ -34,7 +34,7 @@ pub enum Family {
     Cgroup,
 }
 
-impl Family {
+impl EventClass {
     /// Every family.
     pub const ALL: [Self; 6] = [Self::Charge, Self::Near, Self::Oom, Self::Task, Self::Reclaim, Self::Cgroup];
 
@@ -51,7 +51,7 @@ impl Family {
     }
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for EventClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -59,34 +59,34 @@ impl fmt::Display for Family {
 
 /// One way to see a family of events: programs that are attached together.
 #[derive(Debug)]
-pub struct Rung {
+pub struct AttachMethod {
     /// Its name in logs, metrics, `check` and options.
     pub name: &'static str,
     /// What it tells about.
-    pub family: Family,
+    pub family: EventClass,
     /// Its programs.
-    pub hooks: &'static [Hook],
+    pub hooks: &'static [ProgramHook],
     /// The members without which it is of no use, by the names of their fields in
     /// [`eviction_common::Offsets`].
     pub(super) needs: &'static [&'static [&'static str]],
     pub(super) sees_every_charge: bool,
-    pub(super) grain: Grain,
+    pub(super) grain: Granularity,
     /// Of a hook for a time, beside what and when.
-    pub(super) beside: Option<Beside>,
+    pub(super) beside: Option<CompanionProbe>,
 }
 
 /// What a hook that is attached for a time is good for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Beside {
+pub(super) struct CompanionProbe {
     /// The rungs for charges that it goes with.
     pub(super) rungs: &'static [&'static str],
     /// When it is attached.
-    pub(super) when: When,
+    pub(super) when: AttachWhen,
 }
 
 /// When a hook for a time is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum When {
+pub enum AttachWhen {
     /// While a line is near: it sees growth that the other passes over.
     NearLine,
     /// While it is to be seen how pressure ends: the other sees no memory given back.
@@ -95,7 +95,7 @@ pub enum When {
 
 /// How far a cgroup can grow before a rung sees it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Grain {
+pub(super) enum Granularity {
     /// That says nothing about it.
     None,
     /// What one page of page tables maps, and what is passed over.
@@ -104,7 +104,7 @@ pub(super) enum Grain {
     Batch,
 }
 
-impl Grain {
+impl Granularity {
     fn bytes(self, page_bytes: u64) -> u64 {
         match self {
             Self::None => 0,
@@ -117,18 +117,18 @@ impl Grain {
 
 /// One program of the object, and where it goes.
 #[derive(Debug)]
-pub struct Hook {
+pub struct ProgramHook {
     /// Its name in the object.
     pub program: &'static str,
     /// What it is attached to.
-    pub at: At,
+    pub at: HookPoint,
     /// What its first arguments have to be.
     pub(super) arguments: &'static [Expected],
 }
 
 /// A place in the kernel that a program is attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
+pub enum HookPoint {
     /// A tracepoint, by BTF.
     Tracepoint(&'static str),
     /// Where a function begins, by BTF and a trampoline.
@@ -141,7 +141,7 @@ pub enum At {
     ReturnProbe(&'static str),
 }
 
-impl At {
+impl HookPoint {
     /// The tracepoint, if it is one.
     pub fn tracepoint(self) -> Option<&'static str> {
         match self {
@@ -188,26 +188,26 @@ impl fmt::Display for Expected {
 
 /// A rung that is not tried, or did not hold, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejected {
+pub struct RejectedMethod {
     /// The rung's name.
     pub rung: &'static str,
     /// Why.
     pub why: String,
 }
 
-impl FamilyPlan {
+impl ClassPlan {
     /// Leaves out what goes only with another rung for charges than this one (empty: none).
     pub(super) fn only_beside(&mut self, charge: &str) {
         let Self { family: _, candidates, rejected } = self;
         candidates.retain(|rung| {
-            let Some(Beside { rungs, when: _ }) = rung.beside else { return true };
+            let Some(CompanionProbe { rungs, when: _ }) = rung.beside else { return true };
             if rungs.contains(&charge) {
                 return true;
             }
             let names: Vec<_> =
                 rungs.iter().map(|name| if name.is_empty() { "no backend" } else { name }).collect();
             let why = format!("requires {}", names.join(" or "));
-            rejected.push(Rejected { rung: rung.name, why });
+            rejected.push(RejectedMethod { rung: rung.name, why });
             false
         });
     }
@@ -215,18 +215,18 @@ impl FamilyPlan {
 
 /// What to try for one family.
 #[derive(Debug)]
-pub struct FamilyPlan {
+pub struct ClassPlan {
     /// Which family.
-    pub family: Family,
+    pub family: EventClass,
     /// The rungs to try, best first.
-    pub candidates: Vec<&'static Rung>,
+    pub candidates: Vec<&'static AttachMethod>,
     /// Those that are not worth a try.
-    pub rejected: Vec<Rejected>,
+    pub rejected: Vec<RejectedMethod>,
 }
 
 /// Plans every family on these facts, of the rungs that may be used.
-pub fn plan(facts: &Facts, choice: &Choice) -> Vec<FamilyPlan> {
-    Family::ALL
+pub fn plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<ClassPlan> {
+    EventClass::ALL
         .into_iter()
         .map(|family| {
             let mut candidates = Vec::new();
@@ -234,20 +234,20 @@ pub fn plan(facts: &Facts, choice: &Choice) -> Vec<FamilyPlan> {
             for rung in RUNGS.iter().filter(|rung| rung.family == family) {
                 match rung.refusal(facts, choice) {
                     None => candidates.push(rung),
-                    Some(why) => rejected.push(Rejected { rung: rung.name, why }),
+                    Some(why) => rejected.push(RejectedMethod { rung: rung.name, why }),
                 }
             }
-            FamilyPlan { family, candidates, rejected }
+            ClassPlan { family, candidates, rejected }
         })
         .collect()
 }
 
-impl Rung {
+impl AttachMethod {
     /// Why it is not worth a try.
-    fn refusal(&self, facts: &Facts, choice: &Choice) -> Option<String> {
+    fn refusal(&self, facts: &KernelFacts, choice: &BackendSelection) -> Option<String> {
         // A locked down kernel shows at the load what it refuses: programs that only follow typed
         // pointers run there too.
-        let Facts { btf, capabilities, lockdown: _, hierarchy } = facts;
+        let KernelFacts { btf, capabilities, lockdown: _, hierarchy } = facts;
         if let Some(why) = choice.refusal(self.name, ladder(self.family)) {
             return Some(why.into());
         }
@@ -273,7 +273,7 @@ impl Rung {
     }
 
     /// What `check`, the log and the metrics say of it once it is attached.
-    pub fn info(&self, rejected: &[Rejected]) -> SourceInfo {
+    pub fn info(&self, rejected: &[RejectedMethod]) -> BackendInfo {
         // What ranks below it needs no reason.
         let above: Vec<_> = RUNGS.iter().take_while(|rung| rung.name != self.name).collect();
         let better: Vec<_> = rejected
@@ -281,7 +281,7 @@ impl Rung {
             .filter(|rejected| above.iter().any(|rung| rung.name == rejected.rung))
             .cloned()
             .collect();
-        SourceInfo {
+        BackendInfo {
             source: self.family.name(),
             rung: self.name,
             reason: if better.is_empty() { "the preferred backend".into() } else { list(&better) },
@@ -291,13 +291,14 @@ impl Rung {
     }
 }
 
-impl Hook {
+impl ProgramHook {
     fn refusal(&self, btf: &BtfFacts) -> Option<String> {
         let (what, name, found) = match self.at {
-            At::Tracepoint(name) => ("tracepoint", name, btf.tracepoints.get(name)),
-            At::Entry(name) | At::Exit(name) | At::Probe(name) | At::ReturnProbe(name) => {
-                ("function", name, btf.functions.get(name))
-            }
+            HookPoint::Tracepoint(name) => ("tracepoint", name, btf.tracepoints.get(name)),
+            HookPoint::Entry(name)
+            | HookPoint::Exit(name)
+            | HookPoint::Probe(name)
+            | HookPoint::ReturnProbe(name) => ("function", name, btf.functions.get(name)),
         };
         let Some(found) = found else {
             return Some(format!("this kernel has no {what} {name}"));
@@ -314,12 +315,12 @@ impl Hook {
 }
 
 /// A family of which nothing is attached.
-pub fn nothing(family: Family, rejected: &[Rejected]) -> SourceInfo {
-    SourceInfo::plain(family.name(), "", list(rejected))
+pub fn nothing(family: EventClass, rejected: &[RejectedMethod]) -> BackendInfo {
+    BackendInfo::plain(family.name(), "", list(rejected))
 }
 
-fn list(rejected: &[Rejected]) -> String {
-    let each: Vec<_> = rejected.iter().map(|Rejected { rung, why }| format!("{rung}: {why}")).collect();
+fn list(rejected: &[RejectedMethod]) -> String {
+    let each: Vec<_> = rejected.iter().map(|RejectedMethod { rung, why }| format!("{rung}: {why}")).collect();
     each.join("; ")
 }
 

@@ -8,7 +8,7 @@ const MOST_CPUS: u32 = 1 << 13;
 
 /// What came of one CPU.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cpu {
+struct CpuSequence {
     /// One more than the greatest number that came.
     next: u64,
     /// How many came.
@@ -22,14 +22,14 @@ struct Cpu {
 /// a CPU shows with the next one; until then only the kernel side's counters know of it.
 #[derive(Clone, Debug, Default)]
 pub struct Sequence {
-    cpus: Vec<Cpu>,
+    cpus: Vec<CpuSequence>,
     noticed: u64,
 }
 
 impl Sequence {
     /// With room for so many CPUs; others find theirs when they come.
     pub fn with_room(cpus: usize) -> Self {
-        Self { cpus: vec![Cpu::default(); cpus.min(MOST_CPUS as usize)], noticed: 0 }
+        Self { cpus: vec![CpuSequence::default(); cpus.min(MOST_CPUS as usize)], noticed: 0 }
     }
 
     /// A record came.
@@ -40,7 +40,7 @@ impl Sequence {
         }
         let place = cpu as usize;
         if self.cpus.len() <= place {
-            self.cpus.resize(place + 1, Cpu::default());
+            self.cpus.resize(place + 1, CpuSequence::default());
         }
         let cpu = &mut self.cpus[place];
         cpu.came += 1;

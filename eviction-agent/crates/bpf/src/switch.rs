@@ -18,27 +18,27 @@ const ON: u8 = 1;
 const FAILED: u8 = 2;
 
 /// On while the thing that was made is kept.
-pub(super) struct Switch<T> {
-    shared: Arc<Shared<T>>,
+pub(super) struct DetachSwitch<T> {
+    shared: Arc<SwitchShared<T>>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared<T> {
+struct SwitchShared<T> {
     wanted: AtomicBool,
     ended: AtomicBool,
     state: AtomicU8,
     /// Held for a move only.
-    kept: Mutex<Kept<T>>,
+    kept: Mutex<SwitchState<T>>,
 }
 
-enum Kept<T> {
+enum SwitchState<T> {
     Nothing,
     Made(T),
     Error(io::Error),
 }
 
-impl<T> Shared<T> {
-    fn keep(&self, kept: Kept<T>, state: u8) -> Kept<T> {
+impl<T> SwitchShared<T> {
+    fn keep(&self, kept: SwitchState<T>, state: u8) -> SwitchState<T> {
         let before = std::mem::replace(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner), kept);
         self.state.store(state, Ordering::Release);
         before
@@ -50,28 +50,28 @@ impl<T> Shared<T> {
             let is_on = self.state.load(Ordering::Acquire) == ON;
             match (self.wanted.load(Ordering::Acquire), is_on) {
                 (true, false) => match make() {
-                    Ok(made) => drop(self.keep(Kept::Made(made), ON)),
+                    Ok(made) => drop(self.keep(SwitchState::Made(made), ON)),
                     Err(error) => {
-                        self.keep(Kept::Error(error), FAILED);
+                        self.keep(SwitchState::Error(error), FAILED);
                         return;
                     }
                 },
-                (false, true) => drop(self.keep(Kept::Nothing, OFF)),
+                (false, true) => drop(self.keep(SwitchState::Nothing, OFF)),
                 (true, true) | (false, false) => std::thread::park(),
             }
         }
-        drop(self.keep(Kept::Nothing, OFF));
+        drop(self.keep(SwitchState::Nothing, OFF));
     }
 }
 
-impl<T: Send + 'static> Switch<T> {
+impl<T: Send + 'static> DetachSwitch<T> {
     /// Off; `make` switches it on, and dropping what it made off again.
     pub(super) fn new(name: &str, make: impl Fn() -> io::Result<T> + Send + 'static) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SwitchShared {
             wanted: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             state: AtomicU8::new(OFF),
-            kept: Mutex::new(Kept::Nothing),
+            kept: Mutex::new(SwitchState::Nothing),
         });
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || theirs.follow(make))?;
@@ -84,7 +84,7 @@ impl<T: Send + 'static> Switch<T> {
     /// What has kept it from being switched on, once.
     pub(super) fn ask(&mut self, wanted: bool) -> io::Result<()> {
         if self.shared.state.load(Ordering::Acquire) == FAILED
-            && let Kept::Error(error) = self.shared.keep(Kept::Nothing, FAILED)
+            && let SwitchState::Error(error) = self.shared.keep(SwitchState::Nothing, FAILED)
         {
             return Err(error);
         }
@@ -99,7 +99,7 @@ impl<T: Send + 'static> Switch<T> {
     }
 }
 
-impl<T> Switch<T> {
+impl<T> DetachSwitch<T> {
     /// Whether it is on.
     pub(super) fn is_on(&self) -> bool {
         self.shared.state.load(Ordering::Acquire) == ON
@@ -119,13 +119,13 @@ impl<T> Switch<T> {
             Err(TryLockError::WouldBlock) => return None,
         };
         match &*kept {
-            Kept::Made(made) => Some(look(made)),
-            Kept::Nothing | Kept::Error(_) => None,
+            SwitchState::Made(made) => Some(look(made)),
+            SwitchState::Nothing | SwitchState::Error(_) => None,
         }
     }
 }
 
-impl<T> Drop for Switch<T> {
+impl<T> Drop for DetachSwitch<T> {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -136,7 +136,7 @@ impl<T> Drop for Switch<T> {
     }
 }
 
-impl<T> fmt::Debug for Switch<T> {
+impl<T> fmt::Debug for DetachSwitch<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Switch").field("is_on", &self.is_on()).finish_non_exhaustive()
     }
@@ -176,7 +176,7 @@ mod tests {
     fn it_is_switched_by_its_thread_as_often_as_asked() {
         let there = Arc::new(AtomicUsize::new(0));
         let theirs = Arc::clone(&there);
-        let mut switch = Switch::new("test", move || Ok(Thing::new(&theirs))).unwrap();
+        let mut switch = DetachSwitch::new("test", move || Ok(Thing::new(&theirs))).unwrap();
         assert!(!switch.is_on());
         for _ in 0..3 {
             switch.ask(true).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn who_asks_does_not_wait_and_what_is_wanted_last_counts() {
         let (go, gate) = mpsc::channel::<()>();
-        let mut switch = Switch::new("test", move || gate.recv().map_err(io::Error::other)).unwrap();
+        let mut switch = DetachSwitch::new("test", move || gate.recv().map_err(io::Error::other)).unwrap();
         switch.ask(true).unwrap();
         assert!(!switch.is_on() && switch.is_changing(), "it is being made");
         switch.ask(false).unwrap();
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_once() {
-        let mut switch = Switch::<()>::new("test", || Err(io::Error::other("no"))).unwrap();
+        let mut switch = DetachSwitch::<()>::new("test", || Err(io::Error::other("no"))).unwrap();
         switch.ask(true).unwrap();
         until(|| switch.shared.state.load(Ordering::SeqCst) == FAILED);
         assert_eq!(switch.ask(true).unwrap_err().to_string(), "no");

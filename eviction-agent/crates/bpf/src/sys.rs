@@ -12,36 +12,36 @@ use aya::{
     sys::SyscallError,
 };
 use eviction_common::{
-    AlarmKey, Armed, Dirty, MachineTasks, NodeTasks, ReclaimStart, SeenOom, Setup, Stall, TaskCount, Ticket,
-    Verdict, WithheldCount,
+    AlarmKey, ChargedCgroup, FireToken, HostTasks, KillOrder, MemcgThreshold, OomCounts, PidThreshold,
+    ProgramConfig, ReclaimStart, ReclaimTime, SuppressedCount, TaskCount,
 };
 
 /// A shared type as aya takes it.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Entry<T>(pub(super) T);
+pub(super) struct MapEntry<T>(pub(super) T);
 
 macro_rules! pod {
     ($($shared:ty),+) => {$(
         // SAFETY: `#[repr(C)]` with integers alone and without implicit padding (their sizes
         // are asserted), so every byte of it is initialised and every bit pattern is valid.
-        unsafe impl Pod for Entry<$shared> {}
+        unsafe impl Pod for MapEntry<$shared> {}
     )+};
 }
 pod!(
-    Armed,
-    Ticket,
+    MemcgThreshold,
+    FireToken,
     TaskCount,
-    Setup,
-    Dirty,
-    SeenOom,
+    ProgramConfig,
+    ChargedCgroup,
+    OomCounts,
     AlarmKey,
-    MachineTasks,
-    NodeTasks,
+    HostTasks,
+    PidThreshold,
     ReclaimStart,
-    Stall,
-    Verdict,
-    WithheldCount,
+    ReclaimTime,
+    KillOrder,
+    SuppressedCount,
     u64
 );
 
@@ -88,8 +88,8 @@ pub(super) fn take_all<K, V>(map: &MapData, mut each: impl FnMut(K, V)) -> Resul
 where
     K: Copy,
     V: Copy,
-    Entry<K>: Pod,
-    Entry<V>: Pod,
+    MapEntry<K>: Pod,
+    MapEntry<V>: Pod,
 {
     let mut keys = [const { MaybeUninit::<K>::uninit() }; BATCH as usize];
     let mut values = [const { MaybeUninit::<V>::uninit() }; BATCH as usize];
@@ -118,7 +118,7 @@ where
             }
         };
         for (key, value) in keys.iter().zip(&values).take(attr.count as usize) {
-            // SAFETY: the kernel wrote `count` keys and values, and `Entry` of both is `Pod`.
+            // SAFETY: the kernel wrote `count` keys and values, and `MapEntry` of both is `Pod`.
             each(unsafe { key.assume_init() }, unsafe { value.assume_init() });
         }
         if done {

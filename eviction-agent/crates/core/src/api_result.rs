@@ -7,7 +7,7 @@ use serde::Serialize;
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Asked {
+pub enum ApiOperation {
     /// An eviction, of which PodDisruptionBudgets have a say.
     Eviction,
     /// A deletion, of which nobody else has a say.
@@ -24,7 +24,7 @@ pub enum Asked {
     Node,
 }
 
-impl Asked {
+impl ApiOperation {
     /// The right that it takes, as RBAC has it: verb and resource.
     pub fn right(self) -> (&'static str, &'static str) {
         match self {
@@ -55,7 +55,7 @@ impl Asked {
 /// What an answer means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
-pub enum Answered {
+pub enum ApiResult {
     /// The pod is on its way out; what was to be written is.
     Accepted,
     /// A PodDisruptionBudget says no.
@@ -101,7 +101,7 @@ pub enum Answered {
     },
 }
 
-impl Answered {
+impl ApiResult {
     /// What people call it.
     pub fn name(&self) -> &'static str {
         match self {

@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::Raised;
 use super::deficit::Deficit;
-use super::flight::Flight;
-use super::layout::{DiskLayout, Reclaim};
-use super::observe::Observations;
-use super::oom::{EndedContainer, StoryNote};
+use super::disk_layout::{DiskLayout, Reclaim};
+use super::in_flight::InFlightEviction;
+use super::observation::Observations;
+use super::oom::{EndedContainer, OomUpdate};
 use super::pods::{KnownPod, PodSet};
 use super::protection::RefusedPod;
 use super::rank::Candidate;
-use super::reading::Why;
-use super::sight::Seen;
+use super::reading::UnknownReason;
 use super::signal::{NodeCondition, Resource, Signal, SignalSet};
+use super::signal_filter::SignalContext;
 use super::snapshot::Snapshot;
-use super::threshold::{Line, Met};
+use super::threshold::{Met, ResolvedThreshold};
 use super::time::Timestamp;
 
 /// The answer to one input.
@@ -39,7 +39,7 @@ pub struct Decision {
     /// What becomes of a policy that was proposed.
     pub proposal: Option<ProposalState>,
     /// What was decided about.
-    pub subject: Subject,
+    pub subject: DecisionKind,
     /// Containers that ended some time ago, and the verdict on each: given now, and once.
     pub ended: Vec<EndedContainer>,
 }
@@ -53,12 +53,12 @@ pub enum ProposalState {
     TookEffect,
     /// It would evict pods that the policy in force would not, or has not been held against a
     /// look.
-    Waits(Box<Waiting>),
+    Waits(Box<PendingPolicy>),
 }
 
 /// A policy that waits to take effect.
 #[derive(Clone, Debug)]
-pub struct Waiting {
+pub struct PendingPolicy {
     /// Since when.
     pub since: Timestamp,
     /// When it takes effect in any case; nothing if only by hand.
@@ -70,23 +70,23 @@ pub struct Waiting {
 /// What a decision is about.
 #[expect(clippy::large_enum_variant, reason = "a calm pass allocates nothing, so it has no box of its own")]
 #[derive(Clone, Debug)]
-pub enum Subject {
+pub enum DecisionKind {
     /// The input changed what the engine knows, and nothing else.
     Noted,
     /// A pass over the node.
-    Pass(Pass),
+    Pass(Evaluation),
     /// A pass that ended before it looked at anything.
-    NoPass(NoPass),
+    NoPass(NotEvaluated),
     /// Whether a pod may start.
     Admission(Admission),
     /// A kill by the kernel, or the end of a container.
-    Story(StoryNote),
+    Story(OomUpdate),
 }
 
 /// Why a look decided nothing at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum NoPass {
+pub enum NotEvaluated {
     /// There are no thresholds, and pods are not held to limits.
     NothingToEnforce,
     /// It is not known how the file systems are laid out.
@@ -95,7 +95,7 @@ pub enum NoPass {
     /// after this one raise conditions, but evict for no threshold.
     LayoutRefused,
     /// The look failed.
-    NoLook(Why),
+    NoLook(UnknownReason),
     /// The second look came without a pass that waits for one.
     NotWaiting,
 }
@@ -104,13 +104,13 @@ pub enum NoPass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Record on the node that an eviction threshold is met: Warning `EvictionThresholdMet`.
-    Announce(Resource),
+    RecordEvent(Resource),
     /// Collect garbage of this kind, then look again and tell the engine.
     Reclaim(Reclaim),
     /// Evict a pod.
     Evict(Eviction),
     /// A pod that goes for a soft threshold has less time from now on: a hard one is met.
-    Hasten(Eviction),
+    ShortenGrace(Eviction),
 }
 
 /// The eviction of a pod.
@@ -131,7 +131,7 @@ pub struct Eviction {
 pub enum Cause {
     /// A threshold of the node, by its place.
     Threshold {
-        /// Place in [`Pass::lines`].
+        /// Place in [`Evaluation::lines`].
         line: u8,
     },
     /// An emptyDir volume above its size limit.
@@ -150,13 +150,13 @@ pub enum Cause {
 
 /// One pass over the node.
 #[derive(Clone, Debug)]
-pub struct Pass {
+pub struct Evaluation {
     /// How it ended.
-    pub end: PassEnd,
+    pub end: EvaluationEnd,
     /// What was seen, as far as it is believed.
     pub seen: Observations,
     /// What was seen beside.
-    pub sight: Seen,
+    pub sight: SignalContext,
     /// The thresholds that are met, in the order in which they were found.
     pub met: Vec<Met>,
     /// The one that drives the pass: a place in `lines`.
@@ -170,7 +170,7 @@ pub struct Pass {
     /// Pods whose turn had come, but which are protected.
     pub refused_pods: Vec<RefusedPod>,
     /// What was remembered of earlier evictions when the pass began.
-    pub flights: Vec<Flight>,
+    pub flights: Vec<InFlightEviction>,
     /// What the thresholds lack that were dealt with, in this order, where evictions are sized.
     pub deficits: Vec<Deficit>,
     /// Volumes under a limit whose usage is not known.
@@ -178,7 +178,7 @@ pub struct Pass {
     /// By which layout the pass went.
     pub layout: DiskLayout,
     /// All thresholds, also those that do not count (any more).
-    pub lines: Arc<[Line]>,
+    pub lines: Arc<[ResolvedThreshold]>,
     /// The places of those that counted in this pass.
     pub visible: Arc<[u8]>,
     /// The active pods.
@@ -190,9 +190,10 @@ pub struct Pass {
 /// How a pass ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PassEnd {
+pub enum EvaluationEnd {
     /// No threshold asks for an eviction.
-    Calm,
+    #[serde(rename = "calm")]
+    NoPressure,
     /// Pods above their own limits go; thresholds are not dealt with.
     LocalStorage,
     /// Node-level reclaim is under way; the pass goes on with the second look.
@@ -210,22 +211,25 @@ pub enum PassEnd {
     /// A pod goes.
     Evicted,
     /// Pods on their way will free what is lacking.
-    Covered,
+    #[serde(rename = "covered")]
+    ReleaseInProgress,
     /// No pod may be evicted for now: whoever evicts has reached a limit of his own.
-    Held,
+    #[serde(rename = "held")]
+    RateLimited,
     /// No pod may be evicted for now: the API server cannot be asked.
     ApiUnreachable,
     /// No pod is left that may go: each is critical, on its way, or failed to go a moment ago.
-    NobodyLeft,
+    #[serde(rename = "nobody_left")]
+    NoCandidates,
 }
 
 /// What pods go for beside thresholds, as the kubelet's metrics name it:
 /// `eviction_manager.go: signalEphemeralContainerFsLimit` and its neighbours.
 pub const LABELS: [&str; 3] = ["emptydirfs.limit", "ephemeralpodfs.limit", "ephemeralcontainerfs.limit"];
 
-impl Pass {
+impl Evaluation {
     /// A threshold of the pass.
-    pub fn line(&self, place: u8) -> Option<&Line> {
+    pub fn line(&self, place: u8) -> Option<&ResolvedThreshold> {
         self.lines.get(usize::from(place))
     }
 
@@ -235,7 +239,7 @@ impl Pass {
     }
 
     /// The threshold that a pod goes for, if it is one.
-    pub fn line_of(&self, cause: Cause) -> Option<&Line> {
+    pub fn line_of(&self, cause: Cause) -> Option<&ResolvedThreshold> {
         match cause {
             Cause::Threshold { line } => self.line(line),
             Cause::EmptyDir { .. } | Cause::PodStorage | Cause::ContainerStorage { .. } => None,
@@ -276,10 +280,13 @@ pub struct Admission {
 
 impl Decision {
     /// The pass, if there was one.
-    pub fn pass(&self) -> Option<&Pass> {
+    pub fn pass(&self) -> Option<&Evaluation> {
         match &self.subject {
-            Subject::Pass(pass) => Some(pass),
-            Subject::Noted | Subject::NoPass(_) | Subject::Admission(_) | Subject::Story(_) => None,
+            DecisionKind::Pass(pass) => Some(pass),
+            DecisionKind::Noted
+            | DecisionKind::NoPass(_)
+            | DecisionKind::Admission(_)
+            | DecisionKind::Story(_) => None,
         }
     }
 

@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::decision::PassEnd;
-use super::observe::Observation;
-use super::release::Release;
-use super::threshold::Line;
+use super::decision::EvaluationEnd;
+use super::expected_release::ExpectedRelease;
+use super::observation::Observation;
+use super::threshold::ResolvedThreshold;
 use super::time::Timestamp;
 
 /// A pod that frees less than this part of what is still lacking frees next to nothing: so many
@@ -18,7 +18,7 @@ const NEXT_TO_NOTHING: i64 = 64;
 /// signal: bytes, inodes or processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deficit {
-    /// The threshold: a place in [`Pass::lines`](super::decision::Pass::lines).
+    /// The threshold: a place in [`Evaluation::lines`](super::decision::Evaluation::lines).
     pub line: u8,
     /// What was available; after node-level reclaim, if there was a look.
     pub available: i64,
@@ -36,31 +36,31 @@ pub struct Deficit {
     /// Places of pods on their way that were hurried for it; `in_flight` counts them.
     pub hurried: Vec<u32>,
     /// Those who go for the rest.
-    pub victims: Vec<Victim>,
+    pub victims: Vec<PlannedVictim>,
     /// Those who would have gone before others.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedVictim>,
     /// How it ended for this threshold.
-    pub end: PassEnd,
+    pub end: EvaluationEnd,
 }
 
 /// A pod that goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Victim {
+pub struct PlannedVictim {
     /// Its place among the pods of the pass.
     pub place: u32,
     /// What it is expected to free.
-    pub release: Release,
+    pub release: ExpectedRelease,
 }
 
 /// A pod that was passed over for one that ranks behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PassedOver {
+pub struct SkippedVictim {
     /// Its place among the pods of the pass.
     pub place: u32,
     /// Why.
-    pub why: WhyPassedOver,
+    pub why: SkipReason,
     /// What it would free.
-    pub release: Release,
+    pub release: ExpectedRelease,
     /// What was lacking at its turn.
     pub open: i64,
 }
@@ -68,7 +68,7 @@ pub struct PassedOver {
 /// Why a pod was passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WhyPassedOver {
+pub enum SkipReason {
     /// It frees next to nothing, and others of the same standing and priority free more.
     FreesNextToNothing,
     /// It was to go lately and did not.
@@ -76,7 +76,7 @@ pub enum WhyPassedOver {
 }
 
 /// A sentence without its subject.
-impl fmt::Display for WhyPassedOver {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::FreesNextToNothing => "frees next to nothing",
@@ -88,7 +88,7 @@ impl fmt::Display for WhyPassedOver {
 impl Deficit {
     /// What a threshold that is met, or about to be, lacks by an observation before anybody
     /// makes up for it.
-    pub(crate) fn of(place: u8, line: &Line, seen: &Observation) -> Self {
+    pub(crate) fn of(place: u8, line: &ResolvedThreshold, seen: &Observation) -> Self {
         let threshold = line.value(seen.capacity);
         let goal = line.resolved_at(seen.capacity);
         let mut deficit = Self {
@@ -102,7 +102,7 @@ impl Deficit {
             hurried: Vec::new(),
             victims: Vec::new(),
             passed_over: Vec::new(),
-            end: PassEnd::Calm,
+            end: EvaluationEnd::NoPressure,
         };
         deficit.ahead = 1_i64.saturating_sub(deficit.lacking()).max(0);
         deficit

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::layout::DiskLayout;
-use super::memory::Memory;
+use super::disk_layout::DiskLayout;
 use super::oom::{ContainerEnded, OomKill};
 use super::pods::{KnownPod, PodSet};
 use super::policy::Policy;
-use super::reading::Why;
+use super::reading::UnknownReason;
 use super::snapshot::Snapshot;
+use super::state::EngineState;
 use super::time::Timestamp;
 
 /// Something that happened.
@@ -24,7 +24,7 @@ pub struct Input {
 #[derive(Clone, Debug)]
 pub enum Event {
     /// What the agent before this one knew, in times of this one's clock. Before all others.
-    Recall(Box<Memory>),
+    Restore(Box<EngineState>),
     /// Of the pods on their way out, the uids of those that the API has no more and in whose cgroups
     /// somebody still is: what they hold is not free before they leave this list. Told before the pods.
     Leaving(Vec<Box<str>>),
@@ -32,23 +32,23 @@ pub enum Event {
     Pods(Arc<PodSet>),
     /// The answer to how the node's file systems are laid out. Until there is one, looks
     /// decide nothing; after it, further answers are ignored.
-    DiskLayout(Result<DiskLayout, Why>),
+    DiskLayout(Result<DiskLayout, UnknownReason>),
     /// A look at the node: one pass of the pipeline.
-    Look(Arc<Snapshot>),
+    Sample(Arc<Snapshot>),
     /// There was to be a look, but it failed: the pass ends with nothing changed.
-    LookFailed(Why),
+    SampleFailed(UnknownReason),
     /// The node-level reclaim that a decision asked for is over, and this is what the node
     /// looks like now, or why nobody knows. The pass goes on.
-    Reclaimed(Result<Arc<Snapshot>, Why>),
+    Reclaimed(Result<Arc<Snapshot>, UnknownReason>),
     /// What came of an eviction that a decision asked for.
-    Evicted(EvictionOutcome),
+    Evicted(EvictionResult),
     /// Whoever evicts has reached a limit of his own: nobody new can go before this time.
-    EvictionsHeld(Timestamp),
+    EvictionsPausedUntil(Timestamp),
     /// Whether the API server can be asked for evictions from now on. It can, until this is told.
-    ApiServer(Reach),
+    ApiServer(ApiReachability),
     /// The eviction of the pod with this uid was asked for, and nobody knows what came of it: until
     /// that is told, it is under way, however long it takes.
-    EvictionOpen(Box<str>),
+    EvictionUnconfirmed(Box<str>),
     /// It is known again that this eviction is carried out: its grace period begins now.
     EvictionAccepted(Box<str>),
     /// The kernel killed a process for want of memory. The time of the input is when this was
@@ -67,7 +67,7 @@ pub enum Event {
 
 /// Whether the API server can be asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
+pub enum ApiReachability {
     /// It answers.
     #[default]
     Reachable,
@@ -77,7 +77,7 @@ pub enum Reach {
 
 /// What came of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EvictionOutcome {
+pub struct EvictionResult {
     /// Whose.
     pub uid: Box<str>,
     /// Whether the pod is gone, or why it does not go.

@@ -2,38 +2,38 @@
 //! Time arrives with each input and may go backwards. Imports nothing else of ours.
 //!
 //! [`engine::Engine::step`] takes an [`input::Input`] and answers with a
-//! [`decision::Decision`]. A pass walks through the files like this: [`observe`] →
-//! [`sight`] → [`threshold`] → [`condition`] → `local_storage` → [`layout`] (node-level reclaim) →
+//! [`decision::Decision`]. A pass walks through the files like this: [`observation`] →
+//! [`signal_filter`] → [`threshold`] → [`condition`] → `local_storage` → [`disk_layout`] (node-level reclaim) →
 //! [`rank`] → [`decision`]; [`message`] writes the texts of what was decided,
 //! [`report`] all of it as data, and [`explain`] that as text for people.
 
-mod admission;
-pub mod apart;
+mod admission_check;
 pub mod api_result;
-mod budget;
 pub mod condition;
 pub mod decision;
 pub mod deficit;
+pub mod disk_layout;
 pub mod engine;
 pub mod error;
-pub mod exact;
+pub mod eviction_settings;
+pub mod expected_release;
 pub mod explain;
 #[cfg(any(test, feature = "fixture"))]
 #[expect(clippy::unwrap_used, missing_docs, reason = "for tests alone")]
 pub mod fixture;
-pub mod flight;
-pub mod hands;
+pub mod in_flight;
 pub mod input;
+pub mod kernel_kill;
 pub mod kill_on_growth;
-pub mod layout;
+pub mod label_selector;
 mod local_storage;
-pub mod marks;
-pub mod memory;
 pub mod message;
-pub mod named;
+pub mod milli_units;
 pub mod node;
-pub mod observe;
+pub mod node_conditions;
+pub mod observation;
 pub mod oom;
+mod pdb;
 pub mod pod;
 pub mod pods;
 pub mod policy;
@@ -43,13 +43,13 @@ pub mod progress;
 pub mod protection;
 pub mod rank;
 pub mod reading;
-pub mod reflex;
-pub mod release;
 pub mod report;
-pub mod selector;
-pub mod sight;
 pub mod signal;
+pub mod signal_filter;
 pub mod snapshot;
+pub mod sorted_map;
+pub mod state;
+pub mod status_mismatch;
 pub mod threshold;
 pub mod time;
 pub mod trend;

@@ -1,13 +1,13 @@
 //! Pods above their own limits of local storage: `eviction_manager.go: localStorageEviction`.
 
 use super::decision::Cause;
-use super::exact::Nanos;
+use super::milli_units::Nanos;
 use super::pods::{LeastLimits, LimitedPod};
-use super::snapshot::{ContainerFigures, ContainerStats, PodStats};
+use super::snapshot::{ContainerStatValues, ContainerStats, PodStats};
 
 /// What holding a pod to its limits gave, critical or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct StorageVerdict {
     /// The first limit that is exceeded.
     pub(crate) cause: Option<Cause>,
     /// Limited volumes whose usage is not known. The kubelet crashes on them.
@@ -16,8 +16,8 @@ pub(crate) struct Verdict {
 
 /// Holds a pod to its limits: its emptyDir volumes, then all containers together, then each
 /// one. The first limit that is exceeded is the reason for the pod to go.
-pub(crate) fn judge(pod: LimitedPod<'_>, stats: PodStats<'_>, dedicated_image_fs: bool) -> Verdict {
-    let mut verdict = Verdict::default();
+pub(crate) fn judge(pod: LimitedPod<'_>, stats: PodStats<'_>, dedicated_image_fs: bool) -> StorageVerdict {
+    let mut verdict = StorageVerdict::default();
     if is_below_the_least(pod.least(), stats, dedicated_image_fs) {
         return verdict;
     }
@@ -72,7 +72,7 @@ fn exceeding_container(pod: LimitedPod<'_>, stats: PodStats<'_>, dedicated_image
     if pod.containers().len() == 0 {
         return None;
     }
-    let used = |figures: ContainerFigures| {
+    let used = |figures: ContainerStatValues| {
         let logs = bytes(figures.logs_used.unwrap_or(0));
         let rootfs = if dedicated_image_fs { None } else { figures.rootfs_used };
         logs.plus(bytes(rootfs.unwrap_or(0)))

@@ -1,12 +1,12 @@
 //! The texts of a decision, to the letter as the kubelet writes them.
 //!
-//! Written from a [`Pass`] after the fact: `helpers.go: evictionMessage` and the formats at
+//! Written from an [`Evaluation`] after the fact: `helpers.go: evictionMessage` and the formats at
 //! its top. Every sentence ends in a blank.
 
 use std::collections::BTreeMap;
 
 use super::condition::Raised;
-use super::decision::{Cause, Eviction, Pass};
+use super::decision::{Cause, Evaluation, Eviction};
 use super::pod::{Container, Pod};
 use super::pods::{KnownPod, has_pod_level_resources, pod_limit};
 use super::signal::Resource;
@@ -39,7 +39,7 @@ pub fn refusal(conditions: &[Raised]) -> String {
 }
 
 /// What is said about an eviction of a pass.
-pub fn eviction(pass: &Pass, eviction: &Eviction) -> EvictionText {
+pub fn eviction(pass: &Evaluation, eviction: &Eviction) -> EvictionText {
     let Some(known) = pass.pods.get(eviction.place) else {
         return EvictionText::default();
     };
@@ -78,7 +78,7 @@ fn container_storage(pod: &Pod, container: usize) -> Option<String> {
     Some(format!("Container {name} exceeded its local ephemeral storage limit {limit}. "))
 }
 
-fn for_threshold(pass: &Pass, place: u32, line: u8, known: &KnownPod) -> EvictionText {
+fn for_threshold(pass: &Evaluation, place: u32, line: u8, known: &KnownPod) -> EvictionText {
     let mut annotations = BTreeMap::new();
     let Some(threshold) = pass.line(line).map(|line| &line.threshold) else {
         return EvictionText::default();
@@ -100,7 +100,7 @@ fn for_threshold(pass: &Pass, place: u32, line: u8, known: &KnownPod) -> Evictio
     EvictionText { message, annotations: Some(annotations) }
 }
 
-fn stats_of(pass: &Pass, place: u32) -> Option<PodStats<'_>> {
+fn stats_of(pass: &Evaluation, place: u32) -> Option<PodStats<'_>> {
     let mut scratch = Vec::new();
     let joined = pass.snapshot.joined(&pass.pods, &mut scratch);
     let at = joined.get(place as usize).filter(|&&at| at != NO_STATS)?;

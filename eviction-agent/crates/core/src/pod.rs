@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::named::Named;
+use super::sorted_map::SortedMap;
 use super::time::Timestamp;
 use super::units::Quantity;
 
 /// Amounts by resource name: `v1.ResourceList`.
-pub type ResourceList = Named<Quantity>;
+pub type ResourceList = SortedMap<Quantity>;
 
 /// The names of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,9 +39,9 @@ pub struct Pod {
     /// `metadata.generation`, 0 if absent.
     pub generation: i64,
     /// `metadata.labels`.
-    pub labels: Named<Box<str>>,
+    pub labels: SortedMap<Box<str>>,
     /// `metadata.annotations`, as far as anything depends on them.
-    pub annotations: Named<Box<str>>,
+    pub annotations: SortedMap<Box<str>>,
     /// The owner that is its controller, else the first owner.
     pub owner: Option<Owner>,
     /// `spec.priority`.

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::selector::LabelSelector;
+use super::label_selector::LabelSelector;
 use super::signal::Signal;
 use super::units::{GoDuration, Limit};
 
@@ -81,7 +81,7 @@ impl Default for Preferences {
             protection: Vec::new(),
             cool_down_after_oom_kill: GoDuration::from_secs(300),
             rate_limits: vec![EvictionLimit {
-                scope: LimitScope::Owner,
+                scope: RateLimitScope::Owner,
                 max_evictions: 3,
                 window: GoDuration::from_secs(600),
             }],
@@ -244,7 +244,7 @@ pub enum Protection {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvictionLimit {
     /// What the pods have in common.
-    pub scope: LimitScope,
+    pub scope: RateLimitScope,
     /// The most evictions, at least 1.
     #[schemars(range(min = 1, max = 10_000))]
     pub max_evictions: u32,
@@ -255,7 +255,7 @@ pub struct EvictionLimit {
 
 /// What pods have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum LimitScope {
+pub enum RateLimitScope {
     /// The namespace.
     Namespace,
     /// The owner, such as a ReplicaSet. Pods without one are not limited.

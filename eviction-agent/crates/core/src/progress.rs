@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::api_result::{Answered, Asked};
+use crate::api_result::{ApiOperation, ApiResult};
 use crate::pod::PodName;
 
 /// One step of carrying out a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Outcome {
+pub struct KillUpdate {
     /// Number of the decision.
     pub decision: u64,
     /// Whose processes.
@@ -17,13 +17,13 @@ pub struct Outcome {
     /// When: CLOCK_MONOTONIC in nanoseconds.
     pub at_ns: u64,
     /// What.
-    pub progress: Progress,
+    pub progress: KillProgress,
 }
 
 /// How far it has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Progress {
+pub enum KillProgress {
     /// Dry run: these processes would have been signalled. Nothing follows.
     WouldSignal {
         /// Their process ids, sorted.
@@ -56,7 +56,7 @@ pub enum Progress {
     /// Given up: these survive. Nothing follows.
     Left {
         /// Who and why, by process id.
-        processes: Vec<Survivor>,
+        processes: Vec<UnkillableProcess>,
         /// Processes of the pod that this PID namespace does not show.
         unreachable: u32,
         /// Cgroups below the pod's that cannot be read.
@@ -65,9 +65,9 @@ pub enum Progress {
     /// The API server answered, or it is known why it did not.
     Answered {
         /// What was asked for.
-        asked: Asked,
+        asked: ApiOperation,
         /// What the answer means.
-        answered: Answered,
+        answered: ApiResult,
         /// Nothing was to be written.
         is_dry: bool,
     },
@@ -75,7 +75,7 @@ pub enum Progress {
     Abandoned,
 }
 
-impl Progress {
+impl KillProgress {
     /// Whether nothing follows.
     pub fn is_last(&self) -> bool {
         match self {
@@ -106,17 +106,17 @@ pub struct Signalled {
 
 /// A process that SIGKILL has not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Survivor {
+pub struct UnkillableProcess {
     /// Its process id.
     pub pid: u32,
     /// Why it is still there.
-    pub why: Surviving,
+    pub why: UnkillableReason,
 }
 
 /// Why a process outlives SIGKILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Surviving {
+pub enum UnkillableReason {
     /// In uninterruptible sleep, most often for a device or a file server.
     Uninterruptible,
     /// Its main thread has ended, others have not.
@@ -134,7 +134,7 @@ pub enum Surviving {
 /// Why a decision is not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "why")]
-pub enum Refused {
+pub enum KillRejection {
     /// The last victim for the same pressure still has time to go.
     VictimPending {
         /// The decision that it goes by.
@@ -197,7 +197,7 @@ pub enum Refused {
     },
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for KillRejection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::VictimPending { decision, .. } => {
@@ -227,7 +227,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-impl Refused {
+impl KillRejection {
     /// What can be done about it.
     pub fn help(&self) -> Option<&'static str> {
         match self {

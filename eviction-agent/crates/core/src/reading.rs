@@ -8,12 +8,12 @@ pub enum Reading<T> {
     /// The figure.
     Known(T),
     /// Why there is none.
-    Unknown(Why),
+    Unknown(UnknownReason),
 }
 
 /// Why a figure is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Why {
+pub enum UnknownReason {
     /// Nobody has looked yet, or the source has no such figure.
     Absent,
     /// Whoever was asked answered with an error.
@@ -31,7 +31,7 @@ pub enum Why {
 /// Nobody has looked.
 impl<T> Default for Reading<T> {
     fn default() -> Self {
-        Self::Unknown(Why::Absent)
+        Self::Unknown(UnknownReason::Absent)
     }
 }
 
@@ -52,8 +52,8 @@ impl<T> Reading<T> {
         }
     }
 }
-impl<T> From<Result<T, Why>> for Reading<T> {
-    fn from(result: Result<T, Why>) -> Self {
+impl<T> From<Result<T, UnknownReason>> for Reading<T> {
+    fn from(result: Result<T, UnknownReason>) -> Self {
         match result {
             Ok(value) => Self::Known(value),
             Err(why) => Self::Unknown(why),

@@ -14,9 +14,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, pread};
 
-use super::boundary::Pinned;
+use super::cgroup_procs::CgroupProcesses;
+use super::cgroup_scope::PinnedCgroup;
 use super::group::open_group;
-use super::members::Members;
 
 /// Between two comparisons: 3 MiB at 3 GB/s.
 const PAUSE_NS: u64 = 1_000_000;
@@ -91,7 +91,11 @@ impl Growth {
     ///
     /// # Errors
     /// If the memory of a cgroup that exists cannot be read.
-    pub(super) fn since_now(groups: &[Pinned], limit: u64, members: &mut Members) -> Result<Self, Unknown> {
+    pub(super) fn since_now(
+        groups: &[PinnedCgroup],
+        limit: u64,
+        members: &mut CgroupProcesses,
+    ) -> Result<Self, Unknown> {
         let mut cgroups = Vec::with_capacity(groups.len());
         for group in groups {
             cgroups.extend(Cgroup::open(group.deciding.as_fd())?);
@@ -113,7 +117,7 @@ impl Growth {
     /// If its memory cannot be read.
     pub(super) fn exceeded(
         &mut self,
-        members: &mut Members,
+        members: &mut CgroupProcesses,
         clock: impl Fn() -> u64,
     ) -> Result<Option<u64>, Unknown> {
         let from_ns = clock();
@@ -139,7 +143,7 @@ impl Growth {
     }
 
     /// Adds the cgroups that are not known yet.
-    fn find_parts(&mut self, members: &mut Members) -> Result<(), Unknown> {
+    fn find_parts(&mut self, members: &mut CgroupProcesses) -> Result<(), Unknown> {
         let mut count = 0;
         for cgroup in &mut self.cgroups {
             cgroup.find_parts(members)?;
@@ -182,7 +186,7 @@ impl Cgroup {
 
     /// Version 1 gives the page cache of each cgroup, version 2 with that of all below it: so only
     /// those count that have none below them.
-    fn find_parts(&mut self, members: &mut Members) -> Result<(), Unknown> {
+    fn find_parts(&mut self, members: &mut CgroupProcesses) -> Result<(), Unknown> {
         members.scan(self.dir.as_fd());
         let is_version_2 = self.usage_file == USAGE_2;
         for path in members.paths() {
@@ -257,20 +261,20 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::GroupDirs;
-    use crate::boundary::Boundary;
+    use crate::CgroupDirs;
+    use crate::cgroup_scope::CgroupScope;
 
     const MIB: u64 = 1 << 20;
 
     /// A plain folder that passes for a node with a pod.
     struct Pod {
         folder: tempfile::TempDir,
-        members: Members,
+        members: CgroupProcesses,
     }
 
     impl Pod {
         fn new(files: &[(&str, &str)]) -> Self {
-            let pod = Self { folder: tempfile::tempdir().unwrap(), members: Members::new() };
+            let pod = Self { folder: tempfile::tempdir().unwrap(), members: CgroupProcesses::new() };
             pod.write("cgroup.procs", "");
             for (file, text) in files {
                 pod.write(file, text);
@@ -285,8 +289,8 @@ mod tests {
         }
 
         fn watch(&mut self) -> Result<Growth, Unknown> {
-            let dirs = |path: &Path| GroupDirs { memory: Some(path.to_owned()), ..GroupDirs::default() };
-            let boundary = Boundary::open(&dirs(self.folder.path())).unwrap();
+            let dirs = |path: &Path| CgroupDirs { memory: Some(path.to_owned()), ..CgroupDirs::default() };
+            let boundary = CgroupScope::open(&dirs(self.folder.path())).unwrap();
             let pinned = boundary.pin(&dirs(&self.folder.path().join("pod"))).unwrap();
             Growth::since_now(&[pinned], 16 * MIB, &mut self.members)
         }

@@ -5,15 +5,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::boundary::Pinned;
+use super::cgroup_procs::CgroupProcesses;
+use super::cgroup_scope::PinnedCgroup;
 use super::clock::now_ns;
 use super::growth::Growth;
-use super::hold::Log;
-use super::members::Members;
+use super::pod_processes::PodProcesses;
+use super::scoped_write::UndoLog;
 use super::target::KillTarget;
-use super::victim::Victim;
 use eviction_core::pod::PodName;
-use eviction_core::progress::Progress;
+use eviction_core::progress::KillProgress;
 use eviction_core::time::nanos;
 
 /// Between two looks, while nobody ends: from the first pause, doubled each time, to the last.
@@ -29,7 +29,7 @@ const WATCHED: usize = 16;
 pub(super) struct Job {
     pub(super) decision: u64,
     pub(super) pod: Arc<PodName>,
-    victim: Victim,
+    victim: PodProcesses,
     phase: Phase,
     stops_forks: bool,
     /// How many bytes the pod may grow by in its grace period, if there is a bound.
@@ -58,8 +58,8 @@ enum Phase {
 
 /// What a job does its work with, kept from one to the next.
 pub(super) struct Tools<'a> {
-    pub(super) members: &'a mut Members,
-    pub(super) report: &'a mut dyn FnMut(Progress),
+    pub(super) members: &'a mut CgroupProcesses,
+    pub(super) report: &'a mut dyn FnMut(KillProgress),
     pub(super) now_ns: u64,
 }
 
@@ -67,16 +67,16 @@ impl Job {
     /// A job that is to be begun with [`Job::strike`] or, later, with [`Job::step`].
     pub(super) fn new(
         target: &KillTarget,
-        groups: Vec<Pinned>,
+        groups: Vec<PinnedCgroup>,
         kill_wait: Duration,
         is_dry: bool,
-        log: Arc<Log>,
+        log: Arc<UndoLog>,
     ) -> Self {
         let grace_ns = nanos(target.grace);
         Self {
             decision: target.decision,
             pod: Arc::clone(&target.pod),
-            victim: Victim::new(groups, log),
+            victim: PodProcesses::new(groups, log),
             phase: match is_dry {
                 true => Phase::Look,
                 false => Phase::Term { grace_ns },
@@ -91,7 +91,7 @@ impl Job {
         }
     }
 
-    pub(super) fn groups(&self) -> &[Pinned] {
+    pub(super) fn groups(&self) -> &[PinnedCgroup] {
         self.victim.groups()
     }
 
@@ -192,11 +192,11 @@ impl Job {
     /// Lets everything go on as it is.
     pub(super) fn abandon(&mut self, tools: &mut Tools<'_>) {
         if self.phase != Phase::Over {
-            self.end(Progress::Abandoned, tools);
+            self.end(KillProgress::Abandoned, tools);
         }
     }
 
-    fn end(&mut self, progress: Progress, tools: &mut Tools<'_>) {
+    fn end(&mut self, progress: KillProgress, tools: &mut Tools<'_>) {
         self.phase = Phase::Over;
         self.growth = None;
         self.watched.clear();
@@ -206,13 +206,13 @@ impl Job {
 
     fn look(&mut self, tools: &mut Tools<'_>) {
         let (pids, unreachable) = self.victim.everybody(tools);
-        self.end(Progress::WouldSignal { pids, unreachable }, tools);
+        self.end(KillProgress::WouldSignal { pids, unreachable }, tools);
     }
 
     fn terminate(&mut self, grace_ns: u64, tools: &mut Tools<'_>) {
         let sum = self.victim.terminate(self.stops_forks, tools);
         self.phase = Phase::Grace { kill_at_ns: tools.now_ns.saturating_add(grace_ns) };
-        (tools.report)(Progress::TermSent(sum));
+        (tools.report)(KillProgress::TermSent(sum));
         self.watch_growth(tools);
     }
 
@@ -221,7 +221,7 @@ impl Job {
         let Some(limit) = self.growth_limit else { return };
         match Growth::since_now(self.victim.groups(), limit, tools.members) {
             Ok(growth) => self.growth = Some(growth),
-            Err(unknown) => (tools.report)(Progress::Trouble { what: unknown.to_string() }),
+            Err(unknown) => (tools.report)(KillProgress::Trouble { what: unknown.to_string() }),
         }
     }
 
@@ -231,7 +231,7 @@ impl Job {
         let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= tools.now_ns)?;
         growth.exceeded(tools.members, now_ns).unwrap_or_else(|unknown| {
             self.growth = None;
-            (tools.report)(Progress::Trouble { what: unknown.to_string() });
+            (tools.report)(KillProgress::Trouble { what: unknown.to_string() });
             None
         })
     }
@@ -243,7 +243,7 @@ impl Job {
         self.phase = Phase::Kill { until_ns: tools.now_ns.saturating_add(self.kill_wait_ns) };
         self.pause_ns = FIRST_PAUSE_NS;
         let signalled = self.victim.kill(tools);
-        (tools.report)(Progress::KillSent { signalled, grown });
+        (tools.report)(KillProgress::KillSent { signalled, grown });
     }
 
     /// Whether nobody is left; if so, the job is over.
@@ -251,7 +251,7 @@ impl Job {
         let is_gone = self.victim.is_gone(tools);
         if is_gone {
             let (killed, unreaped) = (self.victim.killed(), self.victim.unreaped());
-            self.end(Progress::Gone { killed, unreaped }, tools);
+            self.end(KillProgress::Gone { killed, unreaped }, tools);
         }
         is_gone
     }

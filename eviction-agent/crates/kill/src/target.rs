@@ -10,7 +10,7 @@ use eviction_core::signal::Resource;
 /// The directories of one cgroup, one for each hierarchy that it has; those of version 2 are one
 /// and the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupDirs {
+pub struct CgroupDirs {
     /// The cgroup id (inode number) of the directory that decides, if known: if another group
     /// has taken the path since, nothing is killed.
     pub id: Option<u64>,
@@ -24,7 +24,7 @@ pub struct GroupDirs {
     pub unified: Option<PathBuf>,
 }
 
-impl GroupDirs {
+impl CgroupDirs {
     /// The directory whose processes are killed: where the memory is charged. Others only serve
     /// to stop forking and to freeze.
     pub fn deciding(&self) -> Option<&Path> {
@@ -43,7 +43,7 @@ pub struct KillTarget {
     /// Which pod.
     pub pod: Arc<PodName>,
     /// The pod's cgroup, and groups of its containers that a runtime has put elsewhere.
-    pub groups: Vec<GroupDirs>,
+    pub groups: Vec<CgroupDirs>,
     /// Between SIGTERM and SIGKILL. With zero there is no SIGTERM.
     pub grace: Duration,
     /// What the node is short of.

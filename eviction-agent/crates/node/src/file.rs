@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, pread};
 
-use eviction_core::reading::Why;
+use eviction_core::reading::UnknownReason;
 
 /// A file that is read again and again from its beginning. Reading through a descriptor that
 /// is kept costs a half to an eighth of opening it each time.
@@ -29,14 +29,14 @@ impl KeptFile {
     }
 
     /// The whole file, read into `buffer` with one call. A file that does not fit is
-    /// [`Why::Unparsable`]: a part of it must not pass for the whole.
-    pub fn read<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], Why> {
+    /// [`UnknownReason::Unparsable`]: a part of it must not pass for the whole.
+    pub fn read<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], UnknownReason> {
         let length = retry(|| pread(&self.0, &mut *buffer, 0)).map_err(unreadable)?;
-        if length < buffer.len() { Ok(&buffer[..length]) } else { Err(Why::Unparsable) }
+        if length < buffer.len() { Ok(&buffer[..length]) } else { Err(UnknownReason::Unparsable) }
     }
 
     /// The whole file, read into `buffer` with as many calls as it takes, at most `limit` bytes.
-    pub fn read_all<'b>(&self, buffer: &'b mut Vec<u8>, limit: usize) -> Result<&'b [u8], Why> {
+    pub fn read_all<'b>(&self, buffer: &'b mut Vec<u8>, limit: usize) -> Result<&'b [u8], UnknownReason> {
         let mut length = 0;
         loop {
             if buffer.len() < length + 4096 {
@@ -48,7 +48,7 @@ impl KeptFile {
                 return Ok(&buffer[..length]);
             }
             if length > limit {
-                return Err(Why::Unparsable);
+                return Err(UnknownReason::Unparsable);
             }
         }
     }
@@ -61,7 +61,7 @@ impl AsFd for KeptFile {
 }
 
 /// Opens, reads and closes a file of at most `limit` bytes.
-pub fn read_once(path: &Path, limit: usize) -> Result<Vec<u8>, Why> {
+pub fn read_once(path: &Path, limit: usize) -> Result<Vec<u8>, UnknownReason> {
     let mut buffer = Vec::new();
     let length = KeptFile::open(path).map_err(unreadable)?.read_all(&mut buffer, limit)?.len();
     buffer.truncate(length);
@@ -83,30 +83,30 @@ pub fn raise_descriptor_limit() -> Result<u64, Errno> {
 }
 
 /// The reason that goes with an error number.
-pub fn unreadable(errno: Errno) -> Why {
-    Why::Unreadable(errno.raw_os_error())
+pub fn unreadable(errno: Errno) -> UnknownReason {
+    UnknownReason::Unreadable(errno.raw_os_error())
 }
 
 /// A reason in words.
 #[derive(Clone, Copy, Debug)]
-pub struct InWords(pub Why);
+pub struct InWords(pub UnknownReason);
 
 impl std::fmt::Display for InWords {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            Why::Absent => f.write_str("there is no such value"),
-            Why::Failed => f.write_str("the source answered with an error"),
-            Why::Unreadable(errno) => std::io::Error::from_raw_os_error(errno).fmt(f),
-            Why::Unparsable => f.write_str("not of the expected form"),
-            Why::Stale => f.write_str("too old"),
-            Why::Implausible => f.write_str("cannot be true"),
+            UnknownReason::Absent => f.write_str("there is no such value"),
+            UnknownReason::Failed => f.write_str("the source answered with an error"),
+            UnknownReason::Unreadable(errno) => std::io::Error::from_raw_os_error(errno).fmt(f),
+            UnknownReason::Unparsable => f.write_str("not of the expected form"),
+            UnknownReason::Stale => f.write_str("too old"),
+            UnknownReason::Implausible => f.write_str("cannot be true"),
         }
     }
 }
 
 /// Whether the reason says that the file, or the control group that it belonged to, has been
 /// removed: the kernel answers ENODEV on descriptors of a removed group.
-pub fn is_gone(why: Why) -> bool {
+pub fn is_gone(why: UnknownReason) -> bool {
     [Errno::NODEV, Errno::NOENT].iter().any(|errno| why == unreadable(*errno))
 }
 
@@ -131,9 +131,9 @@ mod tests {
         std::fs::write(&path, "12345\n").unwrap();
         let file = KeptFile::open(&path).unwrap();
         assert_eq!(file.read(&mut [0; 7]), Ok(&b"12345\n"[..]));
-        assert_eq!(file.read(&mut [0; 6]), Err(Why::Unparsable));
+        assert_eq!(file.read(&mut [0; 6]), Err(UnknownReason::Unparsable));
         assert_eq!(file.read_all(&mut Vec::new(), 6), Ok(&b"12345\n"[..]));
-        assert_eq!(file.read_all(&mut Vec::new(), 5), Err(Why::Unparsable));
+        assert_eq!(file.read_all(&mut Vec::new(), 5), Err(UnknownReason::Unparsable));
         std::fs::write(&path, "").unwrap();
         assert_eq!(file.read(&mut [0; 7]), Ok(&b""[..]));
     }
@@ -142,10 +142,10 @@ mod tests {
     fn the_error_number_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let why = read_once(&folder.path().join("absent"), 10).unwrap_err();
-        assert_eq!(why, Why::Unreadable(2));
+        assert_eq!(why, UnknownReason::Unreadable(2));
         assert!(is_gone(why));
-        assert_eq!(read_once(folder.path(), 10), Err(Why::Unreadable(21)));
-        assert!(!is_gone(Why::Unreadable(13)));
+        assert_eq!(read_once(folder.path(), 10), Err(UnknownReason::Unreadable(21)));
+        assert!(!is_gone(UnknownReason::Unreadable(13)));
     }
 
     #[test]

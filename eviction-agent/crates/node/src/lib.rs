@@ -3,17 +3,17 @@
 //! Whatever is read is either a value or [`Unknown`](eviction_core::reading::Reading)
 //! with the reason: nothing that is missing, cut off or implausible ever counts as zero.
 
+pub mod async_fd;
+pub mod backend_info;
+pub mod backend_selection;
 pub mod cgroup;
-pub mod choice;
 pub mod clock;
-pub mod eventfd;
 pub mod file;
-pub mod info;
-pub mod oom_notice;
-pub mod pace;
+pub mod kv_file;
+pub mod memcg_oom_events;
+pub mod memcg_v1_threshold;
 pub mod proc;
-pub mod stall;
-pub mod text;
+pub mod psi;
+pub mod psi_trigger;
+pub mod sample_interval;
 pub mod timer;
-pub mod trigger;
-pub mod wait;

@@ -12,8 +12,8 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-use super::info::SourceInfo;
-use super::wait::{register, take_count};
+use super::async_fd::{register, take_count};
+use super::backend_info::BackendInfo;
 
 /// Its name as a rung.
 pub const RUNG: &str = "timerfd";
@@ -31,8 +31,8 @@ impl Timer {
     }
 
     /// What this is, for the log and `check`.
-    pub fn info() -> SourceInfo {
-        SourceInfo::plain("timer", RUNG, "samples before a threshold can be reached, on every kernel")
+    pub fn info() -> BackendInfo {
+        BackendInfo::plain("timer", RUNG, "samples before a threshold can be reached, on every kernel")
     }
 
     /// Fires once after `delay`, in place of whatever was set.

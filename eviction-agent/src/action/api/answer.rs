@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_core::api_result::{Answered, Asked};
+use eviction_core::api_result::{ApiOperation, ApiResult};
 use serde::Deserialize;
 
 use crate::api::{Answer, RequestError};
@@ -58,20 +58,20 @@ struct Cause {
 }
 
 /// What the answer to a request means.
-pub fn judge(asked: Asked, result: &Result<Answer, RequestError>) -> Answered {
+pub fn judge(asked: ApiOperation, result: &Result<Answer, RequestError>) -> ApiResult {
     match result {
         Ok(answer) => judge_answer(asked, answer),
         Err(error) => {
             let why = text(&in_full(error));
             match error.may_have_been_carried_out() {
-                true => Answered::Unknown { why },
-                false => Answered::NotSent { why },
+                true => ApiResult::Unknown { why },
+                false => ApiResult::NotSent { why },
             }
         }
     }
 }
 
-fn judge_answer(asked: Asked, answer: &Answer) -> Answered {
+fn judge_answer(asked: ApiOperation, answer: &Answer) -> ApiResult {
     let body = serde_json::from_slice::<Body>(&answer.body).ok();
     let is_status = body.as_ref().is_some_and(|body| body.kind.as_deref() == Some("Status"));
     let said = |body: &Body| body.message.as_deref().map(text);
@@ -90,35 +90,37 @@ fn judge_answer(asked: Asked, answer: &Answer) -> Answered {
                     ("Status", Some("Success")) | ("Pod" | "Node", _)
                 ) =>
             {
-                Answered::Accepted
+                ApiResult::Accepted
             }
-            _ => Answered::Unknown { why: text(&format!("status {} without an object", answer.status)) },
+            _ => ApiResult::Unknown { why: text(&format!("status {} without an object", answer.status)) },
         },
-        401 => Answered::Unauthorized { why: why() },
-        403 if message.contains(NO_RIGHT) => Answered::Forbidden { why: why() },
-        404 if is_status && reason == "NotFound" => Answered::Gone,
-        409 if is_other_uid(message) => Answered::Another,
+        401 => ApiResult::Unauthorized { why: why() },
+        403 if message.contains(NO_RIGHT) => ApiResult::Forbidden { why: why() },
+        404 if is_status && reason == "NotFound" => ApiResult::Gone,
+        409 if is_other_uid(message) => ApiResult::Another,
         // A patch with another uid is one of a field that cannot be changed.
-        422 if matches!(asked, Asked::Condition | Asked::NodeConditions) && message.contains("uid") => {
-            Answered::Another
+        422 if matches!(asked, ApiOperation::Condition | ApiOperation::NodeConditions)
+            && message.contains("uid") =>
+        {
+            ApiResult::Another
         }
         429 => {
             let details = body.as_ref().and_then(|body| body.details.as_ref());
             match details.and_then(budget) {
-                Some(cause) => Answered::Budget { why: cause },
+                Some(cause) => ApiResult::Budget { why: cause },
                 None => {
                     let asked_for = details.and_then(|details| details.retry_after_seconds);
                     let pause = answer.retry_after.or(asked_for.map(Duration::from_secs)).unwrap_or(PAUSE);
-                    Answered::Throttled { pause: pause.clamp(PAUSE, LONGEST_PAUSE) }
+                    ApiResult::Throttled { pause: pause.clamp(PAUSE, LONGEST_PAUSE) }
                 }
             }
         }
-        500 if asked == Asked::Eviction && message.contains(SEVERAL_BUDGETS) => {
-            Answered::Budget { why: why() }
+        500 if asked == ApiOperation::Eviction && message.contains(SEVERAL_BUDGETS) => {
+            ApiResult::Budget { why: why() }
         }
         // Also a request that had no time left: it may be under way.
-        500..=599 => Answered::Unknown { why: text(&format!("status {}: {}", answer.status, why())) },
-        status => Answered::Rejected { status, why: why() },
+        500..=599 => ApiResult::Unknown { why: text(&format!("status {}: {}", answer.status, why())) },
+        status => ApiResult::Rejected { status, why: why() },
     }
 }
 

@@ -13,8 +13,8 @@ use super::order::Order;
 use super::request::{self, Manner};
 use super::rights::Rights;
 use crate::api::{Client, Request};
-use eviction_core::api_result::{Answered, Asked};
-use eviction_core::progress::{Outcome, Progress};
+use eviction_core::api_result::{ApiOperation, ApiResult};
+use eviction_core::progress::{KillProgress, KillUpdate};
 use eviction_node::clock::now_ns;
 
 /// The condition is a courtesy: a deletion does not wait longer for it.
@@ -68,13 +68,13 @@ pub struct ApiHand {
 struct Shared {
     client: Client,
     config: ApiHandConfig,
-    outcomes: mpsc::Sender<Outcome>,
+    outcomes: mpsc::Sender<KillUpdate>,
     rights: Rights,
 }
 
 impl ApiHand {
     /// A hand that asks by this client, and tells what came of it to `outcomes`.
-    pub fn new(client: Client, config: ApiHandConfig, outcomes: mpsc::Sender<Outcome>) -> Self {
+    pub fn new(client: Client, config: ApiHandConfig, outcomes: mpsc::Sender<KillUpdate>) -> Self {
         let permits = Arc::new(Semaphore::new(config.in_flight.max(1)));
         let shared = Arc::new(Shared { client, config, outcomes, rights: Rights::default() });
         Self { shared, permits, marks: None }
@@ -119,7 +119,7 @@ impl Shared {
         let age = Duration::from_nanos(now_ns().saturating_sub(order.at_ns));
         if age > self.config.fresh {
             let why = format!("the decision is {} ms old", age.as_millis());
-            return self.tell(&order, asked, Answered::NotSent { why: why.into() }).await;
+            return self.tell(&order, asked, ApiResult::NotSent { why: why.into() }).await;
         }
         let manner = Manner { within: self.config.within, is_dry: self.config.is_dry };
         let request = if order.ignores_budget {
@@ -129,7 +129,7 @@ impl Shared {
             request::eviction(&order, manner)
         };
         let answered = self.ask(asked, request).await;
-        let is_open = matches!(answered, Answered::Unknown { .. }) && !self.config.is_dry;
+        let is_open = matches!(answered, ApiResult::Unknown { .. }) && !self.config.is_dry;
         self.tell(&order, asked, answered).await;
         drop(permit);
         if is_open {
@@ -144,13 +144,13 @@ impl Shared {
         let now = seconds(Timestamp::now());
         let manner = Manner { within: CONDITION_WITHIN, is_dry: self.config.is_dry };
         let request = request::disruption_target(&order.pod, &message, &now, manner);
-        let answered = self.ask(Asked::Condition, request).await;
-        if answered != Answered::Accepted {
-            self.tell(order, Asked::Condition, answered).await;
+        let answered = self.ask(ApiOperation::Condition, request).await;
+        if answered != ApiResult::Accepted {
+            self.tell(order, ApiOperation::Condition, answered).await;
         }
     }
 
-    async fn ask(&self, asked: Asked, request: Request) -> Answered {
+    async fn ask(&self, asked: ApiOperation, request: Request) -> ApiResult {
         let request = self.client.request(request);
         tokio::pin!(request);
         let result = match tokio::time::timeout(DOUBT, &mut request).await {
@@ -167,39 +167,39 @@ impl Shared {
 
     /// Whether a request was carried out of which nobody said so. It is not repeated: its pod is
     /// looked at, for as long as it takes until the server can be asked.
-    async fn find_out(&self, order: &Order) -> Answered {
+    async fn find_out(&self, order: &Order) -> ApiResult {
         let manner = Manner { within: self.config.within, is_dry: false };
         // Until then the server may still be at it.
         let settled = Instant::now() + SETTLES;
         let mut told_nothing = 0;
         while told_nothing < LOOKS {
             let result = self.client.request(request::look(&order.pod, manner)).await;
-            let answered = judge(Asked::Look, &result);
-            self.rights.note(Asked::Look, &answered);
+            let answered = judge(ApiOperation::Look, &result);
+            self.rights.note(ApiOperation::Look, &answered);
             match answered {
-                Answered::Accepted => {
+                ApiResult::Accepted => {
                     match result.ok().and_then(|answer| seen(&answer.body, &order.pod.uid)) {
-                        Some(Answered::NotSent { .. }) if Instant::now() < settled => {}
+                        Some(ApiResult::NotSent { .. }) if Instant::now() < settled => {}
                         Some(answered) => return answered,
                         None => told_nothing += 1,
                     }
                 }
-                Answered::Gone => return Answered::Gone,
-                Answered::NotSent { .. }
-                | Answered::Unknown { .. }
-                | Answered::Unauthorized { .. }
-                | Answered::Throttled { .. } => {}
+                ApiResult::Gone => return ApiResult::Gone,
+                ApiResult::NotSent { .. }
+                | ApiResult::Unknown { .. }
+                | ApiResult::Unauthorized { .. }
+                | ApiResult::Throttled { .. } => {}
                 _ => told_nothing += 1,
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-        Answered::NotSent { why: "nobody says what came of the request".into() }
+        ApiResult::NotSent { why: "nobody says what came of the request".into() }
     }
 
-    async fn tell(&self, order: &Order, asked: Asked, answered: Answered) {
-        let progress = Progress::Answered { asked, answered, is_dry: self.config.is_dry };
+    async fn tell(&self, order: &Order, asked: ApiOperation, answered: ApiResult) {
+        let progress = KillProgress::Answered { asked, answered, is_dry: self.config.is_dry };
         let pod = Arc::clone(&order.pod);
-        let outcome = Outcome { decision: order.decision, pod, at_ns: now_ns(), progress };
+        let outcome = KillUpdate { decision: order.decision, pod, at_ns: now_ns(), progress };
         // Without a listener it is of no use.
         let _ = self.outcomes.send(outcome).await;
     }
@@ -219,12 +219,12 @@ struct Metadata {
 }
 
 /// What a pod's state says of a request that it go.
-fn seen(body: &[u8], uid: &str) -> Option<Answered> {
+fn seen(body: &[u8], uid: &str) -> Option<ApiResult> {
     let Pod { metadata } = serde_json::from_slice(body).ok()?;
     Some(match metadata.deletion_timestamp {
-        _ if *metadata.uid != *uid => Answered::Another,
-        Some(_) => Answered::Accepted,
-        None => Answered::NotSent { why: "the pod is not going: nobody carried out the request".into() },
+        _ if *metadata.uid != *uid => ApiResult::Another,
+        Some(_) => ApiResult::Accepted,
+        None => ApiResult::NotSent { why: "the pod is not going: nobody carried out the request".into() },
     })
 }
 
@@ -242,9 +242,9 @@ mod tests {
     fn a_pods_state_says_whether_it_goes() {
         let pod = |rest: &str| format!(r#"{{"kind":"Pod","metadata":{{"uid":"u"{rest}}}}}"#);
         let going = pod(r#","deletionTimestamp":"2026-01-05T08:00:00Z""#);
-        assert_eq!(seen(going.as_bytes(), "u"), Some(Answered::Accepted));
-        assert_eq!(seen(going.as_bytes(), "v"), Some(Answered::Another));
-        assert!(matches!(seen(pod("").as_bytes(), "u"), Some(Answered::NotSent { .. })));
+        assert_eq!(seen(going.as_bytes(), "u"), Some(ApiResult::Accepted));
+        assert_eq!(seen(going.as_bytes(), "v"), Some(ApiResult::Another));
+        assert!(matches!(seen(pod("").as_bytes(), "u"), Some(ApiResult::NotSent { .. })));
         assert_eq!(seen(b"{", "u"), None);
         assert_eq!(seen(b"{\"metadata\":{}}", "u"), None);
     }

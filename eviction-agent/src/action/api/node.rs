@@ -9,9 +9,9 @@ use super::answer::judge;
 use super::request;
 use super::rights::Rights;
 use crate::api::{Client, Request};
-use eviction_core::api_result::{Answered, Asked};
-use eviction_core::marks::TaintChange;
+use eviction_core::api_result::{ApiOperation, ApiResult};
 use eviction_core::node::{Condition, Node};
+use eviction_core::node_conditions::TaintChange;
 
 /// Merges lists of conditions by their type; a JSON merge patch would replace the list.
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
@@ -34,7 +34,7 @@ pub struct NodeHand {
 #[derive(Clone, Debug)]
 pub struct NodeAnswer {
     /// What the answer means.
-    pub answered: Answered,
+    pub answered: ApiResult,
     /// The node as it is after that, in JSON; nothing if it was not told.
     pub node: Option<Bytes>,
 }
@@ -42,7 +42,7 @@ pub struct NodeAnswer {
 impl NodeAnswer {
     /// The node is not any more what the request was made for: it is to be looked at again.
     pub fn is_stale(&self) -> bool {
-        matches!(self.answered, Answered::Rejected { status: 409 | 422, .. } | Answered::Another)
+        matches!(self.answered, ApiResult::Rejected { status: 409 | 422, .. } | ApiResult::Another)
     }
 }
 
@@ -56,26 +56,26 @@ impl NodeHand {
     /// Changes the taints of a node, if it still is what it was.
     pub async fn write_taints(&self, node: &Node, changes: &[TaintChange]) -> NodeAnswer {
         let path = self.path(&node.name, "");
-        self.ask(Asked::Taints, Request::patch(path, JSON_PATCH, taint_patch(node, changes))).await
+        self.ask(ApiOperation::Taints, Request::patch(path, JSON_PATCH, taint_patch(node, changes))).await
     }
 
     /// Writes these conditions, and takes away those of these types; all others stay.
     pub async fn write_conditions(&self, node: &Node, set: &[Condition], remove: &[&str]) -> NodeAnswer {
         let path = self.path(&node.name, "/status");
         let patch = condition_patch(node, set, remove);
-        self.ask(Asked::NodeConditions, Request::patch(path, STRATEGIC_MERGE, patch)).await
+        self.ask(ApiOperation::NodeConditions, Request::patch(path, STRATEGIC_MERGE, patch)).await
     }
 
     /// Looks at a node.
     pub async fn look(&self, name: &str) -> NodeAnswer {
-        self.ask(Asked::Node, Request::get(format!("/api/v1/nodes/{name}"))).await
+        self.ask(ApiOperation::Node, Request::get(format!("/api/v1/nodes/{name}"))).await
     }
 
-    async fn ask(&self, asked: Asked, request: Request) -> NodeAnswer {
+    async fn ask(&self, asked: ApiOperation, request: Request) -> NodeAnswer {
         let result = self.client.request(request.within(WITHIN)).await;
         let answered = judge(asked, &result);
         self.rights.note(asked, &answered);
-        let node = result.ok().filter(|_| answered == Answered::Accepted).map(|answer| answer.body);
+        let node = result.ok().filter(|_| answered == ApiResult::Accepted).map(|answer| answer.body);
         NodeAnswer { answered, node }
     }
 
@@ -146,8 +146,8 @@ fn condition_patch(node: &Node, set: &[Condition], remove: &[&str]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eviction_core::marks::Effect;
     use eviction_core::node::Taint;
+    use eviction_core::node_conditions::Effect;
     use eviction_core::time::Timestamp;
 
     fn node(taints: usize) -> Node {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use eviction_core::api_result::Asked;
+use eviction_core::api_result::ApiOperation;
 use eviction_core::pod::PodName;
 use eviction_core::signal::Resource;
 
@@ -31,7 +31,7 @@ pub struct Order {
 
 impl Order {
     /// What the API server is asked for.
-    pub(super) fn asks_for(&self) -> Asked {
-        if self.ignores_budget { Asked::Deletion } else { Asked::Eviction }
+    pub(super) fn asks_for(&self) -> ApiOperation {
+        if self.ignores_budget { ApiOperation::Deletion } else { ApiOperation::Eviction }
     }
 }

@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use eviction_core::api_result::{Answered, Asked};
+use eviction_core::api_result::{ApiOperation, ApiResult};
 
 /// Rights that are missing, and that this was said of.
 #[derive(Debug, Default)]
 pub(super) struct Rights {
-    missing: Mutex<BTreeSet<Asked>>,
+    missing: Mutex<BTreeSet<ApiOperation>>,
 }
 
 impl Rights {
     /// Says once that a right is missing, until it was there again.
-    pub(super) fn note(&self, asked: Asked, answered: &Answered) {
+    pub(super) fn note(&self, asked: ApiOperation, answered: &ApiResult) {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         match answered {
-            Answered::Forbidden { why } if missing.insert(asked) => {
+            ApiResult::Forbidden { why } if missing.insert(asked) => {
                 let (verb, resource) = asked.right();
                 tracing::error!(
                     verb, resource, %why,
@@ -24,7 +24,7 @@ impl Rights {
                     "a permission is missing"
                 );
             }
-            Answered::Accepted | Answered::Budget { .. } => {
+            ApiResult::Accepted | ApiResult::Budget { .. } => {
                 missing.remove(&asked);
             }
             _ => {}

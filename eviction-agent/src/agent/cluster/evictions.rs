@@ -1,18 +1,18 @@
 //! Evictions on their way to the API server: from the reaction thread over a lane to the hand.
 
 use crate::action::api::{ApiHand, Order};
-use eviction_core::progress::Refused;
-use eviction_kill::Admitted;
-use eviction_kill::Begun;
-use eviction_kill::Kill;
+use eviction_core::progress::KillRejection;
+use eviction_kill::Admission;
+use eviction_kill::CountedKill;
+use eviction_kill::KillStarted;
 use eviction_kill::KillTarget;
-use eviction_kill::Pacing;
-use eviction_kill::PacingPolicy;
-use eviction_node::wait::{register, take_count};
+use eviction_kill::RateLimit;
+use eviction_kill::RateLimitPolicy;
+use eviction_node::async_fd::{register, take_count};
 
-use super::super::failure::Failure;
-use super::super::lane::{Next, Receiver, Sender, lane};
-use super::super::state::Written;
+use super::super::error::Failure;
+use super::super::spsc::{Next, Receiver, Sender, lane};
+use super::super::state::DurableRevision;
 
 /// More than may be on their way at a time.
 const ORDERS: usize = 64;
@@ -20,7 +20,7 @@ const ORDERS: usize = 64;
 /// The reaction's end: the same bounds on the pace as for the kill hand, and the lane.
 #[derive(Debug)]
 pub(crate) struct Evictions {
-    pacing: Pacing,
+    pacing: RateLimit,
     orders: Sender<Kept>,
 }
 
@@ -34,10 +34,10 @@ pub(crate) struct Kept {
 impl Evictions {
     /// # Errors
     /// If there can be no lane.
-    pub(crate) fn new(pacing: PacingPolicy) -> Result<(Self, Receiver<Kept>), Failure> {
+    pub(crate) fn new(pacing: RateLimitPolicy) -> Result<(Self, Receiver<Kept>), Failure> {
         let (orders, receiver) =
             lane(ORDERS).map_err(|error| Failure::because("make the lane of evictions", &error))?;
-        Ok((Self { pacing: Pacing::new(pacing), orders }, receiver))
+        Ok((Self { pacing: RateLimit::new(pacing), orders }, receiver))
     }
 
     /// Hands an eviction over, if it may be begun. Never waits. It is asked for when the node's marks
@@ -49,11 +49,11 @@ impl Evictions {
         after_marks: u64,
         kept_as: u64,
         now_ns: u64,
-    ) -> Result<Begun, Refused> {
+    ) -> Result<KillStarted, KillRejection> {
         let admitted = self.pacing.admit(target, now_ns)?;
         let decision = match admitted {
-            Admitted::Begin => target.decision,
-            Admitted::Hurry { decision } => decision,
+            Admission::Begin => target.decision,
+            Admission::Hurry { decision } => decision,
         };
         let order = Order {
             decision,
@@ -68,16 +68,16 @@ impl Evictions {
         let order = Kept { order, kept_as };
         if self.orders.send(order).is_err() {
             let in_flight = u32::try_from(self.pacing.in_flight().len()).unwrap_or(u32::MAX);
-            return Err(Refused::Busy { in_flight });
+            return Err(KillRejection::Busy { in_flight });
         }
         Ok(match admitted {
-            Admitted::Begin => {
+            Admission::Begin => {
                 self.pacing.begun(target, now_ns);
-                Begun::Started
+                KillStarted::Started
             }
-            Admitted::Hurry { decision } => {
+            Admission::Hurry { decision } => {
                 self.pacing.hurried(decision, now_ns);
-                Begun::Hurried { decision }
+                KillStarted::Hurried { decision }
             }
         })
     }
@@ -103,17 +103,17 @@ impl Evictions {
     }
 
     /// The evictions that count against the limits of the pace.
-    pub(crate) fn kills(&self) -> impl Iterator<Item = &Kill> {
+    pub(crate) fn kills(&self) -> impl Iterator<Item = &CountedKill> {
         self.pacing.kills()
     }
 
     /// Follows another policy of the pace from now on.
-    pub(crate) fn follow(&mut self, pacing: PacingPolicy) {
+    pub(crate) fn follow(&mut self, pacing: RateLimitPolicy) {
         self.pacing.follow(pacing);
     }
 
     /// Goes on with the pace of a former agent. Before all else.
-    pub(crate) fn recall(&mut self, kills: Vec<Kill>) {
+    pub(crate) fn recall(&mut self, kills: Vec<CountedKill>) {
         self.pacing.recall(kills);
     }
 
@@ -135,7 +135,7 @@ impl Evictions {
 pub(crate) async fn carry(
     mut orders: Receiver<Kept>,
     hand: ApiHand,
-    mut written: Option<Written>,
+    mut written: Option<DurableRevision>,
 ) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::because("watch the lane of evictions", &error);
     let bell = orders.bell().and_then(register).map_err(failed)?;

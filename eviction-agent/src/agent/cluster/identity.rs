@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::agent::failure::{Failure, chain};
+use crate::agent::error::{Failure, chain};
 use crate::api::{Answer, Client, Request};
 use crate::source::api::parse_node;
 use eviction_core::node::Node;

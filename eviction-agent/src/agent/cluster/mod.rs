@@ -13,12 +13,12 @@ use tokio::sync::{mpsc, watch};
 
 use crate::action::api::{ApiHand, ApiHandConfig};
 use crate::api::Client;
-use eviction_core::progress::Outcome;
-use eviction_kill::PacingPolicy;
+use eviction_core::progress::KillUpdate;
+use eviction_kill::RateLimitPolicy;
 
-use super::failure::Failure;
-use super::lane::Receiver;
-use super::state::Written;
+use super::error::Failure;
+use super::spsc::Receiver;
+use super::state::DurableRevision;
 pub(crate) use events::EventTap;
 pub(crate) use evictions::Evictions;
 pub(crate) use figures::Exports;
@@ -39,7 +39,7 @@ pub(crate) struct Cluster {
     client: Client,
     config: ApiHandConfig,
     orders: Receiver<evictions::Kept>,
-    told: mpsc::Sender<Outcome>,
+    told: mpsc::Sender<KillUpdate>,
 }
 
 impl Cluster {
@@ -51,8 +51,8 @@ impl Cluster {
     pub(crate) fn new(
         client: Client,
         config: ApiHandConfig,
-        pacing: PacingPolicy,
-        told: mpsc::Sender<Outcome>,
+        pacing: RateLimitPolicy,
+        told: mpsc::Sender<KillUpdate>,
     ) -> Result<(Self, Evictions), Failure> {
         let (evictions, orders) = Evictions::new(pacing)?;
         Ok((Self { client, config, orders, told }, evictions))
@@ -68,7 +68,7 @@ impl Cluster {
     pub(crate) fn start(
         self,
         marks: Option<watch::Receiver<u64>>,
-        written: Option<Written>,
+        written: Option<DurableRevision>,
         node: Option<&NodeName>,
     ) {
         let Self { client, config, orders, told } = self;

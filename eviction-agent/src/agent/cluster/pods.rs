@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
-use crate::agent::roster::Roster;
+use crate::agent::pod_index::PodIndex;
 use crate::source::api::{Decode, Seen};
 use crate::source::pods::parse_pod;
 use eviction_core::pods::{KnownPod, of_the_api};
@@ -62,7 +62,7 @@ impl WatchedPods {
     }
 
     /// The pods as they are known now.
-    pub(crate) fn now(&mut self) -> Roster {
+    pub(crate) fn now(&mut self) -> PodIndex {
         let seen = Arc::clone(&self.seen.borrow_and_update());
         self.pending = false;
         roster(&seen)
@@ -70,7 +70,7 @@ impl WatchedPods {
 
     /// Waits for the next change: another roster, or why the server is not heard. May be cancelled
     /// at any time. For ever when the watch has ended, which the agent does not survive.
-    pub(crate) async fn changed(&mut self) -> Result<Roster, String> {
+    pub(crate) async fn changed(&mut self) -> Result<PodIndex, String> {
         if !self.pending {
             if self.seen.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -90,8 +90,8 @@ impl WatchedPods {
     }
 }
 
-fn roster(seen: &Seen<Watched>) -> Roster {
+fn roster(seen: &Seen<Watched>) -> PodIndex {
     let pods = seen.objects.iter().map(|pod| Arc::clone(&pod.0)).collect();
     let unreadable = seen.unreadable.iter().map(|pod| format!("{}: {}", pod.key, pod.why));
-    Roster::new(pods).with_unreadable(unreadable.collect())
+    PodIndex::new(pods).with_unreadable(unreadable.collect())
 }

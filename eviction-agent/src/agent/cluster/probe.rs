@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::identity::{self, Found, NodeName, message};
 use super::watching::{ClusterOptions, connect, source};
+use crate::agent::error::{Failure, chain};
 use crate::agent::event::Backend;
-use crate::agent::failure::{Failure, chain};
 use crate::api::{Client, Request};
 
 /// A guard against a server that says nothing.

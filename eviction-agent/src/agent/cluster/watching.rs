@@ -14,11 +14,11 @@ use super::identity::{self, Found, NodeName};
 use super::node::{Keeper, NodeNews, own_marks};
 use super::pods::{self, WatchedPods};
 use crate::action::api::events::Recorder;
+use crate::agent::control_loop::Command;
+use crate::agent::error::Failure;
 use crate::agent::event;
-use crate::agent::failure::Failure;
-use crate::agent::lane;
-use crate::agent::reaction::Command;
-use crate::agent::state::Written;
+use crate::agent::spsc;
+use crate::agent::state::DurableRevision;
 use crate::api::{Access, Backoff, Client};
 use crate::metrics::Metrics;
 use crate::source::api::{Figures, Resource, Seen, Watcher, parse_node};
@@ -126,9 +126,9 @@ impl Membership {
     /// need not be waited for.
     pub(crate) fn keep(
         &self,
-        news: lane::Receiver<NodeNews>,
+        news: spsc::Receiver<NodeNews>,
         commands: WeakSender<Command>,
-        kept: Option<Written>,
+        kept: Option<DurableRevision>,
         metrics: Arc<Metrics>,
     ) -> Receiver<u64> {
         let (client, seen) = (self.client.clone(), self.seen_node.clone());

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::super::configz;
-use super::super::failure::Failure;
+use super::super::error::Failure;
 use super::{ConfigurationFiles, problems};
 use eviction_config::{
     AgentConfiguration, Effective, KubeletConfiguration, KubeletFiles, Problems, ThresholdSource,

@@ -5,8 +5,8 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use eviction_core::apart::{Difference, Parted};
-use eviction_core::oom::{Cause, EndedContainer, Evidence, Verdict};
+use eviction_core::oom::{AttributedCause, EndedContainer, Evidence, TerminationCause};
+use eviction_core::status_mismatch::{MismatchKind, Parted};
 
 use super::{PodRef, bounded, is_zero};
 
@@ -35,7 +35,7 @@ pub struct ContainerTerminated {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mismatch: Option<Difference>,
+    pub mismatch: Option<MismatchKind>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mismatch_explanation: Option<&'static str>,
     pub evidence: Vec<Evidence>,
@@ -54,7 +54,7 @@ pub struct ContainerStatusMismatch {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
     pub cause: &'static str,
-    pub mismatch: Difference,
+    pub mismatch: MismatchKind,
     pub mismatch_explanation: &'static str,
 }
 
@@ -91,7 +91,7 @@ fn shown(pod: Option<&PodRef>, uid: &str) -> String {
 
 impl ContainerTerminated {
     /// From the engine's verdict, and by what the container's status differs from it.
-    pub(crate) fn of(ended: EndedContainer, mismatch: Option<Difference>) -> Self {
+    pub(crate) fn of(ended: EndedContainer, mismatch: Option<MismatchKind>) -> Self {
         let verdict = ended.verdict();
         let limit_scope = ended.causes.iter().find_map(|cause| cause.limit_owner);
         let EndedContainer {
@@ -115,7 +115,7 @@ impl ContainerTerminated {
             container: container.into(),
             container_id: instance.map(Into::into),
             cause: verdict.name(),
-            explanation: causes.first().map_or("", |Cause { ground, .. }| ground.text()),
+            explanation: causes.first().map_or("", |AttributedCause { ground, .. }| ground.text()),
             inferred: causes.first().is_some_and(|cause| cause.ground.is_inferred()),
             contributing: others.collect(),
             limit_scope: limit_scope.map(|owner| owner.name()),
@@ -124,7 +124,7 @@ impl ContainerTerminated {
             exit_signal: signal,
             reason: (!reason.is_empty()).then(|| reason.into()),
             mismatch,
-            mismatch_explanation: mismatch.map(Difference::text),
+            mismatch_explanation: mismatch.map(MismatchKind::text),
             evidence,
             evidence_omitted,
         }
@@ -135,7 +135,7 @@ impl fmt::Display for ContainerTerminated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pod = shown(self.pod.as_ref(), &self.pod_uid);
         write!(f, "container {} of {pod} terminated: {}", self.container, self.cause.replace('_', " "))?;
-        if let Some(owner) = self.limit_scope.filter(|_| self.cause == Verdict::OomKilled.name()) {
+        if let Some(owner) = self.limit_scope.filter(|_| self.cause == TerminationCause::OomKilled.name()) {
             write!(f, " at the limit of the {owner}")?;
         }
         write!(f, ", {}", self.explanation)?;
@@ -159,11 +159,11 @@ impl fmt::Display for ContainerTerminated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eviction_core::oom::{EndSeen, Ground, LimitOwner};
+    use eviction_core::oom::{EndSeen, Explanation, LimitScope};
 
     #[test]
     fn a_termination_in_one_line() {
-        let cause = |verdict, ground, limit_owner| Cause { verdict, ground, at: None, limit_owner };
+        let cause = |verdict, ground, limit_owner| AttributedCause { verdict, ground, at: None, limit_owner };
         let mut ended = EndedContainer {
             namespace: "shop".into(),
             name: "web".into(),
@@ -174,23 +174,27 @@ mod tests {
             exit_code: None,
             signal: Some(9),
             reason: "".into(),
-            causes: vec![cause(Verdict::OomKilled, Ground::MainProcessKilled, Some(LimitOwner::Pod))],
+            causes: vec![cause(
+                TerminationCause::OomKilled,
+                Explanation::MainProcessKilled,
+                Some(LimitScope::Pod),
+            )],
             evidence: vec![Evidence::Ended { seen: EndSeen::Process }],
         };
         assert_eq!(
             ContainerTerminated::of(ended.clone(), None).to_string(),
             "container app of shop/web terminated: oom killed at the limit of the pod, the kernel killed its init process; signal 9"
         );
-        ended.causes.insert(0, cause(Verdict::EvictedByAgent, Ground::EvictionUnderWay, None));
+        ended.causes.insert(0, cause(TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay, None));
         (ended.exit_code, ended.reason) = (Some(137), "OOMKilled".into());
         assert_eq!(
             ContainerTerminated::of(ended.clone(), None).to_string(),
             "container app of shop/web terminated: evicted by agent, its eviction was under way; exit code 137; status reason OOMKilled; contributing: oom killed"
         );
-        ended.causes = vec![cause(Verdict::Other, Ground::Exited, None)];
+        ended.causes = vec![cause(TerminationCause::Other, Explanation::Exited, None)];
         (ended.exit_code, ended.reason) = (Some(0), "OOMKilled".into());
         assert_eq!(
-            ContainerTerminated::of(ended, Some(Difference::OnlyAChildKilled)).to_string(),
+            ContainerTerminated::of(ended, Some(MismatchKind::OnlyAChildKilled)).to_string(),
             "container app of shop/web terminated: other, it exited; exit code 0; status reason OOMKilled; the status says OOMKilled, but the kernel had killed only a child, and the main process survived it"
         );
     }
@@ -203,8 +207,8 @@ mod tests {
             uid: "u".into(),
             container: "app".into(),
             instance: None,
-            verdict: Verdict::OomKilled,
-            difference: Difference::KillNotInStatus,
+            verdict: TerminationCause::OomKilled,
+            difference: MismatchKind::KillNotInStatus,
         };
         assert_eq!(
             ContainerStatusMismatch::from(parted).to_string(),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use eviction_core::input::Reach;
+use eviction_core::input::ApiReachability;
 
 /// See [`Event::KubeApi`](super::Event::KubeApi).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -13,11 +13,11 @@ pub struct KubeApi {
     pub state: &'static str,
 }
 
-impl From<Reach> for KubeApi {
-    fn from(reach: Reach) -> Self {
+impl From<ApiReachability> for KubeApi {
+    fn from(reach: ApiReachability) -> Self {
         let state = match reach {
-            Reach::Reachable => "reachable",
-            Reach::Unreachable => "unreachable",
+            ApiReachability::Reachable => "reachable",
+            ApiReachability::Unreachable => "unreachable",
         };
         Self { state }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::place::Place;
+use super::place::CgroupOwner;
 use eviction_core::units::display_bytes;
 
 /// See [`super::Event::MemoryLimit`].
@@ -14,7 +14,7 @@ pub struct MemoryLimit {
     pub state: &'static str,
     pub limit_scope: &'static str,
     #[serde(flatten)]
-    pub place: Place,
+    pub place: CgroupOwner,
     pub usage: u64,
     pub working_set: u64,
     pub limit: u64,
@@ -52,7 +52,7 @@ mod tests {
         let near = MemoryLimit {
             state: "near",
             limit_scope: "container",
-            place: Place {
+            place: CgroupOwner {
                 cgroup: Some("/kubepods/burstable/pod1/abc".into()),
                 container: Some("main".into()),
                 pod: Some(PodRef::new("shop", "web")),
@@ -71,7 +71,7 @@ mod tests {
         let away = MemoryLimit {
             state: "away",
             limit_scope: "kubepods",
-            place: Place { container: None, pod: None, ..near.place.clone() },
+            place: CgroupOwner { container: None, pod: None, ..near.place.clone() },
             near_limit_us: Some(12_034_500),
             detected_by: "sample",
             ..near.clone()

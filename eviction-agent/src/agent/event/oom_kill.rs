@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use eviction_core::oom::KillNote;
+use eviction_core::oom::KillUpdate;
 
 use super::place::write_place;
 use super::{LISTED, PodRef, is_zero};
@@ -86,8 +86,8 @@ pub struct Victim {
 
 impl OomKill {
     /// From what the engine reports. The engine knows neither the cgroups nor the evictions in progress.
-    pub(crate) fn of(note: &KillNote, mono_ns: u64) -> Self {
-        let KillNote { kill, at: _, repeated: _, pod, evicting_since: _, group, in_pod } = note;
+    pub(crate) fn of(note: &KillUpdate, mono_ns: u64) -> Self {
+        let KillUpdate { kill, at: _, repeated: _, pod, evicting_since: _, group, in_pod } = note;
         let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
         let pid = (kill.tgid != 0).then_some(kill.tgid);
         let pod = pod.as_ref().map(|(namespace, name)| PodRef::new(namespace, name));

@@ -9,7 +9,7 @@ use super::PodRef;
 /// A cgroup with its container and pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
-pub struct Place {
+pub struct CgroupOwner {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,7 +20,7 @@ pub struct Place {
     pub pod_uid: Option<String>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CgroupOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cgroup, container, pod, pod_uid: _ } = self;
         write_place(f, container.as_deref(), pod.as_ref(), cgroup.as_deref())
@@ -43,17 +43,18 @@ pub(super) fn write_place(
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, PodRef};
+    use super::{CgroupOwner, PodRef};
 
     #[test]
     fn a_place_is_shown_by_what_is_known_of_it() {
         let known = |text: &str| Some(text.to_owned());
-        let mut place = Place { cgroup: known("/kubepods"), container: known("app"), ..Place::default() };
+        let mut place =
+            CgroupOwner { cgroup: known("/kubepods"), container: known("app"), ..CgroupOwner::default() };
         assert_eq!(place.to_string(), "/kubepods", "a container without a pod is not named");
         place.pod = Some(PodRef::new("shop", "web"));
         assert_eq!(place.to_string(), "container app of shop/web");
         place.container = None;
         assert_eq!(place.to_string(), "shop/web");
-        assert_eq!(Place::default().to_string(), "an unknown cgroup");
+        assert_eq!(CgroupOwner::default().to_string(), "an unknown cgroup");
     }
 }

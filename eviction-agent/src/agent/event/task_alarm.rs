@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::place::Place;
+use super::place::CgroupOwner;
 
 /// See [`super::Event::TaskAlarm`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -12,7 +12,7 @@ use super::place::Place;
 pub struct TaskAlarm {
     pub alarm: &'static str,
     #[serde(flatten)]
-    pub place: Place,
+    pub place: CgroupOwner,
     pub pid: u32,
     pub tasks: i64,
     pub tasks_limit: i64,
@@ -52,10 +52,10 @@ mod tests {
         assert_eq!(storm.to_string(), "an unknown cgroup (pid 7): fork storm, 500 new tasks within 100 ms");
         let limit = TaskAlarm {
             alarm: "pids_limit",
-            place: Place {
+            place: CgroupOwner {
                 container: Some("main".into()),
                 pod: Some(PodRef::new("default", "web")),
-                ..Place::default()
+                ..CgroupOwner::default()
             },
             pid: 7,
             tasks: 90,

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::agent::clock::mono_ns;
 use crate::agent::cluster::Exports;
-use crate::agent::watchdog::Pulse;
+use crate::agent::watchdog::Heartbeat;
 use crate::http::Health;
 
 /// What `/healthz` and `/readyz` answer from.
 pub(super) struct State {
-    pub(super) pulse: Pulse,
+    pub(super) pulse: Heartbeat,
     pub(super) pods_known: AtomicBool,
     pub(super) exports: Option<Exports>,
 }

@@ -5,15 +5,15 @@ mod limits;
 
 use thiserror::Error;
 
-use super::Kept;
-use super::clocks::Clocks;
-use super::recalled::Recalled;
-use super::record::{Condition, Document, Envelope, KIND, Met, SaidOf, VERSION};
-use crate::agent::names::Names;
+use super::LoopState;
+use super::boottime::Clocks;
+use super::record::{Condition, Document, Envelope, KIND, Met, PublishedConditionRecord, VERSION};
+use super::restore::RestoredState;
+use crate::agent::decision_id::DecisionIds;
 use eviction_core::condition::Raised;
-use eviction_core::memory::{Memory, MetSince};
-use eviction_core::pressure::{CONDITIONS, Said};
+use eviction_core::pressure::{CONDITIONS, PublishedCondition};
 use eviction_core::signal::NodeCondition;
+use eviction_core::state::{EngineState, MetSince};
 use eviction_core::time::Timestamp;
 use eviction_core::units::GoDuration;
 
@@ -29,7 +29,7 @@ pub(crate) struct Identity {
 
 /// Why a file is of no use.
 #[derive(Debug, Error)]
-pub(super) enum Unusable {
+pub(super) enum UnusableState {
     #[error("it is spoiled: {0}")]
     Spoiled(#[from] serde_json::Error),
     #[error("it is something else")]
@@ -47,12 +47,12 @@ pub(super) enum Unusable {
 /// The file's content.
 pub(super) fn write(
     identity: &Identity,
-    names: Names,
+    names: DecisionIds,
     clocks: Clocks,
-    kept: &Kept,
+    kept: &LoopState,
 ) -> Result<Vec<u8>, serde_json::Error> {
-    let Kept { number: _, memory, evictions: under_way, pace, decisions, said } = kept;
-    let Memory { looked, met, conditions, flights, counted, oom_killed, forbidden, held_until } = memory;
+    let LoopState { number: _, memory, evictions: under_way, pace, decisions, said } = kept;
+    let EngineState { looked, met, conditions, flights, counted, oom_killed, forbidden, held_until } = memory;
     let Identity { boot_id, node, cgroup_root, act } = identity.clone();
     let document = Document {
         kind: KIND.into(),
@@ -83,27 +83,34 @@ pub(super) fn write(
 }
 
 /// What a file says to an agent of this identity, at this moment.
-pub(super) fn read(bytes: &[u8], identity: &Identity, clocks: Clocks) -> Result<Recalled, Unusable> {
+pub(super) fn read(
+    bytes: &[u8],
+    identity: &Identity,
+    clocks: Clocks,
+) -> Result<RestoredState, UnusableState> {
     let value: serde_json::Value = serde_json::from_slice(bytes)?;
     // What is no object with these fields is no state of ours, whatever else it is.
     let Ok(Envelope { kind, version }) = serde_json::from_value(value.clone()) else {
-        return Err(Unusable::Foreign);
+        return Err(UnusableState::Foreign);
     };
     match (&*kind, version) {
         (KIND, VERSION) => {}
-        (KIND, version) => return Err(Unusable::Version(version)),
-        _ => return Err(Unusable::Foreign),
+        (KIND, version) => return Err(UnusableState::Version(version)),
+        _ => return Err(UnusableState::Foreign),
     }
     let document: Document = serde_json::from_value(value)?;
     if document.boot_id != identity.boot_id {
-        return Err(Unusable::Boot(document.boot_id));
+        return Err(UnusableState::Boot(document.boot_id));
     }
     if (&document.node, &document.cgroup_root) != (&identity.node, &identity.cgroup_root) {
         let Document { node, cgroup_root, .. } = document;
-        return Err(Unusable::Node { node: node.unwrap_or_else(|| "without a name".into()), cgroup_root });
+        return Err(UnusableState::Node {
+            node: node.unwrap_or_else(|| "without a name".into()),
+            cgroup_root,
+        });
     }
     if document.times().any(|at| at > clocks.boot_ns) {
-        return Err(Unusable::Future);
+        return Err(UnusableState::Future);
     }
     Ok(document.recalled(identity, clocks))
 }
@@ -122,7 +129,7 @@ impl Document {
             .chain(self.said.iter().flat_map(|it| [it.since_ns, it.hard_ns]).flatten())
     }
 
-    fn recalled(self, identity: &Identity, clocks: Clocks) -> Recalled {
+    fn recalled(self, identity: &Identity, clocks: Clocks) -> RestoredState {
         let same_hand = self.act == identity.act;
         // What another hand has begun is nothing that this one could go on with, nor does it count.
         let (flights, under_way, pace, counted) = match same_hand {
@@ -131,9 +138,9 @@ impl Document {
         };
         let conditions = self.conditions.into_iter();
         let (oom_killed, forbidden) = (self.oom_killed.into_iter(), self.forbidden.into_iter());
-        Recalled {
+        RestoredState {
             written: clocks.steady(self.written_ns),
-            memory: Memory {
+            memory: EngineState {
                 looked: self.looked_ns.map(|at| clocks.steady(at)),
                 met: self.met.into_iter().map(|met| read_met(clocks, met)).collect(),
                 conditions: conditions
@@ -152,7 +159,7 @@ impl Document {
             pace: limits::read_pace(clocks, pace),
             decisions: self.decisions,
             said: read_said(clocks, &self.said),
-            names: Names::since(self.first_start_ms),
+            names: DecisionIds::since(self.first_start_ms),
         }
     }
 }
@@ -174,21 +181,27 @@ fn read_met(clocks: Clocks, met: Met) -> MetSince {
     MetSince { signal, value, grace_period, first_seen, ripe }
 }
 
-fn write_said(clocks: Clocks, said: &[Said; NodeCondition::COUNT]) -> impl Iterator<Item = SaidOf> {
+fn write_said(
+    clocks: Clocks,
+    said: &[PublishedCondition; NodeCondition::COUNT],
+) -> impl Iterator<Item = PublishedConditionRecord> {
     let kept = move |at: Option<Timestamp>| at.map(|at| clocks.kept(at));
     CONDITIONS.into_iter().map(move |condition| {
-        let Said { status, since, hard_at } = said[condition as usize];
-        SaidOf { condition, status, since_ns: kept(since), hard_ns: kept(hard_at) }
+        let PublishedCondition { status, since, hard_at } = said[condition as usize];
+        PublishedConditionRecord { condition, status, since_ns: kept(since), hard_ns: kept(hard_at) }
     })
 }
 
 /// Nothing unless each condition is there.
-fn read_said(clocks: Clocks, said: &[SaidOf]) -> Option<[Said; NodeCondition::COUNT]> {
+fn read_said(
+    clocks: Clocks,
+    said: &[PublishedConditionRecord],
+) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
     let steady = |kept: Option<i64>| kept.map(|kept| clocks.steady(kept));
     let of = |condition: NodeCondition| {
-        let &SaidOf { condition: _, status, since_ns, hard_ns } =
+        let &PublishedConditionRecord { condition: _, status, since_ns, hard_ns } =
             said.iter().find(|it| it.condition == condition)?;
-        Some(Said { status, since: steady(since_ns), hard_at: steady(hard_ns) })
+        Some(PublishedCondition { status, since: steady(since_ns), hard_at: steady(hard_ns) })
     };
     let [disk, memory, pids] = CONDITIONS.map(of);
     Some([disk?, memory?, pids?])

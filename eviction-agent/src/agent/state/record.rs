@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Asked;
-use eviction_core::memory::{Ended, wire};
+use super::ApiPhaseState;
+use eviction_core::expected_release::ExpectedRelease;
 use eviction_core::pressure::Status;
-use eviction_core::release::Release;
 use eviction_core::signal::{NodeCondition, Resource, Signal};
+use eviction_core::state::{Ended, wire};
 
 /// By which the file is known.
 pub(super) const KIND: &str = "eviction-agent-state";
@@ -44,18 +44,18 @@ pub(super) struct Document {
     pub(super) first_start_ms: i64,
     pub(super) met: Vec<Met>,
     pub(super) conditions: Vec<Condition>,
-    pub(super) flights: Vec<Flight>,
-    pub(super) evictions: Vec<Eviction>,
-    pub(super) pace: Pace,
+    pub(super) flights: Vec<InFlightRecord>,
+    pub(super) evictions: Vec<EvictionRecord>,
+    pub(super) pace: RateLimitRecord,
     /// The evictions that count against `policy.limits`.
-    pub(super) counted: Vec<CountedEviction>,
-    pub(super) oom_killed: Vec<PodAt>,
+    pub(super) counted: Vec<CountedEvictionRecord>,
+    pub(super) oom_killed: Vec<PodEventTimeRecord>,
     /// Pods that their PodDisruptionBudgets do not let go for now.
-    pub(super) forbidden: Vec<PodAt>,
+    pub(super) forbidden: Vec<PodEventTimeRecord>,
     /// Until when nobody new may go. It may be still to come.
     pub(super) held_until_ns: Option<i64>,
     /// All conditions, or none.
-    pub(super) said: Vec<SaidOf>,
+    pub(super) said: Vec<PublishedConditionRecord>,
 }
 
 /// A threshold that is met.
@@ -80,7 +80,7 @@ pub(super) struct Condition {
 /// What was said of a condition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SaidOf {
+pub(super) struct PublishedConditionRecord {
     pub(super) condition: NodeCondition,
     pub(super) status: Status,
     pub(super) since_ns: Option<i64>,
@@ -90,7 +90,7 @@ pub(super) struct SaidOf {
 /// What the engine knows of an eviction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Flight {
+pub(super) struct InFlightRecord {
     pub(super) uid: Box<str>,
     pub(super) namespace: Box<str>,
     pub(super) name: Box<str>,
@@ -100,14 +100,14 @@ pub(super) struct Flight {
     pub(super) since_ns: i64,
     pub(super) grace_period_seconds: i64,
     #[serde(with = "wire::expected")]
-    pub(super) expected: [Release; Signal::COUNT],
+    pub(super) expected: [ExpectedRelease; Signal::COUNT],
     pub(super) ended: Option<Ended>,
 }
 
 /// What the hands know of an eviction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Eviction {
+pub(super) struct EvictionRecord {
     pub(super) decision: u64,
     pub(super) uid: Box<str>,
     pub(super) namespace: Box<str>,
@@ -117,7 +117,7 @@ pub(super) struct Eviction {
     pub(super) hard: bool,
     pub(super) decided_ns: i64,
     pub(super) grace_seconds: u64,
-    pub(super) by_api: Option<Asked>,
+    pub(super) by_api: Option<ApiPhaseState>,
     pub(super) by_kill: bool,
     pub(super) told_gone: bool,
 }
@@ -125,7 +125,7 @@ pub(super) struct Eviction {
 /// What counts against the limits of the pace, for each hand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Pace {
+pub(super) struct RateLimitRecord {
     pub(super) by_api: Vec<Kill>,
     pub(super) by_kill: Vec<Kill>,
 }
@@ -144,7 +144,7 @@ pub(super) struct Kill {
 /// An eviction that counts against limits, and of whom.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct CountedEviction {
+pub(super) struct CountedEvictionRecord {
     pub(super) uid: Box<str>,
     pub(super) namespace: Box<str>,
     pub(super) owner: Option<Box<str>>,
@@ -154,7 +154,7 @@ pub(super) struct CountedEviction {
 /// A pod, and when it was that something happened to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PodAt {
+pub(super) struct PodEventTimeRecord {
     pub(super) uid: Box<str>,
     pub(super) at_ns: i64,
 }

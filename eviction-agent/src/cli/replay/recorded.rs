@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
-use crate::journal::{Before, record};
+use crate::journal::{DecisionInputs, record};
 use crate::scenario::format::Case;
 use crate::scenario::run::run;
 use eviction_config::{kubelet_policy, parse_agent};
 use eviction_core::engine::Engine;
 use eviction_core::fixture::{at, memory_of, node, pod, set_by, snapshot, tell};
-use eviction_core::input::{Event, EvictionOutcome, NotEvicted};
+use eviction_core::input::{Event, EvictionResult, NotEvicted};
 use eviction_core::oom::OomKill;
 use eviction_core::pod::{EmptyDir, Owner, Pod, Volume};
 use eviction_core::policy::Policy;
@@ -96,8 +96,8 @@ fn play(profile: &str, happenings: Vec<(i64, Happening)>) -> Result<usize, TestC
                     })
                     .collect();
                 let look = snapshot(node(available, 900, at(now)), &used);
-                let before = Before { policy: policy.clone(), memory: engine.memory() };
-                let decision = tell(&mut engine, now, Event::Look(Arc::clone(&look)));
+                let before = DecisionInputs { policy: policy.clone(), memory: engine.memory() };
+                let decision = tell(&mut engine, now, Event::Sample(Arc::clone(&look)));
                 // An agent looks each ten seconds at least: whoever comes after it takes no more for seamless.
                 let is_seamless = now - std::mem::replace(&mut looked, now) <= 30;
                 let Some(recorded) = record("decision", &before, &decision).filter(|_| is_seamless) else {
@@ -114,7 +114,7 @@ fn play(profile: &str, happenings: Vec<(i64, Happening)>) -> Result<usize, TestC
             }
             Happening::Outcome(pod, result) => {
                 let uid: Box<str> = UIDS[pod].into();
-                tell(&mut engine, now, Event::Evicted(EvictionOutcome { uid, result }));
+                tell(&mut engine, now, Event::Evicted(EvictionResult { uid, result }));
             }
             Happening::Leaves(pod) => {
                 here.retain(|it| *it.uid != *UIDS[pod]);
@@ -158,9 +158,9 @@ fn a_decision_that_would_be_another_one_is_told() {
     let mut engine = Engine::new(policy.clone());
     tell(&mut engine, 0, Event::DiskLayout(Ok(Default::default())));
     tell(&mut engine, 0, Event::Pods(set_by(&policy, pods())));
-    let before = Before { policy, memory: engine.memory() };
+    let before = DecisionInputs { policy, memory: engine.memory() };
     let used = UIDS.map(|uid| memory_of(uid, 150));
-    let decision = tell(&mut engine, 1, Event::Look(snapshot(node(100, 900, at(1)), &used)));
+    let decision = tell(&mut engine, 1, Event::Sample(snapshot(node(100, 900, at(1)), &used)));
     let mut recorded = record("decision", &before, &decision).unwrap();
     recorded["went"][0]["uid"] = json!("d");
     let case: Case = serde_json::from_value(recorded).unwrap();

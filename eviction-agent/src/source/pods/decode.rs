@@ -8,9 +8,9 @@ use serde::{Deserialize, Deserializer};
 
 use super::quantity::JsonQuantity;
 use crate::source::nullable::{nullable, nullable_list};
-use eviction_core::named::Named;
 use eviction_core::pod as core;
 use eviction_core::pods::is_asked_for;
+use eviction_core::sorted_map::SortedMap;
 use eviction_core::time::Timestamp;
 
 /// A pod as the API writes it. Turned into what the core knows by `core::pod::Pod::from`.
@@ -37,9 +37,9 @@ struct Metadata {
     #[serde(deserialize_with = "nullable")]
     generation: i64,
     #[serde(deserialize_with = "map")]
-    labels: Named<Box<str>>,
+    labels: SortedMap<Box<str>>,
     #[serde(deserialize_with = "asked_for")]
-    annotations: Named<Box<str>>,
+    annotations: SortedMap<Box<str>>,
     #[serde(deserialize_with = "nullable_list")]
     owner_references: Vec<OwnerReference>,
 }
@@ -196,20 +196,20 @@ struct Condition {
 }
 
 /// The annotations that anything depends on.
-fn asked_for<'de, D>(deserializer: D) -> Result<Named<Box<str>>, D::Error>
+fn asked_for<'de, D>(deserializer: D) -> Result<SortedMap<Box<str>>, D::Error>
 where
     D: Deserializer<'de>,
 {
     struct AskedFor;
     impl<'de> Visitor<'de> for AskedFor {
-        type Value = Named<Box<str>>;
+        type Value = SortedMap<Box<str>>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a map")
         }
 
         fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(Named::new())
+            Ok(SortedMap::new())
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
@@ -228,7 +228,7 @@ where
 }
 
 /// Null is the empty text, for members as well.
-fn map<'de, D>(deserializer: D) -> Result<Named<Box<str>>, D::Error>
+fn map<'de, D>(deserializer: D) -> Result<SortedMap<Box<str>>, D::Error>
 where
     D: Deserializer<'de>,
 {

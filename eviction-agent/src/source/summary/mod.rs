@@ -7,10 +7,10 @@ mod tests;
 use serde::Deserialize;
 
 use crate::source::nullable::{nullable, nullable_list};
-use eviction_core::reading::{Reading, Why};
+use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::{
-    ContainerFigures, FsStats, MemoryDetail, MemoryStats, NodeStats, PodFigures, ProcessStats, Snapshot,
-    SnapshotBuilder, SourceId, VolumeFigures,
+    ContainerStatValues, FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats,
+    Snapshot, SnapshotBuilder, SourceId, VolumeStatValues,
 };
 use eviction_core::time::Timestamp;
 
@@ -153,7 +153,7 @@ impl Summary {
                 entry.container(&container.name, container.figures());
             }
             for volume in &pod.volume {
-                let figures = VolumeFigures { used: volume.used_bytes, inodes: volume.inodes_used };
+                let figures = VolumeStatValues { used: volume.used_bytes, inodes: volume.inodes_used };
                 entry.volume(&volume.name, figures);
             }
         }
@@ -186,7 +186,7 @@ impl Node {
 fn known<T, U>(figures: Option<T>, stats: impl FnOnce(T) -> U) -> Reading<U> {
     match figures {
         Some(figures) => Reading::Known(stats(figures)),
-        None => Reading::Unknown(Why::Absent),
+        None => Reading::Unknown(UnknownReason::Absent),
     }
 }
 
@@ -215,8 +215,8 @@ impl Fs {
 }
 
 impl Pod {
-    fn figures(&self) -> PodFigures {
-        PodFigures {
+    fn figures(&self) -> PodStatValues {
+        PodStatValues {
             has_memory: self.memory.is_some(),
             memory_working_set: self.memory.and_then(|memory| memory.working_set_bytes),
             memory_anonymous: self.memory.and_then(|memory| memory.rss_bytes),
@@ -227,10 +227,10 @@ impl Pod {
 }
 
 impl Container {
-    fn figures(&self) -> ContainerFigures {
+    fn figures(&self) -> ContainerStatValues {
         let rootfs = self.rootfs.unwrap_or_default();
         let logs = self.logs.unwrap_or_default();
-        ContainerFigures {
+        ContainerStatValues {
             memory_working_set: self.memory.and_then(|memory| memory.working_set_bytes),
             rootfs_used: rootfs.used_bytes,
             rootfs_inodes: rootfs.inodes_used,

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::Summary;
-use eviction_core::reading::{Reading, Why};
+use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::{MemoryStats, SnapshotBuilder, SourceId};
 
 const FULL: &str = r#"{
@@ -54,7 +54,7 @@ fn everything_that_counts_is_read() {
 #[test]
 fn nothing_is_not_zero() {
     let empty = Summary::parse(b"{}").unwrap().snapshot();
-    assert_eq!(empty.node.memory, Reading::Unknown(Why::Absent));
+    assert_eq!(empty.node.memory, Reading::Unknown(UnknownReason::Absent));
     assert!(empty.is_empty());
     let nulls = r#"{"node": {"memory": null, "systemContainers": null, "fs": null, "runtime": null, "rlimit": null}, "pods": null}"#;
     for text in [nulls, r#"{"node": null, "pods": []}"#] {

@@ -31,7 +31,7 @@ fn who_only_finishes_what_others_began_is_let_be() {
 }
 
 /// Who frees much meanwhile is another: the victim's growth keeps usage where it was.
-fn grow_while_another_frees(change: impl FnOnce(Standing) -> Standing) {
+fn grow_while_another_frees(change: impl FnOnce(ArmedOrder) -> ArmedOrder) {
     let node = Node::new();
     let mut growing = Stepper::start(&node.victim);
     let mut freeing = Stepper::start(&node.other);
@@ -50,13 +50,13 @@ fn grow_while_another_frees(change: impl FnOnce(Standing) -> Standing) {
 #[test]
 fn what_was_freed_meanwhile_keeps_the_line_away() {
     need_bpf!();
-    grow_while_another_frees(|verdict| Standing { line: None, ..verdict });
+    grow_while_another_frees(|verdict| ArmedOrder { line: None, ..verdict });
 }
 
 #[test]
 fn what_others_free_is_not_taken_for_page_cache() {
     need_bpf!();
-    grow_while_another_frees(|verdict| Standing {
+    grow_while_another_frees(|verdict| ArmedOrder {
         line: None,
         room: Some(0),
         still_until_ns: u64::MAX,
@@ -68,7 +68,7 @@ fn what_others_free_is_not_taken_for_page_cache() {
 fn grow_with_the_cache_full(
     step: &str,
     limited: impl FnOnce(&Node) -> &Cgroup,
-    change: impl FnOnce(Standing) -> Standing,
+    change: impl FnOnce(ArmedOrder) -> ArmedOrder,
     hits: bool,
 ) -> Rig {
     let node = Node::new();
@@ -96,7 +96,7 @@ fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
     for young in [true, false] {
         // What is clean and inactive is no part of the working set, and makes room.
         let still_until_ns = if young { u64::MAX } else { 0 };
-        let change = |verdict| Standing { line: None, still_until_ns, ..verdict };
+        let change = |verdict| ArmedOrder { line: None, still_until_ns, ..verdict };
         let rig = grow_with_the_cache_full("touch 96", |node| &node.root, change, young);
         assert!(rig.told.struck.iter().all(|struck| struck.usage <= 256 * MIB), "usage stood still");
     }
@@ -112,7 +112,7 @@ fn with_a_full_page_cache_it_hits_who_takes_huge_pages() {
     let may_be_later = if generations.is_ok_and(|mask| mask.trim() != "0x0000") { 4 } else { 1 };
     let mut later = 0;
     for _ in 0..4 {
-        let change = |verdict| Standing { line: None, still_until_ns: u64::MAX, ..verdict };
+        let change = |verdict| ArmedOrder { line: None, still_until_ns: u64::MAX, ..verdict };
         let rig = grow_with_the_cache_full("touch-huge 96", |node| &node.root, change, true);
         let struck = &rig.told.struck[0];
         assert!(struck.grown <= DISTANCE + 5 * MIB, "not at the huge page after the next: {struck:?}");
@@ -126,7 +126,7 @@ fn with_a_full_page_cache_it_hits_who_takes_huge_pages() {
 fn without_a_limit_it_hits_once_nothing_is_free() {
     need_bpf!();
     for (room, hits) in [(Some(0), true), (Some(16 * MIB), false), (None, false)] {
-        let change = |verdict| Standing { line: None, room, still_until_ns: u64::MAX, ..verdict };
+        let change = |verdict| ArmedOrder { line: None, room, still_until_ns: u64::MAX, ..verdict };
         grow_with_the_cache_full("touch 96", |node| &node.victim, change, hits);
     }
 }

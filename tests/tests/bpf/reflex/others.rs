@@ -20,7 +20,7 @@ impl Charged {
         let mut watcher = Stepper::start(&node.victim);
         watcher.step(&format!("watch {}", folder.path().display()));
         let mut rig = rig();
-        let verdict = Standing { distance: 8 * MIB, line: None, ..node.verdict(&mut rig) };
+        let verdict = ArmedOrder { distance: 8 * MIB, line: None, ..node.verdict(&mut rig) };
         rig.kernel.stand(&verdict).unwrap();
         Self { node, rig, _watcher: watcher, folder }
     }
@@ -61,7 +61,7 @@ fn verdict_map(rig: &Rig) -> Array<MapData, [u64; 10]> {
     let ours = rig.kernel.program_ids();
     let programs = loaded_programs().filter_map(Result::ok).filter(|program| ours.contains(&program.id()));
     let mut ids = programs.flat_map(|program| program.map_ids().unwrap().unwrap());
-    let named = |id: &u32| MapInfo::from_id(*id).unwrap().name_as_str() == Some("VERDICT");
+    let named = |id: &u32| MapInfo::from_id(*id).unwrap().name_as_str() == Some("KILL_ORDER");
     let id = ids.find(named).unwrap();
     Map::Array(MapData::from_id(id).unwrap()).try_into().unwrap()
 }

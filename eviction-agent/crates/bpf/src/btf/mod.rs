@@ -44,7 +44,7 @@ pub enum BtfError {
 
 /// Why something was not found.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Missing {
+pub enum BtfMissing {
     /// No such type.
     #[error("this kernel has no {0}")]
     Type(String),
@@ -58,7 +58,7 @@ pub enum Missing {
 
 /// What is to be found in a blob.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'w> {
+pub struct BtfQuery<'w> {
     /// Names of structures.
     pub structs: &'w [&'w str],
     /// Beginning of the names of typedefs.
@@ -127,7 +127,7 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn note(&mut self, types: &Types<'a>, id: u32, found: &Type<'a>, wanted: &Wanted<'_>) {
+    fn note(&mut self, types: &Types<'a>, id: u32, found: &Type<'a>, wanted: &BtfQuery<'_>) {
         match found.kind {
             Kind::Struct => {
                 if let Some(name) = types.name(found.name)
@@ -168,30 +168,30 @@ impl<'a> Names<'a> {
 
 impl<'a> Btf<'a> {
     /// Reads the blob, looking for what is wanted.
-    pub fn parse(blob: &'a [u8], wanted: &Wanted<'_>) -> Result<Self, BtfError> {
+    pub fn parse(blob: &'a [u8], wanted: &BtfQuery<'_>) -> Result<Self, BtfError> {
         let mut names = Names::default();
         let types = Types::walk(blob, |types, id, found| names.note(types, id, found, wanted))?;
         Ok(Self { types, names })
     }
 
     /// What an enumerator is worth, whatever enumeration it is of.
-    pub fn enumerator(&self, name: &str) -> Result<i64, Missing> {
+    pub fn enumerator(&self, name: &str) -> Result<i64, BtfMissing> {
         let value = self.names.enumerators.get(name).copied();
-        value.ok_or_else(|| Missing::Type(format!("enumerator {name}")))
+        value.ok_or_else(|| BtfMissing::Type(format!("enumerator {name}")))
     }
 
     /// Where a structure has a member, also one of an anonymous structure or union inside it.
-    pub fn member(&self, structure: &str, member: &str) -> Result<Member, Missing> {
+    pub fn member(&self, structure: &str, member: &str) -> Result<Member, BtfMissing> {
         let id = self.names.structs.get(structure);
         let found = id
             .and_then(|id| self.types.by_id(*id))
-            .ok_or_else(|| Missing::Type(format!("struct {structure}")))?;
+            .ok_or_else(|| BtfMissing::Type(format!("struct {structure}")))?;
         let (bits, type_id, is_bitfield) = self
             .member_in(&found, member, 0, &mut { MEMBERS })
-            .ok_or_else(|| Missing::Member(format!("struct {structure}"), member.to_owned()))?;
+            .ok_or_else(|| BtfMissing::Member(format!("struct {structure}"), member.to_owned()))?;
         if is_bitfield || bits % 8 != 0 {
             let whole = format!("{structure}.{member}");
-            return Err(Missing::Form(whole, "made of whole bytes"));
+            return Err(BtfMissing::Form(whole, "made of whole bytes"));
         }
         Ok(Member { offset: bits / 8, type_id })
     }
@@ -242,8 +242,8 @@ impl<'a> Btf<'a> {
 
     /// Where an array that is a member has its element `index`, from the start of the structure. An
     /// array of arrays counts as one of all their elements, as older kernels describe it.
-    pub fn element(&self, what: &str, array: &Member, index: i64) -> Result<Member, Missing> {
-        let no = |form| Missing::Form(what.to_owned(), form);
+    pub fn element(&self, what: &str, array: &Member, index: i64) -> Result<Member, BtfMissing> {
+        let no = |form| BtfMissing::Form(what.to_owned(), form);
         let (type_id, len) = self.elements(array.type_id).ok_or(no("an array"))?;
         let index = u64::try_from(index).ok().filter(|index| *index < len);
         let index = index.ok_or(no("long enough"))?;
@@ -256,9 +256,9 @@ impl<'a> Btf<'a> {
     }
 
     /// How many elements an array has, in all of its dimensions.
-    pub fn len(&self, what: &str, array: &Member) -> Result<u64, Missing> {
+    pub fn len(&self, what: &str, array: &Member) -> Result<u64, BtfMissing> {
         let found = self.elements(array.type_id).map(|(_, len)| len);
-        found.ok_or_else(|| Missing::Form(what.to_owned(), "an array"))
+        found.ok_or_else(|| BtfMissing::Form(what.to_owned(), "an array"))
     }
 
     /// The type of the innermost elements, and how many there are.

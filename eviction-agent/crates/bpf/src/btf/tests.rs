@@ -113,7 +113,7 @@ impl Blob {
     }
 }
 
-const WANTED: Wanted<'static> = Wanted {
+const WANTED: BtfQuery<'static> = BtfQuery {
     structs: &["outer", "bits"],
     typedef_prefix: "btf_trace_",
     enumerators: &["SECOND", "BELOW"],
@@ -155,7 +155,7 @@ fn members_of_anonymous_structures_and_unions_are_found() {
 fn what_is_missing_is_named() {
     let blob = sample().bytes();
     let btf = Btf::parse(&blob, &WANTED).unwrap();
-    let text = |missing: Missing| missing.to_string();
+    let text = |missing: BtfMissing| missing.to_string();
     assert_eq!(text(btf.member("none", "x").unwrap_err()), "this kernel has no struct none");
     assert_eq!(text(btf.member("outer", "x").unwrap_err()), "this kernel's struct outer has no x");
     assert_eq!(text(btf.enumerator("THIRD").unwrap_err()), "this kernel has no enumerator THIRD");

@@ -29,24 +29,24 @@ const STAMP: Stamp = Stamp { ktime_ns: 1234, cpu: 3, seq: 9 };
 
 #[test]
 fn a_crossing() {
-    let mut bytes = record(Kind::Crossed, size_of::<raw::Crossed>());
+    let mut bytes = record(Kind::Crossed, size_of::<raw::ThresholdCrossed>());
     for (place, value) in [
-        (offset_of!(raw::Crossed, level_id), 11_u64),
-        (offset_of!(raw::Crossed, leaf_id), 12),
-        (offset_of!(raw::Crossed, generation), 13),
-        (offset_of!(raw::Crossed, usage), 14),
-        (offset_of!(raw::Crossed, gross), u64::MAX),
+        (offset_of!(raw::ThresholdCrossed, level_id), 11_u64),
+        (offset_of!(raw::ThresholdCrossed, leaf_id), 12),
+        (offset_of!(raw::ThresholdCrossed, generation), 13),
+        (offset_of!(raw::ThresholdCrossed, usage), 14),
+        (offset_of!(raw::ThresholdCrossed, gross), u64::MAX),
     ] {
         put(&mut bytes, place, &value.to_ne_bytes());
     }
     for (place, value) in [
-        (offset_of!(raw::Crossed, tgid), 15_u32),
-        (offset_of!(raw::Crossed, pid), 16),
-        (offset_of!(raw::Crossed, edge), Edge::UsageBelow as u32),
+        (offset_of!(raw::ThresholdCrossed, tgid), 15_u32),
+        (offset_of!(raw::ThresholdCrossed, pid), 16),
+        (offset_of!(raw::ThresholdCrossed, edge), Edge::UsageBelow as u32),
     ] {
         put(&mut bytes, place, &value.to_ne_bytes());
     }
-    let crossed = Crossed {
+    let crossed = ThresholdCrossed {
         stamp: STAMP,
         level_id: 11,
         leaf_id: 12,
@@ -58,10 +58,10 @@ fn a_crossing() {
         pid: 16,
     };
     assert_eq!(decode(&bytes, PAGE), Ok(Event::Crossed(crossed)));
-    let crossed = Crossed { usage: 14 * 16 * PAGE, ..crossed };
+    let crossed = ThresholdCrossed { usage: 14 * 16 * PAGE, ..crossed };
     assert_eq!(decode(&bytes, 16 * PAGE), Ok(Event::Crossed(crossed)), "the machine says what a page is");
 
-    put(&mut bytes, offset_of!(raw::Crossed, edge), &7_u32.to_ne_bytes());
+    put(&mut bytes, offset_of!(raw::ThresholdCrossed, edge), &7_u32.to_ne_bytes());
     let error = decode(&bytes, PAGE).unwrap_err().to_string();
     assert_eq!(error, "record of kind threshold_crossed has 7 as its edge");
 }
@@ -143,7 +143,7 @@ fn a_kill_of_which_the_kernel_said_whose_limit_it_was() {
     };
     let kill = decoded(&bytes);
     let owner = Ancestor { id: 5, usage: 15 * PAGE, max: Some(16 * PAGE), ..Ancestor::default() };
-    assert_eq!(kill.choice, Some(Choice { owner: Some(owner), ktime_ns: 1200 }));
+    assert_eq!(kill.choice, Some(OomContext { owner: Some(owner), ktime_ns: 1200 }));
     assert_eq!((kill.trigger_memcg, kill.trigger_comm_lossy().to_string()), (Some(7), "dd".to_owned()));
     assert_eq!(kill.chain.iter().map(|group| group.dies_together).collect::<Vec<_>>(), [true, false, false]);
     let way = |kill: &OomKill, top| {
@@ -158,7 +158,7 @@ fn a_kill_of_which_the_kernel_said_whose_limit_it_was() {
     // A name that fills its room may have gone on.
     put(&mut bytes, offset_of!(raw::OomKill, names) + NAME_BYTES, &[b'x'; NAME_BYTES]);
     let kill = decoded(&bytes);
-    assert_eq!(kill.choice, Some(Choice { owner: None, ktime_ns: 1200 }));
+    assert_eq!(kill.choice, Some(OomContext { owner: None, ktime_ns: 1200 }));
     assert_eq!((way(&kill, 12), way(&kill, 11).is_some()), (None, true));
 }
 
@@ -214,7 +214,7 @@ fn an_alarm_about_tasks() {
 
 #[test]
 fn what_is_no_record_is_refused_with_its_reason() {
-    let whole = record(Kind::Crossed, size_of::<raw::Crossed>());
+    let whole = record(Kind::Crossed, size_of::<raw::ThresholdCrossed>());
     let error = |bytes: &[u8]| decode(bytes, PAGE).unwrap_err().to_string();
     assert_eq!(error(&[]), "record of 0 bytes ends early");
     assert_eq!(error(&whole[..40]), "record says it has 88 bytes and has 40");
@@ -233,7 +233,7 @@ fn what_is_no_record_is_refused_with_its_reason() {
 
 fn sizes() -> impl Strategy<Value = (Kind, usize)> {
     prop::sample::select(vec![
-        (Kind::Crossed, size_of::<raw::Crossed>()),
+        (Kind::Crossed, size_of::<raw::ThresholdCrossed>()),
         (Kind::OomKill, size_of::<raw::OomKill>()),
         (Kind::CgroupMade, size_of::<raw::CgroupChange>()),
         (Kind::CgroupGone, size_of::<raw::CgroupChange>()),

@@ -6,9 +6,9 @@ use eviction_common::Offsets;
 
 use super::*;
 use crate::{
-    btf::Missing,
-    offsets::Resolved,
-    probe::{Capabilities, Lockdown},
+    btf::BtfMissing,
+    capabilities::{Capabilities, Lockdown},
+    offsets::ResolvedOffsets,
 };
 
 fn structure(name: &str) -> Argument {
@@ -16,7 +16,7 @@ fn structure(name: &str) -> Argument {
 }
 
 /// A kernel that has everything.
-fn rich() -> Facts {
+fn rich() -> KernelFacts {
     let task = || structure("task_struct");
     let tracepoints = BTreeMap::from([
         ("mod_memcg_state", vec![structure("mem_cgroup"), Argument::Number, Argument::Number]),
@@ -39,7 +39,7 @@ fn rich() -> Facts {
         ("oom_kill_process", vec![structure("oom_control"), Argument::Pointer]),
         ("oom_kill_memcg_member", vec![task(), Argument::Pointer]),
     ]);
-    let resolved = Resolved {
+    let resolved = ResolvedOffsets {
         offsets: Offsets::NONE,
         css_online: 2,
         css_dying: 16,
@@ -47,7 +47,7 @@ fn rich() -> Facts {
         reclaimed: 0..0,
         missing: Vec::new(),
     };
-    Facts {
+    KernelFacts {
         btf: Ok(BtfFacts { resolved, tracepoints, functions }),
         capabilities: Capabilities { bpf: true, perfmon: true, sys_admin: false },
         lockdown: Lockdown::Integrity,
@@ -55,12 +55,12 @@ fn rich() -> Facts {
     }
 }
 
-fn btf(facts: &mut Facts) -> &mut BtfFacts {
+fn btf(facts: &mut KernelFacts) -> &mut BtfFacts {
     facts.btf.as_mut().unwrap()
 }
 
 /// The candidates of each family, and the reasons against the others.
-fn told(facts: &Facts, choice: &Choice) -> Vec<String> {
+fn told(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
     plan(facts, choice)
         .iter()
         .map(|plan| {
@@ -74,7 +74,7 @@ fn told(facts: &Facts, choice: &Choice) -> Vec<String> {
 #[test]
 fn a_rich_kernel_gets_the_best_rung_of_each_family() {
     assert_eq!(
-        told(&rich(), &Choice::default()),
+        told(&rich(), &BackendSelection::default()),
         [
             "charge: fexit page_counter_try_charge, kprobe page_counter_try_charge, tp_btf mod_memcg_state | argument 3 of rss_stat is absent, not number",
             "charge near: fexit page_counter_uncharge, kprobe page_counter_uncharge, tp_btf count_memcg_events | ",
@@ -94,7 +94,7 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
     let counted = vec![structure("mm_struct"), Argument::Number, Argument::Number];
     btf(&mut facts).tracepoints.insert("rss_stat", counted);
     btf(&mut facts).tracepoints.insert("mark_victim", vec![Argument::Number]);
-    let told = told(&facts, &Choice::default());
+    let told = told(&facts, &BackendSelection::default());
     let function = "this kernel has no function page_counter_charge";
     let tracepoint = "this kernel has no tracepoint mod_memcg_state";
     assert_eq!(told[0], format!("charge: tp_btf rss_stat | {function}, {function}, {tracepoint}"));
@@ -103,7 +103,7 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
         "oom: fentry oom_kill_process, oom_kill_memcg_member, kprobe oom_kill_process, oom_kill_memcg_member, tp_btf mark_victim(pid) | argument 1 of mark_victim is number, not struct task_struct *, argument 1 of mark_victim is number, not struct task_struct *, argument 1 of mark_victim is number, not struct task_struct *"
     );
     btf(&mut facts).functions.remove("oom_kill_memcg_member");
-    let plans = plan(&facts, &Choice::default());
+    let plans = plan(&facts, &BackendSelection::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
     assert_eq!(info.rung, "tp_btf mark_victim(pid)");
     assert!(info.reason.contains("no function oom_kill_memcg_member"), "{info:?}");
@@ -112,7 +112,7 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
 #[test]
 fn a_hook_for_a_time_goes_with_its_rung() {
     let beside = |charge: &str| {
-        let mut near = plan(&rich(), &Choice::default()).remove(1);
+        let mut near = plan(&rich(), &BackendSelection::default()).remove(1);
         near.only_beside(charge);
         let names: Vec<_> = near.candidates.iter().map(|rung| rung.name).collect();
         (names, near.rejected)
@@ -127,13 +127,13 @@ fn a_hook_for_a_time_goes_with_its_rung() {
     }
     for beside in RUNGS.iter().filter_map(|rung| rung.beside) {
         let named = beside.rungs.iter().filter(|name| !name.is_empty());
-        named.for_each(|name| assert!(ladder(Family::Charge).any(|rung| rung == *name), "{name}"));
+        named.for_each(|name| assert!(ladder(EventClass::Charge).any(|rung| rung == *name), "{name}"));
     }
 }
 
 #[test]
 fn what_ranks_below_the_chosen_rung_is_no_reason() {
-    let plans = plan(&rich(), &Choice::default());
+    let plans = plan(&rich(), &BackendSelection::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
     assert_eq!(info.reason, "the preferred backend");
 }
@@ -144,7 +144,7 @@ fn a_tracepoint_with_fewer_arguments_is_refused() {
     let task = structure("task_struct");
     btf(&mut facts).tracepoints.insert("sched_process_fork", vec![task]);
     let why = "argument 2 of sched_process_fork is absent, not struct task_struct *";
-    assert_eq!(told(&facts, &Choice::default())[3], format!("task:  | {why}"));
+    assert_eq!(told(&facts, &BackendSelection::default())[3], format!("task:  | {why}"));
 }
 
 #[test]
@@ -154,18 +154,18 @@ fn reclaim_is_seen_whatever_its_beginning_tells() {
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_begin", newer);
     let newer = vec![Argument::Number, structure("mem_cgroup")];
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", newer);
-    assert_eq!(told(&facts, &Choice::default()), told(&rich(), &Choice::default()));
+    assert_eq!(told(&facts, &BackendSelection::default()), told(&rich(), &BackendSelection::default()));
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", vec![structure("mem_cgroup")]);
     let why = "argument 1 of mm_vmscan_memcg_reclaim_end is struct mem_cgroup *, not number";
-    assert_eq!(told(&facts, &Choice::default())[4], format!("reclaim:  | {why}"));
+    assert_eq!(told(&facts, &BackendSelection::default())[4], format!("reclaim:  | {why}"));
 }
 
 #[test]
 fn a_missing_member_costs_the_families_that_need_it() {
     let mut facts = rich();
-    let missing = Missing::Member("struct cgroup".into(), "root".into());
+    let missing = BtfMissing::Member("struct cgroup".into(), "root".into());
     btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
-    let told = told(&facts, &Choice::default());
+    let told = told(&facts, &BackendSelection::default());
     assert_eq!(told[5], "cgroup:  | this kernel's struct cgroup has no root");
     assert!(told[..5].iter().all(|line| line.contains("tp_btf")), "{told:?}");
 }
@@ -174,18 +174,18 @@ fn a_missing_member_costs_the_families_that_need_it() {
 fn a_missing_figure_of_a_victim_costs_no_family() {
     let mut facts = rich();
     for field in ["mm_anon", "cred_uid", "memcg_oom", "css_flags", "pids_counter"] {
-        let missing = Missing::Type("such thing".into());
+        let missing = BtfMissing::Type("such thing".into());
         btf(&mut facts).resolved.missing.push((field, missing));
     }
-    assert_eq!(told(&facts, &Choice::default()), told(&rich(), &Choice::default()));
+    assert_eq!(told(&facts, &BackendSelection::default()), told(&rich(), &BackendSelection::default()));
 }
 
 #[test]
 fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
-    let all = |change: &dyn Fn(&mut Facts), why: &str| {
+    let all = |change: &dyn Fn(&mut KernelFacts), why: &str| {
         let mut facts = rich();
         change(&mut facts);
-        for line in told(&facts, &Choice::default()) {
+        for line in told(&facts, &BackendSelection::default()) {
             assert!(line.contains(&format!(":  | {why}")), "{line}");
         }
     };
@@ -203,22 +203,22 @@ fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
 fn a_locked_down_kernel_is_asked_too() {
     let mut facts = rich();
     facts.lockdown = Lockdown::Confidentiality;
-    let choice = Choice::default();
+    let choice = BackendSelection::default();
     assert_eq!(told(&facts, &choice), told(&rich(), &choice));
 }
 
 #[test]
 fn a_denied_rung_is_not_tried() {
     let deny = vec!["tp_btf cgroup_mkdir, cgroup_rmdir".to_owned()];
-    let choice = Choice { deny, ..Choice::default() };
+    let choice = BackendSelection { deny, ..BackendSelection::default() };
     assert_eq!(told(&rich(), &choice)[5], "cgroup:  | disabled by --disable-backend");
-    let nothing = nothing(Family::Cgroup, &plan(&rich(), &choice)[5].rejected);
+    let nothing = nothing(EventClass::Cgroup, &plan(&rich(), &choice)[5].rejected);
     assert_eq!(nothing.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: disabled by --disable-backend");
 }
 
 #[test]
 fn a_rung_that_is_asked_for_is_the_only_one_of_its_ladder() {
-    let only = |name: &str| Choice { only: vec![name.to_owned()], ..Choice::default() };
+    let only = |name: &str| BackendSelection { only: vec![name.to_owned()], ..BackendSelection::default() };
     let other = "another backend was requested";
     let told = |choice| told(&rich(), &choice);
     assert_eq!(
@@ -251,8 +251,8 @@ fn rungs_are_named_apart_and_need_offsets_that_exist() {
 fn grains_grow_with_the_page() {
     const KIB: u64 = 1 << 10;
     for (page, batch, table) in [(4 * KIB, 256 * KIB, 2048 * KIB), (64 * KIB, 4096 * KIB, 512 << 20)] {
-        assert_eq!(Grain::Batch.bytes(page), batch);
-        assert_eq!(Grain::PageTable.bytes(page), table + STILL_PAGES * page);
-        assert_eq!(Grain::None.bytes(page), 0);
+        assert_eq!(Granularity::Batch.bytes(page), batch);
+        assert_eq!(Granularity::PageTable.bytes(page), table + STILL_PAGES * page);
+        assert_eq!(Granularity::None.bytes(page), 0);
     }
 }

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use super::{Fact, Subject, fact};
-use crate::probe::Lockdown;
-use eviction_core::reading::Why;
+use super::{Fact, FactSubject, fact};
+use crate::capabilities::Lockdown;
+use eviction_core::reading::UnknownReason;
 use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::file::{InWords, read_once};
 use eviction_node::proc::capabilities::Capabilities;
@@ -35,7 +35,7 @@ fn lockdown(lockdown: Lockdown) -> Fact {
         )),
         Lockdown::Unknown => Ok("unknown: securityfs is not mounted, or the kernel has none".to_owned()),
     };
-    fact(Subject::Lockdown, found)
+    fact(FactSubject::Lockdown, found)
 }
 
 /// `kernel.unprivileged_bpf_disabled` is of no concern to who has CAP_BPF; even 0 allows no tracing.
@@ -43,12 +43,15 @@ fn unprivileged(proc: &Path, held: Option<Capabilities>) -> Fact {
     let path = proc.join("sys/kernel/unprivileged_bpf_disabled");
     let value = match read_once(&path, 64) {
         Ok(text) => String::from_utf8_lossy(&text).trim().to_owned(),
-        Err(Why::Unreadable(ENOENT)) => {
+        Err(UnknownReason::Unreadable(ENOENT)) => {
             let help = Some("use a kernel with CONFIG_BPF_SYSCALL=y");
-            return fact(Subject::BpfSyscall, Err(("the kernel was built without BPF".to_owned(), help)));
+            return fact(FactSubject::BpfSyscall, Err(("the kernel was built without BPF".to_owned(), help)));
         }
         Err(why) => {
-            return fact(Subject::BpfSyscall, Err((format!("{}: {}", path.display(), InWords(why)), None)));
+            return fact(
+                FactSubject::BpfSyscall,
+                Err((format!("{}: {}", path.display(), InWords(why)), None)),
+            );
         }
     };
     let may = held.is_some_and(|held| held.has("BPF") || held.has("SYS_ADMIN"));
@@ -63,7 +66,7 @@ fn unprivileged(proc: &Path, held: Option<Capabilities>) -> Fact {
             Err((format!("CAP_BPF is missing, and unprivileged_bpf_disabled is {value}"), None))
         }
     };
-    fact(Subject::BpfSyscall, found)
+    fact(FactSubject::BpfSyscall, found)
 }
 
 fn btf(path: &Path) -> Fact {
@@ -74,7 +77,7 @@ fn btf(path: &Path) -> Fact {
             Some("use a kernel with CONFIG_DEBUG_INFO_BTF=y, and mount the host's /sys"),
         )),
     };
-    fact(Subject::Btf, found)
+    fact(FactSubject::Btf, found)
 }
 
 fn tracefs(events: &Path) -> Fact {
@@ -84,7 +87,7 @@ fn tracefs(events: &Path) -> Fact {
             Err((format!("{}: {error}: nothing that is used here needs it", events.display()), None))
         }
     };
-    fact(Subject::Tracefs, found)
+    fact(FactSubject::Tracefs, found)
 }
 
 #[cfg(test)]

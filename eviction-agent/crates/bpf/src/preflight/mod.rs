@@ -9,12 +9,12 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use eviction_core::reading::{Reading, Why};
+use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Hierarchy, Host};
-use eviction_node::cgroup::root::NodeRoot;
-use eviction_node::eventfd;
+use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::file::{InWords, read_once};
+use eviction_node::memcg_v1_threshold;
 use eviction_node::proc::capabilities::read_effective;
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::pressure::parse_pressure;
@@ -23,7 +23,7 @@ use eviction_node::proc::tasks::{TaskCounter, read_task_capacity};
 /// What a fact is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Subject {
+pub enum FactSubject {
     /// The memory controller.
     MemoryController,
     /// The pids controller.
@@ -72,7 +72,7 @@ pub enum Subject {
     CapDacOverride,
 }
 
-impl Subject {
+impl FactSubject {
     /// How it is called in what people read.
     pub const fn name(self) -> &'static str {
         match self {
@@ -107,7 +107,7 @@ impl Subject {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fact {
     /// What it is about.
-    pub subject: Subject,
+    pub subject: FactSubject,
     /// Whether it can be used.
     pub usable: bool,
     /// Whether the agent cannot work without.
@@ -142,7 +142,7 @@ pub fn probe(host: &Host, hierarchies: &Hierarchies, root: Option<&NodeRoot>) ->
     facts
 }
 
-fn fact(subject: Subject, found: Result<String, (String, Option<&'static str>)>) -> Fact {
+fn fact(subject: FactSubject, found: Result<String, (String, Option<&'static str>)>) -> Fact {
     match found {
         Ok(found) => Fact { subject, usable: true, required: false, found, help: None },
         Err((found, help)) => Fact { subject, usable: false, required: false, found, help },
@@ -155,13 +155,13 @@ fn memory_controller(host: &Host, memory: Option<&Hierarchy>) -> Fact {
         Some(hierarchy) => Ok(place(hierarchy)),
         None => Err((absent_controller(host, "memory"), Some(HELP))),
     };
-    Fact { required: true, ..fact(Subject::MemoryController, found) }
+    Fact { required: true, ..fact(FactSubject::MemoryController, found) }
 }
 
 fn pids_controller(pids: Option<&Hierarchy>) -> Fact {
     let missing =
         ("no hierarchy has it: tasks of pods are not counted".to_owned(), Some("mount the pids controller"));
-    fact(Subject::PidsController, pids.map(place).ok_or(missing))
+    fact(FactSubject::PidsController, pids.map(place).ok_or(missing))
 }
 
 fn freezer(freezer: Option<&Hierarchy>) -> Fact {
@@ -176,7 +176,7 @@ fn freezer(freezer: Option<&Hierarchy>) -> Fact {
         }
         Some(hierarchy) => Ok(place(hierarchy)),
     };
-    fact(Subject::Freezer, found)
+    fact(FactSubject::Freezer, found)
 }
 
 const WRITABLE: &str = "mount the cgroup hierarchy writable";
@@ -195,7 +195,7 @@ fn cgroup_kill(hierarchies: &Hierarchies) -> Fact {
         Some(_) => Err(("pods are in version 1 hierarchies, which have none".to_owned(), None)),
         None => Err(("there is no memory controller".to_owned(), None)),
     };
-    fact(Subject::CgroupKill, found)
+    fact(FactSubject::CgroupKill, found)
 }
 
 fn has_child(group: &Path) -> bool {
@@ -217,7 +217,7 @@ fn usage_threshold(root: Option<&NodeRoot>) -> Fact {
         Some(root) if root.version == Version::V2 => {
             Err(("cgroup version 2 has none: pressure and the timer take its place".to_owned(), None))
         }
-        Some(root) => match eventfd::join(&root.memory, &[BEYOND_REACH]) {
+        Some(root) => match memcg_v1_threshold::join(&root.memory, &[BEYOND_REACH]) {
             Ok(_) => Ok(format!("{}", root.memory.join("cgroup.event_control").display())),
             Err(error) => {
                 let help = error.help();
@@ -227,7 +227,7 @@ fn usage_threshold(root: Option<&NodeRoot>) -> Fact {
             }
         },
     };
-    fact(Subject::UsageThreshold, found)
+    fact(FactSubject::UsageThreshold, found)
 }
 
 fn pressure(host: &Host) -> Fact {
@@ -237,13 +237,15 @@ fn pressure(host: &Host) -> Fact {
     let found = match read_once(&path, 4096).map(|text| parse_pressure(&text).some.total_us) {
         Ok(Reading::Known(_)) => Ok(format!("{}", path.display())),
         Ok(Reading::Unknown(why)) => Err((format!("{}: {}", path.display(), InWords(why)), None)),
-        Err(Why::Unreadable(ENOENT)) => {
+        Err(UnknownReason::Unreadable(ENOENT)) => {
             Err(("the kernel was built without it".to_owned(), Some("use a kernel with CONFIG_PSI=y")))
         }
-        Err(Why::Unreadable(EOPNOTSUPP)) => Err(("switched off at boot".to_owned(), Some("boot with psi=1"))),
+        Err(UnknownReason::Unreadable(EOPNOTSUPP)) => {
+            Err(("switched off at boot".to_owned(), Some("boot with psi=1")))
+        }
         Err(why) => Err((format!("{}: {}", path.display(), InWords(why)), None)),
     };
-    fact(Subject::Pressure, found)
+    fact(FactSubject::Pressure, found)
 }
 
 fn meminfo(host: &Host) -> Fact {
@@ -261,7 +263,7 @@ fn meminfo(host: &Host) -> Fact {
     };
     let found = found
         .map_err(|why| (format!("{}: {}", path.display(), InWords(why)), Some("mount the proc file system")));
-    Fact { required: true, ..fact(Subject::Meminfo, found) }
+    Fact { required: true, ..fact(FactSubject::Meminfo, found) }
 }
 
 fn tasks(host: &Host) -> Fact {
@@ -274,7 +276,7 @@ fn tasks(host: &Host) -> Fact {
             Err((format!("{}: {}", host.proc.join("sys/kernel/pid_max").display(), InWords(why)), None))
         }
     };
-    fact(Subject::Tasks, found)
+    fact(FactSubject::Tasks, found)
 }
 
 fn cgroup_namespace(host: &Host, memory: Option<&Hierarchy>) -> Fact {
@@ -292,7 +294,7 @@ fn cgroup_namespace(host: &Host, memory: Option<&Hierarchy>) -> Fact {
         Some(_) => Ok(format!("{whose}; the whole tree is seen")),
         None => Ok(whose.to_owned()),
     };
-    fact(Subject::CgroupNamespace, found)
+    fact(FactSubject::CgroupNamespace, found)
 }
 
 fn descriptors() -> Fact {
@@ -307,7 +309,7 @@ fn descriptors() -> Fact {
         (Some(soft), _) => Ok(soft.to_string()),
         (None, _) => Ok("unlimited".to_owned()),
     };
-    fact(Subject::Descriptors, found)
+    fact(FactSubject::Descriptors, found)
 }
 
 fn capabilities(host: &Host) -> Fact {
@@ -317,7 +319,7 @@ fn capabilities(host: &Host) -> Fact {
             Err((format!("{}: {}", host.proc.join("self/status").display(), InWords(why)), None))
         }
     };
-    fact(Subject::Capabilities, found)
+    fact(FactSubject::Capabilities, found)
 }
 
 fn place(hierarchy: &Hierarchy) -> String {

@@ -2,13 +2,13 @@
 //! are named in `check`, each with what is done without it.
 #![forbid(unsafe_code)]
 
-use super::{Fact, Subject, fact};
+use super::{Fact, FactSubject, fact};
 use eviction_node::proc::capabilities::Capabilities;
 
 /// A capability and what hangs on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Privilege {
-    subject: Subject,
+    subject: FactSubject,
     /// Without `CAP_`.
     name: &'static str,
     /// Another one that holds it all.
@@ -44,7 +44,7 @@ impl Privilege {
 /// with what there is.
 pub const PRIVILEGES: [Privilege; 8] = [
     Privilege {
-        subject: Subject::CapBpf,
+        subject: FactSubject::CapBpf,
         name: "BPF",
         or: Some("SYS_ADMIN"),
         gives: "programs can be loaded into the kernel",
@@ -52,7 +52,7 @@ pub const PRIVILEGES: [Privilege; 8] = [
         help: "add the capability BPF (before 5.8: SYS_ADMIN)",
     },
     Privilege {
-        subject: Subject::CapPerfmon,
+        subject: FactSubject::CapPerfmon,
         name: "PERFMON",
         or: Some("SYS_ADMIN"),
         gives: "programs can be attached and follow the kernel's pointers",
@@ -60,7 +60,7 @@ pub const PRIVILEGES: [Privilege; 8] = [
         help: "add the capability PERFMON (before 5.8: SYS_ADMIN)",
     },
     Privilege {
-        subject: Subject::CapSysResource,
+        subject: FactSubject::CapSysResource,
         name: "SYS_RESOURCE",
         or: None,
         gives: "the kernel kills the agent last, and limits can be raised",
@@ -68,7 +68,7 @@ pub const PRIVILEGES: [Privilege; 8] = [
         help: "add the capability SYS_RESOURCE, or set OOMScoreAdjust and LimitMEMLOCK from outside",
     },
     Privilege {
-        subject: Subject::CapSysNice,
+        subject: FactSubject::CapSysNice,
         name: "SYS_NICE",
         or: None,
         gives: "the control loop can run with SCHED_FIFO",
@@ -76,7 +76,7 @@ pub const PRIVILEGES: [Privilege; 8] = [
         help: "add the capability SYS_NICE",
     },
     Privilege {
-        subject: Subject::CapIpcLock,
+        subject: FactSubject::CapIpcLock,
         name: "IPC_LOCK",
         or: None,
         gives: "pages of the agent can stay in memory",
@@ -84,7 +84,7 @@ pub const PRIVILEGES: [Privilege; 8] = [
         help: "add the capability IPC_LOCK",
     },
     Privilege {
-        subject: Subject::CapKill,
+        subject: FactSubject::CapKill,
         name: "KILL",
         or: None,
         gives: "processes of every user can be signalled",
@@ -92,7 +92,7 @@ pub const PRIVILEGES: [Privilege; 8] = [
         help: "add the capability KILL, if the agent itself is to end processes",
     },
     Privilege {
-        subject: Subject::CapDacReadSearch,
+        subject: FactSubject::CapDacReadSearch,
         name: "DAC_READ_SEARCH",
         or: Some("DAC_OVERRIDE"),
         gives: "files that only root may read can be read",
@@ -100,7 +100,7 @@ pub const PRIVILEGES: [Privilege; 8] = [
         help: "add the capability DAC_READ_SEARCH, or let this user read those files",
     },
     Privilege {
-        subject: Subject::CapDacOverride,
+        subject: FactSubject::CapDacOverride,
         name: "DAC_OVERRIDE",
         or: None,
         gives: "control files of groups can be written by any user",
@@ -145,8 +145,12 @@ mod tests {
             .filter(|fact| !fact.usable)
             .map(|fact| fact.subject)
             .collect();
-        let lesser =
-            [Subject::CapBpf, Subject::CapPerfmon, Subject::CapDacReadSearch, Subject::CapDacOverride];
+        let lesser = [
+            FactSubject::CapBpf,
+            FactSubject::CapPerfmon,
+            FactSubject::CapDacReadSearch,
+            FactSubject::CapDacOverride,
+        ];
         assert!(!missing.iter().any(|subject| lesser.contains(subject)), "{missing:?}");
         let of_root: Vec<_> =
             facts(held(0), true).filter(|fact| fact.usable).map(|fact| fact.subject).collect();

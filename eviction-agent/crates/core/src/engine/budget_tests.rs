@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 
-use crate::decision::{Action, Decision, Eviction, PassEnd};
+use crate::decision::{Action, Decision, EvaluationEnd, Eviction};
+use crate::eviction_settings::EvictionSettings;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft};
 use crate::fixture::{tell, victims};
-use crate::hands::EvictionSettings;
-use crate::input::{Event, EvictionOutcome, NotEvicted};
+use crate::input::{Event, EvictionResult, NotEvicted};
 use crate::pod::Pod;
 use crate::policy::{Policy, Threshold};
 use crate::protection::Refusal;
@@ -17,11 +17,11 @@ use super::Engine;
 
 fn look(seconds: i64, available: u64, usage: &[(&str, u64)]) -> Event {
     let usage: Vec<_> = usage.iter().map(|&(uid, used)| memory_of(uid, used)).collect();
-    Event::Look(snapshot(node(available, 900, at(seconds)), &usage))
+    Event::Sample(snapshot(node(available, 900, at(seconds)), &usage))
 }
 
 fn answer(uid: &str, result: Result<(), NotEvicted>) -> Event {
-    Event::Evicted(EvictionOutcome { uid: uid.into(), result })
+    Event::Evicted(EvictionResult { uid: uid.into(), result })
 }
 
 fn no(uid: &str) -> Event {
@@ -33,7 +33,9 @@ fn forced(decision: &Decision) -> Vec<&str> {
     let pods = &decision.pass().unwrap().pods;
     let uid = |eviction: &Eviction| &*pods.get(eviction.place).unwrap().pod.uid;
     let forced = decision.actions.iter().filter_map(|action| match action {
-        Action::Evict(eviction) | Action::Hasten(eviction) if eviction.ignores_budget => Some(*eviction),
+        Action::Evict(eviction) | Action::ShortenGrace(eviction) if eviction.ignores_budget => {
+            Some(*eviction)
+        }
         _ => None,
     });
     forced.map(|eviction| uid(&eviction)).collect()
@@ -81,7 +83,7 @@ fn a_soft_threshold_takes_whoever_is_next() {
     assert_eq!((victims(&next), forced(&next)), (vec![("c", 30)], vec![]), "of another class, if need be");
     tell(&mut engine, 3, no("c"));
     let next = tell(&mut engine, 4, look(4, 50, &USAGE));
-    assert_eq!(next.pass().unwrap().end, PassEnd::OnlyProtected);
+    assert_eq!(next.pass().unwrap().end, EvaluationEnd::OnlyProtected);
     assert_eq!(refused(&next).len(), 3);
     let next = tell(&mut engine, 12, look(12, 50, &USAGE));
     assert_eq!(victims(&next), [("a", 30)], "a budget is asked again after ten seconds");
@@ -97,7 +99,7 @@ fn a_hard_threshold_takes_the_next_of_the_class_and_then_does_not_ask() {
     let next = tell(&mut engine, 3, look(3, 50, &USAGE));
     assert_eq!((victims(&next), forced(&next)), (vec![("a", 1)], vec!["a"]), "before another class pays");
     let later = tell(&mut engine, 4, look(4, 50, &USAGE));
-    assert_eq!(later.pass().unwrap().end, PassEnd::Covered);
+    assert_eq!(later.pass().unwrap().end, EvaluationEnd::ReleaseInProgress);
 }
 
 #[test]
@@ -127,8 +129,8 @@ fn in_the_kubelets_profile_a_hard_threshold_asks_once_and_a_soft_one_passes_over
 fn what_nobody_took_is_decided_anew() {
     let mut engine = chosen(with(vec![hard(MemoryAvailable, "100")], true));
     tell(&mut engine, 1, answer("a", Err(NotEvicted::NotAsked)));
-    tell(&mut engine, 1, Event::EvictionsHeld(at(3)));
-    assert_eq!(tell(&mut engine, 2, look(2, 50, &USAGE)).pass().unwrap().end, PassEnd::Held);
+    tell(&mut engine, 1, Event::EvictionsPausedUntil(at(3)));
+    assert_eq!(tell(&mut engine, 2, look(2, 50, &USAGE)).pass().unwrap().end, EvaluationEnd::RateLimited);
     let again = tell(&mut engine, 3, look(3, 50, &USAGE));
     assert_eq!((victims(&again), refused(&again)), (vec![("a", 1)], vec![]));
 }
@@ -152,7 +154,7 @@ proptest! {
         let mut engine = Engine::new(policy);
         let mut asked = std::collections::BTreeSet::new();
         for input in inputs {
-            if let Event::Evicted(EvictionOutcome { uid, result: Err(NotEvicted::Budget) }) = &input.event {
+            if let Event::Evicted(EvictionResult { uid, result: Err(NotEvicted::Budget) }) = &input.event {
                 asked.insert(uid.to_string());
             }
             let decision = engine.step(input);

@@ -1,4 +1,4 @@
-use crate::decision::{Decision, ProposalState, Waiting};
+use crate::decision::{Decision, PendingPolicy, ProposalState};
 use crate::engine::Engine;
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,
@@ -26,14 +26,14 @@ fn started(policy: Policy) -> Engine {
 
 fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
     let usage = [memory_of("greedy", 300), memory_of("modest", 200)];
-    tell(engine, seconds, Event::Look(snapshot(node(available, 900, at(seconds)), &usage)))
+    tell(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &usage)))
 }
 
 fn propose(engine: &mut Engine, seconds: i64, policy: Policy) -> Decision {
     tell(engine, seconds, Event::Propose(Box::new(policy)))
 }
 
-fn waits(decision: &Decision) -> Option<&Waiting> {
+fn waits(decision: &Decision) -> Option<&PendingPolicy> {
     match decision.proposal.as_ref()? {
         ProposalState::Waits(waiting) => Some(waiting),
         ProposalState::Unchanged | ProposalState::TookEffect => None,
@@ -63,7 +63,7 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
     for (seconds, seen) in [(1, 1), (100, 100), (101, 100), (299, 299)] {
         let usage = [memory_of("greedy", 300), memory_of("modest", 200)];
         let look = snapshot(node(500, 900, at(seen)), &usage);
-        let decision = tell(&mut engine, seconds, Event::Look(look));
+        let decision = tell(&mut engine, seconds, Event::Sample(look));
         assert!(victims(&decision).is_empty() && decision.conditions.is_empty());
         let waiting = waits(&decision).unwrap();
         assert_eq!((waiting.since, waiting.until), (at(0), Some(at(300))));
@@ -100,7 +100,7 @@ fn what_nobody_sees_at_present_proves_nothing() {
     look(&mut engine, 0, 500);
     propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
     for (seconds, effect) in [(1, false), (2, false), (3, true)] {
-        let decision = tell(&mut engine, seconds, Event::Look(snapshot(Default::default(), &[])));
+        let decision = tell(&mut engine, seconds, Event::Sample(snapshot(Default::default(), &[])));
         assert_eq!(took_effect(&decision), effect, "blind from the third look on");
     }
 }

@@ -1,15 +1,15 @@
 //! The two ways in which a pass evicts.
 
-use crate::decision::{Action, Cause, Eviction, Pass, PassEnd};
+use crate::decision::{Action, Cause, Evaluation, EvaluationEnd, Eviction};
 use crate::local_storage::judge;
 use crate::pods::KnownPod;
-use crate::policy::{SoftGrace, Victims};
-use crate::protection::{Ask, Motive, Refusal, RefusedPod};
+use crate::policy::{SoftGrace, VictimsPerPass};
+use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Measure, rank};
 use crate::time::Timestamp;
 
 use super::Engine;
-use super::refuse::{Turn, refusal};
+use super::eligibility::{EvictionCandidate, refusal};
 
 /// `immediateEvictionGracePeriodSeconds`.
 pub(super) const IMMEDIATE_GRACE_SECONDS: i64 = 1;
@@ -23,13 +23,13 @@ impl Engine {
     pub(super) fn evict_above_limits(
         &mut self,
         at: Timestamp,
-        pass: &mut Pass,
+        pass: &mut Evaluation,
         actions: &mut Vec<Action>,
     ) -> bool {
         if pass.pods.limited().len() == 0 || pass.snapshot.is_empty() || self.is_paused(true) {
             return false;
         }
-        let remembers = self.policy.rules.victims != Victims::One;
+        let remembers = self.policy.rules.victims != VictimsPerPass::One;
         let before = actions.len();
         let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);
         for pod in pass.pods.limited() {
@@ -47,8 +47,8 @@ impl Engine {
                 pass.spared.push(place);
                 continue;
             }
-            let ask = Ask { at, motive: Motive::OwnLimits, nobody_else: false };
-            let turn = Turn { pods: &pass.pods, place, known, stats: Some(stats) };
+            let ask = EvictionRequest { at, motive: EvictionMotive::OwnLimits, nobody_else: false };
+            let turn = EvictionCandidate { pods: &pass.pods, place, known, stats: Some(stats) };
             if let Some(why) = refusal(&self.guard, ask, None, &turn) {
                 pass.refused_pods.push(RefusedPod { place, why });
                 continue;
@@ -72,34 +72,39 @@ impl Engine {
 
     /// Ranks the pods for the threshold of the pass and evicts as many as the rules say: the end
     /// of `synchronize`.
-    pub(super) fn evict_for_threshold(&mut self, at: Timestamp, pass: &mut Pass, actions: &mut Vec<Action>) {
+    pub(super) fn evict_for_threshold(
+        &mut self,
+        at: Timestamp,
+        pass: &mut Evaluation,
+        actions: &mut Vec<Action>,
+    ) {
         let handled = pass.handled.zip(pass.handled_signal());
         let Some((line, signal)) = handled.filter(|_| self.has_tables()) else {
-            pass.end = PassEnd::CannotRank;
+            pass.end = EvaluationEnd::CannotRank;
             return;
         };
         if pass.pods.is_empty() {
-            pass.end = PassEnd::NoPods;
+            pass.end = EvaluationEnd::NoPods;
             return;
         }
         let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);
         let measure = Measure::of(signal, pass.layout);
         rank(measure, &pass.pods, &pass.snapshot, joined, &mut pass.ranked);
         match self.policy.rules.victims {
-            Victims::One => self.evict_the_first(pass, line, actions),
-            Victims::Sized { most } => self.evict_as_many_as_needed(at, pass, line, most, actions),
+            VictimsPerPass::One => self.evict_the_first(pass, line, actions),
+            VictimsPerPass::Sized { most } => self.evict_as_many_as_needed(at, pass, line, most, actions),
         }
     }
 
     /// The first that is not critical. A failed kill would end the pass as well. Who has a
     /// PodDisruptionBudget that forbids it, which the kubelet does not ask, is passed over by a
     /// soft threshold.
-    fn evict_the_first(&self, pass: &mut Pass, line: u8, actions: &mut Vec<Action>) {
+    fn evict_the_first(&self, pass: &mut Evaluation, line: u8, actions: &mut Vec<Action>) {
         if self.is_paused(is_hard(pass, line)) {
-            pass.end = PassEnd::ApiUnreachable;
+            pass.end = EvaluationEnd::ApiUnreachable;
             return;
         }
-        pass.end = PassEnd::OnlyCritical;
+        pass.end = EvaluationEnd::OnlyCritical;
         for candidate in &pass.ranked {
             let Some(known) = pass.pods.get(candidate.place) else {
                 continue;
@@ -114,7 +119,7 @@ impl Engine {
             if let Some(age) = budget.filter(|_| !ignores_budget) {
                 let why = Refusal::DisruptionBudget { age };
                 pass.refused_pods.push(RefusedPod { place: candidate.place, why });
-                pass.end = PassEnd::OnlyProtected;
+                pass.end = EvaluationEnd::OnlyProtected;
                 continue;
             }
             actions.push(Action::Evict(Eviction {
@@ -123,13 +128,13 @@ impl Engine {
                 cause: Cause::Threshold { line },
                 ignores_budget,
             }));
-            pass.end = PassEnd::Evicted;
+            pass.end = EvaluationEnd::Evicted;
             return;
         }
     }
 
     /// One second for a hard threshold; for a soft one what the rules say.
-    pub(super) fn grace_period(&self, pass: &Pass, line: u8, known: &KnownPod) -> i64 {
+    pub(super) fn grace_period(&self, pass: &Evaluation, line: u8, known: &KnownPod) -> i64 {
         if is_hard(pass, line) {
             return IMMEDIATE_GRACE_SECONDS;
         }
@@ -148,6 +153,6 @@ impl Engine {
     }
 }
 
-fn is_hard(pass: &Pass, line: u8) -> bool {
+fn is_hard(pass: &Evaluation, line: u8) -> bool {
     pass.line(line).is_some_and(|line| line.threshold.is_hard())
 }

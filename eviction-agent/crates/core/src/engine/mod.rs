@@ -1,54 +1,54 @@
 //! The engine: one input in, one decision out.
 
-mod ahead;
 #[cfg(test)]
 mod budget_tests;
-mod change;
+mod buffers;
 #[cfg(test)]
 mod change_tests;
+mod eligibility;
+mod evaluation;
 mod evict;
+mod kernel_kill;
+mod multi_victim;
+mod oom;
+mod order;
 #[cfg(test)]
 mod outage_tests;
-mod pass;
-mod recall;
+mod policy_trial;
+mod rank_preview;
 #[cfg(test)]
 mod recall_tests;
-mod refuse;
-mod rehearse;
-mod sized;
-mod spare;
-mod standing;
-mod story;
+mod restore;
+mod select;
 #[cfg(test)]
 mod tests;
-mod urgent;
-mod walk;
+mod warm_up;
 #[cfg(test)]
 mod work_tests;
 
 use std::mem::take;
 use std::sync::Arc;
 
-use super::admission::admits;
-use super::budget::Budgets;
+use super::admission_check::admits;
 use super::condition::{Conditions, Raised};
-use super::decision::{Action, Admission, Decision, NoPass, Pass, Subject};
-use super::flight::Flights;
-use super::hands::WhenApiServerDown;
-use super::input::{Event, Input, NotEvicted, Reach};
-use super::layout::DiskLayout;
-use super::oom::Story;
+use super::decision::{Action, Admission, Decision, DecisionKind, Evaluation, NotEvaluated};
+use super::disk_layout::DiskLayout;
+use super::eviction_settings::WhenApiServerDown;
+use super::in_flight::InFlightEvictions;
+use super::input::{ApiReachability, Event, Input, NotEvicted};
+use super::oom::OomTracker;
+use super::pdb::PdbRefusals;
 use super::pods::PodSet;
-use super::policy::{Policy, Victims};
-use super::protection::Guard;
-use super::reading::Why;
-use super::sight::Sight;
+use super::policy::{Policy, VictimsPerPass};
+use super::protection::EvictionGuard;
+use super::reading::UnknownReason;
 use super::signal::SignalSet;
+use super::signal_filter::SignalFilter;
 use super::snapshot::Snapshot;
 use super::threshold::Thresholds;
 use super::time::Timestamp;
-use change::Proposal;
-use spare::Spare;
+use buffers::BufferPool;
+use policy_trial::Proposal;
 
 /// Decides. Its state changes by inputs alone, and the same inputs give the same decisions.
 ///
@@ -63,20 +63,20 @@ pub struct Engine {
     layout: Layout,
     thresholds: Thresholds,
     conditions: Conditions,
-    waiting: Option<Pass>,
+    waiting: Option<Evaluation>,
     joined: Vec<u32>,
     /// Empty where nothing is known of victims.
-    flights: Flights,
-    budgets: Budgets,
+    flights: InFlightEvictions,
+    budgets: PdbRefusals,
     /// Room for the order of thresholds.
     urgent: Vec<u8>,
-    spare: Spare,
-    story: Story,
-    sight: Sight,
+    spare: BufferPool,
+    story: OomTracker,
+    sight: SignalFilter,
     blind: SignalSet,
     proposal: Option<Box<Proposal>>,
-    guard: Guard,
-    reach: Reach,
+    guard: EvictionGuard,
+    reach: ApiReachability,
 }
 
 /// What is known of the disk layout.
@@ -100,22 +100,22 @@ impl Engine {
     pub fn new(policy: Policy) -> Self {
         Self {
             thresholds: Thresholds::new(&policy.thresholds),
-            guard: Guard::new(&policy.rules),
+            guard: EvictionGuard::new(&policy.rules),
             policy,
             pods: Arc::default(),
             layout: Layout::Unknown,
             conditions: Conditions::default(),
             waiting: None,
             joined: Vec::new(),
-            flights: Flights::default(),
-            budgets: Budgets::default(),
+            flights: InFlightEvictions::default(),
+            budgets: PdbRefusals::default(),
             urgent: Vec::new(),
-            spare: Spare::default(),
-            story: Story::default(),
-            sight: Sight::default(),
+            spare: BufferPool::default(),
+            story: OomTracker::default(),
+            sight: SignalFilter::default(),
             blind: SignalSet::EMPTY,
             proposal: None,
-            reach: Reach::default(),
+            reach: ApiReachability::default(),
         }
     }
 
@@ -148,26 +148,26 @@ impl Engine {
     /// Takes note of an input and decides.
     pub fn step(&mut self, Input { at, event }: Input) -> Decision {
         if self.proposal.is_some()
-            && let Event::Look(snapshot) = &event
+            && let Event::Sample(snapshot) = &event
             && let Some(decision) = self.look_with_proposal(at, snapshot)
         {
             return decision;
         }
         let mut actions = self.spare.actions.take();
         let mut proposal = None;
-        let remembers = self.policy.rules.victims != Victims::One;
+        let remembers = self.policy.rules.victims != VictimsPerPass::One;
         if remembers {
             self.flights.advance(at);
         }
         self.budgets.advance(at);
         let subject = match event {
-            Event::Recall(memory) => {
+            Event::Restore(memory) => {
                 self.recall(at, *memory);
-                Subject::Noted
+                DecisionKind::Noted
             }
             Event::Leaving(uids) => {
                 self.flights.leaving_are(uids);
-                Subject::Noted
+                DecisionKind::Noted
             }
             Event::Pods(pods) => {
                 self.story.pods_are(at, &pods);
@@ -175,11 +175,11 @@ impl Engine {
                 self.resume_recalled(at, &pods);
                 self.budgets.note_pods(&pods);
                 self.pods = pods;
-                Subject::Noted
+                DecisionKind::Noted
             }
             Event::DiskLayout(answer) => {
                 self.learn_layout(answer);
-                Subject::Noted
+                DecisionKind::Noted
             }
             // Where nothing is remembered, a failed kill is an eviction like any other:
             // `eviction_manager.go: evictPod`.
@@ -190,25 +190,25 @@ impl Engine {
                     self.budgets.refuse(&outcome.uid);
                 }
                 self.flights.note_outcome(at, outcome);
-                Subject::Noted
+                DecisionKind::Noted
             }
-            Event::EvictionsHeld(until) => {
+            Event::EvictionsPausedUntil(until) => {
                 if remembers {
                     self.flights.hold_until(at, until);
                 }
-                Subject::Noted
+                DecisionKind::Noted
             }
             Event::ApiServer(reach) => {
                 self.reach = reach;
-                Subject::Noted
+                DecisionKind::Noted
             }
-            Event::EvictionOpen(uid) => {
+            Event::EvictionUnconfirmed(uid) => {
                 self.flights.leave_open(uid);
-                Subject::Noted
+                DecisionKind::Noted
             }
             Event::EvictionAccepted(uid) => {
                 self.flights.accept(&uid);
-                Subject::Noted
+                DecisionKind::Noted
             }
             Event::OomKill(kill) => {
                 self.sight.note_oom_kill();
@@ -220,17 +220,17 @@ impl Engine {
             Event::ContainerEnded(end) => self.take_end(at, *end),
             Event::Propose(policy) => {
                 proposal = Some(self.propose(at, *policy));
-                Subject::Noted
+                DecisionKind::Noted
             }
             Event::Accept => {
                 proposal = self.accept();
-                Subject::Noted
+                DecisionKind::Noted
             }
-            Event::Look(snapshot) => self.look(at, snapshot, &mut actions),
-            Event::LookFailed(why) => self.without_look(why),
+            Event::Sample(snapshot) => self.look(at, snapshot, &mut actions),
+            Event::SampleFailed(why) => self.without_look(why),
             Event::Reclaimed(second) => self.resume(at, second, &mut actions),
             Event::Admission(pod) => {
-                Subject::Admission(Admission { admit: admits(self.conditions.hold(), &pod), pod })
+                DecisionKind::Admission(Admission { admit: admits(self.conditions.hold(), &pod), pod })
             }
         };
         let ended = self.settle(at, &subject, &actions);
@@ -239,32 +239,32 @@ impl Engine {
         Decision { at, actions, conditions, blind: self.blind, proposal, subject, ended }
     }
 
-    fn look(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> Subject {
+    fn look(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> DecisionKind {
         self.forget_waiting();
         match self.begin_pass() {
             Ok(layout) => {
                 let pass = self.pass(at, layout, snapshot, actions);
                 self.end_first_pass();
-                Subject::Pass(pass)
+                DecisionKind::Pass(pass)
             }
-            Err(no_pass) => Subject::NoPass(no_pass),
+            Err(no_pass) => DecisionKind::NoPass(no_pass),
         }
     }
 
-    fn without_look(&mut self, why: Why) -> Subject {
+    fn without_look(&mut self, why: UnknownReason) -> DecisionKind {
         self.forget_waiting();
         let begun = self.begin_pass();
         if begun.is_ok() {
             self.blind = self.sight.look_failed(&self.policy.thresholds, &self.policy.rules);
             self.end_first_pass();
         }
-        Subject::NoPass(begun.err().unwrap_or(NoPass::NoLook(why)))
+        DecisionKind::NoPass(begun.err().unwrap_or(NotEvaluated::NoLook(why)))
     }
 
     /// Whether nobody may go for want of the API server, for a hard threshold or another.
     fn is_paused(&self, hard: bool) -> bool {
         let kills = hard && self.policy.hands.when_api_server_down == WhenApiServerDown::Kill;
-        self.reach == Reach::Unreachable && !kills
+        self.reach == ApiReachability::Unreachable && !kills
     }
 
     fn forget_waiting(&mut self) {
@@ -277,7 +277,7 @@ impl Engine {
         !self.policy.thresholds.is_empty() || self.policy.local_storage_capacity_isolation
     }
 
-    fn learn_layout(&mut self, answer: Result<DiskLayout, Why>) {
+    fn learn_layout(&mut self, answer: Result<DiskLayout, UnknownReason>) {
         let (Layout::Unknown, Ok(layout)) = (self.layout, answer) else {
             return;
         };
@@ -290,15 +290,15 @@ impl Engine {
         };
     }
 
-    fn begin_pass(&mut self) -> Result<DiskLayout, NoPass> {
+    fn begin_pass(&mut self) -> Result<DiskLayout, NotEvaluated> {
         if !self.enforces_something() {
-            return Err(NoPass::NothingToEnforce);
+            return Err(NotEvaluated::NothingToEnforce);
         }
         match &mut self.layout {
-            Layout::Unknown => Err(NoPass::LayoutUnknown),
+            Layout::Unknown => Err(NotEvaluated::LayoutUnknown),
             Layout::Refused { is_new, .. } if *is_new => {
                 *is_new = false;
-                Err(NoPass::LayoutRefused)
+                Err(NotEvaluated::LayoutRefused)
             }
             Layout::Refused { layout, .. } | Layout::Known { layout, .. } => Ok(*layout),
         }

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
-use crate::decision::{Decision, PassEnd};
+use crate::decision::{Decision, EvaluationEnd};
+use crate::eviction_settings::WhenApiServerDown;
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
 };
-use crate::hands::WhenApiServerDown;
-use crate::input::{Event, EvictionOutcome, NotEvicted, Reach};
+use crate::input::{ApiReachability, Event, EvictionResult, NotEvicted};
 use crate::policy::Policy;
 use crate::signal::{NodeCondition, Signal};
 
@@ -13,7 +13,7 @@ use super::Engine;
 
 fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
     let pods = [memory_of("a", 500), memory_of("b", 300)];
-    tell(engine, seconds, Event::Look(snapshot(node(available, 900, at(seconds)), &pods)))
+    tell(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &pods)))
 }
 
 fn started(policy: Policy) -> Engine {
@@ -30,12 +30,12 @@ fn nobody_goes_while_the_server_cannot_be_asked_and_it_is_decided_anew_when_it_c
     let thresholds = || vec![soft(Signal::MemoryAvailable, "400", 0), hard(Signal::MemoryAvailable, "200")];
     for policy in [policy(thresholds()), enhanced(thresholds(), |_| {})] {
         let mut engine = started(policy);
-        tell(&mut engine, 1, Event::ApiServer(Reach::Unreachable));
+        tell(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
         let decision = look(&mut engine, 2, 100);
         assert!(victims(&decision).is_empty());
-        assert_eq!(decision.pass().unwrap().end, PassEnd::ApiUnreachable);
+        assert_eq!(decision.pass().unwrap().end, EvaluationEnd::ApiUnreachable);
         assert!(is_known_to_be_short(&decision), "what is known is decided all the same");
-        tell(&mut engine, 12, Event::ApiServer(Reach::Reachable));
+        tell(&mut engine, 12, Event::ApiServer(ApiReachability::Reachable));
         // What the node was short of has come back by itself.
         assert!(victims(&look(&mut engine, 13, 900)).is_empty());
         assert_eq!(victims(&look(&mut engine, 14, 100)), [("a", 1)]);
@@ -47,12 +47,12 @@ fn where_it_is_told_to_kill_hard_thresholds_go_on_and_soft_ones_wait() {
     let mut kills = policy(vec![hard(Signal::MemoryAvailable, "200")]);
     kills.hands.when_api_server_down = WhenApiServerDown::Kill;
     let mut engine = started(kills.clone());
-    tell(&mut engine, 1, Event::ApiServer(Reach::Unreachable));
+    tell(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
     assert_eq!(victims(&look(&mut engine, 2, 100)), [("a", 1)]);
     let mut engine = started(Policy { thresholds: vec![soft(Signal::MemoryAvailable, "200", 1)], ..kills });
-    tell(&mut engine, 1, Event::ApiServer(Reach::Unreachable));
+    tell(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
     look(&mut engine, 2, 100);
-    assert_eq!(look(&mut engine, 9, 100).pass().unwrap().end, PassEnd::ApiUnreachable);
+    assert_eq!(look(&mut engine, 9, 100).pass().unwrap().end, EvaluationEnd::ApiUnreachable);
 }
 
 #[test]
@@ -60,11 +60,11 @@ fn what_nobody_knows_of_is_under_way_until_it_is_known() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {});
     let open = |engine: &mut Engine| {
         assert_eq!(victims(&look(engine, 1, 100)), [("a", 1)]);
-        tell(engine, 6, Event::EvictionOpen("a".into()));
+        tell(engine, 6, Event::EvictionUnconfirmed("a".into()));
         for second in [20, 60, 3600] {
             let decision = look(engine, second, 100);
             assert!(victims(&decision).is_empty());
-            assert_eq!(decision.pass().unwrap().end, PassEnd::Covered);
+            assert_eq!(decision.pass().unwrap().end, EvaluationEnd::ReleaseInProgress);
         }
     };
     let mut engine = started(policy.clone());
@@ -76,7 +76,7 @@ fn what_nobody_knows_of_is_under_way_until_it_is_known() {
     // It was not.
     let mut engine = started(policy.clone());
     open(&mut engine);
-    let not_asked = EvictionOutcome { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
+    let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
     tell(&mut engine, 3601, Event::Evicted(not_asked));
     assert_eq!(victims(&look(&mut engine, 3602, 100)), [("a", 1)]);
     // Its pod went.
@@ -91,17 +91,17 @@ fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {});
     let mut first = started(policy.clone());
     assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
-    tell(&mut first, 6, Event::EvictionOpen("a".into()));
+    tell(&mut first, 6, Event::EvictionUnconfirmed("a".into()));
     let mut second = Engine::new(policy.clone());
-    tell(&mut second, 10, Event::Recall(Box::new(first.memory())));
-    tell(&mut second, 10, Event::EvictionOpen("a".into()));
+    tell(&mut second, 10, Event::Restore(Box::new(first.memory())));
+    tell(&mut second, 10, Event::EvictionUnconfirmed("a".into()));
     tell(&mut second, 10, Event::DiskLayout(Ok(Default::default())));
     tell(&mut second, 11, Event::Pods(set_by(&policy, Vec::new())));
     tell(&mut second, 1800, Event::Pods(set_by(&policy, Vec::new())));
     tell(&mut second, 3600, Event::Pods(set_by(&policy, vec![pod("a", "10"), pod("b", "10")])));
     let decision = look(&mut second, 3601, 100);
     assert!(victims(&decision).is_empty());
-    assert_eq!(decision.pass().unwrap().end, PassEnd::Covered);
+    assert_eq!(decision.pass().unwrap().end, EvaluationEnd::ReleaseInProgress);
     tell(&mut second, 3602, Event::EvictionAccepted("a".into()));
     assert_eq!(victims(&look(&mut second, 3650, 100)), [("b", 1)], "from then on it has its time");
 }
@@ -109,8 +109,8 @@ fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
 #[test]
 fn nobody_else_is_held_open() {
     let mut engine = started(enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {}));
-    tell(&mut engine, 1, Event::EvictionOpen("a".into()));
-    tell(&mut engine, 1, Event::EvictionOpen("nobody".into()));
+    tell(&mut engine, 1, Event::EvictionUnconfirmed("a".into()));
+    tell(&mut engine, 1, Event::EvictionUnconfirmed("nobody".into()));
     assert_eq!(victims(&look(&mut engine, 2, 100)), [("a", 1)]);
     assert_eq!(victims(&look(&mut engine, 40, 100)), [("b", 1)], "it did not go in time");
 }

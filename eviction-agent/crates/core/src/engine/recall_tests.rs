@@ -2,17 +2,17 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::decision::PassEnd;
+use crate::decision::EvaluationEnd;
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
 };
-use crate::input::{Event, EvictionOutcome, NotEvicted};
-use crate::memory::Memory;
+use crate::input::{Event, EvictionResult, NotEvicted};
 use crate::oom::OomKill;
 use crate::pods::PodSet;
-use crate::policy::{Policy, Rules, Threshold, Victims};
-use crate::preferences::{EvictionLimit, LimitScope};
+use crate::policy::{Policy, Rules, Threshold, VictimsPerPass};
+use crate::preferences::{EvictionLimit, RateLimitScope};
 use crate::signal::{NodeCondition, Signal};
+use crate::state::EngineState;
 use crate::units::GoDuration;
 
 use super::Engine;
@@ -23,7 +23,7 @@ fn sized(thresholds: Vec<Threshold>) -> Policy {
 
 fn look(engine: &mut Engine, seconds: i64, available: u64) -> crate::decision::Decision {
     let pods = [memory_of("a", 500), memory_of("b", 300)];
-    tell(engine, seconds, Event::Look(snapshot(node(available, 900, at(seconds)), &pods)))
+    tell(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &pods)))
 }
 
 fn pods(policy: &Policy) -> Arc<PodSet> {
@@ -31,9 +31,9 @@ fn pods(policy: &Policy) -> Arc<PodSet> {
 }
 
 /// The engine that comes after, at a time, with what the former one knew.
-fn after(policy: &Policy, seconds: i64, memory: Memory, known: &Arc<PodSet>) -> Engine {
+fn after(policy: &Policy, seconds: i64, memory: EngineState, known: &Arc<PodSet>) -> Engine {
     let mut engine = Engine::new(policy.clone());
-    tell(&mut engine, seconds, Event::Recall(Box::new(memory)));
+    tell(&mut engine, seconds, Event::Restore(Box::new(memory)));
     tell(&mut engine, seconds, Event::Pods(Arc::clone(known)));
     tell(&mut engine, seconds, Event::DiskLayout(Ok(Default::default())));
     engine
@@ -50,11 +50,11 @@ fn nobody_else_goes_for_what_is_under_way() {
     let mut second = after(&policy, 3, memory.clone(), &known);
     let decision = look(&mut second, 4, 100);
     assert!(victims(&decision).is_empty());
-    assert_eq!(decision.pass().unwrap().end, PassEnd::Covered);
+    assert_eq!(decision.pass().unwrap().end, EvaluationEnd::ReleaseInProgress);
     // Its time runs on from when it was decided.
     assert_eq!(victims(&look(&mut second, 33, 100)), [("b", 1)]);
     // Without a memory it would be the same pod once more.
-    assert_eq!(victims(&look(&mut after(&policy, 3, Memory::default(), &known), 4, 100)), [("a", 1)]);
+    assert_eq!(victims(&look(&mut after(&policy, 3, EngineState::default(), &known), 4, 100)), [("a", 1)]);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn pods_that_come_late_are_still_under_way() {
     tell(&mut second, 5, Event::Pods(known));
     assert!(victims(&look(&mut second, 6, 100)).is_empty());
     let uid: Box<str> = "a".into();
-    tell(&mut second, 7, Event::Evicted(EvictionOutcome { uid, result: Err(NotEvicted::NotAsked) }));
+    tell(&mut second, 7, Event::Evicted(EvictionResult { uid, result: Err(NotEvicted::NotAsked) }));
     assert_eq!(victims(&look(&mut second, 8, 100)), [("a", 1)], "nobody had asked: decided anew");
 }
 
@@ -88,11 +88,14 @@ fn who_leaves_without_its_object_is_under_way_until_its_cgroup_is_gone() {
     assert!(victims(&look(&mut first, 3, 100)).is_empty(), "its memory will come");
     // The next agent does as this one.
     let mut second = Engine::new(policy.clone());
-    tell(&mut second, 4, Event::Recall(Box::new(first.memory())));
+    tell(&mut second, 4, Event::Restore(Box::new(first.memory())));
     tell(&mut second, 4, Event::DiskLayout(Ok(Default::default())));
     leaves(&mut second, 4, &["a"]);
     let decision = look(&mut second, 5, 100);
-    assert_eq!((victims(&decision).len(), decision.pass().unwrap().end), (0, PassEnd::Covered));
+    assert_eq!(
+        (victims(&decision).len(), decision.pass().unwrap().end),
+        (0, EvaluationEnd::ReleaseInProgress)
+    );
     assert_eq!(second.memory().flights, first.memory().flights);
     leaves(&mut second, 6, &[]);
     assert_eq!(victims(&look(&mut second, 7, 100)), [("b", 1)], "gone, and still short");
@@ -106,7 +109,7 @@ fn who_did_not_go_is_let_be_and_then_goes_last() {
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
-    let failed = EvictionOutcome { uid: "a".into(), result: Err("busy".into()) };
+    let failed = EvictionResult { uid: "a".into(), result: Err("busy".into()) };
     tell(&mut first, 2, Event::Evicted(failed));
     let mut second = after(&policy, 3, first.memory(), &known);
     assert_eq!(second.memory().flights, first.memory().flights);
@@ -119,15 +122,15 @@ fn who_evicts_asks_for_patience_once() {
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
-    let not_asked = EvictionOutcome { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
+    let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
     tell(&mut first, 1, Event::Evicted(not_asked));
-    tell(&mut first, 1, Event::EvictionsHeld(at(41)));
+    tell(&mut first, 1, Event::EvictionsPausedUntil(at(41)));
     let mut second = after(&policy, 5, first.memory(), &known);
     let decision = look(&mut second, 40, 100);
-    assert_eq!((victims(&decision).len(), decision.pass().unwrap().end), (0, PassEnd::Held));
+    assert_eq!((victims(&decision).len(), decision.pass().unwrap().end), (0, EvaluationEnd::RateLimited));
     assert_eq!(victims(&look(&mut second, 41, 100)), [("a", 1)], "it is still its turn");
     // Not for as long as a file says.
-    let forever = Memory { held_until: Some(at(1_000_000)), ..Memory::default() };
+    let forever = EngineState { held_until: Some(at(1_000_000)), ..EngineState::default() };
     let mut second = after(&policy, 5, forever, &known);
     assert!(victims(&look(&mut second, 64, 100)).is_empty());
     assert_eq!(victims(&look(&mut second, 65, 100)), [("a", 1)]);
@@ -136,21 +139,21 @@ fn who_evicts_asks_for_patience_once() {
 #[test]
 fn limits_and_cool_downs_go_on() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |preferences| {
-        let (scope, max_evictions, window) = (LimitScope::Namespace, 1, GoDuration::from_secs(600));
+        let (scope, max_evictions, window) = (RateLimitScope::Namespace, 1, GoDuration::from_secs(600));
         preferences.rate_limits = vec![EvictionLimit { scope, max_evictions, window }];
         preferences.cool_down_after_oom_kill = GoDuration::from_secs(60);
     });
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
-    tell(&mut first, 2, Event::Evicted(EvictionOutcome { uid: "a".into(), result: Ok(()) }));
+    tell(&mut first, 2, Event::Evicted(EvictionResult { uid: "a".into(), result: Ok(()) }));
     let others = set_by(&policy, vec![pod("b", "10")]);
     let mut second = after(&policy, 3, first.memory(), &others);
     assert_eq!(second.memory().counted, first.memory().counted);
     assert!(victims(&look(&mut second, 600, 100)).is_empty(), "one in ten minutes");
     let mut second = after(&policy, 3, first.memory(), &others);
     assert_eq!(victims(&look(&mut second, 601, 100)), [("b", 1)]);
-    let mut without = after(&policy, 3, Memory::default(), &others);
+    let mut without = after(&policy, 3, EngineState::default(), &others);
     assert_eq!(victims(&look(&mut without, 4, 100)), [("b", 1)], "that is what it is kept for");
 
     let mut first = engine(policy.clone(), &others);
@@ -233,7 +236,7 @@ proptest! {
     ) {
         let thresholds =
             vec![hard(Signal::MemoryAvailable, "200"), soft(Signal::MemoryAvailable, "400", 6)];
-        let rules = Rules { victims: Victims::Sized { most: 1 }, ..Rules::kubelet() };
+        let rules = Rules { victims: VictimsPerPass::Sized { most: 1 }, ..Rules::kubelet() };
         let policy = Policy { rules, ..policy(thresholds) };
         let known = pods(&policy);
         let (mut one, mut other) = (engine(policy.clone(), &known), engine(policy.clone(), &known));

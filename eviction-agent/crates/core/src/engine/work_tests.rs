@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::decision::{Action, PassEnd};
+use crate::decision::{Action, EvaluationEnd};
+use crate::disk_layout::DiskLayout;
 use crate::fixture::{at, container, hard, limits, node, pod, policy, set, tell};
 use crate::input::Event;
-use crate::layout::DiskLayout;
 use crate::pod::Pod;
 use crate::policy::{Policy, Rules};
 use crate::preferences::Preferences;
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
-use crate::snapshot::{ContainerFigures, PodFigures, SnapshotBuilder};
+use crate::snapshot::{ContainerStatValues, PodStatValues, SnapshotBuilder};
 use crate::work::steps;
 
 use super::Engine;
@@ -34,17 +34,23 @@ fn limited(uid: &str) -> Pod {
 }
 
 /// The steps of one pass over a node of so many pods, indexing of its snapshot left out.
-fn steps_of(policy: &Policy, memory: u64, disk: u64, pods: u64, uses: fn(u64, u64) -> u64) -> (PassEnd, u64) {
+fn steps_of(
+    policy: &Policy,
+    memory: u64,
+    disk: u64,
+    pods: u64,
+    uses: fn(u64, u64) -> u64,
+) -> (EvaluationEnd, u64) {
     let uid = |place: u64| format!("{place:08}");
     let set = set((0..pods).map(|place| limited(&uid(place))).collect());
     let mut builder = SnapshotBuilder::new();
     builder.node(node(memory, disk, at(1)));
     for place in 0..pods {
         let used = Some(uses(place, pods));
-        let figures = PodFigures { memory_working_set: used, ..PodFigures::default() };
+        let figures = PodStatValues { memory_working_set: used, ..PodStatValues::default() };
         let mut pod = builder.pod(&uid(place), figures);
         for name in ["app", "proxy", "logs"] {
-            pod.container(name, ContainerFigures { logs_used: used, ..ContainerFigures::default() });
+            pod.container(name, ContainerStatValues { logs_used: used, ..ContainerStatValues::default() });
         }
     }
     let mut snapshot = builder.finish();
@@ -54,7 +60,7 @@ fn steps_of(policy: &Policy, memory: u64, disk: u64, pods: u64, uses: fn(u64, u6
     tell(&mut engine, 0, Event::Pods(set));
     tell(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
     let (decision, steps) = steps(|| {
-        let decision = tell(&mut engine, 1, Event::Look(Arc::clone(&snapshot)));
+        let decision = tell(&mut engine, 1, Event::Sample(Arc::clone(&snapshot)));
         match decision.actions.iter().any(|action| matches!(action, Action::Reclaim(_))) {
             true => tell(&mut engine, 1, Event::Reclaimed(Ok(Arc::clone(&snapshot)))),
             false => decision,
@@ -71,7 +77,14 @@ fn profiles(local_storage: bool) -> [(&'static str, Policy); 2] {
 }
 
 /// Checks that a pass over twice the pods takes at most that many times the steps.
-fn grows_by_at_most(times: f64, policy: &Policy, memory: u64, disk: u64, expected: PassEnd, name: &str) {
+fn grows_by_at_most(
+    times: f64,
+    policy: &Policy,
+    memory: u64,
+    disk: u64,
+    expected: EvaluationEnd,
+    name: &str,
+) {
     for (order, uses) in USES.into_iter().enumerate() {
         let (end, once) = steps_of(policy, memory, disk, PODS, uses);
         let (_, twice) = steps_of(policy, memory, disk, 2 * PODS, uses);
@@ -84,7 +97,7 @@ fn grows_by_at_most(times: f64, policy: &Policy, memory: u64, disk: u64, expecte
 #[test]
 fn a_calm_pass_without_local_storage_looks_at_no_pod() {
     let [(_, kubelet), _] = profiles(false);
-    assert_eq!(steps_of(&kubelet, 900, 900, PODS, USES[0]), (PassEnd::Calm, 0));
+    assert_eq!(steps_of(&kubelet, 900, 900, PODS, USES[0]), (EvaluationEnd::NoPressure, 0));
 }
 
 #[test]
@@ -92,7 +105,7 @@ fn a_calm_pass_is_linear_in_the_pods() {
     for local_storage in [false, true] {
         for (name, policy) in profiles(local_storage) {
             // Less than twice where something is done whatever the number of pods.
-            grows_by_at_most(2.0, &policy, 900, 900, PassEnd::Calm, name);
+            grows_by_at_most(2.0, &policy, 900, 900, EvaluationEnd::NoPressure, name);
         }
     }
 }
@@ -104,7 +117,7 @@ fn a_pass_under_pressure_is_at_worst_n_log_n() {
     const TIMES: f64 = 2.5;
     for (name, policy) in profiles(true) {
         for (memory, disk) in [(50, 900), (900, 50)] {
-            grows_by_at_most(TIMES, &policy, memory, disk, PassEnd::Evicted, name);
+            grows_by_at_most(TIMES, &policy, memory, disk, EvaluationEnd::Evicted, name);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The ranking as a table, and why its first went before its second.
 
-use crate::report::{CandidateReport, EvictionReport, Fate, PassReport};
+use crate::report::{CandidateOutcome, CandidateReport, EvictionReport, PassReport};
 use crate::signal::Resource;
 
 use super::amount::{amount, count, pod, printable, quantity};
 use super::style::{Style, Tone};
 use super::table::Table;
-use super::{margin, refusal, why};
+use super::{margin, reason, refusal};
 
 /// How many of those that only rank are shown.
 const SHOWN: usize = 8;
@@ -24,7 +24,7 @@ const COLUMNS: [(&str, bool); 7] = [
 /// The first candidates, and all whose turn came.
 pub(super) fn table(pass: &PassReport, resource: Resource, style: Style, out: &mut String) {
     let shown = |(rank, candidate): &(usize, &CandidateReport)| {
-        *rank < SHOWN || !matches!(candidate.fate, Fate::Stays)
+        *rank < SHOWN || !matches!(candidate.fate, CandidateOutcome::Stays)
     };
     let chosen: Vec<_> = pass.candidates.iter().enumerate().filter(shown).collect();
     rows(&chosen, resource, style, out);
@@ -49,14 +49,14 @@ pub(super) fn rows(
         let request = candidate.request.as_deref().map(|text| quantity(resource, text));
         let above = candidate.request.as_ref().and(candidate.excess);
         let tone = match candidate.fate {
-            Fate::Goes => Some(Tone::Bad),
-            Fate::Hurried
-            | Fate::OnItsWay
-            | Fate::LetBe
-            | Fate::Critical
-            | Fate::Refused
-            | Fate::PassedOver => Some(Tone::Warning),
-            Fate::Stays => None,
+            CandidateOutcome::Goes => Some(Tone::Bad),
+            CandidateOutcome::Hurried
+            | CandidateOutcome::OnItsWay
+            | CandidateOutcome::LetBe
+            | CandidateOutcome::Critical
+            | CandidateOutcome::Refused
+            | CandidateOutcome::PassedOver => Some(Tone::Warning),
+            CandidateOutcome::Stays => None,
         };
         table.row(
             vec![
@@ -81,15 +81,15 @@ fn signed(resource: Resource, number: i64) -> String {
 
 fn verdict(resource: Resource, candidate: &CandidateReport) -> String {
     match candidate.fate {
-        Fate::Goes => "GOES".to_owned(),
-        Fate::Critical => "critical: skipped".to_owned(),
-        Fate::Refused => "protected: skipped".to_owned(),
-        Fate::Hurried => "terminating: grace period shortened".to_owned(),
-        Fate::OnItsWay => "terminating".to_owned(),
-        Fate::LetBe => "last eviction failed: not evicted".to_owned(),
-        Fate::PassedOver => "skipped".to_owned(),
-        Fate::Stays if candidate.critical => "critical: would be skipped".to_owned(),
-        Fate::Stays => margin::cell(resource, candidate),
+        CandidateOutcome::Goes => "GOES".to_owned(),
+        CandidateOutcome::Critical => "critical: skipped".to_owned(),
+        CandidateOutcome::Refused => "protected: skipped".to_owned(),
+        CandidateOutcome::Hurried => "terminating: grace period shortened".to_owned(),
+        CandidateOutcome::OnItsWay => "terminating".to_owned(),
+        CandidateOutcome::LetBe => "last eviction failed: not evicted".to_owned(),
+        CandidateOutcome::PassedOver => "skipped".to_owned(),
+        CandidateOutcome::Stays if candidate.critical => "critical: would be skipped".to_owned(),
+        CandidateOutcome::Stays => margin::cell(resource, candidate),
     }
 }
 
@@ -108,15 +108,12 @@ pub(super) fn victim(
     resource: Resource,
 ) -> Vec<String> {
     let mut lines = Vec::new();
-    let next = pass
-        .candidates
-        .iter()
-        .enumerate()
-        .skip(rank + 1)
-        .find(|(_, other)| matches!(other.fate, Fate::Goes | Fate::Stays) && !other.critical);
+    let next = pass.candidates.iter().enumerate().skip(rank + 1).find(|(_, other)| {
+        matches!(other.fate, CandidateOutcome::Goes | CandidateOutcome::Stays) && !other.critical
+    });
     lines.push(match next {
         Some((_, next)) => {
-            let reason = why::ahead(resource, candidate, next);
+            let reason = reason::ahead(resource, candidate, next);
             format!("goes before {}: {reason}", pod(&next.pod))
         }
         None if pass.candidates.len() == 1 => "is the only pod".to_owned(),

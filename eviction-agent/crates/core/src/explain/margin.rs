@@ -1,6 +1,6 @@
 //! What would have had to be different, in words.
 
-use crate::report::{CandidateReport, Fate, NearestReport};
+use crate::report::{CandidateOutcome, CandidateReport, NearestReport};
 use crate::signal::Resource;
 
 use super::amount::{exact, pod};
@@ -33,11 +33,17 @@ pub(super) fn sentence(resource: Resource, candidate: &CandidateReport, rival: &
     let rival = pod(&rival.pod);
     let sized = candidate.margin.is_some_and(|margin| margin.sized);
     match (changes(resource, candidate), candidate.fate) {
-        (Some(changes), Fate::Goes) if sized => format!("would have ranked behind {rival} with {changes}"),
+        (Some(changes), CandidateOutcome::Goes) if sized => {
+            format!("would have ranked behind {rival} with {changes}")
+        }
         (Some(changes), _) if sized => format!("would have ranked before {rival} with {changes}"),
-        (Some(changes), Fate::Goes) => format!("would have stayed, and {rival} gone, with {changes}"),
+        (Some(changes), CandidateOutcome::Goes) => {
+            format!("would have stayed, and {rival} gone, with {changes}")
+        }
         (Some(changes), _) => format!("would have gone instead of {rival} with {changes}"),
-        (None, Fate::Goes) => format!("would have gone before {rival} whatever it used or requested"),
+        (None, CandidateOutcome::Goes) => {
+            format!("would have gone before {rival} whatever it used or requested")
+        }
         (None, _) => format!("would have stayed behind {rival} whatever it used or requested"),
     }
 }

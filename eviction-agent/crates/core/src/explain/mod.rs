@@ -7,27 +7,27 @@
 
 mod amount;
 mod candidates;
+mod evaluation;
 mod margin;
-mod pass;
+mod oom;
 mod pod;
+mod reason;
 mod refusal;
 mod shortage;
-mod sight;
+mod signal;
 mod sizing;
-mod story;
 mod style;
 mod table;
 #[cfg(test)]
 mod tests;
-mod why;
 
 pub use style::Style;
 
-use pass::Page;
+use evaluation::TextPage;
 use style::Tone;
 
-use super::decision::NoPass;
-use super::report::{About, PassReport, Report, StoryReport};
+use super::decision::NotEvaluated;
+use super::report::{About, OomReport, PassReport, Report};
 use super::signal::NodeCondition;
 use super::time::Timestamp;
 use crate::pod::PodName;
@@ -36,7 +36,7 @@ use crate::pod::PodName;
 #[derive(Debug, Default)]
 pub struct Explainer {
     style: Style,
-    story: Option<pod::Story>,
+    story: Option<pod::PodHistory>,
     calm: Option<Calm>,
 }
 
@@ -58,55 +58,55 @@ impl Explainer {
 
     /// Tells what concerns one pod.
     pub fn of_pod(style: Style, pod: PodName) -> Self {
-        Self { style, story: Some(pod::Story::new(pod)), calm: None }
+        Self { style, story: Some(pod::PodHistory::new(pod)), calm: None }
     }
 
     /// Explains a report: text with line ends, or nothing yet.
     pub fn explain(&mut self, report: &Report) -> String {
         let mut out = String::new();
         if let Some(story) = &mut self.story {
-            story.tell(report, &mut Page { style: self.style, out: &mut out });
+            story.tell(report, &mut TextPage { style: self.style, out: &mut out });
             return out;
         }
         match &report.about {
-            About::Nothing | About::Story(StoryReport::ContainerEnded(_)) => {
+            About::Nothing | About::Story(OomReport::ContainerEnded(_)) => {
                 if let Some(proposal) = &report.proposal {
                     self.end_calm(&mut out);
-                    let mut page = Page { style: self.style, out: &mut out };
+                    let mut page = TextPage { style: self.style, out: &mut out };
                     page.heading(&report.at.to_string(), Tone::Warning, "POLICY");
-                    page.lines("policy", sight::proposal(proposal, report.at));
+                    page.lines("policy", signal::proposal(proposal, report.at));
                     page.out.push('\n');
                 }
             }
-            About::Story(StoryReport::OomKill(kill)) => {
+            About::Story(OomReport::OomKill(kill)) => {
                 self.end_calm(&mut out);
-                story::kill(report.at, kill, &mut Page { style: self.style, out: &mut out });
+                oom::kill(report.at, kill, &mut TextPage { style: self.style, out: &mut out });
             }
-            About::Pass(pass) if report.proposal.is_none() && pass::is_calm(pass) => {
+            About::Pass(pass) if report.proposal.is_none() && evaluation::is_calm(pass) => {
                 self.count_calm(report, pass, &mut out)
             }
             About::Pass(pass) => {
                 self.end_calm(&mut out);
-                pass::write(report, pass, &mut Page { style: self.style, out: &mut out });
+                evaluation::write(report, pass, &mut TextPage { style: self.style, out: &mut out });
                 out.push('\n');
             }
             About::NoPass(why) => {
                 self.end_calm(&mut out);
-                let mut page = Page { style: self.style, out: &mut out };
+                let mut page = TextPage { style: self.style, out: &mut out };
                 page.heading(&report.at.to_string(), Tone::Warning, &format!("NO PASS: {}", no_pass(*why)));
                 page.out.push('\n');
             }
             About::Admission { pod, admit, message } => {
                 self.end_calm(&mut out);
-                let mut page = Page { style: self.style, out: &mut out };
+                let mut page = TextPage { style: self.style, out: &mut out };
                 admission(report, pod, *admit, message.as_deref(), &mut page);
                 page.out.push('\n');
             }
         }
         if !report.ended.is_empty() {
             self.end_calm(&mut out);
-            let mut page = Page { style: self.style, out: &mut out };
-            report.ended.iter().for_each(|ended| story::ended(report.at, ended, &mut page));
+            let mut page = TextPage { style: self.style, out: &mut out };
+            report.ended.iter().for_each(|ended| oom::ended(report.at, ended, &mut page));
         }
         out
     }
@@ -116,7 +116,7 @@ impl Explainer {
         let mut out = String::new();
         self.end_calm(&mut out);
         if let Some(story) = self.story.take() {
-            story.finish(&mut Page { style: self.style, out: &mut out });
+            story.finish(&mut TextPage { style: self.style, out: &mut out });
         }
         out
     }
@@ -124,7 +124,7 @@ impl Explainer {
     fn count_calm(&mut self, report: &Report, pass: &PassReport, out: &mut String) {
         let conditions: Vec<_> = report.conditions.iter().map(|condition| condition.condition).collect();
         let mut blind = shortage::blind(pass);
-        blind.extend(sight::blind(report));
+        blind.extend(signal::blind(report));
         let is_like = |calm: &&mut Calm| calm.conditions == conditions && calm.blind == blind;
         if let Some(calm) = self.calm.as_mut().filter(is_like) {
             calm.passes += 1;
@@ -149,28 +149,30 @@ impl Explainer {
         };
         let passes = amount::passes(passes);
         let text = self.style.paint(Tone::Good, &format!("CALM for {passes}{until}{held}"));
-        let mut page = Page { style: self.style, out };
+        let mut page = TextPage { style: self.style, out };
         *page.out += &format!("{from}  {text}\n");
         page.lines("unknown", blind);
         page.out.push('\n');
     }
 }
 
-fn no_pass(why: NoPass) -> String {
+fn no_pass(why: NotEvaluated) -> String {
     match why {
-        NoPass::NothingToEnforce => "there are no thresholds, and pods are not held to limits".to_owned(),
-        NoPass::LayoutUnknown => "it is not known yet how the file systems are laid out".to_owned(),
-        NoPass::LayoutRefused => {
+        NotEvaluated::NothingToEnforce => {
+            "there are no thresholds, and pods are not held to limits".to_owned()
+        }
+        NotEvaluated::LayoutUnknown => "it is not known yet how the file systems are laid out".to_owned(),
+        NotEvaluated::LayoutRefused => {
             "the image file system is split, which KubeletSeparateDiskGC does not allow: \
              later passes raise conditions, but evict for no threshold"
                 .to_owned()
         }
-        NoPass::NoLook(why) => format!("the look at the node failed: {}", shortage::unknown(why)),
-        NoPass::NotWaiting => "a second look came although nothing was being reclaimed".to_owned(),
+        NotEvaluated::NoLook(why) => format!("the look at the node failed: {}", shortage::unknown(why)),
+        NotEvaluated::NotWaiting => "a second look came although nothing was being reclaimed".to_owned(),
     }
 }
 
-fn admission(report: &Report, name: &PodName, admit: bool, message: Option<&str>, page: &mut Page<'_>) {
+fn admission(report: &Report, name: &PodName, admit: bool, message: Option<&str>, page: &mut TextPage<'_>) {
     let (name, at) = (amount::pod(name), report.at.to_string());
     let reason =
         message.map_or_else(String::new, |message| format!(": {}", amount::printable(message.trim_end())));

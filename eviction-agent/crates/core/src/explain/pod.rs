@@ -1,18 +1,18 @@
 //! The story of one pod over all passes.
 
 use crate::pod::PodName;
-use crate::report::{About, CandidateReport, Fate, PassReport, Report, StoryReport};
+use crate::report::{About, CandidateOutcome, CandidateReport, OomReport, PassReport, Report};
 use crate::signal::Resource;
 use crate::time::Timestamp;
 
 use super::amount::{passes, pod, printable};
-use super::pass::Page;
+use super::evaluation::TextPage;
 use super::style::Tone;
-use super::{candidates, margin, refusal, sizing, story, why};
+use super::{candidates, margin, oom, reason, refusal, sizing};
 
 /// What is remembered of a pod from pass to pass.
 #[derive(Debug)]
-pub(super) struct Story {
+pub(super) struct PodHistory {
     pod: PodName,
     passes: usize,
     ranked: usize,
@@ -22,32 +22,32 @@ pub(super) struct Story {
     kills: u64,
 }
 
-impl Story {
+impl PodHistory {
     pub(super) fn new(pod: PodName) -> Self {
         Self { pod, passes: 0, ranked: 0, evicted: Vec::new(), kills: 0 }
     }
 
     /// What a report says about the pod.
-    pub(super) fn tell(&mut self, report: &Report, page: &mut Page<'_>) {
+    pub(super) fn tell(&mut self, report: &Report, page: &mut TextPage<'_>) {
         match &report.about {
             About::Pass(pass) => self.pass(report, pass, page),
             About::Admission { pod: asked, admit, message } if *asked == self.pod => {
                 super::admission(report, asked, *admit, message.as_deref(), page);
                 page.out.push('\n');
             }
-            About::Story(StoryReport::OomKill(kill)) if kill.pod.as_ref() == Some(&self.pod) => {
+            About::Story(OomReport::OomKill(kill)) if kill.pod.as_ref() == Some(&self.pod) => {
                 self.kills += u64::from(!kill.repeated);
-                story::kill(report.at, kill, page);
+                oom::kill(report.at, kill, page);
             }
             About::Story(_) | About::Admission { .. } | About::Nothing | About::NoPass(_) => {}
         }
         for ended in report.ended.iter().filter(|ended| ended.uid == self.pod.uid) {
-            story::ended(report.at, ended, page);
+            oom::ended(report.at, ended, page);
         }
     }
 
     /// The sum of it all.
-    pub(super) fn finish(self, page: &mut Page<'_>) {
+    pub(super) fn finish(self, page: &mut TextPage<'_>) {
         let name = page.style.paint(Tone::Strong, &pod(&self.pod));
         let passes = passes(self.passes);
         let times: Vec<String> = self.evicted.iter().map(ToString::to_string).collect();
@@ -64,7 +64,7 @@ impl Story {
         *page.out += &format!("{name}: {passes}, ranked in {}; {fate}{kills}\n", self.ranked);
     }
 
-    fn pass(&mut self, report: &Report, pass: &PassReport, page: &mut Page<'_>) {
+    fn pass(&mut self, report: &Report, pass: &PassReport, page: &mut TextPage<'_>) {
         self.passes += 1;
         let at = report.at.to_string();
         let found = pass.candidates.iter().position(|candidate| candidate.pod == self.pod);
@@ -103,46 +103,52 @@ impl Story {
 }
 
 /// Where it stood, what was around it, and what would have changed its fate.
-fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &mut Page<'_>) {
+fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &mut TextPage<'_>) {
     let Some(own) = pass.candidates.get(rank) else {
         return;
     };
     let name = pod(&own.pod);
     let place = format!("{} of {}", rank + 1, pass.candidates.len());
     let (tone, heading) = match own.fate {
-        Fate::Goes => (Tone::Bad, format!("EVICT {name}: rank {place}, short of {resource}")),
-        Fate::Critical => (Tone::Warning, format!("{name} had rank {place} and is critical: it was skipped")),
-        Fate::Refused => (Tone::Warning, format!("{name} had rank {place} and is protected: it was skipped")),
-        Fate::Hurried => {
+        CandidateOutcome::Goes => (Tone::Bad, format!("EVICT {name}: rank {place}, short of {resource}")),
+        CandidateOutcome::Critical => {
+            (Tone::Warning, format!("{name} had rank {place} and is critical: it was skipped"))
+        }
+        CandidateOutcome::Refused => {
+            (Tone::Warning, format!("{name} had rank {place} and is protected: it was skipped"))
+        }
+        CandidateOutcome::Hurried => {
             (Tone::Bad, format!("SHORTEN {name}: rank {place}, short of {resource}, and already terminating"))
         }
-        Fate::OnItsWay => {
+        CandidateOutcome::OnItsWay => {
             (Tone::Warning, format!("{name} is already terminating: rank {place}, short of {resource}"))
         }
-        Fate::LetBe => (
+        CandidateOutcome::LetBe => (
             Tone::Warning,
             format!(
                 "{name} is not evicted again: rank {place}, short of {resource}, and its last eviction failed"
             ),
         ),
-        Fate::PassedOver => (Tone::Warning, format!("{name} had rank {place} and was skipped")),
-        Fate::Stays => (Tone::Good, format!("{name} stays: rank {place}, short of {resource}")),
+        CandidateOutcome::PassedOver => (Tone::Warning, format!("{name} had rank {place} and was skipped")),
+        CandidateOutcome::Stays => (Tone::Good, format!("{name} stays: rank {place}, short of {resource}")),
     };
     page.heading(at, tone, &heading);
     candidates::rows(&around(pass, rank), resource, page.style, page.out);
     match own.fate {
-        Fate::Goes => page.lines("why", candidates::victim(pass, rank, own, resource)),
-        Fate::Critical => {}
-        Fate::Refused => page.lines("why not", refusal::of(pass, &own.pod).map(|why| format!("it {why}"))),
-        Fate::Hurried | Fate::OnItsWay | Fate::LetBe => {
+        CandidateOutcome::Goes => page.lines("why", candidates::victim(pass, rank, own, resource)),
+        CandidateOutcome::Critical => {}
+        CandidateOutcome::Refused => {
+            page.lines("why not", refusal::of(pass, &own.pod).map(|why| format!("it {why}")))
+        }
+        CandidateOutcome::Hurried | CandidateOutcome::OnItsWay | CandidateOutcome::LetBe => {
             let own = pass.flights.iter().filter(|flight| flight.pod == own.pod);
             page.lines("why", own.map(sizing::flight));
         }
-        Fate::PassedOver => {
+        CandidateOutcome::PassedOver => {
             let own = pass.sizing.iter().flat_map(sizing::passed_over_of).filter(|(pod, _)| **pod == own.pod);
             page.lines("why not", own.map(|(_, why)| why));
         }
-        Fate::Stays => page.lines("why not", not(pass, own, resource)),
+        CandidateOutcome::Stays => page.lines("why not", not(pass, own, resource)),
     }
     let told = pass.evictions.iter().filter(|eviction| eviction.pod == own.pod);
     page.lines("message", told.map(|eviction| printable(eviction.message.trim_end())));
@@ -152,7 +158,7 @@ fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &m
 fn around(pass: &PassReport, rank: usize) -> Vec<(usize, &CandidateReport)> {
     let near = rank.saturating_sub(1)..=rank + 1;
     let shown = |(place, candidate): &(usize, &CandidateReport)| {
-        near.contains(place) || !matches!(candidate.fate, Fate::Stays)
+        near.contains(place) || !matches!(candidate.fate, CandidateOutcome::Stays)
     };
     pass.candidates.iter().enumerate().filter(shown).collect()
 }
@@ -165,7 +171,7 @@ fn not(pass: &PassReport, own: &CandidateReport, resource: Resource) -> Vec<Stri
     let Some(rival) = own.margin.and_then(|margin| pass.candidates.get(margin.against)) else {
         return vec!["no pod was evicted".to_owned()];
     };
-    let reason = why::ahead(resource, rival, own);
+    let reason = reason::ahead(resource, rival, own);
     vec![
         format!("{} goes before it: {reason}", pod(&rival.pod)),
         format!("it {}", margin::sentence(resource, own, rival)),

@@ -1,8 +1,8 @@
 //! Why a pod does not go although its turn has come, and what put its turn where it is.
 
 use crate::pod::PodName;
-use crate::protection::Turn;
-use crate::report::{CandidateReport, PassReport, RefusedReport, ShelterReport};
+use crate::protection::EvictionOrder;
+use crate::report::{CandidateReport, PassReport, ProtectionReport, RefusedReport};
 
 use super::amount::{count, pod};
 
@@ -25,9 +25,9 @@ pub(super) fn turn_ahead(ahead: &CandidateReport, behind: &CandidateReport) -> O
         return None;
     }
     Some(match (a, b) {
-        (Turn::First, _) => "it is to go first by the operator's table".to_owned(),
-        (_, Turn::Never) => "the other is never to go by the operator's table".to_owned(),
-        (_, Turn::OptedOut) => "the other opted out".to_owned(),
+        (EvictionOrder::First, _) => "it is to go first by the operator's table".to_owned(),
+        (_, EvictionOrder::Never) => "the other is never to go by the operator's table".to_owned(),
+        (_, EvictionOrder::OptedOut) => "the other opted out".to_owned(),
         _ => "the other is to go last".to_owned(),
     })
 }
@@ -43,23 +43,23 @@ pub(super) fn shelter_ahead(ahead: &CandidateReport, behind: &CandidateReport) -
     (a != b).then(|| format!("its hint is lower: {a} against {b}"))
 }
 
-fn turn(candidate: &CandidateReport) -> Turn {
-    candidate.shelter.as_ref().map_or(Turn::default(), |shelter| shelter.turn)
+fn turn(candidate: &CandidateReport) -> EvictionOrder {
+    candidate.shelter.as_ref().map_or(EvictionOrder::default(), |shelter| shelter.turn)
 }
 
 /// What shelters a pod or puts it forward, for the table.
 pub(super) fn notes(candidate: &CandidateReport) -> Vec<String> {
-    let Some(ShelterReport { turn, rule, bare, hint, ignored_annotations }) = &candidate.shelter else {
+    let Some(ProtectionReport { turn, rule, bare, hint, ignored_annotations }) = &candidate.shelter else {
         return Vec::new();
     };
     let by_rule = rule.map_or_else(String::new, |rule| format!(" by policy.protection[{rule}]"));
     let mut notes = Vec::new();
     match turn {
-        Turn::First => notes.push(format!("first{by_rule}")),
-        Turn::Normal => {}
-        Turn::Last => notes.push(format!("last{by_rule}")),
-        Turn::OptedOut => notes.push("opted out".to_owned()),
-        Turn::Never => notes.push(format!("never{by_rule}")),
+        EvictionOrder::First => notes.push(format!("first{by_rule}")),
+        EvictionOrder::Normal => {}
+        EvictionOrder::Last => notes.push(format!("last{by_rule}")),
+        EvictionOrder::OptedOut => notes.push("opted out".to_owned()),
+        EvictionOrder::Never => notes.push(format!("never{by_rule}")),
     }
     if *bare {
         notes.push("no owner".to_owned());

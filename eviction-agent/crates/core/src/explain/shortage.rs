@@ -1,6 +1,6 @@
 //! What is short, and what follows from it for the node: thresholds and conditions.
 
-use crate::reading::Why;
+use crate::reading::UnknownReason;
 use crate::report::{
     ConditionReport, DeficitReport, MetReport, PassReport, RaiserReport, SignalReport, ThresholdReport,
 };
@@ -94,14 +94,14 @@ fn aged(age: GoDuration) -> String {
 }
 
 /// Why nothing is known.
-pub(super) fn unknown(why: Why) -> String {
+pub(super) fn unknown(why: UnknownReason) -> String {
     match why {
-        Why::Absent => "no source reports it".to_owned(),
-        Why::Failed => "the source returned an error".to_owned(),
-        Why::Unreadable(number) => format!("it could not be read (error {number})"),
-        Why::Unparsable => "its text could not be parsed".to_owned(),
-        Why::Stale => "its value is too old".to_owned(),
-        Why::Implausible => "its value is implausible".to_owned(),
+        UnknownReason::Absent => "no source reports it".to_owned(),
+        UnknownReason::Failed => "the source returned an error".to_owned(),
+        UnknownReason::Unreadable(number) => format!("it could not be read (error {number})"),
+        UnknownReason::Unparsable => "its text could not be parsed".to_owned(),
+        UnknownReason::Stale => "its value is too old".to_owned(),
+        UnknownReason::Implausible => "its value is implausible".to_owned(),
     }
 }
 

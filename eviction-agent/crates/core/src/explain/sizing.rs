@@ -1,9 +1,9 @@
 //! Who is on the way, what that makes up for, and who was passed over.
 
-use crate::deficit::WhyPassedOver;
+use crate::deficit::SkipReason;
+use crate::expected_release::Basis;
 use crate::pod::PodName;
-use crate::release::Basis;
-use crate::report::{FlightReport, FlightState, PassReport, PassedOverReport, SizingReport};
+use crate::report::{InFlightPhase, InFlightReport, PassReport, PassedOverReport, SizingReport};
 
 use super::amount::{pod, printable, spoken};
 
@@ -12,17 +12,17 @@ pub(super) fn flights(pass: &PassReport) -> impl Iterator<Item = String> {
     pass.flights.iter().map(flight)
 }
 
-pub(super) fn flight(FlightReport { pod: name, signal, state, .. }: &FlightReport) -> String {
+pub(super) fn flight(InFlightReport { pod: name, signal, state, .. }: &InFlightReport) -> String {
     let name = pod(name);
     match state {
-        FlightState::UnderWay { remaining_grace } => {
+        InFlightPhase::UnderWay { remaining_grace } => {
             format!("{name} for {signal}, {remaining_grace} of its grace period left")
         }
-        FlightState::Gone { .. } => format!("{name} is gone; figures from before that still count it"),
-        FlightState::Failed { why, age } => {
+        InFlightPhase::Gone { .. } => format!("{name} is gone; figures from before that still count it"),
+        InFlightPhase::Failed { why, age } => {
             format!("{name} did not go ({}), {age} ago", printable(why))
         }
-        FlightState::Expired { age } => {
+        InFlightPhase::Expired { age } => {
             format!("{name} did not go: its time was over {age} ago, and nothing was freed")
         }
     }
@@ -63,11 +63,11 @@ pub(super) fn passed_over_of(sizing: &SizingReport) -> impl Iterator<Item = (&Po
     sizing.passed_over.iter().map(move |PassedOverReport { pod: name, why, release, open, .. }| {
         let (release, open) = (spoken(resource, *release), spoken(resource, *open));
         let why = match why {
-            WhyPassedOver::FreesNextToNothing => format!(
+            SkipReason::FreesNextToNothing => format!(
                 "{} would free {release} of {open}, and others of its standing and priority more",
                 pod(name)
             ),
-            WhyPassedOver::DidNotGo => format!("{} did not go when it was to", pod(name)),
+            SkipReason::DidNotGo => format!("{} did not go when it was to", pod(name)),
         };
         (name, why)
     })

@@ -1,17 +1,17 @@
 use super::{Explainer, Style};
+use crate::disk_layout::Reclaim;
 use crate::engine::Engine;
 use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, tell};
 use crate::input::Event;
-use crate::layout::Reclaim;
-use crate::oom::{Cause, EndedContainer, Ground, LimitOwner, Verdict, Victim};
+use crate::oom::{AttributedCause, EndedContainer, Explanation, LimitScope, OomVictimRole, TerminationCause};
 use crate::pod::Pod;
 use crate::pod::PodName;
 use crate::policy::{Policy, Threshold};
-use crate::reading::Why;
-use crate::report::{About, KillReport, MemoryReport, ProposalReport, Report, StoryReport, UnknownFigure};
-use crate::sight::{Gate, Implausible, Refused};
+use crate::reading::UnknownReason;
+use crate::report::{About, KillReport, MemoryReport, OomReport, ProposalReport, Report, UnknownValue};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::signal::{NodeCondition, Signal};
+use crate::signal_filter::{Implausible, MemoryConditions, RejectedReading};
 use crate::trend::Eta;
 use crate::units::{GoDuration, ThresholdValue};
 
@@ -41,7 +41,7 @@ impl Node {
             .map(|(uid, used)| memory_of(uid, used));
         for &(seconds, memory, disk) in looks {
             let look = snapshot(node(memory, disk, at(seconds)), &usage);
-            let decision = tell(&mut self.engine, seconds, Event::Look(look));
+            let decision = tell(&mut self.engine, seconds, Event::Sample(look));
             self.text += &self.explainer.explain(&Report::of(&decision, &self.policy));
         }
         self.text + &self.explainer.finish()
@@ -88,9 +88,9 @@ fn kill() -> KillReport {
         comm: "java\u{1b}".into(),
         pod: Some(name_of("greedy")),
         container: Some("main".into()),
-        limit_owner: LimitOwner::Container,
+        limit_owner: LimitScope::Container,
         inferred: false,
-        victim: Victim::Child,
+        victim: OomVictimRole::Child,
         group: None,
         usage: Some(1 << 30),
         limit: Some(1 << 30),
@@ -110,17 +110,17 @@ fn kill() -> KillReport {
 
 fn end() -> EndedContainer {
     let causes = vec![
-        Cause {
-            verdict: Verdict::EvictedByAgent,
-            ground: Ground::EvictionUnderWay,
+        AttributedCause {
+            verdict: TerminationCause::EvictedByAgent,
+            ground: Explanation::EvictionUnderWay,
             at: Some(at(2)),
             limit_owner: None,
         },
-        Cause {
-            verdict: Verdict::OomKilled,
-            ground: Ground::MainProcessKilled,
+        AttributedCause {
+            verdict: TerminationCause::OomKilled,
+            ground: Explanation::MainProcessKilled,
             at: Some(at(5)),
-            limit_owner: Some(LimitOwner::Node),
+            limit_owner: Some(LimitScope::Node),
         },
     ];
     EndedContainer {
@@ -149,13 +149,13 @@ fn kills() -> [Report; 4] {
         blind: Vec::new(),
         proposal: None,
     };
-    let told = |kill| About::Story(StoryReport::OomKill(Box::new(kill)));
+    let told = |kill| About::Story(OomReport::OomKill(Box::new(kill)));
     let elsewhere = KillReport {
         pod: None,
         container: None,
-        limit_owner: LimitOwner::Node,
+        limit_owner: LimitScope::Node,
         inferred: true,
-        victim: Victim::Unknown,
+        victim: OomVictimRole::Unknown,
         usage: None,
         limit: None,
         anon: None,
@@ -192,7 +192,7 @@ fn kills_belong_to_the_story_of_a_pod() {
 /// The report of a look.
 fn look(memory: u64, disk: u64) -> Report {
     let Node { mut engine, policy, .. } = Node::new(Explainer::default());
-    let decision = tell(&mut engine, 1, Event::Look(snapshot(node(memory, disk, at(1)), &[])));
+    let decision = tell(&mut engine, 1, Event::Sample(snapshot(node(memory, disk, at(1)), &[])));
     Report::of(&decision, &policy)
 }
 
@@ -213,17 +213,17 @@ fn what_was_seen_beside_is_told() {
         stalled: Some(true),
         swap_used: Some(1 << 30),
         swap_total: Some(2 << 30),
-        gate: Gate::TooLittleStall,
-        unknown: vec![UnknownFigure { figure: "mem_available", why: Why::Unparsable }],
+        gate: MemoryConditions::TooLittleStall,
+        unknown: vec![UnknownValue { figure: "mem_available", why: UnknownReason::Unparsable }],
     });
     pass.refused = vec![
-        Refused {
+        RejectedReading {
             signal: MemoryAvailable,
             available: 0,
             capacity: 1000,
             why: Implausible::SuddenlyNothing { before: 900 },
         },
-        Refused {
+        RejectedReading {
             signal: NodeFsAvailable,
             available: 7,
             capacity: 3,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::time::Timestamp;
 
 use super::kill::OomKill;
-use super::pod::Killed;
+use super::pod::KillEntry;
 
 /// Stories remembered.
 const STORIES: usize = 32;
@@ -28,7 +28,7 @@ pub struct GroupKill {
     /// When it began.
     pub at: Timestamp,
     /// Who died, in the order of the records.
-    pub victims: Vec<Killed>,
+    pub victims: Vec<KillEntry>,
     /// How many more than those.
     #[serde(skip_serializing_if = "is_zero")]
     pub more: u64,
@@ -49,10 +49,10 @@ impl GroupKill {
 
 /// The last stories of this kind.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Groups(VecDeque<GroupKill>);
+pub(super) struct GroupKills(VecDeque<GroupKill>);
 
 /// What a record is to its group's story.
-pub(super) struct Part {
+pub(super) struct GroupMember {
     /// It is the first one.
     pub(super) first: bool,
     /// It is the first one in its pod.
@@ -60,9 +60,9 @@ pub(super) struct Part {
     pub(super) story: GroupKill,
 }
 
-impl Groups {
+impl GroupKills {
     /// Adds a record to its story, if it is part of one.
-    pub(super) fn add(&mut self, kill: &OomKill, killed: &Killed) -> Option<Part> {
+    pub(super) fn add(&mut self, kill: &OomKill, killed: &KillEntry) -> Option<GroupMember> {
         let group = kill.group?;
         let same = |story: &&mut GroupKill| {
             let apart = killed.at.as_nanosecond() - story.at.as_nanosecond();
@@ -90,6 +90,6 @@ impl Groups {
         if first_in_pod && story.pods.len() < VICTIMS {
             story.pods.push(super::text::clip(pod));
         }
-        Some(Part { first, first_in_pod, story: story.clone() })
+        Some(GroupMember { first, first_in_pod, story: story.clone() })
     }
 }

@@ -27,11 +27,11 @@ pub struct OomKill {
     /// The runtime's id of the container: a restarted one has another.
     pub instance: Option<Box<str>>,
     /// Whose limit it was.
-    pub owner: LimitOwner,
+    pub owner: LimitScope,
     /// The owner was concluded from usage and limits, since the kernel did not say.
     pub inferred: bool,
     /// What the victim was to its container.
-    pub victim: Victim,
+    pub victim: OomVictimRole,
     /// The group all of whose processes the kernel killed together, by its cgroup's id.
     pub group: Option<u64>,
     /// Usage of the limit's owner, bytes.
@@ -59,7 +59,7 @@ pub struct OomKill {
 /// Whose memory limit a kill was about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LimitOwner {
+pub enum LimitScope {
     /// The container's.
     Container,
     /// The pod's.
@@ -77,7 +77,7 @@ pub enum LimitOwner {
     Unknown,
 }
 
-impl LimitOwner {
+impl LimitScope {
     /// Every owner, in the order of their places.
     pub const ALL: [Self; 7] =
         [Self::Container, Self::Pod, Self::Qos, Self::Kubepods, Self::Node, Self::Other, Self::Unknown];
@@ -99,7 +99,7 @@ impl LimitOwner {
 /// What the victim was to its container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Victim {
+pub enum OomVictimRole {
     /// Its first process: the container ends with it.
     Main,
     /// Another process: the container may well go on.
@@ -109,7 +109,7 @@ pub enum Victim {
     Unknown,
 }
 
-impl Victim {
+impl OomVictimRole {
     /// Every kind, in the order of their places.
     pub const ALL: [Self; 3] = [Self::Main, Self::Child, Self::Unknown];
 

@@ -2,31 +2,31 @@
 //! container ended. Kills are the kernel's, evictions are ours or the kubelet's; neither is
 //! ever taken for the other.
 //!
-//! [`OomKill`] and [`ContainerEnded`] are inputs of the engine, which keeps a [`Story`] and
-//! answers to each record with a [`StoryNote`]. An end gets its [`Verdict`] when everything is
+//! [`OomKill`] and [`ContainerEnded`] are inputs of the engine, which keeps a [`OomTracker`] and
+//! answers to each record with an [`OomUpdate`]. An end gets its [`TerminationCause`] when everything is
 //! known of it, at the latest ten seconds after it was told, in whatever decision is made then
 //! ([`EndedContainer`]). Records may be late, repeated or absurd: that is counted
-//! ([`Oddities`]) and does no harm.
+//! ([`AnomalyCounts`]) and does no harm.
 
-mod end;
-mod ended;
+mod attribution;
+mod cause;
+mod container_end;
+mod counters;
 mod group;
 mod kill;
-mod open;
+mod pending;
 mod pod;
-mod story;
-mod suspects;
-mod tally;
+mod termination;
 #[cfg(test)]
 mod tests;
 mod text;
-mod verdict;
+mod tracker;
 
-pub use end::{ContainerEnded, EndSeen, Evictor};
-pub use ended::{EndedContainer, Evidence};
+pub use cause::{AttributedCause, Explanation, TerminationCause};
+pub use container_end::{ContainerEnded, EndSeen, Evictor};
+pub use counters::{AnomalyCounts, KillCounts, TerminationCounts};
 pub use group::GroupKill;
-pub use kill::{LimitOwner, OomKill, Victim};
-pub use pod::{ContainerStory, Killed, PodStory};
-pub use story::{EndNote, KillNote, Story, StoryNote, Taken};
-pub use tally::{Ends, Kills, Oddities};
-pub use verdict::{Cause, Ground, Verdict};
+pub use kill::{LimitScope, OomKill, OomVictimRole};
+pub use pod::{ContainerHistory, KillEntry, PodOomHistory};
+pub use termination::{EndedContainer, Evidence};
+pub use tracker::{EndHandling, EndUpdate, KillUpdate, OomTracker, OomUpdate};

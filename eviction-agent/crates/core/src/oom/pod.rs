@@ -8,13 +8,13 @@ use serde::Serialize;
 use crate::pods::KnownPod;
 use crate::time::Timestamp;
 
-use super::end::ContainerEnded;
-use super::ended::{EndedContainer, Evidence};
-use super::kill::{LimitOwner, OomKill, Victim};
-use super::open::{OpenEnd, is_same};
-use super::tally::{Ends, Kills};
+use super::cause::{is_complete, judge};
+use super::container_end::ContainerEnded;
+use super::counters::{KillCounts, TerminationCounts};
+use super::kill::{LimitScope, OomKill, OomVictimRole};
+use super::pending::{PendingEnd, is_same};
+use super::termination::{EndedContainer, Evidence};
 use super::text::clip;
-use super::verdict::{is_complete, judge};
 
 /// Kills remembered for the verdict on the next end. A container in which children are killed
 /// over and over pushes out the oldest of them, never a main process while there is a child.
@@ -31,7 +31,7 @@ const CONTAINERS: usize = 128;
 
 /// What the engine keeps of a kill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Killed {
+pub struct KillEntry {
     /// When.
     pub at: Timestamp,
     /// The victim's process.
@@ -45,11 +45,11 @@ pub struct Killed {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<Box<str>>,
     /// Whose limit it was.
-    pub limit_owner: LimitOwner,
+    pub limit_owner: LimitScope,
     /// Whether that was concluded.
     pub inferred: bool,
     /// What the victim was.
-    pub victim: Victim,
+    pub victim: OomVictimRole,
     /// The group that was killed as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<u64>,
@@ -58,7 +58,7 @@ pub struct Killed {
     pub(super) spent: bool,
 }
 
-impl Killed {
+impl KillEntry {
     pub(crate) fn new(kill: &OomKill, at: Timestamp) -> Self {
         Self {
             at,
@@ -77,14 +77,14 @@ impl Killed {
 
 /// An eviction that the engine decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Begun {
+pub(super) struct StartedEviction {
     /// When it was decided.
     pub(super) at: Timestamp,
     /// When it was given up, if it was: what ended before that may well have ended by it.
     pub(super) until: Option<Timestamp>,
 }
 
-impl Begun {
+impl StartedEviction {
     /// Whether it was under way at some instant from `at` to `latest`.
     pub(super) fn covers(&self, at: Timestamp, latest: Timestamp) -> bool {
         self.at <= latest && self.until.is_none_or(|until| at <= until && self.at < until)
@@ -98,40 +98,40 @@ impl Begun {
 
 /// What happened to one container, restarts included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ContainerStory {
+pub struct ContainerHistory {
     /// Processes killed in it.
-    pub kills: Kills,
+    pub kills: KillCounts,
     /// How often it ended, and why.
-    pub ends: Ends,
+    pub ends: TerminationCounts,
 }
 
 /// What happened to one pod.
 #[derive(Clone, Debug, Default)]
-pub struct PodStory {
+pub struct PodOomHistory {
     pub(super) known: Option<Arc<KnownPod>>,
     /// When something was heard of it last.
     pub(super) heard: Timestamp,
-    pub(super) eviction: Option<Begun>,
-    kills: Kills,
-    ends: Ends,
+    pub(super) eviction: Option<StartedEviction>,
+    kills: KillCounts,
+    ends: TerminationCounts,
     last_kill: Option<Timestamp>,
-    containers: BTreeMap<Box<str>, ContainerStory>,
-    recent: Vec<Killed>,
-    open: Vec<OpenEnd>,
-    closed: VecDeque<Closed>,
+    containers: BTreeMap<Box<str>, ContainerHistory>,
+    recent: Vec<KillEntry>,
+    open: Vec<PendingEnd>,
+    closed: VecDeque<ClosedEnd>,
 }
 
 /// An end with a verdict.
 #[derive(Clone, Debug)]
-struct Closed {
+struct ClosedEnd {
     container: Box<str>,
     instance: Option<Box<str>>,
     at: Timestamp,
 }
 
-impl Closed {
+impl ClosedEnd {
     /// Whether the victim was in what ended.
-    fn had(&self, kill: &Killed) -> bool {
+    fn had(&self, kill: &KillEntry) -> bool {
         match (&self.instance, &kill.instance) {
             (Some(own), Some(victims)) => own == victims,
             _ => kill.at <= self.at && kill.container.as_deref() == Some(&*self.container),
@@ -140,25 +140,25 @@ impl Closed {
 }
 
 /// What became of a kill's record.
-pub(super) struct Stored {
+pub(super) struct KillStored {
     /// The verdict on the end that it may have caused was given before.
     pub(super) late: bool,
     /// Its container has figures of its own.
     pub(super) has_room: bool,
 }
 
-impl PodStory {
+impl PodOomHistory {
     pub(super) fn new(known: Option<Arc<KnownPod>>) -> Self {
         Self { known, ..Self::default() }
     }
 
     /// Processes killed in it.
-    pub fn kills(&self) -> &Kills {
+    pub fn kills(&self) -> &KillCounts {
         &self.kills
     }
 
     /// Containers of it that ended, restarted ones each time.
-    pub fn ends(&self) -> &Ends {
+    pub fn ends(&self) -> &TerminationCounts {
         &self.ends
     }
 
@@ -168,7 +168,7 @@ impl PodStory {
     }
 
     /// Its containers in which something happened, by name.
-    pub fn containers(&self) -> &BTreeMap<Box<str>, ContainerStory> {
+    pub fn containers(&self) -> &BTreeMap<Box<str>, ContainerHistory> {
         &self.containers
     }
 
@@ -178,7 +178,7 @@ impl PodStory {
     }
 
     /// Takes note of a kill.
-    pub(super) fn kill(&mut self, kill: &OomKill, mut killed: Killed, first_of_group: bool) -> Stored {
+    pub(super) fn kill(&mut self, kill: &OomKill, mut killed: KillEntry, first_of_group: bool) -> KillStored {
         self.kills.count(kill, first_of_group);
         self.last_kill = self.last_kill.max(Some(killed.at));
         let has_room = match self.container(killed.container.as_deref()) {
@@ -189,13 +189,13 @@ impl PodStory {
             None => killed.container.is_none(),
         };
         if self.recent.len() >= RECENT {
-            let child = self.recent.iter().position(|kill| kill.victim == Victim::Child);
+            let child = self.recent.iter().position(|kill| kill.victim == OomVictimRole::Child);
             self.recent.remove(child.unwrap_or(0));
         }
         let late = self.closed.iter().any(|closed| closed.had(&killed));
         killed.spent = late;
         self.recent.push(killed);
-        Stored { late, has_room }
+        KillStored { late, has_room }
     }
 
     /// Takes note of a record of an end. False if its verdict was given before.
@@ -205,11 +205,11 @@ impl PodStory {
             return true;
         }
         let told =
-            |closed: &Closed| is_same(&closed.container, closed.instance.as_deref(), closed.at, end, at);
+            |closed: &ClosedEnd| is_same(&closed.container, closed.instance.as_deref(), closed.at, end, at);
         if self.closed.iter().any(told) {
             return false;
         }
-        self.open.push(OpenEnd::new(end, at, now));
+        self.open.push(PendingEnd::new(end, at, now));
         true
     }
 
@@ -234,7 +234,7 @@ impl PodStory {
     }
 
     /// Gives the verdict.
-    fn close(&mut self, end: OpenEnd, uid: &str) -> EndedContainer {
+    fn close(&mut self, end: PendingEnd, uid: &str) -> EndedContainer {
         let evidence = self.evidence(&end);
         let causes = judge(&end, &mut self.recent, self.eviction);
         let ended = EndedContainer::new(uid, self.known.as_deref(), &end, causes, evidence);
@@ -245,12 +245,12 @@ impl PodStory {
         if self.closed.len() >= CLOSED {
             self.closed.pop_front();
         }
-        self.closed.push_back(Closed { container: end.container, instance: end.instance, at: end.at });
+        self.closed.push_back(ClosedEnd { container: end.container, instance: end.instance, at: end.at });
         ended
     }
 
     /// All that speaks of this end, in order of time.
-    fn evidence(&self, end: &OpenEnd) -> Vec<Evidence> {
+    fn evidence(&self, end: &PendingEnd) -> Vec<Evidence> {
         let begun = self.eviction.filter(|begun| begun.covers(end.at, end.latest));
         let mut evidence = Vec::new();
         evidence.extend(begun.map(|begun| Evidence::AgentEvicts { at: begun.at }));
@@ -264,7 +264,7 @@ impl PodStory {
         evidence
     }
 
-    fn container(&mut self, name: Option<&str>) -> Option<&mut ContainerStory> {
+    fn container(&mut self, name: Option<&str>) -> Option<&mut ContainerHistory> {
         let name = name?;
         if !self.containers.contains_key(name) && self.containers.len() >= CONTAINERS {
             return None;

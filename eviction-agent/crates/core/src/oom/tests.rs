@@ -1,10 +1,10 @@
 use super::*;
-use crate::apart::Apart;
 use crate::decision::Decision;
 use crate::engine::Engine;
 use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, tell};
-use crate::input::{Event, EvictionOutcome};
+use crate::input::{Event, EvictionResult};
 use crate::signal::Signal::MemoryAvailable;
+use crate::status_mismatch::StatusMismatch;
 
 mod evicted;
 mod random;
@@ -13,7 +13,7 @@ fn watcher() -> Engine {
     engine(policy(vec![hard(MemoryAvailable, "100")]), &set(vec![pod("a", "10"), pod("b", "10")]))
 }
 
-fn kill(tgid: u32, victim: Victim) -> OomKill {
+fn kill(tgid: u32, victim: OomVictimRole) -> OomKill {
     OomKill {
         tgid,
         pid: tgid,
@@ -21,7 +21,7 @@ fn kill(tgid: u32, victim: Victim) -> OomKill {
         pod: Some("a".into()),
         container: Some("main".into()),
         instance: Some("i1".into()),
-        owner: LimitOwner::Container,
+        owner: LimitScope::Container,
         victim,
         ..OomKill::default()
     }
@@ -53,46 +53,46 @@ fn ended(engine: &mut Engine, seconds: i64, end: ContainerEnded) -> Decision {
 
 fn evict_a(engine: &mut Engine, seconds: i64) {
     let look = snapshot(node(50, 900, at(seconds)), &[memory_of("a", 400), memory_of("b", 5)]);
-    let decision = tell(engine, seconds, Event::Look(look));
+    let decision = tell(engine, seconds, Event::Sample(look));
     assert_eq!(crate::fixture::victims(&decision)[0].0, "a");
 }
 
 /// What comes when nothing comes any more.
 fn later(engine: &mut Engine) -> Vec<EndedContainer> {
-    tell(engine, 10_000, Event::LookFailed(crate::reading::Why::Absent)).ended
+    tell(engine, 10_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended
 }
 
 /// The one verdict, with its ground and what else happened.
-fn only(ended: &[EndedContainer]) -> (Verdict, Ground, Option<Verdict>) {
+fn only(ended: &[EndedContainer]) -> (TerminationCause, Explanation, Option<TerminationCause>) {
     let [ended] = ended else { panic!("not one verdict: {ended:?}") };
     (ended.verdict(), ended.causes[0].ground, ended.also())
 }
 
 fn eviction_failed(uid: &str) -> Event {
-    Event::Evicted(EvictionOutcome { uid: uid.into(), result: Err("dry run".into()) })
+    Event::Evicted(EvictionResult { uid: uid.into(), result: Err("dry run".into()) })
 }
 
 #[test]
 fn in_a_pod_of_one_container_its_limit_and_the_pods_come_to_the_same() {
     // Which of the two is met first is chance: both are the same, and the pod's group has the sandbox's
     // memory charged to it as well.
-    let verdict = |owner: LimitOwner, victim: Victim, reason: &str, exit_code: i32| {
+    let verdict = |owner: LimitScope, victim: OomVictimRole, reason: &str, exit_code: i32| {
         let mut engine = watcher();
         killed(&mut engine, 1, OomKill { owner, ..kill(7, victim) });
         let mut ends = ended(&mut engine, 2, status(reason, exit_code)).ended;
         ends.extend(later(&mut engine));
         let told = only(&ends);
         let owners: Vec<_> = ends[0].causes.iter().map(|cause| cause.limit_owner).collect();
-        let expected = (told.0 == Verdict::OomKilled).then_some(owner);
+        let expected = (told.0 == TerminationCause::OomKilled).then_some(owner);
         assert_eq!(owners, [expected]);
         assert_eq!(engine.story().kills().of(owner, victim), 1);
-        (told, Apart::default().ended(at(11_000), &ends[0]))
+        (told, StatusMismatch::default().ended(at(11_000), &ends[0]))
     };
-    for victim in [Victim::Main, Victim::Child, Victim::Unknown] {
+    for victim in [OomVictimRole::Main, OomVictimRole::Child, OomVictimRole::Unknown] {
         for reason in ["OOMKilled", "Error", "Completed"] {
             for exit_code in [0, 1, 137] {
                 let of = |owner| verdict(owner, victim, reason, exit_code);
-                let (containers, pods) = (of(LimitOwner::Container), of(LimitOwner::Pod));
+                let (containers, pods) = (of(LimitScope::Container), of(LimitScope::Pod));
                 assert_eq!(containers, pods, "{victim:?} {reason} {exit_code}");
             }
         }
@@ -102,15 +102,15 @@ fn in_a_pod_of_one_container_its_limit_and_the_pods_come_to_the_same() {
 #[test]
 fn the_main_process_killed_is_the_containers_end() {
     let mut engine = watcher();
-    assert!(killed(&mut engine, 1, kill(7, Victim::Main)).ended.is_empty());
+    assert!(killed(&mut engine, 1, kill(7, OomVictimRole::Main)).ended.is_empty());
     let told = ended(&mut engine, 2, status("OOMKilled", 137));
-    assert_eq!(only(&told.ended), (Verdict::OomKilled, Ground::MainProcessKilled, None));
-    assert_eq!(told.ended[0].causes[0].limit_owner, Some(LimitOwner::Container));
+    assert_eq!(only(&told.ended), (TerminationCause::OomKilled, Explanation::MainProcessKilled, None));
+    assert_eq!(told.ended[0].causes[0].limit_owner, Some(LimitScope::Container));
     assert_eq!((&*told.ended[0].namespace, &*told.ended[0].name), ("default", "pod-a"));
     assert!(later(&mut engine).is_empty(), "told once");
     let story = engine.story();
-    assert_eq!(story.kills().of(LimitOwner::Container, Victim::Main), 1);
-    assert_eq!((story.ends().of(Verdict::OomKilled), story.ends().total()), (1, 1));
+    assert_eq!(story.kills().of(LimitScope::Container, OomVictimRole::Main), 1);
+    assert_eq!((story.ends().of(TerminationCause::OomKilled), story.ends().total()), (1, 1));
     let of_container = &story.pod("a").unwrap().containers()["main"];
     assert_eq!((of_container.kills.total(), of_container.ends.total()), (1, 1));
     assert_eq!((story.last_kill("a"), story.last_kill("b")), (Some(at(1)), None));
@@ -121,7 +121,7 @@ fn the_order_of_the_records_does_not_matter() {
     type Tell = fn(&mut Engine);
     let records: [Tell; 3] = [
         |engine| {
-            let kill = OomKill { at: Some(at(1)), ..kill(7, Victim::Main) };
+            let kill = OomKill { at: Some(at(1)), ..kill(7, OomVictimRole::Main) };
             killed(engine, 5, kill);
         },
         |engine| {
@@ -138,7 +138,7 @@ fn the_order_of_the_records_does_not_matter() {
         }
         later(&mut engine);
         let story = engine.story();
-        assert_eq!((story.ends().of(Verdict::OomKilled), story.ends().total()), (1, 1), "{order:?}");
+        assert_eq!((story.ends().of(TerminationCause::OomKilled), story.ends().total()), (1, 1), "{order:?}");
         assert_eq!(story.kills().total(), 1, "{order:?}");
     }
 }
@@ -146,43 +146,43 @@ fn the_order_of_the_records_does_not_matter() {
 #[test]
 fn a_child_killed_ends_no_container() {
     let mut engine = watcher();
-    killed(&mut engine, 1, kill(8, Victim::Child));
+    killed(&mut engine, 1, kill(8, OomVictimRole::Child));
     assert!(later(&mut engine).is_empty());
-    assert_eq!(engine.story().kills().of(LimitOwner::Container, Victim::Child), 1);
+    assert_eq!(engine.story().kills().of(LimitScope::Container, OomVictimRole::Child), 1);
     assert_eq!(engine.story().ends().total(), 0);
 }
 
 #[test]
 fn a_shell_that_fails_because_its_child_was_killed_ended_by_it() {
     let mut engine = watcher();
-    killed(&mut engine, 1, kill(8, Victim::Child));
+    killed(&mut engine, 1, kill(8, OomVictimRole::Child));
     ended(&mut engine, 2, status("OOMKilled", 137));
     let verdict = later(&mut engine);
-    assert_eq!(only(&verdict), (Verdict::OomKilled, Ground::ChildKilled, None));
+    assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::ChildKilled, None));
     assert!(verdict[0].causes[0].ground.is_inferred());
 }
 
 #[test]
 fn a_runtime_that_blames_a_childs_kill_of_long_ago_is_not_believed() {
     let mut engine = watcher();
-    killed(&mut engine, 1, kill(8, Victim::Child));
+    killed(&mut engine, 1, kill(8, OomVictimRole::Child));
     ended(&mut engine, 3600, status("OOMKilled", 1));
-    assert_eq!(only(&later(&mut engine)), (Verdict::Other, Ground::OnlyAChildLongBefore, None));
+    assert_eq!(only(&later(&mut engine)), (TerminationCause::Other, Explanation::OnlyAChildLongBefore, None));
 }
 
 #[test]
 fn an_end_without_a_failure_was_not_caused_by_a_childs_kill() {
     let mut engine = watcher();
-    killed(&mut engine, 1, kill(8, Victim::Child));
+    killed(&mut engine, 1, kill(8, OomVictimRole::Child));
     ended(&mut engine, 2, status("Completed", 0));
-    assert_eq!(only(&later(&mut engine)), (Verdict::Other, Ground::Exited, None));
+    assert_eq!(only(&later(&mut engine)), (TerminationCause::Other, Explanation::Exited, None));
 }
 
 #[test]
 fn exit_137_alone_is_no_oom_kill() {
     let mut engine = watcher();
     ended(&mut engine, 1, status("Error", 137));
-    assert_eq!(only(&later(&mut engine)), (Verdict::Other, Ground::KilledBySomebodyElse, None));
+    assert_eq!(only(&later(&mut engine)), (TerminationCause::Other, Explanation::KilledBySomebodyElse, None));
 }
 
 #[test]
@@ -190,40 +190,45 @@ fn the_runtimes_word_counts_where_nobody_watched() {
     let mut engine = watcher();
     ended(&mut engine, 1, status("OOMKilled", 137));
     let verdict = later(&mut engine);
-    assert_eq!(only(&verdict), (Verdict::OomKilled, Ground::RuntimeSays, None));
-    assert_eq!(verdict[0].causes[0].limit_owner, Some(LimitOwner::Unknown));
+    assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::RuntimeSays, None));
+    assert_eq!(verdict[0].causes[0].limit_owner, Some(LimitScope::Unknown));
 }
 
 #[test]
 fn a_victim_of_an_unknown_kind_just_before_is_an_inferred_cause() {
     let mut engine = watcher();
-    killed(&mut engine, 1, kill(8, Victim::Unknown));
+    killed(&mut engine, 1, kill(8, OomVictimRole::Unknown));
     ended(&mut engine, 2, cgroup());
-    assert_eq!(only(&later(&mut engine)), (Verdict::OomKilled, Ground::ProcessKilled, None));
-    killed(&mut engine, 10_100, OomKill { container: None, instance: None, ..kill(9, Victim::Unknown) });
+    assert_eq!(only(&later(&mut engine)), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
+    killed(
+        &mut engine,
+        10_100,
+        OomKill { container: None, instance: None, ..kill(9, OomVictimRole::Unknown) },
+    );
     let end = ContainerEnded { instance: Some("i2".into()), ..status("Error", 137) };
     ended(&mut engine, 10_101, end);
-    let verdict = tell(&mut engine, 20_000, Event::LookFailed(crate::reading::Why::Absent)).ended;
-    assert_eq!(only(&verdict), (Verdict::OomKilled, Ground::ProcessKilled, None));
+    let verdict = tell(&mut engine, 20_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended;
+    assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
 }
 
 #[test]
 fn a_restarted_container_has_ends_of_its_own() {
     let mut engine = watcher();
-    killed(&mut engine, 1, kill(7, Victim::Main));
+    killed(&mut engine, 1, kill(7, OomVictimRole::Main));
     ended(&mut engine, 1, status("OOMKilled", 137));
-    killed(&mut engine, 4, OomKill { instance: Some("i2".into()), ..kill(7, Victim::Main) });
+    killed(&mut engine, 4, OomKill { instance: Some("i2".into()), ..kill(7, OomVictimRole::Main) });
     ended(&mut engine, 4, ContainerEnded { instance: Some("i2".into()), ..status("OOMKilled", 137) });
     ended(&mut engine, 5, ContainerEnded { instance: Some("i3".into()), ..status("Error", 1) });
     later(&mut engine);
     let ends = engine.story().ends();
-    assert_eq!((ends.of(Verdict::OomKilled), ends.of(Verdict::Other)), (2, 1));
+    assert_eq!((ends.of(TerminationCause::OomKilled), ends.of(TerminationCause::Other)), (2, 1));
 }
 
 #[test]
 fn a_restart_without_ids_is_not_blamed_on_the_kill_that_ended_the_last_one() {
     let mut engine = watcher();
-    let nameless = |seconds| OomKill { at: Some(at(seconds)), instance: None, ..kill(7, Victim::Main) };
+    let nameless =
+        |seconds| OomKill { at: Some(at(seconds)), instance: None, ..kill(7, OomVictimRole::Main) };
     let end =
         |seconds, code| ContainerEnded { at: Some(at(seconds)), instance: None, ..status("Error", code) };
     killed(&mut engine, 1, nameless(1));
@@ -231,21 +236,21 @@ fn a_restart_without_ids_is_not_blamed_on_the_kill_that_ended_the_last_one() {
     ended(&mut engine, 5, end(5, 1));
     later(&mut engine);
     let ends = engine.story().ends();
-    assert_eq!((ends.of(Verdict::OomKilled), ends.of(Verdict::Other)), (1, 1));
+    assert_eq!((ends.of(TerminationCause::OomKilled), ends.of(TerminationCause::Other)), (1, 1));
 }
 
 #[test]
 fn repeated_and_late_records_count_for_nothing() {
     let mut engine = watcher();
     for seconds in [1, 3] {
-        killed(&mut engine, seconds, OomKill { at: Some(at(1)), ..kill(7, Victim::Main) });
+        killed(&mut engine, seconds, OomKill { at: Some(at(1)), ..kill(7, OomVictimRole::Main) });
     }
     for _ in 0..3 {
         ended(&mut engine, 3, ContainerEnded { at: Some(at(1)), ..status("OOMKilled", 137) });
     }
     later(&mut engine);
     ended(&mut engine, 10_001, status("Error", 1));
-    killed(&mut engine, 10_002, kill(9, Victim::Main));
+    killed(&mut engine, 10_002, kill(9, OomVictimRole::Main));
     let story = engine.story();
     assert_eq!((story.kills().total(), story.ends().total()), (2, 1));
     let odd = story.oddities();
@@ -256,20 +261,20 @@ fn repeated_and_late_records_count_for_nothing() {
 fn kills_of_which_nobody_saw_the_victim_each_count() {
     let mut engine = watcher();
     for _ in 0..2 {
-        killed(&mut engine, 1, OomKill { at: Some(at(1)), ..kill(0, Victim::Unknown) });
+        killed(&mut engine, 1, OomKill { at: Some(at(1)), ..kill(0, OomVictimRole::Unknown) });
     }
     let story = engine.story();
     assert_eq!((story.kills().total(), story.oddities().repeated_kills), (2, 0));
     let verdict = ended(&mut engine, 2, ContainerEnded { exit_code: Some(137), ..cgroup() });
     assert!(verdict.ended.is_empty());
-    assert_eq!(only(&later(&mut engine)), (Verdict::OomKilled, Ground::ProcessKilled, None));
+    assert_eq!(only(&later(&mut engine)), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
 }
 
 #[test]
 fn a_process_id_that_is_used_again_is_another_kill() {
     let mut engine = watcher();
-    killed(&mut engine, 1, kill(7, Victim::Child));
-    killed(&mut engine, 2, kill(7, Victim::Child));
+    killed(&mut engine, 1, kill(7, OomVictimRole::Child));
+    killed(&mut engine, 2, kill(7, OomVictimRole::Child));
     assert_eq!(engine.story().kills().total(), 2);
 }
 
@@ -277,9 +282,9 @@ fn a_process_id_that_is_used_again_is_another_kill() {
 fn kills_outside_of_pods_and_in_unknown_ones_are_counted() {
     let mut engine = watcher();
     let nowhere =
-        OomKill { pod: None, container: None, owner: LimitOwner::Other, ..kill(7, Victim::Unknown) };
+        OomKill { pod: None, container: None, owner: LimitScope::Other, ..kill(7, OomVictimRole::Unknown) };
     killed(&mut engine, 1, nowhere);
-    killed(&mut engine, 2, OomKill { pod: Some("ghost".into()), ..kill(8, Victim::Main) });
+    killed(&mut engine, 2, OomKill { pod: Some("ghost".into()), ..kill(8, OomVictimRole::Main) });
     ended(&mut engine, 3, ContainerEnded { container: "".into(), instance: None, ..cgroup() });
     let story = engine.story();
     assert_eq!(story.kills().total(), 2);
@@ -291,28 +296,28 @@ fn kills_outside_of_pods_and_in_unknown_ones_are_counted() {
 fn a_group_killed_together_is_one_story_with_all_its_victims() {
     let mut engine = watcher();
     let member = |tgid, victim| OomKill { group: Some(42), ..kill(tgid, victim) };
-    killed(&mut engine, 1, member(10, Victim::Child));
-    killed(&mut engine, 1, member(11, Victim::Unknown));
-    let told = killed(&mut engine, 1, member(12, Victim::Child));
-    let crate::decision::Subject::Story(StoryNote::Kill(note)) = told.subject else { panic!() };
+    killed(&mut engine, 1, member(10, OomVictimRole::Child));
+    killed(&mut engine, 1, member(11, OomVictimRole::Unknown));
+    let told = killed(&mut engine, 1, member(12, OomVictimRole::Child));
+    let crate::decision::DecisionKind::Story(OomUpdate::Kill(note)) = told.subject else { panic!() };
     let group = note.group.unwrap();
     assert_eq!((group.group, group.processes()), (42, 3));
     let verdict = ended(&mut engine, 2, cgroup());
     assert!(verdict.ended.is_empty(), "its status may still come");
     let verdict = later(&mut engine);
-    assert_eq!(only(&verdict), (Verdict::OomKilled, Ground::GroupKilled, None));
+    assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::GroupKilled, None));
     let kills = |it: &&Evidence| matches!(it, Evidence::KernelKills(_));
     assert_eq!(verdict[0].evidence.iter().filter(kills).count(), 3);
     let story = engine.story();
     assert_eq!((story.kills().total(), story.kills().groups()), (3, 1));
-    killed(&mut engine, 20_000, member(13, Victim::Child));
+    killed(&mut engine, 20_000, member(13, OomVictimRole::Child));
     assert_eq!(engine.story().kills().groups(), 2, "the same group, killed again");
 }
 
 #[test]
 fn it_is_forgotten_an_hour_after_the_pod_is_gone_and_totals_stay() {
     let mut engine = watcher();
-    killed(&mut engine, 1, kill(7, Victim::Main));
+    killed(&mut engine, 1, kill(7, OomVictimRole::Main));
     tell(&mut engine, 2, Event::Pods(set(vec![pod("b", "10")])));
     assert!(engine.story().pod("a").is_some());
     tell(&mut engine, 3_700, Event::Pods(set(vec![pod("b", "10")])));
@@ -324,8 +329,10 @@ fn it_is_forgotten_an_hour_after_the_pod_is_gone_and_totals_stay() {
 fn a_clock_that_goes_back_delays_a_verdict_and_nothing_else() {
     let mut engine = watcher();
     ended(&mut engine, 500, status("Error", 1));
-    assert!(tell(&mut engine, 1, Event::LookFailed(crate::reading::Why::Absent)).ended.is_empty());
-    killed(&mut engine, 1, OomKill { at: Some(at(900)), ..kill(3, Victim::Child) });
+    assert!(
+        tell(&mut engine, 1, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended.is_empty()
+    );
+    killed(&mut engine, 1, OomKill { at: Some(at(900)), ..kill(3, OomVictimRole::Child) });
     assert_eq!(engine.story().oddities().from_the_future, 1);
     assert_eq!(engine.story().last_kill("a"), Some(at(1)));
     assert_eq!(later(&mut engine).len(), 1);
@@ -340,7 +347,7 @@ fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_ver
         let kill = OomKill {
             pod: Some(uid.as_str().into()),
             container: Some(container.as_str().into()),
-            ..kill(n, Victim::Child)
+            ..kill(n, OomVictimRole::Child)
         };
         verdicts += killed(&mut engine, 1, kill).ended.len();
         let end = ContainerEnded { pod: uid.into(), container: container.into(), instance: None, ..cgroup() };
@@ -366,7 +373,7 @@ fn a_report_tells_it_all() {
         limit: Some(64 << 20),
         anon: Some(60 << 20),
         group: Some(42),
-        ..kill(7, Victim::Main)
+        ..kill(7, OomVictimRole::Main)
     };
     let killed = killed(&mut engine, 2, kill);
     let end = ended(&mut engine, 3, status("OOMKilled", 137));

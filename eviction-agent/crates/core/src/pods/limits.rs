@@ -1,6 +1,6 @@
 //! What a pod may use of the local disk by its own specification.
 
-use crate::exact::Nanos;
+use crate::milli_units::Nanos;
 use crate::pod::Pod;
 use crate::signal::Resource;
 

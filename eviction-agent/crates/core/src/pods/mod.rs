@@ -2,26 +2,26 @@
 
 mod annotations;
 mod criticality;
-mod limited;
 mod limits;
 mod qos;
 mod requests;
 mod set;
+mod storage_limits;
 #[cfg(test)]
 mod tests;
 
 pub use annotations::{is_asked_for, mirrored_uid, of_the_api};
 pub use criticality::is_critical;
-pub(crate) use limited::LeastLimits;
-pub use limited::{LimitedPod, NamedLimit};
 pub use limits::{ContainerLimit, EmptyDirLimit, LocalLimits};
 pub use qos::is_best_effort;
 pub use requests::{has_pod_level_resources, memory_limit, pod_limit, pod_request};
 pub use set::{PodSet, RankFacts};
+pub(crate) use storage_limits::LeastLimits;
+pub use storage_limits::{LimitedPod, NamedLimit};
 
 use super::pod::Pod;
 use super::policy::{DiskRanking, Gates, PodLevelRequests, Policy, WithoutStats};
-use super::protection::Shelter;
+use super::protection::PodProtection;
 use super::signal::Resource;
 use super::units::Quantity;
 
@@ -39,7 +39,7 @@ pub struct KnownPod {
     /// What ranking looks at.
     pub rank: RankFacts,
     /// Whether and when it may be evicted at all.
-    pub shelter: Shelter,
+    pub shelter: PodProtection,
     /// By which gates this was worked out.
     pub gates: Gates,
     /// What its own requests did to those of its containers.
@@ -52,7 +52,7 @@ impl KnownPod {
     /// Works out the facts. They hold for this policy; another one needs them anew.
     pub fn new(pod: Pod, policy: &Policy) -> Self {
         let (gates, rules) = (policy.gates, &policy.rules);
-        let shelter = Shelter::of(&pod, rules);
+        let shelter = PodProtection::of(&pod, rules);
         Self {
             critical: is_critical(&pod),
             best_effort: is_best_effort(&pod, gates),
@@ -73,7 +73,7 @@ impl KnownPod {
             && self.pod_level_requests == rules.pod_level_requests
             && self.disk_ranking == rules.disk_ranking
             && self.rank.absent_is_unknown == (rules.without_stats == WithoutStats::BehindExceeding)
-            && self.shelter == Shelter::of(&self.pod, rules)
+            && self.shelter == PodProtection::of(&self.pod, rules)
     }
 
     /// What it requests of a resource, zero if nothing.

@@ -3,21 +3,21 @@
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-use crate::exact::Nanos;
+use crate::milli_units::Nanos;
 use crate::pod::Pod;
 use crate::policy::{DiskRanking, Policy, WithoutStats};
-use crate::protection::{Shelter, Turn};
+use crate::protection::{EvictionOrder, PodProtection};
 use crate::signal::Resource;
 use crate::work::step;
 
-use super::limited::{LimitedPod, LimitedPods};
+use super::storage_limits::{LimitedPod, LimitedPods};
 use super::{KnownPod, pod_request};
 
 /// What ranking asks of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankFacts {
     /// When its turn is, whatever it uses.
-    pub turn: Turn,
+    pub turn: EvictionOrder,
     /// `spec.priority`, 0 if absent.
     pub priority: i32,
     /// Nothing would bring it back, so that its like go before.
@@ -37,7 +37,7 @@ pub struct RankFacts {
 }
 
 impl RankFacts {
-    pub(super) fn of(pod: &Pod, policy: &Policy, shelter: &Shelter) -> Self {
+    pub(super) fn of(pod: &Pod, policy: &Policy, shelter: &PodProtection) -> Self {
         let rules = &policy.rules;
         let request = |resource: Resource| {
             let level = rules.pod_level_requests;

@@ -1,5 +1,5 @@
-use crate::exact::Nanos;
 use crate::fixture::{container, limits, list, pod, quantity, requests, set};
+use crate::milli_units::Nanos;
 use crate::pod::{Container, EmptyDir, Pod, Resources, Volume};
 use crate::policy::{Gates, PodLevelRequests};
 

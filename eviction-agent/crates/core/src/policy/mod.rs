@@ -3,12 +3,12 @@
 mod rules;
 
 pub use rules::{
-    Belief, DiskRanking, Foresight, PodLevelRequests, ReclaimGoal, Rules, SoftGrace, Urgency, Victims,
-    WithoutStats,
+    DiskRanking, Plausibility, PodLevelRequests, ReclaimGoal, Rules, SoftGrace, TrendPolicy, Urgency,
+    VictimsPerPass, WithoutStats,
 };
 
-use super::hands::EvictionSettings;
-use super::reflex::KernelKill;
+use super::eviction_settings::EvictionSettings;
+use super::kernel_kill::KernelKill;
 use super::signal::Signal;
 use super::units::{GoDuration, ThresholdValue};
 

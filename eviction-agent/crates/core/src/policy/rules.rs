@@ -15,7 +15,7 @@ pub struct Rules {
     /// How much time a soft eviction grants.
     pub soft_grace: SoftGrace,
     /// How many pods go in one pass.
-    pub victims: Victims,
+    pub victims: VictimsPerPass,
     /// Where pods without statistics rank.
     pub without_stats: WithoutStats,
     /// What usage of a file system is held against.
@@ -27,9 +27,9 @@ pub struct Rules {
     /// How available memory is measured, and what else its thresholds ask for.
     pub memory: MemoryPreferences,
     /// Which readings are believed.
-    pub belief: Belief,
+    pub belief: Plausibility,
     /// What is done about thresholds that are about to be met.
-    pub foresight: Foresight,
+    pub prediction: TrendPolicy,
     /// When a changed policy takes effect that would evict at once.
     pub accept_changes: ApplyChanges,
     /// What else the enhanced profile was told. `None` is the kubelet's profile: no
@@ -61,7 +61,7 @@ pub enum SoftGrace {
 
 /// How many pods go in one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Victims {
+pub enum VictimsPerPass {
     /// One. Nothing is known of it afterwards.
     One,
     /// As many as cover the deficit. Those on their way are remembered, and what they will
@@ -111,7 +111,7 @@ pub enum ReclaimGoal {
 
 /// Which readings are believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Belief {
+pub enum Plausibility {
     /// All.
     Everything,
     /// Those that can be true. One that is not known for long is reported.
@@ -123,7 +123,7 @@ pub enum Belief {
 
 /// What is done about thresholds that are about to be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foresight {
+pub enum TrendPolicy {
     /// Nobody looks ahead.
     None,
     /// Figures are followed, and the trend is in every report.
@@ -141,14 +141,14 @@ impl Rules {
         Self {
             urgency: Urgency::Kubelet,
             soft_grace: SoftGrace::Bounded,
-            victims: Victims::One,
+            victims: VictimsPerPass::One,
             without_stats: WithoutStats::First,
             disk_ranking: DiskRanking::Kubelet,
             pod_level_requests: PodLevelRequests::HideAll,
             reclaim: ReclaimGoal::EveryThreshold,
             memory: MemoryPreferences::default(),
-            belief: Belief::Everything,
-            foresight: Foresight::None,
+            belief: Plausibility::Everything,
+            prediction: TrendPolicy::None,
             accept_changes: ApplyChanges::Immediately,
             preferences: None,
         }
@@ -160,14 +160,14 @@ impl Rules {
         Self {
             urgency: Urgency::HardFirst,
             soft_grace: SoftGrace::Own { cap },
-            victims: Victims::Sized { most: preferences.max_evictions_per_sync },
+            victims: VictimsPerPass::Sized { most: preferences.max_evictions_per_sync },
             without_stats: WithoutStats::BehindExceeding,
             disk_ranking: DiskRanking::ByWhatIsFreed,
             pod_level_requests: PodLevelRequests::HideTheirOwn,
             reclaim: ReclaimGoal::ItsOwnSignal,
             memory: preferences.memory.clone(),
-            belief: Belief::Plausible { max_unknown: preferences.unavailable_after_samples },
-            foresight: Foresight::Trend {
+            belief: Plausibility::Plausible { max_unknown: preferences.unavailable_after_samples },
+            prediction: TrendPolicy::Trend {
                 predict: preferences.prediction.mode,
                 within: preferences.prediction.horizon,
             },

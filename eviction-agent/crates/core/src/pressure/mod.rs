@@ -5,18 +5,18 @@
 //! who was pushed off a node by a hard threshold does not come back as long as the condition holds
 //! for it.
 
-mod said;
-mod seed;
+mod initial;
+mod published;
 #[cfg(test)]
 mod tests;
 
-pub use said::Said;
-pub use seed::{Seed, Seeded};
+pub use initial::{InitialCondition, InitialConditions};
+pub use published::PublishedCondition;
 
 use serde::{Deserialize, Serialize};
 
 use super::condition::Raised;
-use super::decision::{Decision, Pass};
+use super::decision::{Decision, Evaluation};
 use super::signal::NodeCondition;
 use super::time::{Timestamp, since};
 use super::units::GoDuration;
@@ -79,7 +79,7 @@ pub enum Cause {
     Calm,
     /// This one is, by its place in the list of thresholds: the worst of them, the first of several.
     Met {
-        /// Its place in [`Pass::lines`].
+        /// Its place in [`Evaluation::lines`].
         line: u8,
     },
     /// One is about to be met.
@@ -139,10 +139,12 @@ impl Pressures {
     }
 
     /// Takes over what was said before the start. A change of status against that is one.
-    pub fn seed(&mut self, seed: &Seed) {
+    pub fn seed(&mut self, seed: &InitialConditions) {
         for condition in CONDITIONS {
             let place = condition as usize;
-            let Some(Seeded { status, raised_at, hard, said_at: _ }) = seed.0[place] else { continue };
+            let Some(InitialCondition { status, raised_at, hard, said_at: _ }) = seed.0[place] else {
+                continue;
+            };
             self.now[place] = Pressure { status, ..Pressure::default() };
             if hard {
                 self.hard_at[place] = self.hard_at[place].max(raised_at);
@@ -158,7 +160,7 @@ impl Pressures {
 }
 
 /// The worst threshold of a condition that is met, the first of several.
-fn worst(pass: &Pass, condition: NodeCondition) -> Option<(u8, Severity)> {
+fn worst(pass: &Evaluation, condition: NodeCondition) -> Option<(u8, Severity)> {
     let mut worst: Option<(u8, Severity)> = None;
     for met in &pass.met {
         let Some(line) = pass.line(met.line) else { continue };
@@ -173,7 +175,7 @@ fn worst(pass: &Pass, condition: NodeCondition) -> Option<(u8, Severity)> {
     worst
 }
 
-impl Seed {
+impl InitialConditions {
     /// The conditions that were raised, for [`Engine::seed_conditions`].
     ///
     /// [`Engine::seed_conditions`]: super::engine::Engine::seed_conditions

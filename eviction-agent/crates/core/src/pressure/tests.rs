@@ -1,12 +1,12 @@
 use proptest::prelude::*;
 
-use super::{Cause, Pressure, Pressures, Said, Seed, Severity, Status};
+use super::{Cause, InitialConditions, Pressure, Pressures, PublishedCondition, Severity, Status};
 use crate::decision::Decision;
 use crate::engine::Engine;
 use crate::fixture::{at, engine, hard, node, policy, set, snapshot, soft, tell};
 use crate::input::Event;
-use crate::marks;
 use crate::node as api;
+use crate::node_conditions;
 use crate::signal::NodeCondition::MemoryPressure;
 use crate::signal::Signal::MemoryAvailable;
 use crate::units::GoDuration;
@@ -19,7 +19,7 @@ fn memory_engine() -> Engine {
 }
 
 fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
-    tell(engine, seconds, Event::Look(snapshot(node(available, 900, at(seconds)), &[])))
+    tell(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &[])))
 }
 
 fn memory(pressures: &mut Pressures, decision: &Decision) -> Pressure {
@@ -70,7 +70,7 @@ fn said(kind: &str, status: &str, text: (&str, &str), heartbeat: i64) -> api::Co
 
 fn node_saying(condition: api::Condition, effect: Option<&str>) -> api::Node {
     let taint = |effect: &str| api::Taint {
-        key: marks::taint_key(MemoryPressure).into(),
+        key: node_conditions::taint_key(MemoryPressure).into(),
         value: "".into(),
         effect: effect.into(),
     };
@@ -87,7 +87,7 @@ fn what_held_before_the_start_holds_for_the_rest_of_its_period() {
         "eviction thresholds were met until 2026-01-05T08:01:40Z; a hard one among them; the condition holds for 5m0s longer",
     );
     let node = node_saying(said(KIND, "True", text, 200), Some("NoSchedule"));
-    let seed = Seed::of(&node, at(250));
+    let seed = InitialConditions::of(&node, at(250));
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
     // The first look may come before the node's object.
     let decision = look(&mut engine, 249, 500);
@@ -113,7 +113,7 @@ fn what_held_before_the_start_holds_for_the_rest_of_its_period() {
 fn a_condition_that_is_met_when_it_was_last_said_is_so_until_the_next_heartbeat() {
     let text = ("HardEvictionThresholdMet", "memory.available is below 100 (hard threshold)");
     let raised = |condition, now| {
-        let seed = Seed::of(&node_saying(condition, None), at(now));
+        let seed = InitialConditions::of(&node_saying(condition, None), at(now));
         seed.0[MemoryPressure as usize].unwrap().raised_at
     };
     assert_eq!(raised(said(KIND, "True", text, 200), 250), Some(at(250)));
@@ -130,7 +130,7 @@ fn a_condition_that_is_met_when_it_was_last_said_is_so_until_the_next_heartbeat(
     };
     assert_eq!(raised(timeless, 250), Some(at(250)));
     let kubelets = node_saying(said("MemoryPressure", "True", text, 200), Some("NoSchedule"));
-    assert_eq!(Seed::of(&kubelets, at(250)), Seed::default());
+    assert_eq!(InitialConditions::of(&kubelets, at(250)), InitialConditions::default());
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn the_next_agent_goes_on_with_what_was_said() {
     memory(&mut pressures, &look(&mut engine, 10, 500));
     memory(&mut pressures, &look(&mut engine, 20, 50));
     let said = pressures.said().unwrap();
-    let expected = Said { status: Status::True, since: Some(at(20)), hard_at: Some(at(20)) };
+    let expected = PublishedCondition { status: Status::True, since: Some(at(20)), hard_at: Some(at(20)) };
     assert_eq!(said[MemoryPressure as usize], expected);
     // Nobody has written it to the node yet: the time of the change is not lost, nor how bad it was.
     let mut next = Pressures::default();
@@ -157,9 +157,9 @@ fn the_next_agent_goes_on_with_what_was_said() {
 #[test]
 fn of_what_the_node_says_only_what_is_later_counts() {
     let text = ("HardEvictionThresholdMet", "memory.available is below 100 (hard threshold)");
-    let seed = Seed::of(&node_saying(said(KIND, "True", text, 200), None), at(250));
+    let seed = InitialConditions::of(&node_saying(said(KIND, "True", text, 200), None), at(250));
     assert_eq!(seed.after(at(199)), seed);
-    assert_eq!(seed.after(at(200)), Seed::default());
+    assert_eq!(seed.after(at(200)), InitialConditions::default());
 }
 
 proptest! {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::named::Named;
+use crate::sorted_map::SortedMap;
 
 /// `"false"`: the pod is not evicted. `"true"`: it may be, although nothing would bring it back.
 pub const EVICT: &str = "eviction-agent.io/evict";
@@ -30,13 +30,13 @@ pub struct IgnoredAnnotation {
     /// Its value, at most 64 characters of it.
     pub value: Box<str>,
     /// What is wrong with it.
-    pub mistake: Mistake,
+    pub mistake: AnnotationError,
 }
 
 /// What is wrong with an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mistake {
+pub enum AnnotationError {
     /// It must be `"true"` or `"false"`.
     NotTrueOrFalse,
     /// It must be a whole number from -100 to 100.
@@ -48,7 +48,7 @@ pub enum Mistake {
 
 /// What the annotations of a pod say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wishes {
+pub(super) struct PodAnnotations {
     /// It must not be evicted.
     pub(super) opts_out: bool,
     /// It may be evicted although it is bare.
@@ -61,15 +61,15 @@ pub(super) struct Wishes {
     pub(super) ignored: Vec<IgnoredAnnotation>,
 }
 
-impl Wishes {
-    pub(super) fn of(annotations: &Named<Box<str>>) -> Self {
+impl PodAnnotations {
+    pub(super) fn of(annotations: &SortedMap<Box<str>>) -> Self {
         let mut wishes = Self {
             prefers_to_stay: annotations.contains_key(DESCHEDULER_PREFER_NO_EVICTION),
             ..Self::default()
         };
         if let Some(value) = annotations.get(DESCHEDULER_EVICT) {
             if says(value, "false") {
-                wishes.ignore(DESCHEDULER_EVICT, value, Mistake::SaysFalse);
+                wishes.ignore(DESCHEDULER_EVICT, value, AnnotationError::SaysFalse);
             } else {
                 wishes.consents = true;
             }
@@ -78,27 +78,27 @@ impl Wishes {
             match () {
                 () if says(value, "false") => (wishes.opts_out, wishes.consents) = (true, false),
                 () if says(value, "true") => wishes.consents = true,
-                () => wishes.ignore(EVICT, value, Mistake::NotTrueOrFalse),
+                () => wishes.ignore(EVICT, value, AnnotationError::NotTrueOrFalse),
             }
         }
         if let Some(value) = annotations.get(PRIORITY_HINT) {
             match value.parse() {
                 Ok(hint @ LEAST_HINT..=MOST_HINT) => wishes.hint = hint,
-                _ => wishes.ignore(PRIORITY_HINT, value, Mistake::NotANumberInRange),
+                _ => wishes.ignore(PRIORITY_HINT, value, AnnotationError::NotANumberInRange),
             }
         }
         wishes
     }
 
-    fn ignore(&mut self, annotation: &'static str, value: &str, mistake: Mistake) {
+    fn ignore(&mut self, annotation: &'static str, value: &str, mistake: AnnotationError) {
         let value: String = value.chars().take(KEPT).collect();
         self.ignored.push(IgnoredAnnotation { annotation, value: value.into(), mistake });
     }
 }
 
 /// Whether a pod asks not to be evicted.
-pub(crate) fn opts_out(annotations: &Named<Box<str>>) -> bool {
-    Wishes::of(annotations).opts_out
+pub(crate) fn opts_out(annotations: &SortedMap<Box<str>>) -> bool {
+    PodAnnotations::of(annotations).opts_out
 }
 
 /// `False` and `FALSE` are what YAML's booleans look like once they are quoted.

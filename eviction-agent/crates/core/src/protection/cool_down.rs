@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::memory::PodAt;
+use crate::state::PodEventTime;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
@@ -41,8 +41,8 @@ impl CoolDown {
         }
     }
 
-    pub(super) fn kills(&self) -> Vec<PodAt> {
-        self.last.iter().map(|(uid, at)| PodAt { uid: uid.clone(), at: *at }).collect()
+    pub(super) fn kills(&self) -> Vec<PodEventTime> {
+        self.last.iter().map(|(uid, at)| PodEventTime { uid: uid.clone(), at: *at }).collect()
     }
 
     /// Forgets the oldest, if there are too many.

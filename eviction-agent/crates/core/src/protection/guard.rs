@@ -1,21 +1,21 @@
 //! What decides whether a pod goes when its turn has come.
 
-use crate::input::EvictionOutcome;
-use crate::memory::{Counted, PodAt};
+use crate::input::EvictionResult;
 use crate::pods::KnownPod;
 use crate::policy::Rules;
 use crate::signal::{Resource, Signal};
+use crate::state::{CountedEviction, PodEventTime};
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
 use super::cool_down::CoolDown;
-use super::ledger::Ledger;
+use super::order::EvictionOrder;
+use super::rate_limit::RateLimiter;
 use super::refusal::Refusal;
-use super::shelter::Turn;
 
 /// For what a pod would go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Motive {
+pub enum EvictionMotive {
     /// A threshold of the node.
     Threshold {
         /// Of which signal.
@@ -29,11 +29,11 @@ pub enum Motive {
 
 /// The question whether a pod may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct EvictionRequest {
     /// When: the time of the input.
     pub at: Timestamp,
     /// For what.
-    pub motive: Motive,
+    pub motive: EvictionMotive,
     /// Nobody else goes for this: all whose turn was before were refused, and nobody is on his
     /// way.
     pub nobody_else: bool,
@@ -41,15 +41,15 @@ pub struct Ask {
 
 /// Remembers evictions and OOM kills, and refuses by them and by what pods are sheltered by.
 #[derive(Clone, Debug, Default)]
-pub struct Guard {
+pub struct EvictionGuard {
     is_on: bool,
     evict_bare_pods: bool,
     override_opt_out: bool,
     cool_down: CoolDown,
-    ledger: Ledger,
+    ledger: RateLimiter,
 }
 
-impl Guard {
+impl EvictionGuard {
     /// A guard that remembers nothing yet. By the kubelet's rules it refuses nobody.
     pub fn new(rules: &Rules) -> Self {
         let mut guard = Self::default();
@@ -71,19 +71,21 @@ impl Guard {
     }
 
     /// Why a pod may not go, if it may not. Critical pods are not asked about.
-    pub fn refusal(&self, ask: Ask, known: &KnownPod) -> Option<Refusal> {
+    pub fn refusal(&self, ask: EvictionRequest, known: &KnownPod) -> Option<Refusal> {
         if !self.is_on {
             return None;
         }
-        let Ask { at, motive, nobody_else } = ask;
+        let EvictionRequest { at, motive, nobody_else } = ask;
         let shelter = &known.shelter;
         let last_resort = self.override_opt_out && nobody_else && is_hard_memory(motive);
         match shelter.turn {
-            Turn::Never => return Some(Refusal::ProtectedByRule { rule: shelter.rule.unwrap_or(0) }),
-            Turn::OptedOut if !last_resort => return Some(Refusal::OptedOut),
-            Turn::First | Turn::Normal | Turn::Last | Turn::OptedOut => {}
+            EvictionOrder::Never => {
+                return Some(Refusal::ProtectedByRule { rule: shelter.rule.unwrap_or(0) });
+            }
+            EvictionOrder::OptedOut if !last_resort => return Some(Refusal::OptedOut),
+            EvictionOrder::First | EvictionOrder::Normal | EvictionOrder::Last | EvictionOrder::OptedOut => {}
         }
-        let soft = matches!(motive, Motive::Threshold { hard: false, .. });
+        let soft = matches!(motive, EvictionMotive::Threshold { hard: false, .. });
         if soft && shelter.bare && !self.evict_bare_pods {
             return Some(Refusal::Bare);
         }
@@ -98,29 +100,29 @@ impl Guard {
     }
 
     /// Takes note of what came of an eviction: one that failed does not count.
-    pub fn outcome(&mut self, outcome: &EvictionOutcome) {
+    pub fn outcome(&mut self, outcome: &EvictionResult) {
         if self.is_on && outcome.result.is_err() {
             self.ledger.take_back(&outcome.uid);
         }
     }
 
     /// The evictions that count against limits, the latest of them.
-    pub fn counted(&self) -> Vec<Counted> {
+    pub fn counted(&self) -> Vec<CountedEviction> {
         self.ledger.counted()
     }
 
     /// The kills by which pods are spared.
-    pub fn oom_killed(&self) -> Vec<PodAt> {
+    pub fn oom_killed(&self) -> Vec<PodEventTime> {
         self.cool_down.kills()
     }
 
     /// Takes over what a guard before this one knew. It counts where the rules ask for it.
-    pub fn recall(&mut self, counted: Vec<Counted>, oom_killed: Vec<PodAt>) {
+    pub fn recall(&mut self, counted: Vec<CountedEviction>, oom_killed: Vec<PodEventTime>) {
         if !self.is_on {
             return;
         }
         self.ledger.recall(counted);
-        for PodAt { uid, at } in oom_killed {
+        for PodEventTime { uid, at } in oom_killed {
             self.cool_down.killed(at, &uid);
         }
     }
@@ -134,8 +136,8 @@ impl Guard {
 }
 
 /// Allocatable memory counts: its threshold is a copy of the hard one of memory.
-fn is_hard_memory(motive: Motive) -> bool {
-    matches!(motive, Motive::Threshold { signal, hard: true } if signal.resource() == Resource::Memory)
+fn is_hard_memory(motive: EvictionMotive) -> bool {
+    matches!(motive, EvictionMotive::Threshold { signal, hard: true } if signal.resource() == Resource::Memory)
 }
 
 /// How far two instants are apart, whichever is the later one.

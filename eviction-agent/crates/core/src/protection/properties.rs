@@ -8,16 +8,16 @@ use proptest::sample::select;
 
 use super::*;
 use crate::decision::{Action, Cause};
+use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
 use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell};
-use crate::input::{Event, EvictionOutcome};
-use crate::layout::DiskLayout;
+use crate::input::{Event, EvictionResult};
 use crate::oom::OomKill;
 use crate::pod::{Owner, Pod};
 use crate::pods::KnownPod;
 use crate::policy::{Policy, Rules};
 use crate::preferences::{
-    EvictionLimit, HardEvictions, LimitScope, Preferences, Protection, ProtectionRule, SoftEvictions,
+    EvictionLimit, HardEvictions, Preferences, Protection, ProtectionRule, RateLimitScope, SoftEvictions,
 };
 use crate::signal::Signal::MemoryAvailable;
 use crate::units::GoDuration;
@@ -40,7 +40,7 @@ fn preferences() -> impl Strategy<Value = Preferences> {
             window: GoDuration::from_secs(window),
         })
     };
-    let limits = (of(limit(LimitScope::Owner)), of(limit(LimitScope::Namespace)))
+    let limits = (of(limit(RateLimitScope::Owner)), of(limit(RateLimitScope::Namespace)))
         .prop_map(|(owner, namespace)| owner.into_iter().chain(namespace).collect());
     let period = of(SHORTEST..90).prop_map(|period| GoDuration::from_secs(period.unwrap_or(0)));
     (prop::collection::vec(rule, 0..2), limits, period, any::<[bool; 2]>()).prop_map(
@@ -92,7 +92,7 @@ fn any_pods() -> impl Strategy<Value = Vec<Pod>> {
 }
 
 #[derive(Clone, Debug)]
-enum Happening {
+enum GuardEvent {
     /// A look finds this much memory.
     Look(u64),
     /// The kernel kills in a pod.
@@ -103,11 +103,11 @@ enum Happening {
 
 /// What happens, by how many seconds after the last. The clock goes back as well, but never by
 /// more than a window in all.
-fn history() -> impl Strategy<Value = Vec<(i64, Happening)>> {
+fn history() -> impl Strategy<Value = Vec<(i64, GuardEvent)>> {
     let happening = prop_oneof![
-        6 => select(&[50, 200, 900][..]).prop_map(Happening::Look),
-        1 => (0..10usize).prop_map(Happening::OomKill),
-        1 => (0..10usize).prop_map(Happening::Failed),
+        6 => select(&[50, 200, 900][..]).prop_map(GuardEvent::Look),
+        1 => (0..10usize).prop_map(GuardEvent::OomKill),
+        1 => (0..10usize).prop_map(GuardEvent::Failed),
     ];
     let steps = (0..15i64, 0..SHORTEST / 2, happening);
     prop::collection::vec(steps, 1..60).prop_map(|steps| {
@@ -128,7 +128,7 @@ struct Gone {
 }
 
 /// Lets it all happen, and checks each eviction against what is known of its pod.
-fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, Happening)>) -> Result<Vec<Gone>, TestCaseError> {
+fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Result<Vec<Gone>, TestCaseError> {
     let preferences = policy.rules.preferences.clone().unwrap_or_default();
     let mut engine = Engine::new(policy.clone());
     let set = set_by(policy, pods.to_vec());
@@ -139,23 +139,23 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, Happening)>) -> Result
     for (seconds, happening) in history {
         let uid = |pod: usize| pods[pod].uid.clone();
         match happening {
-            Happening::OomKill(pod) => {
+            GuardEvent::OomKill(pod) => {
                 kills.entry(uid(pod)).or_default().push(seconds);
                 let kill = OomKill { pod: Some(uid(pod)), ..OomKill::default() };
                 tell(&mut engine, seconds, Event::OomKill(Box::new(kill)));
             }
-            Happening::Failed(pod) => {
+            GuardEvent::Failed(pod) => {
                 gone.retain(|gone| gone.uid != uid(pod));
-                let outcome = EvictionOutcome { uid: uid(pod), result: Err("busy".into()) };
+                let outcome = EvictionResult { uid: uid(pod), result: Err("busy".into()) };
                 tell(&mut engine, seconds, Event::Evicted(outcome));
             }
-            Happening::Look(memory) => {
+            GuardEvent::Look(memory) => {
                 let usage: Vec<_> = pods.iter().map(|pod| memory_of(&pod.uid, 100)).collect();
                 let mut stats = node(memory, 900, at(seconds));
                 if let crate::reading::Reading::Known(memory) = &mut stats.memory {
                     memory.time = None;
                 }
-                let decision = tell(&mut engine, seconds, Event::Look(snapshot(stats, &usage)));
+                let decision = tell(&mut engine, seconds, Event::Sample(snapshot(stats, &usage)));
                 let Some(pass) = decision.pass() else { continue };
                 for action in &decision.actions {
                     let Action::Evict(eviction) = action else { continue };
@@ -182,9 +182,9 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, Happening)>) -> Result
 }
 
 fn may_go(preferences: &Preferences, known: &KnownPod, is_hard: bool) -> Result<(), TestCaseError> {
-    prop_assert_ne!(known.shelter.turn, Turn::Never);
+    prop_assert_ne!(known.shelter.turn, EvictionOrder::Never);
     let overridden = is_hard && preferences.hard.override_opt_out;
-    prop_assert!(known.shelter.turn != Turn::OptedOut || overridden);
+    prop_assert!(known.shelter.turn != EvictionOrder::OptedOut || overridden);
     prop_assert!(!known.shelter.bare || is_hard || preferences.soft.evict_pods_without_controller);
     Ok(())
 }
@@ -204,10 +204,10 @@ fn limits_hold(limits: &[EvictionLimit], gone: &[Gone]) -> Result<(), TestCaseEr
     Ok(())
 }
 
-fn kind(scope: LimitScope, gone: &Gone) -> Option<&str> {
+fn kind(scope: RateLimitScope, gone: &Gone) -> Option<&str> {
     match scope {
-        LimitScope::Namespace => Some(&gone.namespace),
-        LimitScope::Owner => gone.owner.as_deref(),
+        RateLimitScope::Namespace => Some(&gone.namespace),
+        RateLimitScope::Owner => gone.owner.as_deref(),
     }
 }
 
@@ -234,11 +234,11 @@ proptest! {
     ) {
         let rules = Rules::enhanced(&preferences);
         let policy = Policy { rules: rules.clone(), ..policy(Vec::new()) };
-        let mut guard = Guard::new(&rules);
+        let mut guard = EvictionGuard::new(&rules);
         for (at, pod) in times.into_iter().zip(pods.iter().cycle()) {
             let known = KnownPod::new(pod.clone(), &policy);
-            let motive = Motive::Threshold { signal: MemoryAvailable, hard: true };
-            if guard.refusal(Ask { at, motive, nobody_else: true }, &known).is_none() {
+            let motive = EvictionMotive::Threshold { signal: MemoryAvailable, hard: true };
+            if guard.refusal(EvictionRequest { at, motive, nobody_else: true }, &known).is_none() {
                 guard.evicted(at, &known);
             }
             guard.oom_kill(at, &pod.uid);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::preferences::LimitScope;
+use crate::preferences::RateLimitScope;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
@@ -38,7 +38,7 @@ pub enum Refusal {
     /// As many pods of its kind as may be evicted within a time were.
     Limit {
         /// What makes them of a kind.
-        scope: LimitScope,
+        scope: RateLimitScope,
         /// How many may be.
         max_evictions: u32,
         /// Within which time.
@@ -62,8 +62,8 @@ impl fmt::Display for Refusal {
             }
             Self::Limit { scope, max_evictions, window } => {
                 let whose = match scope {
-                    LimitScope::Namespace => "namespace",
-                    LimitScope::Owner => "owner",
+                    RateLimitScope::Namespace => "namespace",
+                    RateLimitScope::Owner => "owner",
                 };
                 let pods = if *max_evictions == 1 { "pod" } else { "pods" };
                 write!(f, "is spared: {max_evictions} {pods} of its {whose} in {window} is the limit")

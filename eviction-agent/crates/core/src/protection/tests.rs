@@ -1,21 +1,21 @@
 use std::sync::Arc;
 
+use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
 use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims};
-use crate::input::{Event, EvictionOutcome};
-use crate::layout::DiskLayout;
+use crate::input::{Event, EvictionResult};
+use crate::label_selector::LabelSelector;
 use crate::oom::OomKill;
 use crate::pod::{Owner, Pod};
 use crate::pods::{KnownPod, PodSet};
 use crate::policy::{Policy, Rules, Threshold};
 use crate::preferences::{
-    EvictionLimit, HardEvictions, LimitScope, Preferences, Protection, ProtectionRule, SoftEvictions,
+    EvictionLimit, HardEvictions, Preferences, Protection, ProtectionRule, RateLimitScope, SoftEvictions,
 };
-use crate::selector::LabelSelector;
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::units::GoDuration;
 
-use super::annotations::Wishes;
+use super::annotations::PodAnnotations;
 use super::*;
 
 fn enhanced(preferences: &Preferences, thresholds: Vec<Threshold>) -> Policy {
@@ -33,8 +33,8 @@ fn annotated(pod: Pod, annotations: &[(&str, &str)]) -> Pod {
     Pod { annotations: annotations.iter().map(entry).collect(), ..pod }
 }
 
-fn wishes(annotations: &[(&str, &str)]) -> Wishes {
-    Wishes::of(&annotated(pod("a", "1"), annotations).annotations)
+fn wishes(annotations: &[(&str, &str)]) -> PodAnnotations {
+    PodAnnotations::of(&annotated(pod("a", "1"), annotations).annotations)
 }
 
 /// An engine under pressure for as long as it is told to look.
@@ -67,7 +67,7 @@ impl Scene {
         tell(&mut self.engine, seconds, Event::Pods(Arc::clone(&pods)));
         let usage: Vec<_> = self.pods.iter().map(|pod| memory_of(&pod.uid, 200)).collect();
         let look = snapshot(node(50, 5, at(seconds)), &usage);
-        let decision = tell(&mut self.engine, seconds, Event::Look(look));
+        let decision = tell(&mut self.engine, seconds, Event::Sample(look));
         let uid = |place| pods.get(place).unwrap().pod.uid.to_string();
         let refused = decision.pass().map_or(&[][..], |pass| &pass.refused_pods);
         let refused = refused.iter().map(|refused| (uid(refused.place), refused.why)).collect();
@@ -92,12 +92,12 @@ fn without_limits() -> Preferences {
 
 #[test]
 fn annotations_say_what_they_say_and_nothing_else() {
-    let none = Wishes::default();
+    let none = PodAnnotations::default();
     assert_eq!(wishes(&[]), none);
     for no in ["false", "False", "FALSE"] {
         assert!(wishes(&[(EVICT, no)]).opts_out, "{no}");
     }
-    assert_eq!(wishes(&[(EVICT, "true")]), Wishes { consents: true, ..none.clone() });
+    assert_eq!(wishes(&[(EVICT, "true")]), PodAnnotations { consents: true, ..none.clone() });
     let torn = wishes(&[(EVICT, "false"), (DESCHEDULER_EVICT, "true")]);
     assert_eq!((torn.opts_out, torn.consents), (true, false), "our own is the more specific");
     for (hint, value) in [("-100", -100), ("0", 0), ("+7", 7), ("100", 100)] {
@@ -114,7 +114,7 @@ fn the_descheduler_reads_presence_and_so_do_we_but_for_a_false_yes() {
     }
     assert!(wishes(&[(DESCHEDULER_PREFER_NO_EVICTION, "false")]).prefers_to_stay);
     let no = wishes(&[(DESCHEDULER_EVICT, "false")]);
-    assert_eq!((no.consents, no.ignored[0].mistake), (false, Mistake::SaysFalse));
+    assert_eq!((no.consents, no.ignored[0].mistake), (false, AnnotationError::SaysFalse));
 }
 
 #[test]
@@ -123,11 +123,11 @@ fn mistaken_values_are_kept_in_part_and_do_nothing() {
     for hint in ["", " 1", "1.5", "-101", "101", "300", "first", &long] {
         let wishes = wishes(&[(PRIORITY_HINT, hint)]);
         assert_eq!((wishes.hint, wishes.ignored.len()), (0, 1), "{hint}");
-        assert_eq!(wishes.ignored[0].mistake, Mistake::NotANumberInRange);
+        assert_eq!(wishes.ignored[0].mistake, AnnotationError::NotANumberInRange);
         assert!(wishes.ignored[0].value.chars().count() <= 64);
     }
     let no = wishes(&[(EVICT, "no")]);
-    assert_eq!((no.opts_out, no.ignored[0].mistake), (false, Mistake::NotTrueOrFalse));
+    assert_eq!((no.opts_out, no.ignored[0].mistake), (false, AnnotationError::NotTrueOrFalse));
 }
 
 fn rule(evict: Protection) -> ProtectionRule {
@@ -152,38 +152,38 @@ fn the_first_rule_that_fits_decides_and_all_its_conditions_must_fit() {
         let mut pod = annotated(owned("a", "rs"), annotations);
         (pod.namespace, pod.priority_class) = (namespace.into(), class.into());
         pod.labels.insert("app", app.into());
-        let shelter = Shelter::of(&pod, &rules);
+        let shelter = PodProtection::of(&pod, &rules);
         (shelter.turn, shelter.rule)
     };
-    assert_eq!(turn("prod", "db", "batch", &[]), (Turn::Never, Some(0)));
-    assert_eq!(turn("prod", "web", "batch", &[]), (Turn::Last, Some(1)));
-    assert_eq!(turn("test", "db", "batch", &[]), (Turn::First, Some(2)));
-    assert_eq!(turn("test", "db", "", &[]), (Turn::Normal, None));
+    assert_eq!(turn("prod", "db", "batch", &[]), (EvictionOrder::Never, Some(0)));
+    assert_eq!(turn("prod", "web", "batch", &[]), (EvictionOrder::Last, Some(1)));
+    assert_eq!(turn("test", "db", "batch", &[]), (EvictionOrder::First, Some(2)));
+    assert_eq!(turn("test", "db", "", &[]), (EvictionOrder::Normal, None));
     let stay = [(DESCHEDULER_PREFER_NO_EVICTION, "")];
-    assert_eq!(turn("test", "db", "", &stay), (Turn::Last, None));
-    assert_eq!(turn("test", "db", "batch", &stay), (Turn::First, Some(2)), "the operator's word");
+    assert_eq!(turn("test", "db", "", &stay), (EvictionOrder::Last, None));
+    assert_eq!(turn("test", "db", "batch", &stay), (EvictionOrder::First, Some(2)), "the operator's word");
     let out = [(EVICT, "false")];
-    assert_eq!(turn("test", "db", "batch", &out), (Turn::OptedOut, Some(2)));
-    assert_eq!(turn("prod", "db", "", &[(EVICT, "true")]), (Turn::Never, Some(0)));
+    assert_eq!(turn("test", "db", "batch", &out), (EvictionOrder::OptedOut, Some(2)));
+    assert_eq!(turn("prod", "db", "", &[(EVICT, "true")]), (EvictionOrder::Never, Some(0)));
 }
 
 #[test]
 fn nobody_is_sheltered_in_the_kubelets_profile() {
     let everything = [(EVICT, "false"), (PRIORITY_HINT, "9"), (DESCHEDULER_PREFER_NO_EVICTION, "")];
-    let shelter = Shelter::of(&annotated(pod("a", "1"), &everything), &Rules::kubelet());
-    assert_eq!(shelter, Shelter { account: Arc::clone(&shelter.account), ..Shelter::default() });
+    let shelter = PodProtection::of(&annotated(pod("a", "1"), &everything), &Rules::kubelet());
+    assert_eq!(shelter, PodProtection { account: Arc::clone(&shelter.account), ..PodProtection::default() });
 }
 
 #[test]
 fn an_owner_without_a_uid_is_known_by_its_name() {
     let rules = Rules::enhanced(&Preferences::default());
     let mut pod = owned("a", "");
-    assert_eq!(Shelter::of(&pod, &rules).account.owner.as_deref(), Some("default/ReplicaSet/"));
+    assert_eq!(PodProtection::of(&pod, &rules).account.owner.as_deref(), Some("default/ReplicaSet/"));
     pod.owner = None;
-    let shelter = Shelter::of(&pod, &rules);
+    let shelter = PodProtection::of(&pod, &rules);
     assert_eq!((shelter.account.owner.clone(), shelter.bare), (None, true));
     let consenting = annotated(pod, &[(DESCHEDULER_EVICT, "")]);
-    assert!(!Shelter::of(&consenting, &rules).bare);
+    assert!(!PodProtection::of(&consenting, &rules).bare);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn an_opt_out_holds_unless_the_policy_overrides_it_for_hard_memory() {
     both.push(owned("other", "y"));
     let mut scene = Scene::hard_memory(&overriding, both.clone());
     assert_eq!(scene.victim(1).as_deref(), Some("other"));
-    let failed = EvictionOutcome { uid: "other".into(), result: Err("it stayed".into()) };
+    let failed = EvictionResult { uid: "other".into(), result: Err("it stayed".into()) };
     scene.pods = both;
     tell(&mut scene.engine, 2, Event::Evicted(failed));
     assert_eq!(scene.victim(20).as_deref(), Some("other"), "who did not go lately goes before, too");
@@ -264,19 +264,19 @@ fn a_clock_that_goes_back_makes_no_pod_cool_for_ever() {
     assert_eq!(scene.victim(10).as_deref(), Some("hit"));
 }
 
-fn limit(scope: LimitScope, max_evictions: u32, seconds: i64) -> EvictionLimit {
+fn limit(scope: RateLimitScope, max_evictions: u32, seconds: i64) -> EvictionLimit {
     EvictionLimit { scope, max_evictions, window: GoDuration::from_secs(seconds) }
 }
 
 #[test]
 fn a_deployment_is_not_emptied() {
     let preferences =
-        Preferences { rate_limits: vec![limit(LimitScope::Owner, 2, 600)], ..Preferences::default() };
+        Preferences { rate_limits: vec![limit(RateLimitScope::Owner, 2, 600)], ..Preferences::default() };
     let pods: Vec<_> = ["a", "b", "c"].map(|uid| owned(uid, "web")).into();
     let mut scene = Scene::hard_memory(&preferences, pods);
     assert_eq!([1, 2].map(|seconds| scene.victim(seconds).unwrap()), ["a", "b"]);
     let reached =
-        Refusal::Limit { scope: LimitScope::Owner, max_evictions: 2, window: GoDuration::from_secs(600) };
+        Refusal::Limit { scope: RateLimitScope::Owner, max_evictions: 2, window: GoDuration::from_secs(600) };
     assert_eq!(scene.look(3), (None, vec![("c".to_owned(), reached)]));
     assert_eq!(scene.victim(600), None);
     scene.pods.push(owned("z", "other"));
@@ -287,14 +287,14 @@ fn a_deployment_is_not_emptied() {
 #[test]
 fn a_failed_eviction_does_not_count() {
     let preferences =
-        Preferences { rate_limits: vec![limit(LimitScope::Namespace, 1, 600)], ..Preferences::default() };
+        Preferences { rate_limits: vec![limit(RateLimitScope::Namespace, 1, 600)], ..Preferences::default() };
     let mut scene = Scene::hard_memory(&preferences, vec![owned("a", "x"), owned("b", "y")]);
     assert_eq!(scene.victim(1).as_deref(), Some("a"));
     assert_eq!(scene.victim(2), None);
-    let failed = EvictionOutcome { uid: "a".into(), result: Err("busy".into()) };
+    let failed = EvictionResult { uid: "a".into(), result: Err("busy".into()) };
     tell(&mut scene.engine, 3, Event::Evicted(failed));
     assert_eq!(scene.victim(4).as_deref(), Some("b"));
-    let done = EvictionOutcome { uid: "b".into(), result: Ok(()) };
+    let done = EvictionResult { uid: "b".into(), result: Ok(()) };
     tell(&mut scene.engine, 5, Event::Evicted(done));
     scene.pods.push(owned("c", "z"));
     assert_eq!(scene.victim(6), None);
@@ -303,7 +303,7 @@ fn a_failed_eviction_does_not_count() {
 #[test]
 fn bare_pods_are_not_limited_by_owner() {
     let preferences =
-        Preferences { rate_limits: vec![limit(LimitScope::Owner, 1, 600)], ..Preferences::default() };
+        Preferences { rate_limits: vec![limit(RateLimitScope::Owner, 1, 600)], ..Preferences::default() };
     let mut scene = Scene::hard_memory(&preferences, vec![pod("a", "10"), pod("b", "10")]);
     assert_eq!([1, 2].map(|seconds| scene.victim(seconds).unwrap()), ["a", "b"]);
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::decision::{Decision, PassEnd};
+use crate::decision::{Decision, EvaluationEnd};
+use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
 use crate::fixture::arbitrary::{pod as any_pod, snapshot as any_snapshot};
 use crate::fixture::{
     at, container, hard, list, memory_of, node, pod, policy, requests, set_by, snapshot, tell, victims,
 };
 use crate::input::Event;
-use crate::layout::DiskLayout;
 use crate::pod::{EmptyDir, Owner, Pod, Volume};
 use crate::policy::{Policy, Rules};
 use crate::preferences::Preferences;
@@ -20,7 +20,7 @@ use crate::protection::{PRIORITY_HINT, Refusal};
 use crate::signal::Signal::{
     self, ImageFsAvailable, MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, PidAvailable,
 };
-use crate::snapshot::{ContainerFigures, PodFigures, Snapshot, SnapshotBuilder, VolumeFigures};
+use crate::snapshot::{ContainerStatValues, PodStatValues, Snapshot, SnapshotBuilder, VolumeStatValues};
 
 use super::{Candidate, Measure, compare};
 
@@ -35,7 +35,7 @@ fn look(signal: Signal, layout: DiskLayout, pods: Vec<Pod>, look: Arc<Snapshot>)
     let mut engine = Engine::new(policy.clone());
     tell(&mut engine, 0, Event::Pods(set_by(&policy, pods)));
     tell(&mut engine, 0, Event::DiskLayout(Ok(layout)));
-    let decision = tell(&mut engine, 1, Event::Look(Arc::clone(&look)));
+    let decision = tell(&mut engine, 1, Event::Sample(Arc::clone(&look)));
     if decision.awaits_reclaim() {
         return tell(&mut engine, 1, Event::Reclaimed(Ok(look)));
     }
@@ -91,7 +91,7 @@ fn a_figure_that_is_absent_or_absurd_is_not_known() {
     let pods = ["absent", "absurd", "zero"].map(|uid| owned(pod(uid, "10"))).into();
     let mut builder = SnapshotBuilder::new();
     builder.node(node(50, 900, at(1)));
-    builder.pod("absent", PodFigures { has_memory: true, ..PodFigures::default() });
+    builder.pod("absent", PodStatValues { has_memory: true, ..PodStatValues::default() });
     for (uid, used) in [("absurd", u64::MAX), ("zero", 0)] {
         builder.pod(uid, memory_of(uid, used).1);
     }
@@ -101,7 +101,7 @@ fn a_figure_that_is_absent_or_absurd_is_not_known() {
 
 #[test]
 fn unknown_is_last_among_its_priority_for_process_ids_too() {
-    let processes = |count| PodFigures { process_count: Some(count), ..PodFigures::default() };
+    let processes = |count| PodStatValues { process_count: Some(count), ..PodStatValues::default() };
     let mut builder = SnapshotBuilder::new();
     let processes_of_node = crate::snapshot::ProcessStats {
         max: Some(100),
@@ -151,22 +151,22 @@ fn storage(uid: &str, bytes: &str) -> Pod {
     })
 }
 
-fn disk(pods: &[(&str, ContainerFigures)]) -> Arc<Snapshot> {
+fn disk(pods: &[(&str, ContainerStatValues)]) -> Arc<Snapshot> {
     let mut builder = SnapshotBuilder::new();
     builder.node(node(900, 5, at(1)));
     for (uid, figures) in pods {
-        builder.pod(uid, PodFigures::default()).container("c", *figures);
+        builder.pod(uid, PodStatValues::default()).container("c", *figures);
     }
     Arc::new(builder.finish())
 }
 
-fn layers(bytes: u64, inodes: u64) -> ContainerFigures {
-    ContainerFigures {
+fn layers(bytes: u64, inodes: u64) -> ContainerStatValues {
+    ContainerStatValues {
         rootfs_used: Some(bytes),
         rootfs_inodes: Some(inodes),
         logs_used: Some(0),
         logs_inodes: Some(0),
-        ..ContainerFigures::default()
+        ..ContainerStatValues::default()
     }
 }
 
@@ -187,7 +187,7 @@ fn images_of_their_own_evict_nobody() {
     let seen = disk(&[("a", layers(900, 900))]);
     let decision = look(ImageFsAvailable, layout, vec![storage("a", "1"), storage("unseen", "1")], seen);
     let pass = decision.pass().unwrap();
-    assert_eq!(pass.end, PassEnd::OnlyProtected);
+    assert_eq!(pass.end, EvaluationEnd::OnlyProtected);
     assert!(victims(&decision).is_empty());
     let why: Vec<_> = pass.refused_pods.iter().map(|refused| refused.why).collect();
     assert_eq!(why, [Refusal::FreesNothing; 2]);
@@ -196,14 +196,14 @@ fn images_of_their_own_evict_nobody() {
 #[test]
 fn who_is_certain_to_free_nothing_stays_and_who_might_free_something_goes() {
     let nothing = layers(0, 0);
-    let goes = |pod: Pod, figures: Option<ContainerFigures>| {
+    let goes = |pod: Pod, figures: Option<ContainerStatValues>| {
         let seen: Vec<_> = figures.into_iter().map(|figures| ("a", figures)).collect();
         let decision = look(NodeFsAvailable, DiskLayout::default(), vec![pod], disk(&seen));
         !victims(&decision).is_empty()
     };
     assert!(!goes(storage("a", "0"), Some(nothing)));
     assert!(goes(storage("a", "0"), Some(layers(1, 0))));
-    let half = ContainerFigures { logs_used: None, ..nothing };
+    let half = ContainerStatValues { logs_used: None, ..nothing };
     assert!(goes(storage("a", "0"), Some(half)), "its logs may be large");
     assert!(goes(storage("a", "0"), None), "nothing is known");
     let dir = EmptyDir { medium: "".into(), size_limit: None };
@@ -213,8 +213,8 @@ fn who_is_certain_to_free_nothing_stays_and_who_might_free_something_goes() {
 
     let mut builder = SnapshotBuilder::new();
     builder.node(node(900, 5, at(1)));
-    let empty = VolumeFigures { used: Some(0), inodes: Some(0) };
-    builder.pod("a", PodFigures::default()).container("c", nothing).volume("scratch", empty);
+    let empty = VolumeStatValues { used: Some(0), inodes: Some(0) };
+    builder.pod("a", PodStatValues::default()).container("c", nothing).volume("scratch", empty);
     let seen = Arc::new(builder.finish());
     let decision = look(NodeFsAvailable, DiskLayout::default(), vec![with_volume], seen);
     assert!(victims(&decision).is_empty(), "it was");
@@ -268,7 +268,7 @@ proptest! {
             for b in &ranked[i + 1..] {
                 prop_assert_eq!(compare(measure, &pods, &look, joined, a, b), Ordering::Less);
                 prop_assert_eq!(compare(measure, &pods, &look, joined, b, a), Ordering::Greater);
-                let unknown = |one: &Candidate| one.standing == super::Standing::Unknown;
+                let unknown = |one: &Candidate| one.standing == super::OverRequestClass::Unknown;
                 let alike = (a.turn, a.priority) == (b.turn, b.priority);
                 prop_assert!(!(alike && unknown(a) && !unknown(b)), "unknown before known");
             }

@@ -17,9 +17,9 @@ use serde::Serialize;
 pub(crate) use usage::Measure;
 pub(crate) use what_if::WhatIf;
 
-use super::exact::Nanos;
+use super::milli_units::Nanos;
 use super::pods::{PodSet, RankFacts};
-use super::protection::Turn;
+use super::protection::EvictionOrder;
 use super::snapshot::{NO_STATS, PodStats, Snapshot};
 use super::work::step;
 
@@ -29,9 +29,9 @@ pub struct Candidate {
     /// Its place among the active pods.
     pub place: u32,
     /// When its turn is, whatever it uses. The same for all pods in the kubelet's profile.
-    pub turn: Turn,
+    pub turn: EvictionOrder,
     /// The first criterion.
-    pub standing: Standing,
+    pub standing: OverRequestClass,
     /// The second criterion: lower goes first.
     pub priority: i32,
     /// Nothing would bring it back: goes after the others of its priority. Never so in the
@@ -48,7 +48,7 @@ pub struct Candidate {
 /// How a pod stands to what it requested, in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum OverRequestClass {
     /// Nothing is known of its usage, for which the kubelet lets it go before all others.
     NoStats,
     /// It uses more than it requested.
@@ -62,7 +62,7 @@ pub enum Standing {
     Alike,
 }
 
-impl Standing {
+impl OverRequestClass {
     /// The place among the classes that go one after the other.
     pub(crate) const fn class(self) -> u64 {
         match self {
@@ -82,7 +82,7 @@ impl Candidate {
         // The sign bit turned, so that signed numbers keep their order.
         let priority = u64::from(self.priority.cast_unsigned() ^ (1 << 31));
         let hint = u64::from(self.hint.cast_unsigned() ^ (1 << 7));
-        let unknown = u64::from(self.standing == Standing::Unknown);
+        let unknown = u64::from(self.standing == OverRequestClass::Unknown);
         let head = (self.turn as u64) << 44
             | self.standing.class() << 42
             | priority << 10

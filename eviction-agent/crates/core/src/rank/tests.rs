@@ -2,10 +2,10 @@ use std::cmp::Ordering;
 
 use proptest::prelude::*;
 
-use super::{Candidate, Measure, Standing, rank};
+use super::{Candidate, Measure, OverRequestClass, rank};
+use crate::disk_layout::DiskLayout;
 use crate::fixture::arbitrary::{pods as any_pods, snapshot as any_snapshot};
 use crate::fixture::{memory_of, pod, set, snapshot};
-use crate::layout::DiskLayout;
 use crate::pod::Pod;
 use crate::signal::Signal;
 use crate::snapshot::NodeStats;
@@ -106,5 +106,8 @@ proptest! {
 
 #[test]
 fn without_statistics_comes_first() {
-    assert!(Standing::NoStats < Standing::Exceeds && Standing::Exceeds < Standing::Within);
+    assert!(
+        OverRequestClass::NoStats < OverRequestClass::Exceeds
+            && OverRequestClass::Exceeds < OverRequestClass::Within
+    );
 }

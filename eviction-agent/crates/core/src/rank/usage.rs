@@ -1,15 +1,15 @@
 //! What a pod uses of what is short, and how that stands to its request.
 
-use crate::exact::Nanos;
-use crate::layout::{DiskLayout, Parts};
+use crate::disk_layout::{DiskLayout, Parts};
+use crate::milli_units::Nanos;
 use crate::pod::Volume;
 use crate::pods::{KnownPod, PodSet, RankFacts};
 use crate::policy::DiskRanking;
 use crate::signal::{Resource, Signal};
-use crate::snapshot::{ContainerFigures, PodStats, VolumeFigures};
+use crate::snapshot::{ContainerStatValues, PodStats, VolumeStatValues};
 use crate::units::Quantity;
 
-use super::Standing;
+use super::OverRequestClass;
 
 /// What is measured to rank pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Measure {
         place: u32,
         facts: &RankFacts,
         stats: Option<PodStats<'_>>,
-    ) -> (Standing, Nanos) {
+    ) -> (OverRequestClass, Nanos) {
         self.key_at(facts, self.known_usage(pods, place, facts, stats))
     }
 
@@ -51,21 +51,21 @@ impl Measure {
     /// To the kubelet a pod without statistics goes before all others, and for process ids
     /// counts as using more than any other within its priority. Where unknown is unknown it
     /// counts as using nothing, and goes behind its like.
-    pub(super) fn key_at(self, facts: &RankFacts, usage: Option<i128>) -> (Standing, Nanos) {
+    pub(super) fn key_at(self, facts: &RankFacts, usage: Option<i128>) -> (OverRequestClass, Nanos) {
         let base = self.base(facts);
         let Some(used) = usage.map(Nanos::from_units) else {
             return match self {
-                _ if facts.absent_is_unknown => (Standing::Unknown, Nanos::ZERO.minus(base)),
-                Self::Processes => (Standing::Alike, Nanos::MAX),
-                _ => (Standing::NoStats, Nanos::ZERO),
+                _ if facts.absent_is_unknown => (OverRequestClass::Unknown, Nanos::ZERO.minus(base)),
+                Self::Processes => (OverRequestClass::Alike, Nanos::MAX),
+                _ => (OverRequestClass::NoStats, Nanos::ZERO),
             };
         };
         let bound = match self {
             Self::Memory | Self::Bytes(_) => base,
             Self::Inodes(_) => facts.inodes,
-            Self::Processes => return (Standing::Alike, used),
+            Self::Processes => return (OverRequestClass::Alike, used),
         };
-        let standing = if used > bound { Standing::Exceeds } else { Standing::Within };
+        let standing = if used > bound { OverRequestClass::Exceeds } else { OverRequestClass::Within };
         (standing, used.minus(base))
     }
 
@@ -132,7 +132,7 @@ impl Measure {
             return false;
         };
         let empty = |stats: PodStats<'_>| {
-            let Tally { used, known: _, seen, absent } = self.tally(parts, pods, place, stats);
+            let UsageSum { used, known: _, seen, absent } = self.tally(parts, pods, place, stats);
             let measured = |name: &str| stats.volumes().any(|volume| volume.name() == name);
             let on_disk =
                 |volume: &Volume| volume.empty_dir.as_ref().is_some_and(|dir| dir.medium.is_empty());
@@ -154,7 +154,7 @@ impl Measure {
         }
     }
 
-    fn tally(self, parts: Parts, pods: &PodSet, place: u32, stats: PodStats<'_>) -> Tally {
+    fn tally(self, parts: Parts, pods: &PodSet, place: u32, stats: PodStats<'_>) -> UsageSum {
         let volumes = pods.local_volumes(place);
         match self {
             Self::Inodes(_) => disk_usage(
@@ -177,7 +177,7 @@ impl Measure {
 
 /// What figures add up to, and how many there were.
 #[derive(Clone, Copy, Default)]
-struct Tally {
+struct UsageSum {
     /// The sum as the kubelet has it.
     used: i128,
     /// The sum of what can be believed.
@@ -186,7 +186,7 @@ struct Tally {
     absent: u32,
 }
 
-impl Tally {
+impl UsageSum {
     #[inline]
     fn add(&mut self, figure: Option<u64>) {
         self.used += signed(figure);
@@ -206,10 +206,10 @@ fn disk_usage<'a>(
     parts: Parts,
     local_volumes: impl Iterator<Item = &'a str>,
     stats: PodStats<'_>,
-    of_container: impl Fn(ContainerFigures) -> (Option<u64>, Option<u64>),
-    of_volume: impl Fn(VolumeFigures) -> Option<u64>,
-) -> Tally {
-    let mut tally = Tally::default();
+    of_container: impl Fn(ContainerStatValues) -> (Option<u64>, Option<u64>),
+    of_volume: impl Fn(VolumeStatValues) -> Option<u64>,
+) -> UsageSum {
+    let mut tally = UsageSum::default();
     if parts.rootfs || parts.logs {
         for container in stats.containers() {
             let (rootfs, logs) = of_container(container.figures());

@@ -1,6 +1,6 @@
 //! Where a pod would stand if a figure of it were another.
 
-use crate::exact::Nanos;
+use crate::milli_units::Nanos;
 use crate::pods::RankFacts;
 
 use super::{Candidate, Measure};

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::margin::{Choice, MarginReport, NearestReport};
-use super::shelter::{ShelterReport, too_young};
-use crate::decision::{Action, Cause, Decision, Pass};
-use crate::flight::Phase;
+use super::protection::{ProtectionReport, too_young};
+use crate::decision::{Action, Cause, Decision, Evaluation};
+use crate::in_flight::Phase;
 use crate::pod::PodName;
 use crate::pods::KnownPod;
-use crate::rank::{Candidate, Measure, Standing};
+use crate::rank::{Candidate, Measure, OverRequestClass};
 use crate::snapshot::NO_STATS;
 use crate::units::GoDuration;
 
@@ -20,9 +20,9 @@ pub struct CandidateReport {
     /// Who.
     pub pod: PodName,
     /// What became of it.
-    pub fate: Fate,
+    pub fate: CandidateOutcome,
     /// How its usage stands to its request.
-    pub standing: Standing,
+    pub standing: OverRequestClass,
     /// Its priority: lower goes first.
     pub priority: i32,
     /// What it uses of what is short.
@@ -40,7 +40,7 @@ pub struct CandidateReport {
     pub critical: bool,
     /// What protects it or puts it forward, if anything does.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub shelter: Option<ShelterReport>,
+    pub shelter: Option<ProtectionReport>,
     /// Nothing is known of it, and it started only this long ago.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub too_young: Option<GoDuration>,
@@ -57,7 +57,7 @@ pub struct CandidateReport {
 /// What became of a ranked pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum CandidateOutcome {
     /// It goes.
     Goes,
     /// Its turn came, but it is critical.
@@ -89,7 +89,7 @@ impl CandidateReport {
         decision.pass().map_or_else(Vec::new, |pass| Self::some(decision, pass, most))
     }
 
-    fn some(decision: &Decision, pass: &Pass, most: usize) -> Vec<Self> {
+    fn some(decision: &Decision, pass: &Evaluation, most: usize) -> Vec<Self> {
         let Some(signal) = pass.handled_signal() else {
             return Vec::new();
         };
@@ -121,14 +121,14 @@ impl CandidateReport {
             let stats = at.filter(|&at| at != NO_STATS).and_then(|at| pass.snapshot.pod(at));
             let usage = measure.known_usage(&pass.pods, place, &known.rank, stats);
             let fate = match () {
-                () if goes(place) => Fate::Goes,
-                () if spared.contains(&place) => Fate::Critical,
-                () if refused.contains(&place) => Fate::Refused,
-                () if hurried.contains(&place) => Fate::Hurried,
-                () if passed_over.contains(&place) => Fate::PassedOver,
-                () if is(&known.pod.uid, Phase::is_under_way) => Fate::OnItsWay,
-                () if is(&known.pod.uid, Phase::has_failed) => Fate::LetBe,
-                () => Fate::Stays,
+                () if goes(place) => CandidateOutcome::Goes,
+                () if spared.contains(&place) => CandidateOutcome::Critical,
+                () if refused.contains(&place) => CandidateOutcome::Refused,
+                () if hurried.contains(&place) => CandidateOutcome::Hurried,
+                () if passed_over.contains(&place) => CandidateOutcome::PassedOver,
+                () if is(&known.pod.uid, Phase::is_under_way) => CandidateOutcome::OnItsWay,
+                () if is(&known.pod.uid, Phase::has_failed) => CandidateOutcome::LetBe,
+                () => CandidateOutcome::Stays,
             };
             Some(Self {
                 pod: PodName::of(&known.pod),
@@ -140,7 +140,7 @@ impl CandidateReport {
                 excess: usage.map(|_| candidate.excess.units_rounded_up()),
                 tie: candidate.tie,
                 critical: known.critical,
-                shelter: ShelterReport::of(known),
+                shelter: ProtectionReport::of(known),
                 too_young: too_young(known, candidate.standing, decision.at),
                 passed_over: why_passed_over(pass, fate, place, known),
                 margin: if may_go(place) || goes(place) { choice.margin(rank, goes(place)) } else { None },
@@ -151,28 +151,33 @@ impl CandidateReport {
 }
 
 impl Candidates {
-    pub(super) fn of(decision: &Decision, pass: &Pass) -> Self {
+    pub(super) fn of(decision: &Decision, pass: &Evaluation) -> Self {
         let all = CandidateReport::some(decision, pass, usize::MAX);
         Self { nearest: nearest(&all), all }
     }
 }
 
 /// Why it does not go, or would not, as a sentence without its subject.
-fn why_passed_over(pass: &Pass, fate: Fate, place: u32, known: &KnownPod) -> Option<String> {
+fn why_passed_over(
+    pass: &Evaluation,
+    fate: CandidateOutcome,
+    place: u32,
+    known: &KnownPod,
+) -> Option<String> {
     let refused = || Some(pass.refused_pods.iter().find(|refused| refused.place == place)?.why.to_string());
     let small = || {
         let mut all = pass.deficits.iter().flat_map(|deficit| &deficit.passed_over);
         Some(all.find(|one| one.place == place)?.why.to_string())
     };
     match fate {
-        Fate::Goes => None,
-        Fate::Critical => Some("critical".to_owned()),
-        Fate::Refused => refused(),
-        Fate::Hurried => Some("was on its way, and is hurried".to_owned()),
-        Fate::OnItsWay => Some("is on its way".to_owned()),
-        Fate::LetBe => Some("was to go a moment ago and did not".to_owned()),
-        Fate::PassedOver => small(),
-        Fate::Stays => known.critical.then(|| "critical".to_owned()),
+        CandidateOutcome::Goes => None,
+        CandidateOutcome::Critical => Some("critical".to_owned()),
+        CandidateOutcome::Refused => refused(),
+        CandidateOutcome::Hurried => Some("was on its way, and is hurried".to_owned()),
+        CandidateOutcome::OnItsWay => Some("is on its way".to_owned()),
+        CandidateOutcome::LetBe => Some("was to go a moment ago and did not".to_owned()),
+        CandidateOutcome::PassedOver => small(),
+        CandidateOutcome::Stays => known.critical.then(|| "critical".to_owned()),
     }
 }
 
@@ -184,14 +189,14 @@ fn nearest(all: &[CandidateReport]) -> Option<NearestReport> {
     let rival = all.get(margin.against)?.pod.clone();
     let pod_name = pod.pod.clone();
     let (stays, goes) = match pod.fate {
-        Fate::Goes => (pod_name.clone(), rival),
-        Fate::Critical
-        | Fate::Refused
-        | Fate::Hurried
-        | Fate::OnItsWay
-        | Fate::LetBe
-        | Fate::PassedOver
-        | Fate::Stays => (rival, pod_name.clone()),
+        CandidateOutcome::Goes => (pod_name.clone(), rival),
+        CandidateOutcome::Critical
+        | CandidateOutcome::Refused
+        | CandidateOutcome::Hurried
+        | CandidateOutcome::OnItsWay
+        | CandidateOutcome::LetBe
+        | CandidateOutcome::PassedOver
+        | CandidateOutcome::Stays => (rival, pod_name.clone()),
     };
     Some(NearestReport { pod: pod_name, usage, stays, goes })
 }
@@ -199,7 +204,7 @@ fn nearest(all: &[CandidateReport]) -> Option<NearestReport> {
 fn for_threshold(action: &Action) -> Option<u32> {
     match action {
         Action::Evict(eviction) if matches!(eviction.cause, Cause::Threshold { .. }) => Some(eviction.place),
-        Action::Evict(_) | Action::Hasten(_) | Action::Announce(_) | Action::Reclaim(_) => None,
+        Action::Evict(_) | Action::ShortenGrace(_) | Action::RecordEvent(_) | Action::Reclaim(_) => None,
     }
 }
 

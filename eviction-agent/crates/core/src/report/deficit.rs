@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::decision::Pass;
-use crate::exact::Nanos;
+use crate::decision::Evaluation;
+use crate::milli_units::Nanos;
 use crate::signal::Signal;
 
 /// How much would have to come free for the threshold that drives a pass, in whole units of
@@ -23,7 +23,7 @@ pub struct DeficitReport {
 }
 
 impl DeficitReport {
-    pub(super) fn of(pass: &Pass) -> Option<Self> {
+    pub(super) fn of(pass: &Evaluation) -> Option<Self> {
         let line = pass.line(pass.handled?)?;
         let signal = line.threshold.signal;
         let seen = pass.seen.get(signal)?;

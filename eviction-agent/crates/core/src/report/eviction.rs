@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::decision::{Eviction, Pass};
+use crate::decision::{Evaluation, Eviction};
 use crate::message::{self, EvictionText};
 use crate::pod::PodName;
 
@@ -31,7 +31,7 @@ pub struct EvictionReport {
 }
 
 impl EvictionReport {
-    pub(super) fn of(pass: &Pass, eviction: &Eviction, takes_over: bool) -> Option<Self> {
+    pub(super) fn of(pass: &Evaluation, eviction: &Eviction, takes_over: bool) -> Option<Self> {
         let known = pass.pods.get(eviction.place)?;
         let EvictionText { message, annotations } = message::eviction(pass, eviction);
         Some(Self {

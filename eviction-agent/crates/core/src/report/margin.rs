@@ -5,7 +5,7 @@ mod tests;
 
 use serde::Serialize;
 
-use crate::decision::Pass;
+use crate::decision::Evaluation;
 use crate::rank::{Candidate, Measure, WhatIf};
 use crate::snapshot::NO_STATS;
 
@@ -50,7 +50,7 @@ pub struct NearestReport {
 
 /// The choice between the pods that go and those that could have.
 pub(super) struct Choice<'a> {
-    pass: &'a Pass,
+    pass: &'a Evaluation,
     measure: Measure,
     joined: &'a [u32],
     /// The last that goes and the first that stays, by their places in the ranking.
@@ -61,7 +61,7 @@ impl<'a> Choice<'a> {
     /// `goes` and `barred` tell of a place among the pods whether it was chosen, and whether
     /// it could not have been.
     pub(super) fn new(
-        pass: &'a Pass,
+        pass: &'a Evaluation,
         measure: Measure,
         joined: &'a [u32],
         goes: impl Fn(u32) -> bool,
@@ -109,7 +109,7 @@ impl<'a> Choice<'a> {
 }
 
 /// Whether one that ranks behind it was taken for what it frees, or since it did not go before.
-fn is_passed_over(pass: &Pass, place: u32) -> bool {
+fn is_passed_over(pass: &Evaluation, place: u32) -> bool {
     let mut passed_over = pass.deficits.iter().flat_map(|deficit| &deficit.passed_over);
     passed_over.any(|one| one.place == place)
 }

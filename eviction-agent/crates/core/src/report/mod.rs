@@ -8,13 +8,13 @@ mod candidate;
 mod condition;
 mod deficit;
 mod eviction;
-mod flight;
+mod in_flight;
 mod margin;
-mod refused;
-mod shelter;
-mod sight;
+mod oom;
+mod protection;
+mod rejected;
+mod signal;
 mod sizing;
-mod story;
 #[cfg(test)]
 mod tests;
 mod threshold;
@@ -25,26 +25,26 @@ use serde::Serialize;
 
 use crate::pod::PodName;
 use candidate::Candidates;
-pub use candidate::{CandidateReport, Fate};
+pub use candidate::{CandidateOutcome, CandidateReport};
 pub use condition::{ConditionReport, RaiserReport};
 pub use deficit::DeficitReport;
 pub use eviction::EvictionReport;
-pub use flight::{ExpectedReport, FlightReport, FlightState};
+pub use in_flight::{ExpectedReport, InFlightPhase, InFlightReport};
 pub use margin::{MarginReport, NearestReport};
-pub use refused::RefusedReport;
-pub use shelter::ShelterReport;
-pub use sight::{GrowthReport, MemoryReport, ProposalReport, UnknownFigure};
+pub use oom::{EndReport, KillReport, OomReport};
+pub use protection::ProtectionReport;
+pub use rejected::RefusedReport;
+pub use signal::{GrowthReport, MemoryReport, ProposalReport, UnknownValue};
 pub use sizing::{PassedOverReport, SizingReport, VictimReport};
-pub use story::{EndReport, KillReport, StoryReport};
 pub use threshold::{MetReport, SignalReport, ThresholdReport};
 
-use super::decision::{Action, Decision, NoPass, Pass, PassEnd, Subject};
-use super::layout::Reclaim;
+use super::decision::{Action, Decision, DecisionKind, Evaluation, EvaluationEnd, NotEvaluated};
+use super::disk_layout::Reclaim;
 use super::message;
 use super::oom::EndedContainer;
 use super::policy::Policy;
-use super::sight::Refused;
 use super::signal::{NodeCondition, Resource, Signal};
+use super::signal_filter::RejectedReading;
 use super::time::Timestamp;
 
 /// One decision, explained.
@@ -81,7 +81,7 @@ pub enum About {
     /// A pass.
     Pass(Box<PassReport>),
     /// A pass that did not take place.
-    NoPass(NoPass),
+    NoPass(NotEvaluated),
     /// An admission.
     Admission {
         /// Of which pod.
@@ -93,14 +93,14 @@ pub enum About {
         message: Option<String>,
     },
     /// A kill by the kernel, or the end of a container.
-    Story(StoryReport),
+    Story(OomReport),
 }
 
 /// One pass, explained.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PassReport {
     /// How it ended.
-    pub end: PassEnd,
+    pub end: EvaluationEnd,
     /// What was seen, signal by signal.
     pub signals: Vec<SignalReport>,
     /// What was seen after node-level reclaim.
@@ -111,7 +111,7 @@ pub struct PassReport {
     pub memory: Option<MemoryReport>,
     /// Readings that were not believed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RejectedReading>,
     /// The pods whose memory grows fastest, of those that use most.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub growing: Vec<GrowthReport>,
@@ -125,7 +125,7 @@ pub struct PassReport {
     pub deficit: Option<DeficitReport>,
     /// Earlier evictions that were remembered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub flights: Vec<FlightReport>,
+    pub flights: Vec<InFlightReport>,
     /// What was lacking for each threshold that was dealt with, the last one as in `starved`,
     /// where evictions are sized.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -155,11 +155,11 @@ impl Report {
     /// Explains a decision that was made by a policy.
     pub fn of(decision: &Decision, policy: &Policy) -> Self {
         let about = match &decision.subject {
-            Subject::Noted => About::Nothing,
-            Subject::NoPass(why) => About::NoPass(*why),
-            Subject::Pass(pass) => About::Pass(Box::new(PassReport::of(decision, pass))),
-            Subject::Story(note) => About::Story(StoryReport::of(note)),
-            Subject::Admission(admission) => About::Admission {
+            DecisionKind::Noted => About::Nothing,
+            DecisionKind::NoPass(why) => About::NoPass(*why),
+            DecisionKind::Pass(pass) => About::Pass(Box::new(PassReport::of(decision, pass))),
+            DecisionKind::Story(note) => About::Story(OomReport::of(note)),
+            DecisionKind::Admission(admission) => About::Admission {
                 pod: PodName::of(&admission.pod.pod),
                 admit: admission.admit,
                 message: (!admission.admit).then(|| message::refusal(&decision.conditions)),
@@ -184,15 +184,15 @@ impl Report {
 }
 
 impl PassReport {
-    fn of(decision: &Decision, pass: &Pass) -> Self {
+    fn of(decision: &Decision, pass: &Evaluation) -> Self {
         let evictions = decision.actions.iter().filter_map(|action| match action {
             Action::Evict(eviction) => EvictionReport::of(pass, eviction, false),
-            Action::Hasten(eviction) => EvictionReport::of(pass, eviction, true),
-            Action::Announce(_) | Action::Reclaim(_) => None,
+            Action::ShortenGrace(eviction) => EvictionReport::of(pass, eviction, true),
+            Action::RecordEvent(_) | Action::Reclaim(_) => None,
         });
         let reclaim = decision.actions.iter().filter_map(|action| match action {
             Action::Reclaim(reclaim) => Some(*reclaim),
-            Action::Announce(_) | Action::Evict(_) | Action::Hasten(_) => None,
+            Action::RecordEvent(_) | Action::Evict(_) | Action::ShortenGrace(_) => None,
         });
         let slopes = |signal: Signal| pass.sight.slopes[signal as usize];
         let signals = |seen| SignalReport::all(seen, decision.at, slopes);
@@ -207,7 +207,7 @@ impl PassReport {
             thresholds: ThresholdReport::all(pass, decision.at),
             starved: pass.handled_signal().map(Signal::resource),
             deficit: DeficitReport::of(pass),
-            flights: FlightReport::all(pass),
+            flights: InFlightReport::all(pass),
             sizing: SizingReport::all(pass),
             reclaim: reclaim.collect(),
             candidates: candidates.all,
@@ -221,7 +221,7 @@ impl PassReport {
 }
 
 /// Each once, though its turn may have come for several thresholds.
-fn spared(pass: &Pass) -> Vec<PodName> {
+fn spared(pass: &Evaluation) -> Vec<PodName> {
     let mut told = BTreeSet::new();
     let places = pass.spared.iter().filter(|&&place| told.insert(place));
     places.filter_map(|&place| Some(PodName::of(&pass.pods.get(place)?.pod))).collect()

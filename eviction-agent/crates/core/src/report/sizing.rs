@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::PodName;
-use crate::decision::{Pass, PassEnd};
-use crate::deficit::{Deficit, WhyPassedOver};
-use crate::release::{Basis, Release};
+use crate::decision::{Evaluation, EvaluationEnd};
+use crate::deficit::{Deficit, SkipReason};
+use crate::expected_release::{Basis, ExpectedRelease};
 use crate::signal::Signal;
 
 /// What a threshold lacks and how that was dealt with, in whole units of its signal:
@@ -34,7 +34,7 @@ pub struct SizingReport {
     /// What nobody makes up for; less than zero if more comes free than is needed.
     pub open: i64,
     /// How it ended for this threshold.
-    pub end: PassEnd,
+    pub end: EvaluationEnd,
     /// Those who go, and what each will free.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub victims: Vec<VictimReport>,
@@ -63,7 +63,7 @@ pub struct PassedOverReport {
     /// Who.
     pub pod: PodName,
     /// Why.
-    pub why: WhyPassedOver,
+    pub why: SkipReason,
     /// What it would free.
     pub release: i64,
     /// How that is known.
@@ -73,19 +73,19 @@ pub struct PassedOverReport {
 }
 
 impl SizingReport {
-    pub(super) fn all(pass: &Pass) -> Vec<Self> {
+    pub(super) fn all(pass: &Evaluation) -> Vec<Self> {
         pass.deficits.iter().filter_map(|deficit| Self::of(pass, deficit)).collect()
     }
 
-    fn of(pass: &Pass, deficit: &Deficit) -> Option<Self> {
+    fn of(pass: &Evaluation, deficit: &Deficit) -> Option<Self> {
         let threshold = &pass.line(deficit.line)?.threshold;
         let name = |place: u32| Some(PodName::of(&pass.pods.get(place)?.pod));
         let victims = deficit.victims.iter().filter_map(|victim| {
-            let Release { amount: release, basis } = victim.release;
+            let ExpectedRelease { amount: release, basis } = victim.release;
             Some(VictimReport { pod: name(victim.place)?, release, basis })
         });
         let passed_over = deficit.passed_over.iter().filter_map(|one| {
-            let Release { amount: release, basis } = one.release;
+            let ExpectedRelease { amount: release, basis } = one.release;
             let pod = name(one.place)?;
             Some(PassedOverReport { pod, why: one.why, release, basis, open: one.open })
         });

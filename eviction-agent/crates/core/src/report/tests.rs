@@ -19,7 +19,7 @@ fn under_pressure() -> (Engine, Policy, Decision) {
     let mut engine = engine(policy.clone(), &pods);
     let usage = [memory_of("greedy", 200), memory_of("modest", 250), memory_of("critical", 90)];
     let look = snapshot(node(50, 900, at(1)), &usage);
-    let decision = tell(&mut engine, 3, Event::Look(look));
+    let decision = tell(&mut engine, 3, Event::Sample(look));
     (engine, policy, decision)
 }
 
@@ -33,7 +33,7 @@ fn an_eviction_is_explained_to_the_last_candidate() {
 fn a_condition_tells_that_it_outlives_its_cause() {
     let (mut engine, policy, _) = under_pressure();
     let calm = snapshot(node(900, 999, at(63)), &[]);
-    let decision = tell(&mut engine, 63, Event::Look(calm));
+    let decision = tell(&mut engine, 63, Event::Sample(calm));
     let report = Report::of(&decision, &policy);
     assert_eq!(report.conditions.len(), 2);
     assert!(report.conditions.iter().all(|condition| condition.outlives_its_cause));

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use crate::decision::Pass;
-use crate::observe::Observations;
-use crate::reading::{Reading, Why};
-use crate::sight::eta;
+use crate::decision::Evaluation;
+use crate::observation::Observations;
+use crate::reading::{Reading, UnknownReason};
 use crate::signal::Signal;
+use crate::signal_filter::eta;
 use crate::snapshot::SourceId;
 use crate::threshold::Met;
 use crate::time::{Timestamp, since};
@@ -35,7 +35,7 @@ pub struct SignalReport {
     pub trend: Option<Slope>,
     /// Why nothing was seen.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unknown: Option<Why>,
+    pub unknown: Option<UnknownReason>,
 }
 
 /// A threshold that counts.
@@ -122,7 +122,7 @@ impl ThresholdReport {
     }
 
     /// Those that count in this pass, and replaced ones that still hold.
-    pub(super) fn all(pass: &Pass, now: Timestamp) -> Vec<Self> {
+    pub(super) fn all(pass: &Evaluation, now: Timestamp) -> Vec<Self> {
         let state = |place: u8| pass.met.iter().find(|met| met.line == place);
         let places = (0..).take(pass.lines.len());
         places
@@ -131,7 +131,7 @@ impl ThresholdReport {
             .collect()
     }
 
-    fn of(pass: &Pass, place: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
+    fn of(pass: &Evaluation, place: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
         let line = pass.line(place)?;
         let threshold = &line.threshold;
         let seen = pass.seen.get(threshold.signal);

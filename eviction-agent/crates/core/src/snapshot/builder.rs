@@ -1,6 +1,6 @@
 //! Filling a snapshot.
 
-use super::figures::{ContainerFigures, PodFigures, VolumeFigures};
+use super::values::{ContainerStatValues, PodStatValues, VolumeStatValues};
 use super::{ContainerEntry, NodeStats, PodEntry, Snapshot, Span, VolumeEntry};
 
 /// Fills a snapshot, pod by pod.
@@ -33,7 +33,7 @@ impl SnapshotBuilder {
     }
 
     /// Adds a pod. Of two with the same uid the later one counts.
-    pub fn pod(&mut self, uid: &str, figures: PodFigures) -> PodBuilder<'_> {
+    pub fn pod(&mut self, uid: &str, figures: PodStatValues) -> PodBuilder<'_> {
         let entry = PodEntry {
             uid: self.write(uid),
             containers: empty_at(self.snapshot.containers.len()),
@@ -71,7 +71,7 @@ pub struct PodBuilder<'a> {
 
 impl PodBuilder<'_> {
     /// Adds a container of any kind.
-    pub fn container(&mut self, name: &str, figures: ContainerFigures) -> &mut Self {
+    pub fn container(&mut self, name: &str, figures: ContainerStatValues) -> &mut Self {
         let name = self.builder.write(name);
         let snapshot = &mut self.builder.snapshot;
         snapshot.containers.push(ContainerEntry { name, figures: figures.pack() });
@@ -82,7 +82,7 @@ impl PodBuilder<'_> {
     }
 
     /// Adds a volume.
-    pub fn volume(&mut self, name: &str, figures: VolumeFigures) -> &mut Self {
+    pub fn volume(&mut self, name: &str, figures: VolumeStatValues) -> &mut Self {
         let name = self.builder.write(name);
         let snapshot = &mut self.builder.snapshot;
         snapshot.volumes.push(VolumeEntry { name, figures: figures.pack() });

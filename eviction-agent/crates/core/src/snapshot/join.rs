@@ -31,7 +31,7 @@ impl Snapshot {
         self.joined = Joined { pods: Some(Arc::clone(pods)), stats };
     }
 
-    /// By place of the pod, the place of its statistics or [`NO_STATS`].
+    /// By place of the pod, the place of its statistics or `NO_STATS`.
     pub fn joined<'a>(&'a self, pods: &Arc<PodSet>, scratch: &'a mut Vec<u32>) -> &'a [u32] {
         match &self.joined.pods {
             Some(joined) if Arc::ptr_eq(joined, pods) => &self.joined.stats,

@@ -2,26 +2,26 @@
 //!
 //! A snapshot of ten thousand pods is a handful of flat arrays: building it into an old one
 //! allocates nothing, and dropping it frees a few blocks. It is filled by [`SnapshotBuilder`], and
-//! [`SpareSnapshot`] keeps the old one.
+//! [`SnapshotPool`] keeps the old one.
 
 mod builder;
-mod figures;
 mod join;
 mod node;
-mod spare;
+mod pool;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::ops::Range;
 
 pub use builder::{PodBuilder, SnapshotBuilder};
-pub use figures::{ContainerFigures, PodFigures, VolumeFigures};
 pub use node::{FsStats, MemoryDetail, MemoryStats, NodeStats, ProcessStats, SourceId};
-pub use spare::SpareSnapshot;
+pub use pool::SnapshotPool;
+pub use values::{ContainerStatValues, PodStatValues, VolumeStatValues};
 
 use super::work::step;
-use figures::Figures;
 use join::Joined;
+use values::OptionalValues;
 
 pub(crate) use join::NO_STATS;
 
@@ -49,19 +49,19 @@ struct PodEntry {
     uid: Span,
     containers: (u32, u32),
     volumes: (u32, u32),
-    figures: Figures<4>,
+    figures: OptionalValues<4>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ContainerEntry {
     name: Span,
-    figures: Figures<5>,
+    figures: OptionalValues<5>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct VolumeEntry {
     name: Span,
-    figures: Figures<2>,
+    figures: OptionalValues<2>,
 }
 
 impl Snapshot {
@@ -108,8 +108,8 @@ impl<'a> PodStats<'a> {
     }
 
     /// The pod's own figures.
-    pub fn figures(self) -> PodFigures {
-        PodFigures::unpack(self.entry.figures)
+    pub fn figures(self) -> PodStatValues {
+        PodStatValues::unpack(self.entry.figures)
     }
 
     /// The containers, in order, whatever their kind.
@@ -151,8 +151,8 @@ impl<'a> ContainerStats<'a> {
     }
 
     /// Its figures.
-    pub fn figures(self) -> ContainerFigures {
-        ContainerFigures::unpack(self.entry.figures)
+    pub fn figures(self) -> ContainerStatValues {
+        ContainerStatValues::unpack(self.entry.figures)
     }
 }
 
@@ -176,8 +176,8 @@ impl<'a> VolumeStats<'a> {
     }
 
     /// Its figures.
-    pub fn figures(self) -> VolumeFigures {
-        VolumeFigures::unpack(self.entry.figures)
+    pub fn figures(self) -> VolumeStatValues {
+        VolumeStatValues::unpack(self.entry.figures)
     }
 }
 

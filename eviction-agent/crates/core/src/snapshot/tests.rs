@@ -1,22 +1,22 @@
 use std::sync::Arc;
 
 use super::{
-    ContainerFigures, NO_STATS, PodFigures, Snapshot, SnapshotBuilder, SpareSnapshot, VolumeFigures,
+    ContainerStatValues, NO_STATS, PodStatValues, Snapshot, SnapshotBuilder, SnapshotPool, VolumeStatValues,
 };
 use crate::fixture::{pod, set};
 
-fn used(bytes: u64) -> VolumeFigures {
-    VolumeFigures { used: Some(bytes), inodes: None }
+fn used(bytes: u64) -> VolumeStatValues {
+    VolumeStatValues { used: Some(bytes), inodes: None }
 }
 
 fn filled(mut builder: SnapshotBuilder) -> Snapshot {
-    let figures = PodFigures { process_count: Some(u64::MAX), ..PodFigures::default() };
+    let figures = PodStatValues { process_count: Some(u64::MAX), ..PodStatValues::default() };
     builder
         .pod("a", figures)
         .volume("v", used(1))
-        .container("c", ContainerFigures { logs_inodes: Some(0), ..ContainerFigures::default() });
-    builder.pod("b", PodFigures::default()).volume("w", used(2));
-    builder.pod("a", PodFigures::default());
+        .container("c", ContainerStatValues { logs_inodes: Some(0), ..ContainerStatValues::default() });
+    builder.pod("b", PodStatValues::default()).volume("w", used(2));
+    builder.pod("a", PodStatValues::default());
     builder.finish()
 }
 
@@ -40,9 +40,9 @@ fn what_goes_in_comes_out_and_absent_stays_absent() {
 #[test]
 fn memory_without_a_figure_is_not_no_memory() {
     let mut builder = SnapshotBuilder::new();
-    let empty = PodFigures { has_memory: true, ..PodFigures::default() };
+    let empty = PodStatValues { has_memory: true, ..PodStatValues::default() };
     builder.pod("a", empty);
-    builder.pod("b", PodFigures::default());
+    builder.pod("b", PodStatValues::default());
     let snapshot = builder.finish();
     let has_memory = |place| snapshot.pod(place).unwrap().figures().has_memory;
     assert!(has_memory(0) && !has_memory(1));
@@ -80,8 +80,8 @@ fn the_last_statistics_of_a_uid_count_and_a_repeated_pod_shares_them() {
 
 #[test]
 fn a_snapshot_that_came_back_is_the_next_one_unless_somebody_keeps_it() {
-    let mut spare = SpareSnapshot::default();
-    let look = |spare: &mut SpareSnapshot| {
+    let mut spare = SnapshotPool::default();
+    let look = |spare: &mut SnapshotPool| {
         let snapshot = filled(spare.begin());
         spare.share(snapshot)
     };

@@ -1,7 +1,7 @@
 //! Thresholds of containerfs, which nobody can set:
 //! `helpers.go: UpdateContainerFsThresholds`.
 
-use crate::layout::{Arrangement, DiskLayout};
+use crate::disk_layout::{Arrangement, DiskLayout};
 use crate::policy::Threshold;
 use crate::signal::Signal;
 use crate::units::GoDuration;

@@ -1,24 +1,24 @@
 //! Which thresholds are met, since when, and which of them may evict in this pass.
 
-mod capacity;
 mod containerfs;
-mod line;
+mod go_slice_quirk;
+mod resolved;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-pub use capacity::room;
 use containerfs::Replacement;
-pub(crate) use line::Level;
-pub use line::Line;
+pub use go_slice_quirk::room;
+pub use resolved::ResolvedThreshold;
+pub(crate) use resolved::ThresholdBasis;
 
-use super::layout::DiskLayout;
-use super::memory::{MetSince, text_of};
-use super::observe::Observations;
+use super::disk_layout::DiskLayout;
+use super::observation::Observations;
 use super::policy::Threshold;
-use super::sight::Gate;
 use super::signal::Resource;
+use super::signal_filter::MemoryConditions;
+use super::state::{MetSince, text_of};
 use super::time::{GO_ZERO, Timestamp, is_unset, since};
 
 /// Room for the four derived thresholds is left in the numbers that name thresholds.
@@ -32,7 +32,7 @@ const MOST: usize = 250;
 #[derive(Clone, Debug)]
 pub struct Thresholds {
     /// All that ever counted: one that was replaced may still wait for its minimum reclaim.
-    lines: Arc<[Line]>,
+    lines: Arc<[ResolvedThreshold]>,
     /// What the next pass looks at.
     visible: Arc<[u8]>,
     /// What counts from the pass after it on.
@@ -64,7 +64,7 @@ impl Thresholds {
         let given = &given[..given.len().min(MOST)];
         let all: Arc<[u8]> = (0..).take(given.len()).collect();
         Self {
-            lines: given.iter().cloned().map(Line::new).collect(),
+            lines: given.iter().cloned().map(ResolvedThreshold::new).collect(),
             visible: Arc::clone(&all),
             effective: all,
             before: Vec::new(),
@@ -73,7 +73,7 @@ impl Thresholds {
     }
 
     /// All of them.
-    pub fn lines(&self) -> &Arc<[Line]> {
+    pub fn lines(&self) -> &Arc<[ResolvedThreshold]> {
         &self.lines
     }
 
@@ -91,7 +91,7 @@ impl Thresholds {
         let derived = containerfs::derive(&given, room, layout);
         let mut lines = self.lines.to_vec();
         let mut add = |threshold| {
-            lines.push(Line::new(threshold));
+            lines.push(ResolvedThreshold::new(threshold));
             u8::try_from(lines.len() - 1).ok()
         };
         let mut visible: Vec<Option<u8>> = self.effective.iter().copied().map(Some).collect();
@@ -127,12 +127,14 @@ impl Thresholds {
         &mut self,
         at: Timestamp,
         seen: &Observations,
-        gate: Gate,
+        gate: MemoryConditions,
         predicted: &[u8],
         met: &mut Vec<Met>,
     ) {
         met.clear();
-        let passes = |line: &Line| gate == Gate::Open || line.threshold.signal.resource() != Resource::Memory;
+        let passes = |line: &ResolvedThreshold| {
+            gate == MemoryConditions::Open || line.threshold.signal.resource() != Resource::Memory
+        };
         for &place in self.visible.iter() {
             let line = &self.lines[usize::from(place)];
             let is_met = line.is_met(seen);
@@ -170,7 +172,7 @@ impl Thresholds {
     }
 
     /// Those that a pass over these observations would find met, whatever their grace period.
-    pub(crate) fn met_by(&self, seen: &Observations) -> impl Iterator<Item = (u8, &Line)> {
+    pub(crate) fn met_by(&self, seen: &Observations) -> impl Iterator<Item = (u8, &ResolvedThreshold)> {
         let visible = self.visible.iter().filter(|&&place| self.lines[usize::from(place)].is_met(seen));
         let kept = self.before.iter().filter(|before| before.ripe).map(|before| &before.line);
         let kept = kept.filter(|&&place| self.lines[usize::from(place)].is_unresolved(seen));
@@ -193,7 +195,7 @@ impl Thresholds {
 
     /// Takes one over that was met before, if there still is such a threshold.
     pub(crate) fn recall(&mut self, met: &MetSince) {
-        let is_it = |line: &Line| {
+        let is_it = |line: &ResolvedThreshold| {
             let threshold = &line.threshold;
             (threshold.signal, threshold.grace_period) == (met.signal, met.grace_period)
                 && text_of(&threshold.value) == met.value
@@ -208,7 +210,7 @@ impl Thresholds {
         }
     }
 
-    fn line(&self, met: Met) -> &Line {
+    fn line(&self, met: Met) -> &ResolvedThreshold {
         &self.lines[usize::from(met.line)]
     }
 
@@ -220,7 +222,7 @@ impl Thresholds {
             new.derive_containerfs(room, layout);
             new.show_all();
         }
-        let place_of = |old: &Line| new.lines.iter().position(|line| line.is_like(old));
+        let place_of = |old: &ResolvedThreshold| new.lines.iter().position(|line| line.is_like(old));
         let moved = |met: &Met| {
             let place = u8::try_from(place_of(self.line(*met))?).ok()?;
             Some(Met { line: place, ..*met })

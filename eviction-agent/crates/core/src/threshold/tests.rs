@@ -1,15 +1,15 @@
 use super::containerfs::{Derived, Replacement, derive};
 use super::{Met, Thresholds};
+use crate::disk_layout::DiskLayout;
 use crate::fixture::{at, hard, node, soft};
-use crate::layout::DiskLayout;
-use crate::observe::Observations;
+use crate::observation::Observations;
 use crate::policy::Threshold;
 use crate::reading::Reading;
-use crate::sight::Gate;
 use crate::signal::Signal::{
     ContainerFsAvailable, ContainerFsInodesFree, ImageFsAvailable, MemoryAvailable, NodeFsAvailable,
     NodeFsInodesFree, PidAvailable,
 };
+use crate::signal_filter::MemoryConditions;
 use crate::snapshot::{NodeStats, ProcessStats};
 use crate::units::ThresholdValue;
 
@@ -18,7 +18,7 @@ const DEDICATED: DiskLayout = DiskLayout { dedicated_image_fs: true, split_image
 
 fn observe(thresholds: &mut Thresholds, seconds: i64, node: &NodeStats) -> Vec<Met> {
     let mut met = Vec::new();
-    thresholds.observe(at(seconds), &Observations::of(node), Gate::Open, &[], &mut met);
+    thresholds.observe(at(seconds), &Observations::of(node), MemoryConditions::Open, &[], &mut met);
     met
 }
 

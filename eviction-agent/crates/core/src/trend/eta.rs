@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Slope;
-use crate::exact::Nanos;
+use crate::milli_units::Nanos;
 use crate::units::GoDuration;
 
 /// In how long something will happen if all goes on as it did.

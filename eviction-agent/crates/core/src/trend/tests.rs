@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::exact::Nanos;
 use crate::fixture::arbitrary::time;
 use crate::fixture::at;
+use crate::milli_units::Nanos;
 use crate::units::GoDuration;
 
 fn trend(samples: impl IntoIterator<Item = (i64, i64)>) -> Trend {

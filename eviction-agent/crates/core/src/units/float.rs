@@ -1,15 +1,15 @@
 //! Floats as Go reads them: `strconv.ParseFloat(text, 32)`.
 
-use super::quote;
+use super::go_quote;
 
 /// Why a text is no float. The texts are those of Go.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FloatError {
     /// Not a number in Go's notation.
-    #[error("strconv.ParseFloat: parsing {}: invalid syntax", quote(.0))]
+    #[error("strconv.ParseFloat: parsing {}: invalid syntax", go_quote::quote(.0))]
     Syntax(String),
     /// Larger than any binary32.
-    #[error("strconv.ParseFloat: parsing {}: value out of range", quote(.0))]
+    #[error("strconv.ParseFloat: parsing {}: value out of range", go_quote::quote(.0))]
     Range(String),
 }
 

@@ -7,19 +7,19 @@ mod decimal;
 mod display;
 mod duration;
 mod float;
-mod limit;
+mod go_quote;
 mod percentage;
 mod quantity;
-mod quote;
 #[cfg(test)]
 mod tests;
 mod text;
+mod threshold_literal;
 
 pub use display::display_bytes;
 pub use duration::{DurationError, GoDuration};
 pub use float::FloatError;
-pub use limit::Limit;
+pub use go_quote::quote;
 pub use percentage::{ThresholdValue, parse_percentage};
 pub use quantity::{Format, Quantity, QuantityError};
-pub use quote::quote;
 pub use text::deserialize_text;
+pub use threshold_literal::Limit;

@@ -4,7 +4,7 @@
 use num_bigint::BigInt;
 use proptest::prelude::*;
 
-use super::{Format, GoDuration, Quantity, ThresholdValue, parse_percentage, quote};
+use super::{Format, GoDuration, Quantity, ThresholdValue, go_quote::quote, parse_percentage};
 
 #[test]
 fn everything_is_as_go_has_it() {

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::{Once, complete_lines, parse_number, parse_number_line, words};
-use eviction_core::reading::{Reading, Why};
+use crate::kv_file::{SingleValue, complete_lines, parse_number, parse_number_line, words};
+use eviction_core::reading::{Reading, UnknownReason};
 
 /// The version of the hierarchy that a controller is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ impl Limit {
 }
 
 /// `memory.usage_in_bytes` and `memory.current`, in bytes; `pids.current`, in tasks.
-pub fn parse_usage(text: &[u8]) -> Result<u64, Why> {
+pub fn parse_usage(text: &[u8]) -> Result<u64, UnknownReason> {
     parse_number_line(text)
 }
 
@@ -45,7 +45,7 @@ pub fn parse_usage(text: &[u8]) -> Result<u64, Why> {
 ///
 /// Version 1 shows no limit as the greatest signed long rounded down to a page
 /// (PAGE_COUNTER_MAX in mm/page_counter.c), whatever the size of a page; version 2 as `max`.
-pub fn parse_limit(text: &[u8]) -> Result<Limit, Why> {
+pub fn parse_limit(text: &[u8]) -> Result<Limit, UnknownReason> {
     const LARGEST_PAGE: u64 = 1 << 20;
     if text.strip_suffix(b"\n").unwrap_or(text) == b"max" {
         return Ok(Limit::Unlimited);
@@ -71,7 +71,7 @@ pub struct MemoryStat {
 
 impl MemoryStat {
     /// The figures before anybody has looked, or after a look that failed.
-    pub fn unknown(why: Why) -> Self {
+    pub fn unknown(why: UnknownReason) -> Self {
         let unknown = Reading::Unknown(why);
         Self { anon: unknown, file: unknown, shmem: unknown, inactive_file: unknown, active_file: unknown }
     }
@@ -83,7 +83,7 @@ impl MemoryStat {
     pub fn anon_and_file(&self) -> Reading<u64> {
         match (self.anon, self.file) {
             (Reading::Known(anon), Reading::Known(file)) => {
-                anon.checked_add(file).ok_or(Why::Implausible).into()
+                anon.checked_add(file).ok_or(UnknownReason::Implausible).into()
             }
             (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
         }
@@ -98,7 +98,7 @@ pub fn parse_memory_stat(version: Version, text: &[u8]) -> MemoryStat {
         Ok(lines) => lines,
         Err(why) => return MemoryStat::unknown(why),
     };
-    let [mut anon, mut file, mut shmem, mut inactive_file, mut active_file] = [Once::NEW; 5];
+    let [mut anon, mut file, mut shmem, mut inactive_file, mut active_file] = [SingleValue::NEW; 5];
     for line in lines {
         // Version 1 has each figure twice: of the group alone, and prefixed, with those below.
         let line = match version {
@@ -177,7 +177,7 @@ pub fn parse_pids_events(text: &[u8]) -> Reading<u64> {
 
 /// `cgroup.procs`: process ids, appended to `pids`. A process outside the reader's process
 /// namespace is shown as 0 and only counted; the number of those is returned.
-pub fn parse_procs(text: &[u8], pids: &mut Vec<i32>) -> Result<usize, Why> {
+pub fn parse_procs(text: &[u8], pids: &mut Vec<i32>) -> Result<usize, UnknownReason> {
     if text.is_empty() {
         return Ok(0);
     }
@@ -188,7 +188,7 @@ pub fn parse_procs(text: &[u8], pids: &mut Vec<i32>) -> Result<usize, Why> {
             match i32::try_from(parse_number(line)?) {
                 Ok(0) => foreign += 1,
                 Ok(pid) => pids.push(pid),
-                Err(_) => return Err(Why::Implausible),
+                Err(_) => return Err(UnknownReason::Implausible),
             }
         }
         Ok(())
@@ -207,7 +207,7 @@ pub fn has_word(text: &[u8], word: &[u8]) -> bool {
 
 /// The figures of `keys` in a text of lines `key value`.
 fn parse_keys<const N: usize>(text: &[u8], keys: [&[u8]; N]) -> [Reading<u64>; N] {
-    let mut found = [Once::NEW; N];
+    let mut found = [SingleValue::NEW; N];
     match complete_lines(text) {
         Err(why) => [Reading::Unknown(why); N],
         Ok(lines) => {
@@ -217,7 +217,7 @@ fn parse_keys<const N: usize>(text: &[u8], keys: [&[u8]; N]) -> [Reading<u64>; N
                 let Some(index) = keys.iter().position(|wanted| *wanted == key) else { continue };
                 found[index].found(match (words.next(), words.next()) {
                     (Some(value), None) => parse_number(value),
-                    _ => Err(Why::Unparsable),
+                    _ => Err(UnknownReason::Unparsable),
                 });
             }
             found.map(|figure| figure.get().into())
@@ -250,26 +250,26 @@ mod tests {
     #[test]
     fn bad_memory_stat_is_unknown_and_never_zero() {
         for (text, why) in [
-            (&b""[..], Why::Unparsable),
-            (b"\n", Why::Absent),
-            (b"anon 1\nfile 2\n", Why::Absent),
-            (b"inactive_file 1\ninactive_file 1\n", Why::Unparsable),
-            (b"inactive_file 1\ninactive_file 2\ninactive_file 3\n", Why::Unparsable),
-            (b"inactive_file 18446744073709551615\n", Why::Implausible),
-            (b"inactive_file max\n", Why::Unparsable),
-            (b"inactive_file -4096\n", Why::Implausible),
-            (b"inactive_file \n", Why::Unparsable),
-            (b"inactive_file\n", Why::Absent),
-            (b"inactive_file  1\n", Why::Unparsable),
-            (b"inactive_file 1 kB\n", Why::Unparsable),
-            (b"inactive_file 1", Why::Unparsable),
-            (b"anon 1\ninactive_file 12\nacti", Why::Unparsable),
-            (b"total_inactive_file 1\n", Why::Absent),
-            (b"\xff\xfe\x00\n", Why::Absent),
+            (&b""[..], UnknownReason::Unparsable),
+            (b"\n", UnknownReason::Absent),
+            (b"anon 1\nfile 2\n", UnknownReason::Absent),
+            (b"inactive_file 1\ninactive_file 1\n", UnknownReason::Unparsable),
+            (b"inactive_file 1\ninactive_file 2\ninactive_file 3\n", UnknownReason::Unparsable),
+            (b"inactive_file 18446744073709551615\n", UnknownReason::Implausible),
+            (b"inactive_file max\n", UnknownReason::Unparsable),
+            (b"inactive_file -4096\n", UnknownReason::Implausible),
+            (b"inactive_file \n", UnknownReason::Unparsable),
+            (b"inactive_file\n", UnknownReason::Absent),
+            (b"inactive_file  1\n", UnknownReason::Unparsable),
+            (b"inactive_file 1 kB\n", UnknownReason::Unparsable),
+            (b"inactive_file 1", UnknownReason::Unparsable),
+            (b"anon 1\ninactive_file 12\nacti", UnknownReason::Unparsable),
+            (b"total_inactive_file 1\n", UnknownReason::Absent),
+            (b"\xff\xfe\x00\n", UnknownReason::Absent),
         ] {
             assert_eq!(parse_memory_stat(Version::V2, text).inactive_file, Unknown(why), "{text:?}");
         }
-        assert_eq!(parse_memory_stat(Version::V1, V2).inactive_file, Unknown(Why::Absent));
+        assert_eq!(parse_memory_stat(Version::V1, V2).inactive_file, Unknown(UnknownReason::Absent));
         let junk_elsewhere = b"nonsense\n\nnewer 1 2 3\ninactive_file 7\n";
         assert_eq!(parse_memory_stat(Version::V2, junk_elsewhere).inactive_file, Known(7));
     }
@@ -283,10 +283,10 @@ mod tests {
             ("9223372036854710272\n", Ok(Limit::Unlimited)),
             ("0\n", Ok(Limit::At(0))),
             ("536870912\n", Ok(Limit::At(536_870_912))),
-            ("-1\n", Err(Why::Implausible)),
-            ("18446744073709551615\n", Err(Why::Implausible)),
-            ("maximum\n", Err(Why::Unparsable)),
-            ("", Err(Why::Unparsable)),
+            ("-1\n", Err(UnknownReason::Implausible)),
+            ("18446744073709551615\n", Err(UnknownReason::Implausible)),
+            ("maximum\n", Err(UnknownReason::Unparsable)),
+            ("", Err(UnknownReason::Unparsable)),
         ] {
             assert_eq!(parse_limit(text.as_bytes()), expected, "{text:?}");
         }
@@ -303,13 +303,19 @@ mod tests {
             (events.high, events.max, events.oom, events.oom_kill),
             (Known(1), Known(2), Known(3), Known(4))
         );
-        assert_eq!(events.oom_group_kill, Unknown(Why::Absent));
+        assert_eq!(events.oom_group_kill, Unknown(UnknownReason::Absent));
         let control = parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\noom_kill 7\n");
         assert_eq!(control.oom_kill, Known(7));
-        assert_eq!(parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\n").oom_kill, Unknown(Why::Absent));
-        assert_eq!(parse_oom_control(b"oom_kill 1\noom_kill 1\n").oom_kill, Unknown(Why::Unparsable));
-        assert_eq!(parse_oom_control(b"oom_kill 1 2\n").oom_kill, Unknown(Why::Unparsable));
-        assert_eq!(parse_oom_control(b"oom_kill 1").oom_kill, Unknown(Why::Unparsable));
+        assert_eq!(
+            parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\n").oom_kill,
+            Unknown(UnknownReason::Absent)
+        );
+        assert_eq!(
+            parse_oom_control(b"oom_kill 1\noom_kill 1\n").oom_kill,
+            Unknown(UnknownReason::Unparsable)
+        );
+        assert_eq!(parse_oom_control(b"oom_kill 1 2\n").oom_kill, Unknown(UnknownReason::Unparsable));
+        assert_eq!(parse_oom_control(b"oom_kill 1").oom_kill, Unknown(UnknownReason::Unparsable));
     }
 
     #[test]

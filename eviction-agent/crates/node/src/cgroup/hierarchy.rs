@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::files::{Version, has_word};
 use crate::file::{InWords, read_once};
-use eviction_core::reading::Why;
+use eviction_core::reading::UnknownReason;
 
 /// The inode number of the root of every hierarchy (`cgroup_setup_root` in
 /// kernel/cgroup/cgroup.c warns about anything else).
@@ -150,7 +150,7 @@ pub enum DiscoverError {
         /// The mountinfo file.
         path: PathBuf,
         /// What came in the way.
-        why: Why,
+        why: UnknownReason,
     },
 }
 
@@ -163,13 +163,13 @@ impl Hierarchies {
         for mount in &mut mounts {
             mount.mount_point = below(&host.root, &mount.mount_point);
         }
-        Ok(Self::choose(&mounts, &Look::at))
+        Ok(Self::choose(&mounts, &MountContent::at))
     }
 
     /// Chooses one mount for each controller: one that shows the whole hierarchy before one
     /// that shows a part, a writable one before a read-only one, the first of equals.
-    pub fn choose(mounts: &[CgroupMount], look: &dyn Fn(&Path) -> Option<Look>) -> Self {
-        let seen: Vec<(&CgroupMount, Look)> = mounts
+    pub fn choose(mounts: &[CgroupMount], look: &dyn Fn(&Path) -> Option<MountContent>) -> Self {
+        let seen: Vec<(&CgroupMount, MountContent)> = mounts
             .iter()
             .enumerate()
             // Of mounts on the same mount point only the last can be reached.
@@ -178,7 +178,7 @@ impl Hierarchies {
             })
             .filter_map(|(_, mount)| Some((mount, look(&mount.mount_point)?)))
             .collect();
-        let best = |wanted: &dyn Fn(&CgroupMount, &Look) -> bool| {
+        let best = |wanted: &dyn Fn(&CgroupMount, &MountContent) -> bool| {
             seen.iter()
                 .filter(|(mount, look)| wanted(mount, look))
                 .map(|(mount, look)| Hierarchy {
@@ -210,14 +210,14 @@ impl Hierarchies {
 
 /// What is found at a mount point.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct MountContent {
     /// Inode number of the directory.
     pub inode: u64,
     /// The text of `cgroup.controllers`; empty on version 1.
     pub controllers: Vec<u8>,
 }
 
-impl Look {
+impl MountContent {
     /// Looks at a mount point; `None` when there is no group, for instance because something
     /// else is mounted above it.
     pub fn at(mount_point: &Path) -> Option<Self> {
@@ -240,8 +240,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn look(inode: u64, controllers: &str) -> Option<Look> {
-        Some(Look { inode, controllers: controllers.as_bytes().to_vec() })
+    fn look(inode: u64, controllers: &str) -> Option<MountContent> {
+        Some(MountContent { inode, controllers: controllers.as_bytes().to_vec() })
     }
 
     const HYBRID: &str = "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::files::{Limit, MemoryStat, Version, parse_limit, parse_memory_stat, parse_usage};
 use super::sample::{GroupSample, working_set_of};
 use crate::file::{KeptFile, is_gone, unreadable};
-use eviction_core::reading::{Reading, Why};
+use eviction_core::reading::{Reading, UnknownReason};
 
 /// A `memory.stat` is 1.5 to 2 KB on kernels up to 7.2.
 const STAT_BUFFER: usize = 32 << 10;
@@ -62,13 +62,13 @@ impl Meter {
     }
 
     /// Takes note of why something could not be read.
-    fn miss(&mut self, why: Why) {
-        self.bare |= why == Why::Absent;
+    fn miss(&mut self, why: UnknownReason) {
+        self.bare |= why == UnknownReason::Absent;
         self.gone |= self.bare || is_gone(why);
     }
 
     /// Takes note of a usage that was read.
-    pub(super) fn take_usage(&mut self, usage: Result<u64, Why>, at_ns: u64) {
+    pub(super) fn take_usage(&mut self, usage: Result<u64, UnknownReason>, at_ns: u64) {
         self.usage = usage.into();
         self.usage_at_ns = at_ns;
     }
@@ -127,9 +127,9 @@ impl Reader {
         let (hard, high) = self.read_limits(path);
         Meter {
             id,
-            usage: Reading::Unknown(Why::Absent),
+            usage: Reading::Unknown(UnknownReason::Absent),
             usage_at_ns: 0,
-            stat: MemoryStat::unknown(Why::Absent),
+            stat: MemoryStat::unknown(UnknownReason::Absent),
             stat_at_ns: 0,
             stat_round: 0,
             full: false,
@@ -243,17 +243,17 @@ impl Reader {
 }
 
 /// A group that is there may have no such file.
-fn unless_gone(why: Why, file: &Path) -> Why {
-    if is_gone(why) && file.parent().is_some_and(Path::is_dir) { Why::Absent } else { why }
+fn unless_gone(why: UnknownReason, file: &Path) -> UnknownReason {
+    if is_gone(why) && file.parent().is_some_and(Path::is_dir) { UnknownReason::Absent } else { why }
 }
 
-fn read_unkept<'b>(path: &Path, buffer: &'b mut [u8]) -> Result<&'b [u8], Why> {
+fn read_unkept<'b>(path: &Path, buffer: &'b mut [u8]) -> Result<&'b [u8], UnknownReason> {
     KeptFile::open(path).map_err(unreadable)?.read(buffer)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::groups::{Groups, Sweep};
+    use super::super::meters::{Groups, Sweep};
     use super::*;
     use crate::cgroup::tree::Tree;
 
@@ -270,7 +270,7 @@ mod tests {
             groups.read_usages(Sweep::All, &[]);
             (groups.meters[0].usage, groups.meters[1].usage, groups.stale)
         };
-        let absent = Reading::Unknown(Why::Absent);
+        let absent = Reading::Unknown(UnknownReason::Absent);
         assert_eq!(sweep(&mut groups), (absent, Reading::Known(4096), false));
         assert!(groups.meters[0].gone, "nobody counts on figures of it");
         std::fs::write(folder.path().join("memory.current"), "8192\n").unwrap();

@@ -4,16 +4,16 @@
 //! A group is named by its cgroup id, which is the inode number of its directory on either
 //! version and on every kernel; it is the id that the kernel side reports too.
 
+pub mod cgroup_events;
 pub mod files;
-mod groups;
 pub mod hierarchy;
 mod meter;
+mod meters;
 pub mod names;
-mod parts;
+pub mod node_root;
 pub mod pods;
-pub mod populated;
-pub mod root;
 pub mod sample;
 pub mod sampler;
+mod stat_reconcile;
 pub mod tree;
 mod working_set;

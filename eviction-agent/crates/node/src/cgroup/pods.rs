@@ -40,7 +40,7 @@ pub struct Pod {
 
 /// Whose a group is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct CgroupOwner {
     /// Index of the pod.
     pub pod: usize,
     /// Index of the container in the pod; `None` for the pod's own group.
@@ -62,12 +62,12 @@ pub struct Pods {
     pub pods_root_has_known_pods: bool,
     /// The cgroup ids of the groups of QoS classes.
     pub qos: Vec<(QosClass, u64)>,
-    owners: Vec<(u64, Owner)>,
+    owners: Vec<(u64, CgroupOwner)>,
 }
 
 /// What the parent of a group is.
 #[derive(Clone, Copy)]
-enum Place {
+enum ParentKind {
     /// The root of the tree, about which nothing is known.
     Root,
     PodsRoot,
@@ -94,7 +94,7 @@ impl Pods {
         let mut found = Self::default();
         let mut misplaced = Vec::new();
         let groups = tree.groups();
-        let mut places = vec![Place::Elsewhere; groups.len()];
+        let mut places = vec![ParentKind::Elsewhere; groups.len()];
         let mut roots = Vec::new();
         let mut index = 0;
         while let Some(group) = groups.get(index) {
@@ -108,30 +108,30 @@ impl Pods {
             let (place, pod) = match (name, parent) {
                 (GroupName::PodsRoot, _) => {
                     roots.push(PodsRoot { index, has_pods: false, has_known_pods: false });
-                    (Place::PodsRoot, None)
+                    (ParentKind::PodsRoot, None)
                 }
-                (_, None) => (Place::Root, None),
-                (GroupName::Qos(class), Some(Place::PodsRoot)) => {
+                (_, None) => (ParentKind::Root, None),
+                (GroupName::Qos(class), Some(ParentKind::PodsRoot)) => {
                     found.qos.push((class, group.id));
-                    (Place::Qos(class, true), None)
+                    (ParentKind::Qos(class, true), None)
                 }
-                (GroupName::Qos(class), Some(Place::Root)) => (Place::Qos(class, false), None),
+                (GroupName::Qos(class), Some(ParentKind::Root)) => (ParentKind::Qos(class, false), None),
                 (GroupName::Pod { uid, certain }, Some(place)) => {
                     let credible = |uid: &PodUid| certain || is_known(uid);
                     let pod = match place {
-                        Place::PodsRoot => Some((uid, Some(QosClass::Guaranteed))),
-                        Place::Qos(class, true) => Some((uid, Some(class))),
-                        Place::Qos(class, false) if credible(&uid) => Some((uid, Some(class))),
-                        Place::Root if credible(&uid) => Some((uid, None)),
-                        Place::Root | Place::Qos(..) | Place::Elsewhere => None,
+                        ParentKind::PodsRoot => Some((uid, Some(QosClass::Guaranteed))),
+                        ParentKind::Qos(class, true) => Some((uid, Some(class))),
+                        ParentKind::Qos(class, false) if credible(&uid) => Some((uid, Some(class))),
+                        ParentKind::Root if credible(&uid) => Some((uid, None)),
+                        ParentKind::Root | ParentKind::Qos(..) | ParentKind::Elsewhere => None,
                     };
-                    (Place::Elsewhere, pod)
+                    (ParentKind::Elsewhere, pod)
                 }
                 (GroupName::Misplaced { uid, container }, Some(_)) => {
                     misplaced.push((uid, container.into(), index));
-                    (Place::Elsewhere, None)
+                    (ParentKind::Elsewhere, None)
                 }
-                (GroupName::Qos(_) | GroupName::Other, Some(_)) => (Place::Elsewhere, None),
+                (GroupName::Qos(_) | GroupName::Other, Some(_)) => (ParentKind::Elsewhere, None),
             };
             places[index] = place;
             index = match pod {
@@ -159,7 +159,7 @@ impl Pods {
     }
 
     /// Whose the group with this cgroup id is: at any depth inside a pod.
-    pub fn owner(&self, cgroup_id: u64) -> Option<Owner> {
+    pub fn owner(&self, cgroup_id: u64) -> Option<CgroupOwner> {
         let at = self.owners.binary_search_by_key(&cgroup_id, |(id, _)| *id).ok()?;
         Some(self.owners[at].1)
     }
@@ -179,7 +179,7 @@ impl Pods {
             containers: Vec::new(),
             leaves: Vec::new(),
         });
-        self.owners.push((tree.groups()[index].id, Owner { pod, container: None }));
+        self.owners.push((tree.groups()[index].id, CgroupOwner { pod, container: None }));
         if tree.is_leaf(index) {
             self.pods[pod].leaves.push(tree.groups()[index].id);
         }
@@ -201,7 +201,7 @@ impl Pods {
         });
         for below in index..group.end {
             let id = tree.groups()[below].id;
-            self.owners.push((id, Owner { pod, container }));
+            self.owners.push((id, CgroupOwner { pod, container }));
             if tree.is_leaf(below) {
                 self.pods[pod].leaves.push(id);
             }

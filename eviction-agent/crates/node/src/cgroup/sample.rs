@@ -91,7 +91,7 @@ pub struct PodSample {
 
 /// Whose memory.stat a sample of pods reads.
 #[derive(Clone, Copy, Debug)]
-pub enum Fresh {
+pub enum FreshStats {
     /// That of pods and of groups in them whose figures can have changed since it was read, the
     /// greatest so many of them; usages are read as far down as something moved. What was read for
     /// the same look is not read again.

@@ -5,18 +5,18 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::files::{Limit, Version, parse_limit, parse_usage};
-use super::groups::{Groups, Sweep};
+use super::meters::{Groups, Sweep};
 use super::names::PodUid;
+use super::node_root::NodeRoot;
 use super::pods::Pods;
-use super::root::NodeRoot;
-use super::sample::{Changes, Fresh, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
+use super::sample::{Changes, FreshStats, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
 use super::tree::{ScanError, Tree};
 use super::working_set;
+use crate::backend_info::BackendInfo;
 use crate::clock::now_ns;
 use crate::file::{KeptFile, read_once, unreadable};
-use crate::info::SourceInfo;
 use crate::proc::meminfo::{Meminfo, parse_meminfo};
-use eviction_core::reading::{Reading, Why};
+use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::MemoryDetail;
 
 const MEMINFO_BUFFER: usize = 16 << 10;
@@ -57,10 +57,10 @@ pub struct Sampler {
     /// The `pids.current` of each pod, as far as descriptors reach.
     tasks: Vec<(u64, Option<KeptFile>)>,
     /// `pids.current` and `pids.max` of the node.
-    node_tasks: [Result<KeptFile, Why>; 2],
+    node_tasks: [Result<KeptFile, UnknownReason>; 2],
     max_descriptors: usize,
     pod_samples: Vec<PodSample>,
-    meminfo: Result<KeptFile, Why>,
+    meminfo: Result<KeptFile, UnknownReason>,
     meminfo_buffer: Box<[u8]>,
     /// MemTotal when the sampler was made.
     machine_total: Reading<u64>,
@@ -77,7 +77,7 @@ impl Sampler {
         let SamplerOptions { proc, max_descriptors } = options;
         let tree = Tree::scan(&root.memory, None)?;
         let node_task = |name: &str| {
-            let folder = root.pids.as_ref().ok_or(Why::Absent)?;
+            let folder = root.pids.as_ref().ok_or(UnknownReason::Absent)?;
             KeptFile::open(&folder.join(name)).map_err(unreadable)
         };
         let mut sampler = Self {
@@ -90,7 +90,7 @@ impl Sampler {
             pod_samples: Vec::new(),
             meminfo: KeptFile::open(&proc.join("meminfo")).map_err(unreadable),
             meminfo_buffer: vec![0; MEMINFO_BUFFER].into(),
-            machine_total: Reading::Unknown(Why::Absent),
+            machine_total: Reading::Unknown(UnknownReason::Absent),
         };
         sampler.machine_total = sampler.read_meminfo().total;
         sampler.find_pods(is_known);
@@ -182,7 +182,7 @@ impl Sampler {
         };
         let active_file = self.groups.meters[0].stat.active_file;
         let detail = MemoryDetail { active_file, ..MemoryDetail::default() };
-        NodeSample { level, free: Reading::Unknown(Why::Absent), capacity, detail }
+        NodeSample { level, free: Reading::Unknown(UnknownReason::Absent), capacity, detail }
     }
 
     /// Samples a group, for instance the pods' root, as [`Self::sample_node`] does a node that
@@ -232,24 +232,24 @@ impl Sampler {
 
     /// Samples every pod: usage of all, tasks and memory.stat as asked for. The samples are in
     /// the order of [`Self::pods`]; those of containers are then had by [`Self::group`].
-    pub fn sample_pods(&mut self, fresh: Fresh, tasks: Tasks) -> &[PodSample] {
+    pub fn sample_pods(&mut self, fresh: FreshStats, tasks: Tasks) -> &[PodSample] {
         let groups = &mut self.groups;
-        if !matches!(fresh, Fresh::Changed { .. }) {
+        if !matches!(fresh, FreshStats::Changed { .. }) {
             groups.try_bare_ones();
         }
         match fresh {
-            Fresh::Changed { most, since_ns } => {
+            FreshStats::Changed { most, since_ns } => {
                 if groups.swept_ns < since_ns {
                     groups.read_usages(Sweep::Moved, &[]);
                 }
                 groups.mark_changed(most, since_ns);
             }
-            Fresh::All => {
+            FreshStats::All => {
                 groups.read_usages(Sweep::All, &[]);
                 groups.read_limits_in_turn();
                 groups.meters.iter_mut().for_each(|meter| meter.marked = true);
             }
-            Fresh::InTurn { turns } => {
+            FreshStats::InTurn { turns } => {
                 groups.read_usages(Sweep::All, &[]);
                 groups.read_limits_in_turn();
                 groups.mark_in_turn(turns);
@@ -259,13 +259,13 @@ impl Sampler {
         self.pod_samples.clear();
         for (pod, (cgroup_id, file)) in self.pods.pods.iter().zip(&self.tasks) {
             let tasks = match (file, &self.root.pids) {
-                _ if tasks == Tasks::Leave => Reading::Unknown(Why::Absent),
+                _ if tasks == Tasks::Leave => Reading::Unknown(UnknownReason::Absent),
                 (Some(file), _) => file.read(&mut [0; 32]).and_then(parse_usage).into(),
                 (None, Some(root)) => {
                     let file = root.join(&pod.path).join("pids.current");
                     read_once(&file, 32).and_then(|text| parse_usage(&text)).into()
                 }
-                (None, None) => Reading::Unknown(Why::Absent),
+                (None, None) => Reading::Unknown(UnknownReason::Absent),
             };
             if let Some(memory) = self.groups.index(*cgroup_id).map(|index| self.groups.sample(index)) {
                 self.pod_samples.push(PodSample { memory, tasks, tasks_at_ns: now_ns() });
@@ -321,13 +321,13 @@ impl Sampler {
     }
 
     /// Where the node's figures come from: memory and tasks.
-    pub fn info(&self) -> [SourceInfo; 2] {
+    pub fn info(&self) -> [BackendInfo; 2] {
         if self.root.whole_machine {
             let memory = "the values that the kubelet reads, never stale";
             let tasks = "all tasks of the machine, as the kubelet counts them";
             return [
-                SourceInfo::plain("node memory", "meminfo", memory),
-                SourceInfo::plain("node tasks", "loadavg", tasks),
+                BackendInfo::plain("node memory", "meminfo", memory),
+                BackendInfo::plain("node tasks", "loadavg", tasks),
             ];
         }
         let memory = "the node is a group: those below it in which something moved are read first";
@@ -336,10 +336,10 @@ impl Sampler {
             Version::V2 => "cgroup v2, leaf first",
         };
         let tasks = match self.root.pids {
-            Some(_) => SourceInfo::plain("node tasks", "pids.current", "the node is a group"),
-            None => SourceInfo::plain("node tasks", "", "no hierarchy has the pids controller"),
+            Some(_) => BackendInfo::plain("node tasks", "pids.current", "the node is a group"),
+            None => BackendInfo::plain("node tasks", "", "no hierarchy has the pids controller"),
         };
-        [SourceInfo::plain("node memory", rung, memory), tasks]
+        [BackendInfo::plain("node memory", rung, memory), tasks]
     }
 
     fn read_meminfo(&mut self) -> Meminfo {

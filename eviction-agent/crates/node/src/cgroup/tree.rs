@@ -52,12 +52,12 @@ pub struct ScanError {
 
 /// A directory that was looked at.
 #[derive(Clone, Copy)]
-struct Seen {
+struct ScannedDir {
     id: u64,
     subfolders: Option<u64>,
 }
 
-impl Seen {
+impl ScannedDir {
     fn at(path: &Path) -> io::Result<Self> {
         let found = std::fs::symlink_metadata(path)?;
         if !found.is_dir() {
@@ -104,7 +104,7 @@ impl Tree {
             .map(|tree| tree.groups.iter().enumerate().map(|(index, group)| (group.id, index)).collect())
             .unwrap_or_default();
         let mut tree = Self { root: root.to_owned(), groups: Vec::with_capacity(known.len()), skipped: 0 };
-        let mut pending = vec![(None, OsString::new(), Seen::at(root).map_err(fail)?)];
+        let mut pending = vec![(None, OsString::new(), ScannedDir::at(root).map_err(fail)?)];
         let mut path = PathBuf::new();
         while let Some((parent, name, seen)) = pending.pop() {
             if tree.groups.len() >= most {
@@ -208,7 +208,12 @@ impl Tree {
     }
 
     /// The children of `index` as they were, if they are all still what they were.
-    fn same_children(&self, index: usize, now: Seen, path: &mut PathBuf) -> Option<Vec<(OsString, Seen)>> {
+    fn same_children(
+        &self,
+        index: usize,
+        now: ScannedDir,
+        path: &mut PathBuf,
+    ) -> Option<Vec<(OsString, ScannedDir)>> {
         let before = self.groups.get(index)?;
         if before.subfolders.is_none() || before.subfolders != now.subfolders {
             return None;
@@ -216,7 +221,7 @@ impl Tree {
         let mut children = Vec::new();
         for child in self.children(index) {
             path.push(self.groups[child].name.as_ref());
-            let seen = Seen::at(path);
+            let seen = ScannedDir::at(path);
             path.pop();
             children.push((
                 self.groups[child].name.to_os_string(),
@@ -228,7 +233,7 @@ impl Tree {
 }
 
 /// The directories in `path`, sorted, and the number of those that cannot be looked at.
-fn list(path: &mut PathBuf) -> io::Result<(Vec<(OsString, Seen)>, usize)> {
+fn list(path: &mut PathBuf) -> io::Result<(Vec<(OsString, ScannedDir)>, usize)> {
     let mut children = Vec::new();
     let mut skipped = 0;
     for entry in std::fs::read_dir(&*path)? {
@@ -238,7 +243,7 @@ fn list(path: &mut PathBuf) -> io::Result<(Vec<(OsString, Seen)>, usize)> {
         }
         let name = entry.file_name();
         path.push(&name);
-        match Seen::at(path) {
+        match ScannedDir::at(path) {
             Ok(seen) => children.push((name, seen)),
             Err(error) => skipped += usize::from(!is_gone(&error)),
         }

@@ -16,12 +16,12 @@
 //! since, by their own figures then and now, is added.
 //!
 //! **The first text** may be as old as 2 s, and nothing tells. So everything below is read with it once,
-//! and it is held against that ([`super::parts`]).
+//! and it is held against that ([`super::stat_reconcile`]).
 #![forbid(unsafe_code)]
 
 use super::files::Limit;
-use super::groups::Groups;
 use super::meter::Meter;
+use super::meters::Groups;
 use super::sample::LevelSample;
 use crate::clock::now_ns;
 
@@ -65,8 +65,8 @@ fn mark_all(groups: &mut Groups, target: usize) -> u64 {
 fn mark(groups: &mut Groups, target: usize) -> u64 {
     let end = groups.end(target);
     let (tree, meters) = (&groups.tree, &mut groups.meters);
-    let mut moved = Top::<MOVED>::new();
-    let mut cache = Top::<FULL>::new();
+    let mut moved = TopN::<MOVED>::new();
+    let mut cache = TopN::<FULL>::new();
     let (mut first, mut next) = (None, None);
     let mut left_out = 0_u64;
     for (index, meter) in meters.iter().enumerate().take(end).skip(target + 1) {
@@ -100,7 +100,7 @@ fn mark(groups: &mut Groups, target: usize) -> u64 {
 
 /// A group whose memory.stat is watched for standing still.
 #[derive(Debug)]
-pub(super) struct Level {
+pub(super) struct GuardedCgroup {
     /// Its cgroup id.
     pub(super) id: u64,
     /// Which text its memory.stat had when it was read last.
@@ -113,7 +113,7 @@ pub(super) struct Level {
     then: Vec<Option<u64>>,
 }
 
-impl Level {
+impl GuardedCgroup {
     pub(super) fn new(id: u64, groups: usize) -> Self {
         Self { id, text: None, off: 0, then: vec![None; groups] }
     }
@@ -177,11 +177,11 @@ pub(super) fn at_limit(meter: &Meter) -> bool {
 }
 
 /// The greatest of what it is offered, and where they are.
-struct Top<const N: usize> {
+struct TopN<const N: usize> {
     kept: [(u64, usize); N],
 }
 
-impl<const N: usize> Top<N> {
+impl<const N: usize> TopN<N> {
     fn new() -> Self {
         Self { kept: [(0, 0); N] }
     }
@@ -208,7 +208,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::files::Version;
-    use super::super::groups::Sweep;
+    use super::super::meters::Sweep;
     use super::super::tree::Tree;
     use super::*;
 
@@ -267,7 +267,7 @@ mod tests {
     proptest! {
         #[test]
         fn top_keeps_the_greatest(sizes in proptest::collection::vec(0..50_u64, 0..40)) {
-            let mut top = Top::<4>::new();
+            let mut top = TopN::<4>::new();
             for (index, size) in sizes.iter().enumerate() {
                 top.offer(*size, index);
             }

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use crate::file::read_once;
-use crate::text::complete_lines;
-use eviction_core::reading::{Reading, Why};
+use crate::kv_file::complete_lines;
+use eviction_core::reading::{Reading, UnknownReason};
 
 /// The names of include/uapi/linux/capability.h without their prefix, in order of their bits.
 const NAMES: [&str; 41] = [
@@ -69,18 +69,18 @@ impl Capabilities {
 }
 
 /// The effective capabilities in the text of a `status` file.
-pub fn parse_effective(text: &[u8]) -> Result<Capabilities, Why> {
+pub fn parse_effective(text: &[u8]) -> Result<Capabilities, UnknownReason> {
     let mut found = None;
     for line in complete_lines(text)? {
         if let Some(value) = line.strip_prefix(b"CapEff:") {
-            let value = std::str::from_utf8(value).map_err(|_| Why::Unparsable)?.trim();
+            let value = std::str::from_utf8(value).map_err(|_| UnknownReason::Unparsable)?.trim();
             if value.is_empty() || !value.bytes().all(|byte| byte.is_ascii_hexdigit()) || found.is_some() {
-                return Err(Why::Unparsable);
+                return Err(UnknownReason::Unparsable);
             }
-            found = Some(u64::from_str_radix(value, 16).map_err(|_| Why::Unparsable)?);
+            found = Some(u64::from_str_radix(value, 16).map_err(|_| UnknownReason::Unparsable)?);
         }
     }
-    found.map(Capabilities).ok_or(Why::Absent)
+    found.map(Capabilities).ok_or(UnknownReason::Absent)
 }
 
 /// The effective capabilities of this process.
@@ -105,11 +105,11 @@ mod tests {
 
     #[test]
     fn bad_status_texts() {
-        assert_eq!(parse_effective(b"Name:\tx\n"), Err(Why::Absent));
-        assert_eq!(parse_effective(b"CapEff:\t1\nCapEff:\t1\n"), Err(Why::Unparsable));
-        assert_eq!(parse_effective(b"CapEff:\t+1\n"), Err(Why::Unparsable));
-        assert_eq!(parse_effective(b"CapEff:\t\n"), Err(Why::Unparsable));
-        assert_eq!(parse_effective(b"CapEff:\t11111111111111111\n"), Err(Why::Unparsable));
+        assert_eq!(parse_effective(b"Name:\tx\n"), Err(UnknownReason::Absent));
+        assert_eq!(parse_effective(b"CapEff:\t1\nCapEff:\t1\n"), Err(UnknownReason::Unparsable));
+        assert_eq!(parse_effective(b"CapEff:\t+1\n"), Err(UnknownReason::Unparsable));
+        assert_eq!(parse_effective(b"CapEff:\t\n"), Err(UnknownReason::Unparsable));
+        assert_eq!(parse_effective(b"CapEff:\t11111111111111111\n"), Err(UnknownReason::Unparsable));
         assert!(read_effective(Path::new("/proc")).known().is_some());
     }
 

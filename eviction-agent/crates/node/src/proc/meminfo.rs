@@ -13,8 +13,8 @@
 
 use serde::Serialize;
 
-use crate::text::{Once, complete_lines, parse_number, words};
-use eviction_core::reading::{Reading, Why};
+use crate::kv_file::{SingleValue, complete_lines, parse_number, words};
+use eviction_core::reading::{Reading, UnknownReason};
 
 /// Figures of `/proc/meminfo`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -43,7 +43,7 @@ pub struct Meminfo {
 
 impl Meminfo {
     /// The figures after a read that failed.
-    pub fn unknown(why: Why) -> Self {
+    pub fn unknown(why: UnknownReason) -> Self {
         let unknown = Reading::Unknown(why);
         Self {
             total: unknown,
@@ -81,25 +81,26 @@ pub fn parse_meminfo(text: &[u8]) -> Meminfo {
         Ok(lines) => lines,
         Err(why) => return Meminfo::unknown(why),
     };
-    let mut found = [Once::NEW; KEYS.len()];
+    let mut found = [SingleValue::NEW; KEYS.len()];
     for line in lines {
         let mut words = words(line);
         let Some(key) = words.next() else { continue };
         let Some(index) = KEYS.iter().position(|wanted| *wanted == key) else { continue };
         found[index].found(match (words.next(), words.next(), words.next()) {
             (Some(value), Some(b"kB"), None) => {
-                parse_number(value).and_then(|kib| kib.checked_mul(1024).ok_or(Why::Implausible))
+                parse_number(value).and_then(|kib| kib.checked_mul(1024).ok_or(UnknownReason::Implausible))
             }
-            _ => Err(Why::Unparsable),
+            _ => Err(UnknownReason::Unparsable),
         });
     }
-    let found = found.map(Once::get);
+    let found = found.map(SingleValue::get);
     let [total, available, buffers, cached, swap_cached, inactive_file, anon, shmem, ..] = found;
     let [.., active_file, swap_total, swap_free, free] = found;
-    let swap_used = swap_total.and_then(|total| total.checked_sub(swap_free?).ok_or(Why::Implausible));
+    let swap_used =
+        swap_total.and_then(|total| total.checked_sub(swap_free?).ok_or(UnknownReason::Implausible));
     let usage = [anon, cached, buffers, swap_cached]
         .into_iter()
-        .try_fold(0_u64, |sum, part| sum.checked_add(part?).ok_or(Why::Implausible));
+        .try_fold(0_u64, |sum, part| sum.checked_add(part?).ok_or(UnknownReason::Implausible));
     Meminfo {
         total: total.into(),
         free: free.into(),
@@ -140,19 +141,19 @@ mod tests {
     #[test]
     fn one_bad_line_costs_its_own_figures() {
         for (from, to, why) in [
-            ("Buffers:           17188 kB\n", "", Why::Absent),
-            ("Buffers:           17188 kB", "Buffers:           17188", Why::Unparsable),
-            ("Buffers:           17188 kB", "Buffers:           17188 MB", Why::Unparsable),
-            ("Buffers:           17188 kB", "Buffers:  9223372036854775807 kB", Why::Implausible),
-            ("Buffers:           17188 kB", "Buffers:  -4 kB", Why::Implausible),
-            ("Buffers:           17188 kB", "Buffers: 1 kB\nBuffers: 1 kB", Why::Unparsable),
+            ("Buffers:           17188 kB\n", "", UnknownReason::Absent),
+            ("Buffers:           17188 kB", "Buffers:           17188", UnknownReason::Unparsable),
+            ("Buffers:           17188 kB", "Buffers:           17188 MB", UnknownReason::Unparsable),
+            ("Buffers:           17188 kB", "Buffers:  9223372036854775807 kB", UnknownReason::Implausible),
+            ("Buffers:           17188 kB", "Buffers:  -4 kB", UnknownReason::Implausible),
+            ("Buffers:           17188 kB", "Buffers: 1 kB\nBuffers: 1 kB", UnknownReason::Unparsable),
         ] {
             let meminfo = parse_meminfo(TEXT.replace(from, to).as_bytes());
             assert_eq!(meminfo.usage, Unknown(why), "{to}");
             assert_eq!(meminfo.total, Known(24_684_096 << 10));
         }
-        assert_eq!(parse_meminfo(b""), Meminfo::unknown(Why::Unparsable));
-        assert_eq!(parse_meminfo(TEXT.trim_end().as_bytes()), Meminfo::unknown(Why::Unparsable));
+        assert_eq!(parse_meminfo(b""), Meminfo::unknown(UnknownReason::Unparsable));
+        assert_eq!(parse_meminfo(TEXT.trim_end().as_bytes()), Meminfo::unknown(UnknownReason::Unparsable));
     }
 
     proptest! {
@@ -167,7 +168,7 @@ mod tests {
             let exact = kib.iter().map(|kib| u128::from(*kib) * 1024).sum::<u128>();
             match parse_meminfo(text.as_bytes()).usage {
                 Known(usage) => prop_assert_eq!(u128::from(usage), exact),
-                Unknown(why) => prop_assert_eq!(why, Why::Implausible),
+                Unknown(why) => prop_assert_eq!(why, UnknownReason::Implausible),
             }
         }
     }

@@ -6,12 +6,12 @@
 
 use serde::Serialize;
 
-use crate::text::{Once, complete_lines, parse_number, words};
-use eviction_core::reading::{Reading, Why};
+use crate::kv_file::{SingleValue, complete_lines, parse_number, words};
+use eviction_core::reading::{Reading, UnknownReason};
 
 /// One line of a pressure file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Stall {
+pub struct PsiLine {
     /// Share of the last 10 s, in hundredths of a percent.
     pub avg10: Reading<u64>,
     /// Share of the last 60 s, in hundredths of a percent.
@@ -26,15 +26,15 @@ pub struct Stall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pressure {
     /// Some task was stalled.
-    pub some: Stall,
+    pub some: PsiLine,
     /// All tasks that had something to do were stalled; before 5.13 there is no such line for
     /// the CPU.
-    pub full: Stall,
+    pub full: PsiLine,
 }
 
 /// Reads the text of a pressure file. Lines and fields of newer formats are of no concern.
 pub fn parse_pressure(text: &[u8]) -> Pressure {
-    let mut lines_found = [[Once::NEW; 4]; 2];
+    let mut lines_found = [[SingleValue::NEW; 4]; 2];
     match complete_lines(text) {
         Err(why) => {
             let stall = stall([Err(why); 4]);
@@ -62,25 +62,25 @@ pub fn parse_pressure(text: &[u8]) -> Pressure {
             }
         }
     }
-    let [some, full] = lines_found.map(|found| stall(found.map(Once::get)));
+    let [some, full] = lines_found.map(|found| stall(found.map(SingleValue::get)));
     Pressure { some, full }
 }
 
-fn stall([avg10, avg60, avg300, total]: [Result<u64, Why>; 4]) -> Stall {
-    Stall { avg10: avg10.into(), avg60: avg60.into(), avg300: avg300.into(), total_us: total.into() }
+fn stall([avg10, avg60, avg300, total]: [Result<u64, UnknownReason>; 4]) -> PsiLine {
+    PsiLine { avg10: avg10.into(), avg60: avg60.into(), avg300: avg300.into(), total_us: total.into() }
 }
 
 /// A percentage with two digits after the point, as the kernel writes it.
-fn parse_share(text: &[u8]) -> Result<u64, Why> {
-    let point = text.iter().position(|byte| *byte == b'.').ok_or(Why::Unparsable)?;
+fn parse_share(text: &[u8]) -> Result<u64, UnknownReason> {
+    let point = text.iter().position(|byte| *byte == b'.').ok_or(UnknownReason::Unparsable)?;
     let (whole, hundredths) = (parse_number(&text[..point])?, &text[point + 1..]);
     if hundredths.len() != 2 {
-        return Err(Why::Unparsable);
+        return Err(UnknownReason::Unparsable);
     }
     match whole.checked_mul(100).and_then(|share| share.checked_add(parse_number(hundredths).ok()?)) {
         Some(share) if share <= 10_000 => Ok(share),
-        Some(_) => Err(Why::Implausible),
-        None => Err(Why::Unparsable),
+        Some(_) => Err(UnknownReason::Implausible),
+        None => Err(UnknownReason::Unparsable),
     }
 }
 
@@ -104,17 +104,17 @@ mod tests {
     fn what_is_missing_or_bad_is_unknown() {
         let pressure =
             parse_pressure(b"some avg10=101.00 avg60=1.5 avg300=max total=-1 avg1=3.00 x\nhalf avg10=1.00\n");
-        assert_eq!(pressure.some.avg10, Unknown(Why::Implausible));
-        assert_eq!(pressure.some.avg60, Unknown(Why::Unparsable));
-        assert_eq!(pressure.some.avg300, Unknown(Why::Unparsable));
-        assert_eq!(pressure.some.total_us, Unknown(Why::Implausible));
-        assert_eq!(pressure.full.total_us, Unknown(Why::Absent));
+        assert_eq!(pressure.some.avg10, Unknown(UnknownReason::Implausible));
+        assert_eq!(pressure.some.avg60, Unknown(UnknownReason::Unparsable));
+        assert_eq!(pressure.some.avg300, Unknown(UnknownReason::Unparsable));
+        assert_eq!(pressure.some.total_us, Unknown(UnknownReason::Implausible));
+        assert_eq!(pressure.full.total_us, Unknown(UnknownReason::Absent));
         assert_eq!(
             parse_pressure(b"some\nsome avg10=1.00\nsome avg10=1.00\n").some.avg10,
-            Unknown(Why::Unparsable)
+            Unknown(UnknownReason::Unparsable)
         );
-        assert_eq!(parse_pressure(b"").some.avg10, Unknown(Why::Unparsable));
-        assert_eq!(parse_pressure(b"some avg10=1.00").some.avg10, Unknown(Why::Unparsable));
+        assert_eq!(parse_pressure(b"").some.avg10, Unknown(UnknownReason::Unparsable));
+        assert_eq!(parse_pressure(b"some avg10=1.00").some.avg10, Unknown(UnknownReason::Unparsable));
     }
 
     proptest! {

@@ -7,8 +7,8 @@ use procfs::FromRead as _;
 use procfs::process::Stat;
 
 use crate::file::read_once;
-use crate::text::{complete_lines, parse_number};
-use eviction_core::reading::Why;
+use crate::kv_file::{complete_lines, parse_number};
+use eviction_core::reading::UnknownReason;
 
 /// A line of `/proc/PID/stat` has 52 numbers and a name of up to 64 bytes.
 const STAT_LIMIT: usize = 4096;
@@ -34,12 +34,12 @@ impl Process {
     /// Reads about the process `pid` in the folder `proc`.
     ///
     /// # Errors
-    /// [`Why::Unreadable`] with `ENOENT` or `ESRCH` if there is none.
-    pub fn read(proc: &Path, pid: u32) -> Result<Self, Why> {
+    /// [`UnknownReason::Unreadable`] with `ENOENT` or `ESRCH` if there is none.
+    pub fn read(proc: &Path, pid: u32) -> Result<Self, UnknownReason> {
         let text = read_once(&proc.join(pid.to_string()).join("stat"), STAT_LIMIT)?;
-        let stat = Stat::from_read(text.as_slice()).map_err(|_| Why::Unparsable)?;
+        let stat = Stat::from_read(text.as_slice()).map_err(|_| UnknownReason::Unparsable)?;
         let ended = matches!(stat.state, 'Z' | 'X' | 'x').then_some(stat.exit_code.unwrap_or(0));
-        let parent = u32::try_from(stat.ppid).map_err(|_| Why::Implausible)?;
+        let parent = u32::try_from(stat.ppid).map_err(|_| UnknownReason::Implausible)?;
         Ok(Self { parent, started: stat.starttime, ended })
     }
 
@@ -55,23 +55,23 @@ impl Process {
 }
 
 /// Whether a process is there no more.
-pub fn is_gone(why: Why) -> bool {
+pub fn is_gone(why: UnknownReason) -> bool {
     const ENOENT: i32 = 2;
     const ESRCH: i32 = 3;
-    matches!(why, Why::Unreadable(ENOENT | ESRCH))
+    matches!(why, UnknownReason::Unreadable(ENOENT | ESRCH))
 }
 
 /// The processes in a group, by its folder. 0 stands for each that is in another process namespace.
 ///
 /// # Errors
 /// If `cgroup.procs` cannot be read or is not of its form.
-pub fn read_processes(group: &Path) -> Result<Vec<u32>, Why> {
+pub fn read_processes(group: &Path) -> Result<Vec<u32>, UnknownReason> {
     let text = read_once(&group.join("cgroup.procs"), PROCS_LIMIT)?;
     if text.is_empty() {
         return Ok(Vec::new());
     }
     complete_lines(&text)?
-        .map(|line| u32::try_from(parse_number(line)?).map_err(|_| Why::Implausible))
+        .map(|line| u32::try_from(parse_number(line)?).map_err(|_| UnknownReason::Implausible))
         .collect()
 }
 
@@ -120,9 +120,9 @@ mod tests {
     #[test]
     fn what_is_gone_is_told_from_what_cannot_be_read() {
         let proc = folder(7, "7 (x");
-        assert_eq!(Process::read(proc.path(), 7), Err(Why::Unparsable));
+        assert_eq!(Process::read(proc.path(), 7), Err(UnknownReason::Unparsable));
         assert!(is_gone(Process::read(proc.path(), 8).unwrap_err()));
-        assert!(!is_gone(Why::Unparsable) && !is_gone(Why::Unreadable(13)));
+        assert!(!is_gone(UnknownReason::Unparsable) && !is_gone(UnknownReason::Unreadable(13)));
     }
 
     #[test]
@@ -132,9 +132,9 @@ mod tests {
         for (text, expected) in [
             ("", Ok(vec![])),
             ("12\n0\n4194304\n", Ok(vec![12, 0, 4_194_304])),
-            ("12\n13", Err(Why::Unparsable)),
-            ("-1\n", Err(Why::Implausible)),
-            ("4294967296\n", Err(Why::Implausible)),
+            ("12\n13", Err(UnknownReason::Unparsable)),
+            ("-1\n", Err(UnknownReason::Implausible)),
+            ("4294967296\n", Err(UnknownReason::Implausible)),
         ] {
             std::fs::write(group.path().join("cgroup.procs"), text).unwrap();
             assert_eq!(read_processes(group.path()), expected, "{text:?}");

@@ -10,22 +10,22 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use crate::file::{KeptFile, read_once, unreadable};
-use crate::text::{parse_number, parse_number_line, words};
-use eviction_core::reading::{Reading, Why};
+use crate::kv_file::{parse_number, parse_number_line, words};
+use eviction_core::reading::{Reading, UnknownReason};
 
 /// The number of tasks (threads of all processes) in the text of `/proc/loadavg`, for instance
 /// 3518 in `1.36 3.49 4.53 2/3518 3715089`.
-pub fn parse_task_count(text: &[u8]) -> Result<u64, Why> {
-    let mut fields = words(text.strip_suffix(b"\n").ok_or(Why::Unparsable)?);
-    let tasks = fields.nth(3).ok_or(Why::Unparsable)?;
+pub fn parse_task_count(text: &[u8]) -> Result<u64, UnknownReason> {
+    let mut fields = words(text.strip_suffix(b"\n").ok_or(UnknownReason::Unparsable)?);
+    let tasks = fields.nth(3).ok_or(UnknownReason::Unparsable)?;
     if fields.next().is_none() || fields.next().is_some() {
-        return Err(Why::Unparsable);
+        return Err(UnknownReason::Unparsable);
     }
-    let slash = tasks.iter().position(|byte| *byte == b'/').ok_or(Why::Unparsable)?;
+    let slash = tasks.iter().position(|byte| *byte == b'/').ok_or(UnknownReason::Unparsable)?;
     parse_number(&tasks[..slash])?;
     match parse_number(&tasks[slash + 1..])? {
         // Whoever reads this is a task.
-        0 => Err(Why::Implausible),
+        0 => Err(UnknownReason::Implausible),
         count => Ok(count),
     }
 }
@@ -57,7 +57,7 @@ pub fn read_task_capacity(proc: &Path) -> Reading<u64> {
     let read = |name: &str| match read_once(&proc.join("sys/kernel").join(name), 64)
         .and_then(|text| parse_number_line(&text))
     {
-        Ok(0) => Err(Why::Implausible),
+        Ok(0) => Err(UnknownReason::Implausible),
         result => result,
     };
     match (read("pid_max"), read("threads-max")) {
@@ -77,16 +77,16 @@ mod tests {
         for (text, expected) in [
             ("1.36 3.49 4.53 2/3518 3715089\n", Ok(3518)),
             ("0.00 0.00 0.00 1/100000 1\n", Ok(100_000)),
-            ("0.00 0.00 0.00 1/0 1\n", Err(Why::Implausible)),
-            ("0.00 0.00 0.00 1/18446744073709551615 1\n", Err(Why::Implausible)),
-            ("0.00 0.00 0.00 1/-5 1\n", Err(Why::Implausible)),
-            ("0.00 0.00 0.00 1/12 1", Err(Why::Unparsable)),
-            ("0.00 0.00 0.00 1/12\n", Err(Why::Unparsable)),
-            ("0.00 0.00 0.00 1/12 1 1\n", Err(Why::Unparsable)),
-            ("0.00 0.00 0.00 12 1\n", Err(Why::Unparsable)),
-            ("0.00 0.00 0.00 x/12 1\n", Err(Why::Unparsable)),
-            ("0.00 0.00 1/12 1\n", Err(Why::Unparsable)),
-            ("", Err(Why::Unparsable)),
+            ("0.00 0.00 0.00 1/0 1\n", Err(UnknownReason::Implausible)),
+            ("0.00 0.00 0.00 1/18446744073709551615 1\n", Err(UnknownReason::Implausible)),
+            ("0.00 0.00 0.00 1/-5 1\n", Err(UnknownReason::Implausible)),
+            ("0.00 0.00 0.00 1/12 1", Err(UnknownReason::Unparsable)),
+            ("0.00 0.00 0.00 1/12\n", Err(UnknownReason::Unparsable)),
+            ("0.00 0.00 0.00 1/12 1 1\n", Err(UnknownReason::Unparsable)),
+            ("0.00 0.00 0.00 12 1\n", Err(UnknownReason::Unparsable)),
+            ("0.00 0.00 0.00 x/12 1\n", Err(UnknownReason::Unparsable)),
+            ("0.00 0.00 1/12 1\n", Err(UnknownReason::Unparsable)),
+            ("", Err(UnknownReason::Unparsable)),
         ] {
             assert_eq!(parse_task_count(text.as_bytes()), expected, "{text:?}");
         }
@@ -97,7 +97,7 @@ mod tests {
         let proc = tempfile::tempdir().unwrap();
         let kernel = proc.path().join("sys/kernel");
         std::fs::create_dir_all(&kernel).unwrap();
-        assert_eq!(read_task_capacity(proc.path()), Reading::Unknown(Why::Unreadable(2)));
+        assert_eq!(read_task_capacity(proc.path()), Reading::Unknown(UnknownReason::Unreadable(2)));
         std::fs::write(kernel.join("threads-max"), "192731\n").unwrap();
         assert_eq!(read_task_capacity(proc.path()), Reading::Known(192_731));
         std::fs::write(kernel.join("pid_max"), "32768\n").unwrap();
@@ -107,7 +107,7 @@ mod tests {
         std::fs::write(kernel.join("threads-max"), "0\n").unwrap();
         assert_eq!(read_task_capacity(proc.path()), Reading::Known(32_768));
         std::fs::write(kernel.join("pid_max"), "many\n").unwrap();
-        assert_eq!(read_task_capacity(proc.path()), Reading::Unknown(Why::Unparsable));
+        assert_eq!(read_task_capacity(proc.path()), Reading::Unknown(UnknownReason::Unparsable));
     }
 
     #[test]

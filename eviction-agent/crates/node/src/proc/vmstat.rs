@@ -6,13 +6,13 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use crate::file::{KeptFile, unreadable};
-use crate::text::{Once, complete_lines, parse_number};
-use eviction_core::reading::{Reading, Why};
+use crate::kv_file::{SingleValue, complete_lines, parse_number};
+use eviction_core::reading::{Reading, UnknownReason};
 
 /// Processes that out-of-memory killers have killed since boot, whoever's limit it was
 /// (`oom_kill` in the text of `/proc/vmstat`, from 4.13).
-pub fn parse_oom_kills(text: &[u8]) -> Result<u64, Why> {
-    let mut kills = Once::NEW;
+pub fn parse_oom_kills(text: &[u8]) -> Result<u64, UnknownReason> {
+    let mut kills = SingleValue::NEW;
     for line in complete_lines(text)? {
         if let Some(value) = line.strip_prefix(b"oom_kill ") {
             kills.found(parse_number(value));
@@ -59,10 +59,10 @@ mod tests {
     #[test]
     fn oom_kills() {
         assert_eq!(parse_oom_kills(b"nr_free_pages 1\noom_kill 7\noom_killers 9\n"), Ok(7));
-        assert_eq!(parse_oom_kills(b"nr_free_pages 1\n"), Err(Why::Absent));
-        assert_eq!(parse_oom_kills(b"oom_kill 7\noom_kill 7\n"), Err(Why::Unparsable));
-        assert_eq!(parse_oom_kills(b"oom_kill 7"), Err(Why::Unparsable));
-        assert_eq!(parse_oom_kills(b"oom_kill -7\n"), Err(Why::Implausible));
+        assert_eq!(parse_oom_kills(b"nr_free_pages 1\n"), Err(UnknownReason::Absent));
+        assert_eq!(parse_oom_kills(b"oom_kill 7\noom_kill 7\n"), Err(UnknownReason::Unparsable));
+        assert_eq!(parse_oom_kills(b"oom_kill 7"), Err(UnknownReason::Unparsable));
+        assert_eq!(parse_oom_kills(b"oom_kill -7\n"), Err(UnknownReason::Implausible));
     }
 
     #[test]
@@ -70,7 +70,7 @@ mod tests {
         assert!(OomKillCounter::open(Path::new("/proc")).read().known().is_some());
         assert_eq!(
             OomKillCounter::open(Path::new("/nonexistent")).read(),
-            Reading::Unknown(Why::Unreadable(2))
+            Reading::Unknown(UnknownReason::Unreadable(2))
         );
     }
 

@@ -5,23 +5,23 @@
 //! mm/page_alloc.c). Where no zone has as much, `kswapd` or the process itself takes page cache back.
 #![forbid(unsafe_code)]
 
-use crate::text::{Once, complete_lines, parse_number, words};
-use eviction_core::reading::Why;
+use crate::kv_file::{SingleValue, complete_lines, parse_number, words};
+use eviction_core::reading::UnknownReason;
 
 /// Pages that are free now and will stay so: of each zone as many as its high watermark, up to which
 /// `kswapd` works, and its reserve against memory of processes.
 ///
 /// # Errors
 /// Why it is not known: the text is cut off, or a zone lacks one of the figures.
-pub fn parse_kept_free(text: &[u8]) -> Result<u64, Why> {
+pub fn parse_kept_free(text: &[u8]) -> Result<u64, UnknownReason> {
     let mut kept = 0_u64;
-    let mut zone: Option<[Once; 3]> = None;
+    let mut zone: Option<[SingleValue; 3]> = None;
     for line in complete_lines(text)? {
         let mut words = words(line);
         let Some(first) = words.next() else { continue };
         if first == b"Node" {
             kept = add(kept, zone)?;
-            zone = Some([Once::NEW; 3]);
+            zone = Some([SingleValue::NEW; 3]);
             continue;
         }
         let Some([free, high, reserve]) = &mut zone else { continue };
@@ -33,19 +33,19 @@ pub fn parse_kept_free(text: &[u8]) -> Result<u64, Why> {
             _ => {}
         }
     }
-    add(kept, zone.ok_or(Why::Absent).map(Some)?)
+    add(kept, zone.ok_or(UnknownReason::Absent).map(Some)?)
 }
 
-fn add(kept: u64, zone: Option<[Once; 3]>) -> Result<u64, Why> {
+fn add(kept: u64, zone: Option<[SingleValue; 3]>) -> Result<u64, UnknownReason> {
     let Some(zone) = zone else { return Ok(kept) };
-    let [free, high, reserve] = zone.map(Once::get);
+    let [free, high, reserve] = zone.map(SingleValue::get);
     let held = high?.saturating_add(reserve?);
     Ok(kept.saturating_add(free?.min(held)))
 }
 
 /// A number, of a list with one element with the bracket before it.
-fn number(word: Option<&[u8]>) -> Result<u64, Why> {
-    let word = word.ok_or(Why::Unparsable)?;
+fn number(word: Option<&[u8]>) -> Result<u64, UnknownReason> {
+    let word = word.ok_or(UnknownReason::Unparsable)?;
     parse_number(word.strip_prefix(b"(").unwrap_or(word))
 }
 
@@ -90,18 +90,22 @@ Node 0, zone  Movable
     #[test]
     fn what_is_missing_makes_all_unknown() {
         for (from, to, why) in [
-            ("  pages free     766810\n", "", Why::Absent),
-            ("        high     16\n", "", Why::Absent),
-            ("        high     16\n", "        high     16\n        high     17\n", Why::Unparsable),
-            ("high     16", "high     -16", Why::Implausible),
-            ("24090)", "24090", Why::Unparsable),
-            ("24090)", "many)", Why::Unparsable),
+            ("  pages free     766810\n", "", UnknownReason::Absent),
+            ("        high     16\n", "", UnknownReason::Absent),
+            (
+                "        high     16\n",
+                "        high     16\n        high     17\n",
+                UnknownReason::Unparsable,
+            ),
+            ("high     16", "high     -16", UnknownReason::Implausible),
+            ("24090)", "24090", UnknownReason::Unparsable),
+            ("24090)", "many)", UnknownReason::Unparsable),
         ] {
             assert_eq!(parse_kept_free(TEXT.replacen(from, to, 1).as_bytes()), Err(why), "{from} → {to}");
         }
-        assert_eq!(parse_kept_free(b""), Err(Why::Unparsable));
-        assert_eq!(parse_kept_free(b"\n"), Err(Why::Absent));
-        assert_eq!(parse_kept_free(TEXT.trim_end().as_bytes()), Err(Why::Unparsable));
+        assert_eq!(parse_kept_free(b""), Err(UnknownReason::Unparsable));
+        assert_eq!(parse_kept_free(b"\n"), Err(UnknownReason::Absent));
+        assert_eq!(parse_kept_free(TEXT.trim_end().as_bytes()), Err(UnknownReason::Unparsable));
     }
 
     #[test]

@@ -19,17 +19,17 @@ fn status(code: u16, reason: &str, message: &str, details: &Value) -> Result<Ans
     answer(code, body.to_string())
 }
 
-fn evict(result: &Result<Answer, RequestError>) -> Answered {
-    judge(Asked::Eviction, result)
+fn evict(result: &Result<Answer, RequestError>) -> ApiResult {
+    judge(ApiOperation::Eviction, result)
 }
 
 /// As kube-apiserver 1.36.3 wrote them.
 #[test]
 fn an_eviction_is_accepted() {
     let body = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}"#;
-    assert_eq!(evict(&answer(201, body)), Answered::Accepted);
+    assert_eq!(evict(&answer(201, body)), ApiResult::Accepted);
     let pod = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web"},"status":{"phase":"Running"}}"#;
-    assert_eq!(judge(Asked::Deletion, &answer(200, pod)), Answered::Accepted);
+    assert_eq!(judge(ApiOperation::Deletion, &answer(200, pod)), ApiResult::Accepted);
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_budget_says_no_with_and_without_a_time_to_wait() {
     let details = json!({"causes": [{"reason": "DisruptionBudget", "message": why}]});
     assert_eq!(
         evict(&status(429, "TooManyRequests", message, &details)),
-        Answered::Budget { why: why.into() }
+        ApiResult::Budget { why: why.into() }
     );
     let why = "The disruption budget web is still being processed by the server.";
     let details = json!({
@@ -47,16 +47,19 @@ fn a_budget_says_no_with_and_without_a_time_to_wait() {
     });
     let mut early = status(429, "TooManyRequests", message, &details).unwrap();
     early.retry_after = Some(Duration::from_secs(10));
-    assert_eq!(evict(&Ok(early)), Answered::Budget { why: why.into() });
+    assert_eq!(evict(&Ok(early)), ApiResult::Budget { why: why.into() });
     let two =
         "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-    assert_eq!(evict(&status(500, "", two, &Value::Null)), Answered::Budget { why: two.into() });
-    assert!(matches!(judge(Asked::Deletion, &status(500, "", two, &Value::Null)), Answered::Unknown { .. }));
+    assert_eq!(evict(&status(500, "", two, &Value::Null)), ApiResult::Budget { why: two.into() });
+    assert!(matches!(
+        judge(ApiOperation::Deletion, &status(500, "", two, &Value::Null)),
+        ApiResult::Unknown { .. }
+    ));
 }
 
 #[test]
 fn throttling_is_no_budget() {
-    let pause = |seconds| Answered::Throttled { pause: Duration::from_secs(seconds) };
+    let pause = |seconds| ApiResult::Throttled { pause: Duration::from_secs(seconds) };
     let plain = "Too many requests, please try again later.\n";
     let throttled = |retry_after: Option<u64>, body: &str| {
         let retry_after = retry_after.map(Duration::from_secs);
@@ -74,21 +77,21 @@ fn throttling_is_no_budget() {
 fn a_pod_that_is_gone_is_told_from_a_path_that_is_not_served() {
     let message = r#"pods "web" not found"#;
     let details = json!({"name": "web", "kind": "pods"});
-    assert_eq!(evict(&status(404, "NotFound", message, &details)), Answered::Gone);
+    assert_eq!(evict(&status(404, "NotFound", message, &details)), ApiResult::Gone);
     let unserved = evict(&answer(404, "404 page not found\n"));
-    assert!(matches!(unserved, Answered::Rejected { status: 404, .. }), "{unserved:?}");
+    assert!(matches!(unserved, ApiResult::Rejected { status: 404, .. }), "{unserved:?}");
 }
 
 #[test]
 fn another_pod_is_told_from_a_conflict() {
     let message = "Operation cannot be fulfilled on pods \"web\": the UID in the precondition (a) does not match the UID in record (b). The object might have been deleted and then recreated";
-    assert_eq!(evict(&status(409, "Conflict", message, &Value::Null)), Answered::Another);
+    assert_eq!(evict(&status(409, "Conflict", message, &Value::Null)), ApiResult::Another);
     let message = "Operation cannot be fulfilled on pods \"web\": the object has been modified";
-    assert!(matches!(evict(&status(409, "Conflict", message, &Value::Null)), Answered::Rejected { .. }));
+    assert!(matches!(evict(&status(409, "Conflict", message, &Value::Null)), ApiResult::Rejected { .. }));
     let message = "Pod \"web\" is invalid: metadata.uid: Invalid value: \"a\": field is immutable";
     let patched = status(422, "Invalid", message, &Value::Null);
-    assert_eq!(judge(Asked::Condition, &patched), Answered::Another);
-    assert!(matches!(evict(&patched), Answered::Rejected { .. }));
+    assert_eq!(judge(ApiOperation::Condition, &patched), ApiResult::Another);
+    assert!(matches!(evict(&patched), ApiResult::Rejected { .. }));
 }
 
 #[test]
@@ -96,20 +99,20 @@ fn a_missing_right_is_told_from_an_objection() {
     let message = "pods \"web\" is forbidden: User \"agent\" cannot create resource \"pods/eviction\" in API group \"\" in the namespace \"shop\"";
     assert_eq!(
         evict(&status(403, "Forbidden", message, &Value::Null)),
-        Answered::Forbidden { why: message.into() }
+        ApiResult::Forbidden { why: message.into() }
     );
     let message = "admission webhook \"guard\" denied the request: not today";
-    let denied = Answered::Rejected { status: 403, why: message.into() };
+    let denied = ApiResult::Rejected { status: 403, why: message.into() };
     assert_eq!(evict(&status(403, "Forbidden", message, &Value::Null)), denied);
     assert!(matches!(
         evict(&status(401, "Unauthorized", "Unauthorized", &Value::Null)),
-        Answered::Unauthorized { .. }
+        ApiResult::Unauthorized { .. }
     ));
 }
 
 #[test]
 fn what_may_have_been_done_is_unknown() {
-    let unknown = |result| matches!(evict(&result), Answered::Unknown { .. });
+    let unknown = |result| matches!(evict(&result), ApiResult::Unknown { .. });
     assert!(unknown(Err(RequestError::Deadline { after: Duration::from_secs(5) })));
     assert!(unknown(Err(RequestError::Broken("reset".into()))));
     assert!(unknown(Err(RequestError::TooLarge { limit: 1 })));
@@ -125,24 +128,24 @@ fn what_may_have_been_done_is_unknown() {
 fn what_was_not_sent_was_not_done() {
     let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
     let error = ConnectError::Tcp { address: "127.0.0.1:6443".to_owned(), source: refused };
-    let Answered::NotSent { why } = evict(&Err(error.into())) else { panic!("not sent") };
+    let ApiResult::NotSent { why } = evict(&Err(error.into())) else { panic!("not sent") };
     assert_eq!(&*why, "connect to 127.0.0.1:6443: connection refused");
     let late = RequestError::NoConnection { after: Duration::from_secs(5) };
-    assert!(matches!(evict(&Err(late)), Answered::NotSent { .. }));
+    assert!(matches!(evict(&Err(late)), ApiResult::NotSent { .. }));
 }
 
 #[test]
 fn texts_are_of_one_line_and_bounded() {
     let long = format!("a\nb\u{1b}[31m{}", "ä".repeat(1000));
-    let Answered::Rejected { why, .. } = evict(&status(400, "BadRequest", &long, &Value::Null)) else {
+    let ApiResult::Rejected { why, .. } = evict(&status(400, "BadRequest", &long, &Value::Null)) else {
         panic!("rejected")
     };
     assert!(why.starts_with("a b [31mä") && why.ends_with('…') && why.len() < 520, "{why}");
 }
 
 /// Whether a request may have been carried out decides whether a pod may be asked for again.
-fn may_have_been_done(answered: &Answered) -> bool {
-    matches!(answered, Answered::Accepted | Answered::Unknown { .. } | Answered::Gone | Answered::Another)
+fn may_have_been_done(answered: &ApiResult) -> bool {
+    matches!(answered, ApiResult::Accepted | ApiResult::Unknown { .. } | ApiResult::Gone | ApiResult::Another)
 }
 
 proptest! {
@@ -155,14 +158,14 @@ proptest! {
             "\\{\"kind\":\"(Status|Pod|X)\",\"(status|reason|message|details|code)\":(1|\"[a-zA-Z ]{0,9}\"|null|\\{\\}|\\[\\])[}]?".prop_map(String::into_bytes),
         ],
     ) {
-        for asked in [Asked::Eviction, Asked::Deletion, Asked::Condition, Asked::Look] {
+        for asked in [ApiOperation::Eviction, ApiOperation::Deletion, ApiOperation::Condition, ApiOperation::Look] {
             let answer = Answer { status: code, retry_after: retry_after.map(Duration::from_secs), body: body.clone().into() };
             let answered = judge(asked, &Ok(answer));
             // Success is believed of an object only; a failure of the server's is never one of ours.
-            if answered == Answered::Accepted {
+            if answered == ApiResult::Accepted {
                 prop_assert!((200..300).contains(&code) && serde_json::from_slice::<Value>(&body).is_ok());
             }
-            prop_assert_eq!((200..300).contains(&code) || (500..600).contains(&code), may_have_been_done(&answered) && !matches!(answered, Answered::Gone | Answered::Another));
+            prop_assert_eq!((200..300).contains(&code) || (500..600).contains(&code), may_have_been_done(&answered) && !matches!(answered, ApiResult::Gone | ApiResult::Another));
         }
     }
 }

@@ -8,13 +8,13 @@ use super::super::identity::NodeName;
 use super::super::watching::connect;
 use super::conditions::own;
 use crate::action::api::{NodeAnswer, NodeHand};
-use crate::agent::failure::Failure;
+use crate::agent::error::Failure;
 use crate::api::Backoff;
 use crate::source::api::parse_node;
 use eviction_config::DryRun;
-use eviction_core::api_result::Answered;
-use eviction_core::marks::{TaintChange, taints};
+use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
+use eviction_core::node_conditions::{TaintChange, taints};
 
 /// A guard against others who write all the time, and against a server that does not come back.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -130,14 +130,14 @@ async fn clean_once(hand: &NodeHand, node: &Node, done: &mut Clean) -> Option<St
     }
     if !changes.is_empty() {
         let answer = hand.write_taints(node, &changes).await;
-        if answer.answered != Answered::Accepted {
+        if answer.answered != ApiResult::Accepted {
             return Some(Step::Refused("take the taints from", answer));
         }
         done.taints.extend(changes.iter().map(taint));
     }
     if !kinds.is_empty() {
         let answer = hand.write_conditions(node, &[], &kinds).await;
-        if answer.answered != Answered::Accepted {
+        if answer.answered != ApiResult::Accepted {
             return Some(Step::Refused("take the conditions from", answer));
         }
         done.conditions.extend(kinds.into_iter().map(str::to_owned));
@@ -170,16 +170,16 @@ pub(crate) fn own_marks(node: &Node) -> Vec<String> {
 
 /// Whether it may be different in a moment.
 fn is_passing(answer: &NodeAnswer) -> bool {
-    answer.is_stale() || matches!(answer.answered, Answered::Throttled { .. } | Answered::Unknown { .. })
+    answer.is_stale() || matches!(answer.answered, ApiResult::Throttled { .. } | ApiResult::Unknown { .. })
 }
 
-fn failure(operation: &str, name: &str, answered: &Answered) -> Failure {
+fn failure(operation: &str, name: &str, answered: &ApiResult) -> Failure {
     let failed = |why: &str| Failure::failed(format!("{operation} node {name}: {why}"));
     match answered {
-        Answered::Gone => failed("there is no such node"),
-        Answered::Forbidden { why } => failed(&format!("a permission is missing: {why}"))
+        ApiResult::Gone => failed("there is no such node"),
+        ApiResult::Forbidden { why } => failed(&format!("a permission is missing: {why}"))
             .help("it takes get and patch of nodes, and patch of nodes/status"),
-        Answered::Throttled { .. } => failed("the API server has too much to do"),
+        ApiResult::Throttled { .. } => failed("the API server has too much to do"),
         answered => failed(answered.why().unwrap_or(answered.name())),
     }
 }

@@ -12,9 +12,9 @@ use super::news::NodeNews;
 use super::pace::{Followed, Pace, Wait};
 use crate::action::api::{NodeAnswer, NodeHand};
 use crate::agent::clock::Clock;
-use eviction_core::api_result::Answered;
-use eviction_core::marks::{self, Due, condition_type};
+use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
+use eviction_core::node_conditions::{self, Due, condition_type};
 use eviction_core::pressure::CONDITIONS;
 use eviction_core::time::{Timestamp, since};
 
@@ -72,7 +72,8 @@ impl Conditions {
             return self.take_away(&node, &news).await;
         }
         let now = self.clock.shown(self.clock.now().wall);
-        let marks::Conditions { all, due, heartbeat } = marks::conditions(&node, news.grounds(), now);
+        let node_conditions::Conditions { all, due, heartbeat } =
+            node_conditions::conditions(&node, news.grounds(), now);
         self.count.is_due(due >= Due::Detail);
         let left = match due {
             Due::Not => return Wait::ChangeOr(until(heartbeat, now)),
@@ -103,11 +104,11 @@ impl Conditions {
     async fn finish(&mut self, news: &NodeNews, node: &Node, answer: &NodeAnswer) -> Wait {
         self.count.answer(&answer.answered, answer.is_stale());
         match (&answer.answered, &answer.node) {
-            (Answered::Accepted, json) => {
+            (ApiResult::Accepted, json) => {
                 self.pace.wrote(news.number, node);
                 json.iter().for_each(|json| self.known.offer_json(json));
             }
-            (Answered::Gone, _) => self.known.forget_if(node),
+            (ApiResult::Gone, _) => self.known.forget_if(node),
             (_, _) if answer.is_stale() => return self.look_again(node, answer).await,
             (answered, _) => tracing::debug!(?answered, "the node's conditions are not written"),
         }
@@ -118,7 +119,7 @@ impl Conditions {
     async fn look_again(&mut self, node: &Node, refused: &NodeAnswer) -> Wait {
         let seen = self.hand.look(&node.name).await;
         match (&seen.answered, &seen.node) {
-            (Answered::Gone, _) => self.known.forget_if(node),
+            (ApiResult::Gone, _) => self.known.forget_if(node),
             (_, Some(json)) => self.known.offer_json(json),
             (_, None) => return self.pace.after(&seen.answered),
         }

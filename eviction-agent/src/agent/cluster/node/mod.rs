@@ -17,10 +17,10 @@ use tokio::sync::mpsc::WeakSender;
 use tokio::sync::watch;
 
 use super::super::clock::Clock;
-use super::super::failure::Failure;
-use super::super::lane::{Next, Receiver};
-use super::super::reaction::Command;
-use super::super::state::Written;
+use super::super::control_loop::Command;
+use super::super::error::Failure;
+use super::super::spsc::{Next, Receiver};
+use super::super::state::DurableRevision;
 use crate::action::api::NodeHand;
 use crate::api::Client;
 use crate::metrics::{KindLabels, Metrics, PatchLabels};
@@ -28,10 +28,10 @@ use crate::source::api::Seen;
 pub(crate) use clean::own_marks;
 pub use clean::{Clean, CleanOptions, Cleaned, clean_nodes};
 use conditions::Conditions;
-use eviction_core::api_result::Answered;
+use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
-use eviction_core::pressure::Seed;
-use eviction_node::wait::{register, take_count};
+use eviction_core::pressure::InitialConditions;
+use eviction_node::async_fd::{register, take_count};
 use known::{Known, is_before};
 pub(crate) use news::{NodeNews, NodeTeller};
 use taints::Taints;
@@ -47,7 +47,7 @@ pub(crate) struct Keeper {
     pub(crate) commands: WeakSender<Command>,
     pub(crate) client: Client,
     /// Where what is said is kept before it is written to the node.
-    pub(crate) kept: Option<Written>,
+    pub(crate) kept: Option<DurableRevision>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -86,7 +86,7 @@ impl Keeper {
 async fn carry(
     mut news: Receiver<NodeNews>,
     tell: watch::Sender<Option<Arc<NodeNews>>>,
-    mut kept: Option<Written>,
+    mut kept: Option<DurableRevision>,
 ) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::because("watch the lane of the node's pressure", &error);
     let bell = news.bell().and_then(register).map_err(failed)?;
@@ -127,7 +127,8 @@ async fn follow(mut seen: watch::Receiver<Arc<Seen<Node>>>, known: Known, comman
         if is_seeded {
             continue;
         }
-        let seed = Seed::of(node, clock.shown(clock.now().wall)).map(|shown| clock.steady(shown));
+        let seed =
+            InitialConditions::of(node, clock.shown(clock.now().wall)).map(|shown| clock.steady(shown));
         let Some(commands) = commands.upgrade() else { return };
         if commands.send(Command::Seed(Box::new(seed))).await.is_err() {
             return;
@@ -136,7 +137,7 @@ async fn follow(mut seen: watch::Receiver<Arc<Seen<Node>>>, known: Known, comman
     }
 }
 
-/// Results of a patch: [`Answered::name`] without those of evictions alone, and a conflict.
+/// Results of a patch: [`ApiResult::name`] without those of evictions alone, and a conflict.
 const RESULTS: [&str; 9] = [
     "accepted",
     "conflict",
@@ -166,7 +167,7 @@ impl Count {
         count
     }
 
-    fn answer(&self, answered: &Answered, is_stale: bool) {
+    fn answer(&self, answered: &ApiResult, is_stale: bool) {
         let result = if is_stale { "conflict" } else { answered.name() };
         let labels = PatchLabels { kind: self.mark, result };
         self.metrics.node_status_patches.get_or_create(&labels).inc();
@@ -189,7 +190,7 @@ mod tests {
         let count = Count::new(&metrics, "taints");
         assert_eq!(metrics.node_status_patches.len(), RESULTS.len());
         for (answered, is_stale) in
-            [(Answered::Accepted, false), (Answered::Accepted, true), (Answered::Gone, false)]
+            [(ApiResult::Accepted, false), (ApiResult::Accepted, true), (ApiResult::Gone, false)]
         {
             count.answer(&answered, is_stale);
         }

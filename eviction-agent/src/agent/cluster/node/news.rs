@@ -5,15 +5,15 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::super::super::clock::Clock;
-use super::super::super::failure::Failure;
-use super::super::super::lane::{Receiver, Sender, lane};
+use super::super::super::error::Failure;
+use super::super::super::spsc::{Receiver, Sender, lane};
 use eviction_core::decision::Decision;
-use eviction_core::marks::{Grounds, NodeStatusSettings};
-use eviction_core::memory::KEPT_EVERY;
+use eviction_core::node_conditions::{ConditionInputs, NodeStatusSettings};
 use eviction_core::policy::Policy;
-use eviction_core::pressure::{Cause, Pressure, Pressures, Said, Seed};
+use eviction_core::pressure::{Cause, InitialConditions, Pressure, Pressures, PublishedCondition};
 use eviction_core::signal::NodeCondition;
-use eviction_core::threshold::Line;
+use eviction_core::state::KEPT_EVERY;
+use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::time::Timestamp;
 use eviction_core::units::GoDuration;
 
@@ -28,7 +28,7 @@ pub(crate) struct NodeNews {
     /// It is written to the node when what was said under this number is kept.
     pub(super) kept_as: u64,
     pub(super) pressures: [Pressure; NodeCondition::COUNT],
-    lines: Arc<[Line]>,
+    lines: Arc<[ResolvedThreshold]>,
     period: GoDuration,
     pub(super) marks: NodeStatusSettings,
 }
@@ -41,8 +41,8 @@ impl NodeNews {
     }
 
     /// What texts of conditions are made from.
-    pub(super) fn grounds(&self) -> Grounds<'_> {
-        Grounds { pressures: &self.pressures, lines: &self.lines, period: self.period }
+    pub(super) fn grounds(&self) -> ConditionInputs<'_> {
+        ConditionInputs { pressures: &self.pressures, lines: &self.lines, period: self.period }
     }
 
     /// The same with times as people know them.
@@ -61,7 +61,7 @@ impl NodeNews {
 #[derive(Debug)]
 pub(crate) struct NodeTeller {
     pressures: Pressures,
-    lines: Arc<[Line]>,
+    lines: Arc<[ResolvedThreshold]>,
     /// Before that it is not known what the node says already.
     is_seeded: bool,
     /// Until when it is known what a former agent has said.
@@ -82,20 +82,20 @@ impl NodeTeller {
     }
 
     /// Goes on where a former agent ended, who has written this down at that time.
-    pub(crate) fn recall(&mut self, said: &[Said; NodeCondition::COUNT], written: Timestamp) {
+    pub(crate) fn recall(&mut self, said: &[PublishedCondition; NodeCondition::COUNT], written: Timestamp) {
         self.pressures.recall(said);
         let since_then = SignedDuration::from_nanos(KEPT_EVERY.as_nanos());
         self.recalled = Some(written.checked_add(since_then).unwrap_or(written));
     }
 
     /// What is to be kept for the agent that comes after this one.
-    pub(crate) fn said(&self) -> Option<[Said; NodeCondition::COUNT]> {
+    pub(crate) fn said(&self) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
         self.pressures.said()
     }
 
     /// What the node's object says from before the start; hands back what of it is not known
     /// better.
-    pub(crate) fn seed(&mut self, seed: Seed) -> Seed {
+    pub(crate) fn seed(&mut self, seed: InitialConditions) -> InitialConditions {
         let seed = self.recalled.map_or(seed, |known| seed.after(known));
         self.pressures.seed(&seed);
         self.is_seeded = true;
@@ -137,7 +137,7 @@ impl NodeTeller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::lane::Next;
+    use crate::agent::spsc::Next;
     use eviction_core::fixture::{at, engine, hard, node, policy, set, snapshot, tell};
     use eviction_core::input::Event;
     use eviction_core::signal::Signal::MemoryAvailable;
@@ -147,7 +147,7 @@ mod tests {
         let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &set(Vec::new()));
         let (mut teller, mut receiver) = NodeTeller::new().unwrap();
         let mut look = |teller: &mut NodeTeller, seconds, available| {
-            let event = Event::Look(snapshot(node(available, 900, at(seconds)), &[]));
+            let event = Event::Sample(snapshot(node(available, 900, at(seconds)), &[]));
             let decision = tell(&mut engine, seconds, event);
             let (_, allocations) =
                 ::tests::allocations::counted(|| teller.take(&decision, engine.policy(), 0));
@@ -159,7 +159,7 @@ mod tests {
         };
         look(&mut teller, 0, 500);
         assert_eq!((next(), teller.number()), (None, 0));
-        teller.seed(Seed::default());
+        teller.seed(InitialConditions::default());
         look(&mut teller, 1, 500);
         assert_eq!(next(), Some((1, ["False"; 3])));
         look(&mut teller, 2, 400);

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::news::NodeNews;
 use crate::api::Backoff;
-use eviction_core::api_result::Answered;
+use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
 
 /// While nobody answers. What is wrong is put right within 5 s after the server is back.
@@ -43,17 +43,17 @@ impl Pace {
     }
 
     /// What comes after an answer.
-    pub(super) fn after(&mut self, answered: &Answered) -> Wait {
+    pub(super) fn after(&mut self, answered: &ApiResult) -> Wait {
         match answered {
-            Answered::Accepted | Answered::Gone | Answered::Another => {
+            ApiResult::Accepted | ApiResult::Gone | ApiResult::Another => {
                 self.failures.reset();
                 Wait::Change
             }
-            Answered::Throttled { pause } => Wait::Only(*pause),
-            Answered::Forbidden { .. } | Answered::Rejected { .. } | Answered::Budget { .. } => {
+            ApiResult::Throttled { pause } => Wait::Only(*pause),
+            ApiResult::Forbidden { .. } | ApiResult::Rejected { .. } | ApiResult::Budget { .. } => {
                 Wait::Only(REFUSED)
             }
-            Answered::Unauthorized { .. } | Answered::Unknown { .. } | Answered::NotSent { .. } => {
+            ApiResult::Unauthorized { .. } | ApiResult::Unknown { .. } | ApiResult::NotSent { .. } => {
                 Wait::ChangeOr(self.failures.pause())
             }
         }
@@ -129,14 +129,14 @@ mod tests {
         let mut pace = Pace::new();
         let why = || "because".into();
         let pause = Duration::from_secs(7);
-        assert_eq!(pace.after(&Answered::Throttled { pause }), Wait::Only(pause));
-        assert_eq!(pace.after(&Answered::Forbidden { why: why() }), Wait::Only(REFUSED));
+        assert_eq!(pace.after(&ApiResult::Throttled { pause }), Wait::Only(pause));
+        assert_eq!(pace.after(&ApiResult::Forbidden { why: why() }), Wait::Only(REFUSED));
         for _ in 0..20 {
-            let Wait::ChangeOr(pause) = pace.after(&Answered::Unknown { why: why() }) else { panic!() };
+            let Wait::ChangeOr(pause) = pace.after(&ApiResult::Unknown { why: why() }) else { panic!() };
             assert!(pause <= MOST_PAUSE);
         }
-        assert_eq!(pace.after(&Answered::Accepted), Wait::Change);
-        let Wait::ChangeOr(pause) = pace.after(&Answered::NotSent { why: why() }) else { panic!() };
+        assert_eq!(pace.after(&ApiResult::Accepted), Wait::Change);
+        let Wait::ChangeOr(pause) = pace.after(&ApiResult::NotSent { why: why() }) else { panic!() };
         assert!(pause <= LEAST_PAUSE);
     }
 

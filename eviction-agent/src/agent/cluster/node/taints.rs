@@ -10,9 +10,9 @@ use super::known::Known;
 use super::news::NodeNews;
 use super::pace::{Followed, Pace, Wait};
 use crate::action::api::{NodeAnswer, NodeHand};
-use eviction_core::api_result::Answered;
-use eviction_core::marks::{TaintChange, taints, wanted};
+use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
+use eviction_core::node_conditions::{TaintChange, taints, wanted};
 use eviction_core::pressure::CONDITIONS;
 
 /// After so many conflicts in a row nobody waits any more, and the pauses grow.
@@ -77,7 +77,7 @@ impl Taints {
             return self.look_again(&news, &node, &answer).await;
         }
         self.conflicts = 0;
-        if answer.answered == Answered::Accepted {
+        if answer.answered == ApiResult::Accepted {
             self.pace.wrote(news.number, &node);
             changes.iter().for_each(say);
         } else {
@@ -92,7 +92,7 @@ impl Taints {
     async fn look_again(&mut self, news: &NodeNews, node: &Node, refused: &NodeAnswer) -> Wait {
         let seen = self.hand.look(&node.name).await;
         self.take(node, &seen);
-        if seen.answered != Answered::Accepted {
+        if seen.answered != ApiResult::Accepted {
             self.settle(news.number);
             return self.pace.after(&seen.answered);
         }
@@ -112,7 +112,7 @@ impl Taints {
 
     fn take(&self, node: &Node, answer: &NodeAnswer) {
         match (&answer.answered, &answer.node) {
-            (Answered::Gone, _) => self.known.forget_if(node),
+            (ApiResult::Gone, _) => self.known.forget_if(node),
             (_, Some(json)) => self.known.offer_json(json),
             (_, None) => {}
         }

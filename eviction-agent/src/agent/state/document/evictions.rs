@@ -2,16 +2,26 @@
 
 use std::sync::Arc;
 
-use super::super::KeptEviction;
-use super::super::clocks::Clocks;
-use super::super::record::{Eviction, Flight};
-use eviction_core::memory::{Aloft, label_of};
+use super::super::EvictionProgress;
+use super::super::boottime::Clocks;
+use super::super::record::{EvictionRecord, InFlightRecord};
 use eviction_core::pod::PodName;
+use eviction_core::state::{EvictionState, label_of};
 
-pub(super) fn write_flight(clocks: Clocks, flight: &Aloft) -> Flight {
-    let Aloft { uid, namespace, name, label, hard, decided_at, since, grace_period_seconds, expected, ended } =
-        flight;
-    Flight {
+pub(super) fn write_flight(clocks: Clocks, flight: &EvictionState) -> InFlightRecord {
+    let EvictionState {
+        uid,
+        namespace,
+        name,
+        label,
+        hard,
+        decided_at,
+        since,
+        grace_period_seconds,
+        expected,
+        ended,
+    } = flight;
+    InFlightRecord {
         uid: uid.clone(),
         namespace: namespace.clone(),
         name: name.clone(),
@@ -26,8 +36,8 @@ pub(super) fn write_flight(clocks: Clocks, flight: &Aloft) -> Flight {
 }
 
 /// Nothing for a label that nobody gives.
-pub(super) fn read_flight(clocks: Clocks, flight: Flight) -> Option<Aloft> {
-    let Flight {
+pub(super) fn read_flight(clocks: Clocks, flight: InFlightRecord) -> Option<EvictionState> {
+    let InFlightRecord {
         uid,
         namespace,
         name,
@@ -41,7 +51,7 @@ pub(super) fn read_flight(clocks: Clocks, flight: Flight) -> Option<Aloft> {
     } = flight;
     let label = label_of(&label)?;
     let (decided_at, since) = (clocks.steady(decided_ns), clocks.steady(since_ns));
-    Some(Aloft {
+    Some(EvictionState {
         uid,
         namespace,
         name,
@@ -55,8 +65,8 @@ pub(super) fn read_flight(clocks: Clocks, flight: Flight) -> Option<Aloft> {
     })
 }
 
-pub(super) fn write(clocks: Clocks, eviction: &KeptEviction) -> Eviction {
-    let KeptEviction {
+pub(super) fn write(clocks: Clocks, eviction: &EvictionProgress) -> EvictionRecord {
+    let EvictionProgress {
         decision,
         pod,
         signal,
@@ -69,7 +79,7 @@ pub(super) fn write(clocks: Clocks, eviction: &KeptEviction) -> Eviction {
         told_gone,
     } = eviction;
     let PodName { uid, namespace, name } = &**pod;
-    Eviction {
+    EvictionRecord {
         decision: *decision,
         uid: uid.clone(),
         namespace: namespace.clone(),
@@ -85,8 +95,8 @@ pub(super) fn write(clocks: Clocks, eviction: &KeptEviction) -> Eviction {
     }
 }
 
-pub(super) fn read(clocks: Clocks, eviction: Eviction) -> KeptEviction {
-    let Eviction {
+pub(super) fn read(clocks: Clocks, eviction: EvictionRecord) -> EvictionProgress {
+    let EvictionRecord {
         decision,
         uid,
         namespace,
@@ -100,7 +110,7 @@ pub(super) fn read(clocks: Clocks, eviction: Eviction) -> KeptEviction {
         by_kill,
         told_gone,
     } = eviction;
-    KeptEviction {
+    EvictionProgress {
         decision,
         pod: Arc::new(PodName { uid, namespace, name }),
         signal,

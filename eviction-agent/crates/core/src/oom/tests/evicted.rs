@@ -7,7 +7,10 @@ fn a_container_of_a_pod_that_we_evict_was_evicted_by_us() {
     let mut engine = watcher();
     evict_a(&mut engine, 1);
     ended(&mut engine, 2, status("Error", 143));
-    assert_eq!(only(&later(&mut engine)), (Verdict::EvictedByAgent, Ground::EvictionUnderWay, None));
+    assert_eq!(
+        only(&later(&mut engine)),
+        (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay, None)
+    );
 }
 
 #[test]
@@ -15,7 +18,7 @@ fn what_ended_before_the_eviction_was_not_ended_by_it() {
     let mut engine = watcher();
     ended(&mut engine, 1, cgroup());
     evict_a(&mut engine, 2);
-    assert_eq!(only(&later(&mut engine)), (Verdict::Other, Ground::Unexplained, None));
+    assert_eq!(only(&later(&mut engine)), (TerminationCause::Other, Explanation::Unexplained, None));
 }
 
 #[test]
@@ -26,34 +29,37 @@ fn an_eviction_that_failed_explains_what_ended_until_then_and_no_more() {
     tell(&mut engine, 5, eviction_failed("a"));
     ended(&mut engine, 9, ContainerEnded { instance: Some("i2".into()), ..cgroup() });
     let verdicts: Vec<_> = later(&mut engine).iter().map(EndedContainer::verdict).collect();
-    assert_eq!(verdicts, [Verdict::EvictedByAgent, Verdict::Other]);
+    assert_eq!(verdicts, [TerminationCause::EvictedByAgent, TerminationCause::Other]);
 }
 
 #[test]
 fn a_kill_inside_an_eviction_is_both_in_order_and_counts_once_in_each() {
     let mut engine = watcher();
     evict_a(&mut engine, 1);
-    let told = killed(&mut engine, 2, kill(7, Victim::Main));
-    let crate::decision::Subject::Story(StoryNote::Kill(note)) = &told.subject else { panic!() };
+    let told = killed(&mut engine, 2, kill(7, OomVictimRole::Main));
+    let crate::decision::DecisionKind::Story(OomUpdate::Kill(note)) = &told.subject else { panic!() };
     assert_eq!(note.evicting_since, Some(at(1)));
     let verdict = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
-    assert_eq!(only(&verdict), (Verdict::EvictedByAgent, Ground::EvictionUnderWay, Some(Verdict::OomKilled)));
+    assert_eq!(
+        only(&verdict),
+        (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay, Some(TerminationCause::OomKilled))
+    );
     let kinds: Vec<_> = verdict[0].evidence.iter().map(Evidence::at).collect();
     assert_eq!(kinds, [Some(at(1)), Some(at(2)), None], "in order");
     let story = engine.story();
-    assert_eq!((story.ends().of(Verdict::EvictedByAgent), story.ends().total()), (1, 1));
+    assert_eq!((story.ends().of(TerminationCause::EvictedByAgent), story.ends().total()), (1, 1));
     assert_eq!(story.kills().total(), 1);
 }
 
 #[test]
 fn a_kill_before_the_eviction_comes_first() {
     let mut engine = watcher();
-    killed(&mut engine, 1, kill(7, Victim::Main));
+    killed(&mut engine, 1, kill(7, OomVictimRole::Main));
     evict_a(&mut engine, 2);
     let verdict = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
     assert_eq!(
         only(&verdict),
-        (Verdict::OomKilled, Ground::MainProcessKilled, Some(Verdict::EvictedByAgent))
+        (TerminationCause::OomKilled, Explanation::MainProcessKilled, Some(TerminationCause::EvictedByAgent))
     );
 }
 
@@ -67,10 +73,13 @@ fn the_kubelets_evictions_are_told_from_ours() {
         ..status("Error", 137)
     };
     ended(&mut engine, 1, by_kubelet("main"));
-    assert_eq!(only(&later(&mut engine)), (Verdict::EvictedByKubelet, Ground::EvictionOnRecord, None));
+    assert_eq!(
+        only(&later(&mut engine)),
+        (TerminationCause::EvictedByKubelet, Explanation::EvictionOnRecord, None)
+    );
     let mut engine = watcher();
     let dated = ContainerEnded { evicted_at: Some(at(1)), ..by_kubelet("main") };
-    killed(&mut engine, 2, OomKill { instance: Some("main".into()), ..kill(7, Victim::Main) });
+    killed(&mut engine, 2, OomKill { instance: Some("main".into()), ..kill(7, OomVictimRole::Main) });
     let verdict = ended(&mut engine, 3, dated).ended;
-    assert_eq!(only(&verdict).2, Some(Verdict::OomKilled), "evicted first, then killed");
+    assert_eq!(only(&verdict).2, Some(TerminationCause::OomKilled), "evicted first, then killed");
 }

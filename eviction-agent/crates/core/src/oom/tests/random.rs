@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::decision::Subject;
+use crate::decision::DecisionKind;
 use crate::engine::Engine;
 use crate::fixture::arbitrary::{container_ended, inputs, oom_kill};
 use crate::fixture::{at, pod, policy, set};
-use crate::input::{Event, EvictionOutcome, Input};
-use crate::oom::{StoryNote, Taken, Verdict};
+use crate::input::{Event, EvictionResult, Input};
+use crate::oom::{EndHandling, OomUpdate, TerminationCause};
 use crate::time::Timestamp;
 
 fn records() -> BoxedStrategy<Vec<Input>> {
@@ -17,7 +17,7 @@ fn records() -> BoxedStrategy<Vec<Input>> {
         4 => oom_kill().prop_map(|kill| Event::OomKill(Box::new(kill))),
         4 => container_ended().prop_map(|end| Event::ContainerEnded(Box::new(end))),
         1 => Just(Event::Pods(set(vec![pod("a", "1"), pod("b", "1")]))),
-        1 => Just(Event::Evicted(EvictionOutcome { uid: "a".into(), result: Err("left".into()) })),
+        1 => Just(Event::Evicted(EvictionResult { uid: "a".into(), result: Err("left".into()) })),
     ];
     let close = (0..60i64).prop_map(at);
     prop::collection::vec((close, record).prop_map(|(at, event)| Input { at, event }), 0..60).boxed()
@@ -32,13 +32,16 @@ fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
     for input in inputs.into_iter().chain([end]) {
         let decision = engine.step(input);
         match &decision.subject {
-            Subject::Story(StoryNote::Kill(note)) => kills += u64::from(!note.repeated),
-            Subject::Story(StoryNote::End(note)) => counted += u64::from(note.taken == Taken::Noted),
+            DecisionKind::Story(OomUpdate::Kill(note)) => kills += u64::from(!note.repeated),
+            DecisionKind::Story(OomUpdate::End(note)) => {
+                counted += u64::from(note.taken == EndHandling::Noted)
+            }
             _ => {}
         }
         for ended in &decision.ended {
             prop_assert!(!ended.causes.is_empty());
-            let mut verdicts: Vec<Verdict> = ended.causes.iter().map(|cause| cause.verdict).collect();
+            let mut verdicts: Vec<TerminationCause> =
+                ended.causes.iter().map(|cause| cause.verdict).collect();
             verdicts.sort_unstable();
             verdicts.dedup();
             prop_assert_eq!(verdicts.len(), ended.causes.len(), "no cause twice");
@@ -47,7 +50,7 @@ fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
     }
     let story = engine.story();
     prop_assert_eq!(story.kills().total(), kills);
-    for verdict in Verdict::ALL {
+    for verdict in TerminationCause::ALL {
         prop_assert_eq!(story.ends().of(verdict), ends.get(&verdict).copied().unwrap_or(0));
     }
     prop_assert!(story.ends().total() <= counted, "an end has at least one record");

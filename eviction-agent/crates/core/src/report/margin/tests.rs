@@ -7,15 +7,15 @@ use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
 use crate::fixture::{at, container, hard, node, policy, requests, set, tell};
 use crate::input::Event;
-use crate::layout::DiskLayout;
 use crate::pod::Pod;
 use crate::reading::Reading;
-use crate::report::{About, CandidateReport, Fate, PassReport, Report};
+use crate::report::{About, CandidateOutcome, CandidateReport, PassReport, Report};
 use crate::signal::Signal;
-use crate::snapshot::{ContainerFigures, PodFigures, ProcessStats, SnapshotBuilder};
+use crate::snapshot::{ContainerStatValues, PodStatValues, ProcessStats, SnapshotBuilder};
 /// What a pod is ranked by, whatever is short.
 #[derive(Clone, Debug)]
 struct Figures {
@@ -74,20 +74,20 @@ fn pass(signal: Signal, world: &[Figures]) -> PassReport {
         let Some(usage) = figures.usage.map(i64::cast_unsigned) else {
             continue;
         };
-        let of_pod = PodFigures {
+        let of_pod = PodStatValues {
             has_memory: true,
             memory_working_set: Some(usage),
             process_count: Some(usage),
-            ..PodFigures::default()
+            ..PodStatValues::default()
         };
-        let logs = ContainerFigures {
+        let logs = ContainerStatValues {
             logs_used: Some(usage),
             logs_inodes: Some(usage),
-            ..ContainerFigures::default()
+            ..ContainerStatValues::default()
         };
         builder.pod(&format!("{place:02}"), of_pod).container("main", logs);
     }
-    let decision = tell(&mut engine, 1, Event::Look(Arc::new(builder.finish())));
+    let decision = tell(&mut engine, 1, Event::Sample(Arc::new(builder.finish())));
     match Report::of(&decision, &policy).about {
         About::Pass(pass) => *pass,
         other => panic!("no pass: {other:?}"),
@@ -131,7 +131,7 @@ proptest! {
         for candidate in &report.candidates {
             let Some(margin) = candidate.margin else { continue };
             let instead = match candidate.fate {
-                Fate::Goes => &report.candidates[margin.against].pod.uid,
+                CandidateOutcome::Goes => &report.candidates[margin.against].pod.uid,
                 _ => &candidate.pod.uid,
             };
             let changes = [
@@ -157,7 +157,7 @@ proptest! {
         for candidate in &report.candidates {
             let margin = candidate.margin.unwrap();
             let figures = &world[place(candidate)];
-            let goes = candidate.fate == Fate::Goes;
+            let goes = candidate.fate == CandidateOutcome::Goes;
             let who = |figure, by| victim_with(signal, &world, place(candidate), figure, by);
             if let (None, Some(usage)) = (margin.usage, figures.usage) {
                 let most = if goes { -usage.max(0) } else { i64::MAX - usage.max(0) };

@@ -1,0 +1,368 @@
+//! The rungs: every way to see a family of events that there is. A new one is a line here and a
+//! thin program.
+#![forbid(unsafe_code)]
+
+use eviction_node::memcg_v1_threshold;
+use eviction_node::psi_trigger;
+use eviction_node::timer;
+
+use super::plan::{
+    AttachMethod, AttachWhen, CompanionProbe, EventClass, Expected, Granularity, HookPoint, ProgramHook,
+};
+
+const IDENTITY: &[&str] = &["css_cgroup", "cgroup_kn", "kn_id"];
+const WALK: &[&str] =
+    &["memcg_css", "memcg_memory", "counter_usage", "counter_max", "counter_parent", "css_parent"];
+const MEMBERSHIP: &[&str] = &["task_cgroups", "cset_memory", "task_pid", "task_tgid"];
+const NAME: &[&str] = &["task_comm"];
+const COUNTER: &[&str] = &["css_ss", "task_cgroups", "cset_memory"];
+const OOM_CONTROL: &[&str] = &["oc_memcg", "oc_chosen"];
+const CGROUP: &[&str] = &["cgroup_kn", "kn_id", "cgroup_root", "cgroup_level", "root_hierarchy"];
+
+const TRY_CHARGE: &[Expected] = &[Expected::Struct("page_counter"), Expected::Number, Expected::Pointer];
+const CHARGE: &[Expected] = &[Expected::Struct("page_counter"), Expected::Number];
+
+const OOM_KILL: &[Expected] = &[Expected::Struct("oom_control")];
+const VICTIM: &[Expected] = &[Expected::Struct("task_struct")];
+const VICTIM_PID: &[Expected] = &[Expected::Number];
+
+/// What stands behind the rungs for charges on every machine, in the same ladder.
+pub const FALLBACKS: [&str; 4] =
+    [memcg_v1_threshold::RUNG, psi_trigger::PRESSURE, psi_trigger::EVENTS, timer::RUNG];
+
+/// The ladder that the rungs of a family are on: the names that one is chosen from.
+pub fn ladder(family: EventClass) -> impl Iterator<Item = &'static str> {
+    let behind = match family {
+        EventClass::Charge | EventClass::Near => FALLBACKS.as_slice(),
+        EventClass::Oom | EventClass::Task | EventClass::Reclaim | EventClass::Cgroup => &[],
+    };
+    let own = RUNGS.iter().filter(move |rung| rung.family == family).map(|rung| rung.name);
+    own.chain(behind.iter().copied())
+}
+
+/// The name of every rung that can be asked for or denied.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    RUNGS.iter().map(|rung| rung.name).chain(FALLBACKS)
+}
+
+/// Every rung, the best of each family first.
+pub static RUNGS: &[AttachMethod] = &[
+    AttachMethod {
+        name: "fexit page_counter_try_charge",
+        family: EventClass::Charge,
+        hooks: &[
+            ProgramHook {
+                program: "counter_try_charge_exit",
+                at: HookPoint::Exit("page_counter_try_charge"),
+                arguments: TRY_CHARGE,
+            },
+            ProgramHook {
+                program: "counter_charge_exit",
+                at: HookPoint::Exit("page_counter_charge"),
+                arguments: CHARGE,
+            },
+        ],
+        needs: &[IDENTITY, WALK, COUNTER],
+        sees_every_charge: true,
+        grain: Granularity::Batch,
+        beside: None,
+    },
+    AttachMethod {
+        name: "kprobe page_counter_try_charge",
+        family: EventClass::Charge,
+        hooks: &[
+            // The return first: a try that is seen without it counts as charged.
+            ProgramHook {
+                program: "counter_try_charge_return",
+                at: HookPoint::ReturnProbe("page_counter_try_charge"),
+                arguments: TRY_CHARGE,
+            },
+            ProgramHook {
+                program: "counter_try_charge_probe",
+                at: HookPoint::Probe("page_counter_try_charge"),
+                arguments: TRY_CHARGE,
+            },
+            ProgramHook {
+                program: "counter_charge_probe",
+                at: HookPoint::Probe("page_counter_charge"),
+                arguments: CHARGE,
+            },
+        ],
+        needs: &[IDENTITY, WALK, COUNTER],
+        sees_every_charge: true,
+        grain: Granularity::Batch,
+        beside: None,
+    },
+    AttachMethod {
+        name: "tp_btf mod_memcg_state",
+        family: EventClass::Charge,
+        hooks: &[ProgramHook {
+            program: "charge_mod_memcg_state",
+            at: HookPoint::Tracepoint("mod_memcg_state"),
+            arguments: &[Expected::Struct("mem_cgroup")],
+        }],
+        needs: &[IDENTITY, WALK],
+        sees_every_charge: false,
+        grain: Granularity::PageTable,
+        beside: None,
+    },
+    AttachMethod {
+        name: "tp_btf rss_stat",
+        family: EventClass::Charge,
+        hooks: &[ProgramHook {
+            program: "charge_rss_stat",
+            at: HookPoint::Tracepoint("rss_stat"),
+            // The count is given where the kernel tells once for many pages.
+            arguments: &[Expected::Struct("mm_struct"), Expected::Number, Expected::Number],
+        }],
+        needs: &[IDENTITY, WALK, MEMBERSHIP],
+        sees_every_charge: false,
+        grain: Granularity::Batch,
+        beside: None,
+    },
+    AttachMethod {
+        name: "fexit page_counter_uncharge",
+        family: EventClass::Near,
+        hooks: &[ProgramHook {
+            program: "counter_uncharge_exit",
+            at: HookPoint::Exit("page_counter_uncharge"),
+            arguments: CHARGE,
+        }],
+        needs: &[IDENTITY, WALK, COUNTER],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: Some(CompanionProbe { rungs: &["fexit page_counter_try_charge"], when: AttachWhen::WayDown }),
+    },
+    AttachMethod {
+        name: "kprobe page_counter_uncharge",
+        family: EventClass::Near,
+        hooks: &[ProgramHook {
+            program: "counter_uncharge_probe",
+            at: HookPoint::Probe("page_counter_uncharge"),
+            arguments: CHARGE,
+        }],
+        needs: &[IDENTITY, WALK, COUNTER],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        // Also where a trampoline takes a program once only.
+        beside: Some(CompanionProbe {
+            rungs: &["kprobe page_counter_try_charge", "fexit page_counter_try_charge"],
+            when: AttachWhen::WayDown,
+        }),
+    },
+    AttachMethod {
+        name: "tp_btf count_memcg_events",
+        family: EventClass::Near,
+        hooks: &[ProgramHook {
+            program: "near_count_memcg_events",
+            at: HookPoint::Tracepoint("count_memcg_events"),
+            arguments: &[Expected::Struct("mem_cgroup"), Expected::Number, Expected::Number],
+        }],
+        needs: &[IDENTITY, WALK],
+        sees_every_charge: false,
+        grain: Granularity::Batch,
+        beside: Some(CompanionProbe { rungs: &["tp_btf mod_memcg_state", ""], when: AttachWhen::NearLine }),
+    },
+    AttachMethod {
+        name: "fentry oom_kill_process",
+        family: EventClass::Oom,
+        hooks: &[
+            ProgramHook {
+                program: "oom_kill_process_exit",
+                at: HookPoint::Exit("oom_kill_process"),
+                arguments: OOM_KILL,
+            },
+            ProgramHook {
+                program: "oom_kill_process_entry",
+                at: HookPoint::Entry("oom_kill_process"),
+                arguments: OOM_KILL,
+            },
+            ProgramHook {
+                program: "oom_mark_victim",
+                at: HookPoint::Tracepoint("mark_victim"),
+                arguments: VICTIM,
+            },
+        ],
+        needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: None,
+    },
+    AttachMethod {
+        name: "fentry oom_kill_process, oom_kill_memcg_member",
+        family: EventClass::Oom,
+        hooks: &[
+            ProgramHook {
+                program: "oom_kill_process_exit",
+                at: HookPoint::Exit("oom_kill_process"),
+                arguments: OOM_KILL,
+            },
+            ProgramHook {
+                program: "oom_kill_process_entry",
+                at: HookPoint::Entry("oom_kill_process"),
+                arguments: OOM_KILL,
+            },
+            ProgramHook {
+                program: "oom_kill_process_member",
+                at: HookPoint::Entry("oom_kill_memcg_member"),
+                arguments: VICTIM,
+            },
+            ProgramHook {
+                program: "oom_mark_victim_pid",
+                at: HookPoint::Tracepoint("mark_victim"),
+                arguments: VICTIM_PID,
+            },
+        ],
+        needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: None,
+    },
+    AttachMethod {
+        name: "kprobe oom_kill_process",
+        family: EventClass::Oom,
+        hooks: &[
+            ProgramHook {
+                program: "oom_kill_process_exit_probe",
+                at: HookPoint::ReturnProbe("oom_kill_process"),
+                arguments: OOM_KILL,
+            },
+            ProgramHook {
+                program: "oom_kill_process_entry_probe",
+                at: HookPoint::Probe("oom_kill_process"),
+                arguments: OOM_KILL,
+            },
+            ProgramHook {
+                program: "oom_mark_victim",
+                at: HookPoint::Tracepoint("mark_victim"),
+                arguments: VICTIM,
+            },
+        ],
+        needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: None,
+    },
+    AttachMethod {
+        name: "kprobe oom_kill_process, oom_kill_memcg_member",
+        family: EventClass::Oom,
+        hooks: &[
+            ProgramHook {
+                program: "oom_kill_process_exit_probe",
+                at: HookPoint::ReturnProbe("oom_kill_process"),
+                arguments: OOM_KILL,
+            },
+            ProgramHook {
+                program: "oom_kill_process_entry_probe",
+                at: HookPoint::Probe("oom_kill_process"),
+                arguments: OOM_KILL,
+            },
+            ProgramHook {
+                program: "oom_kill_process_member_probe",
+                at: HookPoint::Probe("oom_kill_memcg_member"),
+                arguments: VICTIM,
+            },
+            ProgramHook {
+                program: "oom_mark_victim_pid",
+                at: HookPoint::Tracepoint("mark_victim"),
+                arguments: VICTIM_PID,
+            },
+        ],
+        needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: None,
+    },
+    AttachMethod {
+        name: "tp_btf mark_victim(task)",
+        family: EventClass::Oom,
+        hooks: &[ProgramHook {
+            program: "oom_mark_victim",
+            at: HookPoint::Tracepoint("mark_victim"),
+            arguments: VICTIM,
+        }],
+        needs: &[IDENTITY, WALK, MEMBERSHIP, NAME],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: None,
+    },
+    AttachMethod {
+        name: "tp_btf mark_victim(pid)",
+        family: EventClass::Oom,
+        hooks: &[ProgramHook {
+            program: "oom_mark_victim_pid",
+            at: HookPoint::Tracepoint("mark_victim"),
+            arguments: VICTIM_PID,
+        }],
+        needs: &[IDENTITY, WALK, MEMBERSHIP],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: None,
+    },
+    AttachMethod {
+        name: "tp_btf sched_process_fork, sched_process_exec, sched_process_exit",
+        family: EventClass::Task,
+        hooks: &[
+            ProgramHook {
+                program: "task_fork",
+                at: HookPoint::Tracepoint("sched_process_fork"),
+                arguments: &[Expected::Struct("task_struct"), Expected::Struct("task_struct")],
+            },
+            ProgramHook {
+                program: "task_exec",
+                at: HookPoint::Tracepoint("sched_process_exec"),
+                arguments: &[Expected::Struct("task_struct")],
+            },
+            ProgramHook {
+                program: "task_exit",
+                at: HookPoint::Tracepoint("sched_process_exit"),
+                arguments: &[Expected::Struct("task_struct")],
+            },
+        ],
+        needs: &[IDENTITY, MEMBERSHIP],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: None,
+    },
+    AttachMethod {
+        name: "tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end",
+        family: EventClass::Reclaim,
+        hooks: &[
+            // Nothing is taken from its arguments, which are others on each kernel.
+            ProgramHook {
+                program: "reclaim_begin",
+                at: HookPoint::Tracepoint("mm_vmscan_memcg_reclaim_begin"),
+                arguments: &[],
+            },
+            ProgramHook {
+                program: "reclaim_end",
+                at: HookPoint::Tracepoint("mm_vmscan_memcg_reclaim_end"),
+                arguments: &[Expected::Number],
+            },
+        ],
+        needs: &[IDENTITY, MEMBERSHIP],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: None,
+    },
+    AttachMethod {
+        name: "tp_btf cgroup_mkdir, cgroup_rmdir",
+        family: EventClass::Cgroup,
+        hooks: &[
+            ProgramHook {
+                program: "cgroup_mkdir",
+                at: HookPoint::Tracepoint("cgroup_mkdir"),
+                arguments: &[Expected::Struct("cgroup"), Expected::Pointer],
+            },
+            ProgramHook {
+                program: "cgroup_rmdir",
+                at: HookPoint::Tracepoint("cgroup_rmdir"),
+                arguments: &[Expected::Struct("cgroup"), Expected::Pointer],
+            },
+        ],
+        needs: &[CGROUP],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: None,
+    },
+];

@@ -1,0 +1,354 @@
+//! The handle on what is loaded: arming, the dirty set, task counts.
+
+use std::collections::HashMap;
+
+use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
+use eviction_common::{ChargedCgroup, Edge, FireToken, MemcgThreshold, armed_bit};
+use thiserror::Error;
+
+use super::{
+    attach::Link,
+    kernel_kill::KernelKillMaps,
+    on_demand::OnDemandProbe,
+    plan::{AttachWhen, BackendInfo, EventClass},
+    sys::{self, MapEntry},
+    task_counters::TaskCounterMaps,
+};
+
+/// What is to be told about a cgroup, in bytes. Each edge that is set fires once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelThreshold {
+    /// When usage, and what reclaim took since the arming, are at least this: page cache that makes room for what is
+    /// charged has usage stand still. What reclaim took is told by the hook of [`AttachWhen::NearLine`] alone.
+    pub usage_above: Option<u64>,
+    /// When usage is less than this.
+    pub usage_below: Option<u64>,
+    /// When so much was charged since the arming, whatever was uncharged meanwhile. Only rungs
+    /// that see every charge count it ([`BackendInfo::sees_every_charge`]); on others it never fires.
+    pub gross: Option<u64>,
+}
+
+/// The number of an arming; greater than that of every arming before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u64);
+
+/// What was charged to an armed cgroup up to some moment: see [`BpfHandle::charged`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrossCharge {
+    generation: u64,
+    pages: u64,
+    reclaimed: u64,
+}
+
+/// Why a level could not be armed.
+#[derive(Debug, Error)]
+#[error("arm cgroup {id}")]
+pub struct SetThresholdError {
+    /// The cgroup.
+    pub id: u64,
+    /// What the kernel said; "Argument list too long" is a full map.
+    #[source]
+    pub source: MapError,
+}
+
+/// A program that is not where it was attached any more.
+#[derive(Debug, Error)]
+#[error("{rung} was detached")]
+pub struct Detached {
+    /// What it told about.
+    pub family: EventClass,
+    /// Its rung.
+    pub rung: &'static str,
+    /// How that shows.
+    #[source]
+    pub source: std::io::Error,
+}
+
+/// A memory cgroup that charged since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CgroupGrowth {
+    /// Its id.
+    pub id: u64,
+    /// Bytes charged since; 0 on rungs that do not see every charge.
+    pub gross: u64,
+    /// Usage at the last firing less usage at the first, bytes; 0 if it shrank.
+    pub grown: u64,
+    /// How often the hook fired for it.
+    pub fired: u64,
+}
+
+pub(super) struct Maps {
+    pub(super) armed: BpfHashMap<MapData, u64, MapEntry<MemcgThreshold>>,
+    pub(super) armed_bits: Array<MapData, u64>,
+    /// For how many levels there is room.
+    pub(super) levels: u32,
+    pub(super) tickets: BpfHashMap<MapData, MapEntry<FireToken>, u8>,
+    pub(super) dirty: MapData,
+    pub(super) counters: PerCpuArray<MapData, u64>,
+    pub(super) tally: TaskCounterMaps,
+}
+
+/// What is loaded into the kernel. Dropping it detaches every program.
+pub struct BpfHandle {
+    pub(super) maps: Maps,
+    pub(super) links: Vec<(EventClass, Link)>,
+    pub(super) near: Option<OnDemandProbe>,
+    pub(super) sources: Vec<BackendInfo>,
+    pub(super) page_bytes: u64,
+    pub(super) reflex: Option<KernelKillMaps>,
+    stocks: u32,
+    generation: u64,
+    armed: HashMap<u64, (u64, KernelThreshold)>,
+}
+
+impl BpfHandle {
+    pub(super) fn new(
+        maps: Maps,
+        reflex: Option<KernelKillMaps>,
+        links: Vec<(EventClass, Link)>,
+        near: Option<OnDemandProbe>,
+        sources: Vec<BackendInfo>,
+        stocks: u32,
+    ) -> Self {
+        let levels = maps.levels as usize;
+        Self {
+            maps,
+            links,
+            near,
+            sources,
+            page_bytes: rustix::param::page_size() as u64,
+            reflex,
+            stocks,
+            generation: 0,
+            armed: HashMap::with_capacity(levels),
+        }
+    }
+
+    /// What is attached, one for each family.
+    pub fn sources(&self) -> &[BackendInfo] {
+        &self.sources
+    }
+
+    /// How charges are seen at present; nothing where they are not.
+    pub fn charge(&self) -> Option<&BackendInfo> {
+        let dense = self.is_attached(AttachWhen::NearLine);
+        let family = if dense { EventClass::Near } else { EventClass::Charge };
+        self.sources.iter().find(|info| info.source == family.name())
+    }
+
+    /// Of how many memory cgroups a CPU holds back charged pages at once.
+    pub fn stocks(&self) -> u32 {
+        self.stocks
+    }
+
+    /// Asks for the hook for a time that is good for this, if there is one, to be attached or taken
+    /// off, and does not wait for it: [`BpfHandle::is_attached`] says when it is. An error is told once;
+    /// then there is none any more.
+    ///
+    /// # Errors
+    /// If the kernel has refused it.
+    pub fn ask(&mut self, when: AttachWhen, wanted: bool) -> std::io::Result<()> {
+        let Some(near) = self.near.as_mut().filter(|near| near.when == when) else { return Ok(()) };
+        let asked = near.ask(wanted);
+        if asked.is_err() {
+            self.near = None;
+            self.sources.retain(|info| info.source != EventClass::Near.name());
+        }
+        asked
+    }
+
+    /// Whether that hook is attached.
+    pub fn is_attached(&self, when: AttachWhen) -> bool {
+        self.near.as_ref().is_some_and(|near| near.when == when && near.is_attached())
+    }
+
+    /// Whether what was asked for is not yet done.
+    pub fn is_changing(&self) -> bool {
+        self.near.as_ref().is_some_and(OnDemandProbe::is_changing)
+    }
+
+    /// Asks the kernel which programs are not where they were attached any more.
+    pub fn detached(&self) -> impl Iterator<Item = Detached> {
+        let near = self.near.as_ref().and_then(|near| near.link(Link::verify));
+        let near = near.map(|verified| (EventClass::Near, verified));
+        let links = self.links.iter().map(|(family, link)| (*family, link.verify()));
+        links.chain(near).filter_map(|(family, verified)| {
+            let source = verified.err()?;
+            let info = self.sources.iter().find(|info| info.source == family.name());
+            Some(Detached { family, rung: info.map_or("", |info| info.rung), source })
+        })
+    }
+
+    /// The kernel's ids of the attached programs, as `bpftool prog` lists them.
+    pub fn program_ids(&self) -> Vec<u32> {
+        let near = self.near.as_ref().and_then(|near| near.link(|link| link.program));
+        self.links.iter().map(|(_, link)| link.program).chain(near).collect()
+    }
+
+    /// Arms `level` on the cgroup with this id (the root's is the node's own level), instead of
+    /// what was armed on it. Each edge that is set fires once; a crossing that came before the
+    /// call returned may still come, with an earlier generation. An edge that is already
+    /// crossed fires when the charge hook looks next, that is within the rung's grain.
+    ///
+    /// Bytes are rounded to pages so that an edge never fires later than asked.
+    pub fn arm(&mut self, id: u64, level: KernelThreshold) -> Result<Generation, SetThresholdError> {
+        self.arm_since(id, level, None)
+    }
+
+    /// The same where `level` was made from a reading that began at `since`: what was charged meanwhile counts, up to half of
+    /// the way, lest figures that take long to read are read without a pause; and what reclaim took.
+    pub fn arm_since(
+        &mut self,
+        id: u64,
+        level: KernelThreshold,
+        since: Option<GrossCharge>,
+    ) -> Result<Generation, SetThresholdError> {
+        self.generation += 1;
+        let generation = self.generation;
+        if let Err(source) = self.put(id, generation, &level, since) {
+            self.withdraw(id, generation, &level);
+            return Err(SetThresholdError { id, source });
+        }
+        if let Some((old, level)) = self.armed.insert(id, (generation, level)) {
+            self.withdraw(id, old, &level);
+        }
+        Ok(Generation(generation))
+    }
+
+    /// What was charged to this cgroup so far, on rungs that see every charge, and what reclaim took of it: to be asked
+    /// before it is read. Nothing where nothing is armed on it.
+    pub fn charged(&self, id: u64) -> Option<GrossCharge> {
+        let MapEntry(MemcgThreshold { generation, gross, reclaimed, .. }) =
+            self.maps.armed.get(&id, 0).ok()?;
+        Some(GrossCharge { generation, pages: gross, reclaimed })
+    }
+
+    /// What was charged since then, and what reclaim took, pages.
+    fn charged_since(&self, id: u64, since: Option<GrossCharge>) -> (u64, u64) {
+        let Some((since, now)) = since.and_then(|since| Some((since, self.charged(id)?))) else {
+            return (0, 0);
+        };
+        match now.generation == since.generation {
+            true => (now.pages.saturating_sub(since.pages), now.reclaimed.saturating_sub(since.reclaimed)),
+            false => (0, 0),
+        }
+    }
+
+    fn put(
+        &mut self,
+        id: u64,
+        generation: u64,
+        level: &KernelThreshold,
+        since: Option<GrossCharge>,
+    ) -> Result<(), MapError> {
+        // The tickets first: an edge that fires without one would not be told.
+        for edge in edges(level) {
+            self.maps.tickets.insert(ticket(id, generation, edge), 1, 0)?;
+        }
+        let KernelThreshold { usage_above, usage_below, gross } = *level;
+        let gross_limit = gross.map_or(u64::MAX, |bytes| bytes / self.page_bytes);
+        // Last, so that hardly anything is charged between this and the insertion.
+        let (charged, reclaimed) = self.charged_since(id, since);
+        let armed = MemcgThreshold {
+            generation,
+            usage_above: usage_above.map_or(u64::MAX, |bytes| bytes / self.page_bytes),
+            usage_below: usage_below.map_or(0, |bytes| bytes.div_ceil(self.page_bytes)),
+            gross_limit,
+            gross: charged.min(gross_limit / 2),
+            reclaimed,
+            fired: [0; 3],
+        };
+        self.maps.armed.insert(id, MapEntry(armed), 0)?;
+        self.show(id)
+    }
+
+    /// Lets the programs know that there is something to look up.
+    fn show(&mut self, id: u64) -> Result<(), MapError> {
+        let (word, bit) = armed_bit(id);
+        let before = self.maps.armed_bits.get(&word, 0)?;
+        if before & bit == 0 { self.maps.armed_bits.set(word, before | bit, 0) } else { Ok(()) }
+    }
+
+    /// Lets them know that there is not, unless another one has the same place.
+    fn hide(&mut self, id: u64) {
+        let (word, bit) = armed_bit(id);
+        if self.armed.keys().any(|other| armed_bit(*other) == (word, bit)) {
+            return;
+        }
+        // What still stands there is looked up in vain.
+        if let Ok(before) = self.maps.armed_bits.get(&word, 0) {
+            let _ = self.maps.armed_bits.set(word, before & !bit, 0);
+        }
+    }
+
+    /// Disarms the cgroup with this id, which may be gone already.
+    pub fn disarm(&mut self, id: u64) {
+        // Gone already when the cgroup was removed: the program of rmdir took it out.
+        let _ = self.maps.armed.remove(&id);
+        if let Some((generation, level)) = self.armed.remove(&id) {
+            self.withdraw(id, generation, &level);
+            self.hide(id);
+        }
+    }
+
+    /// How many entries of armed levels the kernel holds, and how many rights to fire.
+    ///
+    /// # Errors
+    /// If a map cannot be read.
+    pub fn levels_held(&self) -> Result<(usize, usize), MapError> {
+        let mut levels = 0;
+        for id in self.maps.armed.keys() {
+            id?;
+            levels += 1;
+        }
+        let mut tickets = 0;
+        for ticket in self.maps.tickets.keys() {
+            ticket?;
+            tickets += 1;
+        }
+        Ok((levels, tickets))
+    }
+
+    /// The ids of the cgroups on which something was armed and not disarmed.
+    pub fn armed(&self) -> impl Iterator<Item = u64> + '_ {
+        self.armed.keys().copied()
+    }
+
+    fn withdraw(&mut self, id: u64, generation: u64, level: &KernelThreshold) {
+        for edge in edges(level) {
+            // Gone already when it was taken, that is when the edge fired.
+            let _ = self.maps.tickets.remove(&ticket(id, generation, edge));
+        }
+    }
+
+    /// Takes the set of memory cgroups that charged since the last call, those that grew most
+    /// first, into `out` (which is cleared).
+    pub fn take_dirty(&mut self, out: &mut Vec<CgroupGrowth>) -> Result<(), MapError> {
+        out.clear();
+        let page = self.page_bytes;
+        sys::take_all::<u64, ChargedCgroup>(&self.maps.dirty, |id, dirty| {
+            let ChargedCgroup { gross, fired, usage_first, usage_last } = dirty;
+            out.push(CgroupGrowth {
+                id,
+                gross: gross.saturating_mul(page),
+                grown: usage_last.saturating_sub(usage_first).saturating_mul(page),
+                fired,
+            });
+        })?;
+        out.sort_unstable_by_key(|leaf| {
+            (std::cmp::Reverse((leaf.gross.max(leaf.grown), leaf.fired)), leaf.id)
+        });
+        Ok(())
+    }
+}
+
+fn edges(level: &KernelThreshold) -> impl Iterator<Item = Edge> + use<> {
+    let KernelThreshold { usage_above, usage_below, gross } = *level;
+    [usage_above.map(|_| Edge::UsageAbove), gross.map(|_| Edge::Gross), usage_below.map(|_| Edge::UsageBelow)]
+        .into_iter()
+        .flatten()
+}
+
+fn ticket(id: u64, generation: u64, edge: Edge) -> MapEntry<FireToken> {
+    MapEntry(FireToken { id, generation, edge: edge as u32, pad: 0 })
+}

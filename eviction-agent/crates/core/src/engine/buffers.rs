@@ -1,0 +1,231 @@
+//! The memory of decisions that nobody needs any more, for the next ones.
+
+use std::cmp::Reverse;
+
+use crate::condition::Raised;
+use crate::decision::{Action, Decision, DecisionKind, Evaluation};
+use crate::deficit::{Deficit, PlannedVictim, SkippedVictim};
+use crate::in_flight::InFlightEviction;
+use crate::observation::Observations;
+use crate::protection::RefusedPod;
+use crate::rank::Candidate;
+use crate::signal::{NodeCondition, Signal};
+use crate::signal_filter::{RejectedReading, SignalContext};
+use crate::threshold::Met;
+
+use super::Engine;
+
+/// Lists of a kind that are kept: a pass that waits for garbage collection and the decision
+/// that says so are there at the same time, and each threshold has lists of its own.
+const MOST: usize = 32;
+
+/// Pods that are passed over before one goes, or are on their way; usually fewer.
+pub(super) const A_FEW: usize = 32;
+
+/// Lists, all of them empty, for the sake of their memory.
+#[derive(Clone, Debug)]
+pub(super) struct Buffers<T>(Vec<Vec<T>>);
+
+impl<T> Default for Buffers<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Buffers<T> {
+    /// The largest there is.
+    pub(super) fn take(&mut self) -> Vec<T> {
+        let largest = (0..self.0.len()).max_by_key(|&place| self.0[place].capacity());
+        largest.map_or_else(Vec::new, |place| self.0.swap_remove(place))
+    }
+
+    /// One with the same content.
+    fn copy_of(&mut self, list: &[T]) -> Vec<T>
+    where
+        T: Clone,
+    {
+        let mut copy = self.take();
+        copy.extend_from_slice(list);
+        copy
+    }
+
+    /// Makes so many lists have room for so much each.
+    fn make_room(&mut self, lists: usize, each: usize) {
+        self.0.reserve(MOST.saturating_sub(self.0.len()));
+        self.0.sort_by_key(|list| Reverse(list.capacity()));
+        let lists = lists.min(MOST);
+        if self.0.len() < lists {
+            self.0.resize_with(lists, Vec::new);
+        }
+        for list in self.0.iter_mut().take(lists) {
+            list.reserve(each);
+        }
+    }
+
+    pub(super) fn keep(&mut self, mut list: Vec<T>) {
+        if list.capacity() > 0 && self.0.len() < MOST {
+            list.clear();
+            self.0.push(list);
+        }
+    }
+}
+
+/// What comes back, by kind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BufferPool {
+    pub(super) actions: Buffers<Action>,
+    pub(super) conditions: Buffers<Raised>,
+    pub(super) met: Buffers<Met>,
+    pub(super) ranked: Buffers<Candidate>,
+    pub(super) refused: Buffers<RejectedReading>,
+    pub(super) refused_pods: Buffers<RefusedPod>,
+    pub(super) imminent: Buffers<u8>,
+    pub(super) flights: Buffers<InFlightEviction>,
+    pub(super) deficits: Buffers<Deficit>,
+    /// Places of pods: those that were spared, and those that were hurried.
+    pub(super) spared: Buffers<u32>,
+    pub(super) victims: Buffers<PlannedVictim>,
+    pub(super) passed_over: Buffers<SkippedVictim>,
+    boxed: Option<Box<Observations>>,
+}
+
+impl BufferPool {
+    /// Makes room for a pass over so many pods in which each of so many thresholds is met, and for a copy of it while
+    /// it waits for garbage collection.
+    pub(super) fn make_room(&mut self, lines: usize, pods: usize) {
+        let each = 2 * lines;
+        self.actions.make_room(2, A_FEW);
+        self.conditions.make_room(2, NodeCondition::COUNT);
+        self.met.make_room(2, lines);
+        self.ranked.make_room(2, pods);
+        self.refused.make_room(2, Signal::COUNT);
+        self.refused_pods.make_room(2, A_FEW);
+        self.imminent.make_room(2, lines);
+        self.flights.make_room(2, A_FEW);
+        self.deficits.make_room(2, lines);
+        // The walk has its own beside those of each threshold: whose budget said no, who frees little, who did not go
+        // lately.
+        self.spared.make_room(each + 3, A_FEW);
+        self.victims.make_room(each, A_FEW);
+        self.passed_over.make_room(each + 2, A_FEW);
+    }
+
+    /// A deficit with lists that have room.
+    pub(super) fn deficit(&mut self, new: Deficit) -> Deficit {
+        Deficit {
+            hurried: self.spared.take(),
+            victims: self.victims.take(),
+            passed_over: self.passed_over.take(),
+            ..new
+        }
+    }
+
+    pub(super) fn boxed(&mut self, seen: Observations) -> Box<Observations> {
+        match self.boxed.take() {
+            Some(mut spare) => {
+                *spare = seen;
+                spare
+            }
+            None => Box::new(seen),
+        }
+    }
+
+    /// A copy of a pass, in memory that is spare.
+    pub(super) fn copy_of(&mut self, pass: &Evaluation) -> Evaluation {
+        let sight = SignalContext {
+            refused: self.refused.copy_of(&pass.sight.refused),
+            imminent: self.imminent.copy_of(&pass.sight.imminent),
+            gate: pass.sight.gate,
+            blind: pass.sight.blind,
+            slopes: pass.sight.slopes,
+            growing: pass.sight.growing,
+        };
+        let mut deficits = self.deficits.take();
+        deficits.extend(pass.deficits.iter().map(|deficit| self.copy_of_deficit(deficit)));
+        Evaluation {
+            end: pass.end,
+            seen: pass.seen,
+            sight,
+            met: self.met.copy_of(&pass.met),
+            handled: pass.handled,
+            seen_after_reclaim: pass.seen_after_reclaim.clone(),
+            ranked: self.ranked.copy_of(&pass.ranked),
+            spared: self.spared.copy_of(&pass.spared),
+            refused_pods: self.refused_pods.copy_of(&pass.refused_pods),
+            flights: self.flights.copy_of(&pass.flights),
+            deficits,
+            unknown_volumes: pass.unknown_volumes,
+            layout: pass.layout,
+            lines: pass.lines.clone(),
+            visible: pass.visible.clone(),
+            pods: pass.pods.clone(),
+            snapshot: pass.snapshot.clone(),
+        }
+    }
+
+    fn copy_of_deficit(&mut self, deficit: &Deficit) -> Deficit {
+        Deficit {
+            hurried: self.spared.copy_of(&deficit.hurried),
+            victims: self.victims.copy_of(&deficit.victims),
+            passed_over: self.passed_over.copy_of(&deficit.passed_over),
+            ..*deficit
+        }
+    }
+
+    fn keep_deficits(&mut self, mut deficits: Vec<Deficit>) {
+        for Deficit { hurried, victims, passed_over, .. } in deficits.drain(..) {
+            self.spared.keep(hurried);
+            self.victims.keep(victims);
+            self.passed_over.keep(passed_over);
+        }
+        self.deficits.keep(deficits);
+    }
+
+    /// Keeps what a pass lists.
+    pub(super) fn keep_pass(&mut self, pass: Evaluation) {
+        // In full: a list that is added to a pass has to come back as well.
+        let Evaluation {
+            met,
+            ranked,
+            spared,
+            refused_pods,
+            sight,
+            flights,
+            deficits,
+            seen_after_reclaim,
+            end: _,
+            seen: _,
+            handled: _,
+            unknown_volumes: _,
+            layout: _,
+            lines: _,
+            visible: _,
+            pods: _,
+            snapshot: _,
+        } = pass;
+        let SignalContext { refused, imminent, gate: _, blind: _, slopes: _, growing: _ } = sight;
+        self.refused.keep(refused);
+        self.imminent.keep(imminent);
+        self.met.keep(met);
+        self.ranked.keep(ranked);
+        self.spared.keep(spared);
+        self.flights.keep(flights);
+        self.refused_pods.keep(refused_pods);
+        self.keep_deficits(deficits);
+        self.boxed = seen_after_reclaim.or(self.boxed.take());
+    }
+}
+
+impl Engine {
+    /// Takes back a decision that is no longer needed, for the sake of its memory; to drop one
+    /// instead does no harm. While all decisions come back, a pass allocates nothing, unless
+    /// there is more to list than there ever was.
+    pub fn recycle(&mut self, decision: Decision) {
+        let Decision { at: _, actions, conditions, blind: _, proposal: _, subject, ended: _ } = decision;
+        self.spare.actions.keep(actions);
+        self.spare.conditions.keep(conditions);
+        if let DecisionKind::Pass(pass) = subject {
+            self.spare.keep_pass(pass);
+        }
+    }
+}

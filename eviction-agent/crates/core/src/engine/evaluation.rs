@@ -1,0 +1,179 @@
+//! One pass: `eviction_manager.go: synchronize`.
+
+use std::mem::take;
+use std::sync::Arc;
+
+use crate::decision::{Action, DecisionKind, Evaluation, EvaluationEnd, NotEvaluated};
+use crate::disk_layout::DiskLayout;
+use crate::policy::{ReclaimGoal, TrendPolicy, VictimsPerPass};
+use crate::preferences::PredictionMode;
+use crate::reading::UnknownReason;
+use crate::signal::Resource;
+use crate::signal_filter::SignalContext;
+use crate::snapshot::Snapshot;
+use crate::threshold::Met;
+use crate::time::Timestamp;
+
+use super::{Engine, Layout};
+
+impl Engine {
+    /// Everything from the observations on.
+    pub(super) fn pass(
+        &mut self,
+        at: Timestamp,
+        layout: DiskLayout,
+        snapshot: Arc<Snapshot>,
+        actions: &mut Vec<Action>,
+    ) -> Evaluation {
+        let rules = &self.policy.rules;
+        let mut sight = SignalContext {
+            refused: self.spare.refused.take(),
+            imminent: self.spare.imminent.take(),
+            ..SignalContext::default()
+        };
+        let seen = self.sight.look(at, &snapshot, &self.policy.thresholds, rules, &mut sight);
+        self.blind = sight.blind;
+        let mut pass = Evaluation {
+            end: EvaluationEnd::NoPressure,
+            seen,
+            sight,
+            met: self.spare.met.take(),
+            handled: None,
+            seen_after_reclaim: None,
+            ranked: self.spare.ranked.take(),
+            spared: self.spare.spared.take(),
+            refused_pods: self.spare.refused_pods.take(),
+            flights: self.flights.copy_into(self.spare.flights.take()),
+            deficits: self.spare.deficits.take(),
+            unknown_volumes: 0,
+            layout,
+            lines: Arc::clone(self.thresholds.lines()),
+            visible: Arc::clone(self.thresholds.visible()),
+            pods: Arc::clone(&self.pods),
+            snapshot,
+        };
+        let predicted = self.look_ahead(&mut pass);
+        let gate = pass.sight.gate;
+        let acted_on: &[u8] = if predicted == PredictionMode::Evict { &pass.sight.imminent } else { &[] };
+        self.thresholds.observe(at, &pass.seen, gate, acted_on, &mut pass.met);
+        let raising: &[u8] = if predicted == PredictionMode::Off { &[] } else { &pass.sight.imminent };
+        self.raise_conditions(at, &pass.met, raising);
+        if self.policy.local_storage_capacity_isolation && self.evict_above_limits(at, &mut pass, actions) {
+            pass.end = EvaluationEnd::LocalStorage;
+            // What one pod did to its own limits does not keep the node waiting for the next one.
+            if self.policy.rules.victims == VictimsPerPass::One {
+                return pass;
+            }
+        }
+        let mut urgent = take(&mut self.urgent);
+        self.policy.rules.urgency.order(&pass.met, &pass.lines, &mut urgent);
+        for &line in &urgent {
+            pass.handled = Some(line);
+            let ends = self.deal_with(at, &mut pass, line, actions);
+            pass.end_deficit();
+            if ends {
+                break;
+            }
+        }
+        self.urgent = urgent;
+        pass
+    }
+
+    /// Does what a threshold asks for. Whether the pass ends with it; if not, the next one has
+    /// its turn.
+    fn deal_with(
+        &mut self,
+        at: Timestamp,
+        pass: &mut Evaluation,
+        line: u8,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let Some(signal) = pass.handled_signal() else {
+            return false;
+        };
+        if self.is_covered(pass, line, actions) {
+            pass.end = EvaluationEnd::ReleaseInProgress;
+            return false;
+        }
+        announce(signal.resource(), actions);
+        let reclaims = pass.layout.reclaims(signal);
+        if reclaims.is_empty() || !self.has_tables() {
+            self.evict_for_threshold(at, pass, actions);
+            return pass.end == EvaluationEnd::Evicted;
+        }
+        actions.extend(reclaims.iter().copied().map(Action::Reclaim));
+        pass.end = EvaluationEnd::AwaitingReclaim;
+        self.waiting = Some(self.spare.copy_of(pass));
+        true
+    }
+
+    /// `reclaimNodeLevelResources` from the second look on. Without a look it was no success.
+    pub(super) fn resume(
+        &mut self,
+        at: Timestamp,
+        second: Result<Arc<Snapshot>, UnknownReason>,
+        actions: &mut Vec<Action>,
+    ) -> DecisionKind {
+        let Some(mut pass) = self.waiting.take() else {
+            return DecisionKind::NoPass(NotEvaluated::NotWaiting);
+        };
+        if let Ok(snapshot) = second {
+            let seen = self.sight.look_again(&snapshot.node, &self.policy.rules);
+            pass.seen_after_reclaim = Some(self.spare.boxed(seen));
+            let lacks = match (self.policy.rules.reclaim, pass.handled) {
+                (ReclaimGoal::ItsOwnSignal, Some(line)) => self.thresholds.is_unresolved(line, &seen),
+                (ReclaimGoal::EveryThreshold, _) | (_, None) => self.thresholds.any_unresolved(&seen),
+            };
+            if !lacks {
+                pass.end = EvaluationEnd::Reclaimed;
+                return DecisionKind::Pass(pass);
+            }
+        }
+        self.evict_for_threshold(at, &mut pass, actions);
+        pass.end_deficit();
+        DecisionKind::Pass(pass)
+    }
+
+    /// Finds the thresholds that are about to be met; returns what is done about them.
+    fn look_ahead(&self, pass: &mut Evaluation) -> PredictionMode {
+        let TrendPolicy::Trend { predict, within } = self.policy.rules.prediction else {
+            return PredictionMode::Off;
+        };
+        let mut imminent = take(&mut pass.sight.imminent);
+        for &place in pass.visible.iter() {
+            let line = pass.line(place);
+            if line.is_some_and(|line| pass.sight.is_imminent(line, &pass.seen, within)) {
+                imminent.push(place);
+            }
+        }
+        pass.sight.imminent = imminent;
+        match predict {
+            // Nobody goes by prediction on a look that saw no pod.
+            PredictionMode::Evict if pass.snapshot.is_empty() => PredictionMode::Condition,
+            predict => predict,
+        }
+    }
+
+    fn raise_conditions(&mut self, at: Timestamp, met: &[Met], imminent: &[u8]) {
+        let lines = self.thresholds.lines();
+        let places = met.iter().map(|met| met.line).chain(imminent.iter().copied());
+        let raised = places
+            .filter_map(|place| lines.get(usize::from(place)))
+            .map(|line| line.threshold.signal.condition());
+        self.conditions.raise(at, raised, self.policy.pressure_transition_period);
+    }
+
+    /// Whether it is known how to collect garbage and to rank pods: not in a layout that the
+    /// gates do not allow.
+    pub(super) fn has_tables(&self) -> bool {
+        matches!(self.layout, Layout::Known { .. })
+    }
+}
+
+/// Says once what the node is short of.
+pub(super) fn announce(resource: Resource, actions: &mut Vec<Action>) {
+    let announcement = Action::RecordEvent(resource);
+    if !actions.contains(&announcement) {
+        actions.push(announcement);
+    }
+}

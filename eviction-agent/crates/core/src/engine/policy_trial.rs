@@ -1,0 +1,175 @@
+//! A changed policy is held against the present before it takes effect.
+//!
+//! While one waits, every look is taken twice: by the policy in force, and on trial by the
+//! proposed one. As soon as the trial evicts nobody whom the look would not evict anyway, the
+//! proposed policy takes effect, without a pass in between.
+
+use std::sync::Arc;
+
+use crate::decision::{
+    Action, Decision, DecisionKind, EvaluationEnd, NotEvaluated, PendingPolicy, ProposalState,
+};
+use crate::in_flight::InFlightEvictions;
+use crate::input::{Event, Input};
+use crate::pods::{KnownPod, PodSet};
+use crate::policy::{Policy, VictimsPerPass};
+use crate::preferences::ApplyChanges;
+use crate::snapshot::Snapshot;
+use crate::time::Timestamp;
+use crate::units::GoDuration;
+
+use super::{Engine, Layout};
+
+/// A policy that waits to take effect.
+#[derive(Clone, Debug)]
+pub(super) struct Proposal {
+    policy: Policy,
+    since: Timestamp,
+}
+
+impl Engine {
+    /// Takes note of a changed policy; another one that waits is forgotten.
+    pub(super) fn propose(&mut self, at: Timestamp, policy: Policy) -> ProposalState {
+        self.proposal = None;
+        if policy == self.policy {
+            return ProposalState::Unchanged;
+        }
+        if self.caution(&policy) == ApplyChanges::Immediately {
+            self.adopt(policy);
+            return ProposalState::TookEffect;
+        }
+        let proposal = self.proposal.insert(Box::new(Proposal { policy, since: at }));
+        let since = proposal.since;
+        ProposalState::Waits(Box::new(PendingPolicy { since, until: self.waits_until(), trial: None }))
+    }
+
+    /// Lets the policy that waits take effect now, if there is one.
+    pub(super) fn accept(&mut self) -> Option<ProposalState> {
+        let proposal = self.proposal.take()?;
+        self.adopt(proposal.policy);
+        Some(ProposalState::TookEffect)
+    }
+
+    /// The policy that waits, if one does: looks are held against it as well.
+    pub fn proposed(&self) -> Option<&Policy> {
+        self.proposal.as_deref().map(|proposal| &proposal.policy)
+    }
+
+    /// Whether a policy waits that takes effect now in any case.
+    pub fn is_proposal_due(&self, at: Timestamp) -> bool {
+        self.waits_until().is_some_and(|until| at >= until)
+    }
+
+    /// A look while a policy waits; nothing if none does any more.
+    pub(super) fn look_with_proposal(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Decision> {
+        let proposal = self.proposal.as_deref()?;
+        let since = proposal.since;
+        let policy = proposal.policy.clone();
+        let look = || Input { at, event: Event::Sample(Arc::clone(snapshot)) };
+        if self.is_proposal_due(at) {
+            self.accept();
+            return Some(Decision { proposal: Some(ProposalState::TookEffect), ..self.step(look()) });
+        }
+        let mut trial = Self { proposal: None, ..self.clone() };
+        trial.adopt(policy);
+        // Figures that were decided on before are the present all the same.
+        trial.thresholds.forget_figures();
+        let tried = trial.step(look());
+        let waiting = self.proposal.take();
+        let decision = self.step(look());
+        if trial.is_conclusive(&tried) && spares_whom_the_other_spares(&tried, &decision) {
+            *self = trial;
+            return Some(Decision { proposal: Some(ProposalState::TookEffect), ..tried });
+        }
+        self.proposal = waiting;
+        let until = self.waits_until();
+        let state =
+            ProposalState::Waits(Box::new(PendingPolicy { since, until, trial: Some(Box::new(tried)) }));
+        Some(Decision { proposal: Some(state), ..decision })
+    }
+
+    /// When the policy that waits takes effect in any case.
+    fn waits_until(&self) -> Option<Timestamp> {
+        let proposal = self.proposal.as_deref()?;
+        match self.caution(&proposal.policy) {
+            ApplyChanges::Manually => None,
+            ApplyChanges::Immediately => Some(proposal.since),
+            ApplyChanges::AfterTransitionPeriod => {
+                let period = self.policy.pressure_transition_period.max(GoDuration::ZERO);
+                proposal.since.checked_add(jiff::SignedDuration::from_nanos(period.as_nanos())).ok()
+            }
+        }
+    }
+
+    /// The more careful of what both policies say.
+    fn caution(&self, proposed: &Policy) -> ApplyChanges {
+        use ApplyChanges::{AfterTransitionPeriod, Immediately, Manually};
+        match (self.policy.rules.accept_changes, proposed.rules.accept_changes) {
+            (Manually, _) | (_, Manually) => Manually,
+            (AfterTransitionPeriod, _) | (_, AfterTransitionPeriod) => AfterTransitionPeriod,
+            (Immediately, Immediately) => Immediately,
+        }
+    }
+
+    fn adopt(&mut self, policy: Policy) {
+        let derived = match self.layout {
+            Layout::Unknown => None,
+            Layout::Known { layout, .. } | Layout::Refused { layout, .. } => {
+                let refused = layout.split_image_fs && !policy.gates.separate_disk_gc;
+                self.layout = match refused {
+                    true => Layout::Refused { layout, is_new: false },
+                    false => Layout::Known { layout, is_new: false },
+                };
+                (!refused).then_some((policy.list_room, layout))
+            }
+        };
+        self.thresholds = self.thresholds.replaced(&policy.thresholds, derived);
+        // A second look for a pass by the former policy would be judged by this one.
+        self.waiting = None;
+        if policy.rules.victims == VictimsPerPass::One {
+            self.flights = InFlightEvictions::default();
+        }
+        self.guard.adopt(&policy.rules);
+        self.policy = policy;
+        self.pods = self.under_this_policy(&self.pods);
+    }
+
+    /// Whether a decision of a trial says what its policy does at present: every signal that it
+    /// asks for is known, or is blind, and no thresholds were left for the next pass.
+    fn is_conclusive(&self, decision: &Decision) -> bool {
+        let DecisionKind::Pass(pass) = &decision.subject else { return true };
+        let Policy { thresholds, rules, .. } = &self.policy;
+        pass.end != EvaluationEnd::LocalStorage && !self.sight.awaits(thresholds, rules)
+    }
+
+    /// Pods with what follows from them under the policy in force.
+    fn under_this_policy(&self, pods: &PodSet) -> Arc<PodSet> {
+        let known = (0..).map_while(|place| pods.get(place));
+        let known = known.map(|known| Arc::new(KnownPod::new(known.pod.clone(), &self.policy)));
+        Arc::new(PodSet::new(known.collect()))
+    }
+}
+
+/// Whether a trial evicts nobody whom a decision on the same look does not evict as well. One
+/// that could not be made says nothing; one that collects garbage first may evict after it.
+fn spares_whom_the_other_spares(trial: &Decision, decision: &Decision) -> bool {
+    let DecisionKind::Pass(tried) = &trial.subject else {
+        return matches!(
+            trial.subject,
+            DecisionKind::NoPass(NotEvaluated::NothingToEnforce | NotEvaluated::LayoutRefused)
+        );
+    };
+    if tried.end == EvaluationEnd::AwaitingReclaim {
+        return decision.awaits_reclaim();
+    }
+    evicted(trial).all(|uid| evicted(decision).any(|other| other == uid))
+}
+
+fn evicted(decision: &Decision) -> impl Iterator<Item = &str> {
+    decision.actions.iter().filter_map(|action| match action {
+        Action::Evict(eviction) | Action::ShortenGrace(eviction) => {
+            Some(&*decision.pass()?.pods.get(eviction.place)?.pod.uid)
+        }
+        Action::RecordEvent(_) | Action::Reclaim(_) => None,
+    })
+}

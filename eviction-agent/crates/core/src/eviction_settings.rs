@@ -1,0 +1,61 @@
+//! How evictions are carried out: the `eviction` part of an `AgentConfiguration`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::kill_on_growth::KillOnGrowth;
+use super::node_conditions::NodeStatusSettings;
+
+/// How evictions through the API server are carried out, in either profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct EvictionSettings {
+    /// What is done with a victim of a hard memory threshold.
+    pub hard_mode: HardMode,
+    /// Whether a hard threshold evicts a pod against its PodDisruptionBudget when no other pod of its
+    /// class can be evicted instead.
+    #[serde(rename = "hardIgnoresPDB")]
+    pub hard_ignores_pdb: bool,
+    /// Which conditions and taints an agent that acts writes to the Node object.
+    pub node_status: NodeStatusSettings,
+    /// What is done about hard thresholds while the API server is unavailable. Soft ones wait.
+    #[serde(rename = "whenAPIServerDown")]
+    pub when_api_server_down: WhenApiServerDown,
+    /// How much the memory of a pod may grow in the grace period of a hard memory eviction, where the
+    /// agent ends its processes: beyond that all of them get SIGKILL at once. `0` turns it off.
+    #[schemars(with = "String", extend("format" = "quantity"))]
+    pub kill_on_growth: KillOnGrowth,
+}
+
+impl Default for EvictionSettings {
+    /// The kubelet ignores budgets.
+    fn default() -> Self {
+        Self {
+            hard_mode: HardMode::default(),
+            hard_ignores_pdb: true,
+            node_status: NodeStatusSettings::default(),
+            when_api_server_down: WhenApiServerDown::default(),
+            kill_on_growth: KillOnGrowth::default(),
+        }
+    }
+}
+
+/// What is done with a victim of a hard memory threshold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HardMode {
+    /// Its eviction is requested, and the kubelet terminates it.
+    #[default]
+    Evict,
+    /// Its processes are killed at the same moment. Needs the host's PID namespace.
+    EvictAndKill,
+}
+
+/// What is done about hard thresholds while the API server is unavailable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum WhenApiServerDown {
+    /// Nothing: the kubelet evicts at its own thresholds.
+    #[default]
+    Wait,
+    /// The processes of victims are killed. Needs the host's PID namespace.
+    Kill,
+}

@@ -1,0 +1,206 @@
+//! Whom the pipeline would let go, and when nobody may without another look.
+
+use std::sync::Arc;
+
+use crate::decision::EvaluationEnd;
+use crate::engine::Engine;
+use crate::fixture::{
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
+};
+use crate::input::Event;
+use crate::pod::Pod;
+use crate::policy::{Policy, Threshold};
+use crate::preferences::{MemoryMeasure, MemoryPsi, Preferences, PsiKind};
+use crate::protection::EVICT;
+use crate::reading::{Reading, UnknownReason};
+use crate::signal::Signal::{MemoryAvailable, PidAvailable};
+use crate::snapshot::{NodeStats, Snapshot};
+
+use super::{ArmedKillOrder, KernelKill, NotArmedReason};
+
+/// Of the 1,000 bytes that the fixture's node has.
+const LINE: &str = "100";
+
+fn on(policy: Policy) -> Policy {
+    Policy { reflex: KernelKill::HardMemory, ..policy }
+}
+
+fn with(policy: Policy, pods: Vec<Pod>) -> Engine {
+    let policy = on(policy);
+    let pods = set_by(&policy, pods);
+    engine(policy, &pods)
+}
+
+fn two() -> Vec<Pod> {
+    vec![pod("a", "50"), pod("b", "50")]
+}
+
+fn look(available: u64) -> Arc<Snapshot> {
+    snapshot(node(available, 900, at(1)), &[memory_of("a", 300), memory_of("b", 200)])
+}
+
+fn standing(engine: &Engine, look: &Snapshot) -> Result<ArmedKillOrder, NotArmedReason> {
+    engine.standing(at(1), look, 500)
+}
+
+fn refused(policy: Policy, pods: Vec<Pod>) -> NotArmedReason {
+    standing(&with(policy, pods), &look(300)).unwrap_err()
+}
+
+#[test]
+fn it_is_the_decision_that_a_crossing_brings() {
+    for policy in
+        [policy(vec![hard(MemoryAvailable, LINE)]), enhanced(vec![hard(MemoryAvailable, LINE)], |_| ())]
+    {
+        let mut engine = with(policy, two());
+        tell(&mut engine, 1, Event::Sample(look(300)));
+        let verdict = standing(&engine, &look(300)).unwrap();
+        assert_eq!(&*verdict.victim.pod.uid, "a");
+        assert_eq!((verdict.distance(), verdict.line()), (200, 900));
+        // Nothing has happened: the same again.
+        assert_eq!(&*standing(&engine, &look(300)).unwrap().victim.pod.uid, "a");
+        // A real crossing.
+        let crossed = snapshot(node(99, 900, at(2)), &[memory_of("a", 300), memory_of("b", 200)]);
+        let decision = tell(&mut engine.clone(), 2, Event::Sample(crossed));
+        assert_eq!(victims(&decision), victims(&verdict.decision));
+        // And the kernel side's own.
+        let decision = tell(&mut engine, 2, Event::Sample(verdict.crossed_at(at(2)).unwrap()));
+        assert_eq!(victims(&decision), victims(&verdict.decision));
+        assert_eq!(decision.pass().unwrap().end, EvaluationEnd::Evicted);
+    }
+}
+
+#[test]
+fn off_unless_asked_for() {
+    let policy = policy(vec![hard(MemoryAvailable, LINE)]);
+    let pods = set_by(&policy, two());
+    assert_eq!(standing(&engine(policy, &pods), &look(300)).unwrap_err(), NotArmedReason::Off);
+}
+
+#[test]
+fn never_for_a_soft_threshold() {
+    assert_eq!(refused(policy(vec![soft(MemoryAvailable, LINE, 30)]), two()), NotArmedReason::NoHardLine);
+    assert_eq!(refused(policy(vec![hard(PidAvailable, "10")]), two()), NotArmedReason::NoHardLine);
+    assert_eq!(refused(policy(vec![hard(MemoryAvailable, "0")]), two()), NotArmedReason::NoHardLine);
+    // A soft one beside a hard one changes nothing, met or not.
+    let both = policy(vec![hard(MemoryAvailable, LINE), soft(MemoryAvailable, "400", 30)]);
+    let mut engine = with(both, two());
+    tell(&mut engine, 1, Event::Sample(look(300)));
+    let verdict = standing(&engine, &look(300)).unwrap();
+    assert_eq!(verdict.met_below, 100);
+}
+
+#[test]
+fn the_nearest_of_several_lines_is_guarded() {
+    let lines = vec![hard(MemoryAvailable, "50"), hard(MemoryAvailable, "200")];
+    assert_eq!(standing(&with(policy(lines), two()), &look(300)).unwrap().met_below, 200);
+}
+
+#[test]
+fn only_near_a_line_and_before_it() {
+    let engine = with(policy(vec![hard(MemoryAvailable, LINE)]), two());
+    for (available, expected) in [
+        (601, NotArmedReason::Far),
+        (100, NotArmedReason::AtTheLine),
+        (99, NotArmedReason::CrossedAlready),
+        (0, NotArmedReason::CrossedAlready),
+    ] {
+        assert_eq!(standing(&engine, &look(available)).unwrap_err(), expected, "{available}");
+    }
+    assert!(standing(&engine, &look(600)).is_ok() && standing(&engine, &look(101)).is_ok());
+    let blind = NodeStats { memory: Reading::Unknown(UnknownReason::Failed), ..node(300, 900, at(1)) };
+    let unknown = standing(&engine, &snapshot(blind, &[memory_of("a", 300)])).unwrap_err();
+    assert_eq!(unknown, NotArmedReason::Unknown(UnknownReason::Failed));
+}
+
+#[test]
+fn not_where_the_kernel_side_cannot_tell_that_the_line_is_crossed() {
+    let refused_by =
+        |tell: fn(&mut Preferences)| refused(enhanced(vec![hard(MemoryAvailable, LINE)], tell), two());
+    assert_eq!(
+        refused_by(|told| told.memory.measure = MemoryMeasure::MemAvailable),
+        NotArmedReason::OtherMeasure
+    );
+    let pressure = |told: &mut Preferences| {
+        told.memory.psi = Some(MemoryPsi { kind: PsiKind::Some, avg10: Some(10.0), trigger: None });
+    };
+    assert_eq!(refused_by(pressure), NotArmedReason::AsksForMore);
+}
+
+#[test]
+fn never_a_critical_pod() {
+    let critical = |uid| Pod { priority: Some(2_000_000_000), ..pod(uid, "50") };
+    let lines = || policy(vec![hard(MemoryAvailable, LINE)]);
+    let all = vec![critical("a"), critical("b")];
+    assert_eq!(refused(lines(), all), NotArmedReason::NobodyGoes(EvaluationEnd::OnlyCritical));
+    let verdict = standing(&with(lines(), vec![critical("a"), pod("b", "50")]), &look(300)).unwrap();
+    assert_eq!(&*verdict.victim.pod.uid, "b", "as the pipeline says");
+}
+
+fn opted_out(uid: &str) -> Pod {
+    let mut pod = pod(uid, "50");
+    pod.annotations.insert(EVICT, "false".into());
+    pod
+}
+
+#[test]
+fn never_a_pod_that_opts_out_in_either_profile() {
+    let lines = || vec![hard(MemoryAvailable, LINE)];
+    let pods = || vec![opted_out("a"), pod("b", "50")];
+    assert_eq!(refused(policy(lines()), pods()), NotArmedReason::Protected, "the kubelet would evict it");
+    let verdict = standing(&with(enhanced(lines(), |_| ()), pods()), &look(300)).unwrap();
+    assert_eq!(&*verdict.victim.pod.uid, "b");
+    // Nobody else is left, and the policy would override: not without another look.
+    let overrides = |told: &mut Preferences| told.hard.override_opt_out = true;
+    assert_eq!(refused(enhanced(lines(), overrides), vec![opted_out("a")]), NotArmedReason::Protected);
+}
+
+#[test]
+fn not_where_chance_decides() {
+    let engine = with(policy(vec![hard(MemoryAvailable, LINE)]), two());
+    let alike = snapshot(node(300, 900, at(1)), &[memory_of("a", 300), memory_of("b", 300)]);
+    assert_eq!(standing(&engine, &alike).unwrap_err(), NotArmedReason::Alike);
+    let one_unknown = snapshot(node(300, 900, at(1)), &[memory_of("b", 300)]);
+    assert_eq!(
+        standing(&engine, &one_unknown).unwrap_err(),
+        NotArmedReason::UsageUnknown,
+        "`a` has no figures"
+    );
+}
+
+#[test]
+fn not_while_somebody_is_on_the_way_or_something_else_drives() {
+    let mut engine = with(enhanced(vec![hard(MemoryAvailable, LINE)], |_| ()), two());
+    let crossed = snapshot(node(90, 900, at(1)), &[memory_of("a", 300), memory_of("b", 200)]);
+    assert_eq!(victims(&tell(&mut engine, 1, Event::Sample(crossed))).len(), 1);
+    let why = engine.standing(at(2), &look(300), 500).unwrap_err();
+    assert_eq!(why, NotArmedReason::NobodyGoes(EvaluationEnd::ReleaseInProgress));
+    let waits = |thresholds: Vec<Threshold>| Event::Propose(Box::new(on(enhanced(thresholds, |_| ()))));
+    let mut engine = with(enhanced(vec![hard(MemoryAvailable, LINE)], |_| ()), two());
+    tell(&mut engine, 1, waits(vec![hard(MemoryAvailable, "900")]));
+    assert_eq!(standing(&engine, &look(300)).unwrap_err(), NotArmedReason::PolicyWaits);
+}
+
+#[test]
+fn every_reason_has_a_name_of_its_own() {
+    let all = [
+        NotArmedReason::Off,
+        NotArmedReason::NoHardLine,
+        NotArmedReason::OtherMeasure,
+        NotArmedReason::AsksForMore,
+        NotArmedReason::Unknown(UnknownReason::Stale),
+        NotArmedReason::CrossedAlready,
+        NotArmedReason::AtTheLine,
+        NotArmedReason::Far,
+        NotArmedReason::PolicyWaits,
+        NotArmedReason::NobodyGoes(EvaluationEnd::NoPods),
+        NotArmedReason::GoesForSomethingElse,
+        NotArmedReason::GoesAlready,
+        NotArmedReason::Critical,
+        NotArmedReason::Protected,
+        NotArmedReason::UsageUnknown,
+        NotArmedReason::Alike,
+    ];
+    let names: std::collections::BTreeSet<_> = all.iter().map(|why| why.name()).collect();
+    assert_eq!(names.len(), all.len());
+}

@@ -1,0 +1,207 @@
+use proptest::prelude::*;
+
+use super::{
+    ConditionInputs, Due, Effect, NodeStatusSettings, TaintChange, conditions, effects, over_since,
+    taint_key, taints,
+};
+use crate::fixture::{at, hard, soft};
+use crate::node::{Condition, Node, Taint};
+use crate::pressure::{CONDITIONS, Cause, Pressure, Severity, Status};
+use crate::signal::NodeCondition::{self, MemoryPressure};
+use crate::signal::Signal::MemoryAvailable;
+use crate::threshold::{ResolvedThreshold, Thresholds};
+use crate::units::GoDuration;
+use std::sync::Arc;
+
+fn lines() -> Arc<[ResolvedThreshold]> {
+    let all = [soft(MemoryAvailable, "200Mi", 30), hard(MemoryAvailable, "10%")];
+    Arc::clone(Thresholds::new(&all).lines())
+}
+
+fn pressed(pressure: Pressure) -> [Pressure; NodeCondition::COUNT] {
+    let mut all = [Pressure::default(); NodeCondition::COUNT];
+    all[MemoryPressure as usize] = pressure;
+    all
+}
+
+fn grounds<'a>(
+    pressures: &'a [Pressure; NodeCondition::COUNT],
+    lines: &'a [ResolvedThreshold],
+) -> ConditionInputs<'a> {
+    ConditionInputs { pressures, lines, period: GoDuration::from_secs(300) }
+}
+
+const HARD: Pressure = Pressure {
+    status: Status::True,
+    since: None,
+    severity: Some(Severity::Hard),
+    cause: Cause::Met { line: 1 },
+};
+
+#[test]
+fn conditions_are_due_when_they_say_something_else() {
+    let lines = lines();
+    let calm = pressed(Pressure::default());
+    let first = conditions(&Node::default(), grounds(&calm, &lines), at(0));
+    assert_eq!((first.due, first.heartbeat), (Due::Status, at(0)));
+    assert!(first.all.iter().all(|it| &*it.status == "False" && it.last_transition_time == Some(at(0))));
+    let mut node = Node { conditions: first.all.to_vec(), ..Node::default() };
+    // The kubelet's stay where they are, and are no concern.
+    node.conditions.insert(0, Condition { kind: "MemoryPressure".into(), ..Condition::default() });
+
+    let same = conditions(&node, grounds(&calm, &lines), at(299));
+    assert_eq!((same.due, same.heartbeat), (Due::Not, at(300)));
+    assert_eq!(conditions(&node, grounds(&calm, &lines), at(300)).due, Due::Heartbeat);
+    // A clock that was set back.
+    assert_eq!(conditions(&node, grounds(&calm, &lines), at(-10)).due, Due::Heartbeat);
+
+    let hard = pressed(Pressure { since: Some(at(17)), ..HARD });
+    let raised = conditions(&node, grounds(&hard, &lines), at(20));
+    let memory = &raised.all[MemoryPressure as usize];
+    assert_eq!(raised.due, Due::Status);
+    assert_eq!((&*memory.status, &*memory.reason), ("True", "HardEvictionThresholdMet"));
+    assert_eq!(&*memory.message, "memory.available is below 10% (hard threshold)");
+    assert_eq!((memory.last_transition_time, memory.last_heartbeat_time), (Some(at(17)), Some(at(20))));
+    // The others are as they were since they were.
+    assert_eq!(raised.all[0].last_transition_time, Some(at(0)));
+
+    node.conditions = raised.all.to_vec();
+    let soft = pressed(Pressure { severity: Some(Severity::Soft), cause: Cause::Met { line: 0 }, ..HARD });
+    let lighter = conditions(&node, grounds(&soft, &lines), at(400));
+    let memory = &lighter.all[MemoryPressure as usize];
+    assert_eq!(lighter.due, Due::Detail);
+    assert_eq!(&*memory.message, "memory.available is below 200Mi (soft threshold, grace period 30s)");
+    assert_eq!(memory.last_transition_time, Some(at(17)), "it held all the time");
+}
+
+#[test]
+fn a_transition_is_kept_from_before_the_start_and_found_late_after_an_outage() {
+    let lines = lines();
+    let said = Condition {
+        kind: "EvictionAgentMemoryPressure".into(),
+        status: "True".into(),
+        last_heartbeat_time: Some(at(90)),
+        last_transition_time: Some(at(40)),
+        ..Condition::default()
+    };
+    let node = Node { conditions: vec![said], ..Node::default() };
+    let transition = |since| {
+        let pressures = pressed(Pressure { since, ..HARD });
+        let conditions = conditions(&node, grounds(&pressures, &lines), at(1_000));
+        conditions.all[MemoryPressure as usize].last_transition_time
+    };
+    assert_eq!(transition(None), Some(at(40)));
+    assert_eq!(transition(Some(at(30))), Some(at(40)));
+    assert_eq!(transition(Some(at(700))), Some(at(700)), "it was False meanwhile, and nobody was told");
+    assert_eq!(transition(Some(at(5_000))), Some(at(1_000)), "no time of the future");
+}
+
+#[test]
+fn since_when_a_condition_is_over_can_be_read_again() {
+    let lines = lines();
+    let over = Pressure { cause: Cause::Over { since: at(100) }, ..HARD };
+    let pressures = pressed(over);
+    let all = conditions(&Node::default(), grounds(&pressures, &lines), at(120)).all;
+    let memory = &all[MemoryPressure as usize];
+    assert_eq!(
+        &*memory.message,
+        "eviction thresholds were met until 2026-01-05T08:01:40Z; a hard one among them; the condition holds for 5m0s longer"
+    );
+    assert_eq!(over_since(&memory.reason, &memory.message), Some(at(100)));
+    assert_eq!(over_since("SoftEvictionThresholdMet", &memory.message), None);
+}
+
+fn taint(key: &str, value: &str, effect: &str) -> Taint {
+    Taint { key: key.into(), value: value.into(), effect: effect.into() }
+}
+
+fn node(taints: Vec<Taint>) -> Node {
+    Node { taints, ..Node::default() }
+}
+
+/// The list after these changes, made one after the other.
+fn changed(node: &Node, changes: &[TaintChange]) -> Vec<Taint> {
+    let mut taints = node.taints.clone();
+    for change in changes {
+        match *change {
+            TaintChange::Replace { index, key, effect } => taints[index] = taint(key, "", effect.name()),
+            TaintChange::Remove { index, .. } => drop(taints.remove(index)),
+            TaintChange::Add { key, effect } => taints.push(taint(key, "", effect.name())),
+        }
+    }
+    taints
+}
+
+#[test]
+fn a_taint_is_as_hard_as_the_pressure_and_the_switches_let_it_be() {
+    let marks = |prefer_no_schedule, no_schedule| NodeStatusSettings {
+        prefer_no_schedule,
+        no_schedule,
+        ..NodeStatusSettings::NONE
+    };
+    let soft = Pressure { severity: Some(Severity::Soft), ..HARD };
+    let of = |pressure: &Pressure, marks| super::wanted(pressure, marks).map(Effect::name);
+    for (switches, when_soft, when_hard) in [
+        (marks(true, true), Some("PreferNoSchedule"), Some("NoSchedule")),
+        (marks(true, false), Some("PreferNoSchedule"), Some("PreferNoSchedule")),
+        (marks(false, true), None, Some("NoSchedule")),
+        (marks(false, false), None, None),
+    ] {
+        assert_eq!((of(&soft, switches), of(&HARD, switches)), (when_soft, when_hard), "{switches:?}");
+    }
+    assert_eq!(of(&Pressure::default(), NodeStatusSettings::default()), None);
+}
+
+#[test]
+fn only_a_taint_that_the_agent_writes_is_its_own() {
+    let key = taint_key(MemoryPressure);
+    let others = vec![
+        taint(key, "mine", "PreferNoSchedule"),
+        taint(key, "", "NoExecute"),
+        taint("node.kubernetes.io/memory-pressure", "", "NoSchedule"),
+    ];
+    let node = node(others);
+    assert_eq!(effects(&node, MemoryPressure).count(), 0);
+    assert_eq!(taints(&node, &[None; 3]), []);
+    let mut wanted = [None; 3];
+    wanted[MemoryPressure as usize] = Some(Effect::NoSchedule);
+    assert_eq!(taints(&node, &wanted), [TaintChange::Add { key, effect: Effect::NoSchedule }]);
+    // The server takes one of each key and effect.
+    wanted[MemoryPressure as usize] = Some(Effect::PreferNoSchedule);
+    assert_eq!(taints(&node, &wanted), []);
+}
+
+fn any_taint() -> impl Strategy<Value = Taint> {
+    let keys = CONDITIONS.map(taint_key).into_iter().chain(["a", "b"]).collect::<Vec<_>>();
+    let effects = vec!["PreferNoSchedule", "NoSchedule", "NoExecute", ""];
+    (prop::sample::select(keys), prop::sample::select(vec!["", "x"]), prop::sample::select(effects))
+        .prop_map(|(key, value, effect)| taint(key, value, effect))
+}
+
+proptest! {
+    /// Whatever the list: afterwards the agent's are as wanted, once each, and all others as they
+    /// were, in their order.
+    #[test]
+    fn changes_lead_to_what_is_wanted(
+        list in prop::collection::vec(any_taint(), 0..110),
+        wanted in prop::array::uniform3(prop::option::of(prop::sample::select(vec![Effect::PreferNoSchedule, Effect::NoSchedule]))),
+    ) {
+        let before = node(list);
+        let after = node(changed(&before, &taints(&before, &wanted)));
+        let is_own = |taint: &&Taint| {
+            let alone = node(vec![(*taint).clone()]);
+            CONDITIONS.into_iter().any(|condition| effects(&alone, condition).count() > 0)
+        };
+        for condition in CONDITIONS {
+            let found: Vec<Effect> = effects(&after, condition).collect();
+            let is_said = |effect: &Effect| before.taints.iter().any(|it| {
+                &*it.key == taint_key(condition) && &*it.value == "x" && *it.effect == *effect.name()
+            });
+            let expected = wanted[condition as usize].filter(|effect| !is_said(effect));
+            prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
+        }
+        let others = |node: &Node| node.taints.iter().filter(|it| !is_own(it)).cloned().collect::<Vec<_>>();
+        prop_assert_eq!(others(&before), others(&after));
+        prop_assert_eq!(taints(&after, &wanted), vec![]);
+    }
+}

@@ -1,0 +1,133 @@
+//! From the node's figures to the nine observations: `helpers.go: makeSignalObservations`.
+
+use serde::{Deserialize, Serialize};
+
+use super::milli_units::Nanos;
+use super::reading::{Reading, UnknownReason};
+use super::signal::{Resource, Signal};
+use super::snapshot::{FsStats, MemoryStats, NodeStats, ProcessStats, SourceId};
+use super::time::Timestamp;
+use super::units::{Format, Quantity};
+
+/// What was seen of one signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observation {
+    /// How much there is left. Figures beyond 2^63 − 1 turn negative, as in the kubelet.
+    pub available: i64,
+    /// How much there is in all.
+    pub capacity: i64,
+    /// When it was seen.
+    pub time: Option<Timestamp>,
+    /// Where it was seen.
+    pub source: SourceId,
+}
+
+/// One observation for each signal, or why there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observations([Reading<Observation>; Signal::COUNT]);
+
+impl Observations {
+    /// Derives all observations, those of memory by the working set. One exists only if all figures that it is made of do. There
+    /// is no fallback from one file system to another.
+    pub fn of(node: &NodeStats) -> Self {
+        let NodeStats {
+            memory: of_node,
+            allocatable_memory,
+            node_fs,
+            image_fs,
+            container_fs,
+            processes: pids,
+            memory_detail: _,
+        } = *node;
+        Self(Signal::ALL.map(|signal| match signal {
+            Signal::MemoryAvailable => make(of_node, memory),
+            Signal::AllocatableMemoryAvailable => make(allocatable_memory, memory),
+            Signal::NodeFsAvailable => make(node_fs, bytes),
+            Signal::NodeFsInodesFree => make(node_fs, inodes),
+            Signal::ImageFsAvailable => make(image_fs, bytes),
+            Signal::ImageFsInodesFree => make(image_fs, inodes),
+            Signal::ContainerFsAvailable => make(container_fs, bytes),
+            Signal::ContainerFsInodesFree => make(container_fs, inodes),
+            Signal::PidAvailable => make(pids, processes),
+        }))
+    }
+
+    /// Says otherwise of a signal.
+    pub(super) fn set(&mut self, signal: Signal, reading: Reading<Observation>) {
+        self.0[signal as usize] = reading;
+    }
+
+    /// What was seen of a signal.
+    pub fn get(&self, signal: Signal) -> Option<Observation> {
+        self.reading(signal).known()
+    }
+
+    /// What was seen of a signal, or why nothing was.
+    pub fn reading(&self, signal: Signal) -> Reading<Observation> {
+        self.0[signal as usize]
+    }
+}
+
+impl Observation {
+    /// What is left, for comparisons.
+    pub fn nanos(&self) -> Nanos {
+        Nanos::from_units(i128::from(self.available))
+    }
+
+    /// What is left, in the format in which the kubelet writes the signal.
+    pub fn available_quantity(&self, signal: Signal) -> Quantity {
+        let format = match signal.resource() {
+            Resource::Memory | Resource::EphemeralStorage => Format::BinarySi,
+            Resource::Inodes | Resource::Pids => Format::DecimalSi,
+        };
+        Quantity::from_i64(self.available, format)
+    }
+}
+
+fn make<T>(group: Reading<T>, observe: fn(&T) -> Option<Observation>) -> Reading<Observation> {
+    match group {
+        Reading::Known(figures) => {
+            observe(&figures).map_or(Reading::Unknown(UnknownReason::Absent), Reading::Known)
+        }
+        Reading::Unknown(why) => Reading::Unknown(why),
+    }
+}
+
+/// What is available to the cgroup, and with the working set its capacity.
+fn memory(figures: &MemoryStats) -> Option<Observation> {
+    let (available, working_set) = (figures.available?, figures.working_set?);
+    Some(Observation {
+        available: available.cast_signed(),
+        capacity: available.wrapping_add(working_set).cast_signed(),
+        time: figures.time,
+        source: figures.source,
+    })
+}
+
+fn bytes(figures: &FsStats) -> Option<Observation> {
+    Some(Observation {
+        available: figures.available?.cast_signed(),
+        capacity: figures.capacity?.cast_signed(),
+        time: figures.time,
+        source: figures.source,
+    })
+}
+
+fn inodes(figures: &FsStats) -> Option<Observation> {
+    Some(Observation {
+        available: figures.inodes_free?.cast_signed(),
+        capacity: figures.inodes?.cast_signed(),
+        time: figures.time,
+        source: figures.source,
+    })
+}
+
+fn processes(figures: &ProcessStats) -> Option<Observation> {
+    let (max, running) = (figures.max?, figures.running?);
+    Some(Observation {
+        available: max.wrapping_sub(running),
+        capacity: max,
+        time: figures.time,
+        source: figures.source,
+    })
+}

@@ -1,0 +1,208 @@
+//! Why a container ended.
+//!
+//! The kernel's own record of a kill goes before what a runtime says: containerd and CRI-O
+//! report `OOMKilled` for every container in whose cgroup the kernel ever killed a process, also
+//! when it was a child hours ago and the main process ended of itself (containerd#8180).
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Timestamp;
+
+use super::container_end::{EndSeen, Evictor};
+use super::kill::LimitScope;
+use super::pending::PendingEnd;
+use super::pod::{KillEntry, StartedEviction};
+
+/// The reason that runtimes give.
+const OOM_KILLED: &str = "OOMKilled";
+
+/// What ended a container. Each end has exactly one verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TerminationCause {
+    /// This agent evicted its pod.
+    EvictedByAgent,
+    /// The kubelet evicted its pod.
+    EvictedByKubelet,
+    /// The kernel killed it for want of memory.
+    OomKilled,
+    /// Neither: it ended of itself, or somebody else ended it.
+    Other,
+}
+
+impl TerminationCause {
+    /// All of them, in the order of their places.
+    pub const ALL: [Self; 4] = [Self::EvictedByAgent, Self::EvictedByKubelet, Self::OomKilled, Self::Other];
+
+    /// As metrics and lines write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EvictedByAgent => "evicted_by_agent",
+            Self::EvictedByKubelet => "evicted_by_kubelet",
+            Self::OomKilled => "oom_killed",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// On what ground a verdict stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Explanation {
+    /// The kernel killed its main process.
+    MainProcessKilled,
+    /// The kernel killed all processes of its group together.
+    GroupKilled,
+    /// Just before, the kernel killed a process of it, and it is unknown whether it was the init process.
+    ProcessKilled,
+    /// It failed just after the kernel had killed a child of its init process.
+    ChildKilled,
+    /// The runtime says so, and no kill was seen: it may have been before the agent came.
+    RuntimeSays,
+    /// The eviction was under way.
+    EvictionUnderWay,
+    /// The pod's status says so.
+    EvictionOnRecord,
+    /// The runtime says `OOMKilled`, but all that the kernel killed in it was a child, long before.
+    OnlyAChildLongBefore,
+    /// It died by SIGKILL, and it was not the kernel that sent it.
+    KilledBySomebodyElse,
+    /// It exited.
+    Exited,
+    /// It is gone, and nobody said how.
+    Unexplained,
+}
+
+impl Explanation {
+    /// Whether it is a conclusion and not an observation.
+    pub fn is_inferred(self) -> bool {
+        matches!(self, Self::ProcessKilled | Self::ChildKilled | Self::RuntimeSays)
+    }
+
+    /// For people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::MainProcessKilled => "the kernel killed its init process",
+            Self::GroupKilled => "the kernel killed all processes of its group together",
+            Self::ProcessKilled => {
+                "the kernel had just killed a process of it, and it is unknown whether it was the init process"
+            }
+            Self::ChildKilled => "it failed just after the kernel had killed a child of its init process",
+            Self::RuntimeSays => "the runtime says so; no kill was seen",
+            Self::EvictionUnderWay => "its eviction was under way",
+            Self::EvictionOnRecord => "the pod's status says so",
+            Self::OnlyAChildLongBefore => {
+                "the runtime says OOMKilled, but the kernel had killed only a child, long before"
+            }
+            Self::KilledBySomebodyElse => "it died by SIGKILL, which was not sent by the kernel's OOM killer",
+            Self::Exited => "it exited",
+            Self::Unexplained => "it is gone, and no cause is known",
+        }
+    }
+}
+
+/// One reason why a container may have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct AttributedCause {
+    /// Which.
+    pub verdict: TerminationCause,
+    /// On what ground.
+    pub ground: Explanation,
+    /// When it began, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+    /// Whose limit it was, for a kill.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_owner: Option<LimitScope>,
+}
+
+impl AttributedCause {
+    fn other(ground: Explanation) -> Self {
+        Self { verdict: TerminationCause::Other, ground, at: None, limit_owner: None }
+    }
+}
+
+/// The causes of an end, the first one first; never none. Kills that were one are *spent*: they
+/// explain no later end.
+pub(super) fn judge(
+    end: &PendingEnd,
+    kills: &mut [KillEntry],
+    eviction: Option<StartedEviction>,
+) -> Vec<AttributedCause> {
+    let mut causes = Vec::new();
+    causes.extend(ours(end, eviction));
+    if end.evicted_by == Some(Evictor::Kubelet) {
+        causes.push(on_record(TerminationCause::EvictedByKubelet, end));
+    }
+    let evicted = !causes.is_empty();
+    causes.extend(oom(end, kills, evicted));
+    // What is not dated, the kubelet's word, goes last.
+    causes.sort_by_key(|cause| (cause.at.is_none(), cause.at));
+    if causes.is_empty() {
+        causes.push(AttributedCause::other(other(end, kills)));
+    }
+    // Whatever was killed in what has ended is no cause of what comes after.
+    for kill in kills.iter_mut().filter(|kill| end.is_of_it(kill) && kill.at <= end.latest) {
+        kill.spent = true;
+    }
+    causes
+}
+
+/// Whether the records of an end leave nothing to wait for.
+pub(super) fn is_complete(end: &PendingEnd, kills: &[KillEntry]) -> bool {
+    end.seen.contains(&EndSeen::Status) && kills.iter().any(|kill| end.main_killed(kill))
+}
+
+fn ours(end: &PendingEnd, eviction: Option<StartedEviction>) -> Option<AttributedCause> {
+    if let Some(begun) = eviction.filter(|begun| begun.covers(end.at, end.latest)) {
+        let (verdict, ground) = (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay);
+        return Some(AttributedCause { verdict, ground, at: Some(begun.at), limit_owner: None });
+    }
+    (end.evicted_by == Some(Evictor::Agent)).then(|| on_record(TerminationCause::EvictedByAgent, end))
+}
+
+fn on_record(verdict: TerminationCause, end: &PendingEnd) -> AttributedCause {
+    AttributedCause { verdict, ground: Explanation::EvictionOnRecord, at: end.evicted_at, limit_owner: None }
+}
+
+fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<AttributedCause> {
+    // An eviction explains a failure; a child's kill beside it is told, but ended nothing.
+    let failed = end.exit_code != Some(0);
+    let grounds = [
+        (Explanation::MainProcessKilled, true),
+        (Explanation::GroupKilled, true),
+        (Explanation::ProcessKilled, failed),
+        (Explanation::ChildKilled, failed && !evicted),
+    ];
+    for (ground, _) in grounds.into_iter().filter(|(_, may)| *may) {
+        if let Some(kill) = kills.iter_mut().rev().find(|kill| end.is_by(kill, ground)) {
+            kill.spent = true;
+            return Some(AttributedCause {
+                verdict: TerminationCause::OomKilled,
+                ground,
+                at: Some(kill.at),
+                limit_owner: Some(kill.limit_owner),
+            });
+        }
+    }
+    let says_so = &*end.reason == OOM_KILLED && !end.any_of_it(kills);
+    says_so.then_some(AttributedCause {
+        verdict: TerminationCause::OomKilled,
+        ground: Explanation::RuntimeSays,
+        at: None,
+        limit_owner: Some(LimitScope::Unknown),
+    })
+}
+
+fn other(end: &PendingEnd, kills: &[KillEntry]) -> Explanation {
+    if &*end.reason == OOM_KILLED && end.any_of_it(kills) {
+        return Explanation::OnlyAChildLongBefore;
+    }
+    if end.died_by_kill() {
+        Explanation::KilledBySomebodyElse
+    } else if end.signal.is_some() || end.exit_code.is_some() {
+        Explanation::Exited
+    } else {
+        Explanation::Unexplained
+    }
+}

@@ -1,0 +1,41 @@
+use super::*;
+use crate::decision::{Decision, EvaluationEnd};
+use crate::engine::Engine;
+use crate::fixture::arbitrary::{inputs, policy as any_policy};
+use crate::fixture::{
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,
+};
+use crate::input::{Event, Input};
+use crate::policy::Policy;
+use crate::preferences::{MemoryMeasure, MemoryPsi, PredictionMode, Preferences, PsiKind, PsiTrigger};
+use crate::reading::UnknownReason;
+use crate::report::Report;
+use crate::signal::NodeCondition;
+use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};
+use crate::snapshot::{FsStats, MemoryDetail, MemoryStats, ProcessStats};
+use crate::units::{GoDuration, Limit};
+
+mod any;
+mod doubts;
+mod measures;
+mod prediction;
+
+/// An engine of the enhanced profile with a pod that is above its request.
+fn watching(policy: Policy) -> Engine {
+    engine(policy, &set(vec![pod("greedy", "10")]))
+}
+
+fn look(engine: &mut Engine, seconds: i64, node: NodeStats) -> Decision {
+    tell(engine, seconds, Event::Sample(snapshot(node, &[memory_of("greedy", 500)])))
+}
+
+/// 1,000 bytes of memory, so many of them available, and what else is told of them.
+fn with(available: u64, seconds: i64, tell: impl FnOnce(&mut MemoryDetail)) -> NodeStats {
+    let mut node = node(available, 900, at(seconds));
+    tell(&mut node.memory_detail);
+    node
+}
+
+fn evicts(decision: &Decision) -> bool {
+    !victims(decision).is_empty()
+}

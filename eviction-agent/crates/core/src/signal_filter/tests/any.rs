@@ -1,0 +1,76 @@
+//! Whatever comes in: nothing unknown or impossible is acted on.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn any_enhanced() -> impl Strategy<Value = Policy> {
+    let predict =
+        prop::sample::select(&[PredictionMode::Off, PredictionMode::Condition, PredictionMode::Evict][..]);
+    let measure = prop::sample::select(
+        &[MemoryMeasure::WorkingSet, MemoryMeasure::MemAvailable, MemoryMeasure::WorkingSetMinusActiveFile][..],
+    );
+    let avg10 = prop::option::of(0.01..100.0_f64);
+    let swap = prop::option::of(prop::sample::select(&["50%", "1", "1Ei"][..]));
+    (any_policy(), predict, measure, avg10, swap, 1..4_u32).prop_map(
+        |(policy, predict, measure, avg10, swap, max_unknown)| {
+            let mut preferences =
+                Preferences { unavailable_after_samples: max_unknown, ..Preferences::default() };
+            preferences.prediction.mode = predict;
+            preferences.memory.measure = measure;
+            preferences.memory.psi =
+                avg10.map(|avg10| MemoryPsi { kind: PsiKind::Full, avg10: Some(avg10), trigger: None });
+            preferences.memory.swap_used_at_least = swap.map(|text| Limit::parse(text).unwrap());
+            Policy { rules: Rules::enhanced(&preferences), ..policy }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Whatever comes in, and whatever policies are proposed in between: nothing unknown or
+    /// implausible is acted on, and the same inputs give the same bytes.
+    #[test]
+    fn only_what_is_known_and_possible_is_acted_on(
+        policy in any_enhanced(),
+        other in any_enhanced(),
+        inputs in inputs(),
+    ) {
+        let run = || {
+            let mut engine = Engine::new(policy.clone());
+            let mut decisions = Vec::new();
+            for (place, input) in inputs.iter().cloned().enumerate() {
+                if place % 5 == 2 {
+                    let changed = if place % 2 == 0 { other.clone() } else { policy.clone() };
+                    decisions.push(engine.step(Input { at: input.at, event: Event::Propose(changed.into()) }));
+                }
+                if place % 7 == 6 {
+                    decisions.push(engine.step(Input { at: input.at, event: Event::Accept }));
+                }
+                decisions.push(engine.step(input));
+            }
+            decisions
+        };
+        let (once, twice) = (run(), run());
+        let bytes = |decisions: &[Decision]| -> Vec<String> {
+            let report = |decision| serde_json::to_string(&Report::of(decision, &policy)).unwrap();
+            decisions.iter().map(report).collect()
+        };
+        prop_assert_eq!(bytes(&once), bytes(&twice));
+        for decision in &once {
+            let Some(pass) = decision.pass() else { continue };
+            for refused in &pass.sight.refused {
+                prop_assert_eq!(pass.seen.reading(refused.signal), Reading::Unknown(UnknownReason::Implausible));
+            }
+            for met in &pass.met {
+                let signal = pass.line(met.line).unwrap().threshold.signal;
+                let seen = pass.seen.get(signal);
+                prop_assert!(seen.is_some_and(|seen| seen.available <= seen.capacity));
+                if signal.resource() == Resource::Memory {
+                    prop_assert_eq!(pass.sight.gate, MemoryConditions::Open);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Which figure of memory decides, and what must be true beside it.
+
+use super::*;
+
+fn measured_by(measure: MemoryMeasure) -> Engine {
+    watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| preferences.memory.measure = measure))
+}
+
+#[test]
+fn the_measure_decides_and_all_are_told() {
+    let seen = |seconds| {
+        with(50, seconds, |detail| {
+            detail.mem_available = Reading::Known(400);
+            detail.active_file = Reading::Known(60);
+        })
+    };
+    for (measure, available, goes) in [
+        (MemoryMeasure::WorkingSet, 50, true),
+        (MemoryMeasure::MemAvailable, 400, false),
+        (MemoryMeasure::WorkingSetMinusActiveFile, 110, false),
+    ] {
+        let mut engine = measured_by(measure);
+        let decision = look(&mut engine, 1, seen(1));
+        assert_eq!(evicts(&decision), goes, "{measure:?}");
+        let observed = decision.pass().unwrap().seen.get(MemoryAvailable).unwrap();
+        assert_eq!((observed.available, observed.capacity), (available, 1000));
+        let report = serde_json::to_value(Report::of(&decision, engine.policy())).unwrap();
+        let memory = &report["pass"]["memory"];
+        assert_eq!(memory["available_by_working_set"], 50, "{memory}");
+        assert_eq!(memory["mem_available"], 400);
+        assert_eq!(memory["available_without_active_file"], 110);
+    }
+}
+
+#[test]
+fn a_measure_that_is_not_known_evicts_nobody() {
+    for measure in [MemoryMeasure::MemAvailable, MemoryMeasure::WorkingSetMinusActiveFile] {
+        let mut engine = measured_by(measure);
+        let absurd = |detail: &mut MemoryDetail| {
+            detail.mem_available = Reading::Known(u64::MAX);
+            detail.active_file = Reading::Known(u64::MAX);
+        };
+        assert!(!evicts(&look(&mut engine, 1, with(50, 1, |_| ()))), "{measure:?}");
+        assert!(!evicts(&look(&mut engine, 2, with(50, 2, absurd))), "{measure:?}");
+    }
+}
+
+#[test]
+fn without_stalls_a_threshold_is_not_met() {
+    for stalled in [PsiKind::Some, PsiKind::Full] {
+        let mut engine = watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+            preferences.memory.psi = Some(MemoryPsi { kind: stalled, avg10: Some(12.5), trigger: None });
+        }));
+        let share = |seconds, hundredths| {
+            with(50, seconds, |detail| match stalled {
+                PsiKind::Some => detail.some_avg10 = hundredths,
+                PsiKind::Full => detail.full_avg10 = hundredths,
+            })
+        };
+        let calm = look(&mut engine, 1, share(1, Reading::Known(1249)));
+        assert!(calm.pass().unwrap().met.is_empty());
+        assert_eq!(calm.pass().unwrap().sight.gate, MemoryConditions::TooLittleStall);
+        assert!(calm.conditions.is_empty(), "not met is not met");
+        let unknown = look(&mut engine, 2, share(2, Reading::Unknown(UnknownReason::Stale)));
+        assert!(!evicts(&unknown));
+        assert_eq!(unknown.pass().unwrap().sight.gate, MemoryConditions::Unknown(UnknownReason::Stale));
+        assert!(evicts(&look(&mut engine, 3, share(3, Reading::Known(1250)))));
+    }
+}
+
+#[test]
+fn a_stall_that_ends_ends_the_grace_period() {
+    let mut engine = watching(enhanced(vec![soft(MemoryAvailable, "100", 10)], |preferences| {
+        let trigger = PsiTrigger { stall: GoDuration::from_secs(1), window: GoDuration::from_secs(2) };
+        let asked = MemoryPsi { kind: PsiKind::Some, avg10: None, trigger: Some(trigger) };
+        preferences.memory.psi = Some(asked);
+    }));
+    for (seconds, stalled, goes) in [
+        (0, true, false),
+        (9, true, false),
+        (10, false, false),
+        (11, true, false),
+        (20, true, false),
+        (21, true, true),
+    ] {
+        let node = with(50, seconds, |detail| detail.stalled = Reading::Known(stalled));
+        assert_eq!(evicts(&look(&mut engine, seconds, node)), goes, "at {seconds}");
+    }
+}
+
+#[test]
+fn swap_that_is_free_is_used_first() {
+    let asking = |text: &str| {
+        let limit = Limit::parse(text).unwrap();
+        watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+            preferences.memory.swap_used_at_least = Some(limit);
+        }))
+    };
+    for (asked, used, total, goes) in [
+        ("50%", 499, 1000, false),
+        ("50%", 500, 1000, true),
+        ("600", 599, 1000, false),
+        ("600", 600, 1000, true),
+        ("5Ki", 1000, 1000, true),
+        ("50%", 0, 0, true),
+        ("600", 0, 0, true),
+    ] {
+        let node = with(50, 1, |detail| {
+            detail.swap_used = Reading::Known(used);
+            detail.swap_total = Reading::Known(total);
+        });
+        assert_eq!(evicts(&look(&mut asking(asked), 1, node)), goes, "{asked}: {used} of {total}");
+    }
+    assert!(!evicts(&look(&mut asking("600"), 1, with(50, 1, |_| ()))), "not known");
+}
+
+#[test]
+fn what_is_asked_of_memory_is_not_asked_of_disks() {
+    let mut engine = watching(enhanced(vec![hard(NodeFsAvailable, "950")], |preferences| {
+        let pressure = MemoryPsi { kind: PsiKind::Some, avg10: Some(50.0), trigger: None };
+        preferences.memory.psi = Some(pressure);
+    }));
+    assert_eq!(look(&mut engine, 1, node(500, 900, at(1))).pass().unwrap().met.len(), 1);
+}

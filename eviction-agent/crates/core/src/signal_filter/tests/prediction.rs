@@ -1,0 +1,97 @@
+//! What is about to be met, and who grows.
+
+use super::*;
+
+fn predicting(predict: PredictionMode) -> Engine {
+    watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+        preferences.prediction.mode = predict
+    }))
+}
+
+/// Falls by 20 a second from 500: 100 is reached after 20 s.
+fn falling(seconds: i64) -> NodeStats {
+    node((500 - 20 * seconds).unsigned_abs(), 900, at(seconds))
+}
+
+#[test]
+fn a_threshold_about_to_be_met_is_told_raises_or_evicts() {
+    for (predict, raised, goes) in [
+        (PredictionMode::Off, 0, false),
+        (PredictionMode::Condition, 1, false),
+        (PredictionMode::Evict, 1, true),
+    ] {
+        let mut engine = predicting(predict);
+        for seconds in 0..3 {
+            let decision = look(&mut engine, seconds, falling(seconds));
+            assert!(!evicts(&decision) && decision.conditions.is_empty(), "too few samples");
+        }
+        let decision = look(&mut engine, 3, falling(3));
+        assert_eq!(decision.pass().unwrap().sight.imminent, [0], "{predict:?}");
+        assert_eq!((decision.conditions.len(), evicts(&decision)), (raised, goes), "{predict:?}");
+        let report = serde_json::to_value(Report::of(&decision, engine.policy())).unwrap();
+        let pass = &report["pass"];
+        assert_eq!(pass["signals"][0]["trend"]["per_second"], -20.0);
+        if !goes {
+            assert_eq!(pass["thresholds"][0]["eta"]["expected"], "17s", "{pass}");
+            assert_eq!(pass["thresholds"][0]["imminent"], true);
+        } else {
+            assert_eq!(pass["thresholds"][0]["met"]["by_prediction"], true);
+        }
+    }
+}
+
+#[test]
+fn what_is_far_away_or_uncertain_is_not_imminent() {
+    let mut slow = predicting(PredictionMode::Evict);
+    for seconds in 0..8_i64 {
+        let node = node(900 - 10 * seconds.unsigned_abs(), 900, at(seconds));
+        assert!(!evicts(&look(&mut slow, seconds, node)), "80 s away");
+    }
+    let mut uneven = predicting(PredictionMode::Evict);
+    for (seconds, available) in (0..8).zip([300, 500, 290, 480, 280, 470, 270, 460]) {
+        assert!(
+            !evicts(&look(&mut uneven, seconds, node(available, 900, at(seconds)))),
+            "it goes up as well"
+        );
+    }
+}
+
+#[test]
+fn a_closed_gate_predicts_nothing() {
+    let mut engine = watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+        preferences.prediction.mode = PredictionMode::Evict;
+        let pressure = MemoryPsi { kind: PsiKind::Some, avg10: Some(1.0), trigger: None };
+        preferences.memory.psi = Some(pressure);
+    }));
+    for seconds in 0..15 {
+        let mut node = falling(seconds);
+        node.memory_detail.some_avg10 = Reading::Known(0);
+        let decision = look(&mut engine, seconds, node);
+        assert!(!evicts(&decision) && decision.conditions.is_empty());
+    }
+}
+
+#[test]
+fn the_pods_that_grow_fastest_are_told() {
+    let pods = set(vec![pod("fast", "1"), pod("slow", "1"), pod("still", "1"), pod("shrinks", "1")]);
+    let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "1")], |_| ()), &pods);
+    let mut last = None;
+    for second in 0..6_i64 {
+        let used = |base: i64, growth: i64| (base + growth * second).unsigned_abs();
+        let usage = [
+            memory_of("still", 900),
+            memory_of("slow", used(100, 1)),
+            memory_of("fast", used(50, 30)),
+            memory_of("shrinks", used(500, -40)),
+        ];
+        last = Some(tell(&mut engine, second, Event::Sample(snapshot(node(900, 900, at(second)), &usage))));
+    }
+    let report = Report::of(&last.unwrap(), engine.policy());
+    let report = serde_json::to_value(report).unwrap();
+    let growing = report["pass"]["growing"].as_array().unwrap();
+    let told: Vec<_> = growing.iter().map(|it| (&it["uid"], &it["per_second"])).collect();
+    assert_eq!(told, [(&"fast".into(), &30.0.into()), (&"slow".into(), &1.0.into())]);
+    let no_pods = look(&mut engine, 6, node(900, 900, at(6)));
+    let told = no_pods.pass().unwrap().sight.growing;
+    assert_eq!(told, Growing::default(), "the look saw none of them for long enough");
+}

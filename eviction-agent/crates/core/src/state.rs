@@ -1,0 +1,164 @@
+//! What outlives the agent's own end: an engine that comes after another one goes on from here.
+//!
+//! Times are those of inputs. Whoever keeps a memory over a restart has to see to it that they
+//! are still times of the same clock when it comes back, as [`Event::Restore`], before anything
+//! else.
+//!
+//! What still counts of it is decided by how long nobody looked:
+//!
+//! - **Thresholds that were met** have been so since they were seen first, if the next look comes
+//!   within [`UNSEEN`]. After that they may have come and gone, and are met anew.
+//! - **Conditions** were raised when they were. One that the last look has raised may have been
+//!   raised as long as nobody looked, but for no longer than [`KEPT_EVERY`]: so often a memory is
+//!   made while a threshold is met.
+//! - **Evictions** go on as soon as their pods are told of, with the time that has passed: those under
+//!   way, also of pods whose objects are gone and what they hold is not ([`Event::Leaving`]), and those
+//!   that have ended, for as long as that says whom to let be. By the kubelet's rules the engine
+//!   remembers none.
+//! - **What counts against limits** and OOM kills that spare a pod count for as long as they would
+//!   have.
+//!
+//! [`Event::Restore`]: super::input::Event::Restore
+//! [`Event::Leaving`]: super::input::Event::Leaving
+
+pub mod wire;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::condition::Raised;
+use super::decision::LABELS;
+use super::expected_release::ExpectedRelease;
+use super::in_flight::Failure;
+use super::protection::RateLimitKey;
+use super::signal::Signal;
+use super::time::Timestamp;
+use super::units::{GoDuration, ThresholdValue};
+
+/// How long nobody may have looked at a threshold that is taken for met all the time: as long as
+/// the kubelet waits for a victim before it looks again (`podCleanupTimeout`).
+pub const UNSEEN: GoDuration = GoDuration::from_secs(30);
+
+/// How often a memory has to be made while a threshold is met, beside those of each change.
+pub const KEPT_EVERY: GoDuration = GoDuration::from_secs(5);
+
+/// So many evictions that count against limits are remembered: one in five seconds for more than five hours.
+pub const MOST_COUNTED: usize = 4096;
+
+/// No longer is anybody held up by what was known before: a minute is the longest that a hand asks for.
+pub const LONGEST_HOLD: GoDuration = GoDuration::from_secs(60);
+
+/// What an engine knows that no look can tell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct EngineState {
+    /// When the last pass was made; nothing before the first one.
+    pub looked: Option<Timestamp>,
+    /// The thresholds that it found met.
+    pub met: Vec<MetSince>,
+    /// Conditions that were raised, whether they still hold or not.
+    pub conditions: Vec<Raised>,
+    /// Evictions under way, and those that have ended and still say whom to let be.
+    pub flights: Vec<EvictionState>,
+    /// The evictions that count against limits, in the order of their decisions; the latest
+    /// [`MOST_COUNTED`].
+    pub counted: Vec<CountedEviction>,
+    /// The last kill by the kernel of each pod that is spared for it.
+    pub oom_killed: Vec<PodEventTime>,
+    /// Pods that their PodDisruptionBudgets do not let go for now.
+    pub forbidden: Vec<PodEventTime>,
+    /// Until when nobody new may go, if that is so: a limit that is nobody's own.
+    pub held_until: Option<Timestamp>,
+}
+
+/// A threshold that is met.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MetSince {
+    /// Of which signal.
+    pub signal: Signal,
+    /// The line, as [`text_of`] has it: a changed one is another threshold.
+    pub value: Box<str>,
+    /// Its grace period: zero for a hard one.
+    pub grace_period: GoDuration,
+    /// Since when.
+    pub first_seen: Timestamp,
+    /// Its grace period is over, so that it holds until its minimum reclaim.
+    pub ripe: bool,
+}
+
+/// An eviction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EvictionState {
+    /// Of which pod.
+    pub uid: Box<str>,
+    /// Its namespace.
+    pub namespace: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+    /// What for, as [`InFlightEviction::signal`](super::in_flight::InFlightEviction::signal).
+    #[serde(deserialize_with = "wire::label")]
+    pub label: Label,
+    /// Whether that is a hard threshold, or a limit of the pod's own.
+    pub hard: bool,
+    /// When it was decided.
+    pub decided_at: Timestamp,
+    /// From when on its grace period counts; when it ended, if it has.
+    pub since: Timestamp,
+    /// The grace period.
+    pub grace_period_seconds: i64,
+    /// What it frees.
+    #[serde(with = "wire::expected")]
+    pub expected: [ExpectedRelease; Signal::COUNT],
+    /// How it ended; nothing while it is under way.
+    #[serde(default)]
+    pub ended: Option<Ended>,
+}
+
+/// One of the names that there are.
+pub type Label = &'static str;
+
+/// The label of that name, if there is one.
+pub fn label_of(name: &str) -> Option<Label> {
+    LABELS.into_iter().chain(Signal::ALL.map(Signal::name)).find(|known| *known == name)
+}
+
+/// How an eviction ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// What it was to free is free.
+    Gone,
+    /// The pod did not go.
+    Failed(Failure),
+}
+
+/// An eviction that counts against limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CountedEviction {
+    /// When it was decided.
+    pub at: Timestamp,
+    /// Under what it is entered.
+    pub account: Arc<RateLimitKey>,
+}
+
+/// A pod to which something happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PodEventTime {
+    /// Which.
+    pub uid: Box<str>,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// The value of a threshold as a memory has it.
+pub fn text_of(value: &ThresholdValue) -> Box<str> {
+    match value {
+        ThresholdValue::Quantity(quantity) => quantity.to_string().into(),
+        ThresholdValue::Percentage(share) => format!("{share}").into(),
+    }
+}

@@ -1,0 +1,193 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::fixture::at;
+use crate::oom::{AttributedCause, KillEntry, LimitScope, OomKill, OomVictimRole};
+
+fn kill(victim: OomVictimRole) -> Evidence {
+    let kill = OomKill { tgid: 7, victim, ..OomKill::default() };
+    Evidence::KernelKills(Box::new(KillEntry::new(&kill, at(1))))
+}
+
+fn status() -> Evidence {
+    Evidence::Ended { seen: EndSeen::Status }
+}
+
+fn cause(verdict: TerminationCause, ground: Explanation) -> AttributedCause {
+    let limit_owner = (verdict == TerminationCause::OomKilled).then_some(LimitScope::Container);
+    AttributedCause { verdict, ground, at: None, limit_owner }
+}
+
+fn ended(causes: &[(TerminationCause, Explanation)], evidence: Vec<Evidence>) -> EndedContainer {
+    EndedContainer {
+        namespace: "shop".into(),
+        name: "web".into(),
+        uid: "u".into(),
+        container: "app".into(),
+        instance: Some("i1".into()),
+        ended_at: at(2),
+        exit_code: None,
+        signal: None,
+        reason: "".into(),
+        causes: causes.iter().map(|(verdict, ground)| cause(*verdict, *ground)).collect(),
+        evidence,
+    }
+}
+
+fn told(reason: &str, exit_code: i32) -> ContainerEnded {
+    ContainerEnded {
+        at: Some(at(2)),
+        pod: "u".into(),
+        container: "app".into(),
+        instance: Some("i1".into()),
+        seen: EndSeen::Status,
+        exit_code: Some(exit_code),
+        reason: reason.into(),
+        ..ContainerEnded::default()
+    }
+}
+
+/// The same with the status among its evidence.
+fn with_status(ended: &EndedContainer, told: &ContainerEnded) -> EndedContainer {
+    let mut ended = ended.clone();
+    (ended.reason, ended.exit_code) = (told.reason.clone(), told.exit_code);
+    ended.evidence.push(status());
+    ended
+}
+
+/// By what they differ, whichever of them comes first.
+fn compare(ended: &EndedContainer, told: &ContainerEnded) -> Option<MismatchKind> {
+    let at_once = StatusMismatch::default().ended(at(3), &with_status(ended, told));
+    let mut apart = StatusMismatch::default();
+    assert_eq!(apart.ended(at(3), ended), None, "there is no status yet");
+    let late = apart.status(at(60), told);
+    assert_eq!(apart.status(at(61), told), None, "once");
+    let of = late.as_ref().map(|it| (&*it.namespace, &*it.name, &*it.container, it.verdict));
+    assert!(of.is_none_or(|of| of == ("shop", "web", "app", ended.verdict())));
+    assert_eq!(at_once, late.map(|it| it.difference));
+    at_once
+}
+
+#[test]
+fn each_way_in_which_a_status_and_a_verdict_can_differ() {
+    use Explanation::*;
+    use MismatchKind::*;
+    use TerminationCause::*;
+    let main = || vec![kill(OomVictimRole::Main)];
+    let child = || vec![kill(OomVictimRole::Child)];
+    type Case<'a> =
+        (&'a [(TerminationCause, Explanation)], Vec<Evidence>, &'a str, i32, Option<MismatchKind>);
+    let cases: [Case<'_>; 14] = [
+        // They agree.
+        (&[(OomKilled, MainProcessKilled)], main(), "OOMKilled", 137, None),
+        (&[(OomKilled, ChildKilled)], child(), "OOMKilled", 1, None),
+        (&[(Other, Exited)], vec![], "Completed", 0, None),
+        (&[(Other, Exited)], vec![], "Error", 1, None),
+        (&[(EvictedByAgent, EvictionUnderWay)], vec![], "Error", 143, None),
+        (
+            &[(EvictedByAgent, EvictionUnderWay), (OomKilled, MainProcessKilled)],
+            main(),
+            "OOMKilled",
+            137,
+            None,
+        ),
+        // They do not.
+        (&[(OomKilled, MainProcessKilled)], main(), "Error", 137, Some(KillNotInStatus)),
+        (&[(OomKilled, RuntimeSays)], vec![], "OOMKilled", 137, Some(NoKillSeen)),
+        (&[(EvictedByKubelet, EvictionOnRecord)], vec![], "OOMKilled", 137, Some(NoKillSeen)),
+        (&[(Other, OnlyAChildLongBefore)], child(), "OOMKilled", 0, Some(OnlyAChildKilled)),
+        (&[(Other, Exited)], child(), "Completed", 0, Some(ChildNotInStatus)),
+        (
+            &[(Other, Explanation::KilledBySomebodyElse)],
+            vec![],
+            "Error",
+            137,
+            Some(MismatchKind::KilledByOtherProcess),
+        ),
+        (&[(EvictedByAgent, EvictionUnderWay)], vec![], "Error", 137, Some(KilledByEviction)),
+        (&[(EvictedByKubelet, EvictionOnRecord)], vec![], "Error", 137, Some(KilledByEviction)),
+    ];
+    for (causes, evidence, reason, exit_code, difference) in cases {
+        let got = compare(&ended(causes, evidence), &told(reason, exit_code));
+        assert_eq!(got, difference, "{causes:?} and {reason} {exit_code}");
+    }
+}
+
+#[test]
+fn a_status_is_held_against_its_own_container_alone() {
+    let of = |end: ContainerEnded| {
+        let mut apart = StatusMismatch::default();
+        apart.ended(at(3), &ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]));
+        apart.status(at(4), &end).map(|it| it.difference)
+    };
+    let killed = || told("Error", 137);
+    assert!(of(killed()).is_some());
+    assert_eq!(of(ContainerEnded { pod: "v".into(), ..killed() }), None);
+    assert_eq!(of(ContainerEnded { instance: Some("i2".into()), ..killed() }), None);
+    assert!(of(ContainerEnded { instance: None, ..killed() }).is_some());
+    assert_eq!(of(ContainerEnded { instance: None, at: Some(at(5)), ..killed() }), None, "another end");
+    assert_eq!(of(ContainerEnded { seen: EndSeen::Cgroup, ..killed() }), None);
+}
+
+#[test]
+fn verdicts_wait_for_ten_minutes_and_not_in_any_number() {
+    let mut apart = StatusMismatch::default();
+    let nameless = ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]);
+    for nth in 0..2 * OPEN {
+        apart.ended(at(3), &EndedContainer { uid: nth.to_string().into(), ..nameless.clone() });
+    }
+    assert_eq!((apart.waiting(), apart.unmatched()), (OPEN, OPEN as u64));
+    let last = ContainerEnded { pod: (2 * OPEN - 1).to_string().into(), ..told("Error", 137) };
+    assert_eq!(apart.status(at(700), &last), None, "too late");
+    assert_eq!((apart.waiting(), apart.unmatched()), (0, 2 * OPEN as u64));
+}
+
+fn causes() -> impl Strategy<Value = Vec<(TerminationCause, Explanation)>> {
+    let cause = prop_oneof![
+        Just((TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay)),
+        Just((TerminationCause::EvictedByKubelet, Explanation::EvictionOnRecord)),
+        Just((TerminationCause::OomKilled, Explanation::MainProcessKilled)),
+        Just((TerminationCause::OomKilled, Explanation::GroupKilled)),
+        Just((TerminationCause::Other, Explanation::Exited)),
+    ];
+    prop::collection::vec(cause, 1..3)
+}
+
+proptest! {
+    #[test]
+    fn it_does_not_matter_which_comes_first(
+        causes in causes(),
+        kills in prop::collection::vec(prop_oneof![Just(OomVictimRole::Main), Just(OomVictimRole::Child)], 0..3),
+        reason in prop_oneof![Just("OOMKilled"), Just("Error"), Just("Completed"), Just("")],
+        exit_code in prop_oneof![Just(0), Just(1), Just(137), Just(143)],
+    ) {
+        let difference = compare(&ended(&causes, kills.iter().map(|it| kill(*it)).collect()), &told(reason, exit_code));
+        let killed = causes.iter().any(|(verdict, _)| *verdict == TerminationCause::OomKilled);
+        let agrees = (reason == "OOMKilled") == killed;
+        prop_assert!(agrees || difference.is_some(), "what differs is said");
+        if difference.is_none() {
+            prop_assert!(agrees && (killed || (exit_code != 137 && kills.is_empty())));
+        }
+    }
+
+    #[test]
+    fn whatever_comes_its_memory_is_bounded_and_each_end_is_said_once(
+        records in prop::collection::vec((any::<bool>(), 0..400_u16, 0..2_000_i64), 0..1_500),
+    ) {
+        let mut apart = StatusMismatch::default();
+        let mut verdicts = 0;
+        let mut said = 0;
+        for (is_verdict, uid, second) in records {
+            let uid: Box<str> = uid.to_string().into();
+            if is_verdict {
+                verdicts += 1;
+                apart.ended(at(second), &EndedContainer { uid, ..ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]) });
+            } else {
+                let end = ContainerEnded { pod: uid, ..told("OOMKilled", 137) };
+                said += u64::from(apart.status(at(second), &end).is_some());
+            }
+            prop_assert!(apart.waiting() <= OPEN);
+            prop_assert_eq!(verdicts, said + apart.waiting() as u64 + apart.unmatched());
+        }
+    }
+}

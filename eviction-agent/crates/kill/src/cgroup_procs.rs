@@ -1,0 +1,357 @@
+//! Who is in a cgroup, and signals that reach nobody else.
+//!
+//! A process id says little: between reading it and using it, its process may have ended and
+//! another one may have got it. So a batch of ids is first pinned by pidfds, then the group's list
+//! is read *again*, and only those still on it are signalled through their pidfds. An id on the
+//! second list is in the group now; its pidfd is either of that very process or of one that has
+//! ended, which no signal reaches. This holds in any cgroup or mount namespace, where the paths in
+//! /proc/PID/cgroup would have to be translated first. What is left is a process that is moved out
+//! in the microseconds between the second list and its signal.
+#![forbid(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, fstat, openat};
+use rustix::io::{Errno, write};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+
+use super::group::{file_says, list, open_group};
+use eviction_core::progress::Signalled;
+
+/// Processes pinned at the same time: each batch has the list read again.
+const BATCH: usize = 256;
+
+/// Groups of a pod beyond this are not looked at, and counted.
+const GROUPS: usize = 65_536;
+
+/// CRI-O's monitor of a container; SIGTERM would make it kill the container at once.
+const MONITOR: &[u8] = b"crio-conmon-";
+
+/// The processes of a pod's cgroup and all groups below it. Keeps its memory between scans.
+#[derive(Debug)]
+pub(super) struct CgroupProcesses {
+    /// Sorted within each group.
+    pids: Vec<u32>,
+    groups: Vec<Group>,
+    /// Processes outside this PID namespace.
+    pub(super) unreachable: u32,
+    /// Groups that could not be read.
+    pub(super) unreadable_groups: u32,
+    /// Paths relative to the pod's directory, without a separator between them.
+    names: Vec<u8>,
+    path: Vec<u8>,
+    text: Vec<u8>,
+    entries: Vec<MaybeUninit<u8>>,
+    pinned: Vec<(u32, OwnedFd)>,
+    again: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    name: Range<usize>,
+    pids: Range<usize>,
+}
+
+impl CgroupProcesses {
+    /// Room for the usual pod.
+    pub(super) fn new() -> Self {
+        Self {
+            pids: Vec::with_capacity(1024),
+            groups: Vec::with_capacity(64),
+            unreachable: 0,
+            unreadable_groups: 0,
+            names: Vec::with_capacity(16 << 10),
+            path: Vec::with_capacity(1024),
+            text: vec![0; 16 << 10],
+            entries: vec![MaybeUninit::uninit(); 8 << 10],
+            pinned: Vec::with_capacity(BATCH),
+            again: Vec::with_capacity(1024),
+        }
+    }
+
+    /// The processes found by the last scan.
+    pub(super) fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
+    /// The groups found by the last scan, each after the one above it: paths below the pod's directory.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        self.groups.iter().map(|group| &self.names[group.name.clone()])
+    }
+
+    /// Whether the last scan has found nobody, and nothing that could hide somebody.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pids.is_empty() && self.unreachable == 0 && self.unreadable_groups == 0
+    }
+
+    /// Looks at the group and all below it.
+    pub(super) fn scan(&mut self, dir: BorrowedFd<'_>) {
+        self.pids.clear();
+        self.groups.clear();
+        self.names.clear();
+        self.unreachable = 0;
+        self.unreadable_groups = 0;
+        self.groups.push(Group { name: 0..0, pids: 0..0 });
+        let mut next = 0;
+        while next < self.groups.len() {
+            let name = self.groups[next].name.clone();
+            self.path.clear();
+            self.path.extend_from_slice(&self.names[name]);
+            match self.scan_one(dir) {
+                Ok(pids) => self.groups[next].pids = pids,
+                // Removed meanwhile, so nobody is in it.
+                Err(Errno::NOENT | Errno::NODEV) => {}
+                Err(_) => self.unreadable_groups += 1,
+            }
+            next += 1;
+        }
+    }
+
+    /// Reads the list of the group at `self.path` and notes the groups below it.
+    fn scan_one(&mut self, dir: BorrowedFd<'_>) -> Result<Range<usize>, Errno> {
+        let group = open_group(dir, &self.path)?;
+        let from = self.pids.len();
+        let listed = list(group.as_fd(), &mut self.text, &mut self.pids);
+        let subfolders = fstat(&group)?.st_nlink.saturating_sub(2);
+        if subfolders > 0 {
+            let mut entries = RawDir::new(&group, &mut self.entries);
+            while let Some(entry) = entries.next() {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if entry.file_type() != FileType::Directory || matches!(name, b"." | b"..") {
+                    continue;
+                }
+                if self.groups.len() >= GROUPS {
+                    self.unreadable_groups += 1;
+                    continue;
+                }
+                let start = self.names.len();
+                self.names.extend_from_slice(&self.path);
+                if !self.path.is_empty() {
+                    self.names.push(b'/');
+                }
+                self.names.extend_from_slice(name);
+                self.groups.push(Group { name: start..self.names.len(), pids: 0..0 });
+            }
+        }
+        match listed {
+            Ok(unreachable) => self.unreachable += unreachable,
+            // A threaded group: its processes are on the list of the domain above it.
+            Err(Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error),
+        }
+        self.pids[from..].sort_unstable();
+        Ok(from..self.pids.len())
+    }
+
+    /// Whether one of them must never be signalled: the agent itself, or the first process.
+    pub(super) fn protected(&self) -> Option<u32> {
+        self.pids.iter().copied().find(|pid| is_protected(*pid))
+    }
+
+    /// Sends the signals, in this order, to every process of the last scan that is not in
+    /// `except` (sorted), adds up what came of it and appends those reached to `reached`.
+    pub(super) fn signal(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        signals: &[Signal],
+        except: &[u32],
+        sum: &mut Signalled,
+        reached: &mut Vec<u32>,
+    ) {
+        let is_gentle = signals.first() == Some(&Signal::TERM);
+        for index in 0..self.groups.len() {
+            let Group { name, pids } = self.groups[index].clone();
+            self.path.clear();
+            self.path.extend_from_slice(&self.names[name]);
+            let base = self.path.rsplit(|byte| *byte == b'/').next();
+            if is_gentle && base.is_some_and(|base| base.starts_with(MONITOR)) {
+                continue;
+            }
+            let mut next = pids.start;
+            while next < pids.end {
+                next = self.pin(next..pids.end, except, sum);
+                self.list_again(dir);
+                while let Some((pid, pidfd)) = self.pinned.pop() {
+                    if self.again.binary_search(&pid).is_err() {
+                        let count = match has_ended(&pidfd) {
+                            true => &mut sum.ended,
+                            false => &mut sum.moved,
+                        };
+                        *count += 1;
+                        continue;
+                    }
+                    match send(&pidfd, signals) {
+                        Ok(()) => {
+                            sum.sent += 1;
+                            reached.push(pid);
+                        }
+                        Err(Errno::SRCH) => sum.ended += 1,
+                        Err(_) => sum.denied += 1,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens pidfds for a batch of the range and returns where the next batch begins.
+    fn pin(&mut self, range: Range<usize>, except: &[u32], sum: &mut Signalled) -> usize {
+        for index in range.clone() {
+            let pid = self.pids[index];
+            if is_protected(pid) || except.binary_search(&pid).is_ok() {
+                continue;
+            }
+            match pidfd(pid) {
+                Ok(pidfd) => self.pinned.push((pid, pidfd)),
+                Err(Errno::SRCH | Errno::INVAL) => sum.ended += 1,
+                // No descriptor is free: those pinned so far first, then this one again.
+                Err(_) if !self.pinned.is_empty() => return index,
+                Err(_) => sum.denied += 1,
+            }
+            if self.pinned.len() >= BATCH {
+                return index + 1;
+            }
+        }
+        range.end
+    }
+
+    /// Reads the list of the group at `self.path` once more, into `self.again`.
+    fn list_again(&mut self, dir: BorrowedFd<'_>) {
+        self.again.clear();
+        let listed = open_group(dir, &self.path)
+            .and_then(|group| list(group.as_fd(), &mut self.text, &mut self.again));
+        if listed.is_err() {
+            self.again.clear();
+        }
+        self.again.sort_unstable();
+    }
+
+    /// Version 1: thaws each group of the last scan that is frozen.
+    pub(super) fn thaw(&self, dir: BorrowedFd<'_>) {
+        for Group { name, .. } in &self.groups {
+            let Ok(group) = open_group(dir, &self.names[name.clone()]) else {
+                continue;
+            };
+            if file_says(&group, c"freezer.self_freezing", b"1") {
+                let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+                let file = openat(&group, c"freezer.state", flags, Mode::empty());
+                // Who cannot be thawed is reported as left, frozen.
+                let _ = file.and_then(|file| write(&file, b"THAWED"));
+            }
+        }
+    }
+
+    /// Opens pidfds of the first few processes of the last scan, to wait for their end.
+    pub(super) fn watch(&self, most: usize) -> Vec<OwnedFd> {
+        let pids = self.pids.iter().take(most);
+        pids.filter_map(|pid| pidfd(*pid).ok()).filter(|pidfd| !has_ended(pidfd)).collect()
+    }
+}
+
+pub(super) fn pidfd(pid: u32) -> Result<OwnedFd, Errno> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())
+}
+
+fn send(pidfd: &OwnedFd, signals: &[Signal]) -> Result<(), Errno> {
+    signals.iter().try_for_each(|signal| pidfd_send_signal(pidfd, *signal))
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let now = Timespec::default();
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// The first process and the agent itself are never signalled, wherever they are found.
+fn is_protected(pid: u32) -> bool {
+    pid == 1 || i32::try_from(pid) == Ok(getpid().as_raw_pid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fake(lists: &[(&str, &str)]) -> (tempfile::TempDir, OwnedFd) {
+        let folder = tempfile::tempdir().unwrap();
+        for (group, text) in lists {
+            let group = folder.path().join(group);
+            std::fs::create_dir_all(&group).unwrap();
+            std::fs::write(group.join("cgroup.procs"), text).unwrap();
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let dir = rustix::fs::open(folder.path(), flags, Mode::empty()).unwrap();
+        (folder, dir)
+    }
+
+    #[test]
+    fn scans_all_groups_below() {
+        let (_folder, dir) = fake(&[
+            ("", "30\n10\n"),
+            ("a", "20\n0\n0\n"),
+            ("a/b/c", "5\n"),
+            ("a/b", ""),
+            ("pod1", "99999999999999999999\n7\n"),
+        ]);
+        let mut members = CgroupProcesses::new();
+        members.scan(dir.as_fd());
+        let mut pids = members.pids().to_vec();
+        pids.sort_unstable();
+        assert_eq!(pids, [5, 7, 10, 20, 30, u32::MAX]);
+        assert_eq!(members.unreachable, 2);
+        assert_eq!(members.unreadable_groups, 0);
+        assert_eq!(members.protected(), None);
+        // A group without a list is gone, one whose list is a folder cannot be read.
+        let (folder, dir) = fake(&[("a", "")]);
+        std::fs::create_dir_all(folder.path().join("b/cgroup.procs")).unwrap();
+        members.scan(dir.as_fd());
+        assert_eq!(members.pids(), [0_u32; 0]);
+        assert_eq!(members.unreadable_groups, 1);
+        assert!(!members.is_empty());
+    }
+
+    #[test]
+    fn the_agent_and_the_first_process_are_protected() {
+        let own = std::process::id();
+        let (_folder, dir) = fake(&[("", &format!("1\n{own}\n"))]);
+        let mut members = CgroupProcesses::new();
+        members.scan(dir.as_fd());
+        assert!(members.protected().is_some());
+        let mut sum = Signalled::default();
+        let mut reached = Vec::new();
+        // Were it sent, it would end this test.
+        members.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut reached);
+        assert_eq!((sum, reached), (Signalled::default(), Vec::new()));
+    }
+
+    #[test]
+    fn who_is_no_longer_on_the_list_is_let_be() {
+        let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = sleeper.id();
+        let (folder, dir) = fake(&[("a", &format!("{pid}\n"))]);
+        let mut members = CgroupProcesses::new();
+        members.scan(dir.as_fd());
+        assert_eq!(members.pids(), [pid]);
+        // It moves on between the scan and the signal.
+        std::fs::write(folder.path().join("a/cgroup.procs"), "").unwrap();
+        let mut sum = Signalled::default();
+        let mut reached = Vec::new();
+        members.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut reached);
+        assert_eq!((sum.sent, sum.moved, reached.len()), (0, 1, 0));
+        assert!(sleeper.try_wait().unwrap().is_none());
+        // It is back, but was signalled already.
+        std::fs::write(folder.path().join("a/cgroup.procs"), format!("{pid}\n")).unwrap();
+        members.signal(dir.as_fd(), &[Signal::KILL], &[pid], &mut sum, &mut reached);
+        assert_eq!(sum.sent, 0);
+        members.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut reached);
+        assert_eq!((sum.sent, reached), (1, vec![pid]));
+        use std::os::unix::process::ExitStatusExt as _;
+        assert_eq!(sleeper.wait().unwrap().signal(), Some(9));
+        // Ended, and its id is on the list still.
+        members.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut Vec::new());
+        assert_eq!((sum.sent, sum.ended), (1, 1));
+    }
+}

@@ -1,0 +1,229 @@
+//! What may be acted on: cgroups below the node's root, and no others.
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, Stat, fstat, open, openat};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use super::target::CgroupDirs;
+
+/// The node's root cgroup in each hierarchy.
+#[derive(Debug)]
+pub(super) struct CgroupScope {
+    memory: Option<Root>,
+    pids: Option<Root>,
+    freezer: Option<Root>,
+    unified: Option<Root>,
+}
+
+#[derive(Debug)]
+struct Root {
+    path: PathBuf,
+    dir: OwnedFd,
+    device: u64,
+}
+
+/// A directory could not be opened.
+#[derive(Debug, Error)]
+#[error("open cgroup {}", path.display())]
+pub struct OpenError {
+    path: PathBuf,
+    source: Errno,
+}
+
+/// Why a directory is not acted on.
+#[derive(Debug, Error)]
+pub(super) enum OutOfScope {
+    #[error("the pod's cgroup is gone")]
+    Gone,
+    #[error("cgroup {} does not lie below the node's root {}", path.display(), root.display())]
+    Outside { path: PathBuf, root: PathBuf },
+    #[error("cgroup {} lies in a hierarchy that the node's root was not found in", .0.display())]
+    NoRoot(PathBuf),
+    #[error("open cgroup {}: {source}", path.display())]
+    Unopenable { path: PathBuf, source: Errno },
+    #[error("cgroup {} is another one than was decided on: id {found} instead of {expected}", path.display())]
+    Replaced { path: PathBuf, expected: u64, found: u64 },
+}
+
+const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+impl Root {
+    fn open(path: &Path) -> Result<Self, OpenError> {
+        let fail = |source| OpenError { path: path.to_owned(), source };
+        // The mount point itself may be a link, as cpu is to cpu,cpuacct.
+        let dir = open(path, DIR.difference(OFlags::NOFOLLOW), Mode::empty()).map_err(fail)?;
+        let device = fstat(&dir).map_err(fail)?.st_dev;
+        Ok(Self { path: path.to_owned(), dir, device })
+    }
+
+    fn open_below(&self, path: &Path) -> Result<(OwnedFd, Stat), OutOfScope> {
+        let fail = |source| match source {
+            Errno::NOENT | Errno::NODEV => OutOfScope::Gone,
+            source => OutOfScope::Unopenable { path: path.to_owned(), source },
+        };
+        let outside = || OutOfScope::Outside { path: path.to_owned(), root: self.path.clone() };
+        let relative = strictly_below(&self.path, path).ok_or_else(outside)?;
+        let dir = openat(&self.dir, relative, DIR, Mode::empty()).map_err(fail)?;
+        let stat = fstat(&dir).map_err(fail)?;
+        if stat.st_dev != self.device {
+            return Err(outside());
+        }
+        Ok((dir, stat))
+    }
+}
+
+/// The way from `root` to `path`, if there is one that goes only down. Compares whole components:
+/// `pod10` is not below `pod1`.
+fn strictly_below<'a>(root: &Path, path: &'a Path) -> Option<&'a Path> {
+    let relative = path.strip_prefix(root).ok()?;
+    let mut components = relative.components().peekable();
+    components.peek()?;
+    components.all(|component| matches!(component, Component::Normal(_))).then_some(relative)
+}
+
+/// A pod's cgroup, pinned: a group that takes its path later is not the same.
+#[derive(Debug)]
+pub(super) struct PinnedCgroup {
+    /// The path of the deciding directory, for people.
+    pub(super) path: PathBuf,
+    /// Where the processes are listed.
+    pub(super) deciding: OwnedFd,
+    /// Whether `deciding` is of the unified hierarchy, which can kill a group as a whole.
+    pub(super) is_unified: bool,
+    /// Where `pids.max` is.
+    pub(super) pids: Option<(OwnedFd, PathBuf)>,
+    /// Where the freezer is.
+    pub(super) freezer: Option<(OwnedFd, PathBuf)>,
+}
+
+impl CgroupScope {
+    /// Opens the node's root in each hierarchy that it has.
+    pub(super) fn open(roots: &CgroupDirs) -> Result<Self, OpenError> {
+        let CgroupDirs { id: _, memory, pids, freezer, unified } = roots;
+        let open = |path: &Option<PathBuf>| path.as_deref().map(Root::open).transpose();
+        Ok(Self {
+            memory: open(memory)?,
+            pids: open(pids)?,
+            freezer: open(freezer)?,
+            unified: open(unified)?,
+        })
+    }
+
+    /// Pins a group. Only its deciding directory must exist.
+    pub(super) fn pin(&self, dirs: &CgroupDirs) -> Result<PinnedCgroup, OutOfScope> {
+        let CgroupDirs { id, memory, pids, freezer, unified } = dirs;
+        let (root, path) = match (memory, pids, unified) {
+            (Some(path), _, _) => (&self.memory, path),
+            (None, Some(path), _) => (&self.pids, path),
+            (None, None, Some(path)) => (&self.unified, path),
+            (None, None, None) => return Err(OutOfScope::Gone),
+        };
+        let no_root = || OutOfScope::NoRoot(path.clone());
+        let (deciding, stat) = root.as_ref().ok_or_else(no_root)?.open_below(path)?;
+        let found = stat.st_ino;
+        if let Some(expected) = id.filter(|expected| *expected != found) {
+            let path = path.clone();
+            return Err(OutOfScope::Replaced { path, expected, found });
+        }
+        let also = |root: &Option<Root>, path: &Option<PathBuf>| {
+            let (root, path) = (root.as_ref()?, path.as_ref()?);
+            match root.open_below(path) {
+                Ok((dir, stat)) => Some(Ok((dir, stat, path.clone()))),
+                Err(OutOfScope::Gone) => None,
+                Err(error) => Some(Err(error)),
+            }
+        };
+        let same = |other: &Stat| other.st_dev == stat.st_dev && other.st_ino == found;
+        let unified = also(&self.unified, unified).transpose()?;
+        let is_unified = unified.as_ref().is_some_and(|(_, stat, _)| same(stat));
+        let pids = also(&self.pids, pids).transpose()?;
+        let freezer = also(&self.freezer, freezer).transpose()?;
+        let of_version_2 = || {
+            let (dir, _, path) = unified.as_ref()?;
+            Some((dir.as_fd().try_clone_to_owned().ok()?, path.clone()))
+        };
+        Ok(PinnedCgroup {
+            path: path.clone(),
+            deciding,
+            is_unified,
+            pids: pids.map(|(dir, _, path)| (dir, path)),
+            freezer: freezer.map(|(dir, _, path)| (dir, path)).or_else(of_version_2),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn below(root: &str, path: &str) -> bool {
+        strictly_below(Path::new(root), Path::new(path)).is_some()
+    }
+
+    #[test]
+    fn whole_components_count() {
+        assert!(below("/sys/fs/cgroup", "/sys/fs/cgroup/kubepods/pod1"));
+        assert!(below("/cg/pod1", "/cg/pod1/c"));
+        assert!(!below("/cg/pod1", "/cg/pod10"));
+        assert!(!below("/cg/pod1", "/cg/pod10/c"));
+        assert!(!below("/cg/pod10", "/cg/pod1"));
+        assert!(!below("/cg/pod1", "/cg/pod1"));
+        assert!(!below("/cg/pod1", "/cg/pod1/"));
+        assert!(!below("/cg/pod1", "/cg"));
+        assert!(!below("/cg/pod1", "cg/pod1/c"));
+        assert!(!below("/cg/pod1", "/cg/pod1/../pod2"));
+        assert!(!below("/cg/pod1", "/cg/pod1/c/../../pod2"));
+    }
+
+    #[test]
+    fn a_directory_is_pinned_only_inside_and_only_if_it_is_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        for dir in ["root/pod1", "root/pod10", "elsewhere"] {
+            std::fs::create_dir_all(folder.path().join(dir)).unwrap();
+        }
+        std::os::unix::fs::symlink(folder.path().join("elsewhere"), root.join("link")).unwrap();
+        let dirs = |path: PathBuf| CgroupDirs { memory: Some(path), ..CgroupDirs::default() };
+        let boundary = CgroupScope::open(&dirs(root.clone())).unwrap();
+        let pod = boundary.pin(&dirs(root.join("pod1"))).unwrap();
+        assert!(!pod.is_unified);
+        let id = fstat(&pod.deciding).unwrap().st_ino;
+        let pinned = |path: &str, id: Option<u64>| {
+            let result = boundary.pin(&CgroupDirs { id, ..dirs(folder.path().join(path)) });
+            result.map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(pinned("root/pod1", Some(id)), Ok(()));
+        let error = pinned("root/pod10", Some(id)).unwrap_err();
+        assert!(error.contains("another one than was decided on"), "{error}");
+        for path in ["elsewhere", "root", "root/pod1/../../elsewhere"] {
+            let error = pinned(path, None).unwrap_err();
+            assert!(error.contains("does not lie below"), "{error}");
+        }
+        let error = pinned("root/link", None).unwrap_err();
+        assert!(error.contains("open cgroup"), "{error}");
+        assert_eq!(pinned("root/absent", None).unwrap_err(), "the pod's cgroup is gone");
+        let other = CgroupDirs { pids: Some(root.join("pod1")), ..CgroupDirs::default() };
+        assert!(matches!(boundary.pin(&other), Err(OutOfScope::NoRoot(_))));
+        assert!(matches!(boundary.pin(&CgroupDirs::default()), Err(OutOfScope::Gone)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_below_has_every_component_of_the_root(
+            root in prop::collection::vec("[a-c]{1,2}", 1..4),
+            path in prop::collection::vec("[a-c]{1,2}|\\.\\.", 1..6),
+        ) {
+            let inside = path.len() > root.len()
+                && path[..root.len()] == root
+                && !path[root.len()..].iter().any(|part| part == "..");
+            let absolute = |parts: &[String]| format!("/{}", parts.join("/"));
+            prop_assert_eq!(below(&absolute(&root), &absolute(&path)), inside);
+        }
+    }
+}

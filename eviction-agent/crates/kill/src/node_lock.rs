@@ -1,0 +1,190 @@
+//! One agent that acts, for each node.
+//!
+//! The lock is a BSD lock (flock(2)) on the directory of the node's root cgroup itself. That is
+//! what two agents would quarrel about, so whoever means the same node locks the same inode: also
+//! from another container, mount, cgroup or PID namespace, through a read-only mount, and without
+//! any folder that both would have to share. The kernel drops it with the process, however that
+//! ends. Agents on different subtrees do not meet.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, Stat, flock, fstat, open};
+use rustix::io::Errno;
+use serde::Serialize;
+use thiserror::Error;
+
+/// The right to act on a node, held until it is dropped.
+#[derive(Debug)]
+pub struct NodeLock {
+    _dir: OwnedFd,
+    id: u64,
+}
+
+/// Why there is no right to act.
+#[derive(Debug, Error)]
+pub enum LockError {
+    /// Another agent has it.
+    #[error("act on the node below {}: another agent does, {holder}", path.display())]
+    Held {
+        /// The node's root.
+        path: PathBuf,
+        /// Who.
+        holder: LockHolder,
+    },
+    /// The directory cannot be locked.
+    #[error("{operation} {}", path.display())]
+    Failed {
+        /// What was tried.
+        operation: &'static str,
+        /// The node's root.
+        path: PathBuf,
+        /// Why it failed.
+        source: Errno,
+    },
+}
+
+impl LockError {
+    /// What can be done about it.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            Self::Held { .. } => {
+                Some("stop the other one, or run this one with --action none, which works beside it")
+            }
+            Self::Failed { .. } => None,
+        }
+    }
+}
+
+/// The process that acts on the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum LockHolder {
+    /// Seen from here.
+    Process {
+        /// Its process id.
+        pid: i32,
+        /// The name of its program.
+        command: Option<String>,
+        /// Since when it runs, to the second.
+        started: Option<jiff::Timestamp>,
+    },
+    /// Outside this PID namespace, or already gone.
+    Unseen,
+}
+
+impl fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Process { pid, command, started } = self else {
+            return f.write_str("in another PID namespace");
+        };
+        write!(f, "pid {pid}")?;
+        if let Some(command) = command {
+            write!(f, " ({command})")?;
+        }
+        if let Some(started) = started {
+            write!(f, ", started {started}")?;
+        }
+        Ok(())
+    }
+}
+
+impl NodeLock {
+    /// Takes the lock of the node whose root is `path`, without waiting.
+    pub fn acquire(path: &Path) -> Result<Self, LockError> {
+        let fail = |operation| move |source| LockError::Failed { operation, path: path.to_owned(), source };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = open(path, flags, Mode::empty()).map_err(fail("open"))?;
+        let stat = fstat(&dir).map_err(fail("look at"))?;
+        match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { _dir: dir, id: stat.st_ino }),
+            Err(Errno::WOULDBLOCK) => {
+                Err(LockError::Held { path: path.to_owned(), holder: find_holder(&stat) })
+            }
+            Err(source) => Err(fail("lock")(source)),
+        }
+    }
+
+    /// The cgroup id of the node's root.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+/// Finds who holds a lock on the inode in /proc/locks.
+fn find_holder(locked: &Stat) -> LockHolder {
+    let text = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let (major, minor) = (rustix::fs::major(locked.st_dev), rustix::fs::minor(locked.st_dev));
+    let Some(pid) = parse_holder(&text, major, minor, locked.st_ino) else {
+        return LockHolder::Unseen;
+    };
+    let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
+    let started = stat.as_ref().ok().and_then(|stat| {
+        let boot = procfs::boot_time_secs().ok()?;
+        let since = stat.starttime / procfs::ticks_per_second();
+        jiff::Timestamp::from_second(i64::try_from(boot.checked_add(since)?).ok()?).ok()
+    });
+    LockHolder::Process { pid, command: stat.ok().map(|stat| stat.comm), started }
+}
+
+/// The pid in a line such as `1: FLOCK  ADVISORY  WRITE 1234 00:1f:1 0 EOF` (fs/locks.c:
+/// lock_get_status): numbers of the device in hexadecimal, pid 0 for one that is not seen here.
+fn parse_holder(locks: &str, major: u32, minor: u32, inode: u64) -> Option<i32> {
+    locks.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        if fields.next()? != "FLOCK" {
+            return None;
+        }
+        let pid = fields.nth(2)?.parse().ok().filter(|pid| *pid > 0)?;
+        let mut place = fields.next()?.split(':');
+        let mut hexadecimal = || u32::from_str_radix(place.next()?, 16).ok();
+        let device = (hexadecimal()?, hexadecimal()?);
+        let found: u64 = place.next()?.parse().ok()?;
+        (device == (major, minor) && found == inode).then_some(pid)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_second_is_refused_and_told_who_the_first_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = NodeLock::acquire(folder.path()).unwrap();
+        let refused = NodeLock::acquire(folder.path()).unwrap_err();
+        let said = refused.to_string();
+        let own = format!("another agent does, pid {} (", std::process::id());
+        assert!(said.contains(&own) && said.contains(", started 2"), "{said}");
+        assert!(refused.help().is_some());
+        drop(first);
+        NodeLock::acquire(folder.path()).unwrap();
+        let missing = NodeLock::acquire(&folder.path().join("missing")).unwrap_err();
+        assert!(missing.to_string().starts_with("open "));
+    }
+
+    #[test]
+    fn the_holder_is_found_by_device_and_inode() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 00:1f:1 0 EOF\n\
+            2: FLOCK  ADVISORY  WRITE 22 00:1f:12 0 EOF\n\
+            2: -> FLOCK  ADVISORY  WRITE 33 00:1f:1 0 EOF\n\
+            3: FLOCK  ADVISORY  WRITE 0 00:1f:1 0 EOF\n\
+            4: FLOCK  ADVISORY  WRITE 44 00:1f:1 0 EOF\n\
+            bad\n5: FLOCK\n6: FLOCK ADVISORY WRITE x 00:1f:1\n";
+        assert_eq!(parse_holder(locks, 0, 0x1f, 1), Some(44));
+        assert_eq!(parse_holder(locks, 0, 0x1f, 12), Some(22));
+        assert_eq!(parse_holder(locks, 0, 31, 2), None);
+        assert_eq!(LockHolder::Unseen.to_string(), "in another PID namespace");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in ".*", tail in "[0-9]: FLOCK .{0,40}") {
+            parse_holder(&text, 0, 0, 1);
+            parse_holder(&tail, 0, 0, 1);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! When the next sample is due.
+//!
+//! A timer is the guarantee where the kernel's events have blind spots: the next sample comes
+//! before the line can have been reached at the greatest rate at which memory can fill.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use eviction_core::time::nanos;
+
+/// A sample is never due sooner.
+pub const FLOOR: Duration = Duration::from_millis(1);
+
+/// The full sample of a node that is near a line, or under pressure.
+pub const FULL_NEAR: Duration = Duration::from_secs(1);
+
+/// The full sample of a node that is calm and far from every line.
+pub const FULL_CALM: Duration = Duration::from_secs(10);
+
+/// No sample sooner than this where the kernel tells of every charge.
+const TOLD: Duration = Duration::from_millis(100);
+
+/// A line that may be reached within this time is near.
+const NEAR: Duration = Duration::from_millis(333);
+
+/// What one CPU of many can clear of memory, in bytes per second.
+const PER_CPU: u64 = 2_000_000_000;
+
+/// The least rate that is reckoned with, in bytes per second: one CPU alone clears huge pages at 5 GB/s where it clears
+/// small ones at 2, and faster ones than that were made.
+const LEAST_RATE: u64 = 12_000_000_000;
+
+/// A rate over less time is noise: CPUs hold back what they count, and tell of it all at once.
+const SHORTEST_NS: u64 = 5_000_000;
+
+/// For so long at least a rate that was seen is reckoned with, and at most twice as long. One that
+/// is never forgotten would have a calm node looked at each millisecond from its busiest moment on.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// How fast memory can fill, by what was seen and by what the CPUs can do.
+#[derive(Clone, Copy, Debug)]
+pub struct FillRate {
+    bound: u64,
+    /// Of the present [`REMEMBERED`] and of the one before.
+    greatest_seen: [u64; 2],
+    remembers_until_ns: u64,
+    last: Option<(u64, u64)>,
+}
+
+impl FillRate {
+    /// On a machine with so many CPUs, nothing seen yet.
+    pub fn new(cpus: usize) -> Self {
+        let cpus = u64::try_from(cpus).unwrap_or(u64::MAX);
+        let bound = PER_CPU.saturating_mul(cpus).max(LEAST_RATE);
+        Self { bound, greatest_seen: [0; 2], remembers_until_ns: 0, last: None }
+    }
+
+    /// Takes note of a working set. A clock that stands still or goes back teaches nothing, and
+    /// neither does a step shorter than 5 ms.
+    pub fn observe(&mut self, at_ns: u64, working_set: u64) {
+        if let Some((last_ns, last)) = self.last {
+            let elapsed = at_ns.saturating_sub(last_ns);
+            if elapsed < SHORTEST_NS && at_ns >= last_ns {
+                return;
+            }
+            if let Some(grown) = working_set.checked_sub(last).filter(|_| elapsed > 0) {
+                let rate = u128::from(grown) * 1_000_000_000 / u128::from(elapsed);
+                if at_ns >= self.remembers_until_ns {
+                    self.greatest_seen = [0, self.greatest_seen[0]];
+                    self.remembers_until_ns = at_ns.saturating_add(nanos(REMEMBERED));
+                }
+                self.greatest_seen[0] = self.greatest_seen[0].max(u64::try_from(rate).unwrap_or(u64::MAX));
+            }
+        }
+        self.last = Some((at_ns, working_set));
+    }
+
+    /// The rate to reckon with, in bytes per second: twice the greatest seen lately, and never less
+    /// than what the CPUs can clear.
+    pub fn bytes_per_second(&self) -> u64 {
+        let [now, before] = self.greatest_seen;
+        now.max(before).saturating_mul(2).max(self.bound)
+    }
+
+    /// The least time in which `distance` bytes can fill.
+    pub fn time_to_fill(&self, distance: u64) -> Duration {
+        let ns = u128::from(distance) * 1_000_000_000 / u128::from(self.bytes_per_second());
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+}
+
+/// When what is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleSchedule {
+    /// Until the next sample of the level that the line is at.
+    pub sample: Duration,
+    /// Until the next full sample, counted from the last one.
+    pub full: Duration,
+}
+
+/// When the next samples are due.
+///
+/// `distance` is from the working set to the nearest line above it in bytes, `None` if that is
+/// unknown or there is no line; `calm` means that no threshold is met. A line that cannot be
+/// reached within a third of a second is far. An unknown distance is no reason to hurry, since it
+/// gives nothing to decide on, and none to rest.
+pub fn due(distance: Option<u64>, rate: &FillRate, calm: bool) -> SampleSchedule {
+    let Some(time) = distance.map(|distance| rate.time_to_fill(distance)) else {
+        return SampleSchedule { sample: FULL_NEAR, full: FULL_NEAR };
+    };
+    let full = if calm && time > NEAR { FULL_CALM } else { FULL_NEAR };
+    SampleSchedule { sample: time.clamp(FLOOR, full), full }
+}
+
+/// The same where the kernel tells of every charge: then a sample is no more than a check that it
+/// still does, and that nothing grows that nobody is charged for.
+pub fn due_when_told(distance: Option<u64>, rate: &FillRate, calm: bool) -> SampleSchedule {
+    let SampleSchedule { sample, full } = due(distance, rate, calm);
+    SampleSchedule { sample: if full == FULL_CALM { full } else { sample.max(TOLD).min(full) }, full }
+}
+
+/// What is left of it when so much has passed: that counts up to half of it, since looks that take long must not follow each
+/// other without a pause.
+pub fn left(due: Duration, passed: Duration) -> Duration {
+    due.saturating_sub(passed).max(due / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_nearer_the_sooner() {
+        let rate = FillRate::new(2);
+        assert_eq!(rate.bytes_per_second(), LEAST_RATE);
+        assert_eq!(due(Some(0), &rate, true), SampleSchedule { sample: FLOOR, full: FULL_NEAR });
+        assert_eq!(due(Some(1_200 * 1_000_000), &rate, true).sample, Duration::from_millis(100));
+        assert_eq!(
+            due(Some(24_000_000_000), &rate, true),
+            SampleSchedule { sample: Duration::from_secs(2), full: FULL_CALM }
+        );
+        assert_eq!(
+            due(Some(24_000_000_000), &rate, false),
+            SampleSchedule { sample: FULL_NEAR, full: FULL_NEAR }
+        );
+        assert_eq!(due(Some(u64::MAX), &rate, true), SampleSchedule { sample: FULL_CALM, full: FULL_CALM });
+        assert_eq!(due(None, &rate, true), SampleSchedule { sample: FULL_NEAR, full: FULL_NEAR });
+    }
+
+    #[test]
+    fn what_was_seen_counts_double() {
+        let mut rate = FillRate::new(2);
+        rate.observe(1_000_000_000, 100 * MIB);
+        rate.observe(1_000_000_000, 900 * MIB);
+        assert_eq!(rate.bytes_per_second(), LEAST_RATE, "no time has passed");
+        rate.observe(1_001_000_000, 900 * MIB);
+        assert_eq!(rate.bytes_per_second(), LEAST_RATE, "what CPUs held back comes at once");
+        rate.observe(1_010_000_000, 200 * MIB);
+        assert_eq!(rate.bytes_per_second(), 2 * 10 * MIB * 1000);
+        rate.observe(500_000_000, 800 * MIB);
+        rate.observe(510_000_000, 801 * MIB);
+        assert_eq!(rate.bytes_per_second(), 2 * 10 * MIB * 1000, "a clock that went back teaches nothing");
+        assert_eq!(FillRate::new(64).bytes_per_second(), 64 * PER_CPU);
+    }
+
+    #[test]
+    fn what_was_seen_long_ago_counts_no_more() {
+        let mut rate = FillRate::new(2);
+        rate.observe(0, 0);
+        rate.observe(10_000_000, 100 * MIB);
+        let fast = 2 * 100 * MIB * 100;
+        assert_eq!(rate.bytes_per_second(), fast);
+        for second in 1..=60 {
+            rate.observe(second * 1_000_000_000, 100 * MIB);
+            assert_eq!(rate.bytes_per_second(), fast, "after {second} s");
+        }
+        (61..=130).for_each(|second| rate.observe(second * 1_000_000_000, 100 * MIB));
+        assert_eq!(rate.bytes_per_second(), LEAST_RATE);
+    }
+
+    #[test]
+    fn where_the_kernel_tells_of_every_charge_a_sample_is_but_a_check() {
+        let rate = FillRate::new(2);
+        let sample = |distance, calm| due_when_told(distance, &rate, calm).sample;
+        assert_eq!(sample(Some(0), true), TOLD);
+        assert_eq!(sample(Some(2_400_000_000), true), Duration::from_millis(200));
+        assert_eq!(sample(Some(8_000_000_000), true), FULL_CALM);
+        assert_eq!(sample(Some(24_000_000_000), false), FULL_NEAR);
+        assert_eq!(sample(None, true), FULL_NEAR);
+    }
+
+    #[test]
+    fn what_has_passed_counts_up_to_half() {
+        let ms = Duration::from_millis;
+        let cases = [(0, 10), (3, 7), (5, 5), (9, 5), (1_000, 5)];
+        assert!(cases.into_iter().all(|(passed, is_left)| left(ms(10), ms(passed)) == ms(is_left)));
+        assert_eq!(left(Duration::ZERO, ms(1)), Duration::ZERO);
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_is_never_passed_between_samples(distance: u64, cpus in 1..512_usize, grown in 0..1_u64 << 40) {
+            let mut rate = FillRate::new(cpus);
+            rate.observe(0, 0);
+            rate.observe(1_000_000_000, grown);
+            let due = due(Some(distance), &rate, true);
+            prop_assert!(due.sample >= FLOOR && due.sample <= FULL_CALM);
+            let filled = u128::from(rate.bytes_per_second()) * due.sample.as_nanos() / 1_000_000_000;
+            prop_assert!(filled <= u128::from(distance) || due.sample == FLOOR);
+        }
+
+        #[test]
+        fn any_observations_are_survived(steps: Vec<(u64, u64)>, distance: u64) {
+            let mut rate = FillRate::new(usize::MAX);
+            for (at_ns, working_set) in steps {
+                rate.observe(at_ns, working_set);
+            }
+            due(Some(distance), &rate, false);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The configuration, read anew when the agent is told to (SIGHUP), when its file is changed, and when
+//! the kubelet may say something else; and remembered once it is in force.
+
+use std::time::Duration;
+
+use tokio::signal::unix::Signal;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::configuration::{Configuration, ConfigurationFiles, KubeletSaid, Service};
+use super::error::{Failure, chain};
+use super::file_watch::FileWatch;
+use super::saved_config::{SaveResult, SavedConfigFile};
+use eviction_core::policy::Policy;
+use eviction_core::preferences::Profile;
+
+/// Why the configuration is read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReloadReason {
+    /// The agent was told to.
+    Told,
+    /// Its file was changed.
+    Changed,
+    /// The kubelet may say something else by now.
+    Asked,
+}
+
+/// So often the kubelet is asked again what it runs with: it says something new only after it was
+/// started again.
+const ASK_AGAIN: Duration = Duration::from_secs(600);
+/// So often where it did not answer.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
+
+/// What was read last, to be held against what is read next.
+#[derive(Clone, Debug, PartialEq)]
+struct ConfigBaseline {
+    policy: Policy,
+    profile: Profile,
+    service: Service,
+}
+
+impl ConfigBaseline {
+    fn of(configuration: &Configuration) -> Self {
+        let Configuration { policy, profile, service, kubelet: _, settings: _, notes: _ } = configuration;
+        Self { policy: policy.clone(), profile: *profile, service: *service }
+    }
+}
+
+/// When the kubelet is asked again, if it is asked at all.
+fn ask_again(kubelet: &KubeletSaid) -> Option<Instant> {
+    let pause = if kubelet.is_stand_in { TRY_AGAIN } else { ASK_AGAIN };
+    kubelet.is_asked.then(|| Instant::now() + pause)
+}
+
+/// What a start brings along beside the configuration in force.
+#[derive(Debug)]
+pub(crate) struct ConfigChange {
+    /// Begun before the file was read: what is changed from then on is told.
+    watch: FileWatch,
+    remembered: Option<SavedConfigFile>,
+    /// What was read.
+    known: ConfigBaseline,
+    kubelet: KubeletSaid,
+    /// The files say something else than what was in force when the agent ended.
+    proposed: Option<Configuration>,
+}
+
+impl ConfigChange {
+    /// The configuration to start with, and the change that the files are since the agent ended.
+    /// Where nothing is remembered, there is nothing to hold them against.
+    pub(crate) fn since(
+        remembered: Option<SavedConfigFile>,
+        configured: Configuration,
+        files: &ConfigurationFiles,
+        watch: FileWatch,
+        accept: bool,
+    ) -> (Configuration, Self) {
+        let known = ConfigBaseline::of(&configured);
+        let kubelet = configured.kubelet.clone();
+        let Some(memory) = remembered else {
+            return (configured, Self { watch, remembered: None, known, kubelet, proposed: None });
+        };
+        let former = match memory.load(files) {
+            Some(Ok(former)) if !accept => Some(former),
+            Some(Ok(_)) | None => None,
+            Some(Err(failure)) => {
+                for cause in failure.into_causes() {
+                    tracing::warn!(
+                        cause,
+                        "the remembered configuration cannot be used; the files count at once"
+                    );
+                }
+                None
+            }
+        };
+        if former.is_none() {
+            remember(&memory, files, &configured);
+        }
+        let remembered = Some(memory);
+        match former.filter(|former| former.policy != configured.policy) {
+            Some(former) => {
+                tracing::warn!(
+                    "the configuration was changed since the agent ended; it is held against the present"
+                );
+                (former, Self { watch, remembered, known, kubelet, proposed: Some(configured) })
+            }
+            None => (configured, Self { watch, remembered, known, kubelet, proposed: None }),
+        }
+    }
+}
+
+/// Reads the configuration again, on a thread for blocking work.
+pub(crate) struct Reload {
+    files: ConfigurationFiles,
+    hangup: Signal,
+    watch: FileWatch,
+    reading: Option<(ReloadReason, JoinHandle<Result<Configuration, Failure>>)>,
+    /// What was read last; nothing after something was wrong with it.
+    known: Option<ConfigBaseline>,
+    ask_again: Option<Instant>,
+    /// The kubelet did not answer when it was asked last.
+    is_silent: bool,
+    remembered: Option<SavedConfigFile>,
+    /// What takes effect at a start alone, as it was then.
+    service: Service,
+    /// Proposed and not said yet.
+    unsaid: Option<Configuration>,
+    /// What was proposed last.
+    proposed: Option<Configuration>,
+}
+
+impl Reload {
+    pub(crate) fn new(
+        files: ConfigurationFiles,
+        service: Service,
+        hangup: Signal,
+        change: ConfigChange,
+    ) -> Self {
+        let ConfigChange { watch, remembered, known, kubelet, proposed: unsaid } = change;
+        let mut it = Self {
+            files,
+            hangup,
+            watch,
+            reading: None,
+            known: Some(known),
+            ask_again: None,
+            is_silent: false,
+            remembered,
+            service,
+            unsaid,
+            proposed: None,
+        };
+        it.heard(&kubelet);
+        it
+    }
+
+    /// Waits for the next change; what the configuration is then, or everything that is wrong with it.
+    /// May be cancelled.
+    pub(crate) async fn changed(&mut self) -> Result<Policy, Vec<String>> {
+        loop {
+            if let Some(configuration) = self.unsaid.take() {
+                return Ok(self.propose(configuration));
+            }
+            let Some((why, reading)) = &mut self.reading else {
+                let why = self.next().await;
+                let files = self.files.clone();
+                self.reading = Some((why, tokio::task::spawn_blocking(move || files.load())));
+                continue;
+            };
+            let (why, read) = (*why, reading.await);
+            self.reading = None;
+            match read {
+                Ok(Ok(configuration)) => {
+                    let was_silent = self.is_silent;
+                    self.heard(&configuration.kubelet);
+                    let known = Some(ConfigBaseline::of(&configuration));
+                    let is_news = std::mem::replace(&mut self.known, known) != self.known;
+                    // Who tells it to read wants to hear of it in any case.
+                    if is_news || why == ReloadReason::Told {
+                        return Ok(self.propose(configuration));
+                    }
+                    if self.is_silent && !was_silent {
+                        configuration.notes.iter().for_each(|note| tracing::warn!(note, "configuration"));
+                    }
+                }
+                Ok(Err(failure)) if why == ReloadReason::Asked => {
+                    self.ask_again = Some(Instant::now() + TRY_AGAIN);
+                    for cause in failure.into_causes() {
+                        tracing::warn!(cause, "the kubelet's configuration stays as it was");
+                    }
+                }
+                Ok(Err(failure)) => {
+                    self.known = None;
+                    return Err(failure.into_causes());
+                }
+                Err(error) => return Err(vec![format!("read the configuration: {error}")]),
+            }
+        }
+    }
+
+    /// What the kubelet said counts until it says something else; its silence changes nothing.
+    fn heard(&mut self, kubelet: &KubeletSaid) {
+        self.ask_again = ask_again(kubelet);
+        self.is_silent = kubelet.is_stand_in;
+        if let Some(effective) = &kubelet.effective {
+            self.files.last_heard = Some(effective.clone());
+        }
+    }
+
+    /// Waits for a reason to read it.
+    async fn next(&mut self) -> ReloadReason {
+        let Self { hangup, watch, ask_again, .. } = self;
+        let asked = async {
+            match ask_again {
+                Some(at) => sleep_until(*at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(()) = hangup.recv() => ReloadReason::Told,
+            () = watch.changed() => ReloadReason::Changed,
+            () = asked => ReloadReason::Asked,
+            else => std::future::pending().await,
+        }
+    }
+
+    /// What was proposed last is in force.
+    pub(crate) fn remember(&mut self) {
+        if let (Some(memory), Some(in_force)) = (self.remembered.clone(), self.proposed.take()) {
+            let files = self.files.clone();
+            tokio::task::spawn_blocking(move || remember(&memory, &files, &in_force));
+        }
+    }
+
+    fn propose(&mut self, configuration: Configuration) -> Policy {
+        configuration.log();
+        let waiting = self.service.changed(&configuration.service);
+        if !waiting.is_empty() {
+            let fields = waiting.join(", ");
+            tracing::warn!(fields, "what was changed there takes effect when the agent is started again");
+        }
+        let policy = configuration.policy.clone();
+        self.proposed = Some(configuration);
+        policy
+    }
+}
+
+fn remember(memory: &SavedConfigFile, files: &ConfigurationFiles, in_force: &Configuration) {
+    match memory.keep(files, in_force) {
+        Ok(SaveResult::Yes) => {}
+        Ok(SaveResult::ChangedSince) => {
+            tracing::warn!("the configuration files were changed again; what they said is not remembered");
+        }
+        Err(error) => {
+            tracing::warn!(
+                error = chain(&error),
+                "the configuration in force cannot be remembered over a restart"
+            );
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Ends of containers as the pods' statuses tell them.
+
+use std::collections::BTreeSet;
+
+use eviction_core::oom::{ContainerEnded, EndSeen, Evictor};
+use eviction_core::pod::{ContainerEnd, Pod, PodCondition};
+use eviction_core::time::Timestamp;
+
+use super::clock::Clock;
+use super::pod_index::PodIndex;
+
+/// `status.reason` of a pod that the kubelet evicted: `eviction_manager.go: Reason`.
+const EVICTED: &str = "Evicted";
+/// The condition of a pod that is being disrupted, and the kubelet's reason for it.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
+
+/// Which ends were told.
+#[derive(Debug)]
+pub(crate) struct ContainerStatusTracker {
+    /// What ended before the agent came is none of its story.
+    since: Timestamp,
+    told: BTreeSet<Key>,
+}
+
+/// An end: the pod, the container's instance, and whether the pod was known to be evicted.
+type Key = (Box<str>, Box<str>, bool);
+
+impl ContainerStatusTracker {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        // The API keeps whole seconds.
+        let since = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        Self { since, told: BTreeSet::new() }
+    }
+
+    /// The ends that are told by these pods and were not told by those before.
+    pub(crate) fn update(&mut self, roster: &PodIndex, clock: &Clock) -> Vec<ContainerEnded> {
+        let before = std::mem::take(&mut self.told);
+        let mut ends = Vec::new();
+        for known in roster.known() {
+            let pod = &known.pod;
+            let evicted = (&*pod.reason == EVICTED).then(|| evicted_at(pod).map(|at| clock.steady(at)));
+            for end in &pod.ended {
+                let finished_at = end.finished_at.map(|at| clock.steady(at));
+                if finished_at.is_none_or(|at| at < self.since) {
+                    continue;
+                }
+                let key = (pod.uid.clone(), end.instance.clone(), evicted.is_some());
+                if !before.contains(&key) {
+                    ends.push(ContainerEnded { at: finished_at, ..record(pod, end, evicted) });
+                }
+                self.told.insert(key);
+            }
+        }
+        ends
+    }
+}
+
+fn record(pod: &Pod, end: &ContainerEnd, evicted: Option<Option<Timestamp>>) -> ContainerEnded {
+    let ContainerEnd { container, instance, exit_code, signal, reason, finished_at } = end;
+    ContainerEnded {
+        at: *finished_at,
+        pod: pod.uid.clone(),
+        container: container.clone(),
+        instance: (!instance.is_empty()).then(|| instance.clone()),
+        seen: EndSeen::Status,
+        exit_code: Some(*exit_code),
+        signal: (*signal != 0).then_some(*signal),
+        reason: reason.clone(),
+        evicted_by: evicted.map(|_| Evictor::Kubelet),
+        evicted_at: evicted.flatten(),
+    }
+}
+
+/// When the kubelet said that it would end the pod.
+fn evicted_at(pod: &Pod) -> Option<Timestamp> {
+    let by_kubelet =
+        |it: &&PodCondition| &*it.kind == DISRUPTION_TARGET && &*it.reason == TERMINATION_BY_KUBELET;
+    pod.conditions.iter().find(by_kubelet)?.last_transition_time
+}
+
+#[cfg(test)]
+mod tests {
+    use eviction_core::fixture::policy;
+    use std::sync::Arc;
+
+    use super::*;
+    use eviction_core::pods::KnownPod;
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn roster(reason: &str, ends: &[(&str, i64)]) -> PodIndex {
+        let end = |(instance, at): &(&str, i64)| ContainerEnd {
+            container: "main".into(),
+            instance: (*instance).into(),
+            exit_code: 137,
+            signal: 0,
+            reason: "OOMKilled".into(),
+            finished_at: Some(second(*at)),
+        };
+        let pod = Pod {
+            uid: "u".into(),
+            reason: reason.into(),
+            ended: ends.iter().map(end).collect(),
+            conditions: vec![PodCondition {
+                kind: DISRUPTION_TARGET.into(),
+                reason: TERMINATION_BY_KUBELET.into(),
+                last_transition_time: Some(second(7)),
+                ..PodCondition::default()
+            }],
+            ..Pod::default()
+        };
+        PodIndex::new(vec![Arc::new(KnownPod::new(pod, &policy(Vec::new())))])
+    }
+
+    fn update(statuses: &mut ContainerStatusTracker, roster: &PodIndex) -> Vec<ContainerEnded> {
+        statuses.update(roster, &Clock::start())
+    }
+
+    #[test]
+    fn each_end_is_told_once_and_none_of_before() {
+        let mut statuses = ContainerStatusTracker::new(Timestamp::new(100, 900_000_000).unwrap());
+        let first = update(&mut statuses, &roster("", &[("old", 99), ("i1", 100)]));
+        assert_eq!(first.len(), 1);
+        let end = &first[0];
+        assert_eq!((end.instance.as_deref(), end.exit_code, end.signal), (Some("i1"), Some(137), None));
+        assert_eq!((end.at, end.evicted_by), (Some(second(100)), None));
+        assert!(update(&mut statuses, &roster("", &[("old", 99), ("i1", 100)])).is_empty());
+        assert_eq!(update(&mut statuses, &roster("", &[("i1", 100), ("i2", 105)])).len(), 1);
+    }
+
+    #[test]
+    fn an_eviction_that_shows_later_is_told() {
+        let mut statuses = ContainerStatusTracker::new(second(5));
+        assert_eq!(update(&mut statuses, &roster("", &[("i1", 8)]))[0].evicted_by, None);
+        let evicted = update(&mut statuses, &roster(EVICTED, &[("i1", 8)]));
+        assert_eq!((evicted[0].evicted_by, evicted[0].evicted_at), (Some(Evictor::Kubelet), Some(second(7))));
+    }
+}

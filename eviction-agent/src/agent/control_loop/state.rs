@@ -1,0 +1,159 @@
+//! What the loop remembers from one turn to the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eviction_core::decision::{Decision, ProposalState};
+use eviction_core::input::ApiReachability;
+use eviction_core::pod::PodName;
+use eviction_core::policy::VictimsPerPass;
+use eviction_core::rank::Candidate;
+use eviction_core::reading::UnknownReason;
+use eviction_core::signal::{NodeCondition, Resource, Signal, SignalSet};
+use eviction_core::time::Timestamp;
+
+use super::super::in_flight::InFlightClock;
+use super::super::notify_plan::RearmBucket;
+use super::super::state::EvictionProgress;
+use super::oom_group::OomGroupCoalescer;
+use super::record_copies::EngineCopy;
+use super::terminating::TerminatingPod;
+
+/// What the loop remembers from one turn to the next.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Holds up passes while a victim is under way, where the engine does not know of it.
+    pub(super) flight: Option<InFlightClock>,
+    /// Whether the API server can be asked.
+    pub(super) reach: ApiReachability,
+    /// Decisions so far: the next one's number.
+    pub(super) decisions: u64,
+    pub(super) under_way: Vec<ActiveEviction>,
+    /// Of a former agent; their pods were not told of yet.
+    pub(super) recalled: Vec<EvictionProgress>,
+    /// Those on their way out whose objects are gone and in whose cgroups somebody is.
+    pub(super) leaving: Vec<TerminatingPod>,
+    pub(super) last_change: LoopDelta,
+    pub(super) unknown: [Option<UnknownReason>; Signal::COUNT],
+    /// Looks that the kernel side asked for close to a line.
+    pub(super) close_looks: RearmBucket,
+    pub(super) last_full_ns: u64,
+    /// When something else than process ids is to be looked at.
+    pub(super) look_due_ns: u64,
+    /// As of which full sample the engine was told of the pods.
+    pub(super) followed_ns: u64,
+    pub(super) tree_due_ns: Option<u64>,
+    /// When the tree was read last.
+    pub(super) tree_read_ns: u64,
+    pub(super) together: OomGroupCoalescer,
+    /// Whether there is room for a pass over these pods.
+    pub(super) rehearsed: bool,
+    /// When the timer fires next.
+    pub(super) due_ns: u64,
+    pub(super) last_left: Option<(u64, u64)>,
+    /// The node's line of tasks is to be armed anew.
+    pub(super) tasks_told: bool,
+    pub(super) dirty: Vec<u64>,
+    /// Room for the order of pods before it is decided on.
+    pub(super) ahead: Vec<Candidate>,
+    /// For the recording of the next decision.
+    pub(super) taken: EngineCopy,
+}
+
+impl State {
+    /// Nothing so far.
+    pub(crate) fn new(victims: VictimsPerPass) -> Self {
+        Self { flight: InFlightClock::of(victims), ..Self::default() }
+    }
+
+    /// Something was not told, whatever it was: the next look is a full one, of a tree that was read anew.
+    pub(super) fn look_anew(&mut self) {
+        (self.last_full_ns, self.tree_read_ns) = (0, 0);
+    }
+}
+
+/// An eviction that has not come to an end.
+#[derive(Clone, Debug)]
+pub(super) struct ActiveEviction {
+    pub(super) id: u64,
+    pub(super) pod: Arc<PodName>,
+    pub(super) signal: Option<Signal>,
+    pub(super) resource: Resource,
+    pub(super) hard: bool,
+    pub(super) grace: Duration,
+    pub(super) decided_mono_ns: u64,
+    /// The API server's part, until it is over.
+    pub(super) by_api: Option<ApiPhase>,
+    /// The kill hand acts.
+    pub(super) by_kill: bool,
+    /// That its memory is back was told.
+    pub(super) told_gone: bool,
+}
+
+/// How far the API server has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ApiPhase {
+    Asked,
+    /// Nobody knows what came of it.
+    Open,
+    Accepted,
+}
+
+/// What of a pass people want to be told when it changes.
+#[derive(Debug, Default)]
+pub(super) struct LoopDelta {
+    met: Vec<u8>,
+    conditions: Vec<NodeCondition>,
+    blind: SignalSet,
+    refused: SignalSet,
+    imminent: bool,
+    /// Since when a changed configuration waits.
+    waits: Option<Timestamp>,
+}
+
+impl LoopDelta {
+    /// Whether a threshold was about to be met.
+    pub(super) fn predicts(&self) -> bool {
+        self.imminent
+    }
+
+    /// Whether a threshold is met.
+    pub(super) fn is_met(&self) -> bool {
+        !self.met.is_empty()
+    }
+
+    /// Makes room for whatever may be noted.
+    pub(super) fn make_room(&mut self) {
+        self.met.reserve(2 * Signal::COUNT);
+        self.conditions.reserve(2 * Signal::COUNT);
+    }
+
+    /// Takes note of a decision; true if something changed.
+    pub(super) fn take(&mut self, decision: &Decision) -> bool {
+        let met = decision.pass().map_or(&[][..], |pass| &pass.met).iter().map(|met| met.line);
+        let conditions = decision.conditions.iter().map(|raised| raised.condition);
+        let same = met.clone().eq(self.met.iter().copied())
+            && conditions.clone().eq(self.conditions.iter().copied());
+        let sight = decision.pass().map(|pass| &pass.sight);
+        let mut refused = SignalSet::EMPTY;
+        for refusal in sight.map_or(&[][..], |sight| &sight.refused) {
+            refused.insert(refusal.signal);
+        }
+        let imminent = sight.is_some_and(|sight| !sight.imminent.is_empty());
+        let (waits, told) = match &decision.proposal {
+            Some(ProposalState::Waits(waiting)) => (Some(waiting.since), false),
+            Some(ProposalState::Unchanged | ProposalState::TookEffect) => (None, true),
+            None => (None, false),
+        };
+        let beside = (decision.blind, refused, imminent, waits);
+        let same = same && !told && beside == (self.blind, self.refused, self.imminent, self.waits);
+        (self.blind, self.refused, self.imminent, self.waits) = beside;
+        if !same {
+            self.met.clear();
+            self.met.extend(met);
+            self.conditions.clear();
+            self.conditions.extend(conditions);
+        }
+        !same
+    }
+}

@@ -1,0 +1,121 @@
+//! Pods on their way out whose objects are gone before what they hold is: a forced deletion takes the
+//! object away at once, and an agent may have ended in between.
+//!
+//! As long as somebody is in such a pod's cgroup it is on its way, so that nobody else goes for the same
+//! shortage; and no longer than the kubelet waits for a victim once it has had its grace period.
+//!
+//! No directory comes or goes when a process ends, so it is looked for after each look, by what is kept
+//! open for it: what follows from it takes memory, and a decision must not wait for that.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eviction_core::in_flight::MARGIN;
+use eviction_core::input::{Event, Input};
+use eviction_core::pod::PodName;
+use eviction_core::time::nanos;
+use eviction_kill::CgroupDirs;
+use eviction_node::cgroup::cgroup_events::{PopulatedWatch, is_populated};
+use eviction_node::cgroup::names::PodUid;
+use eviction_node::cgroup::pods::Pod as CgroupPod;
+
+use super::super::clock::mono_ns;
+use super::{ControlLoop, State};
+
+/// A pod on its way out whose object is gone.
+#[derive(Debug)]
+pub(super) struct TerminatingPod {
+    uid: Box<str>,
+    /// By then its cgroup is of no interest any more.
+    until_ns: u64,
+    groups: PopulatedWatch,
+}
+
+impl TerminatingPod {
+    /// What another one is told apart by.
+    fn told(&self) -> (&str, u64) {
+        (&self.uid, self.until_ns)
+    }
+}
+
+impl ControlLoop {
+    /// Tells the engine who is leaving, if others are than before. Before it is told of the pods.
+    pub(super) fn tell_leaving(&mut self) {
+        let leaving = self.find_leaving(mono_ns());
+        let before = std::mem::replace(&mut self.state.leaving, leaving);
+        if self.state.leaving.iter().map(TerminatingPod::told).eq(before.iter().map(TerminatingPod::told)) {
+            return;
+        }
+        let uids = self.state.leaving.iter().map(|it| it.uid.clone()).collect();
+        let at = self.clock.now().wall;
+        self.step(Input { at, event: Event::Leaving(uids) });
+    }
+
+    /// Whether a pod is on its way out without its object.
+    pub(super) fn is_leaving(&self, uid: &str) -> bool {
+        self.state.leaving.iter().any(|it| *it.uid == *uid)
+    }
+
+    /// Whether somebody is in the cgroup of a pod, with or without its object.
+    pub(super) fn is_populated(&self, uid: &str) -> bool {
+        self.memory_folders(uid).any(|folder| is_populated(&folder))
+    }
+
+    /// Waits no longer for those that are gone, or should be. Whether that is to be looked at now.
+    pub(super) fn review_leaving(&mut self, now_ns: u64) -> bool {
+        let is_populated = |it: &TerminatingPod| it.groups.are_populated() || self.is_populated(&it.uid);
+        let is_over = |it: &TerminatingPod| it.until_ns <= now_ns || !is_populated(it);
+        let is_over = self.state.leaving.iter().any(is_over);
+        if is_over {
+            self.tell_pods();
+        }
+        is_over
+    }
+
+    fn memory_folders(&self, uid: &str) -> impl Iterator<Item = PathBuf> {
+        let root = self.eyes.sampler.root();
+        let paths = self.cgroups_by_uid(uid).flat_map(|group| {
+            let containers = group.containers.iter().map(|container| &container.path);
+            let misplaced = containers.filter(|path| !path.starts_with(&group.path));
+            std::iter::once(&group.path).chain(misplaced)
+        });
+        paths.map(|path| root.paths_of(path).memory)
+    }
+
+    fn watched(&self, uid: &str) -> PopulatedWatch {
+        let mut watched = PopulatedWatch::default();
+        self.memory_folders(uid).for_each(|folder| watched.add(&folder));
+        watched
+    }
+
+    /// The folders of a pod's groups, also without its object.
+    pub(super) fn groups_by_uid(&self, uid: &str) -> Vec<CgroupDirs> {
+        self.folders_of(self.cgroups_by_uid(uid))
+    }
+
+    fn cgroups_by_uid(&self, uid: &str) -> impl Iterator<Item = &CgroupPod> {
+        let uid = PodUid::new(uid);
+        self.eyes.sampler.pods().pods.iter().filter(move |cgroup| cgroup.uid == uid)
+    }
+
+    fn find_leaving(&self, now_ns: u64) -> Vec<TerminatingPod> {
+        let pods = self.roster.active();
+        let State { under_way, recalled, leaving: before, .. } = &self.state;
+        let own = under_way.iter().filter(|it| !it.told_gone);
+        let own = own.map(|it| (&it.pod, it.decided_mono_ns, it.grace));
+        // Before the pods are known nobody can be missed.
+        let recalled = recalled.iter().filter(|it| !it.told_gone && !pods.is_empty());
+        let recalled =
+            recalled.map(|it| (&it.pod, it.decided_mono_ns, Duration::from_secs(it.grace_seconds)));
+        let is_leaving = |pod: &Arc<PodName>| pods.place(&pod.uid).is_none() && self.is_populated(&pod.uid);
+        let leaving = own.chain(recalled).filter(|(pod, ..)| is_leaving(pod));
+        let leaving = leaving.map(|(pod, decided_ns, grace)| {
+            let known = before.iter().find(|it| it.uid == pod.uid).map(|it| it.until_ns);
+            let ends_ns = decided_ns.saturating_add(nanos(grace)).max(now_ns);
+            let until_ns = known.unwrap_or(ends_ns.saturating_add(MARGIN.as_nanos().unsigned_abs()));
+            TerminatingPod { uid: pod.uid.clone(), until_ns, groups: self.watched(&pod.uid) }
+        });
+        leaving.filter(|it| now_ns < it.until_ns).collect()
+    }
+}

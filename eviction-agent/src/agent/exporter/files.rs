@@ -1,0 +1,102 @@
+//! Which kernel file a signal that cannot be read comes from, for the error message.
+
+use std::path::{Path, PathBuf};
+
+use eviction_core::reading::UnknownReason;
+use eviction_core::signal::Signal;
+use eviction_node::cgroup::node_root::NodeRoot;
+use eviction_node::file::{InWords, read_once};
+
+/// Files of a group that memory signals are read from, by the version of its hierarchy.
+const MEMORY: [&str; 6] = [
+    "memory.usage_in_bytes",
+    "memory.limit_in_bytes",
+    "memory.current",
+    "memory.max",
+    "memory.stat",
+    "cgroup.procs",
+];
+
+/// None of these files is larger.
+const LIMIT: usize = 4 << 20;
+
+/// The files of each signal. Those that there never were are left out.
+#[derive(Debug, Default)]
+pub(crate) struct SignalFiles {
+    memory: Vec<PathBuf>,
+    pids: Vec<PathBuf>,
+    pods: Vec<PathBuf>,
+}
+
+impl SignalFiles {
+    /// Those of the node.
+    pub(crate) fn of(root: &NodeRoot, proc: &Path) -> Self {
+        let memory = of_group(&root.memory).chain([proc.join("meminfo")]);
+        let pids = root.pids.iter().map(|folder| folder.join("pids.current"));
+        Self { memory: existing(memory), pids: existing(pids), pods: Vec::new() }
+    }
+
+    /// The group of all pods is this one now. Without one the files of the one before are kept: errors are
+    /// about those.
+    pub(super) fn follow_pods(&mut self, folder: Option<&Path>) {
+        if let Some(folder) = folder {
+            self.pods = existing(of_group(folder));
+        }
+    }
+
+    /// What keeps a signal from being read: the operation, the file and the error.
+    pub(super) fn error(&self, signal: Signal, why: UnknownReason) -> String {
+        let files = match signal {
+            Signal::PidAvailable => &self.pids,
+            Signal::AllocatableMemoryAvailable => &self.pods,
+            _ => &self.memory,
+        };
+        let is_of_a_file = matches!(why, UnknownReason::Unreadable(_) | UnknownReason::Failed);
+        let failing = files.iter().filter(|_| is_of_a_file).find_map(|file| {
+            let why = read_once(file, LIMIT).err()?;
+            Some(format!("read {}: {}", file.display(), in_words(why)))
+        });
+        failing.unwrap_or_else(|| match files.first() {
+            Some(file) if is_of_a_file => format!("read {}: {}", file.display(), in_words(why)),
+            _ => in_words(why),
+        })
+    }
+}
+
+fn of_group(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    MEMORY.iter().map(|name| folder.join(name))
+}
+
+fn existing(files: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    files.filter(|file| file.exists()).collect()
+}
+
+/// Without the number that the standard library adds to the name of an error.
+fn in_words(why: UnknownReason) -> String {
+    let text = InWords(why).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_file_and_the_cause() {
+        let folder = tempfile::tempdir().unwrap();
+        let pods = folder.path().join("kubepods");
+        std::fs::create_dir(&pods).unwrap();
+        for name in ["memory.usage_in_bytes", "memory.limit_in_bytes"] {
+            std::fs::write(pods.join(name), "1\n").unwrap();
+        }
+        let mut files = SignalFiles::default();
+        files.follow_pods(Some(&pods));
+        std::fs::remove_file(pods.join("memory.limit_in_bytes")).unwrap();
+        files.follow_pods(None);
+        let error = files.error(Signal::AllocatableMemoryAvailable, UnknownReason::Failed);
+        let file = pods.join("memory.limit_in_bytes");
+        assert_eq!(error, format!("read {}: No such file or directory", file.display()));
+        assert_eq!(files.error(Signal::PidAvailable, UnknownReason::Unreadable(13)), "Permission denied");
+        assert_eq!(files.error(Signal::AllocatableMemoryAvailable, UnknownReason::Stale), "too old");
+    }
+}

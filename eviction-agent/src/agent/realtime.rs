@@ -1,0 +1,266 @@
+//! What the reaction thread asks of the kernel, so that it runs while the node does not: a place
+//! before all ordinary threads, memory that stays, and not to be the one that is killed.
+//!
+//! Each wish may be refused; what came of it is said like the rung of a source.
+
+use std::io;
+use std::path::Path;
+
+use procfs::process::{MMPermissions, MMapPath, Process};
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
+use rustix::thread::{Pid, gettid};
+
+use eviction_node::backend_info::BackendInfo;
+use eviction_node::backend_selection::BackendSelection;
+
+/// Above every ordinary thread, below every other that asks for real time.
+const FIFO_PRIORITY: libc::c_int = 1;
+
+/// A thread before all others that runs away would take a CPU from the node: after so long
+/// without waiting the kernel sends SIGXCPU (RLIMIT_RTTIME), and it becomes an ordinary one. A
+/// look at a tree of 50,000 groups takes a good part of it.
+const LONGEST_RUN_US: u64 = 1_000_000;
+
+/// The kernel's own figure for what must live, as the kubelet has it for itself.
+const OOM_SCORE_ADJ: &str = "-999";
+
+/// Rungs of the reaction thread, the best first.
+const FIFO: &str = "SCHED_FIFO";
+const NICE: &str = "nice -20";
+/// Both.
+pub(crate) const LADDER: [&str; 2] = [FIFO, NICE];
+
+/// Lets go of programs or triggers on an ordinary thread: the kernel waits until nobody uses them
+/// any more, for tenths of a second at worst (`synchronize_rcu`), and whoever reacts must not.
+pub(crate) fn let_go(of: impl Send + 'static) {
+    let thread = std::thread::Builder::new().name("detach".to_owned());
+    if let Err(error) = thread.spawn(move || drop(of)) {
+        tracing::debug!(%error, "detached in place: no thread for it");
+    }
+}
+
+/// Asks for all of it for the calling thread and its process, by the rungs that may be used. What
+/// it spawns is ordinary.
+pub(crate) fn prepare(choice: &BackendSelection) -> [BackendInfo; 3] {
+    let mut locked = lock();
+    if let Err(error) = touch_code() {
+        locked.reason += &format!("; code is read from the disk as it runs: /proc/self/maps: {error}");
+    }
+    touch_stack();
+    [schedule(choice), locked, protect()]
+}
+
+/// Touches each page of the program's code. Code that decides and kills may run for the first time when the node is
+/// short of memory, the worst time to read it from the disk.
+fn touch_code() -> procfs::ProcResult<()> {
+    for map in Process::myself()?.maps()? {
+        let is_code = map.perms.contains(MMPermissions::READ | MMPermissions::EXECUTE);
+        if !is_code || !matches!(map.pathname, MMapPath::Path(_)) {
+            continue;
+        }
+        for address in (map.address.0..map.address.1).step_by(rustix::param::page_size()) {
+            let Ok(address) = usize::try_from(address) else { continue };
+            // SAFETY: a file of this program is mapped there as readable code, which stays as long as it runs.
+            unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
+        }
+    }
+    Ok(())
+}
+
+/// Touches as much of the stack as a turn takes, so that no page of it is missing when it matters.
+#[inline(never)]
+fn touch_stack() {
+    const DEEP: usize = 256 << 10;
+    let mut stack = [0_u8; DEEP];
+    for page in stack.chunks_mut(4096) {
+        page[0] = 1;
+    }
+    std::hint::black_box(&mut stack);
+}
+
+/// The calling thread.
+pub(crate) fn this() -> Pid {
+    gettid()
+}
+
+/// Takes real time from a thread of this process that ran away with it; it stays ahead of
+/// ordinary ones, if that is allowed.
+pub(crate) fn step_down(thread: Pid) -> BackendInfo {
+    let why = "it ran too long without waiting".to_owned();
+    match set_scheduler(thread, libc::SCHED_OTHER, 0) {
+        Ok(()) => next(thread, why, None),
+        Err(error) => BackendInfo::plain(SOURCE, FIFO, format!("{why}, but cannot be stepped down: {error}")),
+    }
+}
+
+const SOURCE: &str = "control loop thread";
+
+fn schedule(choice: &BackendSelection) -> BackendInfo {
+    let denied = |rung| choice.refusal(rung, LADDER);
+    let refused = if let Some(why) = denied(FIFO) {
+        format!("{FIFO}: {why}")
+    } else {
+        match set_limit().and_then(|()| set_scheduler(this(), libc::SCHED_FIFO, FIFO_PRIORITY)) {
+            Ok(()) => {
+                return BackendInfo::plain(
+                    SOURCE,
+                    FIFO,
+                    "runs before every thread without real-time priority",
+                );
+            }
+            Err(error) => format!("{FIFO}: {error}{}", refusal(&error)),
+        }
+    };
+    next(this(), refused, denied(NICE))
+}
+
+/// What is left without real time.
+fn next(thread: Pid, refused: String, denied: Option<&str>) -> BackendInfo {
+    if let Some(why) = denied {
+        return BackendInfo::plain(SOURCE, "", format!("{refused}; {NICE}: {why}"));
+    }
+    // Niceness counts among ordinary threads, and who starts the agent may have made it another:
+    // if it must stay one, the next call says nothing of it.
+    let _ = set_scheduler(thread, libc::SCHED_OTHER, 0);
+    // Linux sets the priority of one thread where POSIX means the process.
+    match setpriority_process(Some(thread), -20) {
+        Ok(()) => BackendInfo::plain(SOURCE, NICE, refused),
+        Err(error) => BackendInfo::plain(SOURCE, "", format!("{refused}; {NICE}: {error}")),
+    }
+}
+
+/// Whose refusal it is. With RT_GROUP_SCHED a group of the version 1 cpu controller has no real
+/// time unless somebody gives it some, and pods get none.
+fn refusal(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) if group_has_no_real_time() => {
+            ": the agent's cpu cgroup has no real time to give (cpu.rt_runtime_us is 0)"
+        }
+        Some(libc::EPERM) => ": CAP_SYS_NICE allows it",
+        _ => "",
+    }
+}
+
+fn group_has_no_real_time() -> bool {
+    let Ok(text) = std::fs::read_to_string("/proc/thread-self/cgroup") else { return false };
+    let group = text.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|name| name == "cpu").then_some(path)
+    });
+    let Some(group) = group else { return false };
+    // In a container the path may be one that only the host sees; then its own root is the group.
+    [group.trim_start_matches('/'), ""].iter().any(|group| {
+        ["cpu", "cpu,cpuacct"].iter().any(|mount| {
+            let file = Path::new("/sys/fs/cgroup").join(mount).join(group).join("cpu.rt_runtime_us");
+            std::fs::read_to_string(file).is_ok_and(|text| text.trim() == "0")
+        })
+    })
+}
+
+fn set_limit() -> io::Result<()> {
+    let Rlimit { current: _, maximum } = getrlimit(Resource::Rttime);
+    let current = maximum.map_or(LONGEST_RUN_US, |maximum| maximum.min(LONGEST_RUN_US));
+    Ok(setrlimit(Resource::Rttime, Rlimit { current: Some(current), maximum })?)
+}
+
+fn set_scheduler(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+    // Threads for blocking work are made by this one, and must not be like it.
+    let policy = policy | libc::SCHED_RESET_ON_FORK;
+    // By its number: musl's function of that name refuses to work, and its structure is longer
+    // than the kernel's `sched_param`, which is this one number.
+    // SAFETY: the kernel reads an int, which outlives the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            thread.as_raw_nonzero().get(),
+            policy,
+            &raw const priority,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Keeps the program's pages from being written out or dropped, as they are touched: whole stacks
+/// would be locked otherwise.
+fn lock() -> BackendInfo {
+    let source = "memory lock";
+    match mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
+        Ok(()) => {
+            BackendInfo::plain(source, "mlockall on fault", "pages of the agent stay when the node reclaims")
+        }
+        Err(error) => BackendInfo::plain(source, "", format!("mlockall: {error}; CAP_IPC_LOCK allows it")),
+    }
+}
+
+fn protect() -> BackendInfo {
+    let source = "oom protection";
+    match std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ) {
+        Ok(()) => BackendInfo::plain(source, "oom_score_adj -999", "the kernel kills it last"),
+        Err(error) => {
+            BackendInfo::plain(source, "", format!("set oom_score_adj: {error}; CAP_SYS_RESOURCE allows it"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_refused_has_its_reason_and_what_is_spawned_is_ordinary() {
+        let told = std::thread::spawn(|| {
+            let told = prepare(&BackendSelection::default());
+            let child = std::thread::spawn(|| policy(gettid())).join().unwrap();
+            assert_eq!(child, libc::SCHED_OTHER, "a thread that it spawns");
+            let down = step_down(this());
+            assert_eq!(policy(gettid()) & !libc::SCHED_RESET_ON_FORK, libc::SCHED_OTHER);
+            assert!(down.reason.starts_with("it ran too long"), "{down:?}");
+            told
+        });
+        for info in told.join().unwrap() {
+            assert!(!info.reason.is_empty(), "{info:?}");
+        }
+    }
+
+    #[test]
+    fn rungs_can_be_denied() {
+        let told = |deny: &[&str]| {
+            let deny = deny.iter().map(|&name| name.to_owned()).collect();
+            let choice = BackendSelection { deny, ..BackendSelection::default() };
+            let told = move || (schedule(&choice), policy(gettid()) & !libc::SCHED_RESET_ON_FORK);
+            std::thread::spawn(told).join().unwrap()
+        };
+        let (info, class) = told(&[FIFO, NICE]);
+        assert_eq!((info.rung, class), ("", policy(gettid())), "left as it was: {info:?}");
+        let (info, class) = told(&[FIFO]);
+        assert_ne!(class, libc::SCHED_FIFO);
+        assert!(info.reason.starts_with("SCHED_FIFO: disabled by --disable-backend"), "{info:?}");
+        // Without CAP_SYS_NICE there is nothing left.
+        assert!(info.rung == NICE || info.reason.contains("; nice -20: "), "{info:?}");
+    }
+
+    #[test]
+    fn a_group_without_real_time_is_named() {
+        let group = Path::new("/sys/fs/cgroup/cpu").join(format!("no-real-time-{}", std::process::id()));
+        if std::fs::create_dir(&group).is_err() || !group.join("cpu.rt_runtime_us").exists() {
+            println!("SKIPPED a_group_without_real_time_is_named: no cpu controller with RT_GROUP_SCHED");
+            drop(std::fs::remove_dir(&group));
+            return;
+        }
+        let tasks = group.join("tasks");
+        let info = std::thread::spawn(move || {
+            std::fs::write(tasks, gettid().as_raw_nonzero().to_string()).unwrap();
+            schedule(&BackendSelection::default())
+        });
+        let info = info.join().unwrap();
+        while std::fs::remove_dir(&group).is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {}
+        assert_eq!(info.rung, NICE, "{info:?}");
+        assert!(info.reason.contains("cpu.rt_runtime_us is 0"), "{info:?}");
+    }
+
+    fn policy(thread: Pid) -> libc::c_int {
+        // SAFETY: takes and gives numbers.
+        unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread.as_raw_nonzero().get()) as libc::c_int }
+    }
+}

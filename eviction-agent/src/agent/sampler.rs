@@ -1,0 +1,330 @@
+//! Looks at the node: from readings of files to a snapshot for the engine.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use eviction_core::pods::PodSet;
+use eviction_core::policy::Rules;
+use eviction_core::preferences::{MemoryMeasure, MemoryPreferences};
+use eviction_core::reading::{Reading, UnknownReason};
+use eviction_core::signal::Signal;
+use eviction_core::signal_filter::{available, observe};
+use eviction_core::snapshot::{
+    ContainerStatValues, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats, Snapshot,
+    SnapshotBuilder, SnapshotPool, SourceId,
+};
+use eviction_node::cgroup::files::Limit;
+use eviction_node::cgroup::sample::{FreshStats, NodeSample, Tasks};
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::proc::tasks::TaskCounter;
+use eviction_node::psi::{PsiReader, PsiReading};
+
+use super::clock::{Clock, Instant};
+use super::notify_plan::MemoryUsage;
+use super::pod_index::PodIndex;
+use super::pods_root::{Allocatable, PodsRootSample};
+
+/// The most memory.stat files that are read before a decision, those of the groups that use most:
+/// a read takes some 10 µs. A full sample has read all of them a second ago.
+const MOST_STATS: usize = 32;
+
+/// What counts as the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    /// Bytes of memory.
+    pub(crate) memory: u64,
+    /// Process ids.
+    pub(crate) pids: u64,
+}
+
+/// The measures of available memory.
+pub(crate) const MEASURES: [MemoryMeasure; 3] =
+    [MemoryMeasure::WorkingSet, MemoryMeasure::MemAvailable, MemoryMeasure::WorkingSetMinusActiveFile];
+
+/// What was seen of the node itself, and what follows from it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CompleteSample {
+    /// When it began: what was read since is of this look.
+    pub(crate) at: Instant,
+    /// When that was read, and so the time of what is decided by it: a grace period does not begin
+    /// before anybody can have known (`pkg/kubelet/eviction/eviction_manager.go:synchronize` asks
+    /// the clock after the summary as well).
+    pub(crate) read_at: Instant,
+    /// As it was read.
+    pub(crate) memory: Reading<MemoryUsage>,
+    /// What is free on the machine.
+    pub(crate) free: Reading<u64>,
+    /// The same by the measure that the policy asks for.
+    pub(crate) measured: Reading<MemoryUsage>,
+    /// Memory that is available by that measure.
+    pub(crate) memory_left: Reading<i64>,
+    /// The same by each measure.
+    pub(crate) by_measure: [Reading<i64>; MEASURES.len()],
+    /// Tasks that there are.
+    pub(crate) tasks: Reading<u64>,
+    /// Process ids that are left.
+    pub(crate) pids_left: Reading<i64>,
+    /// The group of all pods, if a threshold is about it and it was read.
+    pub(crate) pods_root: Option<PodsRootSample>,
+    /// As the engine is told of it.
+    pub(crate) stats: NodeStats,
+}
+
+/// Reads the node and its pods.
+#[derive(Debug)]
+pub(crate) struct NodeSampler {
+    pub(crate) sampler: Sampler,
+    pub(crate) allocatable: Allocatable,
+    capacity: Capacity,
+    tasks: Option<TaskCounter>,
+    spare: SnapshotPool,
+    stalls: PsiReader,
+    memory: MemoryPreferences,
+    /// Whether measures beside the working set are read as well.
+    all_measures: bool,
+}
+
+impl NodeSampler {
+    /// `whole_machine`: tasks are those of the machine, not of a group.
+    pub(crate) fn new(sampler: Sampler, capacity: Capacity, proc: &Path, whole_machine: bool) -> Self {
+        let tasks = whole_machine.then(|| TaskCounter::open(proc));
+        let stalls = PsiReader::open(sampler.root(), proc);
+        let memory = MemoryPreferences::default();
+        Self {
+            sampler,
+            allocatable: Allocatable::default(),
+            capacity,
+            tasks,
+            spare: SnapshotPool::default(),
+            stalls,
+            memory,
+            all_measures: false,
+        }
+    }
+
+    /// Measures as a policy wants it. The kubelet's profile needs one measure only.
+    pub(crate) fn follow(&mut self, rules: &Rules) {
+        self.memory = rules.memory.clone();
+        self.all_measures = rules.preferences.is_some();
+        self.stalls.ask(self.memory.psi.as_ref());
+    }
+
+    /// What `memory.available` is.
+    pub(crate) fn measure(&self) -> MemoryMeasure {
+        self.memory.measure
+    }
+
+    /// How soon memory must be looked at again while there is little, to see a stall.
+    pub(crate) fn stall_interval_ns(&self) -> Option<u64> {
+        self.stalls.interval_ns()
+    }
+
+    pub(crate) fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Reads the node's own figures, and those of all pods where that is due: the leaves in `dirty` first.
+    pub(crate) fn look_at_node(&mut self, at: Instant, clock: &Clock, dirty: &[u64]) -> CompleteSample {
+        let NodeSample { level, free, capacity, detail } = self.sampler.sample_node(dirty);
+        let memory = match (level.usage, level.working_set) {
+            (Reading::Known(usage), Reading::Known(working_set)) => {
+                Reading::Known(MemoryUsage { usage, working_set })
+            }
+            (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
+        };
+        let tasks = self.tasks();
+        let by_measure = self.by_measure(memory, capacity, detail);
+        let detail = match self.all_measures {
+            true => self.detail(at, capacity, detail),
+            false => MemoryDetail::default(),
+        };
+        let (allocatable_memory, pods_root) = self.allocatable.look(&mut self.sampler, at, dirty);
+        let stats = NodeStats { allocatable_memory, ..self.node_stats(at, memory, tasks, detail) };
+        let seen = observe(&stats, self.memory.measure);
+        let left = |signal| seen.reading(signal).map(|seen| seen.available);
+        let memory_left = left(Signal::MemoryAvailable);
+        CompleteSample {
+            at,
+            read_at: clock.now(),
+            memory,
+            free,
+            measured: memory.map(|seen| seen.by_measure(self.capacity.memory, memory_left.known())),
+            memory_left,
+            by_measure,
+            tasks,
+            pids_left: left(Signal::PidAvailable),
+            pods_root,
+            stats,
+        }
+    }
+
+    fn by_measure(
+        &self,
+        memory: Reading<MemoryUsage>,
+        machine: Reading<u64>,
+        detail: MemoryDetail,
+    ) -> [Reading<i64>; MEASURES.len()] {
+        let seen = match memory {
+            Reading::Known(seen) => seen,
+            Reading::Unknown(why) => return [Reading::Unknown(why); MEASURES.len()],
+        };
+        let detail = self.within_capacity(machine, detail);
+        let total = self.capacity.memory;
+        let left = total.saturating_sub(seen.working_set);
+        let [total, left] = [total, left].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        MEASURES.map(|measure| available(left, total, &detail, measure))
+    }
+
+    fn tasks(&self) -> Reading<u64> {
+        match &self.tasks {
+            Some(machine) => machine.read(),
+            None => self.sampler.read_task_count(),
+        }
+    }
+
+    /// Reads what is available of process ids, and nothing else.
+    pub(crate) fn available_pids(&self, at: Instant) -> Reading<i64> {
+        let (memory, detail) = (Reading::Unknown(UnknownReason::Absent), MemoryDetail::default());
+        let stats = self.node_stats(at, memory, self.tasks(), detail);
+        observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|seen| seen.available)
+    }
+
+    /// Where the node counts for less than the machine has, the rest is not available.
+    fn within_capacity(&self, machine: Reading<u64>, detail: MemoryDetail) -> MemoryDetail {
+        let left_out = machine.known().unwrap_or(0).saturating_sub(self.capacity.memory);
+        let mem_available = detail.mem_available.map(|bytes| bytes.saturating_sub(left_out));
+        MemoryDetail { mem_available, ..detail }
+    }
+
+    /// Adds stalls.
+    fn detail(&mut self, at: Instant, machine: Reading<u64>, detail: MemoryDetail) -> MemoryDetail {
+        let PsiReading { some_avg10, full_avg10, stalled } = self.stalls.read(at.mono_ns);
+        let detail = self.within_capacity(machine, detail);
+        MemoryDetail { some_avg10, full_avg10, stalled, ..detail }
+    }
+
+    /// A snapshot of the node alone: enough for a pass that ranks nobody.
+    pub(crate) fn snapshot_of_node(&mut self, look: &CompleteSample) -> SnapshotBuilder {
+        let mut builder = self.spare.begin();
+        builder.node(look.stats);
+        builder
+    }
+
+    /// The same with the figures of all pods, fresh ones for those that may go.
+    pub(crate) fn snapshot_with_pods(
+        &mut self,
+        look: &CompleteSample,
+        roster: &PodIndex,
+        tasks: Tasks,
+    ) -> SnapshotBuilder {
+        let fresh = FreshStats::Changed { most: MOST_STATS, since_ns: look.at.mono_ns };
+        self.sampler.sample_pods(fresh, tasks);
+        self.snapshot_of_pods(look, roster)
+    }
+
+    /// Reads the memory of the pods at these places once more, unless it was read for this look.
+    /// Whether anything was read.
+    pub(crate) fn read_again(
+        &mut self,
+        look: &CompleteSample,
+        roster: &PodIndex,
+        places: impl Iterator<Item = u32>,
+    ) -> bool {
+        let mut any = false;
+        for place in places {
+            // More than one while the kubelet's cgroup driver is being changed.
+            for id in roster.cgroup_ids_of(place) {
+                any |= self.sampler.read_again(id, look.at.mono_ns);
+            }
+        }
+        any
+    }
+
+    /// The figures of the node and of all pods as they were read last.
+    pub(crate) fn snapshot_of_pods(&mut self, look: &CompleteSample, roster: &PodIndex) -> SnapshotBuilder {
+        let mut builder = self.snapshot_of_node(look);
+        // Samples are in the order of the pods; one whose group is gone has none.
+        let mut samples = self.sampler.last_pods().iter().peekable();
+        for cgroup in &self.sampler.pods().pods {
+            let sample = samples.next_if(|sample| sample.memory.cgroup_id == cgroup.cgroup_id);
+            let Some(known) = roster.pod_of(cgroup) else { continue };
+            let Some(sample) = sample else { continue };
+            let figures = PodStatValues {
+                has_memory: true,
+                memory_working_set: sample.memory.working_set.known(),
+                memory_anonymous: sample.memory.stat.anon.known(),
+                process_count: sample.tasks.known(),
+                ephemeral_storage_used: None,
+            };
+            let mut pod = builder.pod(&known.pod.uid, figures);
+            for container in &cgroup.containers {
+                let group = self.sampler.group(container.cgroup_id);
+                let figures = ContainerStatValues {
+                    memory_working_set: group.and_then(|group| group.working_set.known()),
+                    ..ContainerStatValues::default()
+                };
+                pod.container(roster.container_name(&container.id), figures);
+            }
+        }
+        builder
+    }
+
+    /// Ends a snapshot, for an engine that knows these pods. Whose figures they are is looked up
+    /// once for the pass and for all that is told of it.
+    pub(crate) fn finish(&mut self, builder: SnapshotBuilder, pods: &Arc<PodSet>) -> Arc<Snapshot> {
+        let mut snapshot = builder.finish();
+        if !snapshot.is_empty() {
+            snapshot.index(pods);
+        }
+        self.spare.share(snapshot)
+    }
+
+    /// Gives a snapshot's memory back for the next one, if nobody keeps it.
+    pub(crate) fn recycle(&mut self, snapshot: Arc<Snapshot>) {
+        self.spare.recycle(snapshot);
+    }
+
+    /// The figures of the node.
+    fn node_stats(
+        &self,
+        at: Instant,
+        memory: Reading<MemoryUsage>,
+        tasks: Reading<u64>,
+        detail: MemoryDetail,
+    ) -> NodeStats {
+        let time = Some(at.wall);
+        let source = SourceId::default();
+        NodeStats {
+            memory: memory.map(|seen| MemoryStats {
+                available: Some(self.capacity.memory.saturating_sub(seen.working_set)),
+                working_set: Some(seen.working_set),
+                time,
+                source,
+            }),
+            processes: tasks.map(|tasks| ProcessStats {
+                max: Some(signed(self.capacity.pids)),
+                running: Some(signed(tasks)),
+                time,
+                source,
+            }),
+            memory_detail: detail,
+            ..NodeStats::default()
+        }
+    }
+}
+
+/// What the node's group itself sets as limits, where the caller gave no capacity.
+pub(crate) fn pid_limit(sampler: &Sampler) -> Reading<u64> {
+    match sampler.read_tasks().1 {
+        Reading::Known(Limit::At(limit)) => Reading::Known(limit),
+        Reading::Known(Limit::Unlimited) => Reading::Unknown(UnknownReason::Absent),
+        Reading::Unknown(why) => Reading::Unknown(why),
+    }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

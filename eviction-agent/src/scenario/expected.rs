@@ -1,0 +1,157 @@
+//! What an outcome says of the engine's reasons: a [`Report`] in brief.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::story::{EndBrief, KillBrief};
+use eviction_core::pod::PodName;
+use eviction_core::report::{About, ProposalReport, Report, ThresholdReport};
+
+/// A step's report in brief. A field that says nothing is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ExpectedStep {
+    /// How the pass ended, or why there was none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub end: String,
+    /// What is lacking of the signal that drives the pass, in whole units.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deficit: Option<i64>,
+    /// Uids of the critical pods that would have gone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spared: Vec<String>,
+    /// What the kernel says of memory, and whether that lets thresholds of memory be met.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Value>,
+    /// Readings that were not believed, each with its reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
+    /// Signals that have been unknown for long.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blind: Vec<String>,
+    /// Conditions of which nobody can tell whether they hold.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_conditions: Vec<String>,
+    /// Thresholds that are about to be met: `SIGNAL < QUANTITY in TIME`, or `now` if that is
+    /// acted on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub imminent: Vec<String>,
+    /// What becomes of a changed configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<String>,
+    /// Pods whose turn had come, but which are protected: `uid`, `reason`, and what goes with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_pods: Vec<Value>,
+    /// Uids of pods of which nothing is known, and which are too young for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub too_young: Vec<String>,
+    /// Annotations of pods that say nothing: `uid`, `annotation`, `value`, `mistake`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignored_annotations: Vec<Value>,
+    /// Kills by the kernel that were told since the last step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub oom_kills: Vec<KillBrief>,
+    /// Verdicts on containers that ended, given since the last step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<EndBrief>,
+}
+
+impl ExpectedStep {
+    /// What the report of a pass says.
+    pub(super) fn of(report: &Report) -> Self {
+        Self {
+            blind: report.blind.iter().map(ToString::to_string).collect(),
+            unknown_conditions: report.unknown_conditions.iter().map(ToString::to_string).collect(),
+            proposal: report.proposal.as_ref().map(proposal),
+            ..Self::of_pass(report)
+        }
+    }
+
+    fn of_pass(report: &Report) -> Self {
+        match &report.about {
+            About::Pass(pass) => Self {
+                end: name(&pass.end),
+                deficit: pass.deficit.map(|deficit| deficit.total),
+                memory: pass.memory.as_ref().and_then(|memory| serde_json::to_value(memory).ok()),
+                refused: pass.refused.iter().map(|it| format!("{}: {}", it.signal, kind(&it.why))).collect(),
+                imminent: pass.thresholds.iter().filter_map(imminent).collect(),
+                spared: pass.spared.iter().map(|PodName { uid, .. }| uid.to_string()).collect(),
+                refused_pods: pass
+                    .refused_pods
+                    .iter()
+                    .map(|refused| of_pod(&refused.pod, &refused.why))
+                    .collect(),
+                too_young: pass
+                    .candidates
+                    .iter()
+                    .filter(|candidate| candidate.too_young.is_some())
+                    .map(|candidate| candidate.pod.uid.to_string())
+                    .collect(),
+                ignored_annotations: pass
+                    .candidates
+                    .iter()
+                    .filter_map(|candidate| Some((&candidate.pod, candidate.shelter.as_ref()?)))
+                    .flat_map(|(pod, shelter)| {
+                        shelter.ignored_annotations.iter().map(|ignored| of_pod(pod, ignored))
+                    })
+                    .collect(),
+                ..Self::default()
+            },
+            About::NoPass(why) => Self { end: name(why), ..Self::default() },
+            About::Nothing | About::Admission { .. } | About::Story(_) => Self::default(),
+        }
+    }
+}
+
+fn imminent(threshold: &ThresholdReport) -> Option<String> {
+    let ThresholdReport { signal, quantity, eta, imminent, met, .. } = threshold;
+    let line = format!("{signal} < {}", quantity.as_deref().unwrap_or("?"));
+    match (eta, met) {
+        (Some(eta), None) if *imminent => Some(format!("{line} in {}", eta.expected)),
+        (_, Some(met)) if met.by_prediction => Some(format!("{line} now")),
+        _ => None,
+    }
+}
+
+/// The name of a variant, whatever it holds.
+fn kind(variant: &impl Serialize) -> String {
+    name(variant).split(": ").next().unwrap_or_default().to_owned()
+}
+
+fn proposal(state: &ProposalReport) -> String {
+    match state {
+        ProposalReport::Unchanged => "unchanged".to_owned(),
+        ProposalReport::TookEffect => "took effect".to_owned(),
+        ProposalReport::Waits { since: _, until, would_evict, would_reclaim } => {
+            let until = until.map_or_else(|| "it is accepted".to_owned(), |until| until.to_string());
+            let pods = would_evict.iter().map(|pod| format!("evict {}", pod.name));
+            let garbage = would_reclaim.iter().map(|reclaim| format!("collect {}", reclaim.name()));
+            let would: Vec<_> = garbage.chain(pods).collect();
+            match would.is_empty() {
+                true => format!("waits until {until}: not everything is known"),
+                false => format!("waits until {until}: would {}", would.join(", ")),
+            }
+        }
+    }
+}
+
+/// The fields of what is told of a pod, and its uid.
+fn of_pod(pod: &PodName, told: &impl Serialize) -> Value {
+    let mut fields = json!({ "uid": pod.uid });
+    if let (Some(fields), Ok(Value::Object(told))) = (fields.as_object_mut(), serde_json::to_value(told)) {
+        fields.extend(told);
+    }
+    fields
+}
+
+/// The name of a variant; one that holds another is `outer: inner`.
+pub(super) fn name(variant: &impl Serialize) -> String {
+    match serde_json::to_value(variant) {
+        Ok(Value::String(name)) => name,
+        Ok(Value::Object(object)) => {
+            let named = |(outer, inner): (String, Value)| format!("{outer}: {}", name(&inner));
+            object.into_iter().next().map(named).unwrap_or_default()
+        }
+        _ => String::new(),
+    }
+}

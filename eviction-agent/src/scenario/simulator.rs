@@ -1,0 +1,263 @@
+//! The world around the engine in a scenario: what looks see, which calls fail, who is gone.
+//!
+//! All decisions are the engine's, and all texts those of [`eviction_core::message`].
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
+use super::inputs::Evicted;
+use super::record::Record;
+use super::story::StoryBrief;
+use crate::source::summary::Summary;
+use eviction_core::decision::{Action, Decision, DecisionKind, ProposalState};
+use eviction_core::disk_layout::DiskLayout;
+use eviction_core::engine::Engine;
+use eviction_core::input::{Event, EvictionResult, Input};
+use eviction_core::message::{REASON_EVICTED, refusal};
+use eviction_core::pod::Pod;
+use eviction_core::pods::{KnownPod, PodSet};
+use eviction_core::policy::Policy;
+use eviction_core::reading::UnknownReason;
+use eviction_core::report::{ProposalReport, Report};
+use eviction_core::snapshot::Snapshot;
+
+/// An engine, and everything that it hears from.
+pub(super) struct Simulator {
+    engine: Engine,
+    filesystems: Filesystems,
+    pods: Vec<Arc<KnownPod>>,
+    fates: Vec<PodFate>,
+    places: HashMap<Box<str>, usize>,
+    story: StoryBrief,
+    /// What was decided, if anybody wants to know.
+    reports: Option<Vec<Report>>,
+    /// What was said last of a changed configuration.
+    proposal: Option<ProposalReport>,
+}
+
+/// Where a pod is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PodFate {
+    Active,
+    /// Evicted, and the engine was not yet told what came of it.
+    Leaving,
+    Gone,
+}
+
+impl Simulator {
+    pub(super) fn new(policy: Policy, filesystems: Filesystems, pods: Vec<Pod>) -> Self {
+        let known = |pod| Arc::new(KnownPod::new(pod, &policy));
+        let pods: Vec<_> = pods.into_iter().map(known).collect();
+        let place = |(place, known): (usize, &Arc<KnownPod>)| (known.pod.uid.clone(), place);
+        Self {
+            engine: Engine::new(policy),
+            filesystems,
+            fates: vec![PodFate::Active; pods.len()],
+            places: pods.iter().enumerate().map(place).collect(),
+            pods,
+            story: StoryBrief::default(),
+            reports: None,
+            proposal: None,
+        }
+    }
+
+    /// Keeps the reports of all decisions from now on.
+    pub(super) fn keep_reports(&mut self) {
+        self.reports = Some(Vec::new());
+    }
+
+    /// The reports that were kept.
+    pub(super) fn into_reports(self) -> Vec<Report> {
+        self.reports.unwrap_or_default()
+    }
+
+    /// One pass, and what is asked after it. `proposed`: what the changed configuration of the
+    /// step makes.
+    pub(super) fn step(&mut self, step: &Step, proposed: Option<Policy>) -> StepOutcome {
+        self.settle(step);
+        let active = self.active(step);
+        let mut record = Record::new(step.at, &active);
+        self.recall(step, &active);
+        self.tell(step, Event::Pods(Arc::new(PodSet::new(active))));
+        for kill in &step.oom_kills {
+            self.tell(step, Event::OomKill(Box::new(kill.clone())));
+        }
+        for end in &step.containers_ended {
+            self.tell(step, Event::ContainerEnded(Box::new(end.clone())));
+        }
+        if let Some(policy) = proposed {
+            self.tell(step, Event::Propose(Box::new(policy)));
+        }
+        if step.accept {
+            self.tell(step, Event::Accept);
+        }
+        if self.engine.wants_layout() {
+            let layout = self.layout(step);
+            self.tell(step, Event::DiskLayout(layout));
+        }
+        let first = look(step, step.summary.as_ref(), &step.summary_error);
+        let first = first.map_or_else(Event::SampleFailed, Event::Sample);
+        let mut decision = self.tell(step, first);
+        self.carry_out(step, &decision, &mut record);
+        if decision.awaits_reclaim() {
+            let again = step.summary_after_reclaim.as_ref();
+            let again = again.or(step.summary.as_ref());
+            let second = look(step, again, &step.summary_after_reclaim_error);
+            decision = self.tell(step, Event::Reclaimed(second));
+            self.carry_out(step, &decision, &mut record);
+        }
+        // The kubelet's profile keeps the form of the kubelet's outcomes.
+        if self.engine.policy().rules.preferences.is_some() {
+            let story = std::mem::take(&mut self.story);
+            let mut report = Report::of(&decision, self.engine.policy());
+            report.proposal = self.proposal.take();
+            record.report(&report, story);
+        }
+        for uid in &step.admit {
+            let answer = self.admit(step, uid);
+            record.answer(answer);
+        }
+        record.finish(self.engine.conditions())
+    }
+
+    /// Goes on where another engine was. Whoever was on his way then, and is no active pod, is so without
+    /// his object: else he would not have been.
+    fn recall(&mut self, step: &Step, active: &[Arc<KnownPod>]) {
+        let Some(knowledge) = &step.recall else { return };
+        self.tell(step, Event::Restore(Box::new(knowledge.clone())));
+        let is_active = |uid: &str| active.iter().any(|known| *known.pod.uid == *uid);
+        let under_way = knowledge.flights.iter().filter(|flight| flight.ended.is_none());
+        let leaving = under_way.filter(|flight| !is_active(&flight.uid));
+        let leaving = leaving.map(|flight| flight.uid.clone()).collect();
+        self.tell(step, Event::Leaving(leaving));
+    }
+
+    fn tell(&mut self, step: &Step, event: Event) -> Decision {
+        let decision = self.engine.step(Input { at: step.at, event });
+        self.story.add(&decision);
+        if let Some(reports) = &mut self.reports {
+            let Decision { ended, proposal, subject, .. } = &decision;
+            if !matches!(subject, DecisionKind::Noted) || !ended.is_empty() || proposal.is_some() {
+                reports.push(Report::of(&decision, self.engine.policy()));
+            }
+        }
+        if decision.proposal.is_some() {
+            self.proposal = Report::of(&decision, self.engine.policy()).proposal;
+        }
+        if let Some(ProposalState::TookEffect) = decision.proposal {
+            let policy = self.engine.policy();
+            let renew = |known: &Arc<KnownPod>| Arc::new(KnownPod::new(known.pod.clone(), policy));
+            self.pods = self.pods.iter().map(renew).collect();
+        }
+        decision
+    }
+
+    /// Tells what came of the evictions that are under way.
+    fn settle(&mut self, step: &Step) {
+        if let Some(told) = &step.evicted {
+            for Evicted { uid, error } in told {
+                let fate = if error.is_empty() { PodFate::Gone } else { PodFate::Active };
+                self.settle_one(step, uid, fate, error);
+            }
+            return;
+        }
+        let named: HashSet<&str> = step.active_pods.iter().flatten().map(|uid| &**uid).collect();
+        for place in 0..self.pods.len() {
+            let uid = self.pods[place].pod.uid.clone();
+            if self.fates[place] == PodFate::Leaving && !named.contains(&*uid) {
+                self.settle_one(step, &uid, PodFate::Gone, "");
+            }
+        }
+    }
+
+    fn settle_one(&mut self, step: &Step, uid: &str, fate: PodFate, error: &str) {
+        if let Some(&place) = self.places.get(uid) {
+            self.fates[place] = fate;
+        }
+        let result = if error.is_empty() { Ok(()) } else { Err(error.into()) };
+        self.tell(step, Event::Evicted(EvictionResult { uid: uid.into(), result }));
+    }
+
+    fn active(&self, step: &Step) -> Vec<Arc<KnownPod>> {
+        match &step.active_pods {
+            Some(uids) => uids.iter().filter_map(|uid| self.known(uid)).collect(),
+            None => self
+                .pods
+                .iter()
+                .zip(&self.fates)
+                .filter(|(_, fate)| **fate != PodFate::Gone)
+                .map(|(known, _)| Arc::clone(known))
+                .collect(),
+        }
+    }
+
+    fn known(&self, uid: &str) -> Option<Arc<KnownPod>> {
+        self.places.get(uid).map(|&place| Arc::clone(&self.pods[place]))
+    }
+
+    fn layout(&self, step: &Step) -> Result<DiskLayout, UnknownReason> {
+        let Filesystems { dedicated_image_fs, split_image_fs } = self.filesystems;
+        if !step.disk_info_error.is_empty() {
+            return Err(UnknownReason::Failed);
+        }
+        Ok(DiskLayout {
+            dedicated_image_fs,
+            split_image_fs: split_image_fs && step.container_fs_info_error.is_empty(),
+        })
+    }
+
+    fn carry_out(&mut self, step: &Step, decision: &Decision, record: &mut Record) {
+        let DecisionKind::Pass(pass) = &decision.subject else {
+            return;
+        };
+        for action in &decision.actions {
+            match action {
+                Action::RecordEvent(resource) => record.announce(*resource),
+                Action::Reclaim(reclaim) => record.reclaim(*reclaim),
+                Action::Evict(eviction) | Action::ShortenGrace(eviction) => {
+                    let Some(known) = pass.pods.get(eviction.place) else {
+                        continue;
+                    };
+                    record.evict(pass, eviction, known, &step.kill_error);
+                    self.kill(step, &known.pod.uid);
+                }
+            }
+        }
+    }
+
+    fn kill(&mut self, step: &Step, uid: &str) {
+        if !step.kill_error.is_empty() {
+            self.settle_one(step, uid, PodFate::Active, &step.kill_error);
+        } else if let Some(&place) = self.places.get(uid) {
+            self.fates[place] = PodFate::Leaving;
+        }
+    }
+
+    fn admit(&mut self, step: &Step, uid: &str) -> AdmitOutcome {
+        let mut answer = AdmitOutcome { uid: uid.to_owned(), ..AdmitOutcome::default() };
+        let Some(known) = self.known(uid) else {
+            return answer;
+        };
+        let decision = self.tell(step, Event::Admission(known));
+        if let DecisionKind::Admission(admission) = &decision.subject {
+            answer.admit = admission.admit;
+        }
+        if !answer.admit {
+            answer.reason = REASON_EVICTED.to_owned();
+            answer.message = refusal(&decision.conditions);
+        }
+        answer
+    }
+}
+
+fn look(step: &Step, summary: Option<&Summary>, error: &str) -> Result<Arc<Snapshot>, UnknownReason> {
+    match summary {
+        Some(summary) if error.is_empty() => {
+            let mut snapshot = summary.snapshot();
+            snapshot.node.memory_detail = step.memory.detail();
+            Ok(Arc::new(snapshot))
+        }
+        _ => Err(UnknownReason::Failed),
+    }
+}

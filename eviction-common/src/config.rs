@@ -1,0 +1,187 @@
+//! The read-only global that the programs are loaded with.
+
+/// Offset of a member that this kernel has not: what needs it is left out by the verifier,
+/// since the global is frozen before the programs are loaded.
+pub const ABSENT: u32 = u32::MAX;
+
+/// How many levels of the tree a charge is followed upwards.
+pub const MAX_ANCESTORS: usize = 24;
+
+/// How many ancestors of a victim an [`crate::OomKill`] names.
+pub const MAX_CHAIN: usize = 16;
+
+/// Where the members are that the programs read: bytes from the start of their structure, or
+/// [`ABSENT`]. Resolved from the running kernel's BTF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Offsets {
+    /// `mem_cgroup.css`: it must be 0, since a css is read as its memory cgroup.
+    pub memcg_css: u32,
+    /// `mem_cgroup.memory`.
+    pub memcg_memory: u32,
+    /// `mem_cgroup.memsw`; absent where there is no cgroup v1.
+    pub memcg_memsw: u32,
+    /// `mem_cgroup.kmem`; absent where there is no cgroup v1.
+    pub memcg_kmem: u32,
+    /// `mem_cgroup.memory_events_local[MEMCG_OOM]`.
+    pub memcg_oom: u32,
+    /// `mem_cgroup.memory_events_local[MEMCG_OOM_KILL]`.
+    pub memcg_oom_kill: u32,
+    /// `mem_cgroup.oom_group`.
+    pub memcg_oom_group: u32,
+    /// `page_counter.usage`.
+    pub counter_usage: u32,
+    /// `page_counter.max`.
+    pub counter_max: u32,
+    /// `page_counter.parent`.
+    pub counter_parent: u32,
+    /// `cgroup_subsys_state.cgroup`.
+    pub css_cgroup: u32,
+    /// `cgroup_subsys_state.parent`.
+    pub css_parent: u32,
+    /// `cgroup_subsys_state.flags`.
+    pub css_flags: u32,
+    /// `cgroup_subsys_state.ss`.
+    pub css_ss: u32,
+    /// `cgroup_subsys_state.serial_nr`.
+    pub css_serial: u32,
+    /// `cgroup.kn`.
+    pub cgroup_kn: u32,
+    /// `cgroup.level`.
+    pub cgroup_level: u32,
+    /// `cgroup.root`.
+    pub cgroup_root: u32,
+    /// `cgroup_root.hierarchy_id`.
+    pub root_hierarchy: u32,
+    /// `kernfs_node.id`.
+    pub kn_id: u32,
+    /// `kernfs_node.name`.
+    pub kn_name: u32,
+    /// `task_struct.cgroups`.
+    pub task_cgroups: u32,
+    /// `css_set.subsys[memory_cgrp_id]`.
+    pub cset_memory: u32,
+    /// `task_struct.pid`.
+    pub task_pid: u32,
+    /// `task_struct.tgid`.
+    pub task_tgid: u32,
+    /// `task_struct.comm`.
+    pub task_comm: u32,
+    /// `task_struct.signal`.
+    pub task_signal: u32,
+    /// `signal_struct.oom_score_adj`.
+    pub signal_oom_score_adj: u32,
+    /// `task_struct.real_cred`.
+    pub task_cred: u32,
+    /// `cred.uid`.
+    pub cred_uid: u32,
+    /// `task_struct.mm`.
+    pub task_mm: u32,
+    /// `oom_control.memcg`.
+    pub oc_memcg: u32,
+    /// `oom_control.chosen`.
+    pub oc_chosen: u32,
+    /// The count of `MM_ANONPAGES` in `mm_struct`.
+    pub mm_anon: u32,
+    /// The count of `MM_FILEPAGES`.
+    pub mm_file: u32,
+    /// The count of `MM_SHMEMPAGES`.
+    pub mm_shmem: u32,
+    /// The count of `MM_SWAPENTS`.
+    pub mm_swap: u32,
+    /// `css_set.subsys[pids_cgrp_id]`.
+    pub cset_pids: u32,
+    /// `pids_cgroup.counter`; [`ABSENT`] also where `css` is not the first member of `pids_cgroup`.
+    pub pids_counter: u32,
+    /// `pids_cgroup.limit`.
+    pub pids_limit: u32,
+}
+
+impl Offsets {
+    /// Nothing is known.
+    pub const NONE: Self = Self {
+        memcg_css: ABSENT,
+        memcg_memory: ABSENT,
+        memcg_memsw: ABSENT,
+        memcg_kmem: ABSENT,
+        memcg_oom: ABSENT,
+        memcg_oom_kill: ABSENT,
+        memcg_oom_group: ABSENT,
+        counter_usage: ABSENT,
+        counter_max: ABSENT,
+        counter_parent: ABSENT,
+        css_cgroup: ABSENT,
+        css_parent: ABSENT,
+        css_flags: ABSENT,
+        css_ss: ABSENT,
+        css_serial: ABSENT,
+        cgroup_kn: ABSENT,
+        cgroup_level: ABSENT,
+        cgroup_root: ABSENT,
+        root_hierarchy: ABSENT,
+        kn_id: ABSENT,
+        kn_name: ABSENT,
+        task_cgroups: ABSENT,
+        cset_memory: ABSENT,
+        task_pid: ABSENT,
+        task_tgid: ABSENT,
+        task_comm: ABSENT,
+        task_signal: ABSENT,
+        signal_oom_score_adj: ABSENT,
+        task_cred: ABSENT,
+        cred_uid: ABSENT,
+        task_mm: ABSENT,
+        oc_memcg: ABSENT,
+        oc_chosen: ABSENT,
+        mm_anon: ABSENT,
+        mm_file: ABSENT,
+        mm_shmem: ABSENT,
+        mm_swap: ABSENT,
+        cset_pids: ABSENT,
+        pids_counter: ABSENT,
+        pids_limit: ABSENT,
+    };
+}
+
+/// All that the programs know when they are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct ProgramConfig {
+    /// [`crate::ABI_VERSION`] of the loader.
+    pub abi: u32,
+    /// The memory controller's hierarchy, as in /proc/cgroups: 0 is cgroup v2. Changes of
+    /// cgroups elsewhere are not recorded.
+    pub hierarchy: i32,
+    /// The bit of `cgroup_subsys_state.flags` that a css has until some time after its cgroup is removed
+    /// (`CSS_ONLINE`: `offline_css` in kernel/cgroup/cgroup.c takes it away, in a worker).
+    pub css_online: u32,
+    /// The bit that it has from the removal on (`CSS_DYING`: `kill_css`); 0 if not known.
+    pub css_dying: u32,
+    /// The first of the events that count what reclaim took (`PGSTEAL_KSWAPD` in linux/vm_event_item.h).
+    pub reclaimed_first: u32,
+    /// How many of them follow each other, one for each who reclaims; 0 if that is not known.
+    pub reclaimed_events: u32,
+    /// How many tasks a memory cgroup makes in [`crate::STORM_WINDOW_NS`] before it is told; 0 any number.
+    pub storm_forks: u32,
+    /// Whether the reflex may be armed. With 0 the verifier takes it out, signal and all.
+    pub reflex: u32,
+    /// Where members are.
+    pub offsets: Offsets,
+}
+
+impl ProgramConfig {
+    /// What the object carries until the loader overrides it.
+    pub const NONE: Self = Self {
+        abi: 0,
+        hierarchy: 0,
+        css_online: 0,
+        css_dying: 0,
+        reclaimed_first: 0,
+        reclaimed_events: 0,
+        storm_forks: 0,
+        reflex: 0,
+        offsets: Offsets::NONE,
+    };
+}
+
+const _: () = assert!(size_of::<ProgramConfig>() == 4 * (8 + 40));
