@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eviction_agent::metrics::{Group, Metrics};
+use eviction_agent::telemetry::metrics::{Group, Metrics};
 
 /// Every metric by its name as it is scraped, with its type.
 fn registered(groups: &[Group]) -> BTreeMap<String, String> {

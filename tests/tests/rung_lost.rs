@@ -7,7 +7,7 @@
 use std::fs;
 use std::time::Duration;
 
-use eviction_agent::metrics::BackendLabels;
+use eviction_agent::telemetry::metrics::BackendLabels;
 use eviction_bpf::attach_methods::RUNGS;
 use serde_json::json;
 use tests::agent::{self, Agent, Options};

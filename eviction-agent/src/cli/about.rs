@@ -8,7 +8,7 @@ use clap::{Args, Command, ValueEnum};
 use serde::Serialize;
 
 use super::output::{Ended, Format, Out, table};
-use crate::agent::{BPF_ABI, COMMIT, Failure};
+use crate::daemon::{BPF_ABI, COMMIT, Failure};
 
 const NAME: &str = "eviction-agent";
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::agent;
+use crate::daemon;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Kernel")]
@@ -16,7 +16,7 @@ pub(super) struct BackendArgs {
     disabled: Vec<String>,
 }
 
-impl From<BackendArgs> for agent::BackendSelection {
+impl From<BackendArgs> for daemon::BackendSelection {
     fn from(args: BackendArgs) -> Self {
         let BackendArgs { only, disabled } = args;
         Self { only, deny: disabled, lost: Vec::new() }
@@ -24,10 +24,10 @@ impl From<BackendArgs> for agent::BackendSelection {
 }
 
 fn known(name: &str) -> Result<String, String> {
-    match agent::rung_names().any(|known| known == name) {
+    match daemon::rung_names().any(|known| known == name) {
         true => Ok(name.to_owned()),
         false => {
-            let names: Vec<_> = agent::rung_names().map(|name| format!("`{name}`")).collect();
+            let names: Vec<_> = daemon::rung_names().map(|name| format!("`{name}`")).collect();
             Err(format!("no such backend; the backends are {}", names.join(", ")))
         }
     }
@@ -35,7 +35,7 @@ fn known(name: &str) -> Result<String, String> {
 
 fn can_be_disabled(name: &str) -> Result<String, String> {
     match known(name)? {
-        name if name == agent::TIMER => {
+        name if name == daemon::TIMER => {
             Err("the timer cannot be disabled: every other backend falls back to it".to_owned())
         }
         name => Ok(name),

@@ -9,8 +9,8 @@ use super::backends::BackendArgs;
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::{Ended, Format, Out, columns, complain, table, wrap};
-use crate::agent::event::Backend;
-use crate::agent::{self, EffectiveConfig, Findings, NO_BACKEND, NodeFacts};
+use crate::daemon::{self, EffectiveConfig, Findings, NO_BACKEND, NodeFacts};
+use crate::telemetry::event_log::Backend;
 use eviction_config::Setting;
 
 /// The width of the table where there is no terminal.
@@ -50,7 +50,7 @@ pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
     let files = configuration.files(service, node, caller)?;
     let findings =
-        agent::check(&files, pods_file.as_deref(), cluster.as_ref(), &cgroup_root, &backends.into())?;
+        daemon::check(&files, pods_file.as_deref(), cluster.as_ref(), &cgroup_root, &backends.into())?;
     output.write(out, "findings", &findings, report)?;
     if matches!(output, Format::Table | Format::Wide) {
         complain(&complaints(&findings, output == Format::Wide || !findings.would_start));
@@ -148,7 +148,7 @@ fn details(findings: &Findings, configuration: Option<&EffectiveConfig>) -> Stri
     if let Some(configured) = configuration {
         text.push_str(&format!("\n{}", settings(configured, columns)));
     }
-    let names: Vec<_> = agent::rung_names().collect();
+    let names: Vec<_> = daemon::rung_names().collect();
     text.push_str(&format!("\n{}", wrap(&format!("backends: {}", names.join("; ")), columns)));
     text
 }

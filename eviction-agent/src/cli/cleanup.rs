@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::output::{Ended, Out, complain};
-use crate::agent::{self, Clean, CleanOptions, Cleaned, DryRun};
+use crate::daemon::{self, Clean, CleanOptions, Cleaned, DryRun};
 
 /// Remove the agent's conditions and taints from nodes on which it no longer runs; those of others stay.
 /// Exit code 1 if anything is left on any of them
@@ -42,7 +42,7 @@ pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
         Some(DryRunArg::Server) => DryRun::Server,
     };
     let mut code = ExitCode::SUCCESS;
-    for Cleaned { node, result } in agent::clean_nodes(&CleanOptions { kubeconfig, nodes, dry_run })? {
+    for Cleaned { node, result } in daemon::clean_nodes(&CleanOptions { kubeconfig, nodes, dry_run })? {
         match result {
             Ok(clean) => write!(out, "{}", text(&node, &clean, dry_run))?,
             Err(failure) => {

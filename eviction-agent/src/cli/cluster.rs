@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::agent::{Caller, ClusterOptions};
+use crate::daemon::{Caller, ClusterOptions};
 use eviction_config::{Origin, Setting};
 
 /// Set in every pod; also where the service account is found.

@@ -8,7 +8,7 @@ use clap::Args;
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::{Ended, Format, Out, columns, table, wrap};
-use crate::agent::{self, EffectiveConfig, EffectiveThreshold, NodeFacts};
+use crate::daemon::{self, EffectiveConfig, EffectiveThreshold, NodeFacts};
 use eviction_config::Setting;
 
 /// Print the configuration that `run` would use: every value, and where it comes from
@@ -36,7 +36,7 @@ pub(super) fn config(args: ConfigArgs, out: &mut Out) -> Result<ExitCode, Ended>
     let (options, caller) = (cluster.settings(), cluster.caller());
     let in_cluster = cluster.options(pods_file.is_some()).is_some();
     let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
-    let mut configured = agent::configured(&configuration.files(service, node, caller)?)?;
+    let mut configured = daemon::configured(&configuration.files(service, node, caller)?)?;
     configured.settings.splice(0..0, options);
     output.write(out, "the configuration", &configured, report)?;
     Ok(ExitCode::SUCCESS)

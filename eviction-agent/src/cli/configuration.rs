@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::profile::ProfileArg;
-use crate::agent::{Action, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
+use crate::daemon::{Action, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
 use eviction_config::AskConfigz;
 
 /// Where the configuration is.

@@ -22,7 +22,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use self::output::{complain, is_coloured};
-use crate::agent::{LogQueue, LogWriter, VERSION};
+use crate::daemon::{LogQueue, LogWriter, VERSION};
 
 /// An eBPF-accelerated node pressure monitor and eviction agent for Kubernetes
 #[derive(Debug, Parser)]

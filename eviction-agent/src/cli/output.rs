@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use crate::agent::Failure;
+use crate::daemon::Failure;
 
 /// Standard output. What is written to it must be flushed.
 pub(super) type Out = BufWriter<StdoutLock<'static>>;

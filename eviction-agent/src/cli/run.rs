@@ -9,7 +9,7 @@ use super::backends::BackendArgs;
 use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::{Ended, StreamFormat};
-use crate::agent::{self, NodeFacts, Options, Output};
+use crate::daemon::{self, NodeFacts, Options, Output};
 
 /// Run the agent: watch the node's memory and process IDs, and evict pods when an eviction threshold is met
 #[derive(Debug, Args)]
@@ -71,7 +71,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Ended> {
     let cluster = cluster.options(pods_file.is_some());
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
     let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
-    agent::run(Options {
+    daemon::run(Options {
         configuration: configuration.files(service, node, caller)?,
         state_dir,
         apply_config_now,

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::expected::ExpectedStep;
 use super::inputs::{Evicted, Memory, Proposed};
-use crate::journal::EvictedPod;
 use crate::source::pods;
 use crate::source::summary::Summary;
+use crate::telemetry::decision_log::EvictedPod;
 use eviction_core::oom::{ContainerEnded, OomKill};
 use eviction_core::state::EngineState as Knowledge;
 use eviction_core::time::Timestamp;

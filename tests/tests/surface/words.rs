@@ -132,7 +132,7 @@ fn no_retired_word_is_left_in_help_schema_and_metrics() {
     let words = Words::read(LIST);
     let mut texts = vec![
         read("eviction-agent/crates/config/schema/agent-configuration.v1alpha1.json"),
-        descriptions("eviction-agent/src/metrics.rs"),
+        descriptions("eviction-agent/src/telemetry/metrics.rs"),
     ];
     help(&[], &mut texts);
     assert!(texts.len() > 7, "there is no help for most verbs");

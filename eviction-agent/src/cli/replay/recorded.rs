@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
-use crate::journal::{DecisionInputs, record};
 use crate::scenario::format::Case;
 use crate::scenario::run::run;
+use crate::telemetry::decision_log::{DecisionInputs, record};
 use eviction_config::{kubelet_policy, parse_agent};
 use eviction_core::engine::Engine;
 use eviction_core::fixture::{at, memory_of, node, pod, set_by, snapshot, tell};

@@ -1,0 +1,156 @@
+//! What `check` finds: the same steps as a start, each with what came of it.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::cluster::{self, ClusterOptions};
+use super::configuration::ConfigurationFiles;
+use super::effective_config::EffectiveConfig;
+use super::error::{Failure, chain};
+use crate::source::pods::parse_pod_list;
+use eviction_bpf::preflight::{Fact, probe};
+use eviction_bpf::{BackendInfo, LoadOptions, load::load};
+use eviction_node::backend_selection::BackendSelection;
+use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
+use eviction_node::cgroup::node_root::NodeRoot;
+use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::timer::Timer;
+
+use super::memcg_v1::MemcgV1Threshold;
+use super::psi_triggers::PsiTriggers;
+use super::{realtime, startup};
+use crate::telemetry::event_log::Backend;
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Findings {
+    /// What `run` would decide by, if nothing is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<EffectiveConfig>,
+    /// Whether `run` would start with the same arguments.
+    pub would_start: bool,
+    /// The rung that each source would use, and why.
+    pub sources: Vec<Backend>,
+    /// What the machine offers.
+    pub facts: Vec<Fact>,
+    /// What would keep `run` from starting.
+    pub problems: Vec<String>,
+}
+
+/// Finds out, by trying, what a start would find. Everything that is attached for it is
+/// detached before this returns.
+///
+/// # Errors
+/// If the runtime that the timer needs cannot be made.
+pub fn check(
+    files: &ConfigurationFiles,
+    pods: Option<&Path>,
+    cluster: Option<&ClusterOptions>,
+    cgroup_root: &Path,
+    rungs: &BackendSelection,
+) -> Result<Findings, Failure> {
+    let host = Host::default();
+    let mut problems = Vec::new();
+    let configuration = match files.load() {
+        Ok(configuration) => {
+            // With `cluster` it is asked below, and for more.
+            if cluster.is_none() && configuration.service.action.asks_server() {
+                let connected = cluster::connect(files.caller.kubeconfig.as_deref());
+                problems.extend(connected.err().into_iter().flat_map(Failure::into_causes));
+            }
+            Some(EffectiveConfig::of(configuration))
+        }
+        Err(failure) => {
+            problems.extend(failure.into_causes());
+            None
+        }
+    };
+    if let Some(pods) = pods {
+        problems.extend(pods_problem(pods));
+    }
+    let (hierarchies, root) = match Hierarchies::discover(&host) {
+        Ok(hierarchies) => {
+            let root = NodeRoot::resolve(&hierarchies, cgroup_root);
+            (Some(hierarchies), root.map_err(|error| problems.push(chain(&error))).ok())
+        }
+        Err(error) => {
+            problems.push(chain(&error));
+            (None, None)
+        }
+    };
+    let (figures, hidden) = root.as_ref().map(look).unwrap_or_default();
+    problems.extend(hidden);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::because("start a runtime", &error))?;
+    let mut pods_source = None;
+    if let Some(cluster) = cluster {
+        let (source, found) = runtime.block_on(cluster::probe(cluster));
+        pods_source = Some(source);
+        problems.extend(found);
+    }
+    let facts = runtime.block_on(async {
+        hierarchies.map_or_else(Vec::new, |hierarchies| probe(&host, &hierarchies, root.as_ref()))
+    });
+    let required = facts.iter().filter(|fact| fact.required && !fact.usable);
+    problems.extend(required.map(|fact| format!("{}: {}", fact.subject.name(), fact.found)));
+    let sources = {
+        let _inside = runtime.enter();
+        sources(rungs, root.as_ref(), figures)
+    };
+    problems.extend(startup::missing_rung(rungs, &sources).err().into_iter().flat_map(Failure::into_causes));
+    Ok(Findings {
+        configuration,
+        would_start: problems.is_empty(),
+        sources: sources.into_iter().map(startup::source_event).chain(pods_source).collect(),
+        facts,
+        problems,
+    })
+}
+
+/// The kernel sources' rungs, by loading and attaching them, and what is beside them.
+fn sources(
+    choice: &BackendSelection,
+    root: Option<&NodeRoot>,
+    figures: Vec<BackendInfo>,
+) -> Vec<BackendInfo> {
+    let options = LoadOptions { choice: choice.clone(), ..LoadOptions::default() };
+    let mut sources = match load(&options) {
+        Ok(loaded) => {
+            let mut sources = loaded.kernel.sources().to_vec();
+            sources.extend(loaded.missing.iter().cloned());
+            sources
+        }
+        Err(refused) => refused.missing,
+    };
+    sources.extend(root.and_then(|root| MemcgV1Threshold::new(root, choice).1));
+    sources.extend(root.map(|root| PsiTriggers::new(root, choice).1).into_iter().flatten());
+    sources.push(Timer::info());
+    // On a thread of its own, since there is no way back for an ordinary user.
+    sources
+        .extend(std::thread::spawn(move || realtime::prepare(&options.choice)).join().into_iter().flatten());
+    sources.extend(figures);
+    sources
+}
+
+fn pods_problem(path: &Path) -> Option<String> {
+    let subject = |cause: &dyn std::error::Error| format!("read pods {}: {}", path.display(), chain(cause));
+    match std::fs::read(path) {
+        Err(error) => Some(subject(&error)),
+        Ok(text) => parse_pod_list(&text).err().map(|error| subject(&error)),
+    }
+}
+
+/// Looks at the tree as a start does: the sources of figures, and what is wrong with the tree.
+fn look(root: &NodeRoot) -> (Vec<BackendInfo>, Option<String>) {
+    let options = SamplerOptions { max_descriptors: 0, ..SamplerOptions::default() };
+    match Sampler::new(root.clone(), &options, |_| false) {
+        Err(error) => (Vec::new(), Some(chain(&error))),
+        Ok(sampler) => {
+            let hidden = sampler.root().require_visible(sampler.pods()).err();
+            (sampler.info().to_vec(), hidden.map(|error| chain(&error)))
+        }
+    }
+}

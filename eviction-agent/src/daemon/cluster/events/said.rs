@@ -1,0 +1,171 @@
+//! What is said of kills and thresholds.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::action::api::events::{Occurrence, Reason, Regarding};
+use crate::telemetry::event_log::{OomKill, Threshold};
+
+/// Before the names of the annotations.
+const PREFIX: &str = "eviction-agent.io/";
+
+/// A kill, on its pod; on the node where that is not known. One container's kills of the same kind, by
+/// the same owner's limit, are one series.
+pub(super) fn of_kill(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occurrence {
+    let pod = kill.pod.as_ref().zip(kill.pod_uid.as_deref()).map(|(pod, uid)| pod.with_uid(uid));
+    let (reason, regarding, place) = match pod {
+        Some(pod) => (Reason::ContainerOomKilled, Regarding::Pod(pod), kill.container.as_deref()),
+        None => (Reason::ProcessOomKilled, node.clone(), kill.cgroup.as_deref()),
+    };
+    let part = format!("{}/{}/{}", place.unwrap_or_default(), kill.limit_scope, kill.victim);
+    Occurrence {
+        reason,
+        regarding,
+        part: part.into(),
+        at,
+        note: kill.to_string().into(),
+        annotations: facts(kill),
+        times: kill.unattributed.unwrap_or(1),
+    }
+}
+
+/// All figures for programs, bytes in full.
+fn facts(kill: &OomKill) -> BTreeMap<Box<str>, Box<str>> {
+    let number = |number: Option<u64>| number.map(|number| number.to_string());
+    let facts = [
+        ("container", kill.container.clone()),
+        ("container-id", kill.container_id.clone()),
+        ("victim", Some(kill.victim.to_owned())),
+        ("process", Some(kill.comm.clone()).filter(|comm| !comm.is_empty())),
+        ("pid", number(kill.pid.map(u64::from))),
+        ("limit-scope", Some(kill.limit_scope.to_owned())),
+        ("limit-scope-inferred", kill.inferred.then(|| "true".to_owned())),
+        ("limit-cgroup", kill.limit_cgroup.clone()),
+        ("usage", number(kill.usage)),
+        ("limit", number(kill.limit)),
+        ("anon", number(kill.anon)),
+        ("file", number(kill.file)),
+        ("shmem", number(kill.shmem)),
+        ("oom-group-kills", number(kill.oom_group_kills)),
+    ];
+    let known =
+        facts.into_iter().filter_map(|(name, value)| Some((format!("{PREFIX}{name}").into(), value?.into())));
+    known.collect()
+}
+
+/// A threshold that is met or cleared, on the node; none of one that is unknown.
+pub(super) fn of_threshold(threshold: &Threshold, at: Timestamp, node: &Regarding) -> Option<Occurrence> {
+    let reason = match threshold.state {
+        "met" => Reason::ThresholdMet,
+        "cleared" => Reason::ThresholdCleared,
+        _ => return None,
+    };
+    Some(Occurrence {
+        reason,
+        regarding: node.clone(),
+        part: format!("{}/{}", threshold.signal, threshold.threshold).into(),
+        at,
+        note: threshold.to_string().into(),
+        annotations: BTreeMap::new(),
+        times: 1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::event_log::PodRef;
+
+    fn kill() -> OomKill {
+        OomKill {
+            pid: Some(42),
+            comm: "java".into(),
+            container: Some("app".into()),
+            pod: Some(PodRef::new("shop", "web")),
+            pod_uid: Some("u-1".into()),
+            limit_scope: "container",
+            victim: "init",
+            usage: Some(1 << 26),
+            limit: Some(1 << 26),
+            anon: Some(1 << 25),
+            file: Some(0),
+            shmem: Some(4096),
+            ..OomKill::default()
+        }
+    }
+
+    fn node() -> Regarding {
+        Regarding::Node("n1".into())
+    }
+
+    #[test]
+    fn a_kill_is_told_on_its_pod_with_the_whole_story() {
+        let told = of_kill(&kill(), Timestamp::UNIX_EPOCH, &node());
+        assert_eq!(told.reason, Reason::ContainerOomKilled);
+        assert_eq!(told.regarding, Regarding::Pod(PodRef::new("shop", "web").with_uid("u-1")));
+        assert_eq!(
+            &*told.note,
+            "kernel OOM kill of java (pid 42, init process) in container app of shop/web: limit of the container, 64Mi of 64Mi; victim: anon 32Mi, file 0B, shmem 4Ki; not an eviction"
+        );
+        let facts: Vec<_> =
+            told.annotations.iter().map(|(name, value)| (&name[PREFIX.len()..], &**value)).collect();
+        let wanted = [
+            ("anon", "33554432"),
+            ("container", "app"),
+            ("file", "0"),
+            ("limit", "67108864"),
+            ("limit-scope", "container"),
+            ("pid", "42"),
+            ("process", "java"),
+            ("shmem", "4096"),
+            ("usage", "67108864"),
+            ("victim", "init"),
+        ];
+        assert_eq!(facts, wanted);
+    }
+
+    #[test]
+    fn kills_of_one_kind_are_one_series() {
+        let part = |kill: OomKill| of_kill(&kill, Timestamp::UNIX_EPOCH, &node()).part;
+        assert_eq!(part(kill()), part(OomKill { pid: Some(43), usage: None, ..kill() }));
+        assert_ne!(part(kill()), part(OomKill { victim: "child", ..kill() }));
+        assert_ne!(part(kill()), part(OomKill { limit_scope: "pod", ..kill() }));
+    }
+
+    #[test]
+    fn a_kill_outside_of_known_pods_is_told_on_the_node() {
+        for kill in [
+            OomKill { pod: None, cgroup: Some("/system.slice".into()), ..kill() },
+            OomKill { pod_uid: None, unattributed: Some(3), ..kill() },
+        ] {
+            let told = of_kill(&kill, Timestamp::UNIX_EPOCH, &node());
+            assert_eq!((told.reason, &told.regarding), (Reason::ProcessOomKilled, &node()));
+            assert_eq!(told.times, kill.unattributed.unwrap_or(1));
+        }
+    }
+
+    #[test]
+    fn a_threshold_is_told_on_the_node() {
+        let met = Threshold {
+            signal: "memory.available",
+            threshold: "hard",
+            state: "met",
+            value: "100Mi".into(),
+            available: Some(90 << 20),
+            capacity: None,
+            detected_by: "timer".into(),
+        };
+        let told = of_threshold(&met, Timestamp::UNIX_EPOCH, &node()).unwrap();
+        assert_eq!((told.reason, &told.regarding), (Reason::ThresholdMet, &node()));
+        assert_eq!(
+            &*told.note,
+            "hard threshold memory.available < 100Mi met, 90Mi available (detected by timer)"
+        );
+        let in_state =
+            |state| of_threshold(&Threshold { state, ..met.clone() }, Timestamp::UNIX_EPOCH, &node());
+        assert_eq!(in_state("unknown"), None, "nothing was cleared");
+        let cleared = in_state("cleared").unwrap();
+        assert_eq!((cleared.reason, &cleared.part), (Reason::ThresholdCleared, &told.part));
+    }
+}

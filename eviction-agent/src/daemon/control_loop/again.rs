@@ -1,0 +1,54 @@
+//! The memory of those that would go first is read for the very look that decides.
+//!
+//! A look reads the usages that moved and the memory.stat of the groups that use most; who goes first
+//! may be somebody else, whose figures are those of the last full sample.
+
+use std::sync::Arc;
+
+use eviction_config::PodMetrics;
+use eviction_core::snapshot::Snapshot;
+use eviction_node::cgroup::sample::Tasks;
+
+use super::super::pod_memory;
+use super::super::sampler::CompleteSample;
+use super::ControlLoop;
+use crate::telemetry::queue::TelemetryEvent;
+
+/// So many pods are read again, some 10 µs each: the one that would go, and who is next to it.
+const FIRST: usize = 2;
+
+/// With new figures others may come first.
+const ROUNDS: usize = 4;
+
+impl ControlLoop {
+    /// The node and its pods; with `again`, fresh figures of those that would go first, and the order
+    /// looked at once more.
+    pub(super) fn see_pods(&mut self, look: &CompleteSample, tasks: Tasks, again: bool) -> Arc<Snapshot> {
+        let builder = self.eyes.snapshot_with_pods(look, &self.roster, tasks);
+        let mut snapshot = self.eyes.finish(builder, self.engine.pods());
+        for _ in 0..if again { ROUNDS } else { 0 } {
+            self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
+            let first = self.state.ahead.iter().take(FIRST).map(|candidate| candidate.place);
+            if !self.eyes.read_again(look, &self.roster, first) {
+                break;
+            }
+            self.eyes.recycle(snapshot);
+            let builder = self.eyes.snapshot_of_pods(look, &self.roster);
+            snapshot = self.eyes.finish(builder, self.engine.pods());
+        }
+        snapshot
+    }
+
+    /// Tells of the memory of pods in the order of eviction, from the figures of the last full sample.
+    pub(super) fn tell_pod_memory(&mut self, look: &CompleteSample) {
+        if self.pod_metrics == PodMetrics::Off {
+            return;
+        }
+        let builder = self.eyes.snapshot_of_pods(look, &self.roster);
+        let snapshot = self.eyes.finish(builder, self.engine.pods());
+        self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
+        let pods = pod_memory::choose(self.pod_metrics, &self.state.ahead, self.engine.pods(), &snapshot);
+        self.eyes.recycle(snapshot);
+        self.notes.send(TelemetryEvent::PodMemory(pods));
+    }
+}

@@ -1,0 +1,141 @@
+//! Pods and the cgroup tree: who runs here.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eviction_bpf::{TaskAlarm, ThresholdCrossed};
+use eviction_core::input::{Event, Input};
+use eviction_core::time::nanos;
+use eviction_node::cgroup::sample::Changes;
+
+use super::super::clock::mono_ns;
+use super::super::error::chain;
+use super::super::event_batch::EventBatch;
+use super::super::pod_index::PodIndex;
+use super::ControlLoop;
+use crate::telemetry::queue::TelemetryEvent;
+
+/// How soon the tree is read anew after a cgroup came or went: a pod's containers come together.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// How often the tree is read where the kernel side tells of each change of it: only for what it may
+/// have failed to tell, a renamed group for one.
+const CHECK: Duration = Duration::from_secs(300);
+
+/// How soon after it could not be read.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// How much longer that waits close to a line: a pod that is not known cannot be chosen.
+const POSTPONED: Duration = Duration::from_secs(1);
+
+impl ControlLoop {
+    /// Kills and alarms are told at once; a change of the tree is taken in when it has settled.
+    pub(super) fn take_told(&mut self, told: EventBatch) -> Option<ThresholdCrossed> {
+        let EventBatch { crossed, of_pods, struck, tree_changed, kills, alarms, missed, lost } = told;
+        if of_pods {
+            self.eyes.allocatable.hurry();
+        }
+        if let Some(struck) = struck {
+            self.take_struck(&struck);
+        }
+        if let Some(lapse) = lost {
+            self.tell_lapse(&lapse);
+            self.tell_nothing(&lapse.why);
+        }
+        if tree_changed {
+            self.note_tree_change();
+        }
+        if missed {
+            self.state.look_anew();
+        }
+        // The tree of before knows the names of what is gone meanwhile, but not of what is new.
+        let is_unknown = |alarm: &TaskAlarm| self.eyes.sampler.group(alarm.leaf_id).is_none();
+        if alarms.iter().any(is_unknown) && (missed || self.state.tree_due_ns.is_some()) {
+            self.refresh_tree();
+        }
+        self.take_kills(&kills);
+        self.take_alarms(&alarms);
+        crossed
+    }
+
+    pub(super) fn take_pods(&mut self, roster: PodIndex) {
+        let reread = !roster.is_quiet();
+        self.roster = roster;
+        self.read_tree(reread);
+        self.take_statuses();
+        // Also if the same pods run: what is known of them may be new.
+        self.tell_pods();
+    }
+
+    pub(super) fn tell_pods(&mut self) {
+        self.tell_leaving();
+        let at = self.clock.now().wall;
+        self.step(Input { at, event: Event::Pods(Arc::clone(self.roster.active())) });
+        self.resume_recalled();
+        self.note_who_is_gone();
+        self.state.rehearsed = false;
+    }
+
+    pub(super) fn note_tree_change(&mut self) {
+        self.state.tree_due_ns.get_or_insert_with(|| mono_ns().saturating_add(nanos(SETTLE)));
+    }
+
+    /// Reads the tree anew when a change of it has settled: at once with `leisure`, else, that is
+    /// close to a line, when it has waited for long. In how many nanoseconds it is due otherwise.
+    pub(super) fn tree_due(&mut self, now_ns: u64, leisure: bool) -> Option<u64> {
+        let due_ns = self.state.tree_due_ns?;
+        let due_ns = if leisure { due_ns } else { due_ns.saturating_add(nanos(POSTPONED)) };
+        if now_ns < due_ns {
+            return Some(due_ns - now_ns);
+        }
+        self.refresh_tree();
+        None
+    }
+
+    /// Part of a full look: reads the tree anew, unless a change of it would have been told.
+    pub(super) fn check_tree(&mut self, now_ns: u64, lost: bool) {
+        let age_ns = now_ns.saturating_sub(self.state.tree_read_ns);
+        let is_sure = self.hook.tells_of_cgroups() && !lost && !self.eyes.sampler.is_stale();
+        match is_sure && age_ns < nanos(CHECK) {
+            true => self.watch_containers(),
+            false => self.refresh_tree(),
+        }
+    }
+
+    /// The folder of the group of all pods.
+    fn pods_folder(&self) -> Option<PathBuf> {
+        let sampler = &self.eyes.sampler;
+        let id = sampler.pods().pods_root?;
+        let index = sampler.tree().groups().iter().position(|group| group.id == id)?;
+        Some(sampler.root().memory.join(sampler.tree().relative_path(index)))
+    }
+
+    pub(super) fn refresh_tree(&mut self) {
+        self.read_tree(false);
+    }
+
+    pub(super) fn read_tree(&mut self, reread: bool) {
+        (self.state.tree_due_ns, self.state.tree_read_ns) = (None, mono_ns());
+        let roster = &self.roster;
+        let read = self.eyes.sampler.refresh(|uid| roster.knows(uid));
+        // Also with the tree of before: whose pods are known may be another matter by now.
+        if self.roster.join(self.eyes.sampler.pods()) {
+            self.tell_pods();
+        }
+        match read {
+            Ok(Changes { added: _, removed: _, skipped }) => {
+                self.metrics.cgroups_unreadable.set(i64::try_from(skipped).unwrap_or(i64::MAX));
+                let pods = self.roster.tell(self.eyes.sampler.pods());
+                let pods_root = self.pods_folder();
+                self.notes.send(TelemetryEvent::Pods { pods, reread, pods_root, at: self.clock.now() });
+                self.watch_containers();
+                self.adopt_limits();
+            }
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "reading the cgroup tree: the one of before counts");
+                self.state.tree_due_ns = Some(mono_ns().saturating_add(nanos(AGAIN)));
+            }
+        }
+    }
+}

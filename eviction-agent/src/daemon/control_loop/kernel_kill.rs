@@ -1,0 +1,222 @@
+//! The reflex: a verdict stands after each look, and what the kernel carried out is finished.
+
+use std::sync::Arc;
+
+use eviction_bpf::KernelKill;
+use eviction_core::decision::{Action, Decision};
+use eviction_core::input::{Event, Input};
+use eviction_core::kernel_kill::{self as core_kernel_kill, ArmedKillOrder, NotArmedReason};
+use eviction_core::pods::KnownPod;
+use eviction_core::reading::Reading;
+use eviction_core::signal::Resource;
+use eviction_node::cgroup::sample::Tasks;
+
+use super::super::clock::{Instant, mono_ns};
+use super::super::kernel_kill::{GuardedLevel, KernelKillIdle, reach};
+use super::super::monitor::root_id;
+use super::super::sampler::CompleteSample;
+use super::{ActiveEviction, ControlLoop};
+use crate::telemetry::event_log;
+use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
+
+/// How a decision that the kernel carried out is called where it is told by what it was seen.
+const SEEN_BY: &str = "kernel_kill";
+
+impl ControlLoop {
+    /// Says so where the reflex is asked for, and cannot be had.
+    pub(super) fn warn_of_no_reflex(&self) {
+        if self.engine.policy().reflex == core_kernel_kill::KernelKill::HardMemory && !self.hook.has_reflex()
+        {
+            tracing::warn!(
+                help = "it takes --action kill, a charge hook, and to be on when the agent starts",
+                "the reflex is on, but no verdict will stand"
+            );
+        }
+    }
+
+    /// Marks the sample that was just taken, where a verdict may come of it.
+    pub(super) fn mark_sample(&mut self, memory: Reading<i64>, mono_ns: u64) {
+        if !self.hook.has_reflex() {
+            if self.reflex.is_marked() {
+                self.reflex.mark(&mut self.hook, None);
+            }
+            self.metrics.kernel_kill_armed.set(0);
+            return;
+        }
+        let wanted = self.engine.policy().reflex == core_kernel_kill::KernelKill::HardMemory;
+        if wanted && self.reflex.is_young(mono_ns) && self.victim_goes_by(mono_ns).is_some() {
+            return self.reflex.keep();
+        }
+        let reach = reach(self.eyes.capacity().memory);
+        let lines = &self.memory_lines;
+        let near = wanted
+            && memory.known().is_some_and(|available| {
+                lines.may_be_met(available) || lines.distance(available).is_some_and(|left| left <= reach)
+            });
+        let near = root_id(&self.eyes.sampler).filter(|_| near);
+        self.reflex.mark(&mut self.hook, near);
+        if near.is_none() {
+            self.metrics.kernel_kill_armed.set(0);
+        }
+    }
+
+    /// Lets a verdict stand until the next look, if one may.
+    pub(super) fn stand(&mut self, look: &CompleteSample) {
+        if !self.reflex.is_marked() {
+            return;
+        }
+        match self.try_stand(look) {
+            Ok(()) => {
+                self.metrics.kernel_kill_armed.set(1);
+            }
+            // What stands since the look before is on whoever takes the next page.
+            Err(KernelKillIdle::NoOrder(NotArmedReason::AtTheLine))
+                if self.reflex.victim(look.at.mono_ns).is_some() => {}
+            Err(idle) => self.reflex.stay_idle(idle, &mut self.hook, &self.metrics),
+        }
+        self.hook.export_withheld(&self.metrics);
+    }
+
+    /// Others go by an ordinary decision than the victim of the verdict that stands: it stands no more, so that one
+    /// crossing costs one pod. True if it was carried out already: then that one goes, when its record is read, and
+    /// they do not.
+    pub(super) fn is_struck_instead(&mut self, decision: &Decision) -> bool {
+        let Some(victim) = self.reflex.victim(mono_ns()) else { return false };
+        let goes = self.evictions_of(victim).next().is_some() || number_of(decision, 0, victim).is_some();
+        let evicts =
+            decision.actions.iter().any(|it| matches!(it, Action::Evict(_) | Action::ShortenGrace(_)));
+        evicts && !goes && self.reflex.withdraw(&mut self.hook)
+    }
+
+    /// The ordinary decision by which the victim of the verdict that stands goes: somebody saw the crossing come, and
+    /// until the grace period is over the victim may go on growing.
+    fn victim_goes_by(&self, mono_ns: u64) -> Option<u64> {
+        let mut evictions = self.evictions_of(self.reflex.victim(mono_ns)?);
+        evictions.find(|it| it.hard && it.resource == Resource::Memory).map(|it| it.id)
+    }
+
+    fn try_stand(&mut self, look: &CompleteSample) -> Result<(), KernelKillIdle> {
+        let goes_by = self.victim_goes_by(look.at.mono_ns);
+        if goes_by.is_none() && !self.state.under_way.is_empty() {
+            return Err(KernelKillIdle::UnderWay);
+        }
+        let (Reading::Known(seen), Some(id)) = (look.memory, root_id(&self.eyes.sampler)) else {
+            return Err(KernelKillIdle::NotSet);
+        };
+        let available = self.eyes.capacity().memory.saturating_sub(seen.working_set);
+        let distance = self.memory_lines.distance(i64::try_from(available).unwrap_or(i64::MAX));
+        if goes_by.is_none() && self.reflex.wants_choice(look.at, distance.unwrap_or(0)) {
+            self.choose(look)?;
+        }
+        let is_all = !self.eyes.sampler.root().whole_machine;
+        let room = self.kept_free.room(look.free).filter(|_| !is_all);
+        self.reflex.stand(&mut self.hook, GuardedLevel { id, is_all, room }, seen, look.at, goes_by)
+    }
+
+    /// Asks the engine who would go, and the hand whether it would take him.
+    fn choose(&mut self, look: &CompleteSample) -> Result<(), KernelKillIdle> {
+        let snapshot = self.eyes.snapshot_with_pods(look, &self.roster, Tasks::Leave);
+        let snapshot = self.eyes.finish(snapshot, self.engine.pods());
+        let reach = reach(self.eyes.capacity().memory);
+        let verdict = self.engine.standing(look.read_at.wall, &snapshot, reach);
+        self.eyes.recycle(snapshot);
+        let verdict = verdict.map_err(KernelKillIdle::NoOrder)?;
+        let target = self
+            .target(0, &verdict.decision, &verdict.eviction, mono_ns())
+            .ok_or(KernelKillIdle::SeveralCgroups)?;
+        let [group] = target.groups.as_slice() else { return Err(KernelKillIdle::SeveralCgroups) };
+        let victim_id = group.id.ok_or(KernelKillIdle::SeveralCgroups)?;
+        self.executor.would_begin(&target).map_err(|_| KernelKillIdle::KillerRefuses)?;
+        self.reflex.choose(verdict, victim_id, look.at);
+        Ok(())
+    }
+
+    /// The kernel has killed a process by a verdict. The engine is told of the crossing as the
+    /// verdict supposed it, so that its decision is in force, and the ordinary hand does the rest.
+    pub(super) fn take_struck(&mut self, struck: &KernelKill) {
+        let carried_out = self.clock.at(struck.stamp.ktime_ns);
+        let Some(choice) = self.reflex.choice_of(struck.verdict) else {
+            tracing::error!(
+                verdict = struck.verdict,
+                pid = struck.tgid,
+                "the kernel carried out a verdict that nobody made"
+            );
+            return;
+        };
+        self.reflex.forget();
+        self.hook.stand_down();
+        if let Some(error) = struck.error {
+            tracing::warn!(
+                verdict = struck.verdict,
+                pid = struck.tgid,
+                error,
+                "the kernel refused to carry out a verdict"
+            );
+            return;
+        }
+        self.metrics.kernel_kills.inc();
+        let victim = Arc::clone(&choice.verdict.victim);
+        let goes_by = self.evictions_of(&victim).next().map(|it| it.id).or(choice.goes_by);
+        let id = goes_by.or_else(|| self.finish(&choice.verdict, carried_out));
+        let told = event_log::KernelKill {
+            id,
+            // The slow side knows what it is called.
+            decision_id: None,
+            pod: event_log::PodRef::new(&victim.pod.namespace, &victim.pod.name),
+            pod_uid: victim.pod.uid.to_string(),
+            pid: struck.tgid,
+            comm: struck.comm_lossy().to_string(),
+            threshold_bytes: choice.verdict.met_below,
+            available: choice.verdict.available,
+            growth: struck.grown,
+            usage: struck.usage,
+            armed_mono_ns: choice.chosen.mono_ns,
+            killed_mono_ns: struck.stamp.ktime_ns,
+            received_mono_ns: mono_ns(),
+        };
+        self.notes.send(TelemetryEvent::KernelKill(Box::new(told), carried_out));
+    }
+
+    /// The evictions of a pod that are under way.
+    fn evictions_of(&self, victim: &KnownPod) -> impl Iterator<Item = &ActiveEviction> {
+        self.state.under_way.iter().filter(|it| it.pod.uid == victim.pod.uid)
+    }
+
+    /// Lets the engine decide what it decided ahead, for real, and carries it out. The number of
+    /// the decision by which the victim goes, if it is still the same.
+    fn finish(&mut self, verdict: &ArmedKillOrder, crossed: Instant) -> Option<u64> {
+        let at = self.clock.now();
+        let snapshot = verdict.crossed_at(crossed.wall)?;
+        let memory = self.memory_to_record();
+        let decision = self.step(Input { at: at.wall, event: Event::Sample(snapshot) });
+        let decided_mono_ns = mono_ns();
+        let first_id = self.state.decisions + 1;
+        self.carry_out(&decision, decided_mono_ns);
+        let id = number_of(&decision, first_id, &verdict.victim);
+        self.state.last_change.take(&decision);
+        let before = self.before(memory, id.is_some());
+        self.tell_pass(decision, |decision, copied| DecisionEvent {
+            first_id,
+            seen: None,
+            seen_by: SEEN_BY,
+            crossed_mono_ns: Some(crossed.mono_ns),
+            looked: at,
+            decided_mono_ns,
+            before,
+            decision,
+            copied,
+        });
+        id
+    }
+}
+
+/// The number of the eviction of this pod, if it is among those of a decision.
+fn number_of(decision: &Decision, first_id: u64, victim: &KnownPod) -> Option<u64> {
+    let pods = &decision.pass()?.pods;
+    let evictions = decision.actions.iter().filter_map(|action| match action {
+        Action::Evict(eviction) | Action::ShortenGrace(eviction) => Some(eviction),
+        Action::RecordEvent(_) | Action::Reclaim(_) => None,
+    });
+    let of_victim = |place: u32| pods.get(place).is_some_and(|known| known.pod.uid == victim.pod.uid);
+    (first_id..).zip(evictions).find(|(_, eviction)| of_victim(eviction.place)).map(|(id, _)| id)
+}

@@ -1,0 +1,172 @@
+//! Memory limits of groups: armed, judged when the kernel or a sample says so, and told of.
+
+use std::time::Duration;
+
+use eviction_core::oom::LimitScope;
+
+use super::super::clock::mono_ns;
+use super::super::limit_monitor::{LimitChange, figures};
+use super::super::notify_plan::MemoryUsage;
+use super::super::place::place_of;
+use super::ControlLoop;
+use crate::telemetry::event_log;
+use crate::telemetry::queue::TelemetryEvent;
+
+/// By what a nearness was seen, where no hook told of it.
+const SAMPLE: &str = "sample";
+
+/// A pod's usage is that of its one container and of little else: then it is told of the container.
+const LITTLE: u64 = 64;
+
+/// By what something was seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DetectedBy {
+    name: &'static str,
+    /// The kernel's stamp.
+    crossed_ns: Option<u64>,
+}
+
+impl DetectedBy {
+    /// By a look at the node.
+    pub(super) const LOOK: Self = Self { name: SAMPLE, crossed_ns: None };
+}
+
+impl ControlLoop {
+    /// Takes over the groups of the tree that was just read.
+    pub(super) fn adopt_limits(&mut self) {
+        let memory = self.eyes.capacity().memory;
+        let hook = &mut self.hook;
+        self.limits.adopt(&self.eyes.sampler, memory, |id| hook.disarm(id));
+    }
+
+    /// Judges all of them by the figures of a full sample.
+    pub(super) fn review_limits(&mut self, sampled_ns: u64) {
+        self.limits.follow(self.hook.programs());
+        for nth in 0.. {
+            let Some(id) = self.limits.nth(nth) else { break };
+            let Some(sample) = self.eyes.sampler.group(id) else { continue };
+            if let Some((seen, limit)) = figures(&sample) {
+                let is_fresh = sample.stat_at_ns >= sampled_ns;
+                if let Some(watch) = self.limits.find_mut(id).filter(|_| is_fresh) {
+                    watch.is_looked_at(sampled_ns);
+                }
+                self.take_figures(id, seen, limit, DetectedBy::LOOK);
+            }
+        }
+        self.limits.recount();
+        self.gauges.limits(&self.limits.counts());
+    }
+
+    /// Looks at the groups that the kernel told of, and at those of which it cannot tell, as often as
+    /// that may be.
+    pub(super) fn turn_limits(&mut self) {
+        let now_ns = mono_ns();
+        self.limits.follow(self.hook.programs());
+        let mut any = false;
+        while let Some(crossed) = self.hook.crossed_beside() {
+            any |= self.limits.fire(&crossed);
+        }
+        while let Some((id, crossed_ns)) = self.limits.next(now_ns) {
+            any = true;
+            let name = if crossed_ns.is_some() { self.hook.charge_rung() } else { SAMPLE };
+            self.eyes.sampler.read_limit(id);
+            // One that is gone is found to be so when the tree is read.
+            let sample = self.eyes.sampler.sample_group(id, &self.state.dirty);
+            if let Some((seen, limit)) = sample.as_ref().and_then(figures) {
+                self.take_figures(id, seen, limit, DetectedBy { name, crossed_ns });
+            }
+        }
+        if any {
+            self.gauges.limits(&self.limits.counts());
+        }
+    }
+
+    /// The same where no look follows: then the timer may have to fire sooner.
+    pub(super) fn turn_limits_alone(&mut self) {
+        self.turn_limits();
+        let now_ns = mono_ns();
+        let Some(due) = self.limits.due_ns(now_ns) else { return };
+        let due_ns = now_ns.saturating_add(due);
+        if due_ns < self.state.due_ns {
+            self.state.look_due_ns = self.state.look_due_ns.min(due_ns);
+            self.set_timer(Duration::from_nanos(due), now_ns);
+        }
+    }
+
+    /// Takes in how a group is, arms what shows that it changes, and tells if it did.
+    pub(super) fn take_figures(&mut self, id: u64, seen: MemoryUsage, limit: u64, by: DetectedBy) {
+        let (rung, at_ns) = (self.hook.rung(), mono_ns());
+        let decides = self.eyes.allocatable.group(&self.eyes.sampler) == Some(id);
+        let Some(watch) = self.limits.find_mut(id) else { return };
+        let turn = watch.judge(limit, seen.working_set, by.crossed_ns.unwrap_or(at_ns));
+        watch.note_sight(rung, seen);
+        // With lines at which is decided it is armed by every look at it.
+        if !decides && let Some(arming) = watch.wants(rung.unwrap_or_default(), seen) {
+            match self.hook.arm(id, &arming) {
+                Some(number) => watch.is_armed_by(number.0, arming),
+                None => watch.is_disarmed(),
+            }
+        }
+        if let Some(turn) = turn {
+            let owner = watch.owner;
+            self.tell_limit(id, owner, turn, seen, limit, by, at_ns);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all of it is told")]
+    fn tell_limit(
+        &mut self,
+        id: u64,
+        owner: LimitScope,
+        turn: LimitChange,
+        seen: MemoryUsage,
+        limit: u64,
+        by: DetectedBy,
+        at_ns: u64,
+    ) {
+        let (state, near_ns, tell) = match turn {
+            LimitChange::Near { tell } => ("near", None, tell),
+            LimitChange::Away { near_ns, tell } => ("away", Some(near_ns), tell),
+        };
+        self.gauges.limit_crossed(owner, turn);
+        if !tell {
+            return;
+        }
+        if near_ns.is_none() && owner == LimitScope::Pod && self.is_its_containers(id, seen, limit) {
+            if let Some(watch) = self.limits.find_mut(id) {
+                watch.was_not_told();
+            }
+            return;
+        }
+        let told = event_log::MemoryLimit {
+            state,
+            limit_scope: owner.name(),
+            place: place_of(id, &self.eyes.sampler, &self.roster),
+            usage: seen.usage,
+            working_set: seen.working_set,
+            limit,
+            detected_by: by.name,
+            crossed_mono_ns: by.crossed_ns,
+            mono_ns: at_ns,
+            near_limit_us: near_ns.map(|ns| ns / 1000),
+        };
+        self.notes.send(TelemetryEvent::MemoryLimit(Box::new(told), self.clock.at(at_ns)));
+    }
+
+    /// Whether what a pod has is that of one container, with the same limit.
+    fn is_its_containers(&self, id: u64, seen: MemoryUsage, limit: u64) -> bool {
+        let pods = self.eyes.sampler.pods();
+        let group = pods.owner(id).and_then(|owner| pods.pods.get(owner.pod));
+        let mut containers = group.map_or(&[][..], |group| &group.containers).iter();
+        containers.any(|container| {
+            let same = self.limits.find(container.cgroup_id).is_some_and(|watch| watch.limit == limit);
+            let own = self.eyes.sampler.group(container.cgroup_id).and_then(|own| own.working_set.known());
+            same && own.is_some_and(|own| own.saturating_add(limit / LITTLE) >= seen.working_set)
+        })
+    }
+
+    /// Since when the group has been near its limit: also if the kernel told so, and nobody has looked.
+    pub(super) fn near_since_ns(&self, id: u64) -> Option<u64> {
+        self.limits.find(id).and_then(|watch| watch.near_since_ns).or_else(|| self.hook.rose_ns(id))
+    }
+}

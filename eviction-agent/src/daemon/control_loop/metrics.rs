@@ -1,0 +1,433 @@
+//! The metrics that the control loop touches.
+//!
+//! A family is behind a lock that a scrape takes as well, so its series are looked up once; they themselves
+//! are atomics. Of those that are touched seldom every series is made at the start, so that the loop
+//! never waits for the lock.
+
+use prometheus_client::metrics::counter::Counter;
+
+use crate::telemetry::metrics::{
+    Family, IntGauge, LimitLabels, MeasureLabels, Metrics, OptionalGauge, OptionalSeconds, ProgramLabels,
+    ReasonLabels, SignalLabels, ThresholdLabels, ThresholdValueLabels, TriggerLabels,
+};
+use eviction_bpf::{self, withheld_reasons};
+use eviction_core::oom::{AnomalyCounts, LimitScope};
+use eviction_core::policy::{Policy, Threshold};
+use eviction_core::preferences::MemoryMeasure;
+use eviction_core::reading::{Reading, UnknownReason};
+use eviction_core::signal::{Resource, Signal};
+use eviction_core::time::Timestamp;
+use eviction_core::trend::Trend;
+use eviction_core::units::ThresholdValue;
+
+use super::super::kernel_kill::KernelKillIdle;
+use super::super::limit_monitor::{LimitChange, LimitCounts, OWNERS};
+use super::super::sampler::MEASURES;
+use super::trigger::Trigger;
+
+/// Kinds of anomalies.
+const ANOMALIES: [&str; 7] = [
+    "repeated_kill",
+    "late_kill",
+    "late_termination",
+    "unknown_pod",
+    "future_time",
+    "nameless_termination",
+    "forgotten",
+];
+
+/// States of limits.
+const LIMIT_STATES: [&str; 3] = ["watched", "armed", "near"];
+
+/// Handles of single series.
+#[derive(Debug)]
+pub(crate) struct Gauges {
+    syncs: [Counter; Trigger::ALL.len()],
+    signals: [SignalSeries; Signal::COUNT],
+    by_measure: [OptionalGauge; MEASURES.len()],
+    limits: [[IntGauge; LIMIT_STATES.len()]; OWNERS.len()],
+    transitions: [[Counter; 2]; OWNERS.len()],
+    anomalies: [Counter; ANOMALIES.len()],
+}
+
+/// Those of one signal.
+#[derive(Debug)]
+struct SignalSeries {
+    errors: Counter,
+    available: OptionalGauge,
+    capacity: OptionalGauge,
+    thresholds: Vec<ThresholdSeries>,
+    trend: Trend,
+}
+
+/// Those of one threshold.
+#[derive(Debug)]
+struct ThresholdSeries {
+    value: ThresholdValue,
+    shown: OptionalGauge,
+    /// Of the agent's own thresholds.
+    eta: Option<OptionalSeconds>,
+    /// What the value comes to at the capacity of the last reading.
+    met_below: i64,
+}
+
+impl Gauges {
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        make_series(metrics);
+        let syncs = |trigger: Trigger| {
+            let labels = TriggerLabels { trigger: trigger.name() };
+            metrics.syncs.get_or_create(&labels)
+        };
+        let limits = |owner: LimitScope| {
+            let labels = |state| LimitLabels { level: owner.name(), state };
+            LIMIT_STATES.map(|state| metrics.memory_limits.get_or_create(&labels(state)))
+        };
+        let transitions = |owner: LimitScope| {
+            let labels = |state| LimitLabels { level: owner.name(), state };
+            ["near", "away"].map(|state| metrics.memory_limit_transitions.get_or_create(&labels(state)))
+        };
+        let anomalies = |reason| metrics.oom_record_anomalies.get_or_create(&ReasonLabels { reason });
+        Self {
+            syncs: Trigger::ALL.map(syncs),
+            signals: Signal::ALL.map(|signal| SignalSeries::new(metrics, signal)),
+            by_measure: MEASURES.map(|measure| {
+                let measure = measure_name(measure);
+                metrics.memory_available.get_or_create(&MeasureLabels { measure })
+            }),
+            limits: OWNERS.map(limits),
+            transitions: OWNERS.map(transitions),
+            anomalies: ANOMALIES.map(anomalies),
+        }
+    }
+
+    pub(super) fn look(&self, trigger: Trigger) {
+        self.syncs[trigger.place()].inc();
+    }
+
+    /// What was read of a signal, and the capacity that it is compared with.
+    pub(super) fn reading(&mut self, signal: Signal, available: Reading<i64>, capacity: u64, at: Timestamp) {
+        self.signals[signal as usize].set(available, capacity, at);
+    }
+
+    /// What is available by each of [`MEASURES`].
+    pub(super) fn by_measure(&self, readings: &[Reading<i64>; MEASURES.len()]) {
+        for (gauge, reading) in self.by_measure.iter().zip(readings) {
+            gauge.set(reading.known());
+        }
+    }
+
+    /// Exports the thresholds of a policy. Takes the locks of their families: at a start, and when the
+    /// configuration changes.
+    pub(crate) fn follow(&mut self, policy: &Policy, metrics: &Metrics) {
+        let labels_of = |threshold: &Threshold| ThresholdLabels {
+            eviction_signal: threshold.signal.name(),
+            threshold: if threshold.is_hard() { "hard" } else { "soft" },
+        };
+        let wanted: Vec<_> = policy.thresholds.iter().map(labels_of).collect();
+        metrics.threshold_met.retain(|labels| wanted.contains(labels));
+        metrics.threshold_eta.retain(|labels| wanted.contains(labels));
+        for family in [&metrics.threshold_bytes, &metrics.threshold_inodes, &metrics.threshold_pids] {
+            family.retain(|_| false);
+        }
+        self.signals.iter_mut().for_each(|series| series.thresholds.clear());
+        let agent = policy.thresholds.iter().map(|threshold| (threshold, "agent"));
+        let kubelet = policy.kubelet_thresholds.iter().map(|threshold| (threshold, "kubelet"));
+        for (threshold, source) in agent.chain(kubelet) {
+            let labels = labels_of(threshold);
+            let series = &mut self.signals[threshold.signal as usize];
+            let eta = (source == "agent").then(|| {
+                let met = OptionalGauge::only_with(&series.available);
+                met.set(Some(0));
+                metrics.threshold_met.get_or_insert(labels.clone(), met);
+                metrics.threshold_eta.get_or_create(&labels)
+            });
+            let ThresholdLabels { eviction_signal, threshold: kind } = labels;
+            let labels = ThresholdValueLabels { eviction_signal, threshold: kind, source };
+            let family = match threshold.signal.resource() {
+                Resource::Memory | Resource::EphemeralStorage => &metrics.threshold_bytes,
+                Resource::Inodes => &metrics.threshold_inodes,
+                Resource::Pids => &metrics.threshold_pids,
+            };
+            let shown = family.get_or_create(&labels);
+            let value = threshold.value.clone();
+            let mut of_threshold = ThresholdSeries { value, shown, eta, met_below: 0 };
+            of_threshold.resolve(series.capacity.get());
+            series.thresholds.push(of_threshold);
+        }
+    }
+
+    /// How many limits there are, and how many of them are near.
+    pub(super) fn limits(&self, counts: &LimitCounts) {
+        let LimitCounts { watched, armed, near } = counts;
+        for (place, [of_all, of_armed, of_near]) in self.limits.iter().enumerate() {
+            of_all.set(watched[place]);
+            of_armed.set(armed[place]);
+            of_near.set(near[place]);
+        }
+    }
+
+    /// A limit came near, or is so no more.
+    pub(super) fn limit_crossed(&self, owner: LimitScope, turn: LimitChange) {
+        let direction = match turn {
+            LimitChange::Near { .. } => 0,
+            LimitChange::Away { .. } => 1,
+        };
+        let place = OWNERS.iter().position(|it| *it == owner);
+        if let Some(counters) = place.and_then(|place| self.transitions.get(place)) {
+            counters[direction].inc();
+        }
+    }
+
+    /// How many records made no sense since the start.
+    pub(super) fn oddities(&self, oddities: &AnomalyCounts) {
+        let AnomalyCounts {
+            repeated_kills,
+            late_kills,
+            late_ends,
+            unknown_pods,
+            from_the_future,
+            nameless_ends,
+            forgotten,
+        } = *oddities;
+        let counts =
+            [repeated_kills, late_kills, late_ends, unknown_pods, from_the_future, nameless_ends, forgotten];
+        for (counter, count) in self.anomalies.iter().zip(counts) {
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+    }
+}
+
+fn measure_name(measure: MemoryMeasure) -> &'static str {
+    match measure {
+        MemoryMeasure::WorkingSet => "working_set",
+        MemoryMeasure::MemAvailable => "mem_available",
+        MemoryMeasure::WorkingSetMinusActiveFile => "working_set_minus_active_file",
+    }
+}
+
+fn make_series(metrics: &Metrics) {
+    for source in eviction_bpf::EventClass::ALL.map(eviction_bpf::EventClass::name) {
+        metrics.bpf_program_runs_missed.get_or_create(&ProgramLabels { source });
+    }
+    for reason in withheld_reasons() {
+        metrics.kernel_kill_suppressed.get_or_create(&ReasonLabels { reason });
+    }
+    for reason in KernelKillIdle::all().map(KernelKillIdle::name) {
+        metrics.kernel_kill_not_armed.get_or_create(&ReasonLabels { reason });
+    }
+}
+
+impl SignalSeries {
+    fn new(metrics: &Metrics, signal: Signal) -> Self {
+        let labels = SignalLabels { eviction_signal: signal.name() };
+        let of = |[bytes, inodes, pids]: [&Family<SignalLabels, OptionalGauge>; 3]| {
+            match signal.resource() {
+                Resource::Memory | Resource::EphemeralStorage => bytes,
+                Resource::Inodes => inodes,
+                Resource::Pids => pids,
+            }
+            .get_or_create(&labels)
+        };
+        Self {
+            errors: metrics.signal_read_errors.get_or_create(&labels),
+            available: of([
+                &metrics.signal_available_bytes,
+                &metrics.signal_available_inodes,
+                &metrics.signal_available_pids,
+            ]),
+            capacity: of([
+                &metrics.signal_capacity_bytes,
+                &metrics.signal_capacity_inodes,
+                &metrics.signal_capacity_pids,
+            ]),
+            thresholds: Vec::new(),
+            trend: Trend::default(),
+        }
+    }
+
+    /// A signal that is not known has no series. That it is absent is an error only if it was known: the
+    /// kubelet has no figure of pods without a limit either.
+    fn set(&mut self, available: Reading<i64>, capacity: u64, at: Timestamp) {
+        match available {
+            Reading::Known(available) => {
+                self.available.set(Some(available));
+                let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
+                if self.capacity.get() != Some(capacity) {
+                    self.capacity.set(Some(capacity));
+                    self.thresholds.iter_mut().for_each(|it| it.resolve(Some(capacity)));
+                }
+                if self.thresholds.is_empty() {
+                    return;
+                }
+                self.trend.observe(at, available);
+                let per_second = self.trend.slope().map_or(0.0, |slope| slope.per_second);
+                for threshold in &self.thresholds {
+                    threshold.show_eta(available, per_second);
+                }
+            }
+            Reading::Unknown(why) => {
+                if why != UnknownReason::Absent || self.available.get().is_some() {
+                    self.errors.inc();
+                }
+                self.available.set(None);
+                self.capacity.set(None);
+                self.trend = Trend::default();
+                for threshold in &mut self.thresholds {
+                    threshold.resolve(None);
+                }
+            }
+        }
+    }
+}
+
+impl ThresholdSeries {
+    /// A share of a capacity that is not known is not known either.
+    fn resolve(&mut self, capacity: Option<i64>) {
+        let value = match (&self.value, capacity) {
+            (ThresholdValue::Percentage(_), None) => None,
+            (value, capacity) => Some(value.quantity(capacity.unwrap_or(0)).value()),
+        };
+        self.met_below = value.unwrap_or(0);
+        self.shown.set(value);
+        if let (Some(eta), None) = (&self.eta, capacity) {
+            eta.set(None);
+        }
+    }
+
+    fn show_eta(&self, available: i64, per_second: f64) {
+        let Some(eta) = &self.eta else { return };
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let left = available.saturating_sub(self.met_below).max(0) as f64;
+        eta.set(Some(match per_second {
+            _ if left == 0.0 => 0.0,
+            falling if falling < 0.0 => left / -falling,
+            _ => f64::INFINITY,
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eviction_core::fixture::{hard, policy};
+
+    #[test]
+    fn each_trigger_has_its_place() {
+        for (place, trigger) in Trigger::ALL.into_iter().enumerate() {
+            assert_eq!(trigger.place(), place, "{trigger:?}");
+        }
+    }
+
+    #[test]
+    fn available_memory_has_a_series_by_each_measure_that_is_known() {
+        let metrics = Metrics::new("0", "0");
+        let gauges = Gauges::new(&metrics);
+        let samples = || {
+            let text = metrics.encode().unwrap();
+            let lines =
+                text.lines().filter_map(|line| line.strip_prefix("eviction_agent_memory_available_bytes{"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(samples().is_empty());
+        gauges.by_measure(&[Reading::Known(1), Reading::Unknown(UnknownReason::Absent), Reading::Known(3)]);
+        let known = ["measure=\"working_set\"} 1", "measure=\"working_set_minus_active_file\"} 3"];
+        assert_eq!(samples(), known);
+        gauges.by_measure(&[Reading::Unknown(UnknownReason::Absent); 3]);
+        assert!(samples().is_empty());
+    }
+
+    fn unit(signal: Signal) -> &'static str {
+        match signal.resource() {
+            Resource::Memory | Resource::EphemeralStorage => "bytes",
+            Resource::Inodes => "inodes",
+            Resource::Pids => "pids",
+        }
+    }
+
+    #[test]
+    fn a_signal_that_becomes_unknown_loses_its_series_and_counts_an_error() {
+        for signal in Signal::ALL {
+            let metrics = Metrics::new("0", "0");
+            let mut gauges = Gauges::new(&metrics);
+            let at = Timestamp::default();
+            let quarter = hard(signal, "25%");
+            gauges.follow(&policy(vec![quarter]), &metrics);
+            let has = |line: String| metrics.encode().unwrap().lines().any(|found| found == line);
+            let available = |value: &str| {
+                format!(
+                    "eviction_agent_signal_available_{}{{eviction_signal=\"{signal}\"}}{value}",
+                    unit(signal)
+                )
+            };
+            let capacity = |value: &str| available(value).replace("available_", "capacity_");
+            let errors = |count: u32| {
+                format!("eviction_agent_signal_read_errors_total{{eviction_signal=\"{signal}\"}} {count}")
+            };
+            assert!(!metrics.encode().unwrap().contains(&available("")), "{signal}: it was never known");
+            gauges.reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
+            assert!(has(errors(0)), "{signal}: it was never there");
+            gauges.reading(signal, Reading::Known(7), 9, at);
+            assert!(has(available(" 7")) && has(capacity(" 9")) && has(errors(0)), "{signal}");
+            gauges.reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
+            let text = metrics.encode().unwrap();
+            assert!(!text.contains(&available("")) && !text.contains(&capacity("")), "{signal}: {text}");
+            assert!(
+                !text.lines().any(|line| line.starts_with("eviction_agent_threshold")),
+                "{signal}: {text}"
+            );
+            assert!(has(errors(1)), "{signal}: it went");
+            gauges.reading(signal, Reading::Unknown(UnknownReason::Failed), 9, at);
+            assert!(has(errors(2)), "{signal}: it could not be read");
+            gauges.reading(signal, Reading::Known(5), 9, at);
+            assert!(has(available(" 5")) && has(errors(2)), "{signal}: it is known again");
+        }
+    }
+
+    #[test]
+    fn each_trigger_is_counted_from_zero() {
+        let metrics = Metrics::new("0", "0");
+        let gauges = Gauges::new(&metrics);
+        gauges.look(Trigger::Timer);
+        let text = metrics.encode().unwrap();
+        assert!(text.contains("\neviction_agent_syncs_total{trigger=\"timer\"} 1\n"), "{text}");
+        assert!(text.contains("\neviction_agent_syncs_total{trigger=\"charge\"} 0\n"), "{text}");
+    }
+
+    #[test]
+    fn thresholds_are_exported_with_the_time_until_they_are_met() {
+        let metrics = Metrics::new("0", "0");
+        let mut gauges = Gauges::new(&metrics);
+        let signal = Signal::MemoryAvailable;
+        let mut policy = policy(vec![hard(signal, "200")]);
+        policy.kubelet_thresholds = vec![hard(signal, "10%")];
+        gauges.follow(&policy, &metrics);
+        let sample = |line: &str| metrics.encode().unwrap().lines().any(|found| found == line);
+        let of = |source: &str| {
+            format!(
+                "eviction_agent_threshold_bytes{{eviction_signal=\"{signal}\",threshold=\"hard\",source=\"{source}\"}}"
+            )
+        };
+        assert!(sample(&format!("{} 200", of("agent"))), "{}", metrics.encode().unwrap());
+        assert!(!metrics.encode().unwrap().contains(&of("kubelet")), "a share of what is not known");
+        let eta = metrics
+            .threshold_eta
+            .get_or_create(&ThresholdLabels { eviction_signal: signal.name(), threshold: "hard" });
+        for second in 0..10 {
+            let at = Timestamp::from_second(100 + second).unwrap();
+            gauges.reading(signal, Reading::Known(900), 1000, at);
+        }
+        assert!(sample(&format!("{} 100", of("kubelet"))));
+        assert_eq!(eta.get(), Some(f64::INFINITY), "nothing grows");
+        for second in 0..20 {
+            let at = Timestamp::from_second(200 + second).unwrap();
+            gauges.reading(signal, Reading::Known(900 - 10 * second), 1000, at);
+        }
+        let left = eta.get().unwrap();
+        assert!((50.0..53.0).contains(&left), "{left}");
+        gauges.reading(signal, Reading::Known(150), 1000, Timestamp::from_second(300).unwrap());
+        assert_eq!(eta.get(), Some(0.0), "it is met");
+        policy.thresholds.clear();
+        gauges.follow(&policy, &metrics);
+        assert!(!metrics.encode().unwrap().contains(&of("agent")), "a threshold that is gone has no series");
+    }
+}

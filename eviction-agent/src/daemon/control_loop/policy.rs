@@ -1,0 +1,106 @@
+//! A changed configuration: told to the engine, and followed by the loop once it is in force.
+
+use eviction_core::decision::ProposalState;
+use eviction_core::input::{Event, Input};
+use eviction_core::observation::Observation;
+use eviction_core::policy::{TrendPolicy, VictimsPerPass};
+use eviction_core::signal::Signal;
+use eviction_core::signal_filter::observe;
+use eviction_core::snapshot::NodeStats;
+
+use super::super::clock::mono_ns;
+use super::super::hands::pacing;
+use super::super::in_flight::InFlightClock;
+use super::super::threshold_levels::ThresholdLevels;
+use super::ControlLoop;
+use crate::telemetry::queue::DecisionEvent;
+
+impl ControlLoop {
+    /// Tells the engine of a changed configuration or that it is accepted; a look follows.
+    pub(super) fn tell_configuration(&mut self, event: Event) {
+        let looked = self.clock.now();
+        let decision = self.step(Input { at: looked.wall, event });
+        if let Some(ProposalState::TookEffect) = decision.proposal {
+            self.adopt_policy();
+        }
+        // Whom a policy that waits would evict, the look that follows will find.
+        let waits = matches!(decision.proposal, Some(ProposalState::Waits(_)));
+        if !waits && self.state.last_change.take(&decision) {
+            let first_id = self.state.decisions + 1;
+            self.tell_pass(decision, |decision, copied| DecisionEvent {
+                first_id,
+                seen: None,
+                seen_by: "configuration",
+                crossed_mono_ns: None,
+                looked,
+                decided_mono_ns: mono_ns(),
+                before: None,
+                decision,
+                copied,
+            });
+        }
+    }
+
+    /// Lines, measures and what is known of pods, by the policy that is in force now.
+    pub(super) fn adopt_policy(&mut self) {
+        let policy = self.engine.policy();
+        let capacity = self.eyes.capacity();
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.memory_lines = ThresholdLevels::of(policy, Signal::MemoryAvailable, signed(capacity.memory));
+        self.gauges.follow(policy, &self.metrics);
+        self.pid_lines = ThresholdLevels::of(policy, Signal::PidAvailable, signed(capacity.pids));
+        self.eyes.follow(&policy.rules);
+        self.eyes.allocatable.follow(policy);
+        let victims = policy.rules.victims;
+        let roster = std::mem::take(&mut self.roster).under(policy);
+        self.take_pods(roster);
+        self.follow_pace(victims);
+        self.warn_of_no_reflex();
+    }
+
+    /// Who waits for whom is another matter now; those under way are so still.
+    fn follow_pace(&mut self, victims: VictimsPerPass) {
+        self.executor.follow(pacing(victims));
+        if let Some(evictions) = &mut self.evictions {
+            evictions.follow(pacing(victims));
+        }
+        let under_way = self.state.under_way.iter().map(|it| (it.id, it.decided_mono_ns));
+        self.state.flight = match (InFlightClock::of(victims), self.state.flight.take()) {
+            (Some(_), Some(before)) => Some(before),
+            (Some(fresh), None) => Some(under_way.fold(fresh, |mut flight, (id, decided_ns)| {
+                flight.begin(id, decided_ns);
+                flight
+            })),
+            // The engine does not know of those under way.
+            (None, before) => {
+                if let Some(until_ns) = before.and_then(|before| before.until_ns()) {
+                    self.hold_evictions(until_ns);
+                }
+                None
+            }
+        };
+    }
+
+    /// Whether a policy that waits may rank pods on trial, or as soon as it takes effect.
+    pub(super) fn ranks_on_trial(&self, stats: &NodeStats) -> bool {
+        let Some(proposed) = self.engine.proposed() else { return false };
+        if proposed.rules.prediction != TrendPolicy::None {
+            return true;
+        }
+        let seen = observe(stats, proposed.rules.memory.measure);
+        Signal::ALL.into_iter().any(|signal| {
+            let may_be_met = |seen: Observation| {
+                ThresholdLevels::of(proposed, signal, seen.capacity).may_be_met(seen.available)
+            };
+            seen.reading(signal).known().is_some_and(may_be_met)
+        })
+    }
+
+    /// Whether this look is to show the engine the pods for the sake of their trends: once for
+    /// each full sample.
+    pub(super) fn follows_pods(&mut self) -> bool {
+        let follows = self.engine.policy().rules.prediction != TrendPolicy::None;
+        let last = std::mem::replace(&mut self.state.followed_ns, self.state.last_full_ns);
+        follows && last != self.state.last_full_ns
+    }
+}

@@ -1,0 +1,212 @@
+//! What is armed after a look, and when the next one is due.
+
+use std::time::Duration;
+
+use eviction_core::decision::Decision;
+use eviction_core::reading::Reading;
+use eviction_core::signal::Signal;
+use eviction_core::time::nanos;
+use eviction_node::cgroup::sample::{FreshStats, Tasks};
+use eviction_node::sample_interval;
+
+use super::super::clock::mono_ns;
+use super::super::in_flight::InFlightClock;
+use super::super::monitor::root_id;
+use super::super::notify_plan::{self, MinRearm};
+use super::super::sampler::CompleteSample;
+use super::ControlLoop;
+use super::trigger::Trigger;
+use crate::telemetry::queue::TelemetryEvent;
+
+/// Full samples until the memory.stat of every group was read, where nothing moves, while the node is
+/// calm and every line far, or one so near that there is no time: to read them all takes 16 ms for
+/// 330 containers.
+const TURNS: usize = 12;
+
+/// With less time than this until the line could be reached nothing but the node is looked at, for
+/// as long as a full look can be put off.
+const BRIEF: Duration = Duration::from_millis(20);
+
+/// So long a full look is put off: figures of pods would be ever older, and pods that came meanwhile
+/// unknown.
+const PUT_OFF: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether another rung is loaded, or a hook is attached.
+const LOADING: Duration = Duration::from_millis(20);
+
+impl ControlLoop {
+    /// Arms the kernel side at the distances that this look found, and the timer for whatever
+    /// comes first. Whether there is leisure now: a full look was made.
+    pub(super) fn arm(&mut self, look: &CompleteSample, pressed: bool, grace: Option<Duration>) -> bool {
+        let now_ns = mono_ns();
+        let is_told = self.move_on();
+        let mut distance = None;
+        let rung = self.hook.rung().unwrap_or_default();
+        if let (Reading::Known(seen), Some(root)) = (look.measured, root_id(&self.eyes.sampler)) {
+            let capacity = self.eyes.capacity().memory;
+            let sure = |line| notify_plan::sure_line(self.eyes.measure(), seen, line);
+            let far = look.memory_left.known().and_then(|available| self.memory_lines.distance(available));
+            let far = [far, self.eyes.allocatable.distance()].into_iter().flatten().min();
+            self.hook.decide_at(root, self.eyes.allocatable.group(&self.eyes.sampler));
+            self.hook.approach(far, capacity, now_ns);
+            // The dense hook has another grain.
+            let rung = self.hook.rung().unwrap_or_default();
+            let floor = if self.state.close_looks.is_left(now_ns) {
+                MinRearm::CLOSE
+            } else {
+                MinRearm::wide(self.cpus)
+            };
+            let lines = self.memory_lines.working_sets(capacity).map(sure);
+            let is_machine = self.eyes.sampler.root().whole_machine;
+            let of_node = if is_machine { rung.of_machine(self.cpus, self.hook.stocks()) } else { rung };
+            let arming = notify_plan::plan(of_node, floor, seen, lines);
+            self.hook.arm(root, &arming);
+            self.arm_pods(look, rung, floor);
+            distance = [arming.distance, self.eyes.allocatable.distance()].into_iter().flatten().min();
+            let below = arming.usage_below.is_some() || self.eyes.allocatable.is_armed_below();
+            self.hook.look_down(below, now_ns);
+            self.v2.arm(!rung.sees_every_charge).for_each(|lapse| self.give_up(&lapse));
+            if rung.sees_every_charge {
+                self.v1.disarm();
+            } else {
+                self.v1.arm(&arming, now_ns);
+            }
+        }
+        let calm = !pressed && look.memory_left.known().is_some();
+        let sample_interval::SampleSchedule { sample, full } = match rung.sees_every_charge {
+            true => sample_interval::due_when_told(distance, &self.rate, calm),
+            false => sample_interval::due(distance, &self.rate, calm),
+        };
+        // The distance is that of the reading.
+        let passed = Duration::from_nanos(now_ns.saturating_sub(look.read_at.mono_ns));
+        let mut due = sample_interval::left(sample, passed);
+        self.pace_pods(look, rung, calm, now_ns);
+        let is_brief = sample <= BRIEF;
+        let full = if is_brief { full.saturating_add(PUT_OFF) } else { full };
+        if let Reading::Known(left) = look.pids_left {
+            self.arm_tasks(look, left);
+        }
+        let full_in =
+            full.saturating_sub(Duration::from_nanos(now_ns.saturating_sub(self.state.last_full_ns)));
+        let at_leisure = full_in.is_zero();
+        if at_leisure {
+            let in_turn = full == sample_interval::FULL_CALM || is_brief;
+            self.look_in_full(
+                now_ns,
+                if in_turn { FreshStats::InTurn { turns: TURNS } } else { FreshStats::All },
+            );
+            due = due.min(full);
+        } else {
+            due = due.min(full_in.max(sample_interval::FLOOR));
+        }
+        let tree = self.tree_due(now_ns, !is_brief);
+        self.turn_limits();
+        let limits = self.limits.due_ns(now_ns);
+        let pods = self.eyes.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
+        let patience = self
+            .state
+            .flight
+            .as_ref()
+            .and_then(InFlightClock::until_ns)
+            .map(|until| until.saturating_sub(now_ns));
+        let (together, counters) = (self.state.together.due_ns(now_ns), self.oom_counters.due_in_ns(now_ns));
+        for other in [patience, tree, together, counters, limits, pods].into_iter().flatten() {
+            due = due.min(Duration::from_nanos(other));
+        }
+        for other in [grace, self.verdict_due(look.read_at.wall)].into_iter().flatten() {
+            due = due.min(other);
+        }
+        if self.hook.is_loading() || self.hook.is_changing() {
+            due = due.min(LOADING);
+        }
+        if let Some(interval) = self.eyes.stall_interval_ns().filter(|_| pressed) {
+            due = due.min(Duration::from_nanos(interval));
+        }
+        if self.review_leaving(now_ns) || is_told {
+            due = Duration::ZERO;
+        }
+        self.state.look_due_ns = now_ns.saturating_add(nanos(due));
+        if let Reading::Known(left) = look.pids_left {
+            due = due.min(self.pids_due(left, look.at.mono_ns));
+        }
+        self.set_timer(due, now_ns);
+        at_leisure
+    }
+
+    /// Has it look again when that time has passed since then ([`sample_interval::left`]).
+    pub(super) fn set_timer(&mut self, due: Duration, since_ns: u64) {
+        let now_ns = mono_ns();
+        let passed = Duration::from_nanos(now_ns.saturating_sub(since_ns));
+        let due = sample_interval::left(due.max(sample_interval::FLOOR), passed);
+        self.state.due_ns = now_ns.saturating_add(nanos(due));
+        if let Err(error) = self.timer.set_once(due) {
+            tracing::error!(%error, "setting the timer");
+        }
+    }
+
+    /// Looks at process ids alone, where nothing but them was due. False if it takes a whole look.
+    pub(super) fn glimpse(&mut self) -> bool {
+        let at = self.clock.now();
+        let Some(left_ns) = self.state.look_due_ns.checked_sub(at.mono_ns) else { return false };
+        if left_ns < nanos(sample_interval::FLOOR) {
+            return false;
+        }
+        let pids = self.eyes.available_pids(at);
+        let Reading::Known(left) = pids else { return false };
+        if self.pid_lines.may_be_met(left) || self.state.last_change.predicts() {
+            return false;
+        }
+        self.note_turn(Trigger::Pids, at);
+        self.note_reading(Signal::PidAvailable, pids, self.eyes.capacity().pids, at);
+        let due = self.pids_due(left, at.mono_ns);
+        self.set_timer(due.min(Duration::from_nanos(left_ns)), at.mono_ns);
+        true
+    }
+
+    /// Repairs what records and hooks did not tell: the tree, all figures, what was lost.
+    pub(super) fn look_in_full(&mut self, now_ns: u64, fresh: FreshStats) {
+        self.state.last_full_ns = now_ns;
+        let losses = self.hook.losses();
+        let untold = self.hook.export_runs_missed(&self.metrics);
+        self.hook.export_walks_cut(&self.metrics);
+        self.check_tree(now_ns, untold || losses.is_some());
+        self.gauges.oddities(self.engine.story().oddities());
+        self.follow_oom_notices();
+        self.count_oom_kills();
+        self.eyes.sampler.sample_pods(fresh, Tasks::Leave);
+        // A limit may be set long after its group was made.
+        self.adopt_limits();
+        self.review_limits(now_ns);
+        self.examine_rungs(now_ns);
+        self.tally(now_ns);
+        if let Some(losses) = losses {
+            self.notes.send(TelemetryEvent::Lost(Box::new(losses), self.clock.now()));
+        }
+    }
+
+    /// When process ids are to be looked at again, by how fast they went since the last look.
+    pub(super) fn pids_due(&mut self, left: i64, now_ns: u64) -> Duration {
+        let Some(distance) = self.pid_lines.distance(left) else { return sample_interval::FULL_NEAR };
+        let left = left.max(0).unsigned_abs();
+        let before = self.state.last_left.replace((now_ns, left));
+        let per_second = match before {
+            Some((then, more)) if now_ns > then => {
+                more.saturating_sub(left).saturating_mul(1_000_000_000) / (now_ns - then)
+            }
+            _ => 0,
+        };
+        notify_plan::pids_due(distance, per_second, self.hook.tells_of_forks())
+    }
+}
+
+/// When the next grace period of a threshold that is met ends.
+pub(super) fn next_grace(decision: &Decision) -> Option<Duration> {
+    let pass = decision.pass()?;
+    let waiting = pass.met.iter().filter(|met| !met.ripe);
+    let ends = waiting.filter_map(|met| {
+        let grace = pass.line(met.line)?.threshold.grace_period.as_nanos();
+        let waited = decision.at.as_nanosecond() - met.first_seen.as_nanosecond();
+        u64::try_from(i128::from(grace) - waited).ok()
+    });
+    ends.min().map(Duration::from_nanos)
+}

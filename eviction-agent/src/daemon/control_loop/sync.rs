@@ -1,0 +1,210 @@
+//! A look: from whatever happened to the compact decision, and what follows from that.
+
+use std::sync::Arc;
+
+use eviction_bpf::ThresholdCrossed;
+use eviction_core::decision::{Decision, ProposalState};
+use eviction_core::input::{Event, Input};
+use eviction_core::reading::{Reading, UnknownReason};
+use eviction_core::signal::Signal;
+use eviction_core::snapshot::Snapshot;
+use eviction_core::state::EngineState;
+use eviction_core::time::Timestamp;
+use eviction_node::cgroup::sample::Tasks;
+
+use super::super::clock::{Instant, mono_ns};
+use super::super::sampler::CompleteSample;
+use super::ControlLoop;
+use super::rearm::next_grace;
+use super::trigger::Trigger;
+use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
+
+impl ControlLoop {
+    /// One look at the node, a pass if one may be made, and everything armed anew.
+    pub(super) fn look(&mut self, trigger: Trigger, crossed: Option<ThresholdCrossed>) {
+        if self.engine.is_proposal_due(self.clock.now().wall) {
+            // Before the look: what is seen of the pods is what the policy in force asks for.
+            self.tell_configuration(Event::Accept);
+        }
+        if trigger == Trigger::Charge {
+            self.state.close_looks.take(mono_ns());
+        }
+        let reacted = self.react(trigger, crossed);
+        self.follow(reacted);
+    }
+
+    /// Carries out what was decided, arms everything anew, and tells of it.
+    pub(super) fn follow(&mut self, SyncResult { look, pressed, decided }: SyncResult) {
+        let Some(SyncDecision { decision, memory, snapshot, trigger, crossed, mono_ns }) = decided else {
+            let at_leisure = self.arm(&look, pressed, None);
+            self.stand(&look);
+            if at_leisure {
+                self.tell_pod_memory(&look);
+            }
+            return;
+        };
+        drop(snapshot);
+        if let Some(ProposalState::TookEffect) = decision.proposal {
+            self.adopt_policy();
+        }
+        // Before anybody is evicted: his replacement is not to come back.
+        if let Some(node) = &mut self.node
+            && node.take(&decision, self.engine.policy(), self.keep.next_number())
+        {
+            self.keep.note();
+        }
+        let first_id = self.state.decisions + 1;
+        self.carry_out(&decision, mono_ns);
+        let evicts = self.state.decisions >= first_id;
+        let changed = self.state.last_change.take(&decision) || evicts;
+        if changed {
+            self.keep.note();
+        }
+        if evicts && self.evictions.is_some() {
+            // The API server is asked when this is written, so it does not wait for the turn's end.
+            self.keep();
+        }
+        let at_leisure = self.arm(&look, pressed, next_grace(&decision));
+        if changed {
+            let seen_by = self.seen_by(trigger);
+            let before = self.before(memory, evicts);
+            self.tell_pass(decision, |decision, copied| DecisionEvent {
+                first_id,
+                seen: look.memory.known(),
+                seen_by,
+                crossed_mono_ns: crossed.map(|crossed| crossed.stamp.ktime_ns),
+                looked: look.at,
+                decided_mono_ns: mono_ns,
+                before,
+                decision,
+                copied,
+            });
+        } else {
+            self.recycle(decision);
+        }
+        self.stand(&look);
+        if at_leisure {
+            self.rehearse(&look);
+            self.tell_pod_memory(&look);
+        }
+    }
+
+    /// The way from whatever happened to the compact decision. Once every buffer has found its
+    /// size it asks neither the allocator nor a lock, since whoever holds one may not run.
+    pub(super) fn react(&mut self, trigger: Trigger, crossed: Option<ThresholdCrossed>) -> SyncResult {
+        let at = self.clock.now();
+        self.note_turn(trigger, at);
+        let told = self.hook.sweep(&mut self.state.dirty, &self.metrics);
+        let crossed = self.take_told(told).or(crossed);
+        self.give_verdicts(at.wall);
+        self.tell_groups(at.mono_ns);
+        let look = self.eyes.look_at_node(at, &self.clock, &self.state.dirty);
+        self.mark_sample(look.memory_left, at.mono_ns);
+        let (memory, pids) = (look.memory_left, look.pids_left);
+        let capacity = self.eyes.capacity();
+        self.note_reading(Signal::MemoryAvailable, memory, capacity.memory, at);
+        self.note_reading(Signal::PidAvailable, pids, capacity.pids, at);
+        self.gauges.by_measure(&look.by_measure);
+        self.note_allocatable(&look, at);
+        if let Reading::Known(seen) = look.measured {
+            self.rate.observe(at.mono_ns, seen.working_set);
+        }
+        let pids_pressed = pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
+        let memory_pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left))
+            || self.eyes.allocatable.may_be_met();
+        // Whoever may go by prediction must have been seen.
+        let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed;
+        let holds = self.state.flight.as_mut().is_some_and(|flight| flight.holds(at.mono_ns));
+        if holds || self.awaits_answer() {
+            return SyncResult { look, pressed, decided: None };
+        }
+        let ranks = pressed && self.engine.wants_pods(&look.stats);
+        let on_trial = self.ranks_on_trial(&look.stats);
+        let with_pods = ranks || on_trial || self.state.last_change.predicts() || self.follows_pods();
+        let snapshot = match with_pods {
+            true => {
+                let tasks = if pids_pressed || on_trial { Tasks::Count } else { Tasks::Leave };
+                self.see_pods(&look, tasks, memory_pressed || on_trial)
+            }
+            false => {
+                let builder = self.eyes.snapshot_of_node(&look);
+                self.eyes.finish(builder, self.engine.pods())
+            }
+        };
+        let memory = with_pods.then(|| self.memory_to_record()).flatten();
+        let decision = self.pass(look.read_at.wall, &snapshot);
+        let decided = SyncDecision { decision, memory, snapshot, trigger, crossed, mono_ns: mono_ns() };
+        SyncResult { look, pressed, decided: Some(decided) }
+    }
+
+    /// Lets the engine decide.
+    fn pass(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Decision {
+        if self.engine.wants_layout() {
+            // Standalone mode watches no disk: those signals are unknown whatever the layout.
+            self.step(Input { at, event: Event::DiskLayout(Ok(Default::default())) });
+        }
+        let mut decision = self.step(Input { at, event: Event::Sample(Arc::clone(snapshot)) });
+        if decision.awaits_reclaim() {
+            decision = self.step(Input { at, event: Event::Reclaimed(Err(UnknownReason::Absent)) });
+        }
+        decision
+    }
+
+    pub(super) fn note_turn(&self, trigger: Trigger, at: Instant) {
+        self.gauges.look(trigger);
+        self.metrics.last_iteration.set(self.clock.shown(at.wall).as_millisecond() as f64 / 1000.0);
+    }
+
+    pub(super) fn note_reading(
+        &mut self,
+        signal: Signal,
+        available: Reading<i64>,
+        capacity: u64,
+        at: Instant,
+    ) {
+        self.gauges.reading(signal, available, capacity, at.wall);
+        let why = match available {
+            // The kubelet has no figure of all pods where their group has no limit.
+            Reading::Unknown(UnknownReason::Absent) if signal == Signal::AllocatableMemoryAvailable => None,
+            Reading::Known(_) => None,
+            Reading::Unknown(why) => Some(why),
+        };
+        self.note_unknown(signal, why, at);
+    }
+
+    fn note_unknown(&mut self, signal: Signal, why: Option<UnknownReason>, at: Instant) {
+        let before = &mut self.state.unknown[signal as usize];
+        if *before != why {
+            *before = why;
+            self.notes.send(TelemetryEvent::Unknown(signal, why, at));
+        }
+    }
+
+    fn seen_by(&self, trigger: Trigger) -> &'static str {
+        match trigger {
+            Trigger::Charge => self.hook.charge_rung(),
+            Trigger::Tasks => "task alarm",
+            Trigger::V1Threshold => "cgroup v1 usage threshold",
+            Trigger::V2(rung) => rung,
+            other => other.name(),
+        }
+    }
+}
+
+/// What a look came to, before anything is done about it or told of it.
+pub(super) struct SyncResult {
+    look: CompleteSample,
+    pressed: bool,
+    pub(super) decided: Option<SyncDecision>,
+}
+
+/// A decision and what led to it.
+pub(super) struct SyncDecision {
+    pub(super) decision: Decision,
+    /// What the engine knew before, if it is to be recorded.
+    pub(super) memory: Option<EngineState>,
+    snapshot: Arc<Snapshot>,
+    trigger: Trigger,
+    crossed: Option<ThresholdCrossed>,
+    mono_ns: u64,
+}

@@ -1,0 +1,397 @@
+//! The way from what the kernel tells to the compact decision, on a real node in small.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Command as Program, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::tests::allocations::{Asked, traced};
+use ::tests::node::{MIB, Node, PodSpec};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::super::ConfigurationFiles;
+use super::super::clock::mono_ns;
+use super::super::pod_index::PodIndex;
+use super::super::pod_source::PodSource;
+use super::super::run::{Options, Output};
+use super::super::spsc::{Next, Receiver};
+use super::super::startup::{self, TelemetryOutputs};
+use super::super::watchdog::Heartbeat;
+use super::super::watermarks::Watermarks;
+use super::state::ActiveEviction;
+use super::sync::SyncResult;
+use super::{ApiPhase, Command, ControlLoop, Trigger, Wake};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
+use eviction_config::PodMetrics;
+use eviction_core::api_result::ApiResult;
+use eviction_core::decision::{Action, EvaluationEnd};
+use eviction_core::pod::Pod;
+use eviction_core::pod::PodName;
+use eviction_core::pods::KnownPod;
+use eviction_core::preferences::Profile;
+use eviction_core::progress::{KillProgress, KillUpdate};
+use eviction_core::signal::{Resource, Signal};
+use eviction_node::backend_selection::BackendSelection;
+
+/// A guard against a loop that hangs.
+const GUARD: Duration = Duration::from_secs(60);
+
+/// Turns under pressure that are looked at.
+const TURNS: usize = 40;
+
+/// So often a busy machine may let the timer be first each time.
+const TRIES: usize = 10;
+
+struct Rig {
+    reaction: ControlLoop,
+    commands: mpsc::Receiver<Command>,
+    _sender: mpsc::Sender<Command>,
+    notes: Receiver<TelemetryEvent>,
+    node: Node,
+}
+
+/// A node with some pods, and the loop that watches it with what this kernel offers.
+fn rig(profile: Profile, records: bool) -> Option<Rig> {
+    let mut node = Node::new("reaction", 256 * MIB, 200).ok()?;
+    for name in ["grows", "small", "other"] {
+        // The one that grows comes near its limit behind the node's line.
+        let spec = PodSpec::new("shop", name, &["main", "side"], 8);
+        node.add(PodSpec { limit_mib: Some(230), ..spec }).unwrap();
+    }
+    // All pods together come to theirs shortly before it.
+    node.root().group("kubepods").unwrap().limit_memory(250 * MIB).unwrap();
+    let kubelet = json!({
+        "evictionHard": {"memory.available": "64Mi", "pid.available": "20"},
+        "enforceNodeAllocatable": ["pods"],
+    });
+    let pods = node.write_pods().unwrap();
+    let options = Options {
+        configuration: ConfigurationFiles {
+            kubelet: Some(node.write_config(&kubelet).unwrap()),
+            profile: Some(profile),
+            ..ConfigurationFiles::default()
+        },
+        pods_file: Some(pods),
+        cluster: None,
+        cgroup_root: PathBuf::from(node.cgroup_root()),
+        memory_capacity: Some(node.memory_capacity().to_string()),
+        pid_capacity: Some(node.pid_capacity()),
+        kubeconfig: None,
+        record: records.then(|| node.file("decisions.jsonl")),
+        output: Output::Json,
+        choice: BackendSelection::default(),
+        state_dir: None,
+        apply_config_now: false,
+        bpf_debug_log: false,
+    };
+    let metrics = Arc::new(Metrics::new("0", "0"));
+    let (plan, _) = startup::prepare(&options, &metrics).unwrap();
+    let (_, roster) = PodSource::open(options.pods_file.as_deref(), &plan.policy).unwrap();
+    let (sender, commands) = mpsc::channel(1);
+    let (queue, notes) = TelemetryQueue::new(&metrics).unwrap();
+    let outlets =
+        TelemetryOutputs { notes: queue, metrics, pulse: Heartbeat::new(), kept_free: Watermarks::default() };
+    let mut reaction = startup::build(plan, roster, outlets).unwrap().reaction;
+    let roster = std::mem::take(&mut reaction.roster);
+    reaction.take_pods(roster);
+    reaction.look(Trigger::Start, None);
+    Some(Rig { reaction, commands, _sender: sender, notes, node })
+}
+
+impl Rig {
+    /// One turn. What it asked the allocator for until the decision was made, and whether kills or
+    /// ends of others came between: this machine is not ours alone.
+    async fn turn(&mut self) -> (Option<EvaluationEnd>, &'static str, Asked) {
+        let next = self.reaction.next(&mut self.commands);
+        let wake = tokio::time::timeout(GUARD, next).await.unwrap().unwrap().unwrap();
+        let disturbed = match &wake {
+            Wake::Kernel(told) => !told.kills.is_empty(),
+            Wake::Outcome(_) | Wake::Command(_) | Wake::Lost(_) => true,
+            Wake::V1Threshold | Wake::V2Trigger(_) | Wake::OomNotice | Wake::Timer => false,
+        };
+        let name = wake.trigger().name();
+        let recorded = self.reaction.records.then(|| self.reaction.engine.memory());
+        let (reacted, asked) = traced(|| {
+            let (trigger, crossed) = self.reaction.take(wake)?;
+            Some(self.reaction.react(trigger, crossed))
+        });
+        let Some(reacted) = reacted else {
+            self.reaction.end_turn();
+            return (None, name, Asked::default());
+        };
+        let end = end_of(&reacted);
+        if let Some(decided) = &reacted.decided
+            && !disturbed
+        {
+            assert!(decided.memory.is_none() || decided.memory == recorded, "{name}");
+            assert!(
+                decided.memory.is_some() || recorded.is_none() || end != Some(EvaluationEnd::Evicted),
+                "{name}"
+            );
+        }
+        self.reaction.follow(reacted);
+        self.reaction.end_turn();
+        (end, name, if disturbed { Asked::default() } else { asked })
+    }
+
+    /// Does what the slow side does with what it is told.
+    fn read_notes(&mut self) {
+        while let Next::Value(note) = self.notes.next() {
+            drop(note);
+        }
+    }
+
+    /// Lets a process of the first pod fill memory that stays after it, once it is told to.
+    fn grower(&self) -> Child {
+        let file = self.node.file("grown");
+        let mut child = Program::new("sh")
+            .arg("-c")
+            .arg(format!("read go && exec head -c 210M /dev/zero > {}", file.display()))
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        self.node.pods[0].containers[0].group.add(child.id()).unwrap();
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        child
+    }
+}
+
+fn end_of(reacted: &SyncResult) -> Option<EvaluationEnd> {
+    Some(reacted.decided.as_ref()?.decision.pass()?.end)
+}
+
+impl Rig {
+    /// Buffers find their size: some looks, one of them in full.
+    async fn warm_up(&mut self) {
+        for _ in 0..4 {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            self.reaction.look(Trigger::Timer, None);
+        }
+        self.reaction.end_turn();
+        assert!(self.reaction.state.rehearsed, "there was leisure to make room");
+        self.read_notes();
+    }
+
+    /// A pod that is evicted loses its object, and somebody stays in its cgroup.
+    fn lose_object_of(&mut self, name: &str) -> (Box<str>, Child) {
+        let pod = self.node.pods.iter().find(|pod| pod.full_name().ends_with(name)).unwrap();
+        let process = Program::new("sleep").arg("600").spawn().unwrap();
+        pod.containers[0].group.add(process.id()).unwrap();
+        let known = self.reaction.roster.known().to_vec();
+        let is_it = |known: &Arc<KnownPod>| &*known.pod.name == name;
+        let (lost, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(is_it);
+        let it = under_way(&lost[0].pod);
+        let uid = it.pod.uid.clone();
+        self.reaction.state.under_way.push(it);
+        self.reaction.take_pods(PodIndex::new(rest));
+        // The next look is a full one: room is to be made for these pods.
+        self.reaction.state.last_full_ns = 0;
+        (uid, process)
+    }
+}
+
+/// By the kill hand.
+fn under_way(pod: &Pod) -> ActiveEviction {
+    let Pod { uid, namespace, name, .. } = pod.clone();
+    ActiveEviction {
+        id: 99,
+        pod: Arc::new(PodName { uid, namespace, name }),
+        signal: Some(Signal::MemoryAvailable),
+        resource: Resource::Memory,
+        hard: true,
+        grace: GUARD,
+        decided_mono_ns: mono_ns(),
+        by_api: None,
+        by_kill: true,
+        told_gone: false,
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Whether a record of the kernel was among what woke it, where there are any: on a busy machine the timer
+/// may have been first each time.
+fn from_record_to_decision(profile: Profile, slow_side_turns: bool, records: bool) -> Option<bool> {
+    runtime().block_on(async {
+        let mut rig = rig(profile, records)?;
+        let has_kernel_side = rig.reaction.hook.rung().is_some();
+        rig.warm_up().await;
+        let mut child = rig.grower();
+        let mut seen = Vec::new();
+        let mut evicted = 0;
+        while evicted == 0 || seen.len() < TURNS {
+            let (end, name, asked) = rig.turn().await;
+            assert_eq!(
+                asked.blocks,
+                0,
+                "{profile:?}, turn {} for {name} that ended {end:?}: {asked}",
+                seen.len()
+            );
+            evicted += usize::from(end == Some(EvaluationEnd::Evicted));
+            seen.push(name);
+            if slow_side_turns {
+                rig.read_notes();
+            }
+        }
+        assert!(child.wait().unwrap().success());
+        Some(!has_kernel_side || seen.contains(&"charge"))
+    })
+}
+
+fn while_a_pod_leaves(profile: Profile) -> Option<()> {
+    runtime().block_on(async {
+        let mut rig = rig(profile, false)?;
+        let (uid, mut stays) = rig.lose_object_of("other");
+        assert!(rig.reaction.is_leaving(&uid));
+        rig.warm_up().await;
+        let mut grower = rig.grower();
+        for turn in 0..TURNS {
+            let (end, name, asked) = rig.turn().await;
+            assert_eq!(asked.blocks, 0, "{profile:?}, turn {turn} for {name} that ended {end:?}: {asked}");
+        }
+        assert!(grower.wait().unwrap().success());
+        assert!(rig.reaction.is_leaving(&uid), "somebody is in it");
+        stays.kill().unwrap();
+        stays.wait().unwrap();
+        while rig.reaction.is_leaving(&uid) {
+            let (end, name, asked) = rig.turn().await;
+            assert_eq!(asked.blocks, 0, "{profile:?}, {name} that ended {end:?}: {asked}");
+        }
+        Some(())
+    })
+}
+
+const PROFILES: [Profile; 2] = [Profile::Kubelet, Profile::Enhanced];
+
+#[test]
+fn from_a_kernel_record_to_the_decision_nothing_is_asked_of_the_allocator() {
+    for profile in PROFILES {
+        for (slow_side_turns, records) in [(true, false), (false, false), (true, true)] {
+            let once_more = |_| from_record_to_decision(profile, slow_side_turns, records);
+            let woken_by_a_record = (0..TRIES).map(once_more).find(|woken| *woken != Some(false));
+            assert!(woken_by_a_record.is_some(), "a record of the kernel wakes it in one of {TRIES} tries");
+            if woken_by_a_record == Some(None) {
+                ::tests::skip!("no cgroups can be made here");
+            }
+        }
+    }
+}
+
+#[test]
+fn nor_while_a_pod_is_leaving_without_its_object() {
+    for profile in PROFILES {
+        if while_a_pod_leaves(profile).is_none() {
+            ::tests::skip!("no cgroups can be made here");
+        }
+    }
+}
+
+#[test]
+fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
+    let found = runtime().block_on(async {
+        let mut rig = rig(Profile::Kubelet, false)?;
+        let mut grower = rig.grower();
+        assert!(grower.wait().unwrap().success());
+        let reaction = &mut rig.reaction;
+        let reacted = reaction.react(Trigger::Timer, None);
+        assert_eq!(end_of(&reacted), Some(EvaluationEnd::Evicted));
+        let decision = reacted.decided.unwrap().decision;
+        let eviction = decision.actions.iter().find_map(|action| match action {
+            Action::Evict(eviction) => Some(*eviction),
+            _ => None,
+        });
+        let eviction = eviction.unwrap();
+        let ids = |reaction: &ControlLoop| {
+            let target = reaction.target(1, &decision, &eviction, mono_ns()).unwrap();
+            target.groups.iter().map(|group| group.id).collect::<Vec<_>>()
+        };
+        let target = reaction.target(1, &decision, &eviction, mono_ns()).unwrap();
+        assert_eq!((target.hard, target.kill_on_growth), (true, Some(16 << 20)), "as the policy says");
+        let before = ids(reaction);
+        // A changed policy has the tree read anew, and a pod's place is another one's then.
+        let mut known = reaction.roster.known().to_vec();
+        known.rotate_right(1);
+        reaction.take_pods(PodIndex::new(known));
+        assert_eq!((before.len(), &ids(reaction)), (1, &before));
+        let uid = &decision.pass().unwrap().pods.get(eviction.place).unwrap().pod.uid;
+        let mut others = reaction.roster.known().to_vec();
+        others.retain(|known| known.pod.uid != *uid);
+        reaction.take_pods(PodIndex::new(others));
+        assert_eq!(ids(reaction), before, "also without his object");
+        Some(())
+    });
+    if found.is_none() {
+        ::tests::skip!("no cgroups can be made here");
+    }
+}
+
+#[test]
+fn a_full_sample_tells_of_the_memory_of_pods_unless_that_is_off() {
+    let told = |mode| {
+        runtime().block_on(async {
+            let mut rig = rig(Profile::Kubelet, false)?;
+            while let Next::Value(_) = rig.notes.next() {}
+            rig.reaction.pod_metrics = mode;
+            rig.reaction.state.last_full_ns = 0;
+            rig.reaction.look(Trigger::Timer, None);
+            let mut told = 0;
+            while let Next::Value(note) = rig.notes.next() {
+                told += usize::from(matches!(note, TelemetryEvent::PodMemory(pods) if pods.len() == 3));
+            }
+            Some(told)
+        })
+    };
+    let found = [PodMetrics::Top, PodMetrics::Off].map(told);
+    if found.contains(&None) {
+        ::tests::skip!("no cgroups can be made here");
+    }
+    assert_eq!(found, [Some(1), Some(0)]);
+}
+
+#[test]
+fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
+    let found = runtime().block_on(async {
+        let reaction = &mut rig(Profile::Kubelet, false)?.reaction;
+        let pod = reaction.roster.known()[0].pod.clone();
+        for by_kill in [true, false] {
+            let it = ActiveEviction { by_api: Some(ApiPhase::Asked), by_kill, ..under_way(&pod) };
+            let outcome = |progress| KillUpdate {
+                decision: it.id,
+                pod: Arc::clone(&it.pod),
+                at_ns: mono_ns(),
+                progress,
+            };
+            let flight = reaction.state.flight.get_or_insert_default();
+            flight.begin(it.id, it.decided_mono_ns);
+            reaction.state.under_way.push(it.clone());
+            let answered = ApiResult::Budget { why: "not now".into() };
+            let answered = KillProgress::Answered {
+                asked: eviction_core::api_result::ApiOperation::Eviction,
+                answered,
+                is_dry: false,
+            };
+            assert_eq!(
+                reaction.take_outcome(outcome(answered)),
+                !by_kill,
+                "whether another one may be looked for"
+            );
+            let flight = reaction.state.flight.as_mut().unwrap();
+            assert_eq!(flight.holds(mono_ns()), by_kill);
+            assert_eq!(reaction.state.under_way.len(), usize::from(by_kill));
+            if by_kill {
+                let gone = KillProgress::Gone { killed: 1, unreaped: None };
+                assert!(reaction.take_outcome(outcome(gone)), "and now it may");
+                assert!(reaction.state.under_way.is_empty());
+            }
+        }
+        Some(())
+    });
+    if found.is_none() {
+        ::tests::skip!("no cgroups can be made here");
+    }
+}

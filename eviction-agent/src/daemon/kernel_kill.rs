@@ -1,0 +1,280 @@
+//! The standing verdict as the loop keeps it: who was chosen, on which sample, until when.
+//!
+//! Whom to choose needs the figures of all pods and is asked anew when a tenth of a second has
+//! passed or a quarter of the way to the line is gone; the distance is that of each look. A choice
+//! that is older than two full samples of a node that is near is not carried out.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::telemetry::metrics::{Metrics, ReasonLabels};
+use eviction_bpf::{ArmedOrder, OrderNumber, SampleEpoch};
+use eviction_core::kernel_kill::{ArmedKillOrder, NotArmedReason};
+use eviction_core::pods::KnownPod;
+use eviction_core::time::nanos;
+use eviction_node::sample_interval;
+
+use super::clock::{Instant, mono_ns};
+use super::monitor::{BpfMonitor, NotArmed};
+use super::notify_plan::MemoryUsage;
+
+/// Verdicts are made within this part of the node's memory before a line.
+const SHARE: u64 = 8;
+
+/// And never only nearer than this: somebody must get to run before it is used up.
+const LEAST_BYTES: u64 = 256 << 20;
+
+/// A choice is made anew after this time.
+const CHOICE: Duration = Duration::from_millis(100);
+
+/// So long a choice is good.
+const GOOD: Duration = sample_interval::FULL_NEAR.saturating_mul(2);
+
+/// So long after a look usage that stands still is taken for page cache that makes room.
+const STILL: Duration = Duration::from_millis(100);
+
+/// By how much who goes already may grow within a tenth of a second, in order to end in good order.
+const BEYOND: u64 = 1 << 20;
+
+/// How many choices are remembered: a record of one that was replaced may be on its way.
+const REMEMBERED: usize = 4;
+
+/// How long the record of a verdict that was carried out may be under way: a turn or two. Nobody is chosen meanwhile, since
+/// one crossing costs one pod.
+const UNTOLD: Duration = Duration::from_secs(1);
+
+/// Why no verdict stands, as far as the engine has no say in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KernelKillIdle {
+    /// The engine has none.
+    NoOrder(NotArmedReason),
+    /// An eviction is under way, or a verdict was just carried out.
+    UnderWay,
+    /// The hand would refuse: too soon, too often, or not a group to be killed.
+    KillerRefuses,
+    /// The pod has no cgroup, or several.
+    SeveralCgroups,
+    /// The kernel side could not be told.
+    NotSet,
+}
+
+impl KernelKillIdle {
+    /// Each of them.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let ours = [Self::UnderWay, Self::KillerRefuses, Self::SeveralCgroups, Self::NotSet];
+        NotArmedReason::ALL.map(Self::NoOrder).into_iter().chain(ours)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::NoOrder(why) => why.name(),
+            Self::UnderWay => "just_carried_out",
+            Self::KillerRefuses => "kill_refused",
+            Self::SeveralCgroups => "no_single_cgroup",
+            Self::NotSet => "map_write_failed",
+        }
+    }
+}
+
+/// A choice, and the verdicts that were made of it.
+#[derive(Debug)]
+pub(crate) struct VictimChoice {
+    pub(crate) verdict: ArmedKillOrder,
+    pub(crate) victim_id: u64,
+    /// When it was chosen.
+    pub(crate) chosen: Instant,
+    /// The ordinary decision by which the victim goes meanwhile.
+    pub(crate) goes_by: Option<u64>,
+    numbers: Option<(u64, u64)>,
+}
+
+impl VictimChoice {
+    /// Until when it is good.
+    fn expires_ns(&self) -> u64 {
+        after(self.chosen, GOOD)
+    }
+}
+
+/// The group whose line is guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GuardedLevel {
+    pub(crate) id: u64,
+    /// Its page counter has all that counts as used.
+    pub(crate) is_all: bool,
+    /// What can be taken until page cache must make room, where the level is the machine: it has no
+    /// limit at which its usage would stand.
+    pub(crate) room: Option<u64>,
+}
+
+/// What is kept from look to look.
+#[derive(Debug, Default)]
+pub(crate) struct KernelKill {
+    epoch: Option<SampleEpoch>,
+    /// The last one is the present one, if `stands`.
+    choices: VecDeque<Arc<VictimChoice>>,
+    is_chosen: bool,
+    /// When the last verdict was told.
+    stood_mono_ns: u64,
+    /// Until then a verdict that was carried out while it was withdrawn may still be told of.
+    untold_until_ns: u64,
+    idle: Option<KernelKillIdle>,
+}
+
+/// How near a line must be for a verdict to stand.
+pub(crate) fn reach(memory_capacity: u64) -> u64 {
+    (memory_capacity / SHARE).max(LEAST_BYTES)
+}
+
+impl KernelKill {
+    /// Marks the sample that was just taken of a level that is near its line, or lets the kernel side rest where the line is far.
+    pub(crate) fn mark(&mut self, hook: &mut BpfMonitor, near: Option<u64>) {
+        self.epoch = match near {
+            Some(level_id) => hook.mark_sample(level_id),
+            None => {
+                self.is_chosen = false;
+                hook.rest();
+                None
+            }
+        };
+    }
+
+    /// Whether what stands counts from a sample of this moment.
+    pub(crate) fn is_young(&self, mono_ns: u64) -> bool {
+        mono_ns.saturating_sub(self.stood_mono_ns) < nanos(STILL)
+    }
+
+    /// Leaves what stands as it is, at this look: growth is to count from the sample that it was made on.
+    pub(crate) fn keep(&mut self) {
+        self.epoch = None;
+    }
+
+    /// Whom the verdict that stands is on, while it is good.
+    pub(crate) fn victim(&self, mono_ns: u64) -> Option<&KnownPod> {
+        let choice = self.present()?;
+        (mono_ns < choice.expires_ns()).then_some(&*choice.verdict.victim)
+    }
+
+    /// Whether the last sample was marked.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.epoch.is_some()
+    }
+
+    /// Whether somebody must be chosen anew, with so much left to the line.
+    pub(crate) fn wants_choice(&self, now: Instant, distance: u64) -> bool {
+        let Some(choice) = self.present() else { return true };
+        let age = now.mono_ns.saturating_sub(choice.chosen.mono_ns);
+        u128::from(age) >= CHOICE.as_nanos() || distance < choice.verdict.distance() / 4 * 3
+    }
+
+    /// Somebody was chosen.
+    pub(crate) fn choose(&mut self, verdict: ArmedKillOrder, victim_id: u64, chosen: Instant) {
+        if self.choices.len() == REMEMBERED {
+            self.choices.pop_front();
+        }
+        self.choices.push_back(Arc::new(VictimChoice {
+            verdict,
+            victim_id,
+            chosen,
+            goes_by: None,
+            numbers: None,
+        }));
+        self.is_chosen = true;
+    }
+
+    /// Nobody may be chosen, or nothing may stand.
+    pub(crate) fn stay_idle(&mut self, idle: KernelKillIdle, hook: &mut BpfMonitor, metrics: &Metrics) {
+        self.withdraw(hook);
+        metrics.kernel_kill_armed.set(0);
+        if self.idle != Some(idle) {
+            self.idle = Some(idle);
+            metrics.kernel_kill_not_armed.get_or_create(&ReasonLabels { reason: idle.name() }).inc();
+        }
+    }
+
+    /// Lets nothing stand; whether what stood was carried out before.
+    pub(crate) fn withdraw(&mut self, hook: &mut BpfMonitor) -> bool {
+        self.is_chosen = false;
+        let is_struck = hook.stand_down();
+        if is_struck {
+            self.await_record();
+        }
+        is_struck
+    }
+
+    /// A verdict was carried out, and it was not told yet.
+    fn await_record(&mut self) {
+        self.untold_until_ns = mono_ns().saturating_add(nanos(UNTOLD));
+    }
+
+    /// Lets the present choice stand at the distance of this look, and a little beyond it if the victim
+    /// goes by an ordinary decision already.
+    pub(crate) fn stand(
+        &mut self,
+        hook: &mut BpfMonitor,
+        level: GuardedLevel,
+        seen: MemoryUsage,
+        at: Instant,
+        goes_by: Option<u64>,
+    ) -> Result<(), KernelKillIdle> {
+        let (Some(epoch), true) = (self.epoch, self.is_chosen) else { return Err(KernelKillIdle::NotSet) };
+        if at.mono_ns < self.untold_until_ns {
+            return Err(KernelKillIdle::UnderWay);
+        }
+        let Some(choice) = self.choices.back_mut() else { return Err(KernelKillIdle::NotSet) };
+        let line = choice.verdict.line();
+        let distance = line.saturating_sub(seen.working_set) + if goes_by.is_some() { BEYOND } else { 0 };
+        if distance == 0 {
+            return Err(KernelKillIdle::NoOrder(NotArmedReason::AtTheLine));
+        }
+        let standing = ArmedOrder {
+            epoch,
+            victim_id: choice.victim_id,
+            level_id: level.id,
+            line: level.is_all.then_some(line),
+            room: level.room,
+            distance,
+            expires_ns: choice.expires_ns(),
+            still_until_ns: after(at, STILL),
+        };
+        let OrderNumber(number) = match hook.stand(&standing) {
+            Ok(number) => number,
+            Err(NotArmed::CarriedOut) => {
+                self.await_record();
+                return Err(KernelKillIdle::UnderWay);
+            }
+            Err(NotArmed::Refused) => return Err(KernelKillIdle::NotSet),
+        };
+        // Nobody else holds the present one for longer than it takes to tell of it.
+        if let Some(choice) = Arc::get_mut(choice) {
+            let first = choice.numbers.map_or(number, |(first, _)| first);
+            choice.numbers = Some((first, number));
+            choice.goes_by = goes_by;
+        }
+        self.idle = None;
+        self.stood_mono_ns = at.mono_ns;
+        Ok(())
+    }
+
+    /// The choice that a verdict was made of.
+    pub(crate) fn choice_of(&self, verdict: u64) -> Option<Arc<VictimChoice>> {
+        let made = |choice: &&Arc<VictimChoice>| {
+            choice.numbers.is_some_and(|(first, last)| (first..=last).contains(&verdict))
+        };
+        self.choices.iter().rev().find(made).map(Arc::clone)
+    }
+
+    /// The present choice is used up.
+    pub(crate) fn forget(&mut self) {
+        self.untold_until_ns = 0;
+        self.is_chosen = false;
+    }
+
+    fn present(&self) -> Option<&VictimChoice> {
+        self.choices.back().filter(|_| self.is_chosen).map(|choice| &**choice)
+    }
+}
+
+fn after(instant: Instant, duration: Duration) -> u64 {
+    instant.mono_ns.saturating_add(nanos(duration))
+}

@@ -1,0 +1,97 @@
+//! Wiring: the loop that owns the engine, supervision, shutdown.
+//!
+//! ```text
+//! reaction thread:  hook, v1 threshold, timer ─► eyes ─► engine ─► executor
+//!                        ▲                         │ notes (bounded, no lock)
+//!                        │ commands                ▼
+//! main thread:      API server or pods file,  metrics, HTTP, watchdog
+//!                   signals
+//!                                                  │ lines (bounded)
+//!                                                  ▼
+//! printer, log:                               standard output and error
+//! ```
+//! Nothing on the main thread can delay the reaction thread, and whoever reads the output can
+//! delay neither.
+
+pub(crate) mod capacities;
+pub(crate) mod check;
+pub(crate) mod clock;
+pub(crate) mod cluster;
+pub(crate) mod config_reload;
+pub(crate) mod configuration;
+pub(crate) mod configz;
+pub(crate) mod container_init;
+pub(crate) mod container_status;
+pub(crate) mod control_loop;
+pub(crate) mod decision_id;
+pub(crate) mod effective_config;
+pub(crate) mod error;
+pub(crate) mod event_batch;
+pub(crate) mod failover;
+pub(crate) mod file_watch;
+pub(crate) mod hands;
+pub(crate) mod in_flight;
+pub(crate) mod kernel_kill;
+pub(crate) mod limit_monitor;
+pub(crate) mod memcg_v1;
+pub(crate) mod monitor;
+pub(crate) mod notify_plan;
+pub(crate) mod on_demand;
+pub(crate) mod oom_attribution;
+pub(crate) mod oom_counters;
+pub(crate) mod persisted;
+pub(crate) mod place;
+pub(crate) mod pod_activity;
+pub(crate) mod pod_index;
+pub(crate) mod pod_memory;
+pub(crate) mod pod_source;
+pub(crate) mod pods_root;
+pub(crate) mod psi_triggers;
+pub(crate) mod realtime;
+pub(crate) mod run;
+pub(crate) mod sampler;
+pub(crate) mod saved_config;
+pub(crate) mod spsc;
+pub(crate) mod startup;
+pub(crate) mod state;
+pub(crate) mod threshold_levels;
+pub(crate) mod token_bucket;
+pub(crate) mod watchdog;
+pub(crate) mod watermarks;
+
+pub use crate::telemetry::log_writer::{LogQueue, LogWriter};
+pub use capacities::NodeFacts;
+pub use check::{Findings, check};
+pub use cluster::{Clean, CleanOptions, Cleaned, ClusterOptions, clean_nodes};
+pub use configuration::ConfigurationFiles;
+pub use configz::Caller;
+pub use effective_config::{EffectiveConfig, EffectiveThreshold, configured};
+pub use run::{Options, Output, run};
+
+pub use error::Failure;
+pub use startup::NO_RUNG as NO_BACKEND;
+
+pub use eviction_config::{Action, ActionSettings, DryRun};
+pub use eviction_node::backend_selection::BackendSelection;
+pub use eviction_node::timer::RUNG as TIMER;
+
+/// Version, commit and the layout of the kernel side's records.
+pub const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("EVICTION_AGENT_COMMIT"),
+    ", BPF ABI ",
+    env!("EVICTION_AGENT_ABI"),
+    ")"
+);
+
+/// The commit that this was built from.
+pub const COMMIT: &str = env!("EVICTION_AGENT_COMMIT");
+
+/// The version of the layout of BPF records and maps.
+pub const BPF_ABI: &str = env!("EVICTION_AGENT_ABI");
+
+/// Every rung that an option can name.
+pub fn rung_names() -> impl Iterator<Item = &'static str> {
+    eviction_bpf::attach_methods::names().chain(realtime::LADDER)
+}

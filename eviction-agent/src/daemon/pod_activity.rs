@@ -1,0 +1,213 @@
+//! Tasks and time in reclaim, per pod: what the kernel side counts per cgroup is joined with the pods
+//! of the tree, and what it tells of too many tasks is given names.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use eviction_bpf::{Alarm, BpfHandle, ReclaimTime, TaskAlarm, TaskCount};
+use eviction_core::pods::KnownPod;
+use eviction_core::reading::Reading;
+use eviction_node::cgroup::files::parse_pids_events;
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::file::read_once;
+
+use super::place::place_of;
+use super::pod_index::PodIndex;
+use crate::telemetry::event_log;
+
+/// Between two looks at the counts.
+const TALLY_NS: u64 = 10_000_000_000;
+
+/// Between two sweeps of the kernel side's maps.
+const SWEEP_NS: u64 = 60_000_000_000;
+
+/// How long an alarm that was told is not told again.
+const REARM_NS: u64 = 10_000_000_000;
+
+/// What the tasks of a pod, or of everything outside of pods, did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PodActivity {
+    pub(crate) forks: u64,
+    pub(crate) execs: u64,
+    pub(crate) exits: u64,
+    pub(crate) reclaims: u64,
+    pub(crate) stalled_ns: u64,
+    pub(crate) reclaimed: u64,
+}
+
+impl PodActivity {
+    fn each(self, other: Self, op: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            forks: op(self.forks, other.forks),
+            execs: op(self.execs, other.execs),
+            exits: op(self.exits, other.exits),
+            reclaims: op(self.reclaims, other.reclaims),
+            stalled_ns: op(self.stalled_ns, other.stalled_ns),
+            reclaimed: op(self.reclaimed, other.reclaimed),
+        }
+    }
+
+    /// What was added since; all of it where a count began anew.
+    fn since(self, before: Self) -> Self {
+        self.each(before, |now, before| if now < before { now } else { now - before })
+    }
+
+    fn add(&mut self, more: Self) {
+        *self = self.each(more, u64::saturating_add);
+    }
+}
+
+/// What a pod's tasks did between two looks; without a pod, all those that are of no known one.
+#[derive(Clone, Debug)]
+pub(crate) struct PodTaskDelta {
+    pub(crate) pod: Option<Arc<KnownPod>>,
+    pub(crate) figures: PodActivity,
+}
+
+/// What the counts were.
+#[derive(Debug, Default)]
+pub(crate) struct TaskTotals {
+    tasks: Vec<(u64, TaskCount)>,
+    stalls: Vec<(u64, ReclaimTime)>,
+    before: HashMap<u64, PodActivity>,
+    programs: u32,
+    looked_ns: u64,
+    swept_ns: u64,
+}
+
+impl TaskTotals {
+    /// Reads the counts if it is time to; what each pod did since. Also cleans the kernel side's maps.
+    pub(crate) fn take(
+        &mut self,
+        kernel: &mut BpfHandle,
+        programs: u32,
+        now_ns: u64,
+        sampler: &Sampler,
+        roster: &PodIndex,
+    ) -> Option<Vec<PodTaskDelta>> {
+        if now_ns.saturating_sub(self.looked_ns) < TALLY_NS {
+            return None;
+        }
+        self.looked_ns = now_ns;
+        if self.programs != programs {
+            // Other programs have begun to count.
+            self.programs = programs;
+            self.before.clear();
+        }
+        let read = kernel.task_counts(&mut self.tasks).and_then(|()| kernel.stalls(&mut self.stalls));
+        if let Err(error) = read.and_then(|()| kernel.rearm_alarms(now_ns.saturating_sub(REARM_NS))) {
+            tracing::debug!(%error, "reading what tasks did");
+            return None;
+        }
+        // Of a node that is a group the tree is a part of what the maps are about.
+        if sampler.root().whole_machine && now_ns.saturating_sub(self.swept_ns) >= SWEEP_NS {
+            self.swept_ns = now_ns;
+            match kernel.sweep(|id| sampler.group(id).is_some()) {
+                Ok(0) => {}
+                Ok(entries) => tracing::debug!(entries, "swept what was left of cgroups that are gone"),
+                Err(error) => tracing::debug!(%error, "sweeping the maps"),
+            }
+        }
+        Some(self.join(sampler, roster))
+    }
+
+    fn join(&mut self, sampler: &Sampler, roster: &PodIndex) -> Vec<PodTaskDelta> {
+        let now = by_group(&self.tasks, &self.stalls);
+        let pods = sampler.pods();
+        // By pod, and not by group: there are two of a pod while the kubelet's driver is being changed.
+        let mut tallies: BTreeMap<Option<&str>, PodTaskDelta> = BTreeMap::new();
+        for (id, figures) in &now {
+            let since = figures.since(self.before.get(id).copied().unwrap_or_default());
+            let group = pods.owner(*id).and_then(|owner| pods.pods.get(owner.pod));
+            let pod = group.and_then(|group| roster.pod_of(group));
+            let entry = tallies.entry(pod.map(|known| &*known.pod.uid));
+            let tally = entry.or_insert_with(|| PodTaskDelta {
+                pod: pod.map(Arc::clone),
+                figures: PodActivity::default(),
+            });
+            tally.figures.add(since);
+        }
+        let tallies = tallies.into_values().collect();
+        self.before = now;
+        tallies
+    }
+}
+
+/// Set, not added: a map whose entries go while it is read is read from its beginning again.
+fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, ReclaimTime)]) -> HashMap<u64, PodActivity> {
+    let mut groups: HashMap<u64, PodActivity> = HashMap::with_capacity(tasks.len());
+    for (id, TaskCount { forks, exits, execs, process_forks: _, process_exits: _ }) in tasks {
+        let figures = groups.entry(*id).or_default();
+        (figures.forks, figures.execs, figures.exits) = (*forks, *execs, *exits);
+    }
+    for (id, ReclaimTime { count, ns, reclaimed }) in stalls {
+        let figures = groups.entry(*id).or_default();
+        (figures.reclaims, figures.stalled_ns, figures.reclaimed) = (*count, *ns, *reclaimed);
+    }
+    groups
+}
+
+/// An alarm with the names of this moment: the cgroup may be gone soon, and then it has none.
+pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, roster: &PodIndex) -> event_log::TaskAlarm {
+    let TaskAlarm { stamp, alarm: what, leaf_id, key_id, tasks, bound, tgid, level: _ } = *alarm;
+    let mut told = event_log::TaskAlarm {
+        alarm: what.name(),
+        place: place_of(leaf_id, sampler, roster),
+        pid: tgid,
+        tasks,
+        tasks_limit: bound,
+        mono_ns: stamp.ktime_ns,
+        ..event_log::TaskAlarm::default()
+    };
+    let pods = sampler.pods();
+    let owner = pods.owner(leaf_id).and_then(|owner| Some((owner, pods.pods.get(owner.pod)?)));
+    let Some((owner, group)) = owner else {
+        told.limit_scope = (what == Alarm::PidsLimit).then_some("other");
+        return told;
+    };
+    let container = owner.container.and_then(|index| group.containers.get(index));
+    if what == Alarm::PidsLimit {
+        let of = |owner, path| (owner, sampler.root().paths_of(path).pids);
+        let candidates = container.map(|it| of("container", &it.path)).into_iter();
+        let limited = candidates.chain([of("pod", &group.path)]).find_map(|(owner, folder)| {
+            let folder = folder?;
+            (std::fs::metadata(&folder).ok()?.ino() == key_id).then_some((owner, folder))
+        });
+        told.limit_scope = Some(limited.as_ref().map_or("other", |(owner, _)| *owner));
+        told.forks_rejected = limited.and_then(|(_, folder)| refused_forks(&folder));
+    }
+    told
+}
+
+/// How many forks the limit of this group refused since it was made.
+fn refused_forks(folder: &Path) -> Option<u64> {
+    let text = read_once(&folder.join("pids.events"), 4096).ok()?;
+    match parse_pids_events(&text) {
+        Reading::Known(refused) => Some(refused),
+        Reading::Unknown(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_began_anew_is_all_new() {
+        let before = PodActivity { forks: 10, stalled_ns: 5, ..PodActivity::default() };
+        let now = PodActivity { forks: 12, stalled_ns: 3, ..PodActivity::default() };
+        assert_eq!(now.since(before), PodActivity { forks: 2, stalled_ns: 3, ..PodActivity::default() });
+    }
+
+    #[test]
+    fn what_was_read_twice_counts_once() {
+        let tasks = [(1, 5), (2, 7), (1, 6)];
+        let tasks = tasks.map(|(id, forks)| (id, TaskCount { forks, ..TaskCount::default() }));
+        let stalls = [(2, ReclaimTime { count: 3, ..ReclaimTime::default() }); 2];
+        let groups = by_group(&tasks, &stalls);
+        assert_eq!(groups[&1], PodActivity { forks: 6, ..PodActivity::default() });
+        assert_eq!(groups[&2], PodActivity { forks: 7, reclaims: 3, ..PodActivity::default() });
+    }
+}

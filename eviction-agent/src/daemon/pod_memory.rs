@@ -1,0 +1,189 @@
+//! The memory of pods and their places in the order of eviction, as metrics.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::telemetry::metrics::{Metrics, PodLabels, RankLabels};
+use eviction_config::PodMetrics;
+use eviction_core::pods::{KnownPod, PodSet, memory_limit};
+use eviction_core::protection::EvictionOrder;
+use eviction_core::rank::Candidate;
+use eviction_core::signal::{Resource, Signal};
+use eviction_core::snapshot::Snapshot;
+
+/// So many pods have a rank.
+const RANKED: usize = 10;
+
+/// Of so many pods the memory is exported at most.
+const MOST: usize = 512;
+
+/// What is exported of a pod.
+#[derive(Clone, Debug)]
+pub(crate) struct PodMemory {
+    pod: Arc<KnownPod>,
+    working_set: Option<u64>,
+    /// From 1; nothing if it is not among the first, or is never evicted.
+    rank: Option<usize>,
+}
+
+/// The pods to export, out of all pods in the order of eviction. For the control loop.
+pub(crate) fn choose(
+    mode: PodMetrics,
+    ranked: &[Candidate],
+    pods: &Arc<PodSet>,
+    snapshot: &Snapshot,
+) -> Vec<PodMemory> {
+    let most = match mode {
+        PodMetrics::All => MOST.min(ranked.len()),
+        PodMetrics::Top => RANKED.min(ranked.len()),
+        PodMetrics::Off => return Vec::new(),
+    };
+    let mut scratch = Vec::new();
+    let joined = snapshot.joined(pods, &mut scratch);
+    let mut chosen = Vec::with_capacity(most);
+    let mut ranks = 1..=RANKED;
+    for candidate in ranked {
+        if chosen.len() == most {
+            break;
+        }
+        let place = candidate.place as usize;
+        let Some(pod) = pods.pods().get(place) else { continue };
+        let may_go = !pod.critical && candidate.turn != EvictionOrder::Never;
+        let rank = if may_go { ranks.next() } else { None };
+        if rank.is_none() && mode == PodMetrics::Top {
+            continue;
+        }
+        let stats = joined.get(place).and_then(|at| snapshot.pod(*at));
+        let working_set = stats.and_then(|stats| stats.figures().memory_working_set);
+        chosen.push(PodMemory { pod: Arc::clone(pod), working_set, rank });
+    }
+    chosen
+}
+
+/// Sets the series of these pods, and removes those of all others. For the telemetry side.
+pub(crate) fn export(pods: &[PodMemory], metrics: &Metrics) {
+    let mut wanted: BTreeMap<PodLabels, &PodMemory> = BTreeMap::new();
+    for memory in pods {
+        let pod = &memory.pod.pod;
+        let labels = PodLabels { namespace: pod.namespace.to_string(), pod: pod.name.to_string() };
+        // Of several pods of one name the first to be evicted counts.
+        wanted.entry(labels).or_insert(memory);
+    }
+    let eviction_signal = Signal::MemoryAvailable.name();
+    metrics.pod_eviction_rank.retain(|RankLabels { namespace, pod, .. }| {
+        let labels = PodLabels { namespace: namespace.clone(), pod: pod.clone() };
+        wanted.get(&labels).is_some_and(|memory| memory.rank.is_some())
+    });
+    let Metrics { pod_memory_working_set, pod_memory_request, pod_memory_limit, .. } = metrics;
+    for family in [pod_memory_working_set, pod_memory_request, pod_memory_limit] {
+        family.retain(|labels| wanted.contains_key(labels));
+    }
+    for (labels, PodMemory { pod: known, working_set, rank }) in wanted {
+        let request = known.request(Resource::Memory).value();
+        let limit = memory_limit(&known.pod, known.gates).map(|limit| limit.value());
+        let working_set = working_set.and_then(|bytes| i64::try_from(bytes).ok());
+        pod_memory_working_set.get_or_create(&labels).set(working_set);
+        pod_memory_request.get_or_create(&labels).set(Some(request).filter(|bytes| *bytes > 0));
+        pod_memory_limit.get_or_create(&labels).set(limit);
+        let PodLabels { namespace, pod } = labels;
+        if let Some(rank) = rank.and_then(|rank| i64::try_from(rank).ok()) {
+            metrics
+                .pod_eviction_rank
+                .get_or_create(&RankLabels { eviction_signal, namespace, pod })
+                .set(rank);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eviction_core::fixture::{container, engine, limits, list, memory_of, pod, policy, set, snapshot};
+    use eviction_core::pod::{Pod, Resources};
+    use eviction_core::snapshot::NodeStats;
+
+    fn chosen(mode: PodMetrics, pods: Vec<Pod>) -> Vec<PodMemory> {
+        let uids: Vec<String> = pods.iter().map(|pod| pod.uid.to_string()).collect();
+        let usage: Vec<_> = (1..).zip(&uids).map(|(used, uid)| memory_of(uid, used << 20)).collect();
+        let (pods, snapshot) = (set(pods), snapshot(NodeStats::default(), &usage));
+        let mut ranked = Vec::new();
+        engine(policy(Vec::new()), &pods).rank_ahead(&snapshot, &mut ranked);
+        choose(mode, &ranked, &pods, &snapshot)
+    }
+
+    /// The lines of the metrics of pods, without their prefix.
+    fn series(metrics: &Metrics) -> Vec<String> {
+        let text = metrics.encode().unwrap();
+        let lines = text.lines().filter_map(|line| line.strip_prefix("eviction_agent_pod_"));
+        lines.map(str::to_owned).collect()
+    }
+
+    /// The higher its number, the more a pod exceeds its request; the last one is critical.
+    fn twelve_and_a_critical_one() -> Vec<Pod> {
+        let mut pods: Vec<Pod> = (1..=12).map(|number| pod(&format!("{number:02}"), "1Mi")).collect();
+        pods.push(Pod { priority: Some(2_000_000_000), ..pod("critical", "1Mi") });
+        pods
+    }
+
+    #[test]
+    fn the_mode_selects_the_pods_and_ten_of_them_are_ranked() {
+        for (mode, memories, ranks) in
+            [(PodMetrics::All, 13, 10), (PodMetrics::Top, 10, 10), (PodMetrics::Off, 0, 0)]
+        {
+            let metrics = Metrics::new("0", "0");
+            export(&chosen(mode, twelve_and_a_critical_one()), &metrics);
+            let series = series(&metrics);
+            let count = |name: &str| series.iter().filter(|line| line.starts_with(name)).count();
+            assert_eq!(count("memory_working_set_bytes"), memories, "{mode:?}: {series:#?}");
+            assert_eq!(count("memory_request_bytes"), memories, "{mode:?}");
+            assert_eq!(count("eviction_rank"), ranks, "{mode:?}");
+            let of = |name: &str, rank: u8| {
+                let labels = format!("namespace=\"default\",pod=\"pod-{name}\"");
+                format!("eviction_rank{{eviction_signal=\"memory.available\",{labels}}} {rank}")
+            };
+            for (name, rank) in [("12", 1), ("11", 2), ("03", 10)] {
+                assert_eq!(series.contains(&of(name, rank)), ranks > 0, "{mode:?}: {series:#?}");
+            }
+            assert!(
+                !series.iter().any(|line| line.starts_with("eviction_rank") && line.contains("critical"))
+            );
+        }
+    }
+
+    #[test]
+    fn the_series_of_a_pod_end_with_it() {
+        let metrics = Metrics::new("0", "0");
+        let limited =
+            Pod { containers: vec![container("main", limits(&[("memory", "9Mi")]))], ..pod("a", "1") };
+        export(&chosen(PodMetrics::Top, vec![limited, pod("b", "1Mi")]), &metrics);
+        let names = |pod: &str| -> Vec<String> {
+            let series = series(&metrics).into_iter().filter(|line| line.contains(pod));
+            series.filter_map(|line| line.split('{').next().map(str::to_owned)).collect()
+        };
+        assert_eq!(names("pod-a"), ["eviction_rank", "memory_limit_bytes", "memory_working_set_bytes"]);
+        assert_eq!(names("pod-b"), ["eviction_rank", "memory_request_bytes", "memory_working_set_bytes"]);
+        export(&chosen(PodMetrics::Top, vec![pod("b", "1Mi")]), &metrics);
+        assert!(names("pod-a").is_empty());
+        assert_eq!(names("pod-b").len(), 3);
+        export(&[], &metrics);
+        assert!(names("pod-b").is_empty());
+    }
+
+    #[test]
+    fn a_pod_has_a_limit_if_it_or_each_container_has_one() {
+        let gates = policy(Vec::new()).gates;
+        let of = |pod: &Pod| memory_limit(pod, gates).map(|limit| limit.to_string());
+        let limited = || container("a", limits(&[("memory", "1Gi")]));
+        let both = Pod { containers: vec![limited(), limited()], ..Pod::default() };
+        assert_eq!(of(&both).as_deref(), Some("2Gi"));
+        let one = Pod { containers: vec![limited(), container("b", Resources::default())], ..Pod::default() };
+        assert_eq!(of(&one), None);
+        let own = Pod {
+            resources: Some(limits(&[("memory", "3Gi")])),
+            overhead: list(&[("memory", "1Gi")]),
+            ..one
+        };
+        assert_eq!(of(&own).as_deref(), Some("4Gi"));
+        assert_eq!(of(&Pod::default()), None);
+    }
+}

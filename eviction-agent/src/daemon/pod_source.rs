@@ -1,0 +1,79 @@
+//! Where the pods come from, as rosters.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::cluster::WatchedPods;
+use super::error::{Failure, chain};
+use crate::source::pods::{PodErrors, parse_pod_list};
+use crate::source::pods_file::{FileChange, PodsFile};
+use crate::telemetry::metrics::Metrics;
+use eviction_core::pod::Pod;
+use eviction_core::pods::KnownPod;
+use eviction_core::policy::Policy;
+
+use super::pod_index::PodIndex;
+
+/// What tells which pods the node has.
+pub(crate) enum PodSource {
+    /// Nothing: pods are not known.
+    Nothing,
+    /// A file.
+    File(Box<File>),
+    /// The API server.
+    Watch(WatchedPods),
+}
+
+/// A file of pods, and by which policy they are looked at.
+pub(crate) struct File {
+    file: PodsFile<Vec<Pod>, PodErrors>,
+    policy: Policy,
+}
+
+impl PodSource {
+    /// Reads the file, if there is one, for the first time: it must be good.
+    pub(crate) fn open(path: Option<&Path>, policy: &Policy) -> Result<(Self, PodIndex), Failure> {
+        let Some(path) = path else { return Ok((Self::Nothing, PodIndex::default())) };
+        let (file, pods) =
+            PodsFile::open(path, parse_pod_list).map_err(|error| Failure::because("read pods", &error))?;
+        Ok((Self::File(Box::new(File { file, policy: policy.clone() })), roster(pods, policy)))
+    }
+
+    /// What the API server has told so far.
+    pub(crate) fn watched(mut watch: WatchedPods) -> (Self, PodIndex) {
+        let roster = watch.now();
+        (Self::Watch(watch), roster)
+    }
+
+    /// Waits for the next change: a new roster, or why there is none, which is counted and logged.
+    /// For ever where nothing tells.
+    pub(crate) async fn changed(&mut self, metrics: &Metrics) -> Result<PodIndex, String> {
+        match self {
+            Self::Nothing => std::future::pending().await,
+            Self::File(given) => match given.file.changed().await {
+                FileChange::New(pods) => Ok(roster(pods, &given.policy)),
+                FileChange::Invalid(error) => {
+                    let error = chain(&error);
+                    metrics.pods_file_errors.inc();
+                    tracing::error!(error, "the pods file cannot be used; the last good one stays");
+                    Err(error)
+                }
+            },
+            // The watch has logged and counted it.
+            Self::Watch(watch) => watch.changed().await,
+        }
+    }
+
+    /// Whether the pods are known.
+    pub(crate) fn are_known(&self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::File(_) => true,
+            Self::Watch(watch) => watch.are_known(),
+        }
+    }
+}
+
+fn roster(pods: Vec<Pod>, policy: &Policy) -> PodIndex {
+    PodIndex::new(pods.into_iter().map(|pod| Arc::new(KnownPod::new(pod, policy))).collect())
+}

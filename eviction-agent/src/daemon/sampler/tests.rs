@@ -1,0 +1,199 @@
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::tests::allocations::counted;
+use tempfile::TempDir;
+
+use super::{Capacity, NodeSampler};
+use crate::daemon::clock::Clock;
+use crate::daemon::pod_index::PodIndex;
+use eviction_core::decision::{Decision, EvaluationEnd};
+use eviction_core::engine::Engine;
+use eviction_core::fixture::{container, engine, hard, limits, pod, policy};
+use eviction_core::input::{Event, Input};
+use eviction_core::pod::Pod;
+use eviction_core::pods::KnownPod;
+use eviction_core::signal::Signal::MemoryAvailable;
+use eviction_core::snapshot::Snapshot;
+use eviction_node::cgroup::files::Version;
+use eviction_node::cgroup::node_root::NodeRoot;
+use eviction_node::cgroup::sample::Tasks;
+use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+
+const MIB: u64 = 1 << 20;
+const UIDS: [&str; 2] = ["5d3fa8a5-3b1c-4e6f-9a55-0d5f0d4d8b01", "5d3fa8a5-3b1c-4e6f-9a55-0d5f0d4d8b02"];
+
+/// A node in plain files, with eyes and an engine.
+struct Node {
+    folder: TempDir,
+    eyes: NodeSampler,
+    roster: PodIndex,
+    engine: Engine,
+    clock: Clock,
+}
+
+fn write_group(folder: &Path, usage: u64) {
+    fs::create_dir_all(folder).unwrap();
+    let stat = "cache 0\nrss 0\ninactive_file 0\nactive_file 0\ntotal_cache 0\ntotal_rss 0\ntotal_inactive_file 0\ntotal_active_file 0\n";
+    for (name, text) in [
+        ("cgroup.procs", String::new()),
+        ("memory.limit_in_bytes", format!("{}\n", 1024 * MIB)),
+        ("memory.usage_in_bytes", format!("{usage}\n")),
+        ("memory.stat", stat.to_owned()),
+        ("pids.current", "7\n".to_owned()),
+        ("pids.max", "1000\n".to_owned()),
+    ] {
+        fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+/// A pod with limits of its local storage, so that the engine looks for its figures.
+fn limited(uid: &str) -> Pod {
+    Pod { containers: vec![container("main", limits(&[("ephemeral-storage", "1Gi")]))], ..pod(uid, "1Mi") }
+}
+
+impl Node {
+    fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let top = folder.path();
+        write_group(top, 500 * MIB);
+        for uid in UIDS {
+            let pod = top.join("kubepods/burstable").join(format!("pod{uid}"));
+            write_group(&pod, 200 * MIB);
+            write_group(&pod.join("0123456789abcdef"), 200 * MIB);
+        }
+        for parent in ["kubepods", "kubepods/burstable"] {
+            write_group(&top.join(parent), 400 * MIB);
+        }
+        fs::write(top.join("meminfo"), "MemTotal: 2097152 kB\nMemAvailable: 2000000 kB\n").unwrap();
+        let root = NodeRoot {
+            memory: top.to_owned(),
+            version: Version::V1,
+            pids: Some(top.to_owned()),
+            freezer: None,
+            unified: None,
+            whole_machine: false,
+            partial: false,
+        };
+        let options = SamplerOptions { proc: top.to_owned(), max_descriptors: 100 };
+        let sampler = Sampler::new(root, &options, |_| true).unwrap();
+        let policy = policy(vec![hard(MemoryAvailable, "100Mi")]);
+        let known = UIDS.map(|uid| Arc::new(KnownPod::new(limited(uid), &policy)));
+        let mut roster = PodIndex::new(known.into());
+        assert!(roster.join(sampler.pods()), "its pods are found");
+        let engine = engine(policy, roster.active());
+        let capacity = Capacity { memory: 1024 * MIB, pids: 1000 };
+        let eyes = NodeSampler::new(sampler, capacity, top, false);
+        Self { folder, eyes, roster, engine, clock: Clock::start() }
+    }
+
+    fn use_memory(&self, bytes: u64) {
+        fs::write(self.folder.path().join("memory.usage_in_bytes"), format!("{bytes}\n")).unwrap();
+    }
+
+    /// As the loop does it.
+    fn look(&mut self, with_pods: bool) -> (Decision, Arc<Snapshot>) {
+        let look = self.eyes.look_at_node(self.clock.now(), &self.clock, &[]);
+        let builder = match with_pods {
+            true => self.eyes.snapshot_with_pods(&look, &self.roster, Tasks::Count),
+            false => self.eyes.snapshot_of_node(&look),
+        };
+        let snapshot = self.eyes.finish(builder, self.engine.pods());
+        let event = Event::Sample(Arc::clone(&snapshot));
+        (self.engine.step(Input { at: look.read_at.wall, event }), snapshot)
+    }
+
+    fn recycle(&mut self, (decision, snapshot): (Decision, Arc<Snapshot>)) {
+        self.engine.recycle(decision);
+        self.eyes.recycle(snapshot);
+    }
+
+    /// How the last of some looks ended, and what it asked the allocator for.
+    fn last_of_some(&mut self, with_pods: bool) -> (EvaluationEnd, u64) {
+        for _ in 0..3 {
+            let seen = self.look(with_pods);
+            self.recycle(seen);
+            // Figures have to be newer than the last ones to count.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let (seen, looking) = counted(|| self.look(with_pods));
+        let end = seen.0.pass().unwrap().end;
+        let ((), recycling) = counted(|| self.recycle(seen));
+        (end, looking + recycling)
+    }
+}
+
+#[test]
+fn a_calm_look_allocates_nothing() {
+    let mut node = Node::new();
+    assert_eq!(node.last_of_some(false), (EvaluationEnd::NoPressure, 0));
+    assert_eq!(node.last_of_some(true), (EvaluationEnd::NoPressure, 0), "nor one that looks at all pods");
+}
+
+#[test]
+fn nor_does_one_that_evicts_in_the_end() {
+    let mut node = Node::new();
+    node.use_memory(1000 * MIB);
+    assert_eq!(node.last_of_some(true), (EvaluationEnd::Evicted, 0));
+}
+
+#[test]
+fn the_figures_of_a_look_are_those_of_its_pods() {
+    let mut node = Node::new();
+    let (decision, snapshot) = node.look(true);
+    assert_eq!(snapshot.len(), 2);
+    let stats = snapshot.pod(1).unwrap();
+    assert_eq!((stats.uid(), stats.figures().memory_working_set), (UIDS[1], Some(200 * MIB)));
+    assert_eq!(stats.figures().process_count, Some(7));
+    node.recycle((decision, snapshot));
+    assert!(node.look(false).1.is_empty(), "nothing is left of them in the next one");
+}
+
+#[test]
+fn what_is_decided_by_a_look_is_decided_when_it_was_read() {
+    let mut node = Node::new();
+    // One that was held up before it came to read.
+    let second = 1_000_000_000;
+    let now = node.clock.now();
+    let begun = node.clock.at(now.mono_ns.saturating_sub(second));
+    let look = node.eyes.look_at_node(begun, &node.clock, &[]);
+    assert_eq!(look.at, begun);
+    assert!(look.read_at.mono_ns >= now.mono_ns && look.read_at.wall >= now.wall);
+}
+
+#[test]
+fn who_would_go_first_is_read_again_once() {
+    let mut node = Node::new();
+    node.look(true);
+    // Page cache that has become inactive: usage stands still, and nothing tells of it.
+    let pod = node.folder.path().join("kubepods/burstable").join(format!("pod{}", UIDS[1]));
+    let stat = format!("total_cache 0\ntotal_rss 0\ntotal_inactive_file {}\n", 150 * MIB);
+    for group in [pod.join("0123456789abcdef"), pod] {
+        fs::write(group.join("memory.stat"), &stat).unwrap();
+    }
+    let look = node.eyes.look_at_node(node.clock.now(), &node.clock, &[]);
+    let working_set = |node: &mut Node, builder| {
+        let snapshot = node.eyes.finish(builder, node.engine.pods());
+        snapshot.pod(1).unwrap().figures().memory_working_set
+    };
+    let builder = node.eyes.snapshot_with_pods(&look, &node.roster, Tasks::Leave);
+    assert_eq!(working_set(&mut node, builder), Some(200 * MIB), "as it was read last");
+    assert!(node.eyes.read_again(&look, &node.roster, [1].into_iter()));
+    let builder = node.eyes.snapshot_of_pods(&look, &node.roster);
+    assert_eq!(working_set(&mut node, builder), Some(50 * MIB));
+    assert!(!node.eyes.read_again(&look, &node.roster, [1].into_iter()), "it is of this look already");
+    assert!(!node.eyes.read_again(&look, &node.roster, [7].into_iter()), "nobody");
+}
+
+#[test]
+fn the_order_ahead_is_the_order_of_the_pass() {
+    let mut node = Node::new();
+    node.use_memory(1000 * MIB);
+    let (decision, snapshot) = node.look(true);
+    let mut ahead = Vec::new();
+    node.engine.rank_ahead(&snapshot, &mut ahead);
+    assert_eq!(ahead.len(), 2);
+    assert_eq!(ahead, decision.pass().unwrap().ranked);
+}

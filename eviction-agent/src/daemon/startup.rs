@@ -1,0 +1,386 @@
+//! From options to a running loop: everything that can keep the agent from starting.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::error::Failure;
+use crate::api::Client;
+use crate::telemetry::metrics::Metrics;
+use eviction_bpf::{BackendInfo, LoadOptions, load::ProgramLog, load::load, online_cpus};
+use eviction_config::Probes;
+use eviction_core::engine::Engine;
+use eviction_core::kernel_kill::KernelKill::HardMemory;
+use eviction_core::policy::Policy;
+use eviction_core::preferences::Profile;
+use eviction_core::progress::KillUpdate;
+use eviction_core::signal::Signal;
+use eviction_kill::Killer;
+use eviction_node::backend_selection::BackendSelection;
+use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
+use eviction_node::cgroup::node_root::NodeRoot;
+use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::file::raise_descriptor_limit;
+use eviction_node::memcg_oom_events::MemcgOomEvents;
+use eviction_node::sample_interval::FillRate;
+use eviction_node::timer::{self, Timer};
+
+use super::capacities::{capacity, memory_quantity};
+use super::clock::{Clock, mono_ns};
+use super::cluster::{self, Cluster, Evictions, NodeNews, NodeTeller};
+use super::config_reload::ConfigChange;
+use super::configuration::{Configuration, Service};
+use super::container_init::ContainerInitTracker;
+use super::container_status::ContainerStatusTracker;
+use super::control_loop::{Command, ControlLoop, Gauges, RecordPermits, State, StateSender};
+use super::decision_id::DecisionIds;
+use super::file_watch::FileWatch;
+use super::hands::{executor, hand_config, pacing};
+use super::kernel_kill::KernelKill;
+use super::limit_monitor::Limits;
+use super::memcg_v1::MemcgV1Threshold;
+use super::monitor::BpfMonitor;
+use super::oom_counters::OomCounters;
+use super::persisted::{self, PersistedState};
+use super::pod_activity::TaskTotals;
+use super::pod_index::PodIndex;
+use super::psi_triggers::PsiTriggers;
+use super::realtime;
+use super::run::Options;
+use super::sampler::{Capacity, NodeSampler};
+use super::saved_config::SavedConfigFile;
+use super::spsc::Receiver;
+use super::state::RestoredState;
+use super::threshold_levels::ThresholdLevels;
+use super::watchdog::Heartbeat;
+use super::watermarks::Watermarks;
+use crate::telemetry::event_log;
+use crate::telemetry::exporter::SignalFiles;
+use crate::telemetry::log_writer;
+use crate::telemetry::queue::TelemetryQueue;
+
+/// Steps of evictions that wait for the loop; it takes them at once.
+const OUTCOMES: usize = 64;
+
+type ResultChannels = mpsc::Receiver<KillUpdate>;
+
+/// What is needed to start the loop. All that users can get wrong was checked.
+pub(crate) struct Plan {
+    pub(crate) policy: Policy,
+    pub(crate) profile: Profile,
+    pub(crate) service: Service,
+    root: NodeRoot,
+    root_name: String,
+    host: Host,
+    memory_capacity: Option<u64>,
+    pid_capacity: Option<u64>,
+    executor: Killer,
+    outcomes: ResultChannels,
+    /// For the slow side.
+    pub(crate) client: Option<Client>,
+    pub(crate) cluster: Option<Cluster>,
+    pub(crate) news: Option<Receiver<NodeNews>>,
+    node: Option<NodeTeller>,
+    evictions: Option<Evictions>,
+    /// For the slow side, as well.
+    pub(crate) kept: PersistedState,
+    keep: StateSender,
+    recalled: RestoredState,
+    records: bool,
+    load: LoadOptions,
+    dry_run: bool,
+}
+
+impl Plan {
+    /// What decisions are called.
+    pub(crate) fn names(&self) -> DecisionIds {
+        self.recalled.names
+    }
+
+    /// What the node's signals are read from.
+    pub(crate) fn signal_files(&self) -> SignalFiles {
+        SignalFiles::of(&self.root, &self.host.proc)
+    }
+
+    /// Where to read what the machine keeps free, if somebody wants to know: `/proc` of the host.
+    pub(crate) fn kept_free_at(&self) -> Option<PathBuf> {
+        (self.load.reflex && self.root.whole_machine).then(|| self.host.proc.clone())
+    }
+}
+
+/// What the loop started with.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) sources: Vec<event_log::Backend>,
+    pub(crate) capacity: Capacity,
+    pub(crate) root: String,
+    /// The reaction thread.
+    pub(crate) thread: rustix::thread::Pid,
+}
+
+/// Checks everything that users give, and takes the right to act. Needs a runtime.
+pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, ConfigChange), Failure> {
+    let watch = FileWatch::of(options.configuration.agent.as_deref());
+    let configuration = options.configuration.load()?;
+    // What is remembered is what was decided by; how to serve is what the files say now.
+    let service = configuration.service;
+    let Service { action, eviction_requests, memory_limits: _, metrics: _, server: _, probes: _ } = service;
+    let state_dir = options.state_dir(action);
+    let remembered = state_dir.as_deref().map(SavedConfigFile::within);
+    let (in_force, change) = ConfigChange::since(
+        remembered,
+        configuration,
+        &options.configuration,
+        watch,
+        options.apply_config_now,
+    );
+    in_force.log();
+    let Configuration { policy, profile, service: _, kubelet: _, settings: _, notes: _ } = in_force;
+    let host = Host::default();
+    let root = resolve_root(&host, &options.cgroup_root)?;
+    let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
+    let pacing = pacing(policy.rules.victims);
+    let (told, outcomes) = mpsc::channel(OUTCOMES);
+    // One for all that ask: what it keeps warm serves each of them.
+    let asks = action.asks_server() || options.cluster.is_some();
+    let client = asks.then(|| cluster::connect(options.kubeconfig.as_deref())).transpose()?;
+    let (cluster, evictions) = match &client {
+        Some(client) if action.asks_server() => {
+            tracing::info!(server = %client.access().server(), by = %client.access().origin(), "API server");
+            let config = hand_config(eviction_requests, action);
+            let (cluster, evictions) = Cluster::new(client.clone(), config, pacing.clone(), told.clone())?;
+            (Some(cluster), Some(evictions))
+        }
+        _ => (None, None),
+    };
+    // Only who acts says so.
+    let marks = options.cluster.is_some() && !action.is_dry();
+    let (node, news) = marks.then(NodeTeller::new).transpose()?.unzip();
+    let executor = executor(&root, action, pacing, told, metrics)?;
+    // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
+    if let Err(error) = raise_descriptor_limit() {
+        tracing::warn!(%error, "raising the limit of open files");
+    }
+    let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
+    let (keep, kept, recalled) = persisted::open(options, state_dir.as_deref(), action, metrics)?;
+    // Without it the programs cannot send a signal at all.
+    let reflex = policy.reflex == HardMemory && action.kills();
+    let plan = Plan {
+        policy,
+        profile,
+        service,
+        root,
+        root_name: options.cgroup_root.display().to_string(),
+        host,
+        memory_capacity,
+        pid_capacity: options.pid_capacity,
+        executor,
+        outcomes,
+        client,
+        cluster,
+        news,
+        node,
+        evictions,
+        kept,
+        keep,
+        recalled,
+        records: options.record.is_some(),
+        dry_run: action.is_dry(),
+        load: LoadOptions { choice: options.choice.clone(), log, reflex, ..LoadOptions::default() },
+    };
+    Ok((plan, change))
+}
+
+/// The group that stands for the node, which must be there.
+pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, Failure> {
+    let hierarchies = Hierarchies::discover(host)
+        .map_err(|error| Failure::because("find the cgroup hierarchies", &error))?;
+    NodeRoot::resolve(&hierarchies, cgroup_root)
+        .map_err(|error| Failure::because("find the node's cgroup", &error).help(error.help()))
+}
+
+/// Where the loop tells what it does.
+pub(crate) struct TelemetryOutputs {
+    pub(crate) notes: TelemetryQueue,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) pulse: Heartbeat,
+    pub(crate) kept_free: Watermarks,
+}
+
+/// A loop that can start, and what it works with.
+pub(crate) struct BuiltLoop {
+    pub(crate) reaction: ControlLoop,
+    sources: Vec<BackendInfo>,
+    capacity: Capacity,
+    root_name: String,
+}
+
+/// The reaction thread: loads the kernel side, says what is used, runs the loop.
+pub(crate) fn react(
+    plan: Plan,
+    roster: PodIndex,
+    outlets: TelemetryOutputs,
+    commands: mpsc::Receiver<Command>,
+    ready: oneshot::Sender<Ready>,
+) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::because("start the reaction runtime", &error))?;
+    let choice = plan.load.choice.clone();
+    let ended = runtime.block_on(async {
+        let BuiltLoop { reaction, mut sources, capacity, root_name } = build(plan, roster, outlets)?;
+        log_writer::hurry();
+        // Last of all: loading programs and reading a great tree take long, and need not be quick.
+        sources.extend(realtime::prepare(&choice));
+        missing_rung(&choice, &sources)?;
+        let sources = sources.into_iter().map(source_event).collect();
+        // From here on it is looked after; all that was loaded until now is no turn.
+        reaction.pulse.turn(mono_ns());
+        // Nobody waits any more when the main thread is ending already.
+        drop(ready.send(Ready { sources, capacity, root: root_name, thread: realtime::this() }));
+        reaction.run(commands).await
+    });
+    // A registration under way holds nothing that the end of the process does not give back.
+    runtime.shutdown_background();
+    ended
+}
+
+/// Puts the loop together. Needs the runtime that it is to run on.
+pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> Result<BuiltLoop, Failure> {
+    let Plan {
+        policy,
+        profile: _,
+        service,
+        root,
+        root_name,
+        host,
+        memory_capacity,
+        pid_capacity,
+        executor,
+        outcomes,
+        client: _,
+        cluster: _,
+        news: _,
+        node,
+        evictions,
+        kept: _,
+        keep,
+        recalled,
+        records,
+        load: options,
+        dry_run,
+    } = plan;
+    let TelemetryOutputs { notes, metrics, pulse, kept_free } = outlets;
+    let (hook, mut sources) = load_hook(&options, &service.probes);
+    let (v1, info) = MemcgV1Threshold::new(&root, &options.choice);
+    sources.extend(info);
+    let (v2, infos) = PsiTriggers::new(&root, &options.choice);
+    sources.extend(infos);
+    sources.push(Timer::info());
+    let whole_machine = root.whole_machine;
+    let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
+        .map_err(|error| Failure::because("read the cgroup tree", &error))?;
+    sampler
+        .root()
+        .require_visible(sampler.pods())
+        .map_err(|error| Failure::because("find pods", &error).help(error.help()))?;
+    sources.extend(sampler.info());
+    let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
+    let oom_notice = MemcgOomEvents::new(sampler.root().version);
+    let oom_counters = OomCounters::new(&host.proc, sampler.root().version, sampler.tree());
+    let mut eyes = NodeSampler::new(sampler, capacity, &host.proc, whole_machine);
+    eyes.follow(&policy.rules);
+    eyes.allocatable.follow(&policy);
+    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let clock = Clock::start();
+    let cpus = online_cpus();
+    let mut gauges = Gauges::new(&metrics);
+    gauges.follow(&policy, &metrics);
+    let mut reaction = ControlLoop {
+        clock,
+        memory_lines: ThresholdLevels::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
+        limits: Limits::new(service.memory_limits.warn_percent),
+        pid_lines: ThresholdLevels::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
+        state: State::new(policy.rules.victims),
+        engine: engine(policy, dry_run),
+        eyes,
+        roster,
+        mains: ContainerInitTracker::new(&host.proc),
+        statuses: ContainerStatusTracker::new(clock.now().wall),
+        oom_counters,
+        oom_notice,
+        hook,
+        reflex: KernelKill::default(),
+        kept_free,
+        v1,
+        v2,
+        timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,
+        executor,
+        evictions,
+        node,
+        outcomes,
+        notes,
+        copies: RecordPermits::default(),
+        gauges,
+        pulse,
+        metrics,
+        tally: TaskTotals::default(),
+        pod_metrics: service.metrics.pods,
+        keep,
+        records,
+        rate: FillRate::new(cpus),
+        cpus,
+    };
+    reaction.recall(recalled);
+    // What of it takes long is done before the first turn.
+    reaction.watch_containers();
+    Ok(BuiltLoop { reaction, sources, capacity, root_name })
+}
+
+fn engine(policy: Policy, dry_run: bool) -> Engine {
+    let mut engine = Engine::new(policy);
+    if dry_run {
+        engine.only_advises();
+    }
+    engine
+}
+
+/// An error if a backend of `--backend` is not in use: the agent does not start.
+pub(crate) fn missing_rung(choice: &BackendSelection, sources: &[BackendInfo]) -> Result<(), Failure> {
+    let used = |name: &str| name == timer::RUNG || sources.iter().any(|info| info.rung == name);
+    let Some(missing) = choice.only.iter().find(|name| !used(name)) else { return Ok(()) };
+    let begin = format!("{missing}: ");
+    let why =
+        sources.iter().find_map(|info| info.reason.split("; ").find_map(|one| one.strip_prefix(&begin)));
+    Err(Failure::failed(format!("backend {missing}: {}", why.unwrap_or("not available on this node"))))
+}
+
+/// The kernel side, or nothing with the reasons: the agent runs on its fallbacks then.
+fn load_hook(options: &LoadOptions, hooks: &Probes) -> (BpfMonitor, Vec<BackendInfo>) {
+    let refused = |why: String, missing: Vec<BackendInfo>| {
+        tracing::warn!(why, "no BPF: the fallbacks carry the decisions");
+        (BpfMonitor::default(), missing)
+    };
+    match load(options) {
+        Ok(loaded) => {
+            let mut sources = loaded.kernel.sources().to_vec();
+            sources.extend(loaded.missing.iter().cloned());
+            match BpfMonitor::new(loaded, options.clone(), hooks) {
+                Ok(hook) => (hook, sources),
+                Err(error) => refused(format!("the ring buffer cannot be watched: {error}"), Vec::new()),
+            }
+        }
+        Err(error) => refused(error.why, error.missing),
+    }
+}
+
+/// The rung of a source that nothing tells of.
+pub const NO_RUNG: &str = "none";
+
+pub(crate) fn source_event(info: BackendInfo) -> event_log::Backend {
+    let BackendInfo { source, rung, reason, sees_every_charge: _, grain_bytes: _ } = info;
+    let rung = if rung.is_empty() { NO_RUNG } else { rung };
+    event_log::Backend { source: source.to_owned(), backend: rung.to_owned(), reason }
+}

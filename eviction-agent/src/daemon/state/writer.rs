@@ -1,0 +1,237 @@
+//! Who writes: on the slow side, one file at a time, always the latest.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::LoopState;
+use super::boottime::Clocks;
+use super::document::{self, Identity};
+use super::file::StateFile;
+use crate::daemon::decision_id::DecisionIds;
+use crate::daemon::error::{Failure, chain};
+use crate::daemon::spsc::{Next, Receiver, Sender, lane};
+use crate::telemetry::metrics::{Metrics, ResultLabels};
+use eviction_node::async_fd::{register, take_count};
+
+/// What the reaction says while a write takes its time: the latest is all that counts.
+const ROOM: usize = 16;
+
+/// What is asked of the API server does not wait longer for a write: a disk that hangs is no reason
+/// to do nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Writes what the reaction says, until that ends.
+#[derive(Debug)]
+pub(crate) struct StateWriter {
+    lane: Receiver<LoopState>,
+    file: StateFile,
+    identity: Identity,
+    names: DecisionIds,
+    /// The number of what was written last, or could not be: there is nothing more to wait for.
+    written: watch::Sender<u64>,
+}
+
+/// For those that wait until something is on the disk.
+#[derive(Clone, Debug)]
+pub(crate) struct DurableRevision {
+    progress: watch::Receiver<u64>,
+    /// How far it was when somebody had waited in vain: until it is further nobody waits again.
+    given_up: Option<u64>,
+    metrics: Arc<Metrics>,
+}
+
+/// Both ends: for the reaction, the writer, and those that wait for it.
+///
+/// # Errors
+/// If there can be no lane.
+pub(crate) fn keeper(
+    path: &Path,
+    identity: Identity,
+    names: DecisionIds,
+    metrics: &Arc<Metrics>,
+) -> Result<(Sender<LoopState>, StateWriter, DurableRevision), Failure> {
+    let (sender, lane) =
+        lane(ROOM).map_err(|error| Failure::because("make the lane of the state", &error))?;
+    let (written, progress) = watch::channel(0);
+    let keeper = StateWriter { lane, file: StateFile::at(path), identity, names, written };
+    Ok((sender, keeper, DurableRevision { progress, given_up: None, metrics: Arc::clone(metrics) }))
+}
+
+impl StateWriter {
+    /// Writes until the reaction is gone. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// If the lane cannot be watched.
+    pub(crate) async fn run(mut self, metrics: Arc<Metrics>) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::because("watch the lane of the state", &error);
+        let bell = self.lane.bell().and_then(register).map_err(failed)?;
+        let mut latest: Option<LoopState> = None;
+        let mut done = 0;
+        let mut works = true;
+        loop {
+            let ended = loop {
+                match self.lane.next() {
+                    Next::Value(kept) => latest = Some(kept),
+                    Next::Empty => break false,
+                    Next::Ended => break true,
+                }
+            };
+            if let Some(kept) = &latest
+                && kept.number != done
+            {
+                let content = document::write(&self.identity, self.names, Clocks::now(), kept);
+                let outcome = match content {
+                    Ok(content) => write(self.file.clone(), content).await,
+                    Err(error) => Outcome::Failed(chain(&error)),
+                };
+                metrics.state_writes.get_or_create(&ResultLabels { result: outcome.name() }).inc();
+                self.say(&outcome, &mut works);
+                done = kept.number;
+                self.written.send_replace(done);
+                continue;
+            }
+            if ended {
+                return Ok(());
+            }
+            take_count(&bell).await.map_err(failed)?;
+        }
+    }
+
+    /// Says it once, until it is otherwise.
+    fn say(&self, outcome: &Outcome, works: &mut bool) {
+        let file = self.file.path().display();
+        match outcome {
+            Outcome::Written if !*works => tracing::info!(%file, "the state can be written again"),
+            Outcome::Failed(why) if *works => tracing::warn!(
+                %file, why,
+                "the state cannot be written: decisions go on, but an agent that is started anew knows nothing of them"
+            ),
+            _ => {}
+        }
+        *works = matches!(outcome, Outcome::Written);
+    }
+}
+
+async fn write(file: StateFile, content: Vec<u8>) -> Outcome {
+    match tokio::task::spawn_blocking(move || file.write(&content)).await {
+        Ok(Ok(())) => Outcome::Written,
+        Ok(Err(error)) => Outcome::Failed(chain(&error)),
+        Err(error) => Outcome::Failed(chain(&error)),
+    }
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Written,
+    Failed(String),
+}
+
+impl Outcome {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+impl DurableRevision {
+    /// Waits until what the reaction said under this number was written, or cannot be, or takes too
+    /// long.
+    pub(crate) async fn wait_for(&mut self, number: u64) {
+        let now = *self.progress.borrow();
+        if self.given_up == Some(now) || now >= number {
+            return;
+        }
+        let is_done = |written: &u64| *written >= number;
+        let is_late = tokio::time::timeout(PATIENCE, self.progress.wait_for(is_done)).await.is_err();
+        if is_late {
+            self.given_up = Some(*self.progress.borrow());
+            self.metrics.state_writes.get_or_create(&ResultLabels { result: "late" }).inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity { boot_id: "b".into(), node: None, cgroup_root: "/".into(), act: "evict".into() }
+    }
+
+    fn kept(number: u64) -> LoopState {
+        let (memory, evictions, pace) = Default::default();
+        LoopState { number, memory, evictions, pace, decisions: number, said: None }
+    }
+
+    fn decisions(path: &Path) -> u64 {
+        let value: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        value["decisions"].as_u64().unwrap()
+    }
+
+    fn with_runtime(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+    }
+
+    #[test]
+    fn who_waits_goes_on_when_it_is_on_the_disk() {
+        with_runtime(async {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("state.json");
+            let metrics = Arc::new(Metrics::new("0", "0"));
+            let (mut lane, keeper, mut written) =
+                keeper(&path, identity(), DecisionIds::of_this_start(), &metrics).unwrap();
+            let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
+            for number in 1..20 {
+                lane.send(kept(number)).unwrap();
+                written.wait_for(number).await;
+                assert_eq!(decisions(&path), number);
+            }
+            // Whatever is left is written before the end.
+            lane.send(kept(20)).unwrap();
+            drop(lane);
+            work.await.unwrap().unwrap();
+            assert_eq!(decisions(&path), 20);
+            let late = ResultLabels { result: "late" };
+            assert_eq!(metrics.state_writes.get_or_create(&late).get(), 0);
+        });
+    }
+
+    #[test]
+    fn nobody_waits_for_what_cannot_be_written() {
+        with_runtime(async {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("file"), "").unwrap();
+            let metrics = Arc::new(Metrics::new("0", "0"));
+            let path = folder.path().join("file/state.json");
+            let (mut lane, keeper, mut written) =
+                keeper(&path, identity(), DecisionIds::of_this_start(), &metrics).unwrap();
+            let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
+            lane.send(kept(1)).unwrap();
+            written.wait_for(1).await;
+            let of = |result| metrics.state_writes.get_or_create(&ResultLabels { result }).get();
+            assert_eq!((of("failed"), of("late")), (1, 0));
+            drop(lane);
+            work.await.unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_disk_that_hangs_is_waited_for_once() {
+        with_runtime(async {
+            let metrics = Arc::new(Metrics::new("0", "0"));
+            // Nobody writes.
+            let (_lane, _keeper, mut written) =
+                keeper(Path::new("/nowhere"), identity(), DecisionIds::of_this_start(), &metrics).unwrap();
+            for number in 1..10 {
+                written.wait_for(number).await;
+            }
+            let late = ResultLabels { result: "late" };
+            assert_eq!(metrics.state_writes.get_or_create(&late).get(), 1);
+        });
+    }
+}

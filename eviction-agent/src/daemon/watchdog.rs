@@ -1,0 +1,210 @@
+//! Watches the reaction thread from the slow side: a loop that has not turned is reported.
+//!
+//! At each turn the loop says by when it will show itself again. Nothing is asked of it when it
+//! does not, since it could not answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::thread::Pid;
+
+use crate::telemetry::metrics::{Metrics, Queue};
+use eviction_core::time::nanos;
+use eviction_node::timer::Timer;
+
+use super::clock::mono_ns;
+use crate::telemetry::log_writer;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// How long one turn may take: a look at 50,000 groups takes a good part of a second.
+const LONGEST_TURN_NS: u64 = 2 * SECOND_NS;
+
+/// What it may be late by before that is no chance on a node that has no CPU to give.
+const ALLOWANCE_NS: u64 = 2 * SECOND_NS;
+
+/// How often it is looked at while all is well, at most and at least.
+const SOONEST: Duration = Duration::from_secs(5);
+const LATEST: Duration = Duration::from_secs(10);
+
+/// By when the loop shows itself again, nanoseconds of CLOCK_MONOTONIC. Written by the loop, read
+/// by everybody.
+#[derive(Clone, Debug)]
+pub(crate) struct Heartbeat(Arc<AtomicU64>);
+
+impl Heartbeat {
+    /// That of a loop that is about to start.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(mono_ns().saturating_add(LONGEST_TURN_NS))))
+    }
+
+    /// A turn begins.
+    pub(crate) fn turn(&self, now_ns: u64) {
+        self.0.store(now_ns.saturating_add(LONGEST_TURN_NS), Ordering::Relaxed);
+    }
+
+    /// A turn has ended; the timer is set for the next.
+    pub(crate) fn rest(&self, due_ns: u64) {
+        self.0.store(due_ns, Ordering::Relaxed);
+    }
+
+    /// How long the loop has been missing, once it is beyond what may happen.
+    pub(crate) fn missing_ns(&self, now_ns: u64) -> Option<u64> {
+        let missing = now_ns.saturating_sub(self.0.load(Ordering::Relaxed));
+        (missing > ALLOWANCE_NS).then_some(missing)
+    }
+
+    /// When it is worth asking again.
+    fn next_look(&self, now_ns: u64) -> Duration {
+        let expected = self.0.load(Ordering::Relaxed).saturating_add(ALLOWANCE_NS);
+        Duration::from_nanos(expected.saturating_sub(now_ns)).clamp(SOONEST, LATEST)
+    }
+}
+
+/// What there is to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StallChange {
+    Stalled { missing_ns: u64 },
+    Turns { missed_ns: u64 },
+}
+
+/// What was reported.
+#[derive(Debug, Default)]
+struct Watchdog {
+    due_ns: u64,
+    stalled_since_ns: Option<u64>,
+}
+
+impl Watchdog {
+    /// One look. A watchdog that was itself held up (a process that was stopped, a machine that
+    /// was frozen) accuses nobody before its next look.
+    fn look(&mut self, now_ns: u64, missing_ns: Option<u64>, next: Duration) -> Option<StallChange> {
+        let held_up = self.due_ns != 0 && now_ns > self.due_ns.saturating_add(SECOND_NS);
+        self.due_ns = now_ns.saturating_add(nanos(next));
+        match (missing_ns, self.stalled_since_ns) {
+            (Some(_), None) if held_up => None,
+            (Some(missing_ns), None) => {
+                self.stalled_since_ns = Some(now_ns.saturating_sub(missing_ns));
+                Some(StallChange::Stalled { missing_ns })
+            }
+            (None, Some(since_ns)) => {
+                self.stalled_since_ns = None;
+                Some(StallChange::Turns { missed_ns: now_ns.saturating_sub(since_ns) })
+            }
+            (Some(_), Some(_)) | (None, None) => None,
+        }
+    }
+}
+
+/// Watches until dropped, by a timer of the kernel: tokio's own wakes up several times for one that is
+/// seconds away. Exports what the log lost as well, which has no metrics of its own.
+pub(crate) async fn watch(pulse: Heartbeat, thread: Pid, metrics: Arc<Metrics>, timer: Timer) {
+    let mut watchdog = Watchdog::default();
+    let dropped = metrics.dropped(Queue::Log);
+    loop {
+        dropped.inc_by(log_writer::lost());
+        let now_ns = mono_ns();
+        let next = pulse.next_look(now_ns);
+        match watchdog.look(now_ns, pulse.missing_ns(now_ns), next) {
+            Some(StallChange::Stalled { missing_ns }) => {
+                metrics.loop_stalled.set(1);
+                metrics.loop_stalls.inc();
+                let seconds = missing_ns / SECOND_NS;
+                let (state, waits_in) = doing(thread);
+                tracing::error!(
+                    seconds,
+                    state,
+                    waits_in,
+                    "the reaction loop does not turn: nobody watches this node"
+                );
+            }
+            Some(StallChange::Turns { missed_ns }) => {
+                metrics.loop_stalled.set(0);
+                tracing::warn!(seconds = missed_ns / SECOND_NS, "the reaction loop turns again");
+            }
+            None => {}
+        }
+        let waited = match timer.set_once(next) {
+            Ok(()) => timer.expired().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = waited {
+            tracing::error!(%error, "the watchdog's timer: nobody watches the reaction loop any more");
+            return;
+        }
+    }
+}
+
+/// What the kernel says the thread is doing: its state, and where in the kernel it waits.
+fn doing(thread: Pid) -> (String, String) {
+    let read = |name| std::fs::read_to_string(format!("/proc/self/task/{thread}/{name}"));
+    let stat = read("stat").unwrap_or_default();
+    // After the name, which may hold anything.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').next()).unwrap_or("?").to_owned();
+    let waits_in = read("wchan").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "?".to_owned());
+    (state, waits_in)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_that_is_late_is_missed_after_the_allowance() {
+        let pulse = Heartbeat::new();
+        let missing = |now| pulse.missing_ns(now);
+        pulse.rest(110 * SECOND_NS);
+        assert_eq!(missing(0), None, "a clock that runs backwards");
+        assert_eq!(missing(112 * SECOND_NS), None);
+        assert_eq!(missing(113 * SECOND_NS), Some(3 * SECOND_NS));
+        pulse.turn(113 * SECOND_NS);
+        assert_eq!(missing(117 * SECOND_NS), None, "a long turn");
+        assert_eq!(missing(118 * SECOND_NS), Some(3 * SECOND_NS));
+        pulse.rest(u64::MAX);
+        assert_eq!(missing(u64::MAX), None);
+    }
+
+    #[test]
+    fn it_is_looked_at_when_it_could_be_missed_first_within_bounds() {
+        let pulse = Heartbeat::new();
+        pulse.rest(100 * SECOND_NS + 1);
+        assert_eq!(pulse.next_look(96 * SECOND_NS), Duration::from_nanos(6_000_000_001));
+        assert_eq!(pulse.next_look(200 * SECOND_NS), SOONEST);
+        pulse.rest(110 * SECOND_NS);
+        assert_eq!(pulse.next_look(100 * SECOND_NS), LATEST);
+    }
+
+    #[test]
+    fn a_stall_is_reported_once_and_so_is_its_end() {
+        let mut watchdog = Watchdog::default();
+        let mut look = |second: u64, missing: Option<u64>| {
+            watchdog.look(second * SECOND_NS, missing.map(|it| it * SECOND_NS), Duration::from_secs(1))
+        };
+        assert_eq!(look(10, None), None);
+        assert_eq!(look(11, Some(3)), Some(StallChange::Stalled { missing_ns: 3 * SECOND_NS }));
+        assert_eq!(look(12, Some(4)), None);
+        assert_eq!(look(13, None), Some(StallChange::Turns { missed_ns: 5 * SECOND_NS }));
+        assert_eq!(look(14, None), None);
+    }
+
+    #[test]
+    fn who_was_held_up_himself_looks_twice() {
+        let mut watchdog = Watchdog::default();
+        let mut look = |second: u64, missing: Option<u64>| {
+            watchdog.look(second * SECOND_NS, missing.map(|it| it * SECOND_NS), Duration::from_secs(1))
+        };
+        assert_eq!(look(10, None), None);
+        assert_eq!(look(500, Some(480)), None, "the whole process was stopped");
+        assert_eq!(look(501, None), None);
+        assert_eq!(look(900, Some(380)), None);
+        assert_eq!(look(901, Some(381)), Some(StallChange::Stalled { missing_ns: 381 * SECOND_NS }));
+    }
+
+    #[test]
+    fn what_a_thread_does_is_told_in_the_kernel_s_words() {
+        let (state, waits_in) = doing(rustix::thread::gettid());
+        assert_eq!(state, "R");
+        assert!(!waits_in.is_empty());
+    }
+}

@@ -1,0 +1,106 @@
+//! A line: an event with its time, its node and its severity.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
+
+use super::{Event, Severity};
+
+/// The version of the JSON form. It rises when a field is renamed, removed or changes its meaning.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// A line: when, where and what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// When it happened; never before the line printed before it, unless the system's clock is set.
+    pub at: Timestamp,
+    /// The name of the node's object, where it is known.
+    pub node: Option<String>,
+    /// What happened.
+    pub event: Event,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    at: Timestamp,
+    schema_version: u32,
+    severity: Severity,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<&'a str>,
+    message: String,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+impl Serialize for Line {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use std::fmt::Write as _;
+        let Self { at, node, event } = self;
+        let mut message = String::new();
+        write!(message, "{event}").map_err(S::Error::custom)?;
+        let json = Json {
+            at: *at,
+            schema_version: SCHEMA_VERSION,
+            severity: event.severity(),
+            node: node.as_deref(),
+            message,
+            event,
+        };
+        json.serialize(serializer)
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} {}", self.at, self.event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::event_log::{EvictionProgress, PodRef, SignalReadError, Stopped};
+
+    #[test]
+    fn json_has_the_fields_of_every_line_beside_those_of_its_event() {
+        let event = EvictionProgress {
+            id: 7,
+            decision_id: "19a8f3-7".into(),
+            pod: PodRef::new("shop", "web"),
+            pod_uid: "u-1".into(),
+            result: "terminated",
+            processes: None,
+            reason: None,
+            mono_ns: 1,
+            since_decision_us: 2_500,
+            is_beside: false,
+        };
+        let line = Line {
+            at: Timestamp::UNIX_EPOCH,
+            node: Some("worker-1".into()),
+            event: Event::EvictionProgress(event),
+        };
+        let wanted = serde_json::json!({
+            "at": "1970-01-01T00:00:00Z", "schema_version": 1, "severity": "info", "node": "worker-1",
+            "message": "eviction 7 of shop/web: terminated (2.50 ms after the decision)",
+            "event": "eviction_progress", "id": 7, "decision_id": "19a8f3-7", "namespace": "shop",
+            "pod": "web", "pod_uid": "u-1", "result": "terminated", "mono_ns": 1, "since_decision_us": 2500,
+        });
+        assert_eq!(serde_json::to_value(&line).unwrap(), wanted);
+        assert_eq!(
+            line.to_string(),
+            format!("1970-01-01T00:00:00.000Z {}", wanted["message"].as_str().unwrap())
+        );
+        let line = Line { node: None, event: Event::Stopped(Stopped { reason: "SIGTERM".into() }), ..line };
+        assert_eq!(serde_json::to_value(&line).unwrap().get("node"), None, "it is not known");
+    }
+
+    #[test]
+    fn an_error_is_more_severe_than_a_result() {
+        let error = SignalReadError { signal: "memory.available", error: "x".into() };
+        assert_eq!(Event::SignalReadError(error).severity(), Severity::Error);
+        assert_eq!(Event::Stopped(Stopped { reason: "SIGTERM".into() }).severity(), Severity::Info);
+    }
+}

@@ -1,0 +1,362 @@
+//! The slow side of the queue: notes become lines on standard output and metrics.
+//!
+//! Everything that people see is made here from the same decision.
+
+mod ends;
+mod files;
+mod outcome;
+mod pass;
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::sync::{Notify, mpsc};
+
+use crate::telemetry::metrics::{
+    AlarmLabels, BackendLabels, ConditionLabels, MapLabels, Metrics, ReasonLabels, ResultLabels,
+    SignalLabels, SourceLabels, TypeLabels,
+};
+use eviction_core::pressure::CONDITIONS;
+use eviction_core::signal::{NodeCondition, Signal, SignalSet};
+use eviction_core::status_mismatch::StatusMismatch;
+
+use eviction_bpf::{EventClass, LossCounters};
+use eviction_node::async_fd::{register, take_count};
+
+use super::pod_rates::PodRateExporter;
+use super::status::EngineStatus;
+use super::stdout::Printer;
+use crate::daemon::clock::{Clock, Instant};
+use crate::daemon::cluster::EventTap;
+use crate::daemon::decision_id::DecisionIds;
+use crate::daemon::error::Failure;
+use crate::daemon::monitor::LossBaseline;
+use crate::daemon::pod_memory;
+use crate::daemon::run::Output;
+use crate::daemon::spsc::{Next, Receiver};
+use crate::daemon::startup::NO_RUNG;
+use crate::telemetry::decision_log::writer::Recorder;
+use crate::telemetry::event_log::{self, Event, Line};
+use crate::telemetry::queue::TelemetryEvent;
+pub(crate) use files::SignalFiles;
+
+/// Sources of memory beside the programs that can be lost while running.
+const BESIDE: [&str; 3] = ["usage", "pressure", "limits"];
+
+/// Writes lines and keeps the metrics that need more than an atomic.
+pub(crate) struct TelemetryExporter {
+    output: Output,
+    printer: Printer,
+    recorder: Option<Recorder>,
+    metrics: Arc<Metrics>,
+    names: DecisionIds,
+    clock: Clock,
+    sources: Vec<BackendLabels>,
+    met: Vec<u8>,
+    /// Thresholds that were met when their signal became unknown.
+    lost: Vec<u8>,
+    /// What was known at any time.
+    known: SignalSet,
+    conditions: Vec<NodeCondition>,
+    unknown_conditions: Vec<NodeCondition>,
+    watch: EngineStatus,
+    /// Told when another configuration came into force.
+    took_effect: Arc<Notify>,
+    pods: event_log::Pods,
+    losses: LossBaseline,
+    tallies: PodRateExporter,
+    apart: StatusMismatch,
+    /// Tells the cluster of what is said.
+    tap: Option<EventTap>,
+    /// What signals are read from.
+    files: SignalFiles,
+    /// The name of the node's object, where it is known.
+    node: Option<String>,
+    /// The steady time of the last line.
+    last_at: Cell<Timestamp>,
+}
+
+impl TelemetryExporter {
+    pub(crate) fn new(
+        output: Output,
+        printer: Printer,
+        metrics: Arc<Metrics>,
+        names: DecisionIds,
+        took_effect: Arc<Notify>,
+        tap: Option<EventTap>,
+    ) -> Self {
+        for condition in CONDITIONS {
+            metrics.node_condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
+        }
+        // A series that begins with its first event has not increased, for those who ask how much it did.
+        for result in outcome::ALL {
+            metrics.eviction_results.get_or_create(&ResultLabels { result });
+        }
+        for result in outcome::ENDS {
+            metrics.eviction_duration.get_or_create(&ResultLabels { result });
+        }
+        for (r#type, _) in LossCounters::default().by_record() {
+            metrics.bpf_events_lost.get_or_create(&TypeLabels { r#type });
+        }
+        for (map, _) in LossCounters::default().by_map() {
+            metrics.bpf_map_full.get_or_create(&MapLabels { map });
+        }
+        metrics.backend_failures.get_or_create(&BackendLabels::new("ring", "ringbuf"));
+        for signal in Signal::ALL {
+            metrics.eviction_decisions.get_or_create(&SignalLabels { eviction_signal: signal.name() });
+        }
+        for result in ["written", "failed", "late"] {
+            metrics.state_writes.get_or_create(&ResultLabels { result });
+        }
+        for result in ["released", "ended", "failed"] {
+            metrics.process_mrelease.get_or_create(&ResultLabels { result });
+        }
+        for alarm in ["fork_storm", "pids_limit"] {
+            metrics.task_alarms.get_or_create(&AlarmLabels { alarm });
+        }
+        let watch = EngineStatus::new(&metrics);
+        Self {
+            output,
+            printer,
+            recorder: None,
+            metrics,
+            names,
+            clock: Clock::start(),
+            sources: Vec::new(),
+            met: Vec::new(),
+            lost: Vec::new(),
+            known: SignalSet::EMPTY,
+            conditions: Vec::new(),
+            unknown_conditions: Vec::new(),
+            watch,
+            took_effect,
+            pods: event_log::Pods::default(),
+            losses: LossBaseline::default(),
+            tallies: PodRateExporter::default(),
+            apart: StatusMismatch::default(),
+            tap,
+            files: SignalFiles::default(),
+            node: None,
+            last_at: Cell::new(Timestamp::MIN),
+        }
+    }
+
+    /// Names these files in errors.
+    pub(crate) fn reading(self, files: SignalFiles) -> Self {
+        Self { files, ..self }
+    }
+
+    /// Names the node in each line.
+    pub(crate) fn on_node(self, node: Option<String>) -> Self {
+        Self { node, ..self }
+    }
+
+    /// Records decisions there as well.
+    pub(crate) fn recording(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
+    }
+
+    /// Takes the notes of the reaction until it is gone, and those of the main thread beside.
+    ///
+    /// # Errors
+    /// If the reaction's queue cannot be watched.
+    pub(crate) async fn run(
+        mut self,
+        mut notes: Receiver<TelemetryEvent>,
+        mut own: mpsc::Receiver<TelemetryEvent>,
+    ) -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| Failure::because("watch the queue of notes", &error);
+        let bell = notes.bell().and_then(register).map_err(failed)?;
+        loop {
+            match notes.next() {
+                Next::Value(note) => {
+                    self.take(note);
+                    // Whatever the storm, others on this thread have their turn.
+                    tokio::task::coop::consume_budget().await;
+                    continue;
+                }
+                Next::Ended => return Ok(self),
+                Next::Empty => {}
+            }
+            tokio::select! {
+                rung = take_count(&bell) => drop(rung.map_err(failed)?),
+                Some(note) = own.recv() => self.take(note),
+            }
+        }
+    }
+
+    /// Prints a line; `at` is steady time. What is learnt late, such as an OOM kill while its group
+    /// was still being killed, is printed with the time of the line before it: lines are in the order of
+    /// their time. The API server gets the time at which it happened.
+    pub(crate) fn say(&self, at: Timestamp, event: Event) {
+        if let Some(tap) = &self.tap {
+            tap.hear(self.clock.shown(at), &event);
+        }
+        let at = in_order(&self.last_at, at);
+        let line = Line { at: self.clock.shown(at), node: self.node.clone(), event };
+        let text = match self.output {
+            Output::Text => line.to_string(),
+            Output::Json => match serde_json::to_string(&line) {
+                Ok(text) => text,
+                Err(error) => {
+                    tracing::error!(%error, "an event cannot be written as JSON");
+                    return;
+                }
+            },
+        };
+        self.printer.print(text);
+    }
+
+    /// Prints the last line and waits until all are written, as long as the reader takes.
+    pub(crate) fn finish(self, reason: &str) {
+        let stopped = event_log::Stopped { reason: reason.to_owned() };
+        self.say(self.clock.now().wall, Event::Stopped(stopped));
+        self.printer.finish();
+        if let Some(recorder) = self.recorder {
+            recorder.finish();
+        }
+    }
+
+    fn take(&mut self, note: TelemetryEvent) {
+        match note {
+            TelemetryEvent::Pass(pass) => self.pass(&pass),
+            TelemetryEvent::Outcome(outcome) => self.outcome(outcome),
+            TelemetryEvent::OomKill(kill, at) => {
+                self.count_kills(&kill);
+                self.say(at.wall, Event::OomKill(kill));
+            }
+            TelemetryEvent::KernelKill(mut kill, at) => {
+                kill.decision_id = kill.id.map(|id| self.names.of(id));
+                self.say(at.wall, Event::KernelKill(kill));
+            }
+            TelemetryEvent::Ended(ended, at) => self.ended(*ended, at),
+            TelemetryEvent::LateStatus(end, at) => self.late_status(&end, at),
+            TelemetryEvent::Unknown(signal, Some(why), at) => {
+                let error = self.files.error(signal, why);
+                let event = event_log::SignalReadError { signal: signal.name(), error };
+                self.say(at.wall, Event::SignalReadError(event));
+            }
+            TelemetryEvent::Unknown(_, None, _) => {}
+            TelemetryEvent::Pods { pods, reread, pods_root, at } => {
+                self.files.follow_pods(pods_root.as_deref());
+                // A list that was good again ends the error; what only the tree tells does not.
+                let error = self.pods.error.take().filter(|_| !reread);
+                self.pods(event_log::Pods { error, ..pods }, reread, at);
+            }
+            TelemetryEvent::PodsInvalid(error, at) => {
+                self.pods.error = Some(error);
+                self.say(at.wall, Event::Pods(self.pods.clone()));
+            }
+            TelemetryEvent::ConfigurationInvalid(errors, at) => {
+                let state = "invalid";
+                let (errors, errors_omitted) = event_log::bounded(errors.into_iter());
+                let event = event_log::ConfigChange {
+                    state,
+                    until: None,
+                    would_evict: Vec::new(),
+                    would_evict_omitted: 0,
+                    errors,
+                    errors_omitted,
+                };
+                self.say(at.wall, Event::ConfigChange(event));
+            }
+            TelemetryEvent::Lost(losses, at) => self.lost(*losses, at),
+            TelemetryEvent::TaskAlarm(tasks, at) => {
+                self.metrics.task_alarms.get_or_create(&AlarmLabels { alarm: tasks.alarm }).inc();
+                self.say(at.wall, Event::TaskAlarm(tasks));
+            }
+            TelemetryEvent::MemoryLimit(limit, at) => self.say(at.wall, Event::MemoryLimit(limit)),
+            TelemetryEvent::Tally(tallies, at) => self.tallies.take(tallies, at, &self.metrics),
+            TelemetryEvent::PodMemory(pods) => pod_memory::export(&pods, &self.metrics),
+            TelemetryEvent::ApiServer(reach, at) => {
+                self.say(at.wall, Event::KubeApi(event_log::KubeApi::from(reach)));
+            }
+            TelemetryEvent::Backend(backend, at) => {
+                self.backend(&backend);
+                self.say(at.wall, Event::Backend(backend));
+            }
+        }
+    }
+
+    /// Exports the backend that a source uses, in place of the one that it used before.
+    pub(crate) fn backend(&mut self, backend: &event_log::Backend) {
+        let preferred = backend.preferred();
+        let event_log::Backend { source, backend, reason: _ } = backend;
+        let now = BackendLabels::new(source, backend);
+        self.sources.retain(|before| {
+            let replaced = before.source == now.source;
+            if replaced {
+                self.metrics.backend.remove(before);
+            }
+            !replaced
+        });
+        self.metrics.backend.get_or_create(&now).set(1);
+        let is_degraded = backend == NO_RUNG || preferred.is_some();
+        let labels = SourceLabels { source: source.clone() };
+        self.metrics.backend_degraded.get_or_create(&labels).set(i64::from(is_degraded));
+        let may_be_lost =
+            EventClass::ALL.map(EventClass::name).contains(&&*now.source) || BESIDE.contains(&&*now.source);
+        if may_be_lost && backend != NO_RUNG {
+            self.metrics.backend_failures.get_or_create(&now);
+        }
+        self.sources.push(now);
+    }
+
+    /// The note has totals: one that was dropped takes nothing away.
+    fn lost(&mut self, losses: LossBaseline, at: Instant) {
+        let LossBaseline { lost, invalid, programs } = losses;
+        if programs != self.losses.programs {
+            self.losses.lost = LossCounters::default();
+        }
+        for ((kind, now), (_, before)) in lost.by_record().into_iter().zip(self.losses.lost.by_record()) {
+            let new = now.saturating_sub(before);
+            self.metrics.bpf_events_lost.get_or_create(&TypeLabels { r#type: kind }).inc_by(new);
+        }
+        for ((map, now), (_, before)) in lost.by_map().into_iter().zip(self.losses.lost.by_map()) {
+            let new = now.saturating_sub(before);
+            self.metrics.bpf_map_full.get_or_create(&MapLabels { map }).inc_by(new);
+        }
+        self.losses = losses;
+        let map_full = lost.by_map().iter().map(|(_, count)| count).sum();
+        let event = event_log::BpfEventsLost { lost: lost.records_lost(), invalid, map_full };
+        self.say(at.wall, Event::BpfEventsLost(event));
+    }
+
+    fn pods(&mut self, pods: event_log::Pods, reread: bool, at: Instant) {
+        let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        self.metrics.pods_known.set(gauge(pods.pods_known));
+        for (reason, count) in [
+            ("without_cgroup", pods.without_cgroup.len() + pods.without_cgroup_omitted),
+            ("unknown_cgroup", pods.unknown_cgroups.len() + pods.unknown_cgroups_omitted),
+            ("undecodable", pods.undecodable.len() + pods.undecodable_omitted),
+        ] {
+            self.metrics.pods_unmatched.get_or_create(&ReasonLabels { reason }).set(gauge(count));
+        }
+        let changed = reread || self.pods != pods;
+        self.pods = pods;
+        if changed {
+            self.say(at.wall, Event::Pods(self.pods.clone()));
+        }
+    }
+}
+
+/// The time to print: that of the event, or that of the line before it if that is later.
+fn in_order(last: &Cell<Timestamp>, at: Timestamp) -> Timestamp {
+    let at = at.max(last.get());
+    last.set(at);
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_lines_never_run_backwards() {
+        let last = Cell::new(Timestamp::MIN);
+        let second = |second| Timestamp::from_second(second).unwrap();
+        let printed = [5, 3, 5, 9, 8].map(|at| in_order(&last, second(at)));
+        assert_eq!(printed, [5, 5, 5, 9, 9].map(second));
+    }
+}

@@ -1,0 +1,215 @@
+//! The steps of an eviction: their results in lines and metrics.
+
+use crate::telemetry::metrics::{EvictionLabels, Metrics, ResultLabels};
+use eviction_core::api_result::{ApiOperation, ApiResult};
+use eviction_core::progress::{KillProgress, KillUpdate, Signalled};
+use eviction_core::signal::Signal;
+
+use super::TelemetryExporter;
+use super::pass::micros;
+use crate::telemetry::event_log::{self, Event};
+use crate::telemetry::queue::{EvictionUpdate, Step};
+
+impl TelemetryExporter {
+    pub(super) fn outcome(&mut self, note: EvictionUpdate) {
+        let EvictionUpdate { id, pod, signal, decided_mono_ns, step } = note;
+        let at = match &step {
+            Step::Progress(outcome) => self.clock.at(outcome.at_ns),
+            Step::Refused(_) => self.clock.at(decided_mono_ns),
+        };
+        let is_beside = matches!(
+            &step,
+            Step::Progress(KillUpdate {
+                progress: KillProgress::Answered { asked: ApiOperation::Condition, .. },
+                ..
+            })
+        );
+        let (outcome, processes, why) = describe(step);
+        debug_assert!(ALL.contains(&outcome), "{outcome} is not among them");
+        self.metrics.eviction_results.get_or_create(&ResultLabels { result: outcome }).inc();
+        if !is_beside {
+            observe_duration(&self.metrics, outcome, at.mono_ns.saturating_sub(decided_mono_ns));
+        }
+        if outcome == TERMINATED && !is_beside {
+            let eviction_signal = signal.map_or("", Signal::name);
+            let namespace = self.metrics.namespace(&pod.namespace);
+            self.metrics.evictions.get_or_create(&EvictionLabels { eviction_signal, namespace }).inc();
+        }
+        let event = event_log::EvictionProgress {
+            id,
+            decision_id: self.names.of(id),
+            pod: event_log::PodRef::new(&pod.namespace, &pod.name),
+            pod_uid: pod.uid.to_string(),
+            result: outcome,
+            processes,
+            reason: why,
+            mono_ns: at.mono_ns,
+            since_decision_us: micros(at.mono_ns.saturating_sub(decided_mono_ns)),
+            is_beside,
+        };
+        self.say(at.wall, Event::EvictionProgress(event));
+    }
+}
+
+const TERMINATED: &str = "terminated";
+
+/// Results after which there is nothing more to do for an eviction; a dry run ends none.
+pub(super) const ENDS: [&str; 4] = [TERMINATED, "replaced", "processes_remaining", "abandoned"];
+
+/// Observes how long an eviction took, if this result is its end.
+fn observe_duration(metrics: &Metrics, result: &'static str, took_ns: u64) {
+    if ENDS.contains(&result) {
+        #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
+        metrics.eviction_duration.get_or_create(&ResultLabels { result }).observe(took_ns as f64 / 1e9);
+    }
+}
+
+/// What [`describe`] calls them, and [`ApiResult::name`].
+pub(super) const ALL: [&str; 16] = [
+    "dry_run",
+    "signalled",
+    "killed",
+    "error",
+    TERMINATED,
+    "processes_remaining",
+    "abandoned",
+    "accepted",
+    "pdb_denied",
+    "throttled",
+    "forbidden",
+    "unauthorized",
+    "replaced",
+    "rejected",
+    "unknown",
+    "not_sent",
+];
+
+/// What the API server answered. Only an answer to the eviction itself ends it.
+fn told(
+    asked: ApiOperation,
+    answered: ApiResult,
+    is_dry: bool,
+) -> (&'static str, Option<usize>, Option<String>) {
+    let name = if is_dry { "dry_run" } else { answered.name() };
+    let asked = match asked {
+        ApiOperation::Eviction => None,
+        other => Some(format!("request: {}", other.name())),
+    };
+    let throttled = match &answered {
+        ApiResult::Throttled { pause } => Some(format!("retry after {pause:?}")),
+        _ => None,
+    };
+    let dry = is_dry.then(|| answered.name().to_owned());
+    let why = [asked, dry, throttled, answered.why().map(str::to_owned)];
+    let why: Vec<String> = why.into_iter().flatten().collect();
+    (name, None, (!why.is_empty()).then(|| why.join(": ")))
+}
+
+/// As a quantity, rounded up: more than the bound is shown as more.
+fn at_most(bytes: u64) -> String {
+    match bytes.div_ceil(1 << 10) {
+        kib @ ..1024 => format!("{kib}Ki"),
+        _ => format!("{}Mi", bytes.div_ceil(1 << 20)),
+    }
+}
+
+/// The name of a step, how many processes it was about, and what there is to say about it.
+fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
+    let sent = |signalled: Signalled| {
+        let Signalled { sent, ended: _, moved, denied, unreachable, unreadable_groups, whole_group: _ } =
+            signalled;
+        let odd = [
+            (moved, "left the cgroup and were not signalled"),
+            (denied, "not permitted by the kernel (CAP_KILL is missing)"),
+            (unreachable, "outside this PID namespace"),
+            (unreadable_groups, "cgroups could not be read"),
+        ];
+        let odd: Vec<_> =
+            odd.iter().filter(|(count, _)| *count > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        (Some(sent as usize), (!odd.is_empty()).then(|| odd.join(", ")))
+    };
+    let progress = match step {
+        Step::Refused(refused) => return ("rejected", None, Some(refused.to_string())),
+        Step::Progress(outcome) => outcome.progress,
+    };
+    match progress {
+        KillProgress::WouldSignal { pids, unreachable } => {
+            let why = (unreachable > 0).then(|| format!("{unreachable} more outside this PID namespace"));
+            ("dry_run", Some(pids.len()), why)
+        }
+        KillProgress::TermSent(signalled) => {
+            let (processes, why) = sent(signalled);
+            ("signalled", processes, why)
+        }
+        KillProgress::KillSent { signalled, grown } => {
+            let (processes, why) = sent(signalled);
+            let grown = grown.map(|bytes| format!("grew by {} since SIGTERM", at_most(bytes)));
+            let why: Vec<_> = grown.into_iter().chain(why).collect();
+            ("killed", processes, (!why.is_empty()).then(|| why.join(", ")))
+        }
+        KillProgress::Trouble { what } => ("error", None, Some(what)),
+        KillProgress::Gone { unreaped, killed: _ } => {
+            let unreaped = unreaped.filter(|count| *count > 0);
+            (
+                TERMINATED,
+                None,
+                unreaped.map(|count| format!("{count} terminated processes are not reaped yet")),
+            )
+        }
+        KillProgress::Left { processes, unreachable, unreadable_groups } => {
+            let survivors = processes.iter().map(|it| format!("{} ({:?})", it.pid, it.why).to_lowercase());
+            let mut why = survivors.collect::<Vec<_>>().join(", ");
+            if unreachable > 0 {
+                why.push_str(&format!(" and {unreachable} outside this PID namespace"));
+            }
+            if unreadable_groups > 0 {
+                why.push_str(&format!(" and those of {unreadable_groups} cgroups that cannot be read"));
+            }
+            ("processes_remaining", Some(processes.len()), Some(why))
+        }
+        KillProgress::Answered { asked, answered, is_dry } => told(asked, answered, is_dry),
+        KillProgress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use eviction_core::pod::PodName;
+
+    #[test]
+    fn only_the_end_of_an_eviction_has_a_duration() {
+        let metrics = Metrics::new("0", "0");
+        for result in ALL {
+            observe_duration(&metrics, result, 1_500_000_000);
+        }
+        let text = metrics.encode().unwrap();
+        let sums: Vec<_> =
+            text.lines().filter(|line| line.contains("eviction_duration_seconds_sum")).collect();
+        let ends = ["abandoned", "processes_remaining", "replaced", "terminated"];
+        assert_eq!(
+            sums,
+            ends.map(|end| format!("eviction_agent_eviction_duration_seconds_sum{{result=\"{end}\"}} 1.5"))
+        );
+    }
+
+    #[test]
+    fn says_that_a_pod_was_killed_because_it_grew() {
+        let pod = Arc::new(PodName { uid: "uid".into(), namespace: "default".into(), name: "pod".into() });
+        let killed = |grown, moved| {
+            let signalled = Signalled { sent: 2, moved, ..Signalled::default() };
+            let progress = KillProgress::KillSent { signalled, grown };
+            let outcome = KillUpdate { decision: 1, pod: Arc::clone(&pod), at_ns: 0, progress };
+            let (outcome, processes, why) = describe(Step::Progress(outcome));
+            assert_eq!((outcome, processes), ("killed", Some(2)));
+            why
+        };
+        assert_eq!(killed(None, 0), None);
+        assert_eq!(killed(Some((16 << 20) + 1), 0).unwrap(), "grew by 17Mi since SIGTERM");
+        assert_eq!(killed(Some(4097), 0).unwrap(), "grew by 5Ki since SIGTERM");
+        let both = "grew by 3072Mi since SIGTERM, 1 left the cgroup and were not signalled";
+        assert_eq!(killed(Some(3 << 30), 1).unwrap(), both);
+    }
+}

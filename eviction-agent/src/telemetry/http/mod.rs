@@ -1,0 +1,197 @@
+//! `/metrics`, `/healthz`, `/readyz`.
+//!
+//! Served by hyper on the slow side: nothing here can delay a reaction.
+
+mod exposition;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CONTENT_TYPE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::telemetry::metrics::Metrics;
+
+/// More would only be somebody's mistake; a scraper needs one.
+const MAX_CONNECTIONS: usize = 32;
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Of them, so many for one peer: whoever does not read his answers is not to keep the kubelet from
+/// asking whether the agent lives.
+const MOST_OF_A_PEER: usize = 6;
+/// A connection lasts no longer; scrapers open another one.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// What `/healthz` and `/readyz` answer from.
+pub trait Health: Send + Sync + 'static {
+    /// `Err` with the reason if the loop has not turned lately.
+    ///
+    /// # Errors
+    /// The reason, as the answer's text.
+    fn healthy(&self) -> Result<(), String>;
+    /// `Err` with the reason while pods are not known or no source works.
+    ///
+    /// # Errors
+    /// The reason, as the answer's text.
+    fn ready(&self) -> Result<(), String>;
+    /// Called before the metrics are written: what is counted elsewhere is carried over.
+    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}
+
+/// Takes the address; a port of 0 lets the system choose.
+///
+/// # Errors
+/// If the address cannot be bound.
+pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}
+
+/// Serves until dropped.
+pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn Health>) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let peers = Peers::default();
+    loop {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let (stream, peer) = match listener.accept().await {
+            Ok((stream, peer)) => (stream, peer.ip()),
+            Err(error) => {
+                // Out of descriptors and the like: passes, or the next scrape tells.
+                tracing::warn!(%error, "accepting an HTTP connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Some(place) = peers.take(peer) else { continue };
+        let metrics = Arc::clone(&metrics);
+        let health = Arc::clone(&health);
+        tokio::spawn(async move {
+            let _slot = (slot, place);
+            let service = service_fn(move |request| {
+                let (metrics, health) = (Arc::clone(&metrics), Arc::clone(&health));
+                async move { Ok::<_, Infallible>(answer(&request, &metrics, health.as_ref()).await) }
+            });
+            let served = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), service);
+            match tokio::time::timeout(LONGEST, served).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "serving an HTTP connection"),
+                Err(_elapsed) => tracing::debug!(%peer, "an HTTP connection that lasted too long is closed"),
+            }
+        });
+    }
+}
+
+/// How many connections each peer has.
+#[derive(Clone, Debug, Default)]
+struct Peers(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
+
+impl Peers {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more, unless that peer has all of his.
+    fn take(&self, peer: IpAddr) -> Option<PeerSlot> {
+        let mut peers = self.lock();
+        let taken = peers.entry(peer).or_default();
+        (*taken < MOST_OF_A_PEER).then(|| {
+            *taken += 1;
+            PeerSlot { peers: self.clone(), peer }
+        })
+    }
+}
+
+/// Given back when it is dropped.
+#[derive(Debug)]
+struct PeerSlot {
+    peers: Peers,
+    peer: IpAddr,
+}
+
+impl Drop for PeerSlot {
+    fn drop(&mut self) {
+        let mut peers = self.peers.lock();
+        if let Some(taken) = peers.get_mut(&self.peer) {
+            *taken -= 1;
+            if *taken == 0 {
+                peers.remove(&self.peer);
+            }
+        }
+    }
+}
+
+async fn answer(
+    request: &Request<Incoming>,
+    metrics: &Metrics,
+    health: &dyn Health,
+) -> Response<Full<Bytes>> {
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n".to_owned());
+    }
+    match request.uri().path() {
+        "/metrics" => {
+            health.refresh().await;
+            scrape(request, metrics)
+        }
+        "/healthz" => verdict(health.healthy()),
+        "/readyz" => verdict(health.ready()),
+        _ => text(StatusCode::NOT_FOUND, "/metrics, /healthz and /readyz are here\n".to_owned()),
+    }
+}
+
+fn scrape(request: &Request<Incoming>, metrics: &Metrics) -> Response<Full<Bytes>> {
+    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+    let Ok(body) = metrics.encode() else {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be written\n".to_owned());
+    };
+    let form = exposition::Form::wanted(accept);
+    let mut response = Response::new(Full::new(Bytes::from(form.render(body))));
+    response.headers_mut().insert(CONTENT_TYPE, form.content_type());
+    response
+}
+
+fn verdict(result: Result<(), String>) -> Response<Full<Bytes>> {
+    match result {
+        Ok(()) => text(StatusCode::OK, "ok\n".to_owned()),
+        Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_so_many_places_and_gets_them_back() {
+        let peers = Peers::default();
+        let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|peer| peer.parse::<IpAddr>().unwrap());
+        let mut places: Vec<_> = std::iter::from_fn(|| peers.take(one)).collect();
+        assert_eq!(places.len(), MOST_OF_A_PEER);
+        assert!(peers.take(other).is_some());
+        places.pop();
+        assert!(peers.take(one).is_some());
+        drop(places);
+        assert!(peers.lock().is_empty(), "nothing is kept of who left");
+    }
+}

@@ -1,0 +1,15 @@
+//! What the agent reports: metrics, event lines, the log, the decision log.
+//!
+//! Nothing here is on the path from a kernel event to a decision; `exporter` takes what the control loop
+//! has put into `queue`.
+
+pub mod decision_log;
+pub mod event_log;
+pub(crate) mod exporter;
+pub mod http;
+pub(crate) mod log_writer;
+pub mod metrics;
+pub(crate) mod pod_rates;
+pub(crate) mod queue;
+pub(crate) mod status;
+pub(crate) mod stdout;

@@ -1,0 +1,129 @@
+//! What tasks did, as metrics and as figures beside a decision's candidates. On the slow side.
+
+use std::collections::BTreeMap;
+
+use crate::telemetry::metrics::{Metrics, PodLabels};
+
+use crate::daemon::clock::Instant;
+use crate::daemon::pod_activity::{PodActivity, PodTaskDelta};
+
+/// How long the series of a pod stay after nothing was heard of it: some scrapes.
+const KEPT_NS: u64 = 5 * 60 * 1_000_000_000;
+
+/// What a pod did in the last interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rates {
+    /// Tasks made in a second.
+    pub(crate) forks_per_second: f64,
+    /// Part of the time that its tasks were in memcg direct reclaim, all together: above 1 where
+    /// more than one was.
+    pub(crate) reclaim_stall: f64,
+}
+
+#[derive(Debug)]
+struct PodRates {
+    heard_ns: u64,
+    rates: Option<Rates>,
+}
+
+/// The pods of which something is exported.
+#[derive(Debug, Default)]
+pub(crate) struct PodRateExporter {
+    pods: BTreeMap<PodLabels, PodRates>,
+    before_ns: Option<u64>,
+}
+
+impl PodRateExporter {
+    pub(crate) fn take(&mut self, tallies: Vec<PodTaskDelta>, at: Instant, metrics: &Metrics) {
+        let interval_ns = self.before_ns.replace(at.mono_ns).and_then(|then| at.mono_ns.checked_sub(then));
+        for PodTaskDelta { pod, figures } in tallies {
+            let labels = pod.map_or_else(PodLabels::default, |known| PodLabels {
+                namespace: known.pod.namespace.to_string(),
+                pod: known.pod.name.to_string(),
+            });
+            export(&labels, figures, metrics);
+            let rates = interval_ns.filter(|ns| *ns > 0).map(|ns| Rates::of(figures, ns));
+            self.pods.insert(labels, PodRates { heard_ns: at.mono_ns, rates });
+        }
+        self.pods.retain(|labels, kept| {
+            let keep = at.mono_ns.saturating_sub(kept.heard_ns) < KEPT_NS;
+            if !keep {
+                metrics.forget_pod(labels);
+            }
+            keep
+        });
+    }
+
+    /// What this pod did in the last interval.
+    pub(crate) fn rates(&self, namespace: &str, pod: &str) -> Option<Rates> {
+        let labels = PodLabels { namespace: namespace.to_owned(), pod: pod.to_owned() };
+        let PodRates { heard_ns, rates } = self.pods.get(&labels)?;
+        (self.before_ns == Some(*heard_ns)).then_some(*rates).flatten()
+    }
+}
+
+impl Rates {
+    #[expect(clippy::cast_precision_loss, reason = "shown with a few digits")]
+    fn of(figures: PodActivity, interval_ns: u64) -> Self {
+        let seconds = interval_ns as f64 / 1e9;
+        Self {
+            forks_per_second: figures.forks as f64 / seconds,
+            reclaim_stall: figures.stalled_ns as f64 / interval_ns as f64,
+        }
+    }
+}
+
+fn export(labels: &PodLabels, figures: PodActivity, metrics: &Metrics) {
+    let PodActivity { forks, execs, exits, reclaims, stalled_ns, reclaimed } = figures;
+    metrics.pod_forks.get_or_create(labels).inc_by(forks);
+    metrics.pod_execs.get_or_create(labels).inc_by(execs);
+    metrics.pod_exits.get_or_create(labels).inc_by(exits);
+    if reclaims > 0 {
+        #[expect(clippy::cast_precision_loss, reason = "seconds to the microsecond for years")]
+        metrics.pod_reclaim_stall.get_or_create(labels).inc_by(stalled_ns as f64 / 1e9);
+        metrics.pod_reclaims.get_or_create(labels).inc_by(reclaims);
+        metrics.pod_reclaimed.get_or_create(labels).inc_by(reclaimed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::daemon::clock::Clock;
+    use eviction_core::fixture::{pod, policy};
+    use eviction_core::pods::KnownPod;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn tally(name: &str, figures: PodActivity) -> PodTaskDelta {
+        PodTaskDelta { pod: Some(Arc::new(KnownPod::new(pod(name, "1Mi"), &policy(Vec::new())))), figures }
+    }
+
+    #[test]
+    fn a_pod_is_exported_while_it_is_there_and_some_minutes_more() {
+        let metrics = Metrics::new("0", "0");
+        let mut tallies = PodRateExporter::default();
+        let clock = Clock::start();
+        let figures =
+            PodActivity { forks: 30, reclaims: 2, stalled_ns: SECOND / 2, ..PodActivity::default() };
+        tallies.take(vec![tally("web", figures)], clock.at(SECOND), &metrics);
+        tallies.take(vec![tally("web", figures)], clock.at(11 * SECOND), &metrics);
+        let text = metrics.encode().unwrap();
+        let pod = tallies.pods.keys().next().unwrap().clone();
+        let series = |name: &str, value: &str| {
+            format!("eviction_agent_{name}{{namespace=\"{}\",pod=\"{}\"}} {value}\n", pod.namespace, pod.pod)
+        };
+        assert!(text.contains(&series("pod_forks_total", "60")), "{text}");
+        assert!(text.contains(&series("pod_reclaim_stall_seconds_total", "1.0")), "{text}");
+        let rates = tallies.rates(&pod.namespace, &pod.pod).unwrap();
+        assert_eq!(rates, Rates { forks_per_second: 3.0, reclaim_stall: 0.05 });
+
+        tallies.take(Vec::new(), clock.at(12 * SECOND), &metrics);
+        assert_eq!(tallies.rates(&pod.namespace, &pod.pod), None, "nothing of the last interval");
+        assert!(metrics.encode().unwrap().contains("pod=\""));
+        tallies.take(Vec::new(), clock.at(11 * SECOND + KEPT_NS), &metrics);
+        assert!(!metrics.encode().unwrap().contains("pod=\""));
+    }
+}

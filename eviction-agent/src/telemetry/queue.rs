@@ -1,0 +1,141 @@
+//! What the reaction thread tells the slow side, through a bounded queue.
+//!
+//! When the queue is full the note is lost and counted: the reaction never waits, neither for room
+//! nor for a lock.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use prometheus_client::metrics::counter::Counter;
+
+use crate::telemetry::decision_log::DecisionInputs;
+use crate::telemetry::metrics::{Metrics, Queue};
+use eviction_core::decision::Decision;
+use eviction_core::input::ApiReachability;
+use eviction_core::oom::{ContainerEnded, EndedContainer};
+use eviction_core::pod::PodName;
+use eviction_core::progress::{KillRejection, KillUpdate};
+use eviction_core::reading::UnknownReason;
+use eviction_core::signal::Signal;
+use eviction_core::time::Timestamp;
+
+use crate::daemon::clock::Instant;
+use crate::daemon::control_loop::RecordPermit;
+use crate::daemon::error::Failure;
+use crate::daemon::monitor::LossBaseline;
+use crate::daemon::notify_plan::MemoryUsage;
+use crate::daemon::pod_activity::PodTaskDelta;
+use crate::daemon::pod_memory::PodMemory;
+use crate::daemon::spsc::{Receiver, Sender, lane};
+use crate::telemetry::event_log;
+
+/// Some seconds of the busiest node; each is a few hundred bytes.
+const QUEUE: usize = 1024;
+
+/// Something that people or metrics should know.
+#[derive(Debug)]
+pub(crate) enum TelemetryEvent {
+    /// A pass in which something changed: thresholds, conditions, or a victim was chosen.
+    Pass(Box<DecisionEvent>),
+    /// What came of an eviction.
+    Outcome(EvictionUpdate),
+    /// The kernel killed a process.
+    OomKill(Box<event_log::OomKill>, Instant),
+    /// A BPF program killed a process by an armed kill order, at this instant.
+    KernelKill(Box<event_log::KernelKill>, Instant),
+    /// A container ended some time ago, and the verdict was given at this instant.
+    Ended(Box<EndedContainer>, Timestamp),
+    /// The status of a container came after the verdict on its end, at this instant.
+    LateStatus(Box<ContainerEnded>, Timestamp),
+    /// A signal cannot be read, for this reason; `None` if it can again.
+    Unknown(Signal, Option<UnknownReason>, Instant),
+    /// Pods and cgroups were joined anew; `reread`: with a list of pods that was read anew.
+    /// `pods_root`: the folder of the group of all pods.
+    Pods { pods: event_log::Pods, reread: bool, pods_root: Option<PathBuf>, at: Instant },
+    /// The pods file cannot be used any more; why.
+    PodsInvalid(String, Instant),
+    /// A changed configuration cannot be used; everything that is wrong with it.
+    ConfigurationInvalid(Vec<String>, Instant),
+    /// What the kernel side lost, in all.
+    Lost(Box<LossBaseline>, Instant),
+    /// A cgroup forks too fast or is near its limit of tasks.
+    TaskAlarm(Box<event_log::TaskAlarm>, Instant),
+    /// A cgroup is near its memory limit, or no longer.
+    MemoryLimit(Box<event_log::MemoryLimit>, Instant),
+    /// What the tasks of pods did since the last one.
+    Tally(Vec<PodTaskDelta>, Instant),
+    /// The memory of pods, the first to be evicted first.
+    PodMemory(Vec<PodMemory>),
+    /// The API server can be asked, or cannot any more.
+    ApiServer(ApiReachability, Instant),
+    /// A source has another backend now.
+    Backend(event_log::Backend, Instant),
+}
+
+/// A pass with the circumstances of the look.
+#[derive(Debug)]
+pub(crate) struct DecisionEvent {
+    pub(crate) decision: Decision,
+    /// The number of the first eviction in it; the others follow.
+    pub(crate) first_id: u64,
+    pub(crate) seen: Option<MemoryUsage>,
+    pub(crate) seen_by: &'static str,
+    /// The kernel's stamp of the crossing, if a record of it caused the look.
+    pub(crate) crossed_mono_ns: Option<u64>,
+    pub(crate) looked: Instant,
+    pub(crate) decided_mono_ns: u64,
+    /// What it was made with, if it is to be recorded.
+    pub(crate) before: Option<Box<DecisionInputs>>,
+    /// There are not many at once.
+    #[expect(dead_code, reason = "what counts is when it is dropped")]
+    pub(crate) copied: RecordPermit,
+}
+
+/// What came of a decision, one step of it.
+#[derive(Debug)]
+pub(crate) struct EvictionUpdate {
+    pub(crate) id: u64,
+    pub(crate) pod: Arc<PodName>,
+    pub(crate) signal: Option<Signal>,
+    pub(crate) decided_mono_ns: u64,
+    pub(crate) step: Step,
+}
+
+/// A step of an eviction, or why there is none.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Progress(KillUpdate),
+    Refused(KillRejection),
+}
+
+/// The reaction's end of the queue.
+#[derive(Debug)]
+pub(crate) struct TelemetryQueue {
+    queue: Sender<TelemetryEvent>,
+    dropped: Counter,
+}
+
+impl TelemetryQueue {
+    /// # Errors
+    /// If there can be no queue.
+    pub(crate) fn new(metrics: &Metrics) -> Result<(Self, Receiver<TelemetryEvent>), Failure> {
+        let (mut queue, mut receiver) =
+            lane(QUEUE).map_err(|error| Failure::because("make the queue of notes", &error))?;
+        queue.touch(&mut receiver, || {
+            TelemetryEvent::Unknown(Signal::MemoryAvailable, None, Instant::default())
+        });
+        Ok((Self { queue, dropped: metrics.dropped(Queue::Events) }, receiver))
+    }
+
+    /// Never waits: what does not fit is lost and counted.
+    pub(crate) fn send(&mut self, note: TelemetryEvent) {
+        if self.queue.send(note).is_err() {
+            self.lose();
+        }
+    }
+
+    /// Counts a note that is not even offered.
+    pub(crate) fn lose(&self) {
+        self.dropped.inc();
+    }
+}
