@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::profile::ProfileArg;
-use crate::daemon::{Action, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
-use eviction_config::AskConfigz;
+use crate::daemon::{Action, AskConfigz, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
 
 /// Where the configuration is.
 #[derive(Debug, Args)]

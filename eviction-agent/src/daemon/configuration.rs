@@ -9,9 +9,9 @@ use super::capacities::NodeFacts;
 use super::configz::Caller;
 use super::error::Failure;
 use eviction_config::{
-    Action, ActionSettings, AgentConfiguration, AskConfigz, DryRun, Effective, EvictionRequests,
-    KubeletConfiguration, MarginMode, MemoryLimits, MetricsSettings, Probes, Problems, Server, Setting,
-    ThresholdSource, load_agent,
+    Action, ActionSettings, AgentConfiguration, DryRun, Effective, EvictionRequests, KubeletConfiguration,
+    MarginMode, MemoryLimits, MetricsSettings, Probes, Problems, Server, Setting, ThresholdSource,
+    load_agent,
 };
 use eviction_core::policy::Policy;
 use eviction_core::preferences::Profile;
@@ -47,6 +47,17 @@ pub struct ConfigurationFiles {
     pub listen_address: Option<SocketAddr>,
     /// What the node has, and whether a kubelet acts on it as well.
     pub node: NodeFacts,
+}
+
+/// What the command line says of asking the kubelet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AskConfigz {
+    /// It is to be asked, whatever the source is in the file.
+    pub ask: bool,
+    /// File with those who vouch for its serving certificate.
+    pub certificate_authority: Option<PathBuf>,
+    /// Any certificate will do.
+    pub insecure: bool,
 }
 
 /// A configuration without errors.

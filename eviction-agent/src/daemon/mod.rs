@@ -63,7 +63,7 @@ pub use crate::telemetry::log_writer::{LogQueue, LogWriter};
 pub use capacities::NodeFacts;
 pub use check::{Findings, check};
 pub use cluster::{Clean, CleanOptions, Cleaned, ClusterOptions, clean_nodes};
-pub use configuration::ConfigurationFiles;
+pub use configuration::{AskConfigz, ConfigurationFiles};
 pub use configz::Caller;
 pub use effective_config::{EffectiveConfig, EffectiveThreshold, configured};
 pub use run::{Options, Output, run};

@@ -8,9 +8,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::configuration::{Configuration, ConfigurationFiles, KubeletSaid};
+use super::configuration::{AskConfigz, Configuration, ConfigurationFiles, KubeletSaid};
 use super::error::Failure;
-use eviction_config::{AskConfigz, KubeletFiles, drop_in_files};
+use eviction_config::{KubeletFiles, drop_in_files};
 use eviction_core::preferences::Profile;
 
 const KUBELET: &str = "kubelet.yaml";

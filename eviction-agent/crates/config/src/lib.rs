@@ -12,10 +12,9 @@ mod read;
 pub mod yaml;
 
 pub use agent::{
-    Action, ActionSettings, AgentConfiguration, AskConfigz, Capacities, Configz, DryRun, EvictionRequests,
-    KubeletFiles, MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, Probes, Server,
-    SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource, load_agent, parse_agent,
-    with_own_thresholds,
+    Action, ActionSettings, AgentConfiguration, Capacities, Configz, DryRun, EvictionRequests, KubeletFiles,
+    MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, Probes, Server, SignalMargin,
+    ThresholdMargin, ThresholdSettings, ThresholdSource, load_agent, parse_agent, with_own_thresholds,
 };
 pub use kubelet::files_of as drop_in_files;
 pub use kubelet::{

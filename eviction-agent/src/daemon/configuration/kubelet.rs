@@ -125,8 +125,8 @@ mod tests {
     use serde_json::json;
 
     use super::super::super::configz::Caller;
+    use super::super::AskConfigz;
     use super::*;
-    use eviction_config::AskConfigz;
 
     #[test]
     fn what_a_kubelet_said_counts_while_it_says_nothing_and_before_any_file() {

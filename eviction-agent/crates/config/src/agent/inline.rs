@@ -1,7 +1,5 @@
 //! Kubelet settings in the AgentConfiguration itself.
 
-use std::fmt;
-
 use serde_json::Value;
 
 use super::AgentConfiguration;
@@ -17,12 +15,9 @@ impl AgentConfiguration {
     /// Everything that is wrong with it.
     pub fn resolve_inline(&self) -> Result<KubeletConfiguration, Problems> {
         let file = self.file.as_deref();
-        // Never the defaults in the place of what was given.
-        let whole = |cause: &dyn fmt::Display| Problems(vec![Problem::new(PLACE, cause).in_file(file)]);
-        let inline = self.thresholds.inline.as_ref().ok_or_else(|| whole(&"is missing"))?;
-        let object = match serde_json::to_value(inline).map_err(|error| whole(&error))? {
-            Value::Object(object) => object,
-            _ => return Err(whole(&"must be an object")),
+        let Ok(Value::Object(object)) = serde_json::to_value(&self.thresholds.inline) else {
+            // Never the defaults in the place of what was given.
+            return Err(Problem::new(PLACE, "is missing").in_file(file).into());
         };
         let placed = |problem: Problem| {
             let path = format!("{PLACE}.{}", problem.path);

@@ -35,7 +35,7 @@ pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMar
 pub use probes::Probes;
 pub use resolve::with_own_thresholds;
 pub use server::{EvictionRequests, MemoryLimits, MetricsSettings, PodMetrics, Server};
-pub use thresholds::{AskConfigz, Configz, KubeletFiles, ThresholdSettings, ThresholdSource};
+pub use thresholds::{Configz, KubeletFiles, ThresholdSettings, ThresholdSource};
 
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";
 const KIND: &str = "AgentConfiguration";
@@ -142,7 +142,7 @@ fn resolve(given: Map<String, Value>, file: Option<&Path>) -> Result<AgentConfig
     };
     let mut resolved = AgentConfiguration {
         file: file.map(Path::to_owned),
-        settings: settings(all, &given, file),
+        settings: settings(&all, &given, file),
         ..parsed
     };
     resolved.note();
@@ -215,15 +215,11 @@ fn not_lists(given: &mut Value, like: &Value, path: &str, problems: &mut Vec<Pro
 }
 
 /// Every value: those of the file, and the defaults; the profile first, and the others by name.
-fn settings(all: Value, given: &Value, file: Option<&Path>) -> Vec<Setting> {
-    let Value::Object(mut all) = all else { return Vec::new() };
-    let profile = all.remove("profile");
-    let rest = all.iter().filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind"));
-    let first = profile.iter().map(|value| ("profile", value));
+fn settings(all: &Value, given: &Value, file: Option<&Path>) -> Vec<Setting> {
     let mut settings = Vec::new();
-    for (key, value) in first.chain(rest.map(|(key, value)| (key.as_str(), value))) {
-        flatten(key.to_owned(), value, given.get(key), file, &mut settings);
-    }
+    flatten(String::new(), all, Some(given), file, &mut settings);
+    settings.retain(|setting| !matches!(setting.path.as_str(), "apiVersion" | "kind"));
+    settings.sort_by_key(|setting| setting.path != "profile");
     settings
 }
 

@@ -9,18 +9,13 @@ use eviction_core::units::GoDuration;
 impl AgentConfiguration {
     /// The kubelet's settings as this profile takes them.
     pub fn over(&self, kubelet: Policy) -> Policy {
-        match self.profile {
-            Profile::Kubelet => {
-                Policy { rules: Rules::kubelet(), reflex: self.kernel_kill, hands: self.eviction, ..kubelet }
-            }
-            Profile::Enhanced => Policy {
-                thresholds: with_own_thresholds(&kubelet.thresholds, &self.policy.signals),
-                rules: Rules::enhanced(&self.policy),
-                reflex: self.kernel_kill,
-                hands: self.eviction,
-                ..kubelet
-            },
+        let (reflex, hands) = (self.kernel_kill, self.eviction);
+        let mut policy = Policy { rules: Rules::kubelet(), reflex, hands, ..kubelet };
+        if self.profile == Profile::Enhanced {
+            policy.thresholds = with_own_thresholds(&policy.thresholds, &self.policy.signals);
+            policy.rules = Rules::enhanced(&self.policy);
         }
+        policy
     }
 }
 

@@ -61,12 +61,8 @@ pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
     }
     for (place, zero) in DURATIONS {
         texts(document, place, problems, |text| match GoDuration::parse(text) {
-            Ok(duration) if duration < GoDuration::ZERO && *zero => {
-                Err(format!("must not be negative, got {text}"))
-            }
-            Ok(duration) if duration <= GoDuration::ZERO && !*zero => {
-                Err(format!("must be more than zero, got {text}"))
-            }
+            Ok(it) if it < GoDuration::ZERO && *zero => Err(format!("must not be negative, got {text}")),
+            Ok(it) if it <= GoDuration::ZERO && !*zero => Err(format!("must be more than zero, got {text}")),
             _ => Ok(()),
         });
     }
@@ -134,7 +130,7 @@ fn texts(
 
 fn source(thresholds: &Value, problems: &mut Vec<Problem>) {
     let is_inline = thresholds["source"] == "Inline";
-    let cause = match (is_inline, given(&thresholds["inline"])) {
+    let cause = match (is_inline, !thresholds["inline"].is_null()) {
         (false, true) => "needs `source: Inline`; here the thresholds come from elsewhere",
         (true, false) => "is missing: `source: Inline` needs it",
         _ => return,
@@ -142,20 +138,16 @@ fn source(thresholds: &Value, problems: &mut Vec<Problem>) {
     problems.push(Problem::new("thresholds.inline", cause));
 }
 
-fn given(value: &Value) -> bool {
-    !value.is_null()
-}
-
 fn thresholds(signal: &Value, path: &str, problems: &mut Vec<Problem>) {
     let (hard, soft, grace) = (&signal["hard"], &signal["soft"], &signal["gracePeriod"]);
     let mut wrong = |key: &str, cause: String| problems.push(Problem::new(member(path, key), cause));
-    if signal.is_object() && !given(hard) && !given(soft) {
+    if signal.is_object() && hard.is_null() && soft.is_null() {
         wrong("hard", "is missing: `hard`, `soft` or both must be given".to_owned());
     }
-    if given(soft) && !given(grace) {
+    if !soft.is_null() && grace.is_null() {
         wrong("gracePeriod", "is missing: `soft` needs it".to_owned());
     }
-    if given(grace) && !given(soft) {
+    if !grace.is_null() && soft.is_null() {
         wrong("gracePeriod", "goes with `soft`, which is missing".to_owned());
     }
     let limit = |value: &Value| value.as_str().and_then(|text| Limit::parse(text).ok());
@@ -174,7 +166,7 @@ fn thresholds(signal: &Value, path: &str, problems: &mut Vec<Problem>) {
 
 fn psi(psi: &Value, path: &str, problems: &mut Vec<Problem>) {
     let trigger = &psi["trigger"];
-    if psi.is_object() && given(&psi["avg10"]) == given(trigger) {
+    if psi.is_object() && psi["avg10"].is_null() == trigger.is_null() {
         problems.push(Problem::new(path, "needs one of `avg10` and `trigger`, and not both"));
     }
     let duration = |key: &str| trigger[key].as_str().and_then(|text| GoDuration::parse(text).ok());
@@ -194,7 +186,7 @@ fn protection(rule: &Value, path: &str, problems: &mut Vec<Problem>) {
     if rule.is_object()
         && !is_filled("namespaces")
         && !is_filled("priorityClasses")
-        && !given(&rule["selector"])
+        && rule["selector"].is_null()
     {
         let cause = "fits nothing: give `namespaces`, `selector` or `priorityClasses`";
         problems.push(Problem::new(path, cause));

@@ -79,14 +79,3 @@ impl Default for Configz {
         }
     }
 }
-
-/// What the command line says of asking the kubelet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AskConfigz {
-    /// It is to be asked, whatever the source is in the file.
-    pub ask: bool,
-    /// File with those who vouch for its serving certificate.
-    pub certificate_authority: Option<PathBuf>,
-    /// Any certificate will do.
-    pub insecure: bool,
-}

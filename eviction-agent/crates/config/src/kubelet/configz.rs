@@ -47,7 +47,7 @@ impl Effective {
     /// Everything that is wrong with it.
     pub fn resolve(&self) -> Result<KubeletConfiguration, Problems> {
         let Self { object, url } = self;
-        let mut layers = Layers::new(object.clone(), Some(&Origin::Configz(url.clone())));
+        let mut layers = Layers::new(object.clone(), &Origin::Configz(url.clone()));
         // All defaults are filled in, and what is empty then is left out of JSON.
         for (key, empty) in [("evictionHard", json!({})), ("enforceNodeAllocatable", json!([]))] {
             let value = layers.object.entry(key).or_insert(Value::Null);

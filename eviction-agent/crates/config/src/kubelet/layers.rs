@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::super::problem::member;
 use super::settings::Origin;
@@ -19,50 +19,36 @@ pub(super) struct Layers {
 
 impl Layers {
     /// The first layer.
-    pub(super) fn new(object: Map<String, Value>, origin: Option<&Origin>) -> Self {
-        let mut origins = Origins::new();
-        for (key, value) in &object {
-            remember(&mut origins, key.clone(), origin);
-            for name in value.as_object().into_iter().flat_map(Map::keys) {
-                remember(&mut origins, member(key, name), origin);
-            }
+    pub(super) fn new(object: Map<String, Value>, origin: &Origin) -> Self {
+        let mut layers = Self { object, origins: Origins::new() };
+        for (key, value) in &layers.object {
+            remember(&mut layers.origins, key, value, origin);
         }
-        Self { object, origins }
+        layers
     }
 
     /// Lays a JSON merge patch over what is there: null takes away, and maps are merged.
-    pub(super) fn lay_over(&mut self, patch: Map<String, Value>, origin: Option<&Origin>) {
+    pub(super) fn lay_over(&mut self, patch: Map<String, Value>, origin: &Origin) {
         let Self { object, origins } = self;
         for (key, value) in patch {
-            let is_merged = value.is_object() && object.get(&key).is_some_and(Value::is_object);
-            if !is_merged {
-                origins.retain(|path, _| path.split(['[', '.']).next() != Some(&key));
-            }
-            match value {
-                Value::Null => {
+            remember(origins, &key, &value, origin);
+            match (object.get_mut(&key), value) {
+                (_, Value::Null) => {
                     object.remove(&key);
-                    continue;
+                    origins.retain(|path, _| path.split(['[', '.']).next() != Some(&key));
                 }
-                Value::Object(patch) => {
-                    let slot = object.entry(key.clone()).or_insert(Value::Null);
-                    let mut map = slot.as_object_mut().map(std::mem::take).unwrap_or_default();
-                    for (name, value) in patch {
-                        let path = member(&key, &name);
-                        if value.is_null() {
-                            map.remove(&name);
-                            origins.remove(&path);
-                        } else {
-                            map.insert(name, value);
-                            remember(origins, path, origin);
-                        }
+                (Some(Value::Object(map)), Value::Object(mut patch)) => {
+                    map.retain(|name, _| patch.get(name).is_none_or(|value| !value.is_null()));
+                    patch.retain(|_, value| !value.is_null());
+                    map.extend(patch);
+                }
+                (_, mut value) => {
+                    if let Value::Object(map) = &mut value {
+                        map.retain(|_, value| !value.is_null());
                     }
-                    *slot = Value::Object(map);
-                }
-                value => {
-                    object.insert(key.clone(), value);
+                    object.insert(key, value);
                 }
             }
-            remember(origins, key, origin);
         }
     }
 
@@ -76,10 +62,7 @@ impl Layers {
             "evictionMinimumReclaim",
             "enforceNodeAllocatable",
         ] {
-            let value = self.object.get(key);
-            let is_empty = value.and_then(Value::as_object).is_some_and(Map::is_empty)
-                || value.and_then(Value::as_array).is_some_and(Vec::is_empty);
-            if is_empty {
+            if self.object.get(key).is_some_and(|value| *value == json!({}) || *value == json!([])) {
                 self.object.remove(key);
                 self.origins.remove(key);
             }
@@ -87,8 +70,7 @@ impl Layers {
     }
 }
 
-fn remember(origins: &mut Origins, path: String, origin: Option<&Origin>) {
-    if let Some(origin) = origin {
-        origins.insert(path, origin.clone());
-    }
+fn remember(origins: &mut Origins, key: &str, value: &Value, origin: &Origin) {
+    let members = value.as_object().into_iter().flat_map(Map::keys).map(|name| member(key, name));
+    origins.extend(members.chain([key.to_owned()]).map(|path| (path, origin.clone())));
 }

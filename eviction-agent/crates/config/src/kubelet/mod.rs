@@ -60,7 +60,7 @@ pub fn load_kubelet(
     let mut layers = Layers::default();
     if let Some(file) = file {
         match read_document(file, API_VERSION, KIND) {
-            Ok(object) => layers = Layers::new(object, Some(&Origin::File(file.to_owned()))),
+            Ok(object) => layers = Layers::new(object, &Origin::File(file.to_owned())),
             Err(wrong) => problems.extend(wrong),
         }
     }
@@ -72,7 +72,7 @@ pub fn load_kubelet(
             Ok(found) => {
                 for file in found.files {
                     match read_document(&file, API_VERSION, KIND) {
-                        Ok(object) => layers.lay_over(object, Some(&Origin::DropIn(file))),
+                        Ok(object) => layers.lay_over(object, &Origin::DropIn(file)),
                         Err(wrong) => problems.extend(wrong),
                     }
                 }
@@ -90,8 +90,8 @@ pub(super) fn resolve_given(
     mut object: Map<String, Value>,
     file: Option<&Path>,
 ) -> Result<KubeletConfiguration, Problems> {
-    let origin = file.map(|file| Origin::File(file.to_owned()));
-    let given = Layers::new(object.clone(), origin.as_ref());
+    let origin = file.map_or(Origin::Default, |file| Origin::File(file.to_owned()));
+    let given = Layers::new(object.clone(), &origin);
     default_eviction_hard(&mut object);
     finish(Layers { object, ..given }, Vec::new(), Vec::new(), file)
 }

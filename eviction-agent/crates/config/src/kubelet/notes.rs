@@ -3,15 +3,13 @@
 use super::super::problem::{Problem, member};
 use super::fields::{KubeletFields, StringMap};
 use eviction_core::policy::Policy;
-use eviction_core::signal::Signal;
 use eviction_core::units::{GoDuration, ThresholdValue, parse_percentage};
 
 /// Notes on a configuration that is right.
 pub(super) fn collect(fields: &KubeletFields, policy: &Policy) -> Vec<Problem> {
     let mut notes = Vec::new();
-    let hard = ("evictionHard", &fields.eviction_hard);
-    let soft = ("evictionSoft", &fields.eviction_soft);
-    for (field, map) in [hard, soft] {
+    let has = |map: &Option<StringMap>, key: &str| map.as_ref().is_some_and(|map| map.contains_key(key));
+    for (field, map) in [("evictionHard", &fields.eviction_hard), ("evictionSoft", &fields.eviction_soft)] {
         for (signal, text) in map.iter().flatten() {
             let mut note = |cause: &str| notes.push(Problem::new(member(field, signal), cause));
             if text == "0%" || text == "100%" {
@@ -25,63 +23,39 @@ pub(super) fn collect(fields: &KubeletFields, policy: &Policy) -> Vec<Problem> {
             }
         }
     }
-    notes.extend(idle("evictionSoftGracePeriod", &fields.eviction_soft_grace_period, |key| {
-        has(&fields.eviction_soft, key)
-    }));
-    notes.extend(idle("evictionMinimumReclaim", &fields.eviction_minimum_reclaim, |key| {
-        has(&fields.eviction_hard, key) || has(&fields.eviction_soft, key)
-    }));
+    let mut note = |path: String, cause: &str| notes.push(Problem::new(path, cause));
+    const IDLE: &str = "is idle: there is no such threshold";
     for (key, text) in fields.eviction_soft_grace_period.iter().flatten() {
-        let zero = GoDuration::parse(text) == Ok(GoDuration::ZERO);
-        if zero && has(&fields.eviction_soft, key) {
-            let path = member("evictionSoftGracePeriod", key);
-            notes.push(Problem::new(path, "is zero, which makes the soft threshold a hard one"));
+        let path = member("evictionSoftGracePeriod", key);
+        if !has(&fields.eviction_soft, key) {
+            note(path, IDLE);
+        } else if GoDuration::parse(text) == Ok(GoDuration::ZERO) {
+            note(path, "is zero, which makes the soft threshold a hard one");
         }
     }
-    for (signal, reclaim) in policy.thresholds.iter().filter_map(reclaim) {
-        if matches!(reclaim, ThresholdValue::Percentage(share) if *share > 1.0 || share.is_nan()) {
-            let path = member("evictionMinimumReclaim", signal.name());
-            notes.push(Problem::new(path, "is more than all there is: once met, never resolved"));
+    for key in fields.eviction_minimum_reclaim.iter().flatten().map(|(key, _)| key) {
+        if !has(&fields.eviction_hard, key) && !has(&fields.eviction_soft, key) {
+            note(member("evictionMinimumReclaim", key), IDLE);
         }
     }
-    notes.extend(periods(fields, policy));
-    notes
-}
-
-fn periods(fields: &KubeletFields, policy: &Policy) -> Vec<Problem> {
-    let mut notes = Vec::new();
-    let path = "evictionPressureTransitionPeriod";
+    for threshold in &policy.thresholds {
+        if let Some(ThresholdValue::Percentage(share)) = threshold.min_reclaim
+            && (share > 1.0 || share.is_nan())
+        {
+            let path = member("evictionMinimumReclaim", threshold.signal.name());
+            note(path, "is more than all there is: once met, never resolved");
+        }
+    }
+    let period = "evictionPressureTransitionPeriod".to_owned();
     if fields.eviction_pressure_transition_period == Some(GoDuration::ZERO) {
-        notes.push(Problem::new(path, "zero means the default, 5m0s"));
-    }
-    if policy.pressure_transition_period < GoDuration::ZERO {
-        notes.push(Problem::new(path, "is negative: node conditions never show"));
+        note(period, "zero means the default, 5m0s");
+    } else if policy.pressure_transition_period < GoDuration::ZERO {
+        note(period, "is negative: node conditions never show");
     }
     let soft = policy.thresholds.iter().any(|threshold| !threshold.is_hard());
     if soft && policy.max_pod_grace_period_seconds <= 0 {
-        notes.push(Problem::new(
-            "evictionMaxPodGracePeriod",
-            "is not above zero: soft evictions give pods no time to end",
-        ));
+        let cause = "is not above zero: soft evictions give pods no time to end";
+        note("evictionMaxPodGracePeriod".to_owned(), cause);
     }
     notes
-}
-
-fn reclaim(threshold: &eviction_core::policy::Threshold) -> Option<(Signal, &ThresholdValue)> {
-    Some((threshold.signal, threshold.min_reclaim.as_ref()?))
-}
-
-fn has(map: &Option<StringMap>, key: &str) -> bool {
-    map.as_ref().is_some_and(|map| map.contains_key(key))
-}
-
-fn idle<'a>(
-    field: &'a str,
-    map: &'a Option<StringMap>,
-    used: impl Fn(&str) -> bool + 'a,
-) -> impl Iterator<Item = Problem> + 'a {
-    map.iter()
-        .flatten()
-        .filter(move |(key, _)| !used(key))
-        .map(move |(key, _)| Problem::new(member(field, key), "is idle: there is no such threshold"))
 }

@@ -23,17 +23,15 @@ pub(super) fn resolve(fields: &KubeletFields, problems: &mut Vec<Problem>) -> (V
     let graces = entries("evictionSoftGracePeriod", graces, problems, grace_period);
     let reclaims = &fields.eviction_minimum_reclaim;
     let reclaims = entries("evictionMinimumReclaim", reclaims, problems, minimum_reclaim);
-    let given = |signal: Signal| {
-        let map = fields.eviction_soft_grace_period.as_ref();
-        map.is_some_and(|map| map.contains_key(signal.name()))
-    };
-    problems.extend(in_key_order(&soft).filter(|signal| !given(*signal)).map(|signal| {
-        Problem::new(
-            member("evictionSoft", signal.name()),
-            format!("grace period must be specified for the soft eviction threshold {signal}"),
-        )
-    }));
-
+    for key in fields.eviction_soft.iter().flat_map(BTreeMap::keys) {
+        let is_threshold =
+            Signal::from_name(key).is_some_and(|signal| matches!(soft.get(&signal), Some(Some(_))));
+        let graces = fields.eviction_soft_grace_period.as_ref();
+        if is_threshold && graces.is_none_or(|graces| !graces.contains_key(key)) {
+            let cause = format!("grace period must be specified for the soft eviction threshold {key}");
+            problems.push(Problem::new(member("evictionSoft", key), cause));
+        }
+    }
     let make = |signal: Signal, value: &Option<ThresholdValue>, grace_period| {
         Some(Threshold {
             signal,
@@ -82,14 +80,6 @@ fn entries<T>(
         }
     }
     parsed
-}
-
-/// The signals of real thresholds, in the order of their names.
-fn in_key_order(thresholds: &BTreeMap<Signal, Option<ThresholdValue>>) -> impl Iterator<Item = Signal> {
-    let mut signals: Vec<Signal> =
-        thresholds.iter().filter(|(_, value)| value.is_some()).map(|(signal, _)| *signal).collect();
-    signals.sort_by_key(|signal| signal.name());
-    signals.into_iter()
 }
 
 /// `parseThresholdStatement`; `0%` and `100%` make no threshold at all.
