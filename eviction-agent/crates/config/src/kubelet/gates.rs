@@ -44,12 +44,22 @@ fn is_on(gate: &Gate, given: &BTreeMap<String, bool>) -> bool {
     *given.get(gate.name).or(whole).unwrap_or(&gate.on)
 }
 
+/// The gates of a configuration.
+pub(super) struct FeatureGates<'a>(pub(super) &'a BTreeMap<String, bool>);
+
+impl FeatureGates<'_> {
+    /// Whether the gate of this name is on.
+    pub(super) fn is_on(&self, name: &str) -> bool {
+        find(name).is_some_and(|gate| is_on(&gate, self.0))
+    }
+}
+
 /// The gates that change a decision. Others do not count: the kubelet may be of another version.
 pub(super) fn resolve(given: &BTreeMap<String, bool>) -> Gates {
-    let is_on = |name| find(name).is_some_and(|gate| is_on(&gate, given));
+    let gates = FeatureGates(given);
     Gates {
-        pod_level_resources: is_on("PodLevelResources"),
-        separate_disk_gc: is_on("KubeletSeparateDiskGC"),
+        pod_level_resources: gates.is_on("PodLevelResources"),
+        separate_disk_gc: gates.is_on("KubeletSeparateDiskGC"),
     }
 }
 

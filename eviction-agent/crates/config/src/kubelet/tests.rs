@@ -1,7 +1,6 @@
 //! Against what the kubelet makes of a configuration: `go.jsonl` was written by a program
 //! that calls the packages of v1.36.3. A row is a configuration, the stage at which it fails
-//! if it does, and then the texts of which chance reports one, else what was resolved. No row breaks a rule
-//! that `replay` leaves out.
+//! if it does, and then the texts of which chance reports one, else what was resolved.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
