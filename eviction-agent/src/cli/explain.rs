@@ -15,7 +15,7 @@ use crate::scenario::read;
 use crate::scenario::run::{Explained, explain_under};
 use eviction_core::explain::{Explainer, Style};
 use eviction_core::pod::PodName;
-use eviction_core::report::{About, OomReport, Report};
+use eviction_core::record::{DecisionRecord, OomRecord, RecordSubject};
 use eviction_core::signal::Signal;
 
 /// Explain the eviction decisions in recordings: which pods were chosen, which were not, and why
@@ -85,13 +85,16 @@ pub(super) fn run(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ended> 
 }
 
 /// Whether a decision is about a threshold of that signal.
-fn is_of_signal(report: &Report, signal: Signal) -> bool {
-    match &report.about {
-        About::Pass(pass) => {
+fn is_of_signal(report: &DecisionRecord, signal: Signal) -> bool {
+    match &report.subject {
+        RecordSubject::Evaluated(pass) => {
             pass.starved == Some(signal.resource())
                 || pass.evictions.iter().any(|eviction| eviction.signal == signal.name())
         }
-        About::Nothing | About::NoPass(_) | About::Admission { .. } | About::Story(_) => false,
+        RecordSubject::Nothing
+        | RecordSubject::NotEvaluated(_)
+        | RecordSubject::Admission { .. }
+        | RecordSubject::Oom(_) => false,
     }
 }
 
@@ -108,7 +111,7 @@ struct Explanations<'a> {
 struct Line<'a> {
     scenario: &'a str,
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a DecisionRecord,
 }
 
 impl<'a> Explanations<'a> {
@@ -197,26 +200,26 @@ fn likeness(asked: &str, name: &str) -> f64 {
 }
 
 /// Whether a report has something to say about a pod.
-fn concerns(report: &Report, pod: &PodName) -> bool {
+fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
     if report.ended.iter().any(|ended| ended.uid == pod.uid) {
         return true;
     }
-    match &report.about {
-        About::Pass(pass) => {
+    match &report.subject {
+        RecordSubject::Evaluated(pass) => {
             pass.candidates.iter().any(|candidate| candidate.pod == *pod)
                 || pass.evictions.iter().any(|eviction| eviction.pod == *pod)
                 || pass.spared.contains(pod)
         }
-        About::Admission { pod: asked, .. } => asked == pod,
-        About::Story(OomReport::OomKill(kill)) => kill.pod.as_ref() == Some(pod),
-        About::Story(OomReport::ContainerEnded(end)) => end.uid == pod.uid,
-        About::Nothing | About::NoPass(_) => false,
+        RecordSubject::Admission { pod: asked, .. } => asked == pod,
+        RecordSubject::Oom(OomRecord::OomKill(kill)) => kill.pod.as_ref() == Some(pod),
+        RecordSubject::Oom(OomRecord::ContainerEnded(end)) => end.uid == pod.uid,
+        RecordSubject::Nothing | RecordSubject::NotEvaluated(_) => false,
     }
 }
 
 fn lines<'a>(
     scenario: &str,
-    reports: impl IntoIterator<Item = &'a Report>,
+    reports: impl IntoIterator<Item = &'a DecisionRecord>,
     out: &mut impl Write,
 ) -> io::Result<()> {
     for report in reports {

@@ -230,7 +230,7 @@ async fn supervise(
     for source in &started.sources {
         slow.backend(source);
     }
-    slow.say(Clock::start().now().wall, Event::Started(started));
+    slow.publish(Clock::start().now().wall, Event::Started(started));
     let mut writer = tokio::spawn(slow.run(receiver, own_notes));
     let watchdog = tokio::spawn(watchdog::watch(pulse, reaction_thread, Arc::clone(&metrics), timer));
     let server =

@@ -1,11 +1,11 @@
-//! What an outcome says of the engine's reasons: a [`Report`] in brief.
+//! What an outcome says of the engine's reasons: a [`DecisionRecord`] in brief.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::story::{EndBrief, KillBrief};
 use eviction_core::pod::PodName;
-use eviction_core::report::{About, ProposalReport, Report, ThresholdReport};
+use eviction_core::record::{DecisionRecord, ProposalRecord, RecordSubject, ThresholdRecord};
 
 /// A step's report in brief. A field that says nothing is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,18 +58,18 @@ pub struct ExpectedStep {
 
 impl ExpectedStep {
     /// What the report of a pass says.
-    pub(super) fn of(report: &Report) -> Self {
+    pub(super) fn of(report: &DecisionRecord) -> Self {
         Self {
-            blind: report.blind.iter().map(ToString::to_string).collect(),
+            blind: report.unavailable.iter().map(ToString::to_string).collect(),
             unknown_conditions: report.unknown_conditions.iter().map(ToString::to_string).collect(),
             proposal: report.proposal.as_ref().map(proposal),
             ..Self::of_pass(report)
         }
     }
 
-    fn of_pass(report: &Report) -> Self {
-        match &report.about {
-            About::Pass(pass) => Self {
+    fn of_pass(report: &DecisionRecord) -> Self {
+        match &report.subject {
+            RecordSubject::Evaluated(pass) => Self {
                 end: name(&pass.end),
                 deficit: pass.deficit.map(|deficit| deficit.total),
                 memory: pass.memory.as_ref().and_then(|memory| serde_json::to_value(memory).ok()),
@@ -97,14 +97,16 @@ impl ExpectedStep {
                     .collect(),
                 ..Self::default()
             },
-            About::NoPass(why) => Self { end: name(why), ..Self::default() },
-            About::Nothing | About::Admission { .. } | About::Story(_) => Self::default(),
+            RecordSubject::NotEvaluated(why) => Self { end: name(why), ..Self::default() },
+            RecordSubject::Nothing | RecordSubject::Admission { .. } | RecordSubject::Oom(_) => {
+                Self::default()
+            }
         }
     }
 }
 
-fn imminent(threshold: &ThresholdReport) -> Option<String> {
-    let ThresholdReport { signal, quantity, eta, imminent, met, .. } = threshold;
+fn imminent(threshold: &ThresholdRecord) -> Option<String> {
+    let ThresholdRecord { signal, quantity, eta, imminent, met, .. } = threshold;
     let line = format!("{signal} < {}", quantity.as_deref().unwrap_or("?"));
     match (eta, met) {
         (Some(eta), None) if *imminent => Some(format!("{line} in {}", eta.expected)),
@@ -118,11 +120,11 @@ fn kind(variant: &impl Serialize) -> String {
     name(variant).split(": ").next().unwrap_or_default().to_owned()
 }
 
-fn proposal(state: &ProposalReport) -> String {
+fn proposal(state: &ProposalRecord) -> String {
     match state {
-        ProposalReport::Unchanged => "unchanged".to_owned(),
-        ProposalReport::TookEffect => "took effect".to_owned(),
-        ProposalReport::Waits { since: _, until, would_evict, would_reclaim } => {
+        ProposalRecord::Unchanged => "unchanged".to_owned(),
+        ProposalRecord::TookEffect => "took effect".to_owned(),
+        ProposalRecord::Waits { since: _, until, would_evict, would_reclaim } => {
             let until = until.map_or_else(|| "it is accepted".to_owned(), |until| until.to_string());
             let pods = would_evict.iter().map(|pod| format!("evict {}", pod.name));
             let garbage = would_reclaim.iter().map(|reclaim| format!("collect {}", reclaim.name()));

@@ -12,7 +12,7 @@ use eviction_core::disk_layout::Reclaim;
 use eviction_core::message::{self, REASON_EVICTED, REASON_THRESHOLD_MET};
 use eviction_core::pod::{Pod, PodCondition};
 use eviction_core::pods::KnownPod;
-use eviction_core::report::Report;
+use eviction_core::record::DecisionRecord;
 use eviction_core::signal::Resource;
 use eviction_core::time::Timestamp;
 
@@ -89,7 +89,7 @@ impl Record {
         self.outcome.admit.push(answer);
     }
 
-    pub(super) fn report(&mut self, report: &Report, StoryBrief { oom_kills, ended }: StoryBrief) {
+    pub(super) fn report(&mut self, report: &DecisionRecord, StoryBrief { oom_kills, ended }: StoryBrief) {
         self.outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(report) });
     }
 

@@ -12,7 +12,7 @@ use eviction_core::pod::Pod;
 use eviction_core::pod::PodName;
 use eviction_core::policy::Policy;
 use eviction_core::preferences::Profile;
-use eviction_core::report::Report;
+use eviction_core::record::DecisionRecord;
 
 /// Why a scenario makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +69,7 @@ pub struct Explained {
     /// Every pod there was.
     pub pods: Vec<PodName>,
     /// Of all passes and admissions, in their order.
-    pub reports: Vec<Report>,
+    pub reports: Vec<DecisionRecord>,
 }
 
 /// Runs a scenario.

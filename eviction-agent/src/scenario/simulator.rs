@@ -19,7 +19,7 @@ use eviction_core::pod::Pod;
 use eviction_core::pods::{KnownPod, PodSet};
 use eviction_core::policy::Policy;
 use eviction_core::reading::UnknownReason;
-use eviction_core::report::{ProposalReport, Report};
+use eviction_core::record::{DecisionRecord, ProposalRecord};
 use eviction_core::snapshot::Snapshot;
 
 /// An engine, and everything that it hears from.
@@ -31,9 +31,9 @@ pub(super) struct Simulator {
     places: HashMap<Box<str>, usize>,
     story: StoryBrief,
     /// What was decided, if anybody wants to know.
-    reports: Option<Vec<Report>>,
+    reports: Option<Vec<DecisionRecord>>,
     /// What was said last of a changed configuration.
-    proposal: Option<ProposalReport>,
+    proposal: Option<ProposalRecord>,
 }
 
 /// Where a pod is on its way.
@@ -68,7 +68,7 @@ impl Simulator {
     }
 
     /// The reports that were kept.
-    pub(super) fn into_reports(self) -> Vec<Report> {
+    pub(super) fn into_reports(self) -> Vec<DecisionRecord> {
         self.reports.unwrap_or_default()
     }
 
@@ -110,7 +110,7 @@ impl Simulator {
         // The kubelet's profile keeps the form of the kubelet's outcomes.
         if self.engine.policy().rules.preferences.is_some() {
             let story = std::mem::take(&mut self.story);
-            let mut report = Report::of(&decision, self.engine.policy());
+            let mut report = DecisionRecord::of(&decision);
             report.proposal = self.proposal.take();
             record.report(&report, story);
         }
@@ -139,11 +139,11 @@ impl Simulator {
         if let Some(reports) = &mut self.reports {
             let Decision { ended, proposal, subject, .. } = &decision;
             if !matches!(subject, DecisionKind::Noted) || !ended.is_empty() || proposal.is_some() {
-                reports.push(Report::of(&decision, self.engine.policy()));
+                reports.push(DecisionRecord::of(&decision));
             }
         }
         if decision.proposal.is_some() {
-            self.proposal = Report::of(&decision, self.engine.policy()).proposal;
+            self.proposal = DecisionRecord::of(&decision).proposal;
         }
         if let Some(ProposalState::TookEffect) = decision.proposal {
             let policy = self.engine.policy();

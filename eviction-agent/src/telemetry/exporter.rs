@@ -2,10 +2,10 @@
 //!
 //! Everything that people see is made here from the same decision.
 
-mod ends;
+mod decision;
 mod files;
-mod outcome;
-mod pass;
+mod oom;
+mod progress;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -53,14 +53,15 @@ pub(crate) struct TelemetryExporter {
     names: DecisionIds,
     clock: Clock,
     sources: Vec<BackendLabels>,
-    met: Vec<u8>,
+    /// Thresholds that are met, each by its signal and whether it is hard.
+    met: Vec<(Signal, bool)>,
     /// Thresholds that were met when their signal became unknown.
-    lost: Vec<u8>,
-    /// What was known at any time.
+    lost: Vec<(Signal, bool)>,
+    /// Signals that were known at any time.
     known: SignalSet,
     conditions: Vec<NodeCondition>,
     unknown_conditions: Vec<NodeCondition>,
-    watch: EngineStatus,
+    status: EngineStatus,
     /// Told when another configuration came into force.
     took_effect: Arc<Notify>,
     pods: event_log::Pods,
@@ -90,10 +91,10 @@ impl TelemetryExporter {
             metrics.node_condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
         }
         // A series that begins with its first event has not increased, for those who ask how much it did.
-        for result in outcome::ALL {
+        for result in progress::ALL {
             metrics.eviction_results.get_or_create(&ResultLabels { result });
         }
-        for result in outcome::ENDS {
+        for result in progress::ENDS {
             metrics.eviction_duration.get_or_create(&ResultLabels { result });
         }
         for (r#type, _) in LossCounters::default().by_record() {
@@ -115,7 +116,7 @@ impl TelemetryExporter {
         for alarm in ["fork_storm", "pids_limit"] {
             metrics.task_alarms.get_or_create(&AlarmLabels { alarm });
         }
-        let watch = EngineStatus::new(&metrics);
+        let status = EngineStatus::new(&metrics);
         Self {
             output,
             printer,
@@ -129,7 +130,7 @@ impl TelemetryExporter {
             known: SignalSet::EMPTY,
             conditions: Vec::new(),
             unknown_conditions: Vec::new(),
-            watch,
+            status,
             took_effect,
             pods: event_log::Pods::default(),
             losses: LossBaseline::default(),
@@ -189,7 +190,7 @@ impl TelemetryExporter {
     /// Prints a line; `at` is steady time. What is learnt late, such as an OOM kill while its group
     /// was still being killed, is printed with the time of the line before it: lines are in the order of
     /// their time. The API server gets the time at which it happened.
-    pub(crate) fn say(&self, at: Timestamp, event: Event) {
+    pub(crate) fn publish(&self, at: Timestamp, event: Event) {
         if let Some(tap) = &self.tap {
             tap.hear(self.clock.shown(at), &event);
         }
@@ -211,7 +212,7 @@ impl TelemetryExporter {
     /// Prints the last line and waits until all are written, as long as the reader takes.
     pub(crate) fn finish(self, reason: &str) {
         let stopped = event_log::Stopped { reason: reason.to_owned() };
-        self.say(self.clock.now().wall, Event::Stopped(stopped));
+        self.publish(self.clock.now().wall, Event::Stopped(stopped));
         self.printer.finish();
         if let Some(recorder) = self.recorder {
             recorder.finish();
@@ -220,22 +221,22 @@ impl TelemetryExporter {
 
     fn take(&mut self, note: TelemetryEvent) {
         match note {
-            TelemetryEvent::Pass(pass) => self.pass(&pass),
-            TelemetryEvent::Outcome(outcome) => self.outcome(outcome),
+            TelemetryEvent::Decision(decision) => self.decision(&decision),
+            TelemetryEvent::Outcome(update) => self.progress(update),
             TelemetryEvent::OomKill(kill, at) => {
                 self.count_kills(&kill);
-                self.say(at.wall, Event::OomKill(kill));
+                self.publish(at.wall, Event::OomKill(kill));
             }
             TelemetryEvent::KernelKill(mut kill, at) => {
                 kill.decision_id = kill.id.map(|id| self.names.of(id));
-                self.say(at.wall, Event::KernelKill(kill));
+                self.publish(at.wall, Event::KernelKill(kill));
             }
             TelemetryEvent::Ended(ended, at) => self.ended(*ended, at),
             TelemetryEvent::LateStatus(end, at) => self.late_status(&end, at),
             TelemetryEvent::Unknown(signal, Some(why), at) => {
                 let error = self.files.error(signal, why);
                 let event = event_log::SignalReadError { signal: signal.name(), error };
-                self.say(at.wall, Event::SignalReadError(event));
+                self.publish(at.wall, Event::SignalReadError(event));
             }
             TelemetryEvent::Unknown(_, None, _) => {}
             TelemetryEvent::Pods { pods, reread, pods_root, at } => {
@@ -246,7 +247,7 @@ impl TelemetryExporter {
             }
             TelemetryEvent::PodsInvalid(error, at) => {
                 self.pods.error = Some(error);
-                self.say(at.wall, Event::Pods(self.pods.clone()));
+                self.publish(at.wall, Event::Pods(self.pods.clone()));
             }
             TelemetryEvent::ConfigurationInvalid(errors, at) => {
                 let state = "invalid";
@@ -259,22 +260,22 @@ impl TelemetryExporter {
                     errors,
                     errors_omitted,
                 };
-                self.say(at.wall, Event::ConfigChange(event));
+                self.publish(at.wall, Event::ConfigChange(event));
             }
             TelemetryEvent::Lost(losses, at) => self.lost(*losses, at),
             TelemetryEvent::TaskAlarm(tasks, at) => {
                 self.metrics.task_alarms.get_or_create(&AlarmLabels { alarm: tasks.alarm }).inc();
-                self.say(at.wall, Event::TaskAlarm(tasks));
+                self.publish(at.wall, Event::TaskAlarm(tasks));
             }
-            TelemetryEvent::MemoryLimit(limit, at) => self.say(at.wall, Event::MemoryLimit(limit)),
+            TelemetryEvent::MemoryLimit(limit, at) => self.publish(at.wall, Event::MemoryLimit(limit)),
             TelemetryEvent::Tally(tallies, at) => self.tallies.take(tallies, at, &self.metrics),
             TelemetryEvent::PodMemory(pods) => pod_memory::export(&pods, &self.metrics),
             TelemetryEvent::ApiServer(reach, at) => {
-                self.say(at.wall, Event::KubeApi(event_log::KubeApi::from(reach)));
+                self.publish(at.wall, Event::KubeApi(event_log::KubeApi::from(reach)));
             }
             TelemetryEvent::Backend(backend, at) => {
                 self.backend(&backend);
-                self.say(at.wall, Event::Backend(backend));
+                self.publish(at.wall, Event::Backend(backend));
             }
         }
     }
@@ -320,7 +321,7 @@ impl TelemetryExporter {
         self.losses = losses;
         let map_full = lost.by_map().iter().map(|(_, count)| count).sum();
         let event = event_log::BpfEventsLost { lost: lost.records_lost(), invalid, map_full };
-        self.say(at.wall, Event::BpfEventsLost(event));
+        self.publish(at.wall, Event::BpfEventsLost(event));
     }
 
     fn pods(&mut self, pods: event_log::Pods, reread: bool, at: Instant) {
@@ -336,7 +337,7 @@ impl TelemetryExporter {
         let changed = reread || self.pods != pods;
         self.pods = pods;
         if changed {
-            self.say(at.wall, Event::Pods(self.pods.clone()));
+            self.publish(at.wall, Event::Pods(self.pods.clone()));
         }
     }
 }

@@ -35,8 +35,8 @@ const QUEUE: usize = 1024;
 /// Something that people or metrics should know.
 #[derive(Debug)]
 pub(crate) enum TelemetryEvent {
-    /// A pass in which something changed: thresholds, conditions, or a victim was chosen.
-    Pass(Box<DecisionEvent>),
+    /// A decision in which something changed: thresholds, conditions, or a pod was selected.
+    Decision(Box<DecisionEvent>),
     /// What came of an eviction.
     Outcome(EvictionUpdate),
     /// The kernel killed a process.
@@ -72,23 +72,31 @@ pub(crate) enum TelemetryEvent {
     Backend(event_log::Backend, Instant),
 }
 
-/// A pass with the circumstances of the look.
+/// A decision with the circumstances of its sample.
 #[derive(Debug)]
 pub(crate) struct DecisionEvent {
     pub(crate) decision: Decision,
     /// The number of the first eviction in it; the others follow.
     pub(crate) first_id: u64,
-    pub(crate) seen: Option<MemoryUsage>,
-    pub(crate) seen_by: &'static str,
-    /// The kernel's stamp of the crossing, if a record of it caused the look.
+    /// The node's memory in the sample.
+    pub(crate) usage: Option<MemoryUsage>,
+    pub(crate) detected_by: &'static str,
+    /// The kernel's stamp of the threshold crossing, if one caused the sample.
     pub(crate) crossed_mono_ns: Option<u64>,
-    pub(crate) looked: Instant,
+    pub(crate) sampled: Instant,
     pub(crate) decided_mono_ns: u64,
     /// What it was made with, if it is to be recorded.
-    pub(crate) before: Option<Box<DecisionInputs>>,
-    /// There are not many at once.
+    pub(crate) inputs: Option<Box<DecisionInputs>>,
+    /// Bounds how many there are at once.
     #[expect(dead_code, reason = "what counts is when it is dropped")]
-    pub(crate) copied: RecordPermit,
+    pub(crate) permit: RecordPermit,
+}
+
+impl DecisionEvent {
+    /// How long after the threshold was crossed it was made, if a crossing caused it.
+    pub(crate) fn latency_ns(&self) -> Option<u64> {
+        self.crossed_mono_ns.map(|crossed| self.decided_mono_ns.saturating_sub(crossed))
+    }
 }
 
 /// What came of a decision, one step of it.

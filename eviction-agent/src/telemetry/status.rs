@@ -1,20 +1,19 @@
-//! Events about what the engine reports beside observations: signals that are unavailable, rejected
-//! readings, and changed configurations.
+//! Event lines and metrics of what a decision says beside its evaluation: signals that are unavailable,
+//! rejected readings, and changed configurations.
 
 use crate::telemetry::metrics::{ImplausibleLabels, Metrics, SignalLabels};
-use eviction_core::decision::Decision;
-use eviction_core::report::ProposalReport;
-use eviction_core::signal::{Signal, SignalSet};
+use eviction_core::record::{DecisionRecord, ProposalRecord};
+use eviction_core::signal::Signal;
 use eviction_core::signal_filter::{Implausible, RejectedReading};
 
 use crate::daemon::clock::Clock;
 use crate::telemetry::event_log::{self, ConfigChange, Event, PodRef, ReadingRejected, SignalUnavailable};
 
-/// What was told last.
+/// What was published last.
 #[derive(Debug, Default)]
 pub(crate) struct EngineStatus {
-    blind: SignalSet,
-    refused: SignalSet,
+    unavailable: Vec<Signal>,
+    rejected: Vec<Signal>,
 }
 
 /// Signals that standalone mode and a cluster both have; disks are not watched.
@@ -33,49 +32,45 @@ impl EngineStatus {
         Self::default()
     }
 
-    /// What a decision has to say that the one before had not.
-    pub(crate) fn take(&mut self, decision: &Decision, metrics: &Metrics, clock: &Clock) -> Vec<Event> {
+    /// The events of a decision that the one before did not have.
+    pub(crate) fn update(&mut self, record: &DecisionRecord, metrics: &Metrics, clock: &Clock) -> Vec<Event> {
         let mut events = Vec::new();
         for signal in Signal::ALL {
-            let (is, was) = (decision.blind.contains(signal), self.blind.contains(signal));
-            if is != was {
+            let is_unavailable = record.unavailable.contains(&signal);
+            if is_unavailable != self.unavailable.contains(&signal) {
                 let labels = SignalLabels { eviction_signal: signal.name() };
-                metrics.signal_unavailable.get_or_create(&labels).set(i64::from(is));
-                let state = if is { "unavailable" } else { "available" };
+                metrics.signal_unavailable.get_or_create(&labels).set(i64::from(is_unavailable));
+                let state = if is_unavailable { "unavailable" } else { "available" };
                 events.push(Event::SignalUnavailable(SignalUnavailable { signal: signal.name(), state }));
             }
         }
-        self.blind = decision.blind;
-        if let Some(pass) = decision.pass() {
-            let mut now = SignalSet::EMPTY;
-            for refused in &pass.sight.refused {
-                now.insert(refused.signal);
-                if !self.refused.contains(refused.signal) {
-                    events.push(refusal(refused, metrics));
-                }
-            }
-            self.refused = now;
+        self.unavailable.clone_from(&record.unavailable);
+        if let Some(evaluation) = record.evaluation() {
+            let is_new = |reading: &&RejectedReading| !self.rejected.contains(&reading.signal);
+            let new = evaluation.refused.iter().filter(is_new);
+            events.extend(new.map(|reading| rejected(reading, metrics)));
+            self.rejected = evaluation.refused.iter().map(|reading| reading.signal).collect();
         }
-        if let Some(proposal) = ProposalReport::of_decision(decision) {
-            metrics.config_pending.set(i64::from(matches!(proposal, ProposalReport::Waits { .. })));
-            events.push(Event::ConfigChange(configuration(proposal, clock)));
+        if let Some(proposal) = &record.proposal {
+            metrics.config_pending.set(i64::from(matches!(proposal, ProposalRecord::Waits { .. })));
+            events.push(Event::ConfigChange(config_change(proposal, clock)));
         }
         events
     }
 }
 
-fn refusal(refused: &RejectedReading, metrics: &Metrics) -> Event {
-    let RejectedReading { signal, available, capacity, why } = *refused;
+fn rejected(reading: &RejectedReading, metrics: &Metrics) -> Event {
+    let RejectedReading { signal, available, capacity, why } = *reading;
     let labels = ImplausibleLabels { eviction_signal: signal.name(), reason: why.name() };
     metrics.implausible_readings.get_or_create(&labels).inc();
     Event::ReadingRejected(ReadingRejected { signal: signal.name(), reason: why.name(), available, capacity })
 }
 
-fn configuration(proposal: ProposalReport, clock: &Clock) -> ConfigChange {
+fn config_change(proposal: &ProposalRecord, clock: &Clock) -> ConfigChange {
     let (state, until, would_evict) = match proposal {
-        ProposalReport::Unchanged => ("unchanged", None, Vec::new()),
-        ProposalReport::TookEffect => ("applied", None, Vec::new()),
-        ProposalReport::Waits { since: _, until, would_evict, would_reclaim: _ } => {
+        ProposalRecord::Unchanged => ("unchanged", None, Vec::new()),
+        ProposalRecord::TookEffect => ("applied", None, Vec::new()),
+        ProposalRecord::Waits { since: _, until, would_evict, would_reclaim: _ } => {
             let names = would_evict.iter().map(|pod| PodRef::new(&pod.namespace, &pod.name));
             ("pending", until.map(|until| clock.shown(until)), names.collect())
         }
@@ -91,7 +86,7 @@ mod tests {
     #[test]
     fn series_of_watched_signals_exist_before_their_first_event() {
         let metrics = Metrics::new("0", "0");
-        let _watch = EngineStatus::new(&metrics);
+        let _status = EngineStatus::new(&metrics);
         let text = metrics.encode().unwrap();
         for signal in SIGNALS.map(Signal::name) {
             let labels = format!("eviction_signal=\"{signal}\"");

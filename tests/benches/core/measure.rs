@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use eviction_agent::source::summary::Summary;
 use eviction_core::decision::EvaluationEnd;
 use eviction_core::preferences::Profile;
-use eviction_core::report::Report;
+use eviction_core::record::DecisionRecord;
 use eviction_core::snapshot::{Snapshot, SnapshotBuilder};
 use rustix::time::{ClockId, clock_gettime};
 use tests::allocations::counted;
@@ -162,7 +162,7 @@ pub(crate) fn report(world: &World, profile: Profile, runs: usize) -> Result<Mea
     let snapshot = node.look(None)?;
     let decision = node.pass(&snapshot);
     let samples = Samples::of(runs, |samples| {
-        samples.take(|| serde_json::to_string(&Report::of(&decision, node.engine.policy())))?;
+        samples.take(|| serde_json::to_string(&DecisionRecord::of(&decision)))?;
         Ok(())
     })?;
     Ok(samples.measured(node.pods.len(), &name, "report"))

@@ -23,6 +23,7 @@ use super::signal_filter::SignalContext;
 use super::snapshot::Snapshot;
 use super::threshold::{Met, ResolvedThreshold};
 use super::time::Timestamp;
+use super::units::GoDuration;
 
 /// The answer to one input.
 #[derive(Clone, Debug)]
@@ -33,6 +34,8 @@ pub struct Decision {
     pub actions: Vec<Action>,
     /// The node conditions that hold from now on.
     pub conditions: Vec<Raised>,
+    /// For how long they hold after their cause is gone.
+    pub transition_period: GoDuration,
     /// Signals that thresholds ask for, but that have been unknown for so long that nobody
     /// watches them.
     pub blind: SignalSet,

@@ -5,7 +5,7 @@
 //! [`decision::Decision`]. A pass walks through the files like this: [`observation`] →
 //! [`signal_filter`] → [`threshold`] → [`condition`] → `local_storage` → [`disk_layout`] (node-level reclaim) →
 //! [`rank`] → [`decision`]; [`message`] writes the texts of what was decided,
-//! [`report`] all of it as data, and [`explain`] that as text for people.
+//! [`record`] all of it as data, and [`explain`] that as text for people.
 
 mod admission_check;
 pub mod api_result;
@@ -43,7 +43,7 @@ pub mod progress;
 pub mod protection;
 pub mod rank;
 pub mod reading;
-pub mod report;
+pub mod record;
 pub mod signal;
 pub mod signal_filter;
 pub mod snapshot;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::scenario::format::Case;
 use crate::scenario::run::run;
-use crate::telemetry::decision_log::{DecisionInputs, record};
+use crate::telemetry::decision_log::{DecisionInputs, scenario};
 use eviction_config::{kubelet_policy, parse_agent};
 use eviction_core::engine::Engine;
 use eviction_core::fixture::{at, memory_of, node, pod, set_by, snapshot, tell};
@@ -16,6 +16,7 @@ use eviction_core::input::{Event, EvictionResult, NotEvicted};
 use eviction_core::oom::OomKill;
 use eviction_core::pod::{EmptyDir, Owner, Pod, Volume};
 use eviction_core::policy::Policy;
+use eviction_core::record::DecisionRecord;
 
 const UIDS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -100,7 +101,9 @@ fn play(profile: &str, happenings: Vec<(i64, Happening)>) -> Result<usize, TestC
                 let decision = tell(&mut engine, now, Event::Sample(Arc::clone(&look)));
                 // An agent looks each ten seconds at least: whoever comes after it takes no more for seamless.
                 let is_seamless = now - std::mem::replace(&mut looked, now) <= 30;
-                let Some(recorded) = record("decision", &before, &decision).filter(|_| is_seamless) else {
+                let Some(recorded) = scenario("decision", &before, &decision, &DecisionRecord::of(&decision))
+                    .filter(|_| is_seamless)
+                else {
                     continue;
                 };
                 // As it is read from the file.
@@ -161,7 +164,7 @@ fn a_decision_that_would_be_another_one_is_told() {
     let before = DecisionInputs { policy, memory: engine.memory() };
     let used = UIDS.map(|uid| memory_of(uid, 150));
     let decision = tell(&mut engine, 1, Event::Sample(snapshot(node(100, 900, at(1)), &used)));
-    let mut recorded = record("decision", &before, &decision).unwrap();
+    let mut recorded = scenario("decision", &before, &decision, &DecisionRecord::of(&decision)).unwrap();
     recorded["went"][0]["uid"] = json!("d");
     let case: Case = serde_json::from_value(recorded).unwrap();
     let outcome = run(case.scenario).unwrap();

@@ -194,17 +194,17 @@ impl ControlLoop {
         self.carry_out(&decision, decided_mono_ns);
         let id = number_of(&decision, first_id, &verdict.victim);
         self.state.last_change.take(&decision);
-        let before = self.before(memory, id.is_some());
-        self.tell_pass(decision, |decision, copied| DecisionEvent {
+        let inputs = self.decision_inputs(memory, id.is_some());
+        self.publish_decision(decision, |decision, permit| DecisionEvent {
             first_id,
-            seen: None,
-            seen_by: SEEN_BY,
+            usage: None,
+            detected_by: SEEN_BY,
             crossed_mono_ns: Some(crossed.mono_ns),
-            looked: at,
+            sampled: at,
             decided_mono_ns,
-            before,
+            inputs,
             decision,
-            copied,
+            permit,
         });
         id
     }

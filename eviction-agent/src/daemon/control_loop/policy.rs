@@ -27,16 +27,16 @@ impl ControlLoop {
         let waits = matches!(decision.proposal, Some(ProposalState::Waits(_)));
         if !waits && self.state.last_change.take(&decision) {
             let first_id = self.state.decisions + 1;
-            self.tell_pass(decision, |decision, copied| DecisionEvent {
+            self.publish_decision(decision, |decision, permit| DecisionEvent {
                 first_id,
-                seen: None,
-                seen_by: "configuration",
+                usage: None,
+                detected_by: "configuration",
                 crossed_mono_ns: None,
-                looked,
+                sampled: looked,
                 decided_mono_ns: mono_ns(),
-                before: None,
+                inputs: None,
                 decision,
-                copied,
+                permit,
             });
         }
     }

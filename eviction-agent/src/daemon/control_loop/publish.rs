@@ -1,7 +1,7 @@
-//! What the slow side is told of a pass: a copy.
+//! Publishes decisions: the telemetry thread gets a copy of each.
 //!
-//! The report is made there, from the decision and everything that it points to. The lists in it
-//! are those that the next pass uses, so they stay here; the copy is made after everything was
+//! The record is made there, from the decision and everything that it points to. The lists in it
+//! are those that the next evaluation uses, so they stay here; the copy is made after everything was
 //! done that cannot wait.
 
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use eviction_core::decision::{Decision, DecisionKind};
 use super::ControlLoop;
 use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
 
-/// Copies that wait for their report, at most: each has the figures of all pods.
+/// Copies that wait for their record, at most: each has the values of all pods.
 const MOST: usize = 16;
 
-/// How many copies there are.
+/// Bounds how many copies there are.
 #[derive(Debug, Default)]
 pub(crate) struct RecordPermits(Arc<AtomicUsize>);
 
@@ -24,8 +24,8 @@ pub(crate) struct RecordPermits(Arc<AtomicUsize>);
 pub(crate) struct RecordPermit(Arc<AtomicUsize>);
 
 impl RecordPermits {
-    /// One more, if there may be.
-    fn one_more(&self) -> Option<RecordPermit> {
+    /// A permit, if there is one left.
+    fn take(&self) -> Option<RecordPermit> {
         if self.0.load(Ordering::Relaxed) >= MOST {
             return None;
         }
@@ -41,17 +41,17 @@ impl Drop for RecordPermit {
 }
 
 impl ControlLoop {
-    /// Tells of a pass, and takes its memory back. What the slow side has no room for is lost and
-    /// counted.
-    pub(super) fn tell_pass(
+    /// Publishes a decision, and takes its memory back. What the telemetry thread has no room for is
+    /// dropped and counted.
+    pub(super) fn publish_decision(
         &mut self,
         decision: Decision,
-        note: impl FnOnce(Decision, RecordPermit) -> DecisionEvent,
+        event: impl FnOnce(Decision, RecordPermit) -> DecisionEvent,
     ) {
-        match self.copies.one_more() {
-            Some(copied) => {
-                let note = note(copy_of(&decision), copied);
-                self.notes.send(TelemetryEvent::Pass(Box::new(note)));
+        match self.copies.take() {
+            Some(permit) => {
+                let event = event(copy_of(&decision), permit);
+                self.notes.send(TelemetryEvent::Decision(Box::new(event)));
             }
             None => self.notes.lose(),
         }
@@ -68,7 +68,7 @@ impl ControlLoop {
     }
 }
 
-/// The same decision in memory of its own, down to the figures.
+/// The same decision in memory of its own, down to the values of the sample.
 fn copy_of(decision: &Decision) -> Decision {
     let mut copy = decision.clone();
     if let DecisionKind::Pass(pass) = &mut copy.subject {
@@ -84,9 +84,9 @@ mod tests {
     #[test]
     fn there_are_so_many_copies_at_once_and_no_more() {
         let copies = RecordPermits::default();
-        let mut out: Vec<_> = std::iter::from_fn(|| copies.one_more()).collect();
+        let mut out: Vec<_> = std::iter::from_fn(|| copies.take()).collect();
         assert_eq!(out.len(), MOST);
         out.pop();
-        assert!(copies.one_more().is_some(), "the report of one was made");
+        assert!(copies.take().is_some(), "the record of one was made");
     }
 }

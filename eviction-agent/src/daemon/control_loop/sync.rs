@@ -66,18 +66,18 @@ impl ControlLoop {
         }
         let at_leisure = self.arm(&look, pressed, next_grace(&decision));
         if changed {
-            let seen_by = self.seen_by(trigger);
-            let before = self.before(memory, evicts);
-            self.tell_pass(decision, |decision, copied| DecisionEvent {
+            let detected_by = self.seen_by(trigger);
+            let inputs = self.decision_inputs(memory, evicts);
+            self.publish_decision(decision, |decision, permit| DecisionEvent {
                 first_id,
-                seen: look.memory.known(),
-                seen_by,
+                usage: look.memory.known(),
+                detected_by,
                 crossed_mono_ns: crossed.map(|crossed| crossed.stamp.ktime_ns),
-                looked: look.at,
+                sampled: look.at,
                 decided_mono_ns: mono_ns,
-                before,
+                inputs,
                 decision,
-                copied,
+                permit,
             });
         } else {
             self.recycle(decision);

@@ -6,10 +6,10 @@ use eviction_core::policy::{Gates, Policy, Threshold};
 use eviction_core::preferences::Preferences;
 use eviction_core::units::ThresholdValue;
 
-/// The most victims in a pass that a configuration may ask for.
+/// The largest `maxEvictionsPerSync` of a configuration.
 const MOST_VICTIMS: usize = 100;
 
-/// The thresholds as they are in force, however they came about.
+/// The thresholds in force, wherever they come from.
 pub(super) fn kubelet(policy: &Policy) -> Value {
     let copies = copies_in(&policy.thresholds);
     let values = |hard: bool, text: &dyn Fn(&Threshold) -> Option<String>| {
@@ -40,16 +40,16 @@ pub(super) fn kubelet(policy: &Policy) -> Value {
     settings
 }
 
-/// The thresholds of all pods that nobody has to write down, since they are made of those of the node.
-/// All that are made or none: others were given by name.
+/// The thresholds of all pods that are left out, since they are derived from those of the node. All that
+/// are derived or none: others were configured by name.
 fn copies_in(thresholds: &[Threshold]) -> Vec<Threshold> {
     let copies: Vec<_> = thresholds.iter().filter_map(Threshold::copy_for_all_pods).collect();
     if copies.iter().all(|copy| thresholds.contains(copy)) { copies } else { Vec::new() }
 }
 
-/// The profile and what it was told. As many may go as went: whether more than usual had to depends on
-/// what several looks tell.
-pub(super) fn agent(policy: &Policy, went: usize) -> Value {
+/// The profile and its preferences. As many evictions are allowed as were decided: whether more than usual
+/// were needed depends on several samples.
+pub(super) fn agent(policy: &Policy, evicted: usize) -> Value {
     let eviction = json!({
         "hardIgnoresPDB": policy.hands.hard_ignores_pdb,
         "killOnGrowth": policy.hands.kill_on_growth,
@@ -57,10 +57,10 @@ pub(super) fn agent(policy: &Policy, went: usize) -> Value {
     let Some(preferences) = &policy.rules.preferences else {
         return json!({"profile": "Kubelet", "eviction": eviction});
     };
-    let went = u32::try_from(went.min(MOST_VICTIMS)).unwrap_or(u32::MAX);
+    let evicted = u32::try_from(evicted.min(MOST_VICTIMS)).unwrap_or(u32::MAX);
     let preferences = Preferences {
         signals: Vec::new(),
-        max_evictions_per_sync: preferences.max_evictions_per_sync.max(went),
+        max_evictions_per_sync: preferences.max_evictions_per_sync.max(evicted),
         ..preferences.clone()
     };
     json!({"profile": "Enhanced", "policy": preferences, "eviction": eviction})

@@ -1,4 +1,4 @@
-//! Decisions go to a file, one a line, as `replay` takes them.
+//! Writes decisions to a file, one a line, as `replay` reads them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -9,50 +9,57 @@ use std::sync::Arc;
 use crate::telemetry::decision_log::DecisionInputs;
 use crate::telemetry::metrics::Metrics;
 use eviction_core::decision::Decision;
+use eviction_core::record::DecisionRecord;
 
 use crate::daemon::error::Failure;
 use crate::telemetry::stdout::Printer;
 
-/// When a file is longer than this, the next one begins, and of the former ones the last is kept.
+/// The file is rotated at this length, and one former file is kept.
 const LONGEST: u64 = 64 << 20;
 
-/// Writes decisions down, on a thread of its own.
+/// Writes decisions, on a thread of its own.
 #[derive(Debug)]
 pub(crate) struct Recorder(Printer);
 
 impl Recorder {
-    /// Goes on with the file at that path, or begins it.
+    /// Appends to the file at that path, or creates it.
     ///
     /// # Errors
     /// If it cannot be written.
     pub(crate) fn open(path: &Path, metrics: Arc<Metrics>) -> Result<Self, Failure> {
-        let file = Pages::open(path)
+        let file = RotatedFile::open(path)
             .map_err(|error| Failure::because(format!("open the recording {}", path.display()), &error))?;
         Ok(Self(Printer::start(file, metrics)?))
     }
 
-    /// Writes a decision down under that name, if anybody goes by it.
-    pub(crate) fn take(&self, name: &str, before: &DecisionInputs, decision: &Decision) {
-        if let Some(recorded) = super::record(name, before, decision) {
-            self.0.print(recorded.to_string());
+    /// Writes a decision under that name, if it evicts pods.
+    pub(crate) fn write(
+        &self,
+        name: &str,
+        inputs: &DecisionInputs,
+        decision: &Decision,
+        record: &DecisionRecord,
+    ) {
+        if let Some(scenario) = super::scenario(name, inputs, decision, record) {
+            self.0.print(scenario.to_string());
         }
     }
 
-    /// Waits until all is written.
+    /// Waits until everything is written.
     pub(crate) fn finish(self) {
         self.0.finish();
     }
 }
 
-/// A file that gives way to another when it is long.
+/// A file that is rotated when it is long.
 #[derive(Debug)]
-struct Pages {
+struct RotatedFile {
     path: PathBuf,
     file: File,
     length: u64,
 }
 
-impl Pages {
+impl RotatedFile {
     fn open(path: &Path) -> io::Result<Self> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
@@ -60,7 +67,7 @@ impl Pages {
         Ok(Self { path: path.to_owned(), file, length })
     }
 
-    fn turn(&mut self) -> io::Result<()> {
+    fn rotate(&mut self) -> io::Result<()> {
         let mut before = self.path.clone().into_os_string();
         before.push(".1");
         std::fs::rename(&self.path, before)?;
@@ -69,15 +76,15 @@ impl Pages {
     }
 }
 
-impl Write for Pages {
-    /// Whole lines come in; none is torn.
+impl Write for RotatedFile {
+    /// Takes whole lines, and writes each whole or not at all.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.length > LONGEST {
-            self.turn()?;
+            self.rotate()?;
         }
         let before = self.file.metadata()?.len();
         if let Err(error) = self.file.write_all(bytes) {
-            // What of it was written is no line, and would spoil the next one.
+            // A part of a line would spoil the next one.
             if self.file.metadata().is_ok_and(|now| now.is_file() && now.len() > before)
                 && let Err(error) = self.file.set_len(before)
             {
@@ -102,12 +109,12 @@ mod tests {
     fn a_long_file_gives_way_and_the_one_before_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("decisions.jsonl");
-        let mut pages = Pages::open(&path).unwrap();
-        pages.write_all(b"one\n").unwrap();
-        pages.length = LONGEST + 1;
-        pages.write_all(b"two\n").unwrap();
-        drop(pages);
-        Pages::open(&path).unwrap().write_all(b"three\n").unwrap();
+        let mut file = RotatedFile::open(&path).unwrap();
+        file.write_all(b"one\n").unwrap();
+        file.length = LONGEST + 1;
+        file.write_all(b"two\n").unwrap();
+        drop(file);
+        RotatedFile::open(&path).unwrap().write_all(b"three\n").unwrap();
         let text = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
         assert_eq!(
             (text("decisions.jsonl.1"), text("decisions.jsonl")),

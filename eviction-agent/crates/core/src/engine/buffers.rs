@@ -221,7 +221,7 @@ impl Engine {
     /// instead does no harm. While all decisions come back, a pass allocates nothing, unless
     /// there is more to list than there ever was.
     pub fn recycle(&mut self, decision: Decision) {
-        let Decision { at: _, actions, conditions, blind: _, proposal: _, subject, ended: _ } = decision;
+        let Decision { actions, conditions, subject, .. } = decision;
         self.spare.actions.keep(actions);
         self.spare.conditions.keep(conditions);
         if let DecisionKind::Pass(pass) = subject {

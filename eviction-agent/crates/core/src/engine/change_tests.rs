@@ -7,7 +7,7 @@ use crate::input::Event;
 use crate::pod::{Owner, Pod};
 use crate::policy::{Policy, Threshold};
 use crate::preferences::ApplyChanges;
-use crate::report::Report;
+use crate::record::DecisionRecord;
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 
 fn accepting(accept: ApplyChanges, thresholds: Vec<Threshold>) -> Policy {
@@ -68,7 +68,7 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
         let waiting = waits(&decision).unwrap();
         assert_eq!((waiting.since, waiting.until), (at(0), Some(at(300))));
         assert_eq!(victims(waiting.trial.as_deref().unwrap()), [("greedy", 1)]);
-        let report = serde_json::to_value(Report::of(&decision, engine.policy())).unwrap();
+        let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
         let told = &report["proposal"]["waits"]["would_evict"][0]["name"];
         assert_eq!(told, "pod-greedy");
     }

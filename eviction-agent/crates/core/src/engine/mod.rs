@@ -236,7 +236,8 @@ impl Engine {
         let ended = self.settle(at, &subject, &actions);
         let mut conditions = self.spare.conditions.take();
         conditions.extend_from_slice(self.conditions.hold());
-        Decision { at, actions, conditions, blind: self.blind, proposal, subject, ended }
+        let transition_period = self.policy.pressure_transition_period;
+        Decision { at, actions, conditions, transition_period, blind: self.blind, proposal, subject, ended }
     }
 
     fn look(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> DecisionKind {

@@ -13,7 +13,7 @@ use crate::input::{Event, Input};
 use crate::pod::Pod;
 use crate::policy::{Gates, Policy};
 use crate::reading::UnknownReason;
-use crate::report::Report;
+use crate::record::DecisionRecord;
 use crate::signal::Signal::{ContainerFsAvailable, MemoryAvailable, NodeFsAvailable};
 use crate::snapshot::PodStatValues;
 
@@ -230,7 +230,7 @@ proptest! {
                     Arc::make_mut(snapshot).index(engine.pods());
                 }
                 let decision = engine.step(Input { at, event });
-                let report = Report::of(&decision, &policy);
+                let report = DecisionRecord::of(&decision);
                 serde_json::to_writer(&mut bytes, &report).unwrap();
             }
             bytes

@@ -72,7 +72,7 @@ pub(super) fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// `2 passes`, `1 pass`.
+/// `2 passes`, `1 evaluation`.
 pub(super) fn passes(number: usize) -> String {
     format!("{number} {}", if number == 1 { "pass" } else { "passes" })
 }

@@ -1,6 +1,6 @@
 //! The ranking as a table, and why its first went before its second.
 
-use crate::report::{CandidateOutcome, CandidateReport, EvictionReport, PassReport};
+use crate::record::{CandidateOutcome, CandidateRecord, EvaluationRecord, EvictionRecord};
 use crate::signal::Resource;
 
 use super::amount::{amount, count, pod, printable, quantity};
@@ -22,13 +22,13 @@ const COLUMNS: [(&str, bool); 7] = [
 ];
 
 /// The first candidates, and all whose turn came.
-pub(super) fn table(pass: &PassReport, resource: Resource, style: Style, out: &mut String) {
-    let shown = |(rank, candidate): &(usize, &CandidateReport)| {
+pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, style: Style, out: &mut String) {
+    let shown = |(rank, candidate): &(usize, &CandidateRecord)| {
         *rank < SHOWN || !matches!(candidate.fate, CandidateOutcome::Stays)
     };
-    let chosen: Vec<_> = pass.candidates.iter().enumerate().filter(shown).collect();
+    let chosen: Vec<_> = evaluation.candidates.iter().enumerate().filter(shown).collect();
     rows(&chosen, resource, style, out);
-    let hidden = pass.candidates.len() - chosen.len();
+    let hidden = evaluation.candidates.len() - chosen.len();
     if hidden > 0 {
         let text = format!("  … and {} more, all behind these", count(hidden, "pod"));
         *out += &style.paint(Tone::Faint, &text);
@@ -38,7 +38,7 @@ pub(super) fn table(pass: &PassReport, resource: Resource, style: Style, out: &m
 
 /// These candidates, each with its place.
 pub(super) fn rows(
-    candidates: &[(usize, &CandidateReport)],
+    candidates: &[(usize, &CandidateRecord)],
     resource: Resource,
     style: Style,
     out: &mut String,
@@ -79,7 +79,7 @@ fn signed(resource: Resource, number: i64) -> String {
     format!("{sign}{}", amount(resource, number))
 }
 
-fn verdict(resource: Resource, candidate: &CandidateReport) -> String {
+fn verdict(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.fate {
         CandidateOutcome::Goes => "GOES".to_owned(),
         CandidateOutcome::Critical => "critical: skipped".to_owned(),
@@ -94,7 +94,7 @@ fn verdict(resource: Resource, candidate: &CandidateReport) -> String {
 }
 
 /// With what else is known of the pod, and moved its place.
-fn noted(verdict: String, candidate: &CandidateReport) -> String {
+fn noted(verdict: String, candidate: &CandidateRecord) -> String {
     let young = candidate.too_young.map(|age| format!("started {age} ago, no sample yet"));
     let notes: Vec<String> = refusal::notes(candidate).into_iter().chain(young).collect();
     if notes.is_empty() { verdict } else { format!("{verdict} ({})", notes.join(", ")) }
@@ -102,13 +102,13 @@ fn noted(verdict: String, candidate: &CandidateReport) -> String {
 
 /// Why a victim, what it is granted, and what would have spared it.
 pub(super) fn victim(
-    pass: &PassReport,
+    evaluation: &EvaluationRecord,
     rank: usize,
-    candidate: &CandidateReport,
+    candidate: &CandidateRecord,
     resource: Resource,
 ) -> Vec<String> {
     let mut lines = Vec::new();
-    let next = pass.candidates.iter().enumerate().skip(rank + 1).find(|(_, other)| {
+    let next = evaluation.candidates.iter().enumerate().skip(rank + 1).find(|(_, other)| {
         matches!(other.fate, CandidateOutcome::Goes | CandidateOutcome::Stays) && !other.critical
     });
     lines.push(match next {
@@ -116,22 +116,22 @@ pub(super) fn victim(
             let reason = reason::ahead(resource, candidate, next);
             format!("goes before {}: {reason}", pod(&next.pod))
         }
-        None if pass.candidates.len() == 1 => "is the only pod".to_owned(),
+        None if evaluation.candidates.len() == 1 => "is the only pod".to_owned(),
         None if rank > 0 => "is the last that may go".to_owned(),
         None => "is the only pod that may go".to_owned(),
     });
-    if let Some(eviction) = pass.evictions.iter().find(|eviction| eviction.pod == candidate.pod) {
-        lines.push(granted(pass, eviction));
+    if let Some(eviction) = evaluation.evictions.iter().find(|eviction| eviction.pod == candidate.pod) {
+        lines.push(granted(evaluation, eviction));
     }
-    if let Some(rival) = candidate.margin.and_then(|margin| pass.candidates.get(margin.against)) {
+    if let Some(rival) = candidate.margin.and_then(|margin| evaluation.candidates.get(margin.against)) {
         lines.push(margin::sentence(resource, candidate, rival));
     }
     lines
 }
 
 /// How long it may take, and why so long.
-fn granted(pass: &PassReport, eviction: &EvictionReport) -> String {
-    let handled = pass.thresholds.iter().find(|threshold| threshold.met.is_some_and(|met| met.handled));
+fn granted(evaluation: &EvaluationRecord, eviction: &EvictionRecord) -> String {
+    let handled = evaluation.thresholds.iter().find(|threshold| threshold.met.is_some_and(|met| met.handled));
     let kind = match handled {
         Some(threshold) if threshold.is_hard() => ", as the threshold is hard",
         Some(_) => ", as the threshold is soft",
@@ -141,7 +141,7 @@ fn granted(pass: &PassReport, eviction: &EvictionReport) -> String {
 }
 
 /// What a pod above its own limits is told.
-pub(super) fn above_limit(eviction: &EvictionReport) -> String {
+pub(super) fn above_limit(eviction: &EvictionRecord) -> String {
     let message = printable(eviction.message.trim_end());
     format!("{message} It is given {}s to end.", eviction.grace_period_seconds)
 }

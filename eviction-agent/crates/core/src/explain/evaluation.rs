@@ -1,8 +1,8 @@
-//! One pass as text.
+//! One evaluation as text.
 
 use crate::decision::EvaluationEnd;
 use crate::pod::PodName;
-use crate::report::{CandidateOutcome, CandidateReport, EvictionReport, PassReport, Report};
+use crate::record::{CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, EvictionRecord};
 use crate::signal::Resource;
 
 use super::amount::{count, pod};
@@ -32,40 +32,40 @@ impl TextPage<'_> {
     }
 }
 
-/// Whether a pass has nothing to tell that its predecessors did not.
-pub(super) fn is_calm(pass: &PassReport) -> bool {
-    pass.end == EvaluationEnd::NoPressure
-        && pass.evictions.is_empty()
-        && pass.spared.is_empty()
-        && pass.refused_pods.is_empty()
-        && pass.unknown_volumes == 0
-        && pass.refused.is_empty()
-        && pass.thresholds.iter().all(|threshold| threshold.met.is_none() && !threshold.imminent)
+/// Whether an evaluation has nothing to tell that its predecessors did not.
+pub(super) fn is_calm(evaluation: &EvaluationRecord) -> bool {
+    evaluation.end == EvaluationEnd::NoPressure
+        && evaluation.evictions.is_empty()
+        && evaluation.spared.is_empty()
+        && evaluation.refused_pods.is_empty()
+        && evaluation.unknown_volumes == 0
+        && evaluation.refused.is_empty()
+        && evaluation.thresholds.iter().all(|threshold| threshold.met.is_none() && !threshold.imminent)
 }
 
-/// All of a pass.
-pub(super) fn write(report: &Report, pass: &PassReport, page: &mut TextPage<'_>) {
-    let (tone, heading) = heading(pass);
-    page.heading(&report.at.to_string(), tone, &heading);
-    page.lines("short", shortage::met(pass, report.at));
-    page.lines("memory", pass.memory.iter().flat_map(signal::memory));
-    page.lines("ahead", signal::ahead(pass));
-    page.lines("unknown", shortage::blind(pass));
-    page.lines("rejected", signal::refused(&pass.refused));
-    page.lines("no signal", signal::blind(report));
-    page.lines("policy", report.proposal.iter().flat_map(|one| signal::proposal(one, report.at)));
-    page.lines("reclaim", reclaim(pass));
-    page.lines("conditions", report.conditions.iter().map(|one| shortage::condition(one, report.at)));
-    page.lines("deficit", pass.deficit.iter().map(shortage::deficit));
-    page.lines("in flight", sizing::flights(pass));
-    page.lines("sized", sizing::sums(pass));
-    page.lines("skipped", sizing::passed_over(pass));
-    above_limits(pass, page);
-    if let Some(resource) = pass.starved {
-        ranking(pass, resource, page);
+/// All of an evaluation.
+pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
+    let (tone, heading) = heading(evaluation);
+    page.heading(&record.at.to_string(), tone, &heading);
+    page.lines("short", shortage::met(evaluation, record.at));
+    page.lines("memory", evaluation.memory.iter().flat_map(signal::memory));
+    page.lines("ahead", signal::ahead(evaluation));
+    page.lines("unknown", shortage::blind(evaluation));
+    page.lines("rejected", signal::refused(&evaluation.refused));
+    page.lines("no signal", signal::blind(record));
+    page.lines("policy", record.proposal.iter().flat_map(|one| signal::proposal(one, record.at)));
+    page.lines("reclaim", reclaim(evaluation));
+    page.lines("conditions", record.conditions.iter().map(|one| shortage::condition(one, record.at)));
+    page.lines("deficit", evaluation.deficit.iter().map(shortage::deficit));
+    page.lines("in flight", sizing::flights(evaluation));
+    page.lines("sized", sizing::sums(evaluation));
+    page.lines("skipped", sizing::passed_over(evaluation));
+    above_limits(evaluation, page);
+    if let Some(resource) = evaluation.starved {
+        ranking(evaluation, resource, page);
     }
-    if pass.unknown_volumes > 0 {
-        let volumes = count(pass.unknown_volumes as usize, "volume");
+    if evaluation.unknown_volumes > 0 {
+        let volumes = count(evaluation.unknown_volumes as usize, "volume");
         page.lines(
             "unknown",
             [format!("the usage of {volumes} under a limit: those limits are not applied")],
@@ -73,10 +73,10 @@ pub(super) fn write(report: &Report, pass: &PassReport, page: &mut TextPage<'_>)
     }
 }
 
-fn heading(pass: &PassReport) -> (Tone, String) {
-    let short = pass.starved.map_or_else(String::new, |resource| format!(": short of {resource}"));
-    let going = going(&pass.evictions);
-    match pass.end {
+fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
+    let short = evaluation.starved.map_or_else(String::new, |resource| format!(": short of {resource}"));
+    let going = going(&evaluation.evictions);
+    match evaluation.end {
         EvaluationEnd::Evicted => (Tone::Bad, format!("{going}{short}")),
         EvaluationEnd::LocalStorage => (Tone::Bad, format!("{going}: above limits of local storage")),
         EvaluationEnd::ReleaseInProgress
@@ -88,7 +88,7 @@ fn heading(pass: &PassReport) -> (Tone, String) {
             (Tone::Bad, format!("{going}{short}"))
         }
         EvaluationEnd::AwaitingReclaim => {
-            let kinds: Vec<_> = pass.reclaim.iter().map(|kind| kind.name()).collect();
+            let kinds: Vec<_> = evaluation.reclaim.iter().map(|kind| kind.name()).collect();
             (Tone::Warning, format!("RECLAIM unused {} before any eviction{short}", kinds.join(" and ")))
         }
         EvaluationEnd::Reclaimed => (Tone::Good, "ENOUGH was reclaimed, no eviction".to_owned()),
@@ -114,10 +114,12 @@ fn heading(pass: &PassReport) -> (Tone, String) {
         EvaluationEnd::NoCandidates => {
             (Tone::Warning, format!("NO EVICTION{short}, but no candidate is left"))
         }
-        EvaluationEnd::NoPressure if pass.thresholds.iter().any(|threshold| threshold.met.is_some()) => {
+        EvaluationEnd::NoPressure
+            if evaluation.thresholds.iter().any(|threshold| threshold.met.is_some()) =>
+        {
             (Tone::Warning, "WAIT: thresholds are met, but may not evict yet".to_owned())
         }
-        EvaluationEnd::NoPressure if pass.thresholds.iter().any(|threshold| threshold.imminent) => {
+        EvaluationEnd::NoPressure if evaluation.thresholds.iter().any(|threshold| threshold.imminent) => {
             (Tone::Warning, "CALM, but not for long".to_owned())
         }
         EvaluationEnd::NoPressure => (Tone::Good, "CALM".to_owned()),
@@ -125,14 +127,14 @@ fn heading(pass: &PassReport) -> (Tone, String) {
 }
 
 /// `EVICT a/b`, `EVICT a/b and c/d`, `EVICT a/b and 3 more, HURRY e/f`; empty if nobody goes.
-fn going(evictions: &[EvictionReport]) -> String {
+fn going(evictions: &[EvictionRecord]) -> String {
     let (hurried, chosen): (Vec<_>, Vec<_>) = evictions.iter().partition(|one| one.takes_over);
     let parts = [("EVICT", chosen), ("HURRY", hurried)];
     let parts = parts.iter().filter(|(_, pods)| !pods.is_empty());
     parts.map(|(verb, pods)| format!("{verb} {}", named(pods))).collect::<Vec<_>>().join(", ")
 }
 
-fn named(evictions: &[&EvictionReport]) -> String {
+fn named(evictions: &[&EvictionRecord]) -> String {
     match evictions {
         [] => String::new(),
         [one] => pod(&one.pod),
@@ -142,53 +144,55 @@ fn named(evictions: &[&EvictionReport]) -> String {
 }
 
 /// What each signal that is short was before node-level reclaim, and after it.
-fn reclaim(pass: &PassReport) -> Vec<String> {
-    let after = pass.signals_after_reclaim.iter();
+fn reclaim(evaluation: &EvaluationRecord) -> Vec<String> {
+    let after = evaluation.signals_after_reclaim.iter();
     let changed = after.filter(|after| {
-        let met = |signal| pass.thresholds.iter().any(|one| one.signal == signal && one.met.is_some());
+        let met = |signal| evaluation.thresholds.iter().any(|one| one.signal == signal && one.met.is_some());
         met(after.signal)
     });
     changed
         .map(|after| {
             let signal = after.signal;
             let now = shortage::value(signal, Some(after));
-            let enough = if pass.end == EvaluationEnd::Reclaimed { "" } else { ", which is not enough" };
+            let enough =
+                if evaluation.end == EvaluationEnd::Reclaimed { "" } else { ", which is not enough" };
             format!("afterwards {signal} {now}{enough}")
         })
         .collect()
 }
 
-fn above_limits(pass: &PassReport, page: &mut TextPage<'_>) {
-    if pass.end != EvaluationEnd::LocalStorage && !pass.candidates.is_empty() {
+fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
+    if evaluation.end != EvaluationEnd::LocalStorage && !evaluation.candidates.is_empty() {
         return;
     }
-    for eviction in &pass.evictions {
+    for eviction in &evaluation.evictions {
         page.lines("goes", [pod(&eviction.pod), format!("  {}", candidates::above_limit(eviction))]);
     }
-    if pass.candidates.is_empty() {
+    if evaluation.candidates.is_empty() {
         let spared = |name| format!("{} is above its own limits, but critical", pod(name));
-        page.lines("spared", pass.spared.iter().map(spared));
-        page.lines("rejected", pass.refused_pods.iter().map(refusal::line));
+        page.lines("spared", evaluation.spared.iter().map(spared));
+        page.lines("rejected", evaluation.refused_pods.iter().map(refusal::line));
     }
 }
 
-fn ranking(pass: &PassReport, resource: Resource, page: &mut TextPage<'_>) {
-    if pass.candidates.is_empty() {
+fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPage<'_>) {
+    if evaluation.candidates.is_empty() {
         return;
     }
     page.out.push('\n');
-    candidates::table(pass, resource, page.style, page.out);
+    candidates::table(evaluation, resource, page.style, page.out);
     page.out.push('\n');
-    page.lines("rejected", pass.refused_pods.iter().map(refusal::line));
-    let goes = |(_, candidate): &(usize, &CandidateReport)| candidate.fate == CandidateOutcome::Goes;
-    for (rank, candidate) in pass.candidates.iter().enumerate().filter(goes) {
+    page.lines("rejected", evaluation.refused_pods.iter().map(refusal::line));
+    let goes = |(_, candidate): &(usize, &CandidateRecord)| candidate.fate == CandidateOutcome::Goes;
+    for (rank, candidate) in evaluation.candidates.iter().enumerate().filter(goes) {
         let mut lines = vec![pod(&candidate.pod)];
-        let reasons = candidates::victim(pass, rank, candidate, resource);
+        let reasons = candidates::victim(evaluation, rank, candidate, resource);
         lines.extend(reasons.into_iter().map(|line| format!("  {line}")));
         page.lines("why", lines);
     }
     // What would have spared one that goes has just been told.
-    let told = |name: &PodName| pass.evictions.iter().any(|eviction| eviction.pod == *name);
-    let nearest = pass.nearest.iter().filter(|nearest| pass.sizing.is_empty() && !told(&nearest.pod));
+    let told = |name: &PodName| evaluation.evictions.iter().any(|eviction| eviction.pod == *name);
+    let nearest =
+        evaluation.nearest.iter().filter(|nearest| evaluation.sizing.is_empty() && !told(&nearest.pod));
     page.lines("nearest", nearest.map(|nearest| margin::nearest(resource, nearest)));
 }

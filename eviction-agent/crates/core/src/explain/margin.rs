@@ -1,13 +1,13 @@
 //! What would have had to be different, in words.
 
-use crate::report::{CandidateOutcome, CandidateReport, NearestReport};
+use crate::record::{CandidateOutcome, CandidateRecord, NearestRecord};
 use crate::signal::Resource;
 
 use super::amount::{exact, pod};
 
 /// The changes of one figure that would each have turned the fate of a candidate, joined by
 /// "or"; nothing if none would have.
-pub(super) fn changes(resource: Resource, candidate: &CandidateReport) -> Option<String> {
+pub(super) fn changes(resource: Resource, candidate: &CandidateRecord) -> Option<String> {
     let margin = candidate.margin?;
     let word = |by: i64| if by < 0 { "less" } else { "more" };
     let of = |by: i64, what: &str| format!("{} {} {what}", exact(resource, by.saturating_abs()), word(by));
@@ -29,7 +29,7 @@ pub(super) fn changes(resource: Resource, candidate: &CandidateReport) -> Option
 ///
 /// Where evictions are sized, what each frees counts as well, and nothing is said but where the
 /// pod would have ranked.
-pub(super) fn sentence(resource: Resource, candidate: &CandidateReport, rival: &CandidateReport) -> String {
+pub(super) fn sentence(resource: Resource, candidate: &CandidateRecord, rival: &CandidateRecord) -> String {
     let rival = pod(&rival.pod);
     let sized = candidate.margin.is_some_and(|margin| margin.sized);
     match (changes(resource, candidate), candidate.fate) {
@@ -49,7 +49,7 @@ pub(super) fn sentence(resource: Resource, candidate: &CandidateReport, rival: &
 }
 
 /// For the last column of a table: what would have made the pod go.
-pub(super) fn cell(resource: Resource, candidate: &CandidateReport) -> String {
+pub(super) fn cell(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.margin {
         Some(margin) => match (margin.usage, margin.priority) {
             (Some(usage), _) if margin.sized => format!("in turn with {} more used", exact(resource, usage)),
@@ -64,8 +64,8 @@ pub(super) fn cell(resource: Resource, candidate: &CandidateReport) -> String {
 }
 
 /// The smallest change of all.
-pub(super) fn nearest(resource: Resource, nearest: &NearestReport) -> String {
-    let NearestReport { pod: whose, usage, stays: _, goes } = nearest;
+pub(super) fn nearest(resource: Resource, nearest: &NearestRecord) -> String {
+    let NearestRecord { pod: whose, usage, stays: _, goes } = nearest;
     let word = if *usage < 0 { "less" } else { "more" };
     let change = exact(resource, usage.saturating_abs());
     let instead = if whose == goes { "it".to_owned() } else { pod(goes) };

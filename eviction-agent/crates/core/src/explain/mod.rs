@@ -1,8 +1,8 @@
 //! Reports as text for people: what was short, who went and why, who did not and why not, and
 //! how little it would have taken for another to go.
 //!
-//! Everything here is made from [`Report`] alone, without IO, so that a replay, a live agent
-//! and a recording read the same. [`Explainer`] is told one report after the other. Passes in
+//! Everything here is made from [`DecisionRecord`] alone, without IO, so that a replay, a live agent
+//! and a recording read the same. [`Explainer`] is told one record after the other. Passes in
 //! which nothing happened become one line.
 
 mod amount;
@@ -27,12 +27,12 @@ use evaluation::TextPage;
 use style::Tone;
 
 use super::decision::NotEvaluated;
-use super::report::{About, OomReport, PassReport, Report};
+use super::record::{DecisionRecord, EvaluationRecord, OomRecord, RecordSubject};
 use super::signal::NodeCondition;
 use super::time::Timestamp;
 use crate::pod::PodName;
 
-/// Writes text about reports, in the order in which they come.
+/// Writes text about records, in the order in which they come.
 #[derive(Debug, Default)]
 pub struct Explainer {
     style: Style,
@@ -61,57 +61,59 @@ impl Explainer {
         Self { style, story: Some(pod::PodHistory::new(pod)), calm: None }
     }
 
-    /// Explains a report: text with line ends, or nothing yet.
-    pub fn explain(&mut self, report: &Report) -> String {
+    /// Explains a record: text with line ends, or nothing yet.
+    pub fn explain(&mut self, record: &DecisionRecord) -> String {
         let mut out = String::new();
         if let Some(story) = &mut self.story {
-            story.tell(report, &mut TextPage { style: self.style, out: &mut out });
+            story.tell(record, &mut TextPage { style: self.style, out: &mut out });
             return out;
         }
-        match &report.about {
-            About::Nothing | About::Story(OomReport::ContainerEnded(_)) => {
-                if let Some(proposal) = &report.proposal {
+        match &record.subject {
+            RecordSubject::Nothing | RecordSubject::Oom(OomRecord::ContainerEnded(_)) => {
+                if let Some(proposal) = &record.proposal {
                     self.end_calm(&mut out);
                     let mut page = TextPage { style: self.style, out: &mut out };
-                    page.heading(&report.at.to_string(), Tone::Warning, "POLICY");
-                    page.lines("policy", signal::proposal(proposal, report.at));
+                    page.heading(&record.at.to_string(), Tone::Warning, "POLICY");
+                    page.lines("policy", signal::proposal(proposal, record.at));
                     page.out.push('\n');
                 }
             }
-            About::Story(OomReport::OomKill(kill)) => {
+            RecordSubject::Oom(OomRecord::OomKill(kill)) => {
                 self.end_calm(&mut out);
-                oom::kill(report.at, kill, &mut TextPage { style: self.style, out: &mut out });
+                oom::kill(record.at, kill, &mut TextPage { style: self.style, out: &mut out });
             }
-            About::Pass(pass) if report.proposal.is_none() && evaluation::is_calm(pass) => {
-                self.count_calm(report, pass, &mut out)
+            RecordSubject::Evaluated(evaluation)
+                if record.proposal.is_none() && evaluation::is_calm(evaluation) =>
+            {
+                self.count_calm(record, evaluation, &mut out)
             }
-            About::Pass(pass) => {
+            RecordSubject::Evaluated(evaluation) => {
                 self.end_calm(&mut out);
-                evaluation::write(report, pass, &mut TextPage { style: self.style, out: &mut out });
+                evaluation::write(record, evaluation, &mut TextPage { style: self.style, out: &mut out });
                 out.push('\n');
             }
-            About::NoPass(why) => {
+            RecordSubject::NotEvaluated(why) => {
                 self.end_calm(&mut out);
                 let mut page = TextPage { style: self.style, out: &mut out };
-                page.heading(&report.at.to_string(), Tone::Warning, &format!("NO PASS: {}", no_pass(*why)));
+                page.heading(&record.at.to_string(), Tone::Warning, &format!("NO PASS: {}", no_pass(*why)));
                 page.out.push('\n');
             }
-            About::Admission { pod, admit, message } => {
+            RecordSubject::Admission { pod, admit, message } => {
                 self.end_calm(&mut out);
                 let mut page = TextPage { style: self.style, out: &mut out };
-                admission(report, pod, *admit, message.as_deref(), &mut page);
+                admission(record, pod, *admit, message.as_deref(), &mut page);
                 page.out.push('\n');
             }
         }
-        if !report.ended.is_empty() {
+        if !record.ended.is_empty() {
             self.end_calm(&mut out);
             let mut page = TextPage { style: self.style, out: &mut out };
-            report.ended.iter().for_each(|ended| oom::ended(report.at, ended, &mut page));
+            record.ended.iter().for_each(|ended| oom::ended(record.at, ended, &mut page));
         }
         out
     }
 
-    /// What is still to be said when no report follows.
+    /// What is still to be said when no record follows.
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         self.end_calm(&mut out);
@@ -121,18 +123,18 @@ impl Explainer {
         out
     }
 
-    fn count_calm(&mut self, report: &Report, pass: &PassReport, out: &mut String) {
-        let conditions: Vec<_> = report.conditions.iter().map(|condition| condition.condition).collect();
-        let mut blind = shortage::blind(pass);
-        blind.extend(signal::blind(report));
+    fn count_calm(&mut self, record: &DecisionRecord, evaluation: &EvaluationRecord, out: &mut String) {
+        let conditions: Vec<_> = record.conditions.iter().map(|condition| condition.condition).collect();
+        let mut blind = shortage::blind(evaluation);
+        blind.extend(signal::blind(record));
         let is_like = |calm: &&mut Calm| calm.conditions == conditions && calm.blind == blind;
         if let Some(calm) = self.calm.as_mut().filter(is_like) {
             calm.passes += 1;
-            calm.to = report.at;
+            calm.to = record.at;
             return;
         }
         self.end_calm(out);
-        self.calm = Some(Calm { passes: 1, from: report.at, to: report.at, conditions, blind });
+        self.calm = Some(Calm { passes: 1, from: record.at, to: record.at, conditions, blind });
     }
 
     fn end_calm(&mut self, out: &mut String) {
@@ -172,8 +174,14 @@ fn no_pass(why: NotEvaluated) -> String {
     }
 }
 
-fn admission(report: &Report, name: &PodName, admit: bool, message: Option<&str>, page: &mut TextPage<'_>) {
-    let (name, at) = (amount::pod(name), report.at.to_string());
+fn admission(
+    record: &DecisionRecord,
+    name: &PodName,
+    admit: bool,
+    message: Option<&str>,
+    page: &mut TextPage<'_>,
+) {
+    let (name, at) = (amount::pod(name), record.at.to_string());
     let reason =
         message.map_or_else(String::new, |message| format!(": {}", amount::printable(message.trim_end())));
     match admit {

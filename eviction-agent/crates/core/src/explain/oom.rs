@@ -2,7 +2,7 @@
 
 use crate::oom::{AttributedCause, EndedContainer, LimitScope, OomVictimRole, TerminationCause};
 use crate::pod::PodName;
-use crate::report::KillReport;
+use crate::record::OomKillRecord;
 use crate::signal::Resource;
 use crate::time::Timestamp;
 
@@ -11,7 +11,7 @@ use super::evaluation::TextPage;
 use super::style::Tone;
 
 /// A process that the kernel killed: no eviction.
-pub(super) fn kill(at: Timestamp, kill: &KillReport, page: &mut TextPage<'_>) {
+pub(super) fn kill(at: Timestamp, kill: &OomKillRecord, page: &mut TextPage<'_>) {
     if kill.repeated {
         return;
     }
@@ -54,7 +54,7 @@ fn whose(name: Option<&PodName>, container: Option<&str>) -> String {
     }
 }
 
-fn limit(kill: &KillReport) -> String {
+fn limit(kill: &OomKillRecord) -> String {
     let owner = owner(kill.limit_owner);
     let concluded = if kill.inferred { ", which was concluded" } else { "" };
     let bytes = |number: u64| amount(Resource::Memory, i64::try_from(number).unwrap_or(i64::MAX));
@@ -79,7 +79,7 @@ fn owner(owner: LimitScope) -> &'static str {
     }
 }
 
-fn victim(kill: &KillReport) -> String {
+fn victim(kill: &OomKillRecord) -> String {
     let kind = match kill.victim {
         OomVictimRole::Main => "the init process, with which the container ends",
         OomVictimRole::Child => "not the init process: the container may go on",

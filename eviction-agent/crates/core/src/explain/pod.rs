@@ -1,7 +1,9 @@
 //! The story of one pod over all passes.
 
 use crate::pod::PodName;
-use crate::report::{About, CandidateOutcome, CandidateReport, OomReport, PassReport, Report};
+use crate::record::{
+    CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, OomRecord, RecordSubject,
+};
 use crate::signal::Resource;
 use crate::time::Timestamp;
 
@@ -10,7 +12,7 @@ use super::evaluation::TextPage;
 use super::style::Tone;
 use super::{candidates, margin, oom, reason, refusal, sizing};
 
-/// What is remembered of a pod from pass to pass.
+/// What is remembered of a pod from evaluation to evaluation.
 #[derive(Debug)]
 pub(super) struct PodHistory {
     pod: PodName,
@@ -27,22 +29,25 @@ impl PodHistory {
         Self { pod, passes: 0, ranked: 0, evicted: Vec::new(), kills: 0 }
     }
 
-    /// What a report says about the pod.
-    pub(super) fn tell(&mut self, report: &Report, page: &mut TextPage<'_>) {
-        match &report.about {
-            About::Pass(pass) => self.pass(report, pass, page),
-            About::Admission { pod: asked, admit, message } if *asked == self.pod => {
-                super::admission(report, asked, *admit, message.as_deref(), page);
+    /// What a record says about the pod.
+    pub(super) fn tell(&mut self, record: &DecisionRecord, page: &mut TextPage<'_>) {
+        match &record.subject {
+            RecordSubject::Evaluated(evaluation) => self.evaluation(record, evaluation, page),
+            RecordSubject::Admission { pod: asked, admit, message } if *asked == self.pod => {
+                super::admission(record, asked, *admit, message.as_deref(), page);
                 page.out.push('\n');
             }
-            About::Story(OomReport::OomKill(kill)) if kill.pod.as_ref() == Some(&self.pod) => {
+            RecordSubject::Oom(OomRecord::OomKill(kill)) if kill.pod.as_ref() == Some(&self.pod) => {
                 self.kills += u64::from(!kill.repeated);
-                oom::kill(report.at, kill, page);
+                oom::kill(record.at, kill, page);
             }
-            About::Story(_) | About::Admission { .. } | About::Nothing | About::NoPass(_) => {}
+            RecordSubject::Oom(_)
+            | RecordSubject::Admission { .. }
+            | RecordSubject::Nothing
+            | RecordSubject::NotEvaluated(_) => {}
         }
-        for ended in report.ended.iter().filter(|ended| ended.uid == self.pod.uid) {
-            oom::ended(report.at, ended, page);
+        for ended in record.ended.iter().filter(|ended| ended.uid == self.pod.uid) {
+            oom::ended(record.at, ended, page);
         }
     }
 
@@ -64,17 +69,22 @@ impl PodHistory {
         *page.out += &format!("{name}: {passes}, ranked in {}; {fate}{kills}\n", self.ranked);
     }
 
-    fn pass(&mut self, report: &Report, pass: &PassReport, page: &mut TextPage<'_>) {
+    fn evaluation(
+        &mut self,
+        record: &DecisionRecord,
+        evaluation: &EvaluationRecord,
+        page: &mut TextPage<'_>,
+    ) {
         self.passes += 1;
-        let at = report.at.to_string();
-        let found = pass.candidates.iter().position(|candidate| candidate.pod == self.pod);
-        let evicted = pass.evictions.iter().find(|eviction| eviction.pod == self.pod);
+        let at = record.at.to_string();
+        let found = evaluation.candidates.iter().position(|candidate| candidate.pod == self.pod);
+        let evicted = evaluation.evictions.iter().find(|eviction| eviction.pod == self.pod);
         if evicted.is_some_and(|eviction| !eviction.takes_over) {
-            self.evicted.push(report.at);
+            self.evicted.push(record.at);
         }
-        if let (Some(rank), Some(resource)) = (found, pass.starved) {
+        if let (Some(rank), Some(resource)) = (found, evaluation.starved) {
             self.ranked += 1;
-            ranked(&at, pass, rank, resource, page);
+            ranked(&at, evaluation, rank, resource, page);
             page.out.push('\n');
         } else if let Some(eviction) = evicted.filter(|eviction| eviction.takes_over) {
             let name = pod(&self.pod);
@@ -90,11 +100,11 @@ impl PodHistory {
             page.lines("why", [candidates::above_limit(eviction)]);
             page.lines("message", [printable(eviction.message.trim_end())]);
             page.out.push('\n');
-        } else if pass.spared.contains(&self.pod) {
+        } else if evaluation.spared.contains(&self.pod) {
             let name = pod(&self.pod);
             page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but critical"));
             page.out.push('\n');
-        } else if let Some(why) = refusal::of(pass, &self.pod) {
+        } else if let Some(why) = refusal::of(evaluation, &self.pod) {
             let name = pod(&self.pod);
             page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but {why}"));
             page.out.push('\n');
@@ -103,12 +113,12 @@ impl PodHistory {
 }
 
 /// Where it stood, what was around it, and what would have changed its fate.
-fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &mut TextPage<'_>) {
-    let Some(own) = pass.candidates.get(rank) else {
+fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resource, page: &mut TextPage<'_>) {
+    let Some(own) = evaluation.candidates.get(rank) else {
         return;
     };
     let name = pod(&own.pod);
-    let place = format!("{} of {}", rank + 1, pass.candidates.len());
+    let place = format!("{} of {}", rank + 1, evaluation.candidates.len());
     let (tone, heading) = match own.fate {
         CandidateOutcome::Goes => (Tone::Bad, format!("EVICT {name}: rank {place}, short of {resource}")),
         CandidateOutcome::Critical => {
@@ -133,42 +143,43 @@ fn ranked(at: &str, pass: &PassReport, rank: usize, resource: Resource, page: &m
         CandidateOutcome::Stays => (Tone::Good, format!("{name} stays: rank {place}, short of {resource}")),
     };
     page.heading(at, tone, &heading);
-    candidates::rows(&around(pass, rank), resource, page.style, page.out);
+    candidates::rows(&around(evaluation, rank), resource, page.style, page.out);
     match own.fate {
-        CandidateOutcome::Goes => page.lines("why", candidates::victim(pass, rank, own, resource)),
+        CandidateOutcome::Goes => page.lines("why", candidates::victim(evaluation, rank, own, resource)),
         CandidateOutcome::Critical => {}
         CandidateOutcome::Refused => {
-            page.lines("why not", refusal::of(pass, &own.pod).map(|why| format!("it {why}")))
+            page.lines("why not", refusal::of(evaluation, &own.pod).map(|why| format!("it {why}")))
         }
         CandidateOutcome::Hurried | CandidateOutcome::OnItsWay | CandidateOutcome::LetBe => {
-            let own = pass.flights.iter().filter(|flight| flight.pod == own.pod);
+            let own = evaluation.flights.iter().filter(|flight| flight.pod == own.pod);
             page.lines("why", own.map(sizing::flight));
         }
         CandidateOutcome::PassedOver => {
-            let own = pass.sizing.iter().flat_map(sizing::passed_over_of).filter(|(pod, _)| **pod == own.pod);
+            let own =
+                evaluation.sizing.iter().flat_map(sizing::passed_over_of).filter(|(pod, _)| **pod == own.pod);
             page.lines("why not", own.map(|(_, why)| why));
         }
-        CandidateOutcome::Stays => page.lines("why not", not(pass, own, resource)),
+        CandidateOutcome::Stays => page.lines("why not", not(evaluation, own, resource)),
     }
-    let told = pass.evictions.iter().filter(|eviction| eviction.pod == own.pod);
+    let told = evaluation.evictions.iter().filter(|eviction| eviction.pod == own.pod);
     page.lines("message", told.map(|eviction| printable(eviction.message.trim_end())));
 }
 
 /// Those whose turn came, the neighbours of the pod, and itself.
-fn around(pass: &PassReport, rank: usize) -> Vec<(usize, &CandidateReport)> {
+fn around(evaluation: &EvaluationRecord, rank: usize) -> Vec<(usize, &CandidateRecord)> {
     let near = rank.saturating_sub(1)..=rank + 1;
-    let shown = |(place, candidate): &(usize, &CandidateReport)| {
+    let shown = |(place, candidate): &(usize, &CandidateRecord)| {
         near.contains(place) || !matches!(candidate.fate, CandidateOutcome::Stays)
     };
-    pass.candidates.iter().enumerate().filter(shown).collect()
+    evaluation.candidates.iter().enumerate().filter(shown).collect()
 }
 
 /// Why it did not go.
-fn not(pass: &PassReport, own: &CandidateReport, resource: Resource) -> Vec<String> {
+fn not(evaluation: &EvaluationRecord, own: &CandidateRecord, resource: Resource) -> Vec<String> {
     if own.critical {
         return vec!["it is critical: had its turn come, it would have been skipped".to_owned()];
     }
-    let Some(rival) = own.margin.and_then(|margin| pass.candidates.get(margin.against)) else {
+    let Some(rival) = own.margin.and_then(|margin| evaluation.candidates.get(margin.against)) else {
         return vec!["no pod was evicted".to_owned()];
     };
     let reason = reason::ahead(resource, rival, own);

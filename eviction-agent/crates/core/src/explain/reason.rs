@@ -1,14 +1,14 @@
 //! Why one pod ranks before another: the first criterion that tells them apart.
 
 use crate::rank::OverRequestClass;
-use crate::report::CandidateReport;
+use crate::record::CandidateRecord;
 use crate::signal::Resource;
 
 use super::amount::{amount, quantity, spoken};
 use super::refusal;
 
 /// Why `ahead` ranks before `behind`, as a sentence about the former without its subject.
-pub(super) fn ahead(resource: Resource, ahead: &CandidateReport, behind: &CandidateReport) -> String {
+pub(super) fn ahead(resource: Resource, ahead: &CandidateRecord, behind: &CandidateRecord) -> String {
     if let Some(reason) = refusal::turn_ahead(ahead, behind) {
         return reason;
     }
@@ -28,7 +28,7 @@ pub(super) fn ahead(resource: Resource, ahead: &CandidateReport, behind: &Candid
     match (ahead.excess, behind.excess) {
         (Some(a), Some(b)) if a != b => excess(resource, (ahead, a), (behind, b)),
         (None, None) if ahead.request != behind.request => {
-            let request = |one: &CandidateReport| one.request.as_deref().map(|text| quantity(resource, text));
+            let request = |one: &CandidateRecord| one.request.as_deref().map(|text| quantity(resource, text));
             let [a, b] = [ahead, behind].map(|one| request(one).unwrap_or_default());
             format!("nothing is known of either, and it requests less: {a} against {b}")
         }
@@ -38,7 +38,7 @@ pub(super) fn ahead(resource: Resource, ahead: &CandidateReport, behind: &Candid
 }
 
 /// How a pod stands to its request: `500Mi above its request`.
-pub(super) fn stands(resource: Resource, candidate: &CandidateReport) -> String {
+pub(super) fn stands(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.excess {
         None => "nothing is known of its usage".to_owned(),
         Some(excess) if candidate.request.is_none() => format!("it uses {}", spoken(resource, excess)),
@@ -50,7 +50,7 @@ pub(super) fn stands(resource: Resource, candidate: &CandidateReport) -> String 
     }
 }
 
-fn standing(ahead: &CandidateReport, behind: &CandidateReport) -> String {
+fn standing(ahead: &CandidateRecord, behind: &CandidateRecord) -> String {
     let reason = match ahead.standing {
         OverRequestClass::NoStats => "nothing is known of its usage, and such pods go first",
         OverRequestClass::Exceeds => "it uses more than it requests",
@@ -73,8 +73,8 @@ fn standing(ahead: &CandidateReport, behind: &CandidateReport) -> String {
 
 fn excess(
     resource: Resource,
-    (ahead, a): (&CandidateReport, i64),
-    (behind, b): (&CandidateReport, i64),
+    (ahead, a): (&CandidateRecord, i64),
+    (behind, b): (&CandidateRecord, i64),
 ) -> String {
     if ahead.request.is_none() {
         return format!("it uses more: {} against {}", amount(resource, a), spoken(resource, b));

@@ -2,24 +2,24 @@
 
 use crate::pod::PodName;
 use crate::protection::EvictionOrder;
-use crate::report::{CandidateReport, PassReport, ProtectionReport, RefusedReport};
+use crate::record::{CandidateRecord, EvaluationRecord, ProtectionRecord, RefusedPodRecord};
 
 use super::amount::{count, pod};
 
-/// Why a pod was refused in a pass, as a sentence without its subject.
-pub(super) fn of(pass: &PassReport, name: &PodName) -> Option<String> {
-    let refused = pass.refused_pods.iter().find(|refused| refused.pod == *name)?;
+/// Why a pod was refused in an evaluation, as a sentence without its subject.
+pub(super) fn of(evaluation: &EvaluationRecord, name: &PodName) -> Option<String> {
+    let refused = evaluation.refused_pods.iter().find(|refused| refused.pod == *name)?;
     Some(refused.why.to_string())
 }
 
 /// A pod and why it was refused.
-pub(super) fn line(refused: &RefusedReport) -> String {
+pub(super) fn line(refused: &RefusedPodRecord) -> String {
     format!("{} {}", pod(&refused.pod), refused.why)
 }
 
 /// Why one pod ranks before another if that is for what they are sheltered by, before standing
 /// and priority are looked at.
-pub(super) fn turn_ahead(ahead: &CandidateReport, behind: &CandidateReport) -> Option<String> {
+pub(super) fn turn_ahead(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
     let (a, b) = (turn(ahead), turn(behind));
     if a == b {
         return None;
@@ -33,9 +33,9 @@ pub(super) fn turn_ahead(ahead: &CandidateReport, behind: &CandidateReport) -> O
 }
 
 /// The same, among those of the same standing and priority.
-pub(super) fn shelter_ahead(ahead: &CandidateReport, behind: &CandidateReport) -> Option<String> {
-    let bare = |candidate: &CandidateReport| candidate.shelter.as_ref().is_some_and(|shelter| shelter.bare);
-    let hint = |candidate: &CandidateReport| candidate.shelter.as_ref().map_or(0, |shelter| shelter.hint);
+pub(super) fn shelter_ahead(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
+    let bare = |candidate: &CandidateRecord| candidate.shelter.as_ref().is_some_and(|shelter| shelter.bare);
+    let hint = |candidate: &CandidateRecord| candidate.shelter.as_ref().map_or(0, |shelter| shelter.hint);
     if bare(ahead) != bare(behind) {
         return Some("the other has no owner to bring it back".to_owned());
     }
@@ -43,13 +43,13 @@ pub(super) fn shelter_ahead(ahead: &CandidateReport, behind: &CandidateReport) -
     (a != b).then(|| format!("its hint is lower: {a} against {b}"))
 }
 
-fn turn(candidate: &CandidateReport) -> EvictionOrder {
+fn turn(candidate: &CandidateRecord) -> EvictionOrder {
     candidate.shelter.as_ref().map_or(EvictionOrder::default(), |shelter| shelter.turn)
 }
 
 /// What shelters a pod or puts it forward, for the table.
-pub(super) fn notes(candidate: &CandidateReport) -> Vec<String> {
-    let Some(ProtectionReport { turn, rule, bare, hint, ignored_annotations }) = &candidate.shelter else {
+pub(super) fn notes(candidate: &CandidateRecord) -> Vec<String> {
+    let Some(ProtectionRecord { turn, rule, bare, hint, ignored_annotations }) = &candidate.shelter else {
         return Vec::new();
     };
     let by_rule = rule.map_or_else(String::new, |rule| format!(" by policy.protection[{rule}]"));

@@ -1,8 +1,8 @@
 //! What is short, and what follows from it for the node: thresholds and conditions.
 
 use crate::reading::UnknownReason;
-use crate::report::{
-    ConditionReport, DeficitReport, MetReport, PassReport, RaiserReport, SignalReport, ThresholdReport,
+use crate::record::{
+    ConditionRecord, DeficitRecord, EvaluationRecord, MetRecord, RaiserRecord, SignalRecord, ThresholdRecord,
 };
 use crate::signal::Signal;
 use crate::time::Timestamp;
@@ -10,23 +10,23 @@ use crate::units::GoDuration;
 
 use super::amount::{amount, clock, quantity};
 
-/// Every threshold that is met, the one that drives the pass first.
-pub(super) fn met(pass: &PassReport, at: Timestamp) -> Vec<String> {
+/// Every threshold that is met, the one that drives the evaluation first.
+pub(super) fn met(evaluation: &EvaluationRecord, at: Timestamp) -> Vec<String> {
     let mut met: Vec<_> =
-        pass.thresholds.iter().filter_map(|threshold| Some((threshold, threshold.met?))).collect();
+        evaluation.thresholds.iter().filter_map(|threshold| Some((threshold, threshold.met?))).collect();
     met.sort_by_key(|(_, met)| !met.handled);
-    let signal = |of: Signal| pass.signals.iter().find(|seen| seen.signal == of);
+    let signal = |of: Signal| evaluation.signals.iter().find(|seen| seen.signal == of);
     met.into_iter().map(|(threshold, met)| line(threshold, met, signal(threshold.signal), at)).collect()
 }
 
 /// Signals that have thresholds and are not known, which keeps these from ever being met.
-pub(super) fn blind(pass: &PassReport) -> Vec<String> {
-    let guarded = |signal| pass.thresholds.iter().any(|threshold| threshold.signal == signal);
-    let unknown_ones = pass.signals.iter().filter(|seen| guarded(seen.signal));
+pub(super) fn blind(evaluation: &EvaluationRecord) -> Vec<String> {
+    let guarded = |signal| evaluation.thresholds.iter().any(|threshold| threshold.signal == signal);
+    let unknown_ones = evaluation.signals.iter().filter(|seen| guarded(seen.signal));
     unknown_ones.filter_map(|seen| Some(format!("{}: {}", seen.signal, unknown(seen.unknown?)))).collect()
 }
 
-fn line(threshold: &ThresholdReport, met: MetReport, seen: Option<&SignalReport>, at: Timestamp) -> String {
+fn line(threshold: &ThresholdRecord, met: MetRecord, seen: Option<&SignalRecord>, at: Timestamp) -> String {
     let signal = threshold.signal;
     let mut parts = vec![value(signal, seen)];
     let line = named(threshold);
@@ -61,7 +61,7 @@ fn line(threshold: &ThresholdReport, met: MetReport, seen: Option<&SignalReport>
 }
 
 /// `hard 1Gi`, `soft 10% (1.5Gi)`.
-fn named(threshold: &ThresholdReport) -> String {
+fn named(threshold: &ThresholdRecord) -> String {
     let kind = if threshold.is_hard() { "hard" } else { "soft" };
     let resource = threshold.signal.resource();
     let configured = quantity(resource, &threshold.configured);
@@ -74,13 +74,13 @@ fn named(threshold: &ThresholdReport) -> String {
 }
 
 /// `512Mi of 8Gi`.
-pub(super) fn value(signal: Signal, seen: Option<&SignalReport>) -> String {
+pub(super) fn value(signal: Signal, seen: Option<&SignalRecord>) -> String {
     let tell = |number| amount(signal.resource(), number);
     match seen {
-        Some(SignalReport { available: Some(available), capacity: Some(capacity), .. }) => {
+        Some(SignalRecord { available: Some(available), capacity: Some(capacity), .. }) => {
             format!("is {} of {}", tell(*available), tell(*capacity))
         }
-        Some(SignalReport { unknown: Some(why), .. }) => format!("is unknown: {}", unknown(*why)),
+        Some(SignalRecord { unknown: Some(why), .. }) => format!("is unknown: {}", unknown(*why)),
         _ => "is unknown".to_owned(),
     }
 }
@@ -106,7 +106,7 @@ pub(super) fn unknown(why: UnknownReason) -> String {
 }
 
 /// Why a condition holds, and for how long.
-pub(super) fn condition(condition: &ConditionReport, at: Timestamp) -> String {
+pub(super) fn condition(condition: &ConditionRecord, at: Timestamp) -> String {
     let name = condition.condition;
     if condition.raised_by.is_empty() {
         let since = clock(condition.raised_at, at);
@@ -115,15 +115,15 @@ pub(super) fn condition(condition: &ConditionReport, at: Timestamp) -> String {
             condition.holds_for
         );
     }
-    let raiser = |raiser: &RaiserReport| {
+    let raiser = |raiser: &RaiserRecord| {
         let kind = match raiser.grace_period {
             GoDuration::ZERO => "hard",
             _ => "soft",
         };
         let reason = match raiser {
-            RaiserReport { by_prediction: true, .. } => ", foreseen",
-            RaiserReport { by_min_reclaim: true, .. } => ", by its minimum reclaim",
-            RaiserReport { .. } => "",
+            RaiserRecord { by_prediction: true, .. } => ", foreseen",
+            RaiserRecord { by_min_reclaim: true, .. } => ", by its minimum reclaim",
+            RaiserRecord { .. } => "",
         };
         format!("{} ({kind}{reason})", raiser.signal)
     };
@@ -132,8 +132,8 @@ pub(super) fn condition(condition: &ConditionReport, at: Timestamp) -> String {
 }
 
 /// The sum with its parts.
-pub(super) fn deficit(deficit: &DeficitReport) -> String {
-    let DeficitReport { signal, threshold, min_reclaim, available, total } = *deficit;
+pub(super) fn deficit(deficit: &DeficitRecord) -> String {
+    let DeficitRecord { signal, threshold, min_reclaim, available, total } = *deficit;
     let tell = |number| amount(signal.resource(), number);
     let reclaim = match min_reclaim {
         0 => String::new(),

@@ -1,7 +1,7 @@
 //! What was seen beside the signals: measures of memory, what was not believed, where figures
 //! are going, and a policy that waits.
 
-use crate::report::{MemoryReport, PassReport, ProposalReport, Report, ThresholdReport};
+use crate::record::{DecisionRecord, EvaluationRecord, MemoryRecord, ProposalRecord, ThresholdRecord};
 use crate::signal::Resource;
 use crate::signal_filter::{Implausible, MemoryConditions, RejectedReading};
 use crate::time::Timestamp;
@@ -11,8 +11,8 @@ use super::amount::{amount, clock, pod};
 use super::shortage::unknown;
 
 /// Every measure of the node's memory, whichever decides.
-pub(super) fn memory(memory: &MemoryReport) -> Vec<String> {
-    let MemoryReport {
+pub(super) fn memory(memory: &MemoryRecord) -> Vec<String> {
+    let MemoryRecord {
         available_by_working_set,
         available_without_active_file,
         mem_available,
@@ -86,11 +86,11 @@ pub(super) fn refused(readings: &[RejectedReading]) -> Vec<String> {
 }
 
 /// Thresholds that are about to be met if all goes on as it did.
-pub(super) fn ahead(pass: &PassReport) -> Vec<String> {
-    let soon = |threshold: &&ThresholdReport| {
+pub(super) fn ahead(evaluation: &EvaluationRecord) -> Vec<String> {
+    let soon = |threshold: &&ThresholdRecord| {
         threshold.imminent || threshold.met.is_some_and(|met| met.by_prediction)
     };
-    let line = |threshold: &ThresholdReport| {
+    let line = |threshold: &ThresholdRecord| {
         let eta = threshold.eta?;
         let latest = eta.latest.map_or_else(|| "never".to_owned(), seconds);
         Some(format!(
@@ -101,7 +101,7 @@ pub(super) fn ahead(pass: &PassReport) -> Vec<String> {
             seconds(eta.soonest),
         ))
     };
-    pass.thresholds.iter().filter(soon).filter_map(line).collect()
+    evaluation.thresholds.iter().filter(soon).filter_map(line).collect()
 }
 
 /// To the tenth of a second: more would be a claim.
@@ -111,13 +111,13 @@ fn seconds(time: GoDuration) -> String {
 }
 
 /// Conditions of which nobody can tell whether they hold.
-pub(super) fn blind(report: &Report) -> Vec<String> {
-    if report.blind.is_empty() {
+pub(super) fn blind(record: &DecisionRecord) -> Vec<String> {
+    if record.unavailable.is_empty() {
         return Vec::new();
     }
-    let signals: Vec<_> = report.blind.iter().map(|signal| signal.name()).collect();
+    let signals: Vec<_> = record.unavailable.iter().map(|signal| signal.name()).collect();
     let mut lines = vec![format!("{}: unavailable: unknown for too long", signals.join(", "))];
-    let conditions: Vec<_> = report.unknown_conditions.iter().map(|condition| condition.name()).collect();
+    let conditions: Vec<_> = record.unknown_conditions.iter().map(|condition| condition.name()).collect();
     if !conditions.is_empty() {
         lines.push(format!("{}: status Unknown", conditions.join(", ")));
     }
@@ -125,11 +125,11 @@ pub(super) fn blind(report: &Report) -> Vec<String> {
 }
 
 /// What becomes of a policy that was proposed.
-pub(super) fn proposal(proposal: &ProposalReport, at: Timestamp) -> Vec<String> {
+pub(super) fn proposal(proposal: &ProposalRecord, at: Timestamp) -> Vec<String> {
     match proposal {
-        ProposalReport::Unchanged => vec!["the policy that was proposed is in force already".to_owned()],
-        ProposalReport::TookEffect => vec!["a changed policy is in force from now on".to_owned()],
-        ProposalReport::Waits { since, until, would_evict, would_reclaim } => {
+        ProposalRecord::Unchanged => vec!["the policy that was proposed is in force already".to_owned()],
+        ProposalRecord::TookEffect => vec!["a changed policy is in force from now on".to_owned()],
+        ProposalRecord::Waits { since, until, would_evict, would_reclaim } => {
             let until = until.map_or_else(
                 || "until it is applied with `run --apply-config-now`".to_owned(),
                 |until| format!("until {}, unless it is accepted before", clock(until, at)),

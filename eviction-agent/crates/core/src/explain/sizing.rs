@@ -3,16 +3,16 @@
 use crate::deficit::SkipReason;
 use crate::expected_release::Basis;
 use crate::pod::PodName;
-use crate::report::{InFlightPhase, InFlightReport, PassReport, PassedOverReport, SizingReport};
+use crate::record::{EvaluationRecord, InFlightPhase, InFlightRecord, SizingRecord, SkippedPodRecord};
 
 use super::amount::{pod, printable, spoken};
 
 /// Earlier evictions that were remembered.
-pub(super) fn flights(pass: &PassReport) -> impl Iterator<Item = String> {
-    pass.flights.iter().map(flight)
+pub(super) fn flights(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
+    evaluation.flights.iter().map(flight)
 }
 
-pub(super) fn flight(InFlightReport { pod: name, signal, state, .. }: &InFlightReport) -> String {
+pub(super) fn flight(InFlightRecord { pod: name, signal, state, .. }: &InFlightRecord) -> String {
     let name = pod(name);
     match state {
         InFlightPhase::UnderWay { remaining_grace } => {
@@ -29,9 +29,9 @@ pub(super) fn flight(InFlightReport { pod: name, signal, state, .. }: &InFlightR
 }
 
 /// What each threshold lacked that was dealt with, and who makes up for it.
-pub(super) fn sums(pass: &PassReport) -> impl Iterator<Item = String> {
-    pass.sizing.iter().map(|sizing| {
-        let SizingReport { signal, lacking, in_flight, chosen, open, .. } = sizing;
+pub(super) fn sums(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
+    evaluation.sizing.iter().map(|sizing| {
+        let SizingRecord { signal, lacking, in_flight, chosen, open, .. } = sizing;
         let tell = |number: i64| spoken(signal.resource(), number);
         let victims = sizing.victims.iter().map(|victim| {
             let guess = match victim.basis {
@@ -53,14 +53,14 @@ pub(super) fn sums(pass: &PassReport) -> impl Iterator<Item = String> {
 }
 
 /// Those who would have gone before others, and why they did not.
-pub(super) fn passed_over(pass: &PassReport) -> impl Iterator<Item = String> {
-    pass.sizing.iter().flat_map(passed_over_of).map(|(_, why)| why)
+pub(super) fn passed_over(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
+    evaluation.sizing.iter().flat_map(passed_over_of).map(|(_, why)| why)
 }
 
 /// The same for one threshold, with the pods.
-pub(super) fn passed_over_of(sizing: &SizingReport) -> impl Iterator<Item = (&PodName, String)> {
+pub(super) fn passed_over_of(sizing: &SizingRecord) -> impl Iterator<Item = (&PodName, String)> {
     let resource = sizing.signal.resource();
-    sizing.passed_over.iter().map(move |PassedOverReport { pod: name, why, release, open, .. }| {
+    sizing.passed_over.iter().map(move |SkippedPodRecord { pod: name, why, release, open, .. }| {
         let (release, open) = (spoken(resource, *release), spoken(resource, *open));
         let why = match why {
             SkipReason::FreesNextToNothing => format!(

@@ -6,9 +6,11 @@ use crate::input::Event;
 use crate::oom::{AttributedCause, EndedContainer, Explanation, LimitScope, OomVictimRole, TerminationCause};
 use crate::pod::Pod;
 use crate::pod::PodName;
-use crate::policy::{Policy, Threshold};
+use crate::policy::Threshold;
 use crate::reading::UnknownReason;
-use crate::report::{About, KillReport, MemoryReport, OomReport, ProposalReport, Report, UnknownValue};
+use crate::record::{
+    DecisionRecord, MemoryRecord, OomKillRecord, OomRecord, ProposalRecord, RecordSubject, UnknownValue,
+};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::signal::{NodeCondition, Signal};
 use crate::signal_filter::{Implausible, MemoryConditions, RejectedReading};
@@ -17,7 +19,6 @@ use crate::units::{GoDuration, ThresholdValue};
 
 struct Node {
     engine: Engine,
-    policy: Policy,
     explainer: Explainer,
     text: String,
 }
@@ -32,8 +33,8 @@ impl Node {
             Threshold { min_reclaim: Some(share), ..hard(MemoryAvailable, "10%") },
             soft(NodeFsAvailable, "950", 60),
         ]);
-        let engine = engine(policy.clone(), &pods);
-        Self { engine, policy, explainer, text: String::new() }
+        let engine = engine(policy, &pods);
+        Self { engine, explainer, text: String::new() }
     }
 
     fn looks(mut self, looks: &[(i64, u64, u64)]) -> String {
@@ -42,7 +43,7 @@ impl Node {
         for &(seconds, memory, disk) in looks {
             let look = snapshot(node(memory, disk, at(seconds)), &usage);
             let decision = tell(&mut self.engine, seconds, Event::Sample(look));
-            self.text += &self.explainer.explain(&Report::of(&decision, &self.policy));
+            self.text += &self.explainer.explain(&DecisionRecord::of(&decision));
         }
         self.text + &self.explainer.finish()
     }
@@ -81,8 +82,8 @@ fn a_critical_pod_has_its_story() {
     insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("critical"))).looks(&STORM));
 }
 
-fn kill() -> KillReport {
-    KillReport {
+fn kill() -> OomKillRecord {
+    OomKillRecord {
         killed_at: at(5),
         tgid: 4711,
         comm: "java\u{1b}".into(),
@@ -139,18 +140,18 @@ fn end() -> EndedContainer {
 }
 
 /// A kill, a kill in no pod, one that was told before, and an end.
-fn kills() -> [Report; 4] {
-    let report = |about, ended| Report {
+fn kills() -> [DecisionRecord; 4] {
+    let record = |subject, ended| DecisionRecord {
         at: at(7),
-        about,
+        subject,
         conditions: Vec::new(),
         ended,
         unknown_conditions: Vec::new(),
-        blind: Vec::new(),
+        unavailable: Vec::new(),
         proposal: None,
     };
-    let told = |kill| About::Story(OomReport::OomKill(Box::new(kill)));
-    let elsewhere = KillReport {
+    let told = |kill| RecordSubject::Oom(OomRecord::OomKill(Box::new(kill)));
+    let elsewhere = OomKillRecord {
         pod: None,
         container: None,
         limit_owner: LimitScope::Node,
@@ -165,44 +166,44 @@ fn kills() -> [Report; 4] {
         ..kill()
     };
     [
-        report(told(kill()), Vec::new()),
-        report(told(elsewhere), Vec::new()),
-        report(told(KillReport { repeated: true, ..kill() }), Vec::new()),
-        report(About::Nothing, vec![end()]),
+        record(told(kill()), Vec::new()),
+        record(told(elsewhere), Vec::new()),
+        record(told(OomKillRecord { repeated: true, ..kill() }), Vec::new()),
+        record(RecordSubject::Nothing, vec![end()]),
     ]
 }
 
 #[test]
 fn kills_by_the_kernel_and_ends_are_told() {
     let mut explainer = Explainer::new(Style::Plain);
-    let text: String = kills().iter().map(|report| explainer.explain(report)).collect();
+    let text: String = kills().iter().map(|record| explainer.explain(record)).collect();
     insta::assert_snapshot!(text + &explainer.finish());
 }
 
 #[test]
 fn kills_belong_to_the_story_of_a_pod() {
     let mut explainer = Explainer::of_pod(Style::Plain, name_of("greedy"));
-    let text: String = kills().iter().map(|report| explainer.explain(report)).collect();
+    let text: String = kills().iter().map(|record| explainer.explain(record)).collect();
     let text = text + &explainer.finish();
     assert!(!text.contains("in no pod"), "{text}");
     assert!(text.contains("ENDED at 08:00:06Z in default/pod-greedy, container main: evicted"), "{text}");
     assert!(text.ends_with("never chosen; the kernel killed a process of it\n"), "{text}");
 }
 
-/// The report of a look.
-fn look(memory: u64, disk: u64) -> Report {
-    let Node { mut engine, policy, .. } = Node::new(Explainer::default());
+/// The record of a look.
+fn look(memory: u64, disk: u64) -> DecisionRecord {
+    let Node { mut engine, .. } = Node::new(Explainer::default());
     let decision = tell(&mut engine, 1, Event::Sample(snapshot(node(memory, disk, at(1)), &[])));
-    Report::of(&decision, &policy)
+    DecisionRecord::of(&decision)
 }
 
 #[test]
 fn what_was_seen_beside_is_told() {
-    let mut report = look(900, 990);
-    let About::Pass(pass) = &mut report.about else {
+    let mut record = look(900, 990);
+    let RecordSubject::Evaluated(evaluation) = &mut record.subject else {
         panic!("no pass");
     };
-    pass.memory = Some(MemoryReport {
+    evaluation.memory = Some(MemoryRecord {
         available_by_working_set: Some(900 << 20),
         available_without_active_file: Some(1300 << 20),
         mem_available: None,
@@ -216,7 +217,7 @@ fn what_was_seen_beside_is_told() {
         gate: MemoryConditions::TooLittleStall,
         unknown: vec![UnknownValue { figure: "mem_available", why: UnknownReason::Unparsable }],
     });
-    pass.refused = vec![
+    evaluation.refused = vec![
         RejectedReading {
             signal: MemoryAvailable,
             available: 0,
@@ -230,24 +231,24 @@ fn what_was_seen_beside_is_told() {
             why: Implausible::AvailableAboveCapacity,
         },
     ];
-    pass.thresholds[0].imminent = true;
-    pass.thresholds[0].eta = Some(Eta {
+    evaluation.thresholds[0].imminent = true;
+    evaluation.thresholds[0].eta = Some(Eta {
         soonest: GoDuration::from_secs(4),
         expected: GoDuration::from_nanos(6_543_210_987),
         latest: None,
     });
-    report.blind = vec![Signal::PidAvailable];
-    report.unknown_conditions = vec![NodeCondition::PidPressure];
-    report.proposal = Some(ProposalReport::Waits {
+    record.unavailable = vec![Signal::PidAvailable];
+    record.unknown_conditions = vec![NodeCondition::PidPressure];
+    record.proposal = Some(ProposalRecord::Waits {
         since: at(0),
         until: Some(at(300)),
         would_evict: vec![name_of("greedy")],
         would_reclaim: vec![Reclaim::Images],
     });
     let mut explainer = Explainer::new(Style::Plain);
-    let text = explainer.explain(&report);
+    let text = explainer.explain(&record);
     let mut later = look(900, 990);
-    later.blind = vec![Signal::PidAvailable];
+    later.unavailable = vec![Signal::PidAvailable];
     let text = text + &explainer.explain(&later) + &explainer.finish();
     insta::assert_snapshot!(text);
 }

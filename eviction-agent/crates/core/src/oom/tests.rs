@@ -364,8 +364,7 @@ fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_ver
 
 #[test]
 fn a_report_tells_it_all() {
-    use crate::report::Report;
-    let policy = policy(vec![hard(MemoryAvailable, "100")]);
+    use crate::record::DecisionRecord;
     let mut engine = watcher();
     evict_a(&mut engine, 1);
     let kill = OomKill {
@@ -377,6 +376,6 @@ fn a_report_tells_it_all() {
     };
     let killed = killed(&mut engine, 2, kill);
     let end = ended(&mut engine, 3, status("OOMKilled", 137));
-    let reports = [Report::of(&killed, &policy), Report::of(&end, &policy)];
+    let reports = [DecisionRecord::of(&killed), DecisionRecord::of(&end)];
     insta::assert_json_snapshot!(reports);
 }

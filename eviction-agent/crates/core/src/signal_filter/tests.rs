@@ -9,7 +9,7 @@ use crate::input::{Event, Input};
 use crate::policy::Policy;
 use crate::preferences::{MemoryMeasure, MemoryPsi, PredictionMode, Preferences, PsiKind, PsiTrigger};
 use crate::reading::UnknownReason;
-use crate::report::Report;
+use crate::record::DecisionRecord;
 use crate::signal::NodeCondition;
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};
 use crate::snapshot::{FsStats, MemoryDetail, MemoryStats, ProcessStats};

@@ -19,7 +19,7 @@ use crate::input::{Event, EvictionResult, Input};
 use crate::pod::Pod;
 use crate::policy::{Policy, SoftGrace, Threshold, VictimsPerPass};
 use crate::reading::{Reading, UnknownReason};
-use crate::report::{About, Report};
+use crate::record::{DecisionRecord, RecordSubject};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};
 use crate::snapshot::{NodeStats, PodStatValues, ProcessStats, Snapshot};
 use crate::units::ThresholdValue;
@@ -160,8 +160,8 @@ fn that_all_are_critical_is_said_for_each_threshold() {
     let decision = tell(&mut engine, 1, Event::Sample(snapshot(stats, &[("a", figures)])));
     let ends: Vec<_> = decision.pass().unwrap().deficits.iter().map(|deficit| deficit.end).collect();
     assert_eq!(ends, [EvaluationEnd::OnlyCritical; 2]);
-    let report = Report::of(&decision, engine.policy());
-    let About::Pass(pass) = report.about else { panic!("no pass") };
+    let report = DecisionRecord::of(&decision);
+    let RecordSubject::Evaluated(pass) = report.subject else { panic!("no pass") };
     assert_eq!(pass.spared.len(), 1, "named once");
 }
 
@@ -373,6 +373,6 @@ fn every_part_of_the_sum_is_in_the_report() {
     tell(&mut engine, 0, look(0, 350));
     tell(&mut engine, 1, look(1, 350));
     let decision = tell(&mut engine, 2, look(2, 60));
-    let report = Report::of(&decision, &policy);
+    let report = DecisionRecord::of(&decision);
     insta::assert_json_snapshot!(report);
 }

@@ -54,7 +54,7 @@ proptest! {
         };
         let (once, twice) = (run(), run());
         let bytes = |decisions: &[Decision]| -> Vec<String> {
-            let report = |decision| serde_json::to_string(&Report::of(decision, &policy)).unwrap();
+            let report = |decision| serde_json::to_string(&DecisionRecord::of(decision)).unwrap();
             decisions.iter().map(report).collect()
         };
         prop_assert_eq!(bytes(&once), bytes(&twice));

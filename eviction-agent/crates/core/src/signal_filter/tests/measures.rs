@@ -24,7 +24,7 @@ fn the_measure_decides_and_all_are_told() {
         assert_eq!(evicts(&decision), goes, "{measure:?}");
         let observed = decision.pass().unwrap().seen.get(MemoryAvailable).unwrap();
         assert_eq!((observed.available, observed.capacity), (available, 1000));
-        let report = serde_json::to_value(Report::of(&decision, engine.policy())).unwrap();
+        let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
         let memory = &report["pass"]["memory"];
         assert_eq!(memory["available_by_working_set"], 50, "{memory}");
         assert_eq!(memory["mem_available"], 400);

@@ -28,7 +28,7 @@ fn a_threshold_about_to_be_met_is_told_raises_or_evicts() {
         let decision = look(&mut engine, 3, falling(3));
         assert_eq!(decision.pass().unwrap().sight.imminent, [0], "{predict:?}");
         assert_eq!((decision.conditions.len(), evicts(&decision)), (raised, goes), "{predict:?}");
-        let report = serde_json::to_value(Report::of(&decision, engine.policy())).unwrap();
+        let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
         let pass = &report["pass"];
         assert_eq!(pass["signals"][0]["trend"]["per_second"], -20.0);
         if !goes {
@@ -86,7 +86,7 @@ fn the_pods_that_grow_fastest_are_told() {
         ];
         last = Some(tell(&mut engine, second, Event::Sample(snapshot(node(900, 900, at(second)), &usage))));
     }
-    let report = Report::of(&last.unwrap(), engine.policy());
+    let report = DecisionRecord::of(&last.unwrap());
     let report = serde_json::to_value(report).unwrap();
     let growing = report["pass"]["growing"].as_array().unwrap();
     let told: Vec<_> = growing.iter().map(|it| (&it["uid"], &it["per_second"])).collect();

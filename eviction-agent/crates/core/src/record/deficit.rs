@@ -1,4 +1,4 @@
-//! What a pass lacks, and how that sum comes about.
+//! What an evaluation lacks, and how that sum comes about.
 
 use serde::Serialize;
 
@@ -6,10 +6,10 @@ use crate::decision::Evaluation;
 use crate::milli_units::Nanos;
 use crate::signal::Signal;
 
-/// How much would have to come free for the threshold that drives a pass, in whole units of
+/// How much would have to come free for the threshold that drives an evaluation, in whole units of
 /// its signal: `threshold + min_reclaim − available`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct DeficitReport {
+pub struct DeficitRecord {
     /// Of what.
     pub signal: Signal,
     /// Below this the threshold is met.
@@ -22,11 +22,11 @@ pub struct DeficitReport {
     pub total: i64,
 }
 
-impl DeficitReport {
-    pub(super) fn of(pass: &Evaluation) -> Option<Self> {
-        let line = pass.line(pass.handled?)?;
+impl DeficitRecord {
+    pub(super) fn of(evaluation: &Evaluation) -> Option<Self> {
+        let line = evaluation.line(evaluation.handled?)?;
         let signal = line.threshold.signal;
-        let seen = pass.seen.get(signal)?;
+        let seen = evaluation.seen.get(signal)?;
         let (value, resolved_at) = (line.value(seen.capacity), line.resolved_at(seen.capacity));
         let units = Nanos::units_rounded_up;
         Some(Self {

@@ -13,7 +13,7 @@ use crate::fixture::{at, container, hard, node, policy, requests, set, tell};
 use crate::input::Event;
 use crate::pod::Pod;
 use crate::reading::Reading;
-use crate::report::{About, CandidateOutcome, CandidateReport, PassReport, Report};
+use crate::record::{CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, RecordSubject};
 use crate::signal::Signal;
 use crate::snapshot::{ContainerStatValues, PodStatValues, ProcessStats, SnapshotBuilder};
 /// What a pod is ranked by, whatever is short.
@@ -47,8 +47,8 @@ impl Figures {
 const SIGNALS: [Signal; 4] =
     [Signal::MemoryAvailable, Signal::NodeFsAvailable, Signal::NodeFsInodesFree, Signal::PidAvailable];
 
-/// The report of one pass in which the signal is short and nothing can be collected instead.
-fn pass(signal: Signal, world: &[Figures]) -> PassReport {
+/// The record of one evaluation in which the signal is short and nothing can be collected instead.
+fn evaluation(signal: Signal, world: &[Figures]) -> EvaluationRecord {
     let pod = |(place, figures): (usize, &Figures)| {
         let amount = format!("{}m", figures.request);
         let asks = requests(&[("memory", &amount), ("ephemeral-storage", &amount)]);
@@ -88,17 +88,17 @@ fn pass(signal: Signal, world: &[Figures]) -> PassReport {
         builder.pod(&format!("{place:02}"), of_pod).container("main", logs);
     }
     let decision = tell(&mut engine, 1, Event::Sample(Arc::new(builder.finish())));
-    match Report::of(&decision, &policy).about {
-        About::Pass(pass) => *pass,
+    match DecisionRecord::of(&decision).subject {
+        RecordSubject::Evaluated(evaluation) => *evaluation,
         other => panic!("no pass: {other:?}"),
     }
 }
 
-fn victim(pass: &PassReport) -> Option<String> {
-    pass.evictions.first().map(|eviction| eviction.pod.uid.to_string())
+fn victim(evaluation: &EvaluationRecord) -> Option<String> {
+    evaluation.evictions.first().map(|eviction| eviction.pod.uid.to_string())
 }
 
-fn place(candidate: &CandidateReport) -> usize {
+fn place(candidate: &CandidateRecord) -> usize {
     candidate.pod.uid.parse().unwrap()
 }
 
@@ -106,7 +106,7 @@ fn place(candidate: &CandidateReport) -> usize {
 fn victim_with(signal: Signal, world: &[Figures], place: usize, figure: Figure, by: i64) -> Option<String> {
     let mut world = world.to_vec();
     world[place] = world[place].changed(figure, by);
-    victim(&pass(signal, &world))
+    victim(&evaluation(signal, &world))
 }
 
 fn figures() -> impl Strategy<Value = Figures> {
@@ -125,13 +125,13 @@ proptest! {
         signal in select(&SIGNALS[..]),
         world in prop::collection::vec(figures(), 1..7),
     ) {
-        let report = pass(signal, &world);
-        prop_assert_eq!(victim(&report).is_some(), true);
-        prop_assert_eq!(report.candidates.iter().any(|one| one.margin.is_some()), world.len() > 1);
-        for candidate in &report.candidates {
+        let record = evaluation(signal, &world);
+        prop_assert_eq!(victim(&record).is_some(), true);
+        prop_assert_eq!(record.candidates.iter().any(|one| one.margin.is_some()), world.len() > 1);
+        for candidate in &record.candidates {
             let Some(margin) = candidate.margin else { continue };
             let instead = match candidate.fate {
-                CandidateOutcome::Goes => &report.candidates[margin.against].pod.uid,
+                CandidateOutcome::Goes => &record.candidates[margin.against].pod.uid,
                 _ => &candidate.pod.uid,
             };
             let changes = [
@@ -143,7 +143,7 @@ proptest! {
                 let Some(by) = by else { continue };
                 let who = |by| victim_with(signal, &world, place(candidate), figure, by);
                 prop_assert_eq!(who(by), Some(instead.to_string()), "{:?} by {}", figure, by);
-                prop_assert_eq!(who(by - by.signum()), victim(&report), "{:?} by less than {}", figure, by);
+                prop_assert_eq!(who(by - by.signum()), victim(&record), "{:?} by less than {}", figure, by);
             }
         }
     }
@@ -153,20 +153,20 @@ proptest! {
         signal in select(&SIGNALS[..]),
         world in prop::collection::vec(figures(), 2..7),
     ) {
-        let report = pass(signal, &world);
-        for candidate in &report.candidates {
+        let record = evaluation(signal, &world);
+        for candidate in &record.candidates {
             let margin = candidate.margin.unwrap();
             let figures = &world[place(candidate)];
             let goes = candidate.fate == CandidateOutcome::Goes;
             let who = |figure, by| victim_with(signal, &world, place(candidate), figure, by);
             if let (None, Some(usage)) = (margin.usage, figures.usage) {
                 let most = if goes { -usage.max(0) } else { i64::MAX - usage.max(0) };
-                prop_assert_eq!(who(Figure::Usage, most), victim(&report));
+                prop_assert_eq!(who(Figure::Usage, most), victim(&record));
             }
             if margin.priority.is_none() {
                 let least = if goes { 1_000_000_000 } else { i64::from(i32::MIN) };
                 let by = least - figures.priority;
-                prop_assert_eq!(who(Figure::Priority, by), victim(&report));
+                prop_assert_eq!(who(Figure::Priority, by), victim(&record));
             }
         }
     }
@@ -176,11 +176,11 @@ proptest! {
         signal in select(&SIGNALS[..]),
         world in prop::collection::vec(figures(), 1..7),
     ) {
-        let report = pass(signal, &world);
-        let least = report.candidates.iter().filter_map(|one| one.margin?.usage).map(i64::unsigned_abs).min();
-        prop_assert_eq!(report.nearest.as_ref().map(|nearest| nearest.usage.unsigned_abs()), least);
-        if let Some(nearest) = &report.nearest {
-            prop_assert_eq!(Some(nearest.stays.uid.to_string()), victim(&report));
+        let record = evaluation(signal, &world);
+        let least = record.candidates.iter().filter_map(|one| one.margin?.usage).map(i64::unsigned_abs).min();
+        prop_assert_eq!(record.nearest.as_ref().map(|nearest| nearest.usage.unsigned_abs()), least);
+        if let Some(nearest) = &record.nearest {
+            prop_assert_eq!(Some(nearest.stays.uid.to_string()), victim(&record));
             let place = nearest.pod.uid.parse().unwrap();
             let goes = victim_with(signal, &world, place, Figure::Usage, nearest.usage);
             prop_assert_eq!(goes, Some(nearest.goes.uid.to_string()));

@@ -1,4 +1,4 @@
-//! Kills and ends in a report.
+//! Kills and ends in a record.
 
 use serde::Serialize;
 
@@ -12,16 +12,16 @@ use super::PodName;
 /// What was taken note of.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OomReport {
+pub enum OomRecord {
     /// The kernel killed a process for want of memory: no eviction.
-    OomKill(Box<KillReport>),
+    OomKill(Box<OomKillRecord>),
     /// A container ended.
-    ContainerEnded(EndReport),
+    ContainerEnded(ContainerEndRecord),
 }
 
 /// A kill by the kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct KillReport {
+pub struct OomKillRecord {
     /// When the kernel chose the victim.
     pub killed_at: Timestamp,
     /// The victim's process.
@@ -84,7 +84,7 @@ pub struct KillReport {
 
 /// A record of an end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EndReport {
+pub struct ContainerEndRecord {
     /// Uid of the pod.
     pub uid: Box<str>,
     /// Name of the container.
@@ -95,13 +95,13 @@ pub struct EndReport {
     pub taken: EndHandling,
 }
 
-impl OomReport {
+impl OomRecord {
     pub(super) fn of(note: &OomUpdate) -> Self {
         match note {
-            OomUpdate::Kill(note) => Self::OomKill(Box::new(KillReport::of(note))),
+            OomUpdate::Kill(note) => Self::OomKill(Box::new(OomKillRecord::of(note))),
             OomUpdate::End(note) => {
                 let EndUpdate { end, taken } = &**note;
-                Self::ContainerEnded(EndReport {
+                Self::ContainerEnded(ContainerEndRecord {
                     uid: end.pod.clone(),
                     container: end.container.clone(),
                     seen: end.seen,
@@ -112,7 +112,7 @@ impl OomReport {
     }
 }
 
-impl KillReport {
+impl OomKillRecord {
     fn of(note: &KillUpdate) -> Self {
         let KillUpdate { kill, at, repeated, pod, evicting_since, group, in_pod } = note;
         let OomKill {

@@ -16,7 +16,7 @@ const YOUNG: GoDuration = GoDuration::from_secs(30);
 
 /// When it is the turn of a pod for other reasons than what it uses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ProtectionReport {
+pub struct ProtectionRecord {
     /// When its turn is.
     pub turn: EvictionOrder,
     /// The place in `policy.protection` of the rule that fits it.
@@ -31,7 +31,7 @@ pub struct ProtectionReport {
     pub ignored_annotations: Vec<IgnoredAnnotation>,
 }
 
-impl ProtectionReport {
+impl ProtectionRecord {
     /// None if there is nothing to tell.
     pub(super) fn of(known: &KnownPod) -> Option<Self> {
         if known.shelter

@@ -1,4 +1,4 @@
-//! Signals and thresholds in a report.
+//! Signals and thresholds in a record.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::units::{GoDuration, ThresholdValue};
 
 /// What was seen of a signal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SignalReport {
+pub struct SignalRecord {
     /// Which.
     pub signal: Signal,
     /// What is left.
@@ -40,7 +40,7 @@ pub struct SignalReport {
 
 /// A threshold that counts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ThresholdReport {
+pub struct ThresholdRecord {
     /// Of which signal.
     pub signal: Signal,
     /// The line as configured: a quantity or a percentage.
@@ -61,12 +61,12 @@ pub struct ThresholdReport {
     pub imminent: bool,
     /// Its state, if it is met.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub met: Option<MetReport>,
+    pub met: Option<MetRecord>,
 }
 
 /// A threshold that is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct MetReport {
+pub struct MetRecord {
     /// Since when.
     pub first_seen: Timestamp,
     /// By how much less is available than it takes to resolve it, its minimum reclaim
@@ -79,19 +79,19 @@ pub struct MetReport {
     /// It is only about to be met, and the policy acts on that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_prediction: bool,
-    /// Its figures are no newer than those of the last pass, so that it does not act.
+    /// Its figures are no newer than those of the last evaluation, so that it does not act.
     pub stale: bool,
-    /// It drives the pass.
+    /// It drives the evaluation.
     pub handled: bool,
 }
 
-impl SignalReport {
+impl SignalRecord {
     pub(super) fn all(
         seen: &Observations,
         now: Timestamp,
         trend: impl Fn(Signal) -> Option<Slope>,
     ) -> Vec<Self> {
-        let report = |signal| match seen.reading(signal) {
+        let record = |signal| match seen.reading(signal) {
             Reading::Known(seen) => Self {
                 signal,
                 available: Some(seen.available),
@@ -111,30 +111,30 @@ impl SignalReport {
                 unknown: Some(why),
             },
         };
-        Signal::ALL.into_iter().map(report).collect()
+        Signal::ALL.into_iter().map(record).collect()
     }
 }
 
-impl ThresholdReport {
+impl ThresholdRecord {
     /// Whether it evicts at once.
     pub fn is_hard(&self) -> bool {
         self.grace_period == GoDuration::ZERO
     }
 
-    /// Those that count in this pass, and replaced ones that still hold.
-    pub(super) fn all(pass: &Evaluation, now: Timestamp) -> Vec<Self> {
-        let state = |place: u8| pass.met.iter().find(|met| met.line == place);
-        let places = (0..).take(pass.lines.len());
+    /// Those that count in this evaluation, and replaced ones that still hold.
+    pub(super) fn all(evaluation: &Evaluation, now: Timestamp) -> Vec<Self> {
+        let state = |place: u8| evaluation.met.iter().find(|met| met.line == place);
+        let places = (0..).take(evaluation.lines.len());
         places
-            .filter(|place| pass.visible.contains(place) || state(*place).is_some())
-            .filter_map(|place| Self::of(pass, place, state(place), now))
+            .filter(|place| evaluation.visible.contains(place) || state(*place).is_some())
+            .filter_map(|place| Self::of(evaluation, place, state(place), now))
             .collect()
     }
 
-    fn of(pass: &Evaluation, place: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
-        let line = pass.line(place)?;
+    fn of(evaluation: &Evaluation, place: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
+        let line = evaluation.line(place)?;
         let threshold = &line.threshold;
-        let seen = pass.seen.get(threshold.signal);
+        let seen = evaluation.seen.get(threshold.signal);
         let capacity = seen.map(|seen| seen.capacity);
         let lacks =
             seen.map_or(0, |seen| line.resolved_at(seen.capacity).minus(seen.nanos()).units_rounded_up());
@@ -149,19 +149,19 @@ impl ThresholdReport {
             quantity: text(&threshold.value),
             min_reclaim: threshold.min_reclaim.as_ref().and_then(text),
             grace_period: threshold.grace_period,
-            eta: pass
+            eta: evaluation
                 .line(place)
                 .filter(|_| met.is_none())
-                .and_then(|line| eta(line, &pass.seen, &pass.sight)),
-            imminent: pass.sight.imminent.contains(&place),
-            met: met.map(|met| MetReport {
+                .and_then(|line| eta(line, &evaluation.seen, &evaluation.sight)),
+            imminent: evaluation.sight.imminent.contains(&place),
+            met: met.map(|met| MetRecord {
                 first_seen: met.first_seen,
                 lacks,
                 remaining_grace: remaining(threshold.grace_period, since(now, met.first_seen)),
                 by_min_reclaim: met.by_min_reclaim,
                 by_prediction: met.by_prediction,
                 stale: met.ripe && !met.fresh,
-                handled: pass.handled == Some(place),
+                handled: evaluation.handled == Some(place),
             }),
         })
     }

@@ -1,4 +1,4 @@
-//! Evictions on their way in a report.
+//! Evictions on their way in a record.
 
 use serde::Serialize;
 
@@ -10,12 +10,12 @@ use crate::signal::Signal;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
-/// An earlier eviction that the pass remembered.
+/// An earlier eviction that the evaluation remembered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct InFlightReport {
+pub struct InFlightRecord {
     /// Whose.
     pub pod: PodName,
-    /// What for, as [`EvictionReport::signal`](super::EvictionReport::signal).
+    /// What for, as [`EvictionRecord::signal`](super::EvictionRecord::signal).
     pub signal: &'static str,
     /// Whether that is a hard threshold, or a limit of the pod's own.
     pub hard: bool,
@@ -25,7 +25,7 @@ pub struct InFlightReport {
     #[serde(flatten)]
     pub state: InFlightPhase,
     /// What it was expected to free, of each signal of which that is something.
-    pub expected: Vec<ExpectedReport>,
+    pub expected: Vec<ReleaseRecord>,
 }
 
 /// How far an eviction has come.
@@ -58,7 +58,7 @@ pub enum InFlightPhase {
 
 /// What comes free of a signal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ExpectedReport {
+pub struct ReleaseRecord {
     /// Of which.
     pub of: Signal,
     /// How much.
@@ -67,9 +67,9 @@ pub struct ExpectedReport {
     pub basis: Basis,
 }
 
-impl InFlightReport {
-    pub(super) fn all(pass: &Evaluation) -> Vec<Self> {
-        pass.flights.iter().map(Self::of).collect()
+impl InFlightRecord {
+    pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
+        evaluation.flights.iter().map(Self::of).collect()
     }
 
     fn of(flight: &InFlightEviction) -> Self {
@@ -92,7 +92,7 @@ impl InFlightReport {
                 Phase::Failed(Failure::Expired) => InFlightPhase::Expired { age: flight.age },
             },
             expected: expected
-                .map(|&(of, release)| ExpectedReport { of, release: release.amount, basis: release.basis })
+                .map(|&(of, release)| ReleaseRecord { of, release: release.amount, basis: release.basis })
                 .collect(),
         }
     }

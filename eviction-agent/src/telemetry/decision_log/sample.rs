@@ -1,4 +1,4 @@
-//! A look as the kubelet writes it down: a Summary, and what the kernel says beside.
+//! A sample as the kubelet's Summary has it, and the kernel's other values of memory.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use eviction_core::snapshot::{
     FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, PodStats, ProcessStats, Snapshot,
 };
 
-/// The figures of the node and of its pods.
+/// The values of the node and of its pods.
 pub(super) fn summary(snapshot: &Snapshot) -> Value {
     let NodeStats {
         memory,
@@ -33,8 +33,8 @@ pub(super) fn summary(snapshot: &Snapshot) -> Value {
     })
 }
 
-/// What the looks see of the node's memory beside the Summary.
-pub(super) fn beside(detail: &MemoryDetail) -> Value {
+/// The node's memory by measures that the Summary does not have.
+pub(super) fn memory(detail: &MemoryDetail) -> Value {
     let &MemoryDetail { mem_available, active_file, some_avg10, full_avg10, stalled, swap_used, swap_total } =
         detail;
     #[expect(clippy::cast_precision_loss, reason = "hundredths of a percent are small")]

@@ -6,13 +6,13 @@ use eviction_core::progress::{KillProgress, KillUpdate, Signalled};
 use eviction_core::signal::Signal;
 
 use super::TelemetryExporter;
-use super::pass::micros;
+use super::decision::micros;
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::queue::{EvictionUpdate, Step};
 
 impl TelemetryExporter {
-    pub(super) fn outcome(&mut self, note: EvictionUpdate) {
-        let EvictionUpdate { id, pod, signal, decided_mono_ns, step } = note;
+    pub(super) fn progress(&mut self, update: EvictionUpdate) {
+        let EvictionUpdate { id, pod, signal, decided_mono_ns, step } = update;
         let at = match &step {
             Step::Progress(outcome) => self.clock.at(outcome.at_ns),
             Step::Refused(_) => self.clock.at(decided_mono_ns),
@@ -47,7 +47,7 @@ impl TelemetryExporter {
             since_decision_us: micros(at.mono_ns.saturating_sub(decided_mono_ns)),
             is_beside,
         };
-        self.say(at.wall, Event::EvictionProgress(event));
+        self.publish(at.wall, Event::EvictionProgress(event));
     }
 }
 

@@ -1,11 +1,11 @@
-//! Ranked pods in a report.
+//! Ranked pods in a record.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::margin::{Choice, MarginReport, NearestReport};
-use super::protection::{ProtectionReport, too_young};
+use super::margin::{Choice, MarginRecord, NearestRecord};
+use super::protection::{ProtectionRecord, too_young};
 use crate::decision::{Action, Cause, Decision, Evaluation};
 use crate::in_flight::Phase;
 use crate::pod::PodName;
@@ -16,7 +16,7 @@ use crate::units::GoDuration;
 
 /// A pod with all that it was ranked by.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CandidateReport {
+pub struct CandidateRecord {
     /// Who.
     pub pod: PodName,
     /// What became of it.
@@ -40,18 +40,18 @@ pub struct CandidateReport {
     pub critical: bool,
     /// What protects it or puts it forward, if anything does.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub shelter: Option<ProtectionReport>,
+    pub shelter: Option<ProtectionRecord>,
     /// Nothing is known of it, and it started only this long ago.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub too_young: Option<GoDuration>,
-    /// Why it is passed over, or would be, as a sentence without its subject. A report has that
-    /// in other places.
+    /// Why it is skipped, or would be, as a sentence without its subject. Only event lines have it: in JSON
+    /// the other fields say it.
     #[serde(skip)]
-    pub passed_over: Option<String>,
+    pub skipped_reason: Option<String>,
     /// How far it is from the opposite fate. Absent if nobody goes or nobody else could, and
     /// for a pod that could not go.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub margin: Option<MarginReport>,
+    pub margin: Option<MarginRecord>,
 }
 
 /// What became of a ranked pod.
@@ -76,50 +76,39 @@ pub enum CandidateOutcome {
     Stays,
 }
 
-/// All candidates, the first to go first.
-#[derive(Default)]
-pub(super) struct Candidates {
-    pub(super) all: Vec<CandidateReport>,
-    pub(super) nearest: Option<NearestReport>,
-}
-
-impl CandidateReport {
-    /// The first of the pods that a decision ranked, at most so many.
-    pub fn first(decision: &Decision, most: usize) -> Vec<Self> {
-        decision.pass().map_or_else(Vec::new, |pass| Self::some(decision, pass, most))
-    }
-
-    fn some(decision: &Decision, pass: &Evaluation, most: usize) -> Vec<Self> {
-        let Some(signal) = pass.handled_signal() else {
+impl CandidateRecord {
+    /// The pods that an evaluation ranked, the first to be evicted first.
+    pub(super) fn all(decision: &Decision, evaluation: &Evaluation) -> Vec<Self> {
+        let Some(signal) = evaluation.handled_signal() else {
             return Vec::new();
         };
-        let measure = Measure::of(signal, pass.layout);
+        let measure = Measure::of(signal, evaluation.layout);
         let mut scratch = Vec::new();
-        let joined = pass.snapshot.joined(&pass.pods, &mut scratch);
+        let joined = evaluation.snapshot.joined(&evaluation.pods, &mut scratch);
         let going: BTreeSet<u32> = decision.actions.iter().filter_map(for_threshold).collect();
-        let spared: BTreeSet<u32> = pass.spared.iter().copied().collect();
-        let remembered = |uid: &str| pass.flights.iter().any(|flight| *flight.pod.pod.uid == *uid);
+        let spared: BTreeSet<u32> = evaluation.spared.iter().copied().collect();
+        let remembered = |uid: &str| evaluation.flights.iter().any(|flight| *flight.pod.pod.uid == *uid);
         let barred = |place| {
-            let known = pass.pods.get(place);
+            let known = evaluation.pods.get(place);
             known.is_some_and(|known| known.critical || remembered(&known.pod.uid))
         };
         let goes = |place| going.contains(&place);
-        let refused: BTreeSet<u32> = pass.refused_pods.iter().map(|refused| refused.place).collect();
-        let sized = || pass.deficits.iter().filter(|deficit| Some(deficit.line) == pass.handled);
+        let refused: BTreeSet<u32> = evaluation.refused_pods.iter().map(|refused| refused.place).collect();
+        let sized = || evaluation.deficits.iter().filter(|deficit| Some(deficit.line) == evaluation.handled);
         let hurried: BTreeSet<u32> = sized().flat_map(|deficit| deficit.hurried.iter().copied()).collect();
         let passed_over: BTreeSet<u32> =
             sized().flat_map(|deficit| deficit.passed_over.iter().map(|one| one.place)).collect();
         let is = |uid: &str, what: fn(&Phase) -> bool| {
-            pass.flights.iter().any(|flight| *flight.pod.pod.uid == *uid && what(&flight.phase))
+            evaluation.flights.iter().any(|flight| *flight.pod.pod.uid == *uid && what(&flight.phase))
         };
         let may_go = |place| !barred(place) && !refused.contains(&place);
-        let choice = Choice::new(pass, measure, joined, goes, |place| !may_go(place));
-        let report = |(rank, candidate): (usize, &Candidate)| {
+        let choice = Choice::new(evaluation, measure, joined, goes, |place| !may_go(place));
+        let record = |(rank, candidate): (usize, &Candidate)| {
             let place = candidate.place;
-            let known = pass.pods.get(place)?;
+            let known = evaluation.pods.get(place)?;
             let at = joined.get(place as usize).copied();
-            let stats = at.filter(|&at| at != NO_STATS).and_then(|at| pass.snapshot.pod(at));
-            let usage = measure.known_usage(&pass.pods, place, &known.rank, stats);
+            let stats = at.filter(|&at| at != NO_STATS).and_then(|at| evaluation.snapshot.pod(at));
+            let usage = measure.known_usage(&evaluation.pods, place, &known.rank, stats);
             let fate = match () {
                 () if goes(place) => CandidateOutcome::Goes,
                 () if spared.contains(&place) => CandidateOutcome::Critical,
@@ -140,33 +129,27 @@ impl CandidateReport {
                 excess: usage.map(|_| candidate.excess.units_rounded_up()),
                 tie: candidate.tie,
                 critical: known.critical,
-                shelter: ProtectionReport::of(known),
+                shelter: ProtectionRecord::of(known),
                 too_young: too_young(known, candidate.standing, decision.at),
-                passed_over: why_passed_over(pass, fate, place, known),
+                skipped_reason: skipped_reason(evaluation, fate, place, known),
                 margin: if may_go(place) || goes(place) { choice.margin(rank, goes(place)) } else { None },
             })
         };
-        pass.ranked.iter().enumerate().take(most).filter_map(report).collect()
+        evaluation.ranked.iter().enumerate().filter_map(record).collect()
     }
 }
 
-impl Candidates {
-    pub(super) fn of(decision: &Decision, pass: &Evaluation) -> Self {
-        let all = CandidateReport::some(decision, pass, usize::MAX);
-        Self { nearest: nearest(&all), all }
-    }
-}
-
-/// Why it does not go, or would not, as a sentence without its subject.
-fn why_passed_over(
-    pass: &Evaluation,
+/// Why it is not evicted, or would not be, as a sentence without its subject.
+fn skipped_reason(
+    evaluation: &Evaluation,
     fate: CandidateOutcome,
     place: u32,
     known: &KnownPod,
 ) -> Option<String> {
-    let refused = || Some(pass.refused_pods.iter().find(|refused| refused.place == place)?.why.to_string());
+    let refused =
+        || Some(evaluation.refused_pods.iter().find(|refused| refused.place == place)?.why.to_string());
     let small = || {
-        let mut all = pass.deficits.iter().flat_map(|deficit| &deficit.passed_over);
+        let mut all = evaluation.deficits.iter().flat_map(|deficit| &deficit.passed_over);
         Some(all.find(|one| one.place == place)?.why.to_string())
     };
     match fate {
@@ -181,24 +164,20 @@ fn why_passed_over(
     }
 }
 
-/// The least change of usage that any margin needs; of equal ones that of the pod which ranks
-/// first.
-fn nearest(all: &[CandidateReport]) -> Option<NearestReport> {
-    let margins = all.iter().filter_map(|one| Some((one, one.margin?, one.margin?.usage?)));
-    let (pod, margin, usage) = margins.min_by_key(|(.., usage)| usage.unsigned_abs())?;
-    let rival = all.get(margin.against)?.pod.clone();
-    let pod_name = pod.pod.clone();
-    let (stays, goes) = match pod.fate {
-        CandidateOutcome::Goes => (pod_name.clone(), rival),
-        CandidateOutcome::Critical
-        | CandidateOutcome::Refused
-        | CandidateOutcome::Hurried
-        | CandidateOutcome::OnItsWay
-        | CandidateOutcome::LetBe
-        | CandidateOutcome::PassedOver
-        | CandidateOutcome::Stays => (rival, pod_name.clone()),
-    };
-    Some(NearestReport { pod: pod_name, usage, stays, goes })
+impl NearestRecord {
+    /// The least change of usage that any margin needs; of equal ones that of the pod which ranks
+    /// first.
+    pub(super) fn of(candidates: &[CandidateRecord]) -> Option<Self> {
+        let margins = candidates.iter().filter_map(|one| Some((one, one.margin?, one.margin?.usage?)));
+        let (candidate, margin, usage) = margins.min_by_key(|(.., usage)| usage.unsigned_abs())?;
+        let pod = candidate.pod.clone();
+        let rival = candidates.get(margin.against)?.pod.clone();
+        let (stays, goes) = match candidate.fate {
+            CandidateOutcome::Goes => (pod.clone(), rival),
+            _ => (rival, pod.clone()),
+        };
+        Some(Self { pod, usage, stays, goes })
+    }
 }
 
 fn for_threshold(action: &Action) -> Option<u32> {

@@ -16,7 +16,7 @@ use super::PodName;
 /// The node's memory by every measure, whichever decides. Bytes; a figure that is absent is
 /// one that the node does not have, or one that is named in `unknown`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct MemoryReport {
+pub struct MemoryRecord {
     /// Capacity less working set, as the kubelet has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_by_working_set: Option<u64>,
@@ -65,7 +65,7 @@ pub struct UnknownValue {
 
 /// A pod whose memory grows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct GrowthReport {
+pub struct GrowthRecord {
     /// Which.
     pub uid: Box<str>,
     /// How fast.
@@ -76,7 +76,7 @@ pub struct GrowthReport {
 /// What becomes of a policy that was proposed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ProposalReport {
+pub enum ProposalRecord {
     /// It is the one in force already.
     Unchanged,
     /// It is in force from now on.
@@ -96,11 +96,11 @@ pub enum ProposalReport {
     },
 }
 
-impl MemoryReport {
+impl MemoryRecord {
     /// Nothing if nobody read more than usage and working set.
-    pub(super) fn of(pass: &Evaluation) -> Option<Self> {
-        let detail = pass.snapshot.node.memory_detail;
-        if detail == MemoryDetail::default() && pass.sight.gate == MemoryConditions::Open {
+    pub(super) fn of(evaluation: &Evaluation) -> Option<Self> {
+        let detail = evaluation.snapshot.node.memory_detail;
+        if detail == MemoryDetail::default() && evaluation.sight.gate == MemoryConditions::Open {
             return None;
         }
         let MemoryDetail {
@@ -112,7 +112,7 @@ impl MemoryReport {
             swap_used,
             swap_total,
         } = detail;
-        let memory = pass.snapshot.node.memory.known();
+        let memory = evaluation.snapshot.node.memory.known();
         let available = memory.and_then(|memory| memory.available);
         let percent = |hundredths: Reading<u64>| hundredths.known().map(|share| share as f64 / 100.0);
         let mut unknown = Vec::new();
@@ -141,7 +141,7 @@ impl MemoryReport {
             stalled: stalled.known(),
             swap_used: swap_used.known(),
             swap_total: swap_total.known(),
-            gate: pass.sight.gate,
+            gate: evaluation.sight.gate,
             unknown,
         })
     }
@@ -155,17 +155,17 @@ fn why<T>(figure: Reading<T>) -> Option<UnknownReason> {
     }
 }
 
-impl GrowthReport {
-    pub(super) fn all(pass: &Evaluation) -> Vec<Self> {
-        let report = |growth: &crate::signal_filter::PodGrowth| {
-            let uid = pass.snapshot.pod(growth.stats)?.uid().into();
+impl GrowthRecord {
+    pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
+        let record = |growth: &crate::signal_filter::PodGrowth| {
+            let uid = evaluation.snapshot.pod(growth.stats)?.uid().into();
             Some(Self { uid, slope: growth.slope })
         };
-        pass.sight.growing.iter().flatten().filter_map(report).collect()
+        evaluation.sight.growing.iter().flatten().filter_map(record).collect()
     }
 }
 
-impl ProposalReport {
+impl ProposalRecord {
     /// What a decision says of one, if it says something.
     pub fn of_decision(decision: &Decision) -> Option<Self> {
         decision.proposal.as_ref().map(Self::of)
@@ -179,7 +179,7 @@ impl ProposalReport {
                 let trial = waiting.trial.as_deref();
                 let actions = |decision: &Decision| decision.actions.clone();
                 let actions = trial.map_or_else(Vec::new, actions);
-                let pods = trial.and_then(Decision::pass).map(|pass| &pass.pods);
+                let pods = trial.and_then(Decision::pass).map(|evaluation| &evaluation.pods);
                 let evicted = actions.iter().filter_map(|action| match action {
                     Action::Evict(eviction) | Action::ShortenGrace(eviction) => {
                         Some(PodName::of(&pods?.get(eviction.place)?.pod))

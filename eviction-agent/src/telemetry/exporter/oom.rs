@@ -46,7 +46,7 @@ impl TelemetryExporter {
         self.count_difference(differs, namespace);
         let mut line = event_log::ContainerTerminated::of(ended, differs);
         line.finished_at = self.clock.shown(line.finished_at);
-        self.say(at, Event::ContainerTerminated(Box::new(line)));
+        self.publish(at, Event::ContainerTerminated(Box::new(line)));
     }
 
     /// A status that came after the verdict: it is told of if it differs.
@@ -54,7 +54,7 @@ impl TelemetryExporter {
         let Some(parted) = self.apart.status(at, end) else { return };
         let namespace = self.metrics.namespace(&parted.namespace);
         self.count_difference(Some(parted.difference), namespace);
-        self.say(at, Event::ContainerStatusMismatch(Box::new(parted.into())));
+        self.publish(at, Event::ContainerStatusMismatch(Box::new(parted.into())));
     }
 
     fn count_difference(&self, differs: Option<MismatchKind>, namespace: String) {

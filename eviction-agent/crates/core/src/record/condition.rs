@@ -1,22 +1,23 @@
-//! Node conditions in a report.
+//! Node conditions in a record.
 
 use serde::Serialize;
 
-use super::ThresholdReport;
+use super::ThresholdRecord;
 use crate::condition::Raised;
+use crate::decision::Decision;
 use crate::signal::{NodeCondition, Signal};
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
 /// A node condition that holds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ConditionReport {
+pub struct ConditionRecord {
     /// Which.
     pub condition: NodeCondition,
     /// When a threshold that raises it was last met.
     pub raised_at: Timestamp,
-    /// The thresholds that raise it in this pass. Grace does not matter for it.
-    pub raised_by: Vec<RaiserReport>,
+    /// The thresholds that raise it in this evaluation. Grace does not matter for it.
+    pub raised_by: Vec<RaiserRecord>,
     /// Whether that is over, and only the transition period keeps it.
     pub outlives_its_cause: bool,
     /// How long it will hold if nothing raises it again.
@@ -25,7 +26,7 @@ pub struct ConditionReport {
 
 /// A threshold that raises a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct RaiserReport {
+pub struct RaiserRecord {
     /// Of which signal.
     pub signal: Signal,
     /// Its grace period; zero for a hard one.
@@ -38,17 +39,13 @@ pub struct RaiserReport {
     pub by_prediction: bool,
 }
 
-impl ConditionReport {
-    pub(super) fn of(
-        raised: &Raised,
-        thresholds: &[ThresholdReport],
-        now: Timestamp,
-        period: GoDuration,
-    ) -> Self {
+impl ConditionRecord {
+    pub(super) fn of(raised: &Raised, thresholds: &[ThresholdRecord], decision: &Decision) -> Self {
+        let now = decision.at;
         let age = since(now, raised.at).as_nanos();
-        let raiser = |threshold: &ThresholdReport| {
+        let raiser = |threshold: &ThresholdRecord| {
             let met = threshold.met.filter(|_| threshold.signal.condition() == raised.condition)?;
-            Some(RaiserReport {
+            Some(RaiserRecord {
                 signal: threshold.signal,
                 grace_period: threshold.grace_period,
                 first_seen: met.first_seen,
@@ -59,10 +56,10 @@ impl ConditionReport {
         let mut raised_by: Vec<_> = thresholds.iter().filter_map(raiser).collect();
         // What nothing that is met raised just now was raised by what is about to be.
         if raised_by.is_empty() && age == 0 {
-            let foreseen = |threshold: &&ThresholdReport| {
+            let foreseen = |threshold: &&ThresholdRecord| {
                 threshold.imminent && threshold.signal.condition() == raised.condition
             };
-            raised_by.extend(thresholds.iter().filter(foreseen).map(|threshold| RaiserReport {
+            raised_by.extend(thresholds.iter().filter(foreseen).map(|threshold| RaiserRecord {
                 signal: threshold.signal,
                 grace_period: threshold.grace_period,
                 first_seen: now,
@@ -75,7 +72,7 @@ impl ConditionReport {
             raised_at: raised.at,
             raised_by,
             outlives_its_cause: age != 0,
-            holds_for: GoDuration::from_nanos(period.as_nanos().saturating_sub(age)),
+            holds_for: GoDuration::from_nanos(decision.transition_period.as_nanos().saturating_sub(age)),
         }
     }
 }

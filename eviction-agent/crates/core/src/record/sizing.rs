@@ -11,7 +11,7 @@ use crate::signal::Signal;
 /// What a threshold lacks and how that was dealt with, in whole units of its signal:
 /// `lacking = threshold + min_reclaim + ahead − available`, `open = lacking − in_flight − chosen`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SizingReport {
+pub struct SizingRecord {
     /// Of what.
     pub signal: Signal,
     /// Whether the threshold is a hard one.
@@ -37,18 +37,18 @@ pub struct SizingReport {
     pub end: EvaluationEnd,
     /// Those who go, and what each will free.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub victims: Vec<VictimReport>,
+    pub victims: Vec<VictimRecord>,
     /// Pods that went for a soft threshold and now go faster; `in_flight` counts them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hurried: Vec<PodName>,
     /// Those who would have gone before others, and why they did not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub passed_over: Vec<PassedOverReport>,
+    pub passed_over: Vec<SkippedPodRecord>,
 }
 
 /// A pod that goes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct VictimReport {
+pub struct VictimRecord {
     /// Who.
     pub pod: PodName,
     /// What it will free.
@@ -59,7 +59,7 @@ pub struct VictimReport {
 
 /// A pod that was passed over.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PassedOverReport {
+pub struct SkippedPodRecord {
     /// Who.
     pub pod: PodName,
     /// Why.
@@ -72,22 +72,22 @@ pub struct PassedOverReport {
     pub open: i64,
 }
 
-impl SizingReport {
-    pub(super) fn all(pass: &Evaluation) -> Vec<Self> {
-        pass.deficits.iter().filter_map(|deficit| Self::of(pass, deficit)).collect()
+impl SizingRecord {
+    pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
+        evaluation.deficits.iter().filter_map(|deficit| Self::of(evaluation, deficit)).collect()
     }
 
-    fn of(pass: &Evaluation, deficit: &Deficit) -> Option<Self> {
-        let threshold = &pass.line(deficit.line)?.threshold;
-        let name = |place: u32| Some(PodName::of(&pass.pods.get(place)?.pod));
+    fn of(evaluation: &Evaluation, deficit: &Deficit) -> Option<Self> {
+        let threshold = &evaluation.line(deficit.line)?.threshold;
+        let name = |place: u32| Some(PodName::of(&evaluation.pods.get(place)?.pod));
         let victims = deficit.victims.iter().filter_map(|victim| {
             let ExpectedRelease { amount: release, basis } = victim.release;
-            Some(VictimReport { pod: name(victim.place)?, release, basis })
+            Some(VictimRecord { pod: name(victim.place)?, release, basis })
         });
         let passed_over = deficit.passed_over.iter().filter_map(|one| {
             let ExpectedRelease { amount: release, basis } = one.release;
             let pod = name(one.place)?;
-            Some(PassedOverReport { pod, why: one.why, release, basis, open: one.open })
+            Some(SkippedPodRecord { pod, why: one.why, release, basis, open: one.open })
         });
         Some(Self {
             signal: threshold.signal,

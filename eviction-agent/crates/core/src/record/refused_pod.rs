@@ -10,7 +10,7 @@ use crate::protection::{Refusal, RefusedPod};
 
 /// A pod that does not go although its turn had come.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RefusedReport {
+pub struct RefusedPodRecord {
     /// Who.
     pub pod: PodName,
     /// Why.
@@ -18,10 +18,10 @@ pub struct RefusedReport {
     pub why: Refusal,
 }
 
-impl RefusedReport {
-    pub(super) fn all(pass: &Evaluation) -> Vec<Self> {
-        let report = |RefusedPod { place, why }: &RefusedPod| {
-            Some(Self { pod: PodName::of(&pass.pods.get(*place)?.pod), why: *why })
+impl RefusedPodRecord {
+    pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
+        let record = |RefusedPod { place, why }: &RefusedPod| {
+            Some(Self { pod: PodName::of(&evaluation.pods.get(*place)?.pod), why: *why })
         };
         // The turn of a pod may come for several thresholds.
         let mut told: BTreeMap<u32, Vec<Refusal>> = BTreeMap::new();
@@ -31,6 +31,6 @@ impl RefusedReport {
             told.extend(is_new.then_some(why));
             is_new
         };
-        pass.refused_pods.iter().filter(is_new).filter_map(report).collect()
+        evaluation.refused_pods.iter().filter(is_new).filter_map(record).collect()
     }
 }

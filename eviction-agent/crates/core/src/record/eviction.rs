@@ -1,4 +1,4 @@
-//! Evictions in a report.
+//! Evictions in a record.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,14 @@ use crate::pod::PodName;
 
 /// A pod that goes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EvictionReport {
+pub struct EvictionRecord {
     /// Who.
     pub pod: PodName,
     /// For what: the label of the kubelet's metric `kubelet_evictions`.
     pub signal: &'static str,
+    /// Whether the threshold is a hard one; absent for a limit of the pod's own.
+    #[serde(skip)]
+    pub hard: Option<bool>,
     /// How long it may take to end.
     pub grace_period_seconds: i64,
     /// It went for a soft threshold already, and has less time from now on.
@@ -30,13 +33,14 @@ pub struct EvictionReport {
     pub annotations: Option<BTreeMap<&'static str, String>>,
 }
 
-impl EvictionReport {
-    pub(super) fn of(pass: &Evaluation, eviction: &Eviction, takes_over: bool) -> Option<Self> {
-        let known = pass.pods.get(eviction.place)?;
-        let EvictionText { message, annotations } = message::eviction(pass, eviction);
+impl EvictionRecord {
+    pub(super) fn of(evaluation: &Evaluation, eviction: &Eviction, takes_over: bool) -> Option<Self> {
+        let known = evaluation.pods.get(eviction.place)?;
+        let EvictionText { message, annotations } = message::eviction(evaluation, eviction);
         Some(Self {
             pod: PodName::of(&known.pod),
-            signal: pass.label_of(eviction.cause),
+            signal: evaluation.label_of(eviction.cause),
+            hard: evaluation.line_of(eviction.cause).map(|line| line.threshold.is_hard()),
             grace_period_seconds: eviction.grace_period_seconds,
             takes_over,
             ignores_budget: eviction.ignores_budget,

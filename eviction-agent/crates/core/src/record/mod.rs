@@ -1,0 +1,251 @@
+//! A decision as plain data, with its reasons and without indices.
+//!
+//! A [`DecisionRecord`] is made once from a [`Decision`], after everything was done that cannot wait.
+//! Event lines, metrics, Kubernetes Events, recordings and the text of [`explain`](crate::explain) are made
+//! from it. The same decision gives the same bytes.
+
+mod candidate;
+mod condition;
+mod deficit;
+mod eviction;
+mod in_flight;
+mod margin;
+mod oom;
+mod protection;
+mod refused_pod;
+mod signal;
+mod sizing;
+#[cfg(test)]
+mod tests;
+mod threshold;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::pod::PodName;
+pub use candidate::{CandidateOutcome, CandidateRecord};
+pub use condition::{ConditionRecord, RaiserRecord};
+pub use deficit::DeficitRecord;
+pub use eviction::EvictionRecord;
+pub use in_flight::{InFlightPhase, InFlightRecord, ReleaseRecord};
+pub use margin::{MarginRecord, NearestRecord};
+pub use oom::{ContainerEndRecord, OomKillRecord, OomRecord};
+pub use protection::ProtectionRecord;
+pub use refused_pod::RefusedPodRecord;
+pub use signal::{GrowthRecord, MemoryRecord, ProposalRecord, UnknownValue};
+pub use sizing::{SizingRecord, SkippedPodRecord, VictimRecord};
+pub use threshold::{MetRecord, SignalRecord, ThresholdRecord};
+
+use super::decision::{Action, Decision, DecisionKind, Evaluation, EvaluationEnd, NotEvaluated};
+use super::disk_layout::Reclaim;
+use super::message;
+use super::oom::EndedContainer;
+use super::signal::{NodeCondition, Resource, Signal};
+use super::signal_filter::RejectedReading;
+use super::time::Timestamp;
+
+/// One decision.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DecisionRecord {
+    /// The time of the input.
+    pub at: Timestamp,
+    /// What was decided about.
+    #[serde(flatten)]
+    pub subject: RecordSubject,
+    /// The node conditions that hold, and why.
+    pub conditions: Vec<ConditionRecord>,
+    /// Containers that terminated, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<EndedContainer>,
+    /// Conditions whose status is unknown: a signal that raises them is unavailable.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_conditions: Vec<NodeCondition>,
+    /// Signals that are unavailable: unknown for many samples.
+    #[serde(rename = "blind", skip_serializing_if = "Vec::is_empty")]
+    pub unavailable: Vec<Signal>,
+    /// What becomes of a policy that was proposed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<ProposalRecord>,
+}
+
+/// What was decided about.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordSubject {
+    /// Nothing: the input changed what the engine knows.
+    Nothing,
+    /// An evaluation of the node.
+    #[serde(rename = "pass")]
+    Evaluated(Box<EvaluationRecord>),
+    /// An evaluation that did not take place.
+    #[serde(rename = "no_pass")]
+    NotEvaluated(NotEvaluated),
+    /// The admission of a pod.
+    Admission {
+        /// Which pod.
+        pod: PodName,
+        /// Whether it may start.
+        admit: bool,
+        /// The message of its status if it may not.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+    },
+    /// An OOM kill, or a record of a container's end.
+    #[serde(rename = "story")]
+    Oom(OomRecord),
+}
+
+/// One evaluation, explained.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EvaluationRecord {
+    /// How it ended.
+    pub end: EvaluationEnd,
+    /// What was seen, signal by signal.
+    pub signals: Vec<SignalRecord>,
+    /// What was seen after node-level reclaim.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signals_after_reclaim: Vec<SignalRecord>,
+    /// The node's memory by every measure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryRecord>,
+    /// Readings that were not believed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RejectedReading>,
+    /// The pods whose memory grows fastest, of those that use most.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub growing: Vec<GrowthRecord>,
+    /// The thresholds that count.
+    pub thresholds: Vec<ThresholdRecord>,
+    /// What is short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starved: Option<Resource>,
+    /// How much would have to come free for the threshold that drives the evaluation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deficit: Option<DeficitRecord>,
+    /// Earlier evictions that were remembered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flights: Vec<InFlightRecord>,
+    /// What was lacking for each threshold that was dealt with, the last one as in `starved`,
+    /// where evictions are sized.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sizing: Vec<SizingRecord>,
+    /// What garbage is to be collected.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reclaim: Vec<Reclaim>,
+    /// The pods, the first to go first, with what they are ranked by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<CandidateRecord>,
+    /// The smallest change of what a single pod uses with which another pod had gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nearest: Option<NearestRecord>,
+    /// Pods that would have gone, but are critical.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spared: Vec<PodName>,
+    /// Pods whose turn had come, but which are protected, and by what.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_pods: Vec<RefusedPodRecord>,
+    /// Pods that go.
+    pub evictions: Vec<EvictionRecord>,
+    /// How many volumes under a limit have no known usage.
+    pub unknown_volumes: u32,
+}
+
+impl DecisionRecord {
+    /// Makes the record of a decision.
+    pub fn of(decision: &Decision) -> Self {
+        let subject = match &decision.subject {
+            DecisionKind::Noted => RecordSubject::Nothing,
+            DecisionKind::NoPass(why) => RecordSubject::NotEvaluated(*why),
+            DecisionKind::Pass(evaluation) => {
+                RecordSubject::Evaluated(Box::new(EvaluationRecord::of(decision, evaluation)))
+            }
+            DecisionKind::Story(update) => RecordSubject::Oom(OomRecord::of(update)),
+            DecisionKind::Admission(admission) => RecordSubject::Admission {
+                pod: PodName::of(&admission.pod.pod),
+                admit: admission.admit,
+                message: (!admission.admit).then(|| message::refusal(&decision.conditions)),
+            },
+        };
+        let thresholds = match &subject {
+            RecordSubject::Evaluated(evaluation) => &*evaluation.thresholds,
+            _ => &[],
+        };
+        let conditions = decision.conditions.iter();
+        Self {
+            at: decision.at,
+            conditions: conditions.map(|raised| ConditionRecord::of(raised, thresholds, decision)).collect(),
+            subject,
+            ended: decision.ended.clone(),
+            unknown_conditions: decision.unknown_conditions().collect(),
+            unavailable: decision.blind.iter().collect(),
+            proposal: decision.proposal.as_ref().map(ProposalRecord::of),
+        }
+    }
+
+    /// The evaluation, if there was one.
+    pub fn evaluation(&self) -> Option<&EvaluationRecord> {
+        match &self.subject {
+            RecordSubject::Evaluated(evaluation) => Some(evaluation),
+            _ => None,
+        }
+    }
+}
+
+impl EvaluationRecord {
+    fn of(decision: &Decision, evaluation: &Evaluation) -> Self {
+        let evictions = decision.actions.iter().filter_map(|action| match action {
+            Action::Evict(eviction) => EvictionRecord::of(evaluation, eviction, false),
+            Action::ShortenGrace(eviction) => EvictionRecord::of(evaluation, eviction, true),
+            Action::RecordEvent(_) | Action::Reclaim(_) => None,
+        });
+        let reclaim = decision.actions.iter().filter_map(|action| match action {
+            Action::Reclaim(reclaim) => Some(*reclaim),
+            Action::RecordEvent(_) | Action::Evict(_) | Action::ShortenGrace(_) => None,
+        });
+        let slopes = |signal: Signal| evaluation.sight.slopes[signal as usize];
+        let signals = |seen| SignalRecord::all(seen, decision.at, slopes);
+        let candidates = CandidateRecord::all(decision, evaluation);
+        Self {
+            end: evaluation.end,
+            signals: signals(&evaluation.seen),
+            signals_after_reclaim: evaluation.seen_after_reclaim.as_deref().map_or(Vec::new(), signals),
+            memory: MemoryRecord::of(evaluation),
+            refused: evaluation.sight.refused.clone(),
+            growing: GrowthRecord::all(evaluation),
+            thresholds: ThresholdRecord::all(evaluation, decision.at),
+            starved: evaluation.handled_signal().map(Signal::resource),
+            deficit: DeficitRecord::of(evaluation),
+            flights: InFlightRecord::all(evaluation),
+            sizing: SizingRecord::all(evaluation),
+            reclaim: reclaim.collect(),
+            nearest: NearestRecord::of(&candidates),
+            candidates,
+            spared: spared(evaluation),
+            refused_pods: RefusedPodRecord::all(evaluation),
+            evictions: evictions.collect(),
+            unknown_volumes: evaluation.unknown_volumes,
+        }
+    }
+}
+
+impl EvaluationRecord {
+    /// The reading of a signal.
+    pub fn signal(&self, signal: Signal) -> Option<&SignalRecord> {
+        self.signals.iter().find(|record| record.signal == signal)
+    }
+
+    /// The threshold that a pod is evicted for.
+    pub fn threshold_of(&self, eviction: &EvictionRecord) -> Option<&ThresholdRecord> {
+        let is_hard = eviction.hard?;
+        let is_it = |it: &&ThresholdRecord| it.signal.name() == eviction.signal && it.is_hard() == is_hard;
+        self.thresholds.iter().find(is_it)
+    }
+}
+
+/// Each once, though its turn may have come for several thresholds.
+fn spared(evaluation: &Evaluation) -> Vec<PodName> {
+    let mut told = BTreeSet::new();
+    let places = evaluation.spared.iter().filter(|&&place| told.insert(place));
+    places.filter_map(|&place| Some(PodName::of(&evaluation.pods.get(place)?.pod))).collect()
+}

@@ -1,0 +1,266 @@
+//! Event lines and metrics of a decision, from its record.
+
+use crate::telemetry::metrics::{ConditionLabels, SignalLabels, ThresholdLabels};
+use eviction_core::pressure::CONDITIONS;
+use eviction_core::record::{
+    DecisionRecord, EvaluationRecord, EvictionRecord, ProposalRecord, ThresholdRecord,
+};
+use eviction_core::signal::{NodeCondition, Signal};
+use eviction_core::units::Quantity;
+
+use super::TelemetryExporter;
+use crate::daemon::clock::Instant;
+use crate::telemetry::event_log::{self, Event};
+use crate::telemetry::queue::DecisionEvent;
+
+/// How many of the ranked pods a line shows.
+const SHOWN: usize = 8;
+
+impl TelemetryExporter {
+    /// Publishes a decision. Its record is made here, once.
+    pub(super) fn decision(&mut self, event: &DecisionEvent) {
+        let DecisionEvent { decision, first_id, detected_by, sampled, inputs, .. } = event;
+        let record = DecisionRecord::of(decision);
+        if let Some(evaluation) = record.evaluation() {
+            self.thresholds(evaluation, detected_by, *sampled);
+        }
+        if let Some(ProposalRecord::TookEffect) = record.proposal {
+            self.took_effect.notify_one();
+        }
+        for line in self.status.update(&record, &self.metrics, &self.clock) {
+            self.publish(sampled.wall, line);
+        }
+        self.conditions(&record, *sampled);
+        if let (Some(recorder), Some(inputs)) = (&self.recorder, inputs) {
+            recorder.write(&self.names.of(*first_id), inputs, decision, &record);
+        }
+        let Some(evaluation) = record.evaluation() else { return };
+        for (id, eviction) in (*first_id..).zip(&evaluation.evictions) {
+            self.count_eviction(event, evaluation, eviction);
+            let line = self.eviction_line(id, event, evaluation, eviction);
+            self.publish(record.at, Event::EvictionDecision(Box::new(line)));
+        }
+    }
+
+    fn count_eviction(
+        &self,
+        event: &DecisionEvent,
+        evaluation: &EvaluationRecord,
+        eviction: &EvictionRecord,
+    ) {
+        if let Some(latency) = event.latency_ns() {
+            #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
+            self.metrics.reaction_latency.observe(latency as f64 / 1e9);
+        }
+        let Some(threshold) = evaluation.threshold_of(eviction) else { return };
+        let labels = SignalLabels { eviction_signal: threshold.signal.name() };
+        self.metrics.eviction_decisions.get_or_create(&labels).inc();
+        let available = evaluation.signal(threshold.signal).and_then(|signal| signal.available);
+        let value = threshold.quantity.as_deref().and_then(whole_units);
+        if let (Some(value), Some(available)) = (value, available)
+            && threshold.is_hard()
+            && threshold.signal == Signal::MemoryAvailable
+        {
+            self.metrics.overshoot.observe(overshoot(value, available));
+        }
+    }
+
+    fn eviction_line(
+        &self,
+        id: u64,
+        event: &DecisionEvent,
+        evaluation: &EvaluationRecord,
+        eviction: &EvictionRecord,
+    ) -> event_log::EvictionDecision {
+        let DecisionEvent { usage, detected_by, crossed_mono_ns, sampled, decided_mono_ns, .. } = event;
+        let threshold = evaluation.threshold_of(eviction);
+        let reading = threshold.and_then(|threshold| evaluation.signal(threshold.signal));
+        let annotations = eviction.annotations.as_ref();
+        event_log::EvictionDecision {
+            id,
+            decision_id: self.names.of(id),
+            signal: threshold.map_or("", |threshold| threshold.signal.name()),
+            threshold: threshold.map_or("", |threshold| hard_or_soft(threshold.is_hard())),
+            pod: event_log::PodRef::new(&eviction.pod.namespace, &eviction.pod.name),
+            pod_uid: eviction.pod.uid.to_string(),
+            grace_seconds: eviction.grace_period_seconds,
+            eviction_message: eviction.message.clone(),
+            annotations: annotations
+                .map(|all| all.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()),
+            value: threshold.map_or_else(String::new, value),
+            available: reading.and_then(|reading| reading.available),
+            usage: usage.map(|usage| usage.usage),
+            working_set: usage.map(|usage| usage.working_set),
+            detected_by: (*detected_by).to_owned(),
+            sample_age_us: Some(micros(decided_mono_ns.saturating_sub(sampled.mono_ns))),
+            candidates: self.candidates(evaluation),
+            candidates_omitted: evaluation.candidates.len().saturating_sub(SHOWN),
+            crossed_mono_ns: *crossed_mono_ns,
+            sampled_mono_ns: sampled.mono_ns,
+            decided_mono_ns: *decided_mono_ns,
+            crossed_to_decided_us: event.latency_ns().map(micros),
+        }
+    }
+
+    fn thresholds(&mut self, evaluation: &EvaluationRecord, detected_by: &str, sampled: Instant) {
+        let (mut met, mut lost) = (Vec::new(), Vec::new());
+        for threshold in &evaluation.thresholds {
+            let key = (threshold.signal, threshold.is_hard());
+            let (is_met, was_met) = (threshold.met.is_some(), self.met.contains(&key));
+            met.extend(is_met.then_some(key));
+            let reading = evaluation.signal(threshold.signal).filter(|reading| reading.available.is_some());
+            // A signal that was never known has no series: disks are not monitored.
+            if is_met || reading.is_some() {
+                self.known.insert(threshold.signal);
+            }
+            if self.known.contains(threshold.signal) {
+                let labels = ThresholdLabels {
+                    eviction_signal: threshold.signal.name(),
+                    threshold: hard_or_soft(threshold.is_hard()),
+                };
+                self.metrics.threshold_met.get_or_create(&labels).set(Some(i64::from(is_met)));
+            }
+            let before = State::of(was_met, !self.lost.contains(&key));
+            let state = before.next(is_met, reading.is_some());
+            lost.extend((state == State::Unknown).then_some(key));
+            if state == before {
+                continue;
+            }
+            let line = event_log::Threshold {
+                signal: threshold.signal.name(),
+                threshold: hard_or_soft(threshold.is_hard()),
+                state: state.name(),
+                value: value(threshold),
+                available: reading.and_then(|reading| reading.available),
+                capacity: reading.and_then(|reading| reading.capacity),
+                detected_by: detected_by.to_owned(),
+            };
+            self.publish(sampled.wall, Event::Threshold(line));
+        }
+        (self.met, self.lost) = (met, lost);
+    }
+
+    fn conditions(&mut self, record: &DecisionRecord, sampled: Instant) {
+        let now: Vec<NodeCondition> = record.conditions.iter().map(|it| it.condition).collect();
+        let unknown = record.unknown_conditions.clone();
+        let status = |holds: bool, unknown: bool| match (holds, unknown) {
+            (true, _) => "True",
+            (false, true) => "Unknown",
+            (false, false) => "False",
+        };
+        for condition in CONDITIONS {
+            let holds = now.contains(&condition);
+            let labels = ConditionLabels { condition: condition.name() };
+            self.metrics.node_condition.get_or_create(&labels).set(i64::from(holds));
+            let before =
+                status(self.conditions.contains(&condition), self.unknown_conditions.contains(&condition));
+            let status = status(holds, unknown.contains(&condition));
+            if status != before {
+                let line = event_log::Condition { condition: condition.name(), status };
+                self.publish(sampled.wall, Event::Condition(line));
+            }
+        }
+        self.conditions = now;
+        self.unknown_conditions = unknown;
+    }
+
+    fn candidates(&self, evaluation: &EvaluationRecord) -> Vec<event_log::Candidate> {
+        let shown = evaluation.candidates.iter().take(SHOWN).map(|candidate| {
+            let rates = self.tallies.rates(&candidate.pod.namespace, &candidate.pod.name);
+            let above_zero = |rate: &f64| *rate > 0.0;
+            event_log::Candidate {
+                pod: event_log::PodRef::new(&candidate.pod.namespace, &candidate.pod.name),
+                usage: candidate.usage,
+                request: candidate.request.as_deref().and_then(whole_units),
+                priority: candidate.priority,
+                skipped_reason: candidate.skipped_reason.clone(),
+                forks_per_second: rates.map(|rates| rates.forks_per_second).filter(above_zero),
+                reclaim_stall_ratio: rates.map(|rates| rates.reclaim_stall).filter(above_zero),
+            }
+        });
+        shown.collect()
+    }
+}
+
+/// What a threshold comes to; a percentage of an unknown capacity comes to nothing.
+fn value(threshold: &ThresholdRecord) -> String {
+    threshold.quantity.clone().unwrap_or_else(|| "0".to_owned())
+}
+
+fn whole_units(text: &str) -> Option<i64> {
+    Some(Quantity::parse(text).ok()?.value())
+}
+
+/// What was last reported of a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Cleared,
+    Met,
+    /// It was met when its signal became unknown.
+    Unknown,
+}
+
+impl State {
+    fn of(is_met: bool, is_known: bool) -> Self {
+        match (is_met, is_known) {
+            (true, _) => Self::Met,
+            (false, true) => Self::Cleared,
+            (false, false) => Self::Unknown,
+        }
+    }
+
+    /// A threshold that is no longer met is cleared only if its signal is known.
+    fn next(self, is_met: bool, is_known: bool) -> Self {
+        match (self, is_met, is_known) {
+            (_, true, _) => Self::Met,
+            (_, false, true) | (Self::Cleared, false, false) => Self::Cleared,
+            (Self::Met | Self::Unknown, false, false) => Self::Unknown,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cleared => "cleared",
+            Self::Met => "met",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// By how much less there is than the threshold asks for.
+fn overshoot(threshold: i64, available: i64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
+    let beyond = threshold.saturating_sub(available).max(0) as f64;
+    beyond
+}
+
+fn hard_or_soft(hard: bool) -> &'static str {
+    if hard { "hard" } else { "soft" }
+}
+
+pub(super) fn micros(ns: u64) -> u64 {
+    ns / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overshoot_is_never_negative() {
+        let whole = [(100, 30), (100, 100), (100, 101), (i64::MAX, i64::MIN)].map(|(t, a)| overshoot(t, a));
+        assert_eq!(whole, [70.0, 0.0, 0.0, i64::MAX as f64]);
+    }
+
+    #[test]
+    fn a_threshold_whose_signal_becomes_unknown_is_not_cleared() {
+        use State::{Cleared, Met, Unknown};
+        assert_eq!(Met.next(false, false), Unknown);
+        assert_eq!(Unknown.next(false, false), Unknown);
+        assert_eq!(Unknown.next(false, true), Cleared);
+        assert_eq!(Unknown.next(true, true), Met);
+        assert_eq!(Met.next(false, true), Cleared);
+        assert_eq!(Cleared.next(false, false), Cleared, "nothing was met");
+        assert_eq!(State::of(false, false), Unknown);
+    }
+}
