@@ -1,0 +1,241 @@
+//! Where the API server is, and with which credentials it is asked.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use kube::config::{Kubeconfig, KubeconfigError, LoadDataError};
+
+use crate::error::{AccessError, chain};
+
+/// Where the kubelet puts what a pod needs to ask the API server.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+const HOST: &str = "KUBERNETES_SERVICE_HOST";
+const PORT: &str = "KUBERNETES_SERVICE_PORT";
+
+/// No file of credentials is as large.
+const LARGEST: u64 = 4 << 20;
+
+const CA: &str = "certificate authority";
+
+/// Where the API server is, and with which credentials it is asked: from a kubeconfig, or from the
+/// service account of the pod that the agent runs in.
+#[derive(Clone, Debug)]
+pub struct Access {
+    pub(crate) config: kube::Config,
+    /// The file of the bearer token, if there is one.
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) origin: Origin,
+}
+
+/// Where an [`Access`] was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Kubeconfig { path: PathBuf, context: String },
+    ServiceAccount,
+}
+
+/// Where a kubelet is, and how its certificate is checked.
+#[derive(Clone, Debug)]
+pub struct KubeletAddress {
+    /// A name, or an address without brackets.
+    pub host: String,
+    /// The port, 10250 as a rule.
+    pub port: u16,
+    /// PEM certificates of its CA; absent: that of the API server.
+    pub certificate_authority: Option<PathBuf>,
+    /// The name in its certificate, if that is not the host.
+    pub server_name: Option<String>,
+    /// Any certificate will do.
+    pub insecure: bool,
+}
+
+impl Access {
+    /// Reads a kubeconfig; without a path takes the service account of the pod, as
+    /// `rest.InClusterConfig` of client-go does.
+    ///
+    /// # Errors
+    /// If a file is missing or wrong.
+    pub fn find(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
+        match kubeconfig {
+            Some(path) => from_kubeconfig(path),
+            None => in_cluster(|name| std::env::var(name).ok(), Path::new(ACCOUNT)),
+        }
+    }
+
+    /// The address of the server.
+    pub fn server(&self) -> impl fmt::Display {
+        self.config.cluster_url.to_string().trim_end_matches('/').to_owned()
+    }
+
+    /// Where this was found.
+    pub fn origin(&self) -> impl fmt::Display {
+        &self.origin
+    }
+
+    /// `host:port`.
+    pub(crate) fn authority(&self) -> String {
+        let url = &self.config.cluster_url;
+        let host = url.host().unwrap_or_default();
+        format!("{host}:{}", url.port_u16().unwrap_or(443))
+    }
+
+    /// Whether credentials are part of the stack, which has to be built again to renew them.
+    pub(crate) fn is_renewed_by_stack(&self) -> bool {
+        let auth = &self.config.auth_info;
+        auth.client_certificate.is_some() || auth.exec.is_some() || auth.auth_provider.is_some()
+    }
+
+    /// The same credentials for a kubelet.
+    ///
+    /// # Errors
+    /// If its CA cannot be read.
+    pub fn to_kubelet(&self, address: KubeletAddress) -> Result<Self, AccessError> {
+        let KubeletAddress { host, port, certificate_authority, server_name, insecure } = address;
+        let mut access = self.clone();
+        access.config.cluster_url = url(&host, port)?;
+        access.config.tls_server_name = server_name;
+        access.config.accept_invalid_certs = insecure;
+        if let Some(path) = certificate_authority {
+            trust(&mut access.config, path)?;
+        }
+        Ok(access)
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubeconfig { path, context } => {
+                write!(f, "kubeconfig {}, context {context}", path.display())
+            }
+            Self::ServiceAccount => f.write_str("the pod's service account"),
+        }
+    }
+}
+
+/// Reads a file of a kubeconfig, of certificates or of a token.
+pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, AccessError> {
+    let fail = |source| AccessError::Read { what, path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).map_err(fail)?.take(LARGEST + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > LARGEST {
+        let (from, why) = (path.display().to_string(), format!("more than {LARGEST} bytes"));
+        return Err(AccessError::Credentials { what, from, why });
+    }
+    Ok(bytes)
+}
+
+/// Checks servers by the CA in that file, which kube reads again every minute.
+fn trust(config: &mut kube::Config, path: PathBuf) -> Result<(), AccessError> {
+    let bytes = read_file(CA, &path)?;
+    if !String::from_utf8_lossy(&bytes).contains("-----BEGIN CERTIFICATE-----") {
+        let (from, why) = (path.display().to_string(), "no PEM certificate is in it".to_owned());
+        return Err(AccessError::Credentials { what: CA, from, why });
+    }
+    // Without it kube would look for the CAs of the system as well.
+    config.root_cert = Some(Vec::new());
+    config.root_cert_file = Some(path);
+    Ok(())
+}
+
+fn from_kubeconfig(path: &Path) -> Result<Access, AccessError> {
+    // Errors of the file are told as those of all other files.
+    read_file("kubeconfig", path)?;
+    let wrong = |why: String| AccessError::Kubeconfig { path: path.to_owned(), why };
+    let file = Kubeconfig::read_from(path).map_err(|error| explain(path, error))?;
+    let context = file.current_context.clone().unwrap_or_default();
+    let ca_file = ca_file(&file, &context);
+    let mut config = kube::Config::try_from(file).map_err(|error| explain(path, error))?;
+    if config.accept_invalid_certs {
+        return Err(wrong(
+            "insecure-skip-tls-verify is not supported: name the certificate-authority".into(),
+        ));
+    }
+    if config.cluster_url.scheme_str() != Some("https") {
+        return Err(wrong(format!("server: `{}` does not begin with https://", config.cluster_url)));
+    }
+    match ca_file {
+        Some(ca) => trust(&mut config, ca)?,
+        None if config.root_cert.as_ref().is_some_and(Vec::is_empty) => {
+            return Err(wrong("certificate-authority-data: no PEM certificate is in it".into()));
+        }
+        None => {}
+    }
+    Ok(Access::new(config, Origin::Kubeconfig { path: path.to_owned(), context }))
+}
+
+/// The file of the CA that the current context leads to, if it is in a file.
+fn ca_file(file: &Kubeconfig, context: &str) -> Option<PathBuf> {
+    let context = file.contexts.iter().find(|it| it.name == context)?.context.as_ref()?;
+    let cluster = file.clusters.iter().find(|it| it.name == context.cluster)?.cluster.as_ref()?;
+    let given = cluster.certificate_authority_data.as_ref().is_some_and(|data| !data.is_empty());
+    cluster.certificate_authority.clone().filter(|_| !given).map(PathBuf::from)
+}
+
+fn explain(path: &Path, error: KubeconfigError) -> AccessError {
+    let read = |what, error| match error {
+        LoadDataError::ReadFile(source, path) => AccessError::Read { what, path, source },
+        other => AccessError::Kubeconfig { path: path.to_owned(), why: format!("{what}: {}", chain(&other)) },
+    };
+    let why = match error {
+        KubeconfigError::LoadCertificateAuthority(error) => return read(CA, error),
+        KubeconfigError::LoadClientCertificate(error) => return read("client certificate", error),
+        KubeconfigError::LoadClientKey(error) => return read("client key", error),
+        KubeconfigError::CurrentContextNotSet => "current-context: is missing".to_owned(),
+        other => chain(&other),
+    };
+    AccessError::Kubeconfig { path: path.to_owned(), why }
+}
+
+/// `rest.InClusterConfig` of client-go, with the environment and the folder as arguments.
+fn in_cluster(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Result<Access, AccessError> {
+    let set = |name: &'static str| {
+        variable(name)
+            .filter(|value| !value.is_empty())
+            .ok_or(AccessError::NotInCluster { variable: name, why: "it is empty or absent" })
+    };
+    let host = set(HOST)?;
+    let port = set(PORT)?
+        .parse()
+        .ok()
+        .filter(|port| *port != 0)
+        .ok_or(AccessError::NotInCluster { variable: PORT, why: "it is no port" })?;
+    let mut config = kube::Config::new(url(&host, port)?);
+    trust(&mut config, account.join("ca.crt"))?;
+    config.auth_info.token_file = Some(account.join("token").display().to_string());
+    Ok(Access::new(config, Origin::ServiceAccount))
+}
+
+/// `https://HOST:PORT` of a name, or of an address with or without brackets.
+fn url(host: &str, port: u16) -> Result<http::Uri, AccessError> {
+    let host = host.trim_matches(['[', ']']);
+    let url = if host.contains(':') {
+        format!("https://[{host}]:{port}")
+    } else {
+        format!("https://{host}:{port}")
+    };
+    url.parse().map_err(|error| AccessError::Credentials {
+        what: "address",
+        from: url.clone(),
+        why: format!("{error}"),
+    })
+}
+
+impl Access {
+    fn new(mut config: kube::Config, origin: Origin) -> Self {
+        config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(AGENT)));
+        let file = config.auth_info.token_file.take().filter(|file| !file.is_empty());
+        if file.is_some() {
+            // As with client-go, the file goes first.
+            config.auth_info.token = None;
+        }
+        Self { config, token_file: file.map(PathBuf::from), origin }
+    }
+}
+
+const AGENT: &str = concat!("eviction-agent/", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,314 @@
+//! Requests to the API server.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::access::Access;
+use crate::backoff::Backoff;
+use crate::counts::{Counters, RequestCounts, operation};
+use crate::error::{AccessError, RequestError};
+use crate::reachability::{ApiReachability, Sign};
+use crate::request::{Request, Response, retry_after};
+use crate::stack::{Service, Stack};
+use crate::token::TokenFile;
+
+/// Connections that [`Client::keep_warm`] keeps good: at a threshold crossing the node is tainted and
+/// a pod evicted, and neither waits for the other's connection.
+const WARM: usize = 2;
+
+/// After so long an idle connection is used for a request: the API server closes it after 90 s
+/// (`IdleTimeout` of its `http.Server`).
+const KEEP_ALIVE: Duration = Duration::from_secs(45);
+
+/// Asked for to keep a connection alive: any client may, and it costs the server nothing.
+const VERSION: &str = "/version";
+
+/// While there is doubt, between two requests that find out.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+
+/// For so long; after that less and less often.
+const PROBE_OFTEN: Duration = Duration::from_secs(60);
+const PROBE_MOST: Duration = Duration::from_secs(10);
+
+/// How long each may take: as long as an eviction.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Asks the API server. Cloning shares the connections. Needs a tokio runtime with IO and time.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    access: Access,
+    token: Option<Arc<TokenFile>>,
+    open: Mutex<Open>,
+    /// The connections were given up.
+    closed: Notify,
+    counters: Counters,
+    /// Whether the server can be asked, and how that is known.
+    reachable: watch::Sender<bool>,
+    reachability: Mutex<ApiReachability>,
+    born: Instant,
+    /// A request failed, or has no response yet.
+    doubt: Notify,
+}
+
+/// What is made when it is needed, and made anew when it is no good any more.
+#[derive(Debug, Default)]
+struct Open {
+    stack: Option<Arc<Stack>>,
+    /// kube's client for requests, with its pool of connections.
+    pool: Option<Pool>,
+}
+
+#[derive(Clone)]
+struct Pool(kube::Client);
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pool")
+    }
+}
+
+/// Over which connection a request goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Connection {
+    /// Any of the pool.
+    Pooled,
+    /// One of its own: those of the pool may be what is broken.
+    Fresh,
+}
+
+impl Client {
+    /// A client that has not connected yet. Credentials are read here once, so that what is wrong with
+    /// them is known before the server is asked. Blocks while an exec plugin runs.
+    ///
+    /// # Errors
+    /// If they cannot be read or are not what they should be.
+    pub fn new(access: Access) -> Result<Self, AccessError> {
+        let token = access.token_file.clone().map(|file| Arc::new(TokenFile::new(file)));
+        if let Some(token) = &token {
+            token.header(Instant::now())?;
+        }
+        let stack = Stack::build(&access, token.clone())?;
+        let open = Mutex::new(Open { stack: Some(Arc::new(stack)), pool: None });
+        let shared = Shared {
+            access,
+            token,
+            open,
+            closed: Notify::new(),
+            counters: Counters::default(),
+            reachable: watch::Sender::new(true),
+            reachability: Mutex::default(),
+            born: Instant::now(),
+            doubt: Notify::new(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Where the server is.
+    pub fn access(&self) -> &Access {
+        &self.shared.access
+    }
+
+    /// What became of all requests so far.
+    pub fn counts(&self) -> RequestCounts {
+        self.shared.counters.read()
+    }
+
+    /// Sends a request and reads the response, whatever its status.
+    ///
+    /// Never sent a second time once it may have arrived. May be cancelled; then the connection ends.
+    ///
+    /// # Errors
+    /// If there is no response; [`RequestError::may_have_been_carried_out`] says whether the request
+    /// may have been carried out all the same.
+    pub async fn request(&self, request: Request) -> Result<Response, RequestError> {
+        self.send(request, Connection::Pooled).await
+    }
+
+    async fn send(&self, request: Request, connection: Connection) -> Result<Response, RequestError> {
+        let began = self.shared.born.elapsed();
+        let result = self.exchange(&request, connection).await;
+        let status = result.as_ref().map(|response| response.status);
+        self.shared.counters.end(operation(&request.method, &request.path), status);
+        match &result {
+            Ok(response) if response.status == 401 => self.refused(),
+            Err(RequestError::Certificate { .. }) => self.refused(),
+            // The others go the same way.
+            Err(RequestError::Deadline { .. } | RequestError::Broken(_))
+                if connection == Connection::Pooled =>
+            {
+                self.shared.open().pool = None;
+                self.shared.closed.notify_one();
+            }
+            _ => {}
+        }
+        // That one is answered also by a server that has lost its store.
+        if request.path != VERSION {
+            self.shared.note_sign(began, Sign::of(&result));
+        } else if result.is_err() {
+            self.doubt();
+        }
+        result
+    }
+
+    async fn exchange(&self, request: &Request, connection: Connection) -> Result<Response, RequestError> {
+        let message = request.write()?;
+        let client = self.kube(connection).await?;
+        let address = self.shared.access.authority();
+        let exchange = async {
+            let response = client.send(message).await.map_err(|error| RequestError::of(error, &address))?;
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, request.largest).collect().await;
+            let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+                Some(_) => RequestError::TooLarge { limit: request.largest },
+                None => RequestError::Broken(error),
+            })?;
+            let (status, retry_after) = (head.status.as_u16(), retry_after(&head.headers));
+            Ok(Response { status, retry_after, body: body.to_bytes() })
+        };
+        let late = |_elapsed| RequestError::Deadline { after: request.within };
+        timeout(request.within, exchange).await.map_err(late)?
+    }
+
+    async fn kube(&self, connection: Connection) -> Result<kube::Client, RequestError> {
+        if connection == Connection::Fresh {
+            return Ok(client_of(self.stack().await?.service(0)));
+        }
+        if let Some(Pool(client)) = &self.shared.open().pool {
+            return Ok(client.clone());
+        }
+        let stack = self.stack().await?;
+        let pool = &mut self.shared.open().pool;
+        Ok(pool.get_or_insert_with(|| Pool(client_of(stack.service(WARM)))).0.clone())
+    }
+
+    /// Sends requests over connections of its own, none of which is kept.
+    pub(crate) async fn service(&self) -> Result<Service, RequestError> {
+        Ok(self.stack().await?.service(0))
+    }
+
+    async fn stack(&self) -> Result<Arc<Stack>, RequestError> {
+        if let Some(stack) = &self.shared.open().stack {
+            return Ok(Arc::clone(stack));
+        }
+        let (access, token) = (self.shared.access.clone(), self.shared.token.clone());
+        let built = tokio::task::spawn_blocking(move || Stack::build(&access, token)).await;
+        let stack = Arc::new(built.map_err(|error| RequestError::Malformed(error.into()))??);
+        Ok(Arc::clone(self.shared.open().stack.insert(stack)))
+    }
+
+    /// The server does not accept the credentials, or they do not fit the server: they are read
+    /// again for the next request.
+    pub(crate) fn refused(&self) {
+        if let Some(token) = &self.shared.token {
+            token.refused();
+        }
+        if self.shared.access.is_renewed_by_stack() {
+            *self.shared.open() = Open::default();
+            self.shared.closed.notify_one();
+        }
+    }
+
+    /// Counts a response to a request that another service sent.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// Whether the server can be asked: by what became of the requests so far, and once there is
+    /// doubt, of those of [`Client::probe`].
+    pub fn reachable(&self) -> watch::Receiver<bool> {
+        self.shared.reachable.subscribe()
+    }
+
+    /// There is reason to find out whether the server can still be asked.
+    pub fn doubt(&self) {
+        self.shared.doubt.notify_one();
+    }
+
+    /// Asks for that path while there is doubt, for ever: once a second, after a minute up to every
+    /// ten. It should be something for which the server has to ask its store.
+    pub async fn probe(&self, path: String) {
+        loop {
+            self.shared.doubt.notified().await;
+            let mut connection = Connection::Fresh;
+            let began = Instant::now();
+            let mut pauses = Backoff::new(PROBE_EVERY, PROBE_MOST);
+            loop {
+                let asked = Instant::now();
+                let request = Request::get(path.clone()).within(PROBE_WITHIN);
+                let result = self.send(request, connection).await;
+                if Sign::of(&result) == Sign::Heard {
+                    break;
+                }
+                connection = if result.is_err() { Connection::Fresh } else { Connection::Pooled };
+                // A server that comes back has all nodes at its door.
+                let pause = if began.elapsed() < PROBE_OFTEN { PROBE_EVERY } else { pauses.pause() };
+                sleep(pause.saturating_sub(asked.elapsed())).await;
+            }
+        }
+    }
+
+    /// Keeps two connections open that are known to be good, for ever: the next request pays for no
+    /// handshake.
+    pub async fn keep_warm(&self) {
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
+        loop {
+            // Two at once need two connections.
+            let (first, second) =
+                tokio::join!(self.request(Request::get(VERSION)), self.request(Request::get(VERSION)));
+            let is_good =
+                |result: &Result<Response, _>| matches!(result, Ok(response) if response.status != 401);
+            if !is_good(&first) || !is_good(&second) {
+                sleep(backoff.pause()).await;
+                continue;
+            }
+            backoff.reset();
+            let closed = self.shared.closed.notified();
+            // At least a moment, so that a server that closes each connection is not stormed.
+            sleep(Duration::from_millis(500)).await;
+            let _whichever = timeout(KEEP_ALIVE, closed).await;
+        }
+    }
+}
+
+/// kube's client over that service. Namespaces are always given.
+pub(crate) fn client_of<S, B>(service: S) -> kube::Client
+where
+    S: tower::Service<
+            http::Request<kube::client::Body>,
+            Response = http::Response<B>,
+            Error = crate::error::BoxError,
+        > + Send
+        + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes, Error: Into<crate::error::BoxError>> + Send + 'static,
+{
+    kube::Client::new(service, "default")
+}
+
+impl Shared {
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_sign(&self, began: Duration, sign: Sign) {
+        let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reachable) = reachability.note(began, self.born.elapsed(), sign) {
+            self.reachable.send_replace(reachable);
+        }
+        if sign == Sign::Unheard {
+            self.doubt.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

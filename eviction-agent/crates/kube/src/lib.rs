@@ -1,0 +1,35 @@
+//! The Kubernetes API: what the agent reads from the API server and what it writes there.
+//!
+//! The only crate that uses `kube`. Each watch has connections of its own, so no other request waits
+//! behind it.
+#![forbid(unsafe_code)]
+
+mod access;
+mod backoff;
+mod client;
+mod counts;
+mod error;
+#[cfg(test)]
+mod fake_server;
+mod identity;
+mod item;
+mod object_store;
+mod reachability;
+mod request;
+mod stack;
+mod token;
+mod watch_layer;
+mod watch_metrics;
+mod watcher;
+
+pub use access::{Access, KubeletAddress};
+pub use backoff::{Backoff, part_of};
+pub use client::Client;
+pub use counts::{Code, RequestCounts};
+pub use error::{AccessError, RequestError};
+pub use identity::Key;
+pub use object_store::{StoreView, UnreadableObject};
+pub use reachability::{FAILURES, LASTS};
+pub use request::{Method, Request, Response};
+pub use watch_metrics::{WatchEvent, WatchMetrics};
+pub use watcher::{Decode, Resource, Watcher};

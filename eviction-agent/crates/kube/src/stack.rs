@@ -1,0 +1,161 @@
+//! The tower stack under each client: TCP, proxy, TLS, credentials.
+//!
+//! kube's own stack sets neither `TCP_NODELAY` nor keep-alive, repeats what a server refuses, and
+//! logs failures that the agent reports itself.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use http::header::AUTHORIZATION;
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kube::client::middleware::{AuthLayer, BaseUriLayer, ExtraHeadersLayer};
+use kube::client::{AuthError, Body, ConfigExt as _};
+use tokio::net::TcpStream;
+use tower::filter::FilterLayer;
+use tower::util::BoxCloneSyncService;
+use tower::{ServiceBuilder, ServiceExt as _};
+
+use crate::access::Access;
+use crate::error::{AccessError, BoxError, chain};
+use crate::token::TokenFile;
+
+/// A peer that is gone without a word is noticed within a minute.
+const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(20), Duration::from_secs(10), 3);
+
+/// TCP and TLS together: less than an eviction may take, so that a request to a server that is not
+/// there is known not to have been sent.
+const CONNECT_WITHIN: Duration = Duration::from_millis(3500);
+
+/// The API server closes a connection after 90 s without a request (`IdleTimeout` of its
+/// `http.Server`).
+const IDLE: Duration = Duration::from_secs(80);
+
+/// What hyper may keep of a response that nobody has taken yet, and at least of its head.
+const BUFFER: usize = 64 << 10;
+
+/// An exec plugin is not waited for any longer.
+const BUILD_WITHIN: Duration = Duration::from_secs(30);
+
+/// Sends requests to one server, with a pool of connections of its own.
+pub(crate) type Service = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
+
+type Tcp = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
+
+/// What connections and requests are made with: files and plugins were read.
+pub(crate) struct Stack {
+    connector: TimeoutConnector<hyper_rustls::HttpsConnector<Tcp>>,
+    base_uri: BaseUriLayer,
+    headers: ExtraHeadersLayer,
+    credentials: Option<AuthLayer>,
+    token: Option<Arc<TokenFile>>,
+}
+
+impl Stack {
+    /// Reads the credentials, and runs the exec plugin if there is one. Blocks.
+    pub(crate) fn build(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, AccessError> {
+        let (sender, receiver) = sync_channel(1);
+        let own = access.clone();
+        // kube waits for a plugin without end.
+        std::thread::spawn(move || sender.send(Self::build_patiently(&own, token)));
+        let wrong = |why| {
+            let from = access.origin.to_string();
+            AccessError::Credentials { what: "credentials", from, why }
+        };
+        match receiver.recv_timeout(BUILD_WITHIN) {
+            Ok(built) => built.map_err(|error| wrong(explain(access, &error))),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(wrong(format!("the exec plugin does not end within {} s", BUILD_WITHIN.as_secs())))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(wrong("they cannot be read".to_owned())),
+        }
+    }
+
+    fn build_patiently(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, kube::Error> {
+        let config = &access.config;
+        let credentials = config.auth_layer()?;
+        let mut connector =
+            TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp(config)?)?);
+        connector.set_connect_timeout(Some(CONNECT_WITHIN));
+        let (base_uri, headers) = (config.base_uri_layer(), config.extra_headers_layer()?);
+        Ok(Self { connector, base_uri, headers, credentials, token })
+    }
+
+    /// A service that keeps so many idle connections. Needs a tokio runtime.
+    pub(crate) fn service(&self, idle: usize) -> Service {
+        let client = legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(idle)
+            .http1_max_buf_size(BUFFER)
+            .build(self.connector.clone());
+        let token = self.token.clone().map(|token| {
+            FilterLayer::new(move |mut request: Request<Body>| {
+                let header = token.header(Instant::now())?;
+                request.headers_mut().insert(AUTHORIZATION, header);
+                Ok::<_, AccessError>(request)
+            })
+        });
+        let service = ServiceBuilder::new()
+            .layer(&self.base_uri)
+            .layer(&self.headers)
+            .option_layer(self.credentials.as_ref())
+            .option_layer(token)
+            .service(client.map_err(BoxError::from));
+        BoxCloneSyncService::new(service.map_err(BoxError::from))
+    }
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stack")
+    }
+}
+
+/// TCP connections, through the proxy if one is given.
+fn tcp(config: &kube::Config) -> Result<Tcp, kube::Error> {
+    let (idle, interval, count) = KEEP_ALIVE;
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_keepalive(Some(idle));
+    http.set_keepalive_interval(Some(interval));
+    http.set_keepalive_retries(Some(count));
+    // Each of the server's addresses gets its share of it.
+    http.set_connect_timeout(Some(CONNECT_WITHIN));
+    let Some(proxy) = &config.proxy_url else {
+        return Ok(BoxCloneSyncService::new(http.map_err(BoxError::from)));
+    };
+    match proxy.scheme_str() {
+        Some("http") => {
+            let tunnel = Tunnel::new(proxy.clone(), http);
+            Ok(BoxCloneSyncService::new(tunnel.map_err(BoxError::from)))
+        }
+        Some("socks5") => {
+            let socks = SocksV5::new(proxy.clone(), http);
+            Ok(BoxCloneSyncService::new(socks.map_err(BoxError::from)))
+        }
+        _ => Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy.clone()) }),
+    }
+}
+
+/// Why a stack cannot be built. kube shows a plugin's whole output, and its own environment.
+fn explain(access: &Access, error: &kube::Error) -> String {
+    let kube::Error::Auth(error) = error else { return chain(error) };
+    let exec = access.config.auth_info.exec.as_ref().and_then(|exec| exec.command.as_deref());
+    let command = exec.unwrap_or("the auth provider's command");
+    match error {
+        AuthError::AuthExecRun { out, .. } => {
+            let said = String::from_utf8_lossy(&out.stderr).trim().chars().take(300).collect::<String>();
+            format!("{command} fails with {}: {said}", out.status)
+        }
+        AuthError::AuthExecStart(error) => format!("run {command}: {error}"),
+        error => chain(error),
+    }
+}

@@ -1,0 +1,203 @@
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::fake_server::{Seen, Then, ended_watch, json, open_watch, serve};
+
+/// A guard against a watcher that hangs.
+const GUARD: Duration = Duration::from_secs(60);
+
+const LIST: &str = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"10"},"items":[
+    {"metadata":{"namespace":"a","name":"one","uid":"1","resourceVersion":"5"}},
+    {"metadata":"x"},
+    {"metadata":{"namespace":"a","name":"odd","uid":"2","resourceVersion":"6"},"spec":5}]}"#;
+
+struct Rig {
+    view: watch::Receiver<Arc<StoreView<String>>>,
+    metrics: Arc<WatchMetrics>,
+    seen: Seen,
+}
+
+fn decode(json: &[u8]) -> Result<String, String> {
+    let pod: serde_json::Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    match pod.get("spec") {
+        Some(serde_json::Value::Number(_)) => Err("spec: a number".to_owned()),
+        _ => Ok(pod["metadata"]["name"].as_str().unwrap_or_default().to_owned()),
+    }
+}
+
+/// A watcher of a server that responds to each list with [`LIST`], and to watches one after the other
+/// with `watches`, the last of them again and again.
+async fn rig(watches: Vec<(Vec<u8>, Then)>) -> Rig {
+    let next = AtomicUsize::new(0);
+    rig_of(move |head| match head.contains("watch=true") {
+        true => {
+            let nth = next.fetch_add(1, Ordering::Relaxed).min(watches.len() - 1);
+            watches[nth].clone()
+        }
+        false => json(200, LIST),
+    })
+    .await
+}
+
+async fn rig_of(respond: impl Fn(&str) -> (Vec<u8>, Then) + Send + Sync + 'static) -> Rig {
+    let (server, seen) = serve(respond).await;
+    let metrics = Arc::new(WatchMetrics::default());
+    let resource = Resource {
+        kind: ("Pod", "pods"),
+        field_selector: "spec.nodeName=n1".to_owned(),
+        decode: Box::new(decode),
+    };
+    let (watcher, view) = Watcher::new(Client::new(server).unwrap(), resource, Arc::clone(&metrics));
+    tokio::spawn(watcher.run());
+    Rig { view, metrics, seen }
+}
+
+impl Rig {
+    async fn wait_for(&mut self, what: impl Fn(&StoreView<String>) -> bool) -> Arc<StoreView<String>> {
+        let view = tokio::time::timeout(GUARD, self.view.wait_for(|view| what(view))).await;
+        Arc::clone(&view.unwrap().unwrap())
+    }
+
+    async fn wait_for_count(&self, event: WatchEvent, least: u64) {
+        let reached = async {
+            while self.metrics.count(event) < least {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(GUARD, reached).await.unwrap();
+    }
+
+    fn lists(&self) -> usize {
+        self.seen.lock().unwrap().iter().filter(|head| !head.contains("watch=true")).count()
+    }
+}
+
+fn names(view: &StoreView<String>) -> Vec<&str> {
+    view.objects.iter().map(|name| name.as_str()).collect()
+}
+
+const TWO: &str = r#"{"type":"ADDED","object":{"metadata":{"namespace":"a","name":"two","uid":"3","resourceVersion":"11"}}}"#;
+
+#[tokio::test]
+async fn an_object_that_is_not_understood_costs_itself_alone() {
+    let watch = open_watch(&[
+        r#"{"type":"NEW","object":{}}"#,
+        "no JSON",
+        r#"{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"10"}}}"#,
+        TWO,
+        TWO,
+        r#"{"type":"DELETED","object":{"metadata":{"namespace":"a","name":"one","uid":"1","resourceVersion":"12"}}}"#,
+    ]);
+    let mut rig = rig(vec![watch]).await;
+    let view = rig.wait_for(|view| names(view) == ["two"]).await;
+    assert_eq!(view.unreadable.len(), 1);
+    assert_eq!(view.unreadable[0].key.to_string(), "a/odd");
+    assert_eq!(view.error, None);
+    let count = |event| rig.metrics.count(event);
+    assert_eq!((count(WatchEvent::Unreadable), count(WatchEvent::Repeated)), (4, 1));
+    assert_eq!((count(WatchEvent::Bookmark), count(WatchEvent::Failed)), (1, 0));
+    let seen = rig.seen.lock().unwrap();
+    assert!(
+        seen[0].contains("limit=50") && seen[0].contains("fieldSelector=spec.nodeName%3Dn1"),
+        "{}",
+        seen[0]
+    );
+    assert!(
+        seen[1].contains("resourceVersion=10") && seen[1].contains("allowWatchBookmarks=true"),
+        "{}",
+        seen[1]
+    );
+}
+
+#[tokio::test]
+async fn an_object_whose_metadata_is_none_in_a_watch_has_everything_listed_again() {
+    let odd = r#"{"type":"ADDED","object":{"metadata":"x"}}"#;
+    let mut rig = rig(vec![open_watch(&[odd]), open_watch(&[TWO])]).await;
+    rig.wait_for(|view| names(view) == ["one", "two"]).await;
+    assert_eq!(rig.lists(), 2);
+}
+
+#[tokio::test]
+async fn a_version_that_the_server_does_not_know_has_everything_listed_again() {
+    let gone =
+        json(410, r#"{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}"#);
+    let ahead =
+        json(504, r#"{"kind":"Status","code":504,"message":"Too large resource version: 12, current: 3"}"#);
+    let in_watch =
+        open_watch(&[r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}"#]);
+    for (watches, lists, event) in [
+        (vec![gone, open_watch(&[TWO])], 2, WatchEvent::Expired),
+        (vec![in_watch, open_watch(&[TWO])], 2, WatchEvent::Expired),
+        (vec![ahead.clone(), ahead.clone(), ahead, open_watch(&[TWO])], 2, WatchEvent::Failed),
+    ] {
+        let mut rig = rig(watches).await;
+        let view = rig.wait_for(|view| names(view) == ["one", "two"]).await;
+        assert_eq!((rig.lists(), &view.error), (lists, &None), "{event:?}");
+        assert!(rig.metrics.count(event) > 0, "{event:?}");
+    }
+}
+
+#[tokio::test]
+async fn watches_that_end_go_on_and_those_that_end_at_once_wait() {
+    let rig = rig(vec![ended_watch(&[TWO])]).await;
+    rig.wait_for_count(WatchEvent::Closed, 4).await;
+    assert_eq!((rig.lists(), rig.metrics.count(WatchEvent::Failed)), (1, 0));
+    let times: Vec<_> =
+        rig.seen.lock().unwrap().iter().filter(|head| head.contains("watch=true")).cloned().collect();
+    assert!(times.last().unwrap().contains("resourceVersion=11"), "each goes on where the last ended");
+    // Without pauses they would be hundreds.
+    sleep(Duration::from_millis(500)).await;
+    assert!(rig.metrics.count(WatchEvent::Watched) < 20);
+}
+
+#[tokio::test]
+async fn a_line_without_end_is_passed_over() {
+    let long = format!(r#"{{"type":"ADDED","object":{{"metadata":{{"name":"{}"}}}}}}"#, "x".repeat(9 << 20));
+    let mut rig = rig(vec![open_watch(&[&long, TWO])]).await;
+    rig.wait_for(|view| names(view) == ["one", "two"]).await;
+    let count = |event| rig.metrics.count(event);
+    assert_eq!((count(WatchEvent::TooLong), count(WatchEvent::Failed)), (1, 0));
+}
+
+#[tokio::test]
+async fn a_watch_that_breaks_is_reported_until_the_next_begins() {
+    let (cut, _) = open_watch(&[]);
+    let mut rig = rig(vec![(cut, Then::Close), open_watch(&[])]).await;
+    let view = rig.wait_for(|view| view.error.is_some()).await;
+    assert_eq!(view.error.as_deref(), Some("watch pods: the connection broke"));
+    assert_eq!(names(&view), ["one"]);
+    rig.wait_for(|view| view.error.is_none()).await;
+    assert_eq!(rig.lists(), 1);
+}
+
+#[tokio::test]
+async fn a_list_that_is_refused_or_too_large_is_reported_and_asked_for_again() {
+    let great = format!(
+        r#"{{"kind":"PodList","metadata":{{"resourceVersion":"1"}},"items":["{}"]}}"#,
+        "x".repeat(64 << 20)
+    );
+    let responses = Mutex::new(vec![
+        json(200, LIST),
+        json(200, &great),
+        json(200, "<html>"),
+        json(500, "<html>"),
+        json(403, r#"{"kind":"Status","code":403,"message":"pods is forbidden"}"#),
+    ]);
+    let mut rig = rig_of(move |head| match head.contains("watch=true") {
+        true => open_watch(&[]),
+        false => responses.lock().unwrap().pop().unwrap(),
+    })
+    .await;
+    for expected in [
+        "list pods: the server answers 403: pods is forbidden",
+        "list pods: the server answers 500",
+        "list pods: not a list: ",
+        "list pods: an answer of more than 33554432 bytes",
+    ] {
+        let view = rig.wait_for(|view| view.error.as_ref().is_some_and(|it| it.starts_with(expected))).await;
+        assert!(!view.synced && view.objects.is_empty());
+    }
+    rig.wait_for(|view| view.synced && view.error.is_none()).await;
+    assert_eq!(rig.metrics.count(WatchEvent::Failed), 4);
+}
