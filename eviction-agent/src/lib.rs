@@ -4,8 +4,6 @@
 //! engine; what happened comes in as an `Input` with its own time, what is to be done goes
 //! out as data, and what came of it returns as an `Input`.
 
-pub mod action;
-pub mod api;
 pub mod cli;
 pub mod daemon;
 pub mod scenario;

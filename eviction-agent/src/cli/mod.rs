@@ -137,17 +137,25 @@ fn start_log(format: LogFormat, queue: Option<LogQueue>) {
     }
 }
 
+/// kube logs a list that it cannot decode as a whole, and failures that the agent reports itself.
+const KUBE: [&str; 2] = ["kube_client=error", "kube_runtime=error"];
+
 /// The filter of RUST_LOG, `info` without one, and what is wrong with it.
 fn filter(given: Option<std::ffi::OsString>) -> (EnvFilter, Option<String>) {
     let default = || EnvFilter::new("info");
-    match given.filter(|given| !given.is_empty()) {
+    let (filter, wrong) = match given.filter(|given| !given.is_empty()) {
         None => (default(), None),
         Some(given) => match given.to_str().map(EnvFilter::try_new) {
             Some(Ok(filter)) => (filter, None),
             Some(Err(error)) => (default(), Some(error.to_string())),
             None => (default(), Some("is not UTF-8".to_owned())),
         },
+    };
+    if filter.to_string().contains("kube_") {
+        return (filter, wrong);
     }
+    let filter = KUBE.iter().filter_map(|text| text.parse().ok()).fold(filter, EnvFilter::add_directive);
+    (filter, wrong)
 }
 
 #[cfg(test)]
@@ -160,6 +168,16 @@ mod tests {
             assert_eq!(filter(Some(given.into())).1.is_some(), is_wrong, "{given}");
         }
         assert!(filter(None).1.is_none());
+    }
+
+    #[test]
+    fn kube_logs_errors_alone_unless_it_is_asked_for_more() {
+        for given in [None, Some("debug".into()), Some("eviction_agent=trace".into())] {
+            let (filter, _) = filter(given);
+            assert!(KUBE.iter().all(|directive| filter.to_string().contains(directive)), "{filter}");
+        }
+        let (filter, _) = filter(Some("kube_client=debug".into()));
+        assert_eq!(filter.to_string(), "kube_client=debug");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::Failure;
-use crate::api::{Access, Answer, Client, KubeletAddress, Request};
 use eviction_config::{Configz, Effective};
+use eviction_kube::{Access, Client, KubeletAddress, Request, Response};
 
 const PATH: &str = "/configz";
 
@@ -54,13 +54,14 @@ async fn ask(caller: &Caller, configz: &Configz) -> Result<Effective, Failure> {
     }
     let mut first = None;
     for server_name in names {
-        let client = Client::new(access.to_kubelet(KubeletAddress {
+        let address = KubeletAddress {
             host: host.to_owned(),
             port: *port,
             certificate_authority: certificate_authority.clone(),
             server_name,
             insecure: *insecure_skip_tls_verify,
-        }));
+        };
+        let client = access.to_kubelet(address).and_then(Client::new);
         let client = client.map_err(|error| Failure::because(&operation, &error))?;
         match client.request(Request::get(PATH).within(WITHIN)).await {
             Ok(answer) => return judge(&answer, &operation, &format!("https://{place}{PATH}")),
@@ -79,7 +80,7 @@ async fn ask(caller: &Caller, configz: &Configz) -> Result<Effective, Failure> {
     })
 }
 
-fn judge(answer: &Answer, operation: &str, url: &str) -> Result<Effective, Failure> {
+fn judge(answer: &Response, operation: &str, url: &str) -> Result<Effective, Failure> {
     let said = || String::from_utf8_lossy(&answer.body).trim().chars().take(300).collect::<String>();
     match answer.status {
         200 => {

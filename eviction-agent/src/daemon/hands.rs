@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::error::{Failure, chain};
-use crate::action::api::ApiHandConfig;
 use crate::telemetry::metrics::{Metrics, ResultLabels};
 use eviction_config::{ActionSettings, EvictionRequests};
 use eviction_core::policy::VictimsPerPass;
@@ -18,13 +17,14 @@ use eviction_kill::Killer;
 use eviction_kill::KillerConfig;
 use eviction_kill::MreleaseResult;
 use eviction_kill::RateLimitPolicy;
+use eviction_kube::EvictorConfig;
 use eviction_node::cgroup::node_root::NodeRoot;
 
 /// How the hand asks the API server.
-pub(super) fn hand_config(requests: EvictionRequests, action: ActionSettings) -> ApiHandConfig {
+pub(super) fn hand_config(requests: EvictionRequests, action: ActionSettings) -> EvictorConfig {
     let EvictionRequests { max_in_flight, timeout, max_age } = requests;
     let time = |duration: GoDuration| Duration::from_nanos(duration.as_nanos().unsigned_abs());
-    ApiHandConfig {
+    EvictorConfig {
         in_flight: max_in_flight.into(),
         within: time(timeout),
         fresh: time(max_age),

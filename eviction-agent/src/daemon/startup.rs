@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::Failure;
-use crate::api::Client;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::{BackendInfo, LoadOptions, load::ProgramLog, load::load, online_cpus};
 use eviction_config::Probes;
@@ -17,6 +16,7 @@ use eviction_core::preferences::Profile;
 use eviction_core::progress::KillUpdate;
 use eviction_core::signal::Signal;
 use eviction_kill::Killer;
+use eviction_kube::Client;
 use eviction_node::backend_selection::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;

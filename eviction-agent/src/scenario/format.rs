@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::expected::ExpectedStep;
 use super::inputs::{Evicted, Memory, Proposed};
-use crate::source::pods;
 use crate::source::summary::Summary;
 use crate::telemetry::decision_log::EvictedPod;
 use eviction_core::oom::{ContainerEnded, OomKill};
 use eviction_core::state::EngineState as Knowledge;
 use eviction_core::time::Timestamp;
+use eviction_kube::pods::Pod;
 
 /// A scenario with the outcomes to expect.
 #[derive(Debug, Deserialize)]
@@ -46,7 +46,7 @@ pub struct Scenario {
     pub filesystems: Filesystems,
     /// Every pod there is.
     #[serde(default, deserialize_with = "nullable")]
-    pub pods: Vec<pods::Pod>,
+    pub pods: Vec<Pod>,
     /// Passes, one after the other.
     #[serde(default, deserialize_with = "nullable")]
     pub steps: Vec<Step>,

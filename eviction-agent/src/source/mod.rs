@@ -1,10 +1,8 @@
-//! Where figures and events come from. Never sees `action`.
+//! Where values and events come from, beside the kernel.
 //!
-//! Whatever is read here is either a figure or [`Unknown`](eviction_core::reading::Reading)
+//! Whatever is read here is either a value or [`Unknown`](eviction_core::reading::Reading)
 //! with the reason: nothing that is missing, cut off or absurd ever counts as zero.
 
-pub mod api;
-mod nullable;
 pub mod pods;
 pub mod pods_file;
 pub mod summary;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use eviction_agent::source::pods::Pod;
 use eviction_agent::source::summary::Summary;
 use eviction_config::kubelet_policy;
 use eviction_core::decision::{Action, Decision};
@@ -17,6 +16,7 @@ use eviction_core::preferences::{Preferences, Profile};
 use eviction_core::reading::Reading;
 use eviction_core::snapshot::{NodeStats, Snapshot};
 use eviction_core::time::Timestamp;
+use eviction_kube::pods::Pod;
 use serde_json::Value;
 use tests::world::{Case, World};
 

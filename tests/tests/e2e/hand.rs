@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_agent::action::api::{ApiHand, ApiHandConfig, Order};
-use eviction_agent::api::{Access, Client};
 use eviction_core::api_result::{ApiOperation, ApiResult};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillProgress, KillUpdate};
 use eviction_core::signal::Resource;
+use eviction_kube::{Access, Client};
+use eviction_kube::{EvictionRequest, Evictor, EvictorConfig};
 use hyper::Method;
 use serde_json::{Value, json};
 use tests::cluster::proxy::{Fault, Proxy, When};
@@ -32,32 +32,31 @@ fn rules() -> Value {
 /// The hand works while something is waited for, and the cluster is looked at in between.
 struct Rig {
     runtime: tokio::runtime::Runtime,
-    hand: ApiHand,
-    client: Client,
+    hand: Evictor,
     outcomes: mpsc::Receiver<KillUpdate>,
     decisions: u64,
 }
 
 impl Rig {
-    fn new(cluster: &Cluster, account: &str, rules: &Value, config: ApiHandConfig) -> Self {
+    fn new(cluster: &Cluster, account: &str, rules: &Value, config: EvictorConfig) -> Self {
         Self::at(cluster.port(), cluster, account, rules, config)
     }
 
     /// One that takes this port for the API server's.
-    fn at(port: u16, cluster: &Cluster, account: &str, rules: &Value, config: ApiHandConfig) -> Self {
+    fn at(port: u16, cluster: &Cluster, account: &str, rules: &Value, config: EvictorConfig) -> Self {
         let account = cluster.account(account, rules).unwrap();
         let kubeconfig = cluster.kubeconfig_at(&account.name, &account.token, port).unwrap();
         let client = Client::new(Access::find(Some(&kubeconfig)).unwrap()).unwrap();
         let (sender, outcomes) = mpsc::channel(64);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let hand = ApiHand::new(client.clone(), config, sender);
-        Self { runtime, hand, client, outcomes, decisions: 0 }
+        let hand = Evictor::new(client, config, sender);
+        Self { runtime, hand, outcomes, decisions: 0 }
     }
 
     /// Orders an eviction, and hands back the next thing that is told of it.
     fn order(&mut self, pod: &PodName, grace: i64, ignores_budget: bool) -> (ApiOperation, ApiResult) {
         self.decisions += 1;
-        let order = Order {
+        let order = EvictionRequest {
             decision: self.decisions,
             at_ns: tests::clock::now(),
             pod: Arc::new(pod.clone()),
@@ -132,7 +131,7 @@ fn disruptions(pod: &Value) -> Vec<&str> {
 fn one_pod_is_evicted_and_no_other() {
     let Some(cluster) = rig::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
-    let mut hand = Rig::new(&cluster, "hand", &rules(), ApiHandConfig::default());
+    let mut hand = Rig::new(&cluster, "hand", &rules(), EvictorConfig::default());
     let web = run(&cluster, "web");
     // Never a grace period of 0, with which the object would be gone and its containers not.
     for (grace, granted) in [(7, 7), (0, 1)] {
@@ -152,7 +151,7 @@ fn one_pod_is_evicted_and_no_other() {
     assert!(!is_going(&cluster, &second));
     assert_eq!(disruptions(&seen(&cluster, &second)), [""; 0]);
     // Too old a decision is not carried out.
-    let order = Order {
+    let order = EvictionRequest {
         decision: 99,
         at_ns: tests::clock::now() - 6_000_000_000,
         pod: Arc::new(second.clone()),
@@ -172,7 +171,7 @@ fn one_pod_is_evicted_and_no_other() {
 fn a_budget_is_asked_and_only_then_ignored() {
     let Some(cluster) = rig::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
-    let mut hand = Rig::new(&cluster, "hand", &rules(), ApiHandConfig::default());
+    let mut hand = Rig::new(&cluster, "hand", &rules(), EvictorConfig::default());
     let web = run(&cluster, "web");
     cluster.add_budget("one", "web", 1, 0).unwrap();
     let answered = hand.evict(&web);
@@ -202,7 +201,7 @@ fn a_budget_is_asked_and_only_then_ignored() {
 fn a_missing_right_is_told_and_costs_no_pod() {
     let Some(cluster) = rig::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
-    let mut hand = Rig::new(&cluster, "hand", &json!([]), ApiHandConfig::default());
+    let mut hand = Rig::new(&cluster, "hand", &json!([]), EvictorConfig::default());
     let web = run(&cluster, "web");
     let answered = hand.evict(&web);
     assert!(
@@ -226,7 +225,7 @@ fn a_missing_right_is_told_and_costs_no_pod() {
 fn a_dry_run_is_checked_and_writes_nothing() {
     let Some(cluster) = rig::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
-    let config = ApiHandConfig { is_dry: true, ..ApiHandConfig::default() };
+    let config = EvictorConfig { is_dry: true, ..EvictorConfig::default() };
     let mut hand = Rig::new(&cluster, "hand", &rules(), config);
     let web = run(&cluster, "web");
     let before = seen(&cluster, &web);
@@ -241,7 +240,7 @@ fn a_dry_run_is_checked_and_writes_nothing() {
 fn what_became_of_a_request_without_an_answer_is_found_out_and_not_tried_again() {
     let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
-    let config = ApiHandConfig { within: Duration::from_secs(1), ..ApiHandConfig::default() };
+    let config = EvictorConfig { within: Duration::from_secs(1), ..EvictorConfig::default() };
     let mut hand = Rig::new(&cluster, "hand", &rules(), config);
     let (web, shop) = (run(&cluster, "web"), run(&cluster, "shop"));
     // A connection is there, and the server hangs.
@@ -274,7 +273,7 @@ fn a_network_in_distress_evicts_nobody_twice() {
     let Some(cluster) = rig::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
     let proxy = Proxy::start(&cluster).unwrap();
-    let config = ApiHandConfig { within: Duration::from_secs(2), ..ApiHandConfig::default() };
+    let config = EvictorConfig { within: Duration::from_secs(2), ..EvictorConfig::default() };
     let mut hand = Rig::at(proxy.port(), &cluster, "hand", &rules(), config);
     let asked_for = |pod: &PodName| {
         let path = format!("POST /api/v1/namespaces/default/pods/{}/eviction", pod.name);
@@ -319,12 +318,11 @@ fn a_network_in_distress_evicts_nobody_twice() {
     assert!(matches!(answered, ApiResult::Unknown { .. }), "{answered:?}");
     assert!(matches!(hand.next().1, ApiResult::NotSent { .. }));
     proxy.on(once("/eviction"), Fault::status(401));
-    let begun = |hand: &Rig| hand.client.counts().connections;
-    let before = begun(&hand);
+    let before = proxy.connections();
     assert!(matches!(hand.evict(&pod), ApiResult::Unauthorized { .. }));
     // A token is said with each request: the connection is as good as before, and nobody storms the server.
     assert_eq!(hand.evict(&run(&cluster, "believed")), ApiResult::Accepted);
-    assert_eq!(begun(&hand), before);
+    assert_eq!(proxy.connections(), before);
 
     // The line hangs: no answer, and nothing can be found out before it is whole again.
     proxy.hang();

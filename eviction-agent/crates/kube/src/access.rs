@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use kube::config::{Kubeconfig, KubeconfigError, LoadDataError};
 
-use crate::error::{AccessError, chain};
+use crate::error::AccessError;
+use eviction_core::error::chain;
 
 /// Where the kubelet puts what a pod needs to ask the API server.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

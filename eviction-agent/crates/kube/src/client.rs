@@ -24,7 +24,7 @@ const WARM: usize = 2;
 /// (`IdleTimeout` of its `http.Server`).
 const KEEP_ALIVE: Duration = Duration::from_secs(45);
 
-/// Asked for to keep a connection alive: any client may, and it costs the server nothing.
+/// ApiOperation for to keep a connection alive: any client may, and it costs the server nothing.
 const VERSION: &str = "/version";
 
 /// While there is doubt, between two requests that find out.

@@ -1,11 +1,11 @@
 //! What can go wrong between the agent and the API server.
 
 use std::error::Error;
-use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use eviction_core::error::chain;
 use hyper_util::client::legacy;
 use rustls::AlertDescription as Alert;
 use thiserror::Error;
@@ -180,19 +180,4 @@ fn find<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e 
         next = wrapped.map(|error| error as &(dyn Error + 'static)).or_else(|| error.source());
     }
     None
-}
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        // Many libraries repeat their source in their own text.
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            let _infallible = write!(text, ": {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

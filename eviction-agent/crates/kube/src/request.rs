@@ -1,11 +1,13 @@
 //! A request, and its response in full.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
 pub use http::Method;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use kube::client::Body;
+use serde::Serialize;
 
 use crate::error::RequestError;
 
@@ -86,4 +88,23 @@ pub struct Response {
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
+}
+
+/// What is written here is always JSON; were it not, the server would say so.
+pub(crate) fn to_json(body: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).unwrap_or_default()
+}
+
+/// Appends a name to a path: whatever it is, it is one segment.
+pub(crate) fn segment(name: &str, path: &mut String) {
+    for byte in name.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => path.push(byte.into()),
+            b'.' if !matches!(name, "." | "..") => path.push('.'),
+            _ => {
+                // Writing to a string cannot fail.
+                let _ = write!(path, "%{byte:02X}");
+            }
+        }
+    }
 }

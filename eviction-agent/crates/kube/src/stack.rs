@@ -23,8 +23,9 @@ use tower::util::BoxCloneSyncService;
 use tower::{ServiceBuilder, ServiceExt as _};
 
 use crate::access::Access;
-use crate::error::{AccessError, BoxError, chain};
+use crate::error::{AccessError, BoxError};
 use crate::token::TokenFile;
+use eviction_core::error::chain;
 
 /// A peer that is gone without a word is noticed within a minute.
 const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(20), Duration::from_secs(10), 3);

@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::backoff::{Backoff, part_of};
 use crate::client::Client;
-use crate::error::chain;
 use crate::item::Item;
 use crate::object_store::{ObjectStore, StoreView};
 use crate::watch_layer::WatchRequests;
 use crate::watch_metrics::{WatchEvent, WatchMetrics};
+use eviction_core::error::chain;
 
 /// A list is held whole while it is read.
 const PAGE: u32 = 50;

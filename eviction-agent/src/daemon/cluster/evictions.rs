@@ -1,6 +1,5 @@
 //! Evictions on their way to the API server: from the reaction thread over a lane to the hand.
 
-use crate::action::api::{ApiHand, Order};
 use eviction_core::progress::KillRejection;
 use eviction_kill::Admission;
 use eviction_kill::CountedKill;
@@ -8,6 +7,7 @@ use eviction_kill::KillStarted;
 use eviction_kill::KillTarget;
 use eviction_kill::RateLimit;
 use eviction_kill::RateLimitPolicy;
+use eviction_kube::{EvictionRequest, Evictor};
 use eviction_node::async_fd::{register, take_count};
 
 use super::super::error::Failure;
@@ -27,7 +27,7 @@ pub(crate) struct Evictions {
 /// An order that waits until it was written down.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    order: Order,
+    order: EvictionRequest,
     kept_as: u64,
 }
 
@@ -55,7 +55,7 @@ impl Evictions {
             Admission::Begin => target.decision,
             Admission::Hurry { decision } => decision,
         };
-        let order = Order {
+        let order = EvictionRequest {
             decision,
             at_ns: target.at_ns,
             pod: target.pod.clone(),
@@ -86,7 +86,7 @@ impl Evictions {
     /// that agent knew it, since nobody knows whether it has told anybody.
     pub(crate) fn resume(&mut self, target: &KillTarget, now_ns: u64) {
         self.pacing.begun(target, now_ns);
-        let order = Order {
+        let order = EvictionRequest {
             decision: target.decision,
             at_ns: target.at_ns,
             pod: target.pod.clone(),
@@ -134,7 +134,7 @@ impl Evictions {
 /// If the lane cannot be watched.
 pub(crate) async fn carry(
     mut orders: Receiver<Kept>,
-    hand: ApiHand,
+    hand: Evictor,
     mut written: Option<DurableRevision>,
 ) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::because("watch the lane of evictions", &error);

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
-use crate::api::{Client, Counts};
-use crate::source::api::{Figures, Happened};
 use crate::telemetry::metrics::{Metrics, NoLabels, RequestLabels, ResourceLabels, WatchLabels};
+use eviction_kube::{Client, RequestCounts};
+use eviction_kube::{WatchEvent, WatchMetrics};
 
 /// Carries them over when they are asked for.
 #[derive(Debug)]
@@ -13,19 +13,23 @@ pub(crate) struct Exports {
     metrics: Arc<Metrics>,
     client: Client,
     /// None where pods come from a file.
-    watches: Option<[(&'static str, Arc<Figures>); 2]>,
+    watches: Option<[(&'static str, Arc<WatchMetrics>); 2]>,
     /// What was carried over.
     before: Mutex<Before>,
 }
 
 #[derive(Debug, Default)]
 struct Before {
-    counts: Counts,
-    happened: [[u64; Happened::ALL.len()]; 2],
+    counts: RequestCounts,
+    happened: [[u64; WatchEvent::ALL.len()]; 2],
 }
 
 impl Exports {
-    pub(crate) fn new(metrics: Arc<Metrics>, client: Client, watches: Option<[Arc<Figures>; 2]>) -> Self {
+    pub(crate) fn new(
+        metrics: Arc<Metrics>,
+        client: Client,
+        watches: Option<[Arc<WatchMetrics>; 2]>,
+    ) -> Self {
         let watches = watches.map(|[pods, nodes]| [("pods", pods), ("nodes", nodes)]);
         Self { metrics, client, watches, before: Mutex::default() }
     }
@@ -48,13 +52,10 @@ impl Exports {
             let labels = ResourceLabels { resource };
             let objects = metrics.kube_watch_objects.get_or_create(&labels);
             objects.set(i64::try_from(figures.objects()).unwrap_or(i64::MAX));
-            if let Some(age) = figures.age_seconds() {
-                metrics
-                    .kube_watch_last_event
-                    .get_or_create(&labels)
-                    .set(crate::telemetry::metrics::unix_now() - age);
+            if let Some(last) = figures.last_event() {
+                metrics.kube_watch_last_event.get_or_create(&labels).set(last.as_secs_f64());
             }
-            for (happened, before) in Happened::ALL.into_iter().zip(before) {
+            for (happened, before) in WatchEvent::ALL.into_iter().zip(before) {
                 let now = figures.count(happened);
                 let labels = WatchLabels { resource, event: happened.name() };
                 metrics.kube_watch_events.get_or_create(&labels).inc_by(now.saturating_sub(*before));

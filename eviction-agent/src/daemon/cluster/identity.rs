@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::api::{Answer, Client, Request};
 use crate::daemon::error::{Failure, chain};
-use crate::source::api::parse_node;
 use eviction_core::node::Node;
+use eviction_kube::parse_node;
+use eviction_kube::{Client, Request, Response};
 
 /// What the kernel calls this boot of the machine.
 pub(crate) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -106,7 +106,7 @@ async fn find(client: &Client, name: &NodeName) -> Result<Found, Failure> {
     }
 }
 
-fn judge(answer: &Answer, name: &NodeName, client: &Client) -> Result<Found, Failure> {
+fn judge(answer: &Response, name: &NodeName, client: &Client) -> Result<Found, Failure> {
     let said = || message(&answer.body);
     match answer.status {
         200 => parse_node(&answer.body)

@@ -11,10 +11,10 @@ mod watching;
 
 use tokio::sync::{mpsc, watch};
 
-use crate::action::api::{ApiHand, ApiHandConfig};
-use crate::api::Client;
 use eviction_core::progress::KillUpdate;
 use eviction_kill::RateLimitPolicy;
+use eviction_kube::Client;
+use eviction_kube::{Evictor, EvictorConfig};
 
 use super::error::Failure;
 use super::spsc::Receiver;
@@ -37,7 +37,7 @@ const READY: &str = "/readyz";
 #[derive(Debug)]
 pub(crate) struct Cluster {
     client: Client,
-    config: ApiHandConfig,
+    config: EvictorConfig,
     orders: Receiver<evictions::Kept>,
     told: mpsc::Sender<KillUpdate>,
 }
@@ -50,7 +50,7 @@ impl Cluster {
     /// If there can be no lane.
     pub(crate) fn new(
         client: Client,
-        config: ApiHandConfig,
+        config: EvictorConfig,
         pacing: RateLimitPolicy,
         told: mpsc::Sender<KillUpdate>,
     ) -> Result<(Self, Evictions), Failure> {
@@ -74,7 +74,7 @@ impl Cluster {
         let Self { client, config, orders, told } = self;
         // Its own node where that is known: for that the server has to ask its store.
         let probe_path = node.map_or_else(|| READY.to_owned(), |name| format!("/api/v1/nodes/{name}"));
-        let hand = ApiHand::new(client.clone(), config, told);
+        let hand = Evictor::new(client.clone(), config, told);
         let hand = match marks {
             Some(marks) => hand.behind(marks),
             None => hand,

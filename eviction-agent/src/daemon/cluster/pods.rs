@@ -7,10 +7,10 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
 use crate::daemon::pod_index::PodIndex;
-use crate::source::api::{Decode, Seen};
-use crate::source::pods::parse_pod;
 use eviction_core::pods::{KnownPod, of_the_api};
 use eviction_core::policy::Policy;
+use eviction_kube::pods::parse_pod;
+use eviction_kube::{Decode, StoreView};
 
 /// Changes come in groups: a pod that starts is told three times within moments.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -38,7 +38,7 @@ pub(super) fn decoder(policy: &Policy) -> Decode<Watched> {
 /// The pods of the node, whenever they change.
 #[derive(Debug)]
 pub(crate) struct WatchedPods {
-    seen: Receiver<Arc<Seen<Watched>>>,
+    seen: Receiver<Arc<StoreView<Watched>>>,
     /// Something is new that was not told yet.
     pending: bool,
     /// Whether the next roster is to be told of, even if it is as before.
@@ -46,7 +46,7 @@ pub(crate) struct WatchedPods {
 }
 
 impl WatchedPods {
-    pub(super) fn new(seen: Receiver<Arc<Seen<Watched>>>) -> Self {
+    pub(super) fn new(seen: Receiver<Arc<StoreView<Watched>>>) -> Self {
         Self { seen, pending: false, announce: true }
     }
 
@@ -80,9 +80,9 @@ impl WatchedPods {
         sleep(SETTLE).await;
         let seen = Arc::clone(&self.seen.borrow_and_update());
         self.pending = false;
-        if let Some(trouble) = &seen.trouble {
+        if let Some(error) = &seen.error {
             self.announce = true;
-            return Err(trouble.clone());
+            return Err(error.clone());
         }
         let roster = roster(&seen);
         let announce = std::mem::take(&mut self.announce);
@@ -90,7 +90,7 @@ impl WatchedPods {
     }
 }
 
-fn roster(seen: &Seen<Watched>) -> PodIndex {
+fn roster(seen: &StoreView<Watched>) -> PodIndex {
     let pods = seen.objects.iter().map(|pod| Arc::clone(&pod.0)).collect();
     let unreadable = seen.unreadable.iter().map(|pod| format!("{}: {}", pod.key, pod.why));
     PodIndex::new(pods).with_unreadable(unreadable.collect())

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::identity::{self, Found, NodeName, message};
 use super::watching::{ClusterOptions, connect, source};
-use crate::api::{Client, Request};
-use crate::daemon::error::{Failure, chain};
+use crate::daemon::error::Failure;
 use crate::telemetry::event_log::Backend;
+use eviction_kube::{Client, Request};
 
 /// A guard against a server that says nothing.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -45,30 +45,24 @@ pub(crate) async fn probe(options: &ClusterOptions) -> (Backend, Vec<String>) {
     (source(&client, &name), problems.into_iter().flat_map(Failure::into_causes).collect())
 }
 
+/// Bytes that what is listed may come to: all of it, whatever the limit.
+const LARGEST: usize = 256 << 20;
+
 async fn listed(client: &Client, what: &str, path: &str) -> Result<(), Failure> {
-    let operation = format!("list {what}");
-    let request = Request::get(format!("{path}&limit=1&resourceVersion=0")).within(WITHIN);
-    // All of them may come, whatever the limit.
-    let request = Request { largest: 256 << 20, ..request };
+    ask(client, format!("list {what}"), format!("{path}&limit=1&resourceVersion=0")).await
+}
+
+/// Watches for a second.
+async fn watched(client: &Client, what: &str, path: &str) -> Result<(), Failure> {
+    let path = format!("{path}&watch=true&timeoutSeconds=1&resourceVersion=0");
+    ask(client, format!("watch {what}"), path).await
+}
+
+async fn ask(client: &Client, operation: String, path: String) -> Result<(), Failure> {
+    let request = Request { largest: LARGEST, ..Request::get(path).within(WITHIN) };
     let answer = client.request(request).await.map_err(|error| Failure::because(&operation, &error))?;
     match answer.status {
         200 => Ok(()),
         status => Err(Failure::failed(format!("{operation}: {status}: {}", message(&answer.body)))),
-    }
-}
-
-async fn watched(client: &Client, what: &str, path: &str) -> Result<(), Failure> {
-    let operation = format!("watch {what}");
-    let path = format!("{path}&watch=true&timeoutSeconds=1&resourceVersion=0");
-    let stream = client.stream(path, WITHIN).await.map_err(|error| Failure::because(&operation, &error))?;
-    match stream.status() {
-        200 => Ok(()),
-        status => {
-            let said = match stream.rest(1 << 20).await {
-                Ok(answer) => message(&answer.body),
-                Err(error) => chain(&error),
-            };
-            Err(Failure::failed(format!("{operation}: {status}: {said}")))
-        }
     }
 }

@@ -13,17 +13,17 @@ use super::events::{self, EventTap};
 use super::identity::{self, Found, NodeName};
 use super::node::{Keeper, NodeNews, own_marks};
 use super::pods::{self, WatchedPods};
-use crate::action::api::events::Recorder;
-use crate::api::{Access, Backoff, Client};
 use crate::daemon::control_loop::Command;
 use crate::daemon::error::Failure;
 use crate::daemon::spsc;
 use crate::daemon::state::DurableRevision;
-use crate::source::api::{Figures, Resource, Seen, Watcher, parse_node};
 use crate::telemetry::event_log;
 use crate::telemetry::metrics::Metrics;
 use eviction_core::node::Node;
 use eviction_core::policy::Policy;
+use eviction_kube::events::Recorder;
+use eviction_kube::{Access, Backoff, Client};
+use eviction_kube::{Resource, StoreView, WatchMetrics, Watcher, parse_node};
 
 /// A refusal that lasts so long is one.
 const LASTING: Duration = Duration::from_secs(30);
@@ -45,9 +45,9 @@ pub struct ClusterOptions {
 pub(crate) struct Membership {
     client: Client,
     name: NodeName,
-    pods: Arc<Figures>,
-    node: Arc<Figures>,
-    seen_node: Receiver<Arc<Seen<Node>>>,
+    pods: Arc<WatchMetrics>,
+    node: Arc<WatchMetrics>,
+    seen_node: Receiver<Arc<StoreView<Node>>>,
     /// Ends only with what is wrong with the node's name or its rights, found out late because the
     /// server could not be asked at the start.
     work: JoinHandle<Failure>,
@@ -71,16 +71,15 @@ impl Membership {
                 false
             }
         };
-        let (pods_figures, node_figures) = (Arc::new(Figures::default()), Arc::new(Figures::default()));
+        let (pods_figures, node_figures) =
+            (Arc::new(WatchMetrics::default()), Arc::new(WatchMetrics::default()));
         let pods = Resource {
-            name: "pods",
-            path: "/api/v1/pods".to_owned(),
+            kind: ("Pod", "pods"),
             field_selector: format!("spec.nodeName={name}"),
             decode: pods::decoder(policy),
         };
         let own_node = Resource {
-            name: "nodes",
-            path: "/api/v1/nodes".to_owned(),
+            kind: ("Node", "nodes"),
             field_selector: format!("metadata.name={name}"),
             decode: Box::new(parse_node),
         };
@@ -149,7 +148,7 @@ impl Membership {
     }
 
     /// What its watches have been through: of pods, and of the node.
-    pub(crate) fn watches(&self) -> [Arc<Figures>; 2] {
+    pub(crate) fn watches(&self) -> [Arc<WatchMetrics>; 2] {
         [Arc::clone(&self.pods), Arc::clone(&self.node)]
     }
 }
@@ -203,7 +202,7 @@ async fn identify(client: &Client, name: &NodeName) -> Result<Node, Failure> {
 }
 
 /// Says so once, if there is anything.
-async fn tell_of_marks(mut seen: Receiver<Arc<Seen<Node>>>, name: String) {
+async fn tell_of_marks(mut seen: Receiver<Arc<StoreView<Node>>>, name: String) {
     loop {
         let now = Arc::clone(&seen.borrow_and_update());
         if let Some(node) = now.objects.first().filter(|_| now.synced) {
@@ -225,7 +224,7 @@ async fn tell_of_marks(mut seen: Receiver<Arc<Seen<Node>>>, name: String) {
 }
 
 /// Says when the node's own object goes, or another one comes under its name.
-async fn tell_of_node(mut seen: Receiver<Arc<Seen<Node>>>) {
+async fn tell_of_node(mut seen: Receiver<Arc<StoreView<Node>>>) {
     let mut uid: Option<Box<str>> = None;
     while seen.changed().await.is_ok() {
         let now = Arc::clone(&seen.borrow_and_update());

@@ -1,15 +1,128 @@
-//! Pods as the API writes them, cut down to what decisions depend on.
-//!
-//! Reading is lenient where Kubernetes is: unknown fields are ignored, null is the same as
-//! absent, and quantities may be numbers. What has the wrong type, does not fit its type or is
-//! no quantity is an error that names the pod and the field.
+//! Lists of pods as `kubectl get pods -o json` or `-o yaml` writes them.
 #![forbid(unsafe_code)]
 
-mod decode;
-mod list;
-mod quantity;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use eviction_config::yaml;
+use eviction_core::pod as core;
+use eviction_kube::pods::{PodError, parse_pod, pod_of};
+
 #[cfg(test)]
 mod tests;
 
-pub use decode::Pod;
-pub use list::{PodError, PodErrors, parse_pod, parse_pod_list};
+fn of_list(path: &str, cause: impl fmt::Display) -> PodError {
+    PodError { pod: String::new(), path: path.to_owned(), cause: cause.to_string() }
+}
+
+/// Everything that is wrong with a list of pods; never empty. Written one a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodErrors(pub Vec<PodError>);
+
+impl fmt::Display for PodErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            let line = if index > 0 { "\n" } else { "" };
+            write!(f, "{line}{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PodErrors {}
+
+/// Reads a `v1` PodList, or a List of pods, from JSON or YAML. Each pod must have a name and a
+/// uid of its own.
+///
+/// # Errors
+/// If it is no such list, or for each pod the first thing that is wrong with it.
+pub fn parse_pod_list(text: &[u8]) -> Result<Vec<core::Pod>, PodErrors> {
+    let start = text.iter().find(|byte| !byte.is_ascii_whitespace());
+    let whole = |error: PodError| PodErrors(vec![error]);
+    match start {
+        None => Err(whole(of_list("", "is empty"))),
+        Some(b'{') => {
+            let list: List<Box<RawValue>> = serde_json::from_slice(text)
+                .map_err(|error| whole(of_list("", format!("not JSON: {error}"))))?;
+            let items = list.items().map_err(whole)?;
+            collect(items.iter().map(|item| parse_pod(item.get().as_bytes())))
+        }
+        Some(_) => {
+            let text = std::str::from_utf8(text)
+                .map_err(|error| whole(of_list("", format!("not UTF-8 text: {error}"))))?;
+            let list: List<Value> = yaml::from_str(text).map_err(|cause| whole(of_list("", cause)))?;
+            let items = list.items().map_err(whole)?;
+            collect(items.into_iter().map(|mut item| {
+                write_whole_numbers_as_integers(&mut item);
+                pod_of(&item)
+            }))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct List<T> {
+    api_version: Option<String>,
+    kind: Option<String>,
+    items: Option<Vec<T>>,
+}
+
+impl<T> List<T> {
+    fn items(self) -> Result<Vec<T>, PodError> {
+        let version = self.api_version.unwrap_or_default();
+        if version != "v1" {
+            let cause = format!("expected `v1`, found `{version}`");
+            return Err(of_list("apiVersion", cause));
+        }
+        match self.kind.unwrap_or_default().as_str() {
+            "PodList" | "List" => Ok(self.items.unwrap_or_default()),
+            other => Err(of_list("kind", format!("expected `PodList`, found `{other}`"))),
+        }
+    }
+}
+
+fn collect(pods: impl Iterator<Item = Result<core::Pod, PodError>>) -> Result<Vec<core::Pod>, PodErrors> {
+    let mut good: Vec<core::Pod> = Vec::new();
+    let mut errors = Vec::new();
+    let mut uids = BTreeSet::new();
+    for (index, pod) in pods.enumerate() {
+        match pod {
+            Ok(pod) if !uids.insert(pod.uid.clone()) => errors.push(PodError {
+                pod: format!("{}/{}", pod.namespace, pod.name),
+                path: "metadata.uid".to_owned(),
+                cause: format!("`{}` is that of another pod as well", pod.uid),
+            }),
+            Ok(pod) => good.push(pod),
+            Err(mut error) => {
+                if error.pod.is_empty() {
+                    error.pod = format!("items[{index}]");
+                }
+                errors.push(error);
+            }
+        }
+    }
+    if errors.is_empty() { Ok(good) } else { Err(PodErrors(errors)) }
+}
+
+/// YAML knows floats such as `1e9` that are written as integers when turned into JSON.
+fn write_whole_numbers_as_integers(value: &mut Value) {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => {
+            if let Some(float) = number.as_f64().filter(|_| number.is_f64())
+                && float.fract() == 0.0
+                && float.abs() <= EXACT
+            {
+                *value = Value::from(float as i64);
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(write_whole_numbers_as_integers),
+        Value::Object(object) => object.values_mut().for_each(write_whole_numbers_as_integers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}

@@ -6,13 +6,13 @@ mod tests;
 
 use serde::Deserialize;
 
-use crate::source::nullable::{nullable, nullable_list};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::{
     ContainerStatValues, FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats,
     Snapshot, SnapshotBuilder, SourceId, VolumeStatValues,
 };
 use eviction_core::time::Timestamp;
+use eviction_kube::nullable::{nullable, nullable_list};
 
 /// A Summary cut down to what decisions depend on. Absent and null are the same, and neither
 /// is zero.

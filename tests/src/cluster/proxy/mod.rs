@@ -7,6 +7,7 @@ mod exchange;
 mod fault;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,7 @@ struct Shared {
     cuts: watch::Sender<u64>,
     faults: Mutex<Faults>,
     seen: Mutex<Vec<Seen>>,
+    connections: AtomicUsize,
     server: SocketAddr,
     to_server: TlsConnector,
     to_client: Mutex<TlsAcceptor>,
@@ -93,6 +95,7 @@ impl Proxy {
             cuts: watch::Sender::new(0),
             faults: Mutex::default(),
             seen: Mutex::default(),
+            connections: AtomicUsize::new(0),
             server: (Ipv4Addr::LOCALHOST, cluster.port()).into(),
             to_server: tls::connector(&cluster.authority.pem)?,
             to_client: Mutex::new(tls::acceptor(&identity)?),
@@ -156,6 +159,11 @@ impl Proxy {
     pub fn seen(&self) -> Vec<Seen> {
         locked(&self.shared.seen).clone()
     }
+
+    /// How many connections have been accepted.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
 }
 
 /// Accepts connections as long as the line is not down.
@@ -180,6 +188,7 @@ async fn listen(shared: Arc<Shared>, first: TcpListener, address: SocketAddr) {
                 tokio::select! {
                     accepted = open.accept() => {
                         if let Ok((stream, _)) = accepted {
+                            shared.connections.fetch_add(1, Ordering::Relaxed);
                             tokio::spawn(serve(Arc::clone(&shared), stream));
                         }
                     }

@@ -5,8 +5,8 @@ use kube::config::ExecConfig;
 
 use super::*;
 use crate::counts::Code;
-use crate::error::chain;
 use crate::fake_server::{Then, access, json, serve};
+use eviction_core::error::chain;
 
 const SOON: Duration = Duration::from_millis(300);
 

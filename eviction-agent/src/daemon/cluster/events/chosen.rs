@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
 
-use crate::action::api::events::{Occurrence, Reason, Regarding};
 use crate::telemetry::event_log::{EvictionDecision, EvictionProgress};
+use eviction_kube::events::{Occurrence, Reason, Regarding};
 
 /// Decisions that are remembered, and evictions that were told. More are never under way.
 const MOST: usize = 256;

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 
-use crate::action::api::events::{Fate, Reason, Recorder, Regarding};
 use crate::telemetry::event_log::Event;
 use crate::telemetry::metrics::{EventLabels, Metrics};
 use chosen::Chosen;
+use eviction_kube::events::{Fate, Reason, Recorder, Regarding};
 
 /// Hears the lines that are printed.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl EventTap {
     }
 }
 
-/// Counts what becomes of each occurrence.
+/// RequestCounts what becomes of each occurrence.
 pub(super) fn tally(metrics: Arc<Metrics>) -> impl Fn(Reason, Fate, u64) + Send + 'static {
     for (reason, fate) in Reason::ALL.into_iter().flat_map(|reason| Fate::ALL.map(|fate| (reason, fate))) {
         let labels = EventLabels { reason: reason.name(), result: fate.name() };

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::action::api::events::{Occurrence, Reason, Regarding};
 use crate::telemetry::event_log::{OomKill, Threshold};
+use eviction_kube::events::{Occurrence, Reason, Regarding};
 
 /// Before the names of the annotations.
 const PREFIX: &str = "eviction-agent.io/";

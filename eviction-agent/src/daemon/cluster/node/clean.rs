@@ -7,14 +7,14 @@ use tokio::time::{Instant, sleep};
 use super::super::identity::NodeName;
 use super::super::watching::connect;
 use super::conditions::own;
-use crate::action::api::{NodeAnswer, NodeHand};
-use crate::api::Backoff;
 use crate::daemon::error::Failure;
-use crate::source::api::parse_node;
 use eviction_config::DryRun;
 use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
 use eviction_core::node_conditions::{TaintChange, taints};
+use eviction_kube::Backoff;
+use eviction_kube::parse_node;
+use eviction_kube::{NodePatcher, NodeResponse};
 
 /// A guard against others who write all the time, and against a server that does not come back.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -63,7 +63,7 @@ pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::because("start the runtime", &error))?;
-    let hand = NodeHand::new(client, *dry_run != DryRun::None);
+    let hand = NodePatcher::new(client, *dry_run != DryRun::None);
     let cleaned = runtime.block_on(async {
         let mut cleaned = Vec::new();
         for name in names {
@@ -77,7 +77,7 @@ pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
     Ok(cleaned)
 }
 
-async fn clean(hand: &NodeHand, name: &str, dry_run: DryRun) -> Result<Clean, Failure> {
+async fn clean(hand: &NodePatcher, name: &str, dry_run: DryRun) -> Result<Clean, Failure> {
     let until = Instant::now() + PATIENCE;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
     let (mut done, mut rounds) = (Clean::default(), 0);
@@ -118,11 +118,11 @@ fn written_again(name: &str) -> Failure {
 
 enum Step {
     Done,
-    Refused(&'static str, NodeAnswer),
+    Refused(&'static str, NodeResponse),
 }
 
 /// Takes away what is there; nothing if nothing is. What was taken away is noted.
-async fn clean_once(hand: &NodeHand, node: &Node, done: &mut Clean) -> Option<Step> {
+async fn clean_once(hand: &NodePatcher, node: &Node, done: &mut Clean) -> Option<Step> {
     let changes = taints(node, &[None; 3]);
     let kinds = own(node);
     if changes.is_empty() && kinds.is_empty() {
@@ -169,7 +169,7 @@ pub(crate) fn own_marks(node: &Node) -> Vec<String> {
 }
 
 /// Whether it may be different in a moment.
-fn is_passing(answer: &NodeAnswer) -> bool {
+fn is_passing(answer: &NodeResponse) -> bool {
     answer.is_stale() || matches!(answer.answered, ApiResult::Throttled { .. } | ApiResult::Unknown { .. })
 }
 

@@ -10,13 +10,13 @@ use super::Count;
 use super::known::Known;
 use super::news::NodeNews;
 use super::pace::{Followed, Pace, Wait};
-use crate::action::api::{NodeAnswer, NodeHand};
 use crate::daemon::clock::Clock;
 use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
 use eviction_core::node_conditions::{self, Due, condition_type};
 use eviction_core::pressure::CONDITIONS;
 use eviction_core::time::{Timestamp, since};
+use eviction_kube::{NodePatcher, NodeResponse};
 
 /// The taints of the same news go first: they test the version, which a condition changes.
 const TAINTS_WITHIN: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const DETAIL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Conditions {
-    hand: Arc<NodeHand>,
+    hand: Arc<NodePatcher>,
     followed: Followed,
     known: Known,
     taints: watch::Receiver<u64>,
@@ -42,7 +42,7 @@ pub(super) struct Conditions {
 
 impl Conditions {
     pub(super) fn new(
-        hand: Arc<NodeHand>,
+        hand: Arc<NodePatcher>,
         news: watch::Receiver<Option<Arc<NodeNews>>>,
         known: Known,
         taints: watch::Receiver<u64>,
@@ -101,7 +101,7 @@ impl Conditions {
         self.finish(news, node, &answer).await
     }
 
-    async fn finish(&mut self, news: &NodeNews, node: &Node, answer: &NodeAnswer) -> Wait {
+    async fn finish(&mut self, news: &NodeNews, node: &Node, answer: &NodeResponse) -> Wait {
         self.count.answer(&answer.answered, answer.is_stale());
         match (&answer.answered, &answer.node) {
             (ApiResult::Accepted, json) => {
@@ -116,7 +116,7 @@ impl Conditions {
     }
 
     /// It is another node, or a version of it that cannot be patched at present.
-    async fn look_again(&mut self, node: &Node, refused: &NodeAnswer) -> Wait {
+    async fn look_again(&mut self, node: &Node, refused: &NodeResponse) -> Wait {
         let seen = self.hand.look(&node.name).await;
         match (&seen.answered, &seen.node) {
             (ApiResult::Gone, _) => self.known.forget_if(node),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::source::api::parse_node;
 use eviction_core::node::Node;
+use eviction_kube::parse_node;
 
 /// The newest state that is known. Cloning shares it.
 #[derive(Clone, Debug)]

@@ -21,9 +21,6 @@ use super::super::control_loop::Command;
 use super::super::error::Failure;
 use super::super::spsc::{Next, Receiver};
 use super::super::state::DurableRevision;
-use crate::action::api::NodeHand;
-use crate::api::Client;
-use crate::source::api::Seen;
 use crate::telemetry::metrics::{KindLabels, Metrics, PatchLabels};
 pub(crate) use clean::own_marks;
 pub use clean::{Clean, CleanOptions, Cleaned, clean_nodes};
@@ -31,6 +28,9 @@ use conditions::Conditions;
 use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
 use eviction_core::pressure::InitialConditions;
+use eviction_kube::Client;
+use eviction_kube::NodePatcher;
+use eviction_kube::StoreView;
 use eviction_node::async_fd::{register, take_count};
 use known::{Known, is_before};
 pub(crate) use news::{NodeNews, NodeTeller};
@@ -42,7 +42,7 @@ pub(crate) struct Keeper {
     /// What the reaction says.
     pub(crate) news: Receiver<NodeNews>,
     /// The node's object as it is watched.
-    pub(crate) seen: watch::Receiver<Arc<Seen<Node>>>,
+    pub(crate) seen: watch::Receiver<Arc<StoreView<Node>>>,
     /// Where the reaction is told what the object says from before the start.
     pub(crate) commands: WeakSender<Command>,
     pub(crate) client: Client,
@@ -56,7 +56,7 @@ impl Keeper {
     /// be waited for. Needs a tokio runtime.
     pub(crate) fn start(self) -> watch::Receiver<u64> {
         let Self { news, seen, commands, client, kept, metrics } = self;
-        let hand = Arc::new(NodeHand::new(client, false));
+        let hand = Arc::new(NodePatcher::new(client, false));
         let known = Known::new();
         let (tell, heard) = watch::channel(None);
         let (settled, written) = watch::channel(0);
@@ -106,7 +106,11 @@ async fn carry(
 }
 
 /// Follows the node's object, and says once what it says from before the start.
-async fn follow(mut seen: watch::Receiver<Arc<Seen<Node>>>, known: Known, commands: WeakSender<Command>) {
+async fn follow(
+    mut seen: watch::Receiver<Arc<StoreView<Node>>>,
+    known: Known,
+    commands: WeakSender<Command>,
+) {
     let clock = Clock::start();
     let mut is_seeded = false;
     let mut before: Option<Arc<Node>> = None;
@@ -150,7 +154,7 @@ const RESULTS: [&str; 9] = [
     "not_sent",
 ];
 
-/// Counts what came of writes of one kind.
+/// RequestCounts what came of writes of one kind.
 #[derive(Debug)]
 struct Count {
     metrics: Arc<Metrics>,

@@ -7,9 +7,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::news::NodeNews;
-use crate::api::Backoff;
 use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
+use eviction_kube::Backoff;
 
 /// While nobody answers. What is wrong is put right within 5 s after the server is back.
 const LEAST_PAUSE: Duration = Duration::from_millis(250);

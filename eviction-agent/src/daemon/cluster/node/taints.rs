@@ -9,11 +9,11 @@ use super::Count;
 use super::known::Known;
 use super::news::NodeNews;
 use super::pace::{Followed, Pace, Wait};
-use crate::action::api::{NodeAnswer, NodeHand};
 use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
 use eviction_core::node_conditions::{TaintChange, taints, wanted};
 use eviction_core::pressure::CONDITIONS;
+use eviction_kube::{NodePatcher, NodeResponse};
 
 /// After so many conflicts in a row nobody waits any more, and the pauses grow.
 const CONFLICTS: u32 = 4;
@@ -23,7 +23,7 @@ const REPAIR: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Taints {
-    hand: Arc<NodeHand>,
+    hand: Arc<NodePatcher>,
     followed: Followed,
     known: Known,
     settled: watch::Sender<u64>,
@@ -34,7 +34,7 @@ pub(super) struct Taints {
 
 impl Taints {
     pub(super) fn new(
-        hand: Arc<NodeHand>,
+        hand: Arc<NodePatcher>,
         news: watch::Receiver<Option<Arc<NodeNews>>>,
         known: Known,
         settled: watch::Sender<u64>,
@@ -89,7 +89,7 @@ impl Taints {
     }
 
     /// Somebody else has written: what is to change is worked out anew from what is there now.
-    async fn look_again(&mut self, news: &NodeNews, node: &Node, refused: &NodeAnswer) -> Wait {
+    async fn look_again(&mut self, news: &NodeNews, node: &Node, refused: &NodeResponse) -> Wait {
         let seen = self.hand.look(&node.name).await;
         self.take(node, &seen);
         if seen.answered != ApiResult::Accepted {
@@ -110,7 +110,7 @@ impl Taints {
         self.pace.contended()
     }
 
-    fn take(&self, node: &Node, answer: &NodeAnswer) {
+    fn take(&self, node: &Node, answer: &NodeResponse) {
         match (&answer.answered, &answer.node) {
             (ApiResult::Gone, _) => self.known.forget_if(node),
             (_, Some(json)) => self.known.offer_json(json),

@@ -1,0 +1,15 @@
+//! Events of the API, `events.k8s.io/v1`: what is said of pods and of the node, in few requests.
+//!
+//! What is the same is one series: the first of it makes an event, and later ones raise its count.
+//! How many requests that takes is bounded, and how much waits for them. What finds no room is
+//! dropped and counted; nothing is lost without a count.
+
+mod correlator;
+mod object;
+mod occurrence;
+mod recorder;
+mod response;
+mod token_bucket;
+
+pub use occurrence::{Fate, Occurrence, Reason, Regarding};
+pub use recorder::Recorder;

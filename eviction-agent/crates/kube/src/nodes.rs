@@ -1,0 +1,212 @@
+//! The parts of `v1.Node` that count.
+
+use serde::Deserialize;
+
+use eviction_core::node as core;
+use eviction_core::time::Timestamp;
+
+use crate::nullable::{nullable, nullable_list};
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Node {
+    #[serde(deserialize_with = "nullable")]
+    metadata: Metadata,
+    #[serde(deserialize_with = "nullable")]
+    spec: Spec,
+    #[serde(deserialize_with = "nullable")]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    #[serde(deserialize_with = "nullable")]
+    name: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    uid: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    resource_version: Box<str>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    #[serde(deserialize_with = "nullable")]
+    unschedulable: bool,
+    #[serde(deserialize_with = "nullable_list")]
+    taints: Vec<Taint>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Taint {
+    #[serde(deserialize_with = "nullable")]
+    key: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    value: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    effect: Box<str>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    #[serde(deserialize_with = "nullable_list")]
+    conditions: Vec<Condition>,
+    #[serde(deserialize_with = "nullable_list")]
+    addresses: Vec<Address>,
+    #[serde(deserialize_with = "nullable")]
+    daemon_endpoints: DaemonEndpoints,
+    #[serde(deserialize_with = "nullable")]
+    node_info: NodeInfo,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Condition {
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    kind: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    status: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    reason: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    message: Box<str>,
+    last_heartbeat_time: Option<Timestamp>,
+    last_transition_time: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Address {
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    kind: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    address: Box<str>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct DaemonEndpoints {
+    #[serde(deserialize_with = "nullable")]
+    kubelet_endpoint: Endpoint,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Endpoint {
+    /// As the API has it; there is no such field with a capital in any other object.
+    #[serde(rename = "Port", deserialize_with = "nullable")]
+    port: i64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeInfo {
+    #[serde(rename = "bootID", deserialize_with = "nullable")]
+    boot_id: Box<str>,
+}
+
+/// Reads a Node from JSON. It must have a name and a uid.
+///
+/// # Errors
+/// The first thing that is wrong with it, with the field.
+pub fn parse_node(json: &[u8]) -> Result<core::Node, String> {
+    let node: Node = serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(json))
+        .map_err(|error| format!("{}: {}", error.path(), error.inner()))?;
+    for (path, text) in [("metadata.name", &node.metadata.name), ("metadata.uid", &node.metadata.uid)] {
+        if text.is_empty() {
+            return Err(format!("{path}: is missing"));
+        }
+    }
+    Ok(node.into())
+}
+
+impl From<Node> for core::Node {
+    fn from(node: Node) -> Self {
+        let Node { metadata, spec, status } = node;
+        let Metadata { name, uid, resource_version } = metadata;
+        let Spec { unschedulable, taints } = spec;
+        let Status { conditions, addresses, daemon_endpoints, node_info } = status;
+        let internal = addresses.into_iter().find(|address| &*address.kind == "InternalIP");
+        let port = daemon_endpoints.kubelet_endpoint.port;
+        Self {
+            name,
+            uid,
+            resource_version,
+            unschedulable,
+            taints: taints
+                .into_iter()
+                .map(|Taint { key, value, effect }| core::Taint { key, value, effect })
+                .collect(),
+            conditions: conditions.into_iter().map(Into::into).collect(),
+            internal_ip: internal.map(|address| address.address),
+            kubelet_port: u16::try_from(port).ok().filter(|port| *port != 0),
+            boot_id: node_info.boot_id,
+        }
+    }
+}
+
+impl From<Condition> for core::Condition {
+    fn from(condition: Condition) -> Self {
+        let Condition { kind, status, reason, message, last_heartbeat_time, last_transition_time } =
+            condition;
+        Self { kind, status, reason, message, last_heartbeat_time, last_transition_time }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::parse_node;
+    use eviction_core::node::{Condition, Node, Taint};
+
+    #[test]
+    fn everything_that_counts_is_read() {
+        let node = json!({
+            "metadata": {"name": "n1", "uid": "u", "resourceVersion": "9", "managedFields": [{"x": 1}], "labels": {"a": "b"}},
+            "spec": {"podCIDR": "10.0.0.0/24", "unschedulable": true, "taints": [{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}]},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True", "reason": "R", "lastHeartbeatTime": "2026-01-02T03:04:05Z", "lastTransitionTime": null}],
+                "addresses": [{"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.1.1.1"}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+                "nodeInfo": {"bootID": "b"}
+            }
+        });
+        let expected = Node {
+            name: "n1".into(),
+            uid: "u".into(),
+            resource_version: "9".into(),
+            unschedulable: true,
+            taints: vec![Taint { key: "k".into(), value: "".into(), effect: "NoSchedule".into() }],
+            conditions: vec![Condition {
+                kind: "Ready".into(),
+                status: "True".into(),
+                reason: "R".into(),
+                message: "".into(),
+                last_heartbeat_time: Some("2026-01-02T03:04:05Z".parse().unwrap()),
+                last_transition_time: None,
+            }],
+            internal_ip: Some("10.1.1.1".into()),
+            kubelet_port: Some(10250),
+            boot_id: "b".into(),
+        };
+        assert_eq!(parse_node(node.to_string().as_bytes()), Ok(expected));
+    }
+
+    #[test]
+    fn the_least_is_a_name_and_a_uid() {
+        let least = br#"{"metadata": {"name": "n", "uid": "u"}, "spec": null, "status": {"conditions": null, "daemonEndpoints": {"kubeletEndpoint": {"Port": 70000}}}}"#;
+        let node = parse_node(least).unwrap();
+        assert_eq!(node, Node { name: "n".into(), uid: "u".into(), ..Node::default() });
+        let wrong = |json: &str| parse_node(json.as_bytes()).unwrap_err();
+        assert_eq!(wrong(r#"{"metadata": {"name": "n"}}"#), "metadata.uid: is missing");
+        assert!(
+            wrong(r#"{"metadata": {"name": "n", "uid": "u"}, "spec": {"taints": 5}}"#)
+                .starts_with("spec.taints: ")
+        );
+        assert!(parse_node(b"{").is_err());
+    }
+}

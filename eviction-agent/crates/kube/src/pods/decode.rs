@@ -1,0 +1,367 @@
+//! The parts of `v1.Pod` that count.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use eviction_core::pod as core;
+use eviction_core::pods::is_asked_for;
+use eviction_core::sorted_map::SortedMap;
+use eviction_core::time::Timestamp;
+
+use super::quantity::JsonQuantity;
+use crate::nullable::{nullable, nullable_list};
+
+/// A pod as the API writes it. Turned into what the core knows by `core::pod::Pod::from`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    #[serde(deserialize_with = "nullable")]
+    metadata: Metadata,
+    #[serde(deserialize_with = "nullable")]
+    spec: Spec,
+    #[serde(deserialize_with = "nullable")]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    #[serde(deserialize_with = "nullable")]
+    uid: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    name: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    namespace: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    generation: i64,
+    #[serde(deserialize_with = "map")]
+    labels: SortedMap<Box<str>>,
+    #[serde(deserialize_with = "asked_for")]
+    annotations: SortedMap<Box<str>>,
+    #[serde(deserialize_with = "nullable_list")]
+    owner_references: Vec<OwnerReference>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct OwnerReference {
+    #[serde(deserialize_with = "nullable")]
+    kind: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    name: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    uid: Box<str>,
+    controller: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    priority: Option<i32>,
+    #[serde(deserialize_with = "nullable")]
+    priority_class_name: Box<str>,
+    termination_grace_period_seconds: Option<i64>,
+    #[serde(deserialize_with = "nullable_list")]
+    containers: Vec<Container>,
+    #[serde(deserialize_with = "nullable_list")]
+    init_containers: Vec<Container>,
+    resources: Option<Resources>,
+    #[serde(deserialize_with = "nullable")]
+    overhead: Quantities,
+    #[serde(deserialize_with = "nullable_list")]
+    volumes: Vec<Volume>,
+    #[serde(deserialize_with = "nullable_list")]
+    tolerations: Vec<Toleration>,
+}
+
+type Quantities = BTreeMap<Box<str>, JsonQuantity>;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Container {
+    #[serde(deserialize_with = "nullable")]
+    name: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    resources: Resources,
+    restart_policy: Option<Box<str>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    #[serde(deserialize_with = "nullable")]
+    requests: Quantities,
+    #[serde(deserialize_with = "nullable")]
+    limits: Quantities,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Volume {
+    #[serde(deserialize_with = "nullable")]
+    name: Box<str>,
+    host_path: Option<IgnoredAny>,
+    git_repo: Option<IgnoredAny>,
+    config_map: Option<IgnoredAny>,
+    empty_dir: Option<EmptyDir>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct EmptyDir {
+    #[serde(deserialize_with = "nullable")]
+    medium: Box<str>,
+    size_limit: Option<JsonQuantity>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Toleration {
+    #[serde(deserialize_with = "nullable")]
+    key: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    operator: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    value: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    effect: Box<str>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    #[serde(deserialize_with = "nullable")]
+    qos_class: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    reason: Box<str>,
+    start_time: Option<Timestamp>,
+    #[serde(deserialize_with = "nullable_list")]
+    conditions: Vec<Condition>,
+    #[serde(deserialize_with = "nullable_list")]
+    container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "nullable_list")]
+    init_container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContainerStatus {
+    #[serde(deserialize_with = "nullable")]
+    name: Box<str>,
+    /// Of the form `containerd://ID`; empty until the container is made.
+    #[serde(rename = "containerID", deserialize_with = "nullable")]
+    container_id: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    state: ContainerState,
+    #[serde(rename = "lastState", deserialize_with = "nullable")]
+    last_state: ContainerState,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContainerState {
+    terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Terminated {
+    #[serde(rename = "containerID", deserialize_with = "nullable")]
+    container_id: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    exit_code: i32,
+    #[serde(deserialize_with = "nullable")]
+    signal: i32,
+    #[serde(deserialize_with = "nullable")]
+    reason: Box<str>,
+    finished_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Condition {
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    kind: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    status: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    reason: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    message: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    observed_generation: i64,
+    last_transition_time: Option<Timestamp>,
+}
+
+/// The annotations that anything depends on.
+fn asked_for<'de, D>(deserializer: D) -> Result<SortedMap<Box<str>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct AskedFor;
+    impl<'de> Visitor<'de> for AskedFor {
+        type Value = SortedMap<Box<str>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(SortedMap::new())
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+            let mut kept = Vec::new();
+            while let Some(key) = members.next_key::<Box<str>>()? {
+                if is_asked_for(&key) {
+                    kept.push((key, members.next_value::<Option<Box<str>>>()?.unwrap_or_default()));
+                } else {
+                    members.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok(kept.into_iter().collect())
+        }
+    }
+    deserializer.deserialize_any(AskedFor)
+}
+
+/// Null is the empty text, for members as well.
+fn map<'de, D>(deserializer: D) -> Result<SortedMap<Box<str>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let map: Option<BTreeMap<Box<str>, Option<Box<str>>>> = Option::deserialize(deserializer)?;
+    let map = map.unwrap_or_default().into_iter();
+    Ok(map.map(|(key, text)| (key, text.unwrap_or_default())).collect())
+}
+
+impl From<Pod> for core::Pod {
+    fn from(pod: Pod) -> Self {
+        let Pod { metadata, spec, status } = pod;
+        let Metadata { uid, name, namespace, generation, labels, annotations, owner_references } = metadata;
+        let Spec {
+            priority,
+            priority_class_name,
+            termination_grace_period_seconds,
+            containers,
+            init_containers,
+            resources,
+            overhead,
+            volumes,
+            tolerations,
+        } = spec;
+        let Status { qos_class, reason, start_time, conditions, container_statuses, init_container_statuses } =
+            status;
+        let (mut container_ids, mut ended) = (Vec::new(), Vec::new());
+        for status in container_statuses.into_iter().chain(init_container_statuses) {
+            let ContainerStatus { name, container_id, state, last_state } = status;
+            let terminated = [state, last_state].into_iter().filter_map(|state| state.terminated);
+            ended.extend(terminated.map(|terminated| terminated.of(&name)));
+            if let Some(id) = without_runtime(&container_id) {
+                container_ids.push((id.into(), name));
+            }
+        }
+        Self {
+            uid,
+            name,
+            namespace,
+            generation,
+            labels,
+            annotations,
+            owner: owner(owner_references),
+            priority,
+            priority_class: priority_class_name,
+            termination_grace_period_seconds,
+            containers: each(containers),
+            init_containers: each(init_containers),
+            resources: resources.map(Into::into),
+            overhead: quantities(overhead),
+            volumes: each(volumes),
+            tolerations: each(tolerations),
+            qos_class,
+            container_ids,
+            start_time,
+            conditions: each(conditions),
+            reason,
+            ended,
+        }
+    }
+}
+
+/// The id in a text of the form `containerd://ID`.
+fn without_runtime(container_id: &str) -> Option<&str> {
+    container_id.split_once("://").map(|(_, id)| id)
+}
+
+impl Terminated {
+    fn of(self, container: &str) -> core::ContainerEnd {
+        let Self { container_id, exit_code, signal, reason, finished_at } = self;
+        let instance = without_runtime(&container_id).unwrap_or_default().into();
+        core::ContainerEnd { container: container.into(), instance, exit_code, signal, reason, finished_at }
+    }
+}
+
+/// The controller, else the first.
+fn owner(mut references: Vec<OwnerReference>) -> Option<core::Owner> {
+    let controller = references.iter().position(|owner| owner.controller == Some(true));
+    let place = controller.unwrap_or(0);
+    (place < references.len()).then(|| {
+        let OwnerReference { kind, name, uid, .. } = references.swap_remove(place);
+        core::Owner { kind, name, uid }
+    })
+}
+
+fn each<T, U: From<T>>(list: Vec<T>) -> Vec<U> {
+    list.into_iter().map(U::from).collect()
+}
+
+fn quantities(list: Quantities) -> core::ResourceList {
+    list.into_iter().map(|(name, JsonQuantity(quantity))| (name, quantity)).collect()
+}
+
+impl From<Container> for core::Container {
+    fn from(container: Container) -> Self {
+        let Container { name, resources, restart_policy } = container;
+        Self { name, resources: resources.into(), restartable: restart_policy.as_deref() == Some("Always") }
+    }
+}
+
+impl From<Resources> for core::Resources {
+    fn from(Resources { requests, limits }: Resources) -> Self {
+        Self { requests: quantities(requests), limits: quantities(limits) }
+    }
+}
+
+impl From<Volume> for core::Volume {
+    fn from(volume: Volume) -> Self {
+        let Volume { name, host_path, git_repo, config_map, empty_dir } = volume;
+        Self {
+            name,
+            host_path: host_path.is_some(),
+            git_repo: git_repo.is_some(),
+            config_map: config_map.is_some(),
+            empty_dir: empty_dir.map(|EmptyDir { medium, size_limit }| core::EmptyDir {
+                medium,
+                size_limit: size_limit.map(|JsonQuantity(limit)| limit),
+            }),
+        }
+    }
+}
+
+impl From<Toleration> for core::Toleration {
+    fn from(toleration: Toleration) -> Self {
+        let Toleration { key, operator, value, effect } = toleration;
+        Self { key, operator, value, effect }
+    }
+}
+
+impl From<Condition> for core::PodCondition {
+    fn from(condition: Condition) -> Self {
+        let Condition { kind, status, reason, message, observed_generation, last_transition_time } =
+            condition;
+        Self { kind, status, reason, message, observed_generation, last_transition_time }
+    }
+}

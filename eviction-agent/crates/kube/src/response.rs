@@ -1,0 +1,152 @@
+//! What an answer means: a pure function of what was asked and what came back.
+
+use std::time::Duration;
+
+use eviction_core::api_result::{ApiOperation, ApiResult};
+use eviction_core::error::chain;
+use serde::Deserialize;
+
+use crate::error::RequestError;
+use crate::request::Response;
+
+/// While no time is given, how long a server that throttles is left alone.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A server that asks for longer is asked again all the same.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// `k8s.io/api/policy/v1: DisruptionBudgetCause`.
+const DISRUPTION_BUDGET: &str = "DisruptionBudget";
+
+/// `pkg/registry/core/pod/storage/eviction.go`: a pod that several budgets match has no answer
+/// with a reason of its own.
+const SEVERAL_BUDGETS: &str = "more than one PodDisruptionBudget";
+
+/// `staging/src/k8s.io/apiserver/pkg/registry/rest: Preconditions`, as the store words it.
+const OTHER_UID: &str = "UID in precondition";
+const OTHER_UID_IN_THE: &str = "UID in the precondition";
+
+/// What authorizers say, and admission does not: `apierrors.NewForbidden` over
+/// `responsewriters.ForbiddenMessage`.
+pub(crate) const NO_RIGHT: &str = "is forbidden: User ";
+
+/// What texts of the server are cut to.
+const LONGEST_TEXT: usize = 512;
+
+/// As far as it is there: other programs answer on this port too.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Body {
+    kind: Option<Box<str>>,
+    /// Of a `Status`; that of a pod is an object.
+    status: serde_json::Value,
+    reason: Option<Box<str>>,
+    message: Option<Box<str>>,
+    details: Option<Details>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Details {
+    causes: Option<Vec<Cause>>,
+    retry_after_seconds: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Cause {
+    reason: Option<Box<str>>,
+    message: Option<Box<str>>,
+}
+
+/// What the answer to a request means.
+pub fn judge(asked: ApiOperation, result: &Result<Response, RequestError>) -> ApiResult {
+    match result {
+        Ok(answer) => judge_answer(asked, answer),
+        Err(error) => {
+            let why = text(&chain(error));
+            match error.may_have_been_carried_out() {
+                true => ApiResult::Unknown { why },
+                false => ApiResult::NotSent { why },
+            }
+        }
+    }
+}
+
+fn judge_answer(asked: ApiOperation, answer: &Response) -> ApiResult {
+    let body = serde_json::from_slice::<Body>(&answer.body).ok();
+    let is_status = body.as_ref().is_some_and(|body| body.kind.as_deref() == Some("Status"));
+    let said = |body: &Body| body.message.as_deref().map(text);
+    let why = || {
+        let said = body.as_ref().and_then(said);
+        said.unwrap_or_else(|| text(&format!("status {} without a reason", answer.status)))
+    };
+    let reason = body.as_ref().and_then(|body| body.reason.as_deref()).unwrap_or("");
+    let message = body.as_ref().and_then(|body| body.message.as_deref()).unwrap_or("");
+    match answer.status {
+        // A page of some other server's may come with 200.
+        200..=299 => match &body {
+            Some(Body { kind: Some(kind), status, .. })
+                if matches!(
+                    (&**kind, status.as_str()),
+                    ("Status", Some("Success")) | ("Pod" | "Node", _)
+                ) =>
+            {
+                ApiResult::Accepted
+            }
+            _ => ApiResult::Unknown { why: text(&format!("status {} without an object", answer.status)) },
+        },
+        401 => ApiResult::Unauthorized { why: why() },
+        403 if message.contains(NO_RIGHT) => ApiResult::Forbidden { why: why() },
+        404 if is_status && reason == "NotFound" => ApiResult::Gone,
+        409 if is_other_uid(message) => ApiResult::Another,
+        // A patch with another uid is one of a field that cannot be changed.
+        422 if matches!(asked, ApiOperation::Condition | ApiOperation::NodeConditions)
+            && message.contains("uid") =>
+        {
+            ApiResult::Another
+        }
+        429 => {
+            let details = body.as_ref().and_then(|body| body.details.as_ref());
+            match details.and_then(budget) {
+                Some(cause) => ApiResult::Budget { why: cause },
+                None => {
+                    let asked_for = details.and_then(|details| details.retry_after_seconds);
+                    let pause = answer.retry_after.or(asked_for.map(Duration::from_secs)).unwrap_or(PAUSE);
+                    ApiResult::Throttled { pause: pause.clamp(PAUSE, LONGEST_PAUSE) }
+                }
+            }
+        }
+        500 if asked == ApiOperation::Eviction && message.contains(SEVERAL_BUDGETS) => {
+            ApiResult::Budget { why: why() }
+        }
+        // Also a request that had no time left: it may be under way.
+        500..=599 => ApiResult::Unknown { why: text(&format!("status {}: {}", answer.status, why())) },
+        status => ApiResult::Rejected { status, why: why() },
+    }
+}
+
+fn is_other_uid(message: &str) -> bool {
+    message.contains(OTHER_UID_IN_THE) || message.contains(OTHER_UID)
+}
+
+/// What the budget says, if there is one.
+fn budget(details: &Details) -> Option<Box<str>> {
+    let causes = details.causes.as_deref().unwrap_or_default();
+    let cause = causes.iter().find(|cause| cause.reason.as_deref() == Some(DISRUPTION_BUDGET))?;
+    Some(cause.message.as_deref().map_or_else(|| DISRUPTION_BUDGET.into(), text))
+}
+
+/// No more than a line can take, and of one line.
+fn text(from: &str) -> Box<str> {
+    let mut line: String = from.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if line.len() > LONGEST_TEXT {
+        let end = (0..=LONGEST_TEXT).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
+        line.truncate(end);
+        line.push('…');
+    }
+    line.into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn answer(status: u16, body: impl Into<Bytes>) -> Result<Response, RequestError> {
+    Ok(Response { status, retry_after: None, body: body.into() })
+}
+
+fn status(code: u16, reason: &str, message: &str, details: &Value) -> Result<Response, RequestError> {
+    let body = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "details": details, "code": code,
+    });
+    answer(code, body.to_string())
+}
+
+fn evict(result: &Result<Response, RequestError>) -> ApiResult {
+    judge(ApiOperation::Eviction, result)
+}
+
+/// As kube-apiserver 1.36.3 wrote them.
+#[test]
+fn an_eviction_is_accepted() {
+    let body = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}"#;
+    assert_eq!(evict(&answer(201, body)), ApiResult::Accepted);
+    let pod = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web"},"status":{"phase":"Running"}}"#;
+    assert_eq!(judge(ApiOperation::Deletion, &answer(200, pod)), ApiResult::Accepted);
+}
+
+#[test]
+fn a_budget_says_no_with_and_without_a_time_to_wait() {
+    let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+    let why = "The disruption budget web needs 1 healthy pods and has 1 currently";
+    let details = json!({"causes": [{"reason": "DisruptionBudget", "message": why}]});
+    assert_eq!(
+        evict(&status(429, "TooManyRequests", message, &details)),
+        ApiResult::Budget { why: why.into() }
+    );
+    let why = "The disruption budget web is still being processed by the server.";
+    let details = json!({
+        "causes": [{"reason": "DisruptionBudget", "message": why}], "retryAfterSeconds": 10,
+    });
+    let mut early = status(429, "TooManyRequests", message, &details).unwrap();
+    early.retry_after = Some(Duration::from_secs(10));
+    assert_eq!(evict(&Ok(early)), ApiResult::Budget { why: why.into() });
+    let two =
+        "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+    assert_eq!(evict(&status(500, "", two, &Value::Null)), ApiResult::Budget { why: two.into() });
+    assert!(matches!(
+        judge(ApiOperation::Deletion, &status(500, "", two, &Value::Null)),
+        ApiResult::Unknown { .. }
+    ));
+}
+
+#[test]
+fn throttling_is_no_budget() {
+    let pause = |seconds| ApiResult::Throttled { pause: Duration::from_secs(seconds) };
+    let plain = "Too many requests, please try again later.\n";
+    let throttled = |retry_after: Option<u64>, body: &str| {
+        let retry_after = retry_after.map(Duration::from_secs);
+        evict(&Ok(Response { status: 429, retry_after, body: body.to_owned().into() }))
+    };
+    assert_eq!(throttled(Some(7), plain), pause(7));
+    assert_eq!(throttled(None, plain), pause(1));
+    assert_eq!(throttled(Some(0), plain), pause(1), "not in a frenzy");
+    assert_eq!(throttled(Some(u64::MAX), plain), pause(60), "not for ever");
+    let details = json!({"retryAfterSeconds": 3, "causes": [{"reason": "Other"}]});
+    assert_eq!(evict(&status(429, "TooManyRequests", "no", &details)), pause(3));
+}
+
+#[test]
+fn a_pod_that_is_gone_is_told_from_a_path_that_is_not_served() {
+    let message = r#"pods "web" not found"#;
+    let details = json!({"name": "web", "kind": "pods"});
+    assert_eq!(evict(&status(404, "NotFound", message, &details)), ApiResult::Gone);
+    let unserved = evict(&answer(404, "404 page not found\n"));
+    assert!(matches!(unserved, ApiResult::Rejected { status: 404, .. }), "{unserved:?}");
+}
+
+#[test]
+fn another_pod_is_told_from_a_conflict() {
+    let message = "Operation cannot be fulfilled on pods \"web\": the UID in the precondition (a) does not match the UID in record (b). The object might have been deleted and then recreated";
+    assert_eq!(evict(&status(409, "Conflict", message, &Value::Null)), ApiResult::Another);
+    let message = "Operation cannot be fulfilled on pods \"web\": the object has been modified";
+    assert!(matches!(evict(&status(409, "Conflict", message, &Value::Null)), ApiResult::Rejected { .. }));
+    let message = "Pod \"web\" is invalid: metadata.uid: Invalid value: \"a\": field is immutable";
+    let patched = status(422, "Invalid", message, &Value::Null);
+    assert_eq!(judge(ApiOperation::Condition, &patched), ApiResult::Another);
+    assert!(matches!(evict(&patched), ApiResult::Rejected { .. }));
+}
+
+#[test]
+fn a_missing_right_is_told_from_an_objection() {
+    let message = "pods \"web\" is forbidden: User \"agent\" cannot create resource \"pods/eviction\" in API group \"\" in the namespace \"shop\"";
+    assert_eq!(
+        evict(&status(403, "Forbidden", message, &Value::Null)),
+        ApiResult::Forbidden { why: message.into() }
+    );
+    let message = "admission webhook \"guard\" denied the request: not today";
+    let denied = ApiResult::Rejected { status: 403, why: message.into() };
+    assert_eq!(evict(&status(403, "Forbidden", message, &Value::Null)), denied);
+    assert!(matches!(
+        evict(&status(401, "Unauthorized", "Unauthorized", &Value::Null)),
+        ApiResult::Unauthorized { .. }
+    ));
+}
+
+#[test]
+fn what_may_have_been_done_is_unknown() {
+    let unknown = |result| matches!(evict(&result), ApiResult::Unknown { .. });
+    assert!(unknown(Err(RequestError::Deadline { after: Duration::from_secs(5) })));
+    assert!(unknown(Err(RequestError::Broken("reset".into()))));
+    assert!(unknown(Err(RequestError::TooLarge { limit: 1 })));
+    assert!(unknown(status(500, "InternalError", "etcd", &Value::Null)));
+    assert!(unknown(status(504, "Timeout", "etcd", &Value::Null)));
+    assert!(unknown(answer(503, "upstream")));
+    assert!(unknown(answer(200, "<html>login</html>")), "some other server");
+    assert!(unknown(answer(201, "")));
+    assert!(unknown(answer(201, r#"{"kind":"Status","status":"Failure"}"#)));
+}
+
+#[test]
+fn what_was_not_sent_was_not_done() {
+    let (address, source) = ("127.0.0.1:6443".to_owned(), "connection refused".into());
+    let refused = RequestError::Connect { address, source };
+    let ApiResult::NotSent { why } = evict(&Err(refused)) else { panic!("not sent") };
+    assert_eq!(&*why, "connect to 127.0.0.1:6443: connection refused");
+}
+
+#[test]
+fn texts_are_of_one_line_and_bounded() {
+    let long = format!("a\nb\u{1b}[31m{}", "ä".repeat(1000));
+    let ApiResult::Rejected { why, .. } = evict(&status(400, "BadRequest", &long, &Value::Null)) else {
+        panic!("rejected")
+    };
+    assert!(why.starts_with("a b [31mä") && why.ends_with('…') && why.len() < 520, "{why}");
+}
+
+/// Whether a request may have been carried out decides whether a pod may be asked for again.
+fn may_have_been_done(answered: &ApiResult) -> bool {
+    matches!(answered, ApiResult::Accepted | ApiResult::Unknown { .. } | ApiResult::Gone | ApiResult::Another)
+}
+
+proptest! {
+    #[test]
+    fn any_answer_means_something(
+        code in 100..1000_u16,
+        retry_after in proptest::option::of(any::<u64>()),
+        body in prop_oneof![
+            any::<Vec<u8>>(),
+            "\\{\"kind\":\"(Status|Pod|X)\",\"(status|reason|message|details|code)\":(1|\"[a-zA-Z ]{0,9}\"|null|\\{\\}|\\[\\])[}]?".prop_map(String::into_bytes),
+        ],
+    ) {
+        for asked in [ApiOperation::Eviction, ApiOperation::Deletion, ApiOperation::Condition, ApiOperation::Look] {
+            let answer = Response { status: code, retry_after: retry_after.map(Duration::from_secs), body: body.clone().into() };
+            let answered = judge(asked, &Ok(answer));
+            // Success is believed of an object only; a failure of the server's is never one of ours.
+            if answered == ApiResult::Accepted {
+                prop_assert!((200..300).contains(&code) && serde_json::from_slice::<Value>(&body).is_ok());
+            }
+            prop_assert_eq!((200..300).contains(&code) || (500..600).contains(&code), may_have_been_done(&answered) && !matches!(answered, ApiResult::Gone | ApiResult::Another));
+        }
+    }
+}

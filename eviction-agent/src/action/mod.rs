@@ -1,3 +1,0 @@
-//! What is asked of the API server.
-
-pub mod api;
