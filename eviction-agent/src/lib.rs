@@ -1,8 +1,9 @@
 //! An eBPF-accelerated node pressure monitor for Kubernetes.
 //!
-//! Data goes one way: `eviction_node` and `eviction_bpf` → `eviction_core` → `eviction_kill` and the API server. One loop in [`daemon`] owns the
-//! engine; what happened comes in as an `Input` with its own time, what is to be done goes
-//! out as data, and what came of it returns as an `Input`.
+//! Data goes one way: `eviction_node`, `eviction_bpf`, `eviction_kube` and [`source`] → `eviction_core` →
+//! `eviction_kube` and `eviction_kill`. One loop in [`daemon`] owns the engine; what happened comes in as
+//! an `Input` with its own time, what is to be done goes out as data, and what came of it returns as an
+//! `Input`.
 
 pub mod cli;
 pub mod daemon;

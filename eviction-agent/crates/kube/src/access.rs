@@ -97,6 +97,8 @@ impl Access {
         let mut access = self.clone();
         access.config.cluster_url = url(&host, port)?;
         access.config.tls_server_name = server_name;
+        // It is on this node.
+        access.config.proxy_url = None;
         access.config.accept_invalid_certs = insecure;
         if let Some(path) = certificate_authority {
             trust(&mut access.config, path)?;

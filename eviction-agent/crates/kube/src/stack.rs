@@ -64,18 +64,21 @@ impl Stack {
         let (sender, receiver) = sync_channel(1);
         let own = access.clone();
         // kube waits for a plugin without end.
-        std::thread::spawn(move || sender.send(Self::build_patiently(&own, token)));
-        let wrong = |why| {
-            let from = access.origin.to_string();
-            AccessError::Credentials { what: "credentials", from, why }
-        };
-        match receiver.recv_timeout(BUILD_WITHIN) {
-            Ok(built) => built.map_err(|error| wrong(explain(access, &error))),
-            Err(RecvTimeoutError::Timeout) => {
-                Err(wrong(format!("the exec plugin does not end within {} s", BUILD_WITHIN.as_secs())))
-            }
-            Err(RecvTimeoutError::Disconnected) => Err(wrong("they cannot be read".to_owned())),
-        }
+        std::thread::spawn(move || {
+            let built = Self::build_patiently(&own, token).map_err(|error| explain(&own, &error));
+            // Too late, if nobody waits any more.
+            drop(sender.send(built));
+        });
+        let built = receiver.recv_timeout(BUILD_WITHIN).unwrap_or_else(|error| {
+            Err(match error {
+                RecvTimeoutError::Timeout => {
+                    format!("the exec plugin does not end within {} s", BUILD_WITHIN.as_secs())
+                }
+                RecvTimeoutError::Disconnected => "they cannot be read".to_owned(),
+            })
+        });
+        let from = access.origin.to_string();
+        built.map_err(|why| AccessError::Credentials { what: "credentials", from, why })
     }
 
     fn build_patiently(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, kube::Error> {
