@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::output::{Ended, Out, complain};
-use crate::daemon::{self, Clean, CleanOptions, Cleaned, DryRun};
+use crate::daemon::{self, CleanOptions, Cleaned, DryRun};
+use eviction_kube::Clean;
 
 /// Remove the agent's conditions and taints from nodes on which it no longer runs; those of others stay.
 /// Exit code 1 if anything is left on any of them

@@ -62,7 +62,7 @@ pub(crate) mod watermarks;
 pub use crate::telemetry::log_writer::{LogQueue, LogWriter};
 pub use capacities::NodeFacts;
 pub use check::{Findings, check};
-pub use cluster::{Clean, CleanOptions, Cleaned, ClusterOptions, clean_nodes};
+pub use cluster::{CleanOptions, Cleaned, ClusterOptions, clean_nodes};
 pub use configuration::{AskConfigz, ConfigurationFiles};
 pub use configz::Caller;
 pub use effective_config::{EffectiveConfig, EffectiveThreshold, configured};

@@ -28,7 +28,7 @@ use eviction_node::timer::{self, Timer};
 
 use super::capacities::{capacity, memory_quantity};
 use super::clock::{Clock, mono_ns};
-use super::cluster::{self, Cluster, Evictions, NodeNews, NodeTeller};
+use super::cluster::{self, Cluster, Evictions, NodeStatusSender, PendingUpdate};
 use super::config_reload::ConfigChange;
 use super::configuration::{Configuration, Service};
 use super::container_init::ContainerInitTracker;
@@ -80,8 +80,8 @@ pub(crate) struct Plan {
     /// For the slow side.
     pub(crate) client: Option<Client>,
     pub(crate) cluster: Option<Cluster>,
-    pub(crate) news: Option<Receiver<NodeNews>>,
-    node: Option<NodeTeller>,
+    pub(crate) news: Option<Receiver<PendingUpdate>>,
+    node: Option<NodeStatusSender>,
     evictions: Option<Evictions>,
     /// For the slow side, as well.
     pub(crate) kept: PersistedState,
@@ -156,7 +156,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     };
     // Only who acts says so.
     let marks = options.cluster.is_some() && !action.is_dry();
-    let (node, news) = marks.then(NodeTeller::new).transpose()?.unzip();
+    let (node, news) = marks.then(NodeStatusSender::new).transpose()?.unzip();
     let executor = executor(&root, action, pacing, told, metrics)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {

@@ -20,6 +20,13 @@ use crate::token::TokenFile;
 /// a pod evicted, and neither waits for the other's connection.
 const WARM: usize = 2;
 
+/// How many idle connections are kept for how long: those for requests as long as the API server does,
+/// which closes one after 90 s without a request (`IdleTimeout` of its `http.Server`); those for lists
+/// and watches from a page to the next, and from a list to its watch.
+const REQUESTS: (usize, Duration) = (WARM, Duration::from_secs(80));
+const WATCHES: (usize, Duration) = (1, Duration::from_secs(1));
+const NONE: (usize, Duration) = (0, Duration::ZERO);
+
 /// After so long an idle connection is used for a request: the API server closes it after 90 s
 /// (`IdleTimeout` of its `http.Server`).
 const KEEP_ALIVE: Duration = Duration::from_secs(45);
@@ -180,19 +187,19 @@ impl Client {
 
     async fn kube(&self, connection: Connection) -> Result<kube::Client, RequestError> {
         if connection == Connection::Fresh {
-            return Ok(client_of(self.stack().await?.service(0)));
+            return Ok(client_of(self.stack().await?.service(NONE)));
         }
         if let Some(Pool(client)) = &self.shared.open().pool {
             return Ok(client.clone());
         }
         let stack = self.stack().await?;
         let pool = &mut self.shared.open().pool;
-        Ok(pool.get_or_insert_with(|| Pool(client_of(stack.service(WARM)))).0.clone())
+        Ok(pool.get_or_insert_with(|| Pool(client_of(stack.service(REQUESTS)))).0.clone())
     }
 
-    /// Sends requests over connections of its own, none of which is kept.
+    /// Sends lists and watches over connections of its own.
     pub(crate) async fn service(&self) -> Result<Service, RequestError> {
-        Ok(self.stack().await?.service(0))
+        Ok(self.stack().await?.service(WATCHES))
     }
 
     async fn stack(&self) -> Result<Arc<Stack>, RequestError> {

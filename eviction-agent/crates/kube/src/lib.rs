@@ -6,8 +6,10 @@
 
 mod access;
 mod backoff;
+mod cleanup;
 mod client;
 mod clock;
+mod configz;
 mod counts;
 mod error;
 pub mod events;
@@ -18,6 +20,7 @@ mod fake_server;
 mod identity;
 mod item;
 mod node_patch;
+mod node_status;
 mod nodes;
 pub mod nullable;
 mod object_store;
@@ -34,13 +37,16 @@ mod watcher;
 
 pub use access::{Access, KubeletAddress};
 pub use backoff::{Backoff, part_of};
+pub use cleanup::{Clean, CleanupError, clean_node, own_marks};
 pub use client::Client;
+pub use configz::{CONFIGZ_PATH, fetch_configz};
 pub use counts::{Code, RequestCounts};
 pub use error::{AccessError, RequestError};
 pub use eviction_request::EvictionRequest;
 pub use evictor::{Evictor, EvictorConfig};
 pub use identity::Key;
 pub use node_patch::{NodePatcher, NodeResponse};
+pub use node_status::{NodeStatusUpdate, PATCH_KINDS, PATCH_RESULTS, PatchEvent, PatchObserver, reconcile};
 pub use nodes::parse_node;
 pub use object_store::{StoreView, UnreadableObject};
 pub use reachability::{FAILURES, LASTS};

@@ -54,6 +54,11 @@ impl NodePatcher {
         Self { client, is_dry, rights: Rights::default() }
     }
 
+    /// Whether the server changes nothing.
+    pub(crate) fn is_dry(&self) -> bool {
+        self.is_dry
+    }
+
     /// Changes the taints of a node, if it still is what it was.
     pub async fn write_taints(&self, node: &Node, changes: &[TaintChange]) -> NodeResponse {
         let path = self.path(&node.name, "");

@@ -34,10 +34,6 @@ const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(20), Duration
 /// there is known not to have been sent.
 const CONNECT_WITHIN: Duration = Duration::from_millis(3500);
 
-/// The API server closes a connection after 90 s without a request (`IdleTimeout` of its
-/// `http.Server`).
-const IDLE: Duration = Duration::from_secs(80);
-
 /// What hyper may keep of a response that nobody has taken yet, and at least of its head.
 const BUFFER: usize = 64 << 10;
 
@@ -61,6 +57,14 @@ pub(crate) struct Stack {
 impl Stack {
     /// Reads the credentials, and runs the exec plugin if there is one. Blocks.
     pub(crate) fn build(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, AccessError> {
+        Self::build_within(access, token, BUILD_WITHIN)
+    }
+
+    fn build_within(
+        access: &Access,
+        token: Option<Arc<TokenFile>>,
+        within: Duration,
+    ) -> Result<Self, AccessError> {
         let (sender, receiver) = sync_channel(1);
         let own = access.clone();
         // kube waits for a plugin without end.
@@ -69,10 +73,10 @@ impl Stack {
             // Too late, if nobody waits any more.
             drop(sender.send(built));
         });
-        let built = receiver.recv_timeout(BUILD_WITHIN).unwrap_or_else(|error| {
+        let built = receiver.recv_timeout(within).unwrap_or_else(|error| {
             Err(match error {
                 RecvTimeoutError::Timeout => {
-                    format!("the exec plugin does not end within {} s", BUILD_WITHIN.as_secs())
+                    format!("the exec plugin does not end within {within:?}")
                 }
                 RecvTimeoutError::Disconnected => "they cannot be read".to_owned(),
             })
@@ -91,12 +95,12 @@ impl Stack {
         Ok(Self { connector, base_uri, headers, credentials, token })
     }
 
-    /// A service that keeps so many idle connections. Needs a tokio runtime.
-    pub(crate) fn service(&self, idle: usize) -> Service {
+    /// A service that keeps so many idle connections for so long. Needs a tokio runtime.
+    pub(crate) fn service(&self, (connections, idle): (usize, Duration)) -> Service {
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(idle)
+            .pool_idle_timeout(idle)
+            .pool_max_idle_per_host(connections)
             .http1_max_buf_size(BUFFER)
             .build(self.connector.clone());
         let token = self.token.clone().map(|token| {
@@ -161,5 +165,25 @@ fn explain(access: &Access, error: &kube::Error) -> String {
         }
         AuthError::AuthExecStart(error) => format!("run {command}: {error}"),
         error => chain(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::config::ExecConfig;
+
+    use super::*;
+    use crate::fake_server::access;
+
+    #[test]
+    fn a_plugin_that_hangs_is_not_waited_for() {
+        let mut access = access("http://127.0.0.1:1");
+        access.config.auth_info.exec = Some(ExecConfig {
+            command: Some("/bin/sleep".into()),
+            args: Some(vec!["5".into()]),
+            ..ExecConfig::default()
+        });
+        let error = Stack::build_within(&access, None, Duration::from_millis(100)).unwrap_err().to_string();
+        assert!(error.contains("the exec plugin does not end within 100ms"), "{error}");
     }
 }

@@ -1,10 +1,12 @@
 //! A node of a cluster: what goes to the API server, and what comes from there.
 
+mod cleanup;
 mod events;
 mod evictions;
 mod figures;
 mod identity;
-mod node;
+mod node_status;
+mod node_status_sender;
 mod pods;
 mod probe;
 mod watching;
@@ -19,12 +21,12 @@ use eviction_kube::{Evictor, EvictorConfig};
 use super::error::Failure;
 use super::spsc::Receiver;
 use super::state::DurableRevision;
+pub use cleanup::{CleanOptions, Cleaned, clean_nodes};
 pub(crate) use events::EventTap;
 pub(crate) use evictions::Evictions;
 pub(crate) use figures::Exports;
 pub(crate) use identity::{BOOT_ID, NodeName, read_boot_id};
-pub use node::{Clean, CleanOptions, Cleaned, clean_nodes};
-pub(crate) use node::{NodeNews, NodeTeller};
+pub(crate) use node_status_sender::{NodeStatusSender, PendingUpdate};
 pub(crate) use pods::WatchedPods;
 pub(crate) use probe::probe;
 pub use watching::ClusterOptions;

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use super::events::{self, EventTap};
 use super::identity::{self, Found, NodeName};
-use super::node::{Keeper, NodeNews, own_marks};
+use super::node_status::NodeStatusKeeper;
+use super::node_status_sender::PendingUpdate;
 use super::pods::{self, WatchedPods};
 use crate::daemon::control_loop::Command;
 use crate::daemon::error::Failure;
@@ -22,8 +23,9 @@ use crate::telemetry::metrics::Metrics;
 use eviction_core::node::Node;
 use eviction_core::policy::Policy;
 use eviction_kube::events::Recorder;
-use eviction_kube::{Access, Backoff, Client};
-use eviction_kube::{Resource, StoreView, WatchMetrics, Watcher, parse_node};
+use eviction_kube::{
+    Access, Backoff, Client, Resource, StoreView, WatchMetrics, Watcher, own_marks, parse_node,
+};
 
 /// A refusal that lasts so long is one.
 const LASTING: Duration = Duration::from_secs(30);
@@ -121,17 +123,17 @@ impl Membership {
         source(&self.client, &self.name)
     }
 
-    /// Begins to keep the node's own object as `news` says, each when it was written down; hands back the number of the news that
-    /// need not be waited for.
+    /// Begins to keep the node's own object as `updates` say, each when it was persisted; hands back the
+    /// number of the update that need not be waited for.
     pub(crate) fn keep(
         &self,
-        news: spsc::Receiver<NodeNews>,
+        updates: spsc::Receiver<PendingUpdate>,
         commands: WeakSender<Command>,
-        kept: Option<DurableRevision>,
+        persisted: Option<DurableRevision>,
         metrics: Arc<Metrics>,
     ) -> Receiver<u64> {
-        let (client, seen) = (self.client.clone(), self.seen_node.clone());
-        Keeper { news, seen, commands, client, kept, metrics }.start()
+        let (client, nodes) = (self.client.clone(), self.seen_node.clone());
+        NodeStatusKeeper { updates, nodes, commands, client, persisted, metrics }.start()
     }
 
     /// Says of what an agent that acted has left on the node that nobody takes it away: only who acts does.

@@ -13,7 +13,7 @@ use eviction_kill::KillStarted;
 use eviction_kill::KillTarget;
 
 use super::super::clock::mono_ns;
-use super::super::cluster::NodeTeller;
+use super::super::cluster::NodeStatusSender;
 use super::{ActiveEviction, ApiPhase, ControlLoop};
 use crate::telemetry::queue::Step;
 
@@ -36,7 +36,7 @@ impl ControlLoop {
         let Some(evictions) = self.evictions.as_mut().filter(|_| !unreachable) else {
             return Ok((self.executor.begin(target)?, true));
         };
-        let after_marks = self.node.as_ref().map_or(0, NodeTeller::number);
+        let after_marks = self.node.as_ref().map_or(0, NodeStatusSender::number);
         let kept_as = self.keep.next_number();
         let begun = evictions.begin(target, ignores_budget, after_marks, kept_as, mono_ns())?;
         let wanted = self.engine.policy().hands.hard_mode == HardMode::EvictAndKill;

@@ -49,7 +49,7 @@ use eviction_node::sample_interval::FillRate;
 use eviction_node::timer::Timer;
 
 use super::clock::{Clock, mono_ns};
-use super::cluster::{Evictions, NodeTeller};
+use super::cluster::{Evictions, NodeStatusSender};
 use super::container_init::ContainerInitTracker;
 use super::container_status::ContainerStatusTracker;
 use super::error::Failure;
@@ -110,7 +110,7 @@ pub(crate) struct ControlLoop {
     /// In a cluster; else the executor does it all.
     pub(crate) evictions: Option<Evictions>,
     /// Where the node's own object is kept.
-    pub(crate) node: Option<NodeTeller>,
+    pub(crate) node: Option<NodeStatusSender>,
     pub(crate) outcomes: Receiver<KillUpdate>,
     pub(crate) notes: TelemetryQueue,
     pub(crate) copies: RecordPermits,

@@ -10,7 +10,7 @@ use eviction_kill::CgroupDirs;
 use eviction_kill::KillStarted;
 
 use super::super::clock::mono_ns;
-use super::super::cluster::{Evictions, NodeTeller};
+use super::super::cluster::{Evictions, NodeStatusSender};
 use super::super::spsc::Sender;
 use super::super::state::{ApiPhaseState, EvictionProgress, LoopState, RateLimitState, RestoredState};
 use super::{ActiveEviction, ApiPhase, ControlLoop};
@@ -65,7 +65,7 @@ impl ControlLoop {
                 by_kill: self.executor.kills().cloned().collect(),
             },
             decisions: self.state.decisions,
-            said: self.node.as_ref().and_then(NodeTeller::said),
+            said: self.node.as_ref().and_then(NodeStatusSender::said),
         };
         match lane.send(kept) {
             Ok(()) => {

@@ -4,76 +4,56 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::super::super::clock::Clock;
-use super::super::super::error::Failure;
-use super::super::super::spsc::{Receiver, Sender, lane};
+use super::super::clock::Clock;
+use super::super::error::Failure;
+use super::super::spsc::{Receiver, Sender, lane};
 use eviction_core::decision::Decision;
-use eviction_core::node_conditions::{ConditionInputs, NodeStatusSettings};
 use eviction_core::policy::Policy;
-use eviction_core::pressure::{Cause, InitialConditions, Pressure, Pressures, PublishedCondition};
+use eviction_core::pressure::{Cause, InitialConditions, Pressures, PublishedCondition};
 use eviction_core::signal::NodeCondition;
 use eviction_core::state::KEPT_EVERY;
 use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::time::Timestamp;
-use eviction_core::units::GoDuration;
+use eviction_kube::NodeStatusUpdate;
 
 /// More than can come in before they are taken; only the newest counts.
 const NEWS: usize = 16;
 
-/// What the node's object ought to say from now on.
+/// An update that must not be written to the node before what is persisted under this number.
 #[derive(Clone, Debug)]
-pub(crate) struct NodeNews {
-    /// From 1 on.
-    pub(super) number: u64,
-    /// It is written to the node when what was said under this number is kept.
+pub(crate) struct PendingUpdate {
+    pub(super) update: NodeStatusUpdate,
     pub(super) kept_as: u64,
-    pub(super) pressures: [Pressure; NodeCondition::COUNT],
-    lines: Arc<[ResolvedThreshold]>,
-    period: GoDuration,
-    pub(super) marks: NodeStatusSettings,
 }
 
-impl NodeNews {
-    fn says_the_same(&self, other: &Self) -> bool {
-        let Self { number: _, kept_as: _, pressures, lines, period, marks } = self;
-        (pressures, period, marks) == (&other.pressures, &other.period, &other.marks)
-            && Arc::ptr_eq(lines, &other.lines)
-    }
-
-    /// What texts of conditions are made from.
-    pub(super) fn grounds(&self) -> ConditionInputs<'_> {
-        ConditionInputs { pressures: &self.pressures, lines: &self.lines, period: self.period }
-    }
-
-    /// The same with times as people know them.
-    pub(super) fn shown_by(mut self, clock: &Clock) -> Self {
-        for pressure in &mut self.pressures {
-            pressure.since = pressure.since.map(|since| clock.shown(since));
-            if let Cause::Over { since } = &mut pressure.cause {
-                *since = clock.shown(*since);
-            }
+/// The same with times as people know them.
+pub(super) fn as_shown(mut update: NodeStatusUpdate, clock: &Clock) -> NodeStatusUpdate {
+    for pressure in &mut update.pressures {
+        pressure.since = pressure.since.map(|since| clock.shown(since));
+        if let Cause::Over { since } = &mut pressure.cause {
+            *since = clock.shown(*since);
         }
-        self
     }
+    update
 }
 
 /// The reaction's end. What it told last is true until it tells something else.
 #[derive(Debug)]
-pub(crate) struct NodeTeller {
+pub(crate) struct NodeStatusSender {
     pressures: Pressures,
     lines: Arc<[ResolvedThreshold]>,
     /// Before that it is not known what the node says already.
     is_seeded: bool,
     /// Until when it is known what a former agent has said.
     recalled: Option<Timestamp>,
-    told: Option<NodeNews>,
-    lane: Sender<NodeNews>,
+    told: Option<NodeStatusUpdate>,
+    lane: Sender<PendingUpdate>,
 }
 
-impl NodeTeller {
+impl NodeStatusSender {
     /// # Errors
     /// If there can be no lane.
-    pub(crate) fn new() -> Result<(Self, Receiver<NodeNews>), Failure> {
+    pub(crate) fn new() -> Result<(Self, Receiver<PendingUpdate>), Failure> {
         let (lane, receiver) =
             lane(NEWS).map_err(|error| Failure::because("make the lane of the node's pressure", &error))?;
         let (pressures, lines) = (Pressures::default(), Arc::from([]));
@@ -118,12 +98,12 @@ impl NodeTeller {
         }
         let (number, marks) = (self.number() + 1, policy.hands.node_status);
         let lines = Arc::clone(&self.lines);
-        let news = NodeNews { number, kept_as, pressures, lines, period, marks };
-        if self.told.as_ref().is_some_and(|told| told.says_the_same(&news)) {
+        let update = NodeStatusUpdate { number, pressures, lines, period, marks };
+        if self.told.as_ref().is_some_and(|told| told.says_the_same(&update)) {
             return false;
         }
-        if self.lane.send(news.clone()).is_ok() {
-            self.told = Some(news);
+        if self.lane.send(PendingUpdate { update: update.clone(), kept_as }).is_ok() {
+            self.told = Some(update);
         }
         true
     }
@@ -145,8 +125,8 @@ mod tests {
     #[test]
     fn changes_alone_are_told_and_nothing_before_the_node_was_seen() {
         let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &set(Vec::new()));
-        let (mut teller, mut receiver) = NodeTeller::new().unwrap();
-        let mut look = |teller: &mut NodeTeller, seconds, available| {
+        let (mut teller, mut receiver) = NodeStatusSender::new().unwrap();
+        let mut look = |teller: &mut NodeStatusSender, seconds, available| {
             let event = Event::Sample(snapshot(node(available, 900, at(seconds)), &[]));
             let decision = tell(&mut engine, seconds, event);
             let (_, allocations) =
@@ -154,7 +134,9 @@ mod tests {
             assert_eq!(allocations, 0);
         };
         let mut next = || match receiver.next() {
-            Next::Value(news) => Some((news.number, news.pressures.map(|it| it.status.name()))),
+            Next::Value(pending) => {
+                Some((pending.update.number, pending.update.pressures.map(|it| it.status.name())))
+            }
             Next::Empty | Next::Ended => None,
         };
         look(&mut teller, 0, 500);

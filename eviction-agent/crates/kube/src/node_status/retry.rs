@@ -6,10 +6,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::news::NodeNews;
 use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
-use eviction_kube::Backoff;
+
+use super::NodeStatusUpdate;
+use crate::backoff::Backoff;
 
 /// While nobody answers. What is wrong is put right within 5 s after the server is back.
 const LEAST_PAUSE: Duration = Duration::from_millis(250);
@@ -31,13 +32,13 @@ pub(super) enum Wait {
 
 /// How the tries of one kind follow each other.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct RetryPace {
     failures: Backoff,
-    /// The last write that was carried out: for which news, into which object.
+    /// The last write that was carried out: for which update, into which object.
     written: Option<(u64, Box<str>, Instant)>,
 }
 
-impl Pace {
+impl RetryPace {
     pub(super) fn new() -> Self {
         Self { failures: Backoff::new(LEAST_PAUSE, MOST_PAUSE), written: None }
     }
@@ -85,15 +86,15 @@ impl Pace {
 
 /// What both kinds follow.
 #[derive(Debug)]
-pub(super) struct Followed {
-    pub(super) news: watch::Receiver<Option<Arc<NodeNews>>>,
+pub(super) struct Inputs {
+    pub(super) update: watch::Receiver<Option<Arc<NodeStatusUpdate>>>,
     pub(super) node: watch::Receiver<Option<Arc<Node>>>,
 }
 
-impl Followed {
+impl Inputs {
     /// What is so now: what the node ought to say, and its object.
-    pub(super) fn now(&mut self) -> (Option<Arc<NodeNews>>, Option<Arc<Node>>) {
-        (self.news.borrow_and_update().clone(), self.node.borrow_and_update().clone())
+    pub(super) fn now(&mut self) -> (Option<Arc<NodeStatusUpdate>>, Option<Arc<Node>>) {
+        (self.update.borrow_and_update().clone(), self.node.borrow_and_update().clone())
     }
 
     /// Waits; false if there is nobody any more who says anything.
@@ -101,7 +102,7 @@ impl Followed {
         let pause = match wait {
             Wait::Only(pause) => {
                 sleep(pause).await;
-                return self.news.has_changed().is_ok();
+                return self.update.has_changed().is_ok();
             }
             Wait::Change => None,
             Wait::ChangeOr(pause) => Some(pause),
@@ -113,7 +114,7 @@ impl Followed {
             }
         };
         tokio::select! {
-            changed = self.news.changed() => changed.is_ok(),
+            changed = self.update.changed() => changed.is_ok(),
             changed = self.node.changed() => changed.is_ok(),
             () = timer => true,
         }
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_not_hurried_and_a_failure_is_tried_again_soon() {
-        let mut pace = Pace::new();
+        let mut pace = RetryPace::new();
         let why = || "because".into();
         let pause = Duration::from_secs(7);
         assert_eq!(pace.after(&ApiResult::Throttled { pause }), Wait::Only(pause));
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn what_others_undo_is_written_again_later() {
         let node = Node { uid: "a".into(), ..Node::default() };
-        let mut pace = Pace::new();
+        let mut pace = RetryPace::new();
         let long = Duration::from_secs(3600);
         assert_eq!((pace.again_after(1, &node, long), pace.since_write(long)), (None, None));
         pace.wrote(1, &node);

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use eviction_core::node::Node;
-use eviction_kube::parse_node;
+
+use crate::nodes::parse_node;
 
 /// The newest state that is known. Cloning shares it.
 #[derive(Clone, Debug)]
-pub(super) struct Known(Arc<watch::Sender<Option<Arc<Node>>>>);
+pub(super) struct ObservedNode(Arc<watch::Sender<Option<Arc<Node>>>>);
 
-impl Known {
+impl ObservedNode {
     pub(super) fn new() -> Self {
         Self(Arc::new(watch::Sender::new(None)))
     }
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_newest_state_stays() {
-        let known = Known::new();
+        let known = ObservedNode::new();
         let seen = known.subscribe();
         let now = || seen.borrow().as_ref().map(|node| format!("{}{}", node.uid, node.resource_version));
         known.offer(node("a", "7"));

@@ -2,36 +2,22 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
-
-use super::super::identity::NodeName;
-use super::super::watching::connect;
-use super::conditions::own;
-use crate::daemon::error::Failure;
-use eviction_config::DryRun;
 use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
 use eviction_core::node_conditions::{TaintChange, taints};
-use eviction_kube::Backoff;
-use eviction_kube::parse_node;
-use eviction_kube::{NodePatcher, NodeResponse};
+use thiserror::Error;
+use tokio::time::{Instant, sleep};
+
+use crate::backoff::Backoff;
+use crate::node_patch::{NodePatcher, NodeResponse};
+use crate::node_status::own_conditions;
+use crate::nodes::parse_node;
 
 /// A guard against others who write all the time, and against a server that does not come back.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// So often it is done again what somebody else undoes at once.
 const ROUNDS: u32 = 2;
-
-/// What `cleanup` was asked for.
-#[derive(Clone, Debug)]
-pub struct CleanOptions {
-    /// The kubeconfig; without one, the service account of the pod that this runs in.
-    pub kubeconfig: Option<std::path::PathBuf>,
-    /// The names of the nodes.
-    pub nodes: Vec<String>,
-    /// How much of it is left out.
-    pub dry_run: DryRun,
-}
 
 /// What was taken away from a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,58 +28,43 @@ pub struct Clean {
     pub conditions: Vec<String>,
 }
 
-/// What came of one node.
-#[derive(Debug)]
-pub struct Cleaned {
-    /// Its name.
-    pub node: String,
-    /// What was taken away, or why that failed.
-    pub result: Result<Clean, Failure>,
+/// Why something of the agent's may be left on a node.
+#[derive(Debug, Error)]
+#[error("{operation} node {node}: {why}")]
+pub struct CleanupError {
+    operation: &'static str,
+    node: String,
+    why: String,
+    help: Option<&'static str>,
 }
 
-/// Takes the agent's conditions and taints from nodes, one after the other.
+impl CleanupError {
+    /// What can be done about it.
+    pub fn help(&self) -> Option<&'static str> {
+        self.help
+    }
+}
+
+/// Takes the agent's conditions and taints from a node; with `only_look` says what it would take.
 ///
 /// # Errors
-/// What keeps it from asking the API server at all, and names that are none.
-pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
-    let CleanOptions { kubeconfig, nodes, dry_run } = options;
-    let names = nodes.iter().map(|name| NodeName::of(Some(name.as_str()))).collect::<Result<Vec<_>, _>>()?;
-    let client = connect(kubeconfig.as_deref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::because("start the runtime", &error))?;
-    let hand = NodePatcher::new(client, *dry_run != DryRun::None);
-    let cleaned = runtime.block_on(async {
-        let mut cleaned = Vec::new();
-        for name in names {
-            let node = name.to_string();
-            let result = clean(&hand, &node, *dry_run).await;
-            cleaned.push(Cleaned { node, result });
-        }
-        cleaned
-    });
-    runtime.shutdown_background();
-    Ok(cleaned)
-}
-
-async fn clean(hand: &NodePatcher, name: &str, dry_run: DryRun) -> Result<Clean, Failure> {
+/// If the node is not there, or the API server refuses or does not respond for 30 s.
+pub async fn clean_node(patcher: &NodePatcher, name: &str, only_look: bool) -> Result<Clean, CleanupError> {
     let until = Instant::now() + PATIENCE;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
     let (mut done, mut rounds) = (Clean::default(), 0);
     loop {
-        let seen = hand.look(name).await;
+        let seen = patcher.look(name).await;
         let (operation, answer) = match seen.node.clone() {
             Some(json) => {
-                let node =
-                    parse_node(&json).map_err(|why| Failure::failed(format!("read node {name}: {why}")))?;
-                if dry_run == DryRun::Client {
+                let node = parse_node(&json).map_err(|why| error("read", name, why))?;
+                if only_look {
                     return Ok(what_is_there(&node));
                 }
-                match clean_once(hand, &node, &mut done).await {
+                match clean_once(patcher, &node, &mut done).await {
                     None => return Ok(done),
                     // A dry run leaves everything where it is.
-                    Some(Step::Done) if dry_run == DryRun::Server => return Ok(done),
+                    Some(Step::Done) if patcher.is_dry() => return Ok(done),
                     Some(Step::Done) if rounds < ROUNDS => {
                         rounds += 1;
                         continue;
@@ -111,9 +82,13 @@ async fn clean(hand: &NodePatcher, name: &str, dry_run: DryRun) -> Result<Clean,
     }
 }
 
-fn written_again(name: &str) -> Failure {
-    Failure::failed(format!("clean node {name}: what is taken away is written again"))
-        .help("the agent still runs there: take its DaemonSet away first")
+fn written_again(name: &str) -> CleanupError {
+    let help = Some("the agent still runs there: take its DaemonSet away first");
+    CleanupError { help, ..error("clean", name, "what is taken away is written again".to_owned()) }
+}
+
+fn error(operation: &'static str, name: &str, why: String) -> CleanupError {
+    CleanupError { operation, node: name.to_owned(), why, help: None }
 }
 
 enum Step {
@@ -122,21 +97,21 @@ enum Step {
 }
 
 /// Takes away what is there; nothing if nothing is. What was taken away is noted.
-async fn clean_once(hand: &NodePatcher, node: &Node, done: &mut Clean) -> Option<Step> {
+async fn clean_once(patcher: &NodePatcher, node: &Node, done: &mut Clean) -> Option<Step> {
     let changes = taints(node, &[None; 3]);
-    let kinds = own(node);
+    let kinds = own_conditions(node);
     if changes.is_empty() && kinds.is_empty() {
         return None;
     }
     if !changes.is_empty() {
-        let answer = hand.write_taints(node, &changes).await;
+        let answer = patcher.write_taints(node, &changes).await;
         if answer.answered != ApiResult::Accepted {
             return Some(Step::Refused("take the taints from", answer));
         }
         done.taints.extend(changes.iter().map(taint));
     }
     if !kinds.is_empty() {
-        let answer = hand.write_conditions(node, &[], &kinds).await;
+        let answer = patcher.write_conditions(node, &[], &kinds).await;
         if answer.answered != ApiResult::Accepted {
             return Some(Step::Refused("take the conditions from", answer));
         }
@@ -158,12 +133,12 @@ fn what_is_there(node: &Node) -> Clean {
     let taints = taints(node, &[None; 3]);
     Clean {
         taints: taints.iter().map(taint).collect(),
-        conditions: own(node).into_iter().map(str::to_owned).collect(),
+        conditions: own_conditions(node).into_iter().map(str::to_owned).collect(),
     }
 }
 
 /// The agent's taints and conditions on a node.
-pub(crate) fn own_marks(node: &Node) -> Vec<String> {
+pub fn own_marks(node: &Node) -> Vec<String> {
     let Clean { taints, conditions } = what_is_there(node);
     taints.into_iter().chain(conditions).collect()
 }
@@ -173,12 +148,14 @@ fn is_passing(answer: &NodeResponse) -> bool {
     answer.is_stale() || matches!(answer.answered, ApiResult::Throttled { .. } | ApiResult::Unknown { .. })
 }
 
-fn failure(operation: &str, name: &str, answered: &ApiResult) -> Failure {
-    let failed = |why: &str| Failure::failed(format!("{operation} node {name}: {why}"));
+fn failure(operation: &'static str, name: &str, answered: &ApiResult) -> CleanupError {
+    let failed = |why: &str| error(operation, name, why.to_owned());
     match answered {
         ApiResult::Gone => failed("there is no such node"),
-        ApiResult::Forbidden { why } => failed(&format!("a permission is missing: {why}"))
-            .help("it takes get and patch of nodes, and patch of nodes/status"),
+        ApiResult::Forbidden { why } => {
+            let help = Some("it takes get and patch of nodes, and patch of nodes/status");
+            CleanupError { help, ..failed(&format!("a permission is missing: {why}")) }
+        }
         ApiResult::Throttled { .. } => failed("the API server has too much to do"),
         answered => failed(answered.why().unwrap_or(answered.name())),
     }
