@@ -9,7 +9,7 @@ use std::path::Path;
 
 use eviction_agent::scenario::format::{Case, Outcome, Scenario};
 use eviction_agent::scenario::run::{Overrides, run_under};
-use eviction_core::preferences::Profile;
+use eviction_core::policy::preferences::Profile;
 use serde_json::{Value, json};
 
 const PROFILES: [Profile; 2] = [Profile::Kubelet, Profile::Enhanced];

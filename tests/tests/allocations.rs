@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use eviction_core::decision::EvaluationEnd;
+use eviction_core::eviction::EvaluationEnd;
 use eviction_core::input::{Event, Input};
 use eviction_core::pods::PodSet;
-use eviction_core::preferences::Profile;
+use eviction_core::policy::preferences::Profile;
 use eviction_core::time::Timestamp;
 use serde_json::{Value, json};
 use tests::allocations::{Counting, counted, traced};

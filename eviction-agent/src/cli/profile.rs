@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-use eviction_core::preferences::Profile;
+use eviction_core::policy::preferences::Profile;
 
 /// Whose decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

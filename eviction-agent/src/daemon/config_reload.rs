@@ -12,7 +12,7 @@ use super::error::{Failure, chain};
 use super::file_watch::FileWatch;
 use super::saved_config::{SaveResult, SavedConfigFile};
 use eviction_core::policy::Policy;
-use eviction_core::preferences::Profile;
+use eviction_core::policy::preferences::Profile;
 
 /// Why the configuration is read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use eviction_config::{
     load_agent,
 };
 use eviction_core::policy::Policy;
-use eviction_core::preferences::Profile;
+use eviction_core::policy::preferences::Profile;
 use kubelet::Kubelet;
 pub(crate) use kubelet::KubeletSaid;
 

@@ -6,7 +6,7 @@ use super::configuration::{Configuration, ConfigurationFiles};
 use super::error::Failure;
 use eviction_config::Setting;
 use eviction_core::policy::Threshold;
-use eviction_core::preferences::Profile;
+use eviction_core::policy::preferences::Profile;
 use eviction_core::signal::Resource;
 use eviction_core::units::ThresholdValue;
 

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use eviction_bpf::batch_bytes;
-use eviction_core::preferences::MemoryMeasure;
+use eviction_core::policy::preferences::MemoryMeasure;
 
 use super::token_bucket::WakeBucket;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::telemetry::metrics::{Metrics, PodLabels, RankLabels};
 use eviction_config::PodMetrics;
+use eviction_core::pods::EvictionOrder;
 use eviction_core::pods::{KnownPod, PodSet, memory_limit};
-use eviction_core::protection::EvictionOrder;
 use eviction_core::rank::Candidate;
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::snapshot::Snapshot;

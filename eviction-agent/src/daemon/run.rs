@@ -17,7 +17,7 @@ use crate::telemetry::http::{self, Health};
 use crate::telemetry::metrics::{Group, Metrics, Queue};
 use eviction_config::{ActionSettings, Server};
 use eviction_core::input::ApiReachability;
-use eviction_core::preferences::Profile;
+use eviction_core::policy::preferences::Profile;
 use eviction_node::backend_selection::BackendSelection;
 use eviction_node::timer::Timer;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use eviction_core::pods::PodSet;
 use eviction_core::policy::Rules;
-use eviction_core::preferences::{MemoryMeasure, MemoryPreferences};
+use eviction_core::policy::preferences::{MemoryMeasure, MemoryPreferences};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::{available, observe};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::configuration::{AskConfigz, Configuration, ConfigurationFiles, KubeletSaid};
 use super::error::Failure;
 use eviction_config::{KubeletFiles, drop_in_files};
-use eviction_core::preferences::Profile;
+use eviction_core::policy::preferences::Profile;
 
 const KUBELET: &str = "kubelet.yaml";
 const DROP_INS: &str = "kubelet.d";

@@ -11,7 +11,7 @@ use eviction_config::{AgentConfiguration, kubelet_policy, parse_agent};
 use eviction_core::pod::Pod;
 use eviction_core::pod::PodName;
 use eviction_core::policy::Policy;
-use eviction_core::preferences::Profile;
+use eviction_core::policy::preferences::Profile;
 use eviction_core::record::DecisionRecord;
 
 /// Why a scenario makes no sense.

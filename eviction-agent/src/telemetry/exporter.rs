@@ -17,7 +17,7 @@ use crate::telemetry::metrics::{
     AlarmLabels, BackendLabels, ConditionLabels, MapLabels, Metrics, ReasonLabels, ResultLabels,
     SignalLabels, SourceLabels, TypeLabels,
 };
-use eviction_core::pressure::CONDITIONS;
+use eviction_core::node_conditions::pressure::CONDITIONS;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 use eviction_core::status_mismatch::StatusMismatch;
 

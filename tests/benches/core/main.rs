@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use eviction_core::preferences::Profile;
+use eviction_core::policy::preferences::Profile;
 use serde_json::{Value, json};
 use tests::allocations::Counting;
 use tests::bench::machine;

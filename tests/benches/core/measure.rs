@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use eviction_agent::source::summary::Summary;
-use eviction_core::decision::EvaluationEnd;
-use eviction_core::preferences::Profile;
+use eviction_core::eviction::EvaluationEnd;
+use eviction_core::policy::preferences::Profile;
 use eviction_core::record::DecisionRecord;
 use eviction_core::snapshot::{Snapshot, SnapshotBuilder};
 use rustix::time::{ClockId, clock_gettime};

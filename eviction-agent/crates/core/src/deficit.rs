@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::decision::EvaluationEnd;
 use super::expected_release::ExpectedRelease;
 use super::observation::Observation;
 use super::threshold::ResolvedThreshold;
 use super::time::Timestamp;
+use crate::eviction::EvaluationEnd;
 
 /// A pod that frees less than this part of what is still lacking frees next to nothing: so many
 /// like it would have to go. It waits for others of its class that free more.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::disk_layout::DiskLayout;
+use super::eviction_result::EvictionResult;
 use super::oom::{ContainerEnded, OomKill};
 use super::pods::{KnownPod, PodSet};
 use super::policy::Policy;
@@ -73,36 +74,4 @@ pub enum ApiReachability {
     Reachable,
     /// It does not, or what it answers is of no use.
     Unreachable,
-}
-
-/// What came of an eviction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EvictionResult {
-    /// Whose.
-    pub uid: Box<str>,
-    /// Whether the pod is gone, or why it does not go.
-    pub result: Result<(), NotEvicted>,
-}
-
-/// Why a pod does not go that was to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotEvicted {
-    /// It was tried, and this is why it failed.
-    Failed(Box<str>),
-    /// A PodDisruptionBudget does not allow it for now.
-    Budget,
-    /// Nobody took the request: as if nothing had been decided.
-    NotAsked,
-}
-
-impl From<&str> for NotEvicted {
-    fn from(why: &str) -> Self {
-        Self::Failed(why.into())
-    }
-}
-
-impl From<String> for NotEvicted {
-    fn from(why: String) -> Self {
-        Self::Failed(why.into())
-    }
 }

@@ -1,9 +1,9 @@
 //! Pods above their own limits of local storage: `eviction_manager.go: localStorageEviction`.
 
-use super::decision::Cause;
 use super::milli_units::Nanos;
 use super::pods::{LeastLimits, LimitedPod};
 use super::snapshot::{ContainerStatValues, ContainerStats, PodStats};
+use crate::eviction::Cause;
 
 /// What holding a pod to its limits gave, critical or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 
 use super::condition::Raised;
-use super::decision::{Cause, Evaluation, Eviction};
+use super::decision::Evaluation;
 use super::pod::{Container, Pod};
 use super::pods::{KnownPod, has_pod_level_resources, pod_limit};
 use super::signal::Resource;
 use super::snapshot::{ContainerStats, NO_STATS, PodStats};
 use super::units::{Format, Quantity, quote};
+use crate::eviction::{Cause, Eviction};
 
 /// Reason of the event, of the pod's status, and of a refused admission.
 pub const REASON_EVICTED: &str = "Evicted";

@@ -28,13 +28,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::condition::Raised;
-use super::decision::LABELS;
 use super::expected_release::ExpectedRelease;
 use super::in_flight::Failure;
-use super::protection::RateLimitKey;
 use super::signal::Signal;
 use super::time::Timestamp;
 use super::units::{GoDuration, ThresholdValue};
+use crate::eviction::LABELS;
+use crate::pods::RateLimitKey;
 
 /// How long nobody may have looked at a threshold that is taken for met all the time: as long as
 /// the kubelet waits for a victim before it looks again (`podCleanupTimeout`).

@@ -11,7 +11,7 @@ use super::cgroup::files::Version;
 use super::cgroup::node_root::NodeRoot;
 use super::file::{KeptFile, unreadable};
 use super::proc::pressure::{Pressure, PsiLine, parse_pressure};
-use eviction_core::preferences::{MemoryPsi, PsiKind, PsiTrigger};
+use eviction_core::policy::preferences::{MemoryPsi, PsiKind, PsiTrigger};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::units::GoDuration;
 

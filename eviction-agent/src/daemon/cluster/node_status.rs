@@ -6,7 +6,7 @@ use tokio::sync::mpsc::WeakSender;
 use tokio::sync::watch;
 
 use eviction_core::node::Node;
-use eviction_core::pressure::InitialConditions;
+use eviction_core::node_conditions::pressure::InitialConditions;
 use eviction_kube::{
     Client, NodeStatusUpdate, PATCH_KINDS, PATCH_RESULTS, PatchEvent, PatchObserver, StoreView, reconcile,
 };

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use eviction_core::eviction_settings::WhenApiServerDown;
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pod::PodName;
+use eviction_core::policy::eviction_settings::WhenApiServerDown;
 use eviction_kill::KillStarted;
 
 use super::super::clock::mono_ns;

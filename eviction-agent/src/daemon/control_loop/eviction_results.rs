@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_core::api_result::{ApiOperation, ApiResult};
-use eviction_core::eviction_settings::HardMode;
-use eviction_core::input::{ApiReachability, Event, Input, NotEvicted};
+use eviction_core::eviction_result::NotEvicted;
+use eviction_core::input::{ApiReachability, Event, Input};
+use eviction_core::policy::eviction_settings::HardMode;
 use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;

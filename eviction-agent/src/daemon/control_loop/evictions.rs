@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_core::decision::{Action, Decision, Eviction};
-use eviction_core::input::{ApiReachability, Event, EvictionResult, Input, NotEvicted};
+use eviction_core::decision::{Action, Decision};
+use eviction_core::eviction::Eviction;
+use eviction_core::eviction_result::{EvictionResult, NotEvicted};
+use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::signal::{Resource, Signal};

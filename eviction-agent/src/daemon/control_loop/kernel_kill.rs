@@ -5,8 +5,9 @@ use std::sync::Arc;
 use eviction_bpf::KernelKill;
 use eviction_core::decision::{Action, Decision};
 use eviction_core::input::{Event, Input};
-use eviction_core::kernel_kill::{self as core_kernel_kill, ArmedKillOrder, NotArmedReason};
+use eviction_core::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::pods::KnownPod;
+use eviction_core::policy::eviction_settings;
 use eviction_core::reading::Reading;
 use eviction_core::signal::Resource;
 use eviction_node::cgroup::sample::Tasks;
@@ -25,7 +26,7 @@ const SEEN_BY: &str = "kernel_kill";
 impl ControlLoop {
     /// Says so where the reflex is asked for, and cannot be had.
     pub(super) fn warn_of_no_reflex(&self) {
-        if self.engine.policy().reflex == core_kernel_kill::KernelKill::HardMemory && !self.hook.has_reflex()
+        if self.engine.policy().reflex == eviction_settings::KernelKill::HardMemory && !self.hook.has_reflex()
         {
             tracing::warn!(
                 help = "it takes --action kill, a charge hook, and to be on when the agent starts",
@@ -43,7 +44,7 @@ impl ControlLoop {
             self.metrics.kernel_kill_armed.set(0);
             return;
         }
-        let wanted = self.engine.policy().reflex == core_kernel_kill::KernelKill::HardMemory;
+        let wanted = self.engine.policy().reflex == eviction_settings::KernelKill::HardMemory;
         if wanted && self.reflex.is_young(mono_ns) && self.victim_goes_by(mono_ns).is_some() {
             return self.reflex.keep();
         }

@@ -12,8 +12,8 @@ use crate::telemetry::metrics::{
 };
 use eviction_bpf::{self, withheld_reasons};
 use eviction_core::oom::{AnomalyCounts, LimitScope};
+use eviction_core::policy::preferences::MemoryMeasure;
 use eviction_core::policy::{Policy, Threshold};
-use eviction_core::preferences::MemoryMeasure;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::time::Timestamp;

@@ -11,7 +11,7 @@ use super::record::{Condition, Document, Envelope, KIND, Met, PublishedCondition
 use super::restore::RestoredState;
 use crate::daemon::decision_id::DecisionIds;
 use eviction_core::condition::Raised;
-use eviction_core::pressure::{CONDITIONS, PublishedCondition};
+use eviction_core::node_conditions::pressure::{CONDITIONS, PublishedCondition};
 use eviction_core::signal::NodeCondition;
 use eviction_core::state::{EngineState, MetSince};
 use eviction_core::time::Timestamp;

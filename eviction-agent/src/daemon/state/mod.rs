@@ -22,8 +22,8 @@ pub(crate) use document::Identity;
 pub(crate) use restore::{RestoredState, recall};
 pub(crate) use writer::{DurableRevision, StateWriter, keeper};
 
+use eviction_core::node_conditions::pressure::PublishedCondition;
 use eviction_core::pod::PodName;
-use eviction_core::pressure::PublishedCondition;
 use eviction_core::signal::{NodeCondition, Resource, Signal};
 use eviction_core::state::EngineState;
 use eviction_kill::CountedKill;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ApiPhaseState;
 use eviction_core::expected_release::ExpectedRelease;
-use eviction_core::pressure::Status;
+use eviction_core::node_conditions::pressure::Status;
 use eviction_core::signal::{NodeCondition, Resource, Signal};
 use eviction_core::state::{Ended, wire};
 

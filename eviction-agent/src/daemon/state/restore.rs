@@ -8,7 +8,7 @@ use super::file::StateFile;
 use super::{EvictionProgress, RateLimitState};
 use crate::daemon::decision_id::DecisionIds;
 use crate::daemon::error::chain;
-use eviction_core::pressure::PublishedCondition;
+use eviction_core::node_conditions::pressure::PublishedCondition;
 use eviction_core::signal::NodeCondition;
 use eviction_core::state::EngineState;
 use eviction_core::time::{Timestamp, since};

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use eviction_core::policy::preferences::Preferences;
 use eviction_core::policy::{Gates, Policy, Threshold};
-use eviction_core::preferences::Preferences;
 use eviction_core::units::ThresholdValue;
 
 /// The largest `maxEvictionsPerSync` of a configuration.

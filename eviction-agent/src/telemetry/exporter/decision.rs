@@ -1,7 +1,7 @@
 //! Event lines and metrics of a decision, from its record.
 
 use crate::telemetry::metrics::{ConditionLabels, SignalLabels, ThresholdLabels};
-use eviction_core::pressure::CONDITIONS;
+use eviction_core::node_conditions::pressure::CONDITIONS;
 use eviction_core::record::{
     DecisionRecord, EvaluationRecord, EvictionRecord, ProposalRecord, ThresholdRecord,
 };

@@ -1,7 +1,7 @@
 //! The agent's own configuration: `eviction-agent.io/v1alpha1`, `AgentConfiguration`.
 //!
 //! The fields of `policy`, their defaults and documentation are those of
-//! [`core::preferences`](eviction_core::preferences).
+//! [`core::preferences`](eviction_core::policy::preferences).
 //! The JSON schema in `schema/` is made from these types.
 
 mod action;
@@ -28,9 +28,9 @@ use super::kubelet::{Origin, Setting};
 use super::problem::{Problem, Problems, member};
 use super::read::read;
 pub use action::{Action, ActionSettings, DryRun};
-use eviction_core::eviction_settings::EvictionSettings;
-use eviction_core::kernel_kill::KernelKill;
-use eviction_core::preferences::{Preferences, Profile};
+use eviction_core::policy::eviction_settings::EvictionSettings;
+use eviction_core::policy::eviction_settings::KernelKill;
+use eviction_core::policy::preferences::{Preferences, Profile};
 pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
 pub use probes::Probes;
 pub use resolve::with_own_thresholds;

@@ -1,8 +1,8 @@
 //! What the agent decides by: the kubelet's settings, and its own over them.
 
 use super::AgentConfiguration;
+use eviction_core::policy::preferences::{Profile, SignalThresholds};
 use eviction_core::policy::{Policy, Rules, Threshold};
-use eviction_core::preferences::{Profile, SignalThresholds};
 use eviction_core::signal::Signal;
 use eviction_core::units::GoDuration;
 

@@ -166,8 +166,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::kubelet::kubelet_policy;
+use eviction_core::policy::preferences::SignalThresholds;
 use eviction_core::policy::{Policy, Rules, Threshold};
-use eviction_core::preferences::SignalThresholds;
 use eviction_core::units::Limit;
 
 fn resolved(policy: Value) -> Result<AgentConfiguration, Problems> {

@@ -2,13 +2,15 @@
 
 use proptest::prelude::*;
 
-use crate::decision::{Action, Decision, EvaluationEnd, Eviction};
-use crate::eviction_settings::EvictionSettings;
+use crate::decision::{Action, Decision};
+use crate::eviction::{EvaluationEnd, Eviction};
+use crate::eviction_result::{EvictionResult, NotEvicted};
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft};
 use crate::fixture::{tell, victims};
-use crate::input::{Event, EvictionResult, NotEvicted};
+use crate::input::Event;
 use crate::pod::Pod;
+use crate::policy::eviction_settings::EvictionSettings;
 use crate::policy::{Policy, Threshold};
 use crate::protection::Refusal;
 use crate::signal::Signal::MemoryAvailable;

@@ -5,8 +5,8 @@ use crate::fixture::{
 };
 use crate::input::Event;
 use crate::pod::{Owner, Pod};
+use crate::policy::preferences::ApplyChanges;
 use crate::policy::{Policy, Threshold};
-use crate::preferences::ApplyChanges;
 use crate::record::DecisionRecord;
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 

@@ -3,10 +3,11 @@
 use std::mem::take;
 use std::sync::Arc;
 
-use crate::decision::{Action, DecisionKind, Evaluation, EvaluationEnd, NotEvaluated};
+use crate::decision::{Action, DecisionKind, Evaluation, NotEvaluated};
 use crate::disk_layout::DiskLayout;
+use crate::eviction::EvaluationEnd;
+use crate::policy::preferences::PredictionMode;
 use crate::policy::{ReclaimGoal, TrendPolicy, VictimsPerPass};
-use crate::preferences::PredictionMode;
 use crate::reading::UnknownReason;
 use crate::signal::Resource;
 use crate::signal_filter::SignalContext;

@@ -1,6 +1,7 @@
 //! The two ways in which a pass evicts.
 
-use crate::decision::{Action, Cause, Evaluation, EvaluationEnd, Eviction};
+use crate::decision::{Action, Evaluation};
+use crate::eviction::{Cause, EvaluationEnd, Eviction};
 use crate::local_storage::judge;
 use crate::pods::KnownPod;
 use crate::policy::{SoftGrace, VictimsPerPass};

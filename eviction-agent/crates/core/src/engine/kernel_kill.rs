@@ -1,7 +1,8 @@
 //! The decision made ahead: [`crate::kernel_kill`].
 
 use crate::input::{Event, Input};
-use crate::kernel_kill::{ArmedKillOrder, HardLine, KernelKill, NotArmedReason, judge};
+use crate::kernel_kill::{ArmedKillOrder, HardLine, NotArmedReason, judge};
+use crate::policy::eviction_settings::KernelKill;
 use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
 

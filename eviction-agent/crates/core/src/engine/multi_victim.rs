@@ -5,8 +5,9 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::decision::{Action, Cause, Evaluation, EvaluationEnd, Eviction};
+use crate::decision::{Action, Evaluation};
 use crate::deficit::Deficit;
+use crate::eviction::{Cause, EvaluationEnd, Eviction};
 use crate::expected_release::ExpectedRelease;
 use crate::in_flight::Eligibility;
 use crate::milli_units::Nanos;

@@ -1,12 +1,14 @@
 use std::sync::Arc;
 
-use crate::decision::{Decision, EvaluationEnd};
-use crate::eviction_settings::WhenApiServerDown;
+use crate::decision::Decision;
+use crate::eviction::EvaluationEnd;
+use crate::eviction_result::{EvictionResult, NotEvicted};
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
 };
-use crate::input::{ApiReachability, Event, EvictionResult, NotEvicted};
+use crate::input::{ApiReachability, Event};
 use crate::policy::Policy;
+use crate::policy::eviction_settings::WhenApiServerDown;
 use crate::signal::{NodeCondition, Signal};
 
 use super::Engine;

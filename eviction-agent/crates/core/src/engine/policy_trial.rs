@@ -6,14 +6,13 @@
 
 use std::sync::Arc;
 
-use crate::decision::{
-    Action, Decision, DecisionKind, EvaluationEnd, NotEvaluated, PendingPolicy, ProposalState,
-};
+use crate::decision::{Action, Decision, DecisionKind, NotEvaluated, PendingPolicy, ProposalState};
+use crate::eviction::EvaluationEnd;
 use crate::in_flight::InFlightEvictions;
 use crate::input::{Event, Input};
 use crate::pods::{KnownPod, PodSet};
+use crate::policy::preferences::ApplyChanges;
 use crate::policy::{Policy, VictimsPerPass};
-use crate::preferences::ApplyChanges;
 use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
 use crate::units::GoDuration;

@@ -2,15 +2,16 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::decision::EvaluationEnd;
+use crate::eviction::EvaluationEnd;
+use crate::eviction_result::{EvictionResult, NotEvicted};
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
 };
-use crate::input::{Event, EvictionResult, NotEvicted};
+use crate::input::Event;
 use crate::oom::OomKill;
 use crate::pods::PodSet;
+use crate::policy::preferences::{EvictionLimit, RateLimitScope};
 use crate::policy::{Policy, Rules, Threshold, VictimsPerPass};
-use crate::preferences::{EvictionLimit, RateLimitScope};
 use crate::signal::{NodeCondition, Signal};
 use crate::state::EngineState;
 use crate::units::GoDuration;

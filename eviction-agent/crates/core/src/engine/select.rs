@@ -1,11 +1,13 @@
 //! The walk through the ranked pods that ends when enough of them go.
 
-use crate::decision::{Action, Cause, Evaluation, EvaluationEnd, Eviction};
+use crate::decision::{Action, Evaluation};
 use crate::deficit::{PlannedVictim, SkipReason, SkippedVictim, is_next_to_nothing};
+use crate::eviction::{Cause, EvaluationEnd, Eviction};
 use crate::expected_release::ExpectedRelease;
 use crate::in_flight::{Eligibility, InFlightEviction, Phase};
+use crate::pods::EvictionOrder;
 use crate::pods::KnownPod;
-use crate::protection::{self, EvictionMotive, EvictionRequest, Refusal, RefusedPod};
+use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
 use crate::time::Timestamp;
 use crate::units::GoDuration;
@@ -39,8 +41,7 @@ impl Selection<'_> {
             if !self.goes_on() {
                 break;
             }
-            let opts_out =
-                class.first().is_some_and(|first| first.turn == protection::EvictionOrder::OptedOut);
+            let opts_out = class.first().is_some_and(|first| first.turn == EvictionOrder::OptedOut);
             if opts_out && !std::mem::replace(&mut opted_out, true) {
                 some_go |= self.through_last(&mut last);
             }
@@ -194,6 +195,6 @@ enum PdbPolicy {
 }
 
 /// Among whom what a pod frees has a say.
-fn class_of(candidate: &Candidate) -> (protection::EvictionOrder, OverRequestClass, i32, bool) {
+fn class_of(candidate: &Candidate) -> (EvictionOrder, OverRequestClass, i32, bool) {
     (candidate.turn, candidate.standing, candidate.priority, candidate.bare)
 }

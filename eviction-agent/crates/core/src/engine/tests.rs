@@ -3,8 +3,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::Engine;
-use crate::decision::{Action, DecisionKind, EvaluationEnd, NotEvaluated};
+use crate::decision::{Action, DecisionKind, NotEvaluated};
 use crate::disk_layout::{DiskLayout, Reclaim};
+use crate::eviction::EvaluationEnd;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{
     at, container, engine, hard, limits, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::decision::{Action, EvaluationEnd};
+use crate::decision::Action;
 use crate::disk_layout::DiskLayout;
+use crate::eviction::EvaluationEnd;
 use crate::fixture::{at, container, hard, limits, node, pod, policy, set, tell};
 use crate::input::Event;
 use crate::pod::Pod;
+use crate::policy::preferences::Preferences;
 use crate::policy::{Policy, Rules};
-use crate::preferences::Preferences;
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::snapshot::{ContainerStatValues, PodStatValues, SnapshotBuilder};
 use crate::work::steps;

@@ -1,6 +1,6 @@
 //! One evaluation as text.
 
-use crate::decision::EvaluationEnd;
+use crate::eviction::EvaluationEnd;
 use crate::pod::PodName;
 use crate::record::{CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, EvictionRecord};
 use crate::signal::Resource;

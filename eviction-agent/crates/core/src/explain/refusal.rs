@@ -1,7 +1,7 @@
 //! Why a pod does not go although its turn has come, and what put its turn where it is.
 
 use crate::pod::PodName;
-use crate::protection::EvictionOrder;
+use crate::pods::EvictionOrder;
 use crate::record::{CandidateRecord, EvaluationRecord, ProtectionRecord, RefusedPodRecord};
 
 use super::amount::{count, pod};

@@ -3,7 +3,8 @@
 
 use crate::record::{DecisionRecord, EvaluationRecord, MemoryRecord, ProposalRecord, ThresholdRecord};
 use crate::signal::Resource;
-use crate::signal_filter::{Implausible, MemoryConditions, RejectedReading};
+use crate::signal_filter::{Implausible, RejectedReading};
+use crate::threshold::MemoryConditions;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 

@@ -13,7 +13,8 @@ use crate::record::{
 };
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::signal::{NodeCondition, Signal};
-use crate::signal_filter::{Implausible, MemoryConditions, RejectedReading};
+use crate::signal_filter::{Implausible, RejectedReading};
+use crate::threshold::MemoryConditions;
 use crate::trend::Eta;
 use crate::units::{GoDuration, ThresholdValue};
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use crate::decision::{Evaluation, Eviction};
+use crate::decision::Evaluation;
 use crate::deficit::is_next_to_nothing;
+use crate::eviction::Eviction;
+use crate::eviction_result::{EvictionResult, NotEvicted};
 use crate::expected_release::ExpectedRelease;
-use crate::input::{EvictionResult, NotEvicted};
 use crate::pods::{KnownPod, PodSet};
 use crate::signal::Signal;
 use crate::snapshot::PodStats;

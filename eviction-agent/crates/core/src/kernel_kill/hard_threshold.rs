@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::observation::Observations;
 use crate::policy::Rules;
-use crate::preferences::MemoryMeasure;
+use crate::policy::preferences::MemoryMeasure;
 use crate::reading::{Reading, UnknownReason};
 use crate::signal::Signal;
 use crate::snapshot::{MemoryStats, Snapshot};

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::decision::{Action, Cause, Decision, Eviction};
+use crate::decision::{Action, Decision};
+use crate::eviction::{Cause, Eviction};
 use crate::pods::KnownPod;
-use crate::protection::{EvictionOrder, opts_out};
+use crate::pods::{EvictionOrder, opts_out};
 use crate::rank::{Candidate, OverRequestClass};
 use crate::snapshot::{MemoryStats, Snapshot};
 use crate::time::Timestamp;

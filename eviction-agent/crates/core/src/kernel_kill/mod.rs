@@ -13,21 +13,7 @@ mod not_armed;
 #[cfg(test)]
 mod tests;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 pub(crate) use hard_threshold::HardLine;
 pub use kill_order::ArmedKillOrder;
 pub(crate) use kill_order::judge;
 pub use not_armed::NotArmedReason;
-
-/// Which evictions a BPF program may carry out in the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum KernelKill {
-    /// None.
-    #[default]
-    Off,
-    /// Those for a hard threshold of `memory.available`: the memory charge that crosses the threshold kills
-    /// a process of the pod that would be evicted first, if that pod's growth crossed it.
-    HardMemory,
-}

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::decision::EvaluationEnd;
+use crate::eviction::EvaluationEnd;
 use crate::reading::UnknownReason;
 
 /// Why nobody may be killed without another look.

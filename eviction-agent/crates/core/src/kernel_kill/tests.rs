@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use crate::decision::EvaluationEnd;
 use crate::engine::Engine;
+use crate::eviction::EvaluationEnd;
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
 };
 use crate::input::Event;
 use crate::pod::Pod;
+use crate::pods::EVICT;
+use crate::policy::preferences::{MemoryMeasure, MemoryPsi, Preferences, PsiKind};
 use crate::policy::{Policy, Threshold};
-use crate::preferences::{MemoryMeasure, MemoryPsi, Preferences, PsiKind};
-use crate::protection::EVICT;
 use crate::reading::{Reading, UnknownReason};
 use crate::signal::Signal::{MemoryAvailable, PidAvailable};
 use crate::snapshot::{NodeStats, Snapshot};
 
-use super::{ArmedKillOrder, KernelKill, NotArmedReason};
+use super::{ArmedKillOrder, NotArmedReason};
+use crate::policy::eviction_settings::KernelKill;
 
 /// Of the 1,000 bytes that the fixture's node has.
 const LINE: &str = "100";

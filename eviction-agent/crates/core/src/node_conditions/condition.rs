@@ -2,7 +2,7 @@
 
 use super::{HEARTBEAT, condition_type};
 use crate::node::{Condition, Node};
-use crate::pressure::{CONDITIONS, Cause, Pressure, Severity, Status};
+use crate::node_conditions::pressure::{CONDITIONS, Cause, Pressure, Severity, Status};
 use crate::signal::NodeCondition;
 use crate::threshold::ResolvedThreshold;
 use crate::time::Timestamp;

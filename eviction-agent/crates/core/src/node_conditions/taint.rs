@@ -3,9 +3,10 @@
 //! A node's taints are one list, which others write as well. What is the agent's in it is told by
 //! key, effect and the absence of a value, and nothing else of it is ever touched.
 
-use super::{NodeStatusSettings, taint_key};
+use super::taint_key;
 use crate::node::{Node, Taint};
-use crate::pressure::{CONDITIONS, Pressure, Severity};
+use crate::node_conditions::pressure::{CONDITIONS, Pressure, Severity};
+use crate::policy::eviction_settings::NodeStatusSettings;
 use crate::signal::NodeCondition;
 
 /// What a taint does to pods that do not tolerate it: those values of `v1.TaintEffect` that the

@@ -1,12 +1,10 @@
 use proptest::prelude::*;
 
-use super::{
-    ConditionInputs, Due, Effect, NodeStatusSettings, TaintChange, conditions, effects, over_since,
-    taint_key, taints,
-};
+use super::{ConditionInputs, Due, Effect, TaintChange, conditions, effects, over_since, taint_key, taints};
 use crate::fixture::{at, hard, soft};
 use crate::node::{Condition, Node, Taint};
-use crate::pressure::{CONDITIONS, Cause, Pressure, Severity, Status};
+use crate::node_conditions::pressure::{CONDITIONS, Cause, Pressure, Severity, Status};
+use crate::policy::eviction_settings::NodeStatusSettings;
 use crate::signal::NodeCondition::{self, MemoryPressure};
 use crate::signal::Signal::MemoryAvailable;
 use crate::threshold::{ResolvedThreshold, Thresholds};

@@ -1,8 +1,9 @@
 use super::*;
 use crate::decision::Decision;
 use crate::engine::Engine;
+use crate::eviction_result::EvictionResult;
 use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, tell};
-use crate::input::{Event, EvictionResult};
+use crate::input::Event;
 use crate::signal::Signal::MemoryAvailable;
 use crate::status_mismatch::StatusMismatch;
 

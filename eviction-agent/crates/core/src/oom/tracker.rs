@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::input::EvictionResult;
+use crate::eviction_result::EvictionResult;
 use crate::pods::{KnownPod, PodSet};
 use crate::time::{Timestamp, since};
 

@@ -1,7 +1,7 @@
 //! The annotations of pods that anything depends on.
 
 use crate::pod::Pod;
-use crate::protection::{DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, PRIORITY_HINT};
+use crate::pods::{DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, PRIORITY_HINT};
 
 /// Where the kubelet has a pod from. Present and other than `api`: a static pod.
 pub(super) const CONFIG_SOURCE: &str = "kubernetes.io/config.source";

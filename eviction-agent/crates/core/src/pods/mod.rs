@@ -2,8 +2,11 @@
 
 mod annotations;
 mod criticality;
+mod eviction_annotations;
 mod limits;
+mod protection;
 mod qos;
+mod rate_limit_key;
 mod requests;
 mod set;
 mod storage_limits;
@@ -12,8 +15,15 @@ mod tests;
 
 pub use annotations::{is_asked_for, mirrored_uid, of_the_api};
 pub use criticality::is_critical;
+#[cfg(test)]
+pub(crate) use eviction_annotations::PodAnnotations;
+pub(crate) use eviction_annotations::opts_out;
+pub use eviction_annotations::{AnnotationError, EVICT, IgnoredAnnotation, PRIORITY_HINT};
+pub use eviction_annotations::{DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION};
 pub use limits::{ContainerLimit, EmptyDirLimit, LocalLimits};
+pub use protection::{EvictionOrder, PodProtection};
 pub use qos::is_best_effort;
+pub use rate_limit_key::RateLimitKey;
 pub use requests::{has_pod_level_resources, memory_limit, pod_limit, pod_request};
 pub use set::{PodSet, RankFacts};
 pub(crate) use storage_limits::LeastLimits;
@@ -21,7 +31,6 @@ pub use storage_limits::{LimitedPod, NamedLimit};
 
 use super::pod::Pod;
 use super::policy::{DiskRanking, Gates, PodLevelRequests, Policy, WithoutStats};
-use super::protection::PodProtection;
 use super::signal::Resource;
 use super::units::Quantity;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::milli_units::Nanos;
 use crate::pod::Pod;
+use crate::pods::{EvictionOrder, PodProtection};
 use crate::policy::{DiskRanking, Policy, WithoutStats};
-use crate::protection::{EvictionOrder, PodProtection};
 use crate::signal::Resource;
 use crate::work::step;
 

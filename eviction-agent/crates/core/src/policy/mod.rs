@@ -1,5 +1,8 @@
 //! What the engine decides by: the resolved eviction settings of a node, and the profile's rules.
 
+pub mod eviction_settings;
+pub mod kill_on_growth;
+pub mod preferences;
 mod rules;
 
 pub use rules::{
@@ -7,10 +10,10 @@ pub use rules::{
     VictimsPerPass, WithoutStats,
 };
 
-use super::eviction_settings::EvictionSettings;
-use super::kernel_kill::KernelKill;
 use super::signal::Signal;
 use super::units::{GoDuration, ThresholdValue};
+use crate::policy::eviction_settings::EvictionSettings;
+use crate::policy::eviction_settings::KernelKill;
 
 /// Everything that the pipeline is told. Made by `config`, whole and valid.
 #[derive(Clone, Debug, PartialEq)]

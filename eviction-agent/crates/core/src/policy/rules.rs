@@ -4,7 +4,7 @@
 //! would want, and nothing outside of this file asks for the profile. Each enhanced choice is
 //! justified in docs/reference/profiles.md and has scenarios in tests/scenarios/enhanced.
 
-use crate::preferences::{ApplyChanges, MemoryPreferences, PredictionMode, Preferences};
+use crate::policy::preferences::{ApplyChanges, MemoryPreferences, PredictionMode, Preferences};
 use crate::units::GoDuration;
 
 /// The choices of a profile.

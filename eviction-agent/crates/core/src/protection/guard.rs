@@ -1,6 +1,6 @@
 //! What decides whether a pod goes when its turn has come.
 
-use crate::input::EvictionResult;
+use crate::eviction_result::EvictionResult;
 use crate::pods::KnownPod;
 use crate::policy::Rules;
 use crate::signal::{Resource, Signal};
@@ -9,9 +9,9 @@ use crate::time::Timestamp;
 use crate::units::GoDuration;
 
 use super::cool_down::CoolDown;
-use super::order::EvictionOrder;
 use super::rate_limit::RateLimiter;
 use super::refusal::Refusal;
+use crate::pods::EvictionOrder;
 
 /// For what a pod would go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

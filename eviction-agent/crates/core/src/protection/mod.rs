@@ -2,15 +2,13 @@
 //! annotation, the operator's table, the cool-down after an OOM kill, limits within a time, and
 //! pods that nothing would bring back.
 //!
-//! What follows from a pod and the policy alone is its [`PodProtection`], worked out once. What
+//! What follows from a pod and the policy alone is its [`PodProtection`](crate::pods::PodProtection), worked out once. What
 //! depends on what happened is the state of the [`EvictionGuard`], of which the engine asks
 //! [`EvictionGuard::refusal`] for each pod whose turn has come. In the kubelet's profile nobody is
 //! sheltered and nothing refused.
 
-mod annotations;
 mod cool_down;
 mod guard;
-mod order;
 #[cfg(test)]
 mod properties;
 mod rate_limit;
@@ -18,10 +16,5 @@ mod refusal;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use annotations::opts_out;
-pub use annotations::{AnnotationError, EVICT, IgnoredAnnotation, PRIORITY_HINT};
-pub use annotations::{DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION};
 pub use guard::{EvictionGuard, EvictionMotive, EvictionRequest};
-pub use order::{EvictionOrder, PodProtection};
-pub use rate_limit::RateLimitKey;
 pub use refusal::{Refusal, RefusedPod};

@@ -1,5 +1,10 @@
 //! What holds whatever happens.
 
+use crate::pods::DESCHEDULER_EVICT;
+use crate::pods::DESCHEDULER_PREFER_NO_EVICTION;
+use crate::pods::EVICT;
+use crate::pods::EvictionOrder;
+use crate::pods::PRIORITY_HINT;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::option::of;
@@ -7,18 +12,20 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::decision::{Action, Cause};
+use crate::decision::Action;
 use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
+use crate::eviction::Cause;
+use crate::eviction_result::EvictionResult;
 use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell};
-use crate::input::{Event, EvictionResult};
+use crate::input::Event;
 use crate::oom::OomKill;
 use crate::pod::{Owner, Pod};
 use crate::pods::KnownPod;
-use crate::policy::{Policy, Rules};
-use crate::preferences::{
+use crate::policy::preferences::{
     EvictionLimit, HardEvictions, Preferences, Protection, ProtectionRule, RateLimitScope, SoftEvictions,
 };
+use crate::policy::{Policy, Rules};
 use crate::signal::Signal::MemoryAvailable;
 use crate::units::GoDuration;
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::preferences::RateLimitScope;
+use crate::policy::preferences::RateLimitScope;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 

@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::decision::{Decision, EvaluationEnd};
+use crate::decision::Decision;
 use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
+use crate::eviction::EvaluationEnd;
 use crate::fixture::arbitrary::{pod as any_pod, snapshot as any_snapshot};
 use crate::fixture::{
     at, container, hard, list, memory_of, node, pod, policy, requests, set_by, snapshot, tell, victims,
 };
 use crate::input::Event;
 use crate::pod::{EmptyDir, Owner, Pod, Volume};
+use crate::pods::PRIORITY_HINT;
+use crate::policy::preferences::Preferences;
 use crate::policy::{Policy, Rules};
-use crate::preferences::Preferences;
-use crate::protection::{PRIORITY_HINT, Refusal};
+use crate::protection::Refusal;
 use crate::signal::Signal::{
     self, ImageFsAvailable, MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, PidAvailable,
 };

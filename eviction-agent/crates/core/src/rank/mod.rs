@@ -19,9 +19,9 @@ pub(crate) use what_if::WhatIf;
 
 use super::milli_units::Nanos;
 use super::pods::{PodSet, RankFacts};
-use super::protection::EvictionOrder;
 use super::snapshot::{NO_STATS, PodStats, Snapshot};
 use super::work::step;
+use crate::pods::EvictionOrder;
 
 /// A pod with the key it is ranked by. The least goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::margin::{Choice, MarginRecord, NearestRecord};
 use super::protection::{ProtectionRecord, too_young};
-use crate::decision::{Action, Cause, Decision, Evaluation};
+use crate::decision::{Action, Decision, Evaluation};
+use crate::eviction::Cause;
 use crate::in_flight::Phase;
 use crate::pod::PodName;
 use crate::pods::KnownPod;

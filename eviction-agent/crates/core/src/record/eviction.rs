@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::decision::{Evaluation, Eviction};
+use crate::decision::Evaluation;
+use crate::eviction::Eviction;
 use crate::message::{self, EvictionText};
 use crate::pod::PodName;
 

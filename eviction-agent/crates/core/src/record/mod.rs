@@ -37,13 +37,14 @@ pub use signal::{GrowthRecord, MemoryRecord, ProposalRecord, UnknownValue};
 pub use sizing::{SizingRecord, SkippedPodRecord, VictimRecord};
 pub use threshold::{MetRecord, SignalRecord, ThresholdRecord};
 
-use super::decision::{Action, Decision, DecisionKind, Evaluation, EvaluationEnd, NotEvaluated};
+use super::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
 use super::disk_layout::Reclaim;
 use super::message;
 use super::oom::EndedContainer;
 use super::signal::{NodeCondition, Resource, Signal};
 use super::signal_filter::RejectedReading;
 use super::time::Timestamp;
+use crate::eviction::EvaluationEnd;
 
 /// One decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]

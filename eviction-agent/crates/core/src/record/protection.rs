@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::pods::KnownPod;
-use crate::protection::{EvictionOrder, IgnoredAnnotation, PodProtection};
+use crate::pods::{EvictionOrder, IgnoredAnnotation, PodProtection};
 use crate::rank::OverRequestClass;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;

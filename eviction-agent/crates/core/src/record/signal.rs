@@ -6,8 +6,8 @@ use serde::Serialize;
 use crate::decision::{Action, Decision, Evaluation, ProposalState};
 use crate::disk_layout::Reclaim;
 use crate::reading::{Reading, UnknownReason};
-use crate::signal_filter::MemoryConditions;
 use crate::snapshot::MemoryDetail;
+use crate::threshold::MemoryConditions;
 use crate::time::Timestamp;
 use crate::trend::Slope;
 

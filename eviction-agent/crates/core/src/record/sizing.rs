@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use super::PodName;
-use crate::decision::{Evaluation, EvaluationEnd};
+use crate::decision::Evaluation;
 use crate::deficit::{Deficit, SkipReason};
+use crate::eviction::EvaluationEnd;
 use crate::expected_release::{Basis, ExpectedRelease};
 use crate::signal::Signal;
 

@@ -11,8 +11,9 @@ mod prediction;
 #[cfg(test)]
 mod tests;
 
+use crate::threshold::MemoryConditions;
 pub use growth::{Growing, PodGrowth};
-pub use memory::{MemoryConditions, available, observe};
+pub use memory::{available, observe};
 pub use plausibility::{Implausible, RejectedReading};
 pub use prediction::eta;
 

@@ -1,8 +1,9 @@
 //! Thresholds that are about to be met.
 
-use super::{MemoryConditions, SignalContext};
+use super::SignalContext;
 use crate::observation::Observations;
 use crate::signal::Resource;
+use crate::threshold::MemoryConditions;
 use crate::threshold::ResolvedThreshold;
 use crate::trend::Eta;
 use crate::units::GoDuration;

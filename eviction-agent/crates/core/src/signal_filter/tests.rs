@@ -1,13 +1,16 @@
 use super::*;
-use crate::decision::{Decision, EvaluationEnd};
+use crate::decision::Decision;
 use crate::engine::Engine;
+use crate::eviction::EvaluationEnd;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,
 };
 use crate::input::{Event, Input};
 use crate::policy::Policy;
-use crate::preferences::{MemoryMeasure, MemoryPsi, PredictionMode, Preferences, PsiKind, PsiTrigger};
+use crate::policy::preferences::{
+    MemoryMeasure, MemoryPsi, PredictionMode, Preferences, PsiKind, PsiTrigger,
+};
 use crate::reading::UnknownReason;
 use crate::record::DecisionRecord;
 use crate::signal::NodeCondition;

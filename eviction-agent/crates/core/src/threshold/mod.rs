@@ -2,6 +2,7 @@
 
 mod containerfs;
 mod go_slice_quirk;
+mod memory_conditions;
 mod resolved;
 #[cfg(test)]
 mod tests;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use containerfs::Replacement;
 pub use go_slice_quirk::room;
+pub use memory_conditions::MemoryConditions;
 pub use resolved::ResolvedThreshold;
 pub(crate) use resolved::ThresholdBasis;
 
@@ -17,7 +19,7 @@ use super::disk_layout::DiskLayout;
 use super::observation::Observations;
 use super::policy::Threshold;
 use super::signal::Resource;
-use super::signal_filter::MemoryConditions;
+
 use super::state::{MetSince, text_of};
 use super::time::{GO_ZERO, Timestamp, is_unset, since};
 

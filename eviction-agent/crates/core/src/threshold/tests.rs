@@ -9,8 +9,8 @@ use crate::signal::Signal::{
     ContainerFsAvailable, ContainerFsInodesFree, ImageFsAvailable, MemoryAvailable, NodeFsAvailable,
     NodeFsInodesFree, PidAvailable,
 };
-use crate::signal_filter::MemoryConditions;
 use crate::snapshot::{NodeStats, ProcessStats};
+use crate::threshold::MemoryConditions;
 use crate::units::ThresholdValue;
 
 const SHARED: DiskLayout = DiskLayout { dedicated_image_fs: false, split_image_fs: false };

@@ -7,8 +7,8 @@ use tokio::sync::watch;
 
 use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
+use eviction_core::node_conditions::pressure::CONDITIONS;
 use eviction_core::node_conditions::{TaintChange, taints, wanted};
-use eviction_core::pressure::CONDITIONS;
 
 use super::observed_node::ObservedNode;
 use super::retry::{Inputs, RetryPace, Wait};

@@ -6,7 +6,7 @@ use super::super::RateLimitState;
 use super::super::boottime::Clocks;
 use super::super::record::{self, CountedEvictionRecord};
 use eviction_core::pod::PodName;
-use eviction_core::protection::RateLimitKey;
+use eviction_core::pods::RateLimitKey;
 use eviction_core::state::{CountedEviction, PodEventTime};
 use eviction_kill::CountedKill;
 

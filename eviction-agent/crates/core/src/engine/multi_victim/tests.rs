@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::decision::{Action, Decision, EvaluationEnd, Eviction};
+use crate::decision::{Action, Decision};
 use crate::deficit::SkipReason;
 use crate::engine::Engine;
+use crate::eviction::{EvaluationEnd, Eviction};
+use crate::eviction_result::EvictionResult;
 use crate::expected_release::Basis;
 use crate::fixture;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
@@ -15,7 +17,7 @@ use crate::fixture::{
     at, container, engine, engine as engine_of, hard, limits, memory_of, node, pod, policy as kubelet,
     quantity, set, snapshot, soft, tell, victims,
 };
-use crate::input::{Event, EvictionResult, Input};
+use crate::input::{Event, Input};
 use crate::pod::Pod;
 use crate::policy::{Policy, SoftGrace, Threshold, VictimsPerPass};
 use crate::reading::{Reading, UnknownReason};

@@ -1,7 +1,8 @@
 //! Those on their way, and who is hurried.
 
-use crate::decision::{Action, EvaluationEnd};
+use crate::decision::Action;
 use crate::deficit::SkipReason;
+use crate::eviction::EvaluationEnd;
 use crate::fixture::{at, engine, hard, node, pod, set, snapshot, soft, tell, victims};
 use crate::in_flight::Phase;
 use crate::input::Event;

@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kill_on_growth::KillOnGrowth;
-use super::node_conditions::NodeStatusSettings;
+use crate::policy::kill_on_growth::KillOnGrowth;
 
 /// How evictions through the API server are carried out, in either profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -58,4 +57,39 @@ pub enum WhenApiServerDown {
     Wait,
     /// The processes of victims are killed. Needs the host's PID namespace.
     Kill,
+}
+
+/// Conditions and taints that an agent that acts writes to the Node object, in either profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct NodeStatusSettings {
+    /// Whether the agent sets the conditions `EvictionAgentMemoryPressure`, `EvictionAgentDiskPressure` and
+    /// `EvictionAgentPIDPressure`.
+    pub conditions: bool,
+    /// Whether the agent taints the node `PreferNoSchedule` while a soft threshold is met.
+    pub prefer_no_schedule: bool,
+    /// Whether the agent taints the node `NoSchedule` while a hard threshold is met.
+    pub no_schedule: bool,
+}
+
+impl Default for NodeStatusSettings {
+    fn default() -> Self {
+        Self { conditions: true, prefer_no_schedule: true, no_schedule: true }
+    }
+}
+
+impl NodeStatusSettings {
+    /// Nothing at all: what is there of the agent's is taken away.
+    pub const NONE: Self = Self { conditions: false, prefer_no_schedule: false, no_schedule: false };
+}
+
+/// Which evictions a BPF program may carry out in the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum KernelKill {
+    /// None.
+    #[default]
+    Off,
+    /// Those for a hard threshold of `memory.available`: the memory charge that crosses the threshold kills
+    /// a process of the pod that would be evicted first, if that pod's growth crossed it.
+    HardMemory,
 }

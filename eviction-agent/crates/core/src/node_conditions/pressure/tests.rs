@@ -1,12 +1,14 @@
 use proptest::prelude::*;
 
-use super::{Cause, InitialConditions, Pressure, Pressures, PublishedCondition, Severity, Status};
 use crate::decision::Decision;
 use crate::engine::Engine;
 use crate::fixture::{at, engine, hard, node, policy, set, snapshot, soft, tell};
 use crate::input::Event;
 use crate::node as api;
 use crate::node_conditions;
+use crate::node_conditions::pressure::{
+    Cause, InitialConditions, Pressure, Pressures, PublishedCondition, Severity, Status,
+};
 use crate::signal::NodeCondition::MemoryPressure;
 use crate::signal::Signal::MemoryAvailable;
 use crate::units::GoDuration;

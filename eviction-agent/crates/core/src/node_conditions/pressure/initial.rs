@@ -1,7 +1,7 @@
 //! What a Node says from before the start.
 
-use super::{CONDITIONS, Status};
 use crate::node::{Condition, Node};
+use crate::node_conditions::pressure::{CONDITIONS, Status};
 use crate::node_conditions::{self, Effect, HEARTBEAT};
 use crate::signal::NodeCondition;
 use crate::time::Timestamp;

@@ -15,11 +15,11 @@ pub use published::PublishedCondition;
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::Raised;
-use super::decision::{Decision, Evaluation};
-use super::signal::NodeCondition;
-use super::time::{Timestamp, since};
-use super::units::GoDuration;
+use crate::condition::Raised;
+use crate::decision::{Decision, Evaluation};
+use crate::signal::NodeCondition;
+use crate::time::{Timestamp, since};
+use crate::units::GoDuration;
 
 /// All conditions; a condition as `usize` is its place.
 pub const CONDITIONS: [NodeCondition; NodeCondition::COUNT] =
@@ -178,7 +178,7 @@ fn worst(pass: &Evaluation, condition: NodeCondition) -> Option<(u8, Severity)> 
 impl InitialConditions {
     /// The conditions that were raised, for [`Engine::seed_conditions`].
     ///
-    /// [`Engine::seed_conditions`]: super::engine::Engine::seed_conditions
+    /// [`Engine::seed_conditions`]: crate::engine::Engine::seed_conditions
     pub fn raised(&self) -> impl Iterator<Item = Raised> {
         let raised = |condition: NodeCondition| {
             let seeded = self.0[condition as usize]?;

@@ -6,9 +6,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::label_selector::LabelSelector;
-use super::signal::Signal;
-use super::units::{GoDuration, Limit};
+use crate::label_selector::LabelSelector;
+use crate::signal::Signal;
+use crate::units::{GoDuration, Limit};
 
 /// The rules that the agent decides by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,6 +1,8 @@
 //! What was said of conditions, for the agent that comes after this one.
 
-use super::{CONDITIONS, InitialCondition, InitialConditions, Pressure, Pressures, Status};
+use crate::node_conditions::pressure::{
+    CONDITIONS, InitialCondition, InitialConditions, Pressure, Pressures, Status,
+};
 use crate::signal::NodeCondition;
 use crate::time::Timestamp;
 

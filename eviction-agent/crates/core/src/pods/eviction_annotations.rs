@@ -48,21 +48,21 @@ pub enum AnnotationError {
 
 /// What the annotations of a pod say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct PodAnnotations {
+pub(crate) struct PodAnnotations {
     /// It must not be evicted.
-    pub(super) opts_out: bool,
+    pub(crate) opts_out: bool,
     /// It may be evicted although it is bare.
-    pub(super) consents: bool,
+    pub(crate) consents: bool,
     /// Others should go before.
-    pub(super) prefers_to_stay: bool,
+    pub(crate) prefers_to_stay: bool,
     /// Its hint.
-    pub(super) hint: i8,
+    pub(crate) hint: i8,
     /// What was not understood.
-    pub(super) ignored: Vec<IgnoredAnnotation>,
+    pub(crate) ignored: Vec<IgnoredAnnotation>,
 }
 
 impl PodAnnotations {
-    pub(super) fn of(annotations: &SortedMap<Box<str>>) -> Self {
+    pub(crate) fn of(annotations: &SortedMap<Box<str>>) -> Self {
         let mut wishes = Self {
             prefers_to_stay: annotations.contains_key(DESCHEDULER_PREFER_NO_EVICTION),
             ..Self::default()

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::units::{Format, Quantity};
+use crate::units::{Format, Quantity};
 
 /// Bytes that the memory of a pod may grow by in the grace period of a hard memory eviction; 0 for no
 /// bound.

@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::pod::Pod;
 use crate::policy::Rules;
-use crate::preferences::{Protection, ProtectionRule};
+use crate::policy::preferences::{Protection, ProtectionRule};
 
-use super::annotations::{IgnoredAnnotation, PodAnnotations};
-use super::rate_limit::RateLimitKey;
+use super::eviction_annotations::{IgnoredAnnotation, PodAnnotations};
+use super::rate_limit_key::RateLimitKey;
 
 /// When it is a pod's turn to be evicted. All of one turn go before any of the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
