@@ -4,27 +4,40 @@
 //! the engine is told is steady: the wall time of the agent's start and the monotonic time since,
 //! so that a system clock that is set ends no grace period and raises no dead. What people read is
 //! put right when it is written, and what others have stamped is brought to the steady time.
+//!
+//! The monotonic clock is that of the boot. An agent that goes on where another one ended takes over its
+//! steady time as well, so that a time that was written down is still the same time.
 
 use std::sync::OnceLock;
 
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 /// A difference below this is the time between two readings, or drift that nobody notices.
 const STEP_NS: i128 = 50_000_000;
 
+/// The clock of this process: the same for everybody in it.
+static PROCESS: OnceLock<Clock> = OnceLock::new();
+
 /// The wall time that belongs to a monotonic one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub(crate) struct Clock {
-    wall_ns: i128,
-    mono_ns: u64,
+    /// The steady time at which the monotonic clock was zero.
+    zero: Timestamp,
 }
 
 impl Clock {
-    /// The clock of this process: the same for everybody in it.
+    /// The clock of this process.
     pub(crate) fn start() -> Self {
-        static START: OnceLock<Clock> = OnceLock::new();
-        *START.get_or_init(|| Self { wall_ns: wall_ns(), mono_ns: mono_ns() })
+        *PROCESS.get_or_init(|| Self { zero: timestamp(wall_ns() - i128::from(mono_ns())) })
+    }
+
+    /// The same, as another agent of this boot had it. To be called before anybody asks for the time:
+    /// a clock that runs goes on.
+    pub(crate) fn resume(former: Self) -> Self {
+        *PROCESS.get_or_init(|| former)
     }
 
     /// The present, on both clocks.
@@ -35,11 +48,6 @@ impl Clock {
     /// The steady time of a monotonic stamp.
     pub(crate) fn at(&self, mono_ns: u64) -> Instant {
         Instant { wall: timestamp(self.steady_ns(mono_ns)), mono_ns }
-    }
-
-    /// When this process was started, by the wall clock of then, in milliseconds.
-    pub(crate) fn started_ms(&self) -> i64 {
-        i64::try_from(self.wall_ns / 1_000_000).unwrap_or(0)
     }
 
     /// What the system's clock shows, or would have shown, at a steady time.
@@ -53,7 +61,7 @@ impl Clock {
     }
 
     fn steady_ns(&self, mono_ns: u64) -> i128 {
-        self.wall_ns + i128::from(mono_ns) - i128::from(self.mono_ns)
+        self.zero.as_nanosecond() + i128::from(mono_ns)
     }
 
     /// By how much the system's clock was set since the start.
@@ -102,13 +110,13 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_moves_what_people_read_and_nothing_else() {
-        let start = Clock { wall_ns: wall_ns(), mono_ns: mono_ns() };
+        let start = Clock { zero: timestamp(wall_ns() - i128::from(mono_ns())) };
         for step in [HOUR_NS, -HOUR_NS] {
             // As if the system's clock had been set by so much since.
-            let clock = Clock { wall_ns: start.wall_ns - step, ..start };
+            let clock = Clock { zero: timestamp(start.zero.as_nanosecond() - step) };
             let steady = clock.now().wall;
-            let later = clock.at(start.mono_ns + 7).wall.as_nanosecond();
-            assert_eq!(later, start.wall_ns - step + 7, "the engine's time goes on as it went");
+            let later = clock.at(7).wall.as_nanosecond();
+            assert_eq!(later, start.zero.as_nanosecond() - step + 7, "the engine's time goes on as it went");
             let off = clock.shown(steady).as_nanosecond() - steady.as_nanosecond() - step;
             assert!(off.abs() < STEP_NS, "{off}");
             let back = clock.steady(clock.shown(steady)).as_nanosecond() - steady.as_nanosecond();
@@ -118,7 +126,7 @@ mod tests {
 
     #[test]
     fn between_two_readings_nothing_was_set() {
-        let clock = Clock { wall_ns: 1_000, mono_ns: 10 };
+        let clock = Clock { zero: timestamp(990) };
         assert_eq!(clock.was_set_by(1_000 + 90 + STEP_NS, 100), 0);
         assert_eq!(clock.was_set_by(1_000 + 91 + STEP_NS, 100), STEP_NS + 1);
     }

@@ -7,7 +7,7 @@ use super::cluster::{BOOT_ID, read_boot_id};
 use super::control_loop::StateSender;
 use super::error::Failure;
 use super::run::Options;
-use super::state::{DurableRevision, Identity, RestoredState, StateWriter, keeper, recall};
+use super::state::{DurableRevision, Identity, RestoredState, StateWriter, keeper, restore};
 use crate::telemetry::metrics::Metrics;
 use eviction_config::ActionSettings;
 
@@ -38,7 +38,7 @@ pub(crate) fn open(
         cgroup_root: options.cgroup_root.display().to_string().into(),
         act: action.to_string().into(),
     };
-    let recalled = recall(&path, &identity);
+    let recalled = restore(&path, &identity);
     let (lane, keeper, written) = keeper(&path, identity, recalled.names, metrics)?;
     Ok((StateSender::by(lane), Some((keeper, written)), recalled))
 }

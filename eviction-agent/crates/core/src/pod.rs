@@ -1,6 +1,6 @@
 //! A pod as far as decisions depend on it: a plain mirror of parts of `v1.Pod`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::sorted_map::SortedMap;
 use super::time::Timestamp;
@@ -10,7 +10,7 @@ use super::units::Quantity;
 pub type ResourceList = SortedMap<Quantity>;
 
 /// The names of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodName {
     /// `metadata.namespace`.
     pub namespace: Box<str>,

@@ -72,6 +72,18 @@ pub struct EngineState {
     pub held_until: Option<Timestamp>,
 }
 
+impl EngineState {
+    /// All times in it of which none is still to come.
+    pub fn times(&self) -> impl Iterator<Item = Timestamp> {
+        let Self { looked, met, conditions, flights, counted, oom_killed, forbidden, held_until: _ } = self;
+        let met = met.iter().map(|it| it.first_seen);
+        let pods = oom_killed.iter().chain(forbidden).map(|it| it.at);
+        let flights = flights.iter().flat_map(|it| [it.decided_at, it.since]);
+        let counted = counted.iter().map(|it| it.at).chain(conditions.iter().map(|it| it.at));
+        looked.iter().copied().chain(met).chain(pods).chain(flights).chain(counted)
+    }
+}
+
 /// A threshold that is met.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

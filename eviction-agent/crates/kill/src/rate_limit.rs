@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::target::KillTarget;
 use eviction_core::pod::PodName;
 use eviction_core::progress::KillRejection;
@@ -68,7 +70,8 @@ pub struct TerminatingPod {
 }
 
 /// A kill that counts against the limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CountedKill {
     /// Of which pod.
     pub pod: Arc<PodName>,

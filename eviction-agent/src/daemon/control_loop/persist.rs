@@ -58,14 +58,14 @@ impl ControlLoop {
         let under_way = self.state.under_way.iter().map(ActiveEviction::kept);
         let kept = LoopState {
             number: keep.number + 1,
-            memory: self.engine.memory(),
+            engine: self.engine.memory(),
             evictions: under_way.chain(self.state.recalled.iter().cloned()).collect(),
-            pace: RateLimitState {
+            rate_limits: RateLimitState {
                 by_api: self.evictions.iter().flat_map(Evictions::kills).cloned().collect(),
                 by_kill: self.executor.kills().cloned().collect(),
             },
             decisions: self.state.decisions,
-            said: self.node.as_ref().and_then(NodeStatusSender::said),
+            published: self.node.as_ref().and_then(NodeStatusSender::said),
         };
         match lane.send(kept) {
             Ok(()) => {
@@ -79,17 +79,18 @@ impl ControlLoop {
 
     /// Goes on where another agent ended. Before anything else.
     pub(crate) fn recall(&mut self, recalled: RestoredState) {
-        let RestoredState { written, memory, evictions, pace, decisions, said, names: _ } = recalled;
+        let RestoredState { written, state, names: _ } = recalled;
+        let LoopState { number: _, engine, evictions, rate_limits, decisions, published } = state;
         if let Some(by_api) = &mut self.evictions {
-            by_api.recall(pace.by_api);
+            by_api.recall(rate_limits.by_api);
         }
-        self.executor.recall(pace.by_kill);
-        if let (Some(node), Some(said)) = (&mut self.node, said) {
-            node.recall(&said, written);
+        self.executor.recall(rate_limits.by_kill);
+        if let (Some(node), Some(published)) = (&mut self.node, published) {
+            node.recall(&published, written);
         }
         self.state.decisions = decisions;
         let at = self.clock.now().wall;
-        self.step(Input { at, event: Event::Restore(Box::new(memory)) });
+        self.step(Input { at, event: Event::Restore(Box::new(engine)) });
         // Before the pods are known: what waits for an answer is not over because it took long.
         for open in evictions.iter().filter(|it| it.by_api == Some(ApiPhaseState::Asked)) {
             self.leave_open(&open.pod);

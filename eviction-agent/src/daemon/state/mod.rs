@@ -1,25 +1,28 @@
-//! What outlives the agent, in a small file of this boot: whoever is started after a kill goes on
-//! with the same grace periods, conditions, and evictions.
+//! The state that outlives the agent, in one small file of this boot: an agent that is started after
+//! a kill goes on with the same grace periods, conditions, and evictions.
 //!
 //! ```text
-//! reaction thread ── Kept (bounded, no lock) ─► Keeper ─► file, on a thread for blocking work
-//!        └────────── evictions ───────────────► wait for the Keeper ─► API server
+//! control loop ── LoopState (bounded, no lock) ─► StateWriter ─► file, on a thread for blocking work
+//!        └─────── evictions ────────────────────► wait for the StateWriter ─► API server
 //! ```
-//! The reaction says what it knows whenever that changes, all of it each time, so that one that
-//! is lost is made up for by the next. It waits for nothing. What is asked of the API server
-//! because of it goes out after it was written, or when that takes too long.
+//! The control loop sends its whole state whenever that changes, so that a lost one is made up for
+//! by the next. It waits for nothing. A request to the API server goes out after the state that
+//! has the eviction was written, or when that takes too long.
+//!
+//! The file holds these very types by serde. All times in it are of one clock, [`Clock`], which an
+//! agent takes over from the one before, so that none has to be converted.
+//!
+//! [`Clock`]: super::clock::Clock
 
-mod boottime;
 mod document;
 mod file;
-mod record;
 mod restore;
 mod writer;
 
-use std::sync::Arc;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use document::Identity;
-pub(crate) use restore::{RestoredState, recall};
+pub(crate) use restore::{RestoredState, restore};
 pub(crate) use writer::{DurableRevision, StateWriter, keeper};
 
 use eviction_core::node_conditions::pressure::PublishedCondition;
@@ -27,30 +30,35 @@ use eviction_core::pod::PodName;
 use eviction_core::signal::{NodeCondition, Resource, Signal};
 use eviction_core::state::EngineState;
 use eviction_kill::CountedKill;
+use std::sync::Arc;
 
-/// All that the reaction knows and no look can tell.
-#[derive(Debug)]
+/// All that the control loop knows and no sample can tell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LoopState {
-    /// They are counted from 1.
+    /// Counted from 1, by each agent for itself.
+    #[serde(skip)]
     pub(crate) number: u64,
-    pub(crate) memory: EngineState,
+    pub(crate) engine: EngineState,
     pub(crate) evictions: Vec<EvictionProgress>,
-    pub(crate) pace: RateLimitState,
+    pub(crate) rate_limits: RateLimitState,
     /// The number of the last decision.
     pub(crate) decisions: u64,
-    /// What was said of the node's conditions, by their places.
-    pub(crate) said: Option<[PublishedCondition; NodeCondition::COUNT]>,
+    /// The node's conditions as they were published last, by their places.
+    pub(crate) published: Option<[PublishedCondition; NodeCondition::COUNT]>,
 }
 
-/// What counts against the limits of the pace, for each hand.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What counts against the rate limits, for each executor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RateLimitState {
     pub(crate) by_api: Vec<CountedKill>,
     pub(crate) by_kill: Vec<CountedKill>,
 }
 
 /// An eviction that has not come to an end, as the hands know it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct EvictionProgress {
     pub(crate) decision: u64,
     pub(crate) pod: Arc<PodName>,
@@ -67,7 +75,7 @@ pub(crate) struct EvictionProgress {
 }
 
 /// How far the API server has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ApiPhaseState {
     /// It is asked, or is about to be.

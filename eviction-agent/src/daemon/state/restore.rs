@@ -2,50 +2,36 @@
 
 use std::path::Path;
 
-use super::boottime::Clocks;
-use super::document::{self, Identity};
+use super::LoopState;
+use super::document::{self, Document, Identity};
 use super::file::StateFile;
-use super::{EvictionProgress, RateLimitState};
+use crate::daemon::clock::{Clock, mono_ns};
 use crate::daemon::decision_id::DecisionIds;
 use crate::daemon::error::chain;
-use eviction_core::node_conditions::pressure::PublishedCondition;
-use eviction_core::signal::NodeCondition;
-use eviction_core::state::EngineState;
 use eviction_core::time::{Timestamp, since};
 
-/// What a start goes on with, in times of this process.
+/// What a start goes on with.
 #[derive(Debug)]
 pub(crate) struct RestoredState {
     /// When it was written.
     pub(crate) written: Timestamp,
-    pub(crate) memory: EngineState,
-    pub(crate) evictions: Vec<EvictionProgress>,
-    pub(crate) pace: RateLimitState,
-    pub(crate) decisions: u64,
-    /// What was said of the node's conditions, by their places.
-    pub(crate) said: Option<[PublishedCondition; NodeCondition::COUNT]>,
-    /// What they are called, and those that follow.
+    pub(crate) state: LoopState,
+    /// What decisions are called, and those that follow.
     pub(crate) names: DecisionIds,
 }
 
 impl Default for RestoredState {
     /// Of an agent that is the first one.
     fn default() -> Self {
-        Self {
-            written: Timestamp::default(),
-            memory: EngineState::default(),
-            evictions: Vec::new(),
-            pace: RateLimitState::default(),
-            decisions: 0,
-            said: None,
-            names: DecisionIds::of_this_start(),
-        }
+        let (written, state) = Default::default();
+        Self { written, state, names: DecisionIds::of_this_start() }
     }
 }
 
-/// Reads what the former agent has left. What is of no use is set aside with a warning; then, and
-/// if there is nothing, the agent starts as the first one.
-pub(crate) fn recall(path: &Path, identity: &Identity) -> RestoredState {
+/// Reads what the former agent has left, and goes on with its clock: before anything asks for the
+/// time. What is of no use is set aside with a warning; then, and if there is nothing, the agent
+/// starts as the first one.
+pub(crate) fn restore(path: &Path, identity: &Identity) -> RestoredState {
     let file = StateFile::at(path);
     let shown = path.display();
     let bytes = match file.read() {
@@ -56,20 +42,18 @@ pub(crate) fn recall(path: &Path, identity: &Identity) -> RestoredState {
             return RestoredState::default();
         }
     };
-    let clocks = Clocks::now();
-    match document::read(&bytes, identity, clocks) {
-        Ok(recalled) => {
-            let RestoredState { written, memory, evictions, pace: _, decisions, said: _, names: _ } =
-                &recalled;
+    match document::read(&bytes, identity, mono_ns()) {
+        Ok(Document { clock, written, first_start_ms: names, state, .. }) => {
+            let now = Clock::resume(clock).now().wall;
             tracing::info!(
                 file = %shown,
-                age_ms = since(clocks.steady, *written).as_nanos() / 1_000_000,
-                conditions = memory.conditions.len(),
-                evictions = evictions.len(),
-                decisions,
+                age_ms = since(now, written).as_nanos() / 1_000_000,
+                conditions = state.engine.conditions.len(),
+                evictions = state.evictions.len(),
+                decisions = state.decisions,
                 "the agent goes on where the former one ended"
             );
-            recalled
+            RestoredState { written, state, names }
         }
         Err(why) => {
             let aside = file.set_aside().map_or_else(

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::LoopState;
-use super::boottime::Clocks;
 use super::document::{self, Identity};
 use super::file::StateFile;
+use crate::daemon::clock::Clock;
 use crate::daemon::decision_id::DecisionIds;
 use crate::daemon::error::{Failure, chain};
 use crate::daemon::spsc::{Next, Receiver, Sender, lane};
@@ -82,7 +82,8 @@ impl StateWriter {
             if let Some(kept) = &latest
                 && kept.number != done
             {
-                let content = document::write(&self.identity, self.names, Clocks::now(), kept);
+                let clock = Clock::start();
+                let content = document::write(&self.identity, self.names, clock, clock.now().wall, kept);
                 let outcome = match content {
                     Ok(content) => write(self.file.clone(), content).await,
                     Err(error) => Outcome::Failed(chain(&error)),
@@ -164,13 +165,12 @@ mod tests {
     }
 
     fn kept(number: u64) -> LoopState {
-        let (memory, evictions, pace) = Default::default();
-        LoopState { number, memory, evictions, pace, decisions: number, said: None }
+        LoopState { number, decisions: number, ..LoopState::default() }
     }
 
     fn decisions(path: &Path) -> u64 {
         let value: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-        value["decisions"].as_u64().unwrap()
+        value["state"]["decisions"].as_u64().unwrap()
     }
 
     fn with_runtime(test: impl Future<Output = ()>) {

@@ -1,5 +1,7 @@
 //! What was said of conditions, for the agent that comes after this one.
 
+use serde::{Deserialize, Serialize};
+
 use crate::node_conditions::pressure::{
     CONDITIONS, InitialCondition, InitialConditions, Pressure, Pressures, Status,
 };
@@ -7,7 +9,8 @@ use crate::signal::NodeCondition;
 use crate::time::Timestamp;
 
 /// What was said of a condition last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PublishedCondition {
     /// Whether it held.
     pub status: Status,
