@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 
 use super::super::ConfigurationFiles;
 use super::super::clock::mono_ns;
+use super::super::options::{Options, Output};
 use super::super::pod_index::PodIndex;
 use super::super::pod_source::PodSource;
-use super::super::run::{Options, Output};
 use super::super::spsc::{Next, Receiver};
 use super::super::startup::{self, TelemetryOutputs};
 use super::super::watchdog::Heartbeat;

@@ -1,0 +1,257 @@
+//! The main thread of the daemon: starts its parts, runs until it is to end, and stops them.
+
+mod control_loop;
+mod health;
+mod start;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use eviction_core::input::ApiReachability;
+use eviction_core::policy::Policy;
+
+use super::clock::Clock;
+use super::cluster::Membership;
+use super::config_reload::Reload;
+use super::control_loop::Command;
+use super::error::Failure;
+use super::options::Options;
+use super::pod_index::PodIndex;
+use super::pod_source::PodSource;
+use super::realtime;
+use super::startup;
+use crate::telemetry::exporter::TelemetryExporter;
+use crate::telemetry::metrics::{Metrics, Queue};
+use crate::telemetry::queue::TelemetryEvent;
+use control_loop::ControlLoopThread;
+use health::State;
+
+/// A SIGTERM ends the agent within a second; the control loop gets most of it.
+const STOP_TIMEOUT: Duration = Duration::from_millis(800);
+/// How long the end waits for the last lines of the output and the last state.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Runs the agent until it is stopped.
+///
+/// # Errors
+/// What kept it from starting, or what ended it.
+pub fn run(mut options: Options) -> Result<(), Failure> {
+    options.configuration.last_said = options.saved_kubelet_config();
+    let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::because("start the runtime", &error))?;
+    let (plan, change) = {
+        let _within = runtime.enter();
+        startup::prepare(&options, &metrics)?
+    };
+    let result = runtime.block_on(async {
+        let mut daemon = Daemon::start(options, plan, change, metrics).await?;
+        let end = daemon.run().await;
+        daemon.stop(end).await
+    });
+    // Does not wait for what may hang: a file of pods on a dead server, a thread that does not end.
+    runtime.shutdown_background();
+    result
+}
+
+/// The running parts of the agent, and where their changes come from.
+struct Daemon {
+    apply_config_now: bool,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    signals: Signals,
+    pods: PodSource,
+    session: Option<Membership>,
+    reachable: Option<watch::Receiver<bool>>,
+    reload: Reload,
+    /// A changed configuration has come into force.
+    applied: Arc<Notify>,
+    state: Arc<State>,
+    control_loop: ControlLoopThread,
+    /// Events of the main thread.
+    events: mpsc::Sender<TelemetryEvent>,
+    exporter: JoinHandle<Result<TelemetryExporter, Failure>>,
+    state_writer: Option<JoinHandle<()>>,
+    http_server: JoinHandle<()>,
+    watchdog: JoinHandle<()>,
+}
+
+/// Why the agent ends.
+struct End {
+    reason: &'static str,
+    failure: Option<Failure>,
+}
+
+impl Daemon {
+    /// Passes changes on until a signal or the end of a part ends the agent.
+    async fn run(&mut self) -> End {
+        loop {
+            tokio::select! {
+                _ = self.signals.terminate.recv() => return End { reason: "SIGTERM", failure: None },
+                _ = self.signals.interrupt.recv() => return End { reason: "SIGINT", failure: None },
+                change = self.pods.changed(&self.metrics) => self.update_pods(change).await,
+                change = self.reload.changed() => self.update_policy(change).await,
+                reach = reachability_change(&mut self.reachable) => self.update_reachability(reach).await,
+                () = self.applied.notified() => self.reload.remember(),
+                _ = self.signals.accept.recv() => self.command(Command::Accept).await,
+                _ = self.signals.overrun.recv() => self.step_down(),
+                end = part_ended(&self.control_loop, &self.events, &mut self.session) => return end,
+            }
+        }
+    }
+
+    /// The queue is full only while the control loop is busy. If the control loop has ended, the next iteration finds
+    /// that out.
+    async fn command(&self, command: Command) {
+        drop(self.control_loop.commands.send(command).await);
+    }
+
+    fn publish(&self, event: TelemetryEvent) {
+        if self.events.try_send(event).is_err() {
+            self.metrics.dropped(Queue::Events).inc();
+        }
+    }
+
+    async fn update_pods(&mut self, change: Result<PodIndex, String>) {
+        match change {
+            Ok(pods) => {
+                begin_namespaces(&self.metrics, &pods);
+                self.state.pods_known.store(self.pods.are_known(), Ordering::Relaxed);
+                self.command(Command::Pods(pods)).await;
+            }
+            Err(error) => self.publish(TelemetryEvent::PodsInvalid(error, self.clock.now())),
+        }
+    }
+
+    async fn update_policy(&mut self, change: Result<Policy, Vec<String>>) {
+        match change {
+            Ok(policy) => {
+                self.metrics.config_last_reload_successful.set(1);
+                self.command(Command::Propose(Box::new(policy))).await;
+                if self.apply_config_now {
+                    self.command(Command::Accept).await;
+                }
+            }
+            Err(errors) => {
+                self.metrics.config_reload_errors.inc();
+                self.metrics.config_last_reload_successful.set(0);
+                for error in &errors {
+                    tracing::error!(
+                        error,
+                        "the changed configuration cannot be used; the last good one stays"
+                    );
+                }
+                self.publish(TelemetryEvent::ConfigurationInvalid(errors, self.clock.now()));
+            }
+        }
+    }
+
+    async fn update_reachability(&mut self, reach: ApiReachability) {
+        self.metrics.kube_api_up.set(i64::from(reach == ApiReachability::Reachable));
+        self.publish(TelemetryEvent::ApiServer(reach, self.clock.now()));
+        self.command(Command::ApiServer(reach)).await;
+    }
+
+    /// Takes real-time priority from a control loop that ran too long.
+    fn step_down(&self) {
+        let info = realtime::step_down(self.control_loop.id);
+        tracing::error!(rung = info.rung, reason = info.reason, "the control loop loses real-time priority");
+        self.publish(TelemetryEvent::Backend(startup::source_event(info), self.clock.now()));
+    }
+
+    /// Stops all parts, the ones that others wait for first.
+    async fn stop(self, end: End) -> Result<(), Failure> {
+        let Self { mut signals, control_loop, exporter, state_writer, http_server, watchdog, .. } = self;
+        // A second signal ends the agent at once: everything attached goes with the process.
+        tokio::spawn(async move {
+            tokio::select! { _ = signals.terminate.recv() => {}, _ = signals.interrupt.recv() => {} }
+            std::process::exit(1);
+        });
+        http_server.abort();
+        watchdog.abort();
+        let ended = control_loop.stop().await;
+        if let Some(state_writer) = state_writer {
+            // The last state is written as well, unless the disk hangs.
+            drop(tokio::time::timeout(FLUSH_TIMEOUT, state_writer).await);
+        }
+        match tokio::time::timeout(STOP_TIMEOUT, exporter).await {
+            Ok(Ok(Ok(exporter))) => {
+                // The reader may have stopped: then the lines that it did not take are lost.
+                let last = tokio::task::spawn_blocking(move || exporter.finish(end.reason));
+                drop(tokio::time::timeout(FLUSH_TIMEOUT, last).await);
+            }
+            Ok(Ok(Err(failure))) => return Err(failure),
+            Ok(Err(_)) => return Err(Failure::failed("run: the telemetry exporter panicked")),
+            Err(_) => {}
+        }
+        end.failure.map_or(ended, Err)
+    }
+}
+
+/// Waits until a part has ended without which the agent is of no use.
+async fn part_ended(
+    control_loop: &ControlLoopThread,
+    events: &mpsc::Sender<TelemetryEvent>,
+    session: &mut Option<Membership>,
+) -> End {
+    let misplaced = async {
+        match session {
+            Some(session) => session.failed().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = control_loop.commands.closed() => End { reason: "the control loop ended", failure: None },
+        // The telemetry exporter takes events until the control loop has ended.
+        () = events.closed() => End { reason: "the control loop ended", failure: None },
+        failure = misplaced => {
+            End { reason: "the agent is not where it was told to be", failure: Some(failure) }
+        }
+    }
+}
+
+/// Waits until the API server becomes reachable or unreachable. For ever without one.
+async fn reachability_change(reachable: &mut Option<watch::Receiver<bool>>) -> ApiReachability {
+    let Some(reachable) = reachable else { return std::future::pending().await };
+    if reachable.changed().await.is_err() {
+        return std::future::pending().await;
+    }
+    if *reachable.borrow_and_update() { ApiReachability::Reachable } else { ApiReachability::Unreachable }
+}
+
+/// Counters of evictions by namespace exist from the first pod of the namespace on.
+fn begin_namespaces(metrics: &Metrics, pods: &PodIndex) {
+    pods.known().iter().for_each(|known| metrics.begin_namespace(&known.pod.namespace));
+}
+
+/// The signals that the main thread handles; SIGHUP is the configuration's.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// SIGUSR1: a pending configuration is to take effect.
+    accept: Signal,
+    /// SIGXCPU: the control loop ran too long with real-time priority.
+    overrun: Signal,
+}
+
+impl Signals {
+    fn watch() -> Result<Self, Failure> {
+        Ok(Self {
+            terminate: watch_signal(SignalKind::terminate())?,
+            interrupt: watch_signal(SignalKind::interrupt())?,
+            accept: watch_signal(SignalKind::user_defined1())?,
+            overrun: watch_signal(SignalKind::from_raw(libc::SIGXCPU))?,
+        })
+    }
+}
+
+fn watch_signal(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::because("watch for signals", &error))
+}

@@ -1,0 +1,242 @@
+//! Starts the parts of the daemon.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tokio::signal::unix::SignalKind;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+
+use eviction_config::{ActionSettings, Server};
+use eviction_core::policy::preferences::Profile;
+use eviction_node::timer::Timer;
+
+use super::control_loop::ControlLoopThread;
+use super::health::State;
+use super::{Daemon, Signals, begin_namespaces, watch_signal};
+use crate::daemon::VERSION;
+use crate::daemon::clock::Clock;
+use crate::daemon::cluster::{Cluster, Exports, Membership, PendingUpdate};
+use crate::daemon::config_reload::{ConfigChange, Reload};
+use crate::daemon::error::Failure;
+use crate::daemon::options::Options;
+use crate::daemon::pod_index::PodIndex;
+use crate::daemon::pod_source::PodSource;
+use crate::daemon::spsc;
+use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
+use crate::daemon::state::{DurableRevision, StateWriter};
+use crate::daemon::watchdog::{self, Heartbeat};
+use crate::daemon::watermarks::Watermarks;
+use crate::telemetry::decision_log::writer::Recorder;
+use crate::telemetry::event_log::{self, Event};
+use crate::telemetry::exporter::TelemetryExporter;
+use crate::telemetry::http::{self, Health};
+use crate::telemetry::metrics::{Group, Metrics};
+use crate::telemetry::queue::TelemetryQueue;
+use crate::telemetry::stdout::Printer;
+use eviction_kube::Client;
+
+/// Events of the main thread that wait for the exporter, which takes them at once.
+const OWN_EVENTS: usize = 64;
+
+impl Daemon {
+    /// Starts everything; the control loop runs when this returns.
+    pub(super) async fn start(
+        options: Options,
+        mut plan: Plan,
+        change: ConfigChange,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, Failure> {
+        let server = ServerParts::take(&mut plan);
+        let reachable = server.cluster.as_ref().map(Cluster::reachable);
+        let (state_writer, written) = plan.kept.take().unzip();
+        let (signals, hangup) = (Signals::watch()?, watch_signal(SignalKind::hangup())?);
+        let Server { listen_address: listen } = plan.service.server;
+        let listener = http::bind(listen)
+            .await
+            .map_err(|error| Failure::because(format!("listen on {listen}"), &error))?;
+        let listen = listener.local_addr().ok().map(|address| address.to_string());
+        let timer = Timer::new().map_err(|error| Failure::because("make the watchdog's timer", &error))?;
+
+        let (mut session, pods, index) = open_pods(&options, server.client.as_ref(), &plan).await?;
+        begin_namespaces(&metrics, &index);
+        let applied = Arc::new(Notify::new());
+        let mut exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
+        let (loop_events, loop_receiver) = TelemetryQueue::new(&metrics)?;
+        let (events, receiver) = mpsc::channel(OWN_EVENTS);
+        let pulse = Heartbeat::new();
+        let outputs = TelemetryOutputs {
+            notes: loop_events,
+            metrics: Arc::clone(&metrics),
+            pulse: pulse.clone(),
+            kept_free: watermarks(&plan)?,
+        };
+        let (service, profile, pods_known) = (plan.service, plan.profile, index.len());
+        let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
+        let mut started = started(service.action, profile, ready, pods_known, listen);
+        started.sources.extend(session.as_ref().map(Membership::info));
+
+        let state = Arc::new(State {
+            pulse: pulse.clone(),
+            pods_known: AtomicBool::new(pods.are_known()),
+            exports: exports(server.client.as_ref(), session.as_ref(), &metrics),
+        });
+        started.sources.iter().for_each(|source| exporter.backend(source));
+        let clock = Clock::start();
+        exporter.publish(clock.now().wall, Event::Started(started));
+        let watchdog = watchdog::watch(pulse, control_loop.id, Arc::clone(&metrics), timer);
+        let health = Arc::clone(&state) as Arc<dyn Health>;
+        let state_writer = state_writer.map(|writer| write_state(writer, Arc::clone(&metrics)));
+        let exporter = tokio::spawn(exporter.run(loop_receiver, receiver));
+        let watchdog = tokio::spawn(watchdog);
+        let http_server = tokio::spawn(http::serve(listener, Arc::clone(&metrics), health));
+        server.start(session.as_ref(), &control_loop, written, &metrics);
+        Ok(Self {
+            apply_config_now: options.apply_config_now,
+            clock,
+            metrics,
+            signals,
+            pods,
+            session,
+            reachable,
+            reload: Reload::new(options.configuration, service, hangup, change),
+            applied,
+            state,
+            control_loop,
+            events,
+            exporter,
+            state_writer,
+            http_server,
+            watchdog,
+        })
+    }
+}
+
+/// What talks to the API server, until it is started.
+struct ServerParts {
+    client: Option<Client>,
+    cluster: Option<Cluster>,
+    node_updates: Option<spsc::Receiver<PendingUpdate>>,
+}
+
+impl ServerParts {
+    fn take(plan: &mut Plan) -> Self {
+        Self { client: plan.client.take(), cluster: plan.cluster.take(), node_updates: plan.news.take() }
+    }
+
+    fn start(
+        self,
+        session: Option<&Membership>,
+        control_loop: &ControlLoopThread,
+        written: Option<DurableRevision>,
+        metrics: &Arc<Metrics>,
+    ) {
+        let Self { client, cluster, node_updates } = self;
+        let node_status = match (node_updates, session) {
+            (Some(updates), Some(session)) => {
+                let commands = control_loop.commands.downgrade();
+                Some(session.keep(updates, commands, written.clone(), Arc::clone(metrics)))
+            }
+            (None, Some(session)) => {
+                session.leave_marks();
+                None
+            }
+            (_, None) => None,
+        };
+        if let Some(cluster) = cluster {
+            cluster.start(node_status, written, session.map(Membership::name));
+        }
+        if let Some(client) = client {
+            tokio::spawn(async move { client.keep_warm().await });
+        }
+    }
+}
+
+/// Where the pods come from, and the first of them.
+async fn open_pods(
+    options: &Options,
+    client: Option<&Client>,
+    plan: &Plan,
+) -> Result<(Option<Membership>, PodSource, PodIndex), Failure> {
+    let (session, (pods, index)) = match (&options.cluster, client) {
+        (Some(cluster), Some(client)) => {
+            let name = cluster.node_name.as_deref();
+            let (session, watched) = Membership::join(client.clone(), name, &plan.policy).await?;
+            (Some(session), PodSource::watched(watched))
+        }
+        (None, _) | (_, None) => (None, PodSource::open(options.pods_file.as_deref(), &plan.policy)?),
+    };
+    Ok((session, pods, index))
+}
+
+fn exporter(
+    options: &Options,
+    plan: &Plan,
+    session: Option<&mut Membership>,
+    applied: &Arc<Notify>,
+    metrics: &Arc<Metrics>,
+) -> Result<TelemetryExporter, Failure> {
+    let node = session.as_ref().map(|session| session.name().to_string());
+    // An agent that only advises writes no Events.
+    let tap = session.filter(|_| !plan.service.action.is_dry()).map(|it| it.tap(Arc::clone(metrics)));
+    let printer = Printer::start(std::io::stdout(), Arc::clone(metrics))?;
+    let recorder =
+        options.record.as_deref().map(|path| Recorder::open(path, Arc::clone(metrics))).transpose()?;
+    let applied = Arc::clone(applied);
+    let metrics = Arc::clone(metrics);
+    Ok(TelemetryExporter::new(options.output, printer, metrics, plan.names(), applied, tap)
+        .recording(recorder)
+        .reading(plan.signal_files())
+        .on_node(node))
+}
+
+/// The free memory that the kernel keeps, read now and then, if something needs it.
+fn watermarks(plan: &Plan) -> Result<Watermarks, Failure> {
+    let watermarks = Watermarks::default();
+    if let Some(proc) = plan.kept_free_at() {
+        let timer =
+            Timer::new().map_err(|error| Failure::because("make the timer of free memory", &error))?;
+        tokio::spawn(watermarks.clone().follow(proc, timer));
+    }
+    Ok(watermarks)
+}
+
+fn exports(client: Option<&Client>, session: Option<&Membership>, metrics: &Arc<Metrics>) -> Option<Exports> {
+    let client = client?.clone();
+    metrics.with(Group::Api);
+    metrics.kube_api_up.set(1);
+    if session.is_some() {
+        metrics.with(Group::Watch);
+    }
+    Some(Exports::new(Arc::clone(metrics), client, session.map(Membership::watches)))
+}
+
+fn write_state(writer: StateWriter, metrics: Arc<Metrics>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if let Err(failure) = writer.run(metrics).await {
+            tracing::error!(why = failure.into_causes().join("; "), "the state is not kept any more");
+        }
+    })
+}
+
+fn started(
+    action: ActionSettings,
+    profile: Profile,
+    ready: Ready,
+    pods_known: usize,
+    listen_address: Option<String>,
+) -> event_log::Started {
+    let Ready { sources, capacity, root, thread: _ } = ready;
+    event_log::Started {
+        version: VERSION,
+        action: action.action.lower_name(),
+        dry_run: action.dry_run.lower_name(),
+        profile: profile.name(),
+        cgroup_root: root,
+        memory_capacity: capacity.memory,
+        pid_capacity: capacity.pids,
+        sources,
+        pods_known,
+        listen_address,
+    }
+}
