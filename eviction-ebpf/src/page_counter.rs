@@ -44,9 +44,8 @@ pub(crate) fn counter_charge_exit(ctx: FExitContext) -> i32 {
 #[fexit(function = "page_counter_uncharge")]
 pub(crate) fn counter_uncharge_exit(ctx: FExitContext) -> i32 {
     // SAFETY: the first argument is a `page_counter`, which the loader checks in BTF.
-    if let Some((memcg, way)) =
-        unsafe { of_counter::<ByCounter>(ctx.arg(0), CacheUser::Near, || address(&ctx)) }
-    {
+    let found = unsafe { of_counter::<ByCounter>(ctx.arg(0), CacheUser::Near, || address(&ctx)) };
+    if let Some((memcg, way)) = found {
         on_uncharge::<ByCounter>(memcg, &way, 0);
     }
     0
@@ -166,9 +165,8 @@ pub(crate) fn counter_uncharge_probe(ctx: ProbeContext) -> u32 {
         return 0;
     };
     // SAFETY: it is a page counter.
-    if let Some((memcg, way)) =
-        unsafe { of_counter::<Probe>(counter as *const u8, CacheUser::Near, || counter) }
-    {
+    let found = unsafe { of_counter::<Probe>(counter as *const u8, CacheUser::Near, || counter) };
+    if let Some((memcg, way)) = found {
         on_uncharge::<Probe>(memcg, &way, pages);
     }
     0
