@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    plan::HookPoint,
+    attach_method::HookPoint,
     sys::{bpf, bpf_descriptor},
 };
 

@@ -10,12 +10,11 @@ use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramF
 use aya::{Btf, Ebpf};
 
 use super::attach::{self, Link};
+use super::attach_method::{AttachMethod, AttachWhen, HookPoint, ProgramHook};
 use super::capabilities::Lockdown;
 use super::error_summary::brief;
 use super::on_demand::OnDemandProbe;
-use super::plan::{
-    self, AttachMethod, AttachWhen, BackendInfo, ClassPlan, HookPoint, ProgramHook, RejectedMethod,
-};
+use super::plan::{self, BackendInfo, ClassPlan, RejectedMethod};
 
 /// The rung of a family that holds.
 pub(super) struct AttachedMethod {

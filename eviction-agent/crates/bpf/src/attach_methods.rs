@@ -6,7 +6,7 @@ use eviction_node::memcg_v1_threshold;
 use eviction_node::psi_trigger;
 use eviction_node::timer;
 
-use super::plan::{
+use super::attach_method::{
     AttachMethod, AttachWhen, CompanionProbe, EventClass, Expected, Granularity, HookPoint, ProgramHook,
 };
 

@@ -7,10 +7,10 @@ use aya::sys::{BpfHelper, is_helper_supported};
 use eviction_common::{ABSENT, Offsets};
 
 use super::{
+    attach_method::HookPoint,
     attach_methods::RUNGS,
     btf::{Argument, Btf, BtfQuery},
     offsets::{self, ResolvedOffsets},
-    plan::HookPoint,
 };
 
 const BTF_FILE: &str = "/sys/kernel/btf/vmlinux";

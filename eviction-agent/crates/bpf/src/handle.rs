@@ -1,5 +1,7 @@
 //! The handle on what is loaded: arming, the dirty set, task counts.
 
+mod kernel_kill;
+
 use std::collections::HashMap;
 
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
@@ -8,9 +10,10 @@ use thiserror::Error;
 
 use super::{
     attach::Link,
+    attach_method::{AttachWhen, EventClass},
     kernel_kill::KernelKillMaps,
     on_demand::OnDemandProbe,
-    plan::{AttachWhen, BackendInfo, EventClass},
+    plan::BackendInfo,
     sys::{self, MapEntry},
     task_counters::TaskCounterMaps,
 };

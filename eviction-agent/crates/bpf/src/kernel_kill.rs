@@ -1,10 +1,9 @@
 //! The standing verdict as the kernel side holds it: marks, arming, what was withheld.
 
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
-use eviction_common::{KillOrder, MARK_EPOCH, MARK_LEVEL, Suppressed, SuppressedCount};
+use eviction_common::{KillOrder, Suppressed, SuppressedCount};
 use thiserror::Error;
 
-use super::handle::BpfHandle;
 use super::sys::MapEntry;
 
 /// How many reasons there are to leave a crossing unanswered.
@@ -17,7 +16,7 @@ pub fn withheld_reasons() -> [&'static str; WITHHELD_REASONS] {
 
 /// The number of a sample's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SampleEpoch(u64);
+pub struct SampleEpoch(pub(super) u64);
 
 /// A verdict that the kernel side is to carry out, in bytes and nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +65,8 @@ pub enum ArmError {
 /// Numbers of samples and verdicts that were given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastOrderNumbers {
-    epoch: u64,
-    verdict: u64,
+    pub(super) epoch: u64,
+    pub(super) verdict: u64,
 }
 
 /// The maps of the reflex, and what stands.
@@ -80,144 +79,4 @@ pub(super) struct KernelKillMaps {
     pub(super) is_marked: bool,
     pub(super) last_verdict: u64,
     pub(super) stands: Option<u64>,
-}
-
-impl BpfHandle {
-    /// Whether a verdict can stand.
-    pub fn has_reflex(&self) -> bool {
-        self.reflex.is_some()
-    }
-
-    /// Marks a sample of this cgroup, just after it was read: what a process and the cgroup grow from
-    /// now on counts against the distance that the sample leaves.
-    ///
-    /// # Errors
-    /// See [`ArmError`].
-    pub fn mark_sample(&mut self, level_id: u64) -> Result<SampleEpoch, ArmError> {
-        let reflex = self.reflex.as_mut().ok_or(ArmError::Absent)?;
-        reflex.last_epoch += 1;
-        reflex.mark.set(MARK_LEVEL, level_id, 0)?;
-        reflex.mark.set(MARK_EPOCH, reflex.last_epoch, 0)?;
-        reflex.is_marked = true;
-        Ok(SampleEpoch(reflex.last_epoch))
-    }
-
-    /// Lets a verdict stand instead of the one before. From now on until it expires, or another
-    /// call, a process of the victim may be killed by it, once.
-    ///
-    /// Bytes are rounded to pages so that the line is never taken for crossed too early.
-    ///
-    /// # Errors
-    /// See [`ArmError`]. Then none stands.
-    pub fn stand(&mut self, standing: &ArmedOrder) -> Result<OrderNumber, ArmError> {
-        let page = self.page_bytes;
-        if self.stand_down()? {
-            return Err(ArmError::CarriedOut);
-        }
-        let reflex = self.reflex.as_mut().ok_or(ArmError::Absent)?;
-        let ArmedOrder { epoch, victim_id, level_id, line, distance, room, expires_ns, still_until_ns } =
-            *standing;
-        if distance == 0 {
-            return Err(ArmError::NoDistance);
-        }
-        reflex.last_verdict += 1;
-        let generation = reflex.last_verdict;
-        // With this page more the line is crossed, and not only reached.
-        let growth = distance / page + 1;
-        let mut verdict = KillOrder {
-            generation,
-            epoch: epoch.0,
-            victim_id,
-            level_id,
-            expires_ns,
-            usage_least: line.map_or(0, |line| line / page + 1),
-            growth,
-            room: room.map_or(u64::MAX, |room| room.div_ceil(page)),
-            still_until_ns,
-            check: 0,
-        };
-        verdict.check = verdict.checked();
-        // The ticket first: without it nothing is carried out, and it alone does nothing.
-        reflex.ticket.insert(generation, 1, 0)?;
-        reflex.stands = Some(generation);
-        if let Err(error) = reflex.verdict.set(0, MapEntry(verdict), 0) {
-            let _ = self.stand_down();
-            return Err(error.into());
-        }
-        Ok(OrderNumber(generation))
-    }
-
-    /// Lets no verdict stand; whether the one that stood was carried out before. Then its record comes, if it
-    /// is not there yet.
-    ///
-    /// # Errors
-    /// If the kernel side cannot be told. The verdict expires all the same.
-    pub fn stand_down(&mut self) -> Result<bool, ArmError> {
-        let Some(reflex) = &mut self.reflex else { return Ok(false) };
-        let Some(generation) = reflex.stands.take() else { return Ok(false) };
-        // Who does not get the ticket kills nobody, whatever the verdict says. It is gone already
-        // when the verdict was carried out.
-        let removed = reflex.ticket.remove(&generation);
-        reflex.verdict.set(0, MapEntry(KillOrder::NONE), 0)?;
-        match removed {
-            Ok(()) => Ok(false),
-            Err(error) if is_absent(&error) => Ok(true),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// The numbers that were given last: programs that are loaded in the place of these go on from them,
-    /// so that a record of either tells which verdict it is of. None were given without the reflex.
-    pub fn last_numbers(&self) -> LastOrderNumbers {
-        let numbers = |reflex: &KernelKillMaps| LastOrderNumbers {
-            epoch: reflex.last_epoch,
-            verdict: reflex.last_verdict,
-        };
-        self.reflex.as_ref().map(numbers).unwrap_or_default()
-    }
-
-    /// Goes on from the numbers of earlier programs.
-    pub fn go_on_from(&mut self, last: LastOrderNumbers) {
-        if let Some(reflex) = &mut self.reflex {
-            (reflex.last_epoch, reflex.last_verdict) = (last.epoch, last.verdict);
-        }
-    }
-
-    /// The same, and samples are not marked any more: no line is near, and looking costs.
-    ///
-    /// # Errors
-    /// As [`BpfHandle::stand_down`].
-    pub fn rest(&mut self) -> Result<(), ArmError> {
-        self.stand_down()?;
-        if let Some(reflex) = &mut self.reflex
-            && reflex.is_marked
-        {
-            reflex.mark.set(MARK_EPOCH, 0, 0)?;
-            reflex.is_marked = false;
-        }
-        Ok(())
-    }
-
-    /// For how many verdicts (and CPUs) a crossing was not answered, by reason.
-    ///
-    /// # Errors
-    /// If the map cannot be read.
-    pub fn withheld(&self) -> Result<[(&'static str, u64); WITHHELD_REASONS], MapError> {
-        let mut all = Suppressed::ALL.map(|why| (why.name(), 0));
-        if let Some(reflex) = &self.reflex {
-            for (why, (_, sum)) in Suppressed::ALL.into_iter().zip(&mut all) {
-                let per_cpu = reflex.withheld.get(&(why as u32), 0)?;
-                *sum = per_cpu.iter().map(|MapEntry(on_cpu)| on_cpu.count).sum();
-            }
-        }
-        Ok(all)
-    }
-}
-
-fn is_absent(error: &MapError) -> bool {
-    match error {
-        MapError::KeyNotFound => true,
-        MapError::SyscallError(error) => error.io_error.kind() == std::io::ErrorKind::NotFound,
-        _ => false,
-    }
 }

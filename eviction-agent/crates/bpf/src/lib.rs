@@ -12,6 +12,7 @@
 
 mod attach;
 mod attach_best;
+pub mod attach_method;
 pub mod attach_methods;
 pub mod btf;
 pub mod capabilities;
@@ -49,6 +50,7 @@ pub fn batch_bytes() -> u64 {
     eviction_common::BATCH_PAGES * rustix::param::page_size() as u64
 }
 
+pub use attach_method::{AttachWhen, EventClass};
 pub use event::{
     Alarm, Ancestor, CgroupChange, Edge, Event, KernelKill, OomContext, OomKill, Stamp, TaskAlarm,
     ThresholdCrossed,
@@ -61,6 +63,6 @@ pub use kernel_kill::{
 };
 pub use load::{LoadError, LoadOptions, Loaded, ProgramLog, ProgramLogReader, load};
 pub use loss_counters::LossCounters;
-pub use plan::{AttachWhen, BackendInfo, EventClass};
+pub use plan::BackendInfo;
 pub use ring::{AsyncRing, Drained, Ring};
 pub use task_counters::{NodePidThreshold, ReclaimTime, TaskCount};

@@ -15,13 +15,14 @@ use eviction_node::backend_selection::BackendSelection;
 
 use super::{
     attach_best::{AttachedMethod, AttachedProgram, climb, keep},
+    attach_method::EventClass,
     capabilities::{self, KernelFacts},
     error_summary::brief,
     handle::{BpfHandle, Maps},
     kernel_kill::KernelKillMaps,
     map_sizes,
     object::with_object,
-    plan::{self, BackendInfo, ClassPlan, EventClass},
+    plan::{self, BackendInfo, ClassPlan},
     ring::Ring,
     sys::MapEntry,
     task_counters::{self, TaskCounterMaps},

@@ -3,8 +3,8 @@
 use aya::maps::MapError;
 use eviction_common::{Counter, Kind};
 
+use super::attach_method::EventClass;
 use super::handle::BpfHandle;
-use super::plan::EventClass;
 
 /// What the kernel side counted since it was loaded: what it lost, and what it saw in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::attach::{self, Link};
-use super::plan::{AttachWhen, HookPoint};
+use super::attach_method::{AttachWhen, HookPoint};
 use super::switch::DetachSwitch;
 
 /// A program that was loaded, and proved that it can be attached.

@@ -9,6 +9,7 @@ mod examples;
 mod kubelet;
 mod problem;
 mod read;
+mod renamed;
 pub mod yaml;
 
 pub use agent::{

@@ -7,10 +7,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::agent::renamed;
 use super::document::got;
 use super::examples::example;
 use super::problem::{Problem, did_you_mean, member, quoted};
+use crate::renamed;
 
 /// A document with more errors than this is something else.
 const MAX_PROBLEMS: usize = 100;

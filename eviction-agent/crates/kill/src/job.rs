@@ -5,10 +5,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cgroup_procs::CgroupProcesses;
 use super::cgroup_scope::PinnedCgroup;
 use super::clock::now_ns;
 use super::growth::Growth;
+use super::kill_context::KillContext;
 use super::pod_processes::PodProcesses;
 use super::scoped_write::UndoLog;
 use super::target::KillTarget;
@@ -54,13 +54,6 @@ enum Phase {
     Kill { until_ns: u64 },
     /// Nothing is left to do.
     Over,
-}
-
-/// What a job does its work with, kept from one to the next.
-pub(super) struct Tools<'a> {
-    pub(super) members: &'a mut CgroupProcesses,
-    pub(super) report: &'a mut dyn FnMut(KillProgress),
-    pub(super) now_ns: u64,
 }
 
 impl Job {
@@ -122,22 +115,22 @@ impl Job {
     }
 
     /// The first signals, at once: on the thread that asks for them.
-    pub(super) fn strike(&mut self, tools: &mut Tools<'_>) {
+    pub(super) fn strike(&mut self, context: &mut KillContext<'_>) {
         match self.phase {
-            Phase::Term { grace_ns: 0 } => self.kill(None, tools),
-            Phase::Term { grace_ns } => self.terminate(grace_ns, tools),
+            Phase::Term { grace_ns: 0 } => self.kill(None, context),
+            Phase::Term { grace_ns } => self.terminate(grace_ns, context),
             Phase::Look | Phase::Grace { .. } | Phase::Kill { .. } | Phase::Over => {}
         }
-        self.due_ns = tools.now_ns;
+        self.due_ns = context.now_ns;
     }
 
     /// Does what is due.
-    pub(super) fn step(&mut self, tools: &mut Tools<'_>) {
-        let now_ns = tools.now_ns;
-        match self.exceeded_growth(tools) {
-            Some(grown) => self.kill(Some(grown), tools),
+    pub(super) fn step(&mut self, context: &mut KillContext<'_>) {
+        let now_ns = context.now_ns;
+        match self.exceeded_growth(context) {
+            Some(grown) => self.kill(Some(grown), context),
             None if now_ns < self.due_ns => return,
-            None if self.is_finished(tools) => return,
+            None if self.is_finished(context) => return,
             None => {}
         }
         let last = match self.phase {
@@ -152,112 +145,117 @@ impl Job {
         };
         self.due_ns = self.due_ns.min(now_ns.saturating_add(self.pause_ns));
         self.pause_ns = self.pause_ns.saturating_mul(2).min(last);
-        self.watched = tools.members.watch(WATCHED);
+        self.watched = context.members.watch(WATCHED);
     }
 
     /// Does what the phase asks for now; whether nothing is left to do after it.
-    fn is_finished(&mut self, tools: &mut Tools<'_>) -> bool {
-        let now_ns = tools.now_ns;
-        if matches!(self.phase, Phase::Grace { .. } | Phase::Kill { .. }) && self.is_gone(tools) {
+    fn is_finished(&mut self, context: &mut KillContext<'_>) -> bool {
+        let now_ns = context.now_ns;
+        if matches!(self.phase, Phase::Grace { .. } | Phase::Kill { .. }) && self.is_gone(context) {
             return true;
         }
         match self.phase {
-            Phase::Look => self.look(tools),
-            Phase::Term { .. } => self.strike(tools),
-            Phase::Grace { kill_at_ns } if now_ns >= kill_at_ns => self.kill(None, tools),
-            Phase::Kill { until_ns } if now_ns >= until_ns => self.give_up(tools),
-            Phase::Kill { .. } => self.victim.kill_again(tools),
+            Phase::Look => self.look(context),
+            Phase::Term { .. } => self.strike(context),
+            Phase::Grace { kill_at_ns } if now_ns >= kill_at_ns => self.kill(None, context),
+            Phase::Kill { until_ns } if now_ns >= until_ns => self.give_up(context),
+            Phase::Kill { .. } => self.victim.kill_again(context),
             Phase::Grace { .. } | Phase::Over => {}
         }
         self.is_over()
     }
 
     /// The node got worse: stop forking now, and wait no longer than this.
-    pub(super) fn hurry(&mut self, grace: Duration, growth_limit: Option<u64>, tools: &mut Tools<'_>) {
+    pub(super) fn hurry(
+        &mut self,
+        grace: Duration,
+        growth_limit: Option<u64>,
+        context: &mut KillContext<'_>,
+    ) {
         let grace_ns = nanos(grace);
         self.stops_forks = true;
         self.growth_limit = growth_limit;
         match &mut self.phase {
             Phase::Term { grace_ns: granted } => *granted = grace_ns.min(*granted),
             Phase::Grace { kill_at_ns } => {
-                *kill_at_ns = tools.now_ns.saturating_add(grace_ns).min(*kill_at_ns);
-                self.victim.stop_forks(tools);
-                self.watch_growth(tools);
+                *kill_at_ns = context.now_ns.saturating_add(grace_ns).min(*kill_at_ns);
+                self.victim.stop_forks(context);
+                self.watch_growth(context);
             }
             Phase::Look | Phase::Kill { .. } | Phase::Over => {}
         }
-        self.due_ns = tools.now_ns;
+        self.due_ns = context.now_ns;
     }
 
     /// Lets everything go on as it is.
-    pub(super) fn abandon(&mut self, tools: &mut Tools<'_>) {
+    pub(super) fn abandon(&mut self, context: &mut KillContext<'_>) {
         if self.phase != Phase::Over {
-            self.end(KillProgress::Abandoned, tools);
+            self.end(KillProgress::Abandoned, context);
         }
     }
 
-    fn end(&mut self, progress: KillProgress, tools: &mut Tools<'_>) {
+    fn end(&mut self, progress: KillProgress, context: &mut KillContext<'_>) {
         self.phase = Phase::Over;
         self.growth = None;
         self.watched.clear();
         self.victim.let_go();
-        (tools.report)(progress);
+        (context.report)(progress);
     }
 
-    fn look(&mut self, tools: &mut Tools<'_>) {
-        let (pids, unreachable) = self.victim.everybody(tools);
-        self.end(KillProgress::WouldSignal { pids, unreachable }, tools);
+    fn look(&mut self, context: &mut KillContext<'_>) {
+        let (pids, unreachable) = self.victim.everybody(context);
+        self.end(KillProgress::WouldSignal { pids, unreachable }, context);
     }
 
-    fn terminate(&mut self, grace_ns: u64, tools: &mut Tools<'_>) {
-        let sum = self.victim.terminate(self.stops_forks, tools);
-        self.phase = Phase::Grace { kill_at_ns: tools.now_ns.saturating_add(grace_ns) };
-        (tools.report)(KillProgress::TermSent(sum));
-        self.watch_growth(tools);
+    fn terminate(&mut self, grace_ns: u64, context: &mut KillContext<'_>) {
+        let sum = self.victim.terminate(self.stops_forks, context);
+        self.phase = Phase::Grace { kill_at_ns: context.now_ns.saturating_add(grace_ns) };
+        (context.report)(KillProgress::TermSent(sum));
+        self.watch_growth(context);
     }
 
     /// From now on the pod's growth is watched, if there is a bound.
-    fn watch_growth(&mut self, tools: &mut Tools<'_>) {
+    fn watch_growth(&mut self, context: &mut KillContext<'_>) {
         let Some(limit) = self.growth_limit else { return };
-        match Growth::since_now(self.victim.groups(), limit, tools.members) {
+        match Growth::since_now(self.victim.groups(), limit, context.members) {
             Ok(growth) => self.growth = Some(growth),
-            Err(unknown) => (tools.report)(KillProgress::Trouble { what: unknown.to_string() }),
+            Err(unknown) => (context.report)(KillProgress::Trouble { what: unknown.to_string() }),
         }
     }
 
     /// By how many bytes the pod has grown, if that is more than it may. What cannot be read is told, and
     /// watched no more.
-    fn exceeded_growth(&mut self, tools: &mut Tools<'_>) -> Option<u64> {
-        let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= tools.now_ns)?;
-        growth.exceeded(tools.members, now_ns).unwrap_or_else(|unknown| {
+    fn exceeded_growth(&mut self, context: &mut KillContext<'_>) -> Option<u64> {
+        let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= context.now_ns)?;
+        growth.exceeded(context.members, now_ns).unwrap_or_else(|unknown| {
             self.growth = None;
-            (tools.report)(KillProgress::Trouble { what: unknown.to_string() });
+            (context.report)(KillProgress::Trouble { what: unknown.to_string() });
             None
         })
     }
 
     /// SIGKILL, also because the pod has grown by so many bytes in its grace period.
-    fn kill(&mut self, grown: Option<u64>, tools: &mut Tools<'_>) {
+    fn kill(&mut self, grown: Option<u64>, context: &mut KillContext<'_>) {
         self.growth = None;
         self.stops_forks = true;
-        self.phase = Phase::Kill { until_ns: tools.now_ns.saturating_add(self.kill_wait_ns) };
+        self.phase = Phase::Kill { until_ns: context.now_ns.saturating_add(self.kill_wait_ns) };
         self.pause_ns = FIRST_PAUSE_NS;
-        let signalled = self.victim.kill(tools);
-        (tools.report)(KillProgress::KillSent { signalled, grown });
+        let signalled = self.victim.kill(context);
+        (context.report)(KillProgress::KillSent { signalled, grown });
     }
 
     /// Whether nobody is left; if so, the job is over.
-    fn is_gone(&mut self, tools: &mut Tools<'_>) -> bool {
-        let is_gone = self.victim.is_gone(tools);
+    fn is_gone(&mut self, context: &mut KillContext<'_>) -> bool {
+        let is_gone = self.victim.is_gone(context);
         if is_gone {
             let (killed, unreaped) = (self.victim.killed(), self.victim.unreaped());
-            self.end(KillProgress::Gone { killed, unreaped }, tools);
+            self.end(KillProgress::Gone { killed, unreaped }, context);
         }
         is_gone
     }
 
-    fn give_up(&mut self, tools: &mut Tools<'_>) {
-        let left = self.victim.left(tools);
-        self.end(left, tools);
+    fn give_up(&mut self, context: &mut KillContext<'_>) {
+        let left = self.victim.left(context);
+        self.end(left, context);
     }
 }

@@ -18,7 +18,8 @@ use tokio::sync::mpsc;
 
 use super::cgroup_procs::CgroupProcesses;
 use super::clock::now_ns;
-use super::job::{Job, Tools};
+use super::job::Job;
+use super::kill_context::KillContext;
 use super::mrelease::MreleaseWorker;
 use super::realtime::run_ahead;
 use eviction_core::progress::{HOST_PID, KillProgress, KillUpdate};
@@ -112,9 +113,9 @@ impl Work {
         run_ahead();
         while self.take_commands() {
             let now_ns = now_ns();
-            self.with_jobs(|job, tools| {
+            self.with_jobs(|job, context| {
                 if job.due_ns() <= now_ns {
-                    job.step(tools);
+                    job.step(context);
                 }
             });
             self.deliver();
@@ -135,9 +136,9 @@ impl Work {
                     }
                     self.jobs.push(*job);
                 }
-                Ok(Command::Hurry { decision, grace, growth_limit }) => self.with_jobs(|job, tools| {
+                Ok(Command::Hurry { decision, grace, growth_limit }) => self.with_jobs(|job, context| {
                     if job.decision == decision {
-                        job.hurry(grace, growth_limit, tools);
+                        job.hurry(grace, growth_limit, context);
                     }
                 }),
                 Err(TryRecvError::Empty) => return true,
@@ -147,13 +148,13 @@ impl Work {
     }
 
     /// Runs `act` on each job, tells what came of it, and lets go of those that are over.
-    fn with_jobs(&mut self, mut act: impl FnMut(&mut Job, &mut Tools<'_>)) {
+    fn with_jobs(&mut self, mut act: impl FnMut(&mut Job, &mut KillContext<'_>)) {
         let mut jobs = std::mem::take(&mut self.jobs);
         for job in &mut jobs {
             let mut told = Vec::new();
             act(
                 job,
-                &mut Tools {
+                &mut KillContext {
                     members: &mut self.members,
                     report: &mut |progress| told.push((now_ns(), progress)),
                     now_ns: now_ns(),

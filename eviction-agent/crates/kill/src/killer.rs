@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use super::cgroup_procs::CgroupProcesses;
 use super::cgroup_scope::{CgroupScope, OpenError, OutOfScope, PinnedCgroup};
 use super::clock::now_ns;
-use super::job::{Job, Tools};
+use super::job::Job;
+use super::kill_context::KillContext;
 use super::kill_worker::{Command, KillWorker};
 use super::mrelease::{MreleaseResult, MreleaseWorker};
 use super::node_lock::{LockError, NodeLock};
@@ -177,7 +178,7 @@ impl Killer {
         let mut outcomes = Vec::new();
         if target.hard && !is_dry && processes <= AT_ONCE {
             let mut told = Vec::new();
-            job.strike(&mut Tools {
+            job.strike(&mut KillContext {
                 members: &mut self.members,
                 report: &mut |progress| told.push((super::clock::now_ns(), progress)),
                 now_ns,

@@ -11,6 +11,7 @@ mod clock;
 mod group;
 mod growth;
 mod job;
+mod kill_context;
 mod kill_worker;
 mod killer;
 mod mrelease;

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::cgroup_scope::PinnedCgroup;
 use super::group::{is_populated, short};
-use super::job::Tools;
+use super::kill_context::KillContext;
 use super::scoped_write::{ScopedWrite, UndoLog};
 use super::unkillable;
 use eviction_core::progress::{KillProgress, Signalled, UnkillableProcess};
@@ -63,13 +63,13 @@ impl PodProcesses {
     }
 
     /// Everybody who is there, sorted, and how many this PID namespace does not show.
-    pub(super) fn everybody(&self, tools: &mut Tools<'_>) -> (Vec<u32>, u32) {
+    pub(super) fn everybody(&self, context: &mut KillContext<'_>) -> (Vec<u32>, u32) {
         let mut pids = Vec::new();
         let mut unreachable = 0;
         for group in &self.groups {
-            tools.members.scan(group.deciding.as_fd());
-            pids.extend_from_slice(tools.members.pids());
-            unreachable += tools.members.unreachable;
+            context.members.scan(group.deciding.as_fd());
+            pids.extend_from_slice(context.members.pids());
+            unreachable += context.members.unreachable;
         }
         pids.sort_unstable();
         (pids, unreachable)
@@ -78,19 +78,19 @@ impl PodProcesses {
     /// SIGTERM to everybody, exactly once. While nobody can fork or run, nobody is missed; after
     /// that, what a handler of SIGTERM forks is let be. SIGCONT after it, so that stopped processes
     /// can handle it too.
-    pub(super) fn terminate(&mut self, stops_forks: bool, tools: &mut Tools<'_>) -> Signalled {
+    pub(super) fn terminate(&mut self, stops_forks: bool, context: &mut KillContext<'_>) -> Signalled {
         let mut frozen = Vec::new();
         if stops_forks {
-            self.stop_forks(tools);
+            self.stop_forks(context);
         } else {
-            frozen = self.freeze(tools);
+            frozen = self.freeze(context);
         }
         let mut sum = Signalled::default();
         // The second pass meets those whose fork was under way.
         for _ in 0..2 {
             let before = self.termed.len();
             for group in &self.groups {
-                let members = &mut *tools.members;
+                let members = &mut *context.members;
                 members.scan(group.deciding.as_fd());
                 let signals = [Signal::TERM, Signal::CONT];
                 let dir = group.deciding.as_fd();
@@ -109,48 +109,48 @@ impl PodProcesses {
     }
 
     /// SIGKILL to everybody, for the first time.
-    pub(super) fn kill(&mut self, tools: &mut Tools<'_>) -> Signalled {
-        self.stop_forks(tools);
-        self.kill_round(tools)
+    pub(super) fn kill(&mut self, context: &mut KillContext<'_>) -> Signalled {
+        self.stop_forks(context);
+        self.kill_round(context)
     }
 
     /// SIGKILL to those who are still there. Version 1 keeps frozen tasks from dying, so they are
     /// thawed; and who may still fork does not get to it while the signals are sent.
-    pub(super) fn kill_again(&mut self, tools: &mut Tools<'_>) {
+    pub(super) fn kill_again(&mut self, context: &mut KillContext<'_>) {
         for group in &self.groups {
             if let Some((dir, _)) = &group.freezer {
-                tools.members.scan(dir.as_fd());
-                tools.members.thaw(dir.as_fd());
+                context.members.scan(dir.as_fd());
+                context.members.thaw(dir.as_fd());
             }
         }
-        let frozen = if self.can_fork { self.freeze(tools) } else { Vec::new() };
-        self.kill_round(tools);
+        let frozen = if self.can_fork { self.freeze(context) } else { Vec::new() };
+        self.kill_round(context);
         drop(frozen);
     }
 
-    fn kill_round(&mut self, tools: &mut Tools<'_>) -> Signalled {
+    fn kill_round(&mut self, context: &mut KillContext<'_>) -> Signalled {
         let mut sum = Signalled::default();
         for group in &self.groups {
             let dir = group.deciding.as_fd();
             let mut at_once = Vec::new();
             if group.is_unified {
                 // Who is on the way out is on no list any more (from 7.2), and has its memory still.
-                tools.members.scan(dir);
+                context.members.scan(dir);
                 match kill_group(group) {
                     Ok(()) => {
                         sum.whole_group = true;
-                        add(&mut at_once, tools.members.pids());
+                        add(&mut at_once, context.members.pids());
                     }
                     Err(Errno::NOENT | Errno::NODEV) => {}
                     Err(error) if self.killed.is_empty() => {
                         let path = group.path.display();
                         let what = format!("write {path}/cgroup.kill: {error}");
-                        (tools.report)(KillProgress::Trouble { what });
+                        (context.report)(KillProgress::Trouble { what });
                     }
                     Err(_) => {}
                 }
             }
-            let members = &mut *tools.members;
+            let members = &mut *context.members;
             members.scan(dir);
             let mut reached = Vec::new();
             members.signal(dir, &[Signal::KILL], &at_once, &mut sum, &mut reached);
@@ -166,10 +166,10 @@ impl PodProcesses {
     }
 
     /// Whether nobody is left, and with them their memory.
-    pub(super) fn is_gone(&self, tools: &mut Tools<'_>) -> bool {
+    pub(super) fn is_gone(&self, context: &mut KillContext<'_>) -> bool {
         self.groups.iter().all(|group| {
-            tools.members.scan(group.deciding.as_fd());
-            tools.members.is_empty() && !group.is_ending()
+            context.members.scan(group.deciding.as_fd());
+            context.members.is_empty() && !group.is_ending()
         })
     }
 
@@ -179,29 +179,29 @@ impl PodProcesses {
     }
 
     /// Who is left, as [`KillProgress::Left`] has it.
-    pub(super) fn left(&self, tools: &mut Tools<'_>) -> KillProgress {
+    pub(super) fn left(&self, context: &mut KillContext<'_>) -> KillProgress {
         let mut processes: Vec<UnkillableProcess> = Vec::new();
         let mut unreachable = 0;
         let mut unreadable_groups = 0;
         for group in &self.groups {
-            tools.members.scan(group.deciding.as_fd());
+            context.members.scan(group.deciding.as_fd());
             let killed = &self.killed;
-            let pids = tools.members.pids().iter();
+            let pids = context.members.pids().iter();
             processes.extend(pids.map(|pid| {
                 let is_denied = killed.binary_search(pid).is_err();
                 unkillable::look_at(*pid, is_denied, group)
             }));
-            unreachable += tools.members.unreachable;
+            unreachable += context.members.unreachable;
             // Listed no more, and not gone.
-            unreachable += u32::from(tools.members.is_empty() && group.is_ending());
-            unreadable_groups += tools.members.unreadable_groups;
+            unreachable += u32::from(context.members.is_empty() && group.is_ending());
+            unreadable_groups += context.members.unreadable_groups;
         }
         processes.sort_unstable_by_key(|survivor| survivor.pid);
         KillProgress::Left { processes, unreachable, unreadable_groups }
     }
 
     /// Nothing in the pod forks from now on, as far as that can be had.
-    pub(super) fn stop_forks(&mut self, tools: &mut Tools<'_>) {
+    pub(super) fn stop_forks(&mut self, context: &mut KillContext<'_>) {
         if !self.holds.is_empty() {
             return;
         }
@@ -216,7 +216,7 @@ impl PodProcesses {
                 Err(error) => {
                     self.can_fork = true;
                     if !error.is_gone() {
-                        (tools.report)(KillProgress::Trouble { what: eviction_core::error::chain(&error) });
+                        (context.report)(KillProgress::Trouble { what: eviction_core::error::chain(&error) });
                     }
                 }
             }
@@ -229,7 +229,7 @@ impl PodProcesses {
     }
 
     /// Frozen until the holds are dropped.
-    fn freeze(&self, tools: &mut Tools<'_>) -> Vec<ScopedWrite> {
+    fn freeze(&self, context: &mut KillContext<'_>) -> Vec<ScopedWrite> {
         let mut frozen = Vec::new();
         for group in &self.groups {
             let Some((dir, path)) = &group.freezer else {
@@ -239,7 +239,7 @@ impl PodProcesses {
                 Ok(hold) => frozen.extend(hold.map(|hold| (hold, dir))),
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
-                    (tools.report)(KillProgress::Trouble { what: eviction_core::error::chain(&error) })
+                    (context.report)(KillProgress::Trouble { what: eviction_core::error::chain(&error) })
                 }
             }
         }

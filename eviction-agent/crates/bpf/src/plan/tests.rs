@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use eviction_common::Offsets;
+use eviction_common::{Offsets, STILL_PAGES};
 
 use super::*;
 use crate::{
-    btf::BtfMissing,
+    attach_method::Granularity,
+    btf::{Argument, BtfMissing},
     capabilities::{Capabilities, Lockdown},
     offsets::ResolvedOffsets,
 };

@@ -9,7 +9,6 @@ mod inline;
 mod labels;
 mod margin;
 mod probes;
-pub(super) mod renamed;
 mod resolve;
 mod rules;
 mod server;

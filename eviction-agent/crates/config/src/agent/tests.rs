@@ -24,7 +24,7 @@ fn errors_at(path: &str, value: &Value) -> Vec<Problem> {
 
 #[test]
 fn every_old_key_is_refused_with_its_new_name() {
-    for (parent, old, new) in renamed::KEYS {
+    for (parent, old, new) in crate::renamed::KEYS {
         let within = |key: &str| if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") };
         let (path, expected) = (within(old), format!("was renamed to `{}`", within(new)));
         let errors = errors_at(&path, &json!({}));
@@ -38,7 +38,7 @@ fn every_old_key_is_refused_with_its_new_name() {
 
 #[test]
 fn every_old_value_is_refused_with_its_new_name() {
-    for (field, old, new) in renamed::VALUES {
+    for (field, old, new) in crate::renamed::VALUES {
         let errors = errors_at(field, &json!(old));
         let expected = format!("the value `{old}` was renamed to `{new}`");
         let at = field.replace("[]", "[0]");

@@ -1,0 +1,178 @@
+//! A way to attach the programs of one class of events, and what it needs of the kernel.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use eviction_common::{BATCH_PAGES, STILL_PAGES};
+
+use super::btf::Argument;
+
+/// What a program tells about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EventClass {
+    /// Charges of memory cgroups: crossings and the dirty set.
+    Charge,
+    /// What the rung for charges does not see, by a hook that costs too much to be attached all
+    /// the time.
+    Near,
+    /// Out-of-memory kills.
+    Oom,
+    /// Forks, execs and exits.
+    Task,
+    /// Time spent in memcg direct reclaim.
+    Reclaim,
+    /// Cgroups made and removed.
+    Cgroup,
+}
+
+impl EventClass {
+    /// Every family.
+    pub const ALL: [Self; 6] = [Self::Charge, Self::Near, Self::Oom, Self::Task, Self::Reclaim, Self::Cgroup];
+
+    /// How it is called in logs, metrics and `check`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Charge => "charge",
+            Self::Near => "charge near",
+            Self::Oom => "oom",
+            Self::Task => "task",
+            Self::Reclaim => "reclaim",
+            Self::Cgroup => "cgroup",
+        }
+    }
+}
+
+impl fmt::Display for EventClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One way to see a family of events: programs that are attached together.
+#[derive(Debug)]
+pub struct AttachMethod {
+    /// Its name in logs, metrics, `check` and options.
+    pub name: &'static str,
+    /// What it tells about.
+    pub family: EventClass,
+    /// Its programs.
+    pub hooks: &'static [ProgramHook],
+    /// The members without which it is of no use, by the names of their fields in
+    /// [`eviction_common::Offsets`].
+    pub(super) needs: &'static [&'static [&'static str]],
+    pub(super) sees_every_charge: bool,
+    pub(super) grain: Granularity,
+    /// Of a hook for a time, beside what and when.
+    pub(super) beside: Option<CompanionProbe>,
+}
+
+/// What a hook that is attached for a time is good for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CompanionProbe {
+    /// The rungs for charges that it goes with.
+    pub(super) rungs: &'static [&'static str],
+    /// When it is attached.
+    pub(super) when: AttachWhen,
+}
+
+/// When a hook for a time is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttachWhen {
+    /// While a line is near: it sees growth that the other passes over.
+    NearLine,
+    /// While it is to be seen how pressure ends: the other sees no memory given back.
+    WayDown,
+}
+
+/// How far a cgroup can grow before a rung sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Granularity {
+    /// That says nothing about it.
+    None,
+    /// What one page of page tables maps, and what is passed over.
+    PageTable,
+    /// What each CPU charges ahead at once.
+    Batch,
+}
+
+impl Granularity {
+    pub(super) fn bytes(self, page_bytes: u64) -> u64 {
+        match self {
+            Self::None => 0,
+            // An entry is 8 bytes on every machine that BPF programs are compiled for.
+            Self::PageTable => page_bytes / 8 * page_bytes + STILL_PAGES * page_bytes,
+            Self::Batch => BATCH_PAGES * page_bytes,
+        }
+    }
+}
+
+/// One program of the object, and where it goes.
+#[derive(Debug)]
+pub struct ProgramHook {
+    /// Its name in the object.
+    pub program: &'static str,
+    /// What it is attached to.
+    pub at: HookPoint,
+    /// What its first arguments have to be.
+    pub(super) arguments: &'static [Expected],
+}
+
+/// A place in the kernel that a program is attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookPoint {
+    /// A tracepoint, by BTF.
+    Tracepoint(&'static str),
+    /// Where a function begins, by BTF and a trampoline.
+    Entry(&'static str),
+    /// Where a function returns, by the same.
+    Exit(&'static str),
+    /// Where a function begins, by a breakpoint or what stands for one.
+    Probe(&'static str),
+    /// Where a function returns, by the same.
+    ReturnProbe(&'static str),
+}
+
+impl HookPoint {
+    /// The tracepoint, if it is one.
+    pub fn tracepoint(self) -> Option<&'static str> {
+        match self {
+            Self::Tracepoint(name) => Some(name),
+            Self::Entry(_) | Self::Exit(_) | Self::Probe(_) | Self::ReturnProbe(_) => None,
+        }
+    }
+
+    /// The function, if it is one.
+    pub fn function(self) -> Option<&'static str> {
+        match self {
+            Self::Tracepoint(_) => None,
+            Self::Entry(name) | Self::Exit(name) | Self::Probe(name) | Self::ReturnProbe(name) => Some(name),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expected {
+    Struct(&'static str),
+    Pointer,
+    Number,
+}
+
+impl Expected {
+    pub(super) fn is(self, argument: &Argument) -> bool {
+        match (self, argument) {
+            (Self::Struct(name), Argument::Struct(found)) => name == found,
+            (Self::Pointer, Argument::Pointer) | (Self::Number, Argument::Number) => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Struct(name) => write!(f, "struct {name} *"),
+            Self::Pointer => f.write_str("pointer"),
+            Self::Number => f.write_str("number"),
+        }
+    }
+}
