@@ -50,6 +50,11 @@ impl Clock {
         Instant { wall: timestamp(self.steady_ns(mono_ns)), mono_ns }
     }
 
+    /// The monotonic stamp of a steady time; nothing is before the monotonic clock began.
+    pub(crate) fn mono_of(&self, steady: Timestamp) -> u64 {
+        u64::try_from((steady.as_nanosecond() - self.zero.as_nanosecond()).max(0)).unwrap_or(u64::MAX)
+    }
+
     /// What the system's clock shows, or would have shown, at a steady time.
     pub(crate) fn shown(&self, steady: Timestamp) -> Timestamp {
         timestamp(steady.as_nanosecond() + self.was_set_by(wall_ns(), mono_ns()))
@@ -106,6 +111,8 @@ mod tests {
         let now = clock.now();
         let before = clock.at(now.mono_ns - 1_500);
         assert_eq!(now.wall.as_nanosecond() - before.wall.as_nanosecond(), 1_500);
+        assert_eq!(clock.mono_of(before.wall), now.mono_ns - 1_500);
+        assert_eq!(clock.mono_of(Timestamp::MIN), 0);
     }
 
     #[test]

@@ -30,7 +30,6 @@ pub(crate) mod event_batch;
 pub(crate) mod failover;
 pub(crate) mod file_watch;
 pub(crate) mod hands;
-pub(crate) mod in_flight;
 pub(crate) mod kernel_kill;
 pub(crate) mod limit_monitor;
 pub(crate) mod memcg_v1;

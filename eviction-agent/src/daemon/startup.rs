@@ -303,7 +303,7 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         memory_lines: ThresholdLevels::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
         limits: Limits::new(service.memory_limits.warn_percent),
         pid_lines: ThresholdLevels::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
-        state: State::new(policy.rules.victims),
+        state: State::default(),
         engine: engine(policy, dry_run),
         eyes,
         roster,

@@ -129,8 +129,8 @@ impl Simulator {
         self.tell(step, Event::Restore(Box::new(knowledge.clone())));
         let is_active = |uid: &str| active.iter().any(|known| *known.pod.uid == *uid);
         let under_way = knowledge.flights.iter().filter(|flight| flight.ended.is_none());
-        let leaving = under_way.filter(|flight| !is_active(&flight.uid));
-        let leaving = leaving.map(|flight| flight.uid.clone()).collect();
+        let leaving = under_way.filter(|flight| !is_active(&flight.pod.uid));
+        let leaving = leaving.map(|flight| flight.pod.uid.clone()).collect();
         self.tell(step, Event::Leaving(leaving));
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::disk_layout::DiskLayout;
 use super::eviction_result::EvictionResult;
+use super::in_flight::ExecutorUpdate;
 use super::oom::{ContainerEnded, OomKill};
 use super::pods::{KnownPod, PodSet};
 use super::policy::Policy;
@@ -47,11 +48,13 @@ pub enum Event {
     EvictionsPausedUntil(Timestamp),
     /// Whether the API server can be asked for evictions from now on. It can, until this is told.
     ApiServer(ApiReachability),
-    /// The eviction of the pod with this uid was asked for, and nobody knows what came of it: until
-    /// that is told, it is under way, however long it takes.
-    EvictionUnconfirmed(Box<str>),
-    /// It is known again that this eviction is carried out: its grace period begins now.
-    EvictionAccepted(Box<str>),
+    /// How far executors have come with an eviction.
+    Executing {
+        /// By the number of its decision.
+        decision: u64,
+        /// What is new.
+        update: ExecutorUpdate,
+    },
     /// The kernel killed a process for want of memory. The time of the input is when this was
     /// learned; the record has its own.
     OomKill(Box<OomKill>),

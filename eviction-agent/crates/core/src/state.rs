@@ -13,27 +13,22 @@
 //!   made while a threshold is met.
 //! - **Evictions** go on as soon as their pods are told of, with the time that has passed: those under
 //!   way, also of pods whose objects are gone and what they hold is not ([`Event::Leaving`]), and those
-//!   that have ended, for as long as that says whom to let be. By the kubelet's rules the engine
-//!   remembers none.
+//!   that have ended, for as long as that says whom to let be.
 //! - **What counts against limits** and OOM kills that spare a pod count for as long as they would
 //!   have.
 //!
 //! [`Event::Restore`]: super::input::Event::Restore
 //! [`Event::Leaving`]: super::input::Event::Leaving
 
-pub mod wire;
-
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::condition::Raised;
-use super::expected_release::ExpectedRelease;
-use super::in_flight::Failure;
+use super::in_flight::InFlightEviction;
 use super::signal::Signal;
 use super::time::Timestamp;
 use super::units::{GoDuration, ThresholdValue};
-use crate::eviction::LABELS;
 use crate::pods::RateLimitKey;
 
 /// How long nobody may have looked at a threshold that is taken for met all the time: as long as
@@ -60,7 +55,7 @@ pub struct EngineState {
     /// Conditions that were raised, whether they still hold or not.
     pub conditions: Vec<Raised>,
     /// Evictions under way, and those that have ended and still say whom to let be.
-    pub flights: Vec<EvictionState>,
+    pub flights: Vec<InFlightEviction>,
     /// The evictions that count against limits, in the order of their decisions; the latest
     /// [`MOST_COUNTED`].
     pub counted: Vec<CountedEviction>,
@@ -98,53 +93,6 @@ pub struct MetSince {
     pub first_seen: Timestamp,
     /// Its grace period is over, so that it holds until its minimum reclaim.
     pub ripe: bool,
-}
-
-/// An eviction.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct EvictionState {
-    /// Of which pod.
-    pub uid: Box<str>,
-    /// Its namespace.
-    pub namespace: Box<str>,
-    /// Its name.
-    pub name: Box<str>,
-    /// What for, as [`InFlightEviction::signal`](super::in_flight::InFlightEviction::signal).
-    #[serde(deserialize_with = "wire::label")]
-    pub label: Label,
-    /// Whether that is a hard threshold, or a limit of the pod's own.
-    pub hard: bool,
-    /// When it was decided.
-    pub decided_at: Timestamp,
-    /// From when on its grace period counts; when it ended, if it has.
-    pub since: Timestamp,
-    /// The grace period.
-    pub grace_period_seconds: i64,
-    /// What it frees.
-    #[serde(with = "wire::expected")]
-    pub expected: [ExpectedRelease; Signal::COUNT],
-    /// How it ended; nothing while it is under way.
-    #[serde(default)]
-    pub ended: Option<Ended>,
-}
-
-/// One of the names that there are.
-pub type Label = &'static str;
-
-/// The label of that name, if there is one.
-pub fn label_of(name: &str) -> Option<Label> {
-    LABELS.into_iter().chain(Signal::ALL.map(Signal::name)).find(|known| *known == name)
-}
-
-/// How an eviction ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ended {
-    /// What it was to free is free.
-    Gone,
-    /// The pod did not go.
-    Failed(Failure),
 }
 
 /// An eviction that counts against limits.

@@ -70,9 +70,10 @@ impl ControlLoop {
 
     pub(super) fn tell_pods(&mut self) {
         self.tell_leaving();
+        let restored = self.restored();
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::Pods(Arc::clone(self.roster.active())) });
-        self.resume_recalled();
+        self.resume(&restored);
         self.note_who_is_gone();
         self.state.rehearsed = false;
     }

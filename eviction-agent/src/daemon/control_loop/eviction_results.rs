@@ -1,11 +1,11 @@
 //! Evictions by the API server: begun, answered, and over when the pod is gone.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_core::api_result::{ApiOperation, ApiResult};
 use eviction_core::eviction_result::NotEvicted;
-use eviction_core::input::{ApiReachability, Event, Input};
+use eviction_core::in_flight::{ExecutorUpdate, InFlightEviction};
+use eviction_core::input::ApiReachability;
 use eviction_core::policy::eviction_settings::HardMode;
 use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::signal::Resource;
@@ -15,7 +15,7 @@ use eviction_kill::KillTarget;
 
 use super::super::clock::mono_ns;
 use super::super::cluster::NodeStatusSender;
-use super::{ActiveEviction, ApiPhase, ControlLoop};
+use super::ControlLoop;
 use crate::telemetry::queue::Step;
 
 /// While a right is missing it is not asked for more often: somebody has to grant it first.
@@ -61,54 +61,46 @@ impl ControlLoop {
     }
 
     /// Takes note of what the API server answered; true if the engine may look again.
-    pub(super) fn take_answer(&mut self, index: usize, outcome: KillUpdate) -> bool {
+    pub(super) fn take_answer(&mut self, it: &InFlightEviction, outcome: KillUpdate) -> bool {
+        let id = outcome.decision;
         let KillProgress::Answered { asked, answered, is_dry } = outcome.progress.clone() else {
             return false;
         };
         let is_without_object = matches!(answered, ApiResult::Gone | ApiResult::Another);
-        if is_without_object
-            && !is_dry
-            && asked != ApiOperation::Condition
-            && self.is_populated(&outcome.pod.uid)
+        if is_without_object && !is_dry && asked != ApiOperation::Condition && self.is_populated(&it.pod.uid)
         {
             // That it is gone is told when nobody is left of it.
-            self.note_accepted(index);
+            self.update(id, ExecutorUpdate::ApiAccepted);
             return false;
         }
         // That the pod is gone is told once, whoever saw it first.
-        if !(is_without_object && self.state.under_way[index].told_gone) {
-            let note = self.state.under_way[index].note(Step::Progress(outcome));
-            self.notes.send(note);
+        if !(is_without_object && it.reported_gone) {
+            self.tell_step(it, Step::Progress(outcome));
         }
         if asked == ApiOperation::Condition {
             return false;
         }
         if is_dry {
-            let over = self.finish_api(index);
-            self.end_pace(over.id);
-            self.let_rest(over.id);
-            if let ApiResult::Throttled { pause } = answered {
-                self.pause_evictions(over.id, pause);
+            self.update(id, ExecutorUpdate::ApiEnded);
+            self.end_pace(id);
+            match answered {
+                ApiResult::Throttled { pause } => self.pause_evictions(pause),
+                _ => self.rest(mono_ns()),
             }
             return false;
         }
         let is_rejected = matches!(answered, ApiResult::Rejected { .. });
         let (result, pause) = match answered {
             ApiResult::Accepted => {
-                self.note_accepted(index);
+                self.update(id, ExecutorUpdate::ApiAccepted);
                 return false;
             }
             // The hand finds out, however long it takes.
             ApiResult::Unknown { .. } => {
-                self.state.under_way[index].by_api = Some(ApiPhase::Open);
-                let pod = Arc::clone(&self.state.under_way[index].pod);
-                self.leave_open(&pod);
+                self.update(id, ExecutorUpdate::ApiUnconfirmed);
                 return false;
             }
-            ApiResult::Gone | ApiResult::Another => {
-                self.state.under_way[index].told_gone = true;
-                (Ok(()), None)
-            }
+            ApiResult::Gone | ApiResult::Another => (Ok(()), None),
             ApiResult::Budget { .. } => (Err(NotEvicted::Budget), None),
             ApiResult::Rejected { why, .. } => (Err(NotEvicted::Failed(why)), None),
             ApiResult::Throttled { pause } => (Err(NotEvicted::NotAsked), Some(pause)),
@@ -117,108 +109,55 @@ impl ControlLoop {
                 (Err(NotEvicted::NotAsked), Some(UNHEARD))
             }
         };
-        let it = &self.state.under_way[index];
-        if result.is_err() && (it.by_kill || it.told_gone) {
-            self.leave_to_the_kill_hand(index, pause);
+        let over = if result.is_ok() { ExecutorUpdate::PodGone } else { ExecutorUpdate::ApiEnded };
+        self.update(id, over);
+        if result.is_ok() {
+            self.end_pace(id);
+        } else if let Some(evictions) = &mut self.evictions {
+            evictions.not_done(id);
+        }
+        // Its processes are being ended all the same, or are already: the pod is on its way until that is over,
+        // and nobody goes in its place.
+        let goes_on = result.is_err() && (it.killing || it.reported_gone);
+        if let Some(pause) = pause.filter(|_| !(goes_on && self.waits_for_victims())) {
+            self.pause_evictions(pause);
+        }
+        if goes_on {
             return false;
         }
-        let over = self.finish_api(index);
-        let looks_again = match &mut self.state.flight {
-            // The engine would choose the same one again at once, without end.
-            Some(flight) if is_rejected => {
-                flight.refused(over.id, mono_ns());
-                false
-            }
-            Some(flight) if pause.is_none() => flight.end(over.id),
-            Some(_) => false,
-            None => pause.is_none(),
-        };
-        match &result {
-            Ok(()) => self.end_pace(over.id),
-            Err(_) => {
-                if let Some(evictions) = &mut self.evictions {
-                    evictions.not_done(over.id);
-                }
-            }
+        if is_rejected {
+            self.rest(mono_ns());
         }
-        self.tell_outcome(&over.pod, result);
-        if let Some(pause) = pause {
-            self.pause_evictions(over.id, pause);
-        }
-        looks_again
+        self.tell_outcome(&it.pod, result.clone());
+        pause.is_none() && self.looks_again(&result)
     }
 
-    /// The API server does not do it, but its processes are being ended all the same, or are already: the
-    /// pod is on its way until that is over, and nobody goes in its place.
-    fn leave_to_the_kill_hand(&mut self, index: usize, pause: Option<Duration>) {
-        let over = self.finish_api(index);
-        if let Some(evictions) = &mut self.evictions {
-            evictions.not_done(over.id);
-        }
-        if let Some(pause) = pause {
-            // The flight lasts until the kill hand's part is over.
-            self.hold_evictions(mono_ns().saturating_add(nanos(pause)));
-        }
-    }
-
-    /// Nobody is asked for as long: where the engine remembers that, it holds; else the flight of this decision does.
-    fn pause_evictions(&mut self, decision: u64, pause: Duration) {
-        let (now_ns, pause_ns) = (mono_ns(), nanos(pause));
-        if let Some(flight) = &mut self.state.flight {
-            flight.rest(decision, now_ns, pause_ns);
-        }
-        self.hold_evictions(now_ns.saturating_add(pause_ns));
-    }
-
-    /// The pod is on its way.
-    fn note_accepted(&mut self, index: usize) {
-        let before = self.state.under_way[index].by_api.replace(ApiPhase::Accepted);
-        if before == Some(ApiPhase::Open) {
-            let (at, uid) = (self.clock.now().wall, self.state.under_way[index].pod.uid.clone());
-            self.step(Input { at, event: Event::EvictionAccepted(uid) });
-        }
+    /// Nobody is asked for as long.
+    fn pause_evictions(&mut self, pause: Duration) {
+        self.hold_evictions(mono_ns().saturating_add(nanos(pause)));
     }
 
     /// Those on their way by the API server are over when they are not among the pods any more, and
     /// nothing of them is left.
     pub(super) fn note_who_is_gone(&mut self) {
-        let pods = Arc::clone(self.engine.pods());
-        let mut index = 0;
-        while let Some(it) = self.state.under_way.get(index) {
-            if it.by_api.is_none() || pods.place(&it.pod.uid).is_some() || self.is_leaving(&it.pod.uid) {
-                index += 1;
-                continue;
-            }
-            let told = std::mem::replace(&mut self.state.under_way[index].told_gone, true);
-            let over = self.finish_api(index);
-            self.end_pace(over.id);
-            if let Some(flight) = &mut self.state.flight {
-                flight.end(over.id);
-            }
-            if !told {
-                self.tell_gone(&over);
+        let pods = self.engine.pods();
+        let is_gone = |it: &&InFlightEviction| {
+            it.api.is_some() && pods.place(&it.pod.uid).is_none() && !self.is_leaving(&it.pod.uid)
+        };
+        let gone: Vec<_> = self.executing().filter(is_gone).cloned().collect();
+        for it in gone {
+            let Some(id) = it.decision else { continue };
+            self.update(id, ExecutorUpdate::PodGone);
+            self.end_pace(id);
+            if !it.reported_gone {
+                self.tell_gone(&it);
             }
         }
-    }
-
-    /// The API server's part is over; the kill hand's may go on.
-    fn finish_api(&mut self, index: usize) -> ActiveEviction {
-        self.keep.note();
-        let it = &mut self.state.under_way[index];
-        it.by_api = None;
-        if it.by_kill { it.clone() } else { self.state.under_way.swap_remove(index) }
     }
 
     fn end_pace(&mut self, decision: u64) {
         if let Some(evictions) = &mut self.evictions {
             evictions.ended(decision, mono_ns());
-        }
-    }
-
-    /// To choose again at once would choose the same.
-    fn let_rest(&mut self, decision: u64) {
-        if let Some(flight) = &mut self.state.flight {
-            flight.refused(decision, mono_ns());
         }
     }
 }

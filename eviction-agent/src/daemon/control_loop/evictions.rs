@@ -6,8 +6,10 @@ use std::time::Duration;
 use eviction_core::decision::{Action, Decision};
 use eviction_core::eviction::Eviction;
 use eviction_core::eviction_result::{EvictionResult, NotEvicted};
+use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, RETRY, StartedEviction};
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pod::PodName;
+use eviction_core::policy::VictimsPerPass;
 use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::signal::{Resource, Signal};
 use eviction_kill::CgroupDirs;
@@ -17,7 +19,7 @@ use eviction_node::cgroup::node_root::GroupPaths;
 use eviction_node::cgroup::pods::Pod as CgroupPod;
 
 use super::super::clock::mono_ns;
-use super::{ActiveEviction, ApiPhase, ControlLoop};
+use super::ControlLoop;
 use crate::telemetry::queue::{EvictionUpdate, Step, TelemetryEvent};
 
 /// Between two tries while the hand is full: as soon as one pod is gone there is room.
@@ -36,55 +38,39 @@ impl ControlLoop {
             };
             self.state.decisions += 1;
             self.keep.note();
-            let (id, pod) = (target.decision, Arc::clone(&target.pod));
-            let signal = pass.line_of(eviction.cause).map(|line| line.threshold.signal);
+            let id = target.decision;
             let is_asked = self.evictions.is_some() && self.state.reach == ApiReachability::Reachable;
-            let by_api = is_asked.then_some(ApiPhase::Asked);
-            let mut under_way = ActiveEviction {
-                id,
-                pod,
-                signal,
-                resource: target.resource,
+            let mut started = StartedEviction {
+                pod: Arc::clone(&target.pod),
+                signal: pass.label_of(eviction.cause),
                 hard: target.hard,
-                grace: target.grace,
-                decided_mono_ns,
-                by_api,
-                by_kill: false,
-                told_gone: false,
+                decided_at: self.clock.at(decided_mono_ns).wall,
+                grace_period_seconds: eviction.grace_period_seconds,
+                api: is_asked.then_some(ApiPhase::Asked),
+                killing: false,
             };
             let begun = match is_struck_instead {
                 true => Err(KillRejection::Struck),
                 false => self.begin(&target, eviction.ignores_budget),
             };
-            let flight = self.state.flight.as_mut();
             match begun {
                 Ok((KillStarted::Started, by_kill)) => {
-                    if let Some(flight) = flight {
-                        flight.begin(id, decided_mono_ns);
-                    }
-                    under_way.by_kill = by_kill;
-                    self.state.under_way.push(under_way);
+                    started.killing = by_kill;
+                    self.update(id, ExecutorUpdate::Started(Box::new(started)));
                 }
                 // Outcomes keep the number of the decision by which it is on its way already.
-                Ok((KillStarted::Hurried { decision }, by_kill)) => {
-                    if let Some(flight) = flight {
-                        flight.begin(decision, decided_mono_ns);
-                    }
-                    let hurried = self.state.under_way.iter_mut().find(|it| it.id == decision);
-                    if let Some(hurried) = hurried {
-                        hurried.by_kill |= by_kill;
-                        (hurried.hard, hurried.grace) = (true, target.grace);
-                    }
+                Ok((KillStarted::Hurried { decision }, killing)) => {
+                    let grace_period_seconds = eviction.grace_period_seconds;
+                    self.update(decision, ExecutorUpdate::Shortened { grace_period_seconds, killing });
                 }
                 Err(refused) => {
                     // Whom the kernel struck begins in a moment, and is waited for then.
-                    if let Some(flight) = flight.filter(|_| refused != KillRejection::Struck) {
-                        flight.begin(id, decided_mono_ns);
-                        flight.refused(id, decided_mono_ns);
+                    if refused != KillRejection::Struck {
+                        self.rest(decided_mono_ns);
                     }
-                    self.tell_refused(&under_way, &refused);
-                    let note = under_way.note(Step::Refused(refused));
-                    self.notes.send(note);
+                    let it = InFlightEviction::started(id, started);
+                    self.tell_refused(&it, &refused);
+                    self.tell_step(&it, Step::Refused(refused));
                 }
             }
         }
@@ -99,15 +85,14 @@ impl ControlLoop {
         at_ns: u64,
     ) -> Option<KillTarget> {
         let pass = decision.pass()?;
-        let pod = &pass.pods.pods().get(eviction.place as usize)?.pod;
-        let groups = self.groups_of(&pod.uid);
-        let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
+        let known = pass.pods.pods().get(eviction.place as usize)?;
+        let groups = self.groups_of(&known.pod.uid);
         let line = pass.line_of(eviction.cause);
         let signal = line.map(|line| line.threshold.signal);
         Some(KillTarget {
             decision: id,
             at_ns,
-            pod: Arc::new(PodName { uid, namespace, name }),
+            pod: Arc::clone(&known.name),
             groups,
             grace: Duration::from_secs(eviction.grace_period_seconds.max(0).unsigned_abs()),
             // Limits of local storage are the only evictions without a threshold.
@@ -124,8 +109,8 @@ impl ControlLoop {
 
     /// What the engine has to know of a victim that was refused. A limit that is not the pod's
     /// own stands in the way of all others as well.
-    pub(super) fn tell_refused(&mut self, under_way: &ActiveEviction, refused: &KillRejection) {
-        let decided_ns = under_way.decided_mono_ns;
+    pub(super) fn tell_refused(&mut self, it: &InFlightEviction, refused: &KillRejection) {
+        let decided_ns = self.clock.mono_of(it.decided_at);
         let held_until_ns = match refused {
             KillRejection::AlreadyGoing { .. } => return,
             KillRejection::NodeLimit { until_ns, .. } | KillRejection::VictimPending { until_ns, .. } => {
@@ -141,22 +126,32 @@ impl ControlLoop {
             _ if held_until_ns.is_some() => Err(NotEvicted::NotAsked),
             refused => Err(refused.to_string().into()),
         };
-        self.tell_outcome(&under_way.pod, result);
-        if let Some(until_ns) = held_until_ns {
+        self.tell_outcome(&it.pod, result);
+        if let Some(until_ns) = held_until_ns.filter(|_| !self.waits_for_victims()) {
             self.hold_evictions(until_ns);
+        }
+    }
+
+    /// Whether nobody new goes before those under way are gone, as the kubelet has it.
+    pub(super) fn waits_for_victims(&self) -> bool {
+        self.engine.policy().rules.victims == VictimsPerPass::One
+    }
+
+    /// The kubelet looks again after its monitoring interval: to choose again at once would choose the same.
+    pub(super) fn rest(&mut self, now_ns: u64) {
+        if self.waits_for_victims() {
+            self.hold_evictions(now_ns.saturating_add(RETRY.as_nanos().unsigned_abs()));
         }
     }
 
     /// Nobody new is chosen before that time.
     pub(super) fn hold_evictions(&mut self, until_ns: u64) {
-        let (at, until) = (self.clock.now().wall, self.clock.at(until_ns).wall);
-        self.step(Input { at, event: Event::EvictionsPausedUntil(until) });
+        let until = self.clock.at(until_ns).wall;
+        self.tell(Event::EvictionsPausedUntil(until));
     }
 
     pub(super) fn tell_outcome(&mut self, pod: &PodName, result: Result<(), NotEvicted>) {
-        let at = self.clock.now().wall;
-        let event = Event::Evicted(EvictionResult { uid: pod.uid.clone(), result });
-        self.step(Input { at, event });
+        self.tell(Event::Evicted(EvictionResult { uid: pod.uid.clone(), result }));
     }
 
     /// The folders of a pod's group, and of containers that a runtime has put elsewhere. By its uid: its
@@ -187,73 +182,93 @@ impl ControlLoop {
     pub(super) fn take_outcome(&mut self, outcome: KillUpdate) -> bool {
         self.keep.note();
         let id = outcome.decision;
-        let Some(index) = self.state.under_way.iter().position(|it| it.id == id) else { return false };
+        let Some(it) = self.executing().find(|it| it.decision == Some(id)).cloned() else { return false };
         if matches!(outcome.progress, KillProgress::Answered { .. }) {
-            return self.take_answer(index, outcome);
+            return self.take_answer(&it, outcome);
         }
-        let evicted = self.state.under_way[index].by_api.is_some();
         let result = match &outcome.progress {
             KillProgress::Gone { .. } => Some(Ok(())),
             // The kubelet is at it as well.
-            KillProgress::Left { .. } if evicted => None,
+            KillProgress::Left { .. } if it.api.is_some() => None,
             KillProgress::Left { processes, unreachable, .. } => {
                 let left = processes.len() + *unreachable as usize;
                 Some(Err(format!("{left} processes outlive SIGKILL").into()))
             }
             _ => None,
         };
-        let last = outcome.progress.is_last();
-        let it = &self.state.under_way[index];
-        if !(it.told_gone && matches!(outcome.progress, KillProgress::Gone { .. })) {
-            let note = it.note(Step::Progress(outcome));
-            self.notes.send(note);
+        let is_last = outcome.progress.is_last();
+        if !(it.reported_gone && matches!(outcome.progress, KillProgress::Gone { .. })) {
+            self.tell_step(&it, Step::Progress(outcome));
         }
-        if last {
-            let it = &mut self.state.under_way[index];
-            (it.by_kill, it.told_gone) = (false, result.is_some());
-            let pod = if evicted { Arc::clone(&it.pod) } else { self.state.under_way.swap_remove(index).pod };
-            if let Some(result) = result.clone() {
-                self.tell_outcome(&pod, result);
-            }
+        if !is_last {
+            return false;
         }
-        match &mut self.state.flight {
-            // What survives leaves the pressure as it is: another look at once would choose the
-            // same pod again, so the patience of an eviction under way runs on.
-            Some(flight) => result == Some(Ok(())) && flight.end(id),
-            None => result.is_some(),
-        }
+        self.update(id, ExecutorUpdate::KillEnded { gone: result == Some(Ok(())) });
+        let Some(result) = result else { return false };
+        self.tell_outcome(&it.pod, result.clone());
+        self.looks_again(&result)
     }
-}
 
-impl ActiveEviction {
+    /// Whether there is to be a look at once after an eviction has ended. The kubelet's rules would choose one that
+    /// did not go again at once, without end, and wait for all victims.
+    pub(super) fn looks_again(&self, result: &Result<(), NotEvicted>) -> bool {
+        let has_failed = matches!(result, Err(NotEvicted::Failed(_)));
+        !self.waits_for_victims() || !(has_failed || self.engine.is_waiting(self.clock.now().wall))
+    }
+
+    /// Evictions that executors are at.
+    pub(super) fn executing(&self) -> impl Iterator<Item = &InFlightEviction> {
+        self.engine.in_flight().iter().filter(|it| !it.restored && it.is_executing())
+    }
+
+    /// Tells the engine how far executors have come.
+    pub(super) fn update(&mut self, decision: u64, update: ExecutorUpdate) {
+        self.keep.note();
+        self.tell(Event::Executing { decision, update });
+    }
+
+    /// Lets the engine take note of something from which nothing follows at once.
+    fn tell(&mut self, event: Event) {
+        let at = self.clock.now().wall;
+        let decision = self.step(Input { at, event });
+        self.engine.recycle(decision);
+    }
+
     /// The same eviction for a hand that takes it up later, with what is left of its grace period.
-    pub(super) fn target(
-        &self,
-        groups: Vec<CgroupDirs>,
-        grace: Duration,
-        at_ns: u64,
-        kill_on_growth: Option<u64>,
-    ) -> KillTarget {
-        let Self { id, pod, resource, hard, .. } = self;
-        let (pod, resource, hard) = (Arc::clone(pod), *resource, *hard);
-        KillTarget { decision: *id, at_ns, pod, groups, grace, resource, hard, kill_on_growth }
+    pub(super) fn target_again(&self, it: &InFlightEviction, grace: Duration) -> Option<KillTarget> {
+        Some(KillTarget {
+            decision: it.decision?,
+            at_ns: mono_ns(),
+            pod: Arc::clone(&it.pod),
+            groups: self.groups_of(&it.pod.uid),
+            grace,
+            resource: it.resource(),
+            hard: it.hard,
+            kill_on_growth: self.kill_on_growth(),
+        })
     }
 
     /// The kill hand refuses an eviction that the API server may still carry out: no end of it.
-    pub(super) fn no_stand_in(&self, refused: &KillRejection) -> TelemetryEvent {
+    pub(super) fn tell_no_stand_in(&mut self, it: &InFlightEviction, refused: &KillRejection) {
+        let Some(decision) = it.decision else { return };
         let progress = KillProgress::Trouble { what: format!("the kill hand does not stand in: {refused}") };
-        let (decision, pod) = (self.id, Arc::clone(&self.pod));
-        self.note(Step::Progress(KillUpdate { decision, pod, at_ns: mono_ns(), progress }))
+        let pod = Arc::clone(&it.pod);
+        self.tell_step(it, Step::Progress(KillUpdate { decision, pod, at_ns: mono_ns(), progress }));
     }
 
-    pub(super) fn note(&self, step: Step) -> TelemetryEvent {
-        let Self { id, pod, signal, decided_mono_ns, .. } = self;
-        TelemetryEvent::Outcome(EvictionUpdate {
-            id: *id,
-            pod: Arc::clone(pod),
-            signal: *signal,
-            decided_mono_ns: *decided_mono_ns,
+    pub(super) fn tell_step(&mut self, it: &InFlightEviction, step: Step) {
+        let Some(id) = it.decision else { return };
+        self.notes.send(TelemetryEvent::Outcome(EvictionUpdate {
+            id,
+            pod: Arc::clone(&it.pod),
+            signal: it.signal(),
+            decided_mono_ns: self.clock.mono_of(it.decided_at),
             step,
-        })
+        }));
     }
+}
+
+/// The grace period of an eviction.
+pub(super) fn grace_of(it: &InFlightEviction) -> Duration {
+    Duration::from_secs(it.grace_period_seconds.max(0).unsigned_abs())
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use eviction_bpf::KernelKill;
 use eviction_core::decision::{Action, Decision};
+use eviction_core::in_flight::InFlightEviction;
 use eviction_core::input::{Event, Input};
 use eviction_core::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::pods::KnownPod;
@@ -16,7 +17,7 @@ use super::super::clock::{Instant, mono_ns};
 use super::super::kernel_kill::{GuardedLevel, KernelKillIdle, reach};
 use super::super::monitor::root_id;
 use super::super::sampler::CompleteSample;
-use super::{ActiveEviction, ControlLoop};
+use super::ControlLoop;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
 
@@ -93,12 +94,12 @@ impl ControlLoop {
     /// until the grace period is over the victim may go on growing.
     fn victim_goes_by(&self, mono_ns: u64) -> Option<u64> {
         let mut evictions = self.evictions_of(self.reflex.victim(mono_ns)?);
-        evictions.find(|it| it.hard && it.resource == Resource::Memory).map(|it| it.id)
+        evictions.find(|it| it.hard && it.resource() == Resource::Memory)?.decision
     }
 
     fn try_stand(&mut self, look: &CompleteSample) -> Result<(), KernelKillIdle> {
         let goes_by = self.victim_goes_by(look.at.mono_ns);
-        if goes_by.is_none() && !self.state.under_way.is_empty() {
+        if goes_by.is_none() && self.executing().next().is_some() {
             return Err(KernelKillIdle::UnderWay);
         }
         let (Reading::Known(seen), Some(id)) = (look.memory, root_id(&self.eyes.sampler)) else {
@@ -157,7 +158,7 @@ impl ControlLoop {
         }
         self.metrics.kernel_kills.inc();
         let victim = Arc::clone(&choice.verdict.victim);
-        let goes_by = self.evictions_of(&victim).next().map(|it| it.id).or(choice.goes_by);
+        let goes_by = self.evictions_of(&victim).next().and_then(|it| it.decision).or(choice.goes_by);
         let id = goes_by.or_else(|| self.finish(&choice.verdict, carried_out));
         let told = event_log::KernelKill {
             id,
@@ -179,8 +180,8 @@ impl ControlLoop {
     }
 
     /// The evictions of a pod that are under way.
-    fn evictions_of(&self, victim: &KnownPod) -> impl Iterator<Item = &ActiveEviction> {
-        self.state.under_way.iter().filter(|it| it.pod.uid == victim.pod.uid)
+    fn evictions_of(&self, victim: &KnownPod) -> impl Iterator<Item = &InFlightEviction> {
+        self.executing().filter(|it| it.pod.uid == victim.pod.uid)
     }
 
     /// Lets the engine decide what it decided ahead, for real, and carries it out. The number of

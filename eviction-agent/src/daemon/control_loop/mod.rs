@@ -70,7 +70,6 @@ pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;
 pub(crate) use publish::{RecordPermit, RecordPermits};
 pub(crate) use state::State;
-use state::{ActiveEviction, ApiPhase};
 use trigger::{Trigger, Wake};
 
 /// What the slow side asks for.

@@ -12,7 +12,7 @@ use eviction_core::time::Timestamp;
 use super::super::clock::mono_ns;
 use super::super::monitor::root_id;
 use super::super::oom_attribution::{DescribedKill, KillCgroups, describe};
-use super::{ActiveEviction, ControlLoop};
+use super::ControlLoop;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
 
@@ -79,8 +79,7 @@ impl ControlLoop {
     }
 
     pub(super) fn eviction_of(&self, uid: Option<&str>) -> Option<u64> {
-        let being_evicted = |under_way: &&ActiveEviction| uid == Some(&*under_way.pod.uid);
-        self.state.under_way.iter().find(being_evicted).map(|it| it.id)
+        self.executing().find(|it| uid == Some(&*it.pod.uid))?.decision
     }
 
     /// Tells of groups that were killed as a whole, of which no more victims come in.

@@ -1,6 +1,8 @@
 //! A changed configuration: told to the engine, and followed by the loop once it is in force.
 
 use eviction_core::decision::ProposalState;
+use eviction_core::expected_release::ExpectedRelease;
+use eviction_core::in_flight::{InFlightEviction, MARGIN};
 use eviction_core::input::{Event, Input};
 use eviction_core::observation::Observation;
 use eviction_core::policy::{TrendPolicy, VictimsPerPass};
@@ -10,7 +12,6 @@ use eviction_core::snapshot::NodeStats;
 
 use super::super::clock::mono_ns;
 use super::super::hands::pacing;
-use super::super::in_flight::InFlightClock;
 use super::super::threshold_levels::ThresholdLevels;
 use super::ControlLoop;
 use crate::telemetry::queue::DecisionEvent;
@@ -64,21 +65,13 @@ impl ControlLoop {
         if let Some(evictions) = &mut self.evictions {
             evictions.follow(pacing(victims));
         }
-        let under_way = self.state.under_way.iter().map(|it| (it.id, it.decided_mono_ns));
-        self.state.flight = match (InFlightClock::of(victims), self.state.flight.take()) {
-            (Some(_), Some(before)) => Some(before),
-            (Some(fresh), None) => Some(under_way.fold(fresh, |mut flight, (id, decided_ns)| {
-                flight.begin(id, decided_ns);
-                flight
-            })),
-            // The engine does not know of those under way.
-            (None, before) => {
-                if let Some(until_ns) = before.and_then(|before| before.until_ns()) {
-                    self.hold_evictions(until_ns);
-                }
-                None
-            }
-        };
+        // Of those that were chosen by the kubelet's rules it is not known what they will free.
+        let is_unknown = |it: &&InFlightEviction| it.expected == [ExpectedRelease::UNKNOWN; Signal::COUNT];
+        let decided = self.executing().filter(is_unknown).map(|it| it.decided_at).max();
+        if let Some(decided) = decided.filter(|_| victims != VictimsPerPass::One) {
+            let patience = MARGIN.as_nanos().unsigned_abs();
+            self.hold_evictions(self.clock.mono_of(decided).saturating_add(patience));
+        }
     }
 
     /// Whether a policy that waits may rank pods on trial, or as soon as it takes effect.

@@ -10,7 +10,6 @@ use eviction_node::cgroup::sample::{FreshStats, Tasks};
 use eviction_node::sample_interval;
 
 use super::super::clock::mono_ns;
-use super::super::in_flight::InFlightClock;
 use super::super::monitor::root_id;
 use super::super::notify_plan::{self, MinRearm};
 use super::super::sampler::CompleteSample;
@@ -103,12 +102,8 @@ impl ControlLoop {
         self.turn_limits();
         let limits = self.limits.due_ns(now_ns);
         let pods = self.eyes.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
-        let patience = self
-            .state
-            .flight
-            .as_ref()
-            .and_then(InFlightClock::until_ns)
-            .map(|until| until.saturating_sub(now_ns));
+        let patience = self.engine.waits_for_victims_until(self.clock.at(now_ns).wall);
+        let patience = patience.map(|until| self.clock.mono_of(until).saturating_sub(now_ns));
         let (together, counters) = (self.state.together.due_ns(now_ns), self.oom_counters.due_in_ns(now_ns));
         for other in [patience, tree, together, counters, limits, pods].into_iter().flatten() {
             due = due.min(Duration::from_nanos(other));

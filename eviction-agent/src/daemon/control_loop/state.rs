@@ -1,20 +1,13 @@
 //! What the loop remembers from one turn to the next.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use eviction_core::decision::{Decision, ProposalState};
 use eviction_core::input::ApiReachability;
-use eviction_core::pod::PodName;
-use eviction_core::policy::VictimsPerPass;
 use eviction_core::rank::Candidate;
 use eviction_core::reading::UnknownReason;
-use eviction_core::signal::{NodeCondition, Resource, Signal, SignalSet};
+use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 use eviction_core::time::Timestamp;
 
-use super::super::in_flight::InFlightClock;
 use super::super::notify_plan::RearmBucket;
-use super::super::state::EvictionProgress;
 use super::oom_group::OomGroupCoalescer;
 use super::record_copies::EngineCopy;
 use super::terminating::TerminatingPod;
@@ -22,15 +15,10 @@ use super::terminating::TerminatingPod;
 /// What the loop remembers from one turn to the next.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Holds up passes while a victim is under way, where the engine does not know of it.
-    pub(super) flight: Option<InFlightClock>,
     /// Whether the API server can be asked.
     pub(super) reach: ApiReachability,
     /// Decisions so far: the next one's number.
     pub(super) decisions: u64,
-    pub(super) under_way: Vec<ActiveEviction>,
-    /// Of a former agent; their pods were not told of yet.
-    pub(super) recalled: Vec<EvictionProgress>,
     /// Those on their way out whose objects are gone and in whose cgroups somebody is.
     pub(super) leaving: Vec<TerminatingPod>,
     pub(super) last_change: LoopDelta,
@@ -61,42 +49,10 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Nothing so far.
-    pub(crate) fn new(victims: VictimsPerPass) -> Self {
-        Self { flight: InFlightClock::of(victims), ..Self::default() }
-    }
-
     /// Something was not told, whatever it was: the next look is a full one, of a tree that was read anew.
     pub(super) fn look_anew(&mut self) {
         (self.last_full_ns, self.tree_read_ns) = (0, 0);
     }
-}
-
-/// An eviction that has not come to an end.
-#[derive(Clone, Debug)]
-pub(super) struct ActiveEviction {
-    pub(super) id: u64,
-    pub(super) pod: Arc<PodName>,
-    pub(super) signal: Option<Signal>,
-    pub(super) resource: Resource,
-    pub(super) hard: bool,
-    pub(super) grace: Duration,
-    pub(super) decided_mono_ns: u64,
-    /// The API server's part, until it is over.
-    pub(super) by_api: Option<ApiPhase>,
-    /// The kill hand acts.
-    pub(super) by_kill: bool,
-    /// That its memory is back was told.
-    pub(super) told_gone: bool,
-}
-
-/// How far the API server has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ApiPhase {
-    Asked,
-    /// Nobody knows what came of it.
-    Open,
-    Accepted,
 }
 
 /// What of a pass people want to be told when it changes.

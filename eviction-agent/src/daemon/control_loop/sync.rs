@@ -114,8 +114,7 @@ impl ControlLoop {
             || self.eyes.allocatable.may_be_met();
         // Whoever may go by prediction must have been seen.
         let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed;
-        let holds = self.state.flight.as_mut().is_some_and(|flight| flight.holds(at.mono_ns));
-        if holds || self.awaits_answer() {
+        if self.engine.is_waiting(at.wall) {
             return SyncResult { look, pressed, decided: None };
         }
         let ranks = pressed && self.engine.wants_pods(&look.stats);

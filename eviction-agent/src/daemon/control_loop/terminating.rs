@@ -8,12 +8,9 @@
 //! open for it: what follows from it takes memory, and a decision must not wait for that.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
-use eviction_core::in_flight::MARGIN;
+use eviction_core::in_flight::{InFlightEviction, MARGIN};
 use eviction_core::input::{Event, Input};
-use eviction_core::pod::PodName;
 use eviction_core::time::nanos;
 use eviction_kill::CgroupDirs;
 use eviction_node::cgroup::cgroup_events::{PopulatedWatch, is_populated};
@@ -21,7 +18,8 @@ use eviction_node::cgroup::names::PodUid;
 use eviction_node::cgroup::pods::Pod as CgroupPod;
 
 use super::super::clock::mono_ns;
-use super::{ControlLoop, State};
+use super::ControlLoop;
+use super::evictions::grace_of;
 
 /// A pod on its way out whose object is gone.
 #[derive(Debug)]
@@ -101,20 +99,21 @@ impl ControlLoop {
 
     fn find_leaving(&self, now_ns: u64) -> Vec<TerminatingPod> {
         let pods = self.roster.active();
-        let State { under_way, recalled, leaving: before, .. } = &self.state;
-        let own = under_way.iter().filter(|it| !it.told_gone);
-        let own = own.map(|it| (&it.pod, it.decided_mono_ns, it.grace));
-        // Before the pods are known nobody can be missed.
-        let recalled = recalled.iter().filter(|it| !it.told_gone && !pods.is_empty());
-        let recalled =
-            recalled.map(|it| (&it.pod, it.decided_mono_ns, Duration::from_secs(it.grace_seconds)));
-        let is_leaving = |pod: &Arc<PodName>| pods.place(&pod.uid).is_none() && self.is_populated(&pod.uid);
-        let leaving = own.chain(recalled).filter(|(pod, ..)| is_leaving(pod));
-        let leaving = leaving.map(|(pod, decided_ns, grace)| {
-            let known = before.iter().find(|it| it.uid == pod.uid).map(|it| it.until_ns);
-            let ends_ns = decided_ns.saturating_add(nanos(grace)).max(now_ns);
+        let is_leaving = |it: &&InFlightEviction| {
+            // Before the pods are known nobody can be missed.
+            it.is_executing()
+                && !it.reported_gone
+                && !(it.restored && pods.is_empty())
+                && pods.place(&it.pod.uid).is_none()
+                && self.is_populated(&it.pod.uid)
+        };
+        let leaving = self.engine.in_flight().iter().filter(is_leaving).map(|it| {
+            let uid = &it.pod.uid;
+            let known = self.state.leaving.iter().find(|it| it.uid == *uid).map(|it| it.until_ns);
+            let decided_ns = self.clock.mono_of(it.decided_at);
+            let ends_ns = decided_ns.saturating_add(nanos(grace_of(it))).max(now_ns);
             let until_ns = known.unwrap_or(ends_ns.saturating_add(MARGIN.as_nanos().unsigned_abs()));
-            TerminatingPod { uid: pod.uid.clone(), until_ns, groups: self.watched(&pod.uid) }
+            TerminatingPod { uid: uid.clone(), until_ns, groups: self.watched(uid) }
         });
         leaving.filter(|it| now_ns < it.until_ns).collect()
     }

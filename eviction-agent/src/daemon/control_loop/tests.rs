@@ -20,21 +20,19 @@ use super::super::spsc::{Next, Receiver};
 use super::super::startup::{self, TelemetryOutputs};
 use super::super::watchdog::Heartbeat;
 use super::super::watermarks::Watermarks;
-use super::state::ActiveEviction;
 use super::sync::SyncResult;
-use super::{ApiPhase, Command, ControlLoop, Trigger, Wake};
+use super::{Command, ControlLoop, Trigger, Wake};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 use eviction_config::PodMetrics;
 use eviction_core::api_result::ApiResult;
 use eviction_core::decision::Action;
 use eviction_core::eviction::EvaluationEnd;
-use eviction_core::pod::Pod;
-use eviction_core::pod::PodName;
+use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, StartedEviction};
 use eviction_core::pods::KnownPod;
 use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::{KillProgress, KillUpdate};
-use eviction_core::signal::{Resource, Signal};
+use eviction_core::signal::Signal;
 use eviction_node::backend_selection::BackendSelection;
 
 /// A guard against a loop that hangs.
@@ -184,9 +182,11 @@ impl Rig {
         let known = self.reaction.roster.known().to_vec();
         let is_it = |known: &Arc<KnownPod>| &*known.pod.name == name;
         let (lost, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(is_it);
-        let it = under_way(&lost[0].pod);
+        // So long ago that the kubelet's rules wait for it no more.
+        let decided_at = self.reaction.clock.at(mono_ns().saturating_sub(40_000_000_000)).wall;
+        let it = StartedEviction { decided_at, ..under_way(&self.reaction, &lost[0]) };
         let uid = it.pod.uid.clone();
-        self.reaction.state.under_way.push(it);
+        self.reaction.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
         self.reaction.take_pods(PodIndex::new(rest));
         // The next look is a full one: room is to be made for these pods.
         self.reaction.state.last_full_ns = 0;
@@ -194,20 +194,19 @@ impl Rig {
     }
 }
 
+/// The number of a decision that nothing else in a test has.
+const DECISION: u64 = 99;
+
 /// By the kill hand.
-fn under_way(pod: &Pod) -> ActiveEviction {
-    let Pod { uid, namespace, name, .. } = pod.clone();
-    ActiveEviction {
-        id: 99,
-        pod: Arc::new(PodName { uid, namespace, name }),
-        signal: Some(Signal::MemoryAvailable),
-        resource: Resource::Memory,
+fn under_way(reaction: &ControlLoop, known: &KnownPod) -> StartedEviction {
+    StartedEviction {
+        pod: Arc::clone(&known.name),
+        signal: Signal::MemoryAvailable.name(),
         hard: true,
-        grace: GUARD,
-        decided_mono_ns: mono_ns(),
-        by_api: None,
-        by_kill: true,
-        told_gone: false,
+        decided_at: reaction.clock.now().wall,
+        grace_period_seconds: 60,
+        api: None,
+        killing: true,
     }
 }
 
@@ -358,18 +357,17 @@ fn a_full_sample_tells_of_the_memory_of_pods_unless_that_is_off() {
 fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
     let found = runtime().block_on(async {
         let reaction = &mut rig(Profile::Kubelet, false)?.reaction;
-        let pod = reaction.roster.known()[0].pod.clone();
-        for by_kill in [true, false] {
-            let it = ActiveEviction { by_api: Some(ApiPhase::Asked), by_kill, ..under_way(&pod) };
+        let known = Arc::clone(&reaction.roster.known()[0]);
+        for killing in [true, false] {
+            let api = Some(ApiPhase::Asked);
+            let it = StartedEviction { api, killing, ..under_way(reaction, &known) };
             let outcome = |progress| KillUpdate {
-                decision: it.id,
-                pod: Arc::clone(&it.pod),
+                decision: DECISION,
+                pod: Arc::clone(&known.name),
                 at_ns: mono_ns(),
                 progress,
             };
-            let flight = reaction.state.flight.get_or_insert_default();
-            flight.begin(it.id, it.decided_mono_ns);
-            reaction.state.under_way.push(it.clone());
+            reaction.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
             let answered = ApiResult::Budget { why: "not now".into() };
             let answered = KillProgress::Answered {
                 asked: eviction_core::api_result::ApiOperation::Eviction,
@@ -378,16 +376,15 @@ fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
             };
             assert_eq!(
                 reaction.take_outcome(outcome(answered)),
-                !by_kill,
+                !killing,
                 "whether another one may be looked for"
             );
-            let flight = reaction.state.flight.as_mut().unwrap();
-            assert_eq!(flight.holds(mono_ns()), by_kill);
-            assert_eq!(reaction.state.under_way.len(), usize::from(by_kill));
-            if by_kill {
+            assert_eq!(reaction.engine.is_waiting(reaction.clock.now().wall), killing);
+            assert_eq!(reaction.executing().count(), usize::from(killing));
+            if killing {
                 let gone = KillProgress::Gone { killed: 1, unreaped: None };
                 assert!(reaction.take_outcome(outcome(gone)), "and now it may");
-                assert!(reaction.state.under_way.is_empty());
+                assert_eq!(reaction.executing().count(), 0);
             }
         }
         Some(())

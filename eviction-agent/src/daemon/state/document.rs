@@ -120,14 +120,12 @@ pub(super) fn read(bytes: &[u8], identity: &Identity, mono_ns: u64) -> Result<Do
 impl LoopState {
     fn is_of_the_future(&self, now: Instant) -> bool {
         let counted = self.rate_limits.by_api.iter().chain(&self.rate_limits.by_kill);
-        let stamps = counted.map(|kill| kill.at_ns).chain(self.evictions.iter().map(|it| it.decided_mono_ns));
         let published = self.published.iter().flatten().flat_map(|it| [it.since, it.hard_at]).flatten();
-        stamps.into_iter().any(|at_ns| at_ns > now.mono_ns)
+        counted.into_iter().any(|kill| kill.at_ns > now.mono_ns)
             || self.engine.times().chain(published).any(|at| at > now.wall)
     }
 
     fn forget_evictions(&mut self) {
-        self.evictions.clear();
         self.rate_limits = Default::default();
         self.engine.flights.clear();
         self.engine.counted.clear();

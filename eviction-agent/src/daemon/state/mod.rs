@@ -26,11 +26,9 @@ pub(crate) use restore::{RestoredState, restore};
 pub(crate) use writer::{DurableRevision, StateWriter, keeper};
 
 use eviction_core::node_conditions::pressure::PublishedCondition;
-use eviction_core::pod::PodName;
-use eviction_core::signal::{NodeCondition, Resource, Signal};
+use eviction_core::signal::NodeCondition;
 use eviction_core::state::EngineState;
 use eviction_kill::CountedKill;
-use std::sync::Arc;
 
 /// All that the control loop knows and no sample can tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -40,7 +38,6 @@ pub(crate) struct LoopState {
     #[serde(skip)]
     pub(crate) number: u64,
     pub(crate) engine: EngineState,
-    pub(crate) evictions: Vec<EvictionProgress>,
     pub(crate) rate_limits: RateLimitState,
     /// The number of the last decision.
     pub(crate) decisions: u64,
@@ -54,32 +51,4 @@ pub(crate) struct LoopState {
 pub(crate) struct RateLimitState {
     pub(crate) by_api: Vec<CountedKill>,
     pub(crate) by_kill: Vec<CountedKill>,
-}
-
-/// An eviction that has not come to an end, as the hands know it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct EvictionProgress {
-    pub(crate) decision: u64,
-    pub(crate) pod: Arc<PodName>,
-    pub(crate) signal: Option<Signal>,
-    pub(crate) resource: Resource,
-    pub(crate) hard: bool,
-    pub(crate) decided_mono_ns: u64,
-    pub(crate) grace_seconds: u64,
-    pub(crate) by_api: Option<ApiPhaseState>,
-    /// The kill hand acts.
-    pub(crate) by_kill: bool,
-    /// That its memory is back was told.
-    pub(crate) told_gone: bool,
-}
-
-/// How far the API server has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ApiPhaseState {
-    /// It is asked, or is about to be.
-    Asked,
-    /// It has said yes.
-    Accepted,
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::decision::{Action, DecisionKind, Evaluation, NotEvaluated};
 use crate::disk_layout::DiskLayout;
 use crate::eviction::EvaluationEnd;
+use crate::in_flight::InFlightEviction;
 use crate::policy::preferences::PredictionMode;
 use crate::policy::{ReclaimGoal, TrendPolicy, VictimsPerPass};
 use crate::reading::UnknownReason;
@@ -44,7 +45,7 @@ impl Engine {
             ranked: self.spare.ranked.take(),
             spared: self.spare.spared.take(),
             refused_pods: self.spare.refused_pods.take(),
-            flights: self.flights.copy_into(self.spare.flights.take()),
+            flights: self.remembered(),
             deficits: self.spare.deficits.take(),
             unknown_volumes: 0,
             layout,
@@ -78,6 +79,15 @@ impl Engine {
         }
         self.urgent = urgent;
         pass
+    }
+
+    /// The evictions in flight that a pass reckons with: by the kubelet's rules none.
+    fn remembered(&mut self) -> Vec<InFlightEviction> {
+        let mut flights = self.spare.flights.take();
+        if self.policy.rules.victims != VictimsPerPass::One {
+            flights.extend(self.flights.known().cloned());
+        }
+        flights
     }
 
     /// Does what a threshold asks for. Whether the pass ends with it; if not, the next one has

@@ -29,11 +29,13 @@ mod work_tests;
 use std::mem::take;
 use std::sync::Arc;
 
+use jiff::SignedDuration;
+
 use super::admission_check::admits;
 use super::condition::{Conditions, Raised};
 use super::decision::{Action, Admission, Decision, DecisionKind, Evaluation, NotEvaluated};
 use super::disk_layout::DiskLayout;
-use super::in_flight::InFlightEvictions;
+use super::in_flight::{InFlightEviction, InFlightEvictions, MARGIN};
 use super::input::{ApiReachability, Event, Input};
 use super::oom::OomTracker;
 use super::pdb::PdbRefusals;
@@ -66,7 +68,6 @@ pub struct Engine {
     conditions: Conditions,
     waiting: Option<Evaluation>,
     joined: Vec<u32>,
-    /// Empty where nothing is known of victims.
     flights: InFlightEvictions,
     budgets: PdbRefusals,
     /// Room for the order of thresholds.
@@ -156,10 +157,7 @@ impl Engine {
         }
         let mut actions = self.spare.actions.take();
         let mut proposal = None;
-        let remembers = self.policy.rules.victims != VictimsPerPass::One;
-        if remembers {
-            self.flights.advance(at);
-        }
+        self.flights.advance(at, self.policy.rules.victims);
         self.budgets.advance(at);
         let subject = match event {
             Event::Restore(memory) => {
@@ -194,21 +192,15 @@ impl Engine {
                 DecisionKind::Noted
             }
             Event::EvictionsPausedUntil(until) => {
-                if remembers {
-                    self.flights.hold_until(at, until);
-                }
+                self.pause_until(at, until);
                 DecisionKind::Noted
             }
             Event::ApiServer(reach) => {
                 self.reach = reach;
                 DecisionKind::Noted
             }
-            Event::EvictionUnconfirmed(uid) => {
-                self.flights.leave_open(uid);
-                DecisionKind::Noted
-            }
-            Event::EvictionAccepted(uid) => {
-                self.flights.accept(&uid);
+            Event::Executing { decision, update } => {
+                self.flights.update(at, decision, update, self.policy.rules.victims);
                 DecisionKind::Noted
             }
             Event::OomKill(kill) => {
@@ -267,6 +259,35 @@ impl Engine {
     fn is_paused(&self, hard: bool) -> bool {
         let kills = hard && self.policy.hands.when_api_server_down == WhenApiServerDown::Kill;
         self.reach == ApiReachability::Unreachable && !kills
+    }
+
+    /// The evictions in flight, in the order of their decisions.
+    pub fn in_flight(&self) -> &[InFlightEviction] {
+        self.flights.all()
+    }
+
+    /// Whether nobody is to be looked for: the kubelet waits for its victims before it looks again, and
+    /// nobody else goes before it is known what came of a request.
+    pub fn is_waiting(&self, now: Timestamp) -> bool {
+        let awaits_answer =
+            || self.reach == ApiReachability::Reachable && self.flights.some_are_unconfirmed();
+        self.waits_for_victims_until(now).is_some() || (self.is_by_the_kubelet() && awaits_answer())
+    }
+
+    /// When that wait is over at the latest, if there is one that time ends.
+    pub fn waits_for_victims_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.flights.waits_until(now).filter(|_| self.is_by_the_kubelet())
+    }
+
+    fn is_by_the_kubelet(&self) -> bool {
+        self.policy.rules.victims == VictimsPerPass::One
+    }
+
+    /// By the kubelet's rules for no longer than a victim is waited for: meanwhile nothing else is decided either.
+    fn pause_until(&mut self, at: Timestamp, until: Timestamp) {
+        let longest = SignedDuration::from_nanos(MARGIN.as_nanos());
+        let longest = at.checked_add(longest).unwrap_or(at);
+        self.flights.hold_until(if self.is_by_the_kubelet() { until.min(longest) } else { until });
     }
 
     fn forget_waiting(&mut self) {

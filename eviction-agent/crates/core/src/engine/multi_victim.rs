@@ -90,7 +90,7 @@ impl Engine {
 
     /// Those on their way may hold more by now than when they were chosen.
     fn note_growth(&mut self, pass: &Evaluation) {
-        if self.flights.list().is_empty() {
+        if self.flights.known().next().is_none() {
             return;
         }
         let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);

@@ -6,6 +6,7 @@ use crate::eviction_result::{EvictionResult, NotEvicted};
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
 };
+use crate::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, StartedEviction};
 use crate::input::{ApiReachability, Event};
 use crate::policy::Policy;
 use crate::policy::eviction_settings::WhenApiServerDown;
@@ -21,6 +22,19 @@ fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
 fn started(policy: Policy) -> Engine {
     let pods = set_by(&policy, vec![pod("a", "10"), pod("b", "10")]);
     engine(policy, &Arc::clone(&pods))
+}
+
+/// The API server is asked to evict `a`.
+fn ask(engine: &mut Engine, seconds: i64) {
+    let Some(it) = engine.in_flight().first().cloned() else { panic!("nobody was chosen") };
+    let InFlightEviction { pod, signal, hard, decided_at, grace_period_seconds, .. } = it;
+    let (api, killing) = (Some(ApiPhase::Asked), false);
+    let started = StartedEviction { pod, signal, hard, decided_at, grace_period_seconds, api, killing };
+    tell(engine, seconds, executing(ExecutorUpdate::Started(Box::new(started))));
+}
+
+fn executing(update: ExecutorUpdate) -> Event {
+    Event::Executing { decision: 1, update }
 }
 
 fn is_known_to_be_short(decision: &Decision) -> bool {
@@ -62,7 +76,8 @@ fn what_nobody_knows_of_is_under_way_until_it_is_known() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {});
     let open = |engine: &mut Engine| {
         assert_eq!(victims(&look(engine, 1, 100)), [("a", 1)]);
-        tell(engine, 6, Event::EvictionUnconfirmed("a".into()));
+        ask(engine, 2);
+        tell(engine, 6, executing(ExecutorUpdate::ApiUnconfirmed));
         for second in [20, 60, 3600] {
             let decision = look(engine, second, 100);
             assert!(victims(&decision).is_empty());
@@ -72,12 +87,13 @@ fn what_nobody_knows_of_is_under_way_until_it_is_known() {
     let mut engine = started(policy.clone());
     open(&mut engine);
     // It was carried out: from then on it has its time.
-    tell(&mut engine, 3601, Event::EvictionAccepted("a".into()));
+    tell(&mut engine, 3601, executing(ExecutorUpdate::ApiAccepted));
     assert!(victims(&look(&mut engine, 3630, 100)).is_empty());
     assert_eq!(victims(&look(&mut engine, 3640, 100)), [("b", 1)], "and no more than that");
     // It was not.
     let mut engine = started(policy.clone());
     open(&mut engine);
+    tell(&mut engine, 3601, executing(ExecutorUpdate::ApiEnded));
     let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
     tell(&mut engine, 3601, Event::Evicted(not_asked));
     assert_eq!(victims(&look(&mut engine, 3602, 100)), [("a", 1)]);
@@ -93,10 +109,9 @@ fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {});
     let mut first = started(policy.clone());
     assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
-    tell(&mut first, 6, Event::EvictionUnconfirmed("a".into()));
+    ask(&mut first, 2);
     let mut second = Engine::new(policy.clone());
     tell(&mut second, 10, Event::Restore(Box::new(first.memory())));
-    tell(&mut second, 10, Event::EvictionUnconfirmed("a".into()));
     tell(&mut second, 10, Event::DiskLayout(Ok(Default::default())));
     tell(&mut second, 11, Event::Pods(set_by(&policy, Vec::new())));
     tell(&mut second, 1800, Event::Pods(set_by(&policy, Vec::new())));
@@ -104,15 +119,14 @@ fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
     let decision = look(&mut second, 3601, 100);
     assert!(victims(&decision).is_empty());
     assert_eq!(decision.pass().unwrap().end, EvaluationEnd::ReleaseInProgress);
-    tell(&mut second, 3602, Event::EvictionAccepted("a".into()));
+    tell(&mut second, 3602, executing(ExecutorUpdate::ApiAccepted));
     assert_eq!(victims(&look(&mut second, 3650, 100)), [("b", 1)], "from then on it has its time");
 }
 
 #[test]
 fn nobody_else_is_held_open() {
     let mut engine = started(enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {}));
-    tell(&mut engine, 1, Event::EvictionUnconfirmed("a".into()));
-    tell(&mut engine, 1, Event::EvictionUnconfirmed("nobody".into()));
+    tell(&mut engine, 1, executing(ExecutorUpdate::ApiUnconfirmed));
     assert_eq!(victims(&look(&mut engine, 2, 100)), [("a", 1)]);
     assert_eq!(victims(&look(&mut engine, 40, 100)), [("b", 1)], "it did not go in time");
 }

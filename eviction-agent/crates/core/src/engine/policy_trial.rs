@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use crate::decision::{Action, Decision, DecisionKind, NotEvaluated, PendingPolicy, ProposalState};
 use crate::eviction::EvaluationEnd;
-use crate::in_flight::InFlightEvictions;
 use crate::input::{Event, Input};
 use crate::pods::{KnownPod, PodSet};
 use crate::policy::preferences::ApplyChanges;
@@ -126,7 +125,7 @@ impl Engine {
         // A second look for a pass by the former policy would be judged by this one.
         self.waiting = None;
         if policy.rules.victims == VictimsPerPass::One {
-            self.flights = InFlightEvictions::default();
+            self.flights.keep_executing();
         }
         self.guard.adopt(&policy.rules);
         self.policy = policy;

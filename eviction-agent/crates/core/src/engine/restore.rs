@@ -6,10 +6,9 @@ use jiff::SignedDuration;
 
 use crate::condition::Raised;
 use crate::in_flight::InFlightEviction;
-use crate::pod::Pod;
+use crate::pod::{Pod, PodName};
 use crate::pods::{KnownPod, PodSet};
-use crate::policy::VictimsPerPass;
-use crate::state::{EngineState, EvictionState, KEPT_EVERY, LONGEST_HOLD, UNSEEN};
+use crate::state::{EngineState, KEPT_EVERY, LONGEST_HOLD, UNSEEN};
 use crate::time::{Timestamp, since};
 
 use super::Engine;
@@ -21,7 +20,12 @@ impl Engine {
             looked: self.conditions.looked(),
             met: self.thresholds.met_since().collect(),
             conditions: self.conditions.known().to_vec(),
-            flights: self.flights.aloft().collect(),
+            flights: self
+                .flights
+                .all()
+                .iter()
+                .map(|it| InFlightEviction { restored: false, ..it.clone() })
+                .collect(),
             counted: self.guard.counted(),
             oom_killed: self.guard.oom_killed(),
             forbidden: self.budgets.forbidden().collect(),
@@ -46,12 +50,10 @@ impl Engine {
             Raised { condition, at: if is_latest { latest.max(raised) } else { raised } }
         });
         self.conditions.recall(at, raised, self.policy.pressure_transition_period);
-        if self.policy.rules.victims != VictimsPerPass::One {
-            self.flights.recall(flights);
-            if let Some(until) = held_until {
-                let longest = SignedDuration::from_nanos(LONGEST_HOLD.as_nanos());
-                self.flights.hold_until(at, at.checked_add(longest).unwrap_or(at).min(until));
-            }
+        self.flights.recall(flights);
+        if let Some(until) = held_until {
+            let longest = SignedDuration::from_nanos(LONGEST_HOLD.as_nanos());
+            self.pause_until(at, until.min(at.checked_add(longest).unwrap_or(at)));
         }
         self.guard.recall(counted, oom_killed);
         self.budgets.recall(at, forbidden);
@@ -60,11 +62,14 @@ impl Engine {
     /// Evictions of a former engine go on when their pods are there.
     pub(super) fn resume_recalled(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
         let (story, policy) = (&mut self.story, &self.policy);
-        let without_object = |aloft: &EvictionState| {
-            let (uid, namespace, name) = (aloft.uid.clone(), aloft.namespace.clone(), aloft.name.clone());
-            Arc::new(KnownPod::new(Pod { uid, namespace, name, ..Pod::default() }, policy))
-        };
-        let resumed = |flight: &InFlightEviction| story.evicting(flight.decided_at, &flight.pod, pods);
-        self.flights.resume(at, pods, without_object, resumed);
+        self.flights.resume(at, pods, |it| {
+            let PodName { namespace, name, uid } = &*it.pod;
+            let (namespace, name, uid) = (namespace.clone(), name.clone(), uid.clone());
+            let without_object =
+                || Arc::new(KnownPod::new(Pod { uid, namespace, name, ..Pod::default() }, policy));
+            let known = pods.place(&it.pod.uid).and_then(|place| pods.pods().get(place as usize));
+            let known = known.map_or_else(without_object, Arc::clone);
+            story.evicting(it.decided_at, &known, pods);
+        });
     }
 }

@@ -4,7 +4,7 @@ use crate::decision::{Action, Evaluation};
 use crate::deficit::{PlannedVictim, SkipReason, SkippedVictim, is_next_to_nothing};
 use crate::eviction::{Cause, EvaluationEnd, Eviction};
 use crate::expected_release::ExpectedRelease;
-use crate::in_flight::{Eligibility, InFlightEviction, Phase};
+use crate::in_flight::{Eligibility, InFlightEviction};
 use crate::pods::EvictionOrder;
 use crate::pods::KnownPod;
 use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
@@ -171,8 +171,7 @@ impl Selection<'_> {
     /// Why a pod may not go. Nobody else goes if none does in this pass or is on its way.
     fn refusal(&self, place: u32, known: &KnownPod) -> Option<Refusal> {
         let signal = self.pass.signal_of(self.line)?;
-        let is_on_its_way = |flight: &InFlightEviction| flight.phase == Phase::UnderWay;
-        let nobody_else = !self.engine.flights.list().iter().any(is_on_its_way);
+        let nobody_else = !self.engine.flights.known().any(InFlightEviction::is_under_way);
         let motive = EvictionMotive::Threshold { signal, hard: self.hard };
         let ask = EvictionRequest { at: self.at, motive, nobody_else };
         let stats = self.joined.get(place as usize).and_then(|&at| self.pass.snapshot.pod(at));

@@ -1,4 +1,4 @@
-//! All evictions that are remembered.
+//! All evictions in flight.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use crate::deficit::is_next_to_nothing;
 use crate::eviction::Eviction;
 use crate::eviction_result::{EvictionResult, NotEvicted};
 use crate::expected_release::ExpectedRelease;
-use crate::pods::{KnownPod, PodSet};
+use crate::pods::PodSet;
+use crate::policy::VictimsPerPass;
 use crate::signal::Signal;
 use crate::snapshot::PodStats;
-use crate::state::{Ended, EvictionState};
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
-use super::{Failure, InFlightEviction, MARGIN, Phase, REMEMBERED, RETRY};
+use super::{
+    ApiPhase, Ended, ExecutorUpdate, Failure, InFlightEviction, MARGIN, REMEMBERED, RETRY, StartedEviction,
+};
 
-/// The evictions that are remembered, in the order of their decisions; one for a uid at most.
+/// The evictions in flight, in the order of their decisions. Of a pod there is one, and more only while
+/// executors still carry out earlier ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InFlightEvictions {
     list: Vec<InFlightEviction>,
     last: Option<Timestamp>,
-    held: GoDuration,
-    /// Of a former agent; their pods were not told of yet.
-    recalled: Vec<EvictionState>,
-    /// Of those under way, the uids of which nobody knows what came of what was asked for.
-    open: Vec<Box<str>>,
+    /// Nobody new may be chosen before.
+    held_until: Option<Timestamp>,
     /// The uids of those whose objects are gone and in whose cgroups somebody is.
     leaving: Vec<Box<str>>,
 }
 
 /// Whether a pod may be chosen, as far as earlier evictions of it have a say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Eligibility {
     /// Yes.
     Free,
@@ -44,8 +44,13 @@ pub(crate) enum Eligibility {
 }
 
 impl InFlightEvictions {
-    /// In the order of their decisions.
-    pub(crate) fn list(&self) -> &[InFlightEviction] {
+    /// In the order of their decisions; without those of a former agent whose pods are not known yet.
+    pub(crate) fn known(&self) -> impl Iterator<Item = &InFlightEviction> {
+        self.list.iter().filter(|it| !it.restored)
+    }
+
+    /// With those of a former agent whose pods are not known yet.
+    pub(crate) fn all(&self) -> &[InFlightEviction] {
         &self.list
     }
 
@@ -54,59 +59,112 @@ impl InFlightEvictions {
         self.list.reserve(more);
     }
 
-    /// The same, in the memory of a list that is empty.
-    pub(crate) fn copy_into(&self, mut empty: Vec<InFlightEviction>) -> Vec<InFlightEviction> {
-        empty.extend_from_slice(&self.list);
-        empty
-    }
-
     /// Takes note of the time. What took too long fails, and what is over is forgotten.
-    pub(crate) fn advance(&mut self, at: Timestamp) {
-        let passed = self.last.map_or(0, |last| since(at, last).as_nanos().max(0));
+    pub(crate) fn advance(&mut self, at: Timestamp, victims: VictimsPerPass) {
+        let is_sized = victims != VictimsPerPass::One;
+        let passed = self.last.map_or(GoDuration::ZERO, |last| since(at, last));
         self.last = Some(at);
-        self.held = GoDuration::from_nanos(self.held.as_nanos().saturating_sub(passed).max(0));
-        for flight in &mut self.list {
-            if flight.phase == Phase::UnderWay && self.open.contains(&flight.pod.pod.uid) {
-                continue;
+        if passed < GoDuration::ZERO {
+            self.held_until = self.held_until.map(|until| later(until, passed));
+        }
+        for it in &mut self.list {
+            // A time that is not known to have begun does not pass.
+            if passed < GoDuration::ZERO || (is_sized && it.is_unconfirmed()) {
+                it.since = later(it.since, passed);
             }
-            flight.age = plus(flight.age, GoDuration::from_nanos(passed));
-            let grace = GoDuration::from_secs(flight.grace_period_seconds.max(0));
-            if flight.phase == Phase::UnderWay && flight.age >= plus(grace, MARGIN) {
-                flight.end(Phase::Failed(Failure::Expired));
+            if is_sized && !it.restored && it.is_under_way() && it.age(at) >= it.may_take() {
+                it.end(Ended::Failed(Failure::Expired), at);
             }
         }
-        self.list.retain(|flight| match flight.phase {
-            Phase::UnderWay => true,
-            Phase::Gone(_) => flight.age < MARGIN,
-            Phase::Failed(_) => flight.age < REMEMBERED,
+        self.list.retain(|it| {
+            let is_known_for = match it.ended {
+                _ if it.restored || it.is_executing() => return true,
+                None if is_sized => return true,
+                None => MARGIN,
+                // By the kubelet's rules what is over is forgotten.
+                Some(_) if !is_sized => return false,
+                Some(Ended::Gone) => MARGIN,
+                Some(Ended::Failed(_)) => REMEMBERED,
+            };
+            it.age(at) < is_known_for
         });
-        self.forget_ended();
     }
 
-    /// Nobody knows what came of what was asked for: it takes as long as it takes.
-    pub(crate) fn leave_open(&mut self, uid: Box<str>) {
-        if !self.open.contains(&uid) {
-            self.open.push(uid);
+    /// Takes note of how far executors have come. Of an eviction that nobody knows nothing is noted.
+    pub(crate) fn update(
+        &mut self,
+        at: Timestamp,
+        decision: u64,
+        update: ExecutorUpdate,
+        victims: VictimsPerPass,
+    ) {
+        let is_sized = victims != VictimsPerPass::One;
+        if let ExecutorUpdate::Started(started) = update {
+            return self.start(decision, *started);
         }
-        self.forget_ended();
-    }
-
-    /// It is carried out, and its time begins.
-    pub(crate) fn accept(&mut self, uid: &str) {
-        self.open.retain(|open| **open != *uid);
-        let is_meant =
-            |flight: &&mut InFlightEviction| *flight.pod.pod.uid == *uid && flight.phase == Phase::UnderWay;
-        if let Some(flight) = self.list.iter_mut().find(is_meant) {
-            flight.age = GoDuration::ZERO;
+        let Some(place) = self.list.iter().position(|it| it.decision == Some(decision)) else { return };
+        let it = &mut self.list[place];
+        match update {
+            ExecutorUpdate::Started(_) => {}
+            ExecutorUpdate::Shortened { grace_period_seconds, killing } => {
+                (it.hard, it.grace_period_seconds, it.since) = (true, grace_period_seconds, at);
+                it.killing |= killing;
+            }
+            ExecutorUpdate::ApiUnconfirmed => it.api = Some(ApiPhase::Unconfirmed),
+            ExecutorUpdate::ApiAccepted => {
+                if is_sized && it.is_unconfirmed() {
+                    it.since = at;
+                }
+                it.api = Some(ApiPhase::Accepted);
+            }
+            ExecutorUpdate::ApiEnded => it.api = None,
+            ExecutorUpdate::KillStarted => it.killing = true,
+            ExecutorUpdate::KillEnded { gone } => {
+                it.killing = false;
+                it.reported_gone |= gone;
+            }
+            ExecutorUpdate::PodGone => (it.api, it.reported_gone) = (None, true),
+        }
+        // By the kubelet's rules a victim is waited for as long as it is asked to go.
+        let is_over = match update {
+            ExecutorUpdate::ApiEnded => !is_sized && !it.killing,
+            ExecutorUpdate::PodGone => !is_sized && !it.killing,
+            _ => false,
+        };
+        if is_over {
+            self.list.remove(place);
         }
     }
 
-    fn forget_ended(&mut self) {
-        let Self { list, open, recalled, .. } = self;
-        open.retain(|uid| {
-            list.iter().any(|flight| flight.pod.pod.uid == *uid && flight.phase == Phase::UnderWay)
-                || recalled.iter().any(|aloft| aloft.uid == *uid && aloft.ended.is_none())
-        });
+    /// Executors begin with one that was chosen, or, where a pass remembers nobody, with a new one.
+    fn start(&mut self, decision: u64, started: StartedEviction) {
+        let uid = &started.pod.uid;
+        let is_chosen = |it: &&mut InFlightEviction| it.is_of(uid) && it.is_under_way() && !it.is_executing();
+        if let Some(it) = self.list.iter_mut().rfind(is_chosen) {
+            (it.decision, it.api, it.killing) = (Some(decision), started.api, started.killing);
+            it.decided_at = started.decided_at;
+            return;
+        }
+        self.list.push(InFlightEviction::started(decision, started));
+    }
+
+    /// Until when the kubelet waits for its victims before it looks again (`eviction_manager.go:
+    /// waitForPodsCleanup`), or for whatever else nobody new may go.
+    pub(crate) fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let pending = self.known().filter(|it| it.is_under_way()).map(|it| later(it.since, MARGIN));
+        pending.chain(self.held_until).max().filter(|until| *until > now)
+    }
+
+    /// Whether nobody knows what came of one of them.
+    pub(crate) fn some_are_unconfirmed(&self) -> bool {
+        self.known().any(InFlightEviction::is_unconfirmed)
+    }
+
+    /// Keeps those alone that executors are at: what the rules of before remembered says nothing
+    /// by those of the kubelet.
+    pub(crate) fn keep_executing(&mut self) {
+        self.list.retain(InFlightEviction::is_executing);
+        self.held_until = None;
     }
 
     /// The objects of these are gone, and what they hold is not: they are not active pods, but on
@@ -117,42 +175,27 @@ impl InFlightEvictions {
 
     /// Takes note of the active pods: who is not among them is gone, unless he is leaving.
     pub(crate) fn note_pods(&mut self, at: Timestamp, pods: &PodSet) {
-        let is_active = |flight: &InFlightEviction| pods.place(&flight.pod.pod.uid).is_some();
-        self.list.retain(|flight| !matches!(flight.phase, Phase::Failed(_)) || is_active(flight));
+        let is_active = |it: &InFlightEviction| pods.place(&it.pod.uid).is_some();
+        self.list.retain(|it| it.restored || it.is_executing() || !it.has_failed() || is_active(it));
         let leaving = &self.leaving;
-        for flight in &mut self.list {
-            let is_there = is_active(flight) || leaving.contains(&flight.pod.pod.uid);
-            if flight.phase == Phase::UnderWay && !is_there {
-                flight.end(Phase::Gone(at));
+        for it in self.list.iter_mut().filter(|it| !it.restored) {
+            let is_there = is_active(it) || leaving.contains(&it.pod.uid);
+            if it.is_under_way() && !is_there {
+                it.end(Ended::Gone, at);
             }
         }
     }
 
-    /// All of them, as an engine that comes after this one has to know them.
-    pub(crate) fn aloft(&self) -> impl Iterator<Item = EvictionState> {
-        let last = self.last.unwrap_or_default();
-        let aloft = self.list.iter().map(move |flight| EvictionState {
-            uid: flight.pod.pod.uid.clone(),
-            namespace: flight.pod.pod.namespace.clone(),
-            name: flight.pod.pod.name.clone(),
-            label: flight.signal,
-            hard: flight.hard,
-            decided_at: flight.decided_at,
-            since: last.checked_sub(SignedDuration::from_nanos(flight.age.as_nanos())).unwrap_or(last),
-            grace_period_seconds: flight.grace_period_seconds,
-            expected: flight.expected,
-            ended: match &flight.phase {
-                Phase::UnderWay => None,
-                Phase::Gone(_) => Some(Ended::Gone),
-                Phase::Failed(why) => Some(Ended::Failed(why.clone())),
-            },
-        });
-        self.recalled.iter().cloned().chain(aloft)
-    }
-
-    /// Takes over those of a former engine. They wait for their pods.
-    pub(crate) fn recall(&mut self, recalled: Vec<EvictionState>) {
-        self.recalled = recalled;
+    /// Takes over those of a former engine. They wait for their pods. What the API server was asked
+    /// then may have been done or not.
+    pub(crate) fn recall(&mut self, former: Vec<InFlightEviction>) {
+        self.list = former;
+        for it in &mut self.list {
+            it.restored = true;
+            if it.api == Some(ApiPhase::Asked) {
+                it.api = Some(ApiPhase::Unconfirmed);
+            }
+        }
     }
 
     /// Those whose pods are there go on, also without their objects; the others wait for as long as
@@ -161,82 +204,76 @@ impl InFlightEvictions {
         &mut self,
         at: Timestamp,
         pods: &PodSet,
-        without_object: impl Fn(&EvictionState) -> Arc<KnownPod>,
         mut resumed: impl FnMut(&InFlightEviction),
     ) {
-        for aloft in std::mem::take(&mut self.recalled) {
-            let age = since(at, aloft.since).max(GoDuration::ZERO);
-            let grace = GoDuration::from_secs(aloft.grace_period_seconds.max(0));
-            let (phase, matters_for) = match &aloft.ended {
-                None => (Phase::UnderWay, plus(grace, MARGIN)),
-                Some(Ended::Gone) => (Phase::Gone(aloft.since), MARGIN),
-                Some(Ended::Failed(why)) => (Phase::Failed(why.clone()), REMEMBERED),
+        let leaving = std::mem::take(&mut self.leaving);
+        let mut place = 0;
+        while let Some(it) = self.list.get(place) {
+            let uid = &it.pod.uid;
+            let is_leaving = it.is_under_way() && leaving.contains(uid);
+            let is_there = is_leaving || pods.place(uid).is_some();
+            let matters_for = match it.ended {
+                None => it.may_take(),
+                Some(Ended::Gone) => MARGIN,
+                Some(Ended::Failed(_)) => REMEMBERED,
             };
-            let active = pods.place(&aloft.uid).and_then(|place| pods.pods().get(place as usize));
-            let is_leaving = phase == Phase::UnderWay && self.leaving.contains(&aloft.uid);
-            let pod = match active {
-                Some(pod) => Arc::clone(pod),
-                None if is_leaving => without_object(&aloft),
-                None => {
-                    // Without any pods nothing is known of this one either.
-                    let is_open = pods.is_empty() && self.open.contains(&aloft.uid);
-                    if age < matters_for || is_open {
-                        self.recalled.push(aloft);
-                    }
-                    continue;
-                }
+            let goes_on = match (it.restored, is_there) {
+                (false, _) => true,
+                (true, true) => it.is_executing() || self.stance(uid) == Eligibility::Free,
+                // Without any pods nothing is known of this one either.
+                (true, false) if it.is_executing() => pods.is_empty(),
+                (true, false) => it.age(at) < matters_for,
             };
-            if self.stance(&aloft.uid) != Eligibility::Free {
+            if !goes_on {
+                self.list.remove(place);
                 continue;
             }
-            let EvictionState { label: signal, hard, decided_at, grace_period_seconds, expected, .. } = aloft;
-            let flight = InFlightEviction {
-                pod,
-                signal,
-                hard,
-                decided_at,
-                grace_period_seconds,
-                expected,
-                phase,
-                age,
-            };
-            if flight.phase == Phase::UnderWay {
-                resumed(&flight);
+            let it = &mut self.list[place];
+            if it.restored && is_there {
+                it.restored = false;
+                if it.is_under_way() {
+                    resumed(it);
+                }
             }
-            self.list.push(flight);
+            place += 1;
         }
+        self.leaving = leaving;
     }
 
     /// Takes note of what came of an eviction. One that nobody decided changes nothing.
     pub(crate) fn note_outcome(&mut self, at: Timestamp, outcome: EvictionResult) {
         let EvictionResult { uid, result } = outcome;
-        let is_meant =
-            |flight: &InFlightEviction| flight.pod.pod.uid == uid && flight.phase == Phase::UnderWay;
-        let Some(place) = self.list.iter().position(is_meant) else { return };
-        match result {
-            Ok(()) => self.list[place].end(Phase::Gone(at)),
-            Err(NotEvicted::Failed(why)) => self.list[place].end(Phase::Failed(Failure::Reported(why))),
-            // It has not left.
-            Err(NotEvicted::Budget | NotEvicted::NotAsked) => {
-                self.list.remove(place);
+        let is_meant = |it: &InFlightEviction| it.is_of(&uid) && !it.restored && it.is_under_way();
+        let why = match result {
+            Ok(()) => {
+                self.list.iter_mut().filter(|it| is_meant(it)).for_each(|it| it.end(Ended::Gone, at));
+                return;
             }
+            Err(why) => why,
+        };
+        // What an executor is at goes on.
+        let place = self.list.iter().rposition(|it| is_meant(it) && !it.is_executing());
+        let Some(place) = place else { return };
+        match why {
+            NotEvicted::Failed(why) => self.list[place].end(Ended::Failed(Failure::Reported(why)), at),
+            // It has not left.
+            NotEvicted::Budget | NotEvicted::NotAsked => drop(self.list.remove(place)),
         }
     }
 
     /// Nobody new may be chosen before this time, nor before one that was said earlier.
-    pub(crate) fn hold_until(&mut self, at: Timestamp, until: Timestamp) {
-        self.held = self.held.max(since(until, at));
+    pub(crate) fn hold_until(&mut self, until: Timestamp) {
+        self.held_until = self.held_until.max(Some(until));
     }
 
     /// Until when nobody new may be chosen, if that is so.
     pub(crate) fn held_until(&self) -> Option<Timestamp> {
-        let held = SignedDuration::from_nanos(self.held.as_nanos());
-        self.last.filter(|_| self.is_held())?.checked_add(held).ok()
+        self.held_until.filter(|until| self.last.is_some_and(|last| *until > last))
     }
 
     /// Whether nobody new may be chosen.
     pub(crate) fn is_held(&self) -> bool {
-        self.held > GoDuration::ZERO
+        self.held_until().is_some()
     }
 
     /// Remembers that a pod of a pass goes, unless it is taken. Whether it goes.
@@ -254,28 +291,34 @@ impl InFlightEvictions {
         if self.stance(&pod.pod.uid) == Eligibility::Taken {
             return false;
         }
-        self.list.retain(|failed| failed.pod.pod.uid != pod.pod.uid);
+        self.list.retain(|failed| !failed.is_of(&pod.pod.uid) || failed.is_executing());
+        let now = self.last.unwrap_or_default();
         self.list.push(InFlightEviction {
-            pod: Arc::clone(pod),
+            pod: Arc::clone(&pod.name),
             signal: pass.label_of(cause),
             hard,
-            decided_at: self.last.unwrap_or_default(),
+            decided_at: now,
+            since: now,
             grace_period_seconds,
             expected: ExpectedRelease::of_all(pass.layout, &pass.pods, place, stats),
-            phase: Phase::UnderWay,
-            age: GoDuration::ZERO,
+            ended: None,
+            decision: None,
+            api: None,
+            killing: false,
+            reported_gone: false,
+            restored: false,
         });
         true
     }
 
     /// Whether a pod may be chosen.
     pub(crate) fn stance(&self, uid: &str) -> Eligibility {
-        let flight = self.list.iter().find(|flight| *flight.pod.pod.uid == *uid);
-        match flight.map(|flight| (&flight.phase, flight.age)) {
-            None => Eligibility::Free,
-            Some((Phase::Failed(_), age)) if age >= RETRY => Eligibility::Last,
-            Some(_) => Eligibility::Taken,
-        }
+        let now = self.last.unwrap_or_default();
+        let stances = self.known().filter(|it| it.is_of(uid)).map(|it| match it.ended {
+            Some(Ended::Failed(_)) if it.age(now) >= RETRY => Eligibility::Last,
+            _ => Eligibility::Taken,
+        });
+        stances.max().unwrap_or(Eligibility::Free)
     }
 
     /// What all of them free, for figures of a time. Given the grace period of a hard threshold,
@@ -286,8 +329,9 @@ impl InFlightEvictions {
         figures: Option<Timestamp>,
         hard: Option<GoDuration>,
     ) -> i64 {
-        let in_time = |flight: &&InFlightEviction| hard.is_none_or(|grace| !flight.can_hurry(grace));
-        let amounts = self.list.iter().filter(in_time).map(|flight| flight.expected(signal, figures));
+        let now = self.last.unwrap_or_default();
+        let in_time = |it: &&InFlightEviction| hard.is_none_or(|grace| !it.can_hurry(now, grace));
+        let amounts = self.known().filter(in_time).map(|it| it.expected(signal, figures));
         amounts.fold(0, i64::saturating_add)
     }
 
@@ -300,17 +344,17 @@ impl InFlightEvictions {
         grace_period_seconds: i64,
         place_of: impl Fn(&str) -> Option<u32>,
     ) -> Option<(u32, i64)> {
-        let grace = GoDuration::from_secs(grace_period_seconds);
-        self.list.iter_mut().find_map(|flight| {
-            let amount = flight.release(signal).amount;
-            if is_next_to_nothing(amount, open) || !flight.can_hurry(grace) {
+        let (now, grace) = (self.last.unwrap_or_default(), GoDuration::from_secs(grace_period_seconds));
+        self.list.iter_mut().filter(|it| !it.restored).find_map(|it| {
+            let amount = it.release(signal).amount;
+            if is_next_to_nothing(amount, open) || !it.can_hurry(now, grace) {
                 return None;
             }
-            let place = place_of(&flight.pod.pod.uid)?;
-            flight.hard = true;
-            flight.signal = signal.name();
-            flight.grace_period_seconds = grace_period_seconds;
-            flight.age = GoDuration::ZERO;
+            let place = place_of(&it.pod.uid)?;
+            it.hard = true;
+            it.signal = signal.name();
+            it.grace_period_seconds = grace_period_seconds;
+            it.since = now;
             Some((place, amount))
         })
     }
@@ -319,11 +363,11 @@ impl InFlightEvictions {
     /// the node and of its pods are not of one moment: a smaller one may be of a time at which
     /// the node was not seen to be better off yet.
     pub(crate) fn note_growth(&mut self, holds: impl Fn(&str) -> Option<[ExpectedRelease; Signal::COUNT]>) {
-        for flight in self.list.iter_mut().filter(|flight| flight.phase == Phase::UnderWay) {
-            let Some(now) = holds(&flight.pod.pod.uid) else {
+        for it in self.list.iter_mut().filter(|it| !it.restored && it.is_under_way()) {
+            let Some(now) = holds(&it.pod.uid) else {
                 continue;
             };
-            for (before, now) in flight.expected.iter_mut().zip(now) {
+            for (before, now) in it.expected.iter_mut().zip(now) {
                 if now.amount > before.amount {
                     *before = now;
                 }
@@ -332,13 +376,6 @@ impl InFlightEvictions {
     }
 }
 
-impl InFlightEviction {
-    fn end(&mut self, phase: Phase) {
-        self.phase = phase;
-        self.age = GoDuration::ZERO;
-    }
-}
-
-fn plus(one: GoDuration, other: GoDuration) -> GoDuration {
-    GoDuration::from_nanos(one.as_nanos().saturating_add(other.as_nanos()))
+fn later(time: Timestamp, by: GoDuration) -> Timestamp {
+    time.checked_add(SignedDuration::from_nanos(by.as_nanos())).unwrap_or(time)
 }

@@ -1,8 +1,13 @@
-//! Evictions on their way, as the engine remembers them.
+//! Evictions in flight: each from the decision until it is over, in one list for both profiles.
 //!
-//! A pod that was chosen is an [`InFlightEviction`] until it is gone. Until then what it will free is
-//! taken off the deficit, so that nobody else goes for the same shortage, and it is not chosen
-//! again.
+//! A pod that was chosen is an [`InFlightEviction`]. The engine keeps them, executors tell how far
+//! they have come ([`Event::Executing`]), and the next agent goes on with them as they are.
+//!
+//! With the kubelet's rules the list decides nothing in a pass. It says only how long the control
+//! loop waits for its victims: see [`Engine::is_waiting`].
+//!
+//! Where evictions are sized, what a pod will free is taken off the deficit, so that nobody else
+//! goes for the same shortage, and the pod is not chosen again.
 //!
 //! - It ends well when the pod leaves the active pods or [`Event::Evicted`] says that it is
 //!   gone. One whose object alone is gone ([`Event::Leaving`]) is still on its way, for what holds the
@@ -15,13 +20,18 @@
 //! - It expires, which is a failure, when the pod is still there [`MARGIN`] after its grace
 //!   period, and nobody said why.
 //!
-//! Ages only grow: they are sums of what the clock went forward from input to input, so that a
-//! clock that is set back neither prolongs nor shortens anything by more than what passed.
+//! A clock that is set back neither prolongs nor shortens anything by more than what passed: the
+//! times in the list go back with it.
 //!
+//! [`Engine::is_waiting`]: super::engine::Engine::is_waiting
 //! [`Event::Evicted`]: super::input::Event::Evicted
+//! [`Event::Executing`]: super::input::Event::Executing
 //! [`Event::Leaving`]: super::input::Event::Leaving
 
 mod list;
+#[cfg(test)]
+mod tests;
+mod wire;
 
 use std::sync::Arc;
 
@@ -29,10 +39,11 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use list::{Eligibility, InFlightEvictions};
 
+use super::eviction::LABELS;
 use super::expected_release::ExpectedRelease;
-use super::pods::KnownPod;
-use super::signal::Signal;
-use super::time::{Timestamp, is_unset};
+use super::pod::PodName;
+use super::signal::{Resource, Signal};
+use super::time::{Timestamp, is_unset, since};
 use super::units::GoDuration;
 
 /// How long after its grace period a pod may take to go: `podCleanupTimeout` of the kubelet.
@@ -44,36 +55,75 @@ pub const RETRY: GoDuration = GoDuration::from_secs(10);
 /// How long a pod that did not go is taken after all others.
 pub const REMEMBERED: GoDuration = GoDuration::from_secs(300);
 
+/// One of the names of what a pod goes for.
+pub type Label = &'static str;
+
+/// The label of that name, if there is one.
+fn label_of(name: &str) -> Option<Label> {
+    LABELS.into_iter().chain(Signal::ALL.map(Signal::name)).find(|known| *known == name)
+}
+
 /// The eviction of a pod, from the decision on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct InFlightEviction {
     /// Whose.
-    pub pod: Arc<KnownPod>,
+    #[serde(flatten)]
+    pub pod: Arc<PodName>,
     /// What for, as [`Evaluation::label_of`](super::decision::Evaluation::label_of) has it: the last cause,
     /// if it was taken over.
-    pub signal: &'static str,
+    #[serde(rename = "label", deserialize_with = "wire::label")]
+    pub signal: Label,
     /// Whether that was a hard threshold or a limit of the pod's own.
     pub hard: bool,
     /// When it was chosen.
     pub decided_at: Timestamp,
-    /// How long it may take to end, from its choice or from when it was taken over.
+    /// From when on its grace period counts; when it ended, if it has.
+    pub since: Timestamp,
+    /// How long it may take to end.
     pub grace_period_seconds: i64,
     /// What it frees, by signal: as of the decision, or more if it grew.
+    #[serde(with = "wire::expected")]
     pub expected: [ExpectedRelease; Signal::COUNT],
-    /// How far it has come.
-    pub phase: Phase,
-    /// How long that is so, the grace period if it is under way.
-    pub age: GoDuration,
+    /// How it ended; nothing while the pod is on its way out.
+    #[serde(default)]
+    pub ended: Option<Ended>,
+    /// The number of the decision that executors carry out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<u64>,
+    /// The API server's part, until it is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<ApiPhase>,
+    /// Its processes are being signalled, and that is not over.
+    #[serde(default)]
+    pub killing: bool,
+    /// That the pod is gone was said.
+    #[serde(default)]
+    pub reported_gone: bool,
+    /// Of a former agent, and its pod is not known yet.
+    #[serde(skip)]
+    pub restored: bool,
 }
 
-/// How far an eviction has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The pod is on its way out.
-    UnderWay,
-    /// It is gone since then.
-    Gone(Timestamp),
-    /// It did not go.
+/// How far the API server has come with an eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ApiPhase {
+    /// It is asked, or is about to be.
+    Asked,
+    /// Nobody knows what came of it: until somebody does, it takes as long as it takes.
+    Unconfirmed,
+    /// It has said yes.
+    Accepted,
+}
+
+/// How an eviction ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// The pod is gone.
+    Gone,
+    /// The pod did not go.
     Failed(Failure),
 }
 
@@ -87,26 +137,107 @@ pub enum Failure {
     Expired,
 }
 
-impl Phase {
-    /// Whether the pod is on its way out.
-    pub fn is_under_way(&self) -> bool {
-        *self == Self::UnderWay
-    }
+/// How far executors have come with an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecutorUpdate {
+    /// They have begun.
+    Started(Box<StartedEviction>),
+    /// They hurry now, for a hard threshold.
+    Shortened {
+        /// The new grace period.
+        grace_period_seconds: i64,
+        /// Whether the processes are being signalled.
+        killing: bool,
+    },
+    /// The API server has been asked, and nobody knows what came of it.
+    ApiUnconfirmed,
+    /// The API server has said yes: if that was not known, its grace period begins now.
+    ApiAccepted,
+    /// The API server's part is over.
+    ApiEnded,
+    /// The processes are being signalled.
+    KillStarted,
+    /// No more signals are sent.
+    KillEnded {
+        /// Whether nobody is left.
+        gone: bool,
+    },
+    /// The pod is gone, and with it what it held.
+    PodGone,
+}
 
-    /// Whether it did not go.
-    pub fn has_failed(&self) -> bool {
-        matches!(self, Self::Failed(_))
-    }
+/// An eviction that executors have begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartedEviction {
+    /// Whose.
+    pub pod: Arc<PodName>,
+    /// See [`InFlightEviction::signal`].
+    pub signal: Label,
+    /// See [`InFlightEviction::hard`].
+    pub hard: bool,
+    /// See [`InFlightEviction::decided_at`].
+    pub decided_at: Timestamp,
+    /// See [`InFlightEviction::grace_period_seconds`].
+    pub grace_period_seconds: i64,
+    /// See [`InFlightEviction::api`].
+    pub api: Option<ApiPhase>,
+    /// See [`InFlightEviction::killing`].
+    pub killing: bool,
 }
 
 impl InFlightEviction {
+    /// One that executors have begun. It is not known what it will free.
+    pub fn started(decision: u64, started: StartedEviction) -> Self {
+        let StartedEviction { pod, signal, hard, decided_at, grace_period_seconds, api, killing } = started;
+        Self {
+            pod,
+            signal,
+            hard,
+            decided_at,
+            since: decided_at,
+            grace_period_seconds,
+            expected: [ExpectedRelease::UNKNOWN; Signal::COUNT],
+            ended: None,
+            decision: Some(decision),
+            api,
+            killing,
+            reported_gone: false,
+            restored: false,
+        }
+    }
+
+    /// Whether the pod is on its way out.
+    pub fn is_under_way(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    /// Whether the pod did not go.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.ended, Some(Ended::Failed(_)))
+    }
+
+    /// Whether an executor is at it.
+    pub fn is_executing(&self) -> bool {
+        self.api.is_some() || self.killing
+    }
+
+    /// What the node is short of. Limits of local storage are the only causes without a signal.
+    pub fn resource(&self) -> Resource {
+        self.signal().map_or(Resource::EphemeralStorage, Signal::resource)
+    }
+
+    /// The signal that it goes for, if that is one.
+    pub fn signal(&self) -> Option<Signal> {
+        Signal::ALL.into_iter().find(|signal| signal.name() == self.signal)
+    }
+
     /// What it will free by its end, for figures of a time: nothing if it failed, or if they
     /// were made without it.
     pub fn expected(&self, signal: Signal, figures: Option<Timestamp>) -> i64 {
-        let counts = match self.phase {
-            Phase::UnderWay => true,
-            Phase::Gone(at) => !is_unset(figures) && figures < Some(at),
-            Phase::Failed(_) => false,
+        let counts = match self.ended {
+            None => true,
+            Some(Ended::Gone) => !is_unset(figures) && figures < Some(self.since),
+            Some(Ended::Failed(_)) => false,
         };
         if counts { self.release(signal).amount } else { 0 }
     }
@@ -116,16 +247,42 @@ impl InFlightEviction {
         self.expected[signal as usize]
     }
 
+    /// How long ago its grace period began, or it ended.
+    pub fn age(&self, now: Timestamp) -> GoDuration {
+        since(now, self.since).max(GoDuration::ZERO)
+    }
+
     /// How much of its grace period is left, if it is under way.
-    pub fn remaining_grace(&self) -> Option<GoDuration> {
-        (self.phase == Phase::UnderWay).then(|| {
-            let grace = GoDuration::from_secs(self.grace_period_seconds.max(0));
-            GoDuration::from_nanos(grace.as_nanos().saturating_sub(self.age.as_nanos()).max(0))
+    pub fn remaining_grace(&self, now: Timestamp) -> Option<GoDuration> {
+        self.is_under_way().then(|| {
+            let left = self.grace().as_nanos().saturating_sub(self.age(now).as_nanos());
+            GoDuration::from_nanos(left.max(0))
         })
     }
 
     /// Whether a hard threshold can hurry it.
-    pub(crate) fn can_hurry(&self, grace: GoDuration) -> bool {
-        !self.hard && self.remaining_grace().is_some_and(|left| left > grace)
+    pub(crate) fn can_hurry(&self, now: Timestamp, grace: GoDuration) -> bool {
+        !self.hard && self.remaining_grace(now).is_some_and(|left| left > grace)
+    }
+
+    /// How long it may take to go.
+    fn may_take(&self) -> GoDuration {
+        GoDuration::from_nanos(self.grace().as_nanos().saturating_add(MARGIN.as_nanos()))
+    }
+
+    fn grace(&self) -> GoDuration {
+        GoDuration::from_secs(self.grace_period_seconds.max(0))
+    }
+
+    fn is_of(&self, uid: &str) -> bool {
+        *self.pod.uid == *uid
+    }
+
+    fn is_unconfirmed(&self) -> bool {
+        self.is_under_way() && self.api == Some(ApiPhase::Unconfirmed)
+    }
+
+    fn end(&mut self, ended: Ended, at: Timestamp) {
+        (self.ended, self.since) = (Some(ended), at);
     }
 }

@@ -13,6 +13,8 @@ mod storage_limits;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 pub use annotations::{is_asked_for, mirrored_uid, of_the_api};
 pub use criticality::is_critical;
 #[cfg(test)]
@@ -29,7 +31,7 @@ pub use set::{PodSet, RankFacts};
 pub(crate) use storage_limits::LeastLimits;
 pub use storage_limits::{LimitedPod, NamedLimit};
 
-use super::pod::Pod;
+use super::pod::{Pod, PodName};
 use super::policy::{DiskRanking, Gates, PodLevelRequests, Policy, WithoutStats};
 use super::signal::Resource;
 use super::units::Quantity;
@@ -39,6 +41,8 @@ use super::units::Quantity;
 pub struct KnownPod {
     /// The pod.
     pub pod: Pod,
+    /// Its names, for those that outlive this.
+    pub name: Arc<PodName>,
     /// Must never be evicted.
     pub critical: bool,
     /// Has neither requests nor limits that count.
@@ -71,6 +75,7 @@ impl KnownPod {
             gates,
             pod_level_requests: rules.pod_level_requests,
             disk_ranking: rules.disk_ranking,
+            name: Arc::new(PodName::of(&pod)),
             pod,
         }
     }

@@ -8,7 +8,7 @@ use super::margin::{Choice, MarginRecord, NearestRecord};
 use super::protection::{ProtectionRecord, too_young};
 use crate::decision::{Action, Decision, Evaluation};
 use crate::eviction::Cause;
-use crate::in_flight::Phase;
+use crate::in_flight::InFlightEviction;
 use crate::pod::PodName;
 use crate::pods::KnownPod;
 use crate::rank::{Candidate, Measure, OverRequestClass};
@@ -88,7 +88,7 @@ impl CandidateRecord {
         let joined = evaluation.snapshot.joined(&evaluation.pods, &mut scratch);
         let going: BTreeSet<u32> = decision.actions.iter().filter_map(for_threshold).collect();
         let spared: BTreeSet<u32> = evaluation.spared.iter().copied().collect();
-        let remembered = |uid: &str| evaluation.flights.iter().any(|flight| *flight.pod.pod.uid == *uid);
+        let remembered = |uid: &str| evaluation.flights.iter().any(|flight| *flight.pod.uid == *uid);
         let barred = |place| {
             let known = evaluation.pods.get(place);
             known.is_some_and(|known| known.critical || remembered(&known.pod.uid))
@@ -99,8 +99,8 @@ impl CandidateRecord {
         let hurried: BTreeSet<u32> = sized().flat_map(|deficit| deficit.hurried.iter().copied()).collect();
         let passed_over: BTreeSet<u32> =
             sized().flat_map(|deficit| deficit.passed_over.iter().map(|one| one.place)).collect();
-        let is = |uid: &str, what: fn(&Phase) -> bool| {
-            evaluation.flights.iter().any(|flight| *flight.pod.pod.uid == *uid && what(&flight.phase))
+        let is = |uid: &str, what: fn(&InFlightEviction) -> bool| {
+            evaluation.flights.iter().any(|flight| *flight.pod.uid == *uid && what(flight))
         };
         let may_go = |place| !barred(place) && !refused.contains(&place);
         let choice = Choice::new(evaluation, measure, joined, goes, |place| !may_go(place));
@@ -116,8 +116,8 @@ impl CandidateRecord {
                 () if refused.contains(&place) => CandidateOutcome::Refused,
                 () if hurried.contains(&place) => CandidateOutcome::Hurried,
                 () if passed_over.contains(&place) => CandidateOutcome::PassedOver,
-                () if is(&known.pod.uid, Phase::is_under_way) => CandidateOutcome::OnItsWay,
-                () if is(&known.pod.uid, Phase::has_failed) => CandidateOutcome::LetBe,
+                () if is(&known.pod.uid, InFlightEviction::is_under_way) => CandidateOutcome::OnItsWay,
+                () if is(&known.pod.uid, InFlightEviction::has_failed) => CandidateOutcome::LetBe,
                 () => CandidateOutcome::Stays,
             };
             Some(Self {

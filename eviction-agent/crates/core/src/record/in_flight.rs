@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::decision::Evaluation;
 use crate::expected_release::Basis;
-use crate::in_flight::{Failure, InFlightEviction, Phase};
+use crate::in_flight::{Ended, Failure, InFlightEviction};
 use crate::pod::PodName;
 use crate::signal::Signal;
 use crate::time::Timestamp;
@@ -68,28 +68,28 @@ pub struct ReleaseRecord {
 }
 
 impl InFlightRecord {
-    pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
-        evaluation.flights.iter().map(Self::of).collect()
+    pub(super) fn all(evaluation: &Evaluation, now: Timestamp) -> Vec<Self> {
+        evaluation.flights.iter().map(|flight| Self::of(flight, now)).collect()
     }
 
-    fn of(flight: &InFlightEviction) -> Self {
+    fn of(flight: &InFlightEviction, now: Timestamp) -> Self {
         let expected = Signal::ALL.map(|of| (of, flight.release(of)));
         let expected = expected.iter().filter(|(_, release)| release.amount > 0);
         Self {
-            pod: PodName::of(&flight.pod.pod),
+            pod: (*flight.pod).clone(),
             signal: flight.signal,
             hard: flight.hard,
             decided_at: flight.decided_at,
-            state: match &flight.phase {
-                Phase::UnderWay => {
-                    let remaining_grace = flight.remaining_grace().unwrap_or_default();
+            state: match &flight.ended {
+                None => {
+                    let remaining_grace = flight.remaining_grace(now).unwrap_or_default();
                     InFlightPhase::UnderWay { remaining_grace }
                 }
-                Phase::Gone(since) => InFlightPhase::Gone { since: *since },
-                Phase::Failed(Failure::Reported(why)) => {
-                    InFlightPhase::Failed { why: why.clone(), age: flight.age }
+                Some(Ended::Gone) => InFlightPhase::Gone { since: flight.since },
+                Some(Ended::Failed(Failure::Reported(why))) => {
+                    InFlightPhase::Failed { why: why.clone(), age: flight.age(now) }
                 }
-                Phase::Failed(Failure::Expired) => InFlightPhase::Expired { age: flight.age },
+                Some(Ended::Failed(Failure::Expired)) => InFlightPhase::Expired { age: flight.age(now) },
             },
             expected: expected
                 .map(|&(of, release)| ReleaseRecord { of, release: release.amount, basis: release.basis })

@@ -217,7 +217,7 @@ impl EvaluationRecord {
             thresholds: ThresholdRecord::all(evaluation, decision.at),
             starved: evaluation.handled_signal().map(Signal::resource),
             deficit: DeficitRecord::of(evaluation),
-            flights: InFlightRecord::all(evaluation),
+            flights: InFlightRecord::all(evaluation, decision.at),
             sizing: SizingRecord::all(evaluation),
             reclaim: reclaim.collect(),
             nearest: NearestRecord::of(&candidates),

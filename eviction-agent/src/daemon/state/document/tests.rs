@@ -4,15 +4,15 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::daemon::state::{ApiPhaseState, EvictionProgress, RateLimitState};
+use crate::daemon::state::RateLimitState;
 use eviction_core::condition::Raised;
 use eviction_core::expected_release::{Basis, ExpectedRelease};
-use eviction_core::in_flight::Failure;
+use eviction_core::in_flight::{ApiPhase, Ended, Failure, InFlightEviction};
 use eviction_core::node_conditions::pressure::{CONDITIONS, PublishedCondition, Status};
 use eviction_core::pod::PodName;
 use eviction_core::pods::RateLimitKey;
-use eviction_core::signal::{NodeCondition, Resource, Signal};
-use eviction_core::state::{CountedEviction, Ended, EngineState, EvictionState, MetSince, PodEventTime};
+use eviction_core::signal::{NodeCondition, Signal};
+use eviction_core::state::{CountedEviction, EngineState, MetSince, PodEventTime};
 use eviction_core::units::GoDuration;
 use eviction_kill::CountedKill;
 
@@ -63,17 +63,20 @@ fn state() -> LoopState {
                 ripe: false,
             }],
             conditions: vec![Raised { condition: NodeCondition::PidPressure, at: at(995) }],
-            flights: vec![EvictionState {
-                uid: "u".into(),
-                namespace: "shop".into(),
-                name: "web".into(),
-                label: "memory.available",
+            flights: vec![InFlightEviction {
+                pod: pod(),
+                signal: "memory.available",
                 hard: true,
                 decided_at: at(996),
                 since: at(997),
                 grace_period_seconds: 1,
                 expected,
                 ended: None,
+                decision: Some(17),
+                api: Some(ApiPhase::Accepted),
+                killing: true,
+                reported_gone: false,
+                restored: false,
             }],
             counted: vec![CountedEviction {
                 at: at(992),
@@ -87,18 +90,6 @@ fn state() -> LoopState {
             forbidden: vec![PodEventTime { uid: "x".into(), at: at(993) }],
             held_until: Some(at(1_020)),
         },
-        evictions: vec![EvictionProgress {
-            decision: 17,
-            pod: pod(),
-            signal: Some(Signal::MemoryAvailable),
-            resource: Resource::Memory,
-            hard: true,
-            decided_mono_ns: 96 * SECOND,
-            grace_seconds: 1,
-            by_api: Some(ApiPhaseState::Accepted),
-            by_kill: false,
-            told_gone: false,
-        }],
         rate_limits: RateLimitState { by_api: vec![kill(17, 96)], by_kill: vec![kill(16, 90), kill(15, 95)] },
         decisions: 17,
         published: Some(CONDITIONS.map(|condition| PublishedCondition {
@@ -138,8 +129,8 @@ fn the_next_agent_knows_the_same_by_the_same_clock() {
 fn another_hand_goes_on_with_nothing_that_this_one_has_begun() {
     let mut value = written();
     value["act"] = json!("evict-dry-run");
-    let LoopState { engine, evictions, rate_limits, decisions, .. } = read_value(&value).unwrap().state;
-    assert!(evictions.is_empty() && engine.flights.is_empty() && engine.counted.is_empty());
+    let LoopState { engine, rate_limits, decisions, .. } = read_value(&value).unwrap().state;
+    assert!(engine.flights.is_empty() && engine.counted.is_empty());
     assert_eq!(rate_limits, RateLimitState::default());
     assert_eq!((engine.conditions.len(), engine.oom_killed.len(), decisions), (1, 1, 17));
 }

@@ -4,7 +4,7 @@ use crate::decision::Action;
 use crate::deficit::SkipReason;
 use crate::eviction::EvaluationEnd;
 use crate::fixture::{at, engine, hard, node, pod, set, snapshot, soft, tell, victims};
-use crate::in_flight::Phase;
+use crate::in_flight::Ended;
 use crate::input::Event;
 use crate::reading::Reading;
 use crate::signal::Signal::{MemoryAvailable, PidAvailable};
@@ -137,7 +137,7 @@ fn what_frees_nothing_in_time_expires() {
     assert_eq!(end(&tell(&mut engine, 50, look(50, 50, &usage))), EvaluationEnd::ReleaseInProgress);
     let decision = tell(&mut engine, 51, look(51, 50, &usage));
     assert_eq!(victims(&decision), [("b", 30)]);
-    assert!(matches!(decision.pass().unwrap().flights[0].phase, Phase::Failed(_)));
+    assert!(matches!(decision.pass().unwrap().flights[0].ended, Some(Ended::Failed(_))));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_clock_that_goes_back_neither_ends_nor_prolongs_what_is_under_way() {
         "met in the future"
     );
     let decision = tell(&mut engine, 31, look(100_032, 50, &usage));
-    assert_eq!(decision.pass().unwrap().flights[0].age.to_string(), "30s");
+    assert_eq!(decision.pass().unwrap().flights[0].age(at(31)).to_string(), "30s");
 }
 
 #[test]

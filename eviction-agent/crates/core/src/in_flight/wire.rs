@@ -1,4 +1,4 @@
-//! How parts of a memory are written.
+//! How parts of an eviction are written.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
@@ -11,7 +11,7 @@ pub(super) fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Label,
 }
 
 /// What comes free, by signal, without those of which nothing is known.
-pub mod expected {
+pub(super) mod expected {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use crate::expected_release::{Basis, ExpectedRelease};
@@ -26,7 +26,7 @@ pub mod expected {
     }
 
     /// Writes those that are known.
-    pub fn serialize<S: Serializer>(
+    pub(in super::super) fn serialize<S: Serializer>(
         releases: &[ExpectedRelease; Signal::COUNT],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -42,7 +42,7 @@ pub mod expected {
     }
 
     /// Reads them; what is not named is unknown.
-    pub fn deserialize<'de, D: Deserializer<'de>>(
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<[ExpectedRelease; Signal::COUNT], D::Error> {
         let mut releases = [ExpectedRelease::UNKNOWN; Signal::COUNT];

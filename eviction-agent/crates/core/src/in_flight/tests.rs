@@ -1,0 +1,192 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::engine::Engine;
+use crate::eviction_result::EvictionResult;
+use crate::fixture::arbitrary::{inputs, policy as any_policy};
+use crate::fixture::{at, engine, hard, pod, policy, set, tell};
+use crate::input::{ApiReachability, Event, Input};
+use crate::pod::PodName;
+use crate::pods::PodSet;
+use crate::policy::{Policy, Rules};
+use crate::signal::Signal;
+use crate::state::EngineState;
+
+use super::{ApiPhase, ExecutorUpdate, InFlightEviction, StartedEviction};
+
+fn pods() -> Arc<PodSet> {
+    set(vec![pod("a", "10"), pod("b", "10")])
+}
+
+/// With the kubelet's rules.
+fn kubelet() -> Engine {
+    engine(policy(vec![hard(Signal::MemoryAvailable, "200")]), &pods())
+}
+
+fn started(uid: &str, seconds: i64, api: Option<ApiPhase>) -> StartedEviction {
+    StartedEviction {
+        pod: Arc::new(PodName { namespace: "default".into(), name: uid.into(), uid: uid.into() }),
+        signal: Signal::MemoryAvailable.name(),
+        hard: true,
+        decided_at: at(seconds),
+        grace_period_seconds: 1,
+        api,
+        killing: api.is_none(),
+    }
+}
+
+fn start(engine: &mut Engine, decision: u64, seconds: i64, started: StartedEviction) {
+    update(engine, decision, seconds, ExecutorUpdate::Started(Box::new(started)));
+}
+
+fn update(engine: &mut Engine, decision: u64, seconds: i64, update: ExecutorUpdate) {
+    tell(engine, seconds, Event::Executing { decision, update });
+}
+
+fn gone(engine: &mut Engine, decision: u64, seconds: i64, uid: &str) {
+    update(engine, decision, seconds, ExecutorUpdate::KillEnded { gone: true });
+    tell(engine, seconds, Event::Evicted(EvictionResult { uid: uid.into(), result: Ok(()) }));
+}
+
+#[test]
+fn the_kubelet_waits_for_the_last_of_its_victims() {
+    let mut engine = kubelet();
+    assert!(!engine.is_waiting(at(0)));
+    start(&mut engine, 1, 10, started("a", 10, None));
+    start(&mut engine, 2, 12, started("b", 12, None));
+    assert_eq!(engine.waits_for_victims_until(at(12)), Some(at(42)));
+    gone(&mut engine, 1, 13, "a");
+    assert!(engine.is_waiting(at(13)));
+    gone(&mut engine, 2, 14, "b");
+    assert!(!engine.is_waiting(at(14)));
+    assert_eq!(engine.waits_for_victims_until(at(14)), None);
+}
+
+#[test]
+fn but_no_longer_than_its_pod_cleanup_timeout() {
+    let mut engine = kubelet();
+    start(&mut engine, 1, 5, started("a", 5, None));
+    assert!(engine.is_waiting(at(34)) && !engine.is_waiting(at(35)));
+    // Also for one that nobody is at any more and that did not end: a dry run.
+    update(&mut engine, 1, 6, ExecutorUpdate::KillEnded { gone: false });
+    assert!(engine.is_waiting(at(34)) && !engine.is_waiting(at(35)));
+    tell(&mut engine, 36, Event::EvictionsPausedUntil(at(36)));
+    assert!(engine.in_flight().is_empty(), "and then it is forgotten");
+    // An executor that is at it goes on.
+    start(&mut engine, 2, 40, started("a", 40, None));
+    tell(&mut engine, 100, Event::EvictionsPausedUntil(at(100)));
+    assert_eq!((engine.in_flight().len(), engine.is_waiting(at(100))), (1, false));
+    // One that is hurried has the whole time again.
+    let hurried = ExecutorUpdate::Shortened { grace_period_seconds: 1, killing: true };
+    update(&mut engine, 2, 101, hurried);
+    assert_eq!(engine.waits_for_victims_until(at(101)), Some(at(131)));
+}
+
+#[test]
+fn a_pause_holds_up_the_kubelets_rules_for_no_longer_than_a_victim_does() {
+    let mut engine = kubelet();
+    start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
+    update(&mut engine, 1, 6, ExecutorUpdate::ApiEnded);
+    assert!(!engine.is_waiting(at(6)), "what the API server refused is over");
+    tell(&mut engine, 6, Event::EvictionsPausedUntil(at(16)));
+    assert!(engine.is_waiting(at(15)) && !engine.is_waiting(at(16)));
+    tell(&mut engine, 20, Event::EvictionsPausedUntil(at(1_000)));
+    assert!(engine.is_waiting(at(49)) && !engine.is_waiting(at(50)));
+}
+
+#[test]
+fn nobody_else_goes_before_it_is_known_what_came_of_a_request() {
+    let mut engine = kubelet();
+    start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
+    update(&mut engine, 1, 10, ExecutorUpdate::ApiUnconfirmed);
+    assert!(engine.is_waiting(at(3_600)));
+    assert_eq!(engine.waits_for_victims_until(at(3_600)), None, "time alone does not end it");
+    tell(&mut engine, 3_600, Event::ApiServer(ApiReachability::Unreachable));
+    assert!(!engine.is_waiting(at(3_600)), "others may be killed meanwhile");
+    tell(&mut engine, 3_601, Event::ApiServer(ApiReachability::Reachable));
+    assert!(engine.is_waiting(at(3_601)));
+    update(&mut engine, 1, 3_602, ExecutorUpdate::ApiAccepted);
+    assert!(!engine.is_waiting(at(3_602)));
+}
+
+#[test]
+fn a_sized_eviction_waits_for_nobody() {
+    let mut engine = engine(crate::fixture::enhanced(vec![], |_| {}), &pods());
+    start(&mut engine, 1, 5, started("a", 5, None));
+    tell(&mut engine, 5, Event::EvictionsPausedUntil(at(60)));
+    assert!(!engine.is_waiting(at(6)));
+}
+
+#[test]
+fn an_executor_at_work_is_not_forgotten_for_a_later_decision() {
+    let mut engine = kubelet();
+    // The API server is asked, cannot be reached, and the same pod is killed by another decision.
+    start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
+    start(&mut engine, 2, 40, started("a", 40, None));
+    let decisions =
+        |engine: &Engine| engine.in_flight().iter().map(|it| it.decision.unwrap_or(0)).collect::<Vec<_>>();
+    assert_eq!(decisions(&engine), [1, 2]);
+    // What the API server says of the first ends nothing of the second.
+    update(&mut engine, 1, 41, ExecutorUpdate::ApiEnded);
+    let result = Err(crate::eviction_result::NotEvicted::NotAsked);
+    tell(&mut engine, 41, Event::Evicted(EvictionResult { uid: "a".into(), result }));
+    assert_eq!(decisions(&engine), [2]);
+    assert!(engine.in_flight()[0].is_under_way());
+}
+
+#[test]
+fn the_next_agent_goes_on_with_it() {
+    let mut first = kubelet();
+    start(&mut first, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
+    start(&mut first, 2, 6, started("c", 6, None));
+    let text = serde_json::to_string(&first.memory()).unwrap_or_default();
+    let memory: EngineState = serde_json::from_str(&text).unwrap_or_default();
+    assert_eq!(memory, first.memory());
+    let mut second = Engine::new(first.policy().clone());
+    tell(&mut second, 10, Event::Restore(Box::new(memory)));
+    assert!(second.in_flight().iter().all(|it| it.restored && it.is_executing()));
+    assert!(!second.is_waiting(at(10)), "nobody can be chosen before the pods are known");
+    tell(&mut second, 11, Event::Pods(set(Vec::new())));
+    assert_eq!(second.in_flight().len(), 2, "no pods are known yet");
+    tell(&mut second, 12, Event::Pods(pods()));
+    let [InFlightEviction { decision, api, restored, .. }] = second.in_flight() else {
+        panic!("only one has a pod: {:?}", second.in_flight())
+    };
+    assert_eq!((*decision, *api, *restored), (Some(1), Some(ApiPhase::Unconfirmed), false));
+    assert_eq!(second.waits_for_victims_until(at(12)), Some(at(35)), "since it was decided");
+}
+
+#[test]
+fn a_recording_of_before_is_read_as_well() {
+    let of_before = json!({
+        "uid": "a", "namespace": "default", "name": "a", "label": "memory.available", "hard": true,
+        "decidedAt": "2026-01-05T08:00:00Z", "since": "2026-01-05T08:00:00Z", "gracePeriodSeconds": 1,
+        "expected": [{"signal": "memory.available", "amount": 5, "basis": "anonymous"}],
+    });
+    let read: InFlightEviction = serde_json::from_value(of_before.clone()).unwrap();
+    assert_eq!((&*read.pod.uid, read.is_under_way(), read.is_executing()), ("a", true, false));
+    assert_eq!(read.signal(), Some(Signal::MemoryAvailable));
+    let mut other = of_before;
+    other["label"] = json!("magic");
+    assert!(serde_json::from_value::<InFlightEviction>(other).is_err());
+}
+
+proptest! {
+    /// Replays and scenarios know of no executors.
+    #[test]
+    fn with_the_kubelets_rules_executors_change_no_decision(any in any_policy(), inputs in inputs()) {
+        let policy = Policy { rules: Rules::kubelet(), ..any };
+        let (mut one, mut other) = (Engine::new(policy.clone()), Engine::new(policy));
+        for Input { at, event } in inputs {
+            let without = match &event {
+                Event::Executing { .. } => Event::EvictionsPausedUntil(at),
+                event => event.clone(),
+            };
+            let (with, without) = (one.step(Input { at, event }), other.step(Input { at, event: without }));
+            prop_assert_eq!(with.actions, without.actions);
+            prop_assert_eq!(with.conditions, without.conditions);
+        }
+    }
+}
