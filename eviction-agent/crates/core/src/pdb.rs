@@ -11,9 +11,9 @@ use jiff::SignedDuration;
 
 use super::in_flight::RETRY;
 use super::pods::PodSet;
-use super::state::PodEventTime;
 use super::time::{Timestamp, since};
 use super::units::GoDuration;
+use crate::pods::PodEventTime;
 
 /// The pods that were refused lately.
 #[derive(Clone, Debug, Default)]

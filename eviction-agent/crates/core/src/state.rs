@@ -20,16 +20,16 @@
 //! [`Event::Restore`]: super::input::Event::Restore
 //! [`Event::Leaving`]: super::input::Event::Leaving
 
-use std::sync::Arc;
+use crate::pods::PodEventTime;
+use crate::protection::CountedEviction;
+use crate::threshold::MetSince;
 
 use serde::{Deserialize, Serialize};
 
 use super::condition::Raised;
 use super::in_flight::InFlightEviction;
-use super::signal::Signal;
 use super::time::Timestamp;
-use super::units::{GoDuration, ThresholdValue};
-use crate::pods::RateLimitKey;
+use super::units::GoDuration;
 
 /// How long nobody may have looked at a threshold that is taken for met all the time: as long as
 /// the kubelet waits for a victim before it looks again (`podCleanupTimeout`).
@@ -37,9 +37,6 @@ pub const UNSEEN: GoDuration = GoDuration::from_secs(30);
 
 /// How often a memory has to be made while a threshold is met, beside those of each change.
 pub const KEPT_EVERY: GoDuration = GoDuration::from_secs(5);
-
-/// So many evictions that count against limits are remembered: one in five seconds for more than five hours.
-pub const MOST_COUNTED: usize = 4096;
 
 /// No longer is anybody held up by what was known before: a minute is the longest that a hand asks for.
 pub const LONGEST_HOLD: GoDuration = GoDuration::from_secs(60);
@@ -57,7 +54,7 @@ pub struct EngineState {
     /// Evictions under way, and those that have ended and still say whom to let be.
     pub flights: Vec<InFlightEviction>,
     /// The evictions that count against limits, in the order of their decisions; the latest
-    /// [`MOST_COUNTED`].
+    /// [`MOST_COUNTED`](crate::protection::MOST_COUNTED).
     pub counted: Vec<CountedEviction>,
     /// The last kill by the kernel of each pod that is spared for it.
     pub oom_killed: Vec<PodEventTime>,
@@ -76,49 +73,5 @@ impl EngineState {
         let flights = flights.iter().flat_map(|it| [it.decided_at, it.since]);
         let counted = counted.iter().map(|it| it.at).chain(conditions.iter().map(|it| it.at));
         looked.iter().copied().chain(met).chain(pods).chain(flights).chain(counted)
-    }
-}
-
-/// A threshold that is met.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct MetSince {
-    /// Of which signal.
-    pub signal: Signal,
-    /// The line, as [`text_of`] has it: a changed one is another threshold.
-    pub value: Box<str>,
-    /// Its grace period: zero for a hard one.
-    pub grace_period: GoDuration,
-    /// Since when.
-    pub first_seen: Timestamp,
-    /// Its grace period is over, so that it holds until its minimum reclaim.
-    pub ripe: bool,
-}
-
-/// An eviction that counts against limits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CountedEviction {
-    /// When it was decided.
-    pub at: Timestamp,
-    /// Under what it is entered.
-    pub account: Arc<RateLimitKey>,
-}
-
-/// A pod to which something happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PodEventTime {
-    /// Which.
-    pub uid: Box<str>,
-    /// When.
-    pub at: Timestamp,
-}
-
-/// The value of a threshold as a memory has it.
-pub fn text_of(value: &ThresholdValue) -> Box<str> {
-    match value {
-        ThresholdValue::Quantity(quantity) => quantity.to_string().into(),
-        ThresholdValue::Percentage(share) => format!("{share}").into(),
     }
 }

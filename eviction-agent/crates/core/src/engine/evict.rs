@@ -63,7 +63,16 @@ impl Engine {
             }
             let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
             let eviction = Eviction { place, grace_period_seconds, cause, ignores_budget };
-            if !remembers || self.flights.begin(pass, &eviction, true, Some(stats)) {
+            if !remembers
+                || self.flights.begin(
+                    &pass.pods,
+                    pass.layout,
+                    pass.label_of(eviction.cause),
+                    &eviction,
+                    true,
+                    Some(stats),
+                )
+            {
                 self.guard.evicted(at, known);
                 actions.push(Action::Evict(eviction));
             }

@@ -155,7 +155,14 @@ impl Selection<'_> {
         let ignores_budget = budget == PdbPolicy::IsIgnored;
         let eviction = Eviction { place, grace_period_seconds, cause, ignores_budget };
         let stats = self.joined.get(place as usize).and_then(|&at| self.pass.snapshot.pod(at));
-        if !self.engine.flights.begin(self.pass, &eviction, self.hard, stats) {
+        if !self.engine.flights.begin(
+            &self.pass.pods,
+            self.pass.layout,
+            self.pass.label_of(eviction.cause),
+            &eviction,
+            self.hard,
+            stats,
+        ) {
             return false;
         }
         self.engine.guard.evicted(self.at, known);

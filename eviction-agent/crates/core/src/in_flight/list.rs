@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use crate::decision::Evaluation;
 use crate::deficit::is_next_to_nothing;
+use crate::disk_layout::DiskLayout;
 use crate::eviction::Eviction;
 use crate::eviction_result::{EvictionResult, NotEvicted};
 use crate::expected_release::ExpectedRelease;
@@ -279,13 +279,15 @@ impl InFlightEvictions {
     /// Remembers that a pod of a pass goes, unless it is taken. Whether it goes.
     pub(crate) fn begin(
         &mut self,
-        pass: &Evaluation,
+        pods: &PodSet,
+        layout: DiskLayout,
+        label: &'static str,
         eviction: &Eviction,
         hard: bool,
         stats: Option<PodStats<'_>>,
     ) -> bool {
-        let &Eviction { place, grace_period_seconds, cause, ignores_budget: _ } = eviction;
-        let Some(pod) = pass.pods.pods().get(place as usize) else {
+        let &Eviction { place, grace_period_seconds, cause: _, ignores_budget: _ } = eviction;
+        let Some(pod) = pods.pods().get(place as usize) else {
             return false;
         };
         if self.stance(&pod.pod.uid) == Eligibility::Taken {
@@ -295,12 +297,12 @@ impl InFlightEvictions {
         let now = self.last.unwrap_or_default();
         self.list.push(InFlightEviction {
             pod: Arc::clone(&pod.name),
-            signal: pass.label_of(cause),
+            signal: label,
             hard,
             decided_at: now,
             since: now,
             grace_period_seconds,
-            expected: ExpectedRelease::of_all(pass.layout, &pass.pods, place, stats),
+            expected: ExpectedRelease::of_all(layout, pods, place, stats),
             ended: None,
             decision: None,
             api: None,

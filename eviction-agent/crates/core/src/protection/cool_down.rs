@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::state::PodEventTime;
+use crate::pods::PodEventTime;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 

@@ -2,9 +2,10 @@
 
 use crate::eviction_result::EvictionResult;
 use crate::pods::KnownPod;
+use crate::pods::PodEventTime;
 use crate::policy::Rules;
+use crate::protection::CountedEviction;
 use crate::signal::{Resource, Signal};
-use crate::state::{CountedEviction, PodEventTime};
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 

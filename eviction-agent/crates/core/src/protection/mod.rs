@@ -8,6 +8,7 @@
 //! sheltered and nothing refused.
 
 mod cool_down;
+mod counted_eviction;
 mod guard;
 #[cfg(test)]
 mod properties;
@@ -16,5 +17,6 @@ mod refusal;
 #[cfg(test)]
 mod tests;
 
+pub use counted_eviction::{CountedEviction, MOST_COUNTED};
 pub use guard::{EvictionGuard, EvictionMotive, EvictionRequest};
 pub use refusal::{Refusal, RefusedPod};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::pods::KnownPod;
 use crate::policy::preferences::EvictionLimit;
-use crate::state::{CountedEviction, MOST_COUNTED};
+use crate::protection::{CountedEviction, MOST_COUNTED};
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 

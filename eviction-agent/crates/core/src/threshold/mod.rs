@@ -3,6 +3,7 @@
 mod containerfs;
 mod go_slice_quirk;
 mod memory_conditions;
+mod met_since;
 mod resolved;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use containerfs::Replacement;
 pub use go_slice_quirk::room;
 pub use memory_conditions::MemoryConditions;
+pub use met_since::{MetSince, text_of};
 pub use resolved::ResolvedThreshold;
 pub(crate) use resolved::ThresholdBasis;
 
@@ -20,7 +22,6 @@ use super::observation::Observations;
 use super::policy::Threshold;
 use super::signal::Resource;
 
-use super::state::{MetSince, text_of};
 use super::time::{GO_ZERO, Timestamp, is_unset, since};
 
 /// Room for the four derived thresholds is left in the numbers that name thresholds.

@@ -10,9 +10,12 @@ use eviction_core::expected_release::{Basis, ExpectedRelease};
 use eviction_core::in_flight::{ApiPhase, Ended, Failure, InFlightEviction};
 use eviction_core::node_conditions::pressure::{CONDITIONS, PublishedCondition, Status};
 use eviction_core::pod::PodName;
+use eviction_core::pods::PodEventTime;
 use eviction_core::pods::RateLimitKey;
+use eviction_core::protection::CountedEviction;
 use eviction_core::signal::{NodeCondition, Signal};
-use eviction_core::state::{CountedEviction, EngineState, MetSince, PodEventTime};
+use eviction_core::state::EngineState;
+use eviction_core::threshold::MetSince;
 use eviction_core::units::GoDuration;
 use eviction_kill::CountedKill;
 
