@@ -279,20 +279,12 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
     let (v2, infos) = PsiTriggers::new(&root, &options.choice);
     sources.extend(infos);
     sources.push(Timer::info());
-    let whole_machine = root.whole_machine;
-    let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
-        .map_err(|error| Failure::because("read the cgroup tree", &error))?;
-    sampler
-        .root()
-        .require_visible(sampler.pods())
-        .map_err(|error| Failure::because("find pods", &error).help(error.help()))?;
+    let sampler = open_sampler(root, &roster)?;
     sources.extend(sampler.info());
     let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
     let oom_notice = MemcgOomEvents::new(sampler.root().version);
     let oom_counters = OomCounters::new(&host.proc, sampler.root().version, sampler.tree());
-    let mut eyes = NodeSampler::new(sampler, capacity, &host.proc, whole_machine);
-    eyes.follow(&policy.rules);
-    eyes.allocatable.follow(&policy);
+    let eyes = node_sampler(sampler, capacity, &host, &policy);
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
     let cpus = online_cpus();
@@ -337,6 +329,25 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
     // What of it takes long is done before the first turn.
     reaction.watch_containers();
     Ok(BuiltLoop { reaction, sources, capacity, root_name })
+}
+
+/// The cgroup tree as it is now; an error if pods are hidden from this cgroup namespace.
+fn open_sampler(root: NodeRoot, roster: &PodIndex) -> Result<Sampler, Failure> {
+    let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
+        .map_err(|error| Failure::because("read the cgroup tree", &error))?;
+    sampler
+        .root()
+        .require_visible(sampler.pods())
+        .map_err(|error| Failure::because("find pods", &error).help(error.help()))?;
+    Ok(sampler)
+}
+
+fn node_sampler(sampler: Sampler, capacity: Capacity, host: &Host, policy: &Policy) -> NodeSampler {
+    let whole_machine = sampler.root().whole_machine;
+    let mut eyes = NodeSampler::new(sampler, capacity, &host.proc, whole_machine);
+    eyes.follow(&policy.rules);
+    eyes.allocatable.follow(policy);
+    eyes
 }
 
 fn engine(policy: Policy, dry_run: bool) -> Engine {

@@ -56,6 +56,7 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
 fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
     need_bpf!();
     let _counting = enable_stats(Stats::RunTime).unwrap();

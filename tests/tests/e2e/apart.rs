@@ -55,6 +55,7 @@ fn verdict(agent: &mut Agent, pod: &str) -> Event {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
 fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     let pod = |name: &&str| PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", *name, &["app"], 8) };
     let Some(mut world) = World::new("apart", PODS.iter().map(pod)) else { return };

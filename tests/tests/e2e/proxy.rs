@@ -40,6 +40,7 @@ fn client(cluster: &Cluster, proxy: &Proxy, token: &str) -> Client {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
 fn what_the_proxy_is_told_to_break_is_broken() {
     let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();

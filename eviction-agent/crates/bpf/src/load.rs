@@ -137,22 +137,9 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, LoadError> {
 
 /// The same on facts that are known already.
 pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, LoadError> {
-    let LoadOptions { choice, log, fork_storm, reflex, .. } = options;
+    let LoadOptions { choice, log, reflex, .. } = options;
     let plans = plan::plan(facts, choice);
-    let setup = match (&facts.btf, &facts.hierarchy) {
-        (Ok(btf), Ok(hierarchy)) => ProgramConfig {
-            abi: ABI_VERSION.into(),
-            hierarchy: *hierarchy,
-            css_online: btf.resolved.css_online,
-            css_dying: btf.resolved.css_dying,
-            reclaimed_first: btf.resolved.reclaimed.start,
-            reclaimed_events: btf.resolved.reclaimed.len() as u32,
-            storm_forks: task_counters::forks_in_window(*fork_storm),
-            reflex: (*reflex).into(),
-            offsets: facts.lockdown.readable(btf.resolved.offsets),
-        },
-        _ => ProgramConfig::NONE,
-    };
+    let setup = program_config(facts, options);
     if plans.iter().all(|plan| plan.candidates.is_empty()) {
         return Err(refused(plans, None));
     }
@@ -222,6 +209,24 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
             Ok(Loaded { kernel, ring, missing, log })
         }
         Err(error) => Err(failed(brief(&error), missing)),
+    }
+}
+
+/// What the programs are told before they are loaded; nothing where the kernel's types are not known.
+fn program_config(facts: &KernelFacts, options: &LoadOptions) -> ProgramConfig {
+    match (&facts.btf, &facts.hierarchy) {
+        (Ok(btf), Ok(hierarchy)) => ProgramConfig {
+            abi: ABI_VERSION.into(),
+            hierarchy: *hierarchy,
+            css_online: btf.resolved.css_online,
+            css_dying: btf.resolved.css_dying,
+            reclaimed_first: btf.resolved.reclaimed.start,
+            reclaimed_events: btf.resolved.reclaimed.len() as u32,
+            storm_forks: task_counters::forks_in_window(options.fork_storm),
+            reflex: options.reflex.into(),
+            offsets: facts.lockdown.readable(btf.resolved.offsets),
+        },
+        _ => ProgramConfig::NONE,
     }
 }
 

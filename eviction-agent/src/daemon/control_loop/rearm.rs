@@ -34,43 +34,46 @@ const PUT_OFF: Duration = Duration::from_secs(1);
 const LOADING: Duration = Duration::from_millis(20);
 
 impl ControlLoop {
+    /// Sets the kernel thresholds of memory at the distances of this sample; the nearest of them.
+    fn arm_memory(&mut self, look: &CompleteSample, now_ns: u64) -> Option<u64> {
+        let (Reading::Known(seen), Some(root)) = (look.measured, root_id(&self.eyes.sampler)) else {
+            return None;
+        };
+        let capacity = self.eyes.capacity().memory;
+        let sure = |line| notify_plan::sure_line(self.eyes.measure(), seen, line);
+        let far = look.memory_left.known().and_then(|available| self.memory_lines.distance(available));
+        let far = [far, self.eyes.allocatable.distance()].into_iter().flatten().min();
+        self.hook.decide_at(root, self.eyes.allocatable.group(&self.eyes.sampler));
+        self.hook.approach(far, capacity, now_ns);
+        // The dense hook has another grain.
+        let rung = self.hook.rung().unwrap_or_default();
+        let floor =
+            if self.state.close_looks.is_left(now_ns) { MinRearm::CLOSE } else { MinRearm::wide(self.cpus) };
+        let lines = self.memory_lines.working_sets(capacity).map(sure);
+        let is_machine = self.eyes.sampler.root().whole_machine;
+        let of_node = if is_machine { rung.of_machine(self.cpus, self.hook.stocks()) } else { rung };
+        let arming = notify_plan::plan(of_node, floor, seen, lines);
+        self.hook.arm(root, &arming);
+        self.arm_pods(look, rung, floor);
+        let distance = [arming.distance, self.eyes.allocatable.distance()].into_iter().flatten().min();
+        let below = arming.usage_below.is_some() || self.eyes.allocatable.is_armed_below();
+        self.hook.look_down(below, now_ns);
+        self.v2.arm(!rung.sees_every_charge).for_each(|lapse| self.give_up(&lapse));
+        if rung.sees_every_charge {
+            self.v1.disarm();
+        } else {
+            self.v1.arm(&arming, now_ns);
+        }
+        distance
+    }
+
     /// Arms the kernel side at the distances that this look found, and the timer for whatever
     /// comes first. Whether there is leisure now: a full look was made.
     pub(super) fn arm(&mut self, look: &CompleteSample, pressed: bool, grace: Option<Duration>) -> bool {
         let now_ns = mono_ns();
         let is_told = self.move_on();
-        let mut distance = None;
+        let distance = self.arm_memory(look, now_ns);
         let rung = self.hook.rung().unwrap_or_default();
-        if let (Reading::Known(seen), Some(root)) = (look.measured, root_id(&self.eyes.sampler)) {
-            let capacity = self.eyes.capacity().memory;
-            let sure = |line| notify_plan::sure_line(self.eyes.measure(), seen, line);
-            let far = look.memory_left.known().and_then(|available| self.memory_lines.distance(available));
-            let far = [far, self.eyes.allocatable.distance()].into_iter().flatten().min();
-            self.hook.decide_at(root, self.eyes.allocatable.group(&self.eyes.sampler));
-            self.hook.approach(far, capacity, now_ns);
-            // The dense hook has another grain.
-            let rung = self.hook.rung().unwrap_or_default();
-            let floor = if self.state.close_looks.is_left(now_ns) {
-                MinRearm::CLOSE
-            } else {
-                MinRearm::wide(self.cpus)
-            };
-            let lines = self.memory_lines.working_sets(capacity).map(sure);
-            let is_machine = self.eyes.sampler.root().whole_machine;
-            let of_node = if is_machine { rung.of_machine(self.cpus, self.hook.stocks()) } else { rung };
-            let arming = notify_plan::plan(of_node, floor, seen, lines);
-            self.hook.arm(root, &arming);
-            self.arm_pods(look, rung, floor);
-            distance = [arming.distance, self.eyes.allocatable.distance()].into_iter().flatten().min();
-            let below = arming.usage_below.is_some() || self.eyes.allocatable.is_armed_below();
-            self.hook.look_down(below, now_ns);
-            self.v2.arm(!rung.sees_every_charge).for_each(|lapse| self.give_up(&lapse));
-            if rung.sees_every_charge {
-                self.v1.disarm();
-            } else {
-                self.v1.arm(&arming, now_ns);
-            }
-        }
         let calm = !pressed && look.memory_left.known().is_some();
         let sample_interval::SampleSchedule { sample, full } = match rung.sees_every_charge {
             true => sample_interval::due_when_told(distance, &self.rate, calm),

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "an arm a mode")]
 fn run(cli: Cli) -> Result<()> {
     let Cli { wait, join, stamps, on_term, term_delay, mode } = cli;
     let parent = getppid().context("no parent process to die with")?;

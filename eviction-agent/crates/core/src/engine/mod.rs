@@ -26,6 +26,7 @@ mod warm_up;
 #[cfg(test)]
 mod work_tests;
 
+use crate::decision::ProposalState;
 use std::mem::take;
 use std::sync::Arc;
 
@@ -159,7 +160,23 @@ impl Engine {
         let mut proposal = None;
         self.flights.advance(at, self.policy.rules.victims);
         self.budgets.advance(at);
-        let subject = match event {
+        let subject = self.take(at, event, &mut actions, &mut proposal);
+        let ended = self.settle(at, &subject, &actions);
+        let mut conditions = self.spare.conditions.take();
+        conditions.extend_from_slice(self.conditions.hold());
+        let transition_period = self.policy.pressure_transition_period;
+        Decision { at, actions, conditions, transition_period, blind: self.blind, proposal, subject, ended }
+    }
+
+    /// What an event changes, and what is decided about it.
+    fn take(
+        &mut self,
+        at: Timestamp,
+        event: Event,
+        actions: &mut Vec<Action>,
+        proposal: &mut Option<ProposalState>,
+    ) -> DecisionKind {
+        match event {
             Event::Restore(memory) => {
                 self.recall(at, *memory);
                 DecisionKind::Noted
@@ -212,25 +229,20 @@ impl Engine {
             }
             Event::ContainerEnded(end) => self.take_end(at, *end),
             Event::Propose(policy) => {
-                proposal = Some(self.propose(at, *policy));
+                *proposal = Some(self.propose(at, *policy));
                 DecisionKind::Noted
             }
             Event::Accept => {
-                proposal = self.accept();
+                *proposal = self.accept();
                 DecisionKind::Noted
             }
-            Event::Sample(snapshot) => self.look(at, snapshot, &mut actions),
+            Event::Sample(snapshot) => self.look(at, snapshot, actions),
             Event::SampleFailed(why) => self.without_look(why),
-            Event::Reclaimed(second) => self.resume(at, second, &mut actions),
+            Event::Reclaimed(second) => self.resume(at, second, actions),
             Event::Admission(pod) => {
                 DecisionKind::Admission(Admission { admit: admits(self.conditions.hold(), &pod), pod })
             }
-        };
-        let ended = self.settle(at, &subject, &actions);
-        let mut conditions = self.spare.conditions.take();
-        conditions.extend_from_slice(self.conditions.hold());
-        let transition_period = self.policy.pressure_transition_period;
-        Decision { at, actions, conditions, transition_period, blind: self.blind, proposal, subject, ended }
+        }
     }
 
     fn look(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> DecisionKind {
