@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::error::Failure;
-use super::sampler::{Capacity, pid_limit};
 use eviction_config::Capacities;
 use eviction_core::reading::Reading;
 use eviction_core::units::Quantity;
@@ -11,6 +10,7 @@ use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::tasks::read_task_capacity;
+use eviction_node::sampler::{Capacity, pid_limit};
 
 const PROC: &str = "/proc";
 

@@ -6,8 +6,8 @@ use eviction_core::oom::{ContainerEnded, EndSeen, Evictor};
 use eviction_core::pod::{ContainerEnd, Pod, PodCondition};
 use eviction_core::time::Timestamp;
 
-use super::clock::Clock;
-use super::pod_index::PodIndex;
+use eviction_node::clock::Clock;
+use eviction_node::pod_index::PodIndex;
 
 /// `status.reason` of a pod that the kubelet evicted: `eviction_manager.go: Reason`.
 const EVICTED: &str = "Evicted";

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::clock::Clock;
+use eviction_node::clock::Clock;
 
 /// Names of decisions: the start of the first agent of those that went on with each other's numbers,
 /// in milliseconds and hexadecimal digits, and a number. No other decision of this node is called so.

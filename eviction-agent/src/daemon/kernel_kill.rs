@@ -15,9 +15,9 @@ use eviction_core::pods::KnownPod;
 use eviction_core::time::nanos;
 use eviction_node::sample_interval;
 
-use super::clock::{Instant, mono_ns};
 use super::monitor::{BpfMonitor, NotArmed};
-use super::notify_plan::MemoryUsage;
+use eviction_node::clock::{Instant, mono_ns};
+use eviction_node::sampler::MemoryUsage;
 
 /// Verdicts are made within this part of the node's memory before a line.
 const SHARE: u64 = 8;

@@ -13,8 +13,8 @@ use eviction_node::cgroup::pods::Pods;
 use eviction_node::cgroup::sample::GroupSample;
 use eviction_node::cgroup::sampler::Sampler;
 
-use super::notify_plan::MemoryUsage;
 use super::token_bucket::WakeBucket;
+use eviction_node::sampler::MemoryUsage;
 pub(crate) use watch::{LimitChange, LimitWatch, level};
 
 /// Whose limits are watched.

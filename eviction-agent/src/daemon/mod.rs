@@ -15,12 +15,10 @@
 
 pub(crate) mod capacities;
 pub(crate) mod check;
-pub(crate) mod clock;
 pub(crate) mod cluster;
 pub(crate) mod config_reload;
 pub(crate) mod configuration;
 pub(crate) mod configz;
-pub(crate) mod container_init;
 pub(crate) mod container_status;
 pub(crate) mod control_loop;
 pub(crate) mod decision_id;
@@ -42,22 +40,17 @@ pub(crate) mod options;
 pub(crate) mod persisted;
 pub(crate) mod place;
 pub(crate) mod pod_activity;
-pub(crate) mod pod_index;
 pub(crate) mod pod_memory;
 pub(crate) mod pod_source;
-pub(crate) mod pods_root;
 pub(crate) mod psi_triggers;
 pub(crate) mod realtime;
-pub(crate) mod sampler;
 pub(crate) mod saved_config;
 pub(crate) mod spsc;
 pub(crate) mod startup;
 pub(crate) mod state;
 pub(crate) mod supervise;
-pub(crate) mod threshold_levels;
 pub(crate) mod token_bucket;
 pub(crate) mod watchdog;
-pub(crate) mod watermarks;
 
 pub use crate::telemetry::log_writer::{LogQueue, LogWriter};
 pub use capacities::NodeFacts;

@@ -13,13 +13,13 @@ use eviction_bpf::{
 use eviction_config::Probes;
 use eviction_node::cgroup::sampler::Sampler;
 
-use super::clock::mono_ns;
 use super::event_batch::{DeferredEvents, EventBatch};
 use super::failover::{self, BackendFailover, BackendFailure};
 use super::limit_monitor;
 use super::notify_plan::{GrowthSource, ThresholdPlan};
 use super::on_demand::{DetachPolicy, NearTracker};
 pub(crate) use counts::LossBaseline;
+use eviction_node::clock::mono_ns;
 pub(crate) use replace::BackendChanged;
 
 /// The programs, their ring, and what was counted so far.

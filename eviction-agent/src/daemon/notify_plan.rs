@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use eviction_bpf::batch_bytes;
 use eviction_core::policy::preferences::MemoryMeasure;
+use eviction_node::sampler::MemoryUsage;
 
 use super::token_bucket::WakeBucket;
 
@@ -55,22 +56,6 @@ impl GrowthSource {
         let all = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(stocks.into());
         let stock = all.saturating_sub(1).saturating_mul(batch_bytes());
         Self { grain_bytes: self.grain_bytes.saturating_add(stock), ..self }
-    }
-}
-
-/// The node's memory at a look, bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MemoryUsage {
-    pub(crate) usage: u64,
-    pub(crate) working_set: u64,
-}
-
-impl MemoryUsage {
-    /// The same where another measure than the working set says what is available: what it
-    /// does not call available is used. No measure loses more than is charged.
-    pub(crate) fn by_measure(self, capacity: u64, available: Option<i64>) -> Self {
-        let used = available.map(|available| capacity.saturating_sub(available.max(0).unsigned_abs()));
-        Self { working_set: used.unwrap_or(self.working_set), ..self }
     }
 }
 

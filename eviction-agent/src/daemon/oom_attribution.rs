@@ -8,9 +8,9 @@ use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::cgroup::tree::Tree;
 use std::borrow::Cow;
 
-use super::container_init::ContainerInitTracker;
 use super::monitor::root_id;
-use super::pod_index::PodIndex;
+use eviction_node::container_init::ContainerInitTracker;
+use eviction_node::pod_index::PodIndex;
 
 /// A kill as the engine is told of it, and where in the tree it was.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use eviction_node::cgroup::sampler::Sampler;
 
 use super::oom_attribution::path_of;
-use super::pod_index::PodIndex;
 use crate::telemetry::event_log::{CgroupOwner, PodRef};
+use eviction_node::pod_index::PodIndex;
 
 /// Where that group is, and of which pod and container.
 pub(crate) fn place_of(id: u64, sampler: &Sampler, roster: &PodIndex) -> CgroupOwner {

@@ -14,8 +14,8 @@ use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::file::read_once;
 
 use super::place::place_of;
-use super::pod_index::PodIndex;
 use crate::telemetry::event_log;
+use eviction_node::pod_index::PodIndex;
 
 /// Between two looks at the counts.
 const TALLY_NS: u64 = 10_000_000_000;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::cluster::WatchedPods;
 use super::error::{Failure, chain};
 use crate::source::pods::{PodErrors, parse_pod_list};
-use crate::source::pods_file::{FileChange, PodsFile};
 use crate::telemetry::metrics::Metrics;
 use eviction_core::pod::Pod;
 use eviction_core::pods::KnownPod;
 use eviction_core::policy::Policy;
+use eviction_node::pods_file::{FileChange, PodsFile};
 
-use super::pod_index::PodIndex;
+use eviction_node::pod_index::PodIndex;
 
 /// What tells which pods the node has.
 pub(crate) enum PodSource {

@@ -27,11 +27,9 @@ use eviction_node::sample_interval::FillRate;
 use eviction_node::timer::{self, Timer};
 
 use super::capacities::{capacity, memory_quantity};
-use super::clock::{Clock, mono_ns};
 use super::cluster::{self, Cluster, Evictions, NodeStatusSender, PendingUpdate};
 use super::config_reload::ConfigChange;
 use super::configuration::{Configuration, Service};
-use super::container_init::ContainerInitTracker;
 use super::container_status::ContainerStatusTracker;
 use super::control_loop::{Command, ControlLoop, Gauges, RecordPermits, State, StateSender};
 use super::decision_id::DecisionIds;
@@ -45,20 +43,22 @@ use super::oom_counters::OomCounters;
 use super::options::Options;
 use super::persisted::{self, PersistedState};
 use super::pod_activity::TaskTotals;
-use super::pod_index::PodIndex;
 use super::psi_triggers::PsiTriggers;
 use super::realtime;
-use super::sampler::{Capacity, NodeSampler};
 use super::saved_config::SavedConfigFile;
 use super::spsc::Receiver;
 use super::state::RestoredState;
-use super::threshold_levels::ThresholdLevels;
 use super::watchdog::Heartbeat;
-use super::watermarks::Watermarks;
 use crate::telemetry::event_log;
 use crate::telemetry::exporter::SignalFiles;
 use crate::telemetry::log_writer;
 use crate::telemetry::queue::TelemetryQueue;
+use eviction_core::threshold::ThresholdLevels;
+use eviction_node::clock::{Clock, mono_ns};
+use eviction_node::container_init::ContainerInitTracker;
+use eviction_node::pod_index::PodIndex;
+use eviction_node::proc::watermarks::Watermarks;
+use eviction_node::sampler::{Capacity, NodeSampler};
 
 /// Steps of evictions that wait for the loop; it takes them at once.
 const OUTCOMES: usize = 64;

@@ -13,8 +13,8 @@ use crate::telemetry::metrics::{Metrics, Queue};
 use eviction_core::time::nanos;
 use eviction_node::timer::Timer;
 
-use super::clock::mono_ns;
 use crate::telemetry::log_writer;
+use eviction_node::clock::mono_ns;
 
 const SECOND_NS: u64 = 1_000_000_000;
 

@@ -4,5 +4,4 @@
 //! with the reason: nothing that is missing, cut off or absurd ever counts as zero.
 
 pub mod pods;
-pub mod pods_file;
 pub mod summary;

@@ -18,6 +18,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use eviction_bpf::attach_methods::RUNGS;
+use eviction_node::cgroup::pods::Pods as CgroupPods;
+use eviction_node::pod_index::PodIndex;
 
 pub use container::{ContainerStatusMismatch, ContainerTerminated};
 pub use kernel_kill::KernelKill;
@@ -144,6 +146,30 @@ pub struct Pods {
     pub undecodable_omitted: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl Pods {
+    /// Counts and lists which pods have no cgroup and which cgroups have no pod.
+    pub(crate) fn of(index: &PodIndex, tree: &CgroupPods) -> Self {
+        let unknown = tree.pods.iter().filter(|cgroup| !index.knows(&cgroup.uid));
+        let missing = index.without_cgroup();
+        let missing = missing.map(|known| PodRef::new(&known.pod.namespace, &known.pod.name));
+        let (without_cgroup, without_cgroup_omitted) = bounded(missing);
+        let (unknown_cgroups, unknown_cgroups_omitted) =
+            bounded(unknown.map(|cgroup| cgroup.uid.as_str().to_owned()));
+        let (undecodable, undecodable_omitted) = bounded(index.unreadable().iter().cloned());
+        Self {
+            pods_known: index.known().len(),
+            with_cgroup: index.active().len(),
+            without_cgroup,
+            without_cgroup_omitted,
+            unknown_cgroups,
+            unknown_cgroups_omitted,
+            undecodable,
+            undecodable_omitted,
+            error: None,
+        }
+    }
 }
 
 /// See [`Event::Threshold`].

@@ -27,7 +27,6 @@ use eviction_node::async_fd::{register, take_count};
 use super::pod_rates::PodRateExporter;
 use super::status::EngineStatus;
 use super::stdout::Printer;
-use crate::daemon::clock::{Clock, Instant};
 use crate::daemon::cluster::EventTap;
 use crate::daemon::decision_id::DecisionIds;
 use crate::daemon::error::Failure;
@@ -39,6 +38,7 @@ use crate::daemon::startup::NO_RUNG;
 use crate::telemetry::decision_log::writer::Recorder;
 use crate::telemetry::event_log::{self, Event, Line};
 use crate::telemetry::queue::TelemetryEvent;
+use eviction_node::clock::{Clock, Instant};
 pub(crate) use files::SignalFiles;
 
 /// Sources of memory beside the programs that can be lost while running.

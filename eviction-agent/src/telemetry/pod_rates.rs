@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::telemetry::metrics::{Metrics, PodLabels};
 
-use crate::daemon::clock::Instant;
 use crate::daemon::pod_activity::{PodActivity, PodTaskDelta};
+use eviction_node::clock::Instant;
 
 /// How long the series of a pod stay after nothing was heard of it: some scrapes.
 const KEPT_NS: u64 = 5 * 60 * 1_000_000_000;
@@ -91,9 +91,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::daemon::clock::Clock;
     use eviction_core::fixture::{pod, policy};
     use eviction_core::pods::KnownPod;
+    use eviction_node::clock::Clock;
 
     const SECOND: u64 = 1_000_000_000;
 

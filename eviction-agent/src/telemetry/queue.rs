@@ -19,15 +19,15 @@ use eviction_core::reading::UnknownReason;
 use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 
-use crate::daemon::clock::Instant;
 use crate::daemon::control_loop::RecordPermit;
 use crate::daemon::error::Failure;
 use crate::daemon::monitor::LossBaseline;
-use crate::daemon::notify_plan::MemoryUsage;
 use crate::daemon::pod_activity::PodTaskDelta;
 use crate::daemon::pod_memory::PodMemory;
 use crate::daemon::spsc::{Receiver, Sender, lane};
 use crate::telemetry::event_log;
+use eviction_node::clock::Instant;
+use eviction_node::sampler::MemoryUsage;
 
 /// Some seconds of the busiest node; each is a few hundred bytes.
 const QUEUE: usize = 1024;

@@ -6,8 +6,8 @@ use eviction_core::record::{DecisionRecord, ProposalRecord};
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::{Implausible, RejectedReading};
 
-use crate::daemon::clock::Clock;
 use crate::telemetry::event_log::{self, ConfigChange, Event, PodRef, ReadingRejected, SignalUnavailable};
+use eviction_node::clock::Clock;
 
 /// What was published last.
 #[derive(Debug, Default)]

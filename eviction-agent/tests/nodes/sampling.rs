@@ -3,7 +3,7 @@ use eviction_node::cgroup::files::Limit;
 use eviction_node::cgroup::names::PodUid;
 use eviction_node::cgroup::sample::{FreshStats, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
-use eviction_node::clock::now_ns;
+use eviction_node::clock::mono_ns;
 use eviction_node::proc::tasks::{TaskCounter, read_task_capacity};
 
 use crate::recorded::{Node, V1, V2};
@@ -112,7 +112,7 @@ fn what_was_read_for_a_look_is_not_read_again() {
     sampler.sample_pods(FreshStats::All, Tasks::Count);
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
     let id = pod.cgroup_id;
-    let since_ns = now_ns();
+    let since_ns = mono_ns();
     sampler.sample_level(id, &[]);
     let read = sampler.group(id).unwrap();
     assert!(read.usage_at_ns.min(read.stat_at_ns) >= since_ns);
@@ -121,7 +121,7 @@ fn what_was_read_for_a_look_is_not_read_again() {
     }
     sampler.sample_pods(FreshStats::Changed { most: 32, since_ns }, Tasks::Leave);
     assert_eq!(sampler.group(id).unwrap(), read);
-    sampler.sample_pods(FreshStats::Changed { most: 32, since_ns: now_ns() }, Tasks::Leave);
+    sampler.sample_pods(FreshStats::Changed { most: 32, since_ns: mono_ns() }, Tasks::Leave);
     let again = sampler.group(id).unwrap();
     assert_eq!(again.usage, Reading::Known(150_000_000), "another look begins");
     assert!(again.stat_at_ns > read.stat_at_ns);

@@ -8,7 +8,7 @@ use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::parse_memory_stat;
 use eviction_node::cgroup::sample::{FreshStats, GroupSample, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
-use eviction_node::clock::now_ns;
+use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;
@@ -74,7 +74,7 @@ fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
         let version = running.root().version;
         let own = parse_memory_stat(version, &fs::read(&text).unwrap()).anon.known().unwrap();
         stood_still += u64::from(own + TOLERANCE < GROWTH);
-        let since_ns = now_ns();
+        let since_ns = mono_ns();
         let changed = FreshStats::Changed { most: 32, since_ns };
         // In turns: once a group above the pod was read, the pod's text may be right.
         let samples = match round % 2 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use eviction_node::cgroup::sample::{FreshStats, LevelSample, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
-use eviction_node::clock::now_ns;
+use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::process::HANG;
 use tests::stamps::{Record, STEP};
@@ -65,14 +65,14 @@ pub(crate) fn grow_in_full_cache(
     };
     grower.go().unwrap();
     let mut seen = Vec::new();
-    let start = now_ns();
+    let start = mono_ns();
     let mut after = 0;
     // And for some time after, when nothing is counted any more.
     while after < 300 {
-        assert!(now_ns() - start < HANG.as_nanos() as u64, "hangs");
-        let from = now_ns();
+        assert!(mono_ns() - start < HANG.as_nanos() as u64, "hangs");
+        let from = mono_ns();
         let level = sample(&mut sampler);
-        seen.push(Seen { from, to: now_ns(), level });
+        seen.push(Seen { from, to: mono_ns(), level });
         after += usize::from(after > 0 || (seen.len() % 64 == 0 && finished(&stamps)));
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -3,17 +3,22 @@
 //! Whatever is read is either a value or [`Unknown`](eviction_core::reading::Reading)
 //! with the reason: nothing that is missing, cut off or implausible ever counts as zero.
 
+pub mod allocatable;
 pub mod async_fd;
 pub mod backend_info;
 pub mod backend_selection;
 pub mod cgroup;
 pub mod clock;
+pub mod container_init;
 pub mod file;
 pub mod kv_file;
 pub mod memcg_oom_events;
 pub mod memcg_v1_threshold;
+pub mod pod_index;
+pub mod pods_file;
 pub mod proc;
 pub mod psi;
 pub mod psi_trigger;
 pub mod sample_interval;
+pub mod sampler;
 pub mod timer;

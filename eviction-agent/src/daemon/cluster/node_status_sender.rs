@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::super::clock::Clock;
 use super::super::error::Failure;
 use super::super::spsc::{Receiver, Sender, lane};
 use eviction_core::decision::Decision;
@@ -15,6 +14,7 @@ use eviction_core::state::KEPT_EVERY;
 use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::time::Timestamp;
 use eviction_kube::NodeStatusUpdate;
+use eviction_node::clock::Clock;
 
 /// More than can come in before they are taken; only the newest counts.
 const NEWS: usize = 16;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
-use crate::daemon::pod_index::PodIndex;
 use eviction_core::pods::{KnownPod, of_the_api};
 use eviction_core::policy::Policy;
 use eviction_kube::pods::parse_pod;
 use eviction_kube::{Decode, StoreView};
+use eviction_node::pod_index::PodIndex;
 
 /// Changes come in groups: a pod that starts is told three times within moments.
 const SETTLE: Duration = Duration::from_millis(20);

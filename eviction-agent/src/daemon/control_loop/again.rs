@@ -10,9 +10,9 @@ use eviction_core::snapshot::Snapshot;
 use eviction_node::cgroup::sample::Tasks;
 
 use super::super::pod_memory;
-use super::super::sampler::CompleteSample;
 use super::ControlLoop;
 use crate::telemetry::queue::TelemetryEvent;
+use eviction_node::sampler::CompleteSample;
 
 /// So many pods are read again, some 10 µs each: the one that would go, and who is next to it.
 const FIRST: usize = 2;

@@ -5,13 +5,13 @@ use eviction_core::signal::Signal;
 use eviction_core::time::nanos;
 use eviction_node::sample_interval;
 
-use super::super::clock::Instant;
 use super::super::limit_monitor::LimitWatch;
 use super::super::notify_plan::{self, GrowthSource, MinRearm};
-use super::super::pods_root::PodsRootSample;
-use super::super::sampler::CompleteSample;
 use super::ControlLoop;
 use super::limits::DetectedBy;
+use eviction_node::allocatable::PodsRootSample;
+use eviction_node::clock::Instant;
+use eviction_node::sampler::CompleteSample;
 
 impl ControlLoop {
     /// Arms it at its thresholds and at its own limit, if it was read for this look.

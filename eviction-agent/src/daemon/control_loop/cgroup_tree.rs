@@ -9,12 +9,13 @@ use eviction_core::input::{Event, Input};
 use eviction_core::time::nanos;
 use eviction_node::cgroup::sample::Changes;
 
-use super::super::clock::mono_ns;
 use super::super::error::chain;
 use super::super::event_batch::EventBatch;
-use super::super::pod_index::PodIndex;
 use super::ControlLoop;
+use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
+use eviction_node::clock::mono_ns;
+use eviction_node::pod_index::PodIndex;
 
 /// How soon the tree is read anew after a cgroup came or went: a pod's containers come together.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -127,7 +128,7 @@ impl ControlLoop {
         match read {
             Ok(Changes { added: _, removed: _, skipped }) => {
                 self.metrics.cgroups_unreadable.set(i64::try_from(skipped).unwrap_or(i64::MAX));
-                let pods = self.roster.tell(self.eyes.sampler.pods());
+                let pods = event_log::Pods::of(&self.roster, self.eyes.sampler.pods());
                 let pods_root = self.pods_folder();
                 self.notes.send(TelemetryEvent::Pods { pods, reread, pods_root, at: self.clock.now() });
                 self.watch_containers();

@@ -13,10 +13,10 @@ use eviction_core::time::nanos;
 use eviction_kill::KillStarted;
 use eviction_kill::KillTarget;
 
-use super::super::clock::mono_ns;
 use super::super::cluster::NodeStatusSender;
 use super::ControlLoop;
 use crate::telemetry::queue::Step;
+use eviction_node::clock::mono_ns;
 
 /// While a right is missing it is not asked for more often: somebody has to grant it first.
 const FORBIDDEN: Duration = Duration::from_secs(10);

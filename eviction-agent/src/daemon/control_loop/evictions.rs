@@ -18,9 +18,9 @@ use eviction_kill::KillTarget;
 use eviction_node::cgroup::node_root::GroupPaths;
 use eviction_node::cgroup::pods::Pod as CgroupPod;
 
-use super::super::clock::mono_ns;
 use super::ControlLoop;
 use crate::telemetry::queue::{EvictionUpdate, Step, TelemetryEvent};
+use eviction_node::clock::mono_ns;
 
 /// Between two tries while the hand is full: as soon as one pod is gone there is room.
 const FULL_NS: u64 = 1_000_000_000;

@@ -13,13 +13,13 @@ use eviction_core::reading::Reading;
 use eviction_core::signal::Resource;
 use eviction_node::cgroup::sample::Tasks;
 
-use super::super::clock::{Instant, mono_ns};
 use super::super::kernel_kill::{GuardedLevel, KernelKillIdle, reach};
 use super::super::monitor::root_id;
-use super::super::sampler::CompleteSample;
 use super::ControlLoop;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
+use eviction_node::clock::{Instant, mono_ns};
+use eviction_node::sampler::CompleteSample;
 
 /// How a decision that the kernel carried out is called where it is told by what it was seen.
 const SEEN_BY: &str = "kernel_kill";

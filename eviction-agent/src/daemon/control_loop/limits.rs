@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use eviction_core::oom::LimitScope;
 
-use super::super::clock::mono_ns;
 use super::super::limit_monitor::{LimitChange, figures};
-use super::super::notify_plan::MemoryUsage;
 use super::super::place::place_of;
 use super::ControlLoop;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
+use eviction_node::clock::mono_ns;
+use eviction_node::sampler::MemoryUsage;
 
 /// By what a nearness was seen, where no hook told of it.
 const SAMPLE: &str = "sample";

@@ -22,8 +22,8 @@ use eviction_core::units::ThresholdValue;
 
 use super::super::kernel_kill::KernelKillIdle;
 use super::super::limit_monitor::{LimitChange, LimitCounts, OWNERS};
-use super::super::sampler::MEASURES;
 use super::trigger::Trigger;
+use eviction_node::sampler::MEASURES;
 
 /// Kinds of anomalies.
 const ANOMALIES: [&str; 7] = [

@@ -9,12 +9,12 @@ use eviction_core::input::{Event, Input};
 use eviction_core::oom::{ContainerEnded, EndHandling, EndSeen, OomUpdate};
 use eviction_core::time::Timestamp;
 
-use super::super::clock::mono_ns;
 use super::super::monitor::root_id;
 use super::super::oom_attribution::{DescribedKill, KillCgroups, describe};
 use super::ControlLoop;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
+use eviction_node::clock::mono_ns;
 
 impl ControlLoop {
     /// Lets the engine take note of something. What it says of containers that ended is told,

@@ -4,13 +4,13 @@ use eviction_core::decision::DecisionKind;
 use eviction_core::input::{Event, Input};
 use eviction_core::oom::{KillUpdate, LimitScope, OomKill, OomUpdate};
 
-use super::super::clock::Instant;
 use super::super::oom_attribution::KillCgroups;
 use super::super::oom_counters::{CountedKills, InGroup};
 use super::super::realtime;
 use super::ControlLoop;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
+use eviction_node::clock::Instant;
 
 /// A kill of which nobody knows whom is told to the engine one by one, up to so many at once.
 const MOST: u64 = 1024;

@@ -1,7 +1,7 @@
 //! Groups that the kernel kills as a whole: one line with all victims, and not one for each.
 
-use super::super::clock::Instant;
 use crate::telemetry::event_log;
+use eviction_node::clock::Instant;
 
 /// The kernel kills them in one go, and writes some lines to its log for each: when none was heard
 /// of for so long, all were.

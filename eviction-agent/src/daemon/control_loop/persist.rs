@@ -9,13 +9,13 @@ use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::state::KEPT_EVERY;
 use eviction_kill::KillStarted;
 
-use super::super::clock::mono_ns;
 use super::super::cluster::{Evictions, NodeStatusSender};
 use super::super::spsc::Sender;
 use super::super::state::{LoopState, RateLimitState, RestoredState};
 use super::ControlLoop;
 use super::evictions::grace_of;
 use crate::telemetry::queue::Step;
+use eviction_node::clock::mono_ns;
 
 /// The way to what writes it down.
 #[derive(Debug, Default)]

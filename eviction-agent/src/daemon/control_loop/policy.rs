@@ -10,11 +10,11 @@ use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::NodeStats;
 
-use super::super::clock::mono_ns;
 use super::super::hands::pacing;
-use super::super::threshold_levels::ThresholdLevels;
 use super::ControlLoop;
 use crate::telemetry::queue::DecisionEvent;
+use eviction_core::threshold::ThresholdLevels;
+use eviction_node::clock::mono_ns;
 
 impl ControlLoop {
     /// Tells the engine of a changed configuration or that it is accepted; a look follows.

@@ -9,13 +9,13 @@ use eviction_core::time::nanos;
 use eviction_node::cgroup::sample::{FreshStats, Tasks};
 use eviction_node::sample_interval;
 
-use super::super::clock::mono_ns;
 use super::super::monitor::root_id;
 use super::super::notify_plan::{self, MinRearm};
-use super::super::sampler::CompleteSample;
 use super::ControlLoop;
 use super::trigger::Trigger;
 use crate::telemetry::queue::TelemetryEvent;
+use eviction_node::clock::mono_ns;
+use eviction_node::sampler::CompleteSample;
 
 /// Full samples until the memory.stat of every group was read, where nothing moves, while the node is
 /// calm and every line far, or one so near that there is no time: to read them all takes 16 ms for

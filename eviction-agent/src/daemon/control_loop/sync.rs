@@ -12,12 +12,12 @@ use eviction_core::state::EngineState;
 use eviction_core::time::Timestamp;
 use eviction_node::cgroup::sample::Tasks;
 
-use super::super::clock::{Instant, mono_ns};
-use super::super::sampler::CompleteSample;
 use super::ControlLoop;
 use super::rearm::next_grace;
 use super::trigger::Trigger;
 use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
+use eviction_node::clock::{Instant, mono_ns};
+use eviction_node::sampler::CompleteSample;
 
 impl ControlLoop {
     /// One look at the node, a pass if one may be made, and everything armed anew.

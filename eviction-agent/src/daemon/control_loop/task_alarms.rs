@@ -5,9 +5,9 @@ use std::os::unix::fs::MetadataExt as _;
 use eviction_bpf::{Alarm, TaskAlarm};
 
 use super::super::pod_activity::describe;
-use super::super::sampler::CompleteSample;
 use super::ControlLoop;
 use crate::telemetry::queue::TelemetryEvent;
+use eviction_node::sampler::CompleteSample;
 
 impl ControlLoop {
     /// Names of this moment go with it: the cgroup may be gone soon. The look that follows decides.

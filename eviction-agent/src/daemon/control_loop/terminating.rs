@@ -17,9 +17,9 @@ use eviction_node::cgroup::cgroup_events::{PopulatedWatch, is_populated};
 use eviction_node::cgroup::names::PodUid;
 use eviction_node::cgroup::pods::Pod as CgroupPod;
 
-use super::super::clock::mono_ns;
 use super::ControlLoop;
 use super::evictions::grace_of;
+use eviction_node::clock::mono_ns;
 
 /// A pod on its way out whose object is gone.
 #[derive(Debug)]

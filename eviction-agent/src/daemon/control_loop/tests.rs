@@ -12,14 +12,11 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::super::ConfigurationFiles;
-use super::super::clock::mono_ns;
 use super::super::options::{Options, Output};
-use super::super::pod_index::PodIndex;
 use super::super::pod_source::PodSource;
 use super::super::spsc::{Next, Receiver};
 use super::super::startup::{self, TelemetryOutputs};
 use super::super::watchdog::Heartbeat;
-use super::super::watermarks::Watermarks;
 use super::sync::SyncResult;
 use super::{Command, ControlLoop, Trigger, Wake};
 use crate::telemetry::metrics::Metrics;
@@ -34,6 +31,9 @@ use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::{KillProgress, KillUpdate};
 use eviction_core::signal::Signal;
 use eviction_node::backend_selection::BackendSelection;
+use eviction_node::clock::mono_ns;
+use eviction_node::pod_index::PodIndex;
+use eviction_node::proc::watermarks::Watermarks;
 
 /// A guard against a loop that hangs.
 const GUARD: Duration = Duration::from_secs(60);

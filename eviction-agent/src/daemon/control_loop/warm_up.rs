@@ -7,8 +7,8 @@ use eviction_core::reading::Reading;
 use eviction_core::snapshot::MemoryStats;
 use eviction_node::cgroup::sample::Tasks;
 
-use super::super::sampler::CompleteSample;
 use super::ControlLoop;
+use eviction_node::sampler::CompleteSample;
 
 /// Leaves that charge between two looks, at least.
 const BESIDE: usize = 1024;

@@ -3,7 +3,9 @@
 use eviction_bpf::{KernelThreshold, ThresholdCrossed};
 use eviction_core::oom::LimitScope;
 
-use super::super::notify_plan::{self, GrowthSource, MemoryUsage, MinRearm, ThresholdPlan};
+use eviction_node::sampler::MemoryUsage;
+
+use super::super::notify_plan::{self, GrowthSource, MinRearm, ThresholdPlan};
 
 /// A group that usage tells nothing of is looked at so often.
 const BLIND_NS: u64 = 1_000_000_000;

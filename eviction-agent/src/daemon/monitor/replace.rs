@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::{BackendInfo, EventClass, LoadError, Loaded, attach_methods};
 
-use super::super::clock::mono_ns;
 use super::super::event_batch::EventBatch;
 use super::super::failover::{self, BackendFailover, BackendFailure};
 use super::super::realtime;
 use super::BpfMonitor;
+use eviction_node::clock::mono_ns;
 
 /// After so many refusals one after the other nothing is loaded anew any more.
 const REFUSALS: u32 = 5;

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::LoopState;
-use crate::daemon::clock::{Clock, Instant};
 use crate::daemon::decision_id::DecisionIds;
 use eviction_core::time::Timestamp;
+use eviction_node::clock::{Clock, Instant};
 
 /// By which the file is known.
 const KIND: &str = "eviction-agent-state";

@@ -12,7 +12,7 @@
 //! The file holds these very types by serde. All times in it are of one clock, [`Clock`], which an
 //! agent takes over from the one before, so that none has to be converted.
 //!
-//! [`Clock`]: super::clock::Clock
+//! [`Clock`]: eviction_node::clock::Clock
 
 mod document;
 mod file;

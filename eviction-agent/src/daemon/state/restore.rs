@@ -5,10 +5,10 @@ use std::path::Path;
 use super::LoopState;
 use super::document::{self, Document, Identity};
 use super::file::StateFile;
-use crate::daemon::clock::{Clock, mono_ns};
 use crate::daemon::decision_id::DecisionIds;
 use crate::daemon::error::chain;
 use eviction_core::time::{Timestamp, since};
+use eviction_node::clock::{Clock, mono_ns};
 
 /// What a start goes on with.
 #[derive(Debug)]

@@ -9,12 +9,12 @@ use tokio::sync::watch;
 use super::LoopState;
 use super::document::{self, Identity};
 use super::file::StateFile;
-use crate::daemon::clock::Clock;
 use crate::daemon::decision_id::DecisionIds;
 use crate::daemon::error::{Failure, chain};
 use crate::daemon::spsc::{Next, Receiver, Sender, lane};
 use crate::telemetry::metrics::{Metrics, ResultLabels};
 use eviction_node::async_fd::{register, take_count};
+use eviction_node::clock::Clock;
 
 /// What the reaction says while a write takes its time: the latest is all that counts.
 const ROOM: usize = 16;

@@ -8,8 +8,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::STOP_TIMEOUT;
 use crate::daemon::control_loop::Command;
 use crate::daemon::error::Failure;
-use crate::daemon::pod_index::PodIndex;
 use crate::daemon::startup::{self, Plan, Ready, TelemetryOutputs};
+use eviction_node::pod_index::PodIndex;
 
 /// Commands that wait for the loop.
 const COMMANDS: usize = 4;

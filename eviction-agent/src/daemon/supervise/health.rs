@@ -3,10 +3,10 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::daemon::clock::mono_ns;
 use crate::daemon::cluster::Exports;
 use crate::daemon::watchdog::Heartbeat;
 use crate::telemetry::http::Health;
+use eviction_node::clock::mono_ns;
 
 /// What `/healthz` and `/readyz` answer from.
 pub(super) struct State {

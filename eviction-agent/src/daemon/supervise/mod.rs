@@ -15,13 +15,11 @@ use tokio::task::JoinHandle;
 use eviction_core::input::ApiReachability;
 use eviction_core::policy::Policy;
 
-use super::clock::Clock;
 use super::cluster::Membership;
 use super::config_reload::Reload;
 use super::control_loop::Command;
 use super::error::Failure;
 use super::options::Options;
-use super::pod_index::PodIndex;
 use super::pod_source::PodSource;
 use super::realtime;
 use super::startup;
@@ -29,6 +27,8 @@ use crate::telemetry::exporter::TelemetryExporter;
 use crate::telemetry::metrics::{Metrics, Queue};
 use crate::telemetry::queue::TelemetryEvent;
 use control_loop::ControlLoopThread;
+use eviction_node::clock::Clock;
+use eviction_node::pod_index::PodIndex;
 use health::State;
 
 /// A SIGTERM ends the agent within a second; the control loop gets most of it.

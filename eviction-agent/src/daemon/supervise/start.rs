@@ -15,18 +15,15 @@ use super::control_loop::ControlLoopThread;
 use super::health::State;
 use super::{Daemon, Signals, begin_namespaces, watch_signal};
 use crate::daemon::VERSION;
-use crate::daemon::clock::Clock;
 use crate::daemon::cluster::{Cluster, Exports, Membership, PendingUpdate};
 use crate::daemon::config_reload::{ConfigChange, Reload};
 use crate::daemon::error::Failure;
 use crate::daemon::options::Options;
-use crate::daemon::pod_index::PodIndex;
 use crate::daemon::pod_source::PodSource;
 use crate::daemon::spsc;
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::state::{DurableRevision, StateWriter};
 use crate::daemon::watchdog::{self, Heartbeat};
-use crate::daemon::watermarks::Watermarks;
 use crate::telemetry::decision_log::writer::Recorder;
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::exporter::TelemetryExporter;
@@ -35,6 +32,9 @@ use crate::telemetry::metrics::{Group, Metrics};
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::stdout::Printer;
 use eviction_kube::Client;
+use eviction_node::clock::Clock;
+use eviction_node::pod_index::PodIndex;
+use eviction_node::proc::watermarks::Watermarks;
 
 /// Events of the main thread that wait for the exporter, which takes them at once.
 const OWN_EVENTS: usize = 64;
@@ -71,7 +71,7 @@ impl Daemon {
             pulse: pulse.clone(),
             kept_free: watermarks(&plan)?,
         };
-        let (service, profile, pods_known) = (plan.service, plan.profile, index.len());
+        let (service, profile, pods_known) = (plan.service, plan.profile, index.known().len());
         let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
         let mut started = started(service.action, profile, ready, pods_known, listen);
         started.sources.extend(session.as_ref().map(Membership::info));

@@ -9,9 +9,9 @@ use eviction_core::signal::{NodeCondition, Signal};
 use eviction_core::units::Quantity;
 
 use super::TelemetryExporter;
-use crate::daemon::clock::Instant;
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::queue::DecisionEvent;
+use eviction_node::clock::Instant;
 
 /// How many of the ranked pods a line shows.
 const SHOWN: usize = 8;

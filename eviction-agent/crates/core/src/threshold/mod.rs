@@ -2,6 +2,7 @@
 
 mod containerfs;
 mod go_slice_quirk;
+mod levels;
 mod memory_conditions;
 mod met_since;
 mod resolved;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use containerfs::Replacement;
 pub use go_slice_quirk::room;
+pub use levels::ThresholdLevels;
 pub use memory_conditions::MemoryConditions;
 pub use met_since::{MetSince, text_of};
 pub use resolved::ResolvedThreshold;

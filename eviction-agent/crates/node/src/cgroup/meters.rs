@@ -9,7 +9,7 @@ use super::meter::{Meter, Reader};
 use super::sample::Changes;
 use super::tree::Tree;
 use super::working_set::{GuardedCgroup, at_limit};
-use crate::clock::now_ns;
+use crate::clock::mono_ns;
 
 /// How much a group is taken to have moved that the kernel side saw charging: more than any
 /// that it did not see.
@@ -148,7 +148,7 @@ impl Groups {
             let meter = &mut self.meters[index];
             if std::mem::take(&mut meter.bare) {
                 meter.gone = false;
-                self.read_usage(index, now_ns());
+                self.read_usage(index, mono_ns());
             }
         }
     }
@@ -199,7 +199,7 @@ impl Groups {
         self.begin_round();
         for at in (index..self.end(index)).rev() {
             if at == index || !self.meters[at].gone {
-                let at_ns = now_ns();
+                let at_ns = mono_ns();
                 self.read_stat(at, at_ns);
                 self.read_usage(at, at_ns);
             }
@@ -225,7 +225,7 @@ impl Groups {
     /// Begins a sample: reads usages and notes what moved, `dirty` groups (by cgroup id) as
     /// having moved most.
     pub(super) fn read_usages(&mut self, sweep: Sweep, dirty: &[u64]) {
-        let at_ns = now_ns();
+        let at_ns = mono_ns();
         self.swept_ns = at_ns;
         for meter in &mut self.meters {
             meter.change = 0;
@@ -270,7 +270,7 @@ impl Groups {
     /// Marks the groups of pods whose memory.stat can say something else than when it was read last,
     /// or was read too long ago, but before `since_ns`; of more than `most` those that use most.
     pub(super) fn mark_changed(&mut self, most: usize, since_ns: u64) {
-        let now = now_ns();
+        let now = mono_ns();
         self.changed.clear();
         for (index, meter) in self.meters.iter().enumerate() {
             let is_old = now.saturating_sub(meter.stat_at_ns) > KEEPS_NS;
@@ -320,7 +320,7 @@ impl Groups {
             meter.marked = is_due(meter) && (meter.moved > 0 || meter.full);
         }
         self.read_marked(index + 1, end);
-        let at_ns = now_ns();
+        let at_ns = mono_ns();
         self.read_usage(index, at_ns);
         self.read_stat(index, at_ns);
         true
@@ -332,7 +332,7 @@ impl Groups {
         let mut reads = 0;
         for index in (from..to).rev() {
             if self.meters[index].marked && !self.meters[index].gone {
-                self.read_stat(index, now_ns());
+                self.read_stat(index, mono_ns());
                 reads += 1;
             }
         }

@@ -13,7 +13,7 @@ use super::sample::{Changes, FreshStats, GroupSample, LevelSample, NodeSample, P
 use super::tree::{ScanError, Tree};
 use super::working_set;
 use crate::backend_info::BackendInfo;
-use crate::clock::now_ns;
+use crate::clock::mono_ns;
 use crate::file::{KeptFile, read_once, unreadable};
 use crate::proc::meminfo::{Meminfo, parse_meminfo};
 use eviction_core::reading::{Reading, UnknownReason};
@@ -164,7 +164,7 @@ impl Sampler {
     pub fn sample_node(&mut self, dirty: &[u64]) -> NodeSample {
         if self.root.whole_machine {
             let meminfo = self.read_meminfo();
-            let level = LevelSample::new(now_ns(), meminfo.usage, meminfo.inactive_file);
+            let level = LevelSample::new(mono_ns(), meminfo.usage, meminfo.inactive_file);
             let detail = MemoryDetail {
                 mem_available: meminfo.available,
                 active_file: meminfo.active_file,
@@ -217,7 +217,7 @@ impl Sampler {
     /// The node's level as the kubelet reads it: root usage less the inactive file pages of
     /// the root's memory.stat, which may be stale.
     pub fn sample_as_kubelet(&mut self) -> LevelSample {
-        let at_ns = now_ns();
+        let at_ns = mono_ns();
         self.groups.begin_round();
         self.groups.read_usage(0, at_ns);
         self.groups.read_stat(0, at_ns);
@@ -268,7 +268,7 @@ impl Sampler {
                 (None, None) => Reading::Unknown(UnknownReason::Absent),
             };
             if let Some(memory) = self.groups.index(*cgroup_id).map(|index| self.groups.sample(index)) {
-                self.pod_samples.push(PodSample { memory, tasks, tasks_at_ns: now_ns() });
+                self.pod_samples.push(PodSample { memory, tasks, tasks_at_ns: mono_ns() });
             }
         }
         &self.pod_samples

@@ -142,7 +142,7 @@ mod tests {
     use super::super::meters::Sweep;
     use super::super::tree::Tree;
     use super::*;
-    use crate::clock::now_ns;
+    use crate::clock::mono_ns;
 
     fn write(folder: &Path, usage: u64, anon: u64, inactive_file: u64) {
         fs::create_dir_all(folder).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(figures(&groups)[0], Some(100));
         let read_alone = |groups: &mut Groups| {
             groups.begin_round();
-            groups.read_stat(0, now_ns());
+            groups.read_stat(0, mono_ns());
             figures(groups)[0]
         };
         assert_eq!(read_alone(&mut groups), Some(100), "the container has not moved");
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(read_alone(&mut groups), Some(70), "it may have given back as much since");
         groups.meters[1].full = true;
         assert_eq!(read_alone(&mut groups), Some(20), "nothing shows in usage at a limit");
-        groups.read_stat(1, now_ns());
+        groups.read_stat(1, mono_ns());
         assert_eq!(figures(&groups)[0], Some(100));
         fs::write(pod.at("main/memory.usage_in_bytes"), "?\n").unwrap();
         assert_eq!(pod.figures()[0], Some(20));
@@ -264,7 +264,7 @@ mod tests {
         groups.read_with_all_below(0);
         assert!(!groups.has_few_below(0));
         assert_eq!(figures(&groups), [Some(250), Some(20), Some(280)]);
-        assert!(groups.read_again(0, now_ns()));
+        assert!(groups.read_again(0, mono_ns()));
         assert_eq!(figures(&groups), [Some(250), Some(20), Some(280)], "nobody below has moved");
     }
 

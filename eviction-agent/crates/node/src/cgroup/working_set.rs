@@ -23,7 +23,7 @@ use super::files::Limit;
 use super::meter::Meter;
 use super::meters::Groups;
 use super::sample::LevelSample;
-use crate::clock::now_ns;
+use crate::clock::mono_ns;
 
 /// Groups whose usage moved that are read for one sample: those that moved most. A read that
 /// flushes takes 7 to 13 µs. What is left over adds up and has its turn in a later sample.
@@ -41,7 +41,7 @@ pub(super) fn sample(groups: &mut Groups, target: usize) -> LevelSample {
         false => mark(groups, target),
     };
     let stat_reads = groups.read_marked(target + 1, groups.end(target)) + 1;
-    let at_ns = now_ns();
+    let at_ns = mono_ns();
     groups.read_stat(target, at_ns);
     groups.read_usage(target, at_ns);
     if is_first {
@@ -253,15 +253,15 @@ mod tests {
         let below = |groups: &Groups| [1, 2].map(|index| groups.meters[index].usage.known());
         // As it ends with every sample of an ancestor: its own usage is read last.
         write(600 * MIB);
-        groups.read_usage(0, now_ns());
+        groups.read_usage(0, mono_ns());
         groups.read_usages(Sweep::Moved, &[]);
         assert_eq!(below(&groups), [Some(600 * MIB); 2]);
         write(700 * MIB);
-        let since_ns = now_ns();
+        let since_ns = mono_ns();
         groups.read_with_all_below(0);
         assert_eq!(below(&groups), [Some(700 * MIB); 2], "usage is of the moment of memory.stat");
         assert!(!groups.read_again(1, since_ns), "both were read");
-        assert!(groups.read_again(1, now_ns()));
+        assert!(groups.read_again(1, mono_ns()));
     }
 
     proptest! {

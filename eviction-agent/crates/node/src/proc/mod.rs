@@ -7,4 +7,5 @@ pub mod pressure;
 pub mod process;
 pub mod tasks;
 pub mod vmstat;
+pub mod watermarks;
 pub mod zoneinfo;

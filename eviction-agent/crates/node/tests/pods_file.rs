@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eviction_agent::source::pods_file::{FileChange, LARGEST, PodsFile, PodsFileError};
+use eviction_node::pods_file::{FileChange, LARGEST, PodsFile, PodsFileError};
 
 type Watched = PodsFile<String, String>;
 

@@ -7,8 +7,12 @@ use ::tests::allocations::counted;
 use tempfile::TempDir;
 
 use super::{Capacity, NodeSampler};
-use crate::daemon::clock::Clock;
-use crate::daemon::pod_index::PodIndex;
+use crate::cgroup::files::Version;
+use crate::cgroup::node_root::NodeRoot;
+use crate::cgroup::sample::Tasks;
+use crate::cgroup::sampler::{Sampler, SamplerOptions};
+use crate::clock::Clock;
+use crate::pod_index::PodIndex;
 use eviction_core::decision::Decision;
 use eviction_core::engine::Engine;
 use eviction_core::eviction::EvaluationEnd;
@@ -18,10 +22,6 @@ use eviction_core::pod::Pod;
 use eviction_core::pods::KnownPod;
 use eviction_core::signal::Signal::MemoryAvailable;
 use eviction_core::snapshot::Snapshot;
-use eviction_node::cgroup::files::Version;
-use eviction_node::cgroup::node_root::NodeRoot;
-use eviction_node::cgroup::sample::Tasks;
-use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 
 const MIB: u64 = 1 << 20;
 const UIDS: [&str; 2] = ["5d3fa8a5-3b1c-4e6f-9a55-0d5f0d4d8b01", "5d3fa8a5-3b1c-4e6f-9a55-0d5f0d4d8b02"];

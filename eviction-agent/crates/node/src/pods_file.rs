@@ -19,8 +19,8 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use thiserror::Error;
 use tokio::io::unix::AsyncFd;
 
-use eviction_node::async_fd::register;
-use eviction_node::backend_info::BackendInfo;
+use crate::async_fd::register;
+use crate::backend_info::BackendInfo;
 
 /// A larger file is refused.
 pub const LARGEST: u64 = 64 << 20;

@@ -3,19 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::cgroup::names::PodUid;
+use crate::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
 use eviction_core::pods::{KnownPod, PodSet, mirrored_uid};
 use eviction_core::policy::Policy;
-use eviction_node::cgroup::names::PodUid;
-use eviction_node::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
-
-use crate::telemetry::event_log;
 
 /// The pods, by which uid the cgroup tree knows each, and those that run here.
 ///
 /// Only a pod with a cgroup is active: one without has nothing to give back, and the kubelet's
 /// ranking would take it first for want of statistics.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PodIndex {
+pub struct PodIndex {
     known: Vec<Arc<KnownPod>>,
     by_cgroup_uid: BTreeMap<PodUid, usize>,
     container_names: BTreeMap<Box<str>, Box<str>>,
@@ -30,7 +28,8 @@ pub(crate) struct PodIndex {
 }
 
 impl PodIndex {
-    pub(crate) fn new(mut known: Vec<Arc<KnownPod>>) -> Self {
+    /// Indexes these pods; none has a cgroup before [`Self::join`].
+    pub fn new(mut known: Vec<Arc<KnownPod>>) -> Self {
         // Collected in the memory of a list of whole pods, which it keeps.
         known.shrink_to_fit();
         let mut by_cgroup_uid = BTreeMap::new();
@@ -61,22 +60,22 @@ impl PodIndex {
     }
 
     /// The same, with pods that are not understood: they are shown, and no cgroup is theirs.
-    pub(crate) fn with_unreadable(self, unreadable: Vec<String>) -> Self {
+    pub fn with_unreadable(self, unreadable: Vec<String>) -> Self {
         Self { unreadable, ..self }
     }
 
     /// The same, to be told of only if it is another than the one before.
-    pub(crate) fn quietly(self) -> Self {
+    pub fn quietly(self) -> Self {
         Self { quiet: true, ..self }
     }
 
     /// Whether it is told of only if it is another than before.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub fn is_quiet(&self) -> bool {
         self.quiet
     }
 
     /// The same pods, with what follows from them under this policy.
-    pub(crate) fn under(self, policy: &Policy) -> Self {
+    pub fn under(self, policy: &Policy) -> Self {
         if self.known.iter().all(|known| known.holds_under(policy)) {
             return self;
         }
@@ -85,18 +84,13 @@ impl PodIndex {
         Self { unreadable, quiet, ..Self::new(known.iter().map(anew).collect()) }
     }
 
-    /// How many pods the API has.
-    pub(crate) fn len(&self) -> usize {
-        self.known.len()
-    }
-
     /// Whether a pod has this uid in the cgroup tree.
-    pub(crate) fn knows(&self, uid: &PodUid) -> bool {
+    pub fn knows(&self, uid: &PodUid) -> bool {
         self.by_cgroup_uid.contains_key(uid)
     }
 
     /// Finds out which pods run here. True if they are others than before.
-    pub(crate) fn join(&mut self, tree: &CgroupPods) -> bool {
+    pub fn join(&mut self, tree: &CgroupPods) -> bool {
         let mut found = vec![false; self.known.len()];
         for cgroup in &tree.pods {
             if let Some(index) = self.by_cgroup_uid.get(&cgroup.uid) {
@@ -139,71 +133,56 @@ impl PodIndex {
     }
 
     /// The ids of the cgroups of the active pod at a place, in the tree that it was joined with last.
-    pub(crate) fn cgroup_ids_of(&self, place: u32) -> impl Iterator<Item = u64> {
+    pub fn cgroup_ids_of(&self, place: u32) -> impl Iterator<Item = u64> {
         let from = self.groups.partition_point(|(at, _)| *at < place);
         self.groups[from..].iter().take_while(move |(at, _)| *at == place).map(|(_, id)| *id)
     }
 
     /// The pods that run here, as the engine is told of them.
-    pub(crate) fn active(&self) -> &Arc<PodSet> {
+    pub fn active(&self) -> &Arc<PodSet> {
         &self.active
     }
 
     /// The pod whose cgroup this is.
-    pub(crate) fn pod_of(&self, cgroup: &CgroupPod) -> Option<&Arc<KnownPod>> {
+    pub fn pod_of(&self, cgroup: &CgroupPod) -> Option<&Arc<KnownPod>> {
         self.known.get(*self.by_cgroup_uid.get(&cgroup.uid)?)
     }
 
     /// The cgroups of the active pod at a place: more than one while the kubelet's cgroup driver
     /// is being changed.
-    pub(crate) fn cgroups_of<'a>(
-        &'a self,
-        place: u32,
-        tree: &'a CgroupPods,
-    ) -> impl Iterator<Item = &'a CgroupPod> {
+    pub fn cgroups_of<'a>(&'a self, place: u32, tree: &'a CgroupPods) -> impl Iterator<Item = &'a CgroupPod> {
         tree.pods.iter().filter(move |cgroup| self.place_of(cgroup) == Some(place))
     }
 
     /// The name of a container, or its id as far as people read it.
-    pub(crate) fn container_name<'a>(&'a self, id: &'a str) -> &'a str {
+    pub fn container_name<'a>(&'a self, id: &'a str) -> &'a str {
         self.named(id).unwrap_or_else(|| short(id))
     }
 
     /// The name of a container, if a status tells it.
-    pub(crate) fn named(&self, id: &str) -> Option<&str> {
+    pub fn named(&self, id: &str) -> Option<&str> {
         self.container_names.get(id).map(|name| &**name)
     }
 
     /// The pods as the API has them.
-    pub(crate) fn known(&self) -> &[Arc<KnownPod>] {
+    pub fn known(&self) -> &[Arc<KnownPod>] {
         &self.known
     }
 
-    /// Who has no cgroup, and which cgroups have no pod.
-    pub(crate) fn tell(&self, tree: &CgroupPods) -> event_log::Pods {
+    /// The pods without a cgroup.
+    pub fn without_cgroup(&self) -> impl Iterator<Item = &KnownPod> {
         let missing = self.known.iter().zip(&self.places).filter(|(_, place)| place.is_none());
-        let unknown = tree.pods.iter().filter(|cgroup| !self.knows(&cgroup.uid));
-        let missing = missing.map(|(known, _)| event_log::PodRef::new(&known.pod.namespace, &known.pod.name));
-        let (without_cgroup, without_cgroup_omitted) = event_log::bounded(missing);
-        let (unknown_cgroups, unknown_cgroups_omitted) =
-            event_log::bounded(unknown.map(|cgroup| cgroup.uid.as_str().to_owned()));
-        let (undecodable, undecodable_omitted) = event_log::bounded(self.unreadable.iter().cloned());
-        event_log::Pods {
-            pods_known: self.known.len(),
-            with_cgroup: self.active.len(),
-            without_cgroup,
-            without_cgroup_omitted,
-            unknown_cgroups,
-            unknown_cgroups_omitted,
-            undecodable,
-            undecodable_omitted,
-            error: None,
-        }
+        missing.map(|(known, _)| &**known)
+    }
+
+    /// Pods that are not understood, and why.
+    pub fn unreadable(&self) -> &[String] {
+        &self.unreadable
     }
 }
 
 /// The start of a container's id, as far as people read it.
-pub(crate) fn short(id: &str) -> &str {
+pub fn short(id: &str) -> &str {
     const SHORT: usize = 12;
     id.get(..SHORT).unwrap_or(id)
 }

@@ -6,6 +6,11 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::cgroup::files::Limit;
+use crate::cgroup::sample::{FreshStats, NodeSample, Tasks};
+use crate::cgroup::sampler::Sampler;
+use crate::proc::tasks::TaskCounter;
+use crate::psi::{PsiReader, PsiReading};
 use eviction_core::pods::PodSet;
 use eviction_core::policy::Rules;
 use eviction_core::policy::preferences::{MemoryMeasure, MemoryPreferences};
@@ -16,16 +21,10 @@ use eviction_core::snapshot::{
     ContainerStatValues, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats, Snapshot,
     SnapshotBuilder, SnapshotPool, SourceId,
 };
-use eviction_node::cgroup::files::Limit;
-use eviction_node::cgroup::sample::{FreshStats, NodeSample, Tasks};
-use eviction_node::cgroup::sampler::Sampler;
-use eviction_node::proc::tasks::TaskCounter;
-use eviction_node::psi::{PsiReader, PsiReading};
 
-use super::clock::{Clock, Instant};
-use super::notify_plan::MemoryUsage;
-use super::pod_index::PodIndex;
-use super::pods_root::{Allocatable, PodsRootSample};
+use crate::allocatable::{Allocatable, PodsRootSample};
+use crate::clock::{Clock, Instant};
+use crate::pod_index::PodIndex;
 
 /// The most memory.stat files that are read before a decision, those of the groups that use most:
 /// a read takes some 10 µs. A full sample has read all of them a second ago.
@@ -33,51 +32,71 @@ const MOST_STATS: usize = 32;
 
 /// What counts as the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Capacity {
+pub struct Capacity {
     /// Bytes of memory.
-    pub(crate) memory: u64,
+    pub memory: u64,
     /// Process ids.
-    pub(crate) pids: u64,
+    pub pids: u64,
+}
+
+/// The node's memory at a look, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUsage {
+    /// Bytes in use, page cache included.
+    pub usage: u64,
+    /// Bytes in use less inactive page cache.
+    pub working_set: u64,
+}
+
+impl MemoryUsage {
+    /// The same where another measure than the working set says what is available: what it
+    /// does not call available is used. No measure loses more than is charged.
+    pub fn by_measure(self, capacity: u64, available: Option<i64>) -> Self {
+        let used = available.map(|available| capacity.saturating_sub(available.max(0).unsigned_abs()));
+        Self { working_set: used.unwrap_or(self.working_set), ..self }
+    }
 }
 
 /// The measures of available memory.
-pub(crate) const MEASURES: [MemoryMeasure; 3] =
+pub const MEASURES: [MemoryMeasure; 3] =
     [MemoryMeasure::WorkingSet, MemoryMeasure::MemAvailable, MemoryMeasure::WorkingSetMinusActiveFile];
 
 /// What was seen of the node itself, and what follows from it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CompleteSample {
+pub struct CompleteSample {
     /// When it began: what was read since is of this look.
-    pub(crate) at: Instant,
+    pub at: Instant,
     /// When that was read, and so the time of what is decided by it: a grace period does not begin
     /// before anybody can have known (`pkg/kubelet/eviction/eviction_manager.go:synchronize` asks
     /// the clock after the summary as well).
-    pub(crate) read_at: Instant,
+    pub read_at: Instant,
     /// As it was read.
-    pub(crate) memory: Reading<MemoryUsage>,
+    pub memory: Reading<MemoryUsage>,
     /// What is free on the machine.
-    pub(crate) free: Reading<u64>,
+    pub free: Reading<u64>,
     /// The same by the measure that the policy asks for.
-    pub(crate) measured: Reading<MemoryUsage>,
+    pub measured: Reading<MemoryUsage>,
     /// Memory that is available by that measure.
-    pub(crate) memory_left: Reading<i64>,
+    pub memory_left: Reading<i64>,
     /// The same by each measure.
-    pub(crate) by_measure: [Reading<i64>; MEASURES.len()],
+    pub by_measure: [Reading<i64>; MEASURES.len()],
     /// Tasks that there are.
-    pub(crate) tasks: Reading<u64>,
+    pub tasks: Reading<u64>,
     /// Process ids that are left.
-    pub(crate) pids_left: Reading<i64>,
+    pub pids_left: Reading<i64>,
     /// The group of all pods, if a threshold is about it and it was read.
-    pub(crate) pods_root: Option<PodsRootSample>,
+    pub pods_root: Option<PodsRootSample>,
     /// As the engine is told of it.
-    pub(crate) stats: NodeStats,
+    pub stats: NodeStats,
 }
 
 /// Reads the node and its pods.
 #[derive(Debug)]
-pub(crate) struct NodeSampler {
-    pub(crate) sampler: Sampler,
-    pub(crate) allocatable: Allocatable,
+pub struct NodeSampler {
+    /// Reads the cgroups.
+    pub sampler: Sampler,
+    /// Reads the group of all pods.
+    pub allocatable: Allocatable,
     capacity: Capacity,
     tasks: Option<TaskCounter>,
     spare: SnapshotPool,
@@ -89,7 +108,7 @@ pub(crate) struct NodeSampler {
 
 impl NodeSampler {
     /// `whole_machine`: tasks are those of the machine, not of a group.
-    pub(crate) fn new(sampler: Sampler, capacity: Capacity, proc: &Path, whole_machine: bool) -> Self {
+    pub fn new(sampler: Sampler, capacity: Capacity, proc: &Path, whole_machine: bool) -> Self {
         let tasks = whole_machine.then(|| TaskCounter::open(proc));
         let stalls = PsiReader::open(sampler.root(), proc);
         let memory = MemoryPreferences::default();
@@ -106,28 +125,29 @@ impl NodeSampler {
     }
 
     /// Measures as a policy wants it. The kubelet's profile needs one measure only.
-    pub(crate) fn follow(&mut self, rules: &Rules) {
+    pub fn follow(&mut self, rules: &Rules) {
         self.memory = rules.memory.clone();
         self.all_measures = rules.preferences.is_some();
         self.stalls.ask(self.memory.psi.as_ref());
     }
 
     /// What `memory.available` is.
-    pub(crate) fn measure(&self) -> MemoryMeasure {
+    pub fn measure(&self) -> MemoryMeasure {
         self.memory.measure
     }
 
     /// How soon memory must be looked at again while there is little, to see a stall.
-    pub(crate) fn stall_interval_ns(&self) -> Option<u64> {
+    pub fn stall_interval_ns(&self) -> Option<u64> {
         self.stalls.interval_ns()
     }
 
-    pub(crate) fn capacity(&self) -> Capacity {
+    /// Returns what the node has in all.
+    pub fn capacity(&self) -> Capacity {
         self.capacity
     }
 
     /// Reads the node's own figures, and those of all pods where that is due: the leaves in `dirty` first.
-    pub(crate) fn look_at_node(&mut self, at: Instant, clock: &Clock, dirty: &[u64]) -> CompleteSample {
+    pub fn look_at_node(&mut self, at: Instant, clock: &Clock, dirty: &[u64]) -> CompleteSample {
         let NodeSample { level, free, capacity, detail } = self.sampler.sample_node(dirty);
         let memory = match (level.usage, level.working_set) {
             (Reading::Known(usage), Reading::Known(working_set)) => {
@@ -186,7 +206,7 @@ impl NodeSampler {
     }
 
     /// Reads what is available of process ids, and nothing else.
-    pub(crate) fn available_pids(&self, at: Instant) -> Reading<i64> {
+    pub fn available_pids(&self, at: Instant) -> Reading<i64> {
         let (memory, detail) = (Reading::Unknown(UnknownReason::Absent), MemoryDetail::default());
         let stats = self.node_stats(at, memory, self.tasks(), detail);
         observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|seen| seen.available)
@@ -207,14 +227,14 @@ impl NodeSampler {
     }
 
     /// A snapshot of the node alone: enough for a pass that ranks nobody.
-    pub(crate) fn snapshot_of_node(&mut self, look: &CompleteSample) -> SnapshotBuilder {
+    pub fn snapshot_of_node(&mut self, look: &CompleteSample) -> SnapshotBuilder {
         let mut builder = self.spare.begin();
         builder.node(look.stats);
         builder
     }
 
     /// The same with the figures of all pods, fresh ones for those that may go.
-    pub(crate) fn snapshot_with_pods(
+    pub fn snapshot_with_pods(
         &mut self,
         look: &CompleteSample,
         roster: &PodIndex,
@@ -227,7 +247,7 @@ impl NodeSampler {
 
     /// Reads the memory of the pods at these places once more, unless it was read for this look.
     /// Whether anything was read.
-    pub(crate) fn read_again(
+    pub fn read_again(
         &mut self,
         look: &CompleteSample,
         roster: &PodIndex,
@@ -244,7 +264,7 @@ impl NodeSampler {
     }
 
     /// The figures of the node and of all pods as they were read last.
-    pub(crate) fn snapshot_of_pods(&mut self, look: &CompleteSample, roster: &PodIndex) -> SnapshotBuilder {
+    pub fn snapshot_of_pods(&mut self, look: &CompleteSample, roster: &PodIndex) -> SnapshotBuilder {
         let mut builder = self.snapshot_of_node(look);
         // Samples are in the order of the pods; one whose group is gone has none.
         let mut samples = self.sampler.last_pods().iter().peekable();
@@ -274,7 +294,7 @@ impl NodeSampler {
 
     /// Ends a snapshot, for an engine that knows these pods. Whose figures they are is looked up
     /// once for the pass and for all that is told of it.
-    pub(crate) fn finish(&mut self, builder: SnapshotBuilder, pods: &Arc<PodSet>) -> Arc<Snapshot> {
+    pub fn finish(&mut self, builder: SnapshotBuilder, pods: &Arc<PodSet>) -> Arc<Snapshot> {
         let mut snapshot = builder.finish();
         if !snapshot.is_empty() {
             snapshot.index(pods);
@@ -283,7 +303,7 @@ impl NodeSampler {
     }
 
     /// Gives a snapshot's memory back for the next one, if nobody keeps it.
-    pub(crate) fn recycle(&mut self, snapshot: Arc<Snapshot>) {
+    pub fn recycle(&mut self, snapshot: Arc<Snapshot>) {
         self.spare.recycle(snapshot);
     }
 
@@ -317,7 +337,7 @@ impl NodeSampler {
 }
 
 /// What the node's group itself sets as limits, where the caller gave no capacity.
-pub(crate) fn pid_limit(sampler: &Sampler) -> Reading<u64> {
+pub fn pid_limit(sampler: &Sampler) -> Reading<u64> {
     match sampler.read_tasks().1 {
         Reading::Known(Limit::At(limit)) => Reading::Known(limit),
         Reading::Known(Limit::Unlimited) => Reading::Unknown(UnknownReason::Absent),

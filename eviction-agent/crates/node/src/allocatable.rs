@@ -5,31 +5,31 @@
 //! what the node takes, so it is read when it can have come near a threshold: the kernel told of
 //! that, or the timer says so.
 
+use crate::cgroup::files::Limit;
+use crate::cgroup::sampler::Sampler;
 use eviction_core::policy::Policy;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::signal::Signal;
 use eviction_core::snapshot::{MemoryStats, SourceId};
-use eviction_node::cgroup::files::Limit;
-use eviction_node::cgroup::sampler::Sampler;
+use eviction_core::threshold::ThresholdLevels;
 
-use super::clock::Instant;
-use super::notify_plan::MemoryUsage;
-use super::threshold_levels::ThresholdLevels;
+use crate::clock::Instant;
+use crate::sampler::MemoryUsage;
 
 /// The group as it was read for a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PodsRootSample {
+pub struct PodsRootSample {
     /// Its cgroup id.
-    pub(crate) id: u64,
+    pub id: u64,
     /// Its figures.
-    pub(crate) seen: MemoryUsage,
+    pub seen: MemoryUsage,
     /// Its limit, bytes.
-    pub(crate) limit: u64,
+    pub limit: u64,
 }
 
 /// When that group is looked at, and how it was then.
 #[derive(Debug, Default)]
-pub(crate) struct Allocatable {
+pub struct Allocatable {
     /// Some threshold asks for it.
     is_asked_for: bool,
     /// The group that `last` is about.
@@ -45,7 +45,7 @@ pub(crate) struct Allocatable {
 
 impl Allocatable {
     /// Follows a policy.
-    pub(crate) fn follow(&mut self, policy: &Policy) {
+    pub fn follow(&mut self, policy: &Policy) {
         let mut thresholds = policy.thresholds.iter();
         let signal = Signal::AllocatableMemoryAvailable;
         self.is_asked_for = thresholds.any(|threshold| threshold.signal == signal);
@@ -54,30 +54,30 @@ impl Allocatable {
 
     /// The group, if a threshold is about what it may have. One without a known pod may be another
     /// kubelet's: for this signal there is none then.
-    pub(crate) fn group(&self, sampler: &Sampler) -> Option<u64> {
+    pub fn group(&self, sampler: &Sampler) -> Option<u64> {
         let node = sampler.tree().groups().first()?.id;
         let pods = sampler.pods();
         pods.pods_root.filter(|id| self.is_asked_for && pods.pods_root_has_known_pods && *id != node)
     }
 
     /// It is to be read for the next look.
-    pub(crate) fn hurry(&mut self) {
+    pub fn hurry(&mut self) {
         self.due_ns = 0;
     }
 
     /// It is to be read at that time, at the latest.
-    pub(crate) fn wait_until(&mut self, due_ns: u64) {
+    pub fn wait_until(&mut self, due_ns: u64) {
         self.due_ns = due_ns;
     }
 
     /// In how many nanoseconds it is to be read, if there is anything to read.
-    pub(crate) fn due_in_ns(&self, now_ns: u64) -> Option<u64> {
+    pub fn due_in_ns(&self, now_ns: u64) -> Option<u64> {
         let is_there = !matches!(self.last, Reading::Unknown(UnknownReason::Absent));
         is_there.then(|| self.due_ns.saturating_sub(now_ns))
     }
 
     /// Reads it if that is due. What there is of it now or was before, and the group if it was read.
-    pub(crate) fn look(
+    pub fn look(
         &mut self,
         sampler: &mut Sampler,
         at: Instant,
@@ -100,7 +100,7 @@ impl Allocatable {
     }
 
     /// The lines of its thresholds, at this limit.
-    pub(crate) fn lines(&mut self, policy: &Policy, limit: u64) -> &ThresholdLevels {
+    pub fn lines(&mut self, policy: &Policy, limit: u64) -> &ThresholdLevels {
         if self.limit != limit {
             self.limit = limit;
             let capacity = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -110,22 +110,22 @@ impl Allocatable {
     }
 
     /// Notes whether it is armed to see pressure end.
-    pub(crate) fn note_armed(&mut self, below: bool) {
+    pub fn note_armed(&mut self, below: bool) {
         self.is_armed_below = below;
     }
 
     /// Whether it is armed to see pressure end.
-    pub(crate) fn is_armed_below(&self) -> bool {
+    pub fn is_armed_below(&self) -> bool {
         self.is_armed_below
     }
 
     /// Whether a threshold may be met or held by its minimum reclaim, by what is known.
-    pub(crate) fn may_be_met(&self) -> bool {
+    pub fn may_be_met(&self) -> bool {
         self.left().is_some_and(|left| self.lines.may_be_met(left))
     }
 
     /// How far the nearest threshold is that is not met.
-    pub(crate) fn distance(&self) -> Option<u64> {
+    pub fn distance(&self) -> Option<u64> {
         self.lines.distance(self.left()?)
     }
 

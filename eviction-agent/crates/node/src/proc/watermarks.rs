@@ -1,5 +1,5 @@
 //! How much of the machine's memory the kernel keeps free: what is free beyond that can be taken
-//! without page cache making room, which the [reflex](super::kernel_kill) must know.
+//! without page cache making room, which a kernel kill must know.
 //!
 //! Read on the slow side, since the text has several lines for each CPU and zone.
 
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::file::{InWords, read_once};
+use crate::proc::zoneinfo::parse_kept_free;
+use crate::timer::Timer;
 use eviction_core::reading::Reading;
-use eviction_node::file::{InWords, read_once};
-use eviction_node::proc::zoneinfo::parse_kept_free;
-use eviction_node::timer::Timer;
 
 /// Watermarks change when an administrator says so, and rise for a moment when memory is scattered.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// The last figure, in bytes. Written on the slow side, read by the reaction.
 #[derive(Clone, Debug)]
-pub(crate) struct Watermarks(Arc<AtomicU64>);
+pub struct Watermarks(Arc<AtomicU64>);
 
 impl Default for Watermarks {
     fn default() -> Self {
@@ -33,13 +33,13 @@ impl Default for Watermarks {
 
 impl Watermarks {
     /// What can be taken of so much free memory; nothing is said where either is not known.
-    pub(crate) fn room(&self, free: Reading<u64>) -> Option<u64> {
+    pub fn room(&self, free: Reading<u64>) -> Option<u64> {
         let kept = self.0.load(Ordering::Relaxed);
         free.known().filter(|_| kept != UNKNOWN).map(|free| free.saturating_sub(kept))
     }
 
     /// Reads it again and again, until dropped.
-    pub(crate) async fn follow(self, proc: PathBuf, timer: Timer) {
+    pub async fn follow(self, proc: PathBuf, timer: Timer) {
         let mut was_known = true;
         loop {
             let is_known = self.read(&proc, was_known);

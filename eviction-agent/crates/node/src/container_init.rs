@@ -8,14 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use crate::cgroup::names::ContainerKind;
+use crate::cgroup::sampler::Sampler;
+use crate::proc::handle::Handle;
+use crate::proc::process::{Process, is_gone, read_processes, sees_global_pids};
 use eviction_core::oom::{ContainerEnded, EndSeen, OomVictimRole};
 use eviction_core::time::Timestamp;
-use eviction_node::cgroup::names::ContainerKind;
-use eviction_node::cgroup::sampler::Sampler;
-use eviction_node::proc::handle::Handle;
-use eviction_node::proc::process::{Process, is_gone, read_processes, sees_global_pids};
 
-use super::pod_index::PodIndex;
+use crate::pod_index::PodIndex;
 
 /// Containers whose main process is looked for in one go: on v1 a list of processes takes the
 /// kernel some 200 µs. The others have their turn at the next look.
@@ -35,7 +35,7 @@ const MOST_HANDLES: usize = 512;
 
 /// The containers of the node.
 #[derive(Debug)]
-pub(crate) struct ContainerInitTracker {
+pub struct ContainerInitTracker {
     proc: PathBuf,
     /// Ids in this process namespace are those of the kernel's records.
     global_pids: bool,
@@ -71,7 +71,8 @@ struct InitProcess {
 }
 
 impl ContainerInitTracker {
-    pub(crate) fn new(proc: &Path) -> Self {
+    /// Tracks no container yet; `proc` is the folder of the proc file system.
+    pub fn new(proc: &Path) -> Self {
         Self {
             proc: proc.to_owned(),
             global_pids: sees_global_pids(proc),
@@ -82,12 +83,7 @@ impl ContainerInitTracker {
     }
 
     /// Takes in the tree as it was just read; the containers that have ended since.
-    pub(crate) fn update(
-        &mut self,
-        now: Timestamp,
-        sampler: &Sampler,
-        roster: &PodIndex,
-    ) -> Vec<ContainerEnded> {
+    pub fn update(&mut self, now: Timestamp, sampler: &Sampler, roster: &PodIndex) -> Vec<ContainerEnded> {
         let mut ends = Vec::new();
         let present = self.adopt(sampler, roster);
         self.by_cgroup.retain(|cgroup, watched| {
@@ -125,7 +121,7 @@ impl ContainerInitTracker {
     }
 
     /// What a victim was to the container in whose group it was.
-    pub(crate) fn victim(&mut self, container: u64, tgid: u32) -> OomVictimRole {
+    pub fn victim(&mut self, container: u64, tgid: u32) -> OomVictimRole {
         let Some(watched) = self.by_cgroup.get_mut(&container).filter(|_| self.global_pids) else {
             return OomVictimRole::Unknown;
         };
@@ -198,7 +194,7 @@ impl TrackedContainer {
         let container = match &self.name {
             Some(name) => name.clone(),
             None if self.siblings_named => return None,
-            None => super::pod_index::short(&self.id).into(),
+            None => crate::pod_index::short(&self.id).into(),
         };
         let (exit_code, signal) = last.map_or((None, None), |last| last.exit());
         Some(ContainerEnded {

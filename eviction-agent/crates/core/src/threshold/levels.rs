@@ -1,13 +1,13 @@
 //! The thresholds of one signal as plain figures: what the loop needs to know how far a line is,
 //! without asking the engine.
 
-use eviction_core::policy::Policy;
-use eviction_core::signal::Signal;
+use crate::policy::Policy;
+use crate::signal::Signal;
 
 /// The available amounts below which thresholds of a signal are met, and from which on they are
 /// resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ThresholdLevels(Vec<ThresholdBytes>);
+pub struct ThresholdLevels(Vec<ThresholdBytes>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ThresholdBytes {
@@ -17,7 +17,7 @@ struct ThresholdBytes {
 
 impl ThresholdLevels {
     /// The lines of `signal` on a node with this capacity.
-    pub(crate) fn of(policy: &Policy, signal: Signal, capacity: i64) -> Self {
+    pub fn of(policy: &Policy, signal: Signal, capacity: i64) -> Self {
         let thresholds = policy.thresholds.iter().filter(|threshold| threshold.signal == signal);
         Self(
             thresholds
@@ -32,22 +32,22 @@ impl ThresholdLevels {
     }
 
     /// Whether a threshold may be met or held by its minimum reclaim: then a pass may rank pods.
-    pub(crate) fn may_be_met(&self, available: i64) -> bool {
+    pub fn may_be_met(&self, available: i64) -> bool {
         self.0.iter().any(|line| available < line.resolved_at)
     }
 
     /// The working sets at which the lines are crossed.
-    pub(crate) fn working_sets(&self, capacity: u64) -> impl Iterator<Item = u64> + '_ {
+    pub fn working_sets(&self, capacity: u64) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().map(move |line| capacity.saturating_sub(line.met_below.max(0).unsigned_abs()))
     }
 
     /// The lowest of them.
-    pub(crate) fn lowest(&self) -> Option<i64> {
+    pub fn lowest(&self) -> Option<i64> {
         self.0.iter().map(|line| line.met_below).min()
     }
 
     /// How much is left until the nearest line that is not met; `None` if all are or there is none.
-    pub(crate) fn distance(&self, available: i64) -> Option<u64> {
+    pub fn distance(&self, available: i64) -> Option<u64> {
         self.0
             .iter()
             .filter(|line| available >= line.met_below)
