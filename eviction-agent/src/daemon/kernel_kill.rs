@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::telemetry::metrics::{Metrics, ReasonLabels};
 use eviction_bpf::{ArmedOrder, OrderNumber, SampleEpoch};
-use eviction_core::kernel_kill::{ArmedKillOrder, NotArmedReason};
+use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::pods::KnownPod;
 use eviction_core::time::nanos;
 use eviction_node::sample_interval;

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_core::api_result::{ApiOperation, ApiResult};
 use eviction_core::pod::PodName;
-use eviction_core::progress::{KillProgress, KillUpdate};
+use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillUpdate};
 use eviction_core::signal::Resource;
-use eviction_kube::{Access, Client};
-use eviction_kube::{EvictionRequest, Evictor, EvictorConfig};
+use eviction_kube::{Access, Client, EvictionRequest, Evictor, EvictorConfig};
 use hyper::Method;
 use serde_json::{Value, json};
 use tests::cluster::proxy::{Fault, Proxy, When};

@@ -1,10 +1,13 @@
-//! Node conditions, which outlive their cause by the transition period.
+//! Node conditions, which outlive their cause by the transition period, and the admission of pods
+//! while they hold.
 
 use serde::{Deserialize, Serialize};
 
-use super::signal::NodeCondition;
-use super::time::{Timestamp, since};
-use super::units::GoDuration;
+use crate::pod::Toleration;
+use crate::pods::KnownPod;
+use crate::signal::NodeCondition;
+use crate::time::{Timestamp, since};
+use crate::units::GoDuration;
 
 /// Which conditions were raised, and when last.
 ///
@@ -96,4 +99,35 @@ impl Conditions {
         let holds = |raised: &&Raised| since(at, raised.at) < period;
         self.hold.extend(self.known.iter().filter(holds));
     }
+}
+
+/// The taint that a node under memory pressure has.
+const MEMORY_PRESSURE_TAINT: &str = "node.kubernetes.io/memory-pressure";
+const NO_SCHEDULE: &str = "NoSchedule";
+
+/// Critical pods always may. Under memory pressure alone all may but BestEffort pods that do
+/// not tolerate its taint; under any other condition none.
+pub(crate) fn admits(conditions: &[Raised], known: &KnownPod) -> bool {
+    match conditions {
+        [] => true,
+        _ if known.critical => true,
+        [only] if only.condition == NodeCondition::MemoryPressure => {
+            !known.best_effort || known.pod.tolerations.iter().any(tolerates_memory_pressure)
+        }
+        _ => false,
+    }
+}
+
+/// `v1.Toleration.ToleratesTaint`. The taint has no value, so that the comparisons of
+/// numbers, `Lt` and `Gt`, never match.
+fn tolerates_memory_pressure(toleration: &Toleration) -> bool {
+    let Toleration { key, operator, value, effect } = toleration;
+    let is_or_any = |text: &str, wanted: &str| text.is_empty() || text == wanted;
+    is_or_any(effect, NO_SCHEDULE)
+        && is_or_any(key, MEMORY_PRESSURE_TAINT)
+        && match &**operator {
+            "" | "Equal" => value.is_empty(),
+            "Exists" => true,
+            _ => false,
+        }
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::condition::Raised;
-use super::deficit::Deficit;
 use super::disk_layout::{DiskLayout, Reclaim};
 use super::eviction::{Cause, EvaluationEnd, Eviction, LABELS};
 use super::in_flight::InFlightEviction;
@@ -25,6 +24,7 @@ use super::snapshot::Snapshot;
 use super::threshold::{Met, ResolvedThreshold};
 use super::time::Timestamp;
 use super::units::GoDuration;
+use crate::eviction::Deficit;
 
 /// The answer to one input.
 #[derive(Clone, Debug)]

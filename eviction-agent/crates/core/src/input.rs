@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::disk_layout::DiskLayout;
-use super::eviction_result::EvictionResult;
 use super::in_flight::ExecutorUpdate;
 use super::oom::{ContainerEnded, OomKill};
 use super::pods::{KnownPod, PodSet};
@@ -12,6 +11,7 @@ use super::reading::UnknownReason;
 use super::snapshot::Snapshot;
 use super::state::EngineState;
 use super::time::Timestamp;
+use crate::progress::EvictionResult;
 
 /// Something that happened.
 #[derive(Clone, Debug)]

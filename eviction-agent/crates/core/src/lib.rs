@@ -3,37 +3,28 @@
 //!
 //! [`engine::Engine::step`] takes an [`input::Input`] and answers with a
 //! [`decision::Decision`]. A pass walks through the files like this: [`observation`] →
-//! [`signal_filter`] → [`threshold`] → [`condition`] → `local_storage` → [`disk_layout`] (node-level reclaim) →
+//! [`signal_filter`] → [`threshold`] → [`condition`] → [`disk_layout`] (node-level reclaim) →
 //! [`rank`] → [`decision`]; [`message`] writes the texts of what was decided,
 //! [`record`] all of it as data, and [`explain`] that as text for people.
 
-mod admission_check;
-pub mod api_result;
 pub mod condition;
 pub mod decision;
-pub mod deficit;
 pub mod disk_layout;
 pub mod engine;
 pub mod error;
 pub mod eviction;
-pub mod eviction_result;
-pub mod expected_release;
 pub mod explain;
 #[cfg(any(test, feature = "fixture"))]
 #[expect(clippy::unwrap_used, missing_docs, reason = "for tests alone")]
 pub mod fixture;
 pub mod in_flight;
 pub mod input;
-pub mod kernel_kill;
 pub mod label_selector;
-mod local_storage;
 pub mod message;
-pub mod milli_units;
 pub mod node;
 pub mod node_conditions;
 pub mod observation;
 pub mod oom;
-mod pdb;
 pub mod pod;
 pub mod pods;
 pub mod policy;

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::milli_units::Nanos;
 use super::reading::{Reading, UnknownReason};
 use super::signal::{Resource, Signal};
 use super::snapshot::{FsStats, MemoryStats, NodeStats, ProcessStats, SourceId};
 use super::time::Timestamp;
 use super::units::{Format, Quantity};
+use crate::units::Nanos;
 
 /// What was seen of one signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
 use eviction_core::node_conditions::{TaintChange, taints};
+use eviction_core::progress::ApiResult;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 

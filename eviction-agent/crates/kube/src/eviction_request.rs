@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_core::api_result::ApiOperation;
 use eviction_core::pod::PodName;
+use eviction_core::progress::ApiOperation;
 use eviction_core::signal::Resource;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};

@@ -8,8 +8,7 @@ use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use eviction_core::api_result::{ApiOperation, ApiResult};
-use eviction_core::progress::{KillProgress, KillUpdate};
+use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillUpdate};
 
 use crate::client::Client;
 use crate::clock::now_ns;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use eviction_core::api_result::{ApiOperation, ApiResult};
 use eviction_core::node::{Condition, Node};
 use eviction_core::node_conditions::TaintChange;
+use eviction_core::progress::{ApiOperation, ApiResult};
 
 use crate::client::Client;
 use crate::rbac::Rights;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use eviction_core::api_result::{ApiOperation, ApiResult};
+use eviction_core::progress::{ApiOperation, ApiResult};
 
 /// Rights that are missing, and that this was said of.
 #[derive(Debug, Default)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_core::api_result::{ApiOperation, ApiResult};
 use eviction_core::error::chain;
+use eviction_core::progress::{ApiOperation, ApiResult};
 use serde::Deserialize;
 
 use crate::error::RequestError;

@@ -11,12 +11,12 @@ use crate::scenario::run::run;
 use crate::telemetry::decision_log::{DecisionInputs, scenario};
 use eviction_config::{kubelet_policy, parse_agent};
 use eviction_core::engine::Engine;
-use eviction_core::eviction_result::{EvictionResult, NotEvicted};
 use eviction_core::fixture::{at, memory_of, node, pod, set_by, snapshot, tell};
 use eviction_core::input::Event;
 use eviction_core::oom::OomKill;
 use eviction_core::pod::{EmptyDir, Owner, Pod, Volume};
 use eviction_core::policy::Policy;
+use eviction_core::progress::{EvictionResult, NotEvicted};
 use eviction_core::record::DecisionRecord;
 
 const UIDS: [&str; 5] = ["a", "b", "c", "d", "e"];

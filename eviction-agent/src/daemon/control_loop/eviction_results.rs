@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use eviction_core::api_result::{ApiOperation, ApiResult};
-use eviction_core::eviction_result::NotEvicted;
 use eviction_core::in_flight::{ExecutorUpdate, InFlightEviction};
 use eviction_core::input::ApiReachability;
 use eviction_core::policy::eviction_settings::HardMode;
-use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
+use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
-use eviction_kill::KillStarted;
-use eviction_kill::KillTarget;
+use eviction_kill::{KillStarted, KillTarget};
 
 use super::super::cluster::NodeStatusSender;
 use super::ControlLoop;

@@ -5,16 +5,13 @@ use std::time::Duration;
 
 use eviction_core::decision::{Action, Decision};
 use eviction_core::eviction::Eviction;
-use eviction_core::eviction_result::{EvictionResult, NotEvicted};
 use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, RETRY, StartedEviction};
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pod::PodName;
 use eviction_core::policy::VictimsPerPass;
-use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
+use eviction_core::progress::{EvictionResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
 use eviction_core::signal::{Resource, Signal};
-use eviction_kill::CgroupDirs;
-use eviction_kill::KillStarted;
-use eviction_kill::KillTarget;
+use eviction_kill::{CgroupDirs, KillStarted, KillTarget};
 use eviction_node::cgroup::node_root::GroupPaths;
 use eviction_node::cgroup::pods::Pod as CgroupPod;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use eviction_bpf::KernelKill;
 use eviction_core::decision::{Action, Decision};
+use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::in_flight::InFlightEviction;
 use eviction_core::input::{Event, Input};
-use eviction_core::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::pods::KnownPod;
 use eviction_core::policy::eviction_settings;
 use eviction_core::reading::Reading;

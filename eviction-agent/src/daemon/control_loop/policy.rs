@@ -1,7 +1,7 @@
 //! A changed configuration: told to the engine, and followed by the loop once it is in force.
 
 use eviction_core::decision::ProposalState;
-use eviction_core::expected_release::ExpectedRelease;
+use eviction_core::eviction::ExpectedRelease;
 use eviction_core::in_flight::{InFlightEviction, MARGIN};
 use eviction_core::input::{Event, Input};
 use eviction_core::observation::Observation;

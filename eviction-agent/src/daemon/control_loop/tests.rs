@@ -22,13 +22,12 @@ use super::{Command, ControlLoop, Trigger, Wake};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 use eviction_config::PodMetrics;
-use eviction_core::api_result::ApiResult;
 use eviction_core::decision::Action;
 use eviction_core::eviction::EvaluationEnd;
 use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, StartedEviction};
 use eviction_core::pods::KnownPod;
 use eviction_core::policy::preferences::Profile;
-use eviction_core::progress::{KillProgress, KillUpdate};
+use eviction_core::progress::{ApiResult, KillProgress, KillUpdate};
 use eviction_core::signal::Signal;
 use eviction_node::backend_selection::BackendSelection;
 use eviction_node::clock::mono_ns;
@@ -370,7 +369,7 @@ fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
             reaction.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
             let answered = ApiResult::Budget { why: "not now".into() };
             let answered = KillProgress::Answered {
-                asked: eviction_core::api_result::ApiOperation::Eviction,
+                asked: eviction_core::progress::ApiOperation::Eviction,
                 answered,
                 is_dry: false,
             };

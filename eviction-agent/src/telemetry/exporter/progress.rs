@@ -1,8 +1,7 @@
 //! The steps of an eviction: their results in lines and metrics.
 
 use crate::telemetry::metrics::{EvictionLabels, Metrics, ResultLabels};
-use eviction_core::api_result::{ApiOperation, ApiResult};
-use eviction_core::progress::{KillProgress, KillUpdate, Signalled};
+use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillUpdate, Signalled};
 use eviction_core::signal::Signal;
 
 use super::TelemetryExporter;

@@ -2,20 +2,20 @@
 
 use proptest::prelude::*;
 
+use super::Engine;
 use crate::decision::{Action, Decision};
 use crate::eviction::{EvaluationEnd, Eviction};
-use crate::eviction_result::{EvictionResult, NotEvicted};
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
-use crate::fixture::{at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft};
-use crate::fixture::{tell, victims};
+use crate::fixture::{
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,
+};
 use crate::input::Event;
 use crate::pod::Pod;
 use crate::policy::eviction_settings::EvictionSettings;
 use crate::policy::{Policy, Threshold};
+use crate::progress::{EvictionResult, NotEvicted};
 use crate::protection::Refusal;
 use crate::signal::Signal::MemoryAvailable;
-
-use super::Engine;
 
 fn look(seconds: i64, available: u64, usage: &[(&str, u64)]) -> Event {
     let usage: Vec<_> = usage.iter().map(|&(uid, used)| memory_of(uid, used)).collect();

@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use crate::decision::{Action, DecisionKind, Evaluation, NotEvaluated};
 use crate::disk_layout::DiskLayout;
+use crate::engine::{Engine, Layout};
 use crate::eviction::EvaluationEnd;
 use crate::in_flight::InFlightEviction;
+use crate::oom::{ContainerEnded, EndedContainer, OomKill, OomTracker, OomUpdate};
 use crate::policy::preferences::PredictionMode;
-use crate::policy::{ReclaimGoal, TrendPolicy, VictimsPerPass};
+use crate::policy::{ReclaimGoal, TrendPolicy, Urgency, VictimsPerPass};
+use crate::rank::{Candidate, Measure, rank};
 use crate::reading::UnknownReason;
-use crate::signal::Resource;
+use crate::signal::{Resource, Signal};
 use crate::signal_filter::SignalContext;
 use crate::snapshot::Snapshot;
-use crate::threshold::Met;
+use crate::threshold::{Met, ResolvedThreshold};
 use crate::time::Timestamp;
-
-use super::{Engine, Layout};
 
 impl Engine {
     /// Everything from the observations on.
@@ -186,5 +187,100 @@ pub(super) fn announce(resource: Resource, actions: &mut Vec<Action>) {
     let announcement = Action::RecordEvent(resource);
     if !actions.contains(&announcement) {
         actions.push(announcement);
+    }
+}
+
+impl Urgency {
+    /// Writes the thresholds that may evict to `urgent`, the most urgent first.
+    pub(super) fn order(self, met: &[Met], lines: &[ResolvedThreshold], urgent: &mut Vec<u8>) {
+        urgent.clear();
+        match self {
+            Self::Kubelet => urgent.extend(most_urgent(met, lines)),
+            Self::HardFirst => {
+                urgent.extend(met.iter().filter(|met| met.fresh).map(|met| met.line));
+                // Stable: what is alike keeps its place in the configuration.
+                urgent.sort_by_key(|&line| {
+                    lines.get(usize::from(line)).map(|ResolvedThreshold { threshold, .. }| {
+                        (!threshold.is_hard(), threshold.signal.resource() != Resource::Memory)
+                    })
+                });
+            }
+        }
+    }
+}
+
+/// The threshold that the pass deals with: `helpers.go: byEvictionPriority`.
+///
+/// Memory goes before everything else, and nothing is said about the rest. The kubelet's sort
+/// turns thresholds of memory around and leaves the others as its map gave them. Of the
+/// outcomes it can have, this is the one for thresholds in their configured order: the last
+/// one of memory, else the first one.
+fn most_urgent(met: &[Met], lines: &[ResolvedThreshold]) -> Option<u8> {
+    let is_memory = |met: &&Met| {
+        lines
+            .get(usize::from(met.line))
+            .is_some_and(|line| line.threshold.signal.resource() == Resource::Memory)
+    };
+    let fresh = || met.iter().filter(|met| met.fresh);
+    let urgent = fresh().rfind(is_memory).or_else(|| fresh().next());
+    urgent.map(|met| met.line)
+}
+
+impl Engine {
+    /// Who was killed by the kernel, and why containers ended.
+    pub fn story(&self) -> &OomTracker {
+        &self.story
+    }
+
+    /// What this engine decides is not carried out (a dry run): its evictions explain no
+    /// container's end.
+    pub fn only_advises(&mut self) {
+        self.story.only_advises();
+    }
+
+    pub(super) fn take_kill(&mut self, at: Timestamp, kill: OomKill) -> DecisionKind {
+        DecisionKind::Story(OomUpdate::Kill(Box::new(self.story.kill(at, kill, &self.pods))))
+    }
+
+    pub(super) fn take_end(&mut self, at: Timestamp, end: ContainerEnded) -> DecisionKind {
+        DecisionKind::Story(OomUpdate::End(Box::new(self.story.end(at, end, &self.pods))))
+    }
+
+    /// The verdicts that can be given after this input. What it evicts itself explains no end
+    /// that came before.
+    pub(super) fn settle(
+        &mut self,
+        at: Timestamp,
+        subject: &DecisionKind,
+        actions: &[Action],
+    ) -> Vec<EndedContainer> {
+        let touched = match subject {
+            DecisionKind::Story(OomUpdate::Kill(note)) => note.kill.pod.as_deref(),
+            DecisionKind::Story(OomUpdate::End(note)) => Some(&*note.end.pod),
+            DecisionKind::Noted
+            | DecisionKind::Pass(_)
+            | DecisionKind::NoPass(_)
+            | DecisionKind::Admission(_) => None,
+        };
+        let ended = self.story.settle(at, touched, &self.pods);
+        if let DecisionKind::Pass(pass) = subject {
+            for action in actions {
+                let Action::Evict(eviction) = action else { continue };
+                if let Some(known) = pass.pods.pods().get(eviction.place as usize) {
+                    self.story.evicting(at, known, &pass.pods);
+                }
+            }
+        }
+        ended
+    }
+}
+
+impl Engine {
+    /// Ranks the pods for want of memory as a pass on this snapshot would, the first to go first.
+    /// Nothing is decided or remembered by it.
+    pub fn rank_ahead(&mut self, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
+        let joined = snapshot.joined(&self.pods, &mut self.joined);
+        let measure = Measure::of(Signal::MemoryAvailable, DiskLayout::default());
+        rank(measure, &self.pods, snapshot, joined, ranked);
     }
 }

@@ -1,16 +1,15 @@
-//! The two ways in which a pass evicts.
+//! Evictions of pods above their own limits, and the single eviction of the kubelet's profile.
 
 use crate::decision::{Action, Evaluation};
+use crate::engine::Engine;
 use crate::eviction::{Cause, EvaluationEnd, Eviction};
-use crate::local_storage::judge;
-use crate::pods::KnownPod;
-use crate::policy::{SoftGrace, VictimsPerPass};
-use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
+use crate::pods::{KnownPod, LeastLimits, LimitedPod, PodSet};
+use crate::policy::{DiskRanking, SoftGrace, VictimsPerPass};
+use crate::protection::{EvictionGuard, EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Measure, rank};
+use crate::snapshot::{ContainerStatValues, ContainerStats, PodStats};
 use crate::time::Timestamp;
-
-use super::Engine;
-use super::eligibility::{EvictionCandidate, refusal};
+use crate::units::Nanos;
 
 /// `immediateEvictionGracePeriodSeconds`.
 pub(super) const IMMEDIATE_GRACE_SECONDS: i64 = 1;
@@ -165,4 +164,111 @@ impl Engine {
 
 fn is_hard(pass: &Evaluation, line: u8) -> bool {
     pass.line(line).is_some_and(|line| line.threshold.is_hard())
+}
+
+/// A pod of which it is asked whether it may go.
+pub(super) struct EvictionCandidate<'a> {
+    pub(super) pods: &'a PodSet,
+    pub(super) place: u32,
+    pub(super) known: &'a KnownPod,
+    pub(super) stats: Option<PodStats<'a>>,
+}
+
+/// Why the pod does not go, if it does not. `measure` is what is short on the node; nothing is
+/// if it goes for its own limits.
+pub(super) fn refusal(
+    guard: &EvictionGuard,
+    ask: EvictionRequest,
+    measure: Option<Measure>,
+    turn: &EvictionCandidate<'_>,
+) -> Option<Refusal> {
+    let EvictionCandidate { pods, place, known, stats } = *turn;
+    guard.refusal(ask, known).or_else(|| {
+        let by_what_is_freed = known.disk_ranking == DiskRanking::ByWhatIsFreed;
+        let frees_nothing = |measure: Measure| measure.frees_nothing(pods, place, stats);
+        (by_what_is_freed && measure.is_some_and(frees_nothing)).then_some(Refusal::FreesNothing)
+    })
+}
+
+/// What holding a pod to its limits gave, critical or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StorageVerdict {
+    /// The first limit that is exceeded.
+    pub(crate) cause: Option<Cause>,
+    /// Limited volumes whose usage is not known. The kubelet crashes on them.
+    pub(crate) unknown_volumes: u32,
+}
+
+/// Holds a pod to its limits: its emptyDir volumes, then all containers together, then each
+/// one. The first limit that is exceeded is the reason for the pod to go.
+pub(crate) fn judge(pod: LimitedPod<'_>, stats: PodStats<'_>, dedicated_image_fs: bool) -> StorageVerdict {
+    let mut verdict = StorageVerdict::default();
+    if is_below_the_least(pod.least(), stats, dedicated_image_fs) {
+        return verdict;
+    }
+    verdict.cause = exceeded_empty_dir(pod, stats, &mut verdict.unknown_volumes)
+        .or_else(|| exceeds_pod_limit(pod, stats))
+        .or_else(|| exceeding_container(pod, stats, dedicated_image_fs));
+    verdict
+}
+
+/// Whether nothing reaches the least limit of its kind, and all volumes are known that could: the
+/// usual case, which is decided without a look at names.
+fn is_below_the_least(least: LeastLimits, stats: PodStats<'_>, dedicated_image_fs: bool) -> bool {
+    let LeastLimits { empty_dir, pod, container } = least;
+    let is_below = |used: i64, limit: Option<i64>| limit.is_none_or(|limit| used < limit);
+    let bytes = |used: Option<u64>| used.unwrap_or(0).cast_signed();
+    is_below(bytes(stats.figures().ephemeral_storage_used), pod)
+        && (container.is_none()
+            || stats.containers().map(ContainerStats::figures).all(|figures| {
+                let rootfs = if dedicated_image_fs { 0 } else { bytes(figures.rootfs_used) };
+                is_below(bytes(figures.logs_used).saturating_add(rootfs), container)
+            }))
+        && (empty_dir.is_none()
+            || stats.volumes().all(|volume| {
+                volume.figures().used.is_some_and(|used| is_below(used.cast_signed(), empty_dir))
+            }))
+}
+
+/// `emptyDirLimitEviction`. The last statistics of a name count.
+fn exceeded_empty_dir(pod: LimitedPod<'_>, stats: PodStats<'_>, unknown: &mut u32) -> Option<Cause> {
+    for dir in pod.empty_dirs() {
+        let Some(volume) = stats.volumes().rfind(|volume| volume.is_named(dir.name)) else {
+            continue;
+        };
+        match volume.figures().used {
+            Some(used) if bytes(used) > dir.limit => return Some(Cause::EmptyDir { volume: dir.index }),
+            Some(_) => {}
+            None => *unknown += 1,
+        }
+    }
+    None
+}
+
+/// `podEphemeralStorageLimitEviction`. No figure counts as nothing used.
+fn exceeds_pod_limit(pod: LimitedPod<'_>, stats: PodStats<'_>) -> Option<Cause> {
+    let used = stats.figures().ephemeral_storage_used.unwrap_or(0);
+    (bytes(used) > pod.pod_limit()?).then_some(Cause::PodStorage)
+}
+
+/// `containerEphemeralStorageLimitEviction`. Writable layers count only where they lie on the
+/// kubelet's file system, or were taken to.
+fn exceeding_container(pod: LimitedPod<'_>, stats: PodStats<'_>, dedicated_image_fs: bool) -> Option<Cause> {
+    if pod.containers().len() == 0 {
+        return None;
+    }
+    let used = |figures: ContainerStatValues| {
+        let logs = bytes(figures.logs_used.unwrap_or(0));
+        let rootfs = if dedicated_image_fs { None } else { figures.rootfs_used };
+        logs.plus(bytes(rootfs.unwrap_or(0)))
+    };
+    stats.containers().find_map(|container| {
+        let limit = pod.containers().find(|limit| container.is_named(limit.name))?;
+        let exceeds = used(container.figures()) > limit.limit;
+        exceeds.then_some(Cause::ContainerStorage { container: limit.index })
+    })
+}
+
+fn bytes(used: u64) -> Nanos {
+    Nanos::from_units(i128::from(used.cast_signed()))
 }

@@ -5,41 +5,34 @@ mod budget_tests;
 mod buffers;
 #[cfg(test)]
 mod change_tests;
-mod eligibility;
 mod evaluation;
 mod evict;
-mod kernel_kill;
+pub mod kernel_kill;
 mod multi_victim;
-mod oom;
-mod order;
 #[cfg(test)]
 mod outage_tests;
 mod policy_trial;
-mod rank_preview;
 #[cfg(test)]
 mod recall_tests;
 mod restore;
-mod select;
 #[cfg(test)]
 mod tests;
-mod warm_up;
 #[cfg(test)]
 mod work_tests;
 
-use crate::decision::ProposalState;
 use std::mem::take;
 use std::sync::Arc;
 
+use buffers::BufferPool;
 use jiff::SignedDuration;
+use policy_trial::Proposal;
 
-use super::admission_check::admits;
 use super::condition::{Conditions, Raised};
 use super::decision::{Action, Admission, Decision, DecisionKind, Evaluation, NotEvaluated};
 use super::disk_layout::DiskLayout;
 use super::in_flight::{InFlightEviction, InFlightEvictions, MARGIN};
 use super::input::{ApiReachability, Event, Input};
 use super::oom::OomTracker;
-use super::pdb::PdbRefusals;
 use super::pods::PodSet;
 use super::policy::{Policy, VictimsPerPass};
 use super::protection::EvictionGuard;
@@ -49,10 +42,11 @@ use super::signal_filter::SignalFilter;
 use super::snapshot::Snapshot;
 use super::threshold::Thresholds;
 use super::time::Timestamp;
-use crate::eviction_result::NotEvicted;
+use crate::condition::admits;
+use crate::decision::ProposalState;
 use crate::policy::eviction_settings::WhenApiServerDown;
-use buffers::BufferPool;
-use policy_trial::Proposal;
+use crate::progress::NotEvicted;
+use crate::protection::PdbRefusals;
 
 /// Decides. Its state changes by inputs alone, and the same inputs give the same decisions.
 ///

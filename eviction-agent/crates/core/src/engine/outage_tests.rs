@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
+use super::Engine;
 use crate::decision::Decision;
 use crate::eviction::EvaluationEnd;
-use crate::eviction_result::{EvictionResult, NotEvicted};
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
 };
@@ -10,9 +10,8 @@ use crate::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, StartedEvicti
 use crate::input::{ApiReachability, Event};
 use crate::policy::Policy;
 use crate::policy::eviction_settings::WhenApiServerDown;
+use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::{NodeCondition, Signal};
-
-use super::Engine;
 
 fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
     let pods = [memory_of("a", 500), memory_of("b", 300)];

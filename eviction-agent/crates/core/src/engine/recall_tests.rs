@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::Engine;
 use crate::eviction::EvaluationEnd;
-use crate::eviction_result::{EvictionResult, NotEvicted};
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
 };
@@ -12,11 +12,10 @@ use crate::oom::OomKill;
 use crate::pods::PodSet;
 use crate::policy::preferences::{EvictionLimit, RateLimitScope};
 use crate::policy::{Policy, Rules, Threshold, VictimsPerPass};
+use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::{NodeCondition, Signal};
 use crate::state::EngineState;
 use crate::units::GoDuration;
-
-use super::Engine;
 
 fn sized(thresholds: Vec<Threshold>) -> Policy {
     enhanced(thresholds, |_| {})

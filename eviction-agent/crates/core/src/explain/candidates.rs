@@ -1,12 +1,14 @@
-//! The ranking as a table, and why its first went before its second.
+//! The ranking as a table, why one pod ranks before another, and what would have changed it.
 
-use crate::record::{CandidateOutcome, CandidateRecord, EvaluationRecord, EvictionRecord};
+use crate::explain::text::{Style, Table, Tone, amount, count, exact, pod, printable, quantity, spoken};
+use crate::pod::PodName;
+use crate::pods::EvictionOrder;
+use crate::rank::OverRequestClass;
+use crate::record::{
+    CandidateOutcome, CandidateRecord, EvaluationRecord, EvictionRecord, NearestRecord, ProtectionRecord,
+    RefusedPodRecord,
+};
 use crate::signal::Resource;
-
-use super::amount::{amount, count, pod, printable, quantity};
-use super::style::{Style, Tone};
-use super::table::Table;
-use super::{margin, reason, refusal};
 
 /// How many of those that only rank are shown.
 const SHOWN: usize = 8;
@@ -89,14 +91,14 @@ fn verdict(resource: Resource, candidate: &CandidateRecord) -> String {
         CandidateOutcome::LetBe => "last eviction failed: not evicted".to_owned(),
         CandidateOutcome::PassedOver => "skipped".to_owned(),
         CandidateOutcome::Stays if candidate.critical => "critical: would be skipped".to_owned(),
-        CandidateOutcome::Stays => margin::cell(resource, candidate),
+        CandidateOutcome::Stays => margin_cell(resource, candidate),
     }
 }
 
 /// With what else is known of the pod, and moved its place.
 fn noted(verdict: String, candidate: &CandidateRecord) -> String {
     let young = candidate.too_young.map(|age| format!("started {age} ago, no sample yet"));
-    let notes: Vec<String> = refusal::notes(candidate).into_iter().chain(young).collect();
+    let notes: Vec<String> = protection_notes(candidate).into_iter().chain(young).collect();
     if notes.is_empty() { verdict } else { format!("{verdict} ({})", notes.join(", ")) }
 }
 
@@ -113,7 +115,7 @@ pub(super) fn victim(
     });
     lines.push(match next {
         Some((_, next)) => {
-            let reason = reason::ahead(resource, candidate, next);
+            let reason = ranks_before(resource, candidate, next);
             format!("goes before {}: {reason}", pod(&next.pod))
         }
         None if evaluation.candidates.len() == 1 => "is the only pod".to_owned(),
@@ -124,7 +126,7 @@ pub(super) fn victim(
         lines.push(granted(evaluation, eviction));
     }
     if let Some(rival) = candidate.margin.and_then(|margin| evaluation.candidates.get(margin.against)) {
-        lines.push(margin::sentence(resource, candidate, rival));
+        lines.push(margin_sentence(resource, candidate, rival));
     }
     lines
 }
@@ -144,4 +146,221 @@ fn granted(evaluation: &EvaluationRecord, eviction: &EvictionRecord) -> String {
 pub(super) fn above_limit(eviction: &EvictionRecord) -> String {
     let message = printable(eviction.message.trim_end());
     format!("{message} It is given {}s to end.", eviction.grace_period_seconds)
+}
+
+/// Why `ahead` ranks before `behind`, as a sentence about the former without its subject.
+pub(super) fn ranks_before(resource: Resource, ahead: &CandidateRecord, behind: &CandidateRecord) -> String {
+    if let Some(reason) = order_reason(ahead, behind) {
+        return reason;
+    }
+    if ahead.standing.class() != behind.standing.class() {
+        return class_reason(ahead, behind);
+    }
+    if ahead.priority != behind.priority {
+        return format!("its priority is lower: {} against {}", ahead.priority, behind.priority);
+    }
+    if ahead.standing != behind.standing {
+        return "nothing is known of the other's usage, and such pods go last among their priority"
+            .to_owned();
+    }
+    if let Some(reason) = protection_reason(ahead, behind) {
+        return reason;
+    }
+    match (ahead.excess, behind.excess) {
+        (Some(a), Some(b)) if a != b => excess_reason(resource, (ahead, a), (behind, b)),
+        (None, None) if ahead.request != behind.request => {
+            let request = |one: &CandidateRecord| one.request.as_deref().map(|text| quantity(resource, text));
+            let [a, b] = [ahead, behind].map(|one| request(one).unwrap_or_default());
+            format!("nothing is known of either, and it requests less: {a} against {b}")
+        }
+        (None, Some(_)) => format!("nothing is known of its {resource}, which counts as most"),
+        _ => "they are alike in everything that counts, and its uid is the lower one".to_owned(),
+    }
+}
+
+/// How a pod stands to its request: `500Mi above its request`.
+pub(super) fn excess_text(resource: Resource, candidate: &CandidateRecord) -> String {
+    match candidate.excess {
+        None => "nothing is known of its usage".to_owned(),
+        Some(excess) if candidate.request.is_none() => format!("it uses {}", spoken(resource, excess)),
+        Some(excess) if excess < 0 => {
+            format!("it is {} below its request", amount(resource, excess.saturating_neg()))
+        }
+        Some(0) => "it uses just what it requests".to_owned(),
+        Some(excess) => format!("it is {} above its request", amount(resource, excess)),
+    }
+}
+
+fn class_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> String {
+    let reason = match ahead.standing {
+        OverRequestClass::NoStats => "nothing is known of its usage, and such pods go first",
+        OverRequestClass::Exceeds => "it uses more than it requests",
+        OverRequestClass::Within => "it uses no more than it requests",
+        OverRequestClass::Unknown => "it is not known to use more than it requests",
+        OverRequestClass::Alike => "its request does not count for this resource",
+    };
+    let other = match behind.standing {
+        OverRequestClass::NoStats => "nothing is known of the other's usage",
+        OverRequestClass::Exceeds => "the other uses more than it requests",
+        OverRequestClass::Within => "the other does not",
+        OverRequestClass::Unknown => "the other is not known to",
+        OverRequestClass::Alike => "nor does the other's",
+    };
+    match (ahead.standing, behind.standing) {
+        (OverRequestClass::NoStats, _) => reason.to_owned(),
+        _ => format!("{reason}, {other}"),
+    }
+}
+
+fn excess_reason(
+    resource: Resource,
+    (ahead, a): (&CandidateRecord, i64),
+    (behind, b): (&CandidateRecord, i64),
+) -> String {
+    if ahead.request.is_none() {
+        return format!("it uses more: {} against {}", amount(resource, a), spoken(resource, b));
+    }
+    format!(
+        "{}, the other {}",
+        excess_text(resource, ahead),
+        excess_text(resource, behind).trim_start_matches("it ")
+    )
+}
+
+/// The changes of one figure that would each have turned the fate of a candidate, joined by
+/// "or"; nothing if none would have.
+pub(super) fn margin_changes(resource: Resource, candidate: &CandidateRecord) -> Option<String> {
+    let margin = candidate.margin?;
+    let word = |by: i64| if by < 0 { "less" } else { "more" };
+    let of = |by: i64, what: &str| format!("{} {} {what}", exact(resource, by.saturating_abs()), word(by));
+    let priority = |by: i64| format!("a priority of {}", i64::from(candidate.priority).saturating_add(by));
+    let ways = match (margin.usage, margin.request) {
+        (Some(usage), Some(request)) if usage == request.saturating_neg() => {
+            vec![format!("{} used or {} requested", of(usage, "").trim_end(), word(request))]
+        }
+        (usage, request) => {
+            let used = usage.map(|by| of(by, "used"));
+            used.into_iter().chain(request.map(|by| of(by, "requested"))).collect()
+        }
+    };
+    let ways: Vec<String> = ways.into_iter().chain(margin.priority.map(priority)).collect();
+    (!ways.is_empty()).then(|| ways.join(", or "))
+}
+
+/// What it would have taken, as a sentence about the candidate without its subject.
+///
+/// Where evictions are sized, what each frees counts as well, and nothing is said but where the
+/// pod would have ranked.
+pub(super) fn margin_sentence(
+    resource: Resource,
+    candidate: &CandidateRecord,
+    rival: &CandidateRecord,
+) -> String {
+    let rival = pod(&rival.pod);
+    let sized = candidate.margin.is_some_and(|margin| margin.sized);
+    match (margin_changes(resource, candidate), candidate.fate) {
+        (Some(changes), CandidateOutcome::Goes) if sized => {
+            format!("would have ranked behind {rival} with {changes}")
+        }
+        (Some(changes), _) if sized => format!("would have ranked before {rival} with {changes}"),
+        (Some(changes), CandidateOutcome::Goes) => {
+            format!("would have stayed, and {rival} gone, with {changes}")
+        }
+        (Some(changes), _) => format!("would have gone instead of {rival} with {changes}"),
+        (None, CandidateOutcome::Goes) => {
+            format!("would have gone before {rival} whatever it used or requested")
+        }
+        (None, _) => format!("would have stayed behind {rival} whatever it used or requested"),
+    }
+}
+
+/// For the last column of a table: what would have made the pod go.
+pub(super) fn margin_cell(resource: Resource, candidate: &CandidateRecord) -> String {
+    match candidate.margin {
+        Some(margin) => match (margin.usage, margin.priority) {
+            (Some(usage), _) if margin.sized => format!("in turn with {} more used", exact(resource, usage)),
+            (Some(usage), _) => format!("goes with {} more used", exact(resource, usage)),
+            (None, Some(by)) => {
+                format!("goes with a priority of {}", i64::from(candidate.priority).saturating_add(by))
+            }
+            (None, None) => "stays whatever it uses".to_owned(),
+        },
+        None => "stays".to_owned(),
+    }
+}
+
+/// The smallest change of all.
+pub(super) fn nearest_change(resource: Resource, nearest: &NearestRecord) -> String {
+    let NearestRecord { pod: whose, usage, stays: _, goes } = nearest;
+    let word = if *usage < 0 { "less" } else { "more" };
+    let change = exact(resource, usage.saturating_abs());
+    let instead = if whose == goes { "it".to_owned() } else { pod(goes) };
+    format!("with {change} {word} used by {}, {instead} would have gone instead", pod(whose))
+}
+
+/// Why a pod was refused in an evaluation, as a sentence without its subject.
+pub(super) fn refusal_of(evaluation: &EvaluationRecord, name: &PodName) -> Option<String> {
+    let refused = evaluation.refused_pods.iter().find(|refused| refused.pod == *name)?;
+    Some(refused.why.to_string())
+}
+
+/// A pod and why it was refused.
+pub(super) fn refusal_line(refused: &RefusedPodRecord) -> String {
+    format!("{} {}", pod(&refused.pod), refused.why)
+}
+
+/// Why one pod ranks before another if that is for what they are sheltered by, before standing
+/// and priority are looked at.
+pub(super) fn order_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
+    let (a, b) = (order_of(ahead), order_of(behind));
+    if a == b {
+        return None;
+    }
+    Some(match (a, b) {
+        (EvictionOrder::First, _) => "it is to go first by the operator's table".to_owned(),
+        (_, EvictionOrder::Never) => "the other is never to go by the operator's table".to_owned(),
+        (_, EvictionOrder::OptedOut) => "the other opted out".to_owned(),
+        _ => "the other is to go last".to_owned(),
+    })
+}
+
+/// The same, among those of the same standing and priority.
+pub(super) fn protection_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
+    let bare = |candidate: &CandidateRecord| candidate.shelter.as_ref().is_some_and(|shelter| shelter.bare);
+    let hint = |candidate: &CandidateRecord| candidate.shelter.as_ref().map_or(0, |shelter| shelter.hint);
+    if bare(ahead) != bare(behind) {
+        return Some("the other has no owner to bring it back".to_owned());
+    }
+    let (a, b) = (hint(ahead), hint(behind));
+    (a != b).then(|| format!("its hint is lower: {a} against {b}"))
+}
+
+fn order_of(candidate: &CandidateRecord) -> EvictionOrder {
+    candidate.shelter.as_ref().map_or(EvictionOrder::default(), |shelter| shelter.turn)
+}
+
+/// What shelters a pod or puts it forward, for the table.
+pub(super) fn protection_notes(candidate: &CandidateRecord) -> Vec<String> {
+    let Some(ProtectionRecord { turn, rule, bare, hint, ignored_annotations }) = &candidate.shelter else {
+        return Vec::new();
+    };
+    let by_rule = rule.map_or_else(String::new, |rule| format!(" by policy.protection[{rule}]"));
+    let mut notes = Vec::new();
+    match turn {
+        EvictionOrder::First => notes.push(format!("first{by_rule}")),
+        EvictionOrder::Normal => {}
+        EvictionOrder::Last => notes.push(format!("last{by_rule}")),
+        EvictionOrder::OptedOut => notes.push("opted out".to_owned()),
+        EvictionOrder::Never => notes.push(format!("never{by_rule}")),
+    }
+    if *bare {
+        notes.push("no owner".to_owned());
+    }
+    if *hint != 0 {
+        notes.push(format!("hint {hint}"));
+    }
+    if !ignored_annotations.is_empty() {
+        notes.push(format!("{} ignored", count(ignored_annotations.len(), "annotation")));
+    }
+    notes
 }

@@ -1,13 +1,14 @@
 //! One evaluation as text.
 
-use crate::eviction::EvaluationEnd;
+use crate::eviction::{Basis, EvaluationEnd, SkipReason};
+use crate::explain::text::{Style, Tone, count, pod, printable, spoken};
+use crate::explain::{candidates, signals};
 use crate::pod::PodName;
-use crate::record::{CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, EvictionRecord};
+use crate::record::{
+    CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, EvictionRecord, InFlightPhase,
+    InFlightRecord, SizingRecord, SkippedPodRecord,
+};
 use crate::signal::Resource;
-
-use super::amount::{count, pod};
-use super::style::{Style, Tone};
-use super::{candidates, margin, refusal, shortage, signal, sizing};
 
 /// Width of the labels at the left.
 const LABEL: usize = 11;
@@ -47,19 +48,19 @@ pub(super) fn is_calm(evaluation: &EvaluationRecord) -> bool {
 pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
     let (tone, heading) = heading(evaluation);
     page.heading(&record.at.to_string(), tone, &heading);
-    page.lines("short", shortage::met(evaluation, record.at));
-    page.lines("memory", evaluation.memory.iter().flat_map(signal::memory));
-    page.lines("ahead", signal::ahead(evaluation));
-    page.lines("unknown", shortage::blind(evaluation));
-    page.lines("rejected", signal::refused(&evaluation.refused));
-    page.lines("no signal", signal::blind(record));
-    page.lines("policy", record.proposal.iter().flat_map(|one| signal::proposal(one, record.at)));
+    page.lines("short", signals::met(evaluation, record.at));
+    page.lines("memory", evaluation.memory.iter().flat_map(signals::memory));
+    page.lines("ahead", signals::ahead(evaluation));
+    page.lines("unknown", signals::unknown_signals(evaluation));
+    page.lines("rejected", signals::refused(&evaluation.refused));
+    page.lines("no signal", signals::unavailable_signals(record));
+    page.lines("policy", record.proposal.iter().flat_map(|one| signals::proposal(one, record.at)));
     page.lines("reclaim", reclaim(evaluation));
-    page.lines("conditions", record.conditions.iter().map(|one| shortage::condition(one, record.at)));
-    page.lines("deficit", evaluation.deficit.iter().map(shortage::deficit));
-    page.lines("in flight", sizing::flights(evaluation));
-    page.lines("sized", sizing::sums(evaluation));
-    page.lines("skipped", sizing::passed_over(evaluation));
+    page.lines("conditions", record.conditions.iter().map(|one| signals::condition(one, record.at)));
+    page.lines("deficit", evaluation.deficit.iter().map(signals::deficit));
+    page.lines("in flight", in_flight_lines(evaluation));
+    page.lines("sized", sizing_lines(evaluation));
+    page.lines("skipped", skipped_lines(evaluation));
     above_limits(evaluation, page);
     if let Some(resource) = evaluation.starved {
         ranking(evaluation, resource, page);
@@ -153,7 +154,7 @@ fn reclaim(evaluation: &EvaluationRecord) -> Vec<String> {
     changed
         .map(|after| {
             let signal = after.signal;
-            let now = shortage::value(signal, Some(after));
+            let now = signals::value(signal, Some(after));
             let enough =
                 if evaluation.end == EvaluationEnd::Reclaimed { "" } else { ", which is not enough" };
             format!("afterwards {signal} {now}{enough}")
@@ -171,7 +172,7 @@ fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
     if evaluation.candidates.is_empty() {
         let spared = |name| format!("{} is above its own limits, but critical", pod(name));
         page.lines("spared", evaluation.spared.iter().map(spared));
-        page.lines("rejected", evaluation.refused_pods.iter().map(refusal::line));
+        page.lines("rejected", evaluation.refused_pods.iter().map(candidates::refusal_line));
     }
 }
 
@@ -182,7 +183,7 @@ fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPag
     page.out.push('\n');
     candidates::table(evaluation, resource, page.style, page.out);
     page.out.push('\n');
-    page.lines("rejected", evaluation.refused_pods.iter().map(refusal::line));
+    page.lines("rejected", evaluation.refused_pods.iter().map(candidates::refusal_line));
     let goes = |(_, candidate): &(usize, &CandidateRecord)| candidate.fate == CandidateOutcome::Goes;
     for (rank, candidate) in evaluation.candidates.iter().enumerate().filter(goes) {
         let mut lines = vec![pod(&candidate.pod)];
@@ -194,5 +195,71 @@ fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPag
     let told = |name: &PodName| evaluation.evictions.iter().any(|eviction| eviction.pod == *name);
     let nearest =
         evaluation.nearest.iter().filter(|nearest| evaluation.sizing.is_empty() && !told(&nearest.pod));
-    page.lines("nearest", nearest.map(|nearest| margin::nearest(resource, nearest)));
+    page.lines("nearest", nearest.map(|nearest| candidates::nearest_change(resource, nearest)));
+}
+
+/// Earlier evictions that were remembered.
+pub(super) fn in_flight_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
+    evaluation.flights.iter().map(in_flight_line)
+}
+
+pub(super) fn in_flight_line(InFlightRecord { pod: name, signal, state, .. }: &InFlightRecord) -> String {
+    let name = pod(name);
+    match state {
+        InFlightPhase::UnderWay { remaining_grace } => {
+            format!("{name} for {signal}, {remaining_grace} of its grace period left")
+        }
+        InFlightPhase::Gone { .. } => format!("{name} is gone; figures from before that still count it"),
+        InFlightPhase::Failed { why, age } => {
+            format!("{name} did not go ({}), {age} ago", printable(why))
+        }
+        InFlightPhase::Expired { age } => {
+            format!("{name} did not go: its time was over {age} ago, and nothing was freed")
+        }
+    }
+}
+
+/// What each threshold lacked that was dealt with, and who makes up for it.
+pub(super) fn sizing_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
+    evaluation.sizing.iter().map(|sizing| {
+        let SizingRecord { signal, lacking, in_flight, chosen, open, .. } = sizing;
+        let tell = |number: i64| spoken(signal.resource(), number);
+        let victims = sizing.victims.iter().map(|victim| {
+            let guess = match victim.basis {
+                Basis::Request => ", as it requested: its usage is not known",
+                Basis::Unknown => ": its usage is not known",
+                Basis::Anonymous | Basis::WorkingSet | Basis::Usage => "",
+            };
+            format!("; {} frees {}{guess}", pod(&victim.pod), tell(victim.release))
+        });
+        let hurried = sizing.hurried.iter().map(|name| format!("; {} is hurried", pod(name)));
+        let detail: String = hurried.chain(victims).collect();
+        let rest = match open {
+            ..=0 => String::new(),
+            open => format!("; {} remain lacking", tell(*open)),
+        };
+        let (lacking, in_flight, chosen) = (tell(*lacking), tell(*in_flight), tell(*chosen));
+        format!("{signal} lacks {lacking}: {in_flight} on the way, {chosen} chosen{detail}{rest}")
+    })
+}
+
+/// Those who would have gone before others, and why they did not.
+pub(super) fn skipped_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
+    evaluation.sizing.iter().flat_map(skipped_of).map(|(_, why)| why)
+}
+
+/// The same for one threshold, with the pods.
+pub(super) fn skipped_of(sizing: &SizingRecord) -> impl Iterator<Item = (&PodName, String)> {
+    let resource = sizing.signal.resource();
+    sizing.passed_over.iter().map(move |SkippedPodRecord { pod: name, why, release, open, .. }| {
+        let (release, open) = (spoken(resource, *release), spoken(resource, *open));
+        let why = match why {
+            SkipReason::FreesNextToNothing => format!(
+                "{} would free {release} of {open}, and others of its standing and priority more",
+                pod(name)
+            ),
+            SkipReason::DidNotGo => format!("{} did not go when it was to", pod(name)),
+        };
+        (name, why)
+    })
 }

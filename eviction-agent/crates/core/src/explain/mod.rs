@@ -5,26 +5,18 @@
 //! and a recording read the same. [`Explainer`] is told one record after the other. Passes in
 //! which nothing happened become one line.
 
-mod amount;
 mod candidates;
 mod evaluation;
-mod margin;
 mod oom;
 mod pod;
-mod reason;
-mod refusal;
-mod shortage;
-mod signal;
-mod sizing;
-mod style;
-mod table;
+mod signals;
 #[cfg(test)]
 mod tests;
-
-pub use style::Style;
+mod text;
 
 use evaluation::TextPage;
-use style::Tone;
+pub use text::Style;
+use text::Tone;
 
 use super::decision::NotEvaluated;
 use super::record::{DecisionRecord, EvaluationRecord, OomRecord, RecordSubject};
@@ -74,7 +66,7 @@ impl Explainer {
                     self.end_calm(&mut out);
                     let mut page = TextPage { style: self.style, out: &mut out };
                     page.heading(&record.at.to_string(), Tone::Warning, "POLICY");
-                    page.lines("policy", signal::proposal(proposal, record.at));
+                    page.lines("policy", signals::proposal(proposal, record.at));
                     page.out.push('\n');
                 }
             }
@@ -125,8 +117,8 @@ impl Explainer {
 
     fn count_calm(&mut self, record: &DecisionRecord, evaluation: &EvaluationRecord, out: &mut String) {
         let conditions: Vec<_> = record.conditions.iter().map(|condition| condition.condition).collect();
-        let mut blind = shortage::blind(evaluation);
-        blind.extend(signal::blind(record));
+        let mut blind = signals::unknown_signals(evaluation);
+        blind.extend(signals::unavailable_signals(record));
         let is_like = |calm: &&mut Calm| calm.conditions == conditions && calm.blind == blind;
         if let Some(calm) = self.calm.as_mut().filter(is_like) {
             calm.passes += 1;
@@ -141,7 +133,7 @@ impl Explainer {
         let Some(Calm { passes, from, to, conditions, blind }) = self.calm.take() else {
             return;
         };
-        let until = if passes == 1 { String::new() } else { format!(", until {}", amount::clock(to, from)) };
+        let until = if passes == 1 { String::new() } else { format!(", until {}", text::clock(to, from)) };
         let held = match &*conditions {
             [] => String::new(),
             held => {
@@ -149,7 +141,7 @@ impl Explainer {
                 format!("; the transition period keeps {}", names.join(" and "))
             }
         };
-        let passes = amount::passes(passes);
+        let passes = text::passes(passes);
         let text = self.style.paint(Tone::Good, &format!("CALM for {passes}{until}{held}"));
         let mut page = TextPage { style: self.style, out };
         *page.out += &format!("{from}  {text}\n");
@@ -169,7 +161,7 @@ fn no_pass(why: NotEvaluated) -> String {
              later passes raise conditions, but evict for no threshold"
                 .to_owned()
         }
-        NotEvaluated::NoLook(why) => format!("the look at the node failed: {}", shortage::unknown(why)),
+        NotEvaluated::NoLook(why) => format!("the look at the node failed: {}", signals::unknown(why)),
         NotEvaluated::NotWaiting => "a second look came although nothing was being reclaimed".to_owned(),
     }
 }
@@ -181,9 +173,9 @@ fn admission(
     message: Option<&str>,
     page: &mut TextPage<'_>,
 ) {
-    let (name, at) = (amount::pod(name), record.at.to_string());
+    let (name, at) = (text::pod(name), record.at.to_string());
     let reason =
-        message.map_or_else(String::new, |message| format!(": {}", amount::printable(message.trim_end())));
+        message.map_or_else(String::new, |message| format!(": {}", text::printable(message.trim_end())));
     match admit {
         true => page.heading(&at, Tone::Good, &format!("ADMIT {name}")),
         false => page.heading(&at, Tone::Warning, &format!("REFUSE {name}{reason}")),

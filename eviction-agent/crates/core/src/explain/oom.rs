@@ -1,14 +1,12 @@
 //! Kills by the kernel and ends of containers as text.
 
+use super::evaluation::TextPage;
+use crate::explain::text::{Tone, amount, clock, pod, printable};
 use crate::oom::{AttributedCause, EndedContainer, LimitScope, OomVictimRole, TerminationCause};
 use crate::pod::PodName;
 use crate::record::OomKillRecord;
 use crate::signal::Resource;
 use crate::time::Timestamp;
-
-use super::amount::{amount, clock, pod, printable};
-use super::evaluation::TextPage;
-use super::style::Tone;
 
 /// A process that the kernel killed: no eviction.
 pub(super) fn kill(at: Timestamp, kill: &OomKillRecord, page: &mut TextPage<'_>) {

@@ -1,16 +1,15 @@
 //! The story of one pod over all passes.
 
+use super::evaluation::TextPage;
+use super::{candidates, oom};
+use crate::explain::evaluation;
+use crate::explain::text::{Tone, passes, pod, printable};
 use crate::pod::PodName;
 use crate::record::{
     CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, OomRecord, RecordSubject,
 };
 use crate::signal::Resource;
 use crate::time::Timestamp;
-
-use super::amount::{passes, pod, printable};
-use super::evaluation::TextPage;
-use super::style::Tone;
-use super::{candidates, margin, oom, reason, refusal, sizing};
 
 /// What is remembered of a pod from evaluation to evaluation.
 #[derive(Debug)]
@@ -104,7 +103,7 @@ impl PodHistory {
             let name = pod(&self.pod);
             page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but critical"));
             page.out.push('\n');
-        } else if let Some(why) = refusal::of(evaluation, &self.pod) {
+        } else if let Some(why) = candidates::refusal_of(evaluation, &self.pod) {
             let name = pod(&self.pod);
             page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but {why}"));
             page.out.push('\n');
@@ -148,15 +147,15 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
         CandidateOutcome::Goes => page.lines("why", candidates::victim(evaluation, rank, own, resource)),
         CandidateOutcome::Critical => {}
         CandidateOutcome::Refused => {
-            page.lines("why not", refusal::of(evaluation, &own.pod).map(|why| format!("it {why}")))
+            page.lines("why not", candidates::refusal_of(evaluation, &own.pod).map(|why| format!("it {why}")))
         }
         CandidateOutcome::Hurried | CandidateOutcome::OnItsWay | CandidateOutcome::LetBe => {
             let own = evaluation.flights.iter().filter(|flight| flight.pod == own.pod);
-            page.lines("why", own.map(sizing::flight));
+            page.lines("why", own.map(evaluation::in_flight_line));
         }
         CandidateOutcome::PassedOver => {
             let own =
-                evaluation.sizing.iter().flat_map(sizing::passed_over_of).filter(|(pod, _)| **pod == own.pod);
+                evaluation.sizing.iter().flat_map(evaluation::skipped_of).filter(|(pod, _)| **pod == own.pod);
             page.lines("why not", own.map(|(_, why)| why));
         }
         CandidateOutcome::Stays => page.lines("why not", not(evaluation, own, resource)),
@@ -182,9 +181,9 @@ fn not(evaluation: &EvaluationRecord, own: &CandidateRecord, resource: Resource)
     let Some(rival) = own.margin.and_then(|margin| evaluation.candidates.get(margin.against)) else {
         return vec!["no pod was evicted".to_owned()];
     };
-    let reason = reason::ahead(resource, rival, own);
+    let reason = candidates::ranks_before(resource, rival, own);
     vec![
         format!("{} goes before it: {reason}", pod(&rival.pod)),
-        format!("it {}", margin::sentence(resource, own, rival)),
+        format!("it {}", candidates::margin_sentence(resource, own, rival)),
     ]
 }

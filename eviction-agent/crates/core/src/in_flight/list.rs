@@ -4,21 +4,18 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use crate::deficit::is_next_to_nothing;
+use super::{
+    ApiPhase, Ended, ExecutorUpdate, Failure, InFlightEviction, MARGIN, REMEMBERED, RETRY, StartedEviction,
+};
 use crate::disk_layout::DiskLayout;
-use crate::eviction::Eviction;
-use crate::eviction_result::{EvictionResult, NotEvicted};
-use crate::expected_release::ExpectedRelease;
+use crate::eviction::{Eviction, ExpectedRelease, is_next_to_nothing};
 use crate::pods::PodSet;
 use crate::policy::VictimsPerPass;
+use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::Signal;
 use crate::snapshot::PodStats;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
-
-use super::{
-    ApiPhase, Ended, ExecutorUpdate, Failure, InFlightEviction, MARGIN, REMEMBERED, RETRY, StartedEviction,
-};
 
 /// The evictions in flight, in the order of their decisions. Of a pod there is one, and more only while
 /// executors still carry out earlier ones.

@@ -31,20 +31,18 @@
 mod list;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 pub(crate) use list::{Eligibility, InFlightEvictions};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::eviction::LABELS;
-use super::expected_release::ExpectedRelease;
-use super::pod::PodName;
-use super::signal::{Resource, Signal};
-use super::time::{Timestamp, is_unset, since};
-use super::units::GoDuration;
+use crate::eviction::{ExpectedRelease, LABELS};
+use crate::pod::PodName;
+use crate::signal::{Resource, Signal};
+use crate::time::{Timestamp, is_unset, since};
+use crate::units::GoDuration;
 
 /// How long after its grace period a pod may take to go: `podCleanupTimeout` of the kubelet.
 pub const MARGIN: GoDuration = GoDuration::from_secs(30);
@@ -72,7 +70,7 @@ pub struct InFlightEviction {
     pub pod: Arc<PodName>,
     /// What for, as [`Evaluation::label_of`](super::decision::Evaluation::label_of) has it: the last cause,
     /// if it was taken over.
-    #[serde(rename = "label", deserialize_with = "wire::label")]
+    #[serde(rename = "label", deserialize_with = "deserialize_label")]
     pub signal: Label,
     /// Whether that was a hard threshold or a limit of the pod's own.
     pub hard: bool,
@@ -83,7 +81,7 @@ pub struct InFlightEviction {
     /// How long it may take to end.
     pub grace_period_seconds: i64,
     /// What it frees, by signal: as of the decision, or more if it grew.
-    #[serde(with = "wire::expected")]
+    #[serde(with = "expected")]
     pub expected: [ExpectedRelease; Signal::COUNT],
     /// How it ended; nothing while the pod is on its way out.
     #[serde(default)]
@@ -284,5 +282,54 @@ impl InFlightEviction {
 
     fn end(&mut self, ended: Ended, at: Timestamp) {
         (self.ended, self.since) = (Some(ended), at);
+    }
+}
+
+/// What a pod goes for: one of those that there are.
+fn deserialize_label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Label, D::Error> {
+    let text = Box::<str>::deserialize(deserializer)?;
+    label_of(&text).ok_or_else(|| D::Error::custom(format_args!("nobody goes for {text:?}")))
+}
+
+/// What comes free, by signal, without those of which nothing is known.
+mod expected {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::eviction::{Basis, ExpectedRelease};
+    use crate::signal::Signal;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Expected {
+        signal: Signal,
+        amount: i64,
+        basis: Basis,
+    }
+
+    /// Writes those that are known.
+    pub(crate) fn serialize<S: Serializer>(
+        releases: &[ExpectedRelease; Signal::COUNT],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let known = Signal::ALL
+            .into_iter()
+            .zip(releases)
+            .filter(|(_, release)| **release != ExpectedRelease::UNKNOWN);
+        serializer.collect_seq(known.map(|(signal, &ExpectedRelease { amount, basis })| Expected {
+            signal,
+            amount,
+            basis,
+        }))
+    }
+
+    /// Reads them; what is not named is unknown.
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<[ExpectedRelease; Signal::COUNT], D::Error> {
+        let mut releases = [ExpectedRelease::UNKNOWN; Signal::COUNT];
+        for Expected { signal, amount, basis } in Vec::deserialize(deserializer)? {
+            releases[signal as usize] = ExpectedRelease { amount: amount.max(0), basis };
+        }
+        Ok(releases)
     }
 }

@@ -3,18 +3,17 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::{ApiPhase, ExecutorUpdate, InFlightEviction, StartedEviction};
 use crate::engine::Engine;
-use crate::eviction_result::EvictionResult;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{at, engine, hard, pod, policy, set, tell};
 use crate::input::{ApiReachability, Event, Input};
 use crate::pod::PodName;
 use crate::pods::PodSet;
 use crate::policy::{Policy, Rules};
+use crate::progress::EvictionResult;
 use crate::signal::Signal;
 use crate::state::EngineState;
-
-use super::{ApiPhase, ExecutorUpdate, InFlightEviction, StartedEviction};
 
 fn pods() -> Arc<PodSet> {
     set(vec![pod("a", "10"), pod("b", "10")])
@@ -130,7 +129,7 @@ fn an_executor_at_work_is_not_forgotten_for_a_later_decision() {
     assert_eq!(decisions(&engine), [1, 2]);
     // What the API server says of the first ends nothing of the second.
     update(&mut engine, 1, 41, ExecutorUpdate::ApiEnded);
-    let result = Err(crate::eviction_result::NotEvicted::NotAsked);
+    let result = Err(crate::progress::NotEvicted::NotAsked);
     tell(&mut engine, 41, Event::Evicted(EvictionResult { uid: "a".into(), result }));
     assert_eq!(decisions(&engine), [2]);
     assert!(engine.in_flight()[0].is_under_way());

@@ -1,9 +1,9 @@
 use super::*;
 use crate::decision::Decision;
 use crate::engine::Engine;
-use crate::eviction_result::EvictionResult;
 use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, tell};
 use crate::input::Event;
+use crate::progress::EvictionResult;
 use crate::signal::Signal::MemoryAvailable;
 use crate::status_mismatch::StatusMismatch;
 

@@ -3,10 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::eviction_result::EvictionResult;
-use crate::pods::{KnownPod, PodSet};
-use crate::time::{Timestamp, since};
-
 use super::container_end::ContainerEnded;
 use super::counters::{AnomalyCounts, KillCounts, TerminationCounts};
 use super::group::{GroupKill, GroupKills};
@@ -14,6 +10,9 @@ use super::kill::OomKill;
 use super::pod::{KillEntry, KillStored, PodOomHistory, StartedEviction};
 use super::termination::EndedContainer;
 use super::text::clipped;
+use crate::pods::{KnownPod, PodSet};
+use crate::progress::EvictionResult;
+use crate::time::{Timestamp, since};
 
 /// Pods with a story; one more drops the one of which nothing was heard for longest.
 const PODS: usize = 1024;

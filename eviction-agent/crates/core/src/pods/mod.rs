@@ -1,42 +1,32 @@
 //! The pods of the node, with everything that can be known about one before a pass.
 
-mod annotations;
-mod criticality;
-mod eviction_annotations;
-mod limits;
-mod pod_event_time;
 mod protection;
-mod qos;
-mod rate_limit_key;
 mod requests;
-mod set;
 mod storage_limits;
 #[cfg(test)]
 mod tests;
 
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-pub use annotations::{is_asked_for, mirrored_uid, of_the_api};
-pub use criticality::is_critical;
 #[cfg(test)]
-pub(crate) use eviction_annotations::PodAnnotations;
-pub(crate) use eviction_annotations::opts_out;
-pub use eviction_annotations::{AnnotationError, EVICT, IgnoredAnnotation, PRIORITY_HINT};
-pub use eviction_annotations::{DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION};
-pub use limits::{ContainerLimit, EmptyDirLimit, LocalLimits};
-pub use pod_event_time::PodEventTime;
-pub use protection::{EvictionOrder, PodProtection};
-pub use qos::is_best_effort;
-pub use rate_limit_key::RateLimitKey;
-pub use requests::{has_pod_level_resources, memory_limit, pod_limit, pod_request};
-pub use set::{PodSet, RankFacts};
+pub(crate) use protection::PodAnnotations;
+pub(crate) use protection::opts_out;
+pub use protection::{
+    AnnotationError, DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, EvictionOrder,
+    IgnoredAnnotation, PRIORITY_HINT, PodEventTime, PodProtection, RateLimitKey, is_asked_for, is_critical,
+    mirrored_uid, of_the_api,
+};
+pub use requests::{has_pod_level_resources, is_best_effort, memory_limit, pod_limit, pod_request};
 pub(crate) use storage_limits::LeastLimits;
-pub use storage_limits::{LimitedPod, NamedLimit};
+use storage_limits::LimitedPods;
+pub use storage_limits::{ContainerLimit, EmptyDirLimit, LimitedPod, LocalLimits, NamedLimit};
 
-use super::pod::{Pod, PodName};
-use super::policy::{DiskRanking, Gates, PodLevelRequests, Policy, WithoutStats};
-use super::signal::Resource;
-use super::units::Quantity;
+use crate::pod::{Pod, PodName};
+use crate::policy::{DiskRanking, Gates, PodLevelRequests, Policy, WithoutStats};
+use crate::signal::Resource;
+use crate::units::{Nanos, Quantity};
+use crate::work::step;
 
 /// A pod and what follows from its specification alone.
 #[derive(Clone, Debug)]
@@ -95,5 +85,173 @@ impl KnownPod {
     /// What it requests of a resource, zero if nothing.
     pub fn request(&self, resource: Resource) -> Quantity {
         pod_request(&self.pod, resource.name(), self.gates, self.pod_level_requests)
+    }
+}
+
+/// What ranking asks of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankFacts {
+    /// When its turn is, whatever it uses.
+    pub turn: EvictionOrder,
+    /// `spec.priority`, 0 if absent.
+    pub priority: i32,
+    /// Nothing would bring it back, so that its like go before.
+    pub bare: bool,
+    /// What its annotation asks for among its like, from -100 to 100: lower goes first.
+    pub hint: i8,
+    /// A figure that is absent is not known, instead of 0.
+    pub absent_is_unknown: bool,
+    /// Inodes are held against requested inodes, instead of requested bytes.
+    pub inodes_alone: bool,
+    /// Requested bytes of memory.
+    pub memory: Nanos,
+    /// Requested bytes of local storage.
+    pub storage: Nanos,
+    /// Requested inodes: a pod may name such a resource, though nobody grants it.
+    pub inodes: Nanos,
+}
+
+impl RankFacts {
+    fn of(pod: &Pod, policy: &Policy, shelter: &PodProtection) -> Self {
+        let rules = &policy.rules;
+        let request = |resource: Resource| {
+            let level = rules.pod_level_requests;
+            Nanos::from_quantity(&pod_request(pod, resource.name(), policy.gates, level))
+        };
+        Self {
+            turn: shelter.turn,
+            priority: pod.priority.unwrap_or(0),
+            bare: shelter.bare,
+            hint: shelter.hint,
+            absent_is_unknown: rules.without_stats == WithoutStats::BehindExceeding,
+            inodes_alone: rules.disk_ranking == DiskRanking::ByWhatIsFreed,
+            memory: request(Resource::Memory),
+            storage: request(Resource::EphemeralStorage),
+            inodes: request(Resource::Inodes),
+        }
+    }
+}
+
+#[expect(clippy::disallowed_types, reason = "only ever looked up, and its hasher has no seed")]
+type PlacesByUid = std::collections::HashMap<Box<str>, u32, BuildHasherDefault<DefaultHasher>>;
+
+/// The active pods in an order of their own, each at its *place*. Made when pods come or go.
+#[derive(Clone, Debug, Default)]
+pub struct PodSet {
+    pods: Vec<Arc<KnownPod>>,
+    facts: Vec<RankFacts>,
+    uid_order: Vec<u32>,
+    limited: LimitedPods,
+    by_uid: PlacesByUid,
+    repeated: Vec<(u32, u32)>,
+    volumes: LocalVolumes,
+}
+
+/// The names of all local volumes in one text, so that reading them is reading on.
+#[derive(Clone, Debug, Default)]
+struct LocalVolumes {
+    text: String,
+    ends: Vec<usize>,
+    of_pod: Vec<(usize, usize)>,
+}
+
+impl PodSet {
+    /// Takes the pods in the given order. A uid may occur twice; both share its statistics.
+    pub fn new(pods: Vec<Arc<KnownPod>>) -> Self {
+        let mut set = Self { facts: pods.iter().map(|known| known.rank).collect(), pods, ..Self::default() };
+        for (place, known) in (0..).zip(&set.pods) {
+            set.limited.push(place, known);
+            match set.by_uid.get(&known.pod.uid) {
+                Some(&first) => set.repeated.push((place, first)),
+                None => {
+                    set.by_uid.insert(known.pod.uid.clone(), place);
+                }
+            }
+            set.volumes.push(&known.pod);
+        }
+        set.uid_order = set.order_by_uid();
+        set
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// All of them, by place.
+    pub fn pods(&self) -> &[Arc<KnownPod>] {
+        &self.pods
+    }
+
+    /// The pod at a place.
+    pub fn get(&self, place: u32) -> Option<&KnownPod> {
+        step();
+        self.pods.get(place as usize).map(|known| &**known)
+    }
+
+    /// The first place of a uid.
+    pub fn place(&self, uid: &str) -> Option<u32> {
+        step();
+        self.by_uid.get(uid).copied()
+    }
+
+    /// The facts for ranking, by place.
+    pub fn facts(&self) -> &[RankFacts] {
+        &self.facts
+    }
+
+    /// By place, where the pod stands when all are sorted by uid, then place.
+    pub fn uid_order(&self) -> &[u32] {
+        &self.uid_order
+    }
+
+    /// The pods with limits of their local storage, in order.
+    pub fn limited(&self) -> impl ExactSizeIterator<Item = LimitedPod<'_>> {
+        self.limited.iter().inspect(|_| step())
+    }
+
+    /// Places whose uid occurs earlier, with its first place.
+    pub(crate) fn repeated(&self) -> &[(u32, u32)] {
+        &self.repeated
+    }
+
+    /// The names of the local volumes of the pod at a place: `helpers.go: localVolumeNames`.
+    pub fn local_volumes(&self, place: u32) -> impl Iterator<Item = &str> {
+        self.volumes.names(place as usize)
+    }
+
+    fn order_by_uid(&self) -> Vec<u32> {
+        let uid = |&place: &usize| (&*self.pods[place].pod.uid, place);
+        let mut places: Vec<usize> = (0..self.pods.len()).collect();
+        places.sort_unstable_by(|a, b| uid(a).cmp(&uid(b)));
+        let mut order = vec![0; places.len()];
+        for (rank, place) in (0..).zip(places) {
+            order[place] = rank;
+        }
+        order
+    }
+}
+
+impl LocalVolumes {
+    fn push(&mut self, pod: &Pod) {
+        let start = self.ends.len();
+        for volume in pod.volumes.iter().filter(|volume| volume.is_local()) {
+            self.text.push_str(&volume.name);
+            self.ends.push(self.text.len());
+        }
+        self.of_pod.push((start, self.ends.len()));
+    }
+
+    fn names(&self, place: usize) -> impl Iterator<Item = &str> {
+        let (start, end) = self.of_pod.get(place).copied().unwrap_or_default();
+        (start..end).map(|name| {
+            let from = name.checked_sub(1).map_or(0, |before| self.ends[before]);
+            &self.text[from..self.ends[name]]
+        })
     }
 }

@@ -1,9 +1,8 @@
+use super::{KnownPod, LocalLimits, is_best_effort, is_critical, of_the_api, pod_limit, pod_request};
 use crate::fixture::{container, limits, list, pod, quantity, requests, set};
-use crate::milli_units::Nanos;
 use crate::pod::{Container, EmptyDir, Pod, Resources, Volume};
 use crate::policy::{Gates, PodLevelRequests};
-
-use super::{KnownPod, LocalLimits, is_best_effort, is_critical, of_the_api, pod_limit, pod_request};
+use crate::units::Nanos;
 
 const GATE_OFF: Gates = Gates { pod_level_resources: false, separate_disk_gc: true };
 

@@ -7,16 +7,231 @@
 //! [`EvictionGuard::refusal`] for each pod whose turn has come. In the kubelet's profile nobody is
 //! sheltered and nothing refused.
 
-mod cool_down;
-mod counted_eviction;
-mod guard;
+mod limits;
 #[cfg(test)]
-mod properties;
-mod rate_limit;
-mod refusal;
+mod property_tests;
 #[cfg(test)]
 mod tests;
 
-pub use counted_eviction::{CountedEviction, MOST_COUNTED};
-pub use guard::{EvictionGuard, EvictionMotive, EvictionRequest};
-pub use refusal::{Refusal, RefusedPod};
+use std::fmt;
+
+pub(crate) use limits::PdbRefusals;
+use limits::{CoolDown, RateLimiter};
+pub use limits::{CountedEviction, MOST_COUNTED};
+use serde::Serialize;
+
+use crate::pods::{EvictionOrder, KnownPod, PodEventTime};
+use crate::policy::Rules;
+use crate::policy::preferences::RateLimitScope;
+use crate::progress::EvictionResult;
+use crate::signal::{Resource, Signal};
+use crate::time::Timestamp;
+use crate::units::GoDuration;
+
+/// For what a pod would go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictionMotive {
+    /// A threshold of the node.
+    Threshold {
+        /// Of which signal.
+        signal: Signal,
+        /// Whether it is a hard one.
+        hard: bool,
+    },
+    /// Its own limits of local storage, which it exceeds.
+    OwnLimits,
+}
+
+/// The question whether a pod may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvictionRequest {
+    /// When: the time of the input.
+    pub at: Timestamp,
+    /// For what.
+    pub motive: EvictionMotive,
+    /// Nobody else goes for this: all whose turn was before were refused, and nobody is on his
+    /// way.
+    pub nobody_else: bool,
+}
+
+/// Remembers evictions and OOM kills, and refuses by them and by what pods are sheltered by.
+#[derive(Clone, Debug, Default)]
+pub struct EvictionGuard {
+    is_on: bool,
+    evict_bare_pods: bool,
+    override_opt_out: bool,
+    cool_down: CoolDown,
+    ledger: RateLimiter,
+}
+
+impl EvictionGuard {
+    /// A guard that remembers nothing yet. By the kubelet's rules it refuses nobody.
+    pub fn new(rules: &Rules) -> Self {
+        let mut guard = Self::default();
+        guard.adopt(rules);
+        guard
+    }
+
+    /// Goes by other rules from now on, and keeps what it remembers.
+    pub fn adopt(&mut self, rules: &Rules) {
+        let Some(preferences) = &rules.preferences else {
+            *self = Self::default();
+            return;
+        };
+        self.is_on = true;
+        self.evict_bare_pods = preferences.soft.evict_pods_without_controller;
+        self.override_opt_out = preferences.hard.override_opt_out;
+        self.cool_down.adopt(preferences.cool_down_after_oom_kill);
+        self.ledger.adopt(&preferences.rate_limits);
+    }
+
+    /// Why a pod may not go, if it may not. Critical pods are not asked about.
+    pub fn refusal(&self, ask: EvictionRequest, known: &KnownPod) -> Option<Refusal> {
+        if !self.is_on {
+            return None;
+        }
+        let EvictionRequest { at, motive, nobody_else } = ask;
+        let shelter = &known.shelter;
+        let last_resort = self.override_opt_out && nobody_else && is_hard_memory(motive);
+        match shelter.turn {
+            EvictionOrder::Never => {
+                return Some(Refusal::ProtectedByRule { rule: shelter.rule.unwrap_or(0) });
+            }
+            EvictionOrder::OptedOut if !last_resort => return Some(Refusal::OptedOut),
+            EvictionOrder::First | EvictionOrder::Normal | EvictionOrder::Last | EvictionOrder::OptedOut => {}
+        }
+        let soft = matches!(motive, EvictionMotive::Threshold { hard: false, .. });
+        if soft && shelter.bare && !self.evict_bare_pods {
+            return Some(Refusal::Bare);
+        }
+        self.cool_down.refusal(at, &known.pod.uid).or_else(|| self.ledger.refusal(at, known))
+    }
+
+    /// Takes note that a pod goes. Of a pod that already went, it is the later time that counts.
+    pub fn evicted(&mut self, at: Timestamp, known: &KnownPod) {
+        if self.is_on {
+            self.ledger.enter(at, known);
+        }
+    }
+
+    /// Takes note of what came of an eviction: one that failed does not count.
+    pub fn outcome(&mut self, outcome: &EvictionResult) {
+        if self.is_on && outcome.result.is_err() {
+            self.ledger.take_back(&outcome.uid);
+        }
+    }
+
+    /// The evictions that count against limits, the latest of them.
+    pub fn counted(&self) -> Vec<CountedEviction> {
+        self.ledger.counted()
+    }
+
+    /// The kills by which pods are spared.
+    pub fn oom_killed(&self) -> Vec<PodEventTime> {
+        self.cool_down.kills()
+    }
+
+    /// Takes over what a guard before this one knew. It counts where the rules ask for it.
+    pub fn recall(&mut self, counted: Vec<CountedEviction>, oom_killed: Vec<PodEventTime>) {
+        if !self.is_on {
+            return;
+        }
+        self.ledger.recall(counted);
+        for PodEventTime { uid, at } in oom_killed {
+            self.cool_down.killed(at, &uid);
+        }
+    }
+
+    /// Takes note that the kernel killed a process of a pod for want of memory.
+    pub fn oom_kill(&mut self, at: Timestamp, uid: &str) {
+        if self.is_on {
+            self.cool_down.killed(at, uid);
+        }
+    }
+}
+
+/// Allocatable memory counts: its threshold is a copy of the hard one of memory.
+fn is_hard_memory(motive: EvictionMotive) -> bool {
+    matches!(motive, EvictionMotive::Threshold { signal, hard: true } if signal.resource() == Resource::Memory)
+}
+
+/// How far two instants are apart, whichever is the later one.
+///
+/// So a clock that goes back makes nobody wait longer than the time that it went back by, and
+/// records that come in out of order count as what they are.
+fn apart(a: Timestamp, b: Timestamp) -> GoDuration {
+    crate::time::since(a.max(b), a.min(b))
+}
+
+/// Why a pod does not go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Refusal {
+    /// A rule of `policy.protection` says `never`.
+    ProtectedByRule {
+        /// Its place in the list.
+        rule: usize,
+    },
+    /// Its annotation `eviction-agent.io/evict` says `"false"`.
+    OptedOut,
+    /// The threshold is soft, and no controller would bring the pod back.
+    Bare,
+    /// Nothing of it lies on the file system that is short.
+    FreesNothing,
+    /// The kernel killed one of its processes for want of memory, not long ago.
+    CoolingDown {
+        /// When it did.
+        since: Timestamp,
+        /// How much longer the pod is spared.
+        remaining: GoDuration,
+    },
+    /// Its PodDisruptionBudget does not allow it.
+    DisruptionBudget {
+        /// How long ago it said so.
+        age: GoDuration,
+    },
+    /// As many pods of its kind as may be evicted within a time were.
+    Limit {
+        /// What makes them of a kind.
+        scope: RateLimitScope,
+        /// How many may be.
+        max_evictions: u32,
+        /// Within which time.
+        window: GoDuration,
+    },
+}
+
+/// A sentence without its subject.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ProtectedByRule { rule } => write!(f, "is protected by policy.protection[{rule}]"),
+            Self::OptedOut => f.write_str("opted out by annotation"),
+            Self::Bare => f.write_str("has no owner to bring it back, and the threshold is soft"),
+            Self::FreesNothing => f.write_str("has nothing on the file system that is short"),
+            Self::CoolingDown { since, remaining } => {
+                write!(f, "is spared for {remaining} more: the kernel killed in it at {since}")
+            }
+            Self::DisruptionBudget { age } => {
+                write!(f, "is spared: its PodDisruptionBudget said no {age} ago")
+            }
+            Self::Limit { scope, max_evictions, window } => {
+                let whose = match scope {
+                    RateLimitScope::Namespace => "namespace",
+                    RateLimitScope::Owner => "owner",
+                };
+                let pods = if *max_evictions == 1 { "pod" } else { "pods" };
+                write!(f, "is spared: {max_evictions} {pods} of its {whose} in {window} is the limit")
+            }
+        }
+    }
+}
+
+/// A pod that does not go although its turn has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedPod {
+    /// Its place among the pods of the pass.
+    pub place: u32,
+    /// Why it does not go.
+    pub why: Refusal,
+}

@@ -1,30 +1,24 @@
-use crate::pods::AnnotationError;
-use crate::pods::DESCHEDULER_EVICT;
-use crate::pods::DESCHEDULER_PREFER_NO_EVICTION;
-use crate::pods::EVICT;
-use crate::pods::EvictionOrder;
-use crate::pods::PRIORITY_HINT;
-use crate::pods::PodProtection;
 use std::sync::Arc;
 
+use super::*;
 use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
-use crate::eviction_result::EvictionResult;
 use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims};
 use crate::input::Event;
 use crate::label_selector::LabelSelector;
 use crate::oom::OomKill;
 use crate::pod::{Owner, Pod};
-use crate::pods::{KnownPod, PodSet};
+use crate::pods::{
+    AnnotationError, DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, EvictionOrder, KnownPod,
+    PRIORITY_HINT, PodAnnotations, PodProtection, PodSet,
+};
 use crate::policy::preferences::{
     EvictionLimit, HardEvictions, Preferences, Protection, ProtectionRule, RateLimitScope, SoftEvictions,
 };
 use crate::policy::{Policy, Rules, Threshold};
+use crate::progress::EvictionResult;
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::units::GoDuration;
-
-use super::*;
-use crate::pods::PodAnnotations;
 
 fn enhanced(preferences: &Preferences, thresholds: Vec<Threshold>) -> Policy {
     Policy { rules: Rules::enhanced(preferences), ..policy(thresholds) }

@@ -5,23 +5,21 @@
 //! ties to chance; here the lower uid goes first.
 
 #[cfg(test)]
-mod enhanced;
+mod enhanced_tests;
 #[cfg(test)]
 mod tests;
 mod usage;
-mod what_if;
 
 use std::cmp::{Ordering, Reverse};
 
 use serde::Serialize;
 pub(crate) use usage::Measure;
-pub(crate) use what_if::WhatIf;
 
-use super::milli_units::Nanos;
 use super::pods::{PodSet, RankFacts};
 use super::snapshot::{NO_STATS, PodStats, Snapshot};
 use super::work::step;
 use crate::pods::EvictionOrder;
+use crate::units::Nanos;
 
 /// A pod with the key it is ranked by. The least goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +75,7 @@ impl Candidate {
     /// The fields in their order; all before the excess are one number, which is quicker to
     /// compare: turn, class, priority, whether nothing is known, whether it is bare, hint.
     #[inline]
-    fn key(&self) -> (u64, Reverse<Nanos>, u32) {
+    pub(crate) fn key(&self) -> (u64, Reverse<Nanos>, u32) {
         step();
         // The sign bit turned, so that signed numbers keep their order.
         let priority = u64::from(self.priority.cast_unsigned() ^ (1 << 31));

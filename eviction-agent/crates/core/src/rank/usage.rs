@@ -1,15 +1,13 @@
 //! What a pod uses of what is short, and how that stands to its request.
 
+use super::OverRequestClass;
 use crate::disk_layout::{DiskLayout, Parts};
-use crate::milli_units::Nanos;
 use crate::pod::Volume;
 use crate::pods::{KnownPod, PodSet, RankFacts};
 use crate::policy::DiskRanking;
 use crate::signal::{Resource, Signal};
 use crate::snapshot::{ContainerStatValues, PodStats, VolumeStatValues};
-use crate::units::Quantity;
-
-use super::OverRequestClass;
+use crate::units::{Nanos, Quantity};
 
 /// What is measured to rank pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +49,7 @@ impl Measure {
     /// To the kubelet a pod without statistics goes before all others, and for process ids
     /// counts as using more than any other within its priority. Where unknown is unknown it
     /// counts as using nothing, and goes behind its like.
-    pub(super) fn key_at(self, facts: &RankFacts, usage: Option<i128>) -> (OverRequestClass, Nanos) {
+    pub(crate) fn key_at(self, facts: &RankFacts, usage: Option<i128>) -> (OverRequestClass, Nanos) {
         let base = self.base(facts);
         let Some(used) = usage.map(Nanos::from_units) else {
             return match self {
@@ -71,7 +69,7 @@ impl Measure {
 
     /// What is taken off the usage. The kubelet takes requested bytes from inodes:
     /// `helpers.go: disk`.
-    pub(super) fn base(self, facts: &RankFacts) -> Nanos {
+    pub(crate) fn base(self, facts: &RankFacts) -> Nanos {
         match self {
             Self::Memory => facts.memory,
             Self::Inodes(_) if facts.inodes_alone => facts.inodes,

@@ -1,18 +1,20 @@
-//! Ranked pods in a record.
+//! Ranked pods in a record, what protects them, and why they were skipped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::margin::{Choice, MarginRecord, NearestRecord};
-use super::protection::{ProtectionRecord, too_young};
 use crate::decision::{Action, Decision, Evaluation};
 use crate::eviction::Cause;
 use crate::in_flight::InFlightEviction;
 use crate::pod::PodName;
-use crate::pods::KnownPod;
+use crate::pods::{EvictionOrder, IgnoredAnnotation, KnownPod, PodProtection};
+use crate::protection::{Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
+use crate::record::margin::{Choice, MarginRecord, NearestRecord};
 use crate::snapshot::NO_STATS;
+use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
 /// A pod with all that it was ranked by.
@@ -191,4 +193,73 @@ fn for_threshold(action: &Action) -> Option<u32> {
 fn clamped(number: i128) -> i64 {
     let nearest = if number < 0 { i64::MIN } else { i64::MAX };
     i64::try_from(number).unwrap_or(nearest)
+}
+
+/// For how long after its start a pod may well have no statistics yet: three of the kubelet's
+/// rounds of sampling, one each ten seconds.
+const YOUNG: GoDuration = GoDuration::from_secs(30);
+
+/// When it is the turn of a pod for other reasons than what it uses.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProtectionRecord {
+    /// When its turn is.
+    pub turn: EvictionOrder,
+    /// The place in `policy.protection` of the rule that fits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<usize>,
+    /// Nothing would bring it back, so that others of its standing and priority go before.
+    pub bare: bool,
+    /// What it asks for by `eviction-agent.io/priority-hint`: lower goes first.
+    pub hint: i8,
+    /// Its annotations that say nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignored_annotations: Vec<IgnoredAnnotation>,
+}
+
+impl ProtectionRecord {
+    /// None if there is nothing to tell.
+    pub(super) fn of(known: &KnownPod) -> Option<Self> {
+        if known.shelter
+            == (PodProtection { account: Arc::clone(&known.shelter.account), ..PodProtection::default() })
+        {
+            return None;
+        }
+        let PodProtection { turn, rule, bare, hint, account: _, ignored } = known.shelter.clone();
+        Some(Self { turn, rule, bare, hint, ignored_annotations: ignored })
+    }
+}
+
+/// How long ago a pod started of which nothing is known, if that is so short a time that its
+/// first sample may not have been taken yet.
+pub(super) fn too_young(known: &KnownPod, standing: OverRequestClass, now: Timestamp) -> Option<GoDuration> {
+    let is_unknown = matches!(standing, OverRequestClass::NoStats | OverRequestClass::Unknown);
+    let age = since(now, known.pod.start_time.filter(|_| is_unknown)?);
+    (age < YOUNG).then_some(age)
+}
+
+/// A pod that does not go although its turn had come.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RefusedPodRecord {
+    /// Who.
+    pub pod: PodName,
+    /// Why.
+    #[serde(flatten)]
+    pub why: Refusal,
+}
+
+impl RefusedPodRecord {
+    pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
+        let record = |RefusedPod { place, why }: &RefusedPod| {
+            Some(Self { pod: PodName::of(&evaluation.pods.get(*place)?.pod), why: *why })
+        };
+        // The turn of a pod may come for several thresholds.
+        let mut told: BTreeMap<u32, Vec<Refusal>> = BTreeMap::new();
+        let is_new = |&&RefusedPod { place, why }: &&RefusedPod| {
+            let told = told.entry(place).or_default();
+            let is_new = !told.contains(&why);
+            told.extend(is_new.then_some(why));
+            is_new
+        };
+        evaluation.refused_pods.iter().filter(is_new).filter_map(record).collect()
+    }
 }

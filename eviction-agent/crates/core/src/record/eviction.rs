@@ -1,13 +1,18 @@
-//! Evictions in a record.
+//! Evictions in a record: those decided now, those in flight, and how they were sized.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::decision::Evaluation;
-use crate::eviction::Eviction;
-use crate::message::{self, EvictionText};
+use crate::eviction::{Basis, Deficit, EvaluationEnd, Eviction, ExpectedRelease, SkipReason};
+use crate::in_flight::{Ended, Failure, InFlightEviction};
+use crate::message;
+use crate::message::EvictionText;
 use crate::pod::PodName;
+use crate::signal::Signal;
+use crate::time::Timestamp;
+use crate::units::GoDuration;
 
 /// A pod that goes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -55,4 +60,197 @@ impl EvictionRecord {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
 fn is_not(flag: &bool) -> bool {
     !flag
+}
+
+/// An earlier eviction that the evaluation remembered.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InFlightRecord {
+    /// Whose.
+    pub pod: PodName,
+    /// What for, as [`EvictionRecord::signal`](crate::record::EvictionRecord::signal).
+    pub signal: &'static str,
+    /// Whether that is a hard threshold, or a limit of the pod's own.
+    pub hard: bool,
+    /// When it was decided.
+    pub decided_at: Timestamp,
+    /// How far it has come.
+    #[serde(flatten)]
+    pub state: InFlightPhase,
+    /// What it was expected to free, of each signal of which that is something.
+    pub expected: Vec<ReleaseRecord>,
+}
+
+/// How far an eviction has come.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum InFlightPhase {
+    /// The pod is on its way out.
+    UnderWay {
+        /// How much of its grace period is left.
+        remaining_grace: GoDuration,
+    },
+    /// It is gone. Until figures are newer than that, what it held counts as on its way.
+    Gone {
+        /// Since when.
+        since: Timestamp,
+    },
+    /// It did not go: nothing is expected of it, and it goes after all others.
+    Failed {
+        /// What whoever evicts said.
+        why: Box<str>,
+        /// How long ago.
+        age: GoDuration,
+    },
+    /// Its time is over and nothing was freed: the same as failed.
+    Expired {
+        /// How long ago.
+        age: GoDuration,
+    },
+}
+
+/// What comes free of a signal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReleaseRecord {
+    /// Of which.
+    pub of: Signal,
+    /// How much.
+    pub release: i64,
+    /// How that is known.
+    pub basis: Basis,
+}
+
+impl InFlightRecord {
+    pub(super) fn all(evaluation: &Evaluation, now: Timestamp) -> Vec<Self> {
+        evaluation.flights.iter().map(|flight| Self::of(flight, now)).collect()
+    }
+
+    fn of(flight: &InFlightEviction, now: Timestamp) -> Self {
+        let expected = Signal::ALL.map(|of| (of, flight.release(of)));
+        let expected = expected.iter().filter(|(_, release)| release.amount > 0);
+        Self {
+            pod: (*flight.pod).clone(),
+            signal: flight.signal,
+            hard: flight.hard,
+            decided_at: flight.decided_at,
+            state: match &flight.ended {
+                None => {
+                    let remaining_grace = flight.remaining_grace(now).unwrap_or_default();
+                    InFlightPhase::UnderWay { remaining_grace }
+                }
+                Some(Ended::Gone) => InFlightPhase::Gone { since: flight.since },
+                Some(Ended::Failed(Failure::Reported(why))) => {
+                    InFlightPhase::Failed { why: why.clone(), age: flight.age(now) }
+                }
+                Some(Ended::Failed(Failure::Expired)) => InFlightPhase::Expired { age: flight.age(now) },
+            },
+            expected: expected
+                .map(|&(of, release)| ReleaseRecord { of, release: release.amount, basis: release.basis })
+                .collect(),
+        }
+    }
+}
+
+/// What a threshold lacks and how that was dealt with, in whole units of its signal:
+/// `lacking = threshold + min_reclaim + ahead − available`, `open = lacking − in_flight − chosen`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SizingRecord {
+    /// Of what.
+    pub signal: Signal,
+    /// Whether the threshold is a hard one.
+    pub hard: bool,
+    /// Below this the threshold is met.
+    pub threshold: i64,
+    /// How much more must be available before it is resolved.
+    pub min_reclaim: i64,
+    /// What is counted in advance for a threshold that is about to be met.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ahead: i64,
+    /// What was available; after node-level reclaim, if there was a look.
+    pub available: i64,
+    /// What is lacking.
+    pub lacking: i64,
+    /// What pods on their way will free in time.
+    pub in_flight: i64,
+    /// What those will free that go now.
+    pub chosen: i64,
+    /// What nobody makes up for; less than zero if more comes free than is needed.
+    pub open: i64,
+    /// How it ended for this threshold.
+    pub end: EvaluationEnd,
+    /// Those who go, and what each will free.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub victims: Vec<VictimRecord>,
+    /// Pods that went for a soft threshold and now go faster; `in_flight` counts them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hurried: Vec<PodName>,
+    /// Those who would have gone before others, and why they did not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<SkippedPodRecord>,
+}
+
+/// A pod that goes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VictimRecord {
+    /// Who.
+    pub pod: PodName,
+    /// What it will free.
+    pub release: i64,
+    /// How that is known.
+    pub basis: Basis,
+}
+
+/// A pod that was passed over.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SkippedPodRecord {
+    /// Who.
+    pub pod: PodName,
+    /// Why.
+    pub why: SkipReason,
+    /// What it would free.
+    pub release: i64,
+    /// How that is known.
+    pub basis: Basis,
+    /// What was lacking at its turn.
+    pub open: i64,
+}
+
+impl SizingRecord {
+    pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
+        evaluation.deficits.iter().filter_map(|deficit| Self::of(evaluation, deficit)).collect()
+    }
+
+    fn of(evaluation: &Evaluation, deficit: &Deficit) -> Option<Self> {
+        let threshold = &evaluation.line(deficit.line)?.threshold;
+        let name = |place: u32| Some(PodName::of(&evaluation.pods.get(place)?.pod));
+        let victims = deficit.victims.iter().filter_map(|victim| {
+            let ExpectedRelease { amount: release, basis } = victim.release;
+            Some(VictimRecord { pod: name(victim.place)?, release, basis })
+        });
+        let passed_over = deficit.passed_over.iter().filter_map(|one| {
+            let ExpectedRelease { amount: release, basis } = one.release;
+            let pod = name(one.place)?;
+            Some(SkippedPodRecord { pod, why: one.why, release, basis, open: one.open })
+        });
+        Some(Self {
+            signal: threshold.signal,
+            hard: threshold.is_hard(),
+            threshold: deficit.threshold,
+            min_reclaim: deficit.min_reclaim,
+            ahead: deficit.ahead,
+            available: deficit.available,
+            lacking: deficit.lacking(),
+            in_flight: deficit.in_flight,
+            chosen: deficit.chosen(),
+            open: deficit.open(),
+            end: deficit.end,
+            victims: victims.collect(),
+            hurried: deficit.hurried.iter().filter_map(|&place| name(place)).collect(),
+            passed_over: passed_over.collect(),
+        })
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_zero(amount: &i64) -> bool {
+    *amount == 0
 }

@@ -5,46 +5,37 @@
 //! from it. The same decision gives the same bytes.
 
 mod candidate;
-mod condition;
-mod deficit;
 mod eviction;
-mod in_flight;
 mod margin;
 mod oom;
-mod protection;
-mod refused_pod;
 mod signal;
-mod sizing;
 #[cfg(test)]
 mod tests;
-mod threshold;
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
-
-use crate::pod::PodName;
-pub use candidate::{CandidateOutcome, CandidateRecord};
-pub use condition::{ConditionRecord, RaiserRecord};
-pub use deficit::DeficitRecord;
-pub use eviction::EvictionRecord;
-pub use in_flight::{InFlightPhase, InFlightRecord, ReleaseRecord};
+pub use candidate::{CandidateOutcome, CandidateRecord, ProtectionRecord, RefusedPodRecord};
+pub use eviction::{
+    EvictionRecord, InFlightPhase, InFlightRecord, ReleaseRecord, SizingRecord, SkippedPodRecord,
+    VictimRecord,
+};
 pub use margin::{MarginRecord, NearestRecord};
 pub use oom::{ContainerEndRecord, OomKillRecord, OomRecord};
-pub use protection::ProtectionRecord;
-pub use refused_pod::RefusedPodRecord;
-pub use signal::{GrowthRecord, MemoryRecord, ProposalRecord, UnknownValue};
-pub use sizing::{SizingRecord, SkippedPodRecord, VictimRecord};
-pub use threshold::{MetRecord, SignalRecord, ThresholdRecord};
+use serde::Serialize;
+pub use signal::{
+    ConditionRecord, DeficitRecord, GrowthRecord, MemoryRecord, MetRecord, ProposalRecord, RaiserRecord,
+    SignalRecord, ThresholdRecord, UnknownValue,
+};
 
-use super::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
-use super::disk_layout::Reclaim;
-use super::message;
-use super::oom::EndedContainer;
-use super::signal::{NodeCondition, Resource, Signal};
-use super::signal_filter::RejectedReading;
-use super::time::Timestamp;
+use crate::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
+use crate::disk_layout::Reclaim;
 use crate::eviction::EvaluationEnd;
+use crate::message;
+use crate::oom::EndedContainer;
+use crate::pod::PodName;
+use crate::signal::{NodeCondition, Resource, Signal};
+use crate::signal_filter::RejectedReading;
+use crate::time::Timestamp;
 
 /// One decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -4,28 +4,24 @@
 //! chose, without readings that cannot be true, with what else thresholds of memory ask for,
 //! and with where the figures are going. In the kubelet's profile all of it is as read.
 
-mod growth;
-mod memory;
 mod plausibility;
-mod prediction;
 #[cfg(test)]
 mod tests;
 
-use crate::threshold::MemoryConditions;
-pub use growth::{Growing, PodGrowth};
-pub use memory::{available, observe};
-pub use plausibility::{Implausible, RejectedReading};
-pub use prediction::eta;
-
-use super::observation::Observations;
-use super::policy::{Plausibility, Rules, Threshold, TrendPolicy};
-use super::reading::{Reading, UnknownReason};
-use super::signal::{Resource, Signal, SignalSet};
-use super::snapshot::{NodeStats, Snapshot};
-use super::time::Timestamp;
-use super::trend::{Slope, Trend};
-use growth::PodTrends;
 use plausibility::PlausibilityFilter;
+pub use plausibility::{Implausible, RejectedReading};
+
+use crate::observation::{Observation, Observations};
+use crate::policy::preferences::MemoryMeasure;
+use crate::policy::{Plausibility, Rules, Threshold, TrendPolicy};
+use crate::reading::{Reading, UnknownReason};
+use crate::signal::{Resource, Signal, SignalSet};
+use crate::snapshot::{MemoryDetail, NodeStats, Snapshot};
+use crate::threshold::{MemoryConditions, ResolvedThreshold};
+use crate::time::Timestamp;
+use crate::trend::{Eta, PodTrends, Slope, Trend};
+pub use crate::trend::{Growing, PodGrowth};
+use crate::units::GoDuration;
 
 /// What is remembered of former looks.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +75,7 @@ impl SignalFilter {
         seen: &mut SignalContext,
     ) -> Observations {
         seen.gate = MemoryConditions::of(&snapshot.node.memory_detail, &rules.memory);
-        let mut observations = memory::observe(&snapshot.node, rules.memory.measure);
+        let mut observations = observe(&snapshot.node, rules.memory.measure);
         if let Plausibility::Plausible { max_unknown } = rules.belief {
             let explained = std::mem::take(&mut self.oom_killed);
             self.doubts.refuse(
@@ -124,7 +120,7 @@ impl SignalFilter {
     /// The look after node-level reclaim, which belongs to the look before it: nothing is
     /// learned from it, and what cannot be true is not known.
     pub(crate) fn look_again(&self, node: &NodeStats, rules: &Rules) -> Observations {
-        let mut observations = memory::observe(node, rules.memory.measure);
+        let mut observations = observe(node, rules.memory.measure);
         if rules.belief != Plausibility::Everything {
             self.doubts.refuse_again(node, self.oom_killed, &mut observations);
         }
@@ -165,4 +161,74 @@ fn is_known(observations: &Observations, gate: MemoryConditions, signal: Signal)
     let gate_is_known =
         !matches!(gate, MemoryConditions::Unknown(_)) || signal.resource() != Resource::Memory;
     gate_is_known && matches!(observations.reading(signal), Reading::Known(_))
+}
+
+/// The observations, `memory.available` by a measure. All measures have the same capacity.
+pub fn observe(node: &NodeStats, measure: MemoryMeasure) -> Observations {
+    let mut observations = Observations::of(node);
+    if measure == MemoryMeasure::WorkingSet {
+        return observations;
+    }
+    let reading = match observations.reading(Signal::MemoryAvailable) {
+        Reading::Known(seen) => available(seen.available, seen.capacity, &node.memory_detail, measure)
+            .map(|available| Observation { available, ..seen }),
+        Reading::Unknown(why) => Reading::Unknown(why),
+    };
+    observations.set(Signal::MemoryAvailable, reading);
+    observations
+}
+
+/// What is available by a measure, where so much is by the working set.
+pub fn available(
+    by_working_set: i64,
+    capacity: i64,
+    detail: &MemoryDetail,
+    measure: MemoryMeasure,
+) -> Reading<i64> {
+    let figure = match measure {
+        MemoryMeasure::WorkingSet => return Reading::Known(by_working_set),
+        MemoryMeasure::MemAvailable => detail.mem_available,
+        MemoryMeasure::WorkingSetMinusActiveFile => detail.active_file,
+    };
+    let figure = match figure.map(i64::try_from) {
+        Reading::Known(Ok(figure)) => figure,
+        Reading::Known(Err(_)) => return Reading::Unknown(UnknownReason::Implausible),
+        Reading::Unknown(why) => return Reading::Unknown(why),
+    };
+    Reading::Known(match measure {
+        // Figures of two moments may add up to more than there is.
+        MemoryMeasure::WorkingSetMinusActiveFile => {
+            by_working_set.saturating_add(figure).min(capacity.max(by_working_set))
+        }
+        MemoryMeasure::WorkingSet | MemoryMeasure::MemAvailable => figure,
+    })
+}
+
+/// When a threshold that is not met will be, if all goes on as it did.
+pub fn eta(line: &ResolvedThreshold, observations: &Observations, seen: &SignalContext) -> Option<Eta> {
+    let signal = line.threshold.signal;
+    let observed = observations.get(signal)?;
+    let distance = observed.nanos().minus(line.value(observed.capacity));
+    // At the line itself it is not met yet.
+    let eta = seen.slopes[signal as usize]?.time_to_lose(distance)?;
+    (distance.get() >= 0).then_some(eta)
+}
+
+impl SignalContext {
+    /// Whether a threshold will be met within a time, and it is sure enough of it: also by the
+    /// slower quarter of what was seen, within twice the time.
+    pub(crate) fn is_imminent(
+        &self,
+        line: &ResolvedThreshold,
+        observations: &Observations,
+        within: GoDuration,
+    ) -> bool {
+        let is_memory = line.threshold.signal.resource() == Resource::Memory;
+        if is_memory && self.gate != MemoryConditions::Open {
+            return false;
+        }
+        let twice = GoDuration::from_nanos(within.as_nanos().saturating_mul(2));
+        eta(line, observations, self)
+            .is_some_and(|eta| eta.expected <= within && eta.latest.is_some_and(|latest| latest <= twice))
+    }
 }

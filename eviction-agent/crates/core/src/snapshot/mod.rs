@@ -5,25 +5,22 @@
 //! [`SnapshotPool`] keeps the old one.
 
 mod builder;
-mod join;
-mod node;
-mod pool;
 #[cfg(test)]
 mod tests;
-mod values;
 
 use std::ops::Range;
+use std::sync::Arc;
 
-pub use builder::{PodBuilder, SnapshotBuilder};
-pub use node::{FsStats, MemoryDetail, MemoryStats, NodeStats, ProcessStats, SourceId};
-pub use pool::SnapshotPool;
-pub use values::{ContainerStatValues, PodStatValues, VolumeStatValues};
+use builder::OptionalValues;
+pub use builder::{
+    ContainerStatValues, PodBuilder, PodStatValues, SnapshotBuilder, SnapshotPool, VolumeStatValues,
+};
+use serde::{Deserialize, Serialize};
 
-use super::work::step;
-use join::Joined;
-use values::OptionalValues;
-
-pub(crate) use join::NO_STATS;
+use crate::pods::PodSet;
+use crate::reading::Reading;
+use crate::time::Timestamp;
+use crate::work::step;
 
 /// One look at the node and its pods.
 #[derive(Clone, Debug, Default)]
@@ -194,4 +191,147 @@ fn is_named(text: &str, Span { start, end }: Span, name: &str) -> bool {
 
 fn slice<T>(all: &[T], (start, end): (u32, u32)) -> &[T] {
     all.get(Range { start: start as usize, end: end as usize }).unwrap_or_default()
+}
+
+/// Instead of a place: there are no statistics of this pod.
+pub(crate) const NO_STATS: u32 = u32::MAX;
+
+/// The places of statistics by place of the pod, for one set of pods.
+#[derive(Clone, Debug, Default)]
+struct Joined {
+    pods: Option<Arc<PodSet>>,
+    stats: Vec<u32>,
+}
+
+impl Joined {
+    fn clear(&mut self) {
+        self.pods = None;
+    }
+}
+
+impl Snapshot {
+    /// Looks up whose statistics these are, once for all that is done with the snapshot. A
+    /// pass that needs to know and finds another set of pods, or none, looks up for itself.
+    pub fn index(&mut self, pods: &Arc<PodSet>) {
+        let mut stats = std::mem::take(&mut self.joined.stats);
+        self.join(pods, &mut stats);
+        self.joined = Joined { pods: Some(Arc::clone(pods)), stats };
+    }
+
+    /// By place of the pod, the place of its statistics or `NO_STATS`.
+    pub fn joined<'a>(&'a self, pods: &Arc<PodSet>, scratch: &'a mut Vec<u32>) -> &'a [u32] {
+        match &self.joined.pods {
+            Some(joined) if Arc::ptr_eq(joined, pods) => &self.joined.stats,
+            _ => {
+                self.join(pods, scratch);
+                scratch
+            }
+        }
+    }
+
+    /// Of several statistics with the same uid the last one counts.
+    fn join(&self, pods: &PodSet, stats: &mut Vec<u32>) {
+        stats.clear();
+        stats.resize(pods.len(), NO_STATS);
+        for (at, pod) in (0..).zip(self.pods()) {
+            if let Some(place) = pods.place(pod.uid()) {
+                stats[place as usize] = at;
+            }
+        }
+        for &(place, first) in pods.repeated() {
+            stats[place as usize] = stats[first as usize];
+        }
+    }
+}
+
+/// Where a figure came from: a place in the list of sources that the agent keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SourceId(pub u8);
+
+impl SourceId {
+    /// A stats Summary.
+    pub const SUMMARY: Self = Self(0);
+}
+
+/// Everything about the node. A group that nobody read is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStats {
+    /// `node.memory`.
+    pub memory: Reading<MemoryStats>,
+    /// Memory of the first of `node.systemContainers` named `pods`.
+    pub allocatable_memory: Reading<MemoryStats>,
+    /// `node.fs`.
+    pub node_fs: Reading<FsStats>,
+    /// `node.runtime.imageFs`.
+    pub image_fs: Reading<FsStats>,
+    /// `node.runtime.containerFs`.
+    pub container_fs: Reading<FsStats>,
+    /// `node.rlimit`.
+    pub processes: Reading<ProcessStats>,
+    /// What the kernel says of the node's memory beside these.
+    pub memory_detail: MemoryDetail,
+}
+
+/// The other measures of the node's memory, and what may be asked for beside one of them. Each
+/// figure stands for itself; they are as old as those of `memory`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryDetail {
+    /// `MemAvailable` of /proc/meminfo, the kernel's own estimate, in bytes.
+    pub mem_available: Reading<u64>,
+    /// Page cache that was used lately, in bytes.
+    pub active_file: Reading<u64>,
+    /// The share of the last ten seconds in which some task stalled for memory, in hundredths
+    /// of a percent.
+    pub some_avg10: Reading<u64>,
+    /// The share in which all tasks stalled at once.
+    pub full_avg10: Reading<u64>,
+    /// Whether tasks stalled as long as the policy's trigger asks for, within its window.
+    pub stalled: Reading<bool>,
+    /// Swap in use, in bytes.
+    pub swap_used: Reading<u64>,
+    /// All swap there is, in bytes.
+    pub swap_total: Reading<u64>,
+}
+
+/// `stats.MemoryStats`, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStats {
+    /// `availableBytes`.
+    pub available: Option<u64>,
+    /// `workingSetBytes`.
+    pub working_set: Option<u64>,
+    /// When it was read.
+    pub time: Option<Timestamp>,
+    /// Where it was read.
+    pub source: SourceId,
+}
+
+/// `stats.FsStats` of a whole file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FsStats {
+    /// `availableBytes`.
+    pub available: Option<u64>,
+    /// `capacityBytes`.
+    pub capacity: Option<u64>,
+    /// `inodesFree`.
+    pub inodes_free: Option<u64>,
+    /// `inodes`.
+    pub inodes: Option<u64>,
+    /// When it was read.
+    pub time: Option<Timestamp>,
+    /// Where it was read.
+    pub source: SourceId,
+}
+
+/// `stats.RlimitStats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStats {
+    /// `maxpid`.
+    pub max: Option<i64>,
+    /// `curproc`.
+    pub running: Option<i64>,
+    /// When it was read.
+    pub time: Option<Timestamp>,
+    /// Where it was read.
+    pub source: SourceId,
 }

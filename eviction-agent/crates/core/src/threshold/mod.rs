@@ -1,30 +1,26 @@
 //! Which thresholds are met, since when, and which of them may evict in this pass.
 
 mod containerfs;
-mod go_slice_quirk;
 mod levels;
-mod memory_conditions;
-mod met_since;
-mod resolved;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
 use containerfs::Replacement;
-pub use go_slice_quirk::room;
+pub use containerfs::room;
 pub use levels::ThresholdLevels;
-pub use memory_conditions::MemoryConditions;
-pub use met_since::{MetSince, text_of};
-pub use resolved::ResolvedThreshold;
-pub(crate) use resolved::ThresholdBasis;
+use serde::{Deserialize, Serialize};
 
-use super::disk_layout::DiskLayout;
-use super::observation::Observations;
-use super::policy::Threshold;
-use super::signal::Resource;
-
-use super::time::{GO_ZERO, Timestamp, is_unset, since};
+use crate::disk_layout::DiskLayout;
+use crate::observation::{Observation, Observations};
+use crate::policy::Threshold;
+use crate::policy::preferences::{MemoryPreferences, MemoryPsi, PsiKind};
+use crate::reading::{Reading, UnknownReason};
+use crate::signal::{Resource, Signal};
+use crate::snapshot::MemoryDetail;
+use crate::time::{GO_ZERO, Timestamp, is_unset, since};
+use crate::units::{GoDuration, Limit, Nanos, ThresholdValue};
 
 /// Room for the four derived thresholds is left in the numbers that name thresholds.
 const MOST: usize = 250;
@@ -262,4 +258,157 @@ fn is_fresh(threshold: &Threshold, seen: &Observations, last: &Observations) -> 
     };
     last.get(threshold.signal)
         .is_none_or(|before| is_unset(now.time) || now.time > Some(before.time.unwrap_or(GO_ZERO)))
+}
+
+/// A threshold that is held against observations.
+#[derive(Clone, Debug)]
+pub struct ResolvedThreshold {
+    /// The threshold.
+    pub threshold: Threshold,
+    value: ThresholdBasis,
+    min_reclaim: ThresholdBasis,
+}
+
+/// A value or minimum reclaim, as far as it can be worked out without a capacity.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ThresholdBasis {
+    Fixed(Nanos),
+    Share(f32),
+}
+
+impl ThresholdBasis {
+    pub(crate) fn of(value: &ThresholdValue) -> Self {
+        match value {
+            ThresholdValue::Quantity(quantity) => Self::Fixed(Nanos::from_quantity(quantity)),
+            ThresholdValue::Percentage(share) => Self::Share(*share),
+        }
+    }
+
+    /// `api/types.go: GetThresholdQuantity`.
+    pub(crate) fn at(self, capacity: i64) -> Nanos {
+        match self {
+            Self::Fixed(nanos) => nanos,
+            Self::Share(share) => Nanos::from_quantity(&ThresholdValue::Percentage(share).quantity(capacity)),
+        }
+    }
+}
+
+impl ResolvedThreshold {
+    fn new(threshold: Threshold) -> Self {
+        Self {
+            value: ThresholdBasis::of(&threshold.value),
+            min_reclaim: threshold
+                .min_reclaim
+                .as_ref()
+                .map_or(ThresholdBasis::Fixed(Nanos::ZERO), ThresholdBasis::of),
+            threshold,
+        }
+    }
+
+    /// The available amount below which it is met, given a capacity.
+    pub fn value(&self, capacity: i64) -> Nanos {
+        self.value.at(capacity)
+    }
+
+    /// The available amount from which on it is resolved once it was met.
+    pub fn resolved_at(&self, capacity: i64) -> Nanos {
+        self.value(capacity).plus(self.min_reclaim.at(capacity))
+    }
+
+    /// Whether less than its value is available: `helpers.go: thresholdsMet`.
+    fn is_met(&self, observations: &Observations) -> bool {
+        self.observed(observations).is_some_and(|seen| self.value(seen.capacity) > seen.nanos())
+    }
+
+    /// The same, with minimum reclaim enforced. Not met without an observation.
+    fn is_unresolved(&self, observations: &Observations) -> bool {
+        self.observed(observations).is_some_and(|seen| self.resolved_at(seen.capacity) > seen.nanos())
+    }
+
+    /// Whether the kubelet takes the two for the same one, whatever their minimum reclaim:
+    /// `helpers.go: hasThreshold`.
+    fn is_like(&self, other: &Self) -> bool {
+        let (a, b) = (&self.threshold, &other.threshold);
+        a.grace_period == b.grace_period && a.signal == b.signal && a.value == b.value
+    }
+
+    fn observed(&self, observations: &Observations) -> Option<Observation> {
+        observations.get(self.threshold.signal)
+    }
+}
+
+/// A threshold that is met.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MetSince {
+    /// Of which signal.
+    pub signal: Signal,
+    /// The line, as [`text_of`] has it: a changed one is another threshold.
+    pub value: Box<str>,
+    /// Its grace period: zero for a hard one.
+    pub grace_period: GoDuration,
+    /// Since when.
+    pub first_seen: Timestamp,
+    /// Its grace period is over, so that it holds until its minimum reclaim.
+    pub ripe: bool,
+}
+
+/// The value of a threshold as a memory has it.
+pub fn text_of(value: &ThresholdValue) -> Box<str> {
+    match value {
+        ThresholdValue::Quantity(quantity) => quantity.to_string().into(),
+        ThresholdValue::Percentage(share) => format!("{share}").into(),
+    }
+}
+
+/// Whether what thresholds of memory ask for beside the amount is there. Only an open gate
+/// lets one be met, or be held by its minimum reclaim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryConditions {
+    /// It is, or nothing is asked for.
+    #[default]
+    Open,
+    /// Tasks do not stall for memory as much as is asked for.
+    TooLittleStall,
+    /// Not as much swap is used as is asked for.
+    TooLittleSwapUsed,
+    /// Nobody knows, for this reason.
+    Unknown(UnknownReason),
+}
+
+impl MemoryConditions {
+    /// A condition that is known not to be fulfilled counts more than one that is not known.
+    pub(crate) fn of(detail: &MemoryDetail, asked: &MemoryPreferences) -> Self {
+        let MemoryPreferences { measure: _, psi, swap_used_at_least } = asked;
+        let stall = psi.as_ref().map_or(Reading::Known(true), |asked| stalls(detail, asked));
+        let swap = swap_used_at_least.as_ref().map_or(Reading::Known(true), |asked| swaps(detail, asked));
+        match (stall, swap) {
+            (Reading::Known(false), _) => Self::TooLittleStall,
+            (_, Reading::Known(false)) => Self::TooLittleSwapUsed,
+            (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Self::Unknown(why),
+            (Reading::Known(true), Reading::Known(true)) => Self::Open,
+        }
+    }
+}
+
+fn stalls(detail: &MemoryDetail, asked: &MemoryPsi) -> Reading<bool> {
+    let MemoryPsi { kind, avg10, trigger: _ } = *asked;
+    let Some(percent) = avg10 else { return detail.stalled };
+    let share = match kind {
+        PsiKind::Some => detail.some_avg10,
+        PsiKind::Full => detail.full_avg10,
+    };
+    share.map(|hundredths| hundredths as f64 >= percent * 100.0)
+}
+
+/// Swap that is full is enough, however much was asked for.
+fn swaps(detail: &MemoryDetail, asked: &Limit) -> Reading<bool> {
+    let (used, total) = match (detail.swap_used, detail.swap_total) {
+        (Reading::Known(used), Reading::Known(total)) => (used, total),
+        (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => return Reading::Unknown(why),
+    };
+    let bytes = |bytes: u64| Nanos::from_units(i128::from(bytes));
+    let asked = ThresholdBasis::of(asked.value()).at(i64::try_from(total).unwrap_or(i64::MAX));
+    Reading::Known(bytes(used) >= asked.min(bytes(total)))
 }

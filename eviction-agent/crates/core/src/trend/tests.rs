@@ -3,8 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fixture::arbitrary::time;
 use crate::fixture::at;
-use crate::milli_units::Nanos;
-use crate::units::GoDuration;
+use crate::units::{GoDuration, Nanos};
 
 fn trend(samples: impl IntoIterator<Item = (i64, i64)>) -> Trend {
     let mut trend = Trend::default();

@@ -4,22 +4,14 @@
 //! texts included, since both reach users in events and annotations.
 
 mod decimal;
-mod display;
 mod duration;
-mod float;
-mod go_quote;
-mod percentage;
 mod quantity;
 #[cfg(test)]
 mod tests;
 mod text;
-mod threshold_literal;
-
-pub use display::display_bytes;
+mod threshold_value;
+pub use decimal::Nanos;
 pub use duration::{DurationError, GoDuration};
-pub use float::FloatError;
-pub use go_quote::quote;
-pub use percentage::{ThresholdValue, parse_percentage};
 pub use quantity::{Format, Quantity, QuantityError};
-pub use text::deserialize_text;
-pub use threshold_literal::Limit;
+pub use text::{deserialize_text, display_bytes, quote};
+pub use threshold_value::{FloatError, Limit, ThresholdValue, parse_percentage};

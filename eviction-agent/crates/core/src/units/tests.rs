@@ -4,7 +4,8 @@
 use num_bigint::BigInt;
 use proptest::prelude::*;
 
-use super::{Format, GoDuration, Quantity, ThresholdValue, go_quote::quote, parse_percentage};
+use super::{Format, GoDuration, Quantity, ThresholdValue, parse_percentage};
+use crate::units::text::quote;
 
 #[test]
 fn everything_is_as_go_has_it() {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
 use eviction_core::node_conditions::pressure::CONDITIONS;
 use eviction_core::node_conditions::{self, Due, condition_type};
+use eviction_core::progress::ApiResult;
 use eviction_core::time::{Timestamp, since};
 
 use super::observed_node::ObservedNode;

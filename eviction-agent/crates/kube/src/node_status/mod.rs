@@ -13,11 +13,11 @@ mod taints;
 use std::fmt;
 use std::sync::Arc;
 
-use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
 use eviction_core::node_conditions::ConditionInputs;
 use eviction_core::node_conditions::pressure::Pressure;
 use eviction_core::policy::eviction_settings::NodeStatusSettings;
+use eviction_core::progress::ApiResult;
 use eviction_core::signal::NodeCondition;
 use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::units::GoDuration;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
+use eviction_core::progress::ApiResult;
 
 use super::NodeStatusUpdate;
 use crate::backoff::Backoff;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use eviction_core::api_result::ApiResult;
 use eviction_core::node::Node;
 use eviction_core::node_conditions::pressure::CONDITIONS;
 use eviction_core::node_conditions::{TaintChange, taints, wanted};
+use eviction_core::progress::ApiResult;
 
 use super::observed_node::ObservedNode;
 use super::retry::{Inputs, RetryPace, Wait};

@@ -6,11 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::decision::{Action, Decision};
-use crate::deficit::SkipReason;
 use crate::engine::Engine;
-use crate::eviction::{EvaluationEnd, Eviction};
-use crate::eviction_result::EvictionResult;
-use crate::expected_release::Basis;
+use crate::eviction::{Basis, EvaluationEnd, Eviction, SkipReason};
 use crate::fixture;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{
@@ -20,6 +17,7 @@ use crate::fixture::{
 use crate::input::{Event, Input};
 use crate::pod::Pod;
 use crate::policy::{Policy, SoftGrace, Threshold, VictimsPerPass};
+use crate::progress::EvictionResult;
 use crate::reading::{Reading, UnknownReason};
 use crate::record::{DecisionRecord, RecordSubject};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};

@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use crate::decision::DecisionKind;
 use crate::engine::Engine;
-use crate::eviction_result::EvictionResult;
 use crate::fixture::arbitrary::{container_ended, inputs, oom_kill};
 use crate::fixture::{at, pod, policy, set};
 use crate::input::{Event, Input};
 use crate::oom::{EndHandling, OomUpdate, TerminationCause};
+use crate::progress::EvictionResult;
 use crate::time::Timestamp;
 
 fn records() -> BoxedStrategy<Vec<Input>> {

@@ -1,16 +1,14 @@
 //! Those on their way, and who is hurried.
 
+use super::{end, enhanced, hastened, look, outcome, seen, with_grace};
 use crate::decision::Action;
-use crate::deficit::SkipReason;
-use crate::eviction::EvaluationEnd;
+use crate::eviction::{EvaluationEnd, SkipReason};
 use crate::fixture::{at, engine, hard, node, pod, set, snapshot, soft, tell, victims};
 use crate::in_flight::Ended;
 use crate::input::Event;
 use crate::reading::Reading;
 use crate::signal::Signal::{MemoryAvailable, PidAvailable};
 use crate::snapshot::{NodeStats, PodStatValues, ProcessStats};
-
-use super::{end, enhanced, hastened, look, outcome, seen, with_grace};
 
 #[test]
 fn who_is_on_the_way_makes_up_for_the_deficit_until_it_is_gone() {

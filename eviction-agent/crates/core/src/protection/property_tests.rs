@@ -16,7 +16,6 @@ use crate::decision::Action;
 use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
 use crate::eviction::Cause;
-use crate::eviction_result::EvictionResult;
 use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell};
 use crate::input::Event;
 use crate::oom::OomKill;
@@ -26,6 +25,7 @@ use crate::policy::preferences::{
     EvictionLimit, HardEvictions, Preferences, Protection, ProtectionRule, RateLimitScope, SoftEvictions,
 };
 use crate::policy::{Policy, Rules};
+use crate::progress::EvictionResult;
 use crate::signal::Signal::MemoryAvailable;
 use crate::units::GoDuration;
 

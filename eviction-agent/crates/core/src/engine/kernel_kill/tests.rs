@@ -16,7 +16,8 @@ use crate::reading::{Reading, UnknownReason};
 use crate::signal::Signal::{MemoryAvailable, PidAvailable};
 use crate::snapshot::{NodeStats, Snapshot};
 
-use super::{ArmedKillOrder, NotArmedReason};
+use crate::engine::kernel_kill::ArmedKillOrder;
+use crate::engine::kernel_kill::NotArmedReason;
 use crate::policy::eviction_settings::KernelKill;
 
 /// Of the 1,000 bytes that the fixture's node has.

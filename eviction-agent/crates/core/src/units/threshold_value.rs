@@ -1,15 +1,71 @@
-//! Floats as Go reads them: `strconv.ParseFloat(text, 32)`.
+//! Values of thresholds: quantities, and percentages of a capacity as Go reads them.
 
-use super::go_quote;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::units::{Format, Quantity, deserialize_text, text};
+
+/// The value of a threshold or of a minimum reclaim: absolute, or a share of the capacity.
+///
+/// Two are equal as the kubelet's `compareThresholdValue` has it: quantities as numbers,
+/// shares as floats.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ThresholdValue {
+    /// An absolute value.
+    Quantity(Quantity),
+    /// A share, 1 being the whole.
+    Percentage(f32),
+}
+
+impl ThresholdValue {
+    /// As a configuration has it: a share is written in percent, to the digits that binary32 tells
+    /// apart.
+    pub fn configured(&self) -> String {
+        match self {
+            Self::Quantity(quantity) => quantity.to_string(),
+            Self::Percentage(share) => {
+                let percent = format!("{share}e2").parse::<f64>();
+                percent.map_or_else(|_| share.to_string(), |percent| format!("{percent}%"))
+            }
+        }
+    }
+
+    /// The absolute value for a capacity: `GetThresholdQuantity`. A share gives a quantity
+    /// in binary format, whatever the signal.
+    pub fn quantity(&self, capacity: i64) -> Quantity {
+        match self {
+            Self::Quantity(quantity) => quantity.clone(),
+            Self::Percentage(share) => {
+                let value = truncate(capacity as f64 * f64::from(*share));
+                Quantity::from_i64(value, Format::BinarySi)
+            }
+        }
+    }
+}
+
+/// Go's conversion on amd64: what no `i64` can hold, NaN included, is the smallest one.
+fn truncate(value: f64) -> i64 {
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    if (-LIMIT..LIMIT).contains(&value) { value as i64 } else { i64::MIN }
+}
+
+/// Reads `TEXT%` as a share in binary32: `parsePercentage`. All trailing `%` are taken off.
+///
+/// # Errors
+/// If the rest is no float as Go writes them.
+pub fn parse_percentage(text: &str) -> Result<f32, FloatError> {
+    Ok(parse_f32(text.trim_end_matches('%'))? / 100.0)
+}
 
 /// Why a text is no float. The texts are those of Go.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FloatError {
     /// Not a number in Go's notation.
-    #[error("strconv.ParseFloat: parsing {}: invalid syntax", go_quote::quote(.0))]
+    #[error("strconv.ParseFloat: parsing {}: invalid syntax", text::quote(.0))]
     Syntax(String),
     /// Larger than any binary32.
-    #[error("strconv.ParseFloat: parsing {}: value out of range", go_quote::quote(.0))]
+    #[error("strconv.ParseFloat: parsing {}: value out of range", text::quote(.0))]
     Range(String),
 }
 
@@ -156,4 +212,60 @@ fn underscores_separate_digits(unsigned: &str) -> bool {
         (after_digit, after_underscore) = (digit, byte == b'_');
     }
     !after_underscore
+}
+
+/// A positive quantity, or a percentage above 0% and up to 100%, such as `500Mi` or `7.5%`.
+///
+/// Stricter than the kubelet's thresholds: there are no texts without effect, and nothing that
+/// is not a number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    value: ThresholdValue,
+    text: Box<str>,
+}
+
+impl Limit {
+    /// The value that it stands for.
+    pub fn value(&self) -> &ThresholdValue {
+        &self.value
+    }
+
+    /// Reads a quantity or a percentage.
+    ///
+    /// # Errors
+    /// The cause, if the text is neither or is out of bounds.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let value = if text.ends_with('%') {
+            let share = parse_percentage(text).map_err(|error| error.to_string())?;
+            if !(share > 0.0 && share <= 1.0) {
+                return Err(format!("must be above 0% and at most 100%, is {text}"));
+            }
+            ThresholdValue::Percentage(share)
+        } else {
+            let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
+            if quantity.signum() <= 0 {
+                return Err(format!("must be above zero, is {quantity}"));
+            }
+            ThresholdValue::Quantity(quantity)
+        };
+        Ok(Self { value, text: text.into() })
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Serialize for Limit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserialize_text(deserializer, "a quantity or a percentage such as \"500Mi\" or \"5%\"", Self::parse)
+    }
 }

@@ -1,4 +1,4 @@
-//! Amounts, times and names as people read them.
+//! Amounts, times, names, colours and tables as people read them.
 
 use crate::pod::PodName;
 use crate::signal::Resource;
@@ -80,6 +80,87 @@ pub(super) fn passes(number: usize) -> String {
 /// `2 pods`, `1 pod`.
 pub(super) fn count(number: usize, one: &str) -> String {
     format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Whether words are coloured, by ANSI escape sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Style {
+    /// As they are: for files, pipes and `NO_COLOR`.
+    #[default]
+    Plain,
+    /// For a terminal.
+    Coloured,
+}
+
+/// What a word is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tone {
+    /// Somebody goes.
+    Bad,
+    /// Somebody may go soon, or should and cannot.
+    Warning,
+    /// Nothing happens.
+    Good,
+    /// What the eye looks for.
+    Strong,
+    /// What only some readers want.
+    Faint,
+}
+
+impl Style {
+    pub(super) fn paint(self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Bad => "1;31",
+            Tone::Warning => "33",
+            Tone::Good => "32",
+            Tone::Strong => "1",
+            Tone::Faint => "2",
+        };
+        match self {
+            Self::Plain => text.to_owned(),
+            Self::Coloured => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+        }
+    }
+}
+
+/// Rows of cells under a heading.
+pub(super) struct Table {
+    /// The columns, and whether each holds figures.
+    columns: Vec<(&'static str, bool)>,
+    rows: Vec<(Vec<String>, Option<Tone>)>,
+}
+
+impl Table {
+    pub(super) fn new(columns: &[(&'static str, bool)]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    pub(super) fn row(&mut self, cells: Vec<String>, tone: Option<Tone>) {
+        self.rows.push((cells, tone));
+    }
+
+    /// All of it, indented.
+    pub(super) fn write(&self, style: Style, out: &mut String) {
+        let heading: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|(cells, _)| cells.get(column));
+            cells.chain(heading.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let mut line = |cells: &[String], tone: Option<Tone>| {
+            let mut text = String::new();
+            for ((cell, &width), (_, is_figure)) in cells.iter().zip(&widths).zip(&self.columns) {
+                text += &if *is_figure { format!("  {cell:>width$}") } else { format!("  {cell:width$}") };
+            }
+            let text = text.trim_end();
+            *out += &tone.map_or_else(|| text.to_owned(), |tone| style.paint(tone, text));
+            out.push('\n');
+        };
+        line(&heading, Some(Tone::Faint));
+        for (cells, tone) in &self.rows {
+            line(cells, *tone);
+        }
+    }
 }
 
 #[cfg(test)]
