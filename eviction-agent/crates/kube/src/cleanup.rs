@@ -1,25 +1,22 @@
-//! Takes away what the agent has written into nodes.
+//! Removes what the agent has written into nodes.
 
 use std::time::Duration;
 
-use eviction_core::node::Node;
-use eviction_core::node_conditions::{TaintChange, taints};
 use eviction_core::progress::ApiResult;
+use eviction_core::node::Node;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
-use crate::node_patch::{NodePatcher, NodeResponse};
-use crate::node_status::own_conditions;
-use crate::nodes::parse_node;
+use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
 
 /// A guard against others who write all the time, and against a server that does not come back.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// So often it is done again what somebody else undoes at once.
+/// So often what somebody else writes again at once is removed again.
 const ROUNDS: u32 = 2;
 
-/// What was taken away from a node.
+/// What was removed from a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clean {
     /// Taints as `KEY:EFFECT`.
@@ -45,118 +42,104 @@ impl CleanupError {
     }
 }
 
-/// Takes the agent's conditions and taints from a node; with `only_look` says what it would take.
+/// Removes the agent's conditions and taints from a node; with `only_read` returns what it would remove.
 ///
 /// # Errors
-/// If the node is not there, or the API server refuses or does not respond for 30 s.
-pub async fn clean_node(patcher: &NodePatcher, name: &str, only_look: bool) -> Result<Clean, CleanupError> {
+/// If the node does not exist, or the API server refuses or does not respond for 30 s.
+pub async fn clean_node(patcher: &NodePatcher, name: &str, only_read: bool) -> Result<Clean, CleanupError> {
     let until = Instant::now() + PATIENCE;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
-    let (mut done, mut rounds) = (Clean::default(), 0);
+    let (mut removed, mut rounds) = (Clean::default(), 0);
     loop {
-        let seen = patcher.look(name).await;
-        let (operation, answer) = match seen.node.clone() {
-            Some(json) => {
-                let node = parse_node(&json).map_err(|why| error("read", name, why))?;
-                if only_look {
-                    return Ok(what_is_there(&node));
-                }
-                match clean_once(patcher, &node, &mut done).await {
-                    None => return Ok(done),
-                    // A dry run leaves everything where it is.
-                    Some(Step::Done) if patcher.is_dry() => return Ok(done),
-                    Some(Step::Done) if rounds < ROUNDS => {
-                        rounds += 1;
-                        continue;
-                    }
-                    Some(Step::Done) => return Err(written_again(name)),
-                    Some(Step::Refused(operation, answer)) => (operation, answer),
-                }
+        let mut response = patcher.read(name).await;
+        let mut operation = "read";
+        if let Some(node) = response.node.take() {
+            let node = node.map_err(|why| error("read", name, why))?;
+            if only_read {
+                return Ok(Clean::of(&node));
             }
-            None => ("read", seen),
-        };
-        if !is_passing(&answer) || Instant::now() >= until {
-            return Err(failure(operation, name, &answer.answered));
+            match clean_once(patcher, &node, &mut removed).await {
+                Ok(false) => return Ok(removed),
+                // A dry run leaves everything where it is.
+                Ok(true) if patcher.is_dry() => return Ok(removed),
+                Ok(true) if rounds < ROUNDS => {
+                    rounds += 1;
+                    continue;
+                }
+                Ok(true) => {
+                    let help = Some("the agent still runs there: take its DaemonSet away first");
+                    let why = "what is taken away is written again".to_owned();
+                    return Err(CleanupError { help, ..error("clean", name, why) });
+                }
+                Err(refused) => (operation, response) = refused,
+            }
+        }
+        if !is_passing(&response) || Instant::now() >= until {
+            return Err(failure(operation, name, &response.result));
         }
         sleep(backoff.pause()).await;
     }
 }
 
-fn written_again(name: &str) -> CleanupError {
-    let help = Some("the agent still runs there: take its DaemonSet away first");
-    CleanupError { help, ..error("clean", name, "what is taken away is written again".to_owned()) }
+/// Removes what there is; false if there is nothing, or what the server did not accept. Adds what was
+/// removed.
+async fn clean_once(
+    patcher: &NodePatcher,
+    node: &Node,
+    removed: &mut Clean,
+) -> Result<bool, (&'static str, NodeResponse)> {
+    let mut is_any = false;
+    for kind in PatchKind::ALL {
+        let patch = kind.removal(node);
+        if patch.is_empty() {
+            continue;
+        }
+        let response = patcher.send_patch(node, &patch).await;
+        let (operation, list) = match kind {
+            PatchKind::Taints => ("take the taints from", &mut removed.taints),
+            PatchKind::Conditions => ("take the conditions from", &mut removed.conditions),
+        };
+        if response.result != ApiResult::Accepted {
+            return Err((operation, response));
+        }
+        list.extend(patch.removed());
+        is_any = true;
+    }
+    Ok(is_any)
+}
+
+impl Clean {
+    /// What the agent has written into a node.
+    fn of(node: &Node) -> Self {
+        let [taints, conditions] = PatchKind::ALL.map(|kind| kind.removal(node).removed());
+        Self { taints, conditions }
+    }
+}
+
+/// The agent's taints and conditions on a node.
+pub fn own_marks(node: &Node) -> Vec<String> {
+    let Clean { taints, conditions } = Clean::of(node);
+    taints.into_iter().chain(conditions).collect()
+}
+
+/// Whether it may be different in a moment.
+fn is_passing(response: &NodeResponse) -> bool {
+    response.is_stale() || matches!(response.result, ApiResult::Throttled { .. } | ApiResult::Unknown { .. })
 }
 
 fn error(operation: &'static str, name: &str, why: String) -> CleanupError {
     CleanupError { operation, node: name.to_owned(), why, help: None }
 }
 
-enum Step {
-    Done,
-    Refused(&'static str, NodeResponse),
-}
-
-/// Takes away what is there; nothing if nothing is. What was taken away is noted.
-async fn clean_once(patcher: &NodePatcher, node: &Node, done: &mut Clean) -> Option<Step> {
-    let changes = taints(node, &[None; 3]);
-    let kinds = own_conditions(node);
-    if changes.is_empty() && kinds.is_empty() {
-        return None;
-    }
-    if !changes.is_empty() {
-        let answer = patcher.write_taints(node, &changes).await;
-        if answer.answered != ApiResult::Accepted {
-            return Some(Step::Refused("take the taints from", answer));
-        }
-        done.taints.extend(changes.iter().map(taint));
-    }
-    if !kinds.is_empty() {
-        let answer = patcher.write_conditions(node, &[], &kinds).await;
-        if answer.answered != ApiResult::Accepted {
-            return Some(Step::Refused("take the conditions from", answer));
-        }
-        done.conditions.extend(kinds.into_iter().map(str::to_owned));
-    }
-    Some(Step::Done)
-}
-
-/// As `KEY:EFFECT`.
-fn taint(change: &TaintChange) -> String {
-    match change {
-        TaintChange::Replace { key, effect, .. }
-        | TaintChange::Remove { key, effect, .. }
-        | TaintChange::Add { key, effect } => format!("{key}:{}", effect.name()),
-    }
-}
-
-fn what_is_there(node: &Node) -> Clean {
-    let taints = taints(node, &[None; 3]);
-    Clean {
-        taints: taints.iter().map(taint).collect(),
-        conditions: own_conditions(node).into_iter().map(str::to_owned).collect(),
-    }
-}
-
-/// The agent's taints and conditions on a node.
-pub fn own_marks(node: &Node) -> Vec<String> {
-    let Clean { taints, conditions } = what_is_there(node);
-    taints.into_iter().chain(conditions).collect()
-}
-
-/// Whether it may be different in a moment.
-fn is_passing(answer: &NodeResponse) -> bool {
-    answer.is_stale() || matches!(answer.answered, ApiResult::Throttled { .. } | ApiResult::Unknown { .. })
-}
-
-fn failure(operation: &'static str, name: &str, answered: &ApiResult) -> CleanupError {
+fn failure(operation: &'static str, name: &str, result: &ApiResult) -> CleanupError {
     let failed = |why: &str| error(operation, name, why.to_owned());
-    match answered {
+    match result {
         ApiResult::Gone => failed("there is no such node"),
         ApiResult::Forbidden { why } => {
             let help = Some("it takes get and patch of nodes, and patch of nodes/status");
             CleanupError { help, ..failed(&format!("a permission is missing: {why}")) }
         }
         ApiResult::Throttled { .. } => failed("the API server has too much to do"),
-        answered => failed(answered.why().unwrap_or(answered.name())),
+        result => failed(result.why().unwrap_or(result.name())),
     }
 }

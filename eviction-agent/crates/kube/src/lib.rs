@@ -45,7 +45,7 @@ pub use error::{AccessError, RequestError};
 pub use eviction_request::EvictionRequest;
 pub use evictor::{Evictor, EvictorConfig};
 pub use identity::Key;
-pub use node_patch::{NodePatcher, NodeResponse};
+pub use node_patch::NodePatcher;
 pub use node_status::{NodeStatusUpdate, PATCH_KINDS, PATCH_RESULTS, PatchEvent, PatchObserver, reconcile};
 pub use nodes::parse_node;
 pub use object_store::{StoreView, UnreadableObject};

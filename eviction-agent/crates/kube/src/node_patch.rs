@@ -1,15 +1,18 @@
-//! The hand that writes into the node's own object: conditions and taints of the agent's.
+//! Patches of the node's own object: how the agent's conditions and taints differ from what they are to
+//! be, and the request that makes the difference go.
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use eviction_core::progress::{ApiOperation, ApiResult};
+use eviction_core::node::{Condition, Node};
+use eviction_core::node_conditions::pressure::CONDITIONS;
+use eviction_core::node_conditions::{self, Due, TaintChange, condition_type, taints, wanted};
+use eviction_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use eviction_core::node::{Condition, Node};
-use eviction_core::node_conditions::TaintChange;
-use eviction_core::progress::{ApiOperation, ApiResult};
-
 use crate::client::Client;
+use crate::node_status::NodeStatusUpdate;
+use crate::nodes::parse_node;
 use crate::rbac::Rights;
 use crate::request::{Request, to_json};
 use crate::response::judge;
@@ -17,13 +20,122 @@ use crate::response::judge;
 /// Merges lists of conditions by their type; a JSON merge patch would replace the list.
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
-/// Changes the list of taints in its places: it is atomic for every other kind of patch.
+/// Changes single places of the list of taints: it is atomic for every other kind of patch.
 const JSON_PATCH: &str = "application/json-patch+json";
 
-/// Short, so that a write which hangs on a dead connection is soon made on another.
+/// Short, so that a patch which hangs on a dead connection is soon sent over another.
 const WITHIN: Duration = Duration::from_secs(4);
 
-/// Writes into a node's object. What it writes is of use once: nothing is repeated here.
+/// What the agent owns in a node's object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PatchKind {
+    Taints,
+    Conditions,
+}
+
+/// A patch of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Patch {
+    /// Changes of the list of taints as it was observed.
+    Taints(Vec<TaintChange>),
+    /// Conditions to write, and the types of those to remove; all others stay.
+    Conditions { write: Vec<Condition>, remove: Vec<&'static str> },
+}
+
+/// How a node's object differs from what it is to be, for one kind.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) patch: Patch,
+    /// How urgent the patch is.
+    pub(crate) due: Due,
+    /// When the conditions are due without a difference.
+    pub(crate) heartbeat: Option<Timestamp>,
+}
+
+impl PatchKind {
+    pub(crate) const ALL: [Self; 2] = [Self::Taints, Self::Conditions];
+
+    /// The name in metrics.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Taints => "taints",
+            Self::Conditions => "conditions",
+        }
+    }
+
+    /// Compares the observed node with what is wanted of it.
+    pub(crate) fn difference(self, desired: &NodeStatusUpdate, node: &Node, now: Timestamp) -> Difference {
+        let settings = desired.settings;
+        let (patch, heartbeat) = match self {
+            Self::Taints => {
+                let wanted = CONDITIONS.map(|it| wanted(&desired.pressures[it as usize], settings));
+                (Patch::Taints(taints(node, &wanted)), None)
+            }
+            Self::Conditions if settings.conditions => {
+                let node_conditions::Conditions { all, due, heartbeat } =
+                    node_conditions::conditions(node, desired.inputs(), now);
+                let patch = Patch::Conditions { write: all.into(), remove: Vec::new() };
+                return Difference { patch, due, heartbeat: Some(heartbeat) };
+            }
+            Self::Conditions => (self.removal(node), None),
+        };
+        let due = if patch.is_empty() { Due::Not } else { Due::Status };
+        Difference { patch, due, heartbeat }
+    }
+
+    /// Removes everything of the agent's.
+    pub(crate) fn removal(self, node: &Node) -> Patch {
+        match self {
+            Self::Taints => Patch::Taints(taints(node, &[None; CONDITIONS.len()])),
+            Self::Conditions => {
+                let exists = |kind: &&str| node.conditions.iter().any(|it| *it.kind == **kind);
+                let remove = CONDITIONS.map(condition_type).into_iter().filter(exists).collect();
+                Patch::Conditions { write: Vec::new(), remove }
+            }
+        }
+    }
+}
+
+impl Patch {
+    /// Whether it changes nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Taints(changes) => changes.is_empty(),
+            Self::Conditions { write, remove } => write.is_empty() && remove.is_empty(),
+        }
+    }
+
+    /// What it removes: taints as `KEY:EFFECT`, conditions by their type.
+    pub(crate) fn removed(&self) -> Vec<String> {
+        match self {
+            Self::Taints(changes) => {
+                let removed = changes.iter().filter_map(|change| match change {
+                    TaintChange::Remove { key, effect, .. } => Some(format!("{key}:{}", effect.name())),
+                    TaintChange::Replace { .. } | TaintChange::Add { .. } => None,
+                });
+                removed.collect()
+            }
+            Self::Conditions { remove, .. } => remove.iter().map(|&kind| kind.to_owned()).collect(),
+        }
+    }
+
+    /// Logs changes of taints, which keep pods away.
+    pub(crate) fn log(&self) {
+        let Self::Taints(changes) = self else { return };
+        for change in changes {
+            match change {
+                TaintChange::Add { key, effect } | TaintChange::Replace { key, effect, .. } => {
+                    tracing::info!(key, effect = effect.name(), "the node is tainted");
+                }
+                TaintChange::Remove { key, effect, .. } => {
+                    tracing::info!(key, effect = effect.name(), "the node's taint is removed");
+                }
+            }
+        }
+    }
+}
+
+/// Sends patches of nodes. A patch is of use once: nothing is repeated here.
 #[derive(Debug)]
 pub struct NodePatcher {
     client: Client,
@@ -31,25 +143,23 @@ pub struct NodePatcher {
     rights: Rights,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, Debug)]
-pub struct NodeResponse {
-    /// What the answer means.
-    pub answered: ApiResult,
-    /// The node as it is after that, in JSON; nothing if it was not told.
-    pub node: Option<Bytes>,
+pub(crate) struct NodeResponse {
+    pub(crate) result: ApiResult,
+    /// The node after that, or why it cannot be decoded; absent if the response does not have it.
+    pub(crate) node: Option<Result<Node, String>>,
 }
 
 impl NodeResponse {
-    /// The node is not any more what the request was made for: it is to be looked at again.
-    pub fn is_stale(&self) -> bool {
-        matches!(self.answered, ApiResult::Rejected { status: 409 | 422, .. } | ApiResult::Another)
+    /// The node is no longer what the patch was made for: it has to be read again.
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(self.result, ApiResult::Rejected { status: 409 | 422, .. } | ApiResult::Another)
     }
 }
 
 impl NodePatcher {
-    /// A hand that asks by this client; with `is_dry` the server checks everything and does nothing
-    /// of it.
+    /// Sends patches by this client; with `is_dry` the server checks them and changes nothing.
     pub fn new(client: Client, is_dry: bool) -> Self {
         Self { client, is_dry, rights: Rights::default() }
     }
@@ -59,78 +169,72 @@ impl NodePatcher {
         self.is_dry
     }
 
-    /// Changes the taints of a node, if it still is what it was.
-    pub async fn write_taints(&self, node: &Node, changes: &[TaintChange]) -> NodeResponse {
-        let path = self.path(&node.name, "");
-        self.ask(ApiOperation::Taints, Request::patch(path, JSON_PATCH, taint_patch(node, changes))).await
-    }
-
-    /// Writes these conditions, and takes away those of these types; all others stay.
-    pub async fn write_conditions(&self, node: &Node, set: &[Condition], remove: &[&str]) -> NodeResponse {
-        let path = self.path(&node.name, "/status");
-        let patch = condition_patch(node, set, remove);
-        self.ask(ApiOperation::NodeConditions, Request::patch(path, STRATEGIC_MERGE, patch)).await
-    }
-
-    /// Looks at a node.
-    pub async fn look(&self, name: &str) -> NodeResponse {
-        self.ask(ApiOperation::Node, Request::get(format!("/api/v1/nodes/{name}"))).await
-    }
-
-    async fn ask(&self, asked: ApiOperation, request: Request) -> NodeResponse {
-        let result = self.client.request(request.within(WITHIN)).await;
-        let answered = judge(asked, &result);
-        self.rights.note(asked, &answered);
-        let node = result.ok().filter(|_| answered == ApiResult::Accepted).map(|answer| answer.body);
-        NodeResponse { answered, node }
-    }
-
-    /// A node's name is a DNS name, and stands in a path as it is.
-    fn path(&self, name: &str, subresource: &str) -> String {
+    /// Sends a patch, which the server refuses if the node is another one; taints also if the node has
+    /// changed.
+    pub(crate) async fn send_patch(&self, node: &Node, patch: &Patch) -> NodeResponse {
+        let (operation, subresource, content_type, body) = match patch {
+            Patch::Taints(changes) => (ApiOperation::Taints, "", JSON_PATCH, taint_patch(node, changes)),
+            Patch::Conditions { write, remove } => {
+                let body = condition_patch(node, write, remove);
+                (ApiOperation::NodeConditions, "/status", STRATEGIC_MERGE, body)
+            }
+        };
         let seconds = WITHIN.as_secs().saturating_add(1);
-        let mut path = format!("/api/v1/nodes/{name}{subresource}?timeout={seconds}s");
-        if self.is_dry {
-            path.push_str("&dryRun=All");
-        }
-        path
+        let dry_run = if self.is_dry { "&dryRun=All" } else { "" };
+        // A node's name is a DNS name, and stands in a path as it is.
+        let path = format!("/api/v1/nodes/{}{subresource}?timeout={seconds}s{dry_run}", node.name);
+        self.send(operation, Request::patch(path, content_type, body)).await
+    }
+
+    /// Reads a node.
+    pub(crate) async fn read(&self, name: &str) -> NodeResponse {
+        self.send(ApiOperation::Node, Request::get(format!("/api/v1/nodes/{name}"))).await
+    }
+
+    async fn send(&self, operation: ApiOperation, request: Request) -> NodeResponse {
+        let response = self.client.request(request.within(WITHIN)).await;
+        let result = judge(operation, &response);
+        self.rights.note(operation, &result);
+        let node = response.ok().filter(|_| result == ApiResult::Accepted);
+        NodeResponse { result, node: node.map(|response| parse_node(&response.body)) }
     }
 }
 
-/// RFC 6902. All of it is done or nothing: the node must be the one that was looked at, in the state
-/// in which it was, and what is changed must be where it was.
+/// RFC 6902. All of it is done or nothing: the node must be the observed one, in the observed state, and
+/// what is changed must be in its observed place.
 fn taint_patch(node: &Node, changes: &[TaintChange]) -> Vec<u8> {
     let mut operations = vec![
         json!({"op": "test", "path": "/metadata/uid", "value": node.uid}),
         json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version}),
     ];
     let taint = |key: &str, effect: &str| json!({"key": key, "effect": effect});
-    let is_there = |index: usize, key: &str| json!({"op": "test", "path": format!("/spec/taints/{index}/key"), "value": key});
-    let mut list_is_there = !node.taints.is_empty();
+    let test = |index: usize, key: &str| json!({"op": "test", "path": format!("/spec/taints/{index}/key"), "value": key});
+    let mut list_exists = !node.taints.is_empty();
     for change in changes {
         match *change {
             TaintChange::Replace { index, key, effect } => operations.extend([
-                is_there(index, key),
+                test(index, key),
                 json!({"op": "replace", "path": format!("/spec/taints/{index}"), "value": taint(key, effect.name())}),
             ]),
             TaintChange::Remove { index, key, effect: _ } => operations.extend([
-                is_there(index, key),
+                test(index, key),
                 json!({"op": "remove", "path": format!("/spec/taints/{index}")}),
             ]),
             TaintChange::Add { key, effect } => {
                 let taint = taint(key, effect.name());
-                let (path, value) = match list_is_there {
+                let (path, value) = match list_exists {
                     true => ("/spec/taints/-", taint),
                     false => ("/spec/taints", json!([taint])),
                 };
                 operations.push(json!({"op": "add", "path": path, "value": value}));
-                list_is_there = true;
+                list_exists = true;
             }
         }
     }
     to_json(&operations)
 }
 
-/// Of another node of that name the patch is refused.
+/// The server refuses the patch of another node of that name.
 fn condition_patch(node: &Node, set: &[Condition], remove: &[&str]) -> Vec<u8> {
     let set = set.iter().map(|condition| {
         let Condition { kind, status, reason, message, last_heartbeat_time, last_transition_time } =

@@ -41,7 +41,7 @@ impl NodeStatusKeeper {
     pub(crate) fn start(self) -> watch::Receiver<u64> {
         let Self { updates, nodes, commands, client, persisted, metrics } = self;
         let (wanted, receiver) = watch::channel(None);
-        let written = reconcile(client, receiver, nodes.clone(), &observer(metrics));
+        let written = reconcile(&client, &receiver, nodes.clone(), &observer(metrics));
         tokio::spawn(seed(nodes, commands));
         tokio::spawn(async move {
             if let Err(failure) = carry(updates, wanted, persisted).await {

@@ -96,10 +96,10 @@ impl NodeStatusSender {
         if !self.is_seeded {
             return false;
         }
-        let (number, marks) = (self.number() + 1, policy.hands.node_status);
-        let lines = Arc::clone(&self.lines);
-        let update = NodeStatusUpdate { number, pressures, lines, period, marks };
-        if self.told.as_ref().is_some_and(|told| told.says_the_same(&update)) {
+        let (number, settings) = (self.number() + 1, policy.hands.node_status);
+        let thresholds = Arc::clone(&self.lines);
+        let update = NodeStatusUpdate { number, pressures, thresholds, period, settings };
+        if self.told.as_ref().is_some_and(|told| told.is_same(&update)) {
             return false;
         }
         if self.lane.send(PendingUpdate { update: update.clone(), kept_as }).is_ok() {

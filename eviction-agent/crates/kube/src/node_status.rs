@@ -1,0 +1,485 @@
+//! Keeps the agent's conditions and taints in the node's own object: compares the desired state with the
+//! observed one, and patches the difference.
+//!
+//! Only the newest desired state counts, there is no queue of changes: after an outage the node's object
+//! is brought to it at once. Conditions and taints are compared by a task each, so that a patch of
+//! conditions that hangs delays no taint.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eviction_core::progress::ApiResult;
+use eviction_core::node::Node;
+use eviction_core::node_conditions::pressure::Pressure;
+use eviction_core::node_conditions::{ConditionInputs, Due};
+use eviction_core::policy::eviction_settings::NodeStatusSettings;
+use eviction_core::signal::NodeCondition;
+use eviction_core::threshold::ResolvedThreshold;
+use eviction_core::time::{Timestamp, since};
+use eviction_core::units::GoDuration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::identity::Version;
+use crate::node_patch::{Difference, NodePatcher, NodeResponse, PatchKind};
+use crate::object_store::StoreView;
+
+/// How long conditions wait for the taints of the same update: those test the version, which a condition
+/// changes.
+const TAINTS_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long conditions wait for the eviction that the same pressure causes: a server that has both to do
+/// at once takes milliseconds longer for either.
+const EVICTIONS_FIRST: Duration = Duration::from_millis(50);
+
+/// Pauses while no request succeeds: a difference is patched within 5 s after the server is back.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+
+/// The pause after a refusal, which lasts until somebody has changed something.
+const REFUSED: Duration = Duration::from_secs(30);
+
+/// After so many conflicts in a row nobody waits any longer, and the pauses grow.
+const CONFLICTS: u32 = 4;
+
+/// The desired state of the node's object.
+#[derive(Clone, Debug)]
+pub struct NodeStatusUpdate {
+    /// From 1 on.
+    pub number: u64,
+    /// Of each condition.
+    pub pressures: [Pressure; NodeCondition::COUNT],
+    /// What texts of conditions name.
+    pub thresholds: Arc<[ResolvedThreshold]>,
+    /// For how long a condition stays after the pressure.
+    pub period: GoDuration,
+    /// What is written at all.
+    pub settings: NodeStatusSettings,
+}
+
+impl NodeStatusUpdate {
+    /// Whether nothing but the number differs.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self { number: _, pressures, thresholds, period, settings } = self;
+        (pressures, period, settings) == (&other.pressures, &other.period, &other.settings)
+            && Arc::ptr_eq(thresholds, &other.thresholds)
+    }
+
+    /// What texts of conditions are made from.
+    pub(crate) fn inputs(&self) -> ConditionInputs<'_> {
+        ConditionInputs { pressures: &self.pressures, lines: &self.thresholds, period: self.period }
+    }
+}
+
+/// The kinds of patches.
+pub const PATCH_KINDS: [&str; 2] = [PatchKind::Taints.name(), PatchKind::Conditions.name()];
+
+/// The results of patches: [`ApiResult::name`] without those of evictions alone, and a conflict.
+pub const PATCH_RESULTS: [&str; 9] = [
+    "accepted",
+    "conflict",
+    "forbidden",
+    "throttled",
+    "terminated",
+    "rejected",
+    "unauthorized",
+    "unknown",
+    "not_sent",
+];
+
+/// What is reported of the patches of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchEvent {
+    /// The result of a patch: one of [`PATCH_RESULTS`].
+    Result(&'static str),
+    /// Whether the node's object differs from the desired state.
+    OutOfSync(bool),
+}
+
+/// Takes reports, with the kind of [`PATCH_KINDS`].
+pub type PatchObserver = Arc<dyn Fn(&'static str, PatchEvent) + Send + Sync>;
+
+/// Starts to patch what `desired` has into the node of `nodes`; returns the number of the update whose
+/// taints are written, or need not be waited for. Needs a tokio runtime.
+pub fn reconcile(
+    client: &Client,
+    desired: &watch::Receiver<Option<Arc<NodeStatusUpdate>>>,
+    nodes: watch::Receiver<Arc<StoreView<Node>>>,
+    observer: &PatchObserver,
+) -> watch::Receiver<u64> {
+    let observed = ObservedNode::default();
+    let start = |kind, taints| {
+        let (settled, written) = watch::channel(0);
+        let reconciler = Reconciler {
+            kind,
+            patcher: NodePatcher::new(client.clone(), false),
+            desired: desired.clone(),
+            node: observed.0.subscribe(),
+            observed: observed.clone(),
+            taints,
+            settled,
+            observer: Arc::clone(observer),
+            retry: Retry::default(),
+        };
+        tokio::spawn(reconciler.run());
+        written
+    };
+    let taints = start(PatchKind::Taints, None);
+    start(PatchKind::Conditions, Some(taints.clone()));
+    tokio::spawn(observed.clone().follow(nodes));
+    taints
+}
+
+/// Patches one kind.
+struct Reconciler {
+    kind: PatchKind,
+    patcher: NodePatcher,
+    desired: watch::Receiver<Option<Arc<NodeStatusUpdate>>>,
+    node: watch::Receiver<Option<Arc<Node>>>,
+    observed: ObservedNode,
+    /// For conditions: the number of the update whose taints are written.
+    taints: Option<watch::Receiver<u64>>,
+    settled: watch::Sender<u64>,
+    observer: PatchObserver,
+    retry: Retry,
+}
+
+impl Reconciler {
+    /// Runs until there is no desired state any more.
+    async fn run(mut self) {
+        loop {
+            let wait = self.sync().await;
+            if !self.wait(wait).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits; false if there is no desired state any more.
+    async fn wait(&mut self, wait: Wait) -> bool {
+        let pause = match wait {
+            Wait::Only(pause) => {
+                sleep(pause).await;
+                return self.desired.has_changed().is_ok();
+            }
+            Wait::Change => None,
+            Wait::ChangeOr(pause) => Some(pause),
+        };
+        let timer = async {
+            match pause {
+                Some(pause) => sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = self.desired.changed() => changed.is_ok(),
+            changed = self.node.changed() => changed.is_ok(),
+            () = timer => true,
+        }
+    }
+
+    /// Compares once, and sends a patch if there is a difference.
+    async fn sync(&mut self) -> Wait {
+        let Some(number) = self.desired.borrow().as_ref().map(|it| it.number) else { return Wait::Change };
+        if let Some(taints) = &mut self.taints {
+            // Late or failed: conditions do not depend on them.
+            drop(timeout(TAINTS_WITHIN, taints.wait_for(|written| *written >= number)).await);
+            sleep(EVICTIONS_FIRST).await;
+        }
+        let Some(desired) = self.desired.borrow_and_update().clone() else { return Wait::Change };
+        let node = self.node.borrow_and_update().clone();
+        let wait = match node {
+            Some(node) => self.patch(&desired, &node).await,
+            None => Wait::Change,
+        };
+        // At once again: what depends on this kind waits for that.
+        if wait != Wait::Only(Duration::ZERO) {
+            self.settle(desired.number);
+        }
+        wait
+    }
+
+    async fn patch(&mut self, desired: &NodeStatusUpdate, node: &Node) -> Wait {
+        let now = Timestamp::now();
+        let Difference { patch, due, heartbeat } = self.kind.difference(desired, node, now);
+        self.report(PatchEvent::OutOfSync(due >= Due::Detail));
+        if due == Due::Not {
+            return heartbeat.map_or(Wait::Change, |heartbeat| Wait::ChangeOr(until(heartbeat, now)));
+        }
+        if let Some(left) = self.retry.left(self.kind, due, desired.number, node) {
+            return Wait::ChangeOr(left);
+        }
+        let response = self.patcher.send_patch(node, &patch).await;
+        let is_stale = response.is_stale();
+        self.report(PatchEvent::Result(if is_stale { "conflict" } else { response.result.name() }));
+        if is_stale {
+            return self.read_again(node, &response.result).await;
+        }
+        self.retry.conflicts = 0;
+        match &response.result {
+            ApiResult::Accepted => {
+                self.retry.patched = Some((desired.number, node.uid.clone(), Instant::now()));
+                patch.log();
+            }
+            result => tracing::debug!(kind = self.kind.name(), ?result, "the node is not patched"),
+        }
+        self.observe(node, &response);
+        self.retry.after(&response.result)
+    }
+
+    /// Somebody else has changed the node: the difference is found anew.
+    async fn read_again(&mut self, node: &Node, refusal: &ApiResult) -> Wait {
+        let response = self.patcher.read(&node.name).await;
+        self.observe(node, &response);
+        if response.result != ApiResult::Accepted {
+            return self.retry.after(&response.result);
+        }
+        let is_same = |now: &Node| (&now.uid, &now.resource_version) == (&node.uid, &node.resource_version);
+        if self.node.borrow().as_deref().is_some_and(is_same) {
+            tracing::warn!(kind = self.kind.name(), ?refusal, "the API server refuses the patch of the node");
+            return self.retry.after(refusal);
+        }
+        self.retry.conflict()
+    }
+
+    fn observe(&self, node: &Node, response: &NodeResponse) {
+        match (&response.result, &response.node) {
+            (ApiResult::Gone, _) => self.observed.forget(Some(node)),
+            (_, Some(Ok(node))) => self.observed.offer(Arc::new(node.clone())),
+            // The watch reports it as well.
+            (_, Some(Err(why))) => tracing::debug!(why, "the node in a response cannot be decoded"),
+            (_, None) => {}
+        }
+    }
+
+    fn report(&self, event: PatchEvent) {
+        (self.observer)(self.kind.name(), event);
+    }
+
+    /// Whoever waits for this update goes on.
+    fn settle(&self, number: u64) {
+        self.settled.send_if_modified(|settled| {
+            let is_later = *settled < number;
+            *settled = number.max(*settled);
+            is_later
+        });
+    }
+}
+
+/// What comes before the next comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// A change of the desired or the observed state.
+    Change,
+    /// That, or this time.
+    ChangeOr(Duration),
+    /// This time, whatever changes.
+    Only(Duration),
+}
+
+/// When a patch may be sent again.
+#[derive(Debug)]
+struct Retry {
+    failures: Backoff,
+    conflicts: u32,
+    /// The last patch that was accepted: of which update, of which node, and when.
+    patched: Option<(u64, Box<str>, Instant)>,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { failures: Backoff::new(PAUSES.0, PAUSES.1), conflicts: 0, patched: None }
+    }
+}
+
+impl Retry {
+    /// What comes after a response.
+    fn after(&mut self, result: &ApiResult) -> Wait {
+        match result {
+            ApiResult::Accepted | ApiResult::Gone | ApiResult::Another => {
+                self.failures.reset();
+                Wait::Change
+            }
+            ApiResult::Throttled { pause } => Wait::Only(*pause),
+            ApiResult::Forbidden { .. } | ApiResult::Rejected { .. } | ApiResult::Budget { .. } => {
+                Wait::Only(REFUSED)
+            }
+            ApiResult::Unauthorized { .. } | ApiResult::Unknown { .. } | ApiResult::NotSent { .. } => {
+                Wait::ChangeOr(self.failures.pause())
+            }
+        }
+    }
+
+    /// What comes after a conflict with another writer.
+    fn conflict(&mut self) -> Wait {
+        self.conflicts += 1;
+        match self.conflicts < CONFLICTS {
+            true => Wait::Only(Duration::ZERO),
+            false => Wait::Only(self.failures.pause() / 10),
+        }
+    }
+
+    /// How much is left until this may be patched; nothing if that is now. What others undo, and the text
+    /// of a condition, which may change with each sample, is not patched at their pace.
+    fn left(&self, kind: PatchKind, due: Due, number: u64, node: &Node) -> Option<Duration> {
+        let (before, uid, at) = self.patched.as_ref()?;
+        if due == Due::Status && (*before, uid) != (number, &node.uid) {
+            return None;
+        }
+        let least = match kind {
+            PatchKind::Taints => Duration::from_secs(2),
+            PatchKind::Conditions => Duration::from_secs(10),
+        };
+        least.checked_sub(at.elapsed()).filter(|left| !left.is_zero())
+    }
+}
+
+/// How long it is until then; at least a moment.
+fn until(then: Timestamp, now: Timestamp) -> Duration {
+    let left = u64::try_from(since(then, now).as_nanos()).unwrap_or(0);
+    Duration::from_nanos(left).max(Duration::from_millis(100))
+}
+
+/// The observed state: the newest of the watch and of responses. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+struct ObservedNode(Arc<watch::Sender<Option<Arc<Node>>>>);
+
+impl ObservedNode {
+    /// Follows the watch.
+    async fn follow(self, mut nodes: watch::Receiver<Arc<StoreView<Node>>>) {
+        let mut before: Option<Arc<Node>> = None;
+        while nodes.changed().await.is_ok() {
+            let view = Arc::clone(&nodes.borrow_and_update());
+            match view.objects.first() {
+                _ if !view.synced => {}
+                None => self.forget(None),
+                Some(node) => {
+                    // A watch goes back only where the server's store was restored: no response is of that
+                    // time.
+                    if before.replace(Arc::clone(node)).is_some_and(|before| is_before(node, &before)) {
+                        self.forget(None);
+                    }
+                    self.offer(Arc::clone(node));
+                }
+            }
+        }
+    }
+
+    /// The node is gone; with `node` that one, while another that came since stays.
+    fn forget(&self, node: Option<&Node>) {
+        self.0.send_if_modified(|known| {
+            let is_gone = known.as_ref().is_some_and(|known| node.is_none_or(|it| it.uid == known.uid));
+            if is_gone {
+                *known = None;
+            }
+            is_gone
+        });
+    }
+
+    /// Takes a state, unless a newer one is known: a response may come before the watch reports what led
+    /// to it.
+    fn offer(&self, node: Arc<Node>) {
+        self.0.send_if_modified(|known| {
+            let is_newer = known.as_ref().is_none_or(|known| !is_before(&node, known) && *known != node);
+            if is_newer {
+                *known = Some(node);
+            }
+            is_newer
+        });
+    }
+}
+
+/// Whether a state is known to be older than another, also of two objects of one name.
+fn is_before(node: &Node, other: &Node) -> bool {
+    let version = |node: &Node| Version::new(&node.resource_version);
+    version(node).is_before(&version(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(uid: &str, version: &str) -> Arc<Node> {
+        Arc::new(Node { uid: uid.into(), resource_version: version.into(), ..Node::default() })
+    }
+
+    #[test]
+    fn the_newest_state_stays() {
+        let observed = ObservedNode::default();
+        let receiver = observed.0.subscribe();
+        let now = || receiver.borrow().as_ref().map(|node| format!("{}{}", node.uid, node.resource_version));
+        observed.offer(node("a", "7"));
+        observed.offer(node("a", "5"));
+        assert_eq!(now().as_deref(), Some("a7"));
+        observed.offer(node("a", "10"));
+        observed.offer(node("b", "12"));
+        assert_eq!(now().as_deref(), Some("b12"));
+        observed.offer(node("b", "not a number"));
+        assert_eq!(now().as_deref(), Some("bnot a number"));
+        observed.forget(Some(&node("a", "10")));
+        assert_eq!(now().as_deref(), Some("bnot a number"), "another node is gone");
+        observed.forget(Some(&node("b", "12")));
+        assert_eq!(now(), None);
+        observed.offer(node("b", "20"));
+        observed.forget(None);
+        assert_eq!(now(), None);
+    }
+
+    #[test]
+    fn a_watch_that_goes_back_replaces_the_state() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let view = |node| Arc::new(StoreView { synced: true, objects: vec![node], ..StoreView::default() });
+            let (sender, nodes) = watch::channel(Arc::new(StoreView::default()));
+            let observed = ObservedNode::default();
+            let mut receiver = observed.0.subscribe();
+            tokio::spawn(observed.clone().follow(nodes));
+            for version in ["20", "6"] {
+                sender.send_replace(view(node("a", version)));
+                let is_it = |node: &Option<Arc<Node>>| {
+                    node.as_ref().is_some_and(|node| &*node.resource_version == version)
+                };
+                receiver.wait_for(is_it).await.unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_refusal_has_a_long_pause_and_a_failure_a_short_one() {
+        let mut retry = Retry::default();
+        let why = || "because".into();
+        let pause = Duration::from_secs(7);
+        assert_eq!(retry.after(&ApiResult::Throttled { pause }), Wait::Only(pause));
+        assert_eq!(retry.after(&ApiResult::Forbidden { why: why() }), Wait::Only(REFUSED));
+        for _ in 0..20 {
+            let Wait::ChangeOr(pause) = retry.after(&ApiResult::Unknown { why: why() }) else { panic!() };
+            assert!(pause <= PAUSES.1);
+        }
+        assert_eq!(retry.after(&ApiResult::Accepted), Wait::Change);
+        let Wait::ChangeOr(pause) = retry.after(&ApiResult::NotSent { why: why() }) else { panic!() };
+        assert!(pause <= PAUSES.0);
+        let waits = [(); CONFLICTS as usize].map(|()| retry.conflict());
+        assert_eq!(waits[..3], [Wait::Only(Duration::ZERO); 3]);
+        assert!(matches!(waits[3], Wait::Only(pause) if !pause.is_zero()));
+    }
+
+    #[test]
+    fn what_others_undo_is_patched_again_later() {
+        let (a, b) = (node("a", "1"), node("b", "1"));
+        let mut retry = Retry::default();
+        for kind in PatchKind::ALL {
+            let left = |retry: &Retry, due, number, node| retry.left(kind, due, number, node);
+            retry.patched = None;
+            assert_eq!(left(&retry, Due::Status, 1, &a), None);
+            retry.patched = Some((1, "a".into(), Instant::now()));
+            assert!(left(&retry, Due::Status, 1, &a).is_some());
+            assert_eq!(left(&retry, Due::Status, 2, &a), None, "another update");
+            assert_eq!(left(&retry, Due::Status, 1, &b), None, "another node");
+            assert!(left(&retry, Due::Detail, 2, &b).is_some());
+            let before = Instant::now().checked_sub(Duration::from_secs(11)).unwrap();
+            retry.patched = Some((1, "a".into(), before));
+            assert_eq!(left(&retry, Due::Status, 1, &a), None);
+        }
+    }
+}
