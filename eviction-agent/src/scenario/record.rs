@@ -7,13 +7,11 @@ use super::expected::ExpectedStep;
 use super::format::{AdmitOutcome, ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
 use super::story::StoryBrief;
 use eviction_core::condition::Raised;
-use eviction_core::decision::Evaluation;
 use eviction_core::disk_layout::Reclaim;
-use eviction_core::eviction::{Cause, Eviction};
 use eviction_core::message::{self, REASON_EVICTED, REASON_THRESHOLD_MET};
 use eviction_core::pod::{Pod, PodCondition};
 use eviction_core::pods::KnownPod;
-use eviction_core::record::DecisionRecord;
+use eviction_core::record::{DecisionRecord, EvictionRecord};
 use eviction_core::signal::Resource;
 use eviction_core::time::Timestamp;
 
@@ -50,35 +48,26 @@ impl Record {
         self.outcome.reclaim.push(reclaim.name().to_owned());
     }
 
-    pub(super) fn evict(
-        &mut self,
-        pass: &Evaluation,
-        eviction: &Eviction,
-        known: &KnownPod,
-        kill_error: &str,
-    ) {
-        let pod = &known.pod;
-        let text = message::eviction(pass, eviction);
-        let for_threshold = matches!(eviction.cause, Cause::Threshold { .. });
-        let annotations = text.annotations.map(|annotations| {
-            let owned = |(key, value): (&str, String)| (key.to_owned(), value);
-            annotations.into_iter().map(owned).collect()
+    pub(super) fn evict(&mut self, eviction: &EvictionRecord, pod: &Pod, kill_error: &str) {
+        let EvictionRecord { message, annotations, hard, grace_period_seconds, .. } = eviction;
+        let annotations = annotations.as_ref().map(|annotations| {
+            annotations.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
         });
         let event = EventOutcome {
             object: format!("Pod/{}/{}", pod.namespace, pod.name),
             kind: WARNING.to_owned(),
             reason: REASON_EVICTED.to_owned(),
-            message: text.message.clone(),
+            message: message.clone(),
         };
         let outcome = EvictionOutcome {
             uid: pod.uid.to_string(),
             name: pod.name.to_string(),
             namespace: pod.namespace.to_string(),
-            grace_period_seconds: eviction.grace_period_seconds,
+            grace_period_seconds: *grace_period_seconds,
             phase: "Failed".to_owned(),
             reason: REASON_EVICTED.to_owned(),
-            conditions: conditions(pod, for_threshold.then_some(&text.message)),
-            message: text.message,
+            conditions: conditions(pod, hard.map(|_| message)),
+            message: message.clone(),
             annotations,
             kill_error: kill_error.to_owned(),
         };

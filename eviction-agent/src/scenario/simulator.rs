@@ -99,19 +99,18 @@ impl Simulator {
         }
         let first = look(step, step.summary.as_ref(), &step.summary_error);
         let first = first.map_or_else(Event::SampleFailed, Event::Sample);
-        let mut decision = self.tell(step, first);
-        self.carry_out(step, &decision, &mut record);
+        let (mut decision, mut report) = self.tell(step, first);
+        self.carry_out(step, &decision, &report, &mut record);
         if decision.awaits_reclaim() {
             let again = step.summary_after_reclaim.as_ref();
             let again = again.or(step.summary.as_ref());
             let second = look(step, again, &step.summary_after_reclaim_error);
-            decision = self.tell(step, Event::Reclaimed(second));
-            self.carry_out(step, &decision, &mut record);
+            (decision, report) = self.tell(step, Event::Reclaimed(second));
+            self.carry_out(step, &decision, &report, &mut record);
         }
         // The kubelet's profile keeps the form of the kubelet's outcomes.
         if self.engine.policy().rules.preferences.is_some() {
             let story = std::mem::take(&mut self.story);
-            let mut report = DecisionRecord::of(&decision);
             report.proposal = self.proposal.take();
             record.report(&report, story);
         }
@@ -134,24 +133,25 @@ impl Simulator {
         self.tell(step, Event::Leaving(leaving));
     }
 
-    fn tell(&mut self, step: &Step, event: Event) -> Decision {
+    fn tell(&mut self, step: &Step, event: Event) -> (Decision, DecisionRecord) {
         let decision = self.engine.step(Input { at: step.at, event });
+        let record = DecisionRecord::of(&decision);
         self.story.add(&decision);
         if let Some(reports) = &mut self.reports {
             let Decision { ended, proposal, subject, .. } = &decision;
             if !matches!(subject, DecisionKind::Noted) || !ended.is_empty() || proposal.is_some() {
-                reports.push(DecisionRecord::of(&decision));
+                reports.push(record.clone());
             }
         }
         if decision.proposal.is_some() {
-            self.proposal = DecisionRecord::of(&decision).proposal;
+            self.proposal.clone_from(&record.proposal);
         }
         if let Some(ProposalState::TookEffect) = decision.proposal {
             let policy = self.engine.policy();
             let renew = |known: &Arc<KnownPod>| Arc::new(KnownPod::new(known.pod.clone(), policy));
             self.pods = self.pods.iter().map(renew).collect();
         }
-        decision
+        (decision, record)
     }
 
     /// Tells what came of the evictions that are under way.
@@ -208,22 +208,19 @@ impl Simulator {
         })
     }
 
-    fn carry_out(&mut self, step: &Step, decision: &Decision, record: &mut Record) {
-        let DecisionKind::Pass(pass) = &decision.subject else {
-            return;
-        };
+    fn carry_out(&mut self, step: &Step, decision: &Decision, report: &DecisionRecord, record: &mut Record) {
+        let Some(evaluation) = report.evaluation() else { return };
         for action in &decision.actions {
             match action {
                 Action::RecordEvent(resource) => record.announce(*resource),
                 Action::Reclaim(reclaim) => record.reclaim(*reclaim),
-                Action::Evict(eviction) | Action::ShortenGrace(eviction) => {
-                    let Some(known) = pass.pods.get(eviction.place) else {
-                        continue;
-                    };
-                    record.evict(pass, eviction, known, &step.kill_error);
-                    self.kill(step, &known.pod.uid);
-                }
+                Action::Evict(_) | Action::ShortenGrace(_) => {}
             }
+        }
+        for eviction in &evaluation.evictions {
+            let Some(known) = self.known(&eviction.pod.uid) else { continue };
+            record.evict(eviction, &known.pod, &step.kill_error);
+            self.kill(step, &known.pod.uid);
         }
     }
 
@@ -240,7 +237,7 @@ impl Simulator {
         let Some(known) = self.known(uid) else {
             return answer;
         };
-        let decision = self.tell(step, Event::Admission(known));
+        let (decision, _) = self.tell(step, Event::Admission(known));
         if let DecisionKind::Admission(admission) = &decision.subject {
             answer.admit = admission.admit;
         }

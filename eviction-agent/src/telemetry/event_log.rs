@@ -266,9 +266,6 @@ pub struct EvictionProgress {
     pub reason: Option<String>,
     pub mono_ns: u64,
     pub since_decision_us: u64,
-    /// It is about a request beside the eviction itself, such as the pod's condition.
-    #[serde(skip)]
-    pub is_beside: bool,
 }
 
 /// See [`Event::SignalReadError`].

@@ -22,12 +22,13 @@ use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 use eviction_core::status_mismatch::StatusMismatch;
 
 use eviction_bpf::{EventClass, LossCounters};
+use eviction_kube::events::EventSink;
 use eviction_node::async_fd::{register, take_count};
 
 use super::pod_rates::PodRateExporter;
 use super::status::EngineStatus;
 use super::stdout::Printer;
-use crate::daemon::cluster::EventTap;
+use crate::daemon::cluster::oom_event;
 use crate::daemon::decision_id::DecisionIds;
 use crate::daemon::error::Failure;
 use crate::daemon::monitor::LossBaseline;
@@ -68,8 +69,8 @@ pub(crate) struct TelemetryExporter {
     losses: LossBaseline,
     tallies: PodRateExporter,
     apart: StatusMismatch,
-    /// Tells the cluster of what is said.
-    tap: Option<EventTap>,
+    /// Kubernetes Events, where the agent writes them.
+    events: Option<EventSink>,
     /// What signals are read from.
     files: SignalFiles,
     /// The name of the node's object, where it is known.
@@ -85,7 +86,7 @@ impl TelemetryExporter {
         metrics: Arc<Metrics>,
         names: DecisionIds,
         took_effect: Arc<Notify>,
-        tap: Option<EventTap>,
+        events: Option<EventSink>,
     ) -> Self {
         for condition in CONDITIONS {
             metrics.node_condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
@@ -136,7 +137,7 @@ impl TelemetryExporter {
             losses: LossBaseline::default(),
             tallies: PodRateExporter::default(),
             apart: StatusMismatch::default(),
-            tap,
+            events,
             files: SignalFiles::default(),
             node: None,
             last_at: Cell::new(Timestamp::MIN),
@@ -189,11 +190,8 @@ impl TelemetryExporter {
 
     /// Prints a line; `at` is steady time. What is learnt late, such as an OOM kill while its group
     /// was still being killed, is printed with the time of the line before it: lines are in the order of
-    /// their time. The API server gets the time at which it happened.
+    /// their time.
     pub(crate) fn publish(&self, at: Timestamp, event: Event) {
-        if let Some(tap) = &self.tap {
-            tap.hear(self.clock.shown(at), &event);
-        }
         let at = in_order(&self.last_at, at);
         let line = Line { at: self.clock.shown(at), node: self.node.clone(), event };
         let text = match self.output {
@@ -225,6 +223,9 @@ impl TelemetryExporter {
             TelemetryEvent::Outcome(update) => self.progress(update),
             TelemetryEvent::OomKill(kill, at) => {
                 self.count_kills(&kill);
+                if let Some(events) = &self.events {
+                    events.record(oom_event(&kill, self.clock.shown(at.wall), events.node()));
+                }
                 self.publish(at.wall, Event::OomKill(kill));
             }
             TelemetryEvent::KernelKill(mut kill, at) => {

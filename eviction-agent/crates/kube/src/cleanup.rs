@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_core::progress::ApiResult;
 use eviction_core::node::Node;
+use eviction_core::progress::ApiResult;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 

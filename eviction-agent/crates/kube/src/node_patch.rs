@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use eviction_core::progress::{ApiOperation, ApiResult};
 use eviction_core::node::{Condition, Node};
 use eviction_core::node_conditions::pressure::CONDITIONS;
 use eviction_core::node_conditions::{self, Due, TaintChange, condition_type, taints, wanted};
+use eviction_core::progress::{ApiOperation, ApiResult};
 use eviction_core::time::Timestamp;
 use serde_json::{Value, json};
 

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_core::progress::ApiResult;
 use eviction_core::node::Node;
 use eviction_core::node_conditions::pressure::Pressure;
 use eviction_core::node_conditions::{ConditionInputs, Due};
 use eviction_core::policy::eviction_settings::NodeStatusSettings;
+use eviction_core::progress::ApiResult;
 use eviction_core::signal::NodeCondition;
 use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::time::{Timestamp, since};
@@ -430,7 +430,8 @@ mod tests {
     fn a_watch_that_goes_back_replaces_the_state() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let view = |node| Arc::new(StoreView { synced: true, objects: vec![node], ..StoreView::default() });
+            let view =
+                |node| Arc::new(StoreView { synced: true, objects: vec![node], ..StoreView::default() });
             let (sender, nodes) = watch::channel(Arc::new(StoreView::default()));
             let observed = ObservedNode::default();
             let mut receiver = observed.0.subscribe();

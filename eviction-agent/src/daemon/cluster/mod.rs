@@ -22,7 +22,7 @@ use super::error::Failure;
 use super::spsc::Receiver;
 use super::state::DurableRevision;
 pub use cleanup::{CleanOptions, Cleaned, clean_nodes};
-pub(crate) use events::EventTap;
+pub(crate) use events::oom_event;
 pub(crate) use evictions::Evictions;
 pub(crate) use figures::Exports;
 pub(crate) use identity::{BOOT_ID, NodeName, read_boot_id};

@@ -9,7 +9,7 @@ use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::events::{self, EventTap};
+use super::events;
 use super::identity::{self, Found, NodeName};
 use super::node_status::NodeStatusKeeper;
 use super::node_status_sender::PendingUpdate;
@@ -22,7 +22,7 @@ use crate::telemetry::event_log;
 use crate::telemetry::metrics::Metrics;
 use eviction_core::node::Node;
 use eviction_core::policy::Policy;
-use eviction_kube::events::Recorder;
+use eviction_kube::events::{EventSink, Recorder};
 use eviction_kube::{
     Access, Backoff, Client, Resource, StoreView, WatchMetrics, Watcher, own_marks, parse_node,
 };
@@ -141,12 +141,12 @@ impl Membership {
         tokio::spawn(tell_of_marks(self.seen_node.clone(), self.name.to_string()));
     }
 
-    /// Has the API server told of what is printed. Needs the runtime that it was joined on.
-    pub(crate) fn tap(&mut self, metrics: Arc<Metrics>) -> EventTap {
+    /// Starts to write Events of the node and its pods. Needs the runtime that it was joined on.
+    pub(crate) fn events(&mut self, metrics: Arc<Metrics>) -> EventSink {
         let name = self.name.to_string();
         let recorder = Recorder::new(&name, events::tally(metrics));
         self.telling = Some(tokio::spawn(recorder.clone().run(self.client.clone())));
-        EventTap::new(recorder, &name)
+        EventSink::new(recorder, &name)
     }
 
     /// What its watches have been through: of pods, and of the node.

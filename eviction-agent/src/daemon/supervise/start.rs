@@ -178,13 +178,13 @@ fn exporter(
 ) -> Result<TelemetryExporter, Failure> {
     let node = session.as_ref().map(|session| session.name().to_string());
     // An agent that only advises writes no Events.
-    let tap = session.filter(|_| !plan.service.action.is_dry()).map(|it| it.tap(Arc::clone(metrics)));
+    let events = session.filter(|_| !plan.service.action.is_dry()).map(|it| it.events(Arc::clone(metrics)));
     let printer = Printer::start(std::io::stdout(), Arc::clone(metrics))?;
     let recorder =
         options.record.as_deref().map(|path| Recorder::open(path, Arc::clone(metrics))).transpose()?;
     let applied = Arc::clone(applied);
     let metrics = Arc::clone(metrics);
-    Ok(TelemetryExporter::new(options.output, printer, metrics, plan.names(), applied, tap)
+    Ok(TelemetryExporter::new(options.output, printer, metrics, plan.names(), applied, events)
         .recording(recorder)
         .reading(plan.signal_files())
         .on_node(node))

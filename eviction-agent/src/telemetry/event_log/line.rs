@@ -75,7 +75,6 @@ mod tests {
             reason: None,
             mono_ns: 1,
             since_decision_us: 2_500,
-            is_beside: false,
         };
         let line = Line {
             at: Timestamp::UNIX_EPOCH,

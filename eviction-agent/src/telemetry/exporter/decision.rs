@@ -37,6 +37,9 @@ impl TelemetryExporter {
         let Some(evaluation) = record.evaluation() else { return };
         for (id, eviction) in (*first_id..).zip(&evaluation.evictions) {
             self.count_eviction(event, evaluation, eviction);
+            if let Some(events) = &mut self.events {
+                events.decided(id, &self.names.of(id), eviction, self.clock.shown(record.at));
+            }
             let line = self.eviction_line(id, event, evaluation, eviction);
             self.publish(record.at, Event::EvictionDecision(Box::new(line)));
         }
@@ -135,6 +138,10 @@ impl TelemetryExporter {
                 capacity: reading.and_then(|reading| reading.capacity),
                 detected_by: detected_by.to_owned(),
             };
+            if let Some(events) = self.events.as_ref().filter(|_| state != State::Unknown) {
+                let at = self.clock.shown(sampled.wall);
+                events.threshold(threshold, state == State::Met, &line.to_string(), at);
+            }
             self.publish(sampled.wall, Event::Threshold(line));
         }
         (self.met, self.lost) = (met, lost);

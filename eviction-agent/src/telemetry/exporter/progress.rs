@@ -16,6 +16,16 @@ impl TelemetryExporter {
             Step::Progress(outcome) => self.clock.at(outcome.at_ns),
             Step::Refused(_) => self.clock.at(decided_mono_ns),
         };
+        let decision_id = self.names.of(id);
+        if let Some(events) = &mut self.events {
+            match &step {
+                Step::Progress(update) => {
+                    let at = self.clock.shown(at.wall);
+                    events.progressed((id, &decision_id), &pod, &update.progress, at);
+                }
+                Step::Refused(_) => events.rejected(id),
+            }
+        }
         let is_beside = matches!(
             &step,
             Step::Progress(KillUpdate {
@@ -36,7 +46,7 @@ impl TelemetryExporter {
         }
         let event = event_log::EvictionProgress {
             id,
-            decision_id: self.names.of(id),
+            decision_id,
             pod: event_log::PodRef::new(&pod.namespace, &pod.name),
             pod_uid: pod.uid.to_string(),
             result: outcome,
@@ -44,7 +54,6 @@ impl TelemetryExporter {
             reason: why,
             mono_ns: at.mono_ns,
             since_decision_us: micros(at.mono_ns.saturating_sub(decided_mono_ns)),
-            is_beside,
         };
         self.publish(at.wall, Event::EvictionProgress(event));
     }

@@ -9,7 +9,9 @@ mod object;
 mod occurrence;
 mod recorder;
 mod response;
+mod sink;
 mod token_bucket;
 
 pub use occurrence::{Fate, Occurrence, Reason, Regarding};
 pub use recorder::Recorder;
+pub use sink::EventSink;

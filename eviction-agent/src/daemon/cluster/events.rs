@@ -1,18 +1,20 @@
-//! What is said of kills and thresholds.
+//! The Events of OOM kills, and how many Events were written.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::telemetry::event_log::{OomKill, Threshold};
-use eviction_kube::events::{Occurrence, Reason, Regarding};
+use crate::telemetry::event_log::OomKill;
+use crate::telemetry::metrics::{EventLabels, Metrics};
+use eviction_kube::events::{Fate, Occurrence, Reason, Regarding};
 
 /// Before the names of the annotations.
 const PREFIX: &str = "eviction-agent.io/";
 
 /// A kill, on its pod; on the node where that is not known. One container's kills of the same kind, by
 /// the same owner's limit, are one series.
-pub(super) fn of_kill(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occurrence {
+pub(crate) fn oom_event(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occurrence {
     let pod = kill.pod.as_ref().zip(kill.pod_uid.as_deref()).map(|(pod, uid)| pod.with_uid(uid));
     let (reason, regarding, place) = match pod {
         Some(pod) => (Reason::ContainerOomKilled, Regarding::Pod(pod), kill.container.as_deref()),
@@ -54,22 +56,16 @@ fn facts(kill: &OomKill) -> BTreeMap<Box<str>, Box<str>> {
     known.collect()
 }
 
-/// A threshold that is met or cleared, on the node; none of one that is unknown.
-pub(super) fn of_threshold(threshold: &Threshold, at: Timestamp, node: &Regarding) -> Option<Occurrence> {
-    let reason = match threshold.state {
-        "met" => Reason::ThresholdMet,
-        "cleared" => Reason::ThresholdCleared,
-        _ => return None,
-    };
-    Some(Occurrence {
-        reason,
-        regarding: node.clone(),
-        part: format!("{}/{}", threshold.signal, threshold.threshold).into(),
-        at,
-        note: threshold.to_string().into(),
-        annotations: BTreeMap::new(),
-        times: 1,
-    })
+/// Counts what becomes of each occurrence.
+pub(super) fn tally(metrics: Arc<Metrics>) -> impl Fn(Reason, Fate, u64) + Send + 'static {
+    for (reason, fate) in Reason::ALL.into_iter().flat_map(|reason| Fate::ALL.map(|fate| (reason, fate))) {
+        let labels = EventLabels { reason: reason.name(), result: fate.name() };
+        metrics.kube_events.get_or_create(&labels);
+    }
+    move |reason, fate, times| {
+        let labels = EventLabels { reason: reason.name(), result: fate.name() };
+        metrics.kube_events.get_or_create(&labels).inc_by(times);
+    }
 }
 
 #[cfg(test)]
@@ -101,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_kill_is_told_on_its_pod_with_the_whole_story() {
-        let told = of_kill(&kill(), Timestamp::UNIX_EPOCH, &node());
+        let told = oom_event(&kill(), Timestamp::UNIX_EPOCH, &node());
         assert_eq!(told.reason, Reason::ContainerOomKilled);
         assert_eq!(told.regarding, Regarding::Pod(PodRef::new("shop", "web").with_uid("u-1")));
         assert_eq!(
@@ -127,7 +123,7 @@ mod tests {
 
     #[test]
     fn kills_of_one_kind_are_one_series() {
-        let part = |kill: OomKill| of_kill(&kill, Timestamp::UNIX_EPOCH, &node()).part;
+        let part = |kill: OomKill| oom_event(&kill, Timestamp::UNIX_EPOCH, &node()).part;
         assert_eq!(part(kill()), part(OomKill { pid: Some(43), usage: None, ..kill() }));
         assert_ne!(part(kill()), part(OomKill { victim: "child", ..kill() }));
         assert_ne!(part(kill()), part(OomKill { limit_scope: "pod", ..kill() }));
@@ -139,33 +135,19 @@ mod tests {
             OomKill { pod: None, cgroup: Some("/system.slice".into()), ..kill() },
             OomKill { pod_uid: None, unattributed: Some(3), ..kill() },
         ] {
-            let told = of_kill(&kill, Timestamp::UNIX_EPOCH, &node());
+            let told = oom_event(&kill, Timestamp::UNIX_EPOCH, &node());
             assert_eq!((told.reason, &told.regarding), (Reason::ProcessOomKilled, &node()));
             assert_eq!(told.times, kill.unattributed.unwrap_or(1));
         }
     }
 
     #[test]
-    fn a_threshold_is_told_on_the_node() {
-        let met = Threshold {
-            signal: "memory.available",
-            threshold: "hard",
-            state: "met",
-            value: "100Mi".into(),
-            available: Some(90 << 20),
-            capacity: None,
-            detected_by: "timer".into(),
-        };
-        let told = of_threshold(&met, Timestamp::UNIX_EPOCH, &node()).unwrap();
-        assert_eq!((told.reason, &told.regarding), (Reason::ThresholdMet, &node()));
-        assert_eq!(
-            &*told.note,
-            "hard threshold memory.available < 100Mi met, 90Mi available (detected by timer)"
-        );
-        let in_state =
-            |state| of_threshold(&Threshold { state, ..met.clone() }, Timestamp::UNIX_EPOCH, &node());
-        assert_eq!(in_state("unknown"), None, "nothing was cleared");
-        let cleared = in_state("cleared").unwrap();
-        assert_eq!((cleared.reason, &cleared.part), (Reason::ThresholdCleared, &told.part));
+    fn each_reason_and_result_is_counted_from_0() {
+        let metrics = Arc::new(Metrics::new("0", "0"));
+        let count = tally(Arc::clone(&metrics));
+        assert_eq!(metrics.kube_events.len(), Reason::ALL.len() * Fate::ALL.len());
+        count(Reason::Evicted, Fate::Created, 2);
+        let of = |result| metrics.kube_events.get_or_create(&EventLabels { reason: "Evicted", result }).get();
+        assert_eq!((of("created"), of("refused")), (2, 0));
     }
 }

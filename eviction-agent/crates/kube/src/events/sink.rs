@@ -1,0 +1,325 @@
+//! The Events of evictions and thresholds, rendered from the records of decisions.
+
+use std::collections::BTreeMap;
+
+use eviction_core::pod::PodName;
+use eviction_core::progress::KillProgress;
+use eviction_core::progress::{ApiOperation, ApiResult};
+use eviction_core::record::{EvictionRecord, ThresholdRecord};
+use jiff::Timestamp;
+
+use super::occurrence::{Occurrence, Reason, Regarding};
+use super::recorder::Recorder;
+
+/// Evictions that are known at a time. More are never in flight.
+const MOST: usize = 512;
+
+/// The annotation with the number of the decision, as event lines and recordings have it.
+const DECISION: &str = "eviction-agent.io/decision";
+
+const EVICTED: &str = "The pod was evicted.";
+const DECIDED: &str = "The pod was chosen to be evicted, and is gone.";
+
+/// Takes what happens on the node, and records its Events.
+#[derive(Debug)]
+pub struct EventSink {
+    recorder: Recorder,
+    node: Regarding,
+    evictions: Evictions,
+}
+
+impl EventSink {
+    /// Records the Events of that node.
+    pub fn new(recorder: Recorder, node: &str) -> Self {
+        Self { recorder, node: Regarding::Node(node.into()), evictions: Evictions::default() }
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Regarding {
+        &self.node
+    }
+
+    /// Records something.
+    pub fn record(&self, occurrence: Occurrence) {
+        self.recorder.note(occurrence);
+    }
+
+    /// Takes a decision; its Event is recorded when the pod goes.
+    pub fn decided(&mut self, id: u64, decision_id: &str, eviction: &EvictionRecord, at: Timestamp) {
+        self.evictions.decided(id, decision_id, eviction, at);
+    }
+
+    /// Takes a step of an eviction.
+    pub fn progressed(
+        &mut self,
+        (id, decision_id): (u64, &str),
+        pod: &PodName,
+        progress: &KillProgress,
+        at: Timestamp,
+    ) {
+        let occurrence = self.evictions.progressed((id, decision_id), pod, progress, at);
+        occurrence.into_iter().for_each(|occurrence| self.record(occurrence));
+    }
+
+    /// The executor does not begin an eviction.
+    pub fn rejected(&mut self, id: u64) {
+        self.evictions.remove(id);
+    }
+
+    /// A threshold is met, or no longer: an Event of the node.
+    pub fn threshold(&self, threshold: &ThresholdRecord, is_met: bool, note: &str, at: Timestamp) {
+        let kind = if threshold.is_hard() { "hard" } else { "soft" };
+        self.record(Occurrence {
+            reason: if is_met { Reason::ThresholdMet } else { Reason::ThresholdCleared },
+            regarding: self.node.clone(),
+            part: format!("{}/{kind}", threshold.signal.name()).into(),
+            at,
+            note: note.into(),
+            annotations: BTreeMap::new(),
+            times: 1,
+        });
+    }
+}
+
+/// What a step of an eviction says of the pod.
+enum Phase {
+    /// It goes: a signal was sent, or the API server has accepted the eviction.
+    Goes,
+    /// It is gone.
+    Gone,
+    /// It stays.
+    Stays,
+    /// The request may have been carried out.
+    Unknown,
+    /// Nothing.
+    Same,
+}
+
+impl Phase {
+    fn of(progress: &KillProgress) -> Self {
+        match progress {
+            KillProgress::TermSent(_) | KillProgress::KillSent { .. } => Self::Goes,
+            KillProgress::Gone { .. } => Self::Gone,
+            KillProgress::Abandoned => Self::Stays,
+            KillProgress::Answered { asked, is_dry, .. } if *is_dry || *asked == ApiOperation::Condition => {
+                Self::Same
+            }
+            KillProgress::Answered { answered, .. } => match answered {
+                ApiResult::Accepted => Self::Goes,
+                ApiResult::Gone | ApiResult::Another => Self::Gone,
+                ApiResult::Rejected { .. } => Self::Stays,
+                ApiResult::Unknown { .. } => Self::Unknown,
+                _ => Self::Same,
+            },
+            KillProgress::WouldSignal { .. } | KillProgress::Trouble { .. } | KillProgress::Left { .. } => {
+                Self::Same
+            }
+        }
+    }
+}
+
+/// Evictions by their number, until their Event is recorded and a while longer: a pod was evicted only
+/// when it is known to go.
+#[derive(Debug, Default)]
+struct Evictions(BTreeMap<u64, Eviction>);
+
+#[derive(Debug, Default)]
+struct Eviction {
+    /// As it was decided; absent if another agent decided it, or if there was no room for its record.
+    decided: Option<Occurrence>,
+    is_unknown: bool,
+    is_recorded: bool,
+}
+
+impl Evictions {
+    fn decided(&mut self, id: u64, decision_id: &str, eviction: &EvictionRecord, at: Timestamp) {
+        let mut occurrence = evicted(&eviction.pod, decision_id, &eviction.message, at);
+        let annotations = eviction.annotations.iter().flatten();
+        occurrence.annotations.extend(annotations.map(|(key, text)| ((*key).into(), text.as_str().into())));
+        self.get(id).decided = Some(occurrence);
+    }
+
+    /// The Event of this step: one for each eviction, when the pod goes.
+    fn progressed(
+        &mut self,
+        (id, decision_id): (u64, &str),
+        pod: &PodName,
+        progress: &KillProgress,
+        at: Timestamp,
+    ) -> Option<Occurrence> {
+        let phase = Phase::of(progress);
+        match phase {
+            Phase::Same => return None,
+            Phase::Stays => {
+                self.remove(id);
+                return None;
+            }
+            Phase::Unknown => {
+                self.get(id).is_unknown = true;
+                return None;
+            }
+            Phase::Goes | Phase::Gone => {}
+        }
+        let is_gone = matches!(phase, Phase::Gone);
+        let eviction = self.get(id);
+        if std::mem::replace(&mut eviction.is_recorded, true) {
+            return None;
+        }
+        match eviction.decided.take() {
+            // It went before it was asked for.
+            Some(_) if is_gone && !eviction.is_unknown => None,
+            Some(occurrence) => Some(occurrence),
+            // That the pod goes is known all the same. If another agent has recorded it, the Event exists,
+            // and has this name.
+            None => Some(evicted(pod, decision_id, if is_gone { DECIDED } else { EVICTED }, at)),
+        }
+    }
+
+    /// Forgets an eviction that comes to nothing.
+    fn remove(&mut self, id: u64) {
+        if self.0.get(&id).is_some_and(|eviction| !eviction.is_recorded) {
+            self.0.remove(&id);
+        }
+    }
+
+    fn get(&mut self, id: u64) -> &mut Eviction {
+        if self.0.len() >= MOST && !self.0.contains_key(&id) {
+            self.0.pop_first();
+        }
+        self.0.entry(id).or_default()
+    }
+}
+
+fn evicted(pod: &PodName, decision_id: &str, note: &str, at: Timestamp) -> Occurrence {
+    Occurrence {
+        reason: Reason::Evicted,
+        regarding: Regarding::Pod(pod.clone()),
+        part: decision_id.into(),
+        at,
+        note: note.into(),
+        annotations: BTreeMap::from([(DECISION.into(), decision_id.into())]),
+        times: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use eviction_core::progress::Signalled;
+
+    use super::*;
+
+    fn pod() -> PodName {
+        PodName { uid: "u-1".into(), namespace: "shop".into(), name: "web".into() }
+    }
+
+    fn decided(evictions: &mut Evictions, id: u64) {
+        let eviction = EvictionRecord {
+            pod: pod(),
+            signal: "memory.available",
+            hard: Some(true),
+            grace_period_seconds: 1,
+            takes_over: false,
+            ignores_budget: false,
+            message: "The node was low on resource: memory. ".into(),
+            annotations: Some(BTreeMap::from([("starved_resource", "memory".to_owned())])),
+        };
+        evictions.decided(id, &format!("19a8f3-{id}"), &eviction, at(1));
+    }
+
+    fn answered(answered: ApiResult) -> KillProgress {
+        KillProgress::Answered { asked: ApiOperation::Eviction, answered, is_dry: false }
+    }
+
+    fn step(evictions: &mut Evictions, id: u64, progress: &KillProgress, second: i64) -> Option<Occurrence> {
+        evictions.progressed((id, &format!("19a8f3-{id}")), &pod(), progress, at(second))
+    }
+
+    fn killed() -> KillProgress {
+        KillProgress::KillSent { signalled: Signalled::default(), grown: None }
+    }
+
+    const GONE: KillProgress = KillProgress::Gone { killed: 0, unreaped: None };
+
+    fn unknown() -> KillProgress {
+        answered(ApiResult::Unknown { why: "".into() })
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn an_eviction_is_recorded_once_when_the_pod_goes_and_as_it_was_decided() {
+        let mut evictions = Evictions::default();
+        decided(&mut evictions, 7);
+        let why = || "".into();
+        for result in [
+            ApiResult::Budget { why: why() },
+            ApiResult::Throttled { pause: Duration::ZERO },
+            ApiResult::Unknown { why: why() },
+            ApiResult::NotSent { why: why() },
+        ] {
+            assert_eq!(step(&mut evictions, 7, &answered(result), 2), None);
+        }
+        let dry = |is_dry, asked| KillProgress::Answered { asked, answered: ApiResult::Accepted, is_dry };
+        assert_eq!(step(&mut evictions, 7, &dry(true, ApiOperation::Eviction), 2), None);
+        assert_eq!(step(&mut evictions, 7, &dry(false, ApiOperation::Condition), 2), None);
+        let told = step(&mut evictions, 7, &answered(ApiResult::Accepted), 3).unwrap();
+        assert_eq!(
+            (told.reason, told.at, &*told.note),
+            (Reason::Evicted, at(1), "The node was low on resource: memory. ")
+        );
+        let annotations: Vec<_> = told.annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
+        assert_eq!(annotations, [(DECISION, "19a8f3-7"), ("starved_resource", "memory")]);
+        for progress in [killed(), answered(ApiResult::Accepted), GONE] {
+            assert_eq!(step(&mut evictions, 7, &progress, 4), None, "{progress:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_has_its_event_if_there_was_no_response() {
+        let mut evictions = Evictions::default();
+        (7..9).for_each(|id| decided(&mut evictions, id));
+        assert_eq!(step(&mut evictions, 7, &unknown(), 2), None);
+        let told = step(&mut evictions, 7, &GONE, 3).unwrap();
+        assert_eq!((&*told.note, told.at), ("The node was low on resource: memory. ", at(1)));
+        assert_eq!(step(&mut evictions, 7, &GONE, 4), None);
+        for answered in [ApiResult::Unknown { why: "".into() }, ApiResult::Gone] {
+            let progress = KillProgress::Answered { asked: ApiOperation::Condition, answered, is_dry: false };
+            assert_eq!(step(&mut evictions, 8, &progress, 4), None);
+        }
+        assert_eq!(step(&mut evictions, 8, &GONE, 4), None, "it went by itself");
+        let restored = step(&mut evictions, 3, &answered(ApiResult::Another), 5).unwrap();
+        assert_eq!((&*restored.note, restored.at), (DECIDED, at(5)), "another agent has decided that");
+    }
+
+    #[test]
+    fn what_was_rejected_is_not_recorded() {
+        let mut evictions = Evictions::default();
+        for progress in
+            [answered(ApiResult::Rejected { status: 403, why: "".into() }), KillProgress::Abandoned]
+        {
+            decided(&mut evictions, 7);
+            assert_eq!(step(&mut evictions, 7, &progress, 2), None);
+            assert!(evictions.0.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_pod_that_goes_by_an_unknown_decision_has_its_event() {
+        let progress = KillProgress::TermSent(Signalled::default());
+        let told = step(&mut Evictions::default(), 9, &progress, 2).unwrap();
+        assert_eq!((&*told.note, told.at), ("The pod was evicted.", at(2)));
+        assert_eq!(&*told.annotations[DECISION], "19a8f3-9");
+    }
+
+    #[test]
+    fn decisions_that_come_to_nothing_are_forgotten() {
+        let mut evictions = Evictions::default();
+        (0..10_000).for_each(|id| decided(&mut evictions, id));
+        (0..10_000).for_each(|id| drop(step(&mut evictions, id, &killed(), 1)));
+        assert!(evictions.0.len() <= MOST);
+    }
+}
