@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod death;
 pub mod empty_program;
 pub mod fdinfo;
+pub mod file_system;
 pub mod folder;
 pub mod growth;
 #[cfg(target_arch = "x86_64")]

@@ -50,6 +50,8 @@ pub(crate) enum Need {
     Node,
     /// promtool, which checks the metrics.
     Promtool,
+    /// What makes the file systems of the tests.
+    FileSystems,
 }
 
 /// What a task works with once nothing is missing.
@@ -174,6 +176,7 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Node => {
                 installed(machine, &IMAGES).or_else(|| unpacked(machine, "node", &NODE, &mut tools.node))
             }
+            Need::FileSystems => installed(machine, &FILE_SYSTEMS),
             Need::Promtool => unpacked(machine, "prometheus", &PROMETHEUS, &mut tools.prometheus),
         };
         if let Some(step) = step {
@@ -282,6 +285,10 @@ const GUESTS: [(&str, &str); 4] = [
 
 /// What the images of a node's pods are made of.
 const IMAGES: [(&str, &str); 1] = [("busybox", "busybox-static")];
+
+/// On loop devices.
+const FILE_SYSTEMS: [(&str, &str); 3] =
+    [("mkfs.ext4", "e2fsprogs"), ("mkfs.xfs", "xfsprogs"), ("mkfs.btrfs", "btrfs-progs")];
 
 fn installed(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> {
     let is_there = |(program, package): &(&str, &str)| match *package {

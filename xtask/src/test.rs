@@ -64,6 +64,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut total = Report::default();
     let kubernetes = kubernetes(args);
     let promtool = promtool();
+    // The tests that lack them say so.
+    if let Err(error) = setup::ensure(&[Need::FileSystems]) {
+        eprintln!("{error:#}");
+    }
     for test in &built.tests {
         let log = logs.join(format!("{}.log", test.title().replace(['/', ' '], "-")));
         let mut command = test.command(args, &built.programs);

@@ -11,6 +11,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod container_init;
 pub mod file;
+pub mod fs;
 pub mod kv_file;
 pub mod memcg_oom_events;
 pub mod memcg_v1_threshold;

@@ -81,7 +81,7 @@ fn parse_mount(line: &[u8]) -> Option<CgroupMount> {
 }
 
 /// Undoes the octal escapes of blanks, line feeds and backslashes in mountinfo.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub(crate) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, after)) = rest.split_first() {

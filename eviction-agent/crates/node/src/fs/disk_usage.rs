@@ -1,0 +1,325 @@
+//! What a directory uses of its file system, as du counts it.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes, StatxFlags, openat2, statx,
+};
+use rustix::io::Errno;
+
+use eviction_core::reading::UnknownReason;
+
+use crate::clock::mono_ns;
+use crate::file::{retry, unreadable};
+
+const BLOCK: u64 = 512;
+const BUFFER: usize = 32 << 10;
+
+/// How often the clock is asked, in inodes.
+const CLOCK_EVERY: u64 = 64;
+
+/// Directories only, never through a symbolic link, never onto another file system or mount: a descriptor there would
+/// keep the kubelet from unmounting it.
+const DIRECTORY: OFlags =
+    OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK);
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_XDEV)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// What is used, as the kubelet counts volumes (`pkg/volume/util/fs`): allocated blocks, each inode once, with the
+/// directory itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskUsage {
+    /// Allocated bytes.
+    pub bytes: u64,
+    /// Files, directories and others.
+    pub inodes: u64,
+    /// Not everything was counted: it is at least this much.
+    pub is_lower_bound: bool,
+}
+
+impl DiskUsage {
+    /// Both together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            inodes: self.inodes.saturating_add(other.inodes),
+            is_lower_bound: self.is_lower_bound || other.is_lower_bound,
+        }
+    }
+}
+
+/// How much work a walk may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WalkBudget {
+    /// CLOCK_MONOTONIC at which it ends, in nanoseconds.
+    pub deadline_ns: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
+
+/// Sums up what is below `path` in the directory `base`, on the file system of `base`. What cannot be read, goes away
+/// meanwhile or exceeds the budget is left out, and the result marked as a lower bound. No descriptor outlives the
+/// call.
+///
+/// # Errors
+/// If the directory itself cannot be opened, or is on another file system than `base`.
+pub fn read_disk_usage(
+    base: BorrowedFd<'_>,
+    path: &Path,
+    budget: &mut WalkBudget,
+) -> Result<DiskUsage, UnknownReason> {
+    let top = CString::new(path.as_os_str().as_bytes()).map_err(|_| UnknownReason::Unparsable)?;
+    let top = open(base, &top).map_err(unreadable)?;
+    let found = stat(top.as_fd(), c"").map_err(unreadable)?;
+    let mut walk = Walk {
+        budget,
+        usage: DiskUsage::default(),
+        device: device_of(&found),
+        linked: BTreeSet::new(),
+        directories: Vec::new(),
+    };
+    if walk.count(&found) {
+        walk.directories.push(c".".into());
+    }
+    while let Some(directory) = walk.directories.pop() {
+        walk.read_directory(top.as_fd(), &directory);
+    }
+    Ok(walk.usage)
+}
+
+fn open(base: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    // A mount or a rename elsewhere may disturb the kernel at this.
+    const ATTEMPTS: usize = 8;
+    let mut last = Err(Errno::AGAIN);
+    for _ in 0..ATTEMPTS {
+        last = retry(|| openat2(base, path, DIRECTORY, Mode::empty(), WITHIN));
+        if last.as_ref().err() != Some(&Errno::AGAIN) {
+            break;
+        }
+    }
+    last
+}
+
+fn stat(directory: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
+    let flags =
+        AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let wanted = StatxFlags::TYPE | StatxFlags::BLOCKS | StatxFlags::NLINK | StatxFlags::INO;
+    retry(|| statx(directory, name, flags, wanted))
+}
+
+fn device_of(found: &Statx) -> (u32, u32) {
+    (found.stx_dev_major, found.stx_dev_minor)
+}
+
+fn is_directory(found: &Statx) -> bool {
+    FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory
+}
+
+struct Walk<'a> {
+    budget: &'a mut WalkBudget,
+    usage: DiskUsage,
+    device: (u32, u32),
+    /// Inodes with more than one name that were counted.
+    linked: BTreeSet<u64>,
+    /// To be read, by their paths below the top.
+    directories: Vec<CString>,
+}
+
+impl Walk<'_> {
+    /// Counts an inode. False if the budget is used up.
+    fn count(&mut self, found: &Statx) -> bool {
+        let is_late =
+            || self.budget.inodes.is_multiple_of(CLOCK_EVERY) && mono_ns() >= self.budget.deadline_ns;
+        if self.budget.inodes == 0 || is_late() {
+            self.usage.is_lower_bound = true;
+            return false;
+        }
+        self.budget.inodes -= 1;
+        if is_directory(found) || found.stx_nlink <= 1 || self.linked.insert(found.stx_ino) {
+            self.usage.bytes = self.usage.bytes.saturating_add(found.stx_blocks.saturating_mul(BLOCK));
+            self.usage.inodes += 1;
+        }
+        true
+    }
+
+    fn read_directory(&mut self, top: BorrowedFd<'_>, path: &CStr) {
+        let directory = match open(top, path) {
+            Ok(directory) => directory,
+            // Mounted over or removed meanwhile: nothing of it counts.
+            Err(Errno::XDEV | Errno::NOENT) => return,
+            Err(_) => {
+                self.usage.is_lower_bound = true;
+                return;
+            }
+        };
+        let mut buffer = [MaybeUninit::uninit(); BUFFER];
+        let mut entries = RawDir::new(&directory, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(Errno::NOENT) => return,
+                Err(_) => {
+                    self.usage.is_lower_bound = true;
+                    return;
+                }
+            };
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let found = match stat(directory.as_fd(), name) {
+                Ok(found) => found,
+                Err(Errno::NOENT) => continue,
+                Err(_) => {
+                    self.usage.is_lower_bound = true;
+                    continue;
+                }
+            };
+            let is_mount = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+            if is_mount || device_of(&found) != self.device {
+                continue;
+            }
+            if !self.count(&found) {
+                self.directories.clear();
+                return;
+            }
+            if is_directory(&found) {
+                self.directories.push(join(path, name));
+            }
+        }
+    }
+}
+
+fn join(path: &CStr, name: &CStr) -> CString {
+    let joined = [path.to_bytes(), b"/", name.to_bytes()].concat();
+    // Neither has a NUL.
+    CString::new(joined).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+
+    const PLENTY: WalkBudget = WalkBudget { deadline_ns: u64::MAX, inodes: u64::MAX };
+
+    fn usage(base: &Path, path: &str, budget: &mut WalkBudget) -> Result<DiskUsage, UnknownReason> {
+        read_disk_usage(fs::File::open(base).unwrap().as_fd(), Path::new(path), budget)
+    }
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("volume/a/b")).unwrap();
+        fs::write(folder.path().join("volume/a/large"), vec![1; 1 << 20]).unwrap();
+        fs::write(folder.path().join("volume/a/b/small"), "x").unwrap();
+        folder
+    }
+
+    /// As du counts: `st_blocks` of each.
+    fn blocks(paths: &[&Path]) -> u64 {
+        paths.iter().map(|path| fs::symlink_metadata(path).unwrap().blocks() * BLOCK).sum()
+    }
+
+    #[test]
+    fn the_directory_itself_and_everything_below_counts() {
+        let folder = folder();
+        let volume = folder.path().join("volume");
+        let all = ["", "a", "a/b", "a/large", "a/b/small"].map(|path| volume.join(path));
+        let found = usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap();
+        let bytes = blocks(&all.each_ref().map(|path| path.as_path()));
+        assert_eq!(found, DiskUsage { bytes, inodes: 5, is_lower_bound: false });
+    }
+
+    #[test]
+    fn hard_links_count_once_and_symbolic_links_are_never_followed() {
+        let folder = folder();
+        let volume = folder.path().join("volume");
+        let before = usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap();
+        fs::hard_link(volume.join("a/large"), volume.join("a/b/again")).unwrap();
+        let outside = folder.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("other"), vec![1; 1 << 20]).unwrap();
+        symlink(&outside, volume.join("a/link")).unwrap();
+        let found = usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap();
+        assert_eq!(found.inodes, before.inodes + 1, "the link itself");
+        assert!(found.bytes < before.bytes + (1 << 20), "{found:?}");
+        symlink(&volume, folder.path().join("to-volume")).unwrap();
+        for path in ["to-volume", "to-volume/a", "volume/a/link", "volume/../outside/..", "/"] {
+            assert!(usage(&volume, path, &mut PLENTY.clone()).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_budget_that_is_used_up_gives_a_lower_bound() {
+        let folder = folder();
+        let many = folder.path().join("volume/many");
+        fs::create_dir(&many).unwrap();
+        (0..500).for_each(|file| fs::write(many.join(file.to_string()), "x").unwrap());
+        let mut budget = WalkBudget { inodes: 100, ..PLENTY };
+        let found = usage(folder.path(), "volume", &mut budget).unwrap();
+        assert_eq!((found.inodes, found.is_lower_bound, budget.inodes), (100, true, 0));
+        let mut late = WalkBudget { deadline_ns: 0, ..PLENTY };
+        let found = usage(folder.path(), "volume", &mut late).unwrap();
+        assert!(found.is_lower_bound && found.inodes < 2 * CLOCK_EVERY, "{found:?}");
+        assert_eq!(usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap().inodes, 506);
+    }
+
+    #[test]
+    fn a_path_of_4000_bytes_is_read_and_a_longer_one_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = folder.path().join("volume");
+        fs::create_dir(&volume).unwrap();
+        let name = CString::new("d".repeat(199)).unwrap();
+        let mut directory: OwnedFd = fs::File::open(&volume).unwrap().into();
+        let mode = Mode::from_raw_mode(0o755);
+        for depth in 1..=24 {
+            rustix::fs::mkdirat(&directory, &name, mode).unwrap();
+            directory = rustix::fs::openat(&directory, &name, DIRECTORY, Mode::empty()).unwrap();
+            let found = usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap();
+            let is_too_long = depth * 200 + 2 > 4096;
+            assert_eq!((found.inodes, found.is_lower_bound), (1 + depth.min(21), is_too_long), "{depth}");
+        }
+    }
+
+    #[test]
+    fn a_mount_below_is_not_entered() {
+        let missing = usage(Path::new("/"), "proc", &mut PLENTY.clone());
+        assert_eq!(missing, Err(unreadable(Errno::XDEV)));
+        assert_eq!(
+            usage(Path::new("/"), "nonexistent", &mut PLENTY.clone()),
+            Err(UnknownReason::Unreadable(2))
+        );
+    }
+
+    #[test]
+    fn files_that_come_and_go_meanwhile_are_survived() {
+        let folder = folder();
+        let busy = folder.path().join("volume/busy");
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    fs::create_dir_all(busy.join("deep/deeper")).unwrap();
+                    fs::write(busy.join("deep/file"), "x").unwrap();
+                    fs::remove_dir_all(&busy).unwrap();
+                }
+            });
+            let read = || usage(folder.path(), "volume", &mut PLENTY.clone());
+            let found: Vec<_> = (0..300).map(|_| read()).collect();
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            for found in found {
+                let found = found.unwrap();
+                assert!((5..=9).contains(&found.inodes) && !found.is_lower_bound, "{found:?}");
+            }
+        });
+    }
+}

@@ -1,0 +1,277 @@
+//! Where nodefs and imagefs are, and whether they are one.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use eviction_core::disk_layout::DiskLayout;
+use eviction_core::reading::{Reading, UnknownReason};
+use eviction_core::snapshot::FsStats;
+
+use super::mountinfo::MountInfo;
+use super::statistics::FileSystem;
+use crate::backend_info::BackendInfo;
+use crate::cgroup::hierarchy::Host;
+use crate::file::InWords;
+
+/// Where the kubelet keeps its files by default.
+const KUBELET_ROOT: &str = "/var/lib/kubelet";
+
+/// Where container runtimes keep images and writable layers by default: containerd, CRI-O.
+const RUNTIME_ROOTS: [&str; 2] = ["/var/lib/containerd", "/var/lib/containers/storage"];
+
+/// How long file systems may take to answer at the start.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// The paths that the file systems are found by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FsPaths {
+    /// A path on nodefs.
+    pub node_fs: Option<PathBuf>,
+    /// A path on imagefs.
+    pub image_fs: Option<PathBuf>,
+    /// The kubelet's root directory.
+    pub kubelet_root: Option<PathBuf>,
+}
+
+/// The file systems of the signals.
+#[derive(Debug)]
+pub struct NodeFileSystems {
+    node: Result<FileSystem, NotFound>,
+    image: Image,
+}
+
+#[derive(Debug)]
+enum Image {
+    /// On the same device as nodefs.
+    Shared,
+    Dedicated(FileSystem),
+    NotFound(NotFound),
+}
+
+/// Why a file system is not known.
+#[derive(Clone, Debug)]
+struct NotFound {
+    why: UnknownReason,
+    text: String,
+}
+
+impl NotFound {
+    /// Nothing was named and nothing is there: this is no node.
+    fn absent(text: &str) -> Self {
+        Self { why: UnknownReason::Absent, text: text.to_owned() }
+    }
+}
+
+impl NodeFileSystems {
+    /// Finds the file systems. One that does not answer within two seconds makes all of them unknown.
+    pub fn find(host: &Host, paths: FsPaths) -> Self {
+        let finder = Finder { host: host.clone(), paths };
+        let (sender, receiver) = mpsc::channel();
+        let work = move || drop(sender.send(finder.find()));
+        // Opening a path may hang as well as statfs does.
+        let thread = std::thread::Builder::new().name("find-fs".to_owned()).spawn(work);
+        let found = thread.ok().and_then(|_| receiver.recv_timeout(DEADLINE).ok());
+        found.unwrap_or_else(|| {
+            let text = format!("no answer within {} seconds", DEADLINE.as_secs());
+            Self::unknown(&NotFound { why: UnknownReason::Stale, text })
+        })
+    }
+
+    fn unknown(why: &NotFound) -> Self {
+        Self { node: Err(why.clone()), image: Image::NotFound(why.clone()) }
+    }
+
+    /// None at all: disks are not watched.
+    pub fn none() -> Self {
+        Self::unknown(&NotFound::absent("disks are not watched"))
+    }
+
+    /// The answer to the kubelet's question. Writable layers lie with the images: containerd has no other layout.
+    pub fn layout(&self) -> DiskLayout {
+        DiskLayout { dedicated_image_fs: matches!(self.image, Image::Dedicated(_)), split_image_fs: false }
+    }
+
+    /// Nodefs and imagefs as they are now.
+    pub fn read(&self) -> [Reading<FsStats>; 2] {
+        let node = match &self.node {
+            Ok(file_system) => file_system.read(),
+            Err(NotFound { why, text: _ }) => Reading::Unknown(*why),
+        };
+        match &self.image {
+            Image::Shared => [node, node],
+            Image::Dedicated(file_system) => [node, file_system.read()],
+            // Without imagefs the layout is not known, and so not what is to be reclaimed or counted either.
+            Image::NotFound(NotFound { why, text: _ }) => [node, Reading::Unknown(*why)],
+        }
+    }
+
+    /// How each is read, for logs, metrics and `check`.
+    pub fn info(&self) -> [BackendInfo; 2] {
+        let info = |source, found: Result<&FileSystem, &NotFound>| match found {
+            Ok(file_system) => BackendInfo::plain(source, "statfs", file_system.description()),
+            Err(NotFound { why: _, text }) => BackendInfo::plain(source, "", text.clone()),
+        };
+        let node = self.node.as_ref();
+        let image = match &self.image {
+            Image::Shared => node,
+            Image::Dedicated(file_system) => Ok(file_system),
+            Image::NotFound(why) => Err(why),
+        };
+        [info("nodefs", node), info("imagefs", image)]
+    }
+}
+
+/// Looks for the file systems.
+struct Finder {
+    host: Host,
+    paths: FsPaths,
+}
+
+impl Finder {
+    fn find(&self) -> NodeFileSystems {
+        let node = self.node_fs();
+        let image = match (self.image_fs(&node), &node) {
+            (Ok(None), Ok(_)) => Image::Shared,
+            (Ok(None), Err(why)) => Image::NotFound(why.clone()),
+            (Err(why), _) => Image::NotFound(why),
+            (Ok(Some(image)), Ok(node)) if image.mount().device == node.mount().device => Image::Shared,
+            (Ok(Some(image)), _) => Image::Dedicated(image),
+        };
+        NodeFileSystems { node, image }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.host.root.join(path.trim_start_matches('/'))
+    }
+
+    fn open(&self, path: &Path, elsewhere: &[&Path]) -> Result<FileSystem, NotFound> {
+        FileSystem::open(path, elsewhere, &self.host)
+            .map_err(|why| NotFound { why, text: format!("{}: {}", path.display(), InWords(why)) })
+    }
+
+    /// By what was given, else by the file that the kubelet mounts into each pod, else by its root directory.
+    fn node_fs(&self) -> Result<FileSystem, NotFound> {
+        let FsPaths { node_fs, image_fs: _, kubelet_root } = &self.paths;
+        if let Some(path) = node_fs.as_ref().or(kubelet_root.as_ref()) {
+            return self.open(path, &[]);
+        }
+        if self.is_pod() {
+            let elsewhere = [self.at("/dev/termination-log"), self.at("/etc/hostname")];
+            return self.open(&self.at("/etc/hosts"), &elsewhere.each_ref().map(PathBuf::as_path));
+        }
+        let root = self.at(KUBELET_ROOT);
+        match root.is_dir() {
+            true => self.open(&root, &[]),
+            false => {
+                Err(NotFound::absent("there is no kubelet's root directory; --nodefs names a path on it"))
+            }
+        }
+    }
+
+    /// None where it is nodefs, for all that is known.
+    fn image_fs(&self, node: &Result<FileSystem, NotFound>) -> Result<Option<FileSystem>, NotFound> {
+        if let Some(path) = &self.paths.image_fs {
+            return self.open(path, &[]).map(Some);
+        }
+        if self.is_pod() {
+            return self.image_fs_of_pod(node.as_ref().ok());
+        }
+        let root = RUNTIME_ROOTS.map(|root| self.at(root)).into_iter().find(|root| root.is_dir());
+        root.map(|root| self.open(&root, &[])).transpose()
+    }
+
+    /// Whether `/etc/hosts` is what a kubelet mounts there: `pods/UID/etc-hosts` of its root directory.
+    fn is_pod(&self) -> bool {
+        let hosts = self.at("/etc/hosts");
+        self.open(&hosts, &[]).is_ok_and(|found| is_etc_hosts_of_pod(found.mount(), &hosts))
+    }
+
+    /// The file system below the overlay that is the `/` of a pod. containerd keeps `/etc/hostname` beside it, so
+    /// that tells the device; CRI-O keeps it in memory, so the size must tell whether it is nodefs.
+    fn image_fs_of_pod(&self, node: Option<&FileSystem>) -> Result<Option<FileSystem>, NotFound> {
+        let layers = self.open(&self.host.root, &[])?;
+        if layers.mount().fs_type != "overlay" {
+            return Err(NotFound::absent("/ is no overlay; --imagefs names a path on imagefs"));
+        }
+        match self.open(&self.at("/etc/hostname"), &[]) {
+            Ok(hostname) if hostname.is_as_large_as(&layers) => Ok(Some(hostname)),
+            _ if node.is_some_and(|node| node.is_as_large_as(&layers)) => Ok(None),
+            _ => Ok(Some(layers)),
+        }
+    }
+}
+
+fn is_etc_hosts_of_pod(mount: &MountInfo, hosts: &Path) -> bool {
+    let mut names = mount.root.iter().rev();
+    let [file, _, pods] = [names.next(), names.next(), names.next()];
+    mount.mount_point == hosts && file == Some("etc-hosts".as_ref()) && pods == Some("pods".as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(root: &Path) -> Host {
+        Host { proc: "/proc".into(), root: root.to_owned() }
+    }
+
+    #[test]
+    fn no_node_has_no_file_systems() {
+        let root = tempfile::tempdir().unwrap();
+        let found = NodeFileSystems::find(&host(root.path()), FsPaths::default());
+        assert_eq!(found.read(), [Reading::Unknown(UnknownReason::Absent); 2]);
+        let [node, image] = found.info();
+        assert_eq!((node.rung, image.rung), ("", ""));
+        assert!(node.reason.contains("--nodefs"), "{}", node.reason);
+    }
+
+    #[test]
+    fn what_is_given_is_taken_and_is_shared_where_it_is_one_device() {
+        let root = tempfile::tempdir().unwrap();
+        let given = |image: &str| FsPaths {
+            node_fs: Some(root.path().into()),
+            image_fs: Some(image.into()),
+            kubelet_root: None,
+        };
+        let shared = NodeFileSystems::find(&host(root.path()), given(root.path().to_str().unwrap()));
+        assert_eq!(shared.layout(), DiskLayout::default());
+        let [node, image] = shared.read();
+        assert!(node.known().is_some() && node == image);
+        let missing = NodeFileSystems::find(&host(root.path()), given("/nonexistent/images"));
+        assert_eq!(missing.read()[1], Reading::Unknown(UnknownReason::Unreadable(2)));
+        assert!(missing.read()[0].known().is_some());
+        let proc = NodeFileSystems::find(&host(root.path()), given("/proc"));
+        assert!(proc.layout().dedicated_image_fs);
+        assert_eq!(proc.read()[1], Reading::Unknown(UnknownReason::Implausible));
+    }
+
+    #[test]
+    fn the_directories_of_a_node_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("var/lib/kubelet")).unwrap();
+        let found = NodeFileSystems::find(&host(root.path()), FsPaths::default());
+        assert!(found.read().iter().all(|stats| stats.known().is_some()));
+        assert!(found.info()[0].reason.contains("/var/lib/kubelet on "), "{:?}", found.info());
+    }
+
+    #[test]
+    fn etc_hosts_of_a_pod_is_told_from_others() {
+        let hosts = Path::new("/etc/hosts");
+        let of = |root: &str, mount_point: &str| {
+            let mount = MountInfo {
+                device: super::super::Device { major: 7, minor: 0 },
+                root: root.into(),
+                mount_point: mount_point.into(),
+                fs_type: "ext4".to_owned(),
+                source: "/dev/loop0".into(),
+            };
+            is_etc_hosts_of_pod(&mount, hosts)
+        };
+        assert!(of("/kubelet/pods/0a1b/etc-hosts", "/etc/hosts"));
+        assert!(!of("/docker/containers/0a1b/hosts", "/etc/hosts"));
+        assert!(!of("/", "/"));
+        assert!(!of("/kubelet/pods/0a1b/etc-hosts", "/etc"));
+    }
+}

@@ -1,0 +1,15 @@
+//! The node's file systems: where they are, what is available on them, and what pods use of them.
+//!
+//! The signals need no privilege: `/etc/hosts` of any pod lies on nodefs, and its `/` on the file system of the
+//! writable layers. The usage of pods needs the right to read the kubelet's root directory.
+
+mod btrfs;
+mod disk_usage;
+mod layout;
+mod mountinfo;
+mod statistics;
+
+pub use disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
+pub use layout::{FsPaths, NodeFileSystems};
+pub use mountinfo::{Device, MountInfo};
+pub use statistics::FileSystem;

@@ -1,0 +1,139 @@
+//! Which mount a descriptor belongs to.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use eviction_core::reading::UnknownReason;
+
+use crate::cgroup::hierarchy::unescape;
+use crate::file::read_once;
+
+const FDINFO_LIMIT: usize = 64 << 10;
+const MOUNTINFO_LIMIT: usize = 16 << 20;
+
+/// The device of a file system, as mountinfo and the kernel have it. Unlike `st_dev` it is the same in all
+/// subvolumes of a btrfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Device {
+    /// Major number; 0 if no block device is below.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// A line of a mountinfo file (proc_pid_mountinfo(5)), as far as file systems are told apart by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountInfo {
+    /// The file system's device.
+    pub device: Device,
+    /// The directory or file of the file system that is mounted.
+    pub root: PathBuf,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// For instance `ext4`.
+    pub fs_type: String,
+    /// What is mounted, for instance `/dev/sda1`.
+    pub source: PathBuf,
+}
+
+impl MountInfo {
+    /// The mount of a descriptor: `mnt_id` of its fdinfo, looked up in mountinfo. Neither asks the file system.
+    ///
+    /// # Errors
+    /// If one of the two files cannot be read or has no such line.
+    pub fn of(fd: BorrowedFd<'_>, proc: &Path) -> Result<Self, UnknownReason> {
+        let own = proc.join("self");
+        let fdinfo = read_once(&own.join("fdinfo").join(fd.as_raw_fd().to_string()), FDINFO_LIMIT)?;
+        let id = parse_mount_id(&fdinfo).ok_or(UnknownReason::Unparsable)?;
+        let text = read_once(&own.join("mountinfo"), MOUNTINFO_LIMIT)?;
+        let mut lines = text.split(|byte| *byte == b'\n');
+        lines.find_map(|line| parse_line(line, &id)).ok_or(UnknownReason::Absent)
+    }
+
+    /// Whether statfs on it may wait for a server or for another process.
+    pub fn may_hang(&self) -> bool {
+        const REMOTE: [&str; 11] =
+            ["nfs", "nfs4", "9p", "cifs", "smb3", "ceph", "afs", "lustre", "gfs2", "ocfs2", "virtiofs"];
+        self.fs_type.starts_with("fuse") || REMOTE.contains(&&*self.fs_type)
+    }
+}
+
+fn parse_mount_id(fdinfo: &[u8]) -> Option<Vec<u8>> {
+    let mut lines = fdinfo.split(|byte| *byte == b'\n');
+    let id = lines.find_map(|line| line.strip_prefix(b"mnt_id:"))?.trim_ascii();
+    id.iter().all(u8::is_ascii_digit).then(|| id.to_vec()).filter(|id| !id.is_empty())
+}
+
+/// The line of the mount with this id.
+fn parse_line(line: &[u8], id: &[u8]) -> Option<MountInfo> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    fields.next().filter(|found| *found == id)?;
+    let device = std::str::from_utf8(fields.nth(1)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let path = |field: &[u8]| PathBuf::from(OsString::from_vec(unescape(field)));
+    let (root, mount_point) = (path(fields.next()?), path(fields.next()?));
+    // Any number of optional fields, ended by a hyphen.
+    fields.find(|field| *field == b"-")?;
+    let fs_type = String::from_utf8(fields.next()?.to_vec()).ok()?;
+    let source = path(fields.next()?);
+    let device = Device { major: major.parse().ok()?, minor: minor.parse().ok()? };
+    Some(MountInfo { device, root, mount_point, fs_type, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::fd::AsFd as _;
+
+    const LINE: &[u8] =
+        b"604 592 7:0 /kubelet/pods/a\\040b/etc-hosts /etc/hosts rw,relatime master:7 - ext4 /dev/loop0 rw";
+
+    #[test]
+    fn a_line_of_a_pod() {
+        let found = parse_line(LINE, b"604").unwrap();
+        assert_eq!(found.device.to_string(), "7:0");
+        assert_eq!(found.root, Path::new("/kubelet/pods/a b/etc-hosts"));
+        assert_eq!((found.mount_point, &*found.fs_type), ("/etc/hosts".into(), "ext4"));
+        assert_eq!(found.source, Path::new("/dev/loop0"));
+        assert_eq!(parse_line(LINE, b"60"), None);
+        assert_eq!(parse_mount_id(b"pos:\t0\nmnt_id:\t604\n"), Some(b"604".to_vec()));
+        assert_eq!(parse_mount_id(b"pos:\t0\nmnt_id:\n"), None);
+    }
+
+    #[test]
+    fn file_systems_of_other_machines_and_processes_may_hang() {
+        let of =
+            |fs_type: &str| MountInfo { fs_type: fs_type.to_owned(), ..parse_line(LINE, b"604").unwrap() };
+        for fs_type in ["nfs", "nfs4", "fuse", "fuse.s3fs", "fuseblk", "9p", "virtiofs"] {
+            assert!(of(fs_type).may_hang(), "{fs_type}");
+        }
+        for fs_type in ["ext4", "xfs", "btrfs", "tmpfs", "overlay"] {
+            assert!(!of(fs_type).may_hang(), "{fs_type}");
+        }
+    }
+
+    #[test]
+    fn the_mount_of_an_open_file() {
+        let file = std::fs::File::open("/proc/self/stat").unwrap();
+        let mount = MountInfo::of(file.as_fd(), Path::new("/proc")).unwrap();
+        assert_eq!((&*mount.fs_type, mount.mount_point), ("proc", "/proc".into()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_survived(line: Vec<u8>, id: Vec<u8>) {
+            parse_line(&line, &id);
+            parse_mount_id(&line);
+        }
+    }
+}

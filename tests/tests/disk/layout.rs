@@ -1,0 +1,153 @@
+//! How a pod finds nodefs and imagefs: the mounts of a pod, made in a folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+use eviction_core::reading::Reading;
+use eviction_node::cgroup::hierarchy::Host;
+use eviction_node::fs::{FileSystem, FsPaths, NodeFileSystems};
+use rustix::mount::{UnmountFlags, unmount};
+use tests::file_system::{self, Kind, run};
+
+use crate::mount;
+
+const UID: &str = "5f1c3a52-7d0e-4b7e-9a4b-0c2d8e1f6a90";
+
+/// The root directory of a container: an overlay on the snapshotter's file system, and the files that the kubelet
+/// and containerd mount into it.
+struct Container {
+    root: PathBuf,
+    /// In the order in which they were mounted.
+    mounted: Vec<PathBuf>,
+}
+
+impl Container {
+    fn new(kubelet: &Path, containerd: &Path, hostname: &Path) -> Result<Self> {
+        let layers = ["lower/etc", "upper", "work", "root"].map(|path| containerd.join(path));
+        layers.iter().try_for_each(fs::create_dir_all)?;
+        let [_, upper, work, root] = layers;
+        for file in ["hosts", "hostname"] {
+            fs::write(containerd.join("lower/etc").join(file), "")?;
+        }
+        let mut container = Self { root, mounted: Vec::new() };
+        let lower = containerd.join("lower");
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        container.mount(Command::new("mount").args(["-t", "overlay", "-o", &options, "overlay"]), "")?;
+        let pod = kubelet.join("pods").join(UID);
+        fs::create_dir_all(&pod)?;
+        fs::write(pod.join("etc-hosts"), "127.0.0.1 localhost\n")?;
+        fs::write(hostname.join("hostname"), "pod\n")?;
+        container.mount(Command::new("mount").arg("--bind").arg(pod.join("etc-hosts")), "etc/hosts")?;
+        container
+            .mount(Command::new("mount").arg("--bind").arg(hostname.join("hostname")), "etc/hostname")?;
+        Ok(container)
+    }
+
+    fn mount(&mut self, command: &mut Command, below: &str) -> Result<()> {
+        let point = if below.is_empty() { self.root.clone() } else { self.root.join(below) };
+        run(command.arg(&point))?;
+        self.mounted.push(point);
+        Ok(())
+    }
+
+    fn find(&self) -> NodeFileSystems {
+        NodeFileSystems::find(&Host { proc: "/proc".into(), root: self.root.clone() }, FsPaths::default())
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        for point in self.mounted.iter().rev() {
+            unmount(point, UnmountFlags::DETACH).unwrap();
+        }
+    }
+}
+
+fn same(found: &NodeFileSystems, paths: [&Path; 2]) {
+    let expected = paths.map(|path| FileSystem::open(path, &[], &Host::default()).unwrap().read());
+    assert!(expected.iter().all(|stats| matches!(stats, Reading::Known(_))));
+    assert_eq!(found.read(), expected, "{:?}", found.info());
+}
+
+#[test]
+fn a_pod_on_a_node_with_a_dedicated_imagefs() {
+    let (nodefs, imagefs) = (mount!(Kind::Ext4), mount!(Kind::Xfs));
+    let container = Container::new(nodefs.path(), imagefs.path(), imagefs.path()).unwrap();
+    let found = container.find();
+    assert!(found.layout().dedicated_image_fs);
+    same(&found, [nodefs.path(), imagefs.path()]);
+}
+
+#[test]
+fn a_pod_on_a_node_with_one_file_system() {
+    let all = mount!(Kind::Ext4);
+    let [kubelet, containerd] = ["kubelet", "containerd"].map(|name| all.path().join(name));
+    fs::create_dir(&containerd).unwrap();
+    let container = Container::new(&kubelet, &containerd, &containerd).unwrap();
+    let found = container.find();
+    assert!(!found.layout().dedicated_image_fs);
+    same(&found, [all.path(), all.path()]);
+}
+
+/// CRI-O keeps `/etc/hostname` in memory.
+#[test]
+fn a_pod_whose_hostname_is_elsewhere() {
+    let (all, memory) = (mount!(Kind::Ext4), mount!(Kind::Tmpfs));
+    let [kubelet, layers] = ["kubelet", "layers"].map(|name| all.path().join(name));
+    fs::create_dir(&layers).unwrap();
+    let container = Container::new(&kubelet, &layers, memory.path()).unwrap();
+    assert!(!container.find().layout().dedicated_image_fs);
+    drop(container);
+    let imagefs = mount!(Kind::Xfs);
+    let container = Container::new(&kubelet, imagefs.path(), memory.path()).unwrap();
+    let found = container.find();
+    assert!(found.layout().dedicated_image_fs);
+    same(&found, [all.path(), imagefs.path()]);
+}
+
+/// Under the native or devmapper snapshotter the container's root says nothing of imagefs.
+#[test]
+fn a_pod_without_overlay_does_not_know_imagefs() {
+    let all = mount!(Kind::Ext4);
+    let root = all.path().join("root");
+    fs::create_dir_all(root.join("etc")).unwrap();
+    fs::write(root.join("etc/hosts"), "").unwrap();
+    let hosts = all.path().join("pods").join(UID).join("etc-hosts");
+    fs::create_dir_all(hosts.parent().unwrap()).unwrap();
+    fs::write(&hosts, "").unwrap();
+    let mut container = Container { root, mounted: Vec::new() };
+    container.mount(Command::new("mount").arg("--bind").arg(&hosts), "etc/hosts").unwrap();
+    let [node, image] = container.find().read();
+    assert!(matches!((node, image), (Reading::Known(_), Reading::Unknown(_))), "{node:?} {image:?}");
+}
+
+#[test]
+fn subvolumes_of_a_btrfs_are_one_file_system() {
+    let btrfs = mount!(Kind::Btrfs);
+    let [kubelet, containerd] = ["kubelet", "containerd"].map(|name| btrfs.path().join(name));
+    for path in [&kubelet, &containerd] {
+        run(Command::new("btrfs").args(["subvolume", "create"]).arg(path)).unwrap();
+    }
+    let given = FsPaths { node_fs: Some(kubelet), image_fs: Some(containerd), kubelet_root: None };
+    let found = NodeFileSystems::find(&Host::default(), given);
+    assert!(!found.layout().dedicated_image_fs);
+    assert!(matches!(found.read(), [Reading::Known(_), Reading::Known(_)]));
+}
+
+/// What nobody unmounts while the agent looks is not held either.
+#[test]
+fn a_file_system_that_was_found_can_be_unmounted() {
+    let mounted = mount!(Kind::Ext4);
+    drop(NodeFileSystems::find(
+        &Host::default(),
+        FsPaths { node_fs: Some(mounted.path().into()), image_fs: None, kubelet_root: None },
+    ));
+    file_system::run(Command::new("umount").arg(mounted.path())).unwrap();
+    file_system::run(
+        Command::new("mount").args(["-o", "loop"]).arg(mounted.outside().join("image")).arg(mounted.path()),
+    )
+    .unwrap();
+}

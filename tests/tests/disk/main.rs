@@ -1,0 +1,27 @@
+//! The signals of disks on real file systems, and what a node's directories look like from a pod.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod layout;
+mod statistics;
+mod usage;
+
+use tests::file_system::{FileSystem, Kind};
+
+const MIB: u64 = 1 << 20;
+
+/// A file system of 320 MiB, the least that xfs takes is 300; or why there is none here.
+fn mounted(kind: Kind) -> Result<FileSystem, String> {
+    FileSystem::new(kind, 320 * MIB, "eviction-disk-test").map_err(|error| format!("{error:#}"))
+}
+
+/// Mounts a file system, or ends the test.
+macro_rules! mount {
+    ($kind:expr) => {
+        match crate::mounted($kind) {
+            Ok(mounted) => mounted,
+            Err(why) => tests::skip!("no {} can be mounted here: {why}", $kind.name()),
+        }
+    };
+}
+use mount;

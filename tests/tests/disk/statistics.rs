@@ -1,0 +1,124 @@
+//! What is available on a real file system, held against the writer's own figures.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use eviction_core::reading::{Reading, UnknownReason};
+use eviction_core::snapshot::FsStats;
+use eviction_node::cgroup::hierarchy::Host;
+use eviction_node::fs::FileSystem;
+use tests::file_system::{Kind, run};
+use tests::skip;
+
+use crate::{MIB, mount};
+
+fn open(path: &Path) -> FileSystem {
+    FileSystem::open(path, &[], &Host::default()).unwrap()
+}
+
+fn read(file_system: &FileSystem) -> FsStats {
+    match file_system.read() {
+        Reading::Known(stats) => stats,
+        Reading::Unknown(why) => panic!("{}: {why:?}", file_system.description()),
+    }
+}
+
+fn available(file_system: &FileSystem) -> u64 {
+    read(file_system).available.unwrap()
+}
+
+/// Writes so many MiB, each seen at once, and none of them later.
+fn every_write_is_seen(kind: Kind, slack: u64) {
+    let mounted = mount!(kind);
+    let file_system = open(mounted.path());
+    assert_eq!(file_system.mount().fs_type, kind.name());
+    let before = available(&file_system);
+    let mut file = File::create(mounted.path().join("file")).unwrap();
+    for written in 1..=64 {
+        file.write_all(&[1; 1 << 20]).unwrap();
+        let gone = before - available(&file_system);
+        assert!((written * MIB..=written * MIB + slack).contains(&gone), "{written} MiB: {gone} bytes");
+    }
+}
+
+#[test]
+fn ext4_shows_every_write_at_once() {
+    every_write_is_seen(Kind::Ext4, MIB);
+}
+
+#[test]
+fn tmpfs_shows_every_write_at_once() {
+    every_write_is_seen(Kind::Tmpfs, 0);
+}
+
+#[test]
+fn btrfs_shows_what_it_promised() {
+    // Its metadata is reserved generously.
+    every_write_is_seen(Kind::Btrfs, 48 * MIB);
+}
+
+/// Speculative preallocation is gone for as long as the file is open.
+#[test]
+fn xfs_shows_every_write_and_what_it_allocates_ahead() {
+    every_write_is_seen(Kind::Xfs, 128 * MIB);
+}
+
+#[test]
+fn capacity_is_in_units_of_the_fragment_size() {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs] {
+        let mounted = mount!(kind);
+        let FsStats { capacity, available, inodes, inodes_free, .. } = read(&open(mounted.path()));
+        let (capacity, available) = (capacity.unwrap(), available.unwrap());
+        assert!((240 * MIB..=320 * MIB).contains(&capacity) && available <= capacity, "{kind:?}: {capacity}");
+        assert_eq!(inodes.is_none(), kind == Kind::Btrfs, "{kind:?}: btrfs has no limit of inodes");
+        assert!(inodes_free <= inodes, "{kind:?}");
+    }
+}
+
+#[test]
+fn inodes_are_counted_as_they_are_made() {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Tmpfs] {
+        let mounted = mount!(kind);
+        let file_system = open(mounted.path());
+        let used = |stats: FsStats| stats.inodes.unwrap() - stats.inodes_free.unwrap();
+        let before = used(read(&file_system));
+        for file in 0..500 {
+            File::create(mounted.path().join(file.to_string())).unwrap();
+        }
+        assert_eq!(used(read(&file_system)) - before, 500, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_file_system_that_is_full_frozen_read_only_or_gone_is_read_on() {
+    let mounted = mount!(Kind::Ext4);
+    let file_system = open(mounted.path());
+    let mut file = File::create(mounted.path().join("file")).unwrap();
+    while file.write_all(&[1; 1 << 16]).is_ok() {}
+    assert!(available(&file_system) < 1 << 16);
+    match run(Command::new("fsfreeze").arg("--freeze").arg(mounted.path())) {
+        Ok(()) => {
+            let frozen = available(&file_system);
+            run(Command::new("fsfreeze").arg("--unfreeze").arg(mounted.path())).unwrap();
+            assert!(frozen < 1 << 16);
+        }
+        Err(error) => skip!("{error:#}"),
+    }
+    drop(file);
+    run(Command::new("mount").args(["-o", "remount,ro"]).arg(mounted.path())).unwrap();
+    assert!(available(&file_system) < 1 << 16);
+    drop(mounted);
+    assert!(available(&file_system) < 1 << 16, "the descriptor holds it");
+}
+
+/// A bind mount shows the whole file system, whatever directory of it is mounted.
+#[test]
+fn a_place_of_another_size_makes_the_reading_implausible() {
+    let (one, other) = (mount!(Kind::Ext4), mount!(Kind::Tmpfs));
+    let file_system = open(one.path());
+    assert!(!file_system.is_as_large_as(&open(other.path())));
+    assert!(file_system.is_as_large_as(&open(one.path())));
+    assert_eq!(open(Path::new("/proc")).read(), Reading::Unknown(UnknownReason::Implausible), "capacity 0");
+}

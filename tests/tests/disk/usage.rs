@@ -1,0 +1,99 @@
+//! What a volume uses, with mounts in it, and beside du.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::Command;
+
+use eviction_node::fs::{DiskUsage, WalkBudget, read_disk_usage};
+use tests::file_system::{Kind, run};
+
+use crate::mount;
+
+const PLENTY: WalkBudget = WalkBudget { deadline_ns: u64::MAX, inodes: u64::MAX };
+
+fn usage(base: &Path, path: &str) -> DiskUsage {
+    read_disk_usage(File::open(base).unwrap().as_fd(), Path::new(path), &mut PLENTY.clone()).unwrap()
+}
+
+fn du(path: &Path, inodes: bool) -> u64 {
+    let mut command = Command::new("du");
+    command.args(["--summarize", "--one-file-system", "--block-size=1"]);
+    if inodes {
+        command.arg("--inodes");
+    }
+    let output = command.arg(path).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn usage_is_what_du_says() {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs] {
+        let mounted = mount!(kind);
+        let volume = mounted.path().join("volume");
+        for directory in 0..20 {
+            let directory = volume.join(directory.to_string());
+            fs::create_dir_all(&directory).unwrap();
+            for file in 0..50 {
+                fs::write(directory.join(file.to_string()), vec![1; file * 1000]).unwrap();
+            }
+            fs::hard_link(directory.join("49"), directory.join("again")).unwrap();
+        }
+        File::create(volume.join("hole")).unwrap().set_len(1 << 30).unwrap();
+        File::open(mounted.path()).unwrap().sync_all().unwrap();
+        run(Command::new("sync").arg("--file-system").arg(mounted.path())).unwrap();
+        let found = usage(mounted.path(), "volume");
+        let expected =
+            DiskUsage { bytes: du(&volume, false), inodes: du(&volume, true), is_lower_bound: false };
+        assert_eq!(found, expected, "{kind:?}");
+    }
+}
+
+/// A memory emptyDir or another volume that is mounted below, and a directory that loops by a bind mount.
+#[test]
+fn mounts_below_are_not_entered_and_not_held() {
+    let (mounted, other) = (mount!(Kind::Ext4), mount!(Kind::Tmpfs));
+    let volume = mounted.path().join("volume");
+    let points = ["loop", "other"].map(|name| volume.join(name));
+    points.iter().for_each(|point| fs::create_dir_all(point).unwrap());
+    fs::write(other.path().join("large"), vec![1; 1 << 20]).unwrap();
+    let alone = usage(mounted.path(), "volume");
+    run(Command::new("mount").arg("--bind").arg(&volume).arg(&points[0])).unwrap();
+    run(Command::new("mount").arg("--bind").arg(other.path()).arg(&points[1])).unwrap();
+    let found = usage(mounted.path(), "volume");
+    for point in &points {
+        run(Command::new("umount").arg(point)).unwrap();
+    }
+    assert_eq!((found.inodes, found.is_lower_bound), (alone.inodes - 2, false), "no mount point counts");
+    let path = Path::new("volume/other");
+    run(Command::new("mount").arg("--bind").arg(other.path()).arg(&points[1])).unwrap();
+    let at_it = read_disk_usage(File::open(mounted.path()).unwrap().as_fd(), path, &mut PLENTY.clone());
+    run(Command::new("umount").arg(&points[1])).unwrap();
+    assert!(at_it.is_err(), "{at_it:?}");
+}
+
+/// A kubelet that deletes a pod unmounts its volumes while they may be read. Whoever looks up the name of a mount
+/// point is in its way for a moment; nobody is for longer.
+#[test]
+fn an_unmount_succeeds_soon() {
+    const ATTEMPTS: usize = 50;
+    let (mounted, other) = (mount!(Kind::Ext4), mount!(Kind::Tmpfs));
+    let point = mounted.path().join("volume/memory");
+    fs::create_dir_all(&point).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let unmounted = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                usage(mounted.path(), "volume");
+            }
+        });
+        let unmount = || (0..ATTEMPTS).any(|_| run(Command::new("umount").arg(&point)).is_ok());
+        let mut rounds = (0..100).map(|_| {
+            run(Command::new("mount").arg("--bind").arg(other.path()).arg(&point)).is_ok() && unmount()
+        });
+        let unmounted = rounds.all(|unmounted| unmounted);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        unmounted
+    });
+    assert!(unmounted);
+}
