@@ -1,0 +1,203 @@
+//! One HTTP/2 connection to the runtime's socket, and the calls that the agent makes.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::uri::{PathAndQuery, Uri};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::net::UnixStream;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic_prost::ProstCodec;
+use tower::Service;
+
+use crate::api;
+
+/// The longest answer that is read: that of the kubelet's own client.
+const MAX_MESSAGE: usize = 16 << 20;
+
+/// Why the runtime could not be asked, or did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum CriError {
+    /// The endpoint is not one that the agent can connect to.
+    #[error("the CRI endpoint {0:?} must be `unix:///PATH` or an absolute path")]
+    Endpoint(String),
+    /// Nothing answers at the socket.
+    #[error("connect to the CRI socket {}: {cause}", path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        cause: String,
+    },
+    /// A call failed.
+    #[error("CRI {method}: {} ({code:?})", if message.is_empty() { "no message" } else { message })]
+    Call {
+        /// The name of the method, such as `ListImages`.
+        method: &'static str,
+        /// The gRPC status.
+        code: tonic::Code,
+        /// The runtime's words.
+        message: String,
+    },
+}
+
+impl CriError {
+    /// Whether the object is not there: for a removal the same as success.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Call { code: tonic::Code::NotFound, .. })
+    }
+}
+
+/// Where the runtime listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint(PathBuf);
+
+impl Endpoint {
+    /// Reads `unix:///run/containerd/containerd.sock`, as the kubelet's `containerRuntimeEndpoint` has
+    /// it, or an absolute path.
+    ///
+    /// # Errors
+    /// Any other text.
+    pub fn parse(text: &str) -> Result<Self, CriError> {
+        let path = Path::new(text.strip_prefix("unix://").unwrap_or(text));
+        match path.is_absolute() && path.file_name().is_some() {
+            true => Ok(Self(path.to_owned())),
+            false => Err(CriError::Endpoint(text.to_owned())),
+        }
+    }
+
+    /// The socket.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// A connection to the runtime. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    grpc: Grpc<Connection>,
+}
+
+macro_rules! methods {
+    ($($(#[doc = $doc:literal])+ $name:ident = $service:literal / $method:literal ($request:ident) -> $answer:ident;)+) => {
+        impl Client {$(
+            $(#[doc = $doc])+
+            ///
+            /// # Errors
+            /// What the runtime answers, or that it does not.
+            pub async fn $name(&self, request: api::$request) -> Result<api::$answer, CriError> {
+                self.call($method, concat!("/runtime.v1.", $service, "/", $method), request).await
+            }
+        )+}
+
+        #[cfg(test)]
+        impl Client {
+            pub(crate) const METHODS: &[(&str, &str, &str, &str)] =
+                &[$(($service, $method, stringify!($request), stringify!($answer))),+];
+        }
+    };
+}
+
+methods! {
+    /// Asks which runtime this is.
+    version = "RuntimeService"/"Version"(VersionRequest) -> VersionResponse;
+    /// Reads the runtime's state and, if verbose, its configuration.
+    status = "RuntimeService"/"Status"(StatusRequest) -> StatusResponse;
+    /// Lists the sandboxes of pods.
+    list_pod_sandbox = "RuntimeService"/"ListPodSandbox"(ListPodSandboxRequest) -> ListPodSandboxResponse;
+    /// Reads one sandbox and, if verbose, which image it was made from.
+    pod_sandbox_status =
+        "RuntimeService"/"PodSandboxStatus"(PodSandboxStatusRequest) -> PodSandboxStatusResponse;
+    /// Lists containers in any state.
+    list_containers = "RuntimeService"/"ListContainers"(ListContainersRequest) -> ListContainersResponse;
+    /// Reads one container.
+    container_status = "RuntimeService"/"ContainerStatus"(ContainerStatusRequest) -> ContainerStatusResponse;
+    /// Removes a container, also one that runs.
+    remove_container = "RuntimeService"/"RemoveContainer"(RemoveContainerRequest) -> RemoveContainerResponse;
+    /// Lists images.
+    list_images = "ImageService"/"ListImages"(ListImagesRequest) -> ListImagesResponse;
+    /// Finds the image that has a name.
+    image_status = "ImageService"/"ImageStatus"(ImageStatusRequest) -> ImageStatusResponse;
+    /// Removes an image with all its names, also one that is in use.
+    remove_image = "ImageService"/"RemoveImage"(RemoveImageRequest) -> RemoveImageResponse;
+    /// Reads where images and writable layers are.
+    image_fs_info = "ImageService"/"ImageFsInfo"(ImageFsInfoRequest) -> ImageFsInfoResponse;
+}
+
+impl Client {
+    /// Connects. Needs a tokio runtime; the connection ends with the last clone.
+    ///
+    /// # Errors
+    /// If nothing answers there.
+    pub async fn connect(endpoint: &Endpoint) -> Result<Self, CriError> {
+        let path = endpoint.path();
+        let failed = |cause: String| CriError::Connect { path: path.to_owned(), cause };
+        let stream = UnixStream::connect(path).await.map_err(|error| failed(error.to_string()))?;
+        let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        // Its error is that of the call under way.
+        tokio::spawn(async move { drop(connection.await) });
+        // Runtimes take any authority over a socket.
+        let origin = Uri::from_static("http://localhost");
+        let grpc = Grpc::with_origin(Connection(sender), origin).max_decoding_message_size(MAX_MESSAGE);
+        Ok(Self { grpc })
+    }
+
+    async fn call<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<A, CriError>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc.clone();
+        let failed = |code, message| CriError::Call { method, code, message };
+        grpc.ready().await.map_err(|error| failed(tonic::Code::Unavailable, error.to_string()))?;
+        let codec = ProstCodec::<Q, A>::default();
+        let answer = grpc.unary(tonic::Request::new(request), PathAndQuery::from_static(path), codec).await;
+        match answer {
+            Ok(answer) => Ok(answer.into_inner()),
+            Err(status) => Err(failed(status.code(), status.message().to_owned())),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Connection(SendRequest<Body>);
+
+impl Service<Request<Body>> for Connection {
+    type Response = Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_socket_of_this_machine() {
+        for text in ["unix:///run/containerd/containerd.sock", "/run/containerd/containerd.sock"] {
+            let endpoint = Endpoint::parse(text).unwrap();
+            assert_eq!(endpoint.path(), Path::new("/run/containerd/containerd.sock"));
+        }
+        for text in ["", "unix://", "/", "run/x.sock", "tcp://127.0.0.1:1234", "npipe:////./pipe/x"] {
+            let error = Endpoint::parse(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Which images may be removed, and in what order.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::api::{Container, Image};
+
+/// Names and ids of images that must stay: a name as a pod or a container has it, or an image id.
+pub type ImageNames = BTreeSet<String>;
+
+/// When each image was seen first, and in use last. Times are since any fixed moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageHistory {
+    images: BTreeMap<String, Seen>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    first: Duration,
+    used: Option<Duration>,
+}
+
+impl ImageHistory {
+    /// Takes note of the images that there are now and of those in use. Forgets those that are gone.
+    pub fn observe(&mut self, now: Duration, images: &[Image], in_use: &ImageNames) {
+        let before = std::mem::take(&mut self.images);
+        for image in images {
+            let mut seen = before.get(&image.id).copied().unwrap_or(Seen { first: now, used: None });
+            if has_name_of(image, in_use) {
+                seen.used = Some(now);
+            }
+            self.images.insert(image.id.clone(), seen);
+        }
+    }
+
+    /// How long ago an image was seen first; nothing for one that was never seen.
+    fn age(&self, id: &str, now: Duration) -> Option<Duration> {
+        self.images.get(id).map(|seen| now.saturating_sub(seen.first))
+    }
+
+    fn used(&self, id: &str) -> Option<Duration> {
+        self.images.get(id).and_then(|seen| seen.used)
+    }
+}
+
+/// What decides over images.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageRules<'a> {
+    /// Images of containers in any state, of sandboxes and of pods.
+    pub in_use: &'a ImageNames,
+    /// Patterns of images that stay, with `*` for any text.
+    pub keep: &'a [String],
+    /// The kubelet's `imageMinimumGCAge`.
+    pub min_age: Duration,
+    /// Now, as in the history.
+    pub now: Duration,
+}
+
+/// The images that may be removed: least recently used first, those never seen in use before all
+/// others, and the largest first among equals. An image that the history does not know is too young.
+pub fn removable_images<'a>(
+    images: &'a [Image],
+    history: &ImageHistory,
+    rules: ImageRules<'_>,
+) -> Vec<&'a Image> {
+    let is_old = |image: &Image| history.age(&image.id, rules.now).is_some_and(|age| age >= rules.min_age);
+    let must_stay = |image: &Image| {
+        image.pinned || !is_old(image) || has_name_of(image, rules.in_use) || is_kept(image, rules.keep)
+    };
+    // A runtime may list an image twice, with different names.
+    let mut by_id: BTreeMap<&str, Option<&Image>> = BTreeMap::new();
+    for image in images.iter().filter(|image| !image.id.is_empty()) {
+        let listed = by_id.entry(&image.id).or_insert(Some(image));
+        if must_stay(image) {
+            *listed = None;
+        }
+    }
+    let mut removable: Vec<_> = by_id.into_values().flatten().collect();
+    removable.sort_by_key(|image| (history.used(&image.id), Reverse(image.size), &image.id));
+    removable
+}
+
+/// Whether one of the names is this image's.
+pub fn has_name_of(image: &Image, names: &ImageNames) -> bool {
+    names_of(image).any(|name| names.contains(name))
+}
+
+/// The names by which containers say what they were made from.
+pub fn names_of_containers(containers: &[Container]) -> ImageNames {
+    let mut names = ImageNames::new();
+    for container in containers {
+        names.extend([container.image_ref.clone(), container.image_id.clone()]);
+        if let Some(image) = &container.image {
+            let given = [&image.image, &image.user_specified_image, &image.image_ref];
+            names.extend(given.map(String::clone));
+        }
+    }
+    names.remove("");
+    names
+}
+
+/// A name for people: the first tag, else the first digest, else the id.
+pub fn shown_name(image: &Image) -> &str {
+    image.repo_tags.first().or(image.repo_digests.first()).unwrap_or(&image.id)
+}
+
+/// The id with and without its algorithm, each tag and each digest: a container may name any of them.
+fn names_of(image: &Image) -> impl Iterator<Item = &str> {
+    let listed = image.repo_tags.iter().chain(&image.repo_digests).map(String::as_str);
+    let bare = image.id.strip_prefix("sha256:");
+    std::iter::once(image.id.as_str()).chain(bare).chain(listed)
+}
+
+fn is_kept(image: &Image, patterns: &[String]) -> bool {
+    patterns.iter().any(|pattern| names_of(image).any(|name| matches(pattern, name)))
+}
+
+/// Whether a text fits a pattern, in which `*` stands for any text, also none.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let (Some(first), rest) = (parts.next(), parts.collect::<Vec<_>>()) else { return false };
+    let Some(mut text) = text.strip_prefix(first) else { return false };
+    let Some((last, middle)) = rest.split_last() else { return text.is_empty() };
+    for part in middle {
+        match text.find(part) {
+            Some(at) => text = &text[at + part.len()..],
+            None => return false,
+        }
+    }
+    text.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn image(id: &str, tag: &str, size: u64) -> Image {
+        let repo_tags = vec![tag.to_owned()];
+        Image { id: id.to_owned(), repo_tags, size, ..Image::default() }
+    }
+
+    fn names(names: &[&str]) -> ImageNames {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn ids(images: &[&Image]) -> Vec<String> {
+        images.iter().map(|image| image.id.clone()).collect()
+    }
+
+    fn rules<'a>(in_use: &'a ImageNames, keep: &'a [String]) -> ImageRules<'a> {
+        ImageRules { in_use, keep, min_age: Duration::from_secs(120), now: HOUR }
+    }
+
+    fn seen_at_start(images: &[Image]) -> ImageHistory {
+        let mut history = ImageHistory::default();
+        history.observe(Duration::ZERO, images, &ImageNames::new());
+        history
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first_and_then_the_largest() {
+        let images = [image("a", "x:1", 5), image("b", "x:2", 9), image("c", "x:3", 1), image("d", "x:4", 7)];
+        let mut history = seen_at_start(&images);
+        history.observe(Duration::from_secs(60), &images, &names(&["d"]));
+        history.observe(Duration::from_secs(90), &images, &names(&["x:2"]));
+        let removable = removable_images(&images, &history, rules(&ImageNames::new(), &[]));
+        assert_eq!(ids(&removable), ["a", "c", "d", "b"]);
+    }
+
+    #[test]
+    fn what_is_in_use_pinned_young_or_kept_stays() {
+        let pinned = Image { pinned: true, ..image("pause", "pause:3.8", 1) };
+        let digest =
+            Image { repo_digests: vec!["r/app@sha256:1".into()], repo_tags: vec![], ..image("e", "", 1) };
+        let images = [
+            pinned,
+            image("sha256:aa", "used/by-id:1", 1),
+            image("b", "used/by-tag:1", 1),
+            image("c", "kept.example/team/tool:v2", 1),
+            image("d", "free:1", 1),
+            digest,
+        ];
+        let mut history = seen_at_start(&images);
+        let pulled = [images.as_slice(), &[image("young", "young:1", 1)]].concat();
+        history.observe(HOUR - Duration::from_secs(119), &pulled, &ImageNames::new());
+        let unseen = [pulled.as_slice(), &[image("unseen", "unseen:1", 1)]].concat();
+        let in_use = names(&["aa", "used/by-tag:1", "r/app@sha256:1"]);
+        let keep = ["kept.example/*:v*".to_owned()];
+        assert_eq!(ids(&removable_images(&unseen, &history, rules(&in_use, &keep))), ["d"]);
+        history.observe(HOUR, &[], &in_use);
+        assert_eq!(history, ImageHistory::default(), "images that are gone are forgotten");
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_makes_images_young() {
+        let images = [image("a", "x:1", 5)];
+        let mut history = ImageHistory::default();
+        history.observe(HOUR * 2, &images, &ImageNames::new());
+        assert!(removable_images(&images, &history, rules(&ImageNames::new(), &[])).is_empty());
+    }
+
+    #[test]
+    fn a_container_uses_its_image_by_any_name() {
+        let spec = |image: &str| crate::api::ImageSpec { image: image.to_owned(), ..Default::default() };
+        let container = |image_ref: &str, image: Option<&str>, image_id: &str| Container {
+            image_ref: image_ref.to_owned(),
+            image: image.map(spec),
+            image_id: image_id.to_owned(),
+            ..Container::default()
+        };
+        let containers =
+            [container("sha256:a", None, ""), container("", Some("b:1"), ""), container("", None, "c")];
+        assert_eq!(names_of_containers(&containers), names(&["sha256:a", "b:1", "c"]));
+    }
+
+    #[test]
+    fn patterns_have_stars() {
+        for (pattern, text, fits) in [
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("a*c", "abc", true),
+            ("a*c", "abcd", false),
+            ("a*c", "ac", true),
+            ("aa*aa", "aaa", false),
+            ("*/pause:*", "registry.k8s.io/pause:3.8", true),
+            ("*a*b*", "xxaxxbxx", true),
+            ("*a*b*", "xxbxxaxx", false),
+            ("r/*é", "r/xé", true),
+        ] {
+            assert_eq!(matches(pattern, text), fits, "{pattern} {text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_protected_is_ever_removable(
+            images in proptest::collection::vec(("[a-d]{1,2}", "[a-c]:[12]", any::<u64>(), any::<bool>()), 0..12),
+            in_use in proptest::collection::btree_set("[a-d]{1,2}|[a-c]:[12]", 0..4),
+            keep in proptest::collection::vec("[a-d*]{1,3}", 0..2),
+            used in proptest::collection::btree_set("[a-d]{1,2}", 0..4),
+        ) {
+            let images: Vec<_> = images
+                .into_iter()
+                .map(|(id, tag, size, pinned)| Image { pinned, ..image(&id, &tag, size) })
+                .collect();
+            let mut history = seen_at_start(&images);
+            history.observe(Duration::from_secs(9), &images, &used);
+            let removable = removable_images(&images, &history, rules(&in_use, &keep));
+            for image in &removable {
+                prop_assert!(!image.pinned && !in_use.contains(&image.id));
+                prop_assert!(!image.repo_tags.iter().any(|tag| in_use.contains(tag)));
+                prop_assert!(!keep.contains(&image.id) && !keep.contains(&"*".to_owned()));
+            }
+            let order: Vec<_> = removable.iter().map(|image| used.contains(&image.id)).collect();
+            prop_assert!(order.is_sorted(), "what was never used goes first");
+            let mut unique = ids(&removable);
+            unique.sort();
+            unique.dedup();
+            prop_assert_eq!(unique.len(), removable.len());
+        }
+
+        #[test]
+        fn patterns_take_any_text(pattern in ".{0,8}", text in ".{0,8}") {
+            let fits = matches(&pattern, &text);
+            prop_assert!(fits || pattern != text || pattern.contains('*'));
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Reclaim through the container runtime interface (CRI): removes unused images and dead
+//! containers when a file system of the node is short, so that fewer pods must go.
+//!
+//! [`images`] and [`containers`] decide what may be removed and in what order; they do no IO.
+//! [`Reclaimer`] asks the runtime, checks again right before each removal, and measures the file
+//! system after each: the sizes that a runtime reports are of compressed content.
+
+#[allow(missing_docs, reason = "generated; k8s.io/cri-api documents the messages")]
+pub mod api;
+#[cfg(test)]
+mod api_tests;
+mod client;
+pub mod containers;
+#[cfg(test)]
+mod fake_runtime;
+pub mod images;
+mod reclaim;
+#[cfg(test)]
+mod reclaim_tests;
+mod runtime;
+
+pub use client::{Client, CriError, Endpoint};
+pub use reclaim::{
+    NodePods, NodeView, ReclaimConfig, ReclaimEnd, ReclaimOrder, ReclaimReport, Reclaimer, RemovedImage,
+    Space,
+};
+pub use runtime::{RuntimeInfo, read_runtime};

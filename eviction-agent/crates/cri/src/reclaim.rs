@@ -1,0 +1,402 @@
+//! One attempt to bring a file system above its threshold without evicting a pod.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::time::{sleep, timeout};
+
+use crate::api::{
+    Container, ContainerState, ContainerStatusRequest, Image, ImageSpec, ImageStatusRequest,
+    ListContainersRequest, ListImagesRequest, ListPodSandboxRequest, RemoveContainerRequest,
+    RemoveImageRequest,
+};
+use crate::client::{Client, CriError, Endpoint};
+use crate::containers::{POD_UID, removable_containers};
+use crate::images::{
+    ImageHistory, ImageNames, ImageRules, has_name_of, names_of_containers, removable_images, shown_name,
+};
+use crate::runtime::{read_sandbox_image, read_sandbox_images};
+
+/// Space that appears between two of our removals, and is more than this, was freed by somebody else.
+const FOREIGN_BYTES: u64 = 1 << 20;
+/// How long to wait for another look while somebody else frees space.
+const BACK_OFF: Duration = Duration::from_millis(250);
+
+/// What is free on the file system that is short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that are available.
+    pub bytes: u64,
+    /// Inodes that are free.
+    pub inodes: u64,
+}
+
+/// The pods of the node that have not finished.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodePods {
+    /// Their uids, and those under which the runtime knows static ones.
+    pub uids: BTreeSet<String>,
+    /// Every name and id of an image in their specification and status.
+    pub images: ImageNames,
+}
+
+/// The node as far as reclaim depends on it. Both are asked again before each removal.
+pub trait NodeView {
+    /// The pods now.
+    ///
+    /// # Errors
+    /// Why they are not known: then no image is removed.
+    fn pods(&self) -> Result<Arc<NodePods>, String>;
+
+    /// The space of the file system that is short.
+    ///
+    /// # Errors
+    /// If it cannot be read: then nothing more is removed.
+    fn space(&mut self) -> io::Result<Space>;
+}
+
+/// How to reclaim.
+#[derive(Clone, Debug)]
+pub struct ReclaimConfig {
+    /// Where the runtime listens.
+    pub endpoint: Endpoint,
+    /// Patterns of images that stay, with `*` for any text.
+    pub keep_images: Vec<String>,
+    /// The kubelet's `imageMinimumGCAge`: a younger image stays.
+    pub min_image_age: Duration,
+    /// The longest that an attempt may take.
+    pub within: Duration,
+    /// Report what would be removed, and remove nothing.
+    pub dry_run: bool,
+}
+
+/// What is to be reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReclaimOrder {
+    /// Remove dead containers.
+    pub containers: bool,
+    /// Remove unused images.
+    pub images: bool,
+    /// When that is enough: the threshold with its minimum reclaim; 0 for a resource that is not short.
+    pub goal: Space,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReclaimEnd {
+    /// The goal is reached.
+    Enough,
+    /// Nothing is left that may be removed.
+    NothingLeft,
+    /// In a dry run everything was listed.
+    Listed,
+    /// The time was over.
+    TimedOut,
+    /// Something does not work.
+    Failed(String),
+}
+
+/// An image that was removed, or would be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RemovedImage {
+    /// A name, else the id.
+    pub name: String,
+    /// Its size as the runtime has it: of compressed content.
+    pub size_bytes: u64,
+    /// By how much the available bytes rose; 0 in a dry run.
+    pub freed_bytes: u64,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReclaimReport {
+    /// How it ended.
+    pub end: ReclaimEnd,
+    /// The images removed, in order; in a dry run those that would be.
+    pub images: Vec<RemovedImage>,
+    /// How many containers were removed, or would be.
+    pub containers: u32,
+    /// By how much the available bytes rose with all removals.
+    pub freed_bytes: u64,
+    /// Removals that the runtime refused.
+    pub errors: Vec<String>,
+    /// Whether nothing was removed on purpose.
+    pub dry_run: bool,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Reclaims, and remembers when images were in use.
+#[derive(Debug)]
+pub struct Reclaimer {
+    config: ReclaimConfig,
+    history: ImageHistory,
+    started: Instant,
+}
+
+/// What ended an attempt before its lists did.
+enum Stop {
+    Enough,
+    Failed(String),
+}
+
+impl From<CriError> for Stop {
+    fn from(error: CriError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl Reclaimer {
+    /// Knows no image yet, so that each is too young at first, as after a start of the kubelet.
+    pub fn new(config: ReclaimConfig) -> Self {
+        Self { config, history: ImageHistory::default(), started: Instant::now() }
+    }
+
+    /// How it reclaims.
+    pub fn config(&self) -> &ReclaimConfig {
+        &self.config
+    }
+
+    /// Takes note of the images that there are and of those in use. To be done every half minute.
+    ///
+    /// # Errors
+    /// If the runtime does not answer, or not in time.
+    pub async fn observe_images(&mut self) -> Result<(), CriError> {
+        let path = self.config.endpoint.path().to_owned();
+        let read = async {
+            let client = Client::connect(&self.config.endpoint).await?;
+            let images = read_images(&client).await?;
+            Ok((images, names_of_containers(&read_containers(&client).await?)))
+        };
+        let within = self.config.within;
+        let cause = || format!("no answer within {within:?}");
+        let (images, in_use) = timeout(within, read)
+            .await
+            .unwrap_or_else(|_| Err(CriError::Connect { path, cause: cause() }))?;
+        self.history.observe(self.started.elapsed(), &images, &in_use);
+        Ok(())
+    }
+
+    /// Makes one attempt. It ends when the goal is reached, when nothing is left, or in time.
+    pub async fn reclaim(&mut self, order: ReclaimOrder, node: &mut impl NodeView) -> ReclaimReport {
+        let begun = Instant::now();
+        let within = self.config.within;
+        let mut attempt =
+            Attempt { reclaimer: self, order, node, report: ReclaimReport::empty(), last: None };
+        attempt.report.dry_run = attempt.reclaimer.config.dry_run;
+        let end = match timeout(within, attempt.run()).await {
+            Ok(Ok(())) if attempt.report.dry_run => ReclaimEnd::Listed,
+            Ok(Ok(())) => ReclaimEnd::NothingLeft,
+            Ok(Err(Stop::Enough)) => ReclaimEnd::Enough,
+            Ok(Err(Stop::Failed(why))) => ReclaimEnd::Failed(why),
+            Err(_) => ReclaimEnd::TimedOut,
+        };
+        ReclaimReport { end, took: begun.elapsed(), ..attempt.report }
+    }
+}
+
+impl ReclaimReport {
+    fn empty() -> Self {
+        Self {
+            end: ReclaimEnd::NothingLeft,
+            images: Vec::new(),
+            containers: 0,
+            freed_bytes: 0,
+            errors: Vec::new(),
+            dry_run: false,
+            took: Duration::ZERO,
+        }
+    }
+}
+
+struct Attempt<'a, N> {
+    reclaimer: &'a mut Reclaimer,
+    order: ReclaimOrder,
+    node: &'a mut N,
+    report: ReclaimReport,
+    /// The space right after our last removal.
+    last: Option<Space>,
+}
+
+impl<N: NodeView> Attempt<'_, N> {
+    async fn run(&mut self) -> Result<(), Stop> {
+        self.wait_for_others().await?;
+        let client = Client::connect(&self.reclaimer.config.endpoint).await?;
+        if self.order.containers {
+            self.remove_containers(&client).await?;
+        }
+        if self.order.images {
+            self.remove_images(&client).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove_containers(&mut self, client: &Client) -> Result<(), Stop> {
+        let containers = read_containers(client).await?;
+        let sandboxes = client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items;
+        let pods = self.node.pods().ok();
+        let uids = pods.as_deref().map(|pods| &pods.uids);
+        for container in removable_containers(&containers, &sandboxes, uids) {
+            if self.report.dry_run {
+                self.report.containers += 1;
+                continue;
+            }
+            self.wait_for_others().await?;
+            if self.has_pod_appeared(uids, container) || !is_dead(client, &container.id).await? {
+                continue;
+            }
+            let request = RemoveContainerRequest { container_id: container.id.clone() };
+            let removed = client.remove_container(request).await.map(drop);
+            if self.note_removal(removed)?.is_some() {
+                self.report.containers += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the pod of a container is known by now and was not when the list was made.
+    fn has_pod_appeared(&self, then: Option<&BTreeSet<String>>, container: &Container) -> bool {
+        let uid = container.labels.get(POD_UID).map(String::as_str).unwrap_or_default();
+        let was_known = then.is_none_or(|uids| uids.contains(uid));
+        !was_known && self.node.pods().map_or(true, |pods| pods.uids.contains(uid))
+    }
+
+    async fn remove_images(&mut self, client: &Client) -> Result<(), Stop> {
+        let mut pods = self.pods()?;
+        let mut always = resolve_images(client, &pods.images).await?;
+        always.extend(read_sandbox_image(client).await?);
+        let sandboxes = client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items;
+        read_sandbox_images(client, &sandboxes, &mut always).await?;
+        always = resolve_images(client, &always).await?;
+        let images = read_images(client).await?;
+        let in_use = names_of_containers(&read_containers(client).await?);
+        let now = self.reclaimer.started.elapsed();
+        self.reclaimer.history.observe(now, &images, &in_use);
+        let all = always.union(&in_use).cloned().collect();
+        let config = &self.reclaimer.config;
+        let min_age = config.min_image_age;
+        let rules = ImageRules { in_use: &all, keep: &config.keep_images, min_age, now };
+        for image in removable_images(&images, &self.reclaimer.history, rules) {
+            if self.report.dry_run {
+                self.report.images.push(removed_image(image, 0));
+                continue;
+            }
+            self.wait_for_others().await?;
+            // Not asked of containerd: it removes an image that is in use without an error.
+            let in_use = names_of_containers(&read_containers(client).await?);
+            let now = self.pods()?;
+            if now != pods {
+                pods = now;
+                always.extend(resolve_images(client, &pods.images).await?);
+            }
+            if has_name_of(image, &in_use) || has_name_of(image, &always) {
+                continue;
+            }
+            let spec = ImageSpec { image: image.id.clone(), ..ImageSpec::default() };
+            let removed = client.remove_image(RemoveImageRequest { image: Some(spec) }).await.map(drop);
+            if let Some(freed) = self.note_removal(removed)? {
+                self.report.images.push(removed_image(image, freed));
+            }
+        }
+        Ok(())
+    }
+
+    fn pods(&self) -> Result<Arc<NodePods>, Stop> {
+        let failed = |why| Stop::Failed(format!("the pods of the node are not known: {why}"));
+        self.node.pods().map_err(failed)
+    }
+
+    /// Waits while somebody else frees space, which the kubelet does. Stops at the goal.
+    async fn wait_for_others(&mut self) -> Result<(), Stop> {
+        if self.report.dry_run {
+            return Ok(());
+        }
+        loop {
+            let now = self.read_space()?;
+            self.stop_at_goal(now)?;
+            let rises = self.last.is_some_and(|last| now.bytes > last.bytes.saturating_add(FOREIGN_BYTES));
+            self.last = Some(now);
+            if !rises {
+                return Ok(());
+            }
+            sleep(BACK_OFF).await;
+        }
+    }
+
+    /// Measures what a removal freed, and stops at the goal. Nothing if there was no removal.
+    fn note_removal(&mut self, removed: Result<(), CriError>) -> Result<Option<u64>, Stop> {
+        match removed {
+            Ok(()) => {}
+            // Somebody else has removed it.
+            Err(error) if error.is_not_found() => {}
+            // The connection is of no use any more.
+            Err(error @ CriError::Call { code: tonic::Code::Unavailable | tonic::Code::Unknown, .. }) => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                self.report.errors.push(error.to_string());
+                return Ok(None);
+            }
+        }
+        let now = self.read_space()?;
+        let freed = now.bytes.saturating_sub(self.last.map_or(now.bytes, |last| last.bytes));
+        self.last = Some(now);
+        self.report.freed_bytes = self.report.freed_bytes.saturating_add(freed);
+        Ok(Some(freed))
+    }
+
+    fn read_space(&mut self) -> Result<Space, Stop> {
+        self.node.space().map_err(|error| Stop::Failed(format!("read the file system: {error}")))
+    }
+
+    fn stop_at_goal(&self, now: Space) -> Result<(), Stop> {
+        let goal = self.order.goal;
+        match now.bytes >= goal.bytes && now.inodes >= goal.inodes {
+            true => Err(Stop::Enough),
+            false => Ok(()),
+        }
+    }
+}
+
+fn removed_image(image: &Image, freed_bytes: u64) -> RemovedImage {
+    RemovedImage { name: shown_name(image).to_owned(), size_bytes: image.size, freed_bytes }
+}
+
+async fn read_images(client: &Client) -> Result<Vec<Image>, CriError> {
+    Ok(client.list_images(ListImagesRequest::default()).await?.images)
+}
+
+async fn read_containers(client: &Client) -> Result<Vec<Container>, CriError> {
+    Ok(client.list_containers(ListContainersRequest::default()).await?.containers)
+}
+
+/// These names, and the ids of the images that the runtime finds by them.
+async fn resolve_images(client: &Client, names: &ImageNames) -> Result<ImageNames, CriError> {
+    let mut resolved = names.clone();
+    for name in names {
+        let spec = ImageSpec { image: name.clone(), ..ImageSpec::default() };
+        let request = ImageStatusRequest { image: Some(spec), verbose: false };
+        match client.image_status(request).await {
+            Ok(status) => resolved.extend(status.image.map(|image| image.id)),
+            // A pod may ask for what is no name of an image at all.
+            Err(CriError::Call { code: tonic::Code::InvalidArgument | tonic::Code::NotFound, .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    resolved.remove("");
+    Ok(resolved)
+}
+
+/// Whether a container has exited. One that is gone is not dead: there is nothing to remove.
+pub(crate) async fn is_dead(client: &Client, id: &str) -> Result<bool, CriError> {
+    let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+    match client.container_status(request).await {
+        Ok(answer) => Ok(answer.status.is_some_and(|it| it.state() == ContainerState::ContainerExited)),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
