@@ -14,8 +14,9 @@ use super::replay;
 use crate::scenario::read;
 use crate::scenario::run::{Explained, explain_under};
 use eviction_core::explain::{Explainer, Style};
+use eviction_core::oom::OomUpdate;
 use eviction_core::pod::PodName;
-use eviction_core::record::{DecisionRecord, OomRecord, RecordSubject};
+use eviction_core::record::{DecisionRecord, RecordSubject};
 use eviction_core::signal::Signal;
 
 /// Explain the eviction decisions in recordings: which pods were chosen, which were not, and why
@@ -201,7 +202,7 @@ fn likeness(asked: &str, name: &str) -> f64 {
 
 /// Whether a report has something to say about a pod.
 fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
-    if report.ended.iter().any(|ended| ended.uid == pod.uid) {
+    if report.ended.iter().any(|ended| ended.pod_uid == pod.uid) {
         return true;
     }
     match &report.subject {
@@ -211,8 +212,8 @@ fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
                 || pass.spared.contains(pod)
         }
         RecordSubject::Admission { pod: asked, .. } => asked == pod,
-        RecordSubject::Oom(OomRecord::OomKill(kill)) => kill.pod.as_ref() == Some(pod),
-        RecordSubject::Oom(OomRecord::ContainerEnded(end)) => end.uid == pod.uid,
+        RecordSubject::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref() == Some(&*pod.uid),
+        RecordSubject::Oom(OomUpdate::End(end)) => end.uid == pod.uid,
         RecordSubject::Nothing | RecordSubject::NotEvaluated(_) => false,
     }
 }

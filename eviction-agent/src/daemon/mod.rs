@@ -38,7 +38,6 @@ pub(crate) mod oom_attribution;
 pub(crate) mod oom_counters;
 pub(crate) mod options;
 pub(crate) mod persisted;
-pub(crate) mod place;
 pub(crate) mod pod_activity;
 pub(crate) mod pod_memory;
 pub(crate) mod pod_source;

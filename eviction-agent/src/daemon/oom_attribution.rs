@@ -1,30 +1,19 @@
-//! Whose an OOM kill was: from ids of cgroups to container, pod and the owner of the limit.
+//! Attributes OOM kills: from ids of cgroups to the container, the pod and the scope of the limit.
 
 use eviction_bpf::oom_limit_owner::{Attribution, OomLimitOwner, attribute};
 use eviction_core::oom::{LimitScope, OomKill};
 use eviction_core::time::Timestamp;
-use eviction_node::cgroup::pods::Pods;
+use eviction_node::cgroup::pods::{Container, Pod, Pods};
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::cgroup::tree::Tree;
 use std::borrow::Cow;
 
 use super::monitor::root_id;
+use crate::telemetry::event_log::{CgroupOwner, PodRef};
 use eviction_node::container_init::ContainerInitTracker;
 use eviction_node::pod_index::PodIndex;
 
-/// A kill as the engine is told of it, and where in the tree it was.
-#[derive(Debug)]
-pub(crate) struct DescribedKill {
-    pub(crate) kill: OomKill,
-    /// The victim's group.
-    pub(crate) cgroup: Option<String>,
-    /// The group whose limit it was.
-    pub(crate) owner_cgroup: Option<String>,
-    /// The group of the process that asked for a page too many.
-    pub(crate) trigger_cgroup: Option<String>,
-}
-
-/// The groups that a kill is about, and which of them are pods' and containers'.
+/// The cgroups that a kill is about, and which of them are pods' and containers'.
 pub(crate) struct KillCgroups<'a> {
     tree: Cow<'a, Tree>,
     pods: Cow<'a, Pods>,
@@ -33,13 +22,13 @@ pub(crate) struct KillCgroups<'a> {
 impl<'a> KillCgroups<'a> {
     /// Those of the tree as it was last read; or, where that has not the victim's group, as the
     /// kernel itself named them at the kill: it may have come a moment ago, and be gone again.
-    pub(crate) fn of(kill: &eviction_bpf::OomKill, sampler: &'a Sampler, roster: &PodIndex) -> Self {
+    pub(crate) fn of(kill: &eviction_bpf::OomKill, sampler: &'a Sampler, index: &PodIndex) -> Self {
         let read = Self::read(sampler);
-        let known = kill.chain.first().is_none_or(|group| read.index(group.id).is_some());
+        let known = kill.chain.first().is_none_or(|group| read.position(group.id).is_some());
         let named = || {
             let root = root_id(sampler)?;
             let tree = Tree::branch(sampler.tree().root(), root, kill.way_down(root)?);
-            let pods = Pods::find(&tree, |uid| roster.knows(uid));
+            let pods = Pods::find(&tree, |uid| index.knows(uid));
             Some(Self { tree: Cow::Owned(tree), pods: Cow::Owned(pods) })
         };
         if known { read } else { named().unwrap_or(read) }
@@ -50,24 +39,24 @@ impl<'a> KillCgroups<'a> {
         Self { tree: Cow::Borrowed(sampler.tree()), pods: Cow::Borrowed(sampler.pods()) }
     }
 
-    fn index(&self, id: u64) -> Option<usize> {
+    fn position(&self, id: u64) -> Option<usize> {
         self.tree.groups().iter().position(|group| group.id == id)
     }
 
-    /// Where a group is below the node's.
-    pub(crate) fn path(&self, id: u64) -> Option<String> {
-        self.index(id).map(|index| format!("/{}", self.tree.relative_path(index).display()))
+    /// The path of a cgroup below the node's.
+    pub(crate) fn path(&self, id: u64) -> Option<Box<str>> {
+        self.position(id).map(|index| format!("/{}", self.tree.relative_path(index).display()).into())
     }
 
-    /// A group and those that it is in, up to the node's.
-    pub(crate) fn way_up(&self, id: u64) -> impl Iterator<Item = u64> + '_ {
+    /// A cgroup and its ancestors up to the node's.
+    pub(crate) fn ancestors(&self, id: u64) -> impl Iterator<Item = u64> + '_ {
         let groups = self.tree.groups();
-        let start = self.index(id).and_then(|index| groups.get(index));
+        let start = self.position(id).and_then(|index| groups.get(index));
         std::iter::successors(start, |group| groups.get(group.parent?)).map(|group| group.id)
     }
 
-    /// What the group is whose limit was hit.
-    pub(crate) fn kind(&self, id: u64) -> LimitScope {
+    /// The scope of a cgroup's limit.
+    fn scope(&self, id: u64) -> LimitScope {
         let pods = &self.pods;
         if self.tree.groups().first().is_some_and(|root| root.id == id) {
             return LimitScope::Node;
@@ -85,68 +74,89 @@ impl<'a> KillCgroups<'a> {
         }
     }
 
-    /// Writes down in whose group a victim was, and what it was to its container.
+    /// The pod and the container of a cgroup.
+    fn owner(&self, id: u64) -> Option<(&Pod, Option<&Container>)> {
+        let owner = self.pods.owner(id)?;
+        let pod = self.pods.pods.get(owner.pod)?;
+        Some((pod, owner.container.and_then(|container| pod.containers.get(container))))
+    }
+
+    /// The same by their names, with the cgroup's path.
+    pub(crate) fn named(&self, id: u64, index: &PodIndex) -> CgroupOwner {
+        let cgroup = self.path(id);
+        let Some((pod, container)) = self.owner(id) else {
+            return CgroupOwner { cgroup, ..CgroupOwner::default() };
+        };
+        let known = index.pod_of(pod).map(|known| &known.pod);
+        CgroupOwner {
+            cgroup,
+            container: container.map(|container| index.container_name(&container.id).into()),
+            pod: known.map(PodRef::from),
+            pod_uid: Some(known.map_or_else(|| pod.uid.as_str().into(), |pod| pod.uid.clone())),
+        }
+    }
+
+    /// Sets the pod and the container of the victim's cgroup, and what the victim was to the container.
     pub(crate) fn name_victim(
         &self,
-        told: &mut OomKill,
-        id: u64,
-        roster: &PodIndex,
-        mains: &mut ContainerInitTracker,
+        kill: &mut OomKill,
+        cgroup: u64,
+        index: &PodIndex,
+        inits: &mut ContainerInitTracker,
     ) {
-        let Some(owner) = self.pods.owner(id) else { return };
-        let Some(cgroup) = self.pods.pods.get(owner.pod) else { return };
-        let known = roster.pod_of(cgroup).map(|known| &known.pod);
-        told.pod = Some(known.map_or_else(|| cgroup.uid.as_str().into(), |pod| pod.uid.clone()));
-        let container = owner.container.and_then(|index| cgroup.containers.get(index));
-        let Some(container) = container else { return };
-        told.container = Some(roster.container_name(&container.id).into());
-        told.instance = Some(container.id.clone());
-        if told.tgid != 0 {
-            told.victim = mains.victim(container.cgroup_id, told.tgid);
+        let CgroupOwner { cgroup: path, container, pod: _, pod_uid } = self.named(cgroup, index);
+        (kill.cgroup, kill.container, kill.pod_uid) = (path, container, pod_uid);
+        let Some((_, Some(container))) = self.owner(cgroup) else { return };
+        kill.container_id = Some(container.id.clone());
+        if kill.pid != 0 {
+            kill.victim = inits.victim(container.cgroup_id, kill.pid);
         }
+    }
+
+    /// Sets whose limit it was.
+    pub(crate) fn name_limit(&self, kill: &mut OomKill, cgroup: u64) {
+        kill.limit_cgroup = self.path(cgroup);
+        kill.limit_scope = self.scope(cgroup);
     }
 }
 
-/// The kill in the terms of the node. Names are those of the moment of the kill.
+/// Describes a kill by the names that the node had at that time.
 pub(crate) fn describe(
     kill: &eviction_bpf::OomKill,
     at: Timestamp,
-    places: &KillCgroups<'_>,
-    roster: &PodIndex,
-    mains: &mut ContainerInitTracker,
-) -> DescribedKill {
-    let page_bytes = rustix::param::page_size() as u64;
-    let Attribution { owner, inferred } = attribute(kill, page_bytes);
-    let mut told = OomKill {
+    cgroups: &KillCgroups<'_>,
+    index: &PodIndex,
+    inits: &mut ContainerInitTracker,
+) -> OomKill {
+    let Attribution { owner, inferred } = attribute(kill, rustix::param::page_size() as u64);
+    let mut described = OomKill {
         at: Some(at),
-        tgid: kill.tgid,
-        pid: kill.pid,
+        mono_ns: kill.stamp.ktime_ns,
+        pid: kill.tgid,
+        tid: kill.pid,
         comm: kill.comm_lossy().to_string().into(),
         inferred,
-        group: killed_group(kill, owner),
+        oom_group: killed_group(kill, owner),
+        anon: kill.rss.map(|rss| rss.anon),
+        file: kill.rss.map(|rss| rss.file),
+        shmem: kill.rss.map(|rss| rss.shmem),
+        swap: kill.rss.map(|rss| rss.swap),
         oom_score_adj: kill.oom_score_adj,
-        trigger: Some(kill.trigger_tgid),
+        trigger_pid: Some(kill.trigger_tgid),
         trigger_comm: kill.trigger_comm_lossy().to_string().into(),
+        trigger_cgroup: kill.trigger_memcg.and_then(|id| cgroups.path(id)),
         ..OomKill::default()
     };
-    if let Some(rss) = kill.rss {
-        (told.anon, told.file, told.shmem) = (Some(rss.anon), Some(rss.file), Some(rss.shmem));
-        told.swap = Some(rss.swap);
-    }
-    let trigger_cgroup = kill.trigger_memcg.and_then(|id| places.path(id));
-    let mut described = DescribedKill { kill: told, cgroup: None, owner_cgroup: None, trigger_cgroup };
     if let Some(victim) = kill.memcg_id() {
-        described.cgroup = places.path(victim);
-        places.name_victim(&mut described.kill, victim, roster, mains);
+        cgroups.name_victim(&mut described, victim, index, inits);
     }
     match owner {
-        OomLimitOwner::Memcg(group) => {
-            described.owner_cgroup = places.path(group.id);
-            described.kill.owner = places.kind(group.id);
-            described.kill.usage = Some(group.usage);
-            described.kill.limit = group.max;
+        OomLimitOwner::Memcg(limited) => {
+            cgroups.name_limit(&mut described, limited.id);
+            described.usage = Some(limited.usage);
+            described.limit = limited.max;
         }
-        OomLimitOwner::Global => described.kill.owner = LimitScope::Node,
+        OomLimitOwner::Global => described.limit_scope = LimitScope::Node,
         OomLimitOwner::Unknown => {}
     }
     described
@@ -166,9 +176,4 @@ pub(crate) fn killed_group(kill: &eviction_bpf::OomKill, owner: OomLimitOwner) -
         OomLimitOwner::Unknown => return None,
     };
     kill.chain.iter().take(top).rev().find(|group| group.dies_together).map(|group| group.id)
-}
-
-/// Where in the tree a group is.
-pub(super) fn path_of(id: u64, sampler: &Sampler) -> Option<String> {
-    KillCgroups::read(sampler).path(id)
 }

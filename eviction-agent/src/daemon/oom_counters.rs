@@ -1,7 +1,7 @@
-//! The kernel's own counts of OOM kills, for kernels on which no program tells of them.
+//! The kernel's counters of OOM kills, for kernels on which no BPF program reports them.
 //!
-//! The count of the machine (`oom_kill` of /proc/vmstat) says that there were kills, those of the groups say where.
-//! What is left over was in a group that is gone, or outside of the node.
+//! The machine's counter (`oom_kill` of /proc/vmstat) says that there were kills, those of the cgroups say where. The
+//! remainder was in a cgroup that is gone, or outside of the node.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,20 +12,20 @@ use eviction_node::cgroup::tree::Tree;
 use eviction_node::file::read_once;
 use eviction_node::proc::vmstat::OomKillCounter;
 
-/// From a notice that a group is out of memory to the read of the counts: the kernel gives notice before it kills.
+/// From a notice that a cgroup is out of memory to the read of the counters: the notice comes before the kill.
 const SETTLE_NS: u64 = 100_000_000;
 
-/// What a group's own file of events says.
+/// The counters of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     /// Processes of it that were killed.
     kills: u64,
-    /// How often its own limit was the reason, where that is told.
+    /// How often its own limit was hit, where the kernel counts that.
     ooms: Option<u64>,
 }
 
 impl Counts {
-    /// Reads those of the group itself, without the groups below it.
+    /// Reads those of the cgroup itself, without its descendants.
     fn read(folder: &Path, version: Version) -> Option<Self> {
         match version {
             Version::V1 => {
@@ -40,7 +40,7 @@ impl Counts {
     }
 }
 
-/// The counts of the machine and of each group at one moment.
+/// The counters of the machine and of each cgroup at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AllCounts {
     /// `None` while /proc/vmstat cannot be read.
@@ -48,45 +48,45 @@ struct AllCounts {
     groups: BTreeMap<u64, Counts>,
 }
 
-/// Kills in one group.
+/// Kills in one cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InGroup {
-    /// The group's id.
-    pub(crate) group: u64,
+pub(crate) struct GroupKills {
+    /// The cgroup's id.
+    pub(crate) cgroup: u64,
     /// How many.
     pub(crate) kills: u64,
 }
 
-/// Kills since the counts were read before.
+/// Kills since the counters were read before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountedKills {
-    /// In groups that are there.
-    pub(crate) in_groups: Vec<InGroup>,
-    /// In groups that are gone, or outside of the node.
+    /// In cgroups that exist.
+    pub(crate) groups: Vec<GroupKills>,
+    /// In cgroups that are gone, or outside of the node.
     pub(crate) elsewhere: u64,
-    /// The groups whose own limit was hit meanwhile, where the kernel tells.
-    pub(crate) owners: Vec<u64>,
+    /// The cgroups whose own limit was hit meanwhile, where the kernel counts that.
+    pub(crate) limited: Vec<u64>,
 }
 
-/// Reads the counts and tells what is new.
+/// Reads the counters and returns what is new.
 #[derive(Debug)]
 pub(crate) struct OomCounters {
     vmstat: OomKillCounter,
     version: Version,
-    /// `None` while a program tells of kills.
+    /// `None` while a BPF program reports kills.
     last: Option<AllCounts>,
     due_ns: Option<u64>,
 }
 
 impl OomCounters {
-    /// What was counted until now is not new.
+    /// Kills that were counted until now are not new.
     pub(crate) fn new(proc: &Path, version: Version, tree: &Tree) -> Self {
         let mut counters = Self { vmstat: OomKillCounter::open(proc), version, last: None, due_ns: None };
         counters.read(tree, 0);
         counters
     }
 
-    /// The file in which the kernel counts the kills of a group.
+    /// The file in which the kernel counts the kills of a cgroup.
     pub(crate) fn group_file(&self) -> &'static str {
         match self.version {
             Version::V1 => "memory.oom_control",
@@ -99,28 +99,28 @@ impl OomCounters {
         self.vmstat.read()
     }
 
-    /// Forgets the counts, as long as a program tells of kills.
-    pub(crate) fn rest(&mut self) {
+    /// Forgets the counters, as long as a BPF program reports kills.
+    pub(crate) fn reset(&mut self) {
         (self.last, self.due_ns) = (None, None);
     }
 
-    /// The kernel gave notice that a group is out of memory.
+    /// The kernel gave notice that a cgroup is out of memory.
     pub(crate) fn note_notice(&mut self, now_ns: u64) {
         self.due_ns = Some(now_ns.saturating_add(SETTLE_NS));
     }
 
-    /// The counts are to be read at once.
-    pub(crate) fn ask(&mut self) {
+    /// Makes the next read due at once.
+    pub(crate) fn request_read(&mut self) {
         self.due_ns = Some(0);
     }
 
-    /// In how many nanoseconds the counts are to be read, if they are.
+    /// In how many nanoseconds the counters are to be read, if they are.
     pub(crate) fn due_in_ns(&self, now_ns: u64) -> Option<u64> {
         self.due_ns.map(|due_ns| due_ns.saturating_sub(now_ns))
     }
 
-    /// Reads the counts if they are due, and returns the kills that are new. Files of groups are read only if the count
-    /// of the machine is another one.
+    /// Reads the counters if they are due, and returns the kills that are new. Files of cgroups are read only if the
+    /// machine's counter has changed.
     pub(crate) fn read(&mut self, tree: &Tree, now_ns: u64) -> Option<CountedKills> {
         if self.last.is_some() && self.due_in_ns(now_ns) != Some(0) {
             return None;
@@ -136,7 +136,7 @@ impl OomCounters {
     }
 }
 
-/// The count of the machine bounds those of the groups: what a group counted before it was in the tree was told as
+/// The machine's counter bounds those of the cgroups: what a cgroup counted before it was in the tree was reported as
 /// elsewhere.
 fn new_kills(before: &AllCounts, now: &AllCounts) -> CountedKills {
     let machine = before.machine.zip(now.machine).map(|(before, now)| now.saturating_sub(before));
@@ -147,10 +147,10 @@ fn new_kills(before: &AllCounts, now: &AllCounts) -> CountedKills {
         let kills = counts.kills.saturating_sub(before.kills).min(left);
         if kills > 0 {
             left -= kills;
-            found.in_groups.push(InGroup { group, kills });
+            found.groups.push(GroupKills { cgroup: group, kills });
         }
         if before.ooms.zip(counts.ooms).is_some_and(|(before, now)| before < now) {
-            found.owners.push(group);
+            found.limited.push(group);
         }
     }
     found.elsewhere = machine.map_or(0, |_| left);
@@ -174,25 +174,25 @@ mod tests {
     }
 
     #[test]
-    fn new_kills_are_where_counts_have_moved() {
+    fn new_kills_are_where_counters_have_changed() {
         let before = counts(Some(5), &[(1, 4, 0), (2, 1, 1), (3, 0, 0)]);
         assert_eq!(new_kills(&before, &before), CountedKills::default());
         let now = counts(Some(10), &[(1, 6, 0), (2, 1, 2), (4, 1, 0)]);
-        let in_groups = vec![InGroup { group: 1, kills: 2 }, InGroup { group: 4, kills: 1 }];
-        let expected = CountedKills { in_groups, elsewhere: 2, owners: vec![2] };
+        let groups = vec![GroupKills { cgroup: 1, kills: 2 }, GroupKills { cgroup: 4, kills: 1 }];
+        let expected = CountedKills { groups, elsewhere: 2, limited: vec![2] };
         assert_eq!(new_kills(&before, &now), expected);
         let one = counts(Some(6), &[(1, 4, 0), (2, 1, 1), (4, 2, 0)]);
         assert_eq!(
-            new_kills(&before, &one).in_groups,
-            [InGroup { group: 4, kills: 1 }],
-            "one was told before"
+            new_kills(&before, &one).groups,
+            [GroupKills { cgroup: 4, kills: 1 }],
+            "one was reported before"
         );
         let unknown = AllCounts { machine: None, ..now };
         assert_eq!(new_kills(&before, &unknown), CountedKills { elsewhere: 0, ..expected });
     }
 
     #[test]
-    fn counts_are_read_when_due_and_forgotten_at_rest() {
+    fn counters_are_read_when_due_and_forgotten_by_a_reset() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         let kill = |kills: u64| {
@@ -203,23 +203,23 @@ mod tests {
         let tree = Tree::scan(folder.path(), None).unwrap();
         let mut counters = OomCounters::new(folder.path(), Version::V1, &tree);
         kill(4);
-        assert_eq!(counters.read(&tree, 0), None, "nobody asked");
+        assert_eq!(counters.read(&tree, 0), None, "no read was requested");
         counters.note_notice(5);
         assert_eq!(counters.due_in_ns(5), Some(SETTLE_NS));
         assert_eq!(counters.read(&tree, 5), None, "the kernel may not have killed yet");
-        let in_groups = vec![InGroup { group: tree.groups()[0].id, kills: 1 }];
-        let expected = CountedKills { in_groups, ..CountedKills::default() };
+        let groups = vec![GroupKills { cgroup: tree.groups()[0].id, kills: 1 }];
+        let expected = CountedKills { groups, ..CountedKills::default() };
         assert_eq!(counters.read(&tree, 5 + SETTLE_NS), Some(expected));
-        counters.ask();
+        counters.request_read();
         assert_eq!(counters.read(&tree, 6), None, "nothing is new");
-        counters.rest();
+        counters.reset();
         kill(9);
-        assert_eq!(counters.read(&tree, 7), None, "a program has told of those");
+        assert_eq!(counters.read(&tree, 7), None, "a program has reported those");
         assert_eq!(counters.due_in_ns(7), None);
     }
 
     #[test]
-    fn counts_are_those_of_the_group_itself() {
+    fn counters_are_those_of_the_cgroup_itself() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         write("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");

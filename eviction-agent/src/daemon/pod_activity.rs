@@ -13,7 +13,7 @@ use eviction_node::cgroup::files::parse_pids_events;
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::file::read_once;
 
-use super::place::place_of;
+use super::oom_attribution::KillCgroups;
 use crate::telemetry::event_log;
 use eviction_node::pod_index::PodIndex;
 
@@ -154,7 +154,7 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, roster: &PodIndex) 
     let TaskAlarm { stamp, alarm: what, leaf_id, key_id, tasks, bound, tgid, level: _ } = *alarm;
     let mut told = event_log::TaskAlarm {
         alarm: what.name(),
-        place: place_of(leaf_id, sampler, roster),
+        owner: KillCgroups::read(sampler).named(leaf_id, roster),
         pid: tgid,
         tasks,
         tasks_limit: bound,

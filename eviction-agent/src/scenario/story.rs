@@ -1,11 +1,10 @@
-//! The OOM story in an outcome: who was killed, and why containers ended.
+//! OOM kills and terminated containers in an outcome.
 
 use serde::{Deserialize, Serialize};
 
 use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::oom::{
-    AttributedCause, EndedContainer, Explanation, GroupKill, KillUpdate, LimitScope, OomUpdate,
-    OomVictimRole, TerminationCause,
+    ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate, OomVictimRole, TerminationCause,
 };
 use eviction_core::time::Timestamp;
 
@@ -68,41 +67,38 @@ pub(super) struct StoryBrief {
 
 impl StoryBrief {
     pub(super) fn add(&mut self, decision: &Decision) {
-        if let DecisionKind::Story(OomUpdate::Kill(note)) = &decision.subject {
-            self.oom_kills.push(KillBrief::of(note));
+        if let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.subject {
+            self.oom_kills.push(KillBrief::of(kill));
         }
         self.ended.extend(decision.ended.iter().filter_map(EndBrief::of));
     }
 }
 
 impl KillBrief {
-    fn of(note: &KillUpdate) -> Self {
-        let KillUpdate { kill, at: _, repeated, pod: _, evicting_since, group, in_pod } = note;
+    fn of(kill: &OomKill) -> Self {
         Self {
-            uid: kill.pod.as_deref().unwrap_or_default().to_owned(),
+            uid: kill.pod_uid.as_deref().unwrap_or_default().to_owned(),
             container: kill.container.as_deref().unwrap_or_default().to_owned(),
-            tgid: kill.tgid,
-            limit_owner: kill.owner,
+            tgid: kill.pid,
+            limit_owner: kill.limit_scope,
             victim: kill.victim,
-            evicting_since: *evicting_since,
-            together: group.as_ref().map(GroupKill::processes),
-            in_pod: *in_pod,
-            repeated: *repeated,
+            evicting_since: kill.evicting_since,
+            together: kill.group.as_ref().map(|group| group.kills),
+            in_pod: kill.kills_in_pod,
+            repeated: kill.repeated,
         }
     }
 }
 
 impl EndBrief {
-    fn of(ended: &EndedContainer) -> Option<Self> {
-        let (first, others) = ended.causes.split_first()?;
-        let AttributedCause { verdict, ground, at: _, limit_owner: _ } = first;
+    fn of(terminated: &ContainerTerminated) -> Option<Self> {
         Some(Self {
-            uid: ended.uid.to_string(),
-            container: ended.container.to_string(),
-            verdict: *verdict,
-            ground: *ground,
-            limit_owner: ended.causes.iter().find_map(|cause| cause.limit_owner),
-            also: others.iter().map(|cause| cause.verdict).collect(),
+            uid: terminated.pod_uid.to_string(),
+            container: terminated.container.to_string(),
+            verdict: terminated.cause(),
+            ground: terminated.causes.first()?.explanation,
+            limit_owner: terminated.limit_scope(),
+            also: terminated.contributing().collect(),
         })
     }
 }

@@ -1,13 +1,10 @@
 //! What `run` prints: one line an event, as text or JSON. docs/reference/events.md is its contract.
 
-mod container;
+mod cgroup_owner;
 mod kernel_kill;
 mod kube_api;
 mod line;
 mod memory_limit;
-mod oom_kill;
-mod place;
-mod pod_ref;
 mod severity;
 mod task_alarm;
 mod text;
@@ -21,19 +18,18 @@ use eviction_bpf::attach_methods::RUNGS;
 use eviction_node::cgroup::pods::Pods as CgroupPods;
 use eviction_node::pod_index::PodIndex;
 
-pub use container::{ContainerStatusMismatch, ContainerTerminated};
+pub use cgroup_owner::CgroupOwner;
+pub use eviction_core::oom::{ContainerStatusMismatch, ContainerTerminated, OomKill, Victim};
+pub use eviction_core::pod_ref::PodRef;
 pub use kernel_kill::KernelKill;
 pub use kube_api::KubeApi;
 pub use line::{Line, SCHEMA_VERSION};
 pub use memory_limit::MemoryLimit;
-pub use oom_kill::{OomKill, Victim};
-pub use place::CgroupOwner;
-pub use pod_ref::PodRef;
 pub use severity::Severity;
 pub use task_alarm::TaskAlarm;
 
 /// At most so many items of a list are printed; the others are counted.
-pub(crate) const LISTED: usize = 64;
+pub(crate) const LISTED: usize = eviction_core::oom::LISTED;
 
 /// The first items, and the number of those left out.
 pub(crate) fn bounded<T>(mut items: impl Iterator<Item = T>) -> (Vec<T>, usize) {

@@ -18,8 +18,8 @@ use crate::telemetry::metrics::{
     SignalLabels, SourceLabels, TypeLabels,
 };
 use eviction_core::node_conditions::pressure::CONDITIONS;
+use eviction_core::oom::StatusMismatch;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
-use eviction_core::status_mismatch::StatusMismatch;
 
 use eviction_bpf::{EventClass, LossCounters};
 use eviction_kube::events::EventSink;
@@ -68,7 +68,7 @@ pub(crate) struct TelemetryExporter {
     pods: event_log::Pods,
     losses: LossBaseline,
     tallies: PodRateExporter,
-    apart: StatusMismatch,
+    status_mismatch: StatusMismatch,
     /// Kubernetes Events, where the agent writes them.
     events: Option<EventSink>,
     /// What signals are read from.
@@ -136,7 +136,7 @@ impl TelemetryExporter {
             pods: event_log::Pods::default(),
             losses: LossBaseline::default(),
             tallies: PodRateExporter::default(),
-            apart: StatusMismatch::default(),
+            status_mismatch: StatusMismatch::default(),
             events,
             files: SignalFiles::default(),
             node: None,
@@ -232,7 +232,7 @@ impl TelemetryExporter {
                 kill.decision_id = kill.id.map(|id| self.names.of(id));
                 self.publish(at.wall, Event::KernelKill(kill));
             }
-            TelemetryEvent::Ended(ended, at) => self.ended(*ended, at),
+            TelemetryEvent::Terminated(terminated, at) => self.terminated(terminated, at),
             TelemetryEvent::LateStatus(end, at) => self.late_status(&end, at),
             TelemetryEvent::Unknown(signal, Some(why), at) => {
                 let error = self.files.error(signal, why);

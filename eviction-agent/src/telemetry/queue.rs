@@ -12,7 +12,7 @@ use crate::telemetry::decision_log::DecisionInputs;
 use crate::telemetry::metrics::{Metrics, Queue};
 use eviction_core::decision::Decision;
 use eviction_core::input::ApiReachability;
-use eviction_core::oom::{ContainerEnded, EndedContainer};
+use eviction_core::oom::{ContainerEnded, ContainerTerminated, OomKill};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillRejection, KillUpdate};
 use eviction_core::reading::UnknownReason;
@@ -40,12 +40,12 @@ pub(crate) enum TelemetryEvent {
     /// What came of an eviction.
     Outcome(EvictionUpdate),
     /// The kernel killed a process.
-    OomKill(Box<event_log::OomKill>, Instant),
+    OomKill(Box<OomKill>, Instant),
     /// A BPF program killed a process by an armed kill order, at this instant.
     KernelKill(Box<event_log::KernelKill>, Instant),
-    /// A container ended some time ago, and the verdict was given at this instant.
-    Ended(Box<EndedContainer>, Timestamp),
-    /// The status of a container came after the verdict on its end, at this instant.
+    /// The cause of a container's termination was decided at this time.
+    Terminated(Box<ContainerTerminated>, Timestamp),
+    /// The status of a container came after the cause was decided, at this time.
     LateStatus(Box<ContainerEnded>, Timestamp),
     /// A signal cannot be read, for this reason; `None` if it can again.
     Unknown(Signal, Option<UnknownReason>, Instant),

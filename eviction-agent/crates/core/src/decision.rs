@@ -13,7 +13,7 @@ use super::disk_layout::{DiskLayout, Reclaim};
 use super::eviction::{Cause, EvaluationEnd, Eviction, LABELS};
 use super::in_flight::InFlightEviction;
 use super::observation::Observations;
-use super::oom::{EndedContainer, OomUpdate};
+use super::oom::{ContainerTerminated, OomUpdate};
 use super::pods::{KnownPod, PodSet};
 use super::protection::RefusedPod;
 use super::rank::Candidate;
@@ -44,8 +44,8 @@ pub struct Decision {
     pub proposal: Option<ProposalState>,
     /// What was decided about.
     pub subject: DecisionKind,
-    /// Containers that ended some time ago, and the verdict on each: given now, and once.
-    pub ended: Vec<EndedContainer>,
+    /// Containers that ended some time ago and whose cause is decided now.
+    pub ended: Vec<ContainerTerminated>,
 }
 
 /// What becomes of a policy that was proposed.
@@ -84,7 +84,7 @@ pub enum DecisionKind {
     /// Whether a pod may start.
     Admission(Admission),
     /// A kill by the kernel, or the end of a container.
-    Story(OomUpdate),
+    Oom(OomUpdate),
 }
 
 /// Why a look decided nothing at all.
@@ -215,7 +215,7 @@ impl Decision {
             DecisionKind::Noted
             | DecisionKind::NoPass(_)
             | DecisionKind::Admission(_)
-            | DecisionKind::Story(_) => None,
+            | DecisionKind::Oom(_) => None,
         }
     }
 

@@ -127,7 +127,7 @@ fn play(profile: &str, happenings: Vec<(i64, Happening)>) -> Result<usize, TestC
                 tell(&mut engine, now, Event::Pods(set_by(&policy, here.clone())));
             }
             Happening::Kill(pod) => {
-                let kill = OomKill { pod: Some(UIDS[pod].into()), ..OomKill::default() };
+                let kill = OomKill { pod_uid: Some(UIDS[pod].into()), ..OomKill::default() };
                 tell(&mut engine, now, Event::OomKill(Box::new(kill)));
             }
         }

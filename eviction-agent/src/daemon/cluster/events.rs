@@ -20,7 +20,7 @@ pub(crate) fn oom_event(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occu
         Some(pod) => (Reason::ContainerOomKilled, Regarding::Pod(pod), kill.container.as_deref()),
         None => (Reason::ProcessOomKilled, node.clone(), kill.cgroup.as_deref()),
     };
-    let part = format!("{}/{}/{}", place.unwrap_or_default(), kill.limit_scope, kill.victim);
+    let part = format!("{}/{}/{}", place.unwrap_or_default(), kill.limit_scope.name(), kill.victim.name());
     Occurrence {
         reason,
         regarding,
@@ -34,25 +34,25 @@ pub(crate) fn oom_event(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occu
 
 /// All figures for programs, bytes in full.
 fn facts(kill: &OomKill) -> BTreeMap<Box<str>, Box<str>> {
-    let number = |number: Option<u64>| number.map(|number| number.to_string());
+    let number = |number: Option<u64>| number.map(|number| number.to_string().into());
     let facts = [
         ("container", kill.container.clone()),
         ("container-id", kill.container_id.clone()),
-        ("victim", Some(kill.victim.to_owned())),
+        ("victim", Some(kill.victim.name().into())),
         ("process", Some(kill.comm.clone()).filter(|comm| !comm.is_empty())),
-        ("pid", number(kill.pid.map(u64::from))),
-        ("limit-scope", Some(kill.limit_scope.to_owned())),
-        ("limit-scope-inferred", kill.inferred.then(|| "true".to_owned())),
+        ("pid", number((kill.pid != 0).then(|| kill.pid.into()))),
+        ("limit-scope", Some(kill.limit_scope.name().into())),
+        ("limit-scope-inferred", kill.inferred.then(|| "true".into())),
         ("limit-cgroup", kill.limit_cgroup.clone()),
         ("usage", number(kill.usage)),
         ("limit", number(kill.limit)),
         ("anon", number(kill.anon)),
         ("file", number(kill.file)),
         ("shmem", number(kill.shmem)),
-        ("oom-group-kills", number(kill.oom_group_kills)),
+        ("oom-group-kills", number(kill.group.as_ref().map(|group| group.kills))),
     ];
     let known =
-        facts.into_iter().filter_map(|(name, value)| Some((format!("{PREFIX}{name}").into(), value?.into())));
+        facts.into_iter().filter_map(|(name, value)| Some((format!("{PREFIX}{name}").into(), value?)));
     known.collect()
 }
 
@@ -72,16 +72,17 @@ pub(super) fn tally(metrics: Arc<Metrics>) -> impl Fn(Reason, Fate, u64) + Send 
 mod tests {
     use super::*;
     use crate::telemetry::event_log::PodRef;
+    use eviction_core::oom::{LimitScope, OomVictimRole};
 
     fn kill() -> OomKill {
         OomKill {
-            pid: Some(42),
+            pid: 42,
             comm: "java".into(),
             container: Some("app".into()),
             pod: Some(PodRef::new("shop", "web")),
             pod_uid: Some("u-1".into()),
-            limit_scope: "container",
-            victim: "init",
+            limit_scope: LimitScope::Container,
+            victim: OomVictimRole::Main,
             usage: Some(1 << 26),
             limit: Some(1 << 26),
             anon: Some(1 << 25),
@@ -124,9 +125,9 @@ mod tests {
     #[test]
     fn kills_of_one_kind_are_one_series() {
         let part = |kill: OomKill| oom_event(&kill, Timestamp::UNIX_EPOCH, &node()).part;
-        assert_eq!(part(kill()), part(OomKill { pid: Some(43), usage: None, ..kill() }));
-        assert_ne!(part(kill()), part(OomKill { victim: "child", ..kill() }));
-        assert_ne!(part(kill()), part(OomKill { limit_scope: "pod", ..kill() }));
+        assert_eq!(part(kill()), part(OomKill { pid: 43, usage: None, ..kill() }));
+        assert_ne!(part(kill()), part(OomKill { victim: OomVictimRole::Child, ..kill() }));
+        assert_ne!(part(kill()), part(OomKill { limit_scope: LimitScope::Pod, ..kill() }));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use eviction_core::oom::LimitScope;
 
 use super::super::limit_monitor::{LimitChange, figures};
-use super::super::place::place_of;
+use super::super::oom_attribution::KillCgroups;
 use super::ControlLoop;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
@@ -141,7 +141,7 @@ impl ControlLoop {
         let told = event_log::MemoryLimit {
             state,
             limit_scope: owner.name(),
-            place: place_of(id, &self.eyes.sampler, &self.roster),
+            owner: KillCgroups::read(&self.eyes.sampler).named(id, &self.roster),
             usage: seen.usage,
             working_set: seen.working_set,
             limit,

@@ -178,8 +178,8 @@ impl Gauges {
         }
     }
 
-    /// How many records made no sense since the start.
-    pub(super) fn oddities(&self, oddities: &AnomalyCounts) {
+    /// Counts records that were late, repeated or implausible.
+    pub(super) fn anomalies(&self, anomalies: &AnomalyCounts) {
         let AnomalyCounts {
             repeated_kills,
             late_kills,
@@ -188,7 +188,7 @@ impl Gauges {
             from_the_future,
             nameless_ends,
             forgotten,
-        } = *oddities;
+        } = *anomalies;
         let counts =
             [repeated_kills, late_kills, late_ends, unknown_pods, from_the_future, nameless_ends, forgotten];
         for (counter, count) in self.anomalies.iter().zip(counts) {

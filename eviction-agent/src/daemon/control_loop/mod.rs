@@ -15,7 +15,6 @@ mod kernel_kill;
 mod limits;
 mod metrics;
 mod oom;
-mod oom_counters;
 mod oom_group;
 mod persist;
 mod policy;
@@ -153,7 +152,7 @@ impl ControlLoop {
 
     /// Does what can wait for the end of a turn.
     fn end_turn(&mut self) {
-        self.tell_counted_kills();
+        self.publish_counted_kills();
         self.keep();
         self.take_down();
         self.pulse.rest(self.state.due_ns);
@@ -166,7 +165,7 @@ impl ControlLoop {
             // First, so that no storm of events keeps the agent from ending.
             command = commands.recv() => match command {
                 None | Some(Command::Stop) => {
-                    self.tell_groups(u64::MAX);
+                    self.publish_group_kills(u64::MAX);
                     return Ok(None);
                 }
                 Some(command) => Wake::Command(command),

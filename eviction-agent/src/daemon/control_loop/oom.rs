@@ -1,150 +1,202 @@
-//! The OOM story: kills and ends go to the engine, and what it says of them to people.
+//! OOM kills and terminated containers: reported to the engine, whose answers are published.
 
 use std::time::Duration;
 
-use eviction_bpf::OomKill;
+use eviction_bpf::OomKill as KernelOomKill;
 use eviction_bpf::oom_limit_owner::{OomLimitOwner, attribute};
 use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::input::{Event, Input};
-use eviction_core::oom::{ContainerEnded, EndHandling, EndSeen, OomUpdate};
+use eviction_core::oom::{ContainerEnded, EndHandling, EndSeen, OomKill, OomUpdate};
 use eviction_core::time::Timestamp;
 
 use super::super::monitor::root_id;
-use super::super::oom_attribution::{DescribedKill, KillCgroups, describe};
+use super::super::oom_attribution::{KillCgroups, describe};
+use super::super::oom_counters::{CountedKills, GroupKills};
+use super::super::realtime;
 use super::ControlLoop;
-use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
-use eviction_node::clock::mono_ns;
+use eviction_node::clock::{Instant, mono_ns};
+
+/// Kills of unknown processes are reported to the engine one by one, up to this many at once.
+const MOST: u64 = 1024;
 
 impl ControlLoop {
-    /// Lets the engine take note of something. What it says of containers that ended is told,
-    /// whatever the input was.
+    /// Passes an input to the engine, and publishes the containers whose cause it has decided.
     pub(super) fn step(&mut self, input: Input) -> Decision {
         self.state.taken.outdate();
         let mut decision = self.engine.step(input);
-        for ended in decision.ended.drain(..) {
-            self.notes.send(TelemetryEvent::Ended(Box::new(ended), decision.at));
+        for terminated in decision.ended.drain(..) {
+            self.notes.send(TelemetryEvent::Terminated(Box::new(terminated), decision.at));
         }
         decision
     }
 
-    /// A kill in a cgroup that came a moment ago needs the tree as it is now, and one in a cgroup
-    /// that went since needs it as it was: it is read anew for the first of a kind that is not in it.
-    pub(super) fn take_kills(&mut self, kills: &[OomKill]) {
+    fn step_kill(&mut self, at: Timestamp, kill: OomKill) -> Option<Box<OomKill>> {
+        match self.step(Input { at, event: Event::OomKill(Box::new(kill)) }).subject {
+            DecisionKind::Oom(OomUpdate::Kill(kill)) => Some(kill),
+            _ => None,
+        }
+    }
+
+    /// Takes in kills that a BPF program reported. The first kill in an unknown cgroup has the tree read anew; one in a
+    /// cgroup that is gone needs the tree as it was.
+    pub(super) fn take_kills(&mut self, kills: &[KernelOomKill]) {
         for kill in kills {
-            if self.concerns_the_node(kill) {
-                if self.state.tree_due_ns.is_some() && !self.knows_group_of(kill) {
+            if self.is_in_node(kill) {
+                if self.state.tree_due_ns.is_some() && !self.knows_cgroup_of(kill) {
                     self.refresh_tree();
                 }
                 self.take_kill(kill);
             }
         }
         if !kills.is_empty() {
-            // A container may have ended by it: nothing else says so before the next full look.
+            // A container may have ended by it: nothing else says so before the next full sample.
             self.note_tree_change();
         }
     }
 
-    fn knows_group_of(&self, kill: &OomKill) -> bool {
+    fn knows_cgroup_of(&self, kill: &KernelOomKill) -> bool {
         let groups = self.eyes.sampler.tree().groups();
         kill.chain.first().is_none_or(|own| groups.iter().any(|group| group.id == own.id))
     }
 
-    fn take_kill(&mut self, kill: &OomKill) {
-        let killed = self.clock.at(kill.stamp.ktime_ns);
-        let places = KillCgroups::of(kill, &self.eyes.sampler, &self.roster);
-        let DescribedKill { kill: mut told, cgroup, owner_cgroup, trigger_cgroup } =
-            describe(kill, killed.wall, &places, &self.roster, &mut self.mains);
-        let near_since_ns = owner_of(kill).and_then(|owner| self.near_since_ns(owner));
-        told.near_since = near_since_ns.map(|since_ns| self.clock.at(since_ns).wall);
-        let at = self.clock.now().wall;
-        let decision = self.step(Input { at, event: Event::OomKill(Box::new(told)) });
-        let DecisionKind::Story(OomUpdate::Kill(note)) = decision.subject else { return };
-        let told = event_log::OomKill::of(&note, kill.stamp.ktime_ns);
-        let during_eviction = self.eviction_of(note.kill.pod.as_deref());
-        let detected_by = self.hook.oom_rung();
-        let near_limit_us = near_since_ns.map(|since_ns| kill.stamp.ktime_ns.saturating_sub(since_ns) / 1000);
-        let told = event_log::OomKill { near_limit_us, ..told };
-        let told = event_log::OomKill {
-            cgroup,
-            limit_cgroup: owner_cgroup,
-            trigger_cgroup,
-            detected_by,
-            during_eviction,
-            ..told
-        };
-        if let Some(told) = self.state.together.add(told, killed, mono_ns()) {
-            self.notes.send(TelemetryEvent::OomKill(Box::new(told), killed));
-        }
-    }
-
-    pub(super) fn eviction_of(&self, uid: Option<&str>) -> Option<u64> {
-        self.executing().find(|it| uid == Some(&*it.pod.uid))?.decision
-    }
-
-    /// Tells of groups that were killed as a whole, of which no more victims come in.
-    pub(super) fn tell_groups(&mut self, now_ns: u64) {
-        for (kill, killed) in self.state.together.take_whole(now_ns) {
-            self.notes.send(TelemetryEvent::OomKill(Box::new(kill), killed));
-        }
-    }
-
-    /// Whether the victim is in the node's group, where that is not the whole machine.
-    fn concerns_the_node(&self, kill: &OomKill) -> bool {
+    /// Whether the victim is in the node's cgroup, where that is not the whole machine.
+    fn is_in_node(&self, kill: &KernelOomKill) -> bool {
         let sampler = &self.eyes.sampler;
         let root = root_id(sampler);
         let known = !kill.pid_only && !kill.cut && !kill.chain.is_empty();
         sampler.root().whole_machine || !known || kill.chain.iter().any(|group| Some(group.id) == root)
     }
 
-    /// Verdicts on ended containers that are due come with any input, also while looks decide
-    /// nothing.
-    pub(super) fn give_verdicts(&mut self, now: Timestamp) {
-        if self.engine.story().due().is_some_and(|due| due <= now) {
+    fn take_kill(&mut self, kill: &KernelOomKill) {
+        let killed = self.clock.at(kill.stamp.ktime_ns);
+        let cgroups = KillCgroups::of(kill, &self.eyes.sampler, &self.roster);
+        let mut described = describe(kill, killed.wall, &cgroups, &self.roster, &mut self.mains);
+        described.near_since = match attribute(kill, rustix::param::page_size() as u64).owner {
+            OomLimitOwner::Memcg(limited) => self.near_since_ns(limited.id),
+            OomLimitOwner::Global | OomLimitOwner::Unknown => None,
+        }
+        .map(|since_ns| self.clock.at(since_ns).wall);
+        described.detected_by = self.hook.oom_rung();
+        let Some(mut kill) = self.step_kill(self.clock.now().wall, described) else { return };
+        kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
+        if let Some(kill) = self.state.oom_groups.add(kill, killed, mono_ns()) {
+            self.notes.send(TelemetryEvent::OomKill(kill, killed));
+        }
+    }
+
+    fn eviction_of(&self, uid: Option<&str>) -> Option<u64> {
+        self.executing().find(|it| uid == Some(&*it.pod.uid))?.decision
+    }
+
+    /// Publishes group kills of which no more victims are reported.
+    pub(super) fn publish_group_kills(&mut self, now_ns: u64) {
+        for (kill, killed) in self.state.oom_groups.take_complete(now_ns) {
+            self.notes.send(TelemetryEvent::OomKill(kill, killed));
+        }
+    }
+
+    /// Subscribes to the kernel's OOM notices of cgroups, where no BPF program reports kills.
+    pub(super) fn follow_oom_notices(&mut self) {
+        if self.hook.tells_of_kills() {
+            // Closing the files takes its time.
+            if let Some(watch) = self.oom_notice.rest() {
+                realtime::let_go(watch);
+            }
+            return;
+        }
+        if let Err(error) = self.oom_notice.follow(self.eyes.sampler.tree()) {
+            tracing::warn!(%error, "OOM notices of cgroups are not available: only counters are read");
+        }
+    }
+
+    /// Exports the machine's counter, and has those of the cgroups read at the end of the iteration.
+    pub(super) fn count_oom_kills(&mut self) {
+        let kills = self.oom_counters.read_machine().known();
+        self.metrics.vmstat_oom_kills.set(kills.map(|kills| i64::try_from(kills).unwrap_or(i64::MAX)));
+        self.oom_counters.request_read();
+    }
+
+    /// Publishes kills that only the counters show. That may read a file of every cgroup, so it comes at the end of an
+    /// iteration.
+    pub(super) fn publish_counted_kills(&mut self) {
+        if self.hook.tells_of_kills() {
+            return self.oom_counters.reset();
+        }
+        let at = self.clock.now();
+        let Some(kills) = self.oom_counters.read(self.eyes.sampler.tree(), at.mono_ns) else { return };
+        let CountedKills { groups, elsewhere, limited } = kills;
+        for GroupKills { cgroup, kills } in groups {
+            let kill = self.describe_counted(cgroup, &limited);
+            self.publish_counted(kill, kills, at);
+        }
+        if elsewhere > 0 {
+            let kill = OomKill { detected_by: "vmstat", ..OomKill::default() };
+            self.publish_counted(kill, elsewhere, at);
+        }
+    }
+
+    /// The limit is that of the one ancestor whose own limit was hit meanwhile, where the kernel counts that.
+    fn describe_counted(&mut self, cgroup: u64, limited: &[u64]) -> OomKill {
+        let cgroups = KillCgroups::read(&self.eyes.sampler);
+        let detected_by = self.oom_counters.group_file();
+        let mut kill = OomKill { inferred: true, detected_by, ..OomKill::default() };
+        cgroups.name_victim(&mut kill, cgroup, &self.roster, &mut self.mains);
+        let mut hit = cgroups.ancestors(cgroup).filter(|id| limited.contains(id));
+        if let (Some(only), None) = (hit.next(), hit.next()) {
+            cgroups.name_limit(&mut kill, only);
+        }
+        kill
+    }
+
+    fn publish_counted(&mut self, kill: OomKill, kills: u64, at: Instant) {
+        let kill = OomKill { at: Some(at.wall), mono_ns: at.mono_ns, unattributed: Some(kills), ..kill };
+        let mut last = None;
+        for _ in 0..kills.min(MOST) {
+            last = self.step_kill(at.wall, kill.clone());
+        }
+        let Some(mut kill) = last else { return };
+        kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
+        self.notes.send(TelemetryEvent::OomKill(kill, at));
+        self.note_tree_change();
+    }
+
+    /// Has the engine decide causes that are due, also while samples decide nothing.
+    pub(super) fn settle_terminations(&mut self, now: Timestamp) {
+        if self.engine.oom().due().is_some_and(|due| due <= now) {
             self.tell_pods();
         }
     }
 
-    /// How long until one is due.
-    pub(super) fn verdict_due(&self, now: Timestamp) -> Option<Duration> {
-        let due = self.engine.story().due()?;
+    /// How long until a cause is due.
+    pub(super) fn termination_due(&self, now: Timestamp) -> Option<Duration> {
+        let due = self.engine.oom().due()?;
         let nanos = due.as_nanosecond().saturating_sub(now.as_nanosecond());
         Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
     }
 
-    /// Containers that are gone from the tree as it was just read, or whose main process is.
+    /// Reports containers that are gone from the tree as it was just read, or whose init process is.
     pub(crate) fn watch_containers(&mut self) {
         let now = self.clock.now().wall;
         let ends = self.mains.update(now, &self.eyes.sampler, &self.roster);
-        self.tell_ends(ends);
+        self.report_ends(ends);
     }
 
-    /// What the pods' statuses tell of containers that ended.
+    /// Reports containers that terminated by the pods' statuses.
     pub(super) fn take_statuses(&mut self) {
         let ends = self.statuses.update(&self.roster, &self.clock);
-        self.tell_ends(ends);
+        self.report_ends(ends);
     }
 
-    fn tell_ends(&mut self, ends: Vec<ContainerEnded>) {
+    fn report_ends(&mut self, ends: Vec<ContainerEnded>) {
         let at = self.clock.now().wall;
         for end in ends {
+            let status = (end.seen == EndSeen::Status).then(|| Box::new(end.clone()));
             let decision = self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
-            let DecisionKind::Story(OomUpdate::End(note)) = decision.subject else { continue };
-            if note.taken == EndHandling::Late && note.end.seen == EndSeen::Status {
-                self.notes.send(TelemetryEvent::LateStatus(Box::new(note.end), at));
+            let DecisionKind::Oom(OomUpdate::End(update)) = decision.subject else { continue };
+            if let Some(status) = status.filter(|_| update.handling == EndHandling::Late) {
+                self.notes.send(TelemetryEvent::LateStatus(status, at));
             }
         }
-    }
-}
-
-/// The group whose limit it was.
-fn owner_of(kill: &OomKill) -> Option<u64> {
-    id_of(attribute(kill, rustix::param::page_size() as u64).owner)
-}
-
-fn id_of(owner: OomLimitOwner) -> Option<u64> {
-    match owner {
-        OomLimitOwner::Memcg(owner) => Some(owner.id),
-        OomLimitOwner::Global | OomLimitOwner::Unknown => None,
     }
 }

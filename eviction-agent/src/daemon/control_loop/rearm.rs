@@ -107,11 +107,11 @@ impl ControlLoop {
         let pods = self.eyes.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
         let patience = self.engine.waits_for_victims_until(self.clock.at(now_ns).wall);
         let patience = patience.map(|until| self.clock.mono_of(until).saturating_sub(now_ns));
-        let (together, counters) = (self.state.together.due_ns(now_ns), self.oom_counters.due_in_ns(now_ns));
-        for other in [patience, tree, together, counters, limits, pods].into_iter().flatten() {
+        let (groups, counters) = (self.state.oom_groups.due_ns(now_ns), self.oom_counters.due_in_ns(now_ns));
+        for other in [patience, tree, groups, counters, limits, pods].into_iter().flatten() {
             due = due.min(Duration::from_nanos(other));
         }
-        for other in [grace, self.verdict_due(look.read_at.wall)].into_iter().flatten() {
+        for other in [grace, self.termination_due(look.read_at.wall)].into_iter().flatten() {
             due = due.min(other);
         }
         if self.hook.is_loading() || self.hook.is_changing() {
@@ -168,7 +168,7 @@ impl ControlLoop {
         let untold = self.hook.export_runs_missed(&self.metrics);
         self.hook.export_walks_cut(&self.metrics);
         self.check_tree(now_ns, untold || losses.is_some());
-        self.gauges.oddities(self.engine.story().oddities());
+        self.gauges.anomalies(self.engine.oom().anomalies());
         self.follow_oom_notices();
         self.count_oom_kills();
         self.eyes.sampler.sample_pods(fresh, Tasks::Leave);

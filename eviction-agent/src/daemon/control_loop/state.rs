@@ -33,7 +33,7 @@ pub(crate) struct State {
     pub(super) tree_due_ns: Option<u64>,
     /// When the tree was read last.
     pub(super) tree_read_ns: u64,
-    pub(super) together: OomGroupCoalescer,
+    pub(super) oom_groups: OomGroupCoalescer,
     /// Whether there is room for a pass over these pods.
     pub(super) rehearsed: bool,
     /// When the timer fires next.

@@ -96,8 +96,8 @@ impl ControlLoop {
         self.note_turn(trigger, at);
         let told = self.hook.sweep(&mut self.state.dirty, &self.metrics);
         let crossed = self.take_told(told).or(crossed);
-        self.give_verdicts(at.wall);
-        self.tell_groups(at.mono_ns);
+        self.settle_terminations(at.wall);
+        self.publish_group_kills(at.mono_ns);
         let look = self.eyes.look_at_node(at, &self.clock, &self.state.dirty);
         self.mark_sample(look.memory_left, at.mono_ns);
         let (memory, pids) = (look.memory_left, look.pids_left);

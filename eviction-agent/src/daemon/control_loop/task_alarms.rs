@@ -19,7 +19,7 @@ impl ControlLoop {
                 continue;
             }
             let told = describe(alarm, &self.eyes.sampler, &self.roster);
-            if told.place.cgroup.is_none() && !self.eyes.sampler.root().whole_machine {
+            if told.owner.cgroup.is_none() && !self.eyes.sampler.root().whole_machine {
                 continue;
             }
             let at = self.clock.at(alarm.stamp.ktime_ns);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::place::CgroupOwner;
+use super::cgroup_owner::CgroupOwner;
 use eviction_core::units::display_bytes;
 
 /// See [`super::Event::MemoryLimit`].
@@ -14,7 +14,7 @@ pub struct MemoryLimit {
     pub state: &'static str,
     pub limit_scope: &'static str,
     #[serde(flatten)]
-    pub place: CgroupOwner,
+    pub owner: CgroupOwner,
     pub usage: u64,
     pub working_set: u64,
     pub limit: u64,
@@ -28,9 +28,9 @@ pub struct MemoryLimit {
 
 impl fmt::Display for MemoryLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.place.pod, self.limit_scope) {
+        match (&self.owner.pod, self.limit_scope) {
             (None, "kubepods") => f.write_str("all pods (kubepods)")?,
-            _ => self.place.fmt(f)?,
+            _ => self.owner.fmt(f)?,
         }
         let what = if self.state == "near" { "near" } else { "no longer near" };
         write!(f, ": {what} the memory limit, working set {}", display_bytes(self.working_set.into()))?;
@@ -52,7 +52,7 @@ mod tests {
         let near = MemoryLimit {
             state: "near",
             limit_scope: "container",
-            place: CgroupOwner {
+            owner: CgroupOwner {
                 cgroup: Some("/kubepods/burstable/pod1/abc".into()),
                 container: Some("main".into()),
                 pod: Some(PodRef::new("shop", "web")),
@@ -71,7 +71,7 @@ mod tests {
         let away = MemoryLimit {
             state: "away",
             limit_scope: "kubepods",
-            place: CgroupOwner { container: None, pod: None, ..near.place.clone() },
+            owner: CgroupOwner { container: None, pod: None, ..near.owner.clone() },
             near_limit_us: Some(12_034_500),
             detected_by: "sample",
             ..near.clone()
@@ -80,7 +80,7 @@ mod tests {
             away.to_string(),
             "all pods (kubepods): no longer near the memory limit, working set 930Mi of 1Gi, usage 970Mi, after 12.034 s (detected by sample)"
         );
-        let class = MemoryLimit { limit_scope: "qos", place: away.place, ..near };
+        let class = MemoryLimit { limit_scope: "qos", owner: away.owner, ..near };
         assert!(class.to_string().starts_with("/kubepods/burstable/pod1/abc: near"), "{class}");
     }
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Event;
+use eviction_core::oom::TerminationCause;
 
 /// The severity of a line, as log collectors have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -36,7 +37,9 @@ impl Event {
             Self::Condition(condition) => or_info(condition.status != "False", Warning),
             Self::EvictionProgress(progress) if FAILED.contains(&progress.result) => Error,
             Self::EvictionProgress(progress) => or_info(!PASSED.contains(&progress.result), Warning),
-            Self::ContainerTerminated(terminated) => or_info(terminated.cause != "other", Warning),
+            Self::ContainerTerminated(terminated) => {
+                or_info(terminated.cause() != TerminationCause::Other, Warning)
+            }
             Self::SignalReadError(_) => Error,
             Self::SignalUnavailable(signal) => or_info(signal.state == "unavailable", Error),
             Self::ConfigChange(change) => match change.state {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::place::CgroupOwner;
+use super::cgroup_owner::CgroupOwner;
 
 /// See [`super::Event::TaskAlarm`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -12,7 +12,7 @@ use super::place::CgroupOwner;
 pub struct TaskAlarm {
     pub alarm: &'static str,
     #[serde(flatten)]
-    pub place: CgroupOwner,
+    pub owner: CgroupOwner,
     pub pid: u32,
     pub tasks: i64,
     pub tasks_limit: i64,
@@ -25,7 +25,7 @@ pub struct TaskAlarm {
 
 impl fmt::Display for TaskAlarm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.place.fmt(f)?;
+        self.owner.fmt(f)?;
         let Self { pid, tasks, tasks_limit, .. } = self;
         match self.limit_scope {
             Some(owner) => {
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(storm.to_string(), "an unknown cgroup (pid 7): fork storm, 500 new tasks within 100 ms");
         let limit = TaskAlarm {
             alarm: "pids_limit",
-            place: CgroupOwner {
+            owner: CgroupOwner {
                 container: Some("main".into()),
                 pod: Some(PodRef::new("default", "web")),
                 ..CgroupOwner::default()

@@ -1,65 +1,64 @@
-//! Kills by the kernel and containers that ended, counted and told.
+//! Counts and publishes OOM kills and terminated containers.
 
 use jiff::Timestamp;
 
 use crate::telemetry::metrics::{MismatchLabels, OomLabels, TerminationLabels, UnattributedLabels};
-use eviction_core::oom::{ContainerEnded, EndedContainer, LimitScope, TerminationCause};
-use eviction_core::status_mismatch::MismatchKind;
+use eviction_core::oom::{
+    ContainerEnded, ContainerTerminated, LimitScope, MismatchKind, OomKill, TerminationCause,
+};
+use eviction_core::pod_ref::PodRef;
 
 use super::TelemetryExporter;
-use crate::telemetry::event_log::{self, Event};
+use crate::telemetry::event_log::Event;
 
 impl TelemetryExporter {
-    /// A group that is killed together may reach over pods; of what is not listed of it, nobody
-    /// knows.
-    pub(super) fn count_kills(&mut self, kill: &event_log::OomKill) {
-        let Self { metrics, .. } = self;
-        let namespace = |pod: &Option<event_log::PodRef>| {
-            metrics.namespace(pod.as_ref().map_or("", |pod| &*pod.namespace))
+    /// The victims of a group kill may be in several pods; those that are not listed count for the first one's.
+    pub(super) fn count_kills(&mut self, kill: &OomKill) {
+        let limit_scope = kill.limit_scope.name();
+        let count = |pod: Option<&PodRef>, kills: u64| {
+            let labels = OomLabels { limit_scope, namespace: self.namespace_of(pod) };
+            self.metrics.oom_kills.get_or_create(&labels).inc_by(kills);
         };
-        let count = |namespace: String, kills: u64| {
-            let limit_scope = kill.limit_scope;
-            metrics.oom_kills.get_or_create(&OomLabels { limit_scope, namespace }).inc_by(kills);
-        };
-        let listed = kill.victims.len() as u64;
-        kill.victims.iter().for_each(|victim| count(namespace(&victim.pod), 1));
-        count(namespace(&kill.pod), kill.kills().saturating_sub(listed));
+        let victims = kill.group.as_ref().map_or(&[][..], |group| &group.victims);
+        victims.iter().for_each(|victim| count(victim.pod.as_ref(), 1));
+        count(kill.pod.as_ref(), kill.kills().saturating_sub(victims.len() as u64));
         if let Some(kills) = kill.unattributed {
-            let labels =
-                UnattributedLabels { detected_by: kill.detected_by, namespace: namespace(&kill.pod) };
-            metrics.oom_kills_unattributed.get_or_create(&labels).inc_by(kills);
+            let namespace = self.namespace_of(kill.pod.as_ref());
+            let labels = UnattributedLabels { detected_by: kill.detected_by, namespace };
+            self.metrics.oom_kills_unattributed.get_or_create(&labels).inc_by(kills);
         }
     }
 
-    /// The verdict on a container, and by what its status differs, if that is known.
-    pub(super) fn ended(&mut self, ended: EndedContainer, at: Timestamp) {
-        let namespace = self.metrics.namespace(&ended.namespace);
-        let limit_owner = ended.causes.iter().find_map(|cause| cause.limit_owner);
+    pub(super) fn terminated(&mut self, mut terminated: Box<ContainerTerminated>, at: Timestamp) {
+        let namespace = self.namespace_of(terminated.pod.as_ref());
         let labels = TerminationLabels {
-            cause: ended.verdict().name(),
-            contributing: ended.also().map_or("", TerminationCause::name),
-            limit_scope: limit_owner.map_or("", LimitScope::name),
+            cause: terminated.cause().name(),
+            contributing: terminated.contributing().next().map_or("", TerminationCause::name),
+            limit_scope: terminated.limit_scope().map_or("", LimitScope::name),
             namespace: namespace.clone(),
         };
         self.metrics.container_terminations.get_or_create(&labels).inc();
-        let differs = self.apart.ended(at, &ended);
-        self.count_difference(differs, namespace);
-        let mut line = event_log::ContainerTerminated::of(ended, differs);
-        line.finished_at = self.clock.shown(line.finished_at);
-        self.publish(at, Event::ContainerTerminated(Box::new(line)));
+        terminated.mismatch = self.status_mismatch.terminated(at, &terminated);
+        if let Some(mismatch) = terminated.mismatch {
+            self.count_mismatch(mismatch, namespace);
+        }
+        terminated.finished_at = self.clock.shown(terminated.finished_at);
+        self.publish(at, Event::ContainerTerminated(terminated));
     }
 
-    /// A status that came after the verdict: it is told of if it differs.
+    /// A status that came after the cause was decided is reported if it differs.
     pub(super) fn late_status(&mut self, end: &ContainerEnded, at: Timestamp) {
-        let Some(parted) = self.apart.status(at, end) else { return };
-        let namespace = self.metrics.namespace(&parted.namespace);
-        self.count_difference(Some(parted.difference), namespace);
-        self.publish(at, Event::ContainerStatusMismatch(Box::new(parted.into())));
+        let Some(mismatch) = self.status_mismatch.status(at, end) else { return };
+        self.count_mismatch(mismatch.mismatch, self.namespace_of(mismatch.pod.as_ref()));
+        self.publish(at, Event::ContainerStatusMismatch(Box::new(mismatch)));
     }
 
-    fn count_difference(&self, differs: Option<MismatchKind>, namespace: String) {
-        let Some(difference) = differs.map(MismatchKind::name) else { return };
-        let labels = MismatchLabels { difference, namespace };
+    fn namespace_of(&self, pod: Option<&PodRef>) -> String {
+        self.metrics.namespace(pod.map_or("", |pod| &pod.namespace))
+    }
+
+    fn count_mismatch(&self, mismatch: MismatchKind, namespace: String) {
+        let labels = MismatchLabels { difference: mismatch.name(), namespace };
         self.metrics.container_status_mismatches.get_or_create(&labels).inc();
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use eviction_core::status_mismatch::MismatchKind;
+use eviction_core::oom::MismatchKind;
 
 use super::{EvictionLabels, Metrics, MismatchLabels, OomLabels, TerminationLabels, UnattributedLabels};
 

@@ -8,7 +8,7 @@ use crate::disk_layout::DiskLayout;
 use crate::engine::{Engine, Layout};
 use crate::eviction::EvaluationEnd;
 use crate::in_flight::InFlightEviction;
-use crate::oom::{ContainerEnded, EndedContainer, OomKill, OomTracker, OomUpdate};
+use crate::oom::{ContainerEnded, ContainerTerminated, OomKill, OomTracker, OomUpdate};
 use crate::policy::preferences::PredictionMode;
 use crate::policy::{ReclaimGoal, TrendPolicy, Urgency, VictimsPerPass};
 use crate::rank::{Candidate, Measure, rank};
@@ -227,47 +227,47 @@ fn most_urgent(met: &[Met], lines: &[ResolvedThreshold]) -> Option<u8> {
 }
 
 impl Engine {
-    /// Who was killed by the kernel, and why containers ended.
-    pub fn story(&self) -> &OomTracker {
-        &self.story
+    /// OOM kills, and why containers terminated.
+    pub fn oom(&self) -> &OomTracker {
+        &self.oom
     }
 
     /// What this engine decides is not carried out (a dry run): its evictions explain no
     /// container's end.
     pub fn only_advises(&mut self) {
-        self.story.only_advises();
+        self.oom.only_advises();
     }
 
     pub(super) fn take_kill(&mut self, at: Timestamp, kill: OomKill) -> DecisionKind {
-        DecisionKind::Story(OomUpdate::Kill(Box::new(self.story.kill(at, kill, &self.pods))))
+        DecisionKind::Oom(OomUpdate::Kill(Box::new(self.oom.kill(at, kill, &self.pods))))
     }
 
     pub(super) fn take_end(&mut self, at: Timestamp, end: ContainerEnded) -> DecisionKind {
-        DecisionKind::Story(OomUpdate::End(Box::new(self.story.end(at, end, &self.pods))))
+        DecisionKind::Oom(OomUpdate::End(self.oom.end(at, &end, &self.pods)))
     }
 
-    /// The verdicts that can be given after this input. What it evicts itself explains no end
+    /// The causes that can be decided after this input. What it evicts itself explains no end
     /// that came before.
     pub(super) fn settle(
         &mut self,
         at: Timestamp,
         subject: &DecisionKind,
         actions: &[Action],
-    ) -> Vec<EndedContainer> {
+    ) -> Vec<ContainerTerminated> {
         let touched = match subject {
-            DecisionKind::Story(OomUpdate::Kill(note)) => note.kill.pod.as_deref(),
-            DecisionKind::Story(OomUpdate::End(note)) => Some(&*note.end.pod),
+            DecisionKind::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref(),
+            DecisionKind::Oom(OomUpdate::End(end)) => Some(&*end.uid),
             DecisionKind::Noted
             | DecisionKind::Pass(_)
             | DecisionKind::NoPass(_)
             | DecisionKind::Admission(_) => None,
         };
-        let ended = self.story.settle(at, touched, &self.pods);
+        let ended = self.oom.settle(at, touched, &self.pods);
         if let DecisionKind::Pass(pass) = subject {
             for action in actions {
                 let Action::Evict(eviction) = action else { continue };
                 if let Some(known) = pass.pods.pods().get(eviction.place as usize) {
-                    self.story.evicting(at, known, &pass.pods);
+                    self.oom.evicting(at, known, &pass.pods);
                 }
             }
         }

@@ -68,7 +68,7 @@ pub struct Engine {
     /// Room for the order of thresholds.
     urgent: Vec<u8>,
     spare: BufferPool,
-    story: OomTracker,
+    oom: OomTracker,
     sight: SignalFilter,
     blind: SignalSet,
     proposal: Option<Box<Proposal>>,
@@ -108,7 +108,7 @@ impl Engine {
             budgets: PdbRefusals::default(),
             urgent: Vec::new(),
             spare: BufferPool::default(),
-            story: OomTracker::default(),
+            oom: OomTracker::default(),
             sight: SignalFilter::default(),
             blind: SignalSet::EMPTY,
             proposal: None,
@@ -180,7 +180,7 @@ impl Engine {
                 DecisionKind::Noted
             }
             Event::Pods(pods) => {
-                self.story.pods_are(at, &pods);
+                self.oom.pods_are(at, &pods);
                 self.flights.note_pods(at, &pods);
                 self.resume_recalled(at, &pods);
                 self.budgets.note_pods(&pods);
@@ -195,7 +195,7 @@ impl Engine {
             // `eviction_manager.go: evictPod`.
             Event::Evicted(outcome) => {
                 self.guard.outcome(&outcome);
-                self.story.evicted(at, &outcome, &self.pods);
+                self.oom.evicted(at, &outcome, &self.pods);
                 if outcome.result == Err(NotEvicted::Budget) {
                     self.budgets.refuse(&outcome.uid);
                 }
@@ -216,7 +216,7 @@ impl Engine {
             }
             Event::OomKill(kill) => {
                 self.sight.note_oom_kill();
-                if let Some(uid) = &kill.pod {
+                if let Some(uid) = &kill.pod_uid {
                     self.guard.oom_kill(kill.at.unwrap_or(at), uid);
                 }
                 self.take_kill(at, *kill)

@@ -157,7 +157,7 @@ fn limits_and_cool_downs_go_on() {
     assert_eq!(victims(&look(&mut without, 4, 100)), [("b", 1)], "that is what it is kept for");
 
     let mut first = engine(policy.clone(), &others);
-    let kill = OomKill { pod: Some("b".into()), ..OomKill::default() };
+    let kill = OomKill { pod_uid: Some("b".into()), ..OomKill::default() };
     tell(&mut first, 10, Event::OomKill(Box::new(kill)));
     let mut second = after(&policy, 12, first.memory(), &others);
     assert!(victims(&look(&mut second, 69, 100)).is_empty(), "the kernel killed in it");

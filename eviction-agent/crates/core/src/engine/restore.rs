@@ -61,7 +61,7 @@ impl Engine {
 
     /// Evictions of a former engine go on when their pods are there.
     pub(super) fn resume_recalled(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
-        let (story, policy) = (&mut self.story, &self.policy);
+        let (story, policy) = (&mut self.oom, &self.policy);
         self.flights.resume(at, pods, |it| {
             let PodName { namespace, name, uid } = &*it.pod;
             let (namespace, name, uid) = (namespace.clone(), name.clone(), uid.clone());

@@ -19,7 +19,8 @@ pub use text::Style;
 use text::Tone;
 
 use super::decision::NotEvaluated;
-use super::record::{DecisionRecord, EvaluationRecord, OomRecord, RecordSubject};
+use super::oom::OomUpdate;
+use super::record::{DecisionRecord, EvaluationRecord, RecordSubject};
 use super::signal::NodeCondition;
 use super::time::Timestamp;
 use crate::pod::PodName;
@@ -61,7 +62,7 @@ impl Explainer {
             return out;
         }
         match &record.subject {
-            RecordSubject::Nothing | RecordSubject::Oom(OomRecord::ContainerEnded(_)) => {
+            RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End(_)) => {
                 if let Some(proposal) = &record.proposal {
                     self.end_calm(&mut out);
                     let mut page = TextPage { style: self.style, out: &mut out };
@@ -70,7 +71,7 @@ impl Explainer {
                     page.out.push('\n');
                 }
             }
-            RecordSubject::Oom(OomRecord::OomKill(kill)) => {
+            RecordSubject::Oom(OomUpdate::Kill(kill)) => {
                 self.end_calm(&mut out);
                 oom::kill(record.at, kill, &mut TextPage { style: self.style, out: &mut out });
             }
@@ -100,7 +101,7 @@ impl Explainer {
         if !record.ended.is_empty() {
             self.end_calm(&mut out);
             let mut page = TextPage { style: self.style, out: &mut out };
-            record.ended.iter().for_each(|ended| oom::ended(record.at, ended, &mut page));
+            record.ended.iter().for_each(|ended| oom::terminated(record.at, ended, &mut page));
         }
         out
     }

@@ -1,29 +1,30 @@
 //! Kills by the kernel and ends of containers as text.
 
 use super::evaluation::TextPage;
-use crate::explain::text::{Tone, amount, clock, pod, printable};
-use crate::oom::{AttributedCause, EndedContainer, LimitScope, OomVictimRole, TerminationCause};
-use crate::pod::PodName;
-use crate::record::OomKillRecord;
+use crate::explain::text::{Tone, amount, clock, printable};
+use crate::oom::{
+    AttributedCause, ContainerTerminated, LimitScope, OomKill, OomVictimRole, TerminationCause,
+};
+use crate::pod_ref::PodRef;
 use crate::signal::Resource;
 use crate::time::Timestamp;
 
 /// A process that the kernel killed: no eviction.
-pub(super) fn kill(at: Timestamp, kill: &OomKillRecord, page: &mut TextPage<'_>) {
+pub(super) fn kill(at: Timestamp, kill: &OomKill, page: &mut TextPage<'_>) {
     if kill.repeated {
         return;
     }
-    let process = match (&*printable(&kill.comm), kill.tgid) {
+    let process = match (&*printable(&kill.comm), kill.pid) {
         ("", 0) => "a process".to_owned(),
         (comm, tgid) => format!("{comm} ({tgid})"),
     };
-    let whose = whose(kill.pod.as_ref(), kill.container.as_deref());
+    let whose = whose(kill.pod.as_ref(), kill.pod_uid.as_deref(), kill.container.as_deref());
     page.heading(&at.to_string(), Tone::Bad, &format!("OOM KILL by the kernel: {process} {whose}"));
     page.lines("limit", [limit(kill)]);
     page.lines("near", kill.near_since.map(|since| format!("the limit was near since {}", clock(since, at))));
     page.lines("victim", [victim(kill)]);
     let group = kill.group.as_ref();
-    let group = group.map(|group| match group.processes() {
+    let group = group.map(|group| match group.kills {
         1 => "its whole group is killed; it is the first".to_owned(),
         more => format!("its whole group is killed: {more} processes so far"),
     });
@@ -41,32 +42,30 @@ pub(super) fn kill(at: Timestamp, kill: &OomKillRecord, page: &mut TextPage<'_>)
     page.out.push('\n');
 }
 
-fn whose(name: Option<&PodName>, container: Option<&str>) -> String {
+fn whose(pod: Option<&PodRef>, uid: Option<&str>, container: Option<&str>) -> String {
     let container = container.map(|name| format!(", container {}", printable(name))).unwrap_or_default();
-    match name {
-        Some(name) if name.name.is_empty() => {
-            format!("in a pod with uid {}{container}", printable(&name.uid))
-        }
-        Some(name) => format!("in {}{container}", pod(name)),
-        None => "in no pod".to_owned(),
+    match (pod, uid) {
+        (Some(pod), _) => format!("in {}{container}", printable(&pod.to_string())),
+        (None, Some(uid)) => format!("in a pod with uid {}{container}", printable(uid)),
+        (None, None) => "in no pod".to_owned(),
     }
 }
 
-fn limit(kill: &OomKillRecord) -> String {
-    let owner = owner(kill.limit_owner);
+fn limit(kill: &OomKill) -> String {
+    let limit = limit_text(kill.limit_scope);
     let concluded = if kill.inferred { ", which was concluded" } else { "" };
     let bytes = |number: u64| amount(Resource::Memory, i64::try_from(number).unwrap_or(i64::MAX));
     match (kill.usage, kill.limit) {
-        (Some(usage), Some(limit)) => {
-            format!("{owner} ran out{concluded}: {} of {} were used", bytes(usage), bytes(limit))
+        (Some(usage), Some(max)) => {
+            format!("{limit} ran out{concluded}: {} of {} were used", bytes(usage), bytes(max))
         }
-        (None, Some(limit)) => format!("{owner} of {} ran out{concluded}", bytes(limit)),
-        _ => format!("{owner} ran out{concluded}"),
+        (None, Some(max)) => format!("{limit} of {} ran out{concluded}", bytes(max)),
+        _ => format!("{limit} ran out{concluded}"),
     }
 }
 
-fn owner(owner: LimitScope) -> &'static str {
-    match owner {
+fn limit_text(scope: LimitScope) -> &'static str {
+    match scope {
         LimitScope::Container => "the limit of the container",
         LimitScope::Pod => "the limit of the pod",
         LimitScope::Qos => "the limit of its QoS class",
@@ -77,7 +76,7 @@ fn owner(owner: LimitScope) -> &'static str {
     }
 }
 
-fn victim(kill: &OomKillRecord) -> String {
+fn victim(kill: &OomKill) -> String {
     let kind = match kill.victim {
         OomVictimRole::Main => "the init process, with which the container ends",
         OomVictimRole::Child => "not the init process: the container may go on",
@@ -90,30 +89,29 @@ fn victim(kill: &OomKillRecord) -> String {
     if held.is_empty() { kind.to_owned() } else { format!("{kind}; it held {}", held.join(", ")) }
 }
 
-/// A container that ended, and the verdict.
-pub(super) fn ended(at: Timestamp, ended: &EndedContainer, page: &mut TextPage<'_>) {
-    let name =
-        PodName { namespace: ended.namespace.clone(), name: ended.name.clone(), uid: ended.uid.clone() };
-    let whose = whose(Some(&name), Some(&ended.container));
-    let verdict = ended.causes.first().map_or("cause unknown", |cause| said(cause.verdict));
-    let when = clock(ended.ended_at, at);
-    page.heading(&at.to_string(), Tone::Warning, &format!("ENDED at {when} {whose}: {verdict}"));
-    let mut causes = ended.causes.iter();
-    page.lines("because", causes.next().map(ground));
-    page.lines("also", causes.map(|cause| format!("{}: {}", said(cause.verdict), ground(cause))));
+/// A container that terminated, and why.
+pub(super) fn terminated(at: Timestamp, terminated: &ContainerTerminated, page: &mut TextPage<'_>) {
+    let ContainerTerminated { pod, pod_uid, container, causes, finished_at, .. } = terminated;
+    let whose = whose(pod.as_ref(), Some(pod_uid), Some(container));
+    let cause = causes.first().map_or("cause unknown", |first| cause_text(first.cause));
+    let when = clock(*finished_at, at);
+    page.heading(&at.to_string(), Tone::Warning, &format!("ENDED at {when} {whose}: {cause}"));
+    let mut causes = causes.iter();
+    page.lines("because", causes.next().map(explanation));
+    page.lines("also", causes.map(|other| format!("{}: {}", cause_text(other.cause), explanation(other))));
     page.out.push('\n');
 }
 
-fn ground(cause: &AttributedCause) -> String {
-    let text = cause.ground.text();
-    match cause.limit_owner {
+fn explanation(cause: &AttributedCause) -> String {
+    let text = cause.explanation.text();
+    match cause.limit_scope {
         Some(LimitScope::Unknown) | None => text.to_owned(),
-        Some(whose) => format!("{text}; {} had run out", owner(whose)),
+        Some(scope) => format!("{text}; {} had run out", limit_text(scope)),
     }
 }
 
-fn said(verdict: TerminationCause) -> &'static str {
-    match verdict {
+fn cause_text(cause: TerminationCause) -> &'static str {
+    match cause {
         TerminationCause::EvictedByAgent => "evicted by this agent",
         TerminationCause::EvictedByKubelet => "evicted by the kubelet",
         TerminationCause::OomKilled => "killed by the kernel for want of memory",

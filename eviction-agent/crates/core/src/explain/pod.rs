@@ -4,10 +4,9 @@ use super::evaluation::TextPage;
 use super::{candidates, oom};
 use crate::explain::evaluation;
 use crate::explain::text::{Tone, passes, pod, printable};
+use crate::oom::OomUpdate;
 use crate::pod::PodName;
-use crate::record::{
-    CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, OomRecord, RecordSubject,
-};
+use crate::record::{CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, RecordSubject};
 use crate::signal::Resource;
 use crate::time::Timestamp;
 
@@ -36,7 +35,7 @@ impl PodHistory {
                 super::admission(record, asked, *admit, message.as_deref(), page);
                 page.out.push('\n');
             }
-            RecordSubject::Oom(OomRecord::OomKill(kill)) if kill.pod.as_ref() == Some(&self.pod) => {
+            RecordSubject::Oom(OomUpdate::Kill(kill)) if kill.pod_uid.as_deref() == Some(&*self.pod.uid) => {
                 self.kills += u64::from(!kill.repeated);
                 oom::kill(record.at, kill, page);
             }
@@ -45,8 +44,8 @@ impl PodHistory {
             | RecordSubject::Nothing
             | RecordSubject::NotEvaluated(_) => {}
         }
-        for ended in record.ended.iter().filter(|ended| ended.uid == self.pod.uid) {
-            oom::ended(record.at, ended, page);
+        for ended in record.ended.iter().filter(|ended| ended.pod_uid == self.pod.uid) {
+            oom::terminated(record.at, ended, page);
         }
     }
 

@@ -3,14 +3,16 @@ use crate::disk_layout::Reclaim;
 use crate::engine::Engine;
 use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, tell};
 use crate::input::Event;
-use crate::oom::{AttributedCause, EndedContainer, Explanation, LimitScope, OomVictimRole, TerminationCause};
+use crate::oom::{
+    AttributedCause, ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate, OomVictimRole,
+    TerminationCause,
+};
 use crate::pod::Pod;
 use crate::pod::PodName;
+use crate::pod_ref::PodRef;
 use crate::policy::Threshold;
 use crate::reading::UnknownReason;
-use crate::record::{
-    DecisionRecord, MemoryRecord, OomKillRecord, OomRecord, ProposalRecord, RecordSubject, UnknownValue,
-};
+use crate::record::{DecisionRecord, MemoryRecord, ProposalRecord, RecordSubject, UnknownValue};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::signal::{NodeCondition, Signal};
 use crate::signal_filter::{Implausible, RejectedReading};
@@ -83,59 +85,56 @@ fn a_critical_pod_has_its_story() {
     insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("critical"))).looks(&STORM));
 }
 
-fn kill() -> OomKillRecord {
-    OomKillRecord {
-        killed_at: at(5),
-        tgid: 4711,
+fn kill() -> OomKill {
+    OomKill {
+        at: Some(at(5)),
+        pid: 4711,
         comm: "java\u{1b}".into(),
-        pod: Some(name_of("greedy")),
+        pod: Some(PodRef::new("default", "pod-greedy")),
+        pod_uid: Some("greedy".into()),
         container: Some("main".into()),
-        limit_owner: LimitScope::Container,
-        inferred: false,
+        limit_scope: LimitScope::Container,
         victim: OomVictimRole::Child,
-        group: None,
         usage: Some(1 << 30),
         limit: Some(1 << 30),
         near_since: Some(at(1)),
         anon: Some(900 << 20),
         file: Some(0),
-        shmem: None,
-        swap: None,
         oom_score_adj: Some(0),
-        trigger: Some(4711),
+        trigger_pid: Some(4711),
         trigger_comm: "java".into(),
         evicting_since: Some(at(2)),
         kills_in_pod: 2,
-        repeated: false,
+        ..OomKill::default()
     }
 }
 
-fn end() -> EndedContainer {
+fn end() -> ContainerTerminated {
     let causes = vec![
         AttributedCause {
-            verdict: TerminationCause::EvictedByAgent,
-            ground: Explanation::EvictionUnderWay,
+            cause: TerminationCause::EvictedByAgent,
+            explanation: Explanation::EvictionUnderWay,
             at: Some(at(2)),
-            limit_owner: None,
+            limit_scope: None,
         },
         AttributedCause {
-            verdict: TerminationCause::OomKilled,
-            ground: Explanation::MainProcessKilled,
+            cause: TerminationCause::OomKilled,
+            explanation: Explanation::MainProcessKilled,
             at: Some(at(5)),
-            limit_owner: Some(LimitScope::Node),
+            limit_scope: Some(LimitScope::Node),
         },
     ];
-    EndedContainer {
-        namespace: "default".into(),
-        name: "pod-greedy".into(),
-        uid: "greedy".into(),
+    ContainerTerminated {
+        pod: Some(PodRef::new("default", "pod-greedy")),
+        pod_uid: "greedy".into(),
         container: "main".into(),
-        instance: None,
-        ended_at: at(6),
-        exit_code: Some(137),
-        signal: None,
-        reason: "OOMKilled".into(),
+        container_id: None,
         causes,
+        finished_at: at(6),
+        exit_code: Some(137),
+        exit_signal: None,
+        reason: "OOMKilled".into(),
+        mismatch: None,
         evidence: Vec::new(),
     }
 }
@@ -151,11 +150,12 @@ fn kills() -> [DecisionRecord; 4] {
         unavailable: Vec::new(),
         proposal: None,
     };
-    let told = |kill| RecordSubject::Oom(OomRecord::OomKill(Box::new(kill)));
-    let elsewhere = OomKillRecord {
+    let told = |kill| RecordSubject::Oom(OomUpdate::Kill(Box::new(kill)));
+    let elsewhere = OomKill {
         pod: None,
+        pod_uid: None,
         container: None,
-        limit_owner: LimitScope::Node,
+        limit_scope: LimitScope::Node,
         inferred: true,
         victim: OomVictimRole::Unknown,
         usage: None,
@@ -169,7 +169,7 @@ fn kills() -> [DecisionRecord; 4] {
     [
         record(told(kill()), Vec::new()),
         record(told(elsewhere), Vec::new()),
-        record(told(OomKillRecord { repeated: true, ..kill() }), Vec::new()),
+        record(told(OomKill { repeated: true, ..kill() }), Vec::new()),
         record(RecordSubject::Nothing, vec![end()]),
     ]
 }

@@ -9,7 +9,7 @@ use super::pod::KillEntry;
 /// instance or the victim's part in it.
 const NEAR_NANOS: i128 = 10_000_000_000;
 
-/// As [`NEAR_NANOS`] for a main process: with much memory to give back it takes its time to die.
+/// As [`NEAR_NANOS`] for an init process: with much memory to give back it takes its time to die.
 const MAIN_NEAR_NANOS: i128 = 30_000_000_000;
 
 /// The clock may be set between a kill and the end that it caused.
@@ -20,12 +20,12 @@ const EXIT_BY_KILL: i32 = 137;
 const SIGKILL: i32 = 9;
 
 impl PendingEnd {
-    /// Whether this kill, on this ground, can have been the cause.
-    pub(super) fn is_by(&self, kill: &KillEntry, ground: Explanation) -> bool {
+    /// Whether this kill, by this explanation, can have been the cause.
+    pub(super) fn is_by(&self, kill: &KillEntry, explanation: Explanation) -> bool {
         if kill.spent {
             return false;
         }
-        match ground {
+        match explanation {
             Explanation::MainProcessKilled => self.main_killed(kill),
             Explanation::GroupKilled => {
                 kill.group.is_some() && self.is_of_it(kill) && self.near(kill, NEAR_NANOS)
@@ -70,7 +70,7 @@ impl PendingEnd {
         self.is_of_it(kill) || (nowhere && self.died_by_kill())
     }
 
-    /// Whether the main process died by SIGKILL, as far as anybody said.
+    /// Whether the main process died by SIGKILL, as far as that is known.
     pub(super) fn died_by_kill(&self) -> bool {
         match self.signal {
             Some(signal) => signal == SIGKILL,

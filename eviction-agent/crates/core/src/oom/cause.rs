@@ -16,7 +16,7 @@ use super::pod::{KillEntry, StartedEviction};
 /// The reason that runtimes give.
 const OOM_KILLED: &str = "OOMKilled";
 
-/// What ended a container. Each end has exactly one verdict.
+/// What ended a container. Each end has exactly one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TerminationCause {
@@ -45,7 +45,7 @@ impl TerminationCause {
     }
 }
 
-/// On what ground a verdict stands.
+/// Why a cause is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Explanation {
@@ -69,7 +69,7 @@ pub enum Explanation {
     KilledBySomebodyElse,
     /// It exited.
     Exited,
-    /// It is gone, and nobody said how.
+    /// It is gone, and no source says how.
     Unexplained,
 }
 
@@ -79,7 +79,7 @@ impl Explanation {
         matches!(self, Self::ProcessKilled | Self::ChildKilled | Self::RuntimeSays)
     }
 
-    /// For people.
+    /// As a sentence.
     pub fn text(self) -> &'static str {
         match self {
             Self::MainProcessKilled => "the kernel killed its init process",
@@ -102,41 +102,39 @@ impl Explanation {
 }
 
 /// One reason why a container may have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributedCause {
     /// Which.
-    pub verdict: TerminationCause,
-    /// On what ground.
-    pub ground: Explanation,
+    pub cause: TerminationCause,
+    /// Why that is believed.
+    pub explanation: Explanation,
     /// When it began, if known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
     /// Whose limit it was, for a kill.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit_owner: Option<LimitScope>,
+    pub limit_scope: Option<LimitScope>,
 }
 
 impl AttributedCause {
-    fn other(ground: Explanation) -> Self {
-        Self { verdict: TerminationCause::Other, ground, at: None, limit_owner: None }
+    fn other(explanation: Explanation) -> Self {
+        Self { cause: TerminationCause::Other, explanation, at: None, limit_scope: None }
     }
 }
 
 /// The causes of an end, the first one first; never none. Kills that were one are *spent*: they
 /// explain no later end.
-pub(super) fn judge(
+pub(super) fn attribute(
     end: &PendingEnd,
     kills: &mut [KillEntry],
     eviction: Option<StartedEviction>,
 ) -> Vec<AttributedCause> {
     let mut causes = Vec::new();
-    causes.extend(ours(end, eviction));
+    causes.extend(evicted_by_agent(end, eviction));
     if end.evicted_by == Some(Evictor::Kubelet) {
         causes.push(on_record(TerminationCause::EvictedByKubelet, end));
     }
     let evicted = !causes.is_empty();
     causes.extend(oom(end, kills, evicted));
-    // What is not dated, the kubelet's word, goes last.
+    // What is not dated, the kubelet's record, goes last.
     causes.sort_by_key(|cause| (cause.at.is_none(), cause.at));
     if causes.is_empty() {
         causes.push(AttributedCause::other(other(end, kills)));
@@ -153,44 +151,45 @@ pub(super) fn is_complete(end: &PendingEnd, kills: &[KillEntry]) -> bool {
     end.seen.contains(&EndSeen::Status) && kills.iter().any(|kill| end.main_killed(kill))
 }
 
-fn ours(end: &PendingEnd, eviction: Option<StartedEviction>) -> Option<AttributedCause> {
-    if let Some(begun) = eviction.filter(|begun| begun.covers(end.at, end.latest)) {
-        let (verdict, ground) = (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay);
-        return Some(AttributedCause { verdict, ground, at: Some(begun.at), limit_owner: None });
+fn evicted_by_agent(end: &PendingEnd, eviction: Option<StartedEviction>) -> Option<AttributedCause> {
+    if let Some(started) = eviction.filter(|started| started.covers(end.at, end.latest)) {
+        let (cause, explanation) = (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay);
+        return Some(AttributedCause { cause, explanation, at: Some(started.at), limit_scope: None });
     }
     (end.evicted_by == Some(Evictor::Agent)).then(|| on_record(TerminationCause::EvictedByAgent, end))
 }
 
-fn on_record(verdict: TerminationCause, end: &PendingEnd) -> AttributedCause {
-    AttributedCause { verdict, ground: Explanation::EvictionOnRecord, at: end.evicted_at, limit_owner: None }
+fn on_record(cause: TerminationCause, end: &PendingEnd) -> AttributedCause {
+    let explanation = Explanation::EvictionOnRecord;
+    AttributedCause { cause, explanation, at: end.evicted_at, limit_scope: None }
 }
 
 fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<AttributedCause> {
-    // An eviction explains a failure; a child's kill beside it is told, but ended nothing.
+    // An eviction explains a failure; a child's kill beside it is reported, but ended nothing.
     let failed = end.exit_code != Some(0);
-    let grounds = [
+    let explanations = [
         (Explanation::MainProcessKilled, true),
         (Explanation::GroupKilled, true),
         (Explanation::ProcessKilled, failed),
         (Explanation::ChildKilled, failed && !evicted),
     ];
-    for (ground, _) in grounds.into_iter().filter(|(_, may)| *may) {
-        if let Some(kill) = kills.iter_mut().rev().find(|kill| end.is_by(kill, ground)) {
+    for (explanation, _) in explanations.into_iter().filter(|(_, may)| *may) {
+        if let Some(kill) = kills.iter_mut().rev().find(|kill| end.is_by(kill, explanation)) {
             kill.spent = true;
             return Some(AttributedCause {
-                verdict: TerminationCause::OomKilled,
-                ground,
+                cause: TerminationCause::OomKilled,
+                explanation,
                 at: Some(kill.at),
-                limit_owner: Some(kill.limit_owner),
+                limit_scope: Some(kill.limit_scope),
             });
         }
     }
     let says_so = &*end.reason == OOM_KILLED && !end.any_of_it(kills);
     says_so.then_some(AttributedCause {
-        verdict: TerminationCause::OomKilled,
-        ground: Explanation::RuntimeSays,
+        cause: TerminationCause::OomKilled,
+        explanation: Explanation::RuntimeSays,
         at: None,
-        limit_owner: Some(LimitScope::Unknown),
+        limit_scope: Some(LimitScope::Unknown),
     })
 }
 

@@ -1,10 +1,10 @@
-//! The end of a container, as the engine is told of it.
+//! The end of a container: an input of the engine.
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// A container ended. Several records may tell of the same end, each with what its source knows:
+/// A container ended. Several records may be about the same end, each with what its source knows:
 /// the container's cgroup that went away, and the pod's status some seconds later.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -18,7 +18,7 @@ pub struct ContainerEnded {
     pub container: Box<str>,
     /// The runtime's id of it: a restarted container has another.
     pub instance: Option<Box<str>>,
-    /// Who saw it.
+    /// Where it was seen.
     pub seen: EndSeen,
     /// `state.terminated.exitCode`. A process that died by a signal has 128 and its number.
     pub exit_code: Option<i32>,
@@ -27,13 +27,13 @@ pub struct ContainerEnded {
     /// `state.terminated.reason`, such as `OOMKilled`; empty if not known. It is the runtime's
     /// word, which says so as well when a child was killed long before.
     pub reason: Box<str>,
-    /// Who is on record to have evicted the pod. What the engine decided itself it knows anyway.
+    /// What is on record to have evicted the pod. What the engine decided itself it knows anyway.
     pub evicted_by: Option<Evictor>,
     /// Since when that is on record.
     pub evicted_at: Option<Timestamp>,
 }
 
-/// Who saw that a container ended.
+/// Where the end of a container was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndSeen {
@@ -46,7 +46,7 @@ pub enum EndSeen {
     Process,
 }
 
-/// Who evicted a pod.
+/// What evicted a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Evictor {

@@ -15,19 +15,19 @@ pub struct KillCounts {
 
 impl KillCounts {
     pub(super) fn count(&mut self, kill: &OomKill, first_of_group: bool) {
-        let count = &mut self.by[kill.owner as usize][kill.victim as usize];
+        let count = &mut self.by[kill.limit_scope as usize][kill.victim as usize];
         *count = count.saturating_add(1);
         self.groups = self.groups.saturating_add(first_of_group.into());
     }
 
-    /// How many there were by this owner's limit, of this kind.
-    pub fn of(&self, owner: LimitScope, victim: OomVictimRole) -> u64 {
-        self.by[owner as usize][victim as usize]
+    /// How many there were by a limit of this scope, of this role.
+    pub fn of(&self, scope: LimitScope, victim: OomVictimRole) -> u64 {
+        self.by[scope as usize][victim as usize]
     }
 
-    /// How many there were by this owner's limit.
-    pub fn by_owner(&self, owner: LimitScope) -> u64 {
-        self.by[owner as usize].iter().sum()
+    /// How many there were by a limit of this scope.
+    pub fn by_scope(&self, scope: LimitScope) -> u64 {
+        self.by[scope as usize].iter().sum()
     }
 
     /// How many processes in all.
@@ -42,20 +42,20 @@ impl KillCounts {
     }
 }
 
-/// Figures that are not zero, as `{"container": {"init": 1}}`.
+/// Counts that are not zero, as `{"container": {"init": 1}}`.
 impl Serialize for KillCounts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        struct OfOwner<'a>(&'a [u64]);
-        impl Serialize for OfOwner<'_> {
+        struct Roles<'a>(&'a [u64]);
+        impl Serialize for Roles<'_> {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 let kinds = OomVictimRole::ALL.iter().zip(self.0).filter(|(_, count)| **count > 0);
                 serializer.collect_map(kinds.map(|(victim, count)| (victim.name(), count)))
             }
         }
         let mut map = serializer.serialize_map(None)?;
-        for (owner, kinds) in LimitScope::ALL.iter().zip(&self.by) {
+        for (scope, kinds) in LimitScope::ALL.iter().zip(&self.by) {
             if kinds.iter().any(|count| *count > 0) {
-                map.serialize_entry(owner.name(), &OfOwner(kinds))?;
+                map.serialize_entry(scope.name(), &Roles(kinds))?;
             }
         }
         if self.groups > 0 {
@@ -65,19 +65,19 @@ impl Serialize for KillCounts {
     }
 }
 
-/// Containers that ended, by verdict.
+/// Containers that ended, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TerminationCounts([u64; TerminationCause::ALL.len()]);
 
 impl TerminationCounts {
-    pub(super) fn count(&mut self, verdict: TerminationCause) {
-        let count = &mut self.0[verdict as usize];
+    pub(super) fn count(&mut self, cause: TerminationCause) {
+        let count = &mut self.0[cause as usize];
         *count = count.saturating_add(1);
     }
 
     /// How many ended for this.
-    pub fn of(&self, verdict: TerminationCause) -> u64 {
-        self.0[verdict as usize]
+    pub fn of(&self, cause: TerminationCause) -> u64 {
+        self.0[cause as usize]
     }
 
     /// How many ended.
@@ -86,29 +86,29 @@ impl TerminationCounts {
     }
 }
 
-/// Figures that are not zero, by verdict.
+/// Counts that are not zero, by cause.
 impl Serialize for TerminationCounts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let verdicts = TerminationCause::ALL.iter().zip(&self.0).filter(|(_, count)| **count > 0);
-        serializer.collect_map(verdicts.map(|(verdict, count)| (verdict.name(), count)))
+        let causes = TerminationCause::ALL.iter().zip(&self.0).filter(|(_, count)| **count > 0);
+        serializer.collect_map(causes.map(|(cause, count)| (cause.name(), count)))
     }
 }
 
 /// Records that made no sense, or came too late to change anything. None does any harm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AnomalyCounts {
-    /// Kills that were told before.
+    /// Kills that were reported before.
     pub repeated_kills: u64,
-    /// Kills that were told after the verdict on the end that they may have caused.
+    /// Kills that came after the cause of the end that they may have caused was decided.
     pub late_kills: u64,
-    /// Records of ends whose verdict was given before.
+    /// Records of ends whose cause was decided before.
     pub late_ends: u64,
-    /// Kills and ends in pods that the engine was never told of.
+    /// Kills and ends in pods that the engine does not know.
     pub unknown_pods: u64,
     /// Records that were dated later than they were learned.
     pub from_the_future: u64,
     /// Ends without a pod or a container: nothing can be said about them.
     pub nameless_ends: u64,
-    /// Pods and containers whose story was dropped to make room for another.
+    /// Pods and containers that were dropped to make room for another.
     pub forgotten: u64,
 }

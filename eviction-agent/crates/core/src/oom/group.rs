@@ -1,95 +1,112 @@
-//! Kills of whole groups: `memory.oom.group` makes the kernel kill every process of a cgroup
-//! with the one that it chose (`mm/oom_kill.c: oom_kill_process`). That is one story, with as
-//! many victims as there are records.
+//! Kills of whole cgroups: `memory.oom.group` makes the kernel kill every process of a cgroup with the one that it chose
+//! (`mm/oom_kill.c: oom_kill_process`). The engine joins their records.
 
 use std::collections::VecDeque;
 
 use serde::Serialize;
 
+use super::kill::OomKill;
+use super::text::clip;
+use crate::pod_ref::PodRef;
 use crate::time::Timestamp;
 
-use super::kill::OomKill;
-use super::pod::KillEntry;
+/// Group kills that are remembered.
+const GROUPS: usize = 32;
 
-/// Stories remembered.
-const STORIES: usize = 32;
+/// Victims of each that are listed; the others are counted.
+pub const LISTED: usize = 64;
 
-/// Victims of each that are remembered; the others are counted.
-const VICTIMS: usize = 64;
-
-/// The kernel kills them in one go; records of the same group that are further apart are two stories.
+/// The kernel kills them in one go: records of the same cgroup that are further apart are two group kills.
 const SAME_NANOS: i128 = 1_000_000_000;
 
-/// All processes of a group were killed together.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// The processes of a cgroup that were killed together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GroupKill {
-    /// The cgroup's id.
-    pub group: u64,
-    /// When it began.
-    pub at: Timestamp,
-    /// Who died, in the order of the records.
-    pub victims: Vec<KillEntry>,
-    /// How many more than those.
+    /// How many.
+    #[serde(rename = "oom_group_kills")]
+    pub kills: u64,
+    /// The victims, in the order of the records.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub victims: Vec<Victim>,
+    /// How many more victims there are.
     #[serde(skip_serializing_if = "is_zero")]
-    pub more: u64,
-    #[serde(skip)]
-    pods: Vec<Box<str>>,
+    pub victims_omitted: u64,
 }
 
+/// A process that was killed with its cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Victim {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub comm: Box<str>,
+    /// Its container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<str>>,
+    /// Its pod, if the engine knows it.
+    #[serde(flatten)]
+    pub pod: Option<PodRef>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-impl GroupKill {
-    /// How many died.
-    pub fn processes(&self) -> u64 {
-        self.more.saturating_add(self.victims.len() as u64)
-    }
+/// The last group kills.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GroupKills(VecDeque<OpenGroup>);
+
+#[derive(Clone, Debug)]
+struct OpenGroup {
+    cgroup: u64,
+    latest: Timestamp,
+    pods: Vec<Box<str>>,
+    kill: GroupKill,
 }
 
-/// The last stories of this kind.
-#[derive(Clone, Debug, Default)]
-pub(super) struct GroupKills(VecDeque<GroupKill>);
-
-/// What a record is to its group's story.
+/// What a record is to its group.
 pub(super) struct GroupMember {
     /// It is the first one.
     pub(super) first: bool,
     /// It is the first one in its pod.
     pub(super) first_in_pod: bool,
-    pub(super) story: GroupKill,
+    /// The group so far.
+    pub(super) group: GroupKill,
 }
 
 impl GroupKills {
-    /// Adds a record to its story, if it is part of one.
-    pub(super) fn add(&mut self, kill: &OomKill, killed: &KillEntry) -> Option<GroupMember> {
-        let group = kill.group?;
-        let same = |story: &&mut GroupKill| {
-            let apart = killed.at.as_nanosecond() - story.at.as_nanosecond();
-            story.group == group && apart.abs() <= SAME_NANOS
+    /// Adds a record of this time to its group, if it is part of one.
+    pub(super) fn add(&mut self, kill: &OomKill, at: Timestamp, pod: Option<&PodRef>) -> Option<GroupMember> {
+        let cgroup = kill.oom_group?;
+        let is_same = |open: &&mut OpenGroup| {
+            let distance = at.as_nanosecond() - open.latest.as_nanosecond();
+            open.cgroup == cgroup && distance.abs() <= SAME_NANOS
         };
-        let (index, first) = match self.0.iter_mut().rev().find(same) {
-            Some(story) => (story, false),
+        let (open, first) = match self.0.iter_mut().rev().find(is_same) {
+            Some(open) => (open, false),
             None => {
-                if self.0.len() >= STORIES {
+                if self.0.len() >= GROUPS {
                     self.0.pop_front();
                 }
-                let (at, victims, pods) = (killed.at, Vec::new(), Vec::new());
-                (self.0.push_back_mut(GroupKill { group, at, victims, more: 0, pods }), true)
+                let open = OpenGroup { cgroup, latest: at, pods: Vec::new(), kill: GroupKill::default() };
+                (self.0.push_back_mut(open), true)
             }
         };
-        let story = index;
-        story.at = story.at.min(killed.at);
-        if story.victims.len() < VICTIMS {
-            story.victims.push(killed.clone());
+        open.latest = open.latest.max(at);
+        open.kill.kills = open.kill.kills.saturating_add(1);
+        if open.kill.victims.len() < LISTED {
+            let container = kill.container.as_deref().map(clip);
+            let victim = Victim { pid: kill.pid, comm: clip(&kill.comm), container, pod: pod.cloned() };
+            open.kill.victims.push(victim);
         } else {
-            story.more = story.more.saturating_add(1);
+            open.kill.victims_omitted = open.kill.victims_omitted.saturating_add(1);
         }
-        let pod = kill.pod.as_deref().unwrap_or_default();
-        let first_in_pod = !story.pods.iter().any(|known| &**known == pod);
-        if first_in_pod && story.pods.len() < VICTIMS {
-            story.pods.push(super::text::clip(pod));
+        let uid = clip(kill.pod_uid.as_deref().unwrap_or_default());
+        let first_in_pod = !open.pods.contains(&uid);
+        if first_in_pod && open.pods.len() < LISTED {
+            open.pods.push(uid);
         }
-        Some(GroupMember { first, first_in_pod, story: story.clone() })
+        Some(GroupMember { first, first_in_pod, group: open.kill.clone() })
     }
 }

@@ -1,12 +1,10 @@
-//! The OOM story: whom the kernel killed for want of memory and by whose limit, and why each
-//! container ended. Kills are the kernel's, evictions are ours or the kubelet's; neither is
-//! ever taken for the other.
+//! OOM kills and the ends of containers: which process the kernel killed and by whose limit, and why each container
+//! ended. Kills are the kernel's, evictions are the agent's or the kubelet's; neither is ever taken for the other.
 //!
-//! [`OomKill`] and [`ContainerEnded`] are inputs of the engine, which keeps a [`OomTracker`] and
-//! answers to each record with an [`OomUpdate`]. An end gets its [`TerminationCause`] when everything is
-//! known of it, at the latest ten seconds after it was told, in whatever decision is made then
-//! ([`EndedContainer`]). Records may be late, repeated or absurd: that is counted
-//! ([`AnomalyCounts`]) and does no harm.
+//! [`OomKill`] and [`ContainerEnded`] are inputs of the engine, which keeps an [`OomTracker`] and answers each record
+//! with an [`OomUpdate`]. The [`TerminationCause`] of an end is decided when everything is known of it, at the latest ten
+//! seconds after its first record, and is part of whatever decision is made then ([`ContainerTerminated`]). Records may
+//! be late, repeated or implausible: that is counted ([`AnomalyCounts`]) and does no harm.
 
 mod attribution;
 mod cause;
@@ -16,6 +14,7 @@ mod group;
 mod kill;
 mod pending;
 mod pod;
+mod status_mismatch;
 mod termination;
 #[cfg(test)]
 mod tests;
@@ -25,8 +24,9 @@ mod tracker;
 pub use cause::{AttributedCause, Explanation, TerminationCause};
 pub use container_end::{ContainerEnded, EndSeen, Evictor};
 pub use counters::{AnomalyCounts, KillCounts, TerminationCounts};
-pub use group::GroupKill;
+pub use group::{GroupKill, LISTED, Victim};
 pub use kill::{LimitScope, OomKill, OomVictimRole};
 pub use pod::{ContainerHistory, KillEntry, PodOomHistory};
-pub use termination::{EndedContainer, Evidence};
-pub use tracker::{EndHandling, EndUpdate, KillUpdate, OomTracker, OomUpdate};
+pub use status_mismatch::{ContainerStatusMismatch, ExplainedMismatch, MismatchKind, StatusMismatch};
+pub use termination::{ContainerTerminated, Evidence};
+pub use tracker::{EndHandling, EndUpdate, OomTracker, OomUpdate};

@@ -1,4 +1,4 @@
-//! An end on which the verdict is still out.
+//! An end whose cause is not decided yet.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use crate::time::Timestamp;
 use super::container_end::{ContainerEnded, EndSeen, Evictor};
 use super::text::clip;
 
-/// How long a verdict waits for records that are late: the kubelet writes a status one to three
-/// seconds after an end, and kills can be told after it.
+/// How long a cause waits for records that are late: the kubelet writes a status one to three
+/// seconds after an end, and kills can be reported after it.
 pub(super) const SETTLE_NANOS: i64 = 10_000_000_000;
 
 /// The API keeps whole seconds.
@@ -32,7 +32,7 @@ pub(super) struct PendingEnd {
     pub(super) reason: Box<str>,
     pub(super) evicted_by: Option<Evictor>,
     pub(super) evicted_at: Option<Timestamp>,
-    /// When the verdict is given, whatever is missing.
+    /// When the cause is decided, whatever is missing.
     pub(super) due: Timestamp,
 }
 
@@ -89,10 +89,10 @@ pub(super) fn is_same(
     at: Timestamp,
 ) -> bool {
     match (instance, end.instance.as_deref()) {
-        (Some(known), Some(told)) => known == &*clip(told),
+        (Some(known), Some(other)) => known == &*clip(other),
         _ => {
-            let apart = (at.as_nanosecond() - then.as_nanosecond()).abs();
-            container == &*clip(&end.container) && apart <= SAME_NANOS
+            let distance = (at.as_nanosecond() - then.as_nanosecond()).abs();
+            container == &*clip(&end.container) && distance <= SAME_NANOS
         }
     }
 }

@@ -1,32 +1,33 @@
-//! The story of one pod.
+//! The kills and ends of one pod.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::pod_ref::PodRef;
 use crate::pods::KnownPod;
 use crate::time::Timestamp;
 
-use super::cause::{is_complete, judge};
+use super::cause::{attribute, is_complete};
 use super::container_end::ContainerEnded;
 use super::counters::{KillCounts, TerminationCounts};
 use super::kill::{LimitScope, OomKill, OomVictimRole};
 use super::pending::{PendingEnd, is_same};
-use super::termination::{EndedContainer, Evidence};
+use super::termination::{ContainerTerminated, Evidence};
 use super::text::clip;
 
-/// Kills remembered for the verdict on the next end. A container in which children are killed
+/// Kills remembered for the cause of the next end. A container in which children are killed
 /// over and over pushes out the oldest of them, never a main process while there is a child.
 const RECENT: usize = 64;
 
-/// Ends on which the verdict is out; one more settles the oldest.
+/// Ends whose cause is not decided yet; one more settles the oldest.
 const OPEN: usize = 16;
 
-/// Verdicts remembered, so that a late record of the same end is known for what it is.
+/// Settled ends that are remembered, so that a late record of the same end is known as such.
 const CLOSED: usize = 32;
 
-/// Containers with figures of their own. Kubernetes has no bound; nobody has so many.
+/// Containers with counters of their own. Kubernetes has no bound; pods do not have so many.
 const CONTAINERS: usize = 128;
 
 /// What the engine keeps of a kill.
@@ -35,7 +36,8 @@ pub struct KillEntry {
     /// When.
     pub at: Timestamp,
     /// The victim's process.
-    pub tgid: u32,
+    #[serde(rename = "tgid")]
+    pub pid: u32,
     /// Its name.
     pub comm: Box<str>,
     /// Its container, if known.
@@ -45,7 +47,8 @@ pub struct KillEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<Box<str>>,
     /// Whose limit it was.
-    pub limit_owner: LimitScope,
+    #[serde(rename = "limit_owner")]
+    pub limit_scope: LimitScope,
     /// Whether that was concluded.
     pub inferred: bool,
     /// What the victim was.
@@ -53,7 +56,7 @@ pub struct KillEntry {
     /// The group that was killed as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<u64>,
-    /// It explains an end that is told already.
+    /// It explains an end that was reported before.
     #[serde(skip)]
     pub(super) spent: bool,
 }
@@ -62,14 +65,14 @@ impl KillEntry {
     pub(crate) fn new(kill: &OomKill, at: Timestamp) -> Self {
         Self {
             at,
-            tgid: kill.tgid,
+            pid: kill.pid,
             comm: clip(&kill.comm),
             container: kill.container.as_deref().map(clip),
-            instance: kill.instance.as_deref().map(clip),
-            limit_owner: kill.owner,
+            instance: kill.container_id.as_deref().map(clip),
+            limit_scope: kill.limit_scope,
             inferred: kill.inferred,
             victim: kill.victim,
-            group: kill.group,
+            group: kill.oom_group,
             spent: false,
         }
     }
@@ -121,7 +124,7 @@ pub struct PodOomHistory {
     closed: VecDeque<ClosedEnd>,
 }
 
-/// An end with a verdict.
+/// An end with a cause.
 #[derive(Clone, Debug)]
 struct ClosedEnd {
     container: Box<str>,
@@ -141,7 +144,7 @@ impl ClosedEnd {
 
 /// What became of a kill's record.
 pub(super) struct KillStored {
-    /// The verdict on the end that it may have caused was given before.
+    /// The cause of the end that it may have caused was decided before.
     pub(super) late: bool,
     /// Its container has figures of its own.
     pub(super) has_room: bool,
@@ -172,12 +175,12 @@ impl PodOomHistory {
         &self.containers
     }
 
-    /// How many ends wait for a verdict.
+    /// How many ends wait for a cause.
     pub fn open_ends(&self) -> usize {
         self.open.len()
     }
 
-    /// Takes note of a kill.
+    /// Takes in a kill.
     pub(super) fn kill(&mut self, kill: &OomKill, mut killed: KillEntry, first_of_group: bool) -> KillStored {
         self.kills.count(kill, first_of_group);
         self.last_kill = self.last_kill.max(Some(killed.at));
@@ -198,23 +201,23 @@ impl PodOomHistory {
         KillStored { late, has_room }
     }
 
-    /// Takes note of a record of an end. False if its verdict was given before.
+    /// Takes in a record of an end. False if its cause was decided before.
     pub(super) fn end(&mut self, end: &ContainerEnded, at: Timestamp, now: Timestamp) -> bool {
         if let Some(open) = self.open.iter_mut().find(|open| open.is_same(end, at)) {
             open.learn(end, at);
             return true;
         }
-        let told =
+        let is_same =
             |closed: &ClosedEnd| is_same(&closed.container, closed.instance.as_deref(), closed.at, end, at);
-        if self.closed.iter().any(told) {
+        if self.closed.iter().any(is_same) {
             return false;
         }
         self.open.push(PendingEnd::new(end, at, now));
         true
     }
 
-    /// Gives the verdicts that are due, in the order in which the ends were told.
-    pub(super) fn settle(&mut self, now: Timestamp, uid: &str, settled: &mut Vec<EndedContainer>) {
+    /// Decides the causes that are due, in the order in which the ends came.
+    pub(super) fn settle(&mut self, now: Timestamp, uid: &str, settled: &mut Vec<ContainerTerminated>) {
         let mut surplus = self.open.len().saturating_sub(OPEN);
         let mut index = 0;
         while let Some(end) = self.open.get(index) {
@@ -228,32 +231,46 @@ impl PodOomHistory {
         }
     }
 
-    /// When the next verdict is due, whatever comes.
+    /// When the next cause is decided, whatever comes.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.open.iter().map(|end| end.due).min()
     }
 
-    /// Gives the verdict.
-    fn close(&mut self, end: PendingEnd, uid: &str) -> EndedContainer {
+    /// Decides the cause.
+    fn close(&mut self, end: PendingEnd, uid: &str) -> ContainerTerminated {
         let evidence = self.evidence(&end);
-        let causes = judge(&end, &mut self.recent, self.eviction);
-        let ended = EndedContainer::new(uid, self.known.as_deref(), &end, causes, evidence);
-        self.ends.count(ended.verdict());
+        let causes = attribute(&end, &mut self.recent, self.eviction);
+        let known = self.known.as_deref().filter(|known| !known.pod.name.is_empty());
+        let terminated = ContainerTerminated {
+            pod: known.map(|known| PodRef::from(&known.pod)),
+            pod_uid: uid.into(),
+            container: end.container.clone(),
+            container_id: end.instance.clone(),
+            causes,
+            finished_at: end.at,
+            exit_code: end.exit_code,
+            exit_signal: end.signal,
+            reason: end.reason.clone(),
+            mismatch: None,
+            evidence,
+        };
+        let cause = terminated.cause();
+        self.ends.count(cause);
         if let Some(container) = self.container(Some(&end.container)) {
-            container.ends.count(ended.verdict());
+            container.ends.count(cause);
         }
         if self.closed.len() >= CLOSED {
             self.closed.pop_front();
         }
         self.closed.push_back(ClosedEnd { container: end.container, instance: end.instance, at: end.at });
-        ended
+        terminated
     }
 
     /// All that speaks of this end, in order of time.
     fn evidence(&self, end: &PendingEnd) -> Vec<Evidence> {
-        let begun = self.eviction.filter(|begun| begun.covers(end.at, end.latest));
+        let started = self.eviction.filter(|started| started.covers(end.at, end.latest));
         let mut evidence = Vec::new();
-        evidence.extend(begun.map(|begun| Evidence::AgentEvicts { at: begun.at }));
+        evidence.extend(started.map(|started| Evidence::AgentEvicts { at: started.at }));
         let kills = self.recent.iter().filter(|kill| !kill.spent && end.may_be_of_it(kill));
         evidence.extend(kills.cloned().map(|kill| Evidence::KernelKills(Box::new(kill))));
         evidence.sort_by_key(Evidence::at);

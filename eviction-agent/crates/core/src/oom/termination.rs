@@ -1,48 +1,56 @@
-//! An end with its verdict.
+//! A container that terminated, and why: a part of decisions and records, and an event line.
 
-use serde::Serialize;
+use std::fmt;
 
-use crate::pods::KnownPod;
+use serde::{Serialize, Serializer};
+
+use crate::pod_ref::PodRef;
 use crate::time::Timestamp;
 
 use super::cause::{AttributedCause, TerminationCause};
 use super::container_end::{EndSeen, Evictor};
-use super::pending::PendingEnd;
+use super::group::LISTED;
+use super::kill::LimitScope;
 use super::pod::KillEntry;
+use super::status_mismatch::MismatchKind;
 
-/// A container that ended, and why.
+/// A container that terminated, and why. The JSON form is that of the event line `container_terminated`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct EndedContainer {
-    /// `metadata.namespace` of its pod; empty if the engine was never told of the pod.
-    pub namespace: Box<str>,
-    /// `metadata.name`, likewise.
-    pub name: Box<str>,
-    /// `metadata.uid`.
-    pub uid: Box<str>,
+pub struct ContainerTerminated {
+    /// Its pod, if the engine knows it.
+    #[serde(flatten)]
+    pub pod: Option<PodRef>,
+    /// UID of the pod.
+    pub pod_uid: Box<str>,
     /// Name of the container, else the start of its id.
     pub container: Box<str>,
     /// The runtime's id of it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub instance: Option<Box<str>>,
-    /// When it ended, as near as anybody knows.
-    pub ended_at: Timestamp,
+    pub container_id: Option<Box<str>>,
+    /// The cause is the first of these; the others happened to it as well before it was gone, in this order.
+    /// Never empty.
+    #[serde(flatten, serialize_with = "write_causes")]
+    pub causes: Vec<AttributedCause>,
+    /// When it terminated, as near as is known.
+    pub finished_at: Timestamp,
     /// Its exit code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The signal that its main process died by.
+    /// The signal that its init process died by.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub signal: Option<i32>,
-    /// The runtime's word.
+    pub exit_signal: Option<i32>,
+    /// `state.terminated.reason`; empty if unknown.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub reason: Box<str>,
-    /// Why it ended: the first of these. What follows happened to it as well before it was
-    /// gone, in this order. Never empty.
-    pub causes: Vec<AttributedCause>,
+    /// How the container's status differs from the cause, if it is known and does.
+    #[serde(flatten, serialize_with = "write_mismatch")]
+    pub mismatch: Option<MismatchKind>,
     /// What is known about it, in order of time.
+    #[serde(flatten, serialize_with = "write_evidence")]
     pub evidence: Vec<Evidence>,
 }
 
-/// Something that speaks of an end.
+/// An observation about a termination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
@@ -51,7 +59,7 @@ pub enum Evidence {
         /// When.
         at: Timestamp,
     },
-    /// The kernel killed a process of it, or maybe of it.
+    /// The kernel killed a process that was in it or may have been.
     KernelKills(Box<KillEntry>),
     /// The pod is on record as evicted.
     EvictionOnRecord {
@@ -61,9 +69,9 @@ pub enum Evidence {
         #[serde(skip_serializing_if = "Option::is_none")]
         at: Option<Timestamp>,
     },
-    /// Somebody saw it end.
+    /// Its end was seen.
     Ended {
-        /// Who.
+        /// Where.
         seen: EndSeen,
     },
 }
@@ -80,36 +88,174 @@ impl Evidence {
     }
 }
 
-impl EndedContainer {
-    pub(super) fn new(
-        uid: &str,
-        known: Option<&KnownPod>,
-        end: &PendingEnd,
-        causes: Vec<AttributedCause>,
-        evidence: Vec<Evidence>,
-    ) -> Self {
-        Self {
-            namespace: known.map_or_else(Box::default, |known| known.pod.namespace.clone()),
-            name: known.map_or_else(Box::default, |known| known.pod.name.clone()),
-            uid: uid.into(),
-            container: end.container.clone(),
-            instance: end.instance.clone(),
-            ended_at: end.at,
-            exit_code: end.exit_code,
-            signal: end.signal,
-            reason: end.reason.clone(),
-            causes,
-            evidence,
+impl ContainerTerminated {
+    /// Why it terminated.
+    pub fn cause(&self) -> TerminationCause {
+        self.causes.first().map_or(TerminationCause::Other, |cause| cause.cause)
+    }
+
+    /// What else happened to it before it was gone, in order.
+    pub fn contributing(&self) -> impl Iterator<Item = TerminationCause> {
+        self.causes.iter().skip(1).map(|cause| cause.cause)
+    }
+
+    /// Whose limit it was, if an OOM kill had a part in it.
+    pub fn limit_scope(&self) -> Option<LimitScope> {
+        self.causes.iter().find_map(|cause| cause.limit_scope)
+    }
+}
+
+fn write_causes<S: Serializer>(causes: &[AttributedCause], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Fields {
+        cause: TerminationCause,
+        explanation: &'static str,
+        inferred: bool,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        contributing: Vec<TerminationCause>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limit_scope: Option<LimitScope>,
+    }
+    let first = causes.first();
+    Fields {
+        cause: first.map_or(TerminationCause::Other, |first| first.cause),
+        explanation: first.map_or("", |first| first.explanation.text()),
+        inferred: first.is_some_and(|first| first.explanation.is_inferred()),
+        contributing: causes.iter().skip(1).map(|other| other.cause).collect(),
+        limit_scope: causes.iter().find_map(|cause| cause.limit_scope),
+    }
+    .serialize(serializer)
+}
+
+#[expect(clippy::ref_option, reason = "the form that serde calls")]
+fn write_mismatch<S: Serializer>(mismatch: &Option<MismatchKind>, serializer: S) -> Result<S::Ok, S::Error> {
+    mismatch.map(MismatchKind::explained).serialize(serializer)
+}
+
+fn write_evidence<S: Serializer>(evidence: &[Evidence], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Fields<'a> {
+        evidence: &'a [Evidence],
+        #[serde(skip_serializing_if = "Option::is_none")]
+        evidence_omitted: Option<usize>,
+    }
+    let (evidence, omitted) = evidence.split_at(evidence.len().min(LISTED));
+    let evidence_omitted = Some(omitted.len()).filter(|omitted| *omitted > 0);
+    Fields { evidence, evidence_omitted }.serialize(serializer)
+}
+
+impl fmt::Display for ContainerTerminated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = self.cause();
+        write!(f, "container {} of ", self.container)?;
+        write_pod(f, self.pod.as_ref(), &self.pod_uid)?;
+        write!(f, " terminated: {}", words(cause))?;
+        if let Some(scope) = self.limit_scope().filter(|_| cause == TerminationCause::OomKilled) {
+            write!(f, " at the limit of the {}", scope.name())?;
+        }
+        write!(f, ", {}", self.causes.first().map_or("", |first| first.explanation.text()))?;
+        match (self.exit_code, self.exit_signal) {
+            (Some(code), _) => write!(f, "; exit code {code}")?,
+            (None, Some(signal)) => write!(f, "; signal {signal}")?,
+            (None, None) => {}
+        }
+        if !self.reason.is_empty() {
+            write!(f, "; status reason {}", self.reason)?;
+        }
+        let contributing: Vec<_> = self.contributing().map(words).collect();
+        if !contributing.is_empty() {
+            write!(f, "; contributing: {}", contributing.join(", "))?;
+        }
+        match self.mismatch {
+            Some(mismatch) => write!(f, "; {}", mismatch.text()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A cause as text.
+pub(super) fn words(cause: TerminationCause) -> String {
+    cause.name().replace('_', " ")
+}
+
+/// Writes the pod by its name, else by its UID.
+pub(super) fn write_pod(f: &mut fmt::Formatter<'_>, pod: Option<&PodRef>, uid: &str) -> fmt::Result {
+    match pod {
+        Some(pod) => write!(f, "{pod}"),
+        None => f.write_str(uid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cause::Explanation;
+    use super::*;
+
+    fn cause(
+        cause: TerminationCause,
+        explanation: Explanation,
+        limit_scope: Option<LimitScope>,
+    ) -> AttributedCause {
+        AttributedCause { cause, explanation, at: None, limit_scope }
+    }
+
+    fn terminated() -> ContainerTerminated {
+        let killed =
+            cause(TerminationCause::OomKilled, Explanation::MainProcessKilled, Some(LimitScope::Pod));
+        ContainerTerminated {
+            pod: Some(PodRef::new("shop", "web")),
+            pod_uid: "u".into(),
+            container: "app".into(),
+            container_id: Some("4f1c".into()),
+            causes: vec![killed],
+            finished_at: Timestamp::UNIX_EPOCH,
+            exit_code: None,
+            exit_signal: Some(9),
+            reason: "".into(),
+            mismatch: None,
+            evidence: vec![Evidence::Ended { seen: EndSeen::Process }],
         }
     }
 
-    /// Why it ended.
-    pub fn verdict(&self) -> TerminationCause {
-        self.causes.first().map_or(TerminationCause::Other, |cause| cause.verdict)
+    #[test]
+    fn a_termination_in_one_line() {
+        let mut ended = terminated();
+        assert_eq!(
+            ended.to_string(),
+            "container app of shop/web terminated: oom killed at the limit of the pod, the kernel killed its init process; signal 9"
+        );
+        ended.causes.insert(0, cause(TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay, None));
+        (ended.exit_code, ended.reason) = (Some(137), "OOMKilled".into());
+        assert_eq!(
+            ended.to_string(),
+            "container app of shop/web terminated: evicted by agent, its eviction was under way; exit code 137; status reason OOMKilled; contributing: oom killed"
+        );
+        ended.causes = vec![cause(TerminationCause::Other, Explanation::Exited, None)];
+        (ended.exit_code, ended.reason) = (Some(0), "OOMKilled".into());
+        ended.mismatch = Some(MismatchKind::OnlyAChildKilled);
+        assert_eq!(
+            ended.to_string(),
+            "container app of shop/web terminated: other, it exited; exit code 0; status reason OOMKilled; the status says OOMKilled, but the kernel had killed only a child, and the main process survived it"
+        );
     }
 
-    /// What else happened to it before it was gone.
-    pub fn also(&self) -> Option<TerminationCause> {
-        self.causes.get(1).map(|cause| cause.verdict)
+    #[test]
+    fn json_is_that_of_the_event_line() {
+        let mut ended = terminated();
+        let json = serde_json::to_string(&ended).unwrap();
+        assert_eq!(
+            json,
+            r#"{"namespace":"shop","pod":"web","pod_uid":"u","container":"app","container_id":"4f1c","cause":"oom_killed","explanation":"the kernel killed its init process","inferred":false,"limit_scope":"pod","finished_at":"1970-01-01T00:00:00Z","exit_signal":9,"evidence":[{"ended":{"seen":"process"}}]}"#
+        );
+        ended.pod = None;
+        ended.mismatch = Some(MismatchKind::NoKillSeen);
+        ended.evidence = vec![Evidence::Ended { seen: EndSeen::Status }; LISTED + 2];
+        let json = serde_json::to_value(&ended).unwrap();
+        assert_eq!((json.get("pod"), json["mismatch"].as_str()), (None, Some("no_kill_seen")));
+        assert_eq!(json["mismatch_explanation"], MismatchKind::NoKillSeen.text());
+        assert_eq!(
+            (json["evidence"].as_array().unwrap().len(), json["evidence_omitted"].as_u64()),
+            (64, Some(2))
+        );
     }
 }

@@ -5,7 +5,6 @@ use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapsh
 use crate::input::Event;
 use crate::progress::EvictionResult;
 use crate::signal::Signal::MemoryAvailable;
-use crate::status_mismatch::StatusMismatch;
 
 mod evicted;
 mod random;
@@ -14,15 +13,15 @@ fn watcher() -> Engine {
     engine(policy(vec![hard(MemoryAvailable, "100")]), &set(vec![pod("a", "10"), pod("b", "10")]))
 }
 
-fn kill(tgid: u32, victim: OomVictimRole) -> OomKill {
+fn kill(pid: u32, victim: OomVictimRole) -> OomKill {
     OomKill {
-        tgid,
-        pid: tgid,
+        pid,
+        tid: pid,
         comm: "java".into(),
-        pod: Some("a".into()),
+        pod_uid: Some("a".into()),
         container: Some("main".into()),
-        instance: Some("i1".into()),
-        owner: LimitScope::Container,
+        container_id: Some("i1".into()),
+        limit_scope: LimitScope::Container,
         victim,
         ..OomKill::default()
     }
@@ -59,14 +58,14 @@ fn evict_a(engine: &mut Engine, seconds: i64) {
 }
 
 /// What comes when nothing comes any more.
-fn later(engine: &mut Engine) -> Vec<EndedContainer> {
+fn later(engine: &mut Engine) -> Vec<ContainerTerminated> {
     tell(engine, 10_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended
 }
 
-/// The one verdict, with its ground and what else happened.
-fn only(ended: &[EndedContainer]) -> (TerminationCause, Explanation, Option<TerminationCause>) {
-    let [ended] = ended else { panic!("not one verdict: {ended:?}") };
-    (ended.verdict(), ended.causes[0].ground, ended.also())
+/// The one cause, with its explanation and what else happened.
+fn only(ended: &[ContainerTerminated]) -> (TerminationCause, Explanation, Option<TerminationCause>) {
+    let [ended] = ended else { panic!("not one termination: {ended:?}") };
+    (ended.cause(), ended.causes[0].explanation, ended.contributing().next())
 }
 
 fn eviction_failed(uid: &str) -> Event {
@@ -77,17 +76,17 @@ fn eviction_failed(uid: &str) -> Event {
 fn in_a_pod_of_one_container_its_limit_and_the_pods_come_to_the_same() {
     // Which of the two is met first is chance: both are the same, and the pod's group has the sandbox's
     // memory charged to it as well.
-    let verdict = |owner: LimitScope, victim: OomVictimRole, reason: &str, exit_code: i32| {
+    let verdict = |limit_scope: LimitScope, victim: OomVictimRole, reason: &str, exit_code: i32| {
         let mut engine = watcher();
-        killed(&mut engine, 1, OomKill { owner, ..kill(7, victim) });
+        killed(&mut engine, 1, OomKill { limit_scope, ..kill(7, victim) });
         let mut ends = ended(&mut engine, 2, status(reason, exit_code)).ended;
         ends.extend(later(&mut engine));
         let told = only(&ends);
-        let owners: Vec<_> = ends[0].causes.iter().map(|cause| cause.limit_owner).collect();
-        let expected = (told.0 == TerminationCause::OomKilled).then_some(owner);
+        let owners: Vec<_> = ends[0].causes.iter().map(|cause| cause.limit_scope).collect();
+        let expected = (told.0 == TerminationCause::OomKilled).then_some(limit_scope);
         assert_eq!(owners, [expected]);
-        assert_eq!(engine.story().kills().of(owner, victim), 1);
-        (told, StatusMismatch::default().ended(at(11_000), &ends[0]))
+        assert_eq!(engine.oom().kills().of(limit_scope, victim), 1);
+        (told, StatusMismatch::default().terminated(at(11_000), &ends[0]))
     };
     for victim in [OomVictimRole::Main, OomVictimRole::Child, OomVictimRole::Unknown] {
         for reason in ["OOMKilled", "Error", "Completed"] {
@@ -106,10 +105,10 @@ fn the_main_process_killed_is_the_containers_end() {
     assert!(killed(&mut engine, 1, kill(7, OomVictimRole::Main)).ended.is_empty());
     let told = ended(&mut engine, 2, status("OOMKilled", 137));
     assert_eq!(only(&told.ended), (TerminationCause::OomKilled, Explanation::MainProcessKilled, None));
-    assert_eq!(told.ended[0].causes[0].limit_owner, Some(LimitScope::Container));
-    assert_eq!((&*told.ended[0].namespace, &*told.ended[0].name), ("default", "pod-a"));
+    assert_eq!(told.ended[0].causes[0].limit_scope, Some(LimitScope::Container));
+    assert_eq!(told.ended[0].pod.as_ref().unwrap().to_string(), "default/pod-a");
     assert!(later(&mut engine).is_empty(), "told once");
-    let story = engine.story();
+    let story = engine.oom();
     assert_eq!(story.kills().of(LimitScope::Container, OomVictimRole::Main), 1);
     assert_eq!((story.ends().of(TerminationCause::OomKilled), story.ends().total()), (1, 1));
     let of_container = &story.pod("a").unwrap().containers()["main"];
@@ -138,7 +137,7 @@ fn the_order_of_the_records_does_not_matter() {
             records[record](&mut engine);
         }
         later(&mut engine);
-        let story = engine.story();
+        let story = engine.oom();
         assert_eq!((story.ends().of(TerminationCause::OomKilled), story.ends().total()), (1, 1), "{order:?}");
         assert_eq!(story.kills().total(), 1, "{order:?}");
     }
@@ -149,8 +148,8 @@ fn a_child_killed_ends_no_container() {
     let mut engine = watcher();
     killed(&mut engine, 1, kill(8, OomVictimRole::Child));
     assert!(later(&mut engine).is_empty());
-    assert_eq!(engine.story().kills().of(LimitScope::Container, OomVictimRole::Child), 1);
-    assert_eq!(engine.story().ends().total(), 0);
+    assert_eq!(engine.oom().kills().of(LimitScope::Container, OomVictimRole::Child), 1);
+    assert_eq!(engine.oom().ends().total(), 0);
 }
 
 #[test]
@@ -160,7 +159,7 @@ fn a_shell_that_fails_because_its_child_was_killed_ended_by_it() {
     ended(&mut engine, 2, status("OOMKilled", 137));
     let verdict = later(&mut engine);
     assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::ChildKilled, None));
-    assert!(verdict[0].causes[0].ground.is_inferred());
+    assert!(verdict[0].causes[0].explanation.is_inferred());
 }
 
 #[test]
@@ -192,7 +191,7 @@ fn the_runtimes_word_counts_where_nobody_watched() {
     ended(&mut engine, 1, status("OOMKilled", 137));
     let verdict = later(&mut engine);
     assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::RuntimeSays, None));
-    assert_eq!(verdict[0].causes[0].limit_owner, Some(LimitScope::Unknown));
+    assert_eq!(verdict[0].causes[0].limit_scope, Some(LimitScope::Unknown));
 }
 
 #[test]
@@ -204,7 +203,7 @@ fn a_victim_of_an_unknown_kind_just_before_is_an_inferred_cause() {
     killed(
         &mut engine,
         10_100,
-        OomKill { container: None, instance: None, ..kill(9, OomVictimRole::Unknown) },
+        OomKill { container: None, container_id: None, ..kill(9, OomVictimRole::Unknown) },
     );
     let end = ContainerEnded { instance: Some("i2".into()), ..status("Error", 137) };
     ended(&mut engine, 10_101, end);
@@ -217,11 +216,11 @@ fn a_restarted_container_has_ends_of_its_own() {
     let mut engine = watcher();
     killed(&mut engine, 1, kill(7, OomVictimRole::Main));
     ended(&mut engine, 1, status("OOMKilled", 137));
-    killed(&mut engine, 4, OomKill { instance: Some("i2".into()), ..kill(7, OomVictimRole::Main) });
+    killed(&mut engine, 4, OomKill { container_id: Some("i2".into()), ..kill(7, OomVictimRole::Main) });
     ended(&mut engine, 4, ContainerEnded { instance: Some("i2".into()), ..status("OOMKilled", 137) });
     ended(&mut engine, 5, ContainerEnded { instance: Some("i3".into()), ..status("Error", 1) });
     later(&mut engine);
-    let ends = engine.story().ends();
+    let ends = engine.oom().ends();
     assert_eq!((ends.of(TerminationCause::OomKilled), ends.of(TerminationCause::Other)), (2, 1));
 }
 
@@ -229,14 +228,14 @@ fn a_restarted_container_has_ends_of_its_own() {
 fn a_restart_without_ids_is_not_blamed_on_the_kill_that_ended_the_last_one() {
     let mut engine = watcher();
     let nameless =
-        |seconds| OomKill { at: Some(at(seconds)), instance: None, ..kill(7, OomVictimRole::Main) };
+        |seconds| OomKill { at: Some(at(seconds)), container_id: None, ..kill(7, OomVictimRole::Main) };
     let end =
         |seconds, code| ContainerEnded { at: Some(at(seconds)), instance: None, ..status("Error", code) };
     killed(&mut engine, 1, nameless(1));
     ended(&mut engine, 1, end(1, 137));
     ended(&mut engine, 5, end(5, 1));
     later(&mut engine);
-    let ends = engine.story().ends();
+    let ends = engine.oom().ends();
     assert_eq!((ends.of(TerminationCause::OomKilled), ends.of(TerminationCause::Other)), (1, 1));
 }
 
@@ -252,9 +251,9 @@ fn repeated_and_late_records_count_for_nothing() {
     later(&mut engine);
     ended(&mut engine, 10_001, status("Error", 1));
     killed(&mut engine, 10_002, kill(9, OomVictimRole::Main));
-    let story = engine.story();
+    let story = engine.oom();
     assert_eq!((story.kills().total(), story.ends().total()), (2, 1));
-    let odd = story.oddities();
+    let odd = story.anomalies();
     assert_eq!((odd.repeated_kills, odd.late_ends, odd.late_kills), (1, 3, 1));
 }
 
@@ -264,8 +263,8 @@ fn kills_of_which_nobody_saw_the_victim_each_count() {
     for _ in 0..2 {
         killed(&mut engine, 1, OomKill { at: Some(at(1)), ..kill(0, OomVictimRole::Unknown) });
     }
-    let story = engine.story();
-    assert_eq!((story.kills().total(), story.oddities().repeated_kills), (2, 0));
+    let story = engine.oom();
+    assert_eq!((story.kills().total(), story.anomalies().repeated_kills), (2, 0));
     let verdict = ended(&mut engine, 2, ContainerEnded { exit_code: Some(137), ..cgroup() });
     assert!(verdict.ended.is_empty());
     assert_eq!(only(&later(&mut engine)), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
@@ -276,43 +275,55 @@ fn a_process_id_that_is_used_again_is_another_kill() {
     let mut engine = watcher();
     killed(&mut engine, 1, kill(7, OomVictimRole::Child));
     killed(&mut engine, 2, kill(7, OomVictimRole::Child));
-    assert_eq!(engine.story().kills().total(), 2);
+    assert_eq!(engine.oom().kills().total(), 2);
 }
 
 #[test]
 fn kills_outside_of_pods_and_in_unknown_ones_are_counted() {
     let mut engine = watcher();
-    let nowhere =
-        OomKill { pod: None, container: None, owner: LimitScope::Other, ..kill(7, OomVictimRole::Unknown) };
+    let nowhere = OomKill {
+        pod_uid: None,
+        container: None,
+        limit_scope: LimitScope::Other,
+        ..kill(7, OomVictimRole::Unknown)
+    };
     killed(&mut engine, 1, nowhere);
-    killed(&mut engine, 2, OomKill { pod: Some("ghost".into()), ..kill(8, OomVictimRole::Main) });
+    killed(&mut engine, 2, OomKill { pod_uid: Some("ghost".into()), ..kill(8, OomVictimRole::Main) });
     ended(&mut engine, 3, ContainerEnded { container: "".into(), instance: None, ..cgroup() });
-    let story = engine.story();
+    let story = engine.oom();
     assert_eq!(story.kills().total(), 2);
     assert_eq!(story.pod("ghost").unwrap().kills().total(), 1);
-    assert_eq!((story.oddities().unknown_pods, story.oddities().nameless_ends), (1, 1));
+    assert_eq!((story.anomalies().unknown_pods, story.anomalies().nameless_ends), (1, 1));
 }
 
 #[test]
 fn a_group_killed_together_is_one_story_with_all_its_victims() {
     let mut engine = watcher();
-    let member = |tgid, victim| OomKill { group: Some(42), ..kill(tgid, victim) };
+    let member = |pid, victim| OomKill { oom_group: Some(42), ..kill(pid, victim) };
     killed(&mut engine, 1, member(10, OomVictimRole::Child));
     killed(&mut engine, 1, member(11, OomVictimRole::Unknown));
     let told = killed(&mut engine, 1, member(12, OomVictimRole::Child));
-    let crate::decision::DecisionKind::Story(OomUpdate::Kill(note)) = told.subject else { panic!() };
-    let group = note.group.unwrap();
-    assert_eq!((group.group, group.processes()), (42, 3));
+    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(last)) = told.subject else { panic!() };
+    let group = last.group.unwrap();
+    assert_eq!((group.kills, group.victims.len(), group.victims_omitted), (3, 3, 0));
+    let pods: Vec<_> = group.victims.iter().map(|victim| victim.pod.as_ref().unwrap().to_string()).collect();
+    assert_eq!(pods, ["default/pod-a"; 3]);
     let verdict = ended(&mut engine, 2, cgroup());
     assert!(verdict.ended.is_empty(), "its status may still come");
     let verdict = later(&mut engine);
     assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::GroupKilled, None));
     let kills = |it: &&Evidence| matches!(it, Evidence::KernelKills(_));
     assert_eq!(verdict[0].evidence.iter().filter(kills).count(), 3);
-    let story = engine.story();
+    let story = engine.oom();
     assert_eq!((story.kills().total(), story.kills().groups()), (3, 1));
-    killed(&mut engine, 20_000, member(13, OomVictimRole::Child));
-    assert_eq!(engine.story().kills().groups(), 2, "the same group, killed again");
+    let mut last = None;
+    for pid in 0..LISTED as u32 + 9 {
+        last = Some(killed(&mut engine, 20_000 + i64::from(pid), member(pid, OomVictimRole::Child)));
+    }
+    assert_eq!(engine.oom().kills().groups(), 2, "the same group, killed again");
+    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(last)) = last.unwrap().subject else { panic!() };
+    let group = last.group.unwrap();
+    assert_eq!((group.kills, group.victims.len(), group.victims_omitted), (73, LISTED, 9));
 }
 
 #[test]
@@ -320,10 +331,10 @@ fn it_is_forgotten_an_hour_after_the_pod_is_gone_and_totals_stay() {
     let mut engine = watcher();
     killed(&mut engine, 1, kill(7, OomVictimRole::Main));
     tell(&mut engine, 2, Event::Pods(set(vec![pod("b", "10")])));
-    assert!(engine.story().pod("a").is_some());
+    assert!(engine.oom().pod("a").is_some());
     tell(&mut engine, 3_700, Event::Pods(set(vec![pod("b", "10")])));
-    assert!(engine.story().pod("a").is_none());
-    assert_eq!(engine.story().kills().total(), 1);
+    assert!(engine.oom().pod("a").is_none());
+    assert_eq!(engine.oom().kills().total(), 1);
 }
 
 #[test]
@@ -334,8 +345,8 @@ fn a_clock_that_goes_back_delays_a_verdict_and_nothing_else() {
         tell(&mut engine, 1, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended.is_empty()
     );
     killed(&mut engine, 1, OomKill { at: Some(at(900)), ..kill(3, OomVictimRole::Child) });
-    assert_eq!(engine.story().oddities().from_the_future, 1);
-    assert_eq!(engine.story().last_kill("a"), Some(at(1)));
+    assert_eq!(engine.oom().anomalies().from_the_future, 1);
+    assert_eq!(engine.oom().last_kill("a"), Some(at(1)));
     assert_eq!(later(&mut engine).len(), 1);
 }
 
@@ -346,7 +357,7 @@ fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_ver
     for n in 0..5_000u32 {
         let (uid, container) = (format!("u{}", n % 2_500), format!("{n}{}", "x".repeat(10_000)));
         let kill = OomKill {
-            pod: Some(uid.as_str().into()),
+            pod_uid: Some(uid.as_str().into()),
             container: Some(container.as_str().into()),
             ..kill(n, OomVictimRole::Child)
         };
@@ -354,13 +365,13 @@ fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_ver
         let end = ContainerEnded { pod: uid.into(), container: container.into(), instance: None, ..cgroup() };
         verdicts += ended(&mut engine, 1, end).ended.len();
     }
-    assert!(engine.story().pods().len() <= 1_024);
-    let longest = engine.story().pods().flat_map(|(_, pod)| pod.containers().keys().map(|name| name.len()));
+    assert!(engine.oom().pods().len() <= 1_024);
+    let longest = engine.oom().pods().flat_map(|(_, pod)| pod.containers().keys().map(|name| name.len()));
     assert!(longest.max().unwrap() <= 256);
     verdicts += later(&mut engine).len();
     assert_eq!(verdicts, 5_000);
-    assert_eq!(engine.story().ends().total(), 5_000);
-    assert_eq!(engine.story().kills().total(), 5_000);
+    assert_eq!(engine.oom().ends().total(), 5_000);
+    assert_eq!(engine.oom().kills().total(), 5_000);
 }
 
 #[test]
@@ -372,7 +383,7 @@ fn a_report_tells_it_all() {
         usage: Some(64 << 20),
         limit: Some(64 << 20),
         anon: Some(60 << 20),
-        group: Some(42),
+        oom_group: Some(42),
         ..kill(7, OomVictimRole::Main)
     };
     let killed = killed(&mut engine, 2, kill);

@@ -1,15 +1,18 @@
-//! The state of the story: bounded whatever comes, and changed by inputs alone.
+//! Tracks OOM kills and the ends of containers: bounded whatever comes, and changed by inputs alone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::container_end::ContainerEnded;
+use serde::Serialize;
+
+use super::container_end::{ContainerEnded, EndSeen};
 use super::counters::{AnomalyCounts, KillCounts, TerminationCounts};
-use super::group::{GroupKill, GroupKills};
+use super::group::GroupKills;
 use super::kill::OomKill;
 use super::pod::{KillEntry, KillStored, PodOomHistory, StartedEviction};
-use super::termination::EndedContainer;
+use super::termination::ContainerTerminated;
 use super::text::clipped;
+use crate::pod_ref::PodRef;
 use crate::pods::{KnownPod, PodSet};
 use crate::progress::EvictionResult;
 use crate::time::{Timestamp, since};
@@ -18,7 +21,7 @@ use crate::time::{Timestamp, since};
 const PODS: usize = 1024;
 
 /// Kills by which a repeated record is known.
-const SEEN: usize = 1024;
+const RECENT: usize = 1024;
 
 /// Evictions that can be decided on without memory for them until the next record comes.
 const ROOM: usize = 64;
@@ -34,64 +37,53 @@ const KEEP_NANOS: i64 = 3_600_000_000_000;
 pub struct OomTracker {
     kills: KillCounts,
     ends: TerminationCounts,
-    oddities: AnomalyCounts,
+    anomalies: AnomalyCounts,
     pods: BTreeMap<Box<str>, PodOomHistory>,
-    seen: VecDeque<(Timestamp, u32)>,
+    recent: VecDeque<(Timestamp, u32)>,
     groups: GroupKills,
     /// Evictions that were decided on and not entered yet: that takes memory, which may be short.
-    chosen: Vec<(Timestamp, Arc<KnownPod>)>,
+    decided: Vec<(Timestamp, Arc<KnownPod>)>,
     /// Verdicts that were given early, for want of room.
-    early: Vec<EndedContainer>,
+    early: Vec<ContainerTerminated>,
     /// Evictions are decided on and not carried out.
     dry_run: bool,
     /// When the next verdict is due.
     due: Option<Timestamp>,
 }
 
-/// What the engine says to a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The engine's answer to a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OomUpdate {
-    /// Of a kill.
-    Kill(Box<KillUpdate>),
-    /// Of the end of a container.
-    End(Box<EndUpdate>),
+    /// An OOM kill, completed by what the engine knows.
+    #[serde(rename = "oom_kill")]
+    Kill(Box<OomKill>),
+    /// A record of a container's end.
+    #[serde(rename = "container_ended")]
+    End(EndUpdate),
 }
 
-/// What the engine says to a kill.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KillUpdate {
-    /// The record.
-    pub kill: OomKill,
-    /// Its instant, no later than the input's.
-    pub at: Timestamp,
-    /// It was told before, and counts for nothing.
-    pub repeated: bool,
-    /// `namespace` and `name` of the pod, if the engine knows it.
-    pub pod: Option<(Box<str>, Box<str>)>,
-    /// Since when the pod is being evicted by this agent.
-    pub evicting_since: Option<Timestamp>,
-    /// The others that were killed with it.
-    pub group: Option<GroupKill>,
-    /// Kills in the pod so far, this one included.
-    pub in_pod: u64,
-}
-
-/// What the engine says to a record of an end.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The engine's answer to a record of an end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EndUpdate {
-    /// The record.
-    pub end: ContainerEnded,
-    /// What it did.
-    pub taken: EndHandling,
+    /// UID of the pod.
+    pub uid: Box<str>,
+    /// Name of the container.
+    pub container: Box<str>,
+    /// Where it was seen.
+    pub seen: EndSeen,
+    /// What the record did.
+    #[serde(rename = "taken")]
+    pub handling: EndHandling,
 }
 
 /// What a record of an end did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndHandling {
-    /// It counts; the verdict is among those of this decision or follows.
+    /// It counts; the cause is among those of this decision or follows.
     Noted,
-    /// The verdict was given before.
+    /// The cause was reported before.
     Late,
     /// It names no pod or no container.
     Nameless,
@@ -109,8 +101,8 @@ impl OomTracker {
     }
 
     /// Records that made no sense.
-    pub fn oddities(&self) -> &AnomalyCounts {
-        &self.oddities
+    pub fn anomalies(&self) -> &AnomalyCounts {
+        &self.anomalies
     }
 
     /// The story of a pod, by its uid; none if nothing happened to it.
@@ -138,53 +130,55 @@ impl OomTracker {
         self.dry_run = true;
     }
 
-    /// Takes note of a kill.
-    pub(crate) fn kill(&mut self, now: Timestamp, kill: OomKill, active: &PodSet) -> KillUpdate {
-        self.enter_chosen(active);
+    /// Takes in a kill and completes its record.
+    pub(crate) fn kill(&mut self, now: Timestamp, mut kill: OomKill, active: &PodSet) -> OomKill {
+        self.enter_decided(active);
         let at = self.date(kill.at, now);
-        let repeated = kill.tgid != 0 && self.seen.contains(&(at, kill.tgid));
-        let mut note =
-            KillUpdate { kill, at, repeated, pod: None, evicting_since: None, group: None, in_pod: 0 };
-        if repeated {
-            self.oddities.repeated_kills += 1;
-            return note;
+        kill.at = Some(at);
+        let near_us = |near: Timestamp| since(at, near).as_nanos().max(0).unsigned_abs() / 1_000;
+        kill.near_limit_us = kill.near_since.map(near_us);
+        kill.repeated = kill.pid != 0 && self.recent.contains(&(at, kill.pid));
+        if kill.repeated {
+            self.anomalies.repeated_kills += 1;
+            return kill;
         }
-        if self.seen.len() >= SEEN {
-            self.seen.pop_front();
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
         }
-        self.seen.push_back((at, note.kill.tgid));
-        let killed = KillEntry::new(&note.kill, at);
-        let (first, first_in_pod) = match self.groups.add(&note.kill, &killed) {
-            Some(part) => {
-                note.group = Some(part.story);
-                (part.first, part.first_in_pod)
-            }
-            None => (false, false),
-        };
-        self.kills.count(&note.kill, first);
-        let Some(uid) = note.kill.pod.clone().filter(|uid| !uid.is_empty()) else { return note };
+        self.recent.push_back((at, kill.pid));
+        let uid = kill.pod_uid.clone().filter(|uid| !uid.is_empty());
+        if let Some(uid) = &uid {
+            let known = self.pod_mut(uid, now, active).known.as_ref();
+            kill.pod = known.map(|known| PodRef::from(&known.pod));
+        }
+        let member = self.groups.add(&kill, at, kill.pod.as_ref());
+        self.kills.count(&kill, member.as_ref().is_some_and(|member| member.first));
+        let first_in_pod = member.as_ref().is_some_and(|member| member.first_in_pod);
+        kill.group = member.map(|member| member.group);
+        let Some(uid) = uid else { return kill };
         let pod = self.pod_mut(&uid, now, active);
-        let KillStored { late, has_room } = pod.kill(&note.kill, killed, first_in_pod);
-        note.pod = pod.known.as_ref().map(|known| (known.pod.namespace.clone(), known.pod.name.clone()));
-        note.evicting_since = pod.eviction.filter(StartedEviction::is_on).map(|begun| begun.at);
-        note.in_pod = pod.kills().total();
-        self.oddities.forgotten += u64::from(!has_room);
-        self.oddities.late_kills += u64::from(late);
-        note
+        let KillStored { late, has_room } = pod.kill(&kill, KillEntry::new(&kill, at), first_in_pod);
+        kill.evicting_since = pod.eviction.filter(StartedEviction::is_on).map(|started| started.at);
+        kill.kills_in_pod = pod.kills().total();
+        self.anomalies.forgotten += u64::from(!has_room);
+        self.anomalies.late_kills += u64::from(late);
+        kill
     }
 
-    /// Takes note of a record of an end.
-    pub(crate) fn end(&mut self, now: Timestamp, end: ContainerEnded, active: &PodSet) -> EndUpdate {
-        self.enter_chosen(active);
-        if end.pod.is_empty() || (end.container.is_empty() && end.instance.is_none()) {
-            self.oddities.nameless_ends += 1;
-            return EndUpdate { end, taken: EndHandling::Nameless };
-        }
-        let at = self.date(end.at, now);
-        let uid = end.pod.clone();
-        let is_new = self.pod_mut(&uid, now, active).end(&end, at, now);
-        self.oddities.late_ends += u64::from(!is_new);
-        EndUpdate { end, taken: if is_new { EndHandling::Noted } else { EndHandling::Late } }
+    /// Takes in a record of an end.
+    pub(crate) fn end(&mut self, now: Timestamp, end: &ContainerEnded, active: &PodSet) -> EndUpdate {
+        self.enter_decided(active);
+        let ContainerEnded { pod: uid, container, seen, .. } = end.clone();
+        let handling = if uid.is_empty() || (container.is_empty() && end.instance.is_none()) {
+            self.anomalies.nameless_ends += 1;
+            EndHandling::Nameless
+        } else {
+            let at = self.date(end.at, now);
+            let is_new = self.pod_mut(&uid, now, active).end(end, at, now);
+            self.anomalies.late_ends += u64::from(!is_new);
+            if is_new { EndHandling::Noted } else { EndHandling::Late }
+        };
+        EndUpdate { uid, container, seen, handling }
     }
 
     /// An eviction was decided on. One that is under way goes on.
@@ -192,30 +186,30 @@ impl OomTracker {
         let uid = clipped(&known.pod.uid);
         // The same pod may be chosen pass after pass, which is to cost nothing.
         let on = |pod: &PodOomHistory| pod.eviction.as_ref().is_some_and(StartedEviction::is_on);
-        let is_chosen = || self.chosen.iter().any(|(_, chosen)| *chosen.pod.uid == *known.pod.uid);
-        if self.dry_run || self.pods.get(uid).is_some_and(on) || is_chosen() {
+        let is_entered = || self.decided.iter().any(|(_, decided)| *decided.pod.uid == *known.pod.uid);
+        if self.dry_run || self.pods.get(uid).is_some_and(on) || is_entered() {
             return;
         }
-        if self.chosen.len() >= ROOM {
-            self.enter_chosen(active);
+        if self.decided.len() >= ROOM {
+            self.enter_decided(active);
         }
-        self.chosen.push((now, Arc::clone(known)));
+        self.decided.push((now, Arc::clone(known)));
     }
 
     /// Enters what was decided on. Whatever asks for the story of a pod comes after it.
-    fn enter_chosen(&mut self, active: &PodSet) {
-        for (at, known) in std::mem::take(&mut self.chosen) {
+    fn enter_decided(&mut self, active: &PodSet) {
+        for (at, known) in std::mem::take(&mut self.decided) {
             self.pod_mut(&known.pod.uid, at, active).eviction = Some(StartedEviction { at, until: None });
         }
-        self.chosen.reserve(ROOM);
+        self.decided.reserve(ROOM);
     }
 
     /// An eviction came to an end. One that failed explains no later end of a container.
     pub(crate) fn evicted(&mut self, now: Timestamp, outcome: &EvictionResult, active: &PodSet) {
-        self.enter_chosen(active);
+        self.enter_decided(active);
         let Some(pod) = self.pods.get_mut(clipped(&outcome.uid)) else { return };
-        if let (Err(_), Some(begun)) = (&outcome.result, pod.eviction.as_mut()) {
-            begun.until.get_or_insert(now);
+        if let (Err(_), Some(started)) = (&outcome.result, pod.eviction.as_mut()) {
+            started.until.get_or_insert(now);
         }
     }
 
@@ -225,10 +219,10 @@ impl OomTracker {
         now: Timestamp,
         touched: Option<&str>,
         active: &PodSet,
-    ) -> Vec<EndedContainer> {
+    ) -> Vec<ContainerTerminated> {
         let is_due = self.due.is_some_and(|due| due <= now);
         if is_due {
-            self.enter_chosen(active);
+            self.enter_decided(active);
         }
         let mut settled = std::mem::take(&mut self.early);
         if is_due {
@@ -244,7 +238,7 @@ impl OomTracker {
             return settled;
         }
         for ended in &settled {
-            self.ends.count(ended.verdict());
+            self.ends.count(ended.cause());
         }
         self.due = self.pods.values().filter_map(PodOomHistory::due).min();
         settled
@@ -252,7 +246,7 @@ impl OomTracker {
 
     /// The pods are now these: learns their names, and forgets those that are long gone.
     pub(crate) fn pods_are(&mut self, now: Timestamp, active: &PodSet) {
-        self.enter_chosen(active);
+        self.enter_decided(active);
         self.pods.retain(|uid, pod| {
             if let Some(known) = active.place(uid).and_then(|place| active.pods().get(place as usize)) {
                 pod.known = Some(Arc::clone(known));
@@ -264,7 +258,7 @@ impl OomTracker {
 
     /// The instant of a record: nothing is learned before it happens.
     fn date(&mut self, at: Option<Timestamp>, now: Timestamp) -> Timestamp {
-        self.oddities.from_the_future += u64::from(at.is_some_and(|at| at > now));
+        self.anomalies.from_the_future += u64::from(at.is_some_and(|at| at > now));
         at.unwrap_or(now).min(now)
     }
 
@@ -276,7 +270,7 @@ impl OomTracker {
             }
             let place = active.place(uid);
             let known = place.and_then(|place| active.pods().get(place as usize)).cloned();
-            self.oddities.unknown_pods += u64::from(known.is_none());
+            self.anomalies.unknown_pods += u64::from(known.is_none());
             self.pods.insert(uid.into(), PodOomHistory::new(known));
         }
         let pod = self.pods.entry(uid.into()).or_default();
@@ -291,7 +285,7 @@ impl OomTracker {
             if let Some(mut pod) = self.pods.remove(&uid) {
                 pod.settle(Timestamp::MAX, &uid, &mut self.early);
             }
-            self.oddities.forgotten += 1;
+            self.anomalies.forgotten += 1;
         }
     }
 }

@@ -148,7 +148,7 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Resul
         match happening {
             GuardEvent::OomKill(pod) => {
                 kills.entry(uid(pod)).or_default().push(seconds);
-                let kill = OomKill { pod: Some(uid(pod)), ..OomKill::default() };
+                let kill = OomKill { pod_uid: Some(uid(pod)), ..OomKill::default() };
                 tell(&mut engine, seconds, Event::OomKill(Box::new(kill)));
             }
             GuardEvent::Failed(pod) => {

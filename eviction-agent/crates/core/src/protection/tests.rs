@@ -83,7 +83,7 @@ impl Scene {
     }
 
     fn oom_kill(&mut self, seconds: i64, uid: &str) {
-        let kill = OomKill { pod: Some(uid.into()), ..OomKill::default() };
+        let kill = OomKill { pod_uid: Some(uid.into()), ..OomKill::default() };
         tell(&mut self.engine, seconds, Event::OomKill(Box::new(kill)));
     }
 }

@@ -7,7 +7,6 @@
 mod candidate;
 mod eviction;
 mod margin;
-mod oom;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -20,7 +19,6 @@ pub use eviction::{
     VictimRecord,
 };
 pub use margin::{MarginRecord, NearestRecord};
-pub use oom::{ContainerEndRecord, OomKillRecord, OomRecord};
 use serde::Serialize;
 pub use signal::{
     ConditionRecord, DeficitRecord, GrowthRecord, MemoryRecord, MetRecord, ProposalRecord, RaiserRecord,
@@ -31,7 +29,7 @@ use crate::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
 use crate::disk_layout::Reclaim;
 use crate::eviction::EvaluationEnd;
 use crate::message;
-use crate::oom::EndedContainer;
+use crate::oom::{ContainerTerminated, OomUpdate};
 use crate::pod::PodName;
 use crate::signal::{NodeCondition, Resource, Signal};
 use crate::signal_filter::RejectedReading;
@@ -49,7 +47,7 @@ pub struct DecisionRecord {
     pub conditions: Vec<ConditionRecord>,
     /// Containers that terminated, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ended: Vec<EndedContainer>,
+    pub ended: Vec<ContainerTerminated>,
     /// Conditions whose status is unknown: a signal that raises them is unavailable.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_conditions: Vec<NodeCondition>,
@@ -85,7 +83,7 @@ pub enum RecordSubject {
     },
     /// An OOM kill, or a record of a container's end.
     #[serde(rename = "story")]
-    Oom(OomRecord),
+    Oom(OomUpdate),
 }
 
 /// One evaluation, explained.
@@ -152,7 +150,7 @@ impl DecisionRecord {
             DecisionKind::Pass(evaluation) => {
                 RecordSubject::Evaluated(Box::new(EvaluationRecord::of(decision, evaluation)))
             }
-            DecisionKind::Story(update) => RecordSubject::Oom(OomRecord::of(update)),
+            DecisionKind::Oom(update) => RecordSubject::Oom(update.clone()),
             DecisionKind::Admission(admission) => RecordSubject::Admission {
                 pod: PodName::of(&admission.pod.pod),
                 admit: admission.admit,

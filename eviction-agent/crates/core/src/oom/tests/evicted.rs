@@ -28,7 +28,7 @@ fn an_eviction_that_failed_explains_what_ended_until_then_and_no_more() {
     ended(&mut engine, 2, cgroup());
     tell(&mut engine, 5, eviction_failed("a"));
     ended(&mut engine, 9, ContainerEnded { instance: Some("i2".into()), ..cgroup() });
-    let verdicts: Vec<_> = later(&mut engine).iter().map(EndedContainer::verdict).collect();
+    let verdicts: Vec<_> = later(&mut engine).iter().map(ContainerTerminated::cause).collect();
     assert_eq!(verdicts, [TerminationCause::EvictedByAgent, TerminationCause::Other]);
 }
 
@@ -37,8 +37,8 @@ fn a_kill_inside_an_eviction_is_both_in_order_and_counts_once_in_each() {
     let mut engine = watcher();
     evict_a(&mut engine, 1);
     let told = killed(&mut engine, 2, kill(7, OomVictimRole::Main));
-    let crate::decision::DecisionKind::Story(OomUpdate::Kill(note)) = &told.subject else { panic!() };
-    assert_eq!(note.evicting_since, Some(at(1)));
+    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(kill)) = &told.subject else { panic!() };
+    assert_eq!(kill.evicting_since, Some(at(1)));
     let verdict = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
     assert_eq!(
         only(&verdict),
@@ -46,7 +46,7 @@ fn a_kill_inside_an_eviction_is_both_in_order_and_counts_once_in_each() {
     );
     let kinds: Vec<_> = verdict[0].evidence.iter().map(Evidence::at).collect();
     assert_eq!(kinds, [Some(at(1)), Some(at(2)), None], "in order");
-    let story = engine.story();
+    let story = engine.oom();
     assert_eq!((story.ends().of(TerminationCause::EvictedByAgent), story.ends().total()), (1, 1));
     assert_eq!(story.kills().total(), 1);
 }
@@ -79,7 +79,7 @@ fn the_kubelets_evictions_are_told_from_ours() {
     );
     let mut engine = watcher();
     let dated = ContainerEnded { evicted_at: Some(at(1)), ..by_kubelet("main") };
-    killed(&mut engine, 2, OomKill { instance: Some("main".into()), ..kill(7, OomVictimRole::Main) });
+    killed(&mut engine, 2, OomKill { container_id: Some("main".into()), ..kill(7, OomVictimRole::Main) });
     let verdict = ended(&mut engine, 3, dated).ended;
     assert_eq!(only(&verdict).2, Some(TerminationCause::OomKilled), "evicted first, then killed");
 }

@@ -33,23 +33,22 @@ fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
     for input in inputs.into_iter().chain([end]) {
         let decision = engine.step(input);
         match &decision.subject {
-            DecisionKind::Story(OomUpdate::Kill(note)) => kills += u64::from(!note.repeated),
-            DecisionKind::Story(OomUpdate::End(note)) => {
-                counted += u64::from(note.taken == EndHandling::Noted)
+            DecisionKind::Oom(OomUpdate::Kill(kill)) => kills += u64::from(!kill.repeated),
+            DecisionKind::Oom(OomUpdate::End(end)) => {
+                counted += u64::from(end.handling == EndHandling::Noted)
             }
             _ => {}
         }
         for ended in &decision.ended {
             prop_assert!(!ended.causes.is_empty());
-            let mut verdicts: Vec<TerminationCause> =
-                ended.causes.iter().map(|cause| cause.verdict).collect();
+            let mut verdicts: Vec<TerminationCause> = ended.causes.iter().map(|cause| cause.cause).collect();
             verdicts.sort_unstable();
             verdicts.dedup();
             prop_assert_eq!(verdicts.len(), ended.causes.len(), "no cause twice");
-            *ends.entry(ended.verdict()).or_insert(0) += 1;
+            *ends.entry(ended.cause()).or_insert(0) += 1;
         }
     }
-    let story = engine.story();
+    let story = engine.oom();
     prop_assert_eq!(story.kills().total(), kills);
     for verdict in TerminationCause::ALL {
         prop_assert_eq!(story.ends().of(verdict), ends.get(&verdict).copied().unwrap_or(0));
@@ -84,14 +83,14 @@ proptest! {
     #[test]
     fn kills_told_twice_count_once(inputs in records()) {
         let dated = |input: &Input| match &input.event {
-            Event::OomKill(kill) => kill.tgid != 0 && kill.at.is_some_and(|at| at <= input.at),
+            Event::OomKill(kill) => kill.pid != 0 && kill.at.is_some_and(|at| at <= input.at),
             _ => false,
         };
         let kills: Vec<Input> = inputs.into_iter().filter(dated).collect();
         let total = |inputs: Vec<Input>| {
             let mut engine = Engine::new(policy(Vec::new()));
             inputs.into_iter().for_each(|input| { engine.step(input); });
-            engine.story().kills().clone()
+            engine.oom().kills().clone()
         };
         prop_assert_eq!(total(twice(&kills)), total(kills));
     }

@@ -5,7 +5,7 @@ use crate::fixture::at;
 use crate::oom::{AttributedCause, KillEntry, LimitScope, OomKill, OomVictimRole};
 
 fn kill(victim: OomVictimRole) -> Evidence {
-    let kill = OomKill { tgid: 7, victim, ..OomKill::default() };
+    let kill = OomKill { pid: 7, victim, ..OomKill::default() };
     Evidence::KernelKills(Box::new(KillEntry::new(&kill, at(1))))
 }
 
@@ -13,23 +13,23 @@ fn status() -> Evidence {
     Evidence::Ended { seen: EndSeen::Status }
 }
 
-fn cause(verdict: TerminationCause, ground: Explanation) -> AttributedCause {
-    let limit_owner = (verdict == TerminationCause::OomKilled).then_some(LimitScope::Container);
-    AttributedCause { verdict, ground, at: None, limit_owner }
+fn cause(cause: TerminationCause, explanation: Explanation) -> AttributedCause {
+    let limit_scope = (cause == TerminationCause::OomKilled).then_some(LimitScope::Container);
+    AttributedCause { cause, explanation, at: None, limit_scope }
 }
 
-fn ended(causes: &[(TerminationCause, Explanation)], evidence: Vec<Evidence>) -> EndedContainer {
-    EndedContainer {
-        namespace: "shop".into(),
-        name: "web".into(),
-        uid: "u".into(),
+fn ended(causes: &[(TerminationCause, Explanation)], evidence: Vec<Evidence>) -> ContainerTerminated {
+    ContainerTerminated {
+        pod: Some(PodRef::new("shop", "web")),
+        pod_uid: "u".into(),
         container: "app".into(),
-        instance: Some("i1".into()),
-        ended_at: at(2),
+        container_id: Some("i1".into()),
+        causes: causes.iter().map(|(of, explanation)| cause(*of, *explanation)).collect(),
+        finished_at: at(2),
         exit_code: None,
-        signal: None,
+        exit_signal: None,
         reason: "".into(),
-        causes: causes.iter().map(|(verdict, ground)| cause(*verdict, *ground)).collect(),
+        mismatch: None,
         evidence,
     }
 }
@@ -48,7 +48,7 @@ fn told(reason: &str, exit_code: i32) -> ContainerEnded {
 }
 
 /// The same with the status among its evidence.
-fn with_status(ended: &EndedContainer, told: &ContainerEnded) -> EndedContainer {
+fn with_status(ended: &ContainerTerminated, told: &ContainerEnded) -> ContainerTerminated {
     let mut ended = ended.clone();
     (ended.reason, ended.exit_code) = (told.reason.clone(), told.exit_code);
     ended.evidence.push(status());
@@ -56,15 +56,15 @@ fn with_status(ended: &EndedContainer, told: &ContainerEnded) -> EndedContainer 
 }
 
 /// By what they differ, whichever of them comes first.
-fn compare(ended: &EndedContainer, told: &ContainerEnded) -> Option<MismatchKind> {
-    let at_once = StatusMismatch::default().ended(at(3), &with_status(ended, told));
-    let mut apart = StatusMismatch::default();
-    assert_eq!(apart.ended(at(3), ended), None, "there is no status yet");
-    let late = apart.status(at(60), told);
-    assert_eq!(apart.status(at(61), told), None, "once");
-    let of = late.as_ref().map(|it| (&*it.namespace, &*it.name, &*it.container, it.verdict));
-    assert!(of.is_none_or(|of| of == ("shop", "web", "app", ended.verdict())));
-    assert_eq!(at_once, late.map(|it| it.difference));
+fn compare(ended: &ContainerTerminated, told: &ContainerEnded) -> Option<MismatchKind> {
+    let at_once = StatusMismatch::default().terminated(at(3), &with_status(ended, told));
+    let mut comparison = StatusMismatch::default();
+    assert_eq!(comparison.terminated(at(3), ended), None, "there is no status yet");
+    let late = comparison.status(at(60), told);
+    assert_eq!(comparison.status(at(61), told), None, "once");
+    let of = late.as_ref().map(|it| (it.pod.as_ref(), &*it.container, it.cause));
+    assert!(of.is_none_or(|of| of == (ended.pod.as_ref(), "app", ended.cause())));
+    assert_eq!(at_once, late.map(|it| it.mismatch));
     at_once
 }
 
@@ -116,9 +116,9 @@ fn each_way_in_which_a_status_and_a_verdict_can_differ() {
 #[test]
 fn a_status_is_held_against_its_own_container_alone() {
     let of = |end: ContainerEnded| {
-        let mut apart = StatusMismatch::default();
-        apart.ended(at(3), &ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]));
-        apart.status(at(4), &end).map(|it| it.difference)
+        let mut comparison = StatusMismatch::default();
+        comparison.terminated(at(3), &ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]));
+        comparison.status(at(4), &end).map(|it| it.mismatch)
     };
     let killed = || told("Error", 137);
     assert!(of(killed()).is_some());
@@ -131,15 +131,16 @@ fn a_status_is_held_against_its_own_container_alone() {
 
 #[test]
 fn verdicts_wait_for_ten_minutes_and_not_in_any_number() {
-    let mut apart = StatusMismatch::default();
+    let mut comparison = StatusMismatch::default();
     let nameless = ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]);
     for nth in 0..2 * OPEN {
-        apart.ended(at(3), &EndedContainer { uid: nth.to_string().into(), ..nameless.clone() });
+        comparison
+            .terminated(at(3), &ContainerTerminated { pod_uid: nth.to_string().into(), ..nameless.clone() });
     }
-    assert_eq!((apart.waiting(), apart.unmatched()), (OPEN, OPEN as u64));
+    assert_eq!((comparison.waiting(), comparison.unmatched()), (OPEN, OPEN as u64));
     let last = ContainerEnded { pod: (2 * OPEN - 1).to_string().into(), ..told("Error", 137) };
-    assert_eq!(apart.status(at(700), &last), None, "too late");
-    assert_eq!((apart.waiting(), apart.unmatched()), (0, 2 * OPEN as u64));
+    assert_eq!(comparison.status(at(700), &last), None, "too late");
+    assert_eq!((comparison.waiting(), comparison.unmatched()), (0, 2 * OPEN as u64));
 }
 
 fn causes() -> impl Strategy<Value = Vec<(TerminationCause, Explanation)>> {
@@ -174,20 +175,40 @@ proptest! {
     fn whatever_comes_its_memory_is_bounded_and_each_end_is_said_once(
         records in prop::collection::vec((any::<bool>(), 0..400_u16, 0..2_000_i64), 0..1_500),
     ) {
-        let mut apart = StatusMismatch::default();
+        let mut comparison = StatusMismatch::default();
         let mut verdicts = 0;
         let mut said = 0;
         for (is_verdict, uid, second) in records {
             let uid: Box<str> = uid.to_string().into();
             if is_verdict {
                 verdicts += 1;
-                apart.ended(at(second), &EndedContainer { uid, ..ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]) });
+                comparison.terminated(at(second), &ContainerTerminated { pod_uid: uid, ..ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]) });
             } else {
                 let end = ContainerEnded { pod: uid, ..told("OOMKilled", 137) };
-                said += u64::from(apart.status(at(second), &end).is_some());
+                said += u64::from(comparison.status(at(second), &end).is_some());
             }
-            prop_assert!(apart.waiting() <= OPEN);
-            prop_assert_eq!(verdicts, said + apart.waiting() as u64 + apart.unmatched());
+            prop_assert!(comparison.waiting() <= OPEN);
+            prop_assert_eq!(verdicts, said + comparison.waiting() as u64 + comparison.unmatched());
         }
     }
+}
+
+#[test]
+fn a_late_status_that_differs_in_one_line() {
+    let mismatch = ContainerStatusMismatch {
+        pod: Some(PodRef::new("shop", "web")),
+        pod_uid: "u".into(),
+        container: "app".into(),
+        container_id: None,
+        cause: TerminationCause::OomKilled,
+        mismatch: MismatchKind::KillNotInStatus,
+    };
+    assert_eq!(
+        mismatch.to_string(),
+        "container app of shop/web terminated: oom killed; its status came later and differs: the kernel's OOM killer killed it, which the status does not say"
+    );
+    assert_eq!(
+        serde_json::to_string(&mismatch).unwrap(),
+        r#"{"namespace":"shop","pod":"web","pod_uid":"u","container":"app","cause":"oom_killed","mismatch":"kill_not_in_status","mismatch_explanation":"the kernel's OOM killer killed it, which the status does not say"}"#
+    );
 }
