@@ -49,7 +49,7 @@ fn passes(node: &mut Node) -> Result<Last> {
     }
     let snapshot = node.look(spare)?;
     let (decision, in_pass) = counted(|| node.pass(&snapshot));
-    let pass = decision.pass().context("there was no pass")?;
+    let pass = decision.evaluation().context("there was no pass")?;
     let (end, met, conditions) = (pass.end, pass.met.len(), decision.conditions.len());
     let ((), in_recycle) = counted(|| node.engine.recycle(decision));
     Ok(Last { end, met, conditions, allocations: in_pass + in_recycle })
@@ -145,14 +145,14 @@ fn nor_does_the_first_that_evicts_where_it_was_rehearsed() -> Result<()> {
         let event = Event::Pods(Arc::clone(&node.pods));
         node.engine.step(Input { at: node.now, event });
         let pressed = node.look(None)?;
-        node.engine.rehearse(node.now, if was_pressed { pressed } else { rehearsed });
+        node.engine.warm_up(node.now, if was_pressed { pressed } else { rehearsed });
         assert!(node.engine.conditions().is_empty(), "nothing is left of the rehearsal");
         let mut snapshot = node.look(None)?;
         if !is_indexed {
             Arc::make_mut(&mut snapshot).index(&Arc::new(PodSet::new(Vec::new())));
         }
         let (decision, asked) = traced(|| node.pass(&snapshot));
-        let pass = decision.pass().context("there was no pass")?;
+        let pass = decision.evaluation().context("there was no pass")?;
         let of = format!("{profile:?}, pressed {was_pressed}, indexed {is_indexed}: {asked}");
         assert_eq!((pass.end, asked.blocks), (EvaluationEnd::Evicted, 0), "{of}");
     }

@@ -209,7 +209,7 @@ fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
         RecordSubject::Evaluated(pass) => {
             pass.candidates.iter().any(|candidate| candidate.pod == *pod)
                 || pass.evictions.iter().any(|eviction| eviction.pod == *pod)
-                || pass.spared.contains(pod)
+                || pass.critical_pods.contains(pod)
         }
         RecordSubject::Admission { pod: asked, .. } => asked == pod,
         RecordSubject::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref() == Some(&*pod.uid),

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::error::{Failure, chain};
 use crate::telemetry::metrics::{Metrics, ResultLabels};
 use eviction_config::{ActionSettings, EvictionRequests};
-use eviction_core::policy::VictimsPerPass;
+use eviction_core::policy::VictimsPerSync;
 use eviction_core::progress::KillUpdate;
 use eviction_core::units::GoDuration;
 use eviction_kill::CgroupDirs;
@@ -64,11 +64,11 @@ pub(super) fn executor(
 }
 
 /// How fast victims may follow each other.
-pub(super) fn pacing(victims: VictimsPerPass) -> RateLimitPolicy {
+pub(super) fn pacing(victims: VictimsPerSync) -> RateLimitPolicy {
     match victims {
-        VictimsPerPass::One => RateLimitPolicy::default(),
+        VictimsPerSync::One => RateLimitPolicy::default(),
         // Who waits for whom is decided by what each of them frees.
-        VictimsPerPass::Sized { .. } => {
+        VictimsPerSync::Sized { .. } => {
             RateLimitPolicy { victim_wait: Duration::ZERO, ..RateLimitPolicy::default() }
         }
     }

@@ -164,7 +164,7 @@ impl KernelKill {
     pub(crate) fn wants_choice(&self, now: Instant, distance: u64) -> bool {
         let Some(choice) = self.present() else { return true };
         let age = now.mono_ns.saturating_sub(choice.chosen.mono_ns);
-        u128::from(age) >= CHOICE.as_nanos() || distance < choice.verdict.distance() / 4 * 3
+        u128::from(age) >= CHOICE.as_nanos() || distance < choice.verdict.headroom() / 4 * 3
     }
 
     /// Somebody was chosen.
@@ -222,10 +222,10 @@ impl KernelKill {
             return Err(KernelKillIdle::UnderWay);
         }
         let Some(choice) = self.choices.back_mut() else { return Err(KernelKillIdle::NotSet) };
-        let line = choice.verdict.line();
+        let line = choice.verdict.max_working_set();
         let distance = line.saturating_sub(seen.working_set) + if goes_by.is_some() { BEYOND } else { 0 };
         if distance == 0 {
-            return Err(KernelKillIdle::NoOrder(NotArmedReason::AtTheLine));
+            return Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold));
         }
         let standing = ArmedOrder {
             epoch,

@@ -46,15 +46,15 @@ pub(crate) fn choose(
         if chosen.len() == most {
             break;
         }
-        let place = candidate.place as usize;
+        let place = candidate.pod as usize;
         let Some(pod) = pods.pods().get(place) else { continue };
-        let may_go = !pod.critical && candidate.turn != EvictionOrder::Never;
+        let may_go = !pod.critical && candidate.order != EvictionOrder::Never;
         let rank = if may_go { ranks.next() } else { None };
         if rank.is_none() && mode == PodMetrics::Top {
             continue;
         }
         let stats = joined.get(place).and_then(|at| snapshot.pod(*at));
-        let working_set = stats.and_then(|stats| stats.figures().memory_working_set);
+        let working_set = stats.and_then(|stats| stats.values().memory_working_set);
         chosen.push(PodMemory { pod: Arc::clone(pod), working_set, rank });
     }
     chosen

@@ -165,7 +165,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
     let (keep, kept, recalled) = persisted::open(options, state_dir.as_deref(), action, metrics)?;
     // Without it the programs cannot send a signal at all.
-    let reflex = policy.reflex == HardMemory && action.kills();
+    let reflex = policy.kernel_kill == HardMemory && action.kills();
     let plan = Plan {
         policy,
         profile,
@@ -353,7 +353,7 @@ fn node_sampler(sampler: Sampler, capacity: Capacity, host: &Host, policy: &Poli
 fn engine(policy: Policy, dry_run: bool) -> Engine {
     let mut engine = Engine::new(policy);
     if dry_run {
-        engine.only_advises();
+        engine.set_dry_run();
     }
     engine
 }

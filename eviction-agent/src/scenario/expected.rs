@@ -73,9 +73,9 @@ impl ExpectedStep {
                 end: name(&pass.end),
                 deficit: pass.deficit.map(|deficit| deficit.total),
                 memory: pass.memory.as_ref().and_then(|memory| serde_json::to_value(memory).ok()),
-                refused: pass.refused.iter().map(|it| format!("{}: {}", it.signal, kind(&it.why))).collect(),
+                refused: pass.rejected.iter().map(|it| format!("{}: {}", it.signal, kind(&it.why))).collect(),
                 imminent: pass.thresholds.iter().filter_map(imminent).collect(),
-                spared: pass.spared.iter().map(|PodName { uid, .. }| uid.to_string()).collect(),
+                spared: pass.critical_pods.iter().map(|PodName { uid, .. }| uid.to_string()).collect(),
                 refused_pods: pass
                     .refused_pods
                     .iter()
@@ -90,7 +90,7 @@ impl ExpectedStep {
                 ignored_annotations: pass
                     .candidates
                     .iter()
-                    .filter_map(|candidate| Some((&candidate.pod, candidate.shelter.as_ref()?)))
+                    .filter_map(|candidate| Some((&candidate.pod, candidate.protection.as_ref()?)))
                     .flat_map(|(pod, shelter)| {
                         shelter.ignored_annotations.iter().map(|ignored| of_pod(pod, ignored))
                     })
@@ -123,8 +123,8 @@ fn kind(variant: &impl Serialize) -> String {
 fn proposal(state: &ProposalRecord) -> String {
     match state {
         ProposalRecord::Unchanged => "unchanged".to_owned(),
-        ProposalRecord::TookEffect => "took effect".to_owned(),
-        ProposalRecord::Waits { since: _, until, would_evict, would_reclaim } => {
+        ProposalRecord::Applied => "took effect".to_owned(),
+        ProposalRecord::Pending { since: _, until, would_evict, would_reclaim } => {
             let until = until.map_or_else(|| "it is accepted".to_owned(), |until| until.to_string());
             let pods = would_evict.iter().map(|pod| format!("evict {}", pod.name));
             let garbage = would_reclaim.iter().map(|reclaim| format!("collect {}", reclaim.name()));

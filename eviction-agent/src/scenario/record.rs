@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::expected::ExpectedStep;
 use super::format::{AdmitOutcome, ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
 use super::story::StoryBrief;
-use eviction_core::condition::Raised;
+use eviction_core::condition::RaisedCondition;
 use eviction_core::disk_layout::Reclaim;
 use eviction_core::message::{self, REASON_EVICTED, REASON_THRESHOLD_MET};
 use eviction_core::pod::{Pod, PodCondition};
@@ -83,7 +83,7 @@ impl Record {
         self.outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(report) });
     }
 
-    pub(super) fn finish(mut self, conditions: &[Raised]) -> StepOutcome {
+    pub(super) fn finish(mut self, conditions: &[RaisedCondition]) -> StepOutcome {
         self.evictions.sort_by_key(|(place, ..)| *place);
         for (_, eviction, event) in self.evictions {
             self.outcome.evictions.push(eviction);

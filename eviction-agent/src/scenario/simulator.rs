@@ -91,7 +91,7 @@ impl Simulator {
             self.tell(step, Event::Propose(Box::new(policy)));
         }
         if step.accept {
-            self.tell(step, Event::Accept);
+            self.tell(step, Event::ApplyProposed);
         }
         if self.engine.wants_layout() {
             let layout = self.layout(step);
@@ -127,10 +127,10 @@ impl Simulator {
         let Some(knowledge) = &step.recall else { return };
         self.tell(step, Event::Restore(Box::new(knowledge.clone())));
         let is_active = |uid: &str| active.iter().any(|known| *known.pod.uid == *uid);
-        let under_way = knowledge.flights.iter().filter(|flight| flight.ended.is_none());
+        let under_way = knowledge.in_flight.iter().filter(|flight| flight.ended.is_none());
         let leaving = under_way.filter(|flight| !is_active(&flight.pod.uid));
         let leaving = leaving.map(|flight| flight.pod.uid.clone()).collect();
-        self.tell(step, Event::Leaving(leaving));
+        self.tell(step, Event::Terminating(leaving));
     }
 
     fn tell(&mut self, step: &Step, event: Event) -> (Decision, DecisionRecord) {
@@ -138,15 +138,15 @@ impl Simulator {
         let record = DecisionRecord::of(&decision);
         self.story.add(&decision);
         if let Some(reports) = &mut self.reports {
-            let Decision { ended, proposal, subject, .. } = &decision;
-            if !matches!(subject, DecisionKind::Noted) || !ended.is_empty() || proposal.is_some() {
+            let Decision { ended, proposal, kind: subject, .. } = &decision;
+            if !matches!(subject, DecisionKind::StateUpdated) || !ended.is_empty() || proposal.is_some() {
                 reports.push(record.clone());
             }
         }
         if decision.proposal.is_some() {
             self.proposal.clone_from(&record.proposal);
         }
-        if let Some(ProposalState::TookEffect) = decision.proposal {
+        if let Some(ProposalState::Applied) = decision.proposal {
             let policy = self.engine.policy();
             let renew = |known: &Arc<KnownPod>| Arc::new(KnownPod::new(known.pod.clone(), policy));
             self.pods = self.pods.iter().map(renew).collect();
@@ -238,7 +238,7 @@ impl Simulator {
             return answer;
         };
         let (decision, _) = self.tell(step, Event::Admission(known));
-        if let DecisionKind::Admission(admission) = &decision.subject {
+        if let DecisionKind::Admission(admission) = &decision.kind {
             answer.admit = admission.admit;
         }
         if !answer.admit {

@@ -67,7 +67,7 @@ pub(super) struct StoryBrief {
 
 impl StoryBrief {
     pub(super) fn add(&mut self, decision: &Decision) {
-        if let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.subject {
+        if let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind {
             self.oom_kills.push(KillBrief::of(kill));
         }
         self.ended.extend(decision.ended.iter().filter_map(EndBrief::of));

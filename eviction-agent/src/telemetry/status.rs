@@ -47,12 +47,12 @@ impl EngineStatus {
         self.unavailable.clone_from(&record.unavailable);
         if let Some(evaluation) = record.evaluation() {
             let is_new = |reading: &&RejectedReading| !self.rejected.contains(&reading.signal);
-            let new = evaluation.refused.iter().filter(is_new);
+            let new = evaluation.rejected.iter().filter(is_new);
             events.extend(new.map(|reading| rejected(reading, metrics)));
-            self.rejected = evaluation.refused.iter().map(|reading| reading.signal).collect();
+            self.rejected = evaluation.rejected.iter().map(|reading| reading.signal).collect();
         }
         if let Some(proposal) = &record.proposal {
-            metrics.config_pending.set(i64::from(matches!(proposal, ProposalRecord::Waits { .. })));
+            metrics.config_pending.set(i64::from(matches!(proposal, ProposalRecord::Pending { .. })));
             events.push(Event::ConfigChange(config_change(proposal, clock)));
         }
         events
@@ -69,8 +69,8 @@ fn rejected(reading: &RejectedReading, metrics: &Metrics) -> Event {
 fn config_change(proposal: &ProposalRecord, clock: &Clock) -> ConfigChange {
     let (state, until, would_evict) = match proposal {
         ProposalRecord::Unchanged => ("unchanged", None, Vec::new()),
-        ProposalRecord::TookEffect => ("applied", None, Vec::new()),
-        ProposalRecord::Waits { since: _, until, would_evict, would_reclaim: _ } => {
+        ProposalRecord::Applied => ("applied", None, Vec::new()),
+        ProposalRecord::Pending { since: _, until, would_evict, would_reclaim: _ } => {
             let names = would_evict.iter().map(|pod| PodRef::new(&pod.namespace, &pod.name));
             ("pending", until.map(|until| clock.shown(until)), names.collect())
         }

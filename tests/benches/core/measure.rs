@@ -96,7 +96,7 @@ fn node(world: &World, profile: Profile, case: Case) -> Result<(String, Node)> {
     let mut node = Node::new(world, profile, &case.configuration(), case)?;
     let snapshot = node.look(None)?;
     let decision = node.pass(&snapshot);
-    let end = decision.pass().map(|pass| pass.end);
+    let end = decision.evaluation().map(|pass| pass.end);
     let gone: Vec<_> = victims(&decision).collect();
     node.carry_out(&gone, AN_HOUR)?;
     let expected = match case {

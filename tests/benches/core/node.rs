@@ -91,7 +91,7 @@ impl Node {
 /// The places of the pods that go.
 pub(crate) fn victims(decision: &Decision) -> impl Iterator<Item = u32> {
     decision.actions.iter().filter_map(|action| match action {
-        Action::Evict(eviction) => Some(eviction.place),
+        Action::Evict(eviction) => Some(eviction.pod),
         Action::RecordEvent(_) | Action::Reclaim(_) | Action::ShortenGrace(_) => None,
     })
 }

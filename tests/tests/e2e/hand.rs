@@ -140,12 +140,12 @@ fn one_pod_is_evicted_and_no_other() {
     }
     // Another one of the same name is never meant.
     cluster.finish_pod("default", "web").unwrap();
-    assert_eq!(hand.evict(&web), ApiResult::Gone);
+    assert_eq!(hand.evict(&web), ApiResult::Terminated);
     let second = run(&cluster, "web");
     assert_ne!(second.uid, web.uid);
-    assert_eq!(hand.evict(&web), ApiResult::Another);
-    assert_eq!(hand.order(&web, 1, true), (ApiOperation::Condition, ApiResult::Another));
-    assert_eq!(hand.next(), (ApiOperation::Deletion, ApiResult::Another));
+    assert_eq!(hand.evict(&web), ApiResult::Replaced);
+    assert_eq!(hand.order(&web, 1, true), (ApiOperation::Condition, ApiResult::Replaced));
+    assert_eq!(hand.next(), (ApiOperation::Deletion, ApiResult::Replaced));
     assert!(!is_going(&cluster, &second));
     assert_eq!(disruptions(&seen(&cluster, &second)), [""; 0]);
     // Too old a decision is not carried out.
@@ -173,17 +173,20 @@ fn a_budget_is_asked_and_only_then_ignored() {
     let web = run(&cluster, "web");
     cluster.add_budget("one", "web", 1, 0).unwrap();
     let answered = hand.evict(&web);
-    assert!(matches!(&answered, ApiResult::Budget { why } if why.contains("one")), "{answered:?}");
+    assert!(matches!(&answered, ApiResult::PdbDenied { why } if why.contains("one")), "{answered:?}");
     assert!(!is_going(&cluster, &web));
     // Its status is behind its specification: a Retry-After, and no all the same.
     let path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/one";
     cluster.admin().patch(Patch::Merge, path, &json!({"spec": {"minAvailable": 2}})).unwrap().ok().unwrap();
     let answered = hand.evict(&web);
-    assert!(matches!(&answered, ApiResult::Budget { why } if why.contains("processed")), "{answered:?}");
+    assert!(matches!(&answered, ApiResult::PdbDenied { why } if why.contains("processed")), "{answered:?}");
     // Two of them are answered by an error of the server's.
     cluster.add_budget("two", "web", 1, 1).unwrap();
     let answered = hand.evict(&web);
-    assert!(matches!(&answered, ApiResult::Budget { why } if why.contains("more than one")), "{answered:?}");
+    assert!(
+        matches!(&answered, ApiResult::PdbDenied { why } if why.contains("more than one")),
+        "{answered:?}"
+    );
     assert!(!is_going(&cluster, &web));
     assert_eq!(disruptions(&seen(&cluster, &web)), [""; 0]);
 
@@ -230,7 +233,7 @@ fn a_dry_run_is_checked_and_writes_nothing() {
     assert_eq!(hand.evict(&web), ApiResult::Accepted);
     assert_eq!(hand.order(&web, 1, true), (ApiOperation::Deletion, ApiResult::Accepted));
     cluster.add_budget("one", "web", 1, 0).unwrap();
-    assert!(matches!(hand.evict(&web), ApiResult::Budget { .. }));
+    assert!(matches!(hand.evict(&web), ApiResult::PdbDenied { .. }));
     assert_eq!(seen(&cluster, &web), before);
 }
 

@@ -127,7 +127,7 @@ fn a_worse_node_hurries_a_soft_victim() {
     let mut hand = rig.hand();
     hand.begin(soft(&pod, LONG)).unwrap();
     assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
-    assert_eq!(hand.begin(soft(&pod, LONG)), Err(KillRejection::AlreadyGoing { decision: 1 }));
+    assert_eq!(hand.begin(soft(&pod, LONG)), Err(KillRejection::AlreadyTerminating { decision: 1 }));
     assert_eq!(hand.begin(target(&pod)), Ok(KillStarted::Hurried { decision: 1 }));
     let outcomes = hand.wait_last();
     assert_eq!(steps(&outcomes), ["kill", "gone"]);

@@ -15,15 +15,15 @@ use crate::units::GoDuration;
 /// the orders of the kubelet's map. It shows in the message of a refused admission.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions {
-    known: Vec<Raised>,
-    before: Vec<Raised>,
-    hold: Vec<Raised>,
-    looked: Option<Timestamp>,
+    known: Vec<RaisedCondition>,
+    before: Vec<RaisedCondition>,
+    active: Vec<RaisedCondition>,
+    last_sync: Option<Timestamp>,
 }
 
 /// A condition that was raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Raised {
+pub struct RaisedCondition {
     /// Which.
     pub condition: NodeCondition,
     /// By the last pass in which a threshold that raises it was met.
@@ -32,13 +32,13 @@ pub struct Raised {
 
 impl Conditions {
     /// Conditions that hold, in the order described at [`Conditions`].
-    pub fn hold(&self) -> &[Raised] {
-        &self.hold
+    pub fn active(&self) -> &[RaisedCondition] {
+        &self.active
     }
 
     /// Takes over a condition that was raised before the start. The later time counts.
-    pub(crate) fn seed(&mut self, raised: Raised) {
-        for list in [&mut self.known, &mut self.hold] {
+    pub(crate) fn seed(&mut self, raised: RaisedCondition) {
+        for list in [&mut self.known, &mut self.active] {
             match list.iter_mut().find(|known| known.condition == raised.condition) {
                 Some(known) => known.at = known.at.max(raised.at),
                 None => list.push(raised),
@@ -47,28 +47,33 @@ impl Conditions {
     }
 
     /// When they were raised last, or could have been.
-    pub(crate) fn looked(&self) -> Option<Timestamp> {
-        self.looked
+    pub(crate) fn last_sync(&self) -> Option<Timestamp> {
+        self.last_sync
     }
 
     /// All that were raised, whether they hold or not.
-    pub(crate) fn known(&self) -> &[Raised] {
+    pub(crate) fn known(&self) -> &[RaisedCondition] {
         &self.known
     }
 
     /// Takes over what was raised before; what is known already stays.
-    pub(crate) fn recall(&mut self, at: Timestamp, raised: impl Iterator<Item = Raised>, period: GoDuration) {
+    pub(crate) fn restore(
+        &mut self,
+        at: Timestamp,
+        raised: impl Iterator<Item = RaisedCondition>,
+        period: GoDuration,
+    ) {
         for raised in raised {
             if !self.known.iter().any(|other| other.condition == raised.condition) {
                 self.known.push(raised);
             }
         }
-        self.settle(at, period);
+        self.update_active(at, period);
     }
 
     /// Makes room for all there are.
-    pub(crate) fn make_room(&mut self) {
-        let Self { known, before, hold, looked: _ } = self;
+    pub(crate) fn reserve(&mut self) {
+        let Self { known, before, active: hold, last_sync: _ } = self;
         for list in [known, before, hold] {
             list.reserve(NodeCondition::COUNT);
         }
@@ -82,22 +87,22 @@ impl Conditions {
         raised: impl Iterator<Item = NodeCondition>,
         period: GoDuration,
     ) {
-        self.looked = Some(at);
+        self.last_sync = Some(at);
         std::mem::swap(&mut self.before, &mut self.known);
         self.known.clear();
-        let now = raised.map(|condition| Raised { condition, at });
+        let now = raised.map(|condition| RaisedCondition { condition, at });
         for raised in now.chain(self.before.iter().copied()) {
             if !self.known.iter().any(|other| other.condition == raised.condition) {
                 self.known.push(raised);
             }
         }
-        self.settle(at, period);
+        self.update_active(at, period);
     }
 
-    fn settle(&mut self, at: Timestamp, period: GoDuration) {
-        self.hold.clear();
-        let holds = |raised: &&Raised| since(at, raised.at) < period;
-        self.hold.extend(self.known.iter().filter(holds));
+    fn update_active(&mut self, at: Timestamp, period: GoDuration) {
+        self.active.clear();
+        let holds = |raised: &&RaisedCondition| since(at, raised.at) < period;
+        self.active.extend(self.known.iter().filter(holds));
     }
 }
 
@@ -107,7 +112,7 @@ const NO_SCHEDULE: &str = "NoSchedule";
 
 /// Critical pods always may. Under memory pressure alone all may but BestEffort pods that do
 /// not tolerate its taint; under any other condition none.
-pub(crate) fn admits(conditions: &[Raised], known: &KnownPod) -> bool {
+pub(crate) fn admits(conditions: &[RaisedCondition], known: &KnownPod) -> bool {
     match conditions {
         [] => true,
         _ if known.critical => true,

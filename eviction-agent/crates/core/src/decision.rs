@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::Raised;
+use super::condition::RaisedCondition;
 use super::disk_layout::{DiskLayout, Reclaim};
 use super::eviction::{Cause, EvaluationEnd, Eviction, LABELS};
 use super::in_flight::InFlightEviction;
@@ -34,16 +34,16 @@ pub struct Decision {
     /// What to do, in this order.
     pub actions: Vec<Action>,
     /// The node conditions that hold from now on.
-    pub conditions: Vec<Raised>,
+    pub conditions: Vec<RaisedCondition>,
     /// For how long they hold after their cause is gone.
     pub transition_period: GoDuration,
     /// Signals that thresholds ask for, but that have been unknown for so long that nobody
     /// watches them.
-    pub blind: SignalSet,
+    pub unavailable: SignalSet,
     /// What becomes of a policy that was proposed.
     pub proposal: Option<ProposalState>,
     /// What was decided about.
-    pub subject: DecisionKind,
+    pub kind: DecisionKind,
     /// Containers that ended some time ago and whose cause is decided now.
     pub ended: Vec<ContainerTerminated>,
 }
@@ -54,10 +54,10 @@ pub enum ProposalState {
     /// It is the one in force already.
     Unchanged,
     /// It is in force from now on, for this very decision if that is a pass.
-    TookEffect,
+    Applied,
     /// It would evict pods that the policy in force would not, or has not been held against a
     /// look.
-    Waits(Box<PendingPolicy>),
+    Pending(Box<PendingPolicy>),
 }
 
 /// A policy that waits to take effect.
@@ -76,11 +76,11 @@ pub struct PendingPolicy {
 #[derive(Clone, Debug)]
 pub enum DecisionKind {
     /// The input changed what the engine knows, and nothing else.
-    Noted,
+    StateUpdated,
     /// A pass over the node.
-    Pass(Evaluation),
+    Evaluated(Evaluation),
     /// A pass that ended before it looked at anything.
-    NoPass(NotEvaluated),
+    NotEvaluated(NotEvaluated),
     /// Whether a pod may start.
     Admission(Admission),
     /// A kill by the kernel, or the end of a container.
@@ -99,9 +99,11 @@ pub enum NotEvaluated {
     /// after this one raise conditions, but evict for no threshold.
     LayoutRefused,
     /// The look failed.
-    NoLook(UnknownReason),
+    #[serde(rename = "no_look")]
+    NoSample(UnknownReason),
     /// The second look came without a pass that waits for one.
-    NotWaiting,
+    #[serde(rename = "not_waiting")]
+    NotAwaitingReclaim,
 }
 
 /// Something to be done.
@@ -123,23 +125,23 @@ pub struct Evaluation {
     /// How it ended.
     pub end: EvaluationEnd,
     /// What was seen, as far as it is believed.
-    pub seen: Observations,
+    pub observations: Observations,
     /// What was seen beside.
-    pub sight: SignalContext,
+    pub context: SignalContext,
     /// The thresholds that are met, in the order in which they were found.
     pub met: Vec<Met>,
     /// The one that drives the pass: a place in `lines`.
-    pub handled: Option<u8>,
+    pub driving: Option<u8>,
     /// What was seen after node-level reclaim.
-    pub seen_after_reclaim: Option<Box<Observations>>,
+    pub observations_after_reclaim: Option<Box<Observations>>,
     /// The pods by rank, if they were ranked.
     pub ranked: Vec<Candidate>,
     /// Places of critical pods that would have been evicted.
-    pub spared: Vec<u32>,
+    pub critical_pods: Vec<u32>,
     /// Pods whose turn had come, but which are protected.
     pub refused_pods: Vec<RefusedPod>,
     /// What was remembered of earlier evictions when the pass began.
-    pub flights: Vec<InFlightEviction>,
+    pub in_flight: Vec<InFlightEviction>,
     /// What the thresholds lack that were dealt with, in this order, where evictions are sized.
     pub deficits: Vec<Deficit>,
     /// Volumes under a limit whose usage is not known.
@@ -147,7 +149,7 @@ pub struct Evaluation {
     /// By which layout the pass went.
     pub layout: DiskLayout,
     /// All thresholds, also those that do not count (any more).
-    pub lines: Arc<[ResolvedThreshold]>,
+    pub thresholds: Arc<[ResolvedThreshold]>,
     /// The places of those that counted in this pass.
     pub visible: Arc<[u8]>,
     /// The active pods.
@@ -158,19 +160,19 @@ pub struct Evaluation {
 
 impl Evaluation {
     /// A threshold of the pass.
-    pub fn line(&self, place: u8) -> Option<&ResolvedThreshold> {
-        self.lines.get(usize::from(place))
+    pub fn threshold(&self, place: u8) -> Option<&ResolvedThreshold> {
+        self.thresholds.get(usize::from(place))
     }
 
     /// The signal of a threshold of the pass.
     pub fn signal_of(&self, place: u8) -> Option<Signal> {
-        Some(self.line(place)?.threshold.signal)
+        Some(self.threshold(place)?.threshold.signal)
     }
 
     /// The threshold that a pod goes for, if it is one.
-    pub fn line_of(&self, cause: Cause) -> Option<&ResolvedThreshold> {
+    pub fn threshold_of(&self, cause: Cause) -> Option<&ResolvedThreshold> {
         match cause {
-            Cause::Threshold { line } => self.line(line),
+            Cause::Threshold { threshold: line } => self.threshold(line),
             Cause::EmptyDir { .. } | Cause::PodStorage | Cause::ContainerStorage { .. } => None,
         }
     }
@@ -178,7 +180,7 @@ impl Evaluation {
     /// What a pod goes for: the name of a signal, or one of [`LABELS`].
     pub fn label_of(&self, cause: Cause) -> &'static str {
         match cause {
-            Cause::Threshold { line } => self.signal_of(line).map_or("", Signal::name),
+            Cause::Threshold { threshold: line } => self.signal_of(line).map_or("", Signal::name),
             Cause::EmptyDir { .. } => LABELS[0],
             Cause::PodStorage => LABELS[1],
             Cause::ContainerStorage { .. } => LABELS[2],
@@ -187,14 +189,16 @@ impl Evaluation {
 
     /// Notes how it ended for the threshold that was dealt with last.
     pub(crate) fn end_deficit(&mut self) {
-        if let Some(deficit) = self.deficits.last_mut().filter(|last| Some(last.line) == self.handled) {
+        if let Some(deficit) =
+            self.deficits.last_mut().filter(|last| Some(last.threshold_index) == self.driving)
+        {
             deficit.end = self.end;
         }
     }
 
     /// The signal that drives the pass.
-    pub fn handled_signal(&self) -> Option<Signal> {
-        self.signal_of(self.handled?)
+    pub fn driving_signal(&self) -> Option<Signal> {
+        self.signal_of(self.driving?)
     }
 }
 
@@ -209,11 +213,11 @@ pub struct Admission {
 
 impl Decision {
     /// The pass, if there was one.
-    pub fn pass(&self) -> Option<&Evaluation> {
-        match &self.subject {
-            DecisionKind::Pass(pass) => Some(pass),
-            DecisionKind::Noted
-            | DecisionKind::NoPass(_)
+    pub fn evaluation(&self) -> Option<&Evaluation> {
+        match &self.kind {
+            DecisionKind::Evaluated(pass) => Some(pass),
+            DecisionKind::StateUpdated
+            | DecisionKind::NotEvaluated(_)
             | DecisionKind::Admission(_)
             | DecisionKind::Oom(_) => None,
         }
@@ -223,7 +227,7 @@ impl Decision {
     /// is blind.
     pub fn unknown_conditions(&self) -> impl Iterator<Item = NodeCondition> {
         let all = [NodeCondition::DiskPressure, NodeCondition::MemoryPressure, NodeCondition::PidPressure];
-        let blind = |condition| self.blind.iter().any(|signal| signal.condition() == condition);
+        let blind = |condition| self.unavailable.iter().any(|signal| signal.condition() == condition);
         let holds = |condition| self.conditions.iter().any(|raised| raised.condition == condition);
         all.into_iter().filter(move |condition| blind(*condition) && !holds(*condition))
     }

@@ -21,7 +21,7 @@ use crate::units::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eviction {
     /// Its place among the pods of the pass.
-    pub place: u32,
+    pub pod: u32,
     /// How long it may take to end. May be zero or negative, as configured.
     pub grace_period_seconds: i64,
     /// Why.
@@ -35,8 +35,8 @@ pub struct Eviction {
 pub enum Cause {
     /// A threshold of the node, by its place.
     Threshold {
-        /// Place in `Evaluation::lines`.
-        line: u8,
+        /// Place in `Evaluation::thresholds`.
+        threshold: u8,
     },
     /// An emptyDir volume above its size limit.
     EmptyDir {
@@ -94,33 +94,33 @@ pub const LABELS: [&str; 3] = ["emptydirfs.limit", "ephemeralpodfs.limit", "ephe
 
 /// A pod that frees less than this part of what is still lacking frees next to nothing: so many
 /// like it would have to go. It waits for others of its class that free more.
-const NEXT_TO_NOTHING: i64 = 64;
+const NEGLIGIBLE_PART: i64 = 64;
 
 /// What a threshold lacks, and how a pass dealt with it. Amounts are in whole units of its
 /// signal: bytes, inodes or processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deficit {
-    /// The threshold: a place in [`Evaluation::lines`](crate::decision::Evaluation::lines).
-    pub line: u8,
+    /// The threshold: a place in [`Evaluation::thresholds`](crate::decision::Evaluation::thresholds).
+    pub threshold_index: u8,
     /// What was available; after node-level reclaim, if there was a look.
     pub available: i64,
     /// The time of that figure.
-    pub figures: Option<Timestamp>,
+    pub sampled_at: Option<Timestamp>,
     /// The threshold itself.
     pub threshold: i64,
     /// How much more must be available before it is resolved.
     pub min_reclaim: i64,
     /// What is counted in advance for a threshold that is about to be met: as much as makes
     /// it lack something.
-    pub ahead: i64,
+    pub predicted: i64,
     /// What those on their way will free in time.
     pub in_flight: i64,
     /// Places of pods on their way that were hurried for it; `in_flight` counts them.
-    pub hurried: Vec<u32>,
+    pub shortened: Vec<u32>,
     /// Those who go for the rest.
     pub victims: Vec<PlannedVictim>,
     /// Those who would have gone before others.
-    pub passed_over: Vec<SkippedVictim>,
+    pub skipped: Vec<SkippedVictim>,
     /// How it ended for this threshold.
     pub end: EvaluationEnd,
 }
@@ -129,7 +129,7 @@ pub struct Deficit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedVictim {
     /// Its place among the pods of the pass.
-    pub place: u32,
+    pub pod: u32,
     /// What it is expected to free.
     pub release: ExpectedRelease,
 }
@@ -138,13 +138,13 @@ pub struct PlannedVictim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SkippedVictim {
     /// Its place among the pods of the pass.
-    pub place: u32,
+    pub pod: u32,
     /// Why.
     pub why: SkipReason,
     /// What it would free.
     pub release: ExpectedRelease,
     /// What was lacking at its turn.
-    pub open: i64,
+    pub remaining: i64,
 }
 
 /// Why a pod was passed over.
@@ -152,17 +152,19 @@ pub struct SkippedVictim {
 #[serde(rename_all = "snake_case")]
 pub enum SkipReason {
     /// It frees next to nothing, and others of the same standing and priority free more.
-    FreesNextToNothing,
+    #[serde(rename = "frees_next_to_nothing")]
+    FreesTooLittle,
     /// It was to go lately and did not.
-    DidNotGo,
+    #[serde(rename = "did_not_go")]
+    EvictionFailed,
 }
 
 /// A sentence without its subject.
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::FreesNextToNothing => "frees next to nothing",
-            Self::DidNotGo => "was to go lately and did not",
+            Self::FreesTooLittle => "frees next to nothing",
+            Self::EvictionFailed => "was to go lately and did not",
         })
     }
 }
@@ -174,25 +176,25 @@ impl Deficit {
         let threshold = line.value(seen.capacity);
         let goal = line.resolved_at(seen.capacity);
         let mut deficit = Self {
-            line: place,
+            threshold_index: place,
             available: seen.available,
-            figures: seen.time,
+            sampled_at: seen.time,
             threshold: threshold.units_rounded_up(),
             min_reclaim: goal.minus(threshold).units_rounded_up(),
-            ahead: 0,
+            predicted: 0,
             in_flight: 0,
-            hurried: Vec::new(),
+            shortened: Vec::new(),
             victims: Vec::new(),
-            passed_over: Vec::new(),
+            skipped: Vec::new(),
             end: EvaluationEnd::NoPressure,
         };
-        deficit.ahead = 1_i64.saturating_sub(deficit.lacking()).max(0);
+        deficit.predicted = 1_i64.saturating_sub(deficit.lacking()).max(0);
         deficit
     }
 
     /// `threshold + min_reclaim + ahead − available`.
     pub fn lacking(&self) -> i64 {
-        let goal = self.threshold.saturating_add(self.min_reclaim).saturating_add(self.ahead);
+        let goal = self.threshold.saturating_add(self.min_reclaim).saturating_add(self.predicted);
         goal.saturating_sub(self.available)
     }
 
@@ -202,14 +204,14 @@ impl Deficit {
     }
 
     /// What nobody makes up for yet; zero or less if somebody does.
-    pub fn open(&self) -> i64 {
+    pub fn remaining(&self) -> i64 {
         self.lacking().saturating_sub(self.in_flight).saturating_sub(self.chosen())
     }
 }
 
 /// Whether so little comes free that it does not matter while so much is open.
-pub(crate) fn is_next_to_nothing(amount: i64, open: i64) -> bool {
-    amount.saturating_mul(NEXT_TO_NOTHING) < open
+pub(crate) fn is_negligible(amount: i64, open: i64) -> bool {
+    amount.saturating_mul(NEGLIGIBLE_PART) < open
 }
 
 /// How much of what a signal measures comes free when a pod is gone.
@@ -256,7 +258,7 @@ impl ExpectedRelease {
         let measured = stats.and_then(|stats| match signal.resource() {
             Resource::Memory => memory(known, stats),
             Resource::Pids => {
-                let amount = amount(stats.figures().process_count?)?;
+                let amount = amount(stats.values().process_count?)?;
                 Some(Self { amount, basis: Basis::Usage })
             }
             Resource::EphemeralStorage | Resource::Inodes => {
@@ -279,7 +281,7 @@ impl ExpectedRelease {
 }
 
 fn memory(known: &KnownPod, stats: PodStats<'_>) -> Option<ExpectedRelease> {
-    let figures = stats.figures();
+    let figures = stats.values();
     let working_set = figures.memory_working_set.and_then(amount);
     if let Some(anonymous) = figures.memory_anonymous.and_then(amount) {
         let amount = working_set.map_or(anonymous, |most| anonymous.min(most));
@@ -299,7 +301,7 @@ fn memory_volumes(known: &KnownPod, stats: PodStats<'_>) -> i64 {
         })
     };
     let volumes = stats.volumes().filter(|volume| in_memory(volume.name()));
-    let used = volumes.filter_map(|volume| amount(volume.figures().used?));
+    let used = volumes.filter_map(|volume| amount(volume.values().used?));
     used.fold(0, i64::saturating_add)
 }
 

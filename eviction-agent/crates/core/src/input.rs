@@ -29,7 +29,7 @@ pub enum Event {
     Restore(Box<EngineState>),
     /// Of the pods on their way out, the uids of those that the API has no more and in whose cgroups
     /// somebody still is: what they hold is not free before they leave this list. Told before the pods.
-    Leaving(Vec<Box<str>>),
+    Terminating(Vec<Box<str>>),
     /// The active pods are now these: those bound to the node that have not finished.
     Pods(Arc<PodSet>),
     /// The answer to how the node's file systems are laid out. Until there is one, looks
@@ -64,7 +64,7 @@ pub enum Event {
     /// against a look, see [`ProposalState`](super::decision::ProposalState).
     Propose(Box<Policy>),
     /// Whatever the proposed policy will evict, it is to take effect now.
-    Accept,
+    ApplyProposed,
     /// May this pod start here?
     Admission(Arc<KnownPod>),
 }

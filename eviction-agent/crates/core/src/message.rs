@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::condition::Raised;
+use super::condition::RaisedCondition;
 use super::decision::Evaluation;
 use super::pod::{Container, Pod};
 use super::pods::{KnownPod, has_pod_level_resources, pod_limit};
@@ -34,18 +34,18 @@ pub fn announcement(resource: Resource) -> String {
 }
 
 /// The message of a refused admission.
-pub fn refusal(conditions: &[Raised]) -> String {
+pub fn refusal(conditions: &[RaisedCondition]) -> String {
     let names: Vec<_> = conditions.iter().map(|raised| raised.condition.name()).collect();
     format!("The node had condition: [{}]. ", names.join(" "))
 }
 
 /// What is said about an eviction of a pass.
 pub fn eviction(pass: &Evaluation, eviction: &Eviction) -> EvictionText {
-    let Some(known) = pass.pods.get(eviction.place) else {
+    let Some(known) = pass.pods.get(eviction.pod) else {
         return EvictionText::default();
     };
     match eviction.cause {
-        Cause::Threshold { line } => for_threshold(pass, eviction.place, line, known),
+        Cause::Threshold { threshold: line } => for_threshold(pass, eviction.pod, line, known),
         Cause::EmptyDir { volume } => plain(empty_dir(&known.pod, volume)),
         Cause::PodStorage => plain(pod_storage(&known.pod)),
         Cause::ContainerStorage { container } => plain(container_storage(&known.pod, container)),
@@ -81,12 +81,12 @@ fn container_storage(pod: &Pod, container: usize) -> Option<String> {
 
 fn for_threshold(pass: &Evaluation, place: u32, line: u8, known: &KnownPod) -> EvictionText {
     let mut annotations = BTreeMap::new();
-    let Some(threshold) = pass.line(line).map(|line| &line.threshold) else {
+    let Some(threshold) = pass.threshold(line).map(|line| &line.threshold) else {
         return EvictionText::default();
     };
     let resource = threshold.signal.resource();
     let mut message = format!("The node was low on resource: {resource}. ");
-    if let Some(seen) = pass.seen.get(threshold.signal) {
+    if let Some(seen) = pass.observations.get(threshold.signal) {
         let quantity = threshold.value.quantity(seen.capacity);
         let available = seen.available_quantity(threshold.signal);
         message += &format!("Threshold quantity: {quantity}, available: {available}. ");
@@ -116,7 +116,7 @@ fn name_pod(
     message: &mut String,
     annotations: &mut BTreeMap<&'static str, String>,
 ) {
-    let (pod, figures) = (&known.pod, stats.figures());
+    let (pod, figures) = (&known.pod, stats.values());
     let set = known.gates.pod_level_resources && has_pod_level_resources(pod);
     let requests = pod.resources.as_ref().map(|resources| &resources.requests);
     let request = requests.and_then(|requests| requests.get(Resource::Memory.name()));
@@ -160,7 +160,7 @@ fn name_containers(
 
 /// Nothing for inodes and process ids; for local storage both figures must exist.
 fn container_usage(container: ContainerStats<'_>, resource: Resource) -> Option<Quantity> {
-    let figures = container.figures();
+    let figures = container.values();
     match resource {
         Resource::Memory => figures.memory_working_set.map(bytes),
         Resource::EphemeralStorage => Some(bytes(figures.rootfs_used?.wrapping_add(figures.logs_used?))),

@@ -167,12 +167,14 @@ pub enum KillRejection {
         in_flight: u32,
     },
     /// The pod is on its way out by this decision already.
-    AlreadyGoing {
+    #[serde(rename = "already_going")]
+    AlreadyTerminating {
         /// Which one.
         decision: u64,
     },
     /// The kernel has just killed a process of another pod for the same crossing: that one goes.
-    Struck,
+    #[serde(rename = "struck")]
+    KilledInKernel,
     /// Made so long ago that what it was made on may no longer be true.
     Stale {
         /// How long ago.
@@ -209,10 +211,10 @@ impl std::fmt::Display for KillRejection {
                 write!(f, "{kills} pods of this node were killed lately")
             }
             Self::Busy { in_flight } => write!(f, "{in_flight} pods are being killed"),
-            Self::AlreadyGoing { decision } => {
+            Self::AlreadyTerminating { decision } => {
                 write!(f, "the pod goes by decision {decision} already")
             }
-            Self::Struck => {
+            Self::KilledInKernel => {
                 f.write_str("the kernel has just killed a process of another pod for the same crossing")
             }
             Self::Stale { age_ns } => {
@@ -251,7 +253,8 @@ pub enum ApiOperation {
     /// A condition on the pod.
     Condition,
     /// The pod as it is.
-    Look,
+    #[serde(rename = "look")]
+    GetPod,
     /// Taints of the node.
     Taints,
     /// Conditions of the node.
@@ -267,7 +270,7 @@ impl ApiOperation {
             Self::Eviction => ("create", "pods/eviction"),
             Self::Deletion => ("delete", "pods"),
             Self::Condition => ("patch", "pods/status"),
-            Self::Look => ("get", "pods"),
+            Self::GetPod => ("get", "pods"),
             Self::Taints => ("patch", "nodes"),
             Self::NodeConditions => ("patch", "nodes/status"),
             Self::Node => ("get", "nodes"),
@@ -280,7 +283,7 @@ impl ApiOperation {
             Self::Eviction => "eviction",
             Self::Deletion => "deletion",
             Self::Condition => "condition",
-            Self::Look => "look",
+            Self::GetPod => "look",
             Self::Taints => "taints",
             Self::NodeConditions => "conditions",
             Self::Node => "node",
@@ -295,7 +298,8 @@ pub enum ApiResult {
     /// The pod is on its way out; what was to be written is.
     Accepted,
     /// A PodDisruptionBudget says no.
-    Budget {
+    #[serde(rename = "budget")]
+    PdbDenied {
         /// In the server's words.
         why: Box<str>,
     },
@@ -315,9 +319,11 @@ pub enum ApiResult {
         why: Box<str>,
     },
     /// The pod, or the node, is gone.
-    Gone,
+    #[serde(rename = "gone")]
+    Terminated,
     /// It is gone, and another has its name.
-    Another,
+    #[serde(rename = "another")]
+    Replaced,
     /// It was refused, for example by an admission webhook.
     Rejected {
         /// The HTTP status.
@@ -342,12 +348,12 @@ impl ApiResult {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
-            Self::Budget { .. } => "pdb_denied",
+            Self::PdbDenied { .. } => "pdb_denied",
             Self::Throttled { .. } => "throttled",
             Self::Forbidden { .. } => "forbidden",
             Self::Unauthorized { .. } => "unauthorized",
-            Self::Gone => "terminated",
-            Self::Another => "replaced",
+            Self::Terminated => "terminated",
+            Self::Replaced => "replaced",
             Self::Rejected { .. } => "rejected",
             Self::Unknown { .. } => "unknown",
             Self::NotSent { .. } => "not_sent",
@@ -357,8 +363,8 @@ impl ApiResult {
     /// What there is to say about it.
     pub fn why(&self) -> Option<&str> {
         match self {
-            Self::Accepted | Self::Throttled { .. } | Self::Gone | Self::Another => None,
-            Self::Budget { why }
+            Self::Accepted | Self::Throttled { .. } | Self::Terminated | Self::Replaced => None,
+            Self::PdbDenied { why }
             | Self::Forbidden { why }
             | Self::Unauthorized { why }
             | Self::Rejected { why, .. }
@@ -383,7 +389,7 @@ pub enum NotEvicted {
     /// It was tried, and this is why it failed.
     Failed(Box<str>),
     /// A PodDisruptionBudget does not allow it for now.
-    Budget,
+    PdbDenied,
     /// Nobody took the request: as if nothing had been decided.
     NotAsked,
 }

@@ -7,18 +7,18 @@
 //! What still counts of it is decided by how long nobody looked:
 //!
 //! - **Thresholds that were met** have been so since they were seen first, if the next look comes
-//!   within [`UNSEEN`]. After that they may have come and gone, and are met anew.
+//!   within [`MAX_SAMPLE_GAP`]. After that they may have come and gone, and are met anew.
 //! - **Conditions** were raised when they were. One that the last look has raised may have been
-//!   raised as long as nobody looked, but for no longer than [`KEPT_EVERY`]: so often a memory is
+//!   raised as long as nobody looked, but for no longer than [`PERSIST_INTERVAL`]: so often a memory is
 //!   made while a threshold is met.
 //! - **Evictions** go on as soon as their pods are told of, with the time that has passed: those under
-//!   way, also of pods whose objects are gone and what they hold is not ([`Event::Leaving`]), and those
+//!   way, also of pods whose objects are gone and what they hold is not ([`Event::Terminating`]), and those
 //!   that have ended, for as long as that says whom to let be.
 //! - **What counts against limits** and OOM kills that spare a pod count for as long as they would
 //!   have.
 //!
 //! [`Event::Restore`]: super::input::Event::Restore
-//! [`Event::Leaving`]: super::input::Event::Leaving
+//! [`Event::Terminating`]: super::input::Event::Terminating
 
 use crate::pods::PodEventTime;
 use crate::protection::CountedEviction;
@@ -26,48 +26,61 @@ use crate::threshold::MetSince;
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::Raised;
+use super::condition::RaisedCondition;
 use super::in_flight::InFlightEviction;
 use super::time::Timestamp;
 use super::units::GoDuration;
 
 /// How long nobody may have looked at a threshold that is taken for met all the time: as long as
 /// the kubelet waits for a victim before it looks again (`podCleanupTimeout`).
-pub const UNSEEN: GoDuration = GoDuration::from_secs(30);
+pub const MAX_SAMPLE_GAP: GoDuration = GoDuration::from_secs(30);
 
 /// How often a memory has to be made while a threshold is met, beside those of each change.
-pub const KEPT_EVERY: GoDuration = GoDuration::from_secs(5);
+pub const PERSIST_INTERVAL: GoDuration = GoDuration::from_secs(5);
 
 /// No longer is anybody held up by what was known before: a minute is the longest that a hand asks for.
-pub const LONGEST_HOLD: GoDuration = GoDuration::from_secs(60);
+pub const MAX_PAUSE: GoDuration = GoDuration::from_secs(60);
 
 /// What an engine knows that no look can tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EngineState {
     /// When the last pass was made; nothing before the first one.
-    pub looked: Option<Timestamp>,
+    #[serde(rename = "looked")]
+    pub last_sync: Option<Timestamp>,
     /// The thresholds that it found met.
     pub met: Vec<MetSince>,
     /// Conditions that were raised, whether they still hold or not.
-    pub conditions: Vec<Raised>,
+    pub conditions: Vec<RaisedCondition>,
     /// Evictions under way, and those that have ended and still say whom to let be.
-    pub flights: Vec<InFlightEviction>,
+    #[serde(rename = "flights")]
+    pub in_flight: Vec<InFlightEviction>,
     /// The evictions that count against limits, in the order of their decisions; the latest
     /// [`MOST_COUNTED`](crate::protection::MOST_COUNTED).
     pub counted: Vec<CountedEviction>,
     /// The last kill by the kernel of each pod that is spared for it.
     pub oom_killed: Vec<PodEventTime>,
     /// Pods that their PodDisruptionBudgets do not let go for now.
-    pub forbidden: Vec<PodEventTime>,
+    #[serde(rename = "forbidden")]
+    pub pdb_refused: Vec<PodEventTime>,
     /// Until when nobody new may go, if that is so: a limit that is nobody's own.
-    pub held_until: Option<Timestamp>,
+    #[serde(rename = "heldUntil")]
+    pub paused_until: Option<Timestamp>,
 }
 
 impl EngineState {
     /// All times in it of which none is still to come.
     pub fn times(&self) -> impl Iterator<Item = Timestamp> {
-        let Self { looked, met, conditions, flights, counted, oom_killed, forbidden, held_until: _ } = self;
+        let Self {
+            last_sync: looked,
+            met,
+            conditions,
+            in_flight: flights,
+            counted,
+            oom_killed,
+            pdb_refused: forbidden,
+            paused_until: _,
+        } = self;
         let met = met.iter().map(|it| it.first_seen);
         let pods = oom_killed.iter().chain(forbidden).map(|it| it.at);
         let flights = flights.iter().flat_map(|it| [it.decided_at, it.since]);

@@ -140,9 +140,9 @@ impl Slope {
 }
 
 /// Pods that are followed.
-const FOLLOWED: usize = 32;
+const TRACKED: usize = 32;
 /// Pods that are told of.
-const TOLD: usize = 8;
+const SHOWN: usize = 8;
 /// Looks at the node may be a thousandth of a second apart; pods are worth a second.
 const POD_SPACING_NANOS: i64 = 1_000_000_000;
 
@@ -156,14 +156,14 @@ pub struct PodGrowth {
 }
 
 /// The pods whose memory grows fastest, the fastest first, if the look saw pods.
-pub type Growing = [Option<PodGrowth>; TOLD];
+pub type Growing = [Option<PodGrowth>; SHOWN];
 
 /// The trends of the pods that use most memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodTrends {
-    followed: Vec<TrackedPod>,
+    tracked: Vec<TrackedPod>,
     next: Vec<TrackedPod>,
-    looked: Option<Timestamp>,
+    last_sample: Option<Timestamp>,
     /// The look shows other pods than are followed.
     stale: bool,
 }
@@ -178,26 +178,26 @@ struct TrackedPod {
 
 impl PodTrends {
     /// Makes room for as many as are followed.
-    pub(super) fn make_room(&mut self) {
-        self.followed.reserve(FOLLOWED);
-        self.next.reserve(FOLLOWED);
+    pub(super) fn reserve(&mut self) {
+        self.tracked.reserve(TRACKED);
+        self.next.reserve(TRACKED);
     }
 
     /// Takes in a look; one that saw no pods says nothing about them.
     pub(super) fn observe(&mut self, at: Timestamp, snapshot: &Snapshot) {
         self.stale = true;
         let too_soon = |looked: Timestamp| (0..POD_SPACING_NANOS).contains(&since(at, looked).as_nanos());
-        if snapshot.is_empty() || self.looked.is_some_and(too_soon) {
+        if snapshot.is_empty() || self.last_sample.is_some_and(too_soon) {
             return;
         }
         self.stale = false;
-        self.looked = Some(at);
-        let mut most = [(0, 0); FOLLOWED];
+        self.last_sample = Some(at);
+        let mut most = [(0, 0); TRACKED];
         let mut count = 0;
         for (stats, pod) in (0..).zip(snapshot.pods()) {
-            let Some(used) = pod.figures().memory_working_set.filter(|used| *used > 0) else { continue };
-            let full = count == FOLLOWED;
-            if full && most[FOLLOWED - 1].0 >= used {
+            let Some(used) = pod.values().memory_working_set.filter(|used| *used > 0) else { continue };
+            let full = count == TRACKED;
+            if full && most[TRACKED - 1].0 >= used {
                 continue;
             }
             let place = most[..count].partition_point(|(more, _)| *more >= used);
@@ -211,12 +211,12 @@ impl PodTrends {
             let mut hasher = DefaultHasher::new();
             hasher.write(pod.uid().as_bytes());
             let uid = hasher.finish();
-            let before = self.followed.iter().find(|followed| followed.uid == uid);
+            let before = self.tracked.iter().find(|followed| followed.uid == uid);
             let mut trend = before.map_or_else(Trend::default, |followed| followed.trend);
             trend.observe(at, i64::try_from(*used).unwrap_or(i64::MAX));
             self.next.push(TrackedPod { uid, stats: *stats, trend });
         }
-        std::mem::swap(&mut self.followed, &mut self.next);
+        std::mem::swap(&mut self.tracked, &mut self.next);
     }
 
     /// Those that grow fastest; nobody if the last look saw no pods.
@@ -226,15 +226,15 @@ impl PodTrends {
         if self.stale {
             return growing;
         }
-        for followed in &self.followed {
+        for followed in &self.tracked {
             let Some(slope) = followed.trend.slope().filter(|slope| slope.per_second > 0.0) else { continue };
             let faster =
                 |other: &Option<PodGrowth>| other.is_some_and(|it| it.slope.per_second >= slope.per_second);
             let place = growing[..count].partition_point(faster);
-            if place == TOLD {
+            if place == SHOWN {
                 continue;
             }
-            count = (count + 1).min(TOLD);
+            count = (count + 1).min(SHOWN);
             growing[place..count].rotate_right(1);
             growing[place] = Some(PodGrowth { stats: followed.stats, slope });
         }

@@ -204,7 +204,7 @@ impl Killer {
     pub fn would_begin(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
         self.note_ended();
         if let Admission::Hurry { decision } = self.pacing.admit(target, now_ns())? {
-            return Err(KillRejection::AlreadyGoing { decision });
+            return Err(KillRejection::AlreadyTerminating { decision });
         }
         let groups = self.pin(target)?;
         self.check(&groups).map(drop)

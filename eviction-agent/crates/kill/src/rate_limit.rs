@@ -141,7 +141,7 @@ impl RateLimit {
             return if target.hard && !flight.hard {
                 Ok(Admission::Hurry { decision })
             } else {
-                Err(KillRejection::AlreadyGoing { decision })
+                Err(KillRejection::AlreadyTerminating { decision })
             };
         }
         // A soft victim with a long grace period must not hold up a hard one.

@@ -134,7 +134,7 @@ fn error(operation: &'static str, name: &str, why: String) -> CleanupError {
 fn failure(operation: &'static str, name: &str, result: &ApiResult) -> CleanupError {
     let failed = |why: &str| error(operation, name, why.to_owned());
     match result {
-        ApiResult::Gone => failed("there is no such node"),
+        ApiResult::Terminated => failed("there is no such node"),
         ApiResult::Forbidden { why } => {
             let help = Some("it takes get and patch of nodes, and patch of nodes/status");
             CleanupError { help, ..failed(&format!("a permission is missing: {why}")) }

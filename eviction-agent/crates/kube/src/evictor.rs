@@ -174,8 +174,8 @@ impl Shared {
         let mut told_nothing = 0;
         while told_nothing < LOOKS {
             let result = self.client.request(request::look(&order.pod, manner)).await;
-            let answered = judge(ApiOperation::Look, &result);
-            self.rights.note(ApiOperation::Look, &answered);
+            let answered = judge(ApiOperation::GetPod, &result);
+            self.rights.note(ApiOperation::GetPod, &answered);
             match answered {
                 ApiResult::Accepted => {
                     match result.ok().and_then(|answer| seen(&answer.body, &order.pod.uid)) {
@@ -184,7 +184,7 @@ impl Shared {
                         None => told_nothing += 1,
                     }
                 }
-                ApiResult::Gone => return ApiResult::Gone,
+                ApiResult::Terminated => return ApiResult::Terminated,
                 ApiResult::NotSent { .. }
                 | ApiResult::Unknown { .. }
                 | ApiResult::Unauthorized { .. }
@@ -222,7 +222,7 @@ struct Metadata {
 fn seen(body: &[u8], uid: &str) -> Option<ApiResult> {
     let Pod { metadata } = serde_json::from_slice(body).ok()?;
     Some(match metadata.deletion_timestamp {
-        _ if *metadata.uid != *uid => ApiResult::Another,
+        _ if *metadata.uid != *uid => ApiResult::Replaced,
         Some(_) => ApiResult::Accepted,
         None => ApiResult::NotSent { why: "the pod is not going: nobody carried out the request".into() },
     })
@@ -243,7 +243,7 @@ mod tests {
         let pod = |rest: &str| format!(r#"{{"kind":"Pod","metadata":{{"uid":"u"{rest}}}}}"#);
         let going = pod(r#","deletionTimestamp":"2026-01-05T08:00:00Z""#);
         assert_eq!(seen(going.as_bytes(), "u"), Some(ApiResult::Accepted));
-        assert_eq!(seen(going.as_bytes(), "v"), Some(ApiResult::Another));
+        assert_eq!(seen(going.as_bytes(), "v"), Some(ApiResult::Replaced));
         assert!(matches!(seen(pod("").as_bytes(), "u"), Some(ApiResult::NotSent { .. })));
         assert_eq!(seen(b"{", "u"), None);
         assert_eq!(seen(b"{\"metadata\":{}}", "u"), None);

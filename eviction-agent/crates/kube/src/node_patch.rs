@@ -154,7 +154,7 @@ pub(crate) struct NodeResponse {
 impl NodeResponse {
     /// The node is no longer what the patch was made for: it has to be read again.
     pub(crate) fn is_stale(&self) -> bool {
-        matches!(self.result, ApiResult::Rejected { status: 409 | 422, .. } | ApiResult::Another)
+        matches!(self.result, ApiResult::Rejected { status: 409 | 422, .. } | ApiResult::Replaced)
     }
 }
 

@@ -68,7 +68,7 @@ impl NodeStatusUpdate {
 
     /// What texts of conditions are made from.
     pub(crate) fn inputs(&self) -> ConditionInputs<'_> {
-        ConditionInputs { pressures: &self.pressures, lines: &self.thresholds, period: self.period }
+        ConditionInputs { pressures: &self.pressures, thresholds: &self.thresholds, period: self.period }
     }
 }
 
@@ -245,7 +245,7 @@ impl Reconciler {
 
     fn observe(&self, node: &Node, response: &NodeResponse) {
         match (&response.result, &response.node) {
-            (ApiResult::Gone, _) => self.observed.forget(Some(node)),
+            (ApiResult::Terminated, _) => self.observed.forget(Some(node)),
             (_, Some(Ok(node))) => self.observed.offer(Arc::new(node.clone())),
             // The watch reports it as well.
             (_, Some(Err(why))) => tracing::debug!(why, "the node in a response cannot be decoded"),
@@ -297,12 +297,12 @@ impl Retry {
     /// What comes after a response.
     fn after(&mut self, result: &ApiResult) -> Wait {
         match result {
-            ApiResult::Accepted | ApiResult::Gone | ApiResult::Another => {
+            ApiResult::Accepted | ApiResult::Terminated | ApiResult::Replaced => {
                 self.failures.reset();
                 Wait::Change
             }
             ApiResult::Throttled { pause } => Wait::Only(*pause),
-            ApiResult::Forbidden { .. } | ApiResult::Rejected { .. } | ApiResult::Budget { .. } => {
+            ApiResult::Forbidden { .. } | ApiResult::Rejected { .. } | ApiResult::PdbDenied { .. } => {
                 Wait::Only(REFUSED)
             }
             ApiResult::Unauthorized { .. } | ApiResult::Unknown { .. } | ApiResult::NotSent { .. } => {

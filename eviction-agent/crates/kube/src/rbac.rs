@@ -24,7 +24,7 @@ impl Rights {
                     "a permission is missing"
                 );
             }
-            ApiResult::Accepted | ApiResult::Budget { .. } => {
+            ApiResult::Accepted | ApiResult::PdbDenied { .. } => {
                 missing.remove(&asked);
             }
             _ => {}

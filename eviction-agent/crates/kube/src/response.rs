@@ -98,18 +98,18 @@ fn judge_answer(asked: ApiOperation, answer: &Response) -> ApiResult {
         },
         401 => ApiResult::Unauthorized { why: why() },
         403 if message.contains(NO_RIGHT) => ApiResult::Forbidden { why: why() },
-        404 if is_status && reason == "NotFound" => ApiResult::Gone,
-        409 if is_other_uid(message) => ApiResult::Another,
+        404 if is_status && reason == "NotFound" => ApiResult::Terminated,
+        409 if is_other_uid(message) => ApiResult::Replaced,
         // A patch with another uid is one of a field that cannot be changed.
         422 if matches!(asked, ApiOperation::Condition | ApiOperation::NodeConditions)
             && message.contains("uid") =>
         {
-            ApiResult::Another
+            ApiResult::Replaced
         }
         429 => {
             let details = body.as_ref().and_then(|body| body.details.as_ref());
             match details.and_then(budget) {
-                Some(cause) => ApiResult::Budget { why: cause },
+                Some(cause) => ApiResult::PdbDenied { why: cause },
                 None => {
                     let asked_for = details.and_then(|details| details.retry_after_seconds);
                     let pause = answer.retry_after.or(asked_for.map(Duration::from_secs)).unwrap_or(PAUSE);
@@ -118,7 +118,7 @@ fn judge_answer(asked: ApiOperation, answer: &Response) -> ApiResult {
             }
         }
         500 if asked == ApiOperation::Eviction && message.contains(SEVERAL_BUDGETS) => {
-            ApiResult::Budget { why: why() }
+            ApiResult::PdbDenied { why: why() }
         }
         // Also a request that had no time left: it may be under way.
         500..=599 => ApiResult::Unknown { why: text(&format!("status {}: {}", answer.status, why())) },

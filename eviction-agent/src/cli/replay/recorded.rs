@@ -11,7 +11,7 @@ use crate::scenario::run::run;
 use crate::telemetry::decision_log::{DecisionInputs, scenario};
 use eviction_config::{kubelet_policy, parse_agent};
 use eviction_core::engine::Engine;
-use eviction_core::fixture::{at, memory_of, node, pod, set_by, snapshot, tell};
+use eviction_core::fixture::{at, memory_of, node, pod, set_by, snapshot, step};
 use eviction_core::input::Event;
 use eviction_core::oom::OomKill;
 use eviction_core::pod::{EmptyDir, Owner, Pod, Volume};
@@ -23,18 +23,18 @@ const UIDS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 fn policy(profile: &str) -> Policy {
     let kubelet = json!({
-        "evictionHard": {"memory.available": "200"},
-        "evictionSoft": {"memory.available": "400"},
-        "evictionSoftGracePeriod": {"memory.available": "3s"},
-        "evictionMinimumReclaim": {"memory.available": "50"},
-        "evictionMaxPodGracePeriod": 20,
-        "enforceNodeAllocatable": ["none"],
+    "evictionHard": {"memory.available": "200"},
+    "evictionSoft": {"memory.available": "400"},
+    "evictionSoftGracePeriod": {"memory.available": "3s"},
+    "evictionMinimumReclaim": {"memory.available": "50"},
+    "evictionMaxPodGracePeriod": 20,
+    "enforceNodeAllocatable": ["none"],
     });
     let agent = json!({"profile": profile, "policy": {
-        "soft": {"evictPodsWithoutController": true},
-        "coolDownAfterOomKill": "10s",
-        "rateLimits": [{"scope": "Owner", "maxEvictions": 1, "window": "20s"}],
-        "protection": [{"namespaces": ["never"], "order": "Never"}],
+    "soft": {"evictPodsWithoutController": true},
+    "coolDownAfterOomKill": "10s",
+    "rateLimits": [{"scope": "Owner", "maxEvictions": 1, "window": "20s"}],
+    "protection": [{"namespaces": ["never"], "order": "Never"}],
     }});
     parse_agent(&agent).unwrap().over(kubelet_policy(&kubelet).unwrap())
 }
@@ -67,14 +67,14 @@ enum Happening {
 }
 
 fn happenings() -> impl Strategy<Value = Vec<(i64, Happening)>> {
-    let results = vec![Ok(()), Err("busy".into()), Err(NotEvicted::Budget), Err(NotEvicted::NotAsked)];
+    let results = vec![Ok(()), Err("busy".into()), Err(NotEvicted::PdbDenied), Err(NotEvicted::NotAsked)];
     let happening = prop_oneof![
-        6 => (select(vec![100u64, 300, 350, 900]), any::<[u8; 5]>()).prop_map(|(available, usage)| {
-            Happening::Look { available, usage: usage.map(u64::from) }
-        }),
-        2 => (0..5usize, select(results)).prop_map(|(pod, result)| Happening::Outcome(pod, result)),
-        1 => (0..5usize).prop_map(Happening::Leaves),
-        1 => (0..5usize).prop_map(Happening::Kill),
+    6 => (select(vec![100u64, 300, 350, 900]), any::<[u8; 5]>()).prop_map(|(available, usage)| {
+    Happening::Look { available, usage: usage.map(u64::from) }
+    }),
+    2 => (0..5usize, select(results)).prop_map(|(pod, result)| Happening::Outcome(pod, result)),
+    1 => (0..5usize).prop_map(Happening::Leaves),
+    1 => (0..5usize).prop_map(Happening::Kill),
     ];
     proptest::collection::vec((0..8i64, happening), 1..30)
 }
@@ -83,10 +83,10 @@ fn happenings() -> impl Strategy<Value = Vec<(i64, Happening)>> {
 fn play(profile: &str, happenings: Vec<(i64, Happening)>) -> Result<usize, TestCaseError> {
     let policy = policy(profile);
     let mut engine = Engine::new(policy.clone());
-    tell(&mut engine, 0, Event::DiskLayout(Ok(Default::default())));
+    step(&mut engine, 0, Event::DiskLayout(Ok(Default::default())));
     let (mut here, mut leaving, mut now, mut replayed) = (pods(), Vec::<Box<str>>::new(), 0, 0);
     let mut looked = 0;
-    tell(&mut engine, 0, Event::Pods(set_by(&policy, here.clone())));
+    step(&mut engine, 0, Event::Pods(set_by(&policy, here.clone())));
     for (pause, happening) in happenings {
         now += pause;
         match happening {
@@ -98,8 +98,8 @@ fn play(profile: &str, happenings: Vec<(i64, Happening)>) -> Result<usize, TestC
                     })
                     .collect();
                 let look = snapshot(node(available, 900, at(now)), &used);
-                let before = DecisionInputs { policy: policy.clone(), memory: engine.memory() };
-                let decision = tell(&mut engine, now, Event::Sample(Arc::clone(&look)));
+                let before = DecisionInputs { policy: policy.clone(), memory: engine.state() };
+                let decision = step(&mut engine, now, Event::Sample(Arc::clone(&look)));
                 // An agent looks each ten seconds at least: whoever comes after it takes no more for seamless.
                 let is_seamless = now - std::mem::replace(&mut looked, now) <= 30;
                 let Some(recorded) = scenario("decision", &before, &decision, &DecisionRecord::of(&decision))
@@ -118,17 +118,17 @@ fn play(profile: &str, happenings: Vec<(i64, Happening)>) -> Result<usize, TestC
             }
             Happening::Outcome(pod, result) => {
                 let uid: Box<str> = UIDS[pod].into();
-                tell(&mut engine, now, Event::Evicted(EvictionResult { uid, result }));
+                step(&mut engine, now, Event::Evicted(EvictionResult { uid, result }));
             }
             Happening::Leaves(pod) => {
                 here.retain(|it| *it.uid != *UIDS[pod]);
                 leaving.push(UIDS[pod].into());
-                tell(&mut engine, now, Event::Leaving(leaving.clone()));
-                tell(&mut engine, now, Event::Pods(set_by(&policy, here.clone())));
+                step(&mut engine, now, Event::Terminating(leaving.clone()));
+                step(&mut engine, now, Event::Pods(set_by(&policy, here.clone())));
             }
             Happening::Kill(pod) => {
                 let kill = OomKill { pod_uid: Some(UIDS[pod].into()), ..OomKill::default() };
-                tell(&mut engine, now, Event::OomKill(Box::new(kill)));
+                step(&mut engine, now, Event::OomKill(Box::new(kill)));
             }
         }
     }
@@ -136,13 +136,13 @@ fn play(profile: &str, happenings: Vec<(i64, Happening)>) -> Result<usize, TestC
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+#![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    #[test]
-    fn each_decision_is_made_once_more_as_it_was(happenings in happenings()) {
-        play("Enhanced", happenings.clone())?;
-        play("Kubelet", happenings)?;
-    }
+#[test]
+fn each_decision_is_made_once_more_as_it_was(happenings in happenings()) {
+play("Enhanced", happenings.clone())?;
+play("Kubelet", happenings)?;
+}
 }
 
 #[test]
@@ -160,11 +160,11 @@ fn there_are_decisions_to_replay() {
 fn a_decision_that_would_be_another_one_is_told() {
     let policy = policy("Enhanced");
     let mut engine = Engine::new(policy.clone());
-    tell(&mut engine, 0, Event::DiskLayout(Ok(Default::default())));
-    tell(&mut engine, 0, Event::Pods(set_by(&policy, pods())));
-    let before = DecisionInputs { policy, memory: engine.memory() };
+    step(&mut engine, 0, Event::DiskLayout(Ok(Default::default())));
+    step(&mut engine, 0, Event::Pods(set_by(&policy, pods())));
+    let before = DecisionInputs { policy, memory: engine.state() };
     let used = UIDS.map(|uid| memory_of(uid, 150));
-    let decision = tell(&mut engine, 1, Event::Sample(snapshot(node(100, 900, at(1)), &used)));
+    let decision = step(&mut engine, 1, Event::Sample(snapshot(node(100, 900, at(1)), &used)));
     let mut recorded = scenario("decision", &before, &decision, &DecisionRecord::of(&decision)).unwrap();
     recorded["went"][0]["uid"] = json!("d");
     let case: Case = serde_json::from_value(recorded).unwrap();

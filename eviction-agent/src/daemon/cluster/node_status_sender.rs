@@ -10,7 +10,7 @@ use eviction_core::decision::Decision;
 use eviction_core::node_conditions::pressure::{Cause, InitialConditions, Pressures, PublishedCondition};
 use eviction_core::policy::Policy;
 use eviction_core::signal::NodeCondition;
-use eviction_core::state::KEPT_EVERY;
+use eviction_core::state::PERSIST_INTERVAL;
 use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::time::Timestamp;
 use eviction_kube::NodeStatusUpdate;
@@ -30,7 +30,7 @@ pub(crate) struct PendingUpdate {
 pub(super) fn as_shown(mut update: NodeStatusUpdate, clock: &Clock) -> NodeStatusUpdate {
     for pressure in &mut update.pressures {
         pressure.since = pressure.since.map(|since| clock.shown(since));
-        if let Cause::Over { since } = &mut pressure.cause {
+        if let Cause::Transition { since } = &mut pressure.cause {
             *since = clock.shown(*since);
         }
     }
@@ -63,14 +63,14 @@ impl NodeStatusSender {
 
     /// Goes on where a former agent ended, who has written this down at that time.
     pub(crate) fn recall(&mut self, said: &[PublishedCondition; NodeCondition::COUNT], written: Timestamp) {
-        self.pressures.recall(said);
-        let since_then = SignedDuration::from_nanos(KEPT_EVERY.as_nanos());
+        self.pressures.restore(said);
+        let since_then = SignedDuration::from_nanos(PERSIST_INTERVAL.as_nanos());
         self.recalled = Some(written.checked_add(since_then).unwrap_or(written));
     }
 
     /// What is to be kept for the agent that comes after this one.
     pub(crate) fn said(&self) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
-        self.pressures.said()
+        self.pressures.published()
     }
 
     /// What the node's object says from before the start; hands back what of it is not known
@@ -87,16 +87,16 @@ impl NodeStatusSender {
     /// to the node before what is said under the number `kept_as` is kept.
     pub(crate) fn take(&mut self, decision: &Decision, policy: &Policy, kept_as: u64) -> bool {
         let period = policy.pressure_transition_period;
-        let pressures = *self.pressures.take(decision, period);
-        if let Some(pass) = decision.pass()
-            && !Arc::ptr_eq(&self.lines, &pass.lines)
+        let pressures = *self.pressures.update(decision, period);
+        if let Some(pass) = decision.evaluation()
+            && !Arc::ptr_eq(&self.lines, &pass.thresholds)
         {
-            self.lines = Arc::clone(&pass.lines);
+            self.lines = Arc::clone(&pass.thresholds);
         }
         if !self.is_seeded {
             return false;
         }
-        let (number, settings) = (self.number() + 1, policy.hands.node_status);
+        let (number, settings) = (self.number() + 1, policy.eviction.node_status);
         let thresholds = Arc::clone(&self.lines);
         let update = NodeStatusUpdate { number, pressures, thresholds, period, settings };
         if self.told.as_ref().is_some_and(|told| told.is_same(&update)) {
@@ -118,7 +118,7 @@ impl NodeStatusSender {
 mod tests {
     use super::*;
     use crate::daemon::spsc::Next;
-    use eviction_core::fixture::{at, engine, hard, node, policy, set, snapshot, tell};
+    use eviction_core::fixture::{at, engine, hard, node, policy, set, snapshot, step};
     use eviction_core::input::Event;
     use eviction_core::signal::Signal::MemoryAvailable;
 
@@ -128,7 +128,7 @@ mod tests {
         let (mut teller, mut receiver) = NodeStatusSender::new().unwrap();
         let mut look = |teller: &mut NodeStatusSender, seconds, available| {
             let event = Event::Sample(snapshot(node(available, 900, at(seconds)), &[]));
-            let decision = tell(&mut engine, seconds, event);
+            let decision = step(&mut engine, seconds, event);
             let (_, allocations) =
                 ::tests::allocations::counted(|| teller.take(&decision, engine.policy(), 0));
             assert_eq!(allocations, 0);

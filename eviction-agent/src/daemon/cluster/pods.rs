@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
-use eviction_core::pods::{KnownPod, of_the_api};
+use eviction_core::pods::{KnownPod, from_api};
 use eviction_core::policy::Policy;
 use eviction_kube::pods::parse_pod;
 use eviction_kube::{Decode, StoreView};
@@ -31,7 +31,7 @@ pub(super) fn decoder(policy: &Policy) -> Decode<Watched> {
     let policy = policy.clone();
     Box::new(move |json| {
         let pod = parse_pod(json).map_err(|error| format!("{}: {}", error.path, error.cause))?;
-        Ok(Watched(Arc::new(KnownPod::new(of_the_api(pod), &policy))))
+        Ok(Watched(Arc::new(KnownPod::new(from_api(pod), &policy))))
     })
 }
 

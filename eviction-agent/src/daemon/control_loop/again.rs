@@ -28,7 +28,7 @@ impl ControlLoop {
         let mut snapshot = self.eyes.finish(builder, self.engine.pods());
         for _ in 0..if again { ROUNDS } else { 0 } {
             self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
-            let first = self.state.ahead.iter().take(FIRST).map(|candidate| candidate.place);
+            let first = self.state.ahead.iter().take(FIRST).map(|candidate| candidate.pod);
             if !self.eyes.read_again(look, &self.roster, first) {
                 break;
             }

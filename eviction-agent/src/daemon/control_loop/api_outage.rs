@@ -16,7 +16,7 @@ impl ControlLoop {
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::ApiServer(reach) });
         if reach == ApiReachability::Unreachable
-            && self.engine.policy().hands.when_api_server_down == WhenApiServerDown::Kill
+            && self.engine.policy().eviction.when_api_server_down == WhenApiServerDown::Kill
         {
             self.kill_unanswered();
         }
@@ -28,7 +28,7 @@ impl ControlLoop {
         let pods = self.engine.pods();
         let is_meant = |it: &&InFlightEviction| {
             let is_unanswered = matches!(it.api, Some(ApiPhase::Asked | ApiPhase::Unconfirmed));
-            it.hard && is_unanswered && !it.killing && pods.place(&it.pod.uid).is_some()
+            it.hard && is_unanswered && !it.killing && pods.index_of(&it.pod.uid).is_some()
         };
         let unanswered: Vec<_> = self.executing().filter(is_meant).cloned().collect();
         for it in unanswered {

@@ -37,7 +37,7 @@ impl ControlLoop {
         let after_marks = self.node.as_ref().map_or(0, NodeStatusSender::number);
         let kept_as = self.keep.next_number();
         let begun = evictions.begin(target, ignores_budget, after_marks, kept_as, mono_ns())?;
-        let wanted = self.engine.policy().hands.hard_mode == HardMode::EvictAndKill;
+        let wanted = self.engine.policy().eviction.hard_mode == HardMode::EvictAndKill;
         if !wanted || !target.hard || target.resource != Resource::Memory {
             return Ok((begun, false));
         }
@@ -63,7 +63,7 @@ impl ControlLoop {
         let KillProgress::Answered { asked, answered, is_dry } = outcome.progress.clone() else {
             return false;
         };
-        let is_without_object = matches!(answered, ApiResult::Gone | ApiResult::Another);
+        let is_without_object = matches!(answered, ApiResult::Terminated | ApiResult::Replaced);
         if is_without_object && !is_dry && asked != ApiOperation::Condition && self.is_populated(&it.pod.uid)
         {
             // That it is gone is told when nobody is left of it.
@@ -97,8 +97,8 @@ impl ControlLoop {
                 self.update(id, ExecutorUpdate::ApiUnconfirmed);
                 return false;
             }
-            ApiResult::Gone | ApiResult::Another => (Ok(()), None),
-            ApiResult::Budget { .. } => (Err(NotEvicted::Budget), None),
+            ApiResult::Terminated | ApiResult::Replaced => (Ok(()), None),
+            ApiResult::PdbDenied { .. } => (Err(NotEvicted::PdbDenied), None),
             ApiResult::Rejected { why, .. } => (Err(NotEvicted::Failed(why)), None),
             ApiResult::Throttled { pause } => (Err(NotEvicted::NotAsked), Some(pause)),
             ApiResult::Forbidden { .. } => (Err(NotEvicted::NotAsked), Some(FORBIDDEN)),
@@ -139,7 +139,7 @@ impl ControlLoop {
     pub(super) fn note_who_is_gone(&mut self) {
         let pods = self.engine.pods();
         let is_gone = |it: &&InFlightEviction| {
-            it.api.is_some() && pods.place(&it.pod.uid).is_none() && !self.is_leaving(&it.pod.uid)
+            it.api.is_some() && pods.index_of(&it.pod.uid).is_none() && !self.is_leaving(&it.pod.uid)
         };
         let gone: Vec<_> = self.executing().filter(is_gone).cloned().collect();
         for it in gone {

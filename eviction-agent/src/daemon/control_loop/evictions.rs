@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use eviction_core::decision::{Action, Decision};
 use eviction_core::eviction::Eviction;
-use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, RETRY, StartedEviction};
+use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, RETRY_AFTER, StartedEviction};
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pod::PodName;
-use eviction_core::policy::VictimsPerPass;
+use eviction_core::policy::VictimsPerSync;
 use eviction_core::progress::{EvictionResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
 use eviction_core::signal::{Resource, Signal};
 use eviction_kill::{CgroupDirs, KillStarted, KillTarget};
@@ -24,7 +24,7 @@ const FULL_NS: u64 = 1_000_000_000;
 
 impl ControlLoop {
     pub(super) fn carry_out(&mut self, decision: &Decision, decided_mono_ns: u64) {
-        let Some(pass) = decision.pass() else { return };
+        let Some(pass) = decision.evaluation() else { return };
         let is_struck_instead = self.is_struck_instead(decision);
         for action in &decision.actions {
             // The executor tells by itself whom it has to hurry.
@@ -47,7 +47,7 @@ impl ControlLoop {
                 killing: false,
             };
             let begun = match is_struck_instead {
-                true => Err(KillRejection::Struck),
+                true => Err(KillRejection::KilledInKernel),
                 false => self.begin(&target, eviction.ignores_budget),
             };
             match begun {
@@ -62,7 +62,7 @@ impl ControlLoop {
                 }
                 Err(refused) => {
                     // Whom the kernel struck begins in a moment, and is waited for then.
-                    if refused != KillRejection::Struck {
+                    if refused != KillRejection::KilledInKernel {
                         self.rest(decided_mono_ns);
                     }
                     let it = InFlightEviction::started(id, started);
@@ -81,10 +81,10 @@ impl ControlLoop {
         eviction: &Eviction,
         at_ns: u64,
     ) -> Option<KillTarget> {
-        let pass = decision.pass()?;
-        let known = pass.pods.pods().get(eviction.place as usize)?;
+        let pass = decision.evaluation()?;
+        let known = pass.pods.pods().get(eviction.pod as usize)?;
         let groups = self.groups_of(&known.pod.uid);
-        let line = pass.line_of(eviction.cause);
+        let line = pass.threshold_of(eviction.cause);
         let signal = line.map(|line| line.threshold.signal);
         Some(KillTarget {
             decision: id,
@@ -101,7 +101,7 @@ impl ControlLoop {
 
     /// How many bytes a pod may grow by in the grace period of a hard memory eviction; nothing if that is off.
     pub(super) fn kill_on_growth(&self) -> Option<u64> {
-        self.engine.policy().hands.kill_on_growth.bytes()
+        self.engine.policy().eviction.kill_on_growth.bytes()
     }
 
     /// What the engine has to know of a victim that was refused. A limit that is not the pod's
@@ -109,7 +109,7 @@ impl ControlLoop {
     pub(super) fn tell_refused(&mut self, it: &InFlightEviction, refused: &KillRejection) {
         let decided_ns = self.clock.mono_of(it.decided_at);
         let held_until_ns = match refused {
-            KillRejection::AlreadyGoing { .. } => return,
+            KillRejection::AlreadyTerminating { .. } => return,
             KillRejection::NodeLimit { until_ns, .. } | KillRejection::VictimPending { until_ns, .. } => {
                 Some(*until_ns)
             }
@@ -119,7 +119,7 @@ impl ControlLoop {
         let result = match refused {
             KillRejection::Empty => Ok(()),
             // It says nothing about the pod: its turn is still the same.
-            KillRejection::Struck => Err(NotEvicted::NotAsked),
+            KillRejection::KilledInKernel => Err(NotEvicted::NotAsked),
             _ if held_until_ns.is_some() => Err(NotEvicted::NotAsked),
             refused => Err(refused.to_string().into()),
         };
@@ -131,13 +131,13 @@ impl ControlLoop {
 
     /// Whether nobody new goes before those under way are gone, as the kubelet has it.
     pub(super) fn waits_for_victims(&self) -> bool {
-        self.engine.policy().rules.victims == VictimsPerPass::One
+        self.engine.policy().rules.victims == VictimsPerSync::One
     }
 
     /// The kubelet looks again after its monitoring interval: to choose again at once would choose the same.
     pub(super) fn rest(&mut self, now_ns: u64) {
         if self.waits_for_victims() {
-            self.hold_evictions(now_ns.saturating_add(RETRY.as_nanos().unsigned_abs()));
+            self.hold_evictions(now_ns.saturating_add(RETRY_AFTER.as_nanos().unsigned_abs()));
         }
     }
 
@@ -154,7 +154,7 @@ impl ControlLoop {
     /// The folders of a pod's group, and of containers that a runtime has put elsewhere. By its uid: its
     /// place in a decision is of the pods that there were then.
     pub(super) fn groups_of(&self, uid: &str) -> Vec<CgroupDirs> {
-        match self.roster.active().place(uid) {
+        match self.roster.active().index_of(uid) {
             Some(place) => self.folders_of(self.roster.cgroups_of(place, self.eyes.sampler.pods())),
             None => self.groups_by_uid(uid),
         }

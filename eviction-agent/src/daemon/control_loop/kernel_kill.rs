@@ -27,7 +27,8 @@ const SEEN_BY: &str = "kernel_kill";
 impl ControlLoop {
     /// Says so where the reflex is asked for, and cannot be had.
     pub(super) fn warn_of_no_reflex(&self) {
-        if self.engine.policy().reflex == eviction_settings::KernelKill::HardMemory && !self.hook.has_reflex()
+        if self.engine.policy().kernel_kill == eviction_settings::KernelKill::HardMemory
+            && !self.hook.has_reflex()
         {
             tracing::warn!(
                 help = "it takes --action kill, a charge hook, and to be on when the agent starts",
@@ -45,7 +46,7 @@ impl ControlLoop {
             self.metrics.kernel_kill_armed.set(0);
             return;
         }
-        let wanted = self.engine.policy().reflex == eviction_settings::KernelKill::HardMemory;
+        let wanted = self.engine.policy().kernel_kill == eviction_settings::KernelKill::HardMemory;
         if wanted && self.reflex.is_young(mono_ns) && self.victim_goes_by(mono_ns).is_some() {
             return self.reflex.keep();
         }
@@ -72,7 +73,7 @@ impl ControlLoop {
                 self.metrics.kernel_kill_armed.set(1);
             }
             // What stands since the look before is on whoever takes the next page.
-            Err(KernelKillIdle::NoOrder(NotArmedReason::AtTheLine))
+            Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold))
                 if self.reflex.victim(look.at.mono_ns).is_some() => {}
             Err(idle) => self.reflex.stay_idle(idle, &mut self.hook, &self.metrics),
         }
@@ -120,7 +121,7 @@ impl ControlLoop {
         let snapshot = self.eyes.snapshot_with_pods(look, &self.roster, Tasks::Leave);
         let snapshot = self.eyes.finish(snapshot, self.engine.pods());
         let reach = reach(self.eyes.capacity().memory);
-        let verdict = self.engine.standing(look.read_at.wall, &snapshot, reach);
+        let verdict = self.engine.kill_order(look.read_at.wall, &snapshot, reach);
         self.eyes.recycle(snapshot);
         let verdict = verdict.map_err(KernelKillIdle::NoOrder)?;
         let target = self
@@ -168,7 +169,7 @@ impl ControlLoop {
             pod_uid: victim.pod.uid.to_string(),
             pid: struck.tgid,
             comm: struck.comm_lossy().to_string(),
-            threshold_bytes: choice.verdict.met_below,
+            threshold_bytes: choice.verdict.threshold,
             available: choice.verdict.available,
             growth: struck.grown,
             usage: struck.usage,
@@ -188,7 +189,7 @@ impl ControlLoop {
     /// the decision by which the victim goes, if it is still the same.
     fn finish(&mut self, verdict: &ArmedKillOrder, crossed: Instant) -> Option<u64> {
         let at = self.clock.now();
-        let snapshot = verdict.crossed_at(crossed.wall)?;
+        let snapshot = verdict.met_at(crossed.wall)?;
         let memory = self.memory_to_record();
         let decision = self.step(Input { at: at.wall, event: Event::Sample(snapshot) });
         let decided_mono_ns = mono_ns();
@@ -214,11 +215,11 @@ impl ControlLoop {
 
 /// The number of the eviction of this pod, if it is among those of a decision.
 fn number_of(decision: &Decision, first_id: u64, victim: &KnownPod) -> Option<u64> {
-    let pods = &decision.pass()?.pods;
+    let pods = &decision.evaluation()?.pods;
     let evictions = decision.actions.iter().filter_map(|action| match action {
         Action::Evict(eviction) | Action::ShortenGrace(eviction) => Some(eviction),
         Action::RecordEvent(_) | Action::Reclaim(_) => None,
     });
     let of_victim = |place: u32| pods.get(place).is_some_and(|known| known.pod.uid == victim.pod.uid);
-    (first_id..).zip(evictions).find(|(_, eviction)| of_victim(eviction.place)).map(|(id, _)| id)
+    (first_id..).zip(evictions).find(|(_, eviction)| of_victim(eviction.pod)).map(|(id, _)| id)
 }

@@ -239,7 +239,7 @@ impl ControlLoop {
                 None
             }
             Wake::Command(Command::Accept) => {
-                self.tell_configuration(Event::Accept);
+                self.tell_configuration(Event::ApplyProposed);
                 None
             }
             Wake::Command(Command::Stop) => None,

@@ -32,7 +32,7 @@ impl ControlLoop {
     }
 
     fn step_kill(&mut self, at: Timestamp, kill: OomKill) -> Option<Box<OomKill>> {
-        match self.step(Input { at, event: Event::OomKill(Box::new(kill)) }).subject {
+        match self.step(Input { at, event: Event::OomKill(Box::new(kill)) }).kind {
             DecisionKind::Oom(OomUpdate::Kill(kill)) => Some(kill),
             _ => None,
         }
@@ -193,7 +193,7 @@ impl ControlLoop {
         for end in ends {
             let status = (end.seen == EndSeen::Status).then(|| Box::new(end.clone()));
             let decision = self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
-            let DecisionKind::Oom(OomUpdate::End(update)) = decision.subject else { continue };
+            let DecisionKind::Oom(OomUpdate::End(update)) = decision.kind else { continue };
             if let Some(status) = status.filter(|_| update.handling == EndHandling::Late) {
                 self.notes.send(TelemetryEvent::LateStatus(status, at));
             }

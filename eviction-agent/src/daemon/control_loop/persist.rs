@@ -6,7 +6,7 @@ use std::time::Duration;
 use eviction_core::in_flight::{ExecutorUpdate, InFlightEviction};
 use eviction_core::input::{Event, Input};
 use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
-use eviction_core::state::KEPT_EVERY;
+use eviction_core::state::PERSIST_INTERVAL;
 use eviction_kill::KillStarted;
 
 use super::super::cluster::{Evictions, NodeStatusSender};
@@ -51,14 +51,14 @@ impl ControlLoop {
         let keep = &mut self.keep;
         let Some(lane) = &mut keep.lane else { return };
         let now_ns = mono_ns();
-        let old = now_ns.saturating_sub(keep.said_ns) >= KEPT_EVERY.as_nanos().unsigned_abs();
+        let old = now_ns.saturating_sub(keep.said_ns) >= PERSIST_INTERVAL.as_nanos().unsigned_abs();
         let is_due = keep.due || (old && self.state.last_change.is_met());
         if !is_due {
             return;
         }
         let kept = LoopState {
             number: keep.number + 1,
-            engine: self.engine.memory(),
+            engine: self.engine.state(),
             rate_limits: RateLimitState {
                 by_api: self.evictions.iter().flat_map(Evictions::kills).cloned().collect(),
                 by_kill: self.executor.kills().cloned().collect(),

@@ -2,10 +2,10 @@
 
 use eviction_core::decision::ProposalState;
 use eviction_core::eviction::ExpectedRelease;
-use eviction_core::in_flight::{InFlightEviction, MARGIN};
+use eviction_core::in_flight::{InFlightEviction, TERMINATION_TIMEOUT};
 use eviction_core::input::{Event, Input};
 use eviction_core::observation::Observation;
-use eviction_core::policy::{TrendPolicy, VictimsPerPass};
+use eviction_core::policy::{TrendPolicy, VictimsPerSync};
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::NodeStats;
@@ -21,11 +21,11 @@ impl ControlLoop {
     pub(super) fn tell_configuration(&mut self, event: Event) {
         let looked = self.clock.now();
         let decision = self.step(Input { at: looked.wall, event });
-        if let Some(ProposalState::TookEffect) = decision.proposal {
+        if let Some(ProposalState::Applied) = decision.proposal {
             self.adopt_policy();
         }
         // Whom a policy that waits would evict, the look that follows will find.
-        let waits = matches!(decision.proposal, Some(ProposalState::Waits(_)));
+        let waits = matches!(decision.proposal, Some(ProposalState::Pending(_)));
         if !waits && self.state.last_change.take(&decision) {
             let first_id = self.state.decisions + 1;
             self.publish_decision(decision, |decision, permit| DecisionEvent {
@@ -60,7 +60,7 @@ impl ControlLoop {
     }
 
     /// Who waits for whom is another matter now; those under way are so still.
-    fn follow_pace(&mut self, victims: VictimsPerPass) {
+    fn follow_pace(&mut self, victims: VictimsPerSync) {
         self.executor.follow(pacing(victims));
         if let Some(evictions) = &mut self.evictions {
             evictions.follow(pacing(victims));
@@ -68,8 +68,8 @@ impl ControlLoop {
         // Of those that were chosen by the kubelet's rules it is not known what they will free.
         let is_unknown = |it: &&InFlightEviction| it.expected == [ExpectedRelease::UNKNOWN; Signal::COUNT];
         let decided = self.executing().filter(is_unknown).map(|it| it.decided_at).max();
-        if let Some(decided) = decided.filter(|_| victims != VictimsPerPass::One) {
-            let patience = MARGIN.as_nanos().unsigned_abs();
+        if let Some(decided) = decided.filter(|_| victims != VictimsPerSync::One) {
+            let patience = TERMINATION_TIMEOUT.as_nanos().unsigned_abs();
             self.hold_evictions(self.clock.mono_of(decided).saturating_add(patience));
         }
     }

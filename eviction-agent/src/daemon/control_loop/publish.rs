@@ -60,7 +60,7 @@ impl ControlLoop {
 
     /// Takes back the memory of a decision and of what it was made of.
     pub(super) fn recycle(&mut self, decision: Decision) {
-        let snapshot = decision.pass().map(|pass| Arc::clone(&pass.snapshot));
+        let snapshot = decision.evaluation().map(|pass| Arc::clone(&pass.snapshot));
         self.engine.recycle(decision);
         if let Some(snapshot) = snapshot {
             self.eyes.recycle(snapshot);
@@ -71,7 +71,7 @@ impl ControlLoop {
 /// The same decision in memory of its own, down to the values of the sample.
 fn copy_of(decision: &Decision) -> Decision {
     let mut copy = decision.clone();
-    if let DecisionKind::Pass(pass) = &mut copy.subject {
+    if let DecisionKind::Evaluated(pass) = &mut copy.kind {
         pass.snapshot = Arc::new((*pass.snapshot).clone());
     }
     copy

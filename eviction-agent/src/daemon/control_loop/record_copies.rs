@@ -27,7 +27,7 @@ impl ControlLoop {
     pub(super) fn take_down(&mut self) {
         let EngineCopy { memory, is_old } = &self.state.taken;
         if self.records && (memory.is_none() || *is_old) {
-            self.state.taken = EngineCopy { memory: Some(self.engine.memory()), is_old: false };
+            self.state.taken = EngineCopy { memory: Some(self.engine.state()), is_old: false };
         }
     }
 
@@ -37,7 +37,7 @@ impl ControlLoop {
         match memory {
             Some(_) if !*is_old => memory.take(),
             // It had another input since, such as an OOM kill.
-            _ => self.records.then(|| self.engine.memory()),
+            _ => self.records.then(|| self.engine.state()),
         }
     }
 

@@ -86,22 +86,22 @@ impl LoopDelta {
 
     /// Takes note of a decision; true if something changed.
     pub(super) fn take(&mut self, decision: &Decision) -> bool {
-        let met = decision.pass().map_or(&[][..], |pass| &pass.met).iter().map(|met| met.line);
+        let met = decision.evaluation().map_or(&[][..], |pass| &pass.met).iter().map(|met| met.threshold);
         let conditions = decision.conditions.iter().map(|raised| raised.condition);
         let same = met.clone().eq(self.met.iter().copied())
             && conditions.clone().eq(self.conditions.iter().copied());
-        let sight = decision.pass().map(|pass| &pass.sight);
+        let sight = decision.evaluation().map(|pass| &pass.context);
         let mut refused = SignalSet::EMPTY;
-        for refusal in sight.map_or(&[][..], |sight| &sight.refused) {
+        for refusal in sight.map_or(&[][..], |sight| &sight.rejected) {
             refused.insert(refusal.signal);
         }
         let imminent = sight.is_some_and(|sight| !sight.imminent.is_empty());
         let (waits, told) = match &decision.proposal {
-            Some(ProposalState::Waits(waiting)) => (Some(waiting.since), false),
-            Some(ProposalState::Unchanged | ProposalState::TookEffect) => (None, true),
+            Some(ProposalState::Pending(waiting)) => (Some(waiting.since), false),
+            Some(ProposalState::Unchanged | ProposalState::Applied) => (None, true),
             None => (None, false),
         };
-        let beside = (decision.blind, refused, imminent, waits);
+        let beside = (decision.unavailable, refused, imminent, waits);
         let same = same && !told && beside == (self.blind, self.refused, self.imminent, self.waits);
         (self.blind, self.refused, self.imminent, self.waits) = beside;
         if !same {

@@ -24,7 +24,7 @@ impl ControlLoop {
     pub(super) fn look(&mut self, trigger: Trigger, crossed: Option<ThresholdCrossed>) {
         if self.engine.is_proposal_due(self.clock.now().wall) {
             // Before the look: what is seen of the pods is what the policy in force asks for.
-            self.tell_configuration(Event::Accept);
+            self.tell_configuration(Event::ApplyProposed);
         }
         if trigger == Trigger::Charge {
             self.state.close_looks.take(mono_ns());
@@ -44,7 +44,7 @@ impl ControlLoop {
             return;
         };
         drop(snapshot);
-        if let Some(ProposalState::TookEffect) = decision.proposal {
+        if let Some(ProposalState::Applied) = decision.proposal {
             self.adopt_policy();
         }
         // Before anybody is evicted: his replacement is not to come back.
@@ -117,7 +117,7 @@ impl ControlLoop {
         if self.engine.is_waiting(at.wall) {
             return SyncResult { look, pressed, decided: None };
         }
-        let ranks = pressed && self.engine.wants_pods(&look.stats);
+        let ranks = pressed && self.engine.needs_pods(&look.stats);
         let on_trial = self.ranks_on_trial(&look.stats);
         let with_pods = ranks || on_trial || self.state.last_change.predicts() || self.follows_pods();
         let snapshot = match with_pods {

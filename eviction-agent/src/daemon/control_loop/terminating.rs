@@ -9,7 +9,7 @@
 
 use std::path::PathBuf;
 
-use eviction_core::in_flight::{InFlightEviction, MARGIN};
+use eviction_core::in_flight::{InFlightEviction, TERMINATION_TIMEOUT};
 use eviction_core::input::{Event, Input};
 use eviction_core::time::nanos;
 use eviction_kill::CgroupDirs;
@@ -47,7 +47,7 @@ impl ControlLoop {
         }
         let uids = self.state.leaving.iter().map(|it| it.uid.clone()).collect();
         let at = self.clock.now().wall;
-        self.step(Input { at, event: Event::Leaving(uids) });
+        self.step(Input { at, event: Event::Terminating(uids) });
     }
 
     /// Whether a pod is on its way out without its object.
@@ -104,7 +104,7 @@ impl ControlLoop {
             it.is_executing()
                 && !it.reported_gone
                 && !(it.restored && pods.is_empty())
-                && pods.place(&it.pod.uid).is_none()
+                && pods.index_of(&it.pod.uid).is_none()
                 && self.is_populated(&it.pod.uid)
         };
         let leaving = self.engine.in_flight().iter().filter(is_leaving).map(|it| {
@@ -112,7 +112,8 @@ impl ControlLoop {
             let known = self.state.leaving.iter().find(|it| it.uid == *uid).map(|it| it.until_ns);
             let decided_ns = self.clock.mono_of(it.decided_at);
             let ends_ns = decided_ns.saturating_add(nanos(grace_of(it))).max(now_ns);
-            let until_ns = known.unwrap_or(ends_ns.saturating_add(MARGIN.as_nanos().unsigned_abs()));
+            let until_ns =
+                known.unwrap_or(ends_ns.saturating_add(TERMINATION_TIMEOUT.as_nanos().unsigned_abs()));
             TerminatingPod { uid: uid.clone(), until_ns, groups: self.watched(uid) }
         });
         leaving.filter(|it| now_ns < it.until_ns).collect()

@@ -111,7 +111,7 @@ impl Rig {
             Wake::V1Threshold | Wake::V2Trigger(_) | Wake::OomNotice | Wake::Timer => false,
         };
         let name = wake.trigger().name();
-        let recorded = self.reaction.records.then(|| self.reaction.engine.memory());
+        let recorded = self.reaction.records.then(|| self.reaction.engine.state());
         let (reacted, asked) = traced(|| {
             let (trigger, crossed) = self.reaction.take(wake)?;
             Some(self.reaction.react(trigger, crossed))
@@ -158,7 +158,7 @@ impl Rig {
 }
 
 fn end_of(reacted: &SyncResult) -> Option<EvaluationEnd> {
-    Some(reacted.decided.as_ref()?.decision.pass()?.end)
+    Some(reacted.decided.as_ref()?.decision.evaluation()?.end)
 }
 
 impl Rig {
@@ -317,7 +317,7 @@ fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
         known.rotate_right(1);
         reaction.take_pods(PodIndex::new(known));
         assert_eq!((before.len(), &ids(reaction)), (1, &before));
-        let uid = &decision.pass().unwrap().pods.get(eviction.place).unwrap().pod.uid;
+        let uid = &decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid;
         let mut others = reaction.roster.known().to_vec();
         others.retain(|known| known.pod.uid != *uid);
         reaction.take_pods(PodIndex::new(others));
@@ -367,7 +367,7 @@ fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
                 progress,
             };
             reaction.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
-            let answered = ApiResult::Budget { why: "not now".into() };
+            let answered = ApiResult::PdbDenied { why: "not now".into() };
             let answered = KillProgress::Answered {
                 asked: eviction_core::progress::ApiOperation::Eviction,
                 answered,

@@ -38,7 +38,7 @@ impl ControlLoop {
         let snapshot = self.eyes.snapshot_with_pods(&stage, &self.roster, Tasks::Count);
         let snapshot = self.eyes.finish(snapshot, self.engine.pods());
         self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
-        self.engine.rehearse(at, Arc::clone(&snapshot));
+        self.engine.warm_up(at, Arc::clone(&snapshot));
         self.eyes.recycle(snapshot);
         self.state.last_change.make_room();
         // Groups beside the node's charge as well, where the node is not the whole machine.

@@ -127,7 +127,7 @@ impl LoopState {
 
     fn forget_evictions(&mut self) {
         self.rate_limits = Default::default();
-        self.engine.flights.clear();
+        self.engine.in_flight.clear();
         self.engine.counted.clear();
     }
 }

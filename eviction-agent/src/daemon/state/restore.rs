@@ -49,7 +49,7 @@ pub(crate) fn restore(path: &Path, identity: &Identity) -> RestoredState {
                 file = %shown,
                 age_ms = since(now, written).as_nanos() / 1_000_000,
                 conditions = state.engine.conditions.len(),
-                evictions = state.engine.flights.iter().filter(|it| it.is_executing()).count(),
+                evictions = state.engine.in_flight.iter().filter(|it| it.is_executing()).count(),
                 decisions = state.decisions,
                 "the agent goes on where the former one ended"
             );

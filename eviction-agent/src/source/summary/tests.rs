@@ -43,9 +43,9 @@ fn everything_that_counts_is_read() {
     let pods: Vec<_> = snapshot
         .pods()
         .map(|pod| {
-            let containers: Vec<_> = pod.containers().map(|c| (c.name(), c.figures())).collect();
-            let volumes: Vec<_> = pod.volumes().map(|v| (v.name(), v.figures())).collect();
-            (pod.uid(), pod.figures(), containers, volumes)
+            let containers: Vec<_> = pod.containers().map(|c| (c.name(), c.values())).collect();
+            let volumes: Vec<_> = pod.volumes().map(|v| (v.name(), v.values())).collect();
+            (pod.uid(), pod.values(), containers, volumes)
         })
         .collect();
     insta::assert_debug_snapshot!((snapshot.node, pods));

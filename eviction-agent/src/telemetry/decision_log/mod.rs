@@ -56,7 +56,7 @@ pub fn scenario(
         return None;
     }
     let DecisionInputs { policy, memory } = inputs;
-    let evaluation = decision.pass()?;
+    let evaluation = decision.evaluation()?;
     let layout = evaluation.layout;
     let scenario = json!({
         "name": name,

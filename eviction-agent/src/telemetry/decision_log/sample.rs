@@ -68,10 +68,10 @@ fn pod(pod: PodStats<'_>) -> Value {
         memory_anonymous,
         ephemeral_storage_used,
         process_count,
-    } = pod.figures();
+    } = pod.values();
     let memory = json!({"workingSetBytes": memory_working_set, "rssBytes": memory_anonymous});
     let containers = pod.containers().map(|container| {
-        let figures = container.figures();
+        let figures = container.values();
         json!({
             "name": container.name(),
             "memory": figures.memory_working_set.map(|bytes| json!({"workingSetBytes": bytes})),
@@ -80,7 +80,7 @@ fn pod(pod: PodStats<'_>) -> Value {
         })
     });
     let volumes = pod.volumes().map(|volume| {
-        let figures = volume.figures();
+        let figures = volume.values();
         json!({"name": volume.name(), "usedBytes": figures.used, "inodesUsed": figures.inodes})
     });
     json!({

@@ -51,8 +51,8 @@ fn copies_in(thresholds: &[Threshold]) -> Vec<Threshold> {
 /// were needed depends on several samples.
 pub(super) fn agent(policy: &Policy, evicted: usize) -> Value {
     let eviction = json!({
-        "hardIgnoresPDB": policy.hands.hard_ignores_pdb,
-        "killOnGrowth": policy.hands.kill_on_growth,
+        "hardIgnoresPDB": policy.eviction.hard_ignores_pdb,
+        "killOnGrowth": policy.eviction.kill_on_growth,
     });
     let Some(preferences) = &policy.rules.preferences else {
         return json!({"profile": "Kubelet", "eviction": eviction});

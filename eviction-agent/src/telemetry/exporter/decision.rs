@@ -24,7 +24,7 @@ impl TelemetryExporter {
         if let Some(evaluation) = record.evaluation() {
             self.thresholds(evaluation, detected_by, *sampled);
         }
-        if let Some(ProposalRecord::TookEffect) = record.proposal {
+        if let Some(ProposalRecord::Applied) = record.proposal {
             self.took_effect.notify_one();
         }
         for line in self.status.update(&record, &self.metrics, &self.clock) {

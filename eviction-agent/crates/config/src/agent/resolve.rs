@@ -10,7 +10,7 @@ impl AgentConfiguration {
     /// The kubelet's settings as this profile takes them.
     pub fn over(&self, kubelet: Policy) -> Policy {
         let (reflex, hands) = (self.kernel_kill, self.eviction);
-        let mut policy = Policy { rules: Rules::kubelet(), reflex, hands, ..kubelet };
+        let mut policy = Policy { rules: Rules::kubelet(), kernel_kill: reflex, eviction: hands, ..kubelet };
         if self.profile == Profile::Enhanced {
             policy.thresholds = with_own_thresholds(&policy.thresholds, &self.policy.signals);
             policy.rules = Rules::enhanced(&self.policy);

@@ -135,7 +135,7 @@ fn policy(fields: &KubeletFields, (thresholds, list_room): (Vec<Threshold>, usiz
         local_storage_capacity_isolation: fields.local_storage_capacity_isolation.unwrap_or(true),
         gates: gates::resolve(&fields.feature_gates.clone().unwrap_or_default()),
         rules: Rules::kubelet(),
-        reflex: KernelKill::Off,
-        hands: EvictionSettings::default(),
+        kernel_kill: KernelKill::Off,
+        eviction: EvictionSettings::default(),
     }
 }

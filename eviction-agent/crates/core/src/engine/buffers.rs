@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use crate::condition::Raised;
+use crate::condition::RaisedCondition;
 use crate::decision::{Action, Decision, DecisionKind, Evaluation};
 use crate::engine::Engine;
 use crate::eviction::{Deficit, PlannedVictim, SkippedVictim};
@@ -20,10 +20,10 @@ use crate::time::Timestamp;
 
 /// Lists of a kind that are kept: a pass that waits for garbage collection and the decision
 /// that says so are there at the same time, and each threshold has lists of its own.
-const MOST: usize = 32;
+const MAX_BUFFERS: usize = 32;
 
 /// Pods that are passed over before one goes, or are on their way; usually fewer.
-pub(super) const A_FEW: usize = 32;
+pub(super) const FEW: usize = 32;
 
 /// Lists, all of them empty, for the sake of their memory.
 #[derive(Clone, Debug)]
@@ -54,9 +54,9 @@ impl<T> Buffers<T> {
 
     /// Makes so many lists have room for so much each.
     fn make_room(&mut self, lists: usize, each: usize) {
-        self.0.reserve(MOST.saturating_sub(self.0.len()));
+        self.0.reserve(MAX_BUFFERS.saturating_sub(self.0.len()));
         self.0.sort_by_key(|list| Reverse(list.capacity()));
-        let lists = lists.min(MOST);
+        let lists = lists.min(MAX_BUFFERS);
         if self.0.len() < lists {
             self.0.resize_with(lists, Vec::new);
         }
@@ -66,7 +66,7 @@ impl<T> Buffers<T> {
     }
 
     pub(super) fn keep(&mut self, mut list: Vec<T>) {
-        if list.capacity() > 0 && self.0.len() < MOST {
+        if list.capacity() > 0 && self.0.len() < MAX_BUFFERS {
             list.clear();
             self.0.push(list);
         }
@@ -77,48 +77,48 @@ impl<T> Buffers<T> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct BufferPool {
     pub(super) actions: Buffers<Action>,
-    pub(super) conditions: Buffers<Raised>,
+    pub(super) conditions: Buffers<RaisedCondition>,
     pub(super) met: Buffers<Met>,
     pub(super) ranked: Buffers<Candidate>,
-    pub(super) refused: Buffers<RejectedReading>,
+    pub(super) rejected: Buffers<RejectedReading>,
     pub(super) refused_pods: Buffers<RefusedPod>,
     pub(super) imminent: Buffers<u8>,
-    pub(super) flights: Buffers<InFlightEviction>,
+    pub(super) in_flight: Buffers<InFlightEviction>,
     pub(super) deficits: Buffers<Deficit>,
     /// Places of pods: those that were spared, and those that were hurried.
-    pub(super) spared: Buffers<u32>,
+    pub(super) pods: Buffers<u32>,
     pub(super) victims: Buffers<PlannedVictim>,
-    pub(super) passed_over: Buffers<SkippedVictim>,
+    pub(super) skipped: Buffers<SkippedVictim>,
     boxed: Option<Box<Observations>>,
 }
 
 impl BufferPool {
     /// Makes room for a pass over so many pods in which each of so many thresholds is met, and for a copy of it while
     /// it waits for garbage collection.
-    pub(super) fn make_room(&mut self, lines: usize, pods: usize) {
+    pub(super) fn reserve(&mut self, lines: usize, pods: usize) {
         let each = 2 * lines;
-        self.actions.make_room(2, A_FEW);
+        self.actions.make_room(2, FEW);
         self.conditions.make_room(2, NodeCondition::COUNT);
         self.met.make_room(2, lines);
         self.ranked.make_room(2, pods);
-        self.refused.make_room(2, Signal::COUNT);
-        self.refused_pods.make_room(2, A_FEW);
+        self.rejected.make_room(2, Signal::COUNT);
+        self.refused_pods.make_room(2, FEW);
         self.imminent.make_room(2, lines);
-        self.flights.make_room(2, A_FEW);
+        self.in_flight.make_room(2, FEW);
         self.deficits.make_room(2, lines);
         // The walk has its own beside those of each threshold: whose budget said no, who frees little, who did not go
         // lately.
-        self.spared.make_room(each + 3, A_FEW);
-        self.victims.make_room(each, A_FEW);
-        self.passed_over.make_room(each + 2, A_FEW);
+        self.pods.make_room(each + 3, FEW);
+        self.victims.make_room(each, FEW);
+        self.skipped.make_room(each + 2, FEW);
     }
 
     /// A deficit with lists that have room.
     pub(super) fn deficit(&mut self, new: Deficit) -> Deficit {
         Deficit {
-            hurried: self.spared.take(),
+            shortened: self.pods.take(),
             victims: self.victims.take(),
-            passed_over: self.passed_over.take(),
+            skipped: self.skipped.take(),
             ..new
         }
     }
@@ -136,30 +136,30 @@ impl BufferPool {
     /// A copy of a pass, in memory that is spare.
     pub(super) fn copy_of(&mut self, pass: &Evaluation) -> Evaluation {
         let sight = SignalContext {
-            refused: self.refused.copy_of(&pass.sight.refused),
-            imminent: self.imminent.copy_of(&pass.sight.imminent),
-            gate: pass.sight.gate,
-            blind: pass.sight.blind,
-            slopes: pass.sight.slopes,
-            growing: pass.sight.growing,
+            rejected: self.rejected.copy_of(&pass.context.rejected),
+            imminent: self.imminent.copy_of(&pass.context.imminent),
+            memory_conditions: pass.context.memory_conditions,
+            unavailable: pass.context.unavailable,
+            slopes: pass.context.slopes,
+            growing: pass.context.growing,
         };
         let mut deficits = self.deficits.take();
         deficits.extend(pass.deficits.iter().map(|deficit| self.copy_of_deficit(deficit)));
         Evaluation {
             end: pass.end,
-            seen: pass.seen,
-            sight,
+            observations: pass.observations,
+            context: sight,
             met: self.met.copy_of(&pass.met),
-            handled: pass.handled,
-            seen_after_reclaim: pass.seen_after_reclaim.clone(),
+            driving: pass.driving,
+            observations_after_reclaim: pass.observations_after_reclaim.clone(),
             ranked: self.ranked.copy_of(&pass.ranked),
-            spared: self.spared.copy_of(&pass.spared),
+            critical_pods: self.pods.copy_of(&pass.critical_pods),
             refused_pods: self.refused_pods.copy_of(&pass.refused_pods),
-            flights: self.flights.copy_of(&pass.flights),
+            in_flight: self.in_flight.copy_of(&pass.in_flight),
             deficits,
             unknown_volumes: pass.unknown_volumes,
             layout: pass.layout,
-            lines: pass.lines.clone(),
+            thresholds: pass.thresholds.clone(),
             visible: pass.visible.clone(),
             pods: pass.pods.clone(),
             snapshot: pass.snapshot.clone(),
@@ -168,51 +168,58 @@ impl BufferPool {
 
     fn copy_of_deficit(&mut self, deficit: &Deficit) -> Deficit {
         Deficit {
-            hurried: self.spared.copy_of(&deficit.hurried),
+            shortened: self.pods.copy_of(&deficit.shortened),
             victims: self.victims.copy_of(&deficit.victims),
-            passed_over: self.passed_over.copy_of(&deficit.passed_over),
+            skipped: self.skipped.copy_of(&deficit.skipped),
             ..*deficit
         }
     }
 
     fn keep_deficits(&mut self, mut deficits: Vec<Deficit>) {
-        for Deficit { hurried, victims, passed_over, .. } in deficits.drain(..) {
-            self.spared.keep(hurried);
+        for Deficit { shortened: hurried, victims, skipped: passed_over, .. } in deficits.drain(..) {
+            self.pods.keep(hurried);
             self.victims.keep(victims);
-            self.passed_over.keep(passed_over);
+            self.skipped.keep(passed_over);
         }
         self.deficits.keep(deficits);
     }
 
     /// Keeps what a pass lists.
-    pub(super) fn keep_pass(&mut self, pass: Evaluation) {
+    pub(super) fn keep_evaluation(&mut self, pass: Evaluation) {
         // In full: a list that is added to a pass has to come back as well.
         let Evaluation {
             met,
             ranked,
-            spared,
+            critical_pods: spared,
             refused_pods,
-            sight,
-            flights,
+            context: sight,
+            in_flight: flights,
             deficits,
-            seen_after_reclaim,
+            observations_after_reclaim: seen_after_reclaim,
             end: _,
-            seen: _,
-            handled: _,
+            observations: _,
+            driving: _,
             unknown_volumes: _,
             layout: _,
-            lines: _,
+            thresholds: _,
             visible: _,
             pods: _,
             snapshot: _,
         } = pass;
-        let SignalContext { refused, imminent, gate: _, blind: _, slopes: _, growing: _ } = sight;
-        self.refused.keep(refused);
+        let SignalContext {
+            rejected: refused,
+            imminent,
+            memory_conditions: _,
+            unavailable: _,
+            slopes: _,
+            growing: _,
+        } = sight;
+        self.rejected.keep(refused);
         self.imminent.keep(imminent);
         self.met.keep(met);
         self.ranked.keep(ranked);
-        self.spared.keep(spared);
-        self.flights.keep(flights);
+        self.pods.keep(spared);
+        self.in_flight.keep(flights);
         self.refused_pods.keep(refused_pods);
         self.keep_deficits(deficits);
         self.boxed = seen_after_reclaim.or(self.boxed.take());
@@ -224,11 +231,11 @@ impl Engine {
     /// instead does no harm. While all decisions come back, a pass allocates nothing, unless
     /// there is more to list than there ever was.
     pub fn recycle(&mut self, decision: Decision) {
-        let Decision { actions, conditions, subject, .. } = decision;
-        self.spare.actions.keep(actions);
-        self.spare.conditions.keep(conditions);
-        if let DecisionKind::Pass(pass) = subject {
-            self.spare.keep_pass(pass);
+        let Decision { actions, conditions, kind: subject, .. } = decision;
+        self.pool.actions.keep(actions);
+        self.pool.conditions.keep(conditions);
+        if let DecisionKind::Evaluated(pass) = subject {
+            self.pool.keep_evaluation(pass);
         }
     }
 }
@@ -237,27 +244,27 @@ impl Engine {
     /// Finds the room that a look like this one takes, so that the real one asks the allocator for
     /// nothing: an engine like this takes the look, and only its buffers are kept. What the engine knows
     /// stays as it is. Beside what this look takes there is room for what others may.
-    pub fn rehearse(&mut self, at: Timestamp, snapshot: Arc<Snapshot>) {
+    pub fn warm_up(&mut self, at: Timestamp, snapshot: Arc<Snapshot>) {
         // A copy of lists that are empty has no room.
-        let spare = std::mem::take(&mut self.spare);
+        let spare = std::mem::take(&mut self.pool);
         let mut stage = self.clone();
-        stage.spare = spare;
+        stage.pool = spare;
         let decision = stage.step(Input { at, event: Event::Sample(snapshot) });
         stage.recycle(decision);
-        self.spare = stage.spare;
+        self.pool = stage.pool;
         self.joined = stage.joined;
-        self.urgent = stage.urgent;
-        let (lines, pods) = (self.thresholds.lines().len(), self.pods.len());
-        self.spare.make_room(lines, pods);
-        self.urgent.clear();
-        self.urgent.reserve(lines);
+        self.threshold_order = stage.threshold_order;
+        let (lines, pods) = (self.thresholds.all().len(), self.pods.len());
+        self.pool.reserve(lines, pods);
+        self.threshold_order.clear();
+        self.threshold_order.reserve(lines);
         // Used where nobody has looked up whose statistics these are.
         self.joined.clear();
         self.joined.reserve(pods);
-        self.flights.make_room(A_FEW);
-        self.sight.make_room();
-        self.thresholds.make_room();
-        self.conditions.make_room();
+        self.in_flight.reserve(FEW);
+        self.signal_filter.make_room();
+        self.thresholds.reserve();
+        self.conditions.reserve();
     }
 }
 
@@ -271,9 +278,9 @@ mod tests {
     fn there_is_room_however_often_it_was_rehearsed() {
         let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &set(Vec::new()));
         for second in 0..100 {
-            engine.rehearse(at(second), snapshot(node(50, 900, at(second)), &[]));
+            engine.warm_up(at(second), snapshot(node(50, 900, at(second)), &[]));
         }
-        let walk = [engine.spare.passed_over.take(), engine.spare.passed_over.take()];
-        assert!(walk.iter().all(|list| list.capacity() >= A_FEW));
+        let walk = [engine.pool.skipped.take(), engine.pool.skipped.take()];
+        assert!(walk.iter().all(|list| list.capacity() >= FEW));
     }
 }

@@ -1,7 +1,7 @@
 use crate::decision::{Decision, PendingPolicy, ProposalState};
 use crate::engine::Engine;
 use crate::fixture::{
-    at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, step, victims,
 };
 use crate::input::Event;
 use crate::pod::{Owner, Pod};
@@ -26,22 +26,22 @@ fn started(policy: Policy) -> Engine {
 
 fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
     let usage = [memory_of("greedy", 300), memory_of("modest", 200)];
-    tell(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &usage)))
+    step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &usage)))
 }
 
 fn propose(engine: &mut Engine, seconds: i64, policy: Policy) -> Decision {
-    tell(engine, seconds, Event::Propose(Box::new(policy)))
+    step(engine, seconds, Event::Propose(Box::new(policy)))
 }
 
 fn waits(decision: &Decision) -> Option<&PendingPolicy> {
     match decision.proposal.as_ref()? {
-        ProposalState::Waits(waiting) => Some(waiting),
-        ProposalState::Unchanged | ProposalState::TookEffect => None,
+        ProposalState::Pending(waiting) => Some(waiting),
+        ProposalState::Unchanged | ProposalState::Applied => None,
     }
 }
 
 fn took_effect(decision: &Decision) -> bool {
-    matches!(decision.proposal, Some(ProposalState::TookEffect))
+    matches!(decision.proposal, Some(ProposalState::Applied))
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
     for (seconds, seen) in [(1, 1), (100, 100), (101, 100), (299, 299)] {
         let usage = [memory_of("greedy", 300), memory_of("modest", 200)];
         let look = snapshot(node(500, 900, at(seen)), &usage);
-        let decision = tell(&mut engine, seconds, Event::Sample(look));
+        let decision = step(&mut engine, seconds, Event::Sample(look));
         assert!(victims(&decision).is_empty() && decision.conditions.is_empty());
         let waiting = waits(&decision).unwrap();
         assert_eq!((waiting.since, waiting.until), (at(0), Some(at(300))));
@@ -100,7 +100,7 @@ fn what_nobody_sees_at_present_proves_nothing() {
     look(&mut engine, 0, 500);
     propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
     for (seconds, effect) in [(1, false), (2, false), (3, true)] {
-        let decision = tell(&mut engine, seconds, Event::Sample(snapshot(Default::default(), &[])));
+        let decision = step(&mut engine, seconds, Event::Sample(snapshot(Default::default(), &[])));
         assert_eq!(took_effect(&decision), effect, "blind from the third look on");
     }
 }
@@ -113,9 +113,9 @@ fn by_hand_means_by_hand() {
     let decision = look(&mut engine, 100_000, 500);
     assert_eq!(waits(&decision).unwrap().until, None);
     assert!(!engine.is_proposal_due(at(100_000)));
-    assert!(took_effect(&tell(&mut engine, 100_001, Event::Accept)));
+    assert!(took_effect(&step(&mut engine, 100_001, Event::ApplyProposed)));
     assert_eq!(victims(&look(&mut engine, 100_002, 500)), [("greedy", 1)]);
-    assert!(tell(&mut engine, 100_003, Event::Accept).proposal.is_none(), "nothing waits");
+    assert!(step(&mut engine, 100_003, Event::ApplyProposed).proposal.is_none(), "nothing waits");
 }
 
 #[test]
@@ -149,9 +149,9 @@ fn what_stays_the_same_has_been_met_as_long() {
     );
     let decision = look(&mut engine, 20, 500);
     assert!(took_effect(&decision));
-    let met = &decision.pass().unwrap().met;
+    let met = &decision.evaluation().unwrap().met;
     assert_eq!(
-        met.iter().map(|met| (met.line, met.first_seen)).collect::<Vec<_>>(),
+        met.iter().map(|met| (met.threshold, met.first_seen)).collect::<Vec<_>>(),
         [(1, at(0)), (2, at(20))]
     );
     assert!(!victims(&look(&mut engine, 30, 500)).is_empty(), "30 s after it was first met");

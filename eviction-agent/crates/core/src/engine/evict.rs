@@ -4,7 +4,7 @@ use crate::decision::{Action, Evaluation};
 use crate::engine::Engine;
 use crate::eviction::{Cause, EvaluationEnd, Eviction};
 use crate::pods::{KnownPod, LeastLimits, LimitedPod, PodSet};
-use crate::policy::{DiskRanking, SoftGrace, VictimsPerPass};
+use crate::policy::{DiskRanking, SoftGrace, VictimsPerSync};
 use crate::protection::{EvictionGuard, EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Measure, rank};
 use crate::snapshot::{ContainerStatValues, ContainerStats, PodStats};
@@ -26,44 +26,44 @@ impl Engine {
         pass: &mut Evaluation,
         actions: &mut Vec<Action>,
     ) -> bool {
-        if pass.pods.limited().len() == 0 || pass.snapshot.is_empty() || self.is_paused(true) {
+        if pass.pods.limited().len() == 0 || pass.snapshot.is_empty() || self.waits_for_api(true) {
             return false;
         }
-        let remembers = self.policy.rules.victims != VictimsPerPass::One;
+        let remembers = self.policy.rules.victims != VictimsPerSync::One;
         let before = actions.len();
         let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);
         for pod in pass.pods.limited() {
-            let place = pod.place();
+            let place = pod.index();
             let stats = joined.get(place as usize).and_then(|&at| pass.snapshot.pod(at));
             let Some(stats) = stats else {
                 continue;
             };
-            let verdict = judge(pod, stats, pass.layout.dedicated_image_fs);
+            let verdict = exceeded_limit(pod, stats, pass.layout.dedicated_image_fs);
             pass.unknown_volumes += verdict.unknown_volumes;
             let (Some(cause), Some(known)) = (verdict.cause, pass.pods.get(place)) else {
                 continue;
             };
             if pod.critical() {
-                pass.spared.push(place);
+                pass.critical_pods.push(place);
                 continue;
             }
-            let ask = EvictionRequest { at, motive: EvictionMotive::OwnLimits, nobody_else: false };
-            let turn = EvictionCandidate { pods: &pass.pods, place, known, stats: Some(stats) };
+            let ask = EvictionRequest { at, motive: EvictionMotive::OwnLimits, is_last_resort: false };
+            let turn = EvictionCandidate { pods: &pass.pods, pod: place, known, stats: Some(stats) };
             if let Some(why) = refusal(&self.guard, ask, None, &turn) {
-                pass.refused_pods.push(RefusedPod { place, why });
+                pass.refused_pods.push(RefusedPod { pod: place, why });
                 continue;
             }
-            let budget = self.budgets.refused_for(&known.pod.uid);
-            let ignores_budget = budget.is_some() && self.policy.hands.hard_ignores_pdb;
+            let budget = self.pdb_refusals.refused_for(&known.pod.uid);
+            let ignores_budget = budget.is_some() && self.policy.eviction.hard_ignores_pdb;
             if let Some(age) = budget.filter(|_| !ignores_budget) {
                 let why = Refusal::DisruptionBudget { age };
-                pass.refused_pods.push(RefusedPod { place, why });
+                pass.refused_pods.push(RefusedPod { pod: place, why });
                 continue;
             }
             let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
-            let eviction = Eviction { place, grace_period_seconds, cause, ignores_budget };
+            let eviction = Eviction { pod: place, grace_period_seconds, cause, ignores_budget };
             if !remembers
-                || self.flights.begin(
+                || self.in_flight.begin(
                     &pass.pods,
                     pass.layout,
                     pass.label_of(eviction.cause),
@@ -72,7 +72,7 @@ impl Engine {
                     Some(stats),
                 )
             {
-                self.guard.evicted(at, known);
+                self.guard.record_eviction(at, known);
                 actions.push(Action::Evict(eviction));
             }
         }
@@ -87,8 +87,8 @@ impl Engine {
         pass: &mut Evaluation,
         actions: &mut Vec<Action>,
     ) {
-        let handled = pass.handled.zip(pass.handled_signal());
-        let Some((line, signal)) = handled.filter(|_| self.has_tables()) else {
+        let handled = pass.driving.zip(pass.driving_signal());
+        let Some((line, signal)) = handled.filter(|_| self.can_rank()) else {
             pass.end = EvaluationEnd::CannotRank;
             return;
         };
@@ -100,41 +100,41 @@ impl Engine {
         let measure = Measure::of(signal, pass.layout);
         rank(measure, &pass.pods, &pass.snapshot, joined, &mut pass.ranked);
         match self.policy.rules.victims {
-            VictimsPerPass::One => self.evict_the_first(pass, line, actions),
-            VictimsPerPass::Sized { most } => self.evict_as_many_as_needed(at, pass, line, most, actions),
+            VictimsPerSync::One => self.evict_first(pass, line, actions),
+            VictimsPerSync::Sized { most } => self.evict_for_deficit(at, pass, line, most, actions),
         }
     }
 
     /// The first that is not critical. A failed kill would end the pass as well. Who has a
     /// PodDisruptionBudget that forbids it, which the kubelet does not ask, is passed over by a
     /// soft threshold.
-    fn evict_the_first(&self, pass: &mut Evaluation, line: u8, actions: &mut Vec<Action>) {
-        if self.is_paused(is_hard(pass, line)) {
+    fn evict_first(&self, pass: &mut Evaluation, line: u8, actions: &mut Vec<Action>) {
+        if self.waits_for_api(is_hard(pass, line)) {
             pass.end = EvaluationEnd::ApiUnreachable;
             return;
         }
         pass.end = EvaluationEnd::OnlyCritical;
         for candidate in &pass.ranked {
-            let Some(known) = pass.pods.get(candidate.place) else {
+            let Some(known) = pass.pods.get(candidate.pod) else {
                 continue;
             };
             if known.critical {
-                pass.spared.push(candidate.place);
+                pass.critical_pods.push(candidate.pod);
                 continue;
             }
-            let budget = self.budgets.refused_for(&known.pod.uid);
+            let budget = self.pdb_refusals.refused_for(&known.pod.uid);
             let ignores_budget =
-                budget.is_some() && self.policy.hands.hard_ignores_pdb && is_hard(pass, line);
+                budget.is_some() && self.policy.eviction.hard_ignores_pdb && is_hard(pass, line);
             if let Some(age) = budget.filter(|_| !ignores_budget) {
                 let why = Refusal::DisruptionBudget { age };
-                pass.refused_pods.push(RefusedPod { place: candidate.place, why });
+                pass.refused_pods.push(RefusedPod { pod: candidate.pod, why });
                 pass.end = EvaluationEnd::OnlyProtected;
                 continue;
             }
             actions.push(Action::Evict(Eviction {
-                place: candidate.place,
+                pod: candidate.pod,
                 grace_period_seconds: self.grace_period(pass, line, known),
-                cause: Cause::Threshold { line },
+                cause: Cause::Threshold { threshold: line },
                 ignores_budget,
             }));
             pass.end = EvaluationEnd::Evicted;
@@ -163,13 +163,13 @@ impl Engine {
 }
 
 fn is_hard(pass: &Evaluation, line: u8) -> bool {
-    pass.line(line).is_some_and(|line| line.threshold.is_hard())
+    pass.threshold(line).is_some_and(|line| line.threshold.is_hard())
 }
 
 /// A pod of which it is asked whether it may go.
 pub(super) struct EvictionCandidate<'a> {
     pub(super) pods: &'a PodSet,
-    pub(super) place: u32,
+    pub(super) pod: u32,
     pub(super) known: &'a KnownPod,
     pub(super) stats: Option<PodStats<'a>>,
 }
@@ -182,7 +182,7 @@ pub(super) fn refusal(
     measure: Option<Measure>,
     turn: &EvictionCandidate<'_>,
 ) -> Option<Refusal> {
-    let EvictionCandidate { pods, place, known, stats } = *turn;
+    let EvictionCandidate { pods, pod: place, known, stats } = *turn;
     guard.refusal(ask, known).or_else(|| {
         let by_what_is_freed = known.disk_ranking == DiskRanking::ByWhatIsFreed;
         let frees_nothing = |measure: Measure| measure.frees_nothing(pods, place, stats);
@@ -192,7 +192,7 @@ pub(super) fn refusal(
 
 /// What holding a pod to its limits gave, critical or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StorageVerdict {
+pub(crate) struct StorageCheck {
     /// The first limit that is exceeded.
     pub(crate) cause: Option<Cause>,
     /// Limited volumes whose usage is not known. The kubelet crashes on them.
@@ -201,8 +201,12 @@ pub(crate) struct StorageVerdict {
 
 /// Holds a pod to its limits: its emptyDir volumes, then all containers together, then each
 /// one. The first limit that is exceeded is the reason for the pod to go.
-pub(crate) fn judge(pod: LimitedPod<'_>, stats: PodStats<'_>, dedicated_image_fs: bool) -> StorageVerdict {
-    let mut verdict = StorageVerdict::default();
+pub(crate) fn exceeded_limit(
+    pod: LimitedPod<'_>,
+    stats: PodStats<'_>,
+    dedicated_image_fs: bool,
+) -> StorageCheck {
+    let mut verdict = StorageCheck::default();
     if is_below_the_least(pod.least(), stats, dedicated_image_fs) {
         return verdict;
     }
@@ -218,15 +222,15 @@ fn is_below_the_least(least: LeastLimits, stats: PodStats<'_>, dedicated_image_f
     let LeastLimits { empty_dir, pod, container } = least;
     let is_below = |used: i64, limit: Option<i64>| limit.is_none_or(|limit| used < limit);
     let bytes = |used: Option<u64>| used.unwrap_or(0).cast_signed();
-    is_below(bytes(stats.figures().ephemeral_storage_used), pod)
+    is_below(bytes(stats.values().ephemeral_storage_used), pod)
         && (container.is_none()
-            || stats.containers().map(ContainerStats::figures).all(|figures| {
+            || stats.containers().map(ContainerStats::values).all(|figures| {
                 let rootfs = if dedicated_image_fs { 0 } else { bytes(figures.rootfs_used) };
                 is_below(bytes(figures.logs_used).saturating_add(rootfs), container)
             }))
         && (empty_dir.is_none()
             || stats.volumes().all(|volume| {
-                volume.figures().used.is_some_and(|used| is_below(used.cast_signed(), empty_dir))
+                volume.values().used.is_some_and(|used| is_below(used.cast_signed(), empty_dir))
             }))
 }
 
@@ -236,7 +240,7 @@ fn exceeded_empty_dir(pod: LimitedPod<'_>, stats: PodStats<'_>, unknown: &mut u3
         let Some(volume) = stats.volumes().rfind(|volume| volume.is_named(dir.name)) else {
             continue;
         };
-        match volume.figures().used {
+        match volume.values().used {
             Some(used) if bytes(used) > dir.limit => return Some(Cause::EmptyDir { volume: dir.index }),
             Some(_) => {}
             None => *unknown += 1,
@@ -247,7 +251,7 @@ fn exceeded_empty_dir(pod: LimitedPod<'_>, stats: PodStats<'_>, unknown: &mut u3
 
 /// `podEphemeralStorageLimitEviction`. No figure counts as nothing used.
 fn exceeds_pod_limit(pod: LimitedPod<'_>, stats: PodStats<'_>) -> Option<Cause> {
-    let used = stats.figures().ephemeral_storage_used.unwrap_or(0);
+    let used = stats.values().ephemeral_storage_used.unwrap_or(0);
     (bytes(used) > pod.pod_limit()?).then_some(Cause::PodStorage)
 }
 
@@ -264,7 +268,7 @@ fn exceeding_container(pod: LimitedPod<'_>, stats: PodStats<'_>, dedicated_image
     };
     stats.containers().find_map(|container| {
         let limit = pod.containers().find(|limit| container.is_named(limit.name))?;
-        let exceeds = used(container.figures()) > limit.limit;
+        let exceeds = used(container.values()) > limit.limit;
         exceeds.then_some(Cause::ContainerStorage { container: limit.index })
     })
 }

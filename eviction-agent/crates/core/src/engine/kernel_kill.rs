@@ -2,7 +2,7 @@
 //!
 //! Waking anybody costs a schedule, which a node without memory and CPU may not grant for tens of
 //! milliseconds. So it is decided on each sample who would go if the nearest hard line of memory
-//! were crossed now: [`Engine::standing`](super::Engine::standing) lets the ordinary pipeline
+//! were crossed now: [`Engine::kill_order`](super::Engine::kill_order) lets the ordinary pipeline
 //! decide on a look that differs from the present one in nothing but what is available. What
 //! comes of it is an ordinary decision with its report; where it must not be carried out without
 //! another look, it is [`NotArmedReason`] with the reason.
@@ -35,46 +35,46 @@ impl Engine {
     /// Who goes if the nearest hard line of memory is crossed, on a look with the figures of all
     /// pods at this time; changes nothing. Nobody if the line is more than `reach` bytes away.
     ///
-    /// When it was carried out, a look at [`ArmedKillOrder::crossed_at`] tells the engine: the same
+    /// When it was carried out, a look at [`ArmedKillOrder::met_at`] tells the engine: the same
     /// decision comes of it, for real.
     ///
     /// # Errors
     /// Why nobody may be killed without another look.
-    pub fn standing(
+    pub fn kill_order(
         &self,
         at: Timestamp,
         snapshot: &Snapshot,
         reach: u64,
     ) -> Result<ArmedKillOrder, NotArmedReason> {
-        if self.policy.reflex == KernelKill::Off {
+        if self.policy.kernel_kill == KernelKill::Off {
             return Err(NotArmedReason::Off);
         }
         if self.proposal.is_some() {
-            return Err(NotArmedReason::PolicyWaits);
+            return Err(NotArmedReason::ConfigPending);
         }
-        let line = HardLine::of(&self.thresholds, &self.policy.rules, snapshot, reach)?;
+        let line = HardThreshold::of(&self.thresholds, &self.policy.rules, snapshot, reach)?;
         let mut trial = self.clone();
         // The look may have been decided on already; its figures are as good as new.
-        trial.thresholds.forget_figures();
-        let event = Event::Sample(line.crossed(snapshot, at));
-        judge(line, trial.step(Input { at, event }))
+        trial.thresholds.forget_observations();
+        let event = Event::Sample(line.when_met(snapshot, at));
+        checked_order(line, trial.step(Input { at, event }))
     }
 }
 
 /// The nearest hard threshold of `memory.available` that is not met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HardLine {
+pub(crate) struct HardThreshold {
     /// Its place among the thresholds.
-    pub(crate) place: u8,
+    pub(crate) index: u8,
     /// It is met when less than this is available, bytes.
-    pub(crate) met_below: u64,
+    pub(crate) threshold: u64,
     /// What is available.
     pub(crate) available: u64,
     /// What there is in all.
     pub(crate) capacity: u64,
 }
 
-impl HardLine {
+impl HardThreshold {
     /// The line of a look, if it is within `reach` bytes.
     pub(crate) fn of(
         thresholds: &Thresholds,
@@ -84,19 +84,19 @@ impl HardLine {
     ) -> Result<Self, NotArmedReason> {
         let signal = Signal::MemoryAvailable;
         let lines = thresholds.visible().iter().filter_map(|&place| {
-            let line = thresholds.lines().get(usize::from(place))?;
+            let line = thresholds.all().get(usize::from(place))?;
             let guarded = line.threshold.signal == signal && line.threshold.is_hard();
             guarded.then_some((place, line))
         });
         let lines: Vec<_> = lines.collect();
         if lines.is_empty() {
-            return Err(NotArmedReason::NoHardLine);
+            return Err(NotArmedReason::NoHardThreshold);
         }
         if rules.memory.measure != MemoryMeasure::WorkingSet {
             return Err(NotArmedReason::OtherMeasure);
         }
         if rules.memory.psi.is_some() || rules.memory.swap_used_at_least.is_some() {
-            return Err(NotArmedReason::AsksForMore);
+            return Err(NotArmedReason::MoreConditions);
         }
         let seen = match Observations::of(&snapshot.node).reading(signal) {
             Reading::Known(seen) => seen,
@@ -110,29 +110,29 @@ impl HardLine {
         for (place, line) in lines {
             let met_below = figure(line.threshold.value.quantity(seen.capacity).value())?;
             if available < met_below {
-                return Err(NotArmedReason::CrossedAlready);
+                return Err(NotArmedReason::ThresholdMet);
             }
-            if met_below > 0 && nearest.is_none_or(|nearest| met_below > nearest.met_below) {
-                nearest = Some(Self { place, met_below, available, capacity });
+            if met_below > 0 && nearest.is_none_or(|nearest| met_below > nearest.threshold) {
+                nearest = Some(Self { index: place, threshold: met_below, available, capacity });
             }
         }
-        let nearest = nearest.ok_or(NotArmedReason::NoHardLine)?;
-        match nearest.distance() {
-            0 => Err(NotArmedReason::AtTheLine),
+        let nearest = nearest.ok_or(NotArmedReason::NoHardThreshold)?;
+        match nearest.headroom() {
+            0 => Err(NotArmedReason::AtThreshold),
             far if far > reach => Err(NotArmedReason::Far),
             _ => Ok(nearest),
         }
     }
 
     /// How much can be used until the line is reached, bytes.
-    pub(crate) fn distance(&self) -> u64 {
-        self.available - self.met_below
+    pub(crate) fn headroom(&self) -> u64 {
+        self.available - self.threshold
     }
 
     /// The same look with the line just crossed at this time.
-    pub(crate) fn crossed(&self, snapshot: &Snapshot, at: Timestamp) -> Arc<Snapshot> {
+    pub(crate) fn when_met(&self, snapshot: &Snapshot, at: Timestamp) -> Arc<Snapshot> {
         let mut supposed = snapshot.clone();
-        let available = self.met_below - 1;
+        let available = self.threshold - 1;
         if let Reading::Known(memory) = supposed.node.memory {
             supposed.node.memory = Reading::Known(MemoryStats {
                 available: Some(available),
@@ -156,7 +156,7 @@ pub struct ArmedKillOrder {
     /// Whom.
     pub victim: Arc<KnownPod>,
     /// The line: it is crossed when less than this is available, bytes.
-    pub met_below: u64,
+    pub threshold: u64,
     /// What was available at the look, bytes.
     pub available: u64,
     /// What there is in all, bytes.
@@ -165,65 +165,77 @@ pub struct ArmedKillOrder {
 
 impl ArmedKillOrder {
     /// What was left to the line, bytes.
-    pub fn distance(&self) -> u64 {
-        self.available.saturating_sub(self.met_below)
+    pub fn headroom(&self) -> u64 {
+        self.available.saturating_sub(self.threshold)
     }
 
     /// The working set that must not be exceeded, bytes.
-    pub fn line(&self) -> u64 {
-        self.capacity.saturating_sub(self.met_below)
+    pub fn max_working_set(&self) -> u64 {
+        self.capacity.saturating_sub(self.threshold)
     }
 
     /// The look that it was made on, with the line crossed at this time.
-    pub fn crossed_at(&self, at: Timestamp) -> Option<Arc<Snapshot>> {
-        let mut snapshot = Snapshot::clone(&self.decision.pass()?.snapshot);
+    pub fn met_at(&self, at: Timestamp) -> Option<Arc<Snapshot>> {
+        let mut snapshot = Snapshot::clone(&self.decision.evaluation()?.snapshot);
         snapshot.node.memory = snapshot.node.memory.map(|memory| MemoryStats { time: Some(at), ..memory });
         Some(Arc::new(snapshot))
     }
 }
 
 /// Whether what the pipeline decided for a crossed line may be carried out without another look.
-pub(crate) fn judge(line: HardLine, decision: Decision) -> Result<ArmedKillOrder, NotArmedReason> {
-    let HardLine { place: threshold, met_below, available, capacity } = line;
-    let Some(pass) = decision.pass() else { return Err(NotArmedReason::GoesForSomethingElse) };
+pub(crate) fn checked_order(
+    line: HardThreshold,
+    decision: Decision,
+) -> Result<ArmedKillOrder, NotArmedReason> {
+    let HardThreshold { index: threshold, threshold: met_below, available, capacity } = line;
+    let Some(pass) = decision.evaluation() else { return Err(NotArmedReason::OtherSignal) };
     let first = decision.actions.iter().find_map(|action| match action {
         Action::Evict(eviction) => Some(Ok(*eviction)),
-        Action::ShortenGrace(_) => Some(Err(NotArmedReason::GoesAlready)),
+        Action::ShortenGrace(_) => Some(Err(NotArmedReason::EvictionInFlight)),
         Action::RecordEvent(_) | Action::Reclaim(_) => None,
     });
-    let eviction = first.unwrap_or(Err(NotArmedReason::NobodyGoes(pass.end)))?;
-    if eviction.cause != (Cause::Threshold { line: threshold }) {
-        return Err(NotArmedReason::GoesForSomethingElse);
+    let eviction = first.unwrap_or(Err(NotArmedReason::NoCandidate(pass.end)))?;
+    if eviction.cause != (Cause::Threshold { threshold }) {
+        return Err(NotArmedReason::OtherSignal);
     }
-    let Some(victim) = pass.pods.pods().get(eviction.place as usize).map(Arc::clone) else {
-        return Err(NotArmedReason::NobodyGoes(pass.end));
+    let Some(victim) = pass.pods.pods().get(eviction.pod as usize).map(Arc::clone) else {
+        return Err(NotArmedReason::NoCandidate(pass.end));
     };
     if victim.critical {
         return Err(NotArmedReason::Critical);
     }
     // Also where the profile honours no wishes: what is never looked at again must be sure.
-    let sheltered = matches!(victim.shelter.turn, EvictionOrder::Never | EvictionOrder::OptedOut);
+    let sheltered = matches!(victim.protection.order, EvictionOrder::Never | EvictionOrder::OptedOut);
     if sheltered || opts_out(&victim.pod.annotations) {
         return Err(NotArmedReason::Protected);
     }
-    let place = pass.ranked.iter().position(|candidate| candidate.place == eviction.place);
+    let place = pass.ranked.iter().position(|candidate| candidate.pod == eviction.pod);
     let Some((first, others)) = place.and_then(|place| pass.ranked[place..].split_first()) else {
-        return Err(NotArmedReason::NobodyGoes(pass.end));
+        return Err(NotArmedReason::NoCandidate(pass.end));
     };
-    if matches!(first.standing, OverRequestClass::NoStats | OverRequestClass::Unknown) {
+    if matches!(first.class, OverRequestClass::NoStats | OverRequestClass::Unknown) {
         return Err(NotArmedReason::UsageUnknown);
     }
     if others.first().is_some_and(|other| is_alike(first, other)) {
-        return Err(NotArmedReason::Alike);
+        return Err(NotArmedReason::EqualRank);
     }
-    Ok(ArmedKillOrder { eviction, victim, met_below, available, capacity, decision })
+    Ok(ArmedKillOrder { eviction, victim, threshold: met_below, available, capacity, decision })
 }
 
 /// Whether nothing but chance, the order of uids, puts one before the other.
 fn is_alike(one: &Candidate, other: &Candidate) -> bool {
-    let Candidate { place: _, turn, standing, priority, bare, hint, excess, tie: _ } = *one;
+    let Candidate {
+        pod: _,
+        order: turn,
+        class: standing,
+        priority,
+        without_controller: bare,
+        hint,
+        excess,
+        uid_rank: _,
+    } = *one;
     (turn, standing, priority, bare, hint, excess)
-        == (other.turn, other.standing, other.priority, other.bare, other.hint, other.excess)
+        == (other.order, other.class, other.priority, other.without_controller, other.hint, other.excess)
 }
 
 /// Why nobody may be killed without another look.
@@ -233,27 +245,35 @@ pub enum NotArmedReason {
     /// The policy does not want it.
     Off,
     /// No hard threshold of `memory.available` counts: soft ones never have a verdict.
-    NoHardLine,
+    #[serde(rename = "no_hard_line")]
+    NoHardThreshold,
     /// What is available is not measured by the working set, whose growth charges bound.
     OtherMeasure,
     /// The threshold asks for pressure or swap as well, which the kernel side does not see.
-    AsksForMore,
+    #[serde(rename = "asks_for_more")]
+    MoreConditions,
     /// What is available is not known.
     Unknown(UnknownReason),
     /// A hard threshold is met: the ordinary way is under way.
-    CrossedAlready,
+    #[serde(rename = "crossed_already")]
+    ThresholdMet,
     /// Nothing is left to the line: growth by nothing would be growth enough.
-    AtTheLine,
+    #[serde(rename = "at_the_line")]
+    AtThreshold,
     /// The line is far.
     Far,
     /// A changed policy waits to take effect.
-    PolicyWaits,
+    #[serde(rename = "policy_waits")]
+    ConfigPending,
     /// Nobody would go: how the pass would end.
-    NobodyGoes(EvaluationEnd),
+    #[serde(rename = "nobody_goes")]
+    NoCandidate(EvaluationEnd),
     /// Somebody would go, but for something else.
-    GoesForSomethingElse,
+    #[serde(rename = "goes_for_something_else")]
+    OtherSignal,
     /// The pod is on its way already.
-    GoesAlready,
+    #[serde(rename = "goes_already")]
+    EvictionInFlight,
     /// The pod is critical.
     Critical,
     /// The pod opts out of evictions, or a rule protects it.
@@ -261,49 +281,50 @@ pub enum NotArmedReason {
     /// What the pod uses is not known.
     UsageUnknown,
     /// Another pod is its equal: which of the two goes is chance.
-    Alike,
+    #[serde(rename = "alike")]
+    EqualRank,
 }
 
 impl NotArmedReason {
     /// Each of them, with anything for what is within.
     pub const ALL: [Self; 16] = [
         Self::Off,
-        Self::NoHardLine,
+        Self::NoHardThreshold,
         Self::OtherMeasure,
-        Self::AsksForMore,
+        Self::MoreConditions,
         Self::Unknown(UnknownReason::Absent),
-        Self::CrossedAlready,
-        Self::AtTheLine,
+        Self::ThresholdMet,
+        Self::AtThreshold,
         Self::Far,
-        Self::PolicyWaits,
-        Self::NobodyGoes(EvaluationEnd::NoPressure),
-        Self::GoesForSomethingElse,
-        Self::GoesAlready,
+        Self::ConfigPending,
+        Self::NoCandidate(EvaluationEnd::NoPressure),
+        Self::OtherSignal,
+        Self::EvictionInFlight,
         Self::Critical,
         Self::Protected,
         Self::UsageUnknown,
-        Self::Alike,
+        Self::EqualRank,
     ];
 
     /// How it is called in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
-            Self::NoHardLine => "no_hard_threshold",
+            Self::NoHardThreshold => "no_hard_threshold",
             Self::OtherMeasure => "other_measure",
-            Self::AsksForMore => "more_conditions",
+            Self::MoreConditions => "more_conditions",
             Self::Unknown(_) => "signal_unavailable",
-            Self::CrossedAlready => "threshold_met",
-            Self::AtTheLine => "at_threshold",
+            Self::ThresholdMet => "threshold_met",
+            Self::AtThreshold => "at_threshold",
             Self::Far => "far",
-            Self::PolicyWaits => "config_pending",
-            Self::NobodyGoes(_) => "no_candidate",
-            Self::GoesForSomethingElse => "other_signal",
-            Self::GoesAlready => "eviction_in_flight",
+            Self::ConfigPending => "config_pending",
+            Self::NoCandidate(_) => "no_candidate",
+            Self::OtherSignal => "other_signal",
+            Self::EvictionInFlight => "eviction_in_flight",
             Self::Critical => "critical",
             Self::Protected => "protected",
             Self::UsageUnknown => "usage_unknown",
-            Self::Alike => "equal_rank",
+            Self::EqualRank => "equal_rank",
         }
     }
 }

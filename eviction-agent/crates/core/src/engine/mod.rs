@@ -27,14 +27,14 @@ use buffers::BufferPool;
 use jiff::SignedDuration;
 use policy_trial::Proposal;
 
-use super::condition::{Conditions, Raised};
+use super::condition::{Conditions, RaisedCondition};
 use super::decision::{Action, Admission, Decision, DecisionKind, Evaluation, NotEvaluated};
 use super::disk_layout::DiskLayout;
-use super::in_flight::{InFlightEviction, InFlightEvictions, MARGIN};
+use super::in_flight::{InFlightEviction, InFlightEvictions, TERMINATION_TIMEOUT};
 use super::input::{ApiReachability, Event, Input};
 use super::oom::OomTracker;
 use super::pods::PodSet;
-use super::policy::{Policy, VictimsPerPass};
+use super::policy::{Policy, VictimsPerSync};
 use super::protection::EvictionGuard;
 use super::reading::UnknownReason;
 use super::signal::SignalSet;
@@ -61,19 +61,19 @@ pub struct Engine {
     layout: Layout,
     thresholds: Thresholds,
     conditions: Conditions,
-    waiting: Option<Evaluation>,
+    awaiting_reclaim: Option<Evaluation>,
     joined: Vec<u32>,
-    flights: InFlightEvictions,
-    budgets: PdbRefusals,
+    in_flight: InFlightEvictions,
+    pdb_refusals: PdbRefusals,
     /// Room for the order of thresholds.
-    urgent: Vec<u8>,
-    spare: BufferPool,
+    threshold_order: Vec<u8>,
+    pool: BufferPool,
     oom: OomTracker,
-    sight: SignalFilter,
-    blind: SignalSet,
+    signal_filter: SignalFilter,
+    unavailable: SignalSet,
     proposal: Option<Box<Proposal>>,
     guard: EvictionGuard,
-    reach: ApiReachability,
+    api: ApiReachability,
 }
 
 /// What is known of the disk layout.
@@ -102,17 +102,17 @@ impl Engine {
             pods: Arc::default(),
             layout: Layout::Unknown,
             conditions: Conditions::default(),
-            waiting: None,
+            awaiting_reclaim: None,
             joined: Vec::new(),
-            flights: InFlightEvictions::default(),
-            budgets: PdbRefusals::default(),
-            urgent: Vec::new(),
-            spare: BufferPool::default(),
+            in_flight: InFlightEvictions::default(),
+            pdb_refusals: PdbRefusals::default(),
+            threshold_order: Vec::new(),
+            pool: BufferPool::default(),
             oom: OomTracker::default(),
-            sight: SignalFilter::default(),
-            blind: SignalSet::EMPTY,
+            signal_filter: SignalFilter::default(),
+            unavailable: SignalSet::EMPTY,
             proposal: None,
-            reach: ApiReachability::default(),
+            api: ApiReachability::default(),
         }
     }
 
@@ -127,13 +127,13 @@ impl Engine {
     }
 
     /// The node conditions that hold.
-    pub fn conditions(&self) -> &[Raised] {
-        self.conditions.hold()
+    pub fn conditions(&self) -> &[RaisedCondition] {
+        self.conditions.active()
     }
 
     /// Takes over conditions that were raised before the start; each holds from now on, and from
     /// the next look on as long as it is younger than the transition period.
-    pub fn seed_conditions(&mut self, raised: impl IntoIterator<Item = Raised>) {
+    pub fn seed_conditions(&mut self, raised: impl IntoIterator<Item = RaisedCondition>) {
         raised.into_iter().for_each(|raised| self.conditions.seed(raised));
     }
 
@@ -146,20 +146,29 @@ impl Engine {
     pub fn step(&mut self, Input { at, event }: Input) -> Decision {
         if self.proposal.is_some()
             && let Event::Sample(snapshot) = &event
-            && let Some(decision) = self.look_with_proposal(at, snapshot)
+            && let Some(decision) = self.sync_with_proposal(at, snapshot)
         {
             return decision;
         }
-        let mut actions = self.spare.actions.take();
+        let mut actions = self.pool.actions.take();
         let mut proposal = None;
-        self.flights.advance(at, self.policy.rules.victims);
-        self.budgets.advance(at);
+        self.in_flight.advance(at, self.policy.rules.victims);
+        self.pdb_refusals.advance(at);
         let subject = self.take(at, event, &mut actions, &mut proposal);
-        let ended = self.settle(at, &subject, &actions);
-        let mut conditions = self.spare.conditions.take();
-        conditions.extend_from_slice(self.conditions.hold());
+        let ended = self.ended_containers(at, &subject, &actions);
+        let mut conditions = self.pool.conditions.take();
+        conditions.extend_from_slice(self.conditions.active());
         let transition_period = self.policy.pressure_transition_period;
-        Decision { at, actions, conditions, transition_period, blind: self.blind, proposal, subject, ended }
+        Decision {
+            at,
+            actions,
+            conditions,
+            transition_period,
+            unavailable: self.unavailable,
+            proposal,
+            kind: subject,
+            ended,
+        }
     }
 
     /// What an event changes, and what is decided about it.
@@ -172,133 +181,133 @@ impl Engine {
     ) -> DecisionKind {
         match event {
             Event::Restore(memory) => {
-                self.recall(at, *memory);
-                DecisionKind::Noted
+                self.restore(at, *memory);
+                DecisionKind::StateUpdated
             }
-            Event::Leaving(uids) => {
-                self.flights.leaving_are(uids);
-                DecisionKind::Noted
+            Event::Terminating(uids) => {
+                self.in_flight.set_terminating(uids);
+                DecisionKind::StateUpdated
             }
             Event::Pods(pods) => {
                 self.oom.pods_are(at, &pods);
-                self.flights.note_pods(at, &pods);
-                self.resume_recalled(at, &pods);
-                self.budgets.note_pods(&pods);
+                self.in_flight.update_pods(at, &pods);
+                self.resume_restored(at, &pods);
+                self.pdb_refusals.update_pods(&pods);
                 self.pods = pods;
-                DecisionKind::Noted
+                DecisionKind::StateUpdated
             }
             Event::DiskLayout(answer) => {
                 self.learn_layout(answer);
-                DecisionKind::Noted
+                DecisionKind::StateUpdated
             }
             // Where nothing is remembered, a failed kill is an eviction like any other:
             // `eviction_manager.go: evictPod`.
             Event::Evicted(outcome) => {
-                self.guard.outcome(&outcome);
+                self.guard.record_result(&outcome);
                 self.oom.evicted(at, &outcome, &self.pods);
-                if outcome.result == Err(NotEvicted::Budget) {
-                    self.budgets.refuse(&outcome.uid);
+                if outcome.result == Err(NotEvicted::PdbDenied) {
+                    self.pdb_refusals.refuse(&outcome.uid);
                 }
-                self.flights.note_outcome(at, outcome);
-                DecisionKind::Noted
+                self.in_flight.record_result(at, outcome);
+                DecisionKind::StateUpdated
             }
             Event::EvictionsPausedUntil(until) => {
                 self.pause_until(at, until);
-                DecisionKind::Noted
+                DecisionKind::StateUpdated
             }
             Event::ApiServer(reach) => {
-                self.reach = reach;
-                DecisionKind::Noted
+                self.api = reach;
+                DecisionKind::StateUpdated
             }
             Event::Executing { decision, update } => {
-                self.flights.update(at, decision, update, self.policy.rules.victims);
-                DecisionKind::Noted
+                self.in_flight.update(at, decision, update, self.policy.rules.victims);
+                DecisionKind::StateUpdated
             }
             Event::OomKill(kill) => {
-                self.sight.note_oom_kill();
+                self.signal_filter.note_oom_kill();
                 if let Some(uid) = &kill.pod_uid {
-                    self.guard.oom_kill(kill.at.unwrap_or(at), uid);
+                    self.guard.record_oom_kill(kill.at.unwrap_or(at), uid);
                 }
-                self.take_kill(at, *kill)
+                self.oom_kill(at, *kill)
             }
-            Event::ContainerEnded(end) => self.take_end(at, *end),
+            Event::ContainerEnded(end) => self.container_ended(at, *end),
             Event::Propose(policy) => {
                 *proposal = Some(self.propose(at, *policy));
-                DecisionKind::Noted
+                DecisionKind::StateUpdated
             }
-            Event::Accept => {
-                *proposal = self.accept();
-                DecisionKind::Noted
+            Event::ApplyProposed => {
+                *proposal = self.apply_proposed();
+                DecisionKind::StateUpdated
             }
-            Event::Sample(snapshot) => self.look(at, snapshot, actions),
-            Event::SampleFailed(why) => self.without_look(why),
+            Event::Sample(snapshot) => self.sync(at, snapshot, actions),
+            Event::SampleFailed(why) => self.sample_failed(why),
             Event::Reclaimed(second) => self.resume(at, second, actions),
             Event::Admission(pod) => {
-                DecisionKind::Admission(Admission { admit: admits(self.conditions.hold(), &pod), pod })
+                DecisionKind::Admission(Admission { admit: admits(self.conditions.active(), &pod), pod })
             }
         }
     }
 
-    fn look(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> DecisionKind {
-        self.forget_waiting();
-        match self.begin_pass() {
+    fn sync(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> DecisionKind {
+        self.end_awaiting_reclaim();
+        match self.begin_evaluation() {
             Ok(layout) => {
-                let pass = self.pass(at, layout, snapshot, actions);
-                self.end_first_pass();
-                DecisionKind::Pass(pass)
+                let pass = self.evaluate(at, layout, snapshot, actions);
+                self.end_first_evaluation();
+                DecisionKind::Evaluated(pass)
             }
-            Err(no_pass) => DecisionKind::NoPass(no_pass),
+            Err(no_pass) => DecisionKind::NotEvaluated(no_pass),
         }
     }
 
-    fn without_look(&mut self, why: UnknownReason) -> DecisionKind {
-        self.forget_waiting();
-        let begun = self.begin_pass();
+    fn sample_failed(&mut self, why: UnknownReason) -> DecisionKind {
+        self.end_awaiting_reclaim();
+        let begun = self.begin_evaluation();
         if begun.is_ok() {
-            self.blind = self.sight.look_failed(&self.policy.thresholds, &self.policy.rules);
-            self.end_first_pass();
+            self.unavailable = self.signal_filter.sample_failed(&self.policy.thresholds, &self.policy.rules);
+            self.end_first_evaluation();
         }
-        DecisionKind::NoPass(begun.err().unwrap_or(NotEvaluated::NoLook(why)))
+        DecisionKind::NotEvaluated(begun.err().unwrap_or(NotEvaluated::NoSample(why)))
     }
 
     /// Whether nobody may go for want of the API server, for a hard threshold or another.
-    fn is_paused(&self, hard: bool) -> bool {
-        let kills = hard && self.policy.hands.when_api_server_down == WhenApiServerDown::Kill;
-        self.reach == ApiReachability::Unreachable && !kills
+    fn waits_for_api(&self, hard: bool) -> bool {
+        let kills = hard && self.policy.eviction.when_api_server_down == WhenApiServerDown::Kill;
+        self.api == ApiReachability::Unreachable && !kills
     }
 
     /// The evictions in flight, in the order of their decisions.
     pub fn in_flight(&self) -> &[InFlightEviction] {
-        self.flights.all()
+        self.in_flight.all()
     }
 
     /// Whether nobody is to be looked for: the kubelet waits for its victims before it looks again, and
     /// nobody else goes before it is known what came of a request.
     pub fn is_waiting(&self, now: Timestamp) -> bool {
         let awaits_answer =
-            || self.reach == ApiReachability::Reachable && self.flights.some_are_unconfirmed();
-        self.waits_for_victims_until(now).is_some() || (self.is_by_the_kubelet() && awaits_answer())
+            || self.api == ApiReachability::Reachable && self.in_flight.some_are_unconfirmed();
+        self.waits_for_victims_until(now).is_some() || (self.is_kubelet_profile() && awaits_answer())
     }
 
     /// When that wait is over at the latest, if there is one that time ends.
     pub fn waits_for_victims_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.flights.waits_until(now).filter(|_| self.is_by_the_kubelet())
+        self.in_flight.waits_until(now).filter(|_| self.is_kubelet_profile())
     }
 
-    fn is_by_the_kubelet(&self) -> bool {
-        self.policy.rules.victims == VictimsPerPass::One
+    fn is_kubelet_profile(&self) -> bool {
+        self.policy.rules.victims == VictimsPerSync::One
     }
 
     /// By the kubelet's rules for no longer than a victim is waited for: meanwhile nothing else is decided either.
     fn pause_until(&mut self, at: Timestamp, until: Timestamp) {
-        let longest = SignedDuration::from_nanos(MARGIN.as_nanos());
+        let longest = SignedDuration::from_nanos(TERMINATION_TIMEOUT.as_nanos());
         let longest = at.checked_add(longest).unwrap_or(at);
-        self.flights.hold_until(if self.is_by_the_kubelet() { until.min(longest) } else { until });
+        self.in_flight.pause_until(if self.is_kubelet_profile() { until.min(longest) } else { until });
     }
 
-    fn forget_waiting(&mut self) {
-        if let Some(pass) = self.waiting.take() {
-            self.spare.keep_pass(pass);
+    fn end_awaiting_reclaim(&mut self) {
+        if let Some(pass) = self.awaiting_reclaim.take() {
+            self.pool.keep_evaluation(pass);
         }
     }
 
@@ -319,7 +328,7 @@ impl Engine {
         };
     }
 
-    fn begin_pass(&mut self) -> Result<DiskLayout, NotEvaluated> {
+    fn begin_evaluation(&mut self) -> Result<DiskLayout, NotEvaluated> {
         if !self.enforces_something() {
             return Err(NotEvaluated::NothingToEnforce);
         }
@@ -334,7 +343,7 @@ impl Engine {
     }
 
     /// From now on derived thresholds count.
-    fn end_first_pass(&mut self) {
+    fn end_first_evaluation(&mut self) {
         if let Layout::Known { is_new, .. } = &mut self.layout
             && take(is_new)
         {

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use crate::decision::{Action, Evaluation};
 use crate::engine::Engine;
-use crate::engine::evaluation::announce;
+use crate::engine::evaluation::record_event;
 use crate::engine::evict::{EvictionCandidate, IMMEDIATE_GRACE_SECONDS, refusal};
 use crate::eviction::{
     Cause, Deficit, EvaluationEnd, Eviction, ExpectedRelease, PlannedVictim, SkipReason, SkippedVictim,
-    is_next_to_nothing,
+    is_negligible,
 };
 use crate::in_flight::{Eligibility, InFlightEviction};
 use crate::pods::{EvictionOrder, KnownPod};
-use crate::policy::VictimsPerPass;
+use crate::policy::VictimsPerSync;
 use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
 use crate::signal_filter::observe;
@@ -35,14 +35,14 @@ impl Engine {
     /// threshold that those on their way do not make up for. Figures that were doubted until now
     /// may be believed by that pass, and who is to be hurried may not be among the pods any more:
     /// neither counts here.
-    pub fn wants_pods(&self, node: &NodeStats) -> bool {
+    pub fn needs_pods(&self, node: &NodeStats) -> bool {
         let seen = observe(node, self.policy.rules.memory.measure);
-        self.policy.rules.victims == VictimsPerPass::One
+        self.policy.rules.victims == VictimsPerSync::One
             || self.thresholds.met_by(&seen).any(|(place, line)| {
                 let signal = line.threshold.signal;
                 seen.get(signal).is_some_and(|seen| {
                     let hard = line.threshold.is_hard().then_some(IMMEDIATE);
-                    let expected = self.flights.expected(signal, seen.time, hard);
+                    let expected = self.in_flight.expected(signal, seen.time, hard);
                     Deficit::of(place, line, &seen).lacking() > expected
                 })
             })
@@ -51,52 +51,53 @@ impl Engine {
     /// Whether those on their way free what the threshold lacks. A hard threshold hurries those
     /// that go for a soft one, as many as it takes.
     pub(super) fn is_covered(&mut self, pass: &mut Evaluation, line: u8, actions: &mut Vec<Action>) -> bool {
-        if self.policy.rules.victims == VictimsPerPass::One {
+        if self.policy.rules.victims == VictimsPerSync::One {
             return false;
         }
         let Some(deficit) = self.deficit(pass, line, actions) else {
             return false;
         };
-        let is_covered = deficit.open() <= 0;
+        let is_covered = deficit.remaining() <= 0;
         pass.deficits.push(deficit);
         is_covered
     }
 
     /// What a threshold lacks, by the last look of the pass.
     fn deficit(&mut self, pass: &Evaluation, place: u8, actions: &mut Vec<Action>) -> Option<Deficit> {
-        let line = pass.line(place)?;
+        let line = pass.threshold(place)?;
         let (signal, hard) = (line.threshold.signal, line.threshold.is_hard());
-        let after_reclaim = pass.seen_after_reclaim.as_ref().and_then(|seen| seen.get(signal));
-        let seen = after_reclaim.or_else(|| pass.seen.get(signal))?;
-        let mut deficit = self.spare.deficit(Deficit::of(place, line, &seen));
-        self.note_growth(pass);
-        deficit.in_flight = self.flights.expected(signal, seen.time, hard.then_some(IMMEDIATE));
-        let cause = Cause::Threshold { line: place };
-        while hard && deficit.open() > 0 && !self.is_paused(hard) {
-            let place_of = |uid: &str| pass.pods.place(uid);
-            let hurried = self.flights.hurry(signal, deficit.open(), IMMEDIATE_GRACE_SECONDS, place_of);
+        let after_reclaim = pass.observations_after_reclaim.as_ref().and_then(|seen| seen.get(signal));
+        let seen = after_reclaim.or_else(|| pass.observations.get(signal))?;
+        let mut deficit = self.pool.deficit(Deficit::of(place, line, &seen));
+        self.update_growth(pass);
+        deficit.in_flight = self.in_flight.expected(signal, seen.time, hard.then_some(IMMEDIATE));
+        let cause = Cause::Threshold { threshold: place };
+        while hard && deficit.remaining() > 0 && !self.waits_for_api(hard) {
+            let place_of = |uid: &str| pass.pods.index_of(uid);
+            let hurried =
+                self.in_flight.shorten_grace(signal, deficit.remaining(), IMMEDIATE_GRACE_SECONDS, place_of);
             let Some((place, amount)) = hurried else {
                 break;
             };
             deficit.in_flight = deficit.in_flight.saturating_add(amount);
-            deficit.hurried.push(place);
-            announce(signal.resource(), actions);
+            deficit.shortened.push(place);
+            record_event(signal.resource(), actions);
             let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
             // It was allowed to go before.
-            let hastened = Eviction { place, grace_period_seconds, cause, ignores_budget: false };
+            let hastened = Eviction { pod: place, grace_period_seconds, cause, ignores_budget: false };
             actions.push(Action::ShortenGrace(hastened));
         }
         Some(deficit)
     }
 
     /// Those on their way may hold more by now than when they were chosen.
-    fn note_growth(&mut self, pass: &Evaluation) {
-        if self.flights.known().next().is_none() {
+    fn update_growth(&mut self, pass: &Evaluation) {
+        if self.in_flight.known().next().is_none() {
             return;
         }
         let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);
-        self.flights.note_growth(|uid| {
-            let place = pass.pods.place(uid)?;
+        self.in_flight.update_growth(|uid| {
+            let place = pass.pods.index_of(uid)?;
             let stats = pass.snapshot.pod(*joined.get(place as usize)?)?;
             Some(ExpectedRelease::of_all(pass.layout, &pass.pods, place, Some(stats)))
         });
@@ -107,7 +108,7 @@ impl Engine {
     ///
     /// Within a class, that is among pods of one standing and priority, those that free next to
     /// nothing wait for those that free more. Pods that did not go lately wait for all others.
-    pub(super) fn evict_as_many_as_needed(
+    pub(super) fn evict_for_deficit(
         &mut self,
         at: Timestamp,
         pass: &mut Evaluation,
@@ -116,30 +117,41 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         // It was made a moment ago, unless there was a second look since.
-        let made = pass.deficits.pop_if(|_| pass.seen_after_reclaim.is_none());
+        let made = pass.deficits.pop_if(|_| pass.observations_after_reclaim.is_none());
         let Some(deficit) = made.or_else(|| self.deficit(pass, line, actions)) else {
             pass.end = EvaluationEnd::NoCandidates;
             return;
         };
-        let (open, hard) = (deficit.open(), pass.line(line).is_some_and(|line| line.threshold.is_hard()));
+        let (open, hard) =
+            (deficit.remaining(), pass.threshold(line).is_some_and(|line| line.threshold.is_hard()));
         let runs_out = pass.signal_of(line).is_some_and(|signal| {
-            let eta = pass.sight.slopes[signal as usize]
+            let eta = pass.context.slopes[signal as usize]
                 .and_then(|slope| slope.time_to_lose(Nanos::from_units(deficit.available.into())));
             eta.is_some_and(|eta| eta.expected < SINGLE)
         });
         pass.deficits.push(deficit);
         pass.end = match open {
             ..=0 => EvaluationEnd::ReleaseInProgress,
-            _ if self.is_paused(hard) => EvaluationEnd::ApiUnreachable,
-            _ if self.flights.is_held() => EvaluationEnd::RateLimited,
+            _ if self.waits_for_api(hard) => EvaluationEnd::ApiUnreachable,
+            _ if self.in_flight.is_paused() => EvaluationEnd::RateLimited,
             _ => {
                 let ranked = std::mem::take(&mut pass.ranked);
                 let mut scratch = std::mem::take(&mut self.joined);
                 let snapshot = Arc::clone(&pass.snapshot);
                 let joined = snapshot.joined(&pass.pods, &mut scratch);
                 let room = if hard && runs_out { u32::MAX } else { most };
-                let mut walk = Selection { engine: self, at, pass, joined, line, hard, open, room, actions };
-                let end = walk.through(&ranked);
+                let mut walk = Selection {
+                    engine: self,
+                    at,
+                    pass,
+                    joined,
+                    line,
+                    hard,
+                    remaining: open,
+                    may_evict: room,
+                    actions,
+                };
+                let end = walk.run(&ranked);
                 self.joined = scratch;
                 pass.ranked = ranked;
                 end
@@ -148,15 +160,15 @@ impl Engine {
     }
 
     /// Whether a candidate may go, before it is asked what it frees. None for one that never may.
-    pub(super) fn stance(&self, pass: &mut Evaluation, place: u32) -> Option<Eligibility> {
+    pub(super) fn eligibility(&self, pass: &mut Evaluation, place: u32) -> Option<Eligibility> {
         let known = pass.pods.get(place)?;
         if known.critical {
-            pass.spared.push(place);
+            pass.critical_pods.push(place);
             return None;
         }
         // Pods may have gone while garbage was collected.
-        self.pods.place(&known.pod.uid)?;
-        Some(self.flights.stance(&known.pod.uid))
+        self.pods.index_of(&known.pod.uid)?;
+        Some(self.in_flight.eligibility(&known.pod.uid))
     }
 }
 
@@ -170,31 +182,31 @@ pub(super) struct Selection<'a> {
     pub(super) line: u8,
     pub(super) hard: bool,
     /// What is still lacking.
-    pub(super) open: i64,
+    pub(super) remaining: i64,
     /// How many more may go.
-    pub(super) room: u32,
+    pub(super) may_evict: u32,
     pub(super) actions: &'a mut Vec<Action>,
 }
 
 impl Selection<'_> {
     /// Walks, and tells how it ended.
-    pub(super) fn through(&mut self, ranked: &[Candidate]) -> EvaluationEnd {
-        let (mut some_go, mut last) = (false, self.engine.spare.passed_over.take());
-        let before = (self.pass.spared.len(), self.pass.refused_pods.len());
+    pub(super) fn run(&mut self, ranked: &[Candidate]) -> EvaluationEnd {
+        let (mut some_go, mut last) = (false, self.engine.pool.skipped.take());
+        let before = (self.pass.critical_pods.len(), self.pass.refused_pods.len());
         let mut opted_out = false;
         for class in ranked.chunk_by(|a, b| class_of(a) == class_of(b)) {
-            if !self.goes_on() {
+            if !self.continues() {
                 break;
             }
-            let opts_out = class.first().is_some_and(|first| first.turn == EvictionOrder::OptedOut);
+            let opts_out = class.first().is_some_and(|first| first.order == EvictionOrder::OptedOut);
             if opts_out && !std::mem::replace(&mut opted_out, true) {
-                some_go |= self.through_last(&mut last);
+                some_go |= self.evict_failed_before(&mut last);
             }
-            some_go |= self.through_class(class, &mut last);
+            some_go |= self.evict_class(class, &mut last);
         }
-        some_go |= self.through_last(&mut last);
-        self.engine.spare.passed_over.keep(last);
-        let spared = self.pass.spared.len() - before.0;
+        some_go |= self.evict_failed_before(&mut last);
+        self.engine.pool.skipped.keep(last);
+        let spared = self.pass.critical_pods.len() - before.0;
         let refused = self.pass.refused_pods.len() - before.1;
         match some_go {
             true => EvaluationEnd::Evicted,
@@ -205,14 +217,14 @@ impl Selection<'_> {
     }
 
     /// Takes those that did not go lately, as long as it takes any. Whether any goes.
-    fn through_last(&mut self, last: &mut Vec<SkippedVictim>) -> bool {
+    fn evict_failed_before(&mut self, last: &mut Vec<SkippedVictim>) -> bool {
         let mut some_go = false;
         for mut passed_over in last.drain(..) {
-            if self.goes_on() {
-                some_go |= self.take(passed_over.place, passed_over.release, PdbPolicy::IsAsked);
+            if self.continues() {
+                some_go |= self.evict(passed_over.pod, passed_over.release, PdbPolicy::Honored);
             } else {
-                passed_over.why = SkipReason::DidNotGo;
-                self.pass_over(passed_over);
+                passed_over.why = SkipReason::EvictionFailed;
+                self.skip(passed_over);
             }
         }
         some_go
@@ -221,61 +233,61 @@ impl Selection<'_> {
     /// Takes those that free something, then the others, then for a hard threshold those whose
     /// PodDisruptionBudget has said no. Those that did not go lately are put off to `last`.
     /// Whether any goes.
-    fn through_class(&mut self, class: &[Candidate], last: &mut Vec<SkippedVictim>) -> bool {
-        let (mut some_go, mut small) = (false, self.engine.spare.passed_over.take());
-        let mut forbidden = self.engine.spare.spared.take();
-        for &Candidate { place, .. } in class {
-            if !self.goes_on() {
+    fn evict_class(&mut self, class: &[Candidate], last: &mut Vec<SkippedVictim>) -> bool {
+        let (mut some_go, mut small) = (false, self.engine.pool.skipped.take());
+        let mut forbidden = self.engine.pool.pods.take();
+        for &Candidate { pod: place, .. } in class {
+            if !self.continues() {
                 break;
             }
-            let stance = self.engine.stance(self.pass, place);
+            let stance = self.engine.eligibility(self.pass, place);
             let Some(stance) = stance.filter(|stance| *stance != Eligibility::Taken) else {
                 continue;
             };
-            if self.budget_said_no(place).is_some() {
+            if self.refused_by_pdb(place).is_some() {
                 forbidden.push(place);
                 continue;
             }
             let release = self.release(place);
-            let why = SkipReason::FreesNextToNothing;
-            let passed_over = SkippedVictim { place, why, release, open: self.open };
+            let why = SkipReason::FreesTooLittle;
+            let passed_over = SkippedVictim { pod: place, why, release, remaining: self.remaining };
             if stance == Eligibility::Last {
                 last.push(passed_over);
-            } else if is_next_to_nothing(release.amount, self.open) {
+            } else if is_negligible(release.amount, self.remaining) {
                 small.push(passed_over);
             } else {
-                some_go |= self.take(place, release, PdbPolicy::IsAsked);
+                some_go |= self.evict(place, release, PdbPolicy::Honored);
             }
         }
         let has_better = some_go;
         for passed_over in small.drain(..) {
-            if self.goes_on() {
-                some_go |= self.take(passed_over.place, passed_over.release, PdbPolicy::IsAsked);
+            if self.continues() {
+                some_go |= self.evict(passed_over.pod, passed_over.release, PdbPolicy::Honored);
             } else if has_better {
-                self.pass_over(passed_over);
+                self.skip(passed_over);
             }
         }
-        self.engine.spare.passed_over.keep(small);
+        self.engine.pool.skipped.keep(small);
         for place in forbidden.drain(..) {
-            let ignores = self.hard && self.engine.policy.hands.hard_ignores_pdb && self.goes_on();
+            let ignores = self.hard && self.engine.policy.eviction.hard_ignores_pdb && self.continues();
             if ignores {
-                some_go |= self.take(place, self.release(place), PdbPolicy::IsIgnored);
-            } else if let Some(age) = self.budget_said_no(place) {
+                some_go |= self.evict(place, self.release(place), PdbPolicy::Ignored);
+            } else if let Some(age) = self.refused_by_pdb(place) {
                 let why = Refusal::DisruptionBudget { age };
-                self.pass.refused_pods.push(RefusedPod { place, why });
+                self.pass.refused_pods.push(RefusedPod { pod: place, why });
             }
         }
-        self.engine.spare.spared.keep(forbidden);
+        self.engine.pool.pods.keep(forbidden);
         some_go
     }
 
     /// How long ago the pod's PodDisruptionBudget did not let it go, if that still counts.
-    fn budget_said_no(&self, place: u32) -> Option<GoDuration> {
-        self.engine.budgets.refused_for(&self.pass.pods.get(place)?.pod.uid)
+    fn refused_by_pdb(&self, place: u32) -> Option<GoDuration> {
+        self.engine.pdb_refusals.refused_for(&self.pass.pods.get(place)?.pod.uid)
     }
 
-    fn goes_on(&self) -> bool {
-        self.open > 0 && self.room > 0
+    fn continues(&self) -> bool {
+        self.remaining > 0 && self.may_evict > 0
     }
 
     fn release(&self, place: u32) -> ExpectedRelease {
@@ -287,20 +299,20 @@ impl Selection<'_> {
     }
 
     /// Lets a pod go, unless another one with its uid does. Whether it goes.
-    fn take(&mut self, place: u32, release: ExpectedRelease, budget: PdbPolicy) -> bool {
+    fn evict(&mut self, place: u32, release: ExpectedRelease, budget: PdbPolicy) -> bool {
         let Some(known) = self.pass.pods.get(place) else {
             return false;
         };
         if let Some(why) = self.refusal(place, known) {
-            self.pass.refused_pods.push(RefusedPod { place, why });
+            self.pass.refused_pods.push(RefusedPod { pod: place, why });
             return false;
         }
         let grace_period_seconds = self.engine.grace_period(self.pass, self.line, known);
-        let cause = Cause::Threshold { line: self.line };
-        let ignores_budget = budget == PdbPolicy::IsIgnored;
-        let eviction = Eviction { place, grace_period_seconds, cause, ignores_budget };
+        let cause = Cause::Threshold { threshold: self.line };
+        let ignores_budget = budget == PdbPolicy::Ignored;
+        let eviction = Eviction { pod: place, grace_period_seconds, cause, ignores_budget };
         let stats = self.joined.get(place as usize).and_then(|&at| self.pass.snapshot.pod(at));
-        if !self.engine.flights.begin(
+        if !self.engine.in_flight.begin(
             &self.pass.pods,
             self.pass.layout,
             self.pass.label_of(eviction.cause),
@@ -310,12 +322,12 @@ impl Selection<'_> {
         ) {
             return false;
         }
-        self.engine.guard.evicted(self.at, known);
+        self.engine.guard.record_eviction(self.at, known);
         self.actions.push(Action::Evict(eviction));
-        self.open = self.open.saturating_sub(release.amount);
-        self.room -= 1;
+        self.remaining = self.remaining.saturating_sub(release.amount);
+        self.may_evict -= 1;
         if let Some(deficit) = self.pass.deficits.last_mut() {
-            deficit.victims.push(PlannedVictim { place, release });
+            deficit.victims.push(PlannedVictim { pod: place, release });
         }
         true
     }
@@ -323,17 +335,17 @@ impl Selection<'_> {
     /// Why a pod may not go. Nobody else goes if none does in this pass or is on its way.
     fn refusal(&self, place: u32, known: &KnownPod) -> Option<Refusal> {
         let signal = self.pass.signal_of(self.line)?;
-        let nobody_else = !self.engine.flights.known().any(InFlightEviction::is_under_way);
+        let nobody_else = !self.engine.in_flight.known().any(InFlightEviction::is_terminating);
         let motive = EvictionMotive::Threshold { signal, hard: self.hard };
-        let ask = EvictionRequest { at: self.at, motive, nobody_else };
+        let ask = EvictionRequest { at: self.at, motive, is_last_resort: nobody_else };
         let stats = self.joined.get(place as usize).and_then(|&at| self.pass.snapshot.pod(at));
-        let turn = EvictionCandidate { pods: &self.pass.pods, place, known, stats };
+        let turn = EvictionCandidate { pods: &self.pass.pods, pod: place, known, stats };
         refusal(&self.engine.guard, ask, Some(Measure::of(signal, self.pass.layout)), &turn)
     }
 
-    fn pass_over(&mut self, passed_over: SkippedVictim) {
+    fn skip(&mut self, passed_over: SkippedVictim) {
         if let Some(deficit) = self.pass.deficits.last_mut() {
-            deficit.passed_over.push(passed_over);
+            deficit.skipped.push(passed_over);
         }
     }
 }
@@ -341,11 +353,11 @@ impl Selection<'_> {
 /// Whether the pod's PodDisruptionBudget has a say.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PdbPolicy {
-    IsAsked,
-    IsIgnored,
+    Honored,
+    Ignored,
 }
 
 /// Among whom what a pod frees has a say.
 fn class_of(candidate: &Candidate) -> (EvictionOrder, OverRequestClass, i32, bool) {
-    (candidate.turn, candidate.standing, candidate.priority, candidate.bare)
+    (candidate.order, candidate.class, candidate.priority, candidate.without_controller)
 }

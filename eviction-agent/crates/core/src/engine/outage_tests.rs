@@ -4,7 +4,7 @@ use super::Engine;
 use crate::decision::Decision;
 use crate::eviction::EvaluationEnd;
 use crate::fixture::{
-    at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, step, victims,
 };
 use crate::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, StartedEviction};
 use crate::input::{ApiReachability, Event};
@@ -15,7 +15,7 @@ use crate::signal::{NodeCondition, Signal};
 
 fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
     let pods = [memory_of("a", 500), memory_of("b", 300)];
-    tell(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &pods)))
+    step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &pods)))
 }
 
 fn started(policy: Policy) -> Engine {
@@ -29,7 +29,7 @@ fn ask(engine: &mut Engine, seconds: i64) {
     let InFlightEviction { pod, signal, hard, decided_at, grace_period_seconds, .. } = it;
     let (api, killing) = (Some(ApiPhase::Asked), false);
     let started = StartedEviction { pod, signal, hard, decided_at, grace_period_seconds, api, killing };
-    tell(engine, seconds, executing(ExecutorUpdate::Started(Box::new(started))));
+    step(engine, seconds, executing(ExecutorUpdate::Started(Box::new(started))));
 }
 
 fn executing(update: ExecutorUpdate) -> Event {
@@ -45,12 +45,12 @@ fn nobody_goes_while_the_server_cannot_be_asked_and_it_is_decided_anew_when_it_c
     let thresholds = || vec![soft(Signal::MemoryAvailable, "400", 0), hard(Signal::MemoryAvailable, "200")];
     for policy in [policy(thresholds()), enhanced(thresholds(), |_| {})] {
         let mut engine = started(policy);
-        tell(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
+        step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
         let decision = look(&mut engine, 2, 100);
         assert!(victims(&decision).is_empty());
-        assert_eq!(decision.pass().unwrap().end, EvaluationEnd::ApiUnreachable);
+        assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ApiUnreachable);
         assert!(is_known_to_be_short(&decision), "what is known is decided all the same");
-        tell(&mut engine, 12, Event::ApiServer(ApiReachability::Reachable));
+        step(&mut engine, 12, Event::ApiServer(ApiReachability::Reachable));
         // What the node was short of has come back by itself.
         assert!(victims(&look(&mut engine, 13, 900)).is_empty());
         assert_eq!(victims(&look(&mut engine, 14, 100)), [("a", 1)]);
@@ -60,14 +60,14 @@ fn nobody_goes_while_the_server_cannot_be_asked_and_it_is_decided_anew_when_it_c
 #[test]
 fn where_it_is_told_to_kill_hard_thresholds_go_on_and_soft_ones_wait() {
     let mut kills = policy(vec![hard(Signal::MemoryAvailable, "200")]);
-    kills.hands.when_api_server_down = WhenApiServerDown::Kill;
+    kills.eviction.when_api_server_down = WhenApiServerDown::Kill;
     let mut engine = started(kills.clone());
-    tell(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
+    step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
     assert_eq!(victims(&look(&mut engine, 2, 100)), [("a", 1)]);
     let mut engine = started(Policy { thresholds: vec![soft(Signal::MemoryAvailable, "200", 1)], ..kills });
-    tell(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
+    step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
     look(&mut engine, 2, 100);
-    assert_eq!(look(&mut engine, 9, 100).pass().unwrap().end, EvaluationEnd::ApiUnreachable);
+    assert_eq!(look(&mut engine, 9, 100).evaluation().unwrap().end, EvaluationEnd::ApiUnreachable);
 }
 
 #[test]
@@ -76,30 +76,30 @@ fn what_nobody_knows_of_is_under_way_until_it_is_known() {
     let open = |engine: &mut Engine| {
         assert_eq!(victims(&look(engine, 1, 100)), [("a", 1)]);
         ask(engine, 2);
-        tell(engine, 6, executing(ExecutorUpdate::ApiUnconfirmed));
+        step(engine, 6, executing(ExecutorUpdate::ApiUnconfirmed));
         for second in [20, 60, 3600] {
             let decision = look(engine, second, 100);
             assert!(victims(&decision).is_empty());
-            assert_eq!(decision.pass().unwrap().end, EvaluationEnd::ReleaseInProgress);
+            assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ReleaseInProgress);
         }
     };
     let mut engine = started(policy.clone());
     open(&mut engine);
     // It was carried out: from then on it has its time.
-    tell(&mut engine, 3601, executing(ExecutorUpdate::ApiAccepted));
+    step(&mut engine, 3601, executing(ExecutorUpdate::ApiAccepted));
     assert!(victims(&look(&mut engine, 3630, 100)).is_empty());
     assert_eq!(victims(&look(&mut engine, 3640, 100)), [("b", 1)], "and no more than that");
     // It was not.
     let mut engine = started(policy.clone());
     open(&mut engine);
-    tell(&mut engine, 3601, executing(ExecutorUpdate::ApiEnded));
+    step(&mut engine, 3601, executing(ExecutorUpdate::ApiEnded));
     let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
-    tell(&mut engine, 3601, Event::Evicted(not_asked));
+    step(&mut engine, 3601, Event::Evicted(not_asked));
     assert_eq!(victims(&look(&mut engine, 3602, 100)), [("a", 1)]);
     // Its pod went.
     let mut engine = started(policy.clone());
     open(&mut engine);
-    tell(&mut engine, 3601, Event::Pods(set_by(&policy, vec![pod("b", "10")])));
+    step(&mut engine, 3601, Event::Pods(set_by(&policy, vec![pod("b", "10")])));
     assert_eq!(victims(&look(&mut engine, 3602, 100)), [("b", 1)]);
 }
 
@@ -110,22 +110,22 @@ fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
     assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
     ask(&mut first, 2);
     let mut second = Engine::new(policy.clone());
-    tell(&mut second, 10, Event::Restore(Box::new(first.memory())));
-    tell(&mut second, 10, Event::DiskLayout(Ok(Default::default())));
-    tell(&mut second, 11, Event::Pods(set_by(&policy, Vec::new())));
-    tell(&mut second, 1800, Event::Pods(set_by(&policy, Vec::new())));
-    tell(&mut second, 3600, Event::Pods(set_by(&policy, vec![pod("a", "10"), pod("b", "10")])));
+    step(&mut second, 10, Event::Restore(Box::new(first.state())));
+    step(&mut second, 10, Event::DiskLayout(Ok(Default::default())));
+    step(&mut second, 11, Event::Pods(set_by(&policy, Vec::new())));
+    step(&mut second, 1800, Event::Pods(set_by(&policy, Vec::new())));
+    step(&mut second, 3600, Event::Pods(set_by(&policy, vec![pod("a", "10"), pod("b", "10")])));
     let decision = look(&mut second, 3601, 100);
     assert!(victims(&decision).is_empty());
-    assert_eq!(decision.pass().unwrap().end, EvaluationEnd::ReleaseInProgress);
-    tell(&mut second, 3602, executing(ExecutorUpdate::ApiAccepted));
+    assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ReleaseInProgress);
+    step(&mut second, 3602, executing(ExecutorUpdate::ApiAccepted));
     assert_eq!(victims(&look(&mut second, 3650, 100)), [("b", 1)], "from then on it has its time");
 }
 
 #[test]
 fn nobody_else_is_held_open() {
     let mut engine = started(enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {}));
-    tell(&mut engine, 1, executing(ExecutorUpdate::ApiUnconfirmed));
+    step(&mut engine, 1, executing(ExecutorUpdate::ApiUnconfirmed));
     assert_eq!(victims(&look(&mut engine, 2, 100)), [("a", 1)]);
     assert_eq!(victims(&look(&mut engine, 40, 100)), [("b", 1)], "it did not go in time");
 }

@@ -11,7 +11,7 @@ use crate::eviction::EvaluationEnd;
 use crate::input::{Event, Input};
 use crate::pods::{KnownPod, PodSet};
 use crate::policy::preferences::ApplyChanges;
-use crate::policy::{Policy, VictimsPerPass};
+use crate::policy::{Policy, VictimsPerSync};
 use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
@@ -34,18 +34,18 @@ impl Engine {
         }
         if self.caution(&policy) == ApplyChanges::Immediately {
             self.adopt(policy);
-            return ProposalState::TookEffect;
+            return ProposalState::Applied;
         }
         let proposal = self.proposal.insert(Box::new(Proposal { policy, since: at }));
         let since = proposal.since;
-        ProposalState::Waits(Box::new(PendingPolicy { since, until: self.waits_until(), trial: None }))
+        ProposalState::Pending(Box::new(PendingPolicy { since, until: self.waits_until(), trial: None }))
     }
 
     /// Lets the policy that waits take effect now, if there is one.
-    pub(super) fn accept(&mut self) -> Option<ProposalState> {
+    pub(super) fn apply_proposed(&mut self) -> Option<ProposalState> {
         let proposal = self.proposal.take()?;
         self.adopt(proposal.policy);
-        Some(ProposalState::TookEffect)
+        Some(ProposalState::Applied)
     }
 
     /// The policy that waits, if one does: looks are held against it as well.
@@ -59,30 +59,30 @@ impl Engine {
     }
 
     /// A look while a policy waits; nothing if none does any more.
-    pub(super) fn look_with_proposal(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Decision> {
+    pub(super) fn sync_with_proposal(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Decision> {
         let proposal = self.proposal.as_deref()?;
         let since = proposal.since;
         let policy = proposal.policy.clone();
         let look = || Input { at, event: Event::Sample(Arc::clone(snapshot)) };
         if self.is_proposal_due(at) {
-            self.accept();
-            return Some(Decision { proposal: Some(ProposalState::TookEffect), ..self.step(look()) });
+            self.apply_proposed();
+            return Some(Decision { proposal: Some(ProposalState::Applied), ..self.step(look()) });
         }
         let mut trial = Self { proposal: None, ..self.clone() };
         trial.adopt(policy);
         // Figures that were decided on before are the present all the same.
-        trial.thresholds.forget_figures();
+        trial.thresholds.forget_observations();
         let tried = trial.step(look());
         let waiting = self.proposal.take();
         let decision = self.step(look());
-        if trial.is_conclusive(&tried) && spares_whom_the_other_spares(&tried, &decision) {
+        if trial.is_conclusive(&tried) && evicts_no_others(&tried, &decision) {
             *self = trial;
-            return Some(Decision { proposal: Some(ProposalState::TookEffect), ..tried });
+            return Some(Decision { proposal: Some(ProposalState::Applied), ..tried });
         }
         self.proposal = waiting;
         let until = self.waits_until();
         let state =
-            ProposalState::Waits(Box::new(PendingPolicy { since, until, trial: Some(Box::new(tried)) }));
+            ProposalState::Pending(Box::new(PendingPolicy { since, until, trial: Some(Box::new(tried)) }));
         Some(Decision { proposal: Some(state), ..decision })
     }
 
@@ -102,7 +102,7 @@ impl Engine {
     /// The more careful of what both policies say.
     fn caution(&self, proposed: &Policy) -> ApplyChanges {
         use ApplyChanges::{AfterTransitionPeriod, Immediately, Manually};
-        match (self.policy.rules.accept_changes, proposed.rules.accept_changes) {
+        match (self.policy.rules.apply_changes, proposed.rules.apply_changes) {
             (Manually, _) | (_, Manually) => Manually,
             (AfterTransitionPeriod, _) | (_, AfterTransitionPeriod) => AfterTransitionPeriod,
             (Immediately, Immediately) => Immediately,
@@ -123,9 +123,9 @@ impl Engine {
         };
         self.thresholds = self.thresholds.replaced(&policy.thresholds, derived);
         // A second look for a pass by the former policy would be judged by this one.
-        self.waiting = None;
-        if policy.rules.victims == VictimsPerPass::One {
-            self.flights.keep_executing();
+        self.awaiting_reclaim = None;
+        if policy.rules.victims == VictimsPerSync::One {
+            self.in_flight.keep_executing();
         }
         self.guard.adopt(&policy.rules);
         self.policy = policy;
@@ -135,9 +135,9 @@ impl Engine {
     /// Whether a decision of a trial says what its policy does at present: every signal that it
     /// asks for is known, or is blind, and no thresholds were left for the next pass.
     fn is_conclusive(&self, decision: &Decision) -> bool {
-        let DecisionKind::Pass(pass) = &decision.subject else { return true };
+        let DecisionKind::Evaluated(pass) = &decision.kind else { return true };
         let Policy { thresholds, rules, .. } = &self.policy;
-        pass.end != EvaluationEnd::LocalStorage && !self.sight.awaits(thresholds, rules)
+        pass.end != EvaluationEnd::LocalStorage && !self.signal_filter.awaits(thresholds, rules)
     }
 
     /// Pods with what follows from them under the policy in force.
@@ -150,11 +150,11 @@ impl Engine {
 
 /// Whether a trial evicts nobody whom a decision on the same look does not evict as well. One
 /// that could not be made says nothing; one that collects garbage first may evict after it.
-fn spares_whom_the_other_spares(trial: &Decision, decision: &Decision) -> bool {
-    let DecisionKind::Pass(tried) = &trial.subject else {
+fn evicts_no_others(trial: &Decision, decision: &Decision) -> bool {
+    let DecisionKind::Evaluated(tried) = &trial.kind else {
         return matches!(
-            trial.subject,
-            DecisionKind::NoPass(NotEvaluated::NothingToEnforce | NotEvaluated::LayoutRefused)
+            trial.kind,
+            DecisionKind::NotEvaluated(NotEvaluated::NothingToEnforce | NotEvaluated::LayoutRefused)
         );
     };
     if tried.end == EvaluationEnd::AwaitingReclaim {
@@ -166,7 +166,7 @@ fn spares_whom_the_other_spares(trial: &Decision, decision: &Decision) -> bool {
 fn evicted(decision: &Decision) -> impl Iterator<Item = &str> {
     decision.actions.iter().filter_map(|action| match action {
         Action::Evict(eviction) | Action::ShortenGrace(eviction) => {
-            Some(&*decision.pass()?.pods.get(eviction.place)?.pod.uid)
+            Some(&*decision.evaluation()?.pods.get(eviction.pod)?.pod.uid)
         }
         Action::RecordEvent(_) | Action::Reclaim(_) => None,
     })

@@ -5,13 +5,13 @@ use proptest::prelude::*;
 use super::Engine;
 use crate::eviction::EvaluationEnd;
 use crate::fixture::{
-    at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, step, victims,
 };
 use crate::input::Event;
 use crate::oom::OomKill;
 use crate::pods::PodSet;
 use crate::policy::preferences::{EvictionLimit, RateLimitScope};
-use crate::policy::{Policy, Rules, Threshold, VictimsPerPass};
+use crate::policy::{Policy, Rules, Threshold, VictimsPerSync};
 use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::{NodeCondition, Signal};
 use crate::state::EngineState;
@@ -23,7 +23,7 @@ fn sized(thresholds: Vec<Threshold>) -> Policy {
 
 fn look(engine: &mut Engine, seconds: i64, available: u64) -> crate::decision::Decision {
     let pods = [memory_of("a", 500), memory_of("b", 300)];
-    tell(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &pods)))
+    step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &pods)))
 }
 
 fn pods(policy: &Policy) -> Arc<PodSet> {
@@ -33,9 +33,9 @@ fn pods(policy: &Policy) -> Arc<PodSet> {
 /// The engine that comes after, at a time, with what the former one knew.
 fn after(policy: &Policy, seconds: i64, memory: EngineState, known: &Arc<PodSet>) -> Engine {
     let mut engine = Engine::new(policy.clone());
-    tell(&mut engine, seconds, Event::Restore(Box::new(memory)));
-    tell(&mut engine, seconds, Event::Pods(Arc::clone(known)));
-    tell(&mut engine, seconds, Event::DiskLayout(Ok(Default::default())));
+    step(&mut engine, seconds, Event::Restore(Box::new(memory)));
+    step(&mut engine, seconds, Event::Pods(Arc::clone(known)));
+    step(&mut engine, seconds, Event::DiskLayout(Ok(Default::default())));
     engine
 }
 
@@ -45,12 +45,12 @@ fn nobody_else_goes_for_what_is_under_way() {
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
-    let memory = first.memory();
-    assert_eq!(memory.flights.len(), 1);
+    let memory = first.state();
+    assert_eq!(memory.in_flight.len(), 1);
     let mut second = after(&policy, 3, memory.clone(), &known);
     let decision = look(&mut second, 4, 100);
     assert!(victims(&decision).is_empty());
-    assert_eq!(decision.pass().unwrap().end, EvaluationEnd::ReleaseInProgress);
+    assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ReleaseInProgress);
     // Its time runs on from when it was decided.
     assert_eq!(victims(&look(&mut second, 33, 100)), [("b", 1)]);
     // Without a memory it would be the same pod once more.
@@ -63,12 +63,12 @@ fn pods_that_come_late_are_still_under_way() {
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     look(&mut first, 1, 100);
-    let mut second = after(&policy, 2, first.memory(), &set_by(&policy, Vec::new()));
-    assert_eq!(second.memory().flights, first.memory().flights, "whoever comes next knows it too");
-    tell(&mut second, 5, Event::Pods(known));
+    let mut second = after(&policy, 2, first.state(), &set_by(&policy, Vec::new()));
+    assert_eq!(second.state().in_flight, first.state().in_flight, "whoever comes next knows it too");
+    step(&mut second, 5, Event::Pods(known));
     assert!(victims(&look(&mut second, 6, 100)).is_empty());
     let uid: Box<str> = "a".into();
-    tell(&mut second, 7, Event::Evicted(EvictionResult { uid, result: Err(NotEvicted::NotAsked) }));
+    step(&mut second, 7, Event::Evicted(EvictionResult { uid, result: Err(NotEvicted::NotAsked) }));
     assert_eq!(victims(&look(&mut second, 8, 100)), [("a", 1)], "nobody had asked: decided anew");
 }
 
@@ -81,22 +81,22 @@ fn who_leaves_without_its_object_is_under_way_until_its_cgroup_is_gone() {
     let others = set_by(&policy, vec![pod("b", "10")]);
     let leaves = |engine: &mut Engine, second: i64, uids: &[&str]| {
         let uids = uids.iter().map(|uid| (*uid).into()).collect();
-        tell(engine, second, Event::Leaving(uids));
-        tell(engine, second, Event::Pods(Arc::clone(&others)));
+        step(engine, second, Event::Terminating(uids));
+        step(engine, second, Event::Pods(Arc::clone(&others)));
     };
     leaves(&mut first, 2, &["a"]);
     assert!(victims(&look(&mut first, 3, 100)).is_empty(), "its memory will come");
     // The next agent does as this one.
     let mut second = Engine::new(policy.clone());
-    tell(&mut second, 4, Event::Restore(Box::new(first.memory())));
-    tell(&mut second, 4, Event::DiskLayout(Ok(Default::default())));
+    step(&mut second, 4, Event::Restore(Box::new(first.state())));
+    step(&mut second, 4, Event::DiskLayout(Ok(Default::default())));
     leaves(&mut second, 4, &["a"]);
     let decision = look(&mut second, 5, 100);
     assert_eq!(
-        (victims(&decision).len(), decision.pass().unwrap().end),
+        (victims(&decision).len(), decision.evaluation().unwrap().end),
         (0, EvaluationEnd::ReleaseInProgress)
     );
-    assert_eq!(second.memory().flights, first.memory().flights);
+    assert_eq!(second.state().in_flight, first.state().in_flight);
     leaves(&mut second, 6, &[]);
     assert_eq!(victims(&look(&mut second, 7, 100)), [("b", 1)], "gone, and still short");
     // Nor for ever.
@@ -110,9 +110,9 @@ fn who_did_not_go_is_let_be_and_then_goes_last() {
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
     let failed = EvictionResult { uid: "a".into(), result: Err("busy".into()) };
-    tell(&mut first, 2, Event::Evicted(failed));
-    let mut second = after(&policy, 3, first.memory(), &known);
-    assert_eq!(second.memory().flights, first.memory().flights);
+    step(&mut first, 2, Event::Evicted(failed));
+    let mut second = after(&policy, 3, first.state(), &known);
+    assert_eq!(second.state().in_flight, first.state().in_flight);
     assert_eq!(victims(&look(&mut second, 20, 100)), [("b", 1)], "after all others");
 }
 
@@ -123,14 +123,17 @@ fn who_evicts_asks_for_patience_once() {
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
     let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
-    tell(&mut first, 1, Event::Evicted(not_asked));
-    tell(&mut first, 1, Event::EvictionsPausedUntil(at(41)));
-    let mut second = after(&policy, 5, first.memory(), &known);
+    step(&mut first, 1, Event::Evicted(not_asked));
+    step(&mut first, 1, Event::EvictionsPausedUntil(at(41)));
+    let mut second = after(&policy, 5, first.state(), &known);
     let decision = look(&mut second, 40, 100);
-    assert_eq!((victims(&decision).len(), decision.pass().unwrap().end), (0, EvaluationEnd::RateLimited));
+    assert_eq!(
+        (victims(&decision).len(), decision.evaluation().unwrap().end),
+        (0, EvaluationEnd::RateLimited)
+    );
     assert_eq!(victims(&look(&mut second, 41, 100)), [("a", 1)], "it is still its turn");
     // Not for as long as a file says.
-    let forever = EngineState { held_until: Some(at(1_000_000)), ..EngineState::default() };
+    let forever = EngineState { paused_until: Some(at(1_000_000)), ..EngineState::default() };
     let mut second = after(&policy, 5, forever, &known);
     assert!(victims(&look(&mut second, 64, 100)).is_empty());
     assert_eq!(victims(&look(&mut second, 65, 100)), [("a", 1)]);
@@ -146,20 +149,20 @@ fn limits_and_cool_downs_go_on() {
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
-    tell(&mut first, 2, Event::Evicted(EvictionResult { uid: "a".into(), result: Ok(()) }));
+    step(&mut first, 2, Event::Evicted(EvictionResult { uid: "a".into(), result: Ok(()) }));
     let others = set_by(&policy, vec![pod("b", "10")]);
-    let mut second = after(&policy, 3, first.memory(), &others);
-    assert_eq!(second.memory().counted, first.memory().counted);
+    let mut second = after(&policy, 3, first.state(), &others);
+    assert_eq!(second.state().counted, first.state().counted);
     assert!(victims(&look(&mut second, 600, 100)).is_empty(), "one in ten minutes");
-    let mut second = after(&policy, 3, first.memory(), &others);
+    let mut second = after(&policy, 3, first.state(), &others);
     assert_eq!(victims(&look(&mut second, 601, 100)), [("b", 1)]);
     let mut without = after(&policy, 3, EngineState::default(), &others);
     assert_eq!(victims(&look(&mut without, 4, 100)), [("b", 1)], "that is what it is kept for");
 
     let mut first = engine(policy.clone(), &others);
     let kill = OomKill { pod_uid: Some("b".into()), ..OomKill::default() };
-    tell(&mut first, 10, Event::OomKill(Box::new(kill)));
-    let mut second = after(&policy, 12, first.memory(), &others);
+    step(&mut first, 10, Event::OomKill(Box::new(kill)));
+    let mut second = after(&policy, 12, first.state(), &others);
     assert!(victims(&look(&mut second, 69, 100)).is_empty(), "the kernel killed in it");
     assert_eq!(victims(&look(&mut second, 70, 100)), [("b", 1)]);
 }
@@ -172,19 +175,19 @@ fn a_threshold_is_met_since_it_was_seen_first() {
     for second in [0, 10, 20] {
         assert!(victims(&look(&mut first, second, 100)).is_empty());
     }
-    let mut second = after(&policy, 45, first.memory(), &known);
+    let mut second = after(&policy, 45, first.state(), &known);
     assert!(victims(&look(&mut second, 59, 100)).is_empty());
     assert_eq!(victims(&look(&mut second, 60, 100)).len(), 1);
     // Nobody knows whether it was met all the time.
-    let mut late = after(&policy, 51, first.memory(), &known);
+    let mut late = after(&policy, 51, first.state(), &known);
     assert!(victims(&look(&mut late, 61, 100)).is_empty());
     // Met no more, and again: it counts anew.
-    let mut calm = after(&policy, 25, first.memory(), &known);
+    let mut calm = after(&policy, 25, first.state(), &known);
     look(&mut calm, 26, 900);
     assert!(victims(&look(&mut calm, 61, 100)).is_empty());
     // Another line is another threshold.
     let other = Policy { thresholds: vec![soft(Signal::MemoryAvailable, "300", 60)], ..policy };
-    assert!(victims(&look(&mut after(&other, 25, first.memory(), &known), 61, 100)).is_empty());
+    assert!(victims(&look(&mut after(&other, 25, first.state(), &known), 61, 100)).is_empty());
 }
 
 #[test]
@@ -195,8 +198,8 @@ fn minimum_reclaim_is_not_forgotten() {
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     look(&mut first, 0, 100);
-    let mut second = after(&policy, 2, first.memory(), &known);
-    assert!(look(&mut second, 3, 250).pass().unwrap().met[0].by_min_reclaim);
+    let mut second = after(&policy, 2, first.state(), &known);
+    assert!(look(&mut second, 3, 250).evaluation().unwrap().met[0].by_min_reclaim);
 }
 
 #[test]
@@ -210,50 +213,50 @@ fn a_condition_lasts_its_transition_period_over_a_restart() {
         let decision = look(engine, second, 900);
         decision.conditions.iter().any(|raised| raised.condition == NodeCondition::MemoryPressure)
     };
-    let mut second = after(&policy, 100, first.memory(), &known);
+    let mut second = after(&policy, 100, first.state(), &known);
     assert_eq!(second.conditions().len(), 1, "at once");
     assert!(holds(&mut second, 299));
     assert!(!holds(&mut second, 300));
-    assert!(after(&policy, 301, first.memory(), &known).conditions().is_empty());
+    assert!(after(&policy, 301, first.state(), &known).conditions().is_empty());
     // What the last look has raised may have been raised until the end.
     let mut first = engine(policy.clone(), &known);
     look(&mut first, 0, 100);
-    let mut second = after(&policy, 60, first.memory(), &known);
+    let mut second = after(&policy, 60, first.state(), &known);
     assert!(holds(&mut second, 304));
     assert!(!holds(&mut second, 305));
-    let mut second = after(&policy, 2, first.memory(), &known);
+    let mut second = after(&policy, 2, first.state(), &known);
     assert!(holds(&mut second, 301) && !holds(&mut second, 302));
 }
 
 proptest! {
-    /// Whenever an engine is replaced by another one, the conditions hold no shorter and by no
-    /// more than what nobody wrote down longer, and nobody goes whom the first would not have
-    /// taken.
-    #[test]
-    fn a_replaced_engine_decides_as_the_first(
-        looks in proptest::collection::vec((1i64..4, prop_oneof![Just(100u64), Just(250), Just(900)]), 1..10),
-        replaced in 0usize..10,
-    ) {
-        let thresholds =
-            vec![hard(Signal::MemoryAvailable, "200"), soft(Signal::MemoryAvailable, "400", 6)];
-        let rules = Rules { victims: VictimsPerPass::Sized { most: 1 }, ..Rules::kubelet() };
-        let policy = Policy { rules, ..policy(thresholds) };
-        let known = pods(&policy);
-        let (mut one, mut other) = (engine(policy.clone(), &known), engine(policy.clone(), &known));
-        let mut now = 0;
-        for (place, (pause, available)) in looks.into_iter().enumerate() {
-            now += pause;
-            if place == replaced {
-                other = after(&policy, now - 1, other.memory(), &known);
-            }
-            let (decided, expected) = (look(&mut other, now, available), look(&mut one, now, available));
-            let names = |decision: &crate::decision::Decision| {
-                victims(decision).iter().map(|(uid, grace)| ((*uid).to_owned(), *grace)).collect::<Vec<_>>()
-            };
-            prop_assert_eq!(names(&decided), names(&expected), "at {}", now);
-            for raised in &expected.conditions {
-                prop_assert!(decided.conditions.iter().any(|it| it.condition == raised.condition && it.at >= raised.at));
-            }
-        }
-    }
+/// Whenever an engine is replaced by another one, the conditions hold no shorter and by no
+ /// more than what nobody wrote down longer, and nobody goes whom the first would not have
+ /// taken.
+ #[test]
+fn a_replaced_engine_decides_as_the_first(
+looks in proptest::collection::vec((1i64..4, prop_oneof![Just(100u64), Just(250), Just(900)]), 1..10),
+replaced in 0usize..10,
+) {
+let thresholds =
+vec![hard(Signal::MemoryAvailable, "200"), soft(Signal::MemoryAvailable, "400", 6)];
+let rules = Rules { victims: VictimsPerSync::Sized { most: 1 }, ..Rules::kubelet() };
+let policy = Policy { rules, ..policy(thresholds) };
+let known = pods(&policy);
+let (mut one, mut other) = (engine(policy.clone(), &known), engine(policy.clone(), &known));
+let mut now = 0;
+for (place, (pause, available)) in looks.into_iter().enumerate() {
+now += pause;
+if place == replaced {
+other = after(&policy, now - 1, other.state(), &known);
+}
+let (decided, expected) = (look(&mut other, now, available), look(&mut one, now, available));
+let names = |decision: &crate::decision::Decision| {
+victims(decision).iter().map(|(uid, grace)| ((*uid).to_owned(), *grace)).collect::<Vec<_>>()
+};
+prop_assert_eq!(names(&decided), names(&expected), "at {}", now);
+for raised in &expected.conditions {
+prop_assert!(decided.conditions.iter().any(|it| it.condition == raised.condition && it.at >= raised.at));
+}
+}
+}
 }

@@ -8,7 +8,7 @@ use crate::disk_layout::{DiskLayout, Reclaim};
 use crate::eviction::EvaluationEnd;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{
-    at, container, engine, hard, limits, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,
+    at, container, engine, hard, limits, memory_of, node, pod, policy, set, snapshot, soft, step, victims,
 };
 use crate::input::{Event, Input};
 use crate::pod::Pod;
@@ -23,10 +23,10 @@ fn the_pod_above_its_request_goes_and_not_the_bigger_one_within_it() {
     let pods = set(vec![pod("big", "500"), pod("greedy", "10")]);
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
     let usage = [memory_of("big", 400), memory_of("greedy", 200)];
-    let decision = tell(&mut engine, 1, Event::Sample(snapshot(node(99, 900, at(1)), &usage)));
+    let decision = step(&mut engine, 1, Event::Sample(snapshot(node(99, 900, at(1)), &usage)));
     assert_eq!(victims(&decision), [("greedy", 1)]);
-    let calm = tell(&mut engine, 2, Event::Sample(snapshot(node(100, 900, at(2)), &usage)));
-    assert_eq!(calm.pass().unwrap().end, EvaluationEnd::NoPressure);
+    let calm = step(&mut engine, 2, Event::Sample(snapshot(node(100, 900, at(2)), &usage)));
+    assert_eq!(calm.evaluation().unwrap().end, EvaluationEnd::NoPressure);
     assert_eq!(calm.conditions.len(), 1, "for the transition period");
 }
 
@@ -39,7 +39,7 @@ fn soft_thresholds_wait_and_grant_the_smaller_grace() {
     let mut engine = engine(Policy { max_pod_grace_period_seconds: 20, ..policy(thresholds) }, &pods);
     for (seconds, expected) in [(0, vec![]), (29, vec![]), (30, vec![("a", 20)])] {
         let look = snapshot(node(50, 900, at(seconds)), &[memory_of("a", 200)]);
-        let decision = tell(&mut engine, seconds, Event::Sample(look));
+        let decision = step(&mut engine, seconds, Event::Sample(look));
         assert_eq!(victims(&decision), expected, "after {seconds} s");
     }
 }
@@ -50,20 +50,20 @@ fn a_pass_waits_for_the_second_look_and_judges_by_it() {
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
     let full = |seconds| snapshot(node(900, 99, at(seconds)), &[memory_of("a", 1)]);
 
-    let first = tell(&mut engine, 1, Event::Sample(full(1)));
+    let first = step(&mut engine, 1, Event::Sample(full(1)));
     let collect = [Reclaim::Containers, Reclaim::Images].map(Action::Reclaim);
     assert_eq!(first.actions[1..], collect);
     let emptier = snapshot(node(900, 100, at(1)), &[]);
-    let second = tell(&mut engine, 1, Event::Reclaimed(Ok(emptier)));
-    assert_eq!(second.pass().unwrap().end, EvaluationEnd::Reclaimed);
+    let second = step(&mut engine, 1, Event::Reclaimed(Ok(emptier)));
+    assert_eq!(second.evaluation().unwrap().end, EvaluationEnd::Reclaimed);
     assert!(second.actions.is_empty());
 
-    tell(&mut engine, 2, Event::Sample(full(2)));
-    let blind = tell(&mut engine, 2, Event::Reclaimed(Err(UnknownReason::Failed)));
+    step(&mut engine, 2, Event::Sample(full(2)));
+    let blind = step(&mut engine, 2, Event::Reclaimed(Err(UnknownReason::Failed)));
     assert_eq!(victims(&blind), [("a", 1)]);
 
-    let stray = tell(&mut engine, 3, Event::Reclaimed(Ok(full(3))));
-    assert!(matches!(stray.subject, DecisionKind::NoPass(NotEvaluated::NotWaiting)));
+    let stray = step(&mut engine, 3, Event::Reclaimed(Ok(full(3))));
+    assert!(matches!(stray.kind, DecisionKind::NotEvaluated(NotEvaluated::NotAwaitingReclaim)));
 }
 
 #[test]
@@ -72,12 +72,12 @@ fn a_look_ends_a_pass_that_still_waits() {
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
     for seconds in 1..3 {
         let look = snapshot(node(900, 99, at(seconds)), &[]);
-        assert!(tell(&mut engine, seconds, Event::Sample(look)).awaits_reclaim());
+        assert!(step(&mut engine, seconds, Event::Sample(look)).awaits_reclaim());
     }
-    let calm = tell(&mut engine, 3, Event::Sample(snapshot(node(900, 900, at(3)), &[])));
+    let calm = step(&mut engine, 3, Event::Sample(snapshot(node(900, 900, at(3)), &[])));
     assert!(calm.actions.is_empty());
-    let late = tell(&mut engine, 4, Event::Reclaimed(Err(UnknownReason::Failed)));
-    assert!(matches!(late.subject, DecisionKind::NoPass(NotEvaluated::NotWaiting)));
+    let late = step(&mut engine, 4, Event::Reclaimed(Err(UnknownReason::Failed)));
+    assert!(matches!(late.kind, DecisionKind::NotEvaluated(NotEvaluated::NotAwaitingReclaim)));
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn derived_thresholds_count_from_the_second_pass_on_and_at_once_after_reclaim() 
     let mut engine = engine(policy(vec![soft(NodeFsAvailable, "10%", 3600)]), &pods);
     let look = |seconds| Event::Sample(snapshot(node(900, 50, at(seconds)), &[]));
     let met = |engine: &mut Engine, seconds| {
-        let decision = tell(engine, seconds, look(seconds));
-        let pass = decision.pass().unwrap();
-        let signal = |met: &crate::threshold::Met| pass.line(met.line).unwrap().threshold.signal;
+        let decision = step(engine, seconds, look(seconds));
+        let pass = decision.evaluation().unwrap();
+        let signal = |met: &crate::threshold::Met| pass.threshold(met.threshold).unwrap().threshold.signal;
         pass.met.iter().map(signal).collect::<Vec<_>>()
     };
     assert_eq!(met(&mut engine, 1), [NodeFsAvailable]);
@@ -99,25 +99,25 @@ fn derived_thresholds_count_from_the_second_pass_on_and_at_once_after_reclaim() 
 fn a_failed_first_look_uses_up_the_first_pass() {
     let pods = set(vec![]);
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
-    let failed = tell(&mut engine, 1, Event::SampleFailed(UnknownReason::Failed));
-    assert!(matches!(failed.subject, DecisionKind::NoPass(NotEvaluated::NoLook(UnknownReason::Failed))));
+    let failed = step(&mut engine, 1, Event::SampleFailed(UnknownReason::Failed));
+    assert!(matches!(failed.kind, DecisionKind::NotEvaluated(NotEvaluated::NoSample(UnknownReason::Failed))));
     let look = Event::Sample(snapshot(node(900, 50, at(2)), &[]));
-    assert_eq!(tell(&mut engine, 2, look).pass().unwrap().met.len(), 2);
+    assert_eq!(step(&mut engine, 2, look).evaluation().unwrap().met.len(), 2);
 }
 
 #[test]
 fn without_a_layout_nothing_is_decided() {
     let mut engine = Engine::new(policy(vec![hard(MemoryAvailable, "100")]));
-    tell(&mut engine, 0, Event::Pods(set(vec![pod("a", "1")])));
-    tell(&mut engine, 0, Event::DiskLayout(Err(UnknownReason::Failed)));
+    step(&mut engine, 0, Event::Pods(set(vec![pod("a", "1")])));
+    step(&mut engine, 0, Event::DiskLayout(Err(UnknownReason::Failed)));
     assert!(engine.wants_layout());
     let look = || Event::Sample(snapshot(node(1, 900, at(1)), &[memory_of("a", 9)]));
-    let decision = tell(&mut engine, 1, look());
-    assert!(matches!(decision.subject, DecisionKind::NoPass(NotEvaluated::LayoutUnknown)));
+    let decision = step(&mut engine, 1, look());
+    assert!(matches!(decision.kind, DecisionKind::NotEvaluated(NotEvaluated::LayoutUnknown)));
     assert!(decision.conditions.is_empty());
-    tell(&mut engine, 1, Event::DiskLayout(Ok(DiskLayout::default())));
+    step(&mut engine, 1, Event::DiskLayout(Ok(DiskLayout::default())));
     assert!(!engine.wants_layout());
-    assert_eq!(victims(&tell(&mut engine, 1, look())), [("a", 1)]);
+    assert_eq!(victims(&step(&mut engine, 1, look())), [("a", 1)]);
 }
 
 #[test]
@@ -126,14 +126,14 @@ fn a_split_that_the_gate_forbids_raises_conditions_and_evicts_nobody() {
         gates: Gates { separate_disk_gc: false, ..Gates::default() },
         ..policy(vec![hard(MemoryAvailable, "100")])
     });
-    tell(&mut engine, 0, Event::Pods(set(vec![pod("a", "1")])));
+    step(&mut engine, 0, Event::Pods(set(vec![pod("a", "1")])));
     let layout = DiskLayout { dedicated_image_fs: true, split_image_fs: true };
-    tell(&mut engine, 0, Event::DiskLayout(Ok(layout)));
+    step(&mut engine, 0, Event::DiskLayout(Ok(layout)));
     let look = |seconds| Event::Sample(snapshot(node(1, 900, at(seconds)), &[memory_of("a", 9)]));
-    let first = tell(&mut engine, 1, look(1));
-    assert!(matches!(first.subject, DecisionKind::NoPass(NotEvaluated::LayoutRefused)));
-    let second = tell(&mut engine, 2, look(2));
-    assert_eq!(second.pass().unwrap().end, EvaluationEnd::CannotRank);
+    let first = step(&mut engine, 1, look(1));
+    assert!(matches!(first.kind, DecisionKind::NotEvaluated(NotEvaluated::LayoutRefused)));
+    let second = step(&mut engine, 2, look(2));
+    assert_eq!(second.evaluation().unwrap().end, EvaluationEnd::CannotRank);
     assert_eq!(second.conditions.len(), 1);
     assert!(victims(&second).is_empty());
 }
@@ -146,10 +146,10 @@ fn the_same_figures_act_once() {
         let usage = [memory_of("a", 9), memory_of("b", 9)];
         Event::Sample(snapshot(node(50, 900, at(time)), &usage))
     };
-    assert_eq!(victims(&tell(&mut engine, 5, look(5))).len(), 1);
-    assert!(victims(&tell(&mut engine, 6, look(5))).is_empty());
-    assert!(victims(&tell(&mut engine, 7, look(4))).is_empty(), "older");
-    assert_eq!(victims(&tell(&mut engine, 8, look(5))).len(), 1, "newer than the last");
+    assert_eq!(victims(&step(&mut engine, 5, look(5))).len(), 1);
+    assert!(victims(&step(&mut engine, 6, look(5))).is_empty());
+    assert!(victims(&step(&mut engine, 7, look(4))).is_empty(), "older");
+    assert_eq!(victims(&step(&mut engine, 8, look(5))).len(), 1, "newer than the last");
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn a_clock_that_goes_back_delays_even_hard_thresholds_and_breaks_nothing() {
     let pods = set(vec![pod("a", "1")]);
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
     let look = |time| Event::Sample(snapshot(node(50, 900, at(time)), &[memory_of("a", 9)]));
-    assert_eq!(victims(&tell(&mut engine, 10, look(10))).len(), 1);
-    assert!(victims(&tell(&mut engine, 9, look(11))).is_empty());
-    assert_eq!(victims(&tell(&mut engine, 10, look(12))).len(), 1);
+    assert_eq!(victims(&step(&mut engine, 10, look(10))).len(), 1);
+    assert!(victims(&step(&mut engine, 9, look(11))).is_empty());
+    assert_eq!(victims(&step(&mut engine, 10, look(12))).len(), 1);
 }
 
 #[test]
@@ -181,10 +181,10 @@ fn pods_above_their_limits_go_before_any_threshold_but_critical_ones_stay() {
         (uid, figures)
     };
     let usage = [used("c", 101), used("critical", 500), used("a", 101), used("unlimited", 999)];
-    let decision = tell(&mut engine, 1, Event::Sample(snapshot(node(1, 900, at(1)), &usage)));
+    let decision = step(&mut engine, 1, Event::Sample(snapshot(node(1, 900, at(1)), &usage)));
     assert_eq!(victims(&decision), [("a", 1), ("c", 1)]);
-    let pass = decision.pass().unwrap();
-    assert_eq!((pass.end, &pass.spared[..]), (EvaluationEnd::LocalStorage, &[1][..]));
+    let pass = decision.evaluation().unwrap();
+    assert_eq!((pass.end, &pass.critical_pods[..]), (EvaluationEnd::LocalStorage, &[1][..]));
 }
 
 #[test]
@@ -195,10 +195,10 @@ fn ten_thousand_pods_half_without_statistics_and_each_uid_twice() {
     let usage: Vec<_> = uids.iter().map(|uid| memory_of(uid, 200)).collect();
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
     let look = snapshot(node(50, 900, at(1)), &usage);
-    let decision = tell(&mut engine, 1, Event::Sample(look));
-    let pass = decision.pass().unwrap();
+    let decision = step(&mut engine, 1, Event::Sample(look));
+    let pass = decision.evaluation().unwrap();
     assert_eq!(pass.ranked.len(), 10_000);
-    let first = &pods.get(pass.ranked[0].place).unwrap().pod.uid;
+    let first = &pods.get(pass.ranked[0].pod).unwrap().pod.uid;
     assert_eq!(&**first, "00002500", "the first uid without statistics");
 }
 
@@ -213,8 +213,8 @@ proptest! {
             let decision = engine.step(input);
             for action in &decision.actions {
                 if let Action::Evict(eviction) | Action::ShortenGrace(eviction) = action {
-                    let pods = &decision.pass().unwrap().pods;
-                    prop_assert!(!pods.get(eviction.place).unwrap().critical);
+                    let pods = &decision.evaluation().unwrap().pods;
+                    prop_assert!(!pods.get(eviction.pod).unwrap().critical);
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::decision::Action;
 use crate::disk_layout::DiskLayout;
 use crate::eviction::EvaluationEnd;
-use crate::fixture::{at, container, hard, limits, node, pod, policy, set, tell};
+use crate::fixture::{at, container, hard, limits, node, pod, policy, set, step};
 use crate::input::Event;
 use crate::pod::Pod;
 use crate::policy::preferences::Preferences;
@@ -58,16 +58,16 @@ fn steps_of(
     snapshot.index(&set);
     let snapshot = Arc::new(snapshot);
     let mut engine = Engine::new(policy.clone());
-    tell(&mut engine, 0, Event::Pods(set));
-    tell(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
+    step(&mut engine, 0, Event::Pods(set));
+    step(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
     let (decision, steps) = steps(|| {
-        let decision = tell(&mut engine, 1, Event::Sample(Arc::clone(&snapshot)));
+        let decision = step(&mut engine, 1, Event::Sample(Arc::clone(&snapshot)));
         match decision.actions.iter().any(|action| matches!(action, Action::Reclaim(_))) {
-            true => tell(&mut engine, 1, Event::Reclaimed(Ok(Arc::clone(&snapshot)))),
+            true => step(&mut engine, 1, Event::Reclaimed(Ok(Arc::clone(&snapshot)))),
             false => decision,
         }
     });
-    (decision.pass().unwrap().end, steps)
+    (decision.evaluation().unwrap().end, steps)
 }
 
 fn profiles(local_storage: bool) -> [(&'static str, Policy); 2] {

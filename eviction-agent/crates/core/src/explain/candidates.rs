@@ -1,6 +1,6 @@
 //! The ranking as a table, why one pod ranks before another, and what would have changed it.
 
-use crate::explain::text::{Style, Table, Tone, amount, count, exact, pod, printable, quantity, spoken};
+use crate::explain::text::{Style, Table, Tone, amount, count, exact, pod, printable, quantity, with_unit};
 use crate::pod::PodName;
 use crate::pods::EvictionOrder;
 use crate::rank::OverRequestClass;
@@ -26,7 +26,7 @@ const COLUMNS: [(&str, bool); 7] = [
 /// The first candidates, and all whose turn came.
 pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, style: Style, out: &mut String) {
     let shown = |(rank, candidate): &(usize, &CandidateRecord)| {
-        *rank < SHOWN || !matches!(candidate.fate, CandidateOutcome::Stays)
+        *rank < SHOWN || !matches!(candidate.outcome, CandidateOutcome::NotReached)
     };
     let chosen: Vec<_> = evaluation.candidates.iter().enumerate().filter(shown).collect();
     rows(&chosen, resource, style, out);
@@ -50,15 +50,15 @@ pub(super) fn rows(
         let unknown = || "?".to_owned();
         let request = candidate.request.as_deref().map(|text| quantity(resource, text));
         let above = candidate.request.as_ref().and(candidate.excess);
-        let tone = match candidate.fate {
-            CandidateOutcome::Goes => Some(Tone::Bad),
-            CandidateOutcome::Hurried
-            | CandidateOutcome::OnItsWay
-            | CandidateOutcome::LetBe
+        let tone = match candidate.outcome {
+            CandidateOutcome::Evicted => Some(Tone::Bad),
+            CandidateOutcome::GraceShortened
+            | CandidateOutcome::Terminating
+            | CandidateOutcome::FailedLately
             | CandidateOutcome::Critical
-            | CandidateOutcome::Refused
-            | CandidateOutcome::PassedOver => Some(Tone::Warning),
-            CandidateOutcome::Stays => None,
+            | CandidateOutcome::Protected
+            | CandidateOutcome::Skipped => Some(Tone::Warning),
+            CandidateOutcome::NotReached => None,
         };
         table.row(
             vec![
@@ -82,16 +82,16 @@ fn signed(resource: Resource, number: i64) -> String {
 }
 
 fn verdict(resource: Resource, candidate: &CandidateRecord) -> String {
-    match candidate.fate {
-        CandidateOutcome::Goes => "GOES".to_owned(),
+    match candidate.outcome {
+        CandidateOutcome::Evicted => "GOES".to_owned(),
         CandidateOutcome::Critical => "critical: skipped".to_owned(),
-        CandidateOutcome::Refused => "protected: skipped".to_owned(),
-        CandidateOutcome::Hurried => "terminating: grace period shortened".to_owned(),
-        CandidateOutcome::OnItsWay => "terminating".to_owned(),
-        CandidateOutcome::LetBe => "last eviction failed: not evicted".to_owned(),
-        CandidateOutcome::PassedOver => "skipped".to_owned(),
-        CandidateOutcome::Stays if candidate.critical => "critical: would be skipped".to_owned(),
-        CandidateOutcome::Stays => margin_cell(resource, candidate),
+        CandidateOutcome::Protected => "protected: skipped".to_owned(),
+        CandidateOutcome::GraceShortened => "terminating: grace period shortened".to_owned(),
+        CandidateOutcome::Terminating => "terminating".to_owned(),
+        CandidateOutcome::FailedLately => "last eviction failed: not evicted".to_owned(),
+        CandidateOutcome::Skipped => "skipped".to_owned(),
+        CandidateOutcome::NotReached if candidate.critical => "critical: would be skipped".to_owned(),
+        CandidateOutcome::NotReached => margin_cell(resource, candidate),
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) fn victim(
 ) -> Vec<String> {
     let mut lines = Vec::new();
     let next = evaluation.candidates.iter().enumerate().skip(rank + 1).find(|(_, other)| {
-        matches!(other.fate, CandidateOutcome::Goes | CandidateOutcome::Stays) && !other.critical
+        matches!(other.outcome, CandidateOutcome::Evicted | CandidateOutcome::NotReached) && !other.critical
     });
     lines.push(match next {
         Some((_, next)) => {
@@ -133,7 +133,7 @@ pub(super) fn victim(
 
 /// How long it may take, and why so long.
 fn granted(evaluation: &EvaluationRecord, eviction: &EvictionRecord) -> String {
-    let handled = evaluation.thresholds.iter().find(|threshold| threshold.met.is_some_and(|met| met.handled));
+    let handled = evaluation.thresholds.iter().find(|threshold| threshold.met.is_some_and(|met| met.driving));
     let kind = match handled {
         Some(threshold) if threshold.is_hard() => ", as the threshold is hard",
         Some(_) => ", as the threshold is soft",
@@ -153,13 +153,13 @@ pub(super) fn ranks_before(resource: Resource, ahead: &CandidateRecord, behind: 
     if let Some(reason) = order_reason(ahead, behind) {
         return reason;
     }
-    if ahead.standing.class() != behind.standing.class() {
+    if ahead.class.class() != behind.class.class() {
         return class_reason(ahead, behind);
     }
     if ahead.priority != behind.priority {
         return format!("its priority is lower: {} against {}", ahead.priority, behind.priority);
     }
-    if ahead.standing != behind.standing {
+    if ahead.class != behind.class {
         return "nothing is known of the other's usage, and such pods go last among their priority"
             .to_owned();
     }
@@ -182,7 +182,7 @@ pub(super) fn ranks_before(resource: Resource, ahead: &CandidateRecord, behind: 
 pub(super) fn excess_text(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.excess {
         None => "nothing is known of its usage".to_owned(),
-        Some(excess) if candidate.request.is_none() => format!("it uses {}", spoken(resource, excess)),
+        Some(excess) if candidate.request.is_none() => format!("it uses {}", with_unit(resource, excess)),
         Some(excess) if excess < 0 => {
             format!("it is {} below its request", amount(resource, excess.saturating_neg()))
         }
@@ -192,21 +192,21 @@ pub(super) fn excess_text(resource: Resource, candidate: &CandidateRecord) -> St
 }
 
 fn class_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> String {
-    let reason = match ahead.standing {
+    let reason = match ahead.class {
         OverRequestClass::NoStats => "nothing is known of its usage, and such pods go first",
         OverRequestClass::Exceeds => "it uses more than it requests",
         OverRequestClass::Within => "it uses no more than it requests",
         OverRequestClass::Unknown => "it is not known to use more than it requests",
         OverRequestClass::Alike => "its request does not count for this resource",
     };
-    let other = match behind.standing {
+    let other = match behind.class {
         OverRequestClass::NoStats => "nothing is known of the other's usage",
         OverRequestClass::Exceeds => "the other uses more than it requests",
         OverRequestClass::Within => "the other does not",
         OverRequestClass::Unknown => "the other is not known to",
         OverRequestClass::Alike => "nor does the other's",
     };
-    match (ahead.standing, behind.standing) {
+    match (ahead.class, behind.class) {
         (OverRequestClass::NoStats, _) => reason.to_owned(),
         _ => format!("{reason}, {other}"),
     }
@@ -218,7 +218,7 @@ fn excess_reason(
     (behind, b): (&CandidateRecord, i64),
 ) -> String {
     if ahead.request.is_none() {
-        return format!("it uses more: {} against {}", amount(resource, a), spoken(resource, b));
+        return format!("it uses more: {} against {}", amount(resource, a), with_unit(resource, b));
     }
     format!(
         "{}, the other {}",
@@ -258,16 +258,16 @@ pub(super) fn margin_sentence(
 ) -> String {
     let rival = pod(&rival.pod);
     let sized = candidate.margin.is_some_and(|margin| margin.sized);
-    match (margin_changes(resource, candidate), candidate.fate) {
-        (Some(changes), CandidateOutcome::Goes) if sized => {
+    match (margin_changes(resource, candidate), candidate.outcome) {
+        (Some(changes), CandidateOutcome::Evicted) if sized => {
             format!("would have ranked behind {rival} with {changes}")
         }
         (Some(changes), _) if sized => format!("would have ranked before {rival} with {changes}"),
-        (Some(changes), CandidateOutcome::Goes) => {
+        (Some(changes), CandidateOutcome::Evicted) => {
             format!("would have stayed, and {rival} gone, with {changes}")
         }
         (Some(changes), _) => format!("would have gone instead of {rival} with {changes}"),
-        (None, CandidateOutcome::Goes) => {
+        (None, CandidateOutcome::Evicted) => {
             format!("would have gone before {rival} whatever it used or requested")
         }
         (None, _) => format!("would have stayed behind {rival} whatever it used or requested"),
@@ -291,7 +291,7 @@ pub(super) fn margin_cell(resource: Resource, candidate: &CandidateRecord) -> St
 
 /// The smallest change of all.
 pub(super) fn nearest_change(resource: Resource, nearest: &NearestRecord) -> String {
-    let NearestRecord { pod: whose, usage, stays: _, goes } = nearest;
+    let NearestRecord { pod: whose, usage, kept: _, evicted: goes } = nearest;
     let word = if *usage < 0 { "less" } else { "more" };
     let change = exact(resource, usage.saturating_abs());
     let instead = if whose == goes { "it".to_owned() } else { pod(goes) };
@@ -326,8 +326,10 @@ pub(super) fn order_reason(ahead: &CandidateRecord, behind: &CandidateRecord) ->
 
 /// The same, among those of the same standing and priority.
 pub(super) fn protection_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
-    let bare = |candidate: &CandidateRecord| candidate.shelter.as_ref().is_some_and(|shelter| shelter.bare);
-    let hint = |candidate: &CandidateRecord| candidate.shelter.as_ref().map_or(0, |shelter| shelter.hint);
+    let bare = |candidate: &CandidateRecord| {
+        candidate.protection.as_ref().is_some_and(|shelter| shelter.without_controller)
+    };
+    let hint = |candidate: &CandidateRecord| candidate.protection.as_ref().map_or(0, |shelter| shelter.hint);
     if bare(ahead) != bare(behind) {
         return Some("the other has no owner to bring it back".to_owned());
     }
@@ -336,12 +338,14 @@ pub(super) fn protection_reason(ahead: &CandidateRecord, behind: &CandidateRecor
 }
 
 fn order_of(candidate: &CandidateRecord) -> EvictionOrder {
-    candidate.shelter.as_ref().map_or(EvictionOrder::default(), |shelter| shelter.turn)
+    candidate.protection.as_ref().map_or(EvictionOrder::default(), |shelter| shelter.order)
 }
 
 /// What shelters a pod or puts it forward, for the table.
 pub(super) fn protection_notes(candidate: &CandidateRecord) -> Vec<String> {
-    let Some(ProtectionRecord { turn, rule, bare, hint, ignored_annotations }) = &candidate.shelter else {
+    let Some(ProtectionRecord { order: turn, rule, without_controller: bare, hint, ignored_annotations }) =
+        &candidate.protection
+    else {
         return Vec::new();
     };
     let by_rule = rule.map_or_else(String::new, |rule| format!(" by policy.protection[{rule}]"));

@@ -1,7 +1,7 @@
 //! One evaluation as text.
 
 use crate::eviction::{Basis, EvaluationEnd, SkipReason};
-use crate::explain::text::{Style, Tone, count, pod, printable, spoken};
+use crate::explain::text::{Style, Tone, count, pod, printable, with_unit};
 use crate::explain::{candidates, signals};
 use crate::pod::PodName;
 use crate::record::{
@@ -37,10 +37,10 @@ impl TextPage<'_> {
 pub(super) fn is_calm(evaluation: &EvaluationRecord) -> bool {
     evaluation.end == EvaluationEnd::NoPressure
         && evaluation.evictions.is_empty()
-        && evaluation.spared.is_empty()
+        && evaluation.critical_pods.is_empty()
         && evaluation.refused_pods.is_empty()
         && evaluation.unknown_volumes == 0
-        && evaluation.refused.is_empty()
+        && evaluation.rejected.is_empty()
         && evaluation.thresholds.iter().all(|threshold| threshold.met.is_none() && !threshold.imminent)
 }
 
@@ -52,7 +52,7 @@ pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page
     page.lines("memory", evaluation.memory.iter().flat_map(signals::memory));
     page.lines("ahead", signals::ahead(evaluation));
     page.lines("unknown", signals::unknown_signals(evaluation));
-    page.lines("rejected", signals::refused(&evaluation.refused));
+    page.lines("rejected", signals::refused(&evaluation.rejected));
     page.lines("no signal", signals::unavailable_signals(record));
     page.lines("policy", record.proposal.iter().flat_map(|one| signals::proposal(one, record.at)));
     page.lines("reclaim", reclaim(evaluation));
@@ -76,7 +76,7 @@ pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page
 
 fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
     let short = evaluation.starved.map_or_else(String::new, |resource| format!(": short of {resource}"));
-    let going = going(&evaluation.evictions);
+    let going = evicted_pods(&evaluation.evictions);
     match evaluation.end {
         EvaluationEnd::Evicted => (Tone::Bad, format!("{going}{short}")),
         EvaluationEnd::LocalStorage => (Tone::Bad, format!("{going}: above limits of local storage")),
@@ -128,8 +128,8 @@ fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
 }
 
 /// `EVICT a/b`, `EVICT a/b and c/d`, `EVICT a/b and 3 more, HURRY e/f`; empty if nobody goes.
-fn going(evictions: &[EvictionRecord]) -> String {
-    let (hurried, chosen): (Vec<_>, Vec<_>) = evictions.iter().partition(|one| one.takes_over);
+fn evicted_pods(evictions: &[EvictionRecord]) -> String {
+    let (hurried, chosen): (Vec<_>, Vec<_>) = evictions.iter().partition(|one| one.shortens_grace);
     let parts = [("EVICT", chosen), ("HURRY", hurried)];
     let parts = parts.iter().filter(|(_, pods)| !pods.is_empty());
     parts.map(|(verb, pods)| format!("{verb} {}", named(pods))).collect::<Vec<_>>().join(", ")
@@ -171,7 +171,7 @@ fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
     }
     if evaluation.candidates.is_empty() {
         let spared = |name| format!("{} is above its own limits, but critical", pod(name));
-        page.lines("spared", evaluation.spared.iter().map(spared));
+        page.lines("spared", evaluation.critical_pods.iter().map(spared));
         page.lines("rejected", evaluation.refused_pods.iter().map(candidates::refusal_line));
     }
 }
@@ -184,7 +184,7 @@ fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPag
     candidates::table(evaluation, resource, page.style, page.out);
     page.out.push('\n');
     page.lines("rejected", evaluation.refused_pods.iter().map(candidates::refusal_line));
-    let goes = |(_, candidate): &(usize, &CandidateRecord)| candidate.fate == CandidateOutcome::Goes;
+    let goes = |(_, candidate): &(usize, &CandidateRecord)| candidate.outcome == CandidateOutcome::Evicted;
     for (rank, candidate) in evaluation.candidates.iter().enumerate().filter(goes) {
         let mut lines = vec![pod(&candidate.pod)];
         let reasons = candidates::victim(evaluation, rank, candidate, resource);
@@ -200,16 +200,18 @@ fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPag
 
 /// Earlier evictions that were remembered.
 pub(super) fn in_flight_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
-    evaluation.flights.iter().map(in_flight_line)
+    evaluation.in_flight.iter().map(in_flight_line)
 }
 
 pub(super) fn in_flight_line(InFlightRecord { pod: name, signal, state, .. }: &InFlightRecord) -> String {
     let name = pod(name);
     match state {
-        InFlightPhase::UnderWay { remaining_grace } => {
+        InFlightPhase::Terminating { remaining_grace } => {
             format!("{name} for {signal}, {remaining_grace} of its grace period left")
         }
-        InFlightPhase::Gone { .. } => format!("{name} is gone; figures from before that still count it"),
+        InFlightPhase::Terminated { .. } => {
+            format!("{name} is gone; figures from before that still count it")
+        }
         InFlightPhase::Failed { why, age } => {
             format!("{name} did not go ({}), {age} ago", printable(why))
         }
@@ -222,8 +224,8 @@ pub(super) fn in_flight_line(InFlightRecord { pod: name, signal, state, .. }: &I
 /// What each threshold lacked that was dealt with, and who makes up for it.
 pub(super) fn sizing_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
     evaluation.sizing.iter().map(|sizing| {
-        let SizingRecord { signal, lacking, in_flight, chosen, open, .. } = sizing;
-        let tell = |number: i64| spoken(signal.resource(), number);
+        let SizingRecord { signal, lacking, in_flight, chosen, remaining: open, .. } = sizing;
+        let tell = |number: i64| with_unit(signal.resource(), number);
         let victims = sizing.victims.iter().map(|victim| {
             let guess = match victim.basis {
                 Basis::Request => ", as it requested: its usage is not known",
@@ -232,7 +234,7 @@ pub(super) fn sizing_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item 
             };
             format!("; {} frees {}{guess}", pod(&victim.pod), tell(victim.release))
         });
-        let hurried = sizing.hurried.iter().map(|name| format!("; {} is hurried", pod(name)));
+        let hurried = sizing.shortened.iter().map(|name| format!("; {} is hurried", pod(name)));
         let detail: String = hurried.chain(victims).collect();
         let rest = match open {
             ..=0 => String::new(),
@@ -251,14 +253,14 @@ pub(super) fn skipped_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item
 /// The same for one threshold, with the pods.
 pub(super) fn skipped_of(sizing: &SizingRecord) -> impl Iterator<Item = (&PodName, String)> {
     let resource = sizing.signal.resource();
-    sizing.passed_over.iter().map(move |SkippedPodRecord { pod: name, why, release, open, .. }| {
-        let (release, open) = (spoken(resource, *release), spoken(resource, *open));
+    sizing.skipped.iter().map(move |SkippedPodRecord { pod: name, why, release, remaining: open, .. }| {
+        let (release, open) = (with_unit(resource, *release), with_unit(resource, *open));
         let why = match why {
-            SkipReason::FreesNextToNothing => format!(
+            SkipReason::FreesTooLittle => format!(
                 "{} would free {release} of {open}, and others of its standing and priority more",
                 pod(name)
             ),
-            SkipReason::DidNotGo => format!("{} did not go when it was to", pod(name)),
+            SkipReason::EvictionFailed => format!("{} did not go when it was to", pod(name)),
         };
         (name, why)
     })

@@ -29,7 +29,7 @@ use crate::pod::PodName;
 #[derive(Debug, Default)]
 pub struct Explainer {
     style: Style,
-    story: Option<pod::PodHistory>,
+    history: Option<pod::PodHistory>,
     calm: Option<Calm>,
 }
 
@@ -51,14 +51,14 @@ impl Explainer {
 
     /// Tells what concerns one pod.
     pub fn of_pod(style: Style, pod: PodName) -> Self {
-        Self { style, story: Some(pod::PodHistory::new(pod)), calm: None }
+        Self { style, history: Some(pod::PodHistory::new(pod)), calm: None }
     }
 
     /// Explains a record: text with line ends, or nothing yet.
     pub fn explain(&mut self, record: &DecisionRecord) -> String {
         let mut out = String::new();
-        if let Some(story) = &mut self.story {
-            story.tell(record, &mut TextPage { style: self.style, out: &mut out });
+        if let Some(story) = &mut self.history {
+            story.explain(record, &mut TextPage { style: self.style, out: &mut out });
             return out;
         }
         match &record.subject {
@@ -88,7 +88,11 @@ impl Explainer {
             RecordSubject::NotEvaluated(why) => {
                 self.end_calm(&mut out);
                 let mut page = TextPage { style: self.style, out: &mut out };
-                page.heading(&record.at.to_string(), Tone::Warning, &format!("NO PASS: {}", no_pass(*why)));
+                page.heading(
+                    &record.at.to_string(),
+                    Tone::Warning,
+                    &format!("NO PASS: {}", not_evaluated(*why)),
+                );
                 page.out.push('\n');
             }
             RecordSubject::Admission { pod, admit, message } => {
@@ -110,7 +114,7 @@ impl Explainer {
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         self.end_calm(&mut out);
-        if let Some(story) = self.story.take() {
+        if let Some(story) = self.history.take() {
             story.finish(&mut TextPage { style: self.style, out: &mut out });
         }
         out
@@ -142,7 +146,7 @@ impl Explainer {
                 format!("; the transition period keeps {}", names.join(" and "))
             }
         };
-        let passes = text::passes(passes);
+        let passes = text::evaluations(passes);
         let text = self.style.paint(Tone::Good, &format!("CALM for {passes}{until}{held}"));
         let mut page = TextPage { style: self.style, out };
         *page.out += &format!("{from}  {text}\n");
@@ -151,7 +155,7 @@ impl Explainer {
     }
 }
 
-fn no_pass(why: NotEvaluated) -> String {
+fn not_evaluated(why: NotEvaluated) -> String {
     match why {
         NotEvaluated::NothingToEnforce => {
             "there are no thresholds, and pods are not held to limits".to_owned()
@@ -162,8 +166,10 @@ fn no_pass(why: NotEvaluated) -> String {
              later passes raise conditions, but evict for no threshold"
                 .to_owned()
         }
-        NotEvaluated::NoLook(why) => format!("the look at the node failed: {}", signals::unknown(why)),
-        NotEvaluated::NotWaiting => "a second look came although nothing was being reclaimed".to_owned(),
+        NotEvaluated::NoSample(why) => format!("the look at the node failed: {}", signals::unknown(why)),
+        NotEvaluated::NotAwaitingReclaim => {
+            "a second look came although nothing was being reclaimed".to_owned()
+        }
     }
 }
 

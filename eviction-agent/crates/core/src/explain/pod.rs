@@ -3,7 +3,7 @@
 use super::evaluation::TextPage;
 use super::{candidates, oom};
 use crate::explain::evaluation;
-use crate::explain::text::{Tone, passes, pod, printable};
+use crate::explain::text::{Tone, evaluations, pod, printable};
 use crate::oom::OomUpdate;
 use crate::pod::PodName;
 use crate::record::{CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, RecordSubject};
@@ -28,7 +28,7 @@ impl PodHistory {
     }
 
     /// What a record says about the pod.
-    pub(super) fn tell(&mut self, record: &DecisionRecord, page: &mut TextPage<'_>) {
+    pub(super) fn explain(&mut self, record: &DecisionRecord, page: &mut TextPage<'_>) {
         match &record.subject {
             RecordSubject::Evaluated(evaluation) => self.evaluation(record, evaluation, page),
             RecordSubject::Admission { pod: asked, admit, message } if *asked == self.pod => {
@@ -52,7 +52,7 @@ impl PodHistory {
     /// The sum of it all.
     pub(super) fn finish(self, page: &mut TextPage<'_>) {
         let name = page.style.paint(Tone::Strong, &pod(&self.pod));
-        let passes = passes(self.passes);
+        let passes = evaluations(self.passes);
         let times: Vec<String> = self.evicted.iter().map(ToString::to_string).collect();
         let fate = match &*times {
             [] => "it was never chosen".to_owned(),
@@ -77,14 +77,14 @@ impl PodHistory {
         let at = record.at.to_string();
         let found = evaluation.candidates.iter().position(|candidate| candidate.pod == self.pod);
         let evicted = evaluation.evictions.iter().find(|eviction| eviction.pod == self.pod);
-        if evicted.is_some_and(|eviction| !eviction.takes_over) {
+        if evicted.is_some_and(|eviction| !eviction.shortens_grace) {
             self.evicted.push(record.at);
         }
         if let (Some(rank), Some(resource)) = (found, evaluation.starved) {
             self.ranked += 1;
             ranked(&at, evaluation, rank, resource, page);
             page.out.push('\n');
-        } else if let Some(eviction) = evicted.filter(|eviction| eviction.takes_over) {
+        } else if let Some(eviction) = evicted.filter(|eviction| eviction.shortens_grace) {
             let name = pod(&self.pod);
             page.heading(
                 &at,
@@ -98,7 +98,7 @@ impl PodHistory {
             page.lines("why", [candidates::above_limit(eviction)]);
             page.lines("message", [printable(eviction.message.trim_end())]);
             page.out.push('\n');
-        } else if evaluation.spared.contains(&self.pod) {
+        } else if evaluation.critical_pods.contains(&self.pod) {
             let name = pod(&self.pod);
             page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but critical"));
             page.out.push('\n');
@@ -117,47 +117,49 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
     };
     let name = pod(&own.pod);
     let place = format!("{} of {}", rank + 1, evaluation.candidates.len());
-    let (tone, heading) = match own.fate {
-        CandidateOutcome::Goes => (Tone::Bad, format!("EVICT {name}: rank {place}, short of {resource}")),
+    let (tone, heading) = match own.outcome {
+        CandidateOutcome::Evicted => (Tone::Bad, format!("EVICT {name}: rank {place}, short of {resource}")),
         CandidateOutcome::Critical => {
             (Tone::Warning, format!("{name} had rank {place} and is critical: it was skipped"))
         }
-        CandidateOutcome::Refused => {
+        CandidateOutcome::Protected => {
             (Tone::Warning, format!("{name} had rank {place} and is protected: it was skipped"))
         }
-        CandidateOutcome::Hurried => {
+        CandidateOutcome::GraceShortened => {
             (Tone::Bad, format!("SHORTEN {name}: rank {place}, short of {resource}, and already terminating"))
         }
-        CandidateOutcome::OnItsWay => {
+        CandidateOutcome::Terminating => {
             (Tone::Warning, format!("{name} is already terminating: rank {place}, short of {resource}"))
         }
-        CandidateOutcome::LetBe => (
+        CandidateOutcome::FailedLately => (
             Tone::Warning,
             format!(
                 "{name} is not evicted again: rank {place}, short of {resource}, and its last eviction failed"
             ),
         ),
-        CandidateOutcome::PassedOver => (Tone::Warning, format!("{name} had rank {place} and was skipped")),
-        CandidateOutcome::Stays => (Tone::Good, format!("{name} stays: rank {place}, short of {resource}")),
+        CandidateOutcome::Skipped => (Tone::Warning, format!("{name} had rank {place} and was skipped")),
+        CandidateOutcome::NotReached => {
+            (Tone::Good, format!("{name} stays: rank {place}, short of {resource}"))
+        }
     };
     page.heading(at, tone, &heading);
     candidates::rows(&around(evaluation, rank), resource, page.style, page.out);
-    match own.fate {
-        CandidateOutcome::Goes => page.lines("why", candidates::victim(evaluation, rank, own, resource)),
+    match own.outcome {
+        CandidateOutcome::Evicted => page.lines("why", candidates::victim(evaluation, rank, own, resource)),
         CandidateOutcome::Critical => {}
-        CandidateOutcome::Refused => {
+        CandidateOutcome::Protected => {
             page.lines("why not", candidates::refusal_of(evaluation, &own.pod).map(|why| format!("it {why}")))
         }
-        CandidateOutcome::Hurried | CandidateOutcome::OnItsWay | CandidateOutcome::LetBe => {
-            let own = evaluation.flights.iter().filter(|flight| flight.pod == own.pod);
+        CandidateOutcome::GraceShortened | CandidateOutcome::Terminating | CandidateOutcome::FailedLately => {
+            let own = evaluation.in_flight.iter().filter(|flight| flight.pod == own.pod);
             page.lines("why", own.map(evaluation::in_flight_line));
         }
-        CandidateOutcome::PassedOver => {
+        CandidateOutcome::Skipped => {
             let own =
                 evaluation.sizing.iter().flat_map(evaluation::skipped_of).filter(|(pod, _)| **pod == own.pod);
             page.lines("why not", own.map(|(_, why)| why));
         }
-        CandidateOutcome::Stays => page.lines("why not", not(evaluation, own, resource)),
+        CandidateOutcome::NotReached => page.lines("why not", why_not(evaluation, own, resource)),
     }
     let told = evaluation.evictions.iter().filter(|eviction| eviction.pod == own.pod);
     page.lines("message", told.map(|eviction| printable(eviction.message.trim_end())));
@@ -167,13 +169,13 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
 fn around(evaluation: &EvaluationRecord, rank: usize) -> Vec<(usize, &CandidateRecord)> {
     let near = rank.saturating_sub(1)..=rank + 1;
     let shown = |(place, candidate): &(usize, &CandidateRecord)| {
-        near.contains(place) || !matches!(candidate.fate, CandidateOutcome::Stays)
+        near.contains(place) || !matches!(candidate.outcome, CandidateOutcome::NotReached)
     };
     evaluation.candidates.iter().enumerate().filter(shown).collect()
 }
 
 /// Why it did not go.
-fn not(evaluation: &EvaluationRecord, own: &CandidateRecord, resource: Resource) -> Vec<String> {
+fn why_not(evaluation: &EvaluationRecord, own: &CandidateRecord, resource: Resource) -> Vec<String> {
     if own.critical {
         return vec!["it is critical: had its turn come, it would have been skipped".to_owned()];
     }

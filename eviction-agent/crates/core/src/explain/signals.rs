@@ -16,7 +16,7 @@ use crate::units::GoDuration;
 pub(super) fn met(evaluation: &EvaluationRecord, at: Timestamp) -> Vec<String> {
     let mut met: Vec<_> =
         evaluation.thresholds.iter().filter_map(|threshold| Some((threshold, threshold.met?))).collect();
-    met.sort_by_key(|(_, met)| !met.handled);
+    met.sort_by_key(|(_, met)| !met.driving);
     let signal = |of: Signal| evaluation.signals.iter().find(|seen| seen.signal == of);
     met.into_iter().map(|(threshold, met)| line(threshold, met, signal(threshold.signal), at)).collect()
 }
@@ -32,7 +32,7 @@ fn line(threshold: &ThresholdRecord, met: MetRecord, seen: Option<&SignalRecord>
     let signal = threshold.signal;
     let mut parts = vec![value(signal, seen)];
     let line = named(threshold);
-    let lacks = amount(signal.resource(), met.lacks);
+    let lacks = amount(signal.resource(), met.missing);
     let min_reclaim = threshold.min_reclaim.as_deref().map(|text| quantity(signal.resource(), text));
     parts.push(match min_reclaim {
         _ if met.by_prediction => format!("not yet below {line}, but about to be"),
@@ -157,7 +157,7 @@ pub(super) fn memory(memory: &MemoryRecord) -> Vec<String> {
         stalled,
         swap_used,
         swap_total,
-        gate,
+        conditions: gate,
         unknown: absent,
     } = memory;
     let bytes = |number: u64| amount(Resource::Memory, i64::try_from(number).unwrap_or(i64::MAX));
@@ -184,14 +184,13 @@ pub(super) fn memory(memory: &MemoryRecord) -> Vec<String> {
     if !other.is_empty() {
         lines.push(other.join("; "));
     }
-    lines
-        .extend(absent.iter().map(|figure| format!("{} is unknown: {}", figure.figure, unknown(figure.why))));
-    lines.extend(held(*gate));
+    lines.extend(absent.iter().map(|figure| format!("{} is unknown: {}", figure.value, unknown(figure.why))));
+    lines.extend(memory_condition(*gate));
     lines
 }
 
 /// Why thresholds of memory are not met whatever is available.
-fn held(gate: MemoryConditions) -> Option<String> {
+fn memory_condition(gate: MemoryConditions) -> Option<String> {
     let reason = match gate {
         MemoryConditions::Open => return None,
         MemoryConditions::TooLittleStall => {
@@ -262,8 +261,8 @@ pub(super) fn unavailable_signals(record: &DecisionRecord) -> Vec<String> {
 pub(super) fn proposal(proposal: &ProposalRecord, at: Timestamp) -> Vec<String> {
     match proposal {
         ProposalRecord::Unchanged => vec!["the policy that was proposed is in force already".to_owned()],
-        ProposalRecord::TookEffect => vec!["a changed policy is in force from now on".to_owned()],
-        ProposalRecord::Waits { since, until, would_evict, would_reclaim } => {
+        ProposalRecord::Applied => vec!["a changed policy is in force from now on".to_owned()],
+        ProposalRecord::Pending { since, until, would_evict, would_reclaim } => {
             let until = until.map_or_else(
                 || "until it is applied with `run --apply-config-now`".to_owned(),
                 |until| format!("until {}, unless it is accepted before", clock(until, at)),

@@ -1,7 +1,7 @@
 use super::{Explainer, Style};
 use crate::disk_layout::Reclaim;
 use crate::engine::Engine;
-use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, tell};
+use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, step};
 use crate::input::Event;
 use crate::oom::{
     AttributedCause, ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate, OomVictimRole,
@@ -45,7 +45,7 @@ impl Node {
             .map(|(uid, used)| memory_of(uid, used));
         for &(seconds, memory, disk) in looks {
             let look = snapshot(node(memory, disk, at(seconds)), &usage);
-            let decision = tell(&mut self.engine, seconds, Event::Sample(look));
+            let decision = step(&mut self.engine, seconds, Event::Sample(look));
             self.text += &self.explainer.explain(&DecisionRecord::of(&decision));
         }
         self.text + &self.explainer.finish()
@@ -194,7 +194,7 @@ fn kills_belong_to_the_story_of_a_pod() {
 /// The record of a look.
 fn look(memory: u64, disk: u64) -> DecisionRecord {
     let Node { mut engine, .. } = Node::new(Explainer::default());
-    let decision = tell(&mut engine, 1, Event::Sample(snapshot(node(memory, disk, at(1)), &[])));
+    let decision = step(&mut engine, 1, Event::Sample(snapshot(node(memory, disk, at(1)), &[])));
     DecisionRecord::of(&decision)
 }
 
@@ -215,10 +215,10 @@ fn what_was_seen_beside_is_told() {
         stalled: Some(true),
         swap_used: Some(1 << 30),
         swap_total: Some(2 << 30),
-        gate: MemoryConditions::TooLittleStall,
-        unknown: vec![UnknownValue { figure: "mem_available", why: UnknownReason::Unparsable }],
+        conditions: MemoryConditions::TooLittleStall,
+        unknown: vec![UnknownValue { value: "mem_available", why: UnknownReason::Unparsable }],
     });
-    evaluation.refused = vec![
+    evaluation.rejected = vec![
         RejectedReading {
             signal: MemoryAvailable,
             available: 0,
@@ -240,7 +240,7 @@ fn what_was_seen_beside_is_told() {
     });
     record.unavailable = vec![Signal::PidAvailable];
     record.unknown_conditions = vec![NodeCondition::PidPressure];
-    record.proposal = Some(ProposalRecord::Waits {
+    record.proposal = Some(ProposalRecord::Pending {
         since: at(0),
         until: Some(at(300)),
         would_evict: vec![name_of("greedy")],

@@ -14,7 +14,7 @@ pub(super) fn amount(resource: Resource, number: i64) -> String {
 }
 
 /// The same with its unit, to be read in a sentence: `1.43Gi`, `12345 inodes`.
-pub(super) fn spoken(resource: Resource, number: i64) -> String {
+pub(super) fn with_unit(resource: Resource, number: i64) -> String {
     let one = number.unsigned_abs() == 1;
     match resource {
         Resource::Memory | Resource::EphemeralStorage => bytes(number),
@@ -25,7 +25,7 @@ pub(super) fn spoken(resource: Resource, number: i64) -> String {
 
 /// The same to the last digit, for what has to be exact: `300Mi and 1 byte`.
 pub(super) fn exact(resource: Resource, number: i64) -> String {
-    let rounded = spoken(resource, number);
+    let rounded = with_unit(resource, number);
     if matches!(resource, Resource::Inodes | Resource::Pids) || is_exactly(&rounded, number) {
         return rounded;
     }
@@ -73,7 +73,7 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// `2 passes`, `1 evaluation`.
-pub(super) fn passes(number: usize) -> String {
+pub(super) fn evaluations(number: usize) -> String {
     format!("{number} {}", if number == 1 { "pass" } else { "passes" })
 }
 

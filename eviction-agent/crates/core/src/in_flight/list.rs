@@ -5,12 +5,13 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::{
-    ApiPhase, Ended, ExecutorUpdate, Failure, InFlightEviction, MARGIN, REMEMBERED, RETRY, StartedEviction,
+    ApiPhase, Ended, ExecutorUpdate, FAILURE_REMEMBERED, Failure, InFlightEviction, RETRY_AFTER,
+    StartedEviction, TERMINATION_TIMEOUT,
 };
 use crate::disk_layout::DiskLayout;
-use crate::eviction::{Eviction, ExpectedRelease, is_next_to_nothing};
+use crate::eviction::{Eviction, ExpectedRelease, is_negligible};
 use crate::pods::PodSet;
-use crate::policy::VictimsPerPass;
+use crate::policy::VictimsPerSync;
 use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::Signal;
 use crate::snapshot::PodStats;
@@ -24,9 +25,9 @@ pub(crate) struct InFlightEvictions {
     list: Vec<InFlightEviction>,
     last: Option<Timestamp>,
     /// Nobody new may be chosen before.
-    held_until: Option<Timestamp>,
+    paused_until: Option<Timestamp>,
     /// The uids of those whose objects are gone and in whose cgroups somebody is.
-    leaving: Vec<Box<str>>,
+    terminating: Vec<Box<str>>,
 }
 
 /// Whether a pod may be chosen, as far as earlier evictions of it have a say.
@@ -52,24 +53,24 @@ impl InFlightEvictions {
     }
 
     /// Makes room for some more.
-    pub(crate) fn make_room(&mut self, more: usize) {
+    pub(crate) fn reserve(&mut self, more: usize) {
         self.list.reserve(more);
     }
 
     /// Takes note of the time. What took too long fails, and what is over is forgotten.
-    pub(crate) fn advance(&mut self, at: Timestamp, victims: VictimsPerPass) {
-        let is_sized = victims != VictimsPerPass::One;
+    pub(crate) fn advance(&mut self, at: Timestamp, victims: VictimsPerSync) {
+        let is_sized = victims != VictimsPerSync::One;
         let passed = self.last.map_or(GoDuration::ZERO, |last| since(at, last));
         self.last = Some(at);
         if passed < GoDuration::ZERO {
-            self.held_until = self.held_until.map(|until| later(until, passed));
+            self.paused_until = self.paused_until.map(|until| later(until, passed));
         }
         for it in &mut self.list {
             // A time that is not known to have begun does not pass.
             if passed < GoDuration::ZERO || (is_sized && it.is_unconfirmed()) {
                 it.since = later(it.since, passed);
             }
-            if is_sized && !it.restored && it.is_under_way() && it.age(at) >= it.may_take() {
+            if is_sized && !it.restored && it.is_terminating() && it.age(at) >= it.may_take() {
                 it.end(Ended::Failed(Failure::Expired), at);
             }
         }
@@ -77,11 +78,11 @@ impl InFlightEvictions {
             let is_known_for = match it.ended {
                 _ if it.restored || it.is_executing() => return true,
                 None if is_sized => return true,
-                None => MARGIN,
+                None => TERMINATION_TIMEOUT,
                 // By the kubelet's rules what is over is forgotten.
                 Some(_) if !is_sized => return false,
-                Some(Ended::Gone) => MARGIN,
-                Some(Ended::Failed(_)) => REMEMBERED,
+                Some(Ended::Terminated) => TERMINATION_TIMEOUT,
+                Some(Ended::Failed(_)) => FAILURE_REMEMBERED,
             };
             it.age(at) < is_known_for
         });
@@ -93,9 +94,9 @@ impl InFlightEvictions {
         at: Timestamp,
         decision: u64,
         update: ExecutorUpdate,
-        victims: VictimsPerPass,
+        victims: VictimsPerSync,
     ) {
-        let is_sized = victims != VictimsPerPass::One;
+        let is_sized = victims != VictimsPerSync::One;
         if let ExecutorUpdate::Started(started) = update {
             return self.start(decision, *started);
         }
@@ -136,7 +137,8 @@ impl InFlightEvictions {
     /// Executors begin with one that was chosen, or, where a pass remembers nobody, with a new one.
     fn start(&mut self, decision: u64, started: StartedEviction) {
         let uid = &started.pod.uid;
-        let is_chosen = |it: &&mut InFlightEviction| it.is_of(uid) && it.is_under_way() && !it.is_executing();
+        let is_chosen =
+            |it: &&mut InFlightEviction| it.is_of(uid) && it.is_terminating() && !it.is_executing();
         if let Some(it) = self.list.iter_mut().rfind(is_chosen) {
             (it.decision, it.api, it.killing) = (Some(decision), started.api, started.killing);
             it.decided_at = started.decided_at;
@@ -148,8 +150,9 @@ impl InFlightEvictions {
     /// Until when the kubelet waits for its victims before it looks again (`eviction_manager.go:
     /// waitForPodsCleanup`), or for whatever else nobody new may go.
     pub(crate) fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
-        let pending = self.known().filter(|it| it.is_under_way()).map(|it| later(it.since, MARGIN));
-        pending.chain(self.held_until).max().filter(|until| *until > now)
+        let pending =
+            self.known().filter(|it| it.is_terminating()).map(|it| later(it.since, TERMINATION_TIMEOUT));
+        pending.chain(self.paused_until).max().filter(|until| *until > now)
     }
 
     /// Whether nobody knows what came of one of them.
@@ -161,31 +164,31 @@ impl InFlightEvictions {
     /// by those of the kubelet.
     pub(crate) fn keep_executing(&mut self) {
         self.list.retain(InFlightEviction::is_executing);
-        self.held_until = None;
+        self.paused_until = None;
     }
 
     /// The objects of these are gone, and what they hold is not: they are not active pods, but on
     /// their way.
-    pub(crate) fn leaving_are(&mut self, uids: Vec<Box<str>>) {
-        self.leaving = uids;
+    pub(crate) fn set_terminating(&mut self, uids: Vec<Box<str>>) {
+        self.terminating = uids;
     }
 
     /// Takes note of the active pods: who is not among them is gone, unless he is leaving.
-    pub(crate) fn note_pods(&mut self, at: Timestamp, pods: &PodSet) {
-        let is_active = |it: &InFlightEviction| pods.place(&it.pod.uid).is_some();
+    pub(crate) fn update_pods(&mut self, at: Timestamp, pods: &PodSet) {
+        let is_active = |it: &InFlightEviction| pods.index_of(&it.pod.uid).is_some();
         self.list.retain(|it| it.restored || it.is_executing() || !it.has_failed() || is_active(it));
-        let leaving = &self.leaving;
+        let leaving = &self.terminating;
         for it in self.list.iter_mut().filter(|it| !it.restored) {
             let is_there = is_active(it) || leaving.contains(&it.pod.uid);
-            if it.is_under_way() && !is_there {
-                it.end(Ended::Gone, at);
+            if it.is_terminating() && !is_there {
+                it.end(Ended::Terminated, at);
             }
         }
     }
 
     /// Takes over those of a former engine. They wait for their pods. What the API server was asked
     /// then may have been done or not.
-    pub(crate) fn recall(&mut self, former: Vec<InFlightEviction>) {
+    pub(crate) fn restore(&mut self, former: Vec<InFlightEviction>) {
         self.list = former;
         for it in &mut self.list {
             it.restored = true;
@@ -203,20 +206,20 @@ impl InFlightEvictions {
         pods: &PodSet,
         mut resumed: impl FnMut(&InFlightEviction),
     ) {
-        let leaving = std::mem::take(&mut self.leaving);
+        let leaving = std::mem::take(&mut self.terminating);
         let mut place = 0;
         while let Some(it) = self.list.get(place) {
             let uid = &it.pod.uid;
-            let is_leaving = it.is_under_way() && leaving.contains(uid);
-            let is_there = is_leaving || pods.place(uid).is_some();
+            let is_leaving = it.is_terminating() && leaving.contains(uid);
+            let is_there = is_leaving || pods.index_of(uid).is_some();
             let matters_for = match it.ended {
                 None => it.may_take(),
-                Some(Ended::Gone) => MARGIN,
-                Some(Ended::Failed(_)) => REMEMBERED,
+                Some(Ended::Terminated) => TERMINATION_TIMEOUT,
+                Some(Ended::Failed(_)) => FAILURE_REMEMBERED,
             };
             let goes_on = match (it.restored, is_there) {
                 (false, _) => true,
-                (true, true) => it.is_executing() || self.stance(uid) == Eligibility::Free,
+                (true, true) => it.is_executing() || self.eligibility(uid) == Eligibility::Free,
                 // Without any pods nothing is known of this one either.
                 (true, false) if it.is_executing() => pods.is_empty(),
                 (true, false) => it.age(at) < matters_for,
@@ -228,22 +231,22 @@ impl InFlightEvictions {
             let it = &mut self.list[place];
             if it.restored && is_there {
                 it.restored = false;
-                if it.is_under_way() {
+                if it.is_terminating() {
                     resumed(it);
                 }
             }
             place += 1;
         }
-        self.leaving = leaving;
+        self.terminating = leaving;
     }
 
     /// Takes note of what came of an eviction. One that nobody decided changes nothing.
-    pub(crate) fn note_outcome(&mut self, at: Timestamp, outcome: EvictionResult) {
+    pub(crate) fn record_result(&mut self, at: Timestamp, outcome: EvictionResult) {
         let EvictionResult { uid, result } = outcome;
-        let is_meant = |it: &InFlightEviction| it.is_of(&uid) && !it.restored && it.is_under_way();
+        let is_meant = |it: &InFlightEviction| it.is_of(&uid) && !it.restored && it.is_terminating();
         let why = match result {
             Ok(()) => {
-                self.list.iter_mut().filter(|it| is_meant(it)).for_each(|it| it.end(Ended::Gone, at));
+                self.list.iter_mut().filter(|it| is_meant(it)).for_each(|it| it.end(Ended::Terminated, at));
                 return;
             }
             Err(why) => why,
@@ -254,23 +257,23 @@ impl InFlightEvictions {
         match why {
             NotEvicted::Failed(why) => self.list[place].end(Ended::Failed(Failure::Reported(why)), at),
             // It has not left.
-            NotEvicted::Budget | NotEvicted::NotAsked => drop(self.list.remove(place)),
+            NotEvicted::PdbDenied | NotEvicted::NotAsked => drop(self.list.remove(place)),
         }
     }
 
     /// Nobody new may be chosen before this time, nor before one that was said earlier.
-    pub(crate) fn hold_until(&mut self, until: Timestamp) {
-        self.held_until = self.held_until.max(Some(until));
+    pub(crate) fn pause_until(&mut self, until: Timestamp) {
+        self.paused_until = self.paused_until.max(Some(until));
     }
 
     /// Until when nobody new may be chosen, if that is so.
-    pub(crate) fn held_until(&self) -> Option<Timestamp> {
-        self.held_until.filter(|until| self.last.is_some_and(|last| *until > last))
+    pub(crate) fn paused_until(&self) -> Option<Timestamp> {
+        self.paused_until.filter(|until| self.last.is_some_and(|last| *until > last))
     }
 
     /// Whether nobody new may be chosen.
-    pub(crate) fn is_held(&self) -> bool {
-        self.held_until().is_some()
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused_until().is_some()
     }
 
     /// Remembers that a pod of a pass goes, unless it is taken. Whether it goes.
@@ -283,11 +286,11 @@ impl InFlightEvictions {
         hard: bool,
         stats: Option<PodStats<'_>>,
     ) -> bool {
-        let &Eviction { place, grace_period_seconds, cause: _, ignores_budget: _ } = eviction;
+        let &Eviction { pod: place, grace_period_seconds, cause: _, ignores_budget: _ } = eviction;
         let Some(pod) = pods.pods().get(place as usize) else {
             return false;
         };
-        if self.stance(&pod.pod.uid) == Eligibility::Taken {
+        if self.eligibility(&pod.pod.uid) == Eligibility::Taken {
             return false;
         }
         self.list.retain(|failed| !failed.is_of(&pod.pod.uid) || failed.is_executing());
@@ -311,10 +314,10 @@ impl InFlightEvictions {
     }
 
     /// Whether a pod may be chosen.
-    pub(crate) fn stance(&self, uid: &str) -> Eligibility {
+    pub(crate) fn eligibility(&self, uid: &str) -> Eligibility {
         let now = self.last.unwrap_or_default();
         let stances = self.known().filter(|it| it.is_of(uid)).map(|it| match it.ended {
-            Some(Ended::Failed(_)) if it.age(now) >= RETRY => Eligibility::Last,
+            Some(Ended::Failed(_)) if it.age(now) >= RETRY_AFTER => Eligibility::Last,
             _ => Eligibility::Taken,
         });
         stances.max().unwrap_or(Eligibility::Free)
@@ -329,14 +332,14 @@ impl InFlightEvictions {
         hard: Option<GoDuration>,
     ) -> i64 {
         let now = self.last.unwrap_or_default();
-        let in_time = |it: &&InFlightEviction| hard.is_none_or(|grace| !it.can_hurry(now, grace));
+        let in_time = |it: &&InFlightEviction| hard.is_none_or(|grace| !it.can_shorten(now, grace));
         let amounts = self.known().filter(in_time).map(|it| it.expected(signal, figures));
         amounts.fold(0, i64::saturating_add)
     }
 
     /// Hurries the first that can be and frees more than next to nothing of what is open of a
     /// signal. Where its pod is, and what it frees.
-    pub(crate) fn hurry(
+    pub(crate) fn shorten_grace(
         &mut self,
         signal: Signal,
         open: i64,
@@ -346,7 +349,7 @@ impl InFlightEvictions {
         let (now, grace) = (self.last.unwrap_or_default(), GoDuration::from_secs(grace_period_seconds));
         self.list.iter_mut().filter(|it| !it.restored).find_map(|it| {
             let amount = it.release(signal).amount;
-            if is_next_to_nothing(amount, open) || !it.can_hurry(now, grace) {
+            if is_negligible(amount, open) || !it.can_shorten(now, grace) {
                 return None;
             }
             let place = place_of(&it.pod.uid)?;
@@ -361,8 +364,8 @@ impl InFlightEvictions {
     /// What pods under way hold by a later look; of two figures the larger one stays. Figures of
     /// the node and of its pods are not of one moment: a smaller one may be of a time at which
     /// the node was not seen to be better off yet.
-    pub(crate) fn note_growth(&mut self, holds: impl Fn(&str) -> Option<[ExpectedRelease; Signal::COUNT]>) {
-        for it in self.list.iter_mut().filter(|it| !it.restored && it.is_under_way()) {
+    pub(crate) fn update_growth(&mut self, holds: impl Fn(&str) -> Option<[ExpectedRelease; Signal::COUNT]>) {
+        for it in self.list.iter_mut().filter(|it| !it.restored && it.is_terminating()) {
             let Some(now) = holds(&it.pod.uid) else {
                 continue;
             };

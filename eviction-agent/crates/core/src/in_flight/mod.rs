@@ -10,14 +10,14 @@
 //! goes for the same shortage, and the pod is not chosen again.
 //!
 //! - It ends well when the pod leaves the active pods or [`Event::Evicted`] says that it is
-//!   gone. One whose object alone is gone ([`Event::Leaving`]) is still on its way, for what holds the
+//!   gone. One whose object alone is gone ([`Event::Terminating`]) is still on its way, for what holds the
 //!   memory is there. Figures that are older than that still show what it held: for those its release goes
 //!   on counting.
 //! - It fails when [`Event::Evicted`] says so: from then on nothing is expected of it. The pod
-//!   is let be for [`RETRY`], and goes after all others for [`REMEMBERED`].
+//!   is let be for [`RETRY_AFTER`], and goes after all others for [`FAILURE_REMEMBERED`].
 //! - It never was one when [`Event::Evicted`] says that nobody took the request, or that a
 //!   PodDisruptionBudget forbids it.
-//! - It expires, which is a failure, when the pod is still there [`MARGIN`] after its grace
+//! - It expires, which is a failure, when the pod is still there [`TERMINATION_TIMEOUT`] after its grace
 //!   period, and nobody said why.
 //!
 //! A clock that is set back neither prolongs nor shortens anything by more than what passed: the
@@ -26,7 +26,7 @@
 //! [`Engine::is_waiting`]: super::engine::Engine::is_waiting
 //! [`Event::Evicted`]: super::input::Event::Evicted
 //! [`Event::Executing`]: super::input::Event::Executing
-//! [`Event::Leaving`]: super::input::Event::Leaving
+//! [`Event::Terminating`]: super::input::Event::Terminating
 
 mod list;
 #[cfg(test)]
@@ -45,13 +45,13 @@ use crate::time::{Timestamp, is_unset, since};
 use crate::units::GoDuration;
 
 /// How long after its grace period a pod may take to go: `podCleanupTimeout` of the kubelet.
-pub const MARGIN: GoDuration = GoDuration::from_secs(30);
+pub const TERMINATION_TIMEOUT: GoDuration = GoDuration::from_secs(30);
 
 /// How long a pod that did not go is let be: `monitoringInterval` of the kubelet.
-pub const RETRY: GoDuration = GoDuration::from_secs(10);
+pub const RETRY_AFTER: GoDuration = GoDuration::from_secs(10);
 
 /// How long a pod that did not go is taken after all others.
-pub const REMEMBERED: GoDuration = GoDuration::from_secs(300);
+pub const FAILURE_REMEMBERED: GoDuration = GoDuration::from_secs(300);
 
 /// One of the names of what a pod goes for.
 pub type Label = &'static str;
@@ -120,7 +120,8 @@ pub enum ApiPhase {
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
     /// The pod is gone.
-    Gone,
+    #[serde(rename = "gone")]
+    Terminated,
     /// The pod did not go.
     Failed(Failure),
 }
@@ -205,7 +206,7 @@ impl InFlightEviction {
     }
 
     /// Whether the pod is on its way out.
-    pub fn is_under_way(&self) -> bool {
+    pub fn is_terminating(&self) -> bool {
         self.ended.is_none()
     }
 
@@ -234,7 +235,7 @@ impl InFlightEviction {
     pub fn expected(&self, signal: Signal, figures: Option<Timestamp>) -> i64 {
         let counts = match self.ended {
             None => true,
-            Some(Ended::Gone) => !is_unset(figures) && figures < Some(self.since),
+            Some(Ended::Terminated) => !is_unset(figures) && figures < Some(self.since),
             Some(Ended::Failed(_)) => false,
         };
         if counts { self.release(signal).amount } else { 0 }
@@ -252,20 +253,20 @@ impl InFlightEviction {
 
     /// How much of its grace period is left, if it is under way.
     pub fn remaining_grace(&self, now: Timestamp) -> Option<GoDuration> {
-        self.is_under_way().then(|| {
+        self.is_terminating().then(|| {
             let left = self.grace().as_nanos().saturating_sub(self.age(now).as_nanos());
             GoDuration::from_nanos(left.max(0))
         })
     }
 
     /// Whether a hard threshold can hurry it.
-    pub(crate) fn can_hurry(&self, now: Timestamp, grace: GoDuration) -> bool {
+    pub(crate) fn can_shorten(&self, now: Timestamp, grace: GoDuration) -> bool {
         !self.hard && self.remaining_grace(now).is_some_and(|left| left > grace)
     }
 
     /// How long it may take to go.
     fn may_take(&self) -> GoDuration {
-        GoDuration::from_nanos(self.grace().as_nanos().saturating_add(MARGIN.as_nanos()))
+        GoDuration::from_nanos(self.grace().as_nanos().saturating_add(TERMINATION_TIMEOUT.as_nanos()))
     }
 
     fn grace(&self) -> GoDuration {
@@ -277,7 +278,7 @@ impl InFlightEviction {
     }
 
     fn is_unconfirmed(&self) -> bool {
-        self.is_under_way() && self.api == Some(ApiPhase::Unconfirmed)
+        self.is_terminating() && self.api == Some(ApiPhase::Unconfirmed)
     }
 
     fn end(&mut self, ended: Ended, at: Timestamp) {

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{ApiPhase, ExecutorUpdate, InFlightEviction, StartedEviction};
 use crate::engine::Engine;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
-use crate::fixture::{at, engine, hard, pod, policy, set, tell};
+use crate::fixture::{at, engine, hard, pod, policy, set, step};
 use crate::input::{ApiReachability, Event, Input};
 use crate::pod::PodName;
 use crate::pods::PodSet;
@@ -41,12 +41,12 @@ fn start(engine: &mut Engine, decision: u64, seconds: i64, started: StartedEvict
 }
 
 fn update(engine: &mut Engine, decision: u64, seconds: i64, update: ExecutorUpdate) {
-    tell(engine, seconds, Event::Executing { decision, update });
+    step(engine, seconds, Event::Executing { decision, update });
 }
 
 fn gone(engine: &mut Engine, decision: u64, seconds: i64, uid: &str) {
     update(engine, decision, seconds, ExecutorUpdate::KillEnded { gone: true });
-    tell(engine, seconds, Event::Evicted(EvictionResult { uid: uid.into(), result: Ok(()) }));
+    step(engine, seconds, Event::Evicted(EvictionResult { uid: uid.into(), result: Ok(()) }));
 }
 
 #[test]
@@ -71,11 +71,11 @@ fn but_no_longer_than_its_pod_cleanup_timeout() {
     // Also for one that nobody is at any more and that did not end: a dry run.
     update(&mut engine, 1, 6, ExecutorUpdate::KillEnded { gone: false });
     assert!(engine.is_waiting(at(34)) && !engine.is_waiting(at(35)));
-    tell(&mut engine, 36, Event::EvictionsPausedUntil(at(36)));
+    step(&mut engine, 36, Event::EvictionsPausedUntil(at(36)));
     assert!(engine.in_flight().is_empty(), "and then it is forgotten");
     // An executor that is at it goes on.
     start(&mut engine, 2, 40, started("a", 40, None));
-    tell(&mut engine, 100, Event::EvictionsPausedUntil(at(100)));
+    step(&mut engine, 100, Event::EvictionsPausedUntil(at(100)));
     assert_eq!((engine.in_flight().len(), engine.is_waiting(at(100))), (1, false));
     // One that is hurried has the whole time again.
     let hurried = ExecutorUpdate::Shortened { grace_period_seconds: 1, killing: true };
@@ -89,9 +89,9 @@ fn a_pause_holds_up_the_kubelets_rules_for_no_longer_than_a_victim_does() {
     start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
     update(&mut engine, 1, 6, ExecutorUpdate::ApiEnded);
     assert!(!engine.is_waiting(at(6)), "what the API server refused is over");
-    tell(&mut engine, 6, Event::EvictionsPausedUntil(at(16)));
+    step(&mut engine, 6, Event::EvictionsPausedUntil(at(16)));
     assert!(engine.is_waiting(at(15)) && !engine.is_waiting(at(16)));
-    tell(&mut engine, 20, Event::EvictionsPausedUntil(at(1_000)));
+    step(&mut engine, 20, Event::EvictionsPausedUntil(at(1_000)));
     assert!(engine.is_waiting(at(49)) && !engine.is_waiting(at(50)));
 }
 
@@ -102,9 +102,9 @@ fn nobody_else_goes_before_it_is_known_what_came_of_a_request() {
     update(&mut engine, 1, 10, ExecutorUpdate::ApiUnconfirmed);
     assert!(engine.is_waiting(at(3_600)));
     assert_eq!(engine.waits_for_victims_until(at(3_600)), None, "time alone does not end it");
-    tell(&mut engine, 3_600, Event::ApiServer(ApiReachability::Unreachable));
+    step(&mut engine, 3_600, Event::ApiServer(ApiReachability::Unreachable));
     assert!(!engine.is_waiting(at(3_600)), "others may be killed meanwhile");
-    tell(&mut engine, 3_601, Event::ApiServer(ApiReachability::Reachable));
+    step(&mut engine, 3_601, Event::ApiServer(ApiReachability::Reachable));
     assert!(engine.is_waiting(at(3_601)));
     update(&mut engine, 1, 3_602, ExecutorUpdate::ApiAccepted);
     assert!(!engine.is_waiting(at(3_602)));
@@ -114,7 +114,7 @@ fn nobody_else_goes_before_it_is_known_what_came_of_a_request() {
 fn a_sized_eviction_waits_for_nobody() {
     let mut engine = engine(crate::fixture::enhanced(vec![], |_| {}), &pods());
     start(&mut engine, 1, 5, started("a", 5, None));
-    tell(&mut engine, 5, Event::EvictionsPausedUntil(at(60)));
+    step(&mut engine, 5, Event::EvictionsPausedUntil(at(60)));
     assert!(!engine.is_waiting(at(6)));
 }
 
@@ -130,9 +130,9 @@ fn an_executor_at_work_is_not_forgotten_for_a_later_decision() {
     // What the API server says of the first ends nothing of the second.
     update(&mut engine, 1, 41, ExecutorUpdate::ApiEnded);
     let result = Err(crate::progress::NotEvicted::NotAsked);
-    tell(&mut engine, 41, Event::Evicted(EvictionResult { uid: "a".into(), result }));
+    step(&mut engine, 41, Event::Evicted(EvictionResult { uid: "a".into(), result }));
     assert_eq!(decisions(&engine), [2]);
-    assert!(engine.in_flight()[0].is_under_way());
+    assert!(engine.in_flight()[0].is_terminating());
 }
 
 #[test]
@@ -140,16 +140,16 @@ fn the_next_agent_goes_on_with_it() {
     let mut first = kubelet();
     start(&mut first, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
     start(&mut first, 2, 6, started("c", 6, None));
-    let text = serde_json::to_string(&first.memory()).unwrap_or_default();
+    let text = serde_json::to_string(&first.state()).unwrap_or_default();
     let memory: EngineState = serde_json::from_str(&text).unwrap_or_default();
-    assert_eq!(memory, first.memory());
+    assert_eq!(memory, first.state());
     let mut second = Engine::new(first.policy().clone());
-    tell(&mut second, 10, Event::Restore(Box::new(memory)));
+    step(&mut second, 10, Event::Restore(Box::new(memory)));
     assert!(second.in_flight().iter().all(|it| it.restored && it.is_executing()));
     assert!(!second.is_waiting(at(10)), "nobody can be chosen before the pods are known");
-    tell(&mut second, 11, Event::Pods(set(Vec::new())));
+    step(&mut second, 11, Event::Pods(set(Vec::new())));
     assert_eq!(second.in_flight().len(), 2, "no pods are known yet");
-    tell(&mut second, 12, Event::Pods(pods()));
+    step(&mut second, 12, Event::Pods(pods()));
     let [InFlightEviction { decision, api, restored, .. }] = second.in_flight() else {
         panic!("only one has a pod: {:?}", second.in_flight())
     };
@@ -165,7 +165,7 @@ fn a_recording_of_before_is_read_as_well() {
         "expected": [{"signal": "memory.available", "amount": 5, "basis": "anonymous"}],
     });
     let read: InFlightEviction = serde_json::from_value(of_before.clone()).unwrap();
-    assert_eq!((&*read.pod.uid, read.is_under_way(), read.is_executing()), ("a", true, false));
+    assert_eq!((&*read.pod.uid, read.is_terminating(), read.is_executing()), ("a", true, false));
     assert_eq!(read.signal(), Some(Signal::MemoryAvailable));
     let mut other = of_before;
     other["label"] = json!("magic");

@@ -48,7 +48,7 @@ pub struct ConditionInputs<'a> {
     /// How hard the node is pressed, by the place of the condition.
     pub pressures: &'a [Pressure; NodeCondition::COUNT],
     /// The thresholds that causes name.
-    pub lines: &'a [ResolvedThreshold],
+    pub thresholds: &'a [ResolvedThreshold],
     /// The transition period.
     pub period: GoDuration,
 }
@@ -130,7 +130,7 @@ pub fn conditions(node: &Node, grounds: ConditionInputs<'_>, now: Timestamp) -> 
 }
 
 /// Since when no threshold is met, if this is the text of a condition that says so.
-pub fn over_since(reason: &str, message: &str) -> Option<Timestamp> {
+pub fn transition_since(reason: &str, message: &str) -> Option<Timestamp> {
     let message = message.strip_prefix(UNTIL).filter(|_| reason == IN_TRANSITION)?;
     message.split_once(';')?.0.parse().ok()
 }
@@ -142,8 +142,8 @@ fn text(
     grounds: ConditionInputs<'_>,
 ) -> (&'static str, String) {
     match (pressure.status, pressure.cause) {
-        (Status::True, Cause::Met { line }) => {
-            let line = grounds.lines.get(usize::from(line)).map(|line| &line.threshold);
+        (Status::True, Cause::Met { threshold: line }) => {
+            let line = grounds.thresholds.get(usize::from(line)).map(|line| &line.threshold);
             let below = line.map(|threshold| {
                 let grace = match threshold.is_hard() {
                     true => "hard threshold".to_owned(),
@@ -157,11 +157,11 @@ fn text(
             };
             (reason, below.unwrap_or_else(|| "an eviction threshold is met".to_owned()))
         }
-        (Status::True, Cause::Foreseen) => (
+        (Status::True, Cause::Predicted) => (
             "EvictionThresholdForeseen",
             "an eviction threshold will be met soon if all goes on as it did".to_owned(),
         ),
-        (Status::True, Cause::Over { since: last }) => {
+        (Status::True, Cause::Transition { since: last }) => {
             let worst = match pressure.severity {
                 Some(Severity::Hard) => "a hard one among them",
                 Some(Severity::Soft) | None => "no hard one among them",
@@ -173,7 +173,7 @@ fn text(
             );
             (IN_TRANSITION, message)
         }
-        (Status::True, Cause::Calm | Cause::Blind) => {
+        (Status::True, Cause::NoPressure | Cause::Unavailable) => {
             ("EvictionThresholdMet", "an eviction threshold is met".to_owned())
         }
         (Status::Unknown, _) => {

@@ -10,7 +10,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::condition::Raised;
+use crate::condition::RaisedCondition;
 use crate::decision::{Decision, Evaluation};
 use crate::node::{Condition, Node};
 use crate::node_conditions;
@@ -74,21 +74,21 @@ pub enum Severity {
 pub enum Cause {
     /// No threshold is met.
     #[default]
-    Calm,
+    NoPressure,
     /// This one is, by its place in the list of thresholds: the worst of them, the first of several.
     Met {
-        /// Its place in [`Evaluation::lines`].
-        line: u8,
+        /// Its place in [`Evaluation::thresholds`].
+        threshold: u8,
     },
     /// One is about to be met.
-    Foreseen,
+    Predicted,
     /// None is any more; only the transition period keeps the condition.
-    Over {
+    Transition {
         /// When one was met last.
         since: Timestamp,
     },
     /// A signal is unknown.
-    Blind,
+    Unavailable,
 }
 
 /// Follows decisions, one after the other.
@@ -98,13 +98,13 @@ pub struct Pressures {
     /// When a hard threshold of each was last met.
     hard_at: [Option<Timestamp>; NodeCondition::COUNT],
     /// A decision was taken since the start or since a seed.
-    follows: bool,
+    has_decisions: bool,
 }
 
 impl Pressures {
     /// What is to be said after this decision; `period` is the transition period of its policy.
-    pub fn take(&mut self, decision: &Decision, period: GoDuration) -> &[Pressure; NodeCondition::COUNT] {
-        let pass = decision.pass();
+    pub fn update(&mut self, decision: &Decision, period: GoDuration) -> &[Pressure; NodeCondition::COUNT] {
+        let pass = decision.evaluation();
         for condition in CONDITIONS {
             let place = condition as usize;
             let met = pass.and_then(|pass| worst(pass, condition));
@@ -117,22 +117,22 @@ impl Pressures {
             let (status, severity, cause) = match raised {
                 Some(raised) => {
                     let cause = match (pass, met) {
-                        (Some(_), Some((line, _))) => Cause::Met { line },
-                        (Some(_), None) if raised.at == decision.at => Cause::Foreseen,
+                        (Some(_), Some((line, _))) => Cause::Met { threshold: line },
+                        (Some(_), None) if raised.at == decision.at => Cause::Predicted,
                         // Nothing was looked at: what was the case still is, as far as is known.
                         (None, _) if before.status == Status::True => before.cause,
-                        (_, _) => Cause::Over { since: raised.at },
+                        (_, _) => Cause::Transition { since: raised.at },
                     };
                     (Status::True, Some(self.severity(place, decision.at, period)), cause)
                 }
-                None if blind() => (Status::Unknown, None, Cause::Blind),
-                None => (Status::False, None, Cause::Calm),
+                None if blind() => (Status::Unknown, None, Cause::Unavailable),
+                None => (Status::False, None, Cause::NoPressure),
             };
-            let changed = self.follows && status != before.status;
+            let changed = self.has_decisions && status != before.status;
             let since = if changed { Some(decision.at) } else { before.since };
             self.now[place] = Pressure { status, since, severity, cause };
         }
-        self.follows = true;
+        self.has_decisions = true;
         &self.now
     }
 
@@ -140,14 +140,14 @@ impl Pressures {
     pub fn seed(&mut self, seed: &InitialConditions) {
         for condition in CONDITIONS {
             let place = condition as usize;
-            let Some(InitialCondition { status, raised_at, hard, said_at: _ }) = seed.0[place] else {
+            let Some(InitialCondition { status, raised_at, hard, published_at: _ }) = seed.0[place] else {
                 continue;
             };
             self.now[place] = Pressure { status, ..Pressure::default() };
             if hard {
                 self.hard_at[place] = self.hard_at[place].max(raised_at);
             }
-            self.follows = true;
+            self.has_decisions = true;
         }
     }
 
@@ -161,13 +161,13 @@ impl Pressures {
 fn worst(pass: &Evaluation, condition: NodeCondition) -> Option<(u8, Severity)> {
     let mut worst: Option<(u8, Severity)> = None;
     for met in &pass.met {
-        let Some(line) = pass.line(met.line) else { continue };
+        let Some(line) = pass.threshold(met.threshold) else { continue };
         if line.threshold.signal.condition() != condition {
             continue;
         }
         let severity = if line.threshold.is_hard() { Severity::Hard } else { Severity::Soft };
         if worst.is_none_or(|(_, before)| before < severity) {
-            worst = Some((met.line, severity));
+            worst = Some((met.threshold, severity));
         }
     }
     worst
@@ -177,10 +177,10 @@ impl InitialConditions {
     /// The conditions that were raised, for [`Engine::seed_conditions`].
     ///
     /// [`Engine::seed_conditions`]: crate::engine::Engine::seed_conditions
-    pub fn raised(&self) -> impl Iterator<Item = Raised> {
+    pub fn raised(&self) -> impl Iterator<Item = RaisedCondition> {
         let raised = |condition: NodeCondition| {
             let seeded = self.0[condition as usize]?;
-            Some(Raised { condition, at: seeded.raised_at? })
+            Some(RaisedCondition { condition, at: seeded.raised_at? })
         };
         CONDITIONS.into_iter().filter_map(raised)
     }
@@ -200,7 +200,7 @@ pub struct InitialCondition {
     /// A hard threshold was among them.
     pub hard: bool,
     /// When this was said.
-    pub said_at: Option<Timestamp>,
+    pub published_at: Option<Timestamp>,
 }
 
 impl InitialConditions {
@@ -216,7 +216,7 @@ impl InitialConditions {
             };
             let raised_at = (status == Status::True).then(|| last_met(found).unwrap_or(now).min(now));
             let hard = node_conditions::effects(node, condition).any(|effect| effect == Effect::NoSchedule);
-            Some(InitialCondition { status, raised_at, hard, said_at: said_at(found) })
+            Some(InitialCondition { status, raised_at, hard, published_at: said_at(found) })
         }))
     }
 
@@ -224,8 +224,8 @@ impl InitialConditions {
     #[must_use]
     pub fn map(self, time: impl Fn(Timestamp) -> Timestamp) -> Self {
         let map = |seeded: InitialCondition| {
-            let (raised_at, said_at) = (seeded.raised_at.map(&time), seeded.said_at.map(&time));
-            InitialCondition { raised_at, said_at, ..seeded }
+            let (raised_at, said_at) = (seeded.raised_at.map(&time), seeded.published_at.map(&time));
+            InitialCondition { raised_at, published_at: said_at, ..seeded }
         };
         Self(self.0.map(|seeded| seeded.map(map)))
     }
@@ -238,7 +238,7 @@ fn said_at(condition: &Condition) -> Option<Timestamp> {
 /// The latest time at which a threshold may have been met: as the condition says it, or until the
 /// next heartbeat would have been due. Nothing if it has no times at all.
 fn last_met(condition: &Condition) -> Option<Timestamp> {
-    let until = node_conditions::over_since(&condition.reason, &condition.message);
+    let until = node_conditions::transition_since(&condition.reason, &condition.message);
     let alive =
         || said_at(condition)?.checked_add(jiff::SignedDuration::from_nanos(HEARTBEAT.as_nanos())).ok();
     until.or_else(alive)
@@ -258,24 +258,24 @@ pub struct PublishedCondition {
 
 impl Pressures {
     /// What was said last of each condition, by its place; nothing before there was a decision.
-    pub fn said(&self) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
+    pub fn published(&self) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
         let said = |condition: NodeCondition| {
             let place = condition as usize;
             let Pressure { status, since, .. } = self.now[place];
             PublishedCondition { status, since, hard_at: self.hard_at[place] }
         };
-        self.follows.then(|| CONDITIONS.map(said))
+        self.has_decisions.then(|| CONDITIONS.map(said))
     }
 
     /// Goes on where another agent ended. A change of status against that is one.
-    pub fn recall(&mut self, said: &[PublishedCondition; NodeCondition::COUNT]) {
+    pub fn restore(&mut self, said: &[PublishedCondition; NodeCondition::COUNT]) {
         for condition in CONDITIONS {
             let place = condition as usize;
             let PublishedCondition { status, since, hard_at } = said[place];
             self.now[place] = Pressure { status, since, ..Pressure::default() };
             self.hard_at[place] = hard_at;
         }
-        self.follows = true;
+        self.has_decisions = true;
     }
 }
 
@@ -283,7 +283,7 @@ impl InitialConditions {
     /// What was said after that time alone: until then it is known better.
     #[must_use]
     pub fn after(self, known: Timestamp) -> Self {
-        let is_later = |seeded: &InitialCondition| seeded.said_at.is_some_and(|at| at > known);
+        let is_later = |seeded: &InitialCondition| seeded.published_at.is_some_and(|at| at > known);
         Self(self.0.map(|seeded| seeded.filter(is_later)))
     }
 }

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
-use super::{ConditionInputs, Due, Effect, TaintChange, conditions, effects, over_since, taint_key, taints};
+use super::{
+    ConditionInputs, Due, Effect, TaintChange, conditions, effects, taint_key, taints, transition_since,
+};
 use crate::fixture::{at, hard, soft};
 use crate::node::{Condition, Node, Taint};
 use crate::node_conditions::pressure::{CONDITIONS, Cause, Pressure, Severity, Status};
@@ -13,7 +15,7 @@ use std::sync::Arc;
 
 fn lines() -> Arc<[ResolvedThreshold]> {
     let all = [soft(MemoryAvailable, "200Mi", 30), hard(MemoryAvailable, "10%")];
-    Arc::clone(Thresholds::new(&all).lines())
+    Arc::clone(Thresholds::new(&all).all())
 }
 
 fn pressed(pressure: Pressure) -> [Pressure; NodeCondition::COUNT] {
@@ -26,14 +28,14 @@ fn grounds<'a>(
     pressures: &'a [Pressure; NodeCondition::COUNT],
     lines: &'a [ResolvedThreshold],
 ) -> ConditionInputs<'a> {
-    ConditionInputs { pressures, lines, period: GoDuration::from_secs(300) }
+    ConditionInputs { pressures, thresholds: lines, period: GoDuration::from_secs(300) }
 }
 
 const HARD: Pressure = Pressure {
     status: Status::True,
     since: None,
     severity: Some(Severity::Hard),
-    cause: Cause::Met { line: 1 },
+    cause: Cause::Met { threshold: 1 },
 };
 
 #[test]
@@ -64,7 +66,8 @@ fn conditions_are_due_when_they_say_something_else() {
     assert_eq!(raised.all[0].last_transition_time, Some(at(0)));
 
     node.conditions = raised.all.to_vec();
-    let soft = pressed(Pressure { severity: Some(Severity::Soft), cause: Cause::Met { line: 0 }, ..HARD });
+    let soft =
+        pressed(Pressure { severity: Some(Severity::Soft), cause: Cause::Met { threshold: 0 }, ..HARD });
     let lighter = conditions(&node, grounds(&soft, &lines), at(400));
     let memory = &lighter.all[MemoryPressure as usize];
     assert_eq!(lighter.due, Due::Detail);
@@ -97,7 +100,7 @@ fn a_transition_is_kept_from_before_the_start_and_found_late_after_an_outage() {
 #[test]
 fn since_when_a_condition_is_over_can_be_read_again() {
     let lines = lines();
-    let over = Pressure { cause: Cause::Over { since: at(100) }, ..HARD };
+    let over = Pressure { cause: Cause::Transition { since: at(100) }, ..HARD };
     let pressures = pressed(over);
     let all = conditions(&Node::default(), grounds(&pressures, &lines), at(120)).all;
     let memory = &all[MemoryPressure as usize];
@@ -105,8 +108,8 @@ fn since_when_a_condition_is_over_can_be_read_again() {
         &*memory.message,
         "eviction thresholds were met until 2026-01-05T08:01:40Z; a hard one among them; the condition holds for 5m0s longer"
     );
-    assert_eq!(over_since(&memory.reason, &memory.message), Some(at(100)));
-    assert_eq!(over_since("SoftEvictionThresholdMet", &memory.message), None);
+    assert_eq!(transition_since(&memory.reason, &memory.message), Some(at(100)));
+    assert_eq!(transition_since("SoftEvictionThresholdMet", &memory.message), None);
 }
 
 fn taint(key: &str, value: &str, effect: &str) -> Taint {

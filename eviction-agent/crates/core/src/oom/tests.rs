@@ -1,7 +1,7 @@
 use super::*;
 use crate::decision::Decision;
 use crate::engine::Engine;
-use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, tell};
+use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, step};
 use crate::input::Event;
 use crate::progress::EvictionResult;
 use crate::signal::Signal::MemoryAvailable;
@@ -44,22 +44,22 @@ fn cgroup() -> ContainerEnded {
 }
 
 fn killed(engine: &mut Engine, seconds: i64, kill: OomKill) -> Decision {
-    tell(engine, seconds, Event::OomKill(Box::new(kill)))
+    step(engine, seconds, Event::OomKill(Box::new(kill)))
 }
 
 fn ended(engine: &mut Engine, seconds: i64, end: ContainerEnded) -> Decision {
-    tell(engine, seconds, Event::ContainerEnded(Box::new(end)))
+    step(engine, seconds, Event::ContainerEnded(Box::new(end)))
 }
 
 fn evict_a(engine: &mut Engine, seconds: i64) {
     let look = snapshot(node(50, 900, at(seconds)), &[memory_of("a", 400), memory_of("b", 5)]);
-    let decision = tell(engine, seconds, Event::Sample(look));
+    let decision = step(engine, seconds, Event::Sample(look));
     assert_eq!(crate::fixture::victims(&decision)[0].0, "a");
 }
 
 /// What comes when nothing comes any more.
 fn later(engine: &mut Engine) -> Vec<ContainerTerminated> {
-    tell(engine, 10_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended
+    step(engine, 10_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended
 }
 
 /// The one cause, with its explanation and what else happened.
@@ -207,7 +207,7 @@ fn a_victim_of_an_unknown_kind_just_before_is_an_inferred_cause() {
     );
     let end = ContainerEnded { instance: Some("i2".into()), ..status("Error", 137) };
     ended(&mut engine, 10_101, end);
-    let verdict = tell(&mut engine, 20_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended;
+    let verdict = step(&mut engine, 20_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended;
     assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
 }
 
@@ -303,7 +303,7 @@ fn a_group_killed_together_is_one_story_with_all_its_victims() {
     killed(&mut engine, 1, member(10, OomVictimRole::Child));
     killed(&mut engine, 1, member(11, OomVictimRole::Unknown));
     let told = killed(&mut engine, 1, member(12, OomVictimRole::Child));
-    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(last)) = told.subject else { panic!() };
+    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(last)) = told.kind else { panic!() };
     let group = last.group.unwrap();
     assert_eq!((group.kills, group.victims.len(), group.victims_omitted), (3, 3, 0));
     let pods: Vec<_> = group.victims.iter().map(|victim| victim.pod.as_ref().unwrap().to_string()).collect();
@@ -321,7 +321,7 @@ fn a_group_killed_together_is_one_story_with_all_its_victims() {
         last = Some(killed(&mut engine, 20_000 + i64::from(pid), member(pid, OomVictimRole::Child)));
     }
     assert_eq!(engine.oom().kills().groups(), 2, "the same group, killed again");
-    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(last)) = last.unwrap().subject else { panic!() };
+    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(last)) = last.unwrap().kind else { panic!() };
     let group = last.group.unwrap();
     assert_eq!((group.kills, group.victims.len(), group.victims_omitted), (73, LISTED, 9));
 }
@@ -330,9 +330,9 @@ fn a_group_killed_together_is_one_story_with_all_its_victims() {
 fn it_is_forgotten_an_hour_after_the_pod_is_gone_and_totals_stay() {
     let mut engine = watcher();
     killed(&mut engine, 1, kill(7, OomVictimRole::Main));
-    tell(&mut engine, 2, Event::Pods(set(vec![pod("b", "10")])));
+    step(&mut engine, 2, Event::Pods(set(vec![pod("b", "10")])));
     assert!(engine.oom().pod("a").is_some());
-    tell(&mut engine, 3_700, Event::Pods(set(vec![pod("b", "10")])));
+    step(&mut engine, 3_700, Event::Pods(set(vec![pod("b", "10")])));
     assert!(engine.oom().pod("a").is_none());
     assert_eq!(engine.oom().kills().total(), 1);
 }
@@ -342,7 +342,7 @@ fn a_clock_that_goes_back_delays_a_verdict_and_nothing_else() {
     let mut engine = watcher();
     ended(&mut engine, 500, status("Error", 1));
     assert!(
-        tell(&mut engine, 1, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended.is_empty()
+        step(&mut engine, 1, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended.is_empty()
     );
     killed(&mut engine, 1, OomKill { at: Some(at(900)), ..kill(3, OomVictimRole::Child) });
     assert_eq!(engine.oom().anomalies().from_the_future, 1);

@@ -248,7 +248,7 @@ impl OomTracker {
     pub(crate) fn pods_are(&mut self, now: Timestamp, active: &PodSet) {
         self.enter_decided(active);
         self.pods.retain(|uid, pod| {
-            if let Some(known) = active.place(uid).and_then(|place| active.pods().get(place as usize)) {
+            if let Some(known) = active.index_of(uid).and_then(|place| active.pods().get(place as usize)) {
                 pod.known = Some(Arc::clone(known));
                 return true;
             }
@@ -268,7 +268,7 @@ impl OomTracker {
             if self.pods.len() >= PODS {
                 self.forget_one(active);
             }
-            let place = active.place(uid);
+            let place = active.index_of(uid);
             let known = place.and_then(|place| active.pods().get(place as usize)).cloned();
             self.anomalies.unknown_pods += u64::from(known.is_none());
             self.pods.insert(uid.into(), PodOomHistory::new(known));
@@ -280,7 +280,7 @@ impl OomTracker {
 
     /// Drops a pod that is gone before one that is here, and of those the one silent for longest.
     fn forget_one(&mut self, active: &PodSet) {
-        let stale = self.pods.iter().min_by_key(|(uid, pod)| (active.place(uid).is_some(), pod.heard));
+        let stale = self.pods.iter().min_by_key(|(uid, pod)| (active.index_of(uid).is_some(), pod.heard));
         if let Some(uid) = stale.map(|(uid, _)| uid.clone()) {
             if let Some(mut pod) = self.pods.remove(&uid) {
                 pod.settle(Timestamp::MAX, &uid, &mut self.early);

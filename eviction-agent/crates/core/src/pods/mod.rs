@@ -14,8 +14,8 @@ pub(crate) use protection::PodAnnotations;
 pub(crate) use protection::opts_out;
 pub use protection::{
     AnnotationError, DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, EvictionOrder,
-    IgnoredAnnotation, PRIORITY_HINT, PodEventTime, PodProtection, RateLimitKey, is_asked_for, is_critical,
-    mirrored_uid, of_the_api,
+    IgnoredAnnotation, PRIORITY_HINT, PodEventTime, PodProtection, RateLimitKey, from_api, is_critical,
+    is_used_annotation, mirrored_uid,
 };
 pub use requests::{has_pod_level_resources, is_best_effort, memory_limit, pod_limit, pod_request};
 pub(crate) use storage_limits::LeastLimits;
@@ -44,7 +44,7 @@ pub struct KnownPod {
     /// What ranking looks at.
     pub rank: RankFacts,
     /// Whether and when it may be evicted at all.
-    pub shelter: PodProtection,
+    pub protection: PodProtection,
     /// By which gates this was worked out.
     pub gates: Gates,
     /// What its own requests did to those of its containers.
@@ -63,7 +63,7 @@ impl KnownPod {
             best_effort: is_best_effort(&pod, gates),
             limits: LocalLimits::of(&pod),
             rank: RankFacts::of(&pod, policy, &shelter),
-            shelter,
+            protection: shelter,
             gates,
             pod_level_requests: rules.pod_level_requests,
             disk_ranking: rules.disk_ranking,
@@ -79,7 +79,7 @@ impl KnownPod {
             && self.pod_level_requests == rules.pod_level_requests
             && self.disk_ranking == rules.disk_ranking
             && self.rank.absent_is_unknown == (rules.without_stats == WithoutStats::BehindExceeding)
-            && self.shelter == PodProtection::of(&self.pod, rules)
+            && self.protection == PodProtection::of(&self.pod, rules)
     }
 
     /// What it requests of a resource, zero if nothing.
@@ -92,11 +92,11 @@ impl KnownPod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankFacts {
     /// When its turn is, whatever it uses.
-    pub turn: EvictionOrder,
+    pub order: EvictionOrder,
     /// `spec.priority`, 0 if absent.
     pub priority: i32,
     /// Nothing would bring it back, so that its like go before.
-    pub bare: bool,
+    pub without_controller: bool,
     /// What its annotation asks for among its like, from -100 to 100: lower goes first.
     pub hint: i8,
     /// A figure that is absent is not known, instead of 0.
@@ -119,9 +119,9 @@ impl RankFacts {
             Nanos::from_quantity(&pod_request(pod, resource.name(), policy.gates, level))
         };
         Self {
-            turn: shelter.turn,
+            order: shelter.order,
             priority: pod.priority.unwrap_or(0),
-            bare: shelter.bare,
+            without_controller: shelter.without_controller,
             hint: shelter.hint,
             absent_is_unknown: rules.without_stats == WithoutStats::BehindExceeding,
             inodes_alone: rules.disk_ranking == DiskRanking::ByWhatIsFreed,
@@ -195,7 +195,7 @@ impl PodSet {
     }
 
     /// The first place of a uid.
-    pub fn place(&self, uid: &str) -> Option<u32> {
+    pub fn index_of(&self, uid: &str) -> Option<u32> {
         step();
         self.by_uid.get(uid).copied()
     }

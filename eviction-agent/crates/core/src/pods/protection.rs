@@ -32,15 +32,15 @@ pub enum EvictionOrder {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodProtection {
     /// When its turn is.
-    pub turn: EvictionOrder,
+    pub order: EvictionOrder,
     /// The place in `policy.protection` of the rule that fits.
     pub rule: Option<usize>,
     /// No controller would bring it back, and it has not consented.
-    pub bare: bool,
+    pub without_controller: bool,
     /// What its annotation asks for among its like, from -100 to 100: lower goes first.
     pub hint: i8,
     /// With whose evictions its own is counted. Shared, so that to remember it takes no memory.
-    pub account: Arc<RateLimitKey>,
+    pub rate_limit_key: Arc<RateLimitKey>,
     /// Its annotations that say nothing.
     pub ignored: Vec<IgnoredAnnotation>,
 }
@@ -53,9 +53,9 @@ impl PodProtection {
     pub(crate) fn of(pod: &Pod, rules: &Rules) -> Self {
         let account = Arc::new(RateLimitKey::of(pod));
         let Some(preferences) = &rules.preferences else {
-            return Self { account, ..Self::default() };
+            return Self { rate_limit_key: account, ..Self::default() };
         };
-        let PodAnnotations { opts_out, consents, prefers_to_stay, hint, ignored } =
+        let PodAnnotations { opts_out, allows_eviction: consents, prefers_to_stay, hint, ignored } =
             PodAnnotations::of(&pod.annotations);
         let rule = preferences.protection.iter().position(|rule| fits(rule, pod));
         let table = rule.and_then(|place| preferences.protection.get(place)).map(|rule| rule.order);
@@ -68,7 +68,7 @@ impl PodProtection {
             Some(Protection::Normal) | None => EvictionOrder::Normal,
         };
         let bare = pod.owner.is_none() && !consents;
-        Self { turn, rule, bare, hint, account, ignored }
+        Self { order: turn, rule, without_controller: bare, hint, rate_limit_key: account, ignored }
     }
 }
 
@@ -98,7 +98,7 @@ pub fn mirrored_uid(pod: &Pod) -> Option<&str> {
 
 /// A pod of the API server as the kubelet has it, which notes by itself where it has pods from
 /// (`pkg/kubelet/config/config.go: updatePodsFunc`): what the object says of that is anybody's word.
-pub fn of_the_api(mut pod: Pod) -> Pod {
+pub fn from_api(mut pod: Pod) -> Pod {
     if pod.annotations.contains_key(CONFIG_SOURCE) {
         let others = pod.annotations.iter().filter(|(key, _)| *key != CONFIG_SOURCE);
         pod.annotations = others.map(|(key, value)| (key.into(), value.clone())).collect();
@@ -107,7 +107,7 @@ pub fn of_the_api(mut pod: Pod) -> Pod {
 }
 
 /// Whether anything depends on the annotation. Others are not kept: a pod may have 256 KiB of them.
-pub fn is_asked_for(annotation: &str) -> bool {
+pub fn is_used_annotation(annotation: &str) -> bool {
     [
         CONFIG_SOURCE,
         CONFIG_MIRROR,
@@ -168,7 +168,7 @@ pub(crate) struct PodAnnotations {
     /// It must not be evicted.
     pub(crate) opts_out: bool,
     /// It may be evicted although it is bare.
-    pub(crate) consents: bool,
+    pub(crate) allows_eviction: bool,
     /// Others should go before.
     pub(crate) prefers_to_stay: bool,
     /// Its hint.
@@ -187,13 +187,13 @@ impl PodAnnotations {
             if says(value, "false") {
                 wishes.ignore(DESCHEDULER_EVICT, value, AnnotationError::SaysFalse);
             } else {
-                wishes.consents = true;
+                wishes.allows_eviction = true;
             }
         }
         if let Some(value) = annotations.get(EVICT) {
             match () {
-                () if says(value, "false") => (wishes.opts_out, wishes.consents) = (true, false),
-                () if says(value, "true") => wishes.consents = true,
+                () if says(value, "false") => (wishes.opts_out, wishes.allows_eviction) = (true, false),
+                () if says(value, "true") => wishes.allows_eviction = true,
                 () => wishes.ignore(EVICT, value, AnnotationError::NotTrueOrFalse),
             }
         }

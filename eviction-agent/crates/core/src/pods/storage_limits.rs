@@ -103,7 +103,7 @@ pub(super) struct LimitedPods {
 
 #[derive(Clone, Debug)]
 struct LimitedPodEntry {
-    place: u32,
+    pod_index: u32,
     critical: bool,
     least: LeastLimits,
     pod: Option<Nanos>,
@@ -169,7 +169,7 @@ impl LimitedPods {
             });
         }
         self.pods.push(LimitedPodEntry {
-            place,
+            pod_index: place,
             critical: known.critical,
             least: LeastLimits::of(limits),
             pod: limits.pod,
@@ -200,8 +200,8 @@ impl LeastLimits {
 
 impl<'a> LimitedPod<'a> {
     /// Its place among the active pods.
-    pub fn place(self) -> u32 {
-        self.entry.place
+    pub fn index(self) -> u32 {
+        self.entry.pod_index
     }
 
     /// Whether it must never be evicted.

@@ -1,4 +1,4 @@
-use super::{KnownPod, LocalLimits, is_best_effort, is_critical, of_the_api, pod_limit, pod_request};
+use super::{KnownPod, LocalLimits, from_api, is_best_effort, is_critical, pod_limit, pod_request};
 use crate::fixture::{container, limits, list, pod, quantity, requests, set};
 use crate::pod::{Container, EmptyDir, Pod, Resources, Volume};
 use crate::policy::{Gates, PodLevelRequests};
@@ -137,8 +137,8 @@ fn a_set_knows_its_pods_by_uid_and_their_local_volumes() {
     let mut first = pod("b", "1");
     first.volumes = vec![volume("", true), volume("remote", false), volume("data", true)];
     let set = set(vec![first, pod("a", "1"), pod("b", "2")]);
-    assert_eq!(set.place("b"), Some(0));
-    assert_eq!(set.place("c"), None);
+    assert_eq!(set.index_of("b"), Some(0));
+    assert_eq!(set.index_of("c"), None);
     assert_eq!(set.repeated(), [(2, 0)]);
     assert_eq!(set.uid_order(), [1, 0, 2]);
     assert_eq!(set.local_volumes(0).collect::<Vec<_>>(), ["", "data"]);
@@ -150,8 +150,8 @@ fn a_set_knows_its_pods_by_uid_and_their_local_volumes() {
 fn where_a_pod_comes_from_is_not_for_its_object_to_say() {
     let forged = annotated("kubernetes.io/config.source", "file");
     assert!(is_critical(&forged), "from the kubelet");
-    let pod = of_the_api(forged);
+    let pod = from_api(forged);
     assert!(!is_critical(&pod) && pod.annotations.is_empty());
     let image = annotated("kubernetes.io/config.mirror", "hash");
-    assert!(is_critical(&of_the_api(image)));
+    assert!(is_critical(&from_api(image)));
 }

@@ -33,9 +33,9 @@ pub struct Policy {
     /// Where the profiles differ.
     pub rules: Rules,
     /// Which decisions the kernel side may carry out by itself.
-    pub reflex: KernelKill,
+    pub kernel_kill: KernelKill,
     /// How evictions are carried out.
-    pub hands: EvictionSettings,
+    pub eviction: EvictionSettings,
 }
 
 /// One line that an observation must not fall below.
@@ -89,7 +89,7 @@ pub struct Rules {
     /// How much time a soft eviction grants.
     pub soft_grace: SoftGrace,
     /// How many pods go in one pass.
-    pub victims: VictimsPerPass,
+    pub victims: VictimsPerSync,
     /// Where pods without statistics rank.
     pub without_stats: WithoutStats,
     /// What usage of a file system is held against.
@@ -101,11 +101,11 @@ pub struct Rules {
     /// How available memory is measured, and what else its thresholds ask for.
     pub memory: MemoryPreferences,
     /// Which readings are believed.
-    pub belief: Plausibility,
+    pub plausibility: Plausibility,
     /// What is done about thresholds that are about to be met.
     pub prediction: TrendPolicy,
     /// When a changed policy takes effect that would evict at once.
-    pub accept_changes: ApplyChanges,
+    pub apply_changes: ApplyChanges,
     /// What else the enhanced profile was told. `None` is the kubelet's profile: no
     /// protection, no limits, no plausibility, no prediction.
     pub preferences: Option<Preferences>,
@@ -135,7 +135,7 @@ pub enum SoftGrace {
 
 /// How many pods go in one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VictimsPerPass {
+pub enum VictimsPerSync {
     /// One. Nothing is known of it afterwards.
     One,
     /// As many as cover the deficit. Those on their way are remembered, and what they will
@@ -215,15 +215,15 @@ impl Rules {
         Self {
             urgency: Urgency::Kubelet,
             soft_grace: SoftGrace::Bounded,
-            victims: VictimsPerPass::One,
+            victims: VictimsPerSync::One,
             without_stats: WithoutStats::First,
             disk_ranking: DiskRanking::Kubelet,
             pod_level_requests: PodLevelRequests::HideAll,
             reclaim: ReclaimGoal::EveryThreshold,
             memory: MemoryPreferences::default(),
-            belief: Plausibility::Everything,
+            plausibility: Plausibility::Everything,
             prediction: TrendPolicy::None,
-            accept_changes: ApplyChanges::Immediately,
+            apply_changes: ApplyChanges::Immediately,
             preferences: None,
         }
     }
@@ -234,18 +234,18 @@ impl Rules {
         Self {
             urgency: Urgency::HardFirst,
             soft_grace: SoftGrace::Own { cap },
-            victims: VictimsPerPass::Sized { most: preferences.max_evictions_per_sync },
+            victims: VictimsPerSync::Sized { most: preferences.max_evictions_per_sync },
             without_stats: WithoutStats::BehindExceeding,
             disk_ranking: DiskRanking::ByWhatIsFreed,
             pod_level_requests: PodLevelRequests::HideTheirOwn,
             reclaim: ReclaimGoal::ItsOwnSignal,
             memory: preferences.memory.clone(),
-            belief: Plausibility::Plausible { max_unknown: preferences.unavailable_after_samples },
+            plausibility: Plausibility::Plausible { max_unknown: preferences.unavailable_after_samples },
             prediction: TrendPolicy::Trend {
                 predict: preferences.prediction.mode,
                 within: preferences.prediction.horizon,
             },
-            accept_changes: preferences.apply_changes,
+            apply_changes: preferences.apply_changes,
             preferences: Some(preferences.clone()),
         }
     }

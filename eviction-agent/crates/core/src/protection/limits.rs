@@ -2,7 +2,7 @@
 //! by a PodDisruptionBudget.
 //!
 //! A budget is asked by the executor, and only then: what it allows changes with every pod that becomes
-//! ready. Its refusal holds for [`RETRY`]. A soft threshold takes the next candidate instead; a hard one
+//! ready. Its refusal holds for [`RETRY_AFTER`]. A soft threshold takes the next candidate instead; a hard one
 //! the next of the same class, and when there is none, it evicts without asking, unless configured not to.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use crate::in_flight::RETRY;
+use crate::in_flight::RETRY_AFTER;
 use crate::pods::{KnownPod, PodEventTime, PodSet, RateLimitKey};
 use crate::policy::preferences::EvictionLimit;
-use crate::protection::{Refusal, apart};
+use crate::protection::{Refusal, difference};
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
@@ -45,11 +45,11 @@ impl RateLimiter {
     /// not count: a second decision about the same pod evicts nobody else.
     pub(super) fn refusal(&self, at: Timestamp, known: &KnownPod) -> Option<Refusal> {
         let is_reached = |limit: &&EvictionLimit| {
-            let own = &known.shelter.account;
+            let own = &known.protection.rate_limit_key;
             let counts = |entry: &&CountedEviction| {
-                apart(at, entry.at) < limit.window
-                    && entry.account.is_with(own, limit.scope)
-                    && entry.account.uid != own.uid
+                difference(at, entry.at) < limit.window
+                    && entry.key.is_with(own, limit.scope)
+                    && entry.key.uid != own.uid
             };
             let most = usize::try_from(limit.max_evictions).unwrap_or(usize::MAX);
             self.entries.iter().filter(counts).take(most).count() >= most
@@ -58,13 +58,13 @@ impl RateLimiter {
         Some(Refusal::Limit { scope, max_evictions, window })
     }
 
-    pub(super) fn enter(&mut self, at: Timestamp, known: &KnownPod) {
+    pub(super) fn record(&mut self, at: Timestamp, known: &KnownPod) {
         if self.limits.is_empty() {
             return;
         }
         self.take_back(&known.pod.uid);
         self.prune(at);
-        self.entries.push_back(CountedEviction { at, account: Arc::clone(&known.shelter.account) });
+        self.entries.push_back(CountedEviction { at, key: Arc::clone(&known.protection.rate_limit_key) });
     }
 
     pub(super) fn counted(&self) -> Vec<CountedEviction> {
@@ -72,7 +72,7 @@ impl RateLimiter {
     }
 
     /// Goes on with those of a ledger before this one. Before all else.
-    pub(super) fn recall(&mut self, counted: Vec<CountedEviction>) {
+    pub(super) fn restore(&mut self, counted: Vec<CountedEviction>) {
         if self.limits.is_empty() {
             return;
         }
@@ -81,7 +81,7 @@ impl RateLimiter {
     }
 
     pub(super) fn take_back(&mut self, uid: &str) {
-        self.entries.retain(|entry| &*entry.account.uid != uid);
+        self.entries.retain(|entry| &*entry.key.uid != uid);
     }
 
     /// Keeps entries for twice the longest window, so that they count again after the clock
@@ -89,7 +89,7 @@ impl RateLimiter {
     fn prune(&mut self, at: Timestamp) {
         let longest = self.limits.iter().map(|limit| limit.window).max().unwrap_or(GoDuration::ZERO);
         let horizon = GoDuration::from_nanos(longest.as_nanos().saturating_mul(2));
-        self.entries.retain(|entry| apart(at, entry.at) < horizon);
+        self.entries.retain(|entry| difference(at, entry.at) < horizon);
         while self.entries.len() >= MOST_ENTRIES {
             self.entries.pop_front();
         }
@@ -106,7 +106,8 @@ pub struct CountedEviction {
     /// When it was decided.
     pub at: Timestamp,
     /// Under what it is entered.
-    pub account: Arc<RateLimitKey>,
+    #[serde(rename = "account")]
+    pub key: Arc<RateLimitKey>,
 }
 
 /// How many pods are remembered. A node runs some hundreds.
@@ -131,11 +132,11 @@ impl CoolDown {
         }
         // Twice the period, so that a kill counts again after the clock went back by up to one.
         let horizon = GoDuration::from_nanos(self.period.as_nanos().saturating_mul(2));
-        self.last.retain(|_, last| apart(at, *last) < horizon);
+        self.last.retain(|_, last| difference(at, *last) < horizon);
         match self.last.get_mut(uid) {
             Some(last) => *last = at.max(*last),
             None => {
-                self.make_room();
+                self.forget_oldest();
                 self.last.insert(uid.into(), at);
             }
         }
@@ -146,7 +147,7 @@ impl CoolDown {
     }
 
     /// Forgets the oldest, if there are too many.
-    fn make_room(&mut self) {
+    fn forget_oldest(&mut self) {
         if self.last.len() >= MOST_PODS
             && let Some((uid, _)) = self.last.iter().min_by_key(|(_, last)| **last)
         {
@@ -157,7 +158,7 @@ impl CoolDown {
 
     pub(super) fn refusal(&self, at: Timestamp, uid: &str) -> Option<Refusal> {
         let since = *self.last.get(uid)?;
-        let remaining = self.period.as_nanos().saturating_sub(apart(at, since).as_nanos());
+        let remaining = self.period.as_nanos().saturating_sub(difference(at, since).as_nanos());
         (remaining > 0)
             .then_some(Refusal::CoolingDown { since, remaining: GoDuration::from_nanos(remaining) })
     }
@@ -184,7 +185,7 @@ impl PdbRefusals {
         for refused in &mut self.refused {
             refused.age = GoDuration::from_nanos(refused.age.as_nanos().saturating_add(passed));
         }
-        self.refused.retain(|refused| refused.age < RETRY);
+        self.refused.retain(|refused| refused.age < RETRY_AFTER);
     }
 
     /// A pod may not go.
@@ -194,7 +195,7 @@ impl PdbRefusals {
     }
 
     /// The pods that were refused, and when.
-    pub(crate) fn forbidden(&self) -> impl Iterator<Item = PodEventTime> {
+    pub(crate) fn refused(&self) -> impl Iterator<Item = PodEventTime> {
         let last = self.last.unwrap_or_default();
         self.refused.iter().map(move |PdbRefusal { uid, age }| {
             let at = last.checked_sub(SignedDuration::from_nanos(age.as_nanos())).unwrap_or(last);
@@ -203,18 +204,18 @@ impl PdbRefusals {
     }
 
     /// Takes over what was refused to somebody before.
-    pub(crate) fn recall(&mut self, at: Timestamp, forbidden: Vec<PodEventTime>) {
+    pub(crate) fn restore(&mut self, at: Timestamp, forbidden: Vec<PodEventTime>) {
         for PodEventTime { uid, at: said } in forbidden {
             let age = since(at, said).max(GoDuration::ZERO);
-            if age < RETRY {
+            if age < RETRY_AFTER {
                 self.refused.push(PdbRefusal { uid, age });
             }
         }
     }
 
     /// Forgets pods that are not there any more.
-    pub(crate) fn note_pods(&mut self, pods: &PodSet) {
-        self.refused.retain(|refused| pods.place(&refused.uid).is_some());
+    pub(crate) fn update_pods(&mut self, pods: &PodSet) {
+        self.refused.retain(|refused| pods.index_of(&refused.uid).is_some());
     }
 
     /// How long ago a pod was refused, if that still counts.

@@ -51,17 +51,17 @@ pub struct EvictionRequest {
     pub motive: EvictionMotive,
     /// Nobody else goes for this: all whose turn was before were refused, and nobody is on his
     /// way.
-    pub nobody_else: bool,
+    pub is_last_resort: bool,
 }
 
 /// Remembers evictions and OOM kills, and refuses by them and by what pods are sheltered by.
 #[derive(Clone, Debug, Default)]
 pub struct EvictionGuard {
     is_on: bool,
-    evict_bare_pods: bool,
+    evict_without_controller: bool,
     override_opt_out: bool,
     cool_down: CoolDown,
-    ledger: RateLimiter,
+    rate_limiter: RateLimiter,
 }
 
 impl EvictionGuard {
@@ -79,10 +79,10 @@ impl EvictionGuard {
             return;
         };
         self.is_on = true;
-        self.evict_bare_pods = preferences.soft.evict_pods_without_controller;
+        self.evict_without_controller = preferences.soft.evict_pods_without_controller;
         self.override_opt_out = preferences.hard.override_opt_out;
         self.cool_down.adopt(preferences.cool_down_after_oom_kill);
-        self.ledger.adopt(&preferences.rate_limits);
+        self.rate_limiter.adopt(&preferences.rate_limits);
     }
 
     /// Why a pod may not go, if it may not. Critical pods are not asked about.
@@ -90,10 +90,10 @@ impl EvictionGuard {
         if !self.is_on {
             return None;
         }
-        let EvictionRequest { at, motive, nobody_else } = ask;
-        let shelter = &known.shelter;
+        let EvictionRequest { at, motive, is_last_resort: nobody_else } = ask;
+        let shelter = &known.protection;
         let last_resort = self.override_opt_out && nobody_else && is_hard_memory(motive);
-        match shelter.turn {
+        match shelter.order {
             EvictionOrder::Never => {
                 return Some(Refusal::ProtectedByRule { rule: shelter.rule.unwrap_or(0) });
             }
@@ -101,29 +101,29 @@ impl EvictionGuard {
             EvictionOrder::First | EvictionOrder::Normal | EvictionOrder::Last | EvictionOrder::OptedOut => {}
         }
         let soft = matches!(motive, EvictionMotive::Threshold { hard: false, .. });
-        if soft && shelter.bare && !self.evict_bare_pods {
-            return Some(Refusal::Bare);
+        if soft && shelter.without_controller && !self.evict_without_controller {
+            return Some(Refusal::WithoutController);
         }
-        self.cool_down.refusal(at, &known.pod.uid).or_else(|| self.ledger.refusal(at, known))
+        self.cool_down.refusal(at, &known.pod.uid).or_else(|| self.rate_limiter.refusal(at, known))
     }
 
     /// Takes note that a pod goes. Of a pod that already went, it is the later time that counts.
-    pub fn evicted(&mut self, at: Timestamp, known: &KnownPod) {
+    pub fn record_eviction(&mut self, at: Timestamp, known: &KnownPod) {
         if self.is_on {
-            self.ledger.enter(at, known);
+            self.rate_limiter.record(at, known);
         }
     }
 
     /// Takes note of what came of an eviction: one that failed does not count.
-    pub fn outcome(&mut self, outcome: &EvictionResult) {
+    pub fn record_result(&mut self, outcome: &EvictionResult) {
         if self.is_on && outcome.result.is_err() {
-            self.ledger.take_back(&outcome.uid);
+            self.rate_limiter.take_back(&outcome.uid);
         }
     }
 
     /// The evictions that count against limits, the latest of them.
     pub fn counted(&self) -> Vec<CountedEviction> {
-        self.ledger.counted()
+        self.rate_limiter.counted()
     }
 
     /// The kills by which pods are spared.
@@ -132,18 +132,18 @@ impl EvictionGuard {
     }
 
     /// Takes over what a guard before this one knew. It counts where the rules ask for it.
-    pub fn recall(&mut self, counted: Vec<CountedEviction>, oom_killed: Vec<PodEventTime>) {
+    pub fn restore(&mut self, counted: Vec<CountedEviction>, oom_killed: Vec<PodEventTime>) {
         if !self.is_on {
             return;
         }
-        self.ledger.recall(counted);
+        self.rate_limiter.restore(counted);
         for PodEventTime { uid, at } in oom_killed {
             self.cool_down.killed(at, &uid);
         }
     }
 
     /// Takes note that the kernel killed a process of a pod for want of memory.
-    pub fn oom_kill(&mut self, at: Timestamp, uid: &str) {
+    pub fn record_oom_kill(&mut self, at: Timestamp, uid: &str) {
         if self.is_on {
             self.cool_down.killed(at, uid);
         }
@@ -159,7 +159,7 @@ fn is_hard_memory(motive: EvictionMotive) -> bool {
 ///
 /// So a clock that goes back makes nobody wait longer than the time that it went back by, and
 /// records that come in out of order count as what they are.
-fn apart(a: Timestamp, b: Timestamp) -> GoDuration {
+fn difference(a: Timestamp, b: Timestamp) -> GoDuration {
     crate::time::since(a.max(b), a.min(b))
 }
 
@@ -175,7 +175,8 @@ pub enum Refusal {
     /// Its annotation `eviction-agent.io/evict` says `"false"`.
     OptedOut,
     /// The threshold is soft, and no controller would bring the pod back.
-    Bare,
+    #[serde(rename = "bare")]
+    WithoutController,
     /// Nothing of it lies on the file system that is short.
     FreesNothing,
     /// The kernel killed one of its processes for want of memory, not long ago.
@@ -207,7 +208,9 @@ impl fmt::Display for Refusal {
         match self {
             Self::ProtectedByRule { rule } => write!(f, "is protected by policy.protection[{rule}]"),
             Self::OptedOut => f.write_str("opted out by annotation"),
-            Self::Bare => f.write_str("has no owner to bring it back, and the threshold is soft"),
+            Self::WithoutController => {
+                f.write_str("has no owner to bring it back, and the threshold is soft")
+            }
             Self::FreesNothing => f.write_str("has nothing on the file system that is short"),
             Self::CoolingDown { since, remaining } => {
                 write!(f, "is spared for {remaining} more: the kernel killed in it at {since}")
@@ -231,7 +234,7 @@ impl fmt::Display for Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedPod {
     /// Its place among the pods of the pass.
-    pub place: u32,
+    pub pod: u32,
     /// Why it does not go.
     pub why: Refusal,
 }

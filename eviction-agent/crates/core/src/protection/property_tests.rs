@@ -16,7 +16,7 @@ use crate::decision::Action;
 use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
 use crate::eviction::Cause;
-use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell};
+use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, step};
 use crate::input::Event;
 use crate::oom::OomKill;
 use crate::pod::{Owner, Pod};
@@ -112,9 +112,9 @@ enum GuardEvent {
 /// more than a window in all.
 fn history() -> impl Strategy<Value = Vec<(i64, GuardEvent)>> {
     let happening = prop_oneof![
-        6 => select(&[50, 200, 900][..]).prop_map(GuardEvent::Look),
-        1 => (0..10usize).prop_map(GuardEvent::OomKill),
-        1 => (0..10usize).prop_map(GuardEvent::Failed),
+    6 => select(&[50, 200, 900][..]).prop_map(GuardEvent::Look),
+    1 => (0..10usize).prop_map(GuardEvent::OomKill),
+    1 => (0..10usize).prop_map(GuardEvent::Failed),
     ];
     let steps = (0..15i64, 0..SHORTEST / 2, happening);
     prop::collection::vec(steps, 1..60).prop_map(|steps| {
@@ -139,8 +139,8 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Resul
     let preferences = policy.rules.preferences.clone().unwrap_or_default();
     let mut engine = Engine::new(policy.clone());
     let set = set_by(policy, pods.to_vec());
-    tell(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
-    tell(&mut engine, 0, Event::Pods(set));
+    step(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
+    step(&mut engine, 0, Event::Pods(set));
     let mut kills: BTreeMap<Box<str>, Vec<i64>> = BTreeMap::new();
     let mut gone: Vec<Gone> = Vec::new();
     for (seconds, happening) in history {
@@ -149,12 +149,12 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Resul
             GuardEvent::OomKill(pod) => {
                 kills.entry(uid(pod)).or_default().push(seconds);
                 let kill = OomKill { pod_uid: Some(uid(pod)), ..OomKill::default() };
-                tell(&mut engine, seconds, Event::OomKill(Box::new(kill)));
+                step(&mut engine, seconds, Event::OomKill(Box::new(kill)));
             }
             GuardEvent::Failed(pod) => {
                 gone.retain(|gone| gone.uid != uid(pod));
                 let outcome = EvictionResult { uid: uid(pod), result: Err("busy".into()) };
-                tell(&mut engine, seconds, Event::Evicted(outcome));
+                step(&mut engine, seconds, Event::Evicted(outcome));
             }
             GuardEvent::Look(memory) => {
                 let usage: Vec<_> = pods.iter().map(|pod| memory_of(&pod.uid, 100)).collect();
@@ -162,13 +162,13 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Resul
                 if let crate::reading::Reading::Known(memory) = &mut stats.memory {
                     memory.time = None;
                 }
-                let decision = tell(&mut engine, seconds, Event::Sample(snapshot(stats, &usage)));
-                let Some(pass) = decision.pass() else { continue };
+                let decision = step(&mut engine, seconds, Event::Sample(snapshot(stats, &usage)));
+                let Some(pass) = decision.evaluation() else { continue };
                 for action in &decision.actions {
                     let Action::Evict(eviction) = action else { continue };
-                    let known = pass.pods.get(eviction.place).unwrap();
-                    let Cause::Threshold { line } = eviction.cause else { continue };
-                    let is_hard = pass.line(line).unwrap().threshold.is_hard();
+                    let known = pass.pods.get(eviction.pod).unwrap();
+                    let Cause::Threshold { threshold: line } = eviction.cause else { continue };
+                    let is_hard = pass.threshold(line).unwrap().threshold.is_hard();
                     may_go(&preferences, known, is_hard)?;
                     let period = preferences.cool_down_after_oom_kill.as_nanos() / 1_000_000_000;
                     let last = kills.get(&known.pod.uid).and_then(|kills| kills.iter().max());
@@ -178,7 +178,7 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Resul
                         seconds,
                         uid: known.pod.uid.clone(),
                         namespace: known.pod.namespace.clone(),
-                        owner: known.shelter.account.owner.clone(),
+                        owner: known.protection.rate_limit_key.owner.clone(),
                     });
                     limits_hold(&preferences.rate_limits, &gone)?;
                 }
@@ -189,10 +189,12 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Resul
 }
 
 fn may_go(preferences: &Preferences, known: &KnownPod, is_hard: bool) -> Result<(), TestCaseError> {
-    prop_assert_ne!(known.shelter.turn, EvictionOrder::Never);
+    prop_assert_ne!(known.protection.order, EvictionOrder::Never);
     let overridden = is_hard && preferences.hard.override_opt_out;
-    prop_assert!(known.shelter.turn != EvictionOrder::OptedOut || overridden);
-    prop_assert!(!known.shelter.bare || is_hard || preferences.soft.evict_pods_without_controller);
+    prop_assert!(known.protection.order != EvictionOrder::OptedOut || overridden);
+    prop_assert!(
+        !known.protection.without_controller || is_hard || preferences.soft.evict_pods_without_controller
+    );
     Ok(())
 }
 
@@ -219,36 +221,36 @@ fn kind(scope: RateLimitScope, gone: &Gone) -> Option<&str> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+#![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    #[test]
-    fn who_is_protected_stays_and_no_window_sees_more_than_its_limit(
-        preferences in preferences(),
-        pods in any_pods(),
-        history in history(),
-    ) {
-        let thresholds = vec![hard(MemoryAvailable, "100"), soft(MemoryAvailable, "300", 5)];
-        let policy = Policy { rules: Rules::enhanced(&preferences), ..policy(thresholds) };
-        play(&policy, &pods, history)?;
-    }
+#[test]
+fn who_is_protected_stays_and_no_window_sees_more_than_its_limit(
+preferences in preferences(),
+pods in any_pods(),
+history in history(),
+) {
+let thresholds = vec![hard(MemoryAvailable, "100"), soft(MemoryAvailable, "300", 5)];
+let policy = Policy { rules: Rules::enhanced(&preferences), ..policy(thresholds) };
+play(&policy, &pods, history)?;
+}
 
-    /// By any clock, also one that jumps to the ends of time.
-    #[test]
-    fn no_time_makes_the_guard_panic(
-        preferences in preferences(),
-        pods in any_pods(),
-        times in prop::collection::vec(crate::fixture::arbitrary::time(), 1..40),
-    ) {
-        let rules = Rules::enhanced(&preferences);
-        let policy = Policy { rules: rules.clone(), ..policy(Vec::new()) };
-        let mut guard = EvictionGuard::new(&rules);
-        for (at, pod) in times.into_iter().zip(pods.iter().cycle()) {
-            let known = KnownPod::new(pod.clone(), &policy);
-            let motive = EvictionMotive::Threshold { signal: MemoryAvailable, hard: true };
-            if guard.refusal(EvictionRequest { at, motive, nobody_else: true }, &known).is_none() {
-                guard.evicted(at, &known);
-            }
-            guard.oom_kill(at, &pod.uid);
-        }
-    }
+/// By any clock, also one that jumps to the ends of time.
+ #[test]
+fn no_time_makes_the_guard_panic(
+preferences in preferences(),
+pods in any_pods(),
+times in prop::collection::vec(crate::fixture::arbitrary::time(), 1..40),
+) {
+let rules = Rules::enhanced(&preferences);
+let policy = Policy { rules: rules.clone(), ..policy(Vec::new()) };
+let mut guard = EvictionGuard::new(&rules);
+for (at, pod) in times.into_iter().zip(pods.iter().cycle()) {
+let known = KnownPod::new(pod.clone(), &policy);
+let motive = EvictionMotive::Threshold { signal: MemoryAvailable, hard: true };
+if guard.refusal(EvictionRequest { at, motive, is_last_resort: true }, &known).is_none() {
+guard.record_eviction(at, &known);
+}
+guard.record_oom_kill(at, &pod.uid);
+}
+}
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
-use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims};
+use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, step, victims};
 use crate::input::Event;
 use crate::label_selector::LabelSelector;
 use crate::oom::OomKill;
@@ -50,7 +50,7 @@ impl Scene {
     fn new(preferences: &Preferences, threshold: Threshold, pods: Vec<Pod>) -> Self {
         let policy = enhanced(preferences, vec![threshold]);
         let mut engine = Engine::new(policy.clone());
-        tell(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
+        step(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
         Self { engine, pods, policy }
     }
 
@@ -66,13 +66,13 @@ impl Scene {
     /// gone afterwards.
     fn look(&mut self, seconds: i64) -> (Option<String>, Vec<(String, Refusal)>) {
         let pods = self.set();
-        tell(&mut self.engine, seconds, Event::Pods(Arc::clone(&pods)));
+        step(&mut self.engine, seconds, Event::Pods(Arc::clone(&pods)));
         let usage: Vec<_> = self.pods.iter().map(|pod| memory_of(&pod.uid, 200)).collect();
         let look = snapshot(node(50, 5, at(seconds)), &usage);
-        let decision = tell(&mut self.engine, seconds, Event::Sample(look));
+        let decision = step(&mut self.engine, seconds, Event::Sample(look));
         let uid = |place| pods.get(place).unwrap().pod.uid.to_string();
-        let refused = decision.pass().map_or(&[][..], |pass| &pass.refused_pods);
-        let refused = refused.iter().map(|refused| (uid(refused.place), refused.why)).collect();
+        let refused = decision.evaluation().map_or(&[][..], |pass| &pass.refused_pods);
+        let refused = refused.iter().map(|refused| (uid(refused.pod), refused.why)).collect();
         let victim = victims(&decision).first().map(|(uid, _)| (*uid).to_owned());
         self.pods.retain(|pod| Some(&*pod.uid) != victim.as_deref());
         (victim, refused)
@@ -84,7 +84,7 @@ impl Scene {
 
     fn oom_kill(&mut self, seconds: i64, uid: &str) {
         let kill = OomKill { pod_uid: Some(uid.into()), ..OomKill::default() };
-        tell(&mut self.engine, seconds, Event::OomKill(Box::new(kill)));
+        step(&mut self.engine, seconds, Event::OomKill(Box::new(kill)));
     }
 }
 
@@ -99,9 +99,9 @@ fn annotations_say_what_they_say_and_nothing_else() {
     for no in ["false", "False", "FALSE"] {
         assert!(wishes(&[(EVICT, no)]).opts_out, "{no}");
     }
-    assert_eq!(wishes(&[(EVICT, "true")]), PodAnnotations { consents: true, ..none.clone() });
+    assert_eq!(wishes(&[(EVICT, "true")]), PodAnnotations { allows_eviction: true, ..none.clone() });
     let torn = wishes(&[(EVICT, "false"), (DESCHEDULER_EVICT, "true")]);
-    assert_eq!((torn.opts_out, torn.consents), (true, false), "our own is the more specific");
+    assert_eq!((torn.opts_out, torn.allows_eviction), (true, false), "our own is the more specific");
     for (hint, value) in [("-100", -100), ("0", 0), ("+7", 7), ("100", 100)] {
         let wishes = wishes(&[(PRIORITY_HINT, hint)]);
         assert_eq!((wishes.hint, wishes.ignored.len()), (value, 0), "{hint}");
@@ -111,12 +111,12 @@ fn annotations_say_what_they_say_and_nothing_else() {
 #[test]
 fn the_descheduler_reads_presence_and_so_do_we_but_for_a_false_yes() {
     for value in ["", "true", "whatever"] {
-        assert!(wishes(&[(DESCHEDULER_EVICT, value)]).consents, "{value}");
+        assert!(wishes(&[(DESCHEDULER_EVICT, value)]).allows_eviction, "{value}");
         assert!(wishes(&[(DESCHEDULER_PREFER_NO_EVICTION, value)]).prefers_to_stay, "{value}");
     }
     assert!(wishes(&[(DESCHEDULER_PREFER_NO_EVICTION, "false")]).prefers_to_stay);
     let no = wishes(&[(DESCHEDULER_EVICT, "false")]);
-    assert_eq!((no.consents, no.ignored[0].mistake), (false, AnnotationError::SaysFalse));
+    assert_eq!((no.allows_eviction, no.ignored[0].mistake), (false, AnnotationError::SaysFalse));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn the_first_rule_that_fits_decides_and_all_its_conditions_must_fit() {
         (pod.namespace, pod.priority_class) = (namespace.into(), class.into());
         pod.labels.insert("app", app.into());
         let shelter = PodProtection::of(&pod, &rules);
-        (shelter.turn, shelter.rule)
+        (shelter.order, shelter.rule)
     };
     assert_eq!(turn("prod", "db", "batch", &[]), (EvictionOrder::Never, Some(0)));
     assert_eq!(turn("prod", "web", "batch", &[]), (EvictionOrder::Last, Some(1)));
@@ -173,19 +173,22 @@ fn the_first_rule_that_fits_decides_and_all_its_conditions_must_fit() {
 fn nobody_is_sheltered_in_the_kubelets_profile() {
     let everything = [(EVICT, "false"), (PRIORITY_HINT, "9"), (DESCHEDULER_PREFER_NO_EVICTION, "")];
     let shelter = PodProtection::of(&annotated(pod("a", "1"), &everything), &Rules::kubelet());
-    assert_eq!(shelter, PodProtection { account: Arc::clone(&shelter.account), ..PodProtection::default() });
+    assert_eq!(
+        shelter,
+        PodProtection { rate_limit_key: Arc::clone(&shelter.rate_limit_key), ..PodProtection::default() }
+    );
 }
 
 #[test]
 fn an_owner_without_a_uid_is_known_by_its_name() {
     let rules = Rules::enhanced(&Preferences::default());
     let mut pod = owned("a", "");
-    assert_eq!(PodProtection::of(&pod, &rules).account.owner.as_deref(), Some("default/ReplicaSet/"));
+    assert_eq!(PodProtection::of(&pod, &rules).rate_limit_key.owner.as_deref(), Some("default/ReplicaSet/"));
     pod.owner = None;
     let shelter = PodProtection::of(&pod, &rules);
-    assert_eq!((shelter.account.owner.clone(), shelter.bare), (None, true));
+    assert_eq!((shelter.rate_limit_key.owner.clone(), shelter.without_controller), (None, true));
     let consenting = annotated(pod, &[(DESCHEDULER_EVICT, "")]);
-    assert!(!PodProtection::of(&consenting, &rules).bare);
+    assert!(!PodProtection::of(&consenting, &rules).without_controller);
 }
 
 #[test]
@@ -207,7 +210,7 @@ fn an_opt_out_holds_unless_the_policy_overrides_it_for_hard_memory() {
     assert_eq!(scene.victim(1).as_deref(), Some("other"));
     let failed = EvictionResult { uid: "other".into(), result: Err("it stayed".into()) };
     scene.pods = both;
-    tell(&mut scene.engine, 2, Event::Evicted(failed));
+    step(&mut scene.engine, 2, Event::Evicted(failed));
     assert_eq!(scene.victim(20).as_deref(), Some("other"), "who did not go lately goes before, too");
 
     let soft = soft(MemoryAvailable, "100", 1);
@@ -226,7 +229,7 @@ fn bare_pods_never_go_for_a_soft_threshold_unless_told() {
         scene.look(0);
         scene.look(5)
     };
-    let refused = (None, vec![("a".to_owned(), Refusal::Bare)]);
+    let refused = (None, vec![("a".to_owned(), Refusal::WithoutController)]);
     assert_eq!(go(&without_limits(), pod("a", "10")), refused);
     let consenting = annotated(pod("a", "10"), &[(DESCHEDULER_EVICT, "")]);
     assert_eq!(go(&without_limits(), consenting).0.as_deref(), Some("a"));
@@ -294,10 +297,10 @@ fn a_failed_eviction_does_not_count() {
     assert_eq!(scene.victim(1).as_deref(), Some("a"));
     assert_eq!(scene.victim(2), None);
     let failed = EvictionResult { uid: "a".into(), result: Err("busy".into()) };
-    tell(&mut scene.engine, 3, Event::Evicted(failed));
+    step(&mut scene.engine, 3, Event::Evicted(failed));
     assert_eq!(scene.victim(4).as_deref(), Some("b"));
     let done = EvictionResult { uid: "b".into(), result: Ok(()) };
-    tell(&mut scene.engine, 5, Event::Evicted(done));
+    step(&mut scene.engine, 5, Event::Evicted(done));
     scene.pods.push(owned("c", "z"));
     assert_eq!(scene.victim(6), None);
 }

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::eviction::EvaluationEnd;
 use crate::fixture::arbitrary::{pod as any_pod, snapshot as any_snapshot};
 use crate::fixture::{
-    at, container, hard, list, memory_of, node, pod, policy, requests, set_by, snapshot, tell, victims,
+    at, container, hard, list, memory_of, node, pod, policy, requests, set_by, snapshot, step, victims,
 };
 use crate::input::Event;
 use crate::pod::{EmptyDir, Owner, Pod, Volume};
@@ -35,18 +35,18 @@ fn enhanced(signal: Signal) -> Policy {
 fn look(signal: Signal, layout: DiskLayout, pods: Vec<Pod>, look: Arc<Snapshot>) -> Decision {
     let policy = enhanced(signal);
     let mut engine = Engine::new(policy.clone());
-    tell(&mut engine, 0, Event::Pods(set_by(&policy, pods)));
-    tell(&mut engine, 0, Event::DiskLayout(Ok(layout)));
-    let decision = tell(&mut engine, 1, Event::Sample(Arc::clone(&look)));
+    step(&mut engine, 0, Event::Pods(set_by(&policy, pods)));
+    step(&mut engine, 0, Event::DiskLayout(Ok(layout)));
+    let decision = step(&mut engine, 1, Event::Sample(Arc::clone(&look)));
     if decision.awaits_reclaim() {
-        return tell(&mut engine, 1, Event::Reclaimed(Ok(look)));
+        return step(&mut engine, 1, Event::Reclaimed(Ok(look)));
     }
     decision
 }
 
 fn order(decision: &Decision) -> Vec<&str> {
-    let pass = decision.pass().unwrap();
-    pass.ranked.iter().map(|candidate| &*pass.pods.get(candidate.place).unwrap().pod.uid).collect()
+    let pass = decision.evaluation().unwrap();
+    pass.ranked.iter().map(|candidate| &*pass.pods.get(candidate.pod).unwrap().pod.uid).collect()
 }
 
 fn by_memory(pods: Vec<Pod>, usage: &[(&str, u64)]) -> Vec<String> {
@@ -179,7 +179,7 @@ fn inodes_are_ranked_by_inodes_whatever_bytes_are_requested() {
     let decision = look(NodeFsInodesFree, DiskLayout::default(), pods, seen);
     assert_eq!(order(&decision), ["hog", "modest"]);
     let excess = |candidate: &Candidate| candidate.excess.units_rounded_up();
-    let ranked = &decision.pass().unwrap().ranked;
+    let ranked = &decision.evaluation().unwrap().ranked;
     assert_eq!(ranked.iter().map(excess).collect::<Vec<_>>(), [40_000, 10]);
 }
 
@@ -188,7 +188,7 @@ fn images_of_their_own_evict_nobody() {
     let layout = DiskLayout { dedicated_image_fs: true, split_image_fs: true };
     let seen = disk(&[("a", layers(900, 900))]);
     let decision = look(ImageFsAvailable, layout, vec![storage("a", "1"), storage("unseen", "1")], seen);
-    let pass = decision.pass().unwrap();
+    let pass = decision.evaluation().unwrap();
     assert_eq!(pass.end, EvaluationEnd::OnlyProtected);
     assert!(victims(&decision).is_empty());
     let why: Vec<_> = pass.refused_pods.iter().map(|refused| refused.why).collect();
@@ -270,8 +270,8 @@ proptest! {
             for b in &ranked[i + 1..] {
                 prop_assert_eq!(compare(measure, &pods, &look, joined, a, b), Ordering::Less);
                 prop_assert_eq!(compare(measure, &pods, &look, joined, b, a), Ordering::Greater);
-                let unknown = |one: &Candidate| one.standing == super::OverRequestClass::Unknown;
-                let alike = (a.turn, a.priority) == (b.turn, b.priority);
+                let unknown = |one: &Candidate| one.class == super::OverRequestClass::Unknown;
+                let alike = (a.order, a.priority) == (b.order, b.priority);
                 prop_assert!(!(alike && unknown(a) && !unknown(b)), "unknown before known");
             }
         }

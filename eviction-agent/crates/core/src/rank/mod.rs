@@ -25,22 +25,22 @@ use crate::units::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Its place among the active pods.
-    pub place: u32,
+    pub pod: u32,
     /// When its turn is, whatever it uses. The same for all pods in the kubelet's profile.
-    pub turn: EvictionOrder,
+    pub order: EvictionOrder,
     /// The first criterion.
-    pub standing: OverRequestClass,
+    pub class: OverRequestClass,
     /// The second criterion: lower goes first.
     pub priority: i32,
     /// Nothing would bring it back: goes after the others of its priority. Never so in the
     /// kubelet's profile.
-    pub bare: bool,
+    pub without_controller: bool,
     /// What its annotation asks for among these: lower goes first. 0 in the kubelet's profile.
     pub hint: i8,
     /// The third criterion, usage less request: more goes first.
     pub excess: Nanos,
     /// The last criterion: the place in the order of uids.
-    pub tie: u32,
+    pub uid_rank: u32,
 }
 
 /// How a pod stands to what it requested, in the order of eviction.
@@ -80,14 +80,14 @@ impl Candidate {
         // The sign bit turned, so that signed numbers keep their order.
         let priority = u64::from(self.priority.cast_unsigned() ^ (1 << 31));
         let hint = u64::from(self.hint.cast_unsigned() ^ (1 << 7));
-        let unknown = u64::from(self.standing == OverRequestClass::Unknown);
-        let head = (self.turn as u64) << 44
-            | self.standing.class() << 42
+        let unknown = u64::from(self.class == OverRequestClass::Unknown);
+        let head = (self.order as u64) << 44
+            | self.class.class() << 42
             | priority << 10
             | unknown << 9
-            | u64::from(self.bare) << 8
+            | u64::from(self.without_controller) << 8
             | hint;
-        (head, Reverse(self.excess), self.tie)
+        (head, Reverse(self.excess), self.uid_rank)
     }
 }
 
@@ -103,14 +103,14 @@ pub(crate) fn rank(
     let candidate = |place: u32, facts: &RankFacts, stats: Option<PodStats<'_>>| {
         let (standing, excess) = measure.key(pods, place, facts, stats);
         Candidate {
-            place,
-            turn: facts.turn,
-            standing,
+            pod: place,
+            order: facts.order,
+            class: standing,
             priority: facts.priority,
-            bare: facts.bare,
+            without_controller: facts.without_controller,
             hint: facts.hint,
             excess,
-            tie: pods.uid_order().get(place as usize).copied().unwrap_or(place),
+            uid_rank: pods.uid_order().get(place as usize).copied().unwrap_or(place),
         }
     };
     ranked.clear();
@@ -138,8 +138,8 @@ fn compare(
     let excess = || {
         if a.excess == b.excess && a.excess.is_saturated() {
             let exact = |one: &Candidate| {
-                let at = joined.get(one.place as usize);
-                measure.exact_excess(pods, one.place, at.and_then(|&at| snapshot.pod(at)))
+                let at = joined.get(one.pod as usize);
+                measure.exact_excess(pods, one.pod, at.and_then(|&at| snapshot.pod(at)))
             };
             return exact(b).cmp(&exact(a));
         }

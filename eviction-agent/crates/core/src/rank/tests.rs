@@ -16,7 +16,7 @@ fn order(measure: Measure, pods: Vec<Pod>, usage: &[(&str, u64)]) -> Vec<String>
     let look = snapshot(NodeStats::default(), &usage);
     let mut scratch = Vec::new();
     let joined = look.joined(&pods, &mut scratch);
-    let uid = |candidate: &Candidate| pods.get(candidate.place).unwrap().pod.uid.to_string();
+    let uid = |candidate: &Candidate| pods.get(candidate.pod).unwrap().pod.uid.to_string();
     let mut ranked = Vec::new();
     rank(measure, &pods, &look, joined, &mut ranked);
     ranked.iter().map(uid).collect()

@@ -114,10 +114,10 @@ impl Measure {
             return Some(self.usage(pods, place, stats));
         }
         match self {
-            Self::Memory => plausible(stats.figures().memory_working_set),
-            Self::Processes => plausible(stats.figures().process_count),
+            Self::Memory => plausible(stats.values().memory_working_set),
+            Self::Processes => plausible(stats.values().process_count),
             Self::Bytes(parts) | Self::Inodes(parts) => {
-                let tally = self.tally(parts, pods, place, stats);
+                let tally = self.sum(parts, pods, place, stats);
                 (tally.seen > 0 || parts == Parts::default()).then_some(tally.known)
             }
         }
@@ -130,7 +130,7 @@ impl Measure {
             return false;
         };
         let empty = |stats: PodStats<'_>| {
-            let UsageSum { used, known: _, seen, absent } = self.tally(parts, pods, place, stats);
+            let UsageSum { used, known: _, seen, absent } = self.sum(parts, pods, place, stats);
             let measured = |name: &str| stats.volumes().any(|volume| volume.name() == name);
             let on_disk =
                 |volume: &Volume| volume.empty_dir.as_ref().is_some_and(|dir| dir.medium.is_empty());
@@ -146,13 +146,13 @@ impl Measure {
     /// In bytes, inodes or processes; absent figures are 0.
     pub(crate) fn usage(self, pods: &PodSet, place: u32, stats: PodStats<'_>) -> i128 {
         match self {
-            Self::Memory => signed(stats.figures().memory_working_set),
-            Self::Processes => signed(stats.figures().process_count),
-            Self::Bytes(parts) | Self::Inodes(parts) => self.tally(parts, pods, place, stats).used,
+            Self::Memory => signed(stats.values().memory_working_set),
+            Self::Processes => signed(stats.values().process_count),
+            Self::Bytes(parts) | Self::Inodes(parts) => self.sum(parts, pods, place, stats).used,
         }
     }
 
-    fn tally(self, parts: Parts, pods: &PodSet, place: u32, stats: PodStats<'_>) -> UsageSum {
+    fn sum(self, parts: Parts, pods: &PodSet, place: u32, stats: PodStats<'_>) -> UsageSum {
         let volumes = pods.local_volumes(place);
         match self {
             Self::Inodes(_) => disk_usage(
@@ -210,7 +210,7 @@ fn disk_usage<'a>(
     let mut tally = UsageSum::default();
     if parts.rootfs || parts.logs {
         for container in stats.containers() {
-            let (rootfs, logs) = of_container(container.figures());
+            let (rootfs, logs) = of_container(container.values());
             if parts.rootfs {
                 tally.add(rootfs);
             }
@@ -222,7 +222,7 @@ fn disk_usage<'a>(
     if parts.volumes {
         for name in local_volumes {
             if let Some(volume) = stats.volumes().find(|volume| volume.name() == name) {
-                tally.add(of_volume(volume.figures()));
+                tally.add(of_volume(volume.values()));
             }
         }
     }

@@ -23,9 +23,11 @@ pub struct CandidateRecord {
     /// Who.
     pub pod: PodName,
     /// What became of it.
-    pub fate: CandidateOutcome,
+    #[serde(rename = "fate")]
+    pub outcome: CandidateOutcome,
     /// How its usage stands to its request.
-    pub standing: OverRequestClass,
+    #[serde(rename = "standing")]
+    pub class: OverRequestClass,
     /// Its priority: lower goes first.
     pub priority: i32,
     /// What it uses of what is short.
@@ -38,12 +40,14 @@ pub struct CandidateRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excess: Option<i64>,
     /// Its place in the order of uids, which decides last.
-    pub tie: u32,
+    #[serde(rename = "tie")]
+    pub uid_rank: u32,
     /// It is critical, and so is passed over.
     pub critical: bool,
     /// What protects it or puts it forward, if anything does.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub shelter: Option<ProtectionRecord>,
+    #[serde(rename = "shelter")]
+    pub protection: Option<ProtectionRecord>,
     /// Nothing is known of it, and it started only this long ago.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub too_young: Option<GoDuration>,
@@ -62,78 +66,87 @@ pub struct CandidateRecord {
 #[serde(rename_all = "snake_case")]
 pub enum CandidateOutcome {
     /// It goes.
-    Goes,
+    #[serde(rename = "goes")]
+    Evicted,
     /// Its turn came, but it is critical.
     Critical,
     /// Its turn came, but it is protected.
-    Refused,
+    #[serde(rename = "refused")]
+    Protected,
     /// It was on its way for a soft threshold, and has less time from now on.
-    Hurried,
+    #[serde(rename = "hurried")]
+    GraceShortened,
     /// It is on its way already.
-    OnItsWay,
+    #[serde(rename = "on_its_way")]
+    Terminating,
     /// It was to go a moment ago and did not: it is let be.
-    LetBe,
+    #[serde(rename = "let_be")]
+    FailedLately,
     /// Its turn came, and one that ranks behind it went in its place.
-    PassedOver,
+    #[serde(rename = "passed_over")]
+    Skipped,
     /// Its turn did not come.
-    Stays,
+    #[serde(rename = "stays")]
+    NotReached,
 }
 
 impl CandidateRecord {
     /// The pods that an evaluation ranked, the first to be evicted first.
     pub(super) fn all(decision: &Decision, evaluation: &Evaluation) -> Vec<Self> {
-        let Some(signal) = evaluation.handled_signal() else {
+        let Some(signal) = evaluation.driving_signal() else {
             return Vec::new();
         };
         let measure = Measure::of(signal, evaluation.layout);
         let mut scratch = Vec::new();
         let joined = evaluation.snapshot.joined(&evaluation.pods, &mut scratch);
         let going: BTreeSet<u32> = decision.actions.iter().filter_map(for_threshold).collect();
-        let spared: BTreeSet<u32> = evaluation.spared.iter().copied().collect();
-        let remembered = |uid: &str| evaluation.flights.iter().any(|flight| *flight.pod.uid == *uid);
+        let spared: BTreeSet<u32> = evaluation.critical_pods.iter().copied().collect();
+        let remembered = |uid: &str| evaluation.in_flight.iter().any(|flight| *flight.pod.uid == *uid);
         let barred = |place| {
             let known = evaluation.pods.get(place);
             known.is_some_and(|known| known.critical || remembered(&known.pod.uid))
         };
         let goes = |place| going.contains(&place);
-        let refused: BTreeSet<u32> = evaluation.refused_pods.iter().map(|refused| refused.place).collect();
-        let sized = || evaluation.deficits.iter().filter(|deficit| Some(deficit.line) == evaluation.handled);
-        let hurried: BTreeSet<u32> = sized().flat_map(|deficit| deficit.hurried.iter().copied()).collect();
+        let refused: BTreeSet<u32> = evaluation.refused_pods.iter().map(|refused| refused.pod).collect();
+        let sized = || {
+            evaluation.deficits.iter().filter(|deficit| Some(deficit.threshold_index) == evaluation.driving)
+        };
+        let hurried: BTreeSet<u32> = sized().flat_map(|deficit| deficit.shortened.iter().copied()).collect();
         let passed_over: BTreeSet<u32> =
-            sized().flat_map(|deficit| deficit.passed_over.iter().map(|one| one.place)).collect();
+            sized().flat_map(|deficit| deficit.skipped.iter().map(|one| one.pod)).collect();
         let is = |uid: &str, what: fn(&InFlightEviction) -> bool| {
-            evaluation.flights.iter().any(|flight| *flight.pod.uid == *uid && what(flight))
+            evaluation.in_flight.iter().any(|flight| *flight.pod.uid == *uid && what(flight))
         };
         let may_go = |place| !barred(place) && !refused.contains(&place);
         let choice = Choice::new(evaluation, measure, joined, goes, |place| !may_go(place));
         let record = |(rank, candidate): (usize, &Candidate)| {
-            let place = candidate.place;
+            let place = candidate.pod;
             let known = evaluation.pods.get(place)?;
             let at = joined.get(place as usize).copied();
             let stats = at.filter(|&at| at != NO_STATS).and_then(|at| evaluation.snapshot.pod(at));
             let usage = measure.known_usage(&evaluation.pods, place, &known.rank, stats);
             let fate = match () {
-                () if goes(place) => CandidateOutcome::Goes,
+                () if goes(place) => CandidateOutcome::Evicted,
                 () if spared.contains(&place) => CandidateOutcome::Critical,
-                () if refused.contains(&place) => CandidateOutcome::Refused,
-                () if hurried.contains(&place) => CandidateOutcome::Hurried,
-                () if passed_over.contains(&place) => CandidateOutcome::PassedOver,
-                () if is(&known.pod.uid, InFlightEviction::is_under_way) => CandidateOutcome::OnItsWay,
-                () if is(&known.pod.uid, InFlightEviction::has_failed) => CandidateOutcome::LetBe,
-                () => CandidateOutcome::Stays,
+                () if refused.contains(&place) => CandidateOutcome::Protected,
+                () if hurried.contains(&place) => CandidateOutcome::GraceShortened,
+                () if passed_over.contains(&place) => CandidateOutcome::Skipped,
+                () if is(&known.pod.uid, InFlightEviction::is_terminating) => CandidateOutcome::Terminating,
+                () if is(&known.pod.uid, InFlightEviction::has_failed) => CandidateOutcome::FailedLately,
+                () => CandidateOutcome::NotReached,
             };
             Some(Self {
                 pod: PodName::of(&known.pod),
-                fate,
-                standing: candidate.standing,
+                outcome: fate,
+                class: candidate.class,
                 priority: candidate.priority,
                 usage: usage.map(clamped),
                 request: measure.request(known).map(|request| request.to_string()),
                 excess: usage.map(|_| candidate.excess.units_rounded_up()),
-                tie: candidate.tie,
+                uid_rank: candidate.uid_rank,
                 critical: known.critical,
-                shelter: ProtectionRecord::of(known),
-                too_young: too_young(known, candidate.standing, decision.at),
+                protection: ProtectionRecord::of(known),
+                too_young: too_young(known, candidate.class, decision.at),
                 skipped_reason: skipped_reason(evaluation, fate, place, known),
                 margin: if may_go(place) || goes(place) { choice.margin(rank, goes(place)) } else { None },
             })
@@ -150,20 +163,20 @@ fn skipped_reason(
     known: &KnownPod,
 ) -> Option<String> {
     let refused =
-        || Some(evaluation.refused_pods.iter().find(|refused| refused.place == place)?.why.to_string());
+        || Some(evaluation.refused_pods.iter().find(|refused| refused.pod == place)?.why.to_string());
     let small = || {
-        let mut all = evaluation.deficits.iter().flat_map(|deficit| &deficit.passed_over);
-        Some(all.find(|one| one.place == place)?.why.to_string())
+        let mut all = evaluation.deficits.iter().flat_map(|deficit| &deficit.skipped);
+        Some(all.find(|one| one.pod == place)?.why.to_string())
     };
     match fate {
-        CandidateOutcome::Goes => None,
+        CandidateOutcome::Evicted => None,
         CandidateOutcome::Critical => Some("critical".to_owned()),
-        CandidateOutcome::Refused => refused(),
-        CandidateOutcome::Hurried => Some("was on its way, and is hurried".to_owned()),
-        CandidateOutcome::OnItsWay => Some("is on its way".to_owned()),
-        CandidateOutcome::LetBe => Some("was to go a moment ago and did not".to_owned()),
-        CandidateOutcome::PassedOver => small(),
-        CandidateOutcome::Stays => known.critical.then(|| "critical".to_owned()),
+        CandidateOutcome::Protected => refused(),
+        CandidateOutcome::GraceShortened => Some("was on its way, and is hurried".to_owned()),
+        CandidateOutcome::Terminating => Some("is on its way".to_owned()),
+        CandidateOutcome::FailedLately => Some("was to go a moment ago and did not".to_owned()),
+        CandidateOutcome::Skipped => small(),
+        CandidateOutcome::NotReached => known.critical.then(|| "critical".to_owned()),
     }
 }
 
@@ -175,17 +188,17 @@ impl NearestRecord {
         let (candidate, margin, usage) = margins.min_by_key(|(.., usage)| usage.unsigned_abs())?;
         let pod = candidate.pod.clone();
         let rival = candidates.get(margin.against)?.pod.clone();
-        let (stays, goes) = match candidate.fate {
-            CandidateOutcome::Goes => (pod.clone(), rival),
+        let (stays, goes) = match candidate.outcome {
+            CandidateOutcome::Evicted => (pod.clone(), rival),
             _ => (rival, pod.clone()),
         };
-        Some(Self { pod, usage, stays, goes })
+        Some(Self { pod, usage, kept: stays, evicted: goes })
     }
 }
 
 fn for_threshold(action: &Action) -> Option<u32> {
     match action {
-        Action::Evict(eviction) if matches!(eviction.cause, Cause::Threshold { .. }) => Some(eviction.place),
+        Action::Evict(eviction) if matches!(eviction.cause, Cause::Threshold { .. }) => Some(eviction.pod),
         Action::Evict(_) | Action::ShortenGrace(_) | Action::RecordEvent(_) | Action::Reclaim(_) => None,
     }
 }
@@ -203,12 +216,14 @@ const YOUNG: GoDuration = GoDuration::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProtectionRecord {
     /// When its turn is.
-    pub turn: EvictionOrder,
+    #[serde(rename = "turn")]
+    pub order: EvictionOrder,
     /// The place in `policy.protection` of the rule that fits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<usize>,
     /// Nothing would bring it back, so that others of its standing and priority go before.
-    pub bare: bool,
+    #[serde(rename = "bare")]
+    pub without_controller: bool,
     /// What it asks for by `eviction-agent.io/priority-hint`: lower goes first.
     pub hint: i8,
     /// Its annotations that say nothing.
@@ -219,13 +234,17 @@ pub struct ProtectionRecord {
 impl ProtectionRecord {
     /// None if there is nothing to tell.
     pub(super) fn of(known: &KnownPod) -> Option<Self> {
-        if known.shelter
-            == (PodProtection { account: Arc::clone(&known.shelter.account), ..PodProtection::default() })
+        if known.protection
+            == (PodProtection {
+                rate_limit_key: Arc::clone(&known.protection.rate_limit_key),
+                ..PodProtection::default()
+            })
         {
             return None;
         }
-        let PodProtection { turn, rule, bare, hint, account: _, ignored } = known.shelter.clone();
-        Some(Self { turn, rule, bare, hint, ignored_annotations: ignored })
+        let PodProtection { order: turn, rule, without_controller: bare, hint, rate_limit_key: _, ignored } =
+            known.protection.clone();
+        Some(Self { order: turn, rule, without_controller: bare, hint, ignored_annotations: ignored })
     }
 }
 
@@ -249,12 +268,12 @@ pub struct RefusedPodRecord {
 
 impl RefusedPodRecord {
     pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
-        let record = |RefusedPod { place, why }: &RefusedPod| {
+        let record = |RefusedPod { pod: place, why }: &RefusedPod| {
             Some(Self { pod: PodName::of(&evaluation.pods.get(*place)?.pod), why: *why })
         };
         // The turn of a pod may come for several thresholds.
         let mut told: BTreeMap<u32, Vec<Refusal>> = BTreeMap::new();
-        let is_new = |&&RefusedPod { place, why }: &&RefusedPod| {
+        let is_new = |&&RefusedPod { pod: place, why }: &&RefusedPod| {
             let told = told.entry(place).or_default();
             let is_new = !told.contains(&why);
             told.extend(is_new.then_some(why));

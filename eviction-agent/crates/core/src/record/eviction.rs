@@ -28,7 +28,8 @@ pub struct EvictionRecord {
     pub grace_period_seconds: i64,
     /// It went for a soft threshold already, and has less time from now on.
     #[serde(skip_serializing_if = "is_not")]
-    pub takes_over: bool,
+    #[serde(rename = "takes_over")]
+    pub shortens_grace: bool,
     /// Its PodDisruptionBudget said no, and is not asked again.
     #[serde(skip_serializing_if = "is_not")]
     pub ignores_budget: bool,
@@ -41,14 +42,14 @@ pub struct EvictionRecord {
 
 impl EvictionRecord {
     pub(super) fn of(evaluation: &Evaluation, eviction: &Eviction, takes_over: bool) -> Option<Self> {
-        let known = evaluation.pods.get(eviction.place)?;
+        let known = evaluation.pods.get(eviction.pod)?;
         let EvictionText { message, annotations } = message::eviction(evaluation, eviction);
         Some(Self {
             pod: PodName::of(&known.pod),
             signal: evaluation.label_of(eviction.cause),
-            hard: evaluation.line_of(eviction.cause).map(|line| line.threshold.is_hard()),
+            hard: evaluation.threshold_of(eviction.cause).map(|line| line.threshold.is_hard()),
             grace_period_seconds: eviction.grace_period_seconds,
-            takes_over,
+            shortens_grace: takes_over,
             ignores_budget: eviction.ignores_budget,
             message,
             annotations,
@@ -85,12 +86,14 @@ pub struct InFlightRecord {
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum InFlightPhase {
     /// The pod is on its way out.
-    UnderWay {
+    #[serde(rename = "under_way")]
+    Terminating {
         /// How much of its grace period is left.
         remaining_grace: GoDuration,
     },
     /// It is gone. Until figures are newer than that, what it held counts as on its way.
-    Gone {
+    #[serde(rename = "gone")]
+    Terminated {
         /// Since when.
         since: Timestamp,
     },
@@ -121,7 +124,7 @@ pub struct ReleaseRecord {
 
 impl InFlightRecord {
     pub(super) fn all(evaluation: &Evaluation, now: Timestamp) -> Vec<Self> {
-        evaluation.flights.iter().map(|flight| Self::of(flight, now)).collect()
+        evaluation.in_flight.iter().map(|flight| Self::of(flight, now)).collect()
     }
 
     fn of(flight: &InFlightEviction, now: Timestamp) -> Self {
@@ -135,9 +138,9 @@ impl InFlightRecord {
             state: match &flight.ended {
                 None => {
                     let remaining_grace = flight.remaining_grace(now).unwrap_or_default();
-                    InFlightPhase::UnderWay { remaining_grace }
+                    InFlightPhase::Terminating { remaining_grace }
                 }
-                Some(Ended::Gone) => InFlightPhase::Gone { since: flight.since },
+                Some(Ended::Terminated) => InFlightPhase::Terminated { since: flight.since },
                 Some(Ended::Failed(Failure::Reported(why))) => {
                     InFlightPhase::Failed { why: why.clone(), age: flight.age(now) }
                 }
@@ -164,7 +167,8 @@ pub struct SizingRecord {
     pub min_reclaim: i64,
     /// What is counted in advance for a threshold that is about to be met.
     #[serde(skip_serializing_if = "is_zero")]
-    pub ahead: i64,
+    #[serde(rename = "ahead")]
+    pub predicted: i64,
     /// What was available; after node-level reclaim, if there was a look.
     pub available: i64,
     /// What is lacking.
@@ -174,7 +178,8 @@ pub struct SizingRecord {
     /// What those will free that go now.
     pub chosen: i64,
     /// What nobody makes up for; less than zero if more comes free than is needed.
-    pub open: i64,
+    #[serde(rename = "open")]
+    pub remaining: i64,
     /// How it ended for this threshold.
     pub end: EvaluationEnd,
     /// Those who go, and what each will free.
@@ -182,10 +187,12 @@ pub struct SizingRecord {
     pub victims: Vec<VictimRecord>,
     /// Pods that went for a soft threshold and now go faster; `in_flight` counts them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub hurried: Vec<PodName>,
+    #[serde(rename = "hurried")]
+    pub shortened: Vec<PodName>,
     /// Those who would have gone before others, and why they did not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub passed_over: Vec<SkippedPodRecord>,
+    #[serde(rename = "passed_over")]
+    pub skipped: Vec<SkippedPodRecord>,
 }
 
 /// A pod that goes.
@@ -211,7 +218,8 @@ pub struct SkippedPodRecord {
     /// How that is known.
     pub basis: Basis,
     /// What was lacking at its turn.
-    pub open: i64,
+    #[serde(rename = "open")]
+    pub remaining: i64,
 }
 
 impl SizingRecord {
@@ -220,32 +228,32 @@ impl SizingRecord {
     }
 
     fn of(evaluation: &Evaluation, deficit: &Deficit) -> Option<Self> {
-        let threshold = &evaluation.line(deficit.line)?.threshold;
+        let threshold = &evaluation.threshold(deficit.threshold_index)?.threshold;
         let name = |place: u32| Some(PodName::of(&evaluation.pods.get(place)?.pod));
         let victims = deficit.victims.iter().filter_map(|victim| {
             let ExpectedRelease { amount: release, basis } = victim.release;
-            Some(VictimRecord { pod: name(victim.place)?, release, basis })
+            Some(VictimRecord { pod: name(victim.pod)?, release, basis })
         });
-        let passed_over = deficit.passed_over.iter().filter_map(|one| {
+        let passed_over = deficit.skipped.iter().filter_map(|one| {
             let ExpectedRelease { amount: release, basis } = one.release;
-            let pod = name(one.place)?;
-            Some(SkippedPodRecord { pod, why: one.why, release, basis, open: one.open })
+            let pod = name(one.pod)?;
+            Some(SkippedPodRecord { pod, why: one.why, release, basis, remaining: one.remaining })
         });
         Some(Self {
             signal: threshold.signal,
             hard: threshold.is_hard(),
             threshold: deficit.threshold,
             min_reclaim: deficit.min_reclaim,
-            ahead: deficit.ahead,
+            predicted: deficit.predicted,
             available: deficit.available,
             lacking: deficit.lacking(),
             in_flight: deficit.in_flight,
             chosen: deficit.chosen(),
-            open: deficit.open(),
+            remaining: deficit.remaining(),
             end: deficit.end,
             victims: victims.collect(),
-            hurried: deficit.hurried.iter().filter_map(|&place| name(place)).collect(),
-            passed_over: passed_over.collect(),
+            shortened: deficit.shortened.iter().filter_map(|&place| name(place)).collect(),
+            skipped: passed_over.collect(),
         })
     }
 }

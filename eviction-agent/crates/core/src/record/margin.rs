@@ -44,9 +44,11 @@ pub struct NearestRecord {
     /// The change in whole units; less is negative.
     pub usage: i64,
     /// Who would have stayed.
-    pub stays: PodName,
+    #[serde(rename = "stays")]
+    pub kept: PodName,
     /// Who would have gone instead.
-    pub goes: PodName,
+    #[serde(rename = "goes")]
+    pub evicted: PodName,
 }
 
 /// The choice between the pods that go and those that could have.
@@ -68,10 +70,10 @@ impl<'a> Choice<'a> {
         goes: impl Fn(u32) -> bool,
         barred: impl Fn(u32) -> bool,
     ) -> Self {
-        let last = evaluation.ranked.iter().rposition(|candidate| goes(candidate.place));
+        let last = evaluation.ranked.iter().rposition(|candidate| goes(candidate.pod));
         let stays = |candidate: &Candidate| {
-            let place = candidate.place;
-            !goes(place) && !barred(place) && !is_passed_over(evaluation, place)
+            let place = candidate.pod;
+            !goes(place) && !barred(place) && !is_skipped(evaluation, place)
         };
         let first = evaluation.ranked.iter().position(stays);
         Self { evaluation, measure, joined, border: last.zip(first) }
@@ -81,7 +83,7 @@ impl<'a> Choice<'a> {
     pub(super) fn margin(&self, place: usize, goes: bool) -> Option<MarginRecord> {
         let (last, first) = self.border?;
         let own = self.evaluation.ranked.get(place)?;
-        if !goes && is_passed_over(self.evaluation, own.place) {
+        if !goes && is_skipped(self.evaluation, own.pod) {
             return None;
         }
         let against = if goes { first } else { last };
@@ -97,22 +99,22 @@ impl<'a> Choice<'a> {
 
     fn what_if(&self, place: usize) -> Option<WhatIf> {
         let candidate = *self.evaluation.ranked.get(place)?;
-        let at = self.joined.get(candidate.place as usize).filter(|&&at| at != NO_STATS);
+        let at = self.joined.get(candidate.pod as usize).filter(|&&at| at != NO_STATS);
         let stats = at.and_then(|&at| self.evaluation.snapshot.pod(at));
-        let facts = self.evaluation.pods.facts().get(candidate.place as usize)?;
+        let facts = self.evaluation.pods.facts().get(candidate.pod as usize)?;
         Some(WhatIf {
             measure: self.measure,
             candidate,
             facts: *facts,
-            usage: self.measure.known_usage(&self.evaluation.pods, candidate.place, facts, stats),
+            usage: self.measure.known_usage(&self.evaluation.pods, candidate.pod, facts, stats),
         })
     }
 }
 
 /// Whether one that ranks behind it was taken for what it frees, or since it did not go before.
-fn is_passed_over(evaluation: &Evaluation, place: u32) -> bool {
-    let mut passed_over = evaluation.deficits.iter().flat_map(|deficit| &deficit.passed_over);
-    passed_over.any(|one| one.place == place)
+fn is_skipped(evaluation: &Evaluation, place: u32) -> bool {
+    let mut passed_over = evaluation.deficits.iter().flat_map(|deficit| &deficit.skipped);
+    passed_over.any(|one| one.pod == place)
 }
 
 /// The highest priority that a user's priority class can have; above are the system's own.
@@ -184,7 +186,7 @@ impl WhatIf {
 
     fn with(&self, facts: RankFacts, usage: Option<i128>) -> Candidate {
         let (standing, excess) = self.measure.key_at(&facts, usage);
-        Candidate { standing, excess, priority: facts.priority, ..self.candidate }
+        Candidate { class: standing, excess, priority: facts.priority, ..self.candidate }
     }
 
     /// The whole units of the request, if requests have a say.

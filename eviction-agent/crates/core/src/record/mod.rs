@@ -101,7 +101,8 @@ pub struct EvaluationRecord {
     pub memory: Option<MemoryRecord>,
     /// Readings that were not believed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<RejectedReading>,
+    #[serde(rename = "refused")]
+    pub rejected: Vec<RejectedReading>,
     /// The pods whose memory grows fastest, of those that use most.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub growing: Vec<GrowthRecord>,
@@ -115,7 +116,8 @@ pub struct EvaluationRecord {
     pub deficit: Option<DeficitRecord>,
     /// Earlier evictions that were remembered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub flights: Vec<InFlightRecord>,
+    #[serde(rename = "flights")]
+    pub in_flight: Vec<InFlightRecord>,
     /// What was lacking for each threshold that was dealt with, the last one as in `starved`,
     /// where evictions are sized.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -131,7 +133,8 @@ pub struct EvaluationRecord {
     pub nearest: Option<NearestRecord>,
     /// Pods that would have gone, but are critical.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub spared: Vec<PodName>,
+    #[serde(rename = "spared")]
+    pub critical_pods: Vec<PodName>,
     /// Pods whose turn had come, but which are protected, and by what.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused_pods: Vec<RefusedPodRecord>,
@@ -144,10 +147,10 @@ pub struct EvaluationRecord {
 impl DecisionRecord {
     /// Makes the record of a decision.
     pub fn of(decision: &Decision) -> Self {
-        let subject = match &decision.subject {
-            DecisionKind::Noted => RecordSubject::Nothing,
-            DecisionKind::NoPass(why) => RecordSubject::NotEvaluated(*why),
-            DecisionKind::Pass(evaluation) => {
+        let subject = match &decision.kind {
+            DecisionKind::StateUpdated => RecordSubject::Nothing,
+            DecisionKind::NotEvaluated(why) => RecordSubject::NotEvaluated(*why),
+            DecisionKind::Evaluated(evaluation) => {
                 RecordSubject::Evaluated(Box::new(EvaluationRecord::of(decision, evaluation)))
             }
             DecisionKind::Oom(update) => RecordSubject::Oom(update.clone()),
@@ -168,7 +171,7 @@ impl DecisionRecord {
             subject,
             ended: decision.ended.clone(),
             unknown_conditions: decision.unknown_conditions().collect(),
-            unavailable: decision.blind.iter().collect(),
+            unavailable: decision.unavailable.iter().collect(),
             proposal: decision.proposal.as_ref().map(ProposalRecord::of),
         }
     }
@@ -193,25 +196,28 @@ impl EvaluationRecord {
             Action::Reclaim(reclaim) => Some(*reclaim),
             Action::RecordEvent(_) | Action::Evict(_) | Action::ShortenGrace(_) => None,
         });
-        let slopes = |signal: Signal| evaluation.sight.slopes[signal as usize];
+        let slopes = |signal: Signal| evaluation.context.slopes[signal as usize];
         let signals = |seen| SignalRecord::all(seen, decision.at, slopes);
         let candidates = CandidateRecord::all(decision, evaluation);
         Self {
             end: evaluation.end,
-            signals: signals(&evaluation.seen),
-            signals_after_reclaim: evaluation.seen_after_reclaim.as_deref().map_or(Vec::new(), signals),
+            signals: signals(&evaluation.observations),
+            signals_after_reclaim: evaluation
+                .observations_after_reclaim
+                .as_deref()
+                .map_or(Vec::new(), signals),
             memory: MemoryRecord::of(evaluation),
-            refused: evaluation.sight.refused.clone(),
+            rejected: evaluation.context.rejected.clone(),
             growing: GrowthRecord::all(evaluation),
             thresholds: ThresholdRecord::all(evaluation, decision.at),
-            starved: evaluation.handled_signal().map(Signal::resource),
+            starved: evaluation.driving_signal().map(Signal::resource),
             deficit: DeficitRecord::of(evaluation),
-            flights: InFlightRecord::all(evaluation, decision.at),
+            in_flight: InFlightRecord::all(evaluation, decision.at),
             sizing: SizingRecord::all(evaluation),
             reclaim: reclaim.collect(),
             nearest: NearestRecord::of(&candidates),
             candidates,
-            spared: spared(evaluation),
+            critical_pods: spared(evaluation),
             refused_pods: RefusedPodRecord::all(evaluation),
             evictions: evictions.collect(),
             unknown_volumes: evaluation.unknown_volumes,
@@ -236,6 +242,6 @@ impl EvaluationRecord {
 /// Each once, though its turn may have come for several thresholds.
 fn spared(evaluation: &Evaluation) -> Vec<PodName> {
     let mut told = BTreeSet::new();
-    let places = evaluation.spared.iter().filter(|&&place| told.insert(place));
+    let places = evaluation.critical_pods.iter().filter(|&&place| told.insert(place));
     places.filter_map(|&place| Some(PodName::of(&evaluation.pods.get(place)?.pod))).collect()
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::condition::Raised;
+use crate::condition::RaisedCondition;
 use crate::decision::{Action, Decision, Evaluation, ProposalState};
 use crate::disk_layout::Reclaim;
 use crate::observation::Observations;
@@ -74,7 +74,8 @@ pub struct MetRecord {
     pub first_seen: Timestamp,
     /// By how much less is available than it takes to resolve it, its minimum reclaim
     /// included, in whole units.
-    pub lacks: i64,
+    #[serde(rename = "lacks")]
+    pub missing: i64,
     /// How much of its grace period is left.
     pub remaining_grace: GoDuration,
     /// It is above its line again, but not by its minimum reclaim.
@@ -85,7 +86,8 @@ pub struct MetRecord {
     /// Its figures are no newer than those of the last evaluation, so that it does not act.
     pub stale: bool,
     /// It drives the evaluation.
-    pub handled: bool,
+    #[serde(rename = "handled")]
+    pub driving: bool,
 }
 
 impl SignalRecord {
@@ -126,8 +128,8 @@ impl ThresholdRecord {
 
     /// Those that count in this evaluation, and replaced ones that still hold.
     pub(super) fn all(evaluation: &Evaluation, now: Timestamp) -> Vec<Self> {
-        let state = |place: u8| evaluation.met.iter().find(|met| met.line == place);
-        let places = (0..).take(evaluation.lines.len());
+        let state = |place: u8| evaluation.met.iter().find(|met| met.threshold == place);
+        let places = (0..).take(evaluation.thresholds.len());
         places
             .filter(|place| evaluation.visible.contains(place) || state(*place).is_some())
             .filter_map(|place| Self::of(evaluation, place, state(place), now))
@@ -135,9 +137,9 @@ impl ThresholdRecord {
     }
 
     fn of(evaluation: &Evaluation, place: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
-        let line = evaluation.line(place)?;
+        let line = evaluation.threshold(place)?;
         let threshold = &line.threshold;
-        let seen = evaluation.seen.get(threshold.signal);
+        let seen = evaluation.observations.get(threshold.signal);
         let capacity = seen.map(|seen| seen.capacity);
         let lacks =
             seen.map_or(0, |seen| line.resolved_at(seen.capacity).minus(seen.nanos()).units_rounded_up());
@@ -153,18 +155,18 @@ impl ThresholdRecord {
             min_reclaim: threshold.min_reclaim.as_ref().and_then(text),
             grace_period: threshold.grace_period,
             eta: evaluation
-                .line(place)
+                .threshold(place)
                 .filter(|_| met.is_none())
-                .and_then(|line| eta(line, &evaluation.seen, &evaluation.sight)),
-            imminent: evaluation.sight.imminent.contains(&place),
+                .and_then(|line| eta(line, &evaluation.observations, &evaluation.context)),
+            imminent: evaluation.context.imminent.contains(&place),
             met: met.map(|met| MetRecord {
                 first_seen: met.first_seen,
-                lacks,
+                missing: lacks,
                 remaining_grace: remaining(threshold.grace_period, since(now, met.first_seen)),
                 by_min_reclaim: met.by_min_reclaim,
                 by_prediction: met.by_prediction,
-                stale: met.ripe && !met.fresh,
-                handled: evaluation.handled == Some(place),
+                stale: met.grace_period_over && !met.may_evict,
+                driving: evaluation.driving == Some(place),
             }),
         })
     }
@@ -206,7 +208,7 @@ pub struct RaiserRecord {
 }
 
 impl ConditionRecord {
-    pub(super) fn of(raised: &Raised, thresholds: &[ThresholdRecord], decision: &Decision) -> Self {
+    pub(super) fn of(raised: &RaisedCondition, thresholds: &[ThresholdRecord], decision: &Decision) -> Self {
         let now = decision.at;
         let age = since(now, raised.at).as_nanos();
         let raiser = |threshold: &ThresholdRecord| {
@@ -261,9 +263,9 @@ pub struct DeficitRecord {
 
 impl DeficitRecord {
     pub(super) fn of(evaluation: &Evaluation) -> Option<Self> {
-        let line = evaluation.line(evaluation.handled?)?;
+        let line = evaluation.threshold(evaluation.driving?)?;
         let signal = line.threshold.signal;
-        let seen = evaluation.seen.get(signal)?;
+        let seen = evaluation.observations.get(signal)?;
         let (value, resolved_at) = (line.value(seen.capacity), line.resolved_at(seen.capacity));
         let units = Nanos::units_rounded_up;
         Some(Self {
@@ -311,7 +313,8 @@ pub struct MemoryRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap_total: Option<u64>,
     /// Whether what else thresholds of memory ask for is there.
-    pub gate: MemoryConditions,
+    #[serde(rename = "gate")]
+    pub conditions: MemoryConditions,
     /// Figures that should be there and are not, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownValue>,
@@ -321,7 +324,8 @@ pub struct MemoryRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct UnknownValue {
     /// Which.
-    pub figure: &'static str,
+    #[serde(rename = "figure")]
+    pub value: &'static str,
     /// Why.
     pub why: UnknownReason,
 }
@@ -343,9 +347,11 @@ pub enum ProposalRecord {
     /// It is the one in force already.
     Unchanged,
     /// It is in force from now on.
-    TookEffect,
+    #[serde(rename = "took_effect")]
+    Applied,
     /// It would do more than the policy in force.
-    Waits {
+    #[serde(rename = "waits")]
+    Pending {
         /// Since when it waits.
         since: Timestamp,
         /// When it takes effect in any case; absent if only by hand.
@@ -363,7 +369,8 @@ impl MemoryRecord {
     /// Nothing if nobody read more than usage and working set.
     pub(super) fn of(evaluation: &Evaluation) -> Option<Self> {
         let detail = evaluation.snapshot.node.memory_detail;
-        if detail == MemoryDetail::default() && evaluation.sight.gate == MemoryConditions::Open {
+        if detail == MemoryDetail::default() && evaluation.context.memory_conditions == MemoryConditions::Open
+        {
             return None;
         }
         let MemoryDetail {
@@ -389,7 +396,7 @@ impl MemoryRecord {
             ("swap_total", why(swap_total)),
         ];
         for (figure, why) in figures {
-            unknown.extend(why.map(|why| UnknownValue { figure, why }));
+            unknown.extend(why.map(|why| UnknownValue { value: figure, why }));
         }
         Some(Self {
             available_by_working_set: available,
@@ -404,7 +411,7 @@ impl MemoryRecord {
             stalled: stalled.known(),
             swap_used: swap_used.known(),
             swap_total: swap_total.known(),
-            gate: evaluation.sight.gate,
+            conditions: evaluation.context.memory_conditions,
             unknown,
         })
     }
@@ -424,7 +431,7 @@ impl GrowthRecord {
             let uid = evaluation.snapshot.pod(growth.stats)?.uid().into();
             Some(Self { uid, slope: growth.slope })
         };
-        evaluation.sight.growing.iter().flatten().filter_map(record).collect()
+        evaluation.context.growing.iter().flatten().filter_map(record).collect()
     }
 }
 
@@ -437,15 +444,15 @@ impl ProposalRecord {
     pub(super) fn of(state: &ProposalState) -> Self {
         match state {
             ProposalState::Unchanged => Self::Unchanged,
-            ProposalState::TookEffect => Self::TookEffect,
-            ProposalState::Waits(waiting) => {
+            ProposalState::Applied => Self::Applied,
+            ProposalState::Pending(waiting) => {
                 let trial = waiting.trial.as_deref();
                 let actions = |decision: &Decision| decision.actions.clone();
                 let actions = trial.map_or_else(Vec::new, actions);
-                let pods = trial.and_then(Decision::pass).map(|evaluation| &evaluation.pods);
+                let pods = trial.and_then(Decision::evaluation).map(|evaluation| &evaluation.pods);
                 let evicted = actions.iter().filter_map(|action| match action {
                     Action::Evict(eviction) | Action::ShortenGrace(eviction) => {
-                        Some(PodName::of(&pods?.get(eviction.place)?.pod))
+                        Some(PodName::of(&pods?.get(eviction.pod)?.pod))
                     }
                     Action::RecordEvent(_) | Action::Reclaim(_) => None,
                 });
@@ -454,7 +461,7 @@ impl ProposalRecord {
                     Action::Reclaim(reclaim) => Some(*reclaim),
                     Action::RecordEvent(_) | Action::Evict(_) | Action::ShortenGrace(_) => None,
                 });
-                Self::Waits {
+                Self::Pending {
                     since: waiting.since,
                     until: waiting.until,
                     would_evict,

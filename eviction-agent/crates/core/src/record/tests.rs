@@ -1,6 +1,6 @@
 use crate::decision::Decision;
 use crate::engine::Engine;
-use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, tell};
+use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, step};
 use crate::input::Event;
 use crate::pod::Pod;
 use crate::policy::Threshold;
@@ -19,7 +19,7 @@ fn under_pressure() -> (Engine, Decision) {
     let mut engine = engine(policy, &pods);
     let usage = [memory_of("greedy", 200), memory_of("modest", 250), memory_of("critical", 90)];
     let look = snapshot(node(50, 900, at(1)), &usage);
-    let decision = tell(&mut engine, 3, Event::Sample(look));
+    let decision = step(&mut engine, 3, Event::Sample(look));
     (engine, decision)
 }
 
@@ -33,7 +33,7 @@ fn an_eviction_is_explained_to_the_last_candidate() {
 fn a_condition_tells_that_it_outlives_its_cause() {
     let (mut engine, _) = under_pressure();
     let calm = snapshot(node(900, 999, at(63)), &[]);
-    let decision = tell(&mut engine, 63, Event::Sample(calm));
+    let decision = step(&mut engine, 63, Event::Sample(calm));
     let record = DecisionRecord::of(&decision);
     assert_eq!(record.conditions.len(), 2);
     assert!(record.conditions.iter().all(|condition| condition.outlives_its_cause));

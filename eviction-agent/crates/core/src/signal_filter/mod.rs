@@ -26,12 +26,12 @@ use crate::units::GoDuration;
 /// What is remembered of former looks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SignalFilter {
-    doubts: PlausibilityFilter,
+    plausibility: PlausibilityFilter,
     /// In how many looks in a row each signal was not known.
     unknown_for: [u32; Signal::COUNT],
     /// Signals of which there ever was a figure, or an error in its place. What a node does not
     /// have at all nobody watches, and nobody is blind to.
-    shown: SignalSet,
+    reported: SignalSet,
     trends: [Trend; Signal::COUNT],
     pods: PodTrends,
     oom_killed: bool,
@@ -41,11 +41,11 @@ pub(crate) struct SignalFilter {
 #[derive(Clone, Debug, Default)]
 pub struct SignalContext {
     /// Whether what else thresholds of memory ask for is there.
-    pub gate: MemoryConditions,
+    pub memory_conditions: MemoryConditions,
     /// Readings that were not believed.
-    pub refused: Vec<RejectedReading>,
+    pub rejected: Vec<RejectedReading>,
     /// Signals that have been unknown for so long that nobody watches them.
-    pub blind: SignalSet,
+    pub unavailable: SignalSet,
     /// How fast what is available of each signal changes.
     pub slopes: [Option<Slope>; Signal::COUNT],
     /// The pods whose memory grows fastest.
@@ -57,7 +57,7 @@ pub struct SignalContext {
 impl SignalFilter {
     /// Makes room for whatever may be remembered of pods.
     pub(crate) fn make_room(&mut self) {
-        self.pods.make_room();
+        self.pods.reserve();
     }
 
     /// The kernel killed a process for lack of memory: after that a figure may be anything.
@@ -66,7 +66,7 @@ impl SignalFilter {
     }
 
     /// Takes in a look; what it has to say beside the observations goes to `seen`.
-    pub(crate) fn look(
+    pub(crate) fn observe(
         &mut self,
         at: Timestamp,
         snapshot: &Snapshot,
@@ -74,27 +74,29 @@ impl SignalFilter {
         rules: &Rules,
         seen: &mut SignalContext,
     ) -> Observations {
-        seen.gate = MemoryConditions::of(&snapshot.node.memory_detail, &rules.memory);
+        seen.memory_conditions = MemoryConditions::of(&snapshot.node.memory_detail, &rules.memory);
         let mut observations = observe(&snapshot.node, rules.memory.measure);
-        if let Plausibility::Plausible { max_unknown } = rules.belief {
+        if let Plausibility::Plausible { max_unknown } = rules.plausibility {
             let explained = std::mem::take(&mut self.oom_killed);
-            self.doubts.refuse(
+            self.plausibility.reject(
                 at,
                 &snapshot.node,
                 explained,
                 max_unknown,
                 &mut observations,
-                &mut seen.refused,
+                &mut seen.rejected,
             );
             let shown = Observations::of(&snapshot.node);
             for signal in Signal::ALL {
                 if shown.reading(signal) != Reading::Unknown(UnknownReason::Absent) {
-                    self.shown.insert(signal);
+                    self.reported.insert(signal);
                 }
             }
-            let all_shown = self.shown;
-            let known = |signal| !all_shown.contains(signal) || is_known(&observations, seen.gate, signal);
-            seen.blind = self.count_unknown(known, thresholds, max_unknown);
+            let all_shown = self.reported;
+            let known = |signal| {
+                !all_shown.contains(signal) || is_known(&observations, seen.memory_conditions, signal)
+            };
+            seen.unavailable = self.count_unknown(known, thresholds, max_unknown);
         }
         if let TrendPolicy::Trend { .. } = rules.prediction {
             for signal in Signal::ALL {
@@ -110,8 +112,8 @@ impl SignalFilter {
     }
 
     /// There was to be a look, but it failed: no signal is known.
-    pub(crate) fn look_failed(&mut self, thresholds: &[Threshold], rules: &Rules) -> SignalSet {
-        match rules.belief {
+    pub(crate) fn sample_failed(&mut self, thresholds: &[Threshold], rules: &Rules) -> SignalSet {
+        match rules.plausibility {
             Plausibility::Everything => SignalSet::EMPTY,
             Plausibility::Plausible { max_unknown } => self.count_unknown(|_| false, thresholds, max_unknown),
         }
@@ -119,17 +121,17 @@ impl SignalFilter {
 
     /// The look after node-level reclaim, which belongs to the look before it: nothing is
     /// learned from it, and what cannot be true is not known.
-    pub(crate) fn look_again(&self, node: &NodeStats, rules: &Rules) -> Observations {
+    pub(crate) fn observe_again(&self, node: &NodeStats, rules: &Rules) -> Observations {
         let mut observations = observe(node, rules.memory.measure);
-        if rules.belief != Plausibility::Everything {
-            self.doubts.refuse_again(node, self.oom_killed, &mut observations);
+        if rules.plausibility != Plausibility::Everything {
+            self.plausibility.recheck(node, self.oom_killed, &mut observations);
         }
         observations
     }
 
     /// Whether a signal that thresholds ask for is not known, but may be by the next look.
     pub(crate) fn awaits(&self, thresholds: &[Threshold], rules: &Rules) -> bool {
-        let Plausibility::Plausible { max_unknown } = rules.belief else { return false };
+        let Plausibility::Plausible { max_unknown } = rules.plausibility else { return false };
         thresholds
             .iter()
             .any(|threshold| (1..max_unknown).contains(&self.unknown_for[threshold.signal as usize]))
@@ -224,7 +226,7 @@ impl SignalContext {
         within: GoDuration,
     ) -> bool {
         let is_memory = line.threshold.signal.resource() == Resource::Memory;
-        if is_memory && self.gate != MemoryConditions::Open {
+        if is_memory && self.memory_conditions != MemoryConditions::Open {
             return false;
         }
         let twice = GoDuration::from_nanos(within.as_nanos().saturating_mul(2));

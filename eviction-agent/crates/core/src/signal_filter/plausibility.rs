@@ -80,10 +80,10 @@ pub struct RejectedReading {
 
 /// What was believed, signal by signal, and what is on probation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PlausibilityFilter([SignalDoubt; Signal::COUNT]);
+pub(super) struct PlausibilityFilter([SignalHistory; Signal::COUNT]);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct SignalDoubt {
+struct SignalHistory {
     believed: Option<Observation>,
     probation: Option<Probation>,
 }
@@ -99,7 +99,7 @@ struct Probation {
 impl PlausibilityFilter {
     /// Takes what cannot be true out of a look's observations. `explained`: something happened
     /// after which memory may be anything.
-    pub(super) fn refuse(
+    pub(super) fn reject(
         &mut self,
         at: Timestamp,
         node: &NodeStats,
@@ -111,7 +111,8 @@ impl PlausibilityFilter {
         for signal in Signal::ALL {
             let Some(seen) = observations.get(signal) else { continue };
             let doubt = &mut self.0[signal as usize];
-            let explained = signal.resource() == Resource::Memory && (explained || says_so(node, seen));
+            let explained =
+                signal.resource() == Resource::Memory && (explained || is_confirmed_by_kernel(node, seen));
             if let Err(why) = doubt.judge(at, signal, seen, explained, max_unknown) {
                 observations.set(signal, Reading::Unknown(UnknownReason::Implausible));
                 let Observation { available, capacity, .. } = seen;
@@ -121,10 +122,11 @@ impl PlausibilityFilter {
     }
 
     /// The same for another look at what was believed, which changes nothing.
-    pub(super) fn refuse_again(&self, node: &NodeStats, explained: bool, observations: &mut Observations) {
+    pub(super) fn recheck(&self, node: &NodeStats, explained: bool, observations: &mut Observations) {
         for signal in Signal::ALL {
             let Some(seen) = observations.get(signal) else { continue };
-            let explained = signal.resource() == Resource::Memory && (explained || says_so(node, seen));
+            let explained =
+                signal.resource() == Resource::Memory && (explained || is_confirmed_by_kernel(node, seen));
             let believed = self.0[signal as usize].believed;
             if possible(signal, seen).and_then(|()| follows(seen, believed, explained)).is_err() {
                 observations.set(signal, Reading::Unknown(UnknownReason::Implausible));
@@ -133,7 +135,7 @@ impl PlausibilityFilter {
     }
 }
 
-impl SignalDoubt {
+impl SignalHistory {
     fn judge(
         &mut self,
         at: Timestamp,
@@ -194,7 +196,7 @@ fn follows(seen: Observation, before: Option<Observation>, explained: bool) -> R
 }
 
 /// Whether the kernel's other figures agree that there is next to no memory.
-fn says_so(node: &NodeStats, seen: Observation) -> bool {
+fn is_confirmed_by_kernel(node: &NodeStats, seen: Observation) -> bool {
     let detail = &node.memory_detail;
     let little = |available: u64| i128::from(available) < i128::from(seen.capacity) / i128::from(FAR);
     detail.mem_available.known().is_some_and(little)

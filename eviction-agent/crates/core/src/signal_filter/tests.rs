@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::eviction::EvaluationEnd;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{
-    at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, tell, victims,
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, step, victims,
 };
 use crate::input::{Event, Input};
 use crate::policy::Policy;
@@ -29,7 +29,7 @@ fn watching(policy: Policy) -> Engine {
 }
 
 fn look(engine: &mut Engine, seconds: i64, node: NodeStats) -> Decision {
-    tell(engine, seconds, Event::Sample(snapshot(node, &[memory_of("greedy", 500)])))
+    step(engine, seconds, Event::Sample(snapshot(node, &[memory_of("greedy", 500)])))
 }
 
 /// 1,000 bytes of memory, so many of them available, and what else is told of them.

@@ -40,7 +40,7 @@ impl SnapshotBuilder {
             uid: self.write(uid),
             containers: empty_at(self.snapshot.containers.len()),
             volumes: empty_at(self.snapshot.volumes.len()),
-            figures: figures.pack(),
+            values: figures.pack(),
         };
         self.snapshot.pods.push(entry);
         PodBuilder { builder: self }
@@ -76,7 +76,7 @@ impl PodBuilder<'_> {
     pub fn container(&mut self, name: &str, figures: ContainerStatValues) -> &mut Self {
         let name = self.builder.write(name);
         let snapshot = &mut self.builder.snapshot;
-        snapshot.containers.push(ContainerEntry { name, figures: figures.pack() });
+        snapshot.containers.push(ContainerEntry { name, values: figures.pack() });
         if let Some(pod) = snapshot.pods.last_mut() {
             pod.containers.1 = place(snapshot.containers.len());
         }
@@ -87,7 +87,7 @@ impl PodBuilder<'_> {
     pub fn volume(&mut self, name: &str, figures: VolumeStatValues) -> &mut Self {
         let name = self.builder.write(name);
         let snapshot = &mut self.builder.snapshot;
-        snapshot.volumes.push(VolumeEntry { name, figures: figures.pack() });
+        snapshot.volumes.push(VolumeEntry { name, values: figures.pack() });
         if let Some(pod) = snapshot.pods.last_mut() {
             pod.volumes.1 = place(snapshot.volumes.len());
         }

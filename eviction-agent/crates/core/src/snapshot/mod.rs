@@ -46,19 +46,19 @@ struct PodEntry {
     uid: Span,
     containers: (u32, u32),
     volumes: (u32, u32),
-    figures: OptionalValues<4>,
+    values: OptionalValues<4>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ContainerEntry {
     name: Span,
-    figures: OptionalValues<5>,
+    values: OptionalValues<5>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct VolumeEntry {
     name: Span,
-    figures: OptionalValues<2>,
+    values: OptionalValues<2>,
 }
 
 impl Snapshot {
@@ -105,8 +105,8 @@ impl<'a> PodStats<'a> {
     }
 
     /// The pod's own figures.
-    pub fn figures(self) -> PodStatValues {
-        PodStatValues::unpack(self.entry.figures)
+    pub fn values(self) -> PodStatValues {
+        PodStatValues::unpack(self.entry.values)
     }
 
     /// The containers, in order, whatever their kind.
@@ -148,8 +148,8 @@ impl<'a> ContainerStats<'a> {
     }
 
     /// Its figures.
-    pub fn figures(self) -> ContainerStatValues {
-        ContainerStatValues::unpack(self.entry.figures)
+    pub fn values(self) -> ContainerStatValues {
+        ContainerStatValues::unpack(self.entry.values)
     }
 }
 
@@ -173,8 +173,8 @@ impl<'a> VolumeStats<'a> {
     }
 
     /// Its figures.
-    pub fn figures(self) -> VolumeStatValues {
-        VolumeStatValues::unpack(self.entry.figures)
+    pub fn values(self) -> VolumeStatValues {
+        VolumeStatValues::unpack(self.entry.values)
     }
 }
 
@@ -234,7 +234,7 @@ impl Snapshot {
         stats.clear();
         stats.resize(pods.len(), NO_STATS);
         for (at, pod) in (0..).zip(self.pods()) {
-            if let Some(place) = pods.place(pod.uid()) {
+            if let Some(place) = pods.index_of(pod.uid()) {
                 stats[place as usize] = at;
             }
         }

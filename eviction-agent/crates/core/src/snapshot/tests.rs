@@ -24,15 +24,15 @@ fn filled(mut builder: SnapshotBuilder) -> Snapshot {
 fn what_goes_in_comes_out_and_absent_stays_absent() {
     let snapshot = filled(SnapshotBuilder::new());
     let a = snapshot.pod(0).unwrap();
-    assert_eq!((a.uid(), a.figures().process_count), ("a", Some(u64::MAX)));
-    assert_eq!(a.figures().memory_working_set, None);
+    assert_eq!((a.uid(), a.values().process_count), ("a", Some(u64::MAX)));
+    assert_eq!(a.values().memory_working_set, None);
     let container = a.containers().next().unwrap();
     assert_eq!(container.name(), "c");
-    assert_eq!(container.figures().logs_inodes, Some(0));
-    assert_eq!(container.figures().rootfs_used, None);
+    assert_eq!(container.values().logs_inodes, Some(0));
+    assert_eq!(container.values().rootfs_used, None);
     let b = snapshot.pod(1).unwrap();
     assert_eq!(b.containers().len(), 0);
-    let volumes: Vec<_> = b.volumes().map(|v| (v.name(), v.figures())).collect();
+    let volumes: Vec<_> = b.volumes().map(|v| (v.name(), v.values())).collect();
     assert_eq!(volumes, [("w", used(2))]);
     assert!(snapshot.pod(3).is_none());
 }
@@ -44,7 +44,7 @@ fn memory_without_a_figure_is_not_no_memory() {
     builder.pod("a", empty);
     builder.pod("b", PodStatValues::default());
     let snapshot = builder.finish();
-    let has_memory = |place| snapshot.pod(place).unwrap().figures().has_memory;
+    let has_memory = |place| snapshot.pod(place).unwrap().values().has_memory;
     assert!(has_memory(0) && !has_memory(1));
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Derived {
 #[derive(Debug, PartialEq)]
 pub(super) struct Replacement {
     /// The place of the given one.
-    pub(super) place: usize,
+    pub(super) index: usize,
     /// What counts instead.
     pub(super) by: Option<Threshold>,
     /// Whether the pass that learns the layout sees it already.
@@ -53,7 +53,7 @@ pub(super) fn derive(given: &[Threshold], room: usize, layout: DiskLayout) -> De
         let by = last(source, hard).map(|at| follow(&given[at], signal, hard));
         if let Some(place) = last(signal, hard) {
             let at_once = room_taken <= room;
-            derived.replaced.push(Replacement { place, by, at_once });
+            derived.replaced.push(Replacement { index: place, by, at_once });
         } else {
             // An empty threshold takes room as well, but is never met.
             room_taken += 1;

@@ -27,13 +27,13 @@ const MOST: usize = 250;
 
 /// All thresholds of a node and their state between passes.
 ///
-/// Thresholds are named by their place in [`Thresholds::lines`]. Lists of them keep the order
+/// Thresholds are named by their place in [`Thresholds::all`]. Lists of them keep the order
 /// of the configuration, with those that only minimum reclaim keeps behind the others; where
 /// the kubelet walks a map in random order, this is one of its orders.
 #[derive(Clone, Debug)]
 pub struct Thresholds {
     /// All that ever counted: one that was replaced may still wait for its minimum reclaim.
-    lines: Arc<[ResolvedThreshold]>,
+    all: Arc<[ResolvedThreshold]>,
     /// What the next pass looks at.
     visible: Arc<[u8]>,
     /// What counts from the pass after it on.
@@ -46,7 +46,7 @@ pub struct Thresholds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
     /// Its place in the list of thresholds.
-    pub line: u8,
+    pub threshold: u8,
     /// Since when.
     pub first_seen: Timestamp,
     /// It is above its value again, but not by its minimum reclaim.
@@ -54,9 +54,9 @@ pub struct Met {
     /// It is not met yet, but about to be, and the policy acts on that.
     pub by_prediction: bool,
     /// Its grace period is over.
-    pub ripe: bool,
+    pub grace_period_over: bool,
     /// It is ripe, and its figures are newer than those of the last pass: it may evict.
-    pub fresh: bool,
+    pub may_evict: bool,
 }
 
 impl Thresholds {
@@ -65,7 +65,7 @@ impl Thresholds {
         let given = &given[..given.len().min(MOST)];
         let all: Arc<[u8]> = (0..).take(given.len()).collect();
         Self {
-            lines: given.iter().cloned().map(ResolvedThreshold::new).collect(),
+            all: given.iter().cloned().map(ResolvedThreshold::new).collect(),
             visible: Arc::clone(&all),
             effective: all,
             before: Vec::new(),
@@ -74,8 +74,8 @@ impl Thresholds {
     }
 
     /// All of them.
-    pub fn lines(&self) -> &Arc<[ResolvedThreshold]> {
-        &self.lines
+    pub fn all(&self) -> &Arc<[ResolvedThreshold]> {
+        &self.all
     }
 
     /// The places of those that the next pass looks at.
@@ -88,23 +88,23 @@ impl Thresholds {
     ///
     /// [`Policy::list_room`]: super::policy::Policy::list_room
     pub(crate) fn derive_containerfs(&mut self, room: usize, layout: DiskLayout) {
-        let given: Vec<_> = self.lines.iter().map(|line| line.threshold.clone()).collect();
+        let given: Vec<_> = self.all.iter().map(|line| line.threshold.clone()).collect();
         let derived = containerfs::derive(&given, room, layout);
-        let mut lines = self.lines.to_vec();
+        let mut lines = self.all.to_vec();
         let mut add = |threshold| {
             lines.push(ResolvedThreshold::new(threshold));
             u8::try_from(lines.len() - 1).ok()
         };
         let mut visible: Vec<Option<u8>> = self.effective.iter().copied().map(Some).collect();
         let mut effective = visible.clone();
-        for Replacement { place, by, at_once } in derived.replaced {
+        for Replacement { index: place, by, at_once } in derived.replaced {
             effective[place] = by.and_then(&mut add);
             if at_once {
                 visible[place] = effective[place];
             }
         }
         effective.extend(derived.appended.into_iter().map(add));
-        self.lines = lines.into();
+        self.all = lines.into();
         self.visible = visible.into_iter().flatten().collect();
         self.effective = effective.into_iter().flatten().collect();
     }
@@ -115,8 +115,8 @@ impl Thresholds {
     }
 
     /// Makes room to remember all of them as met.
-    pub(crate) fn make_room(&mut self) {
-        self.before.reserve(self.lines.len());
+    pub(crate) fn reserve(&mut self) {
+        self.before.reserve(self.all.len());
     }
 
     /// Holds the observations against the thresholds and remembers both. Writes what is met to
@@ -137,23 +137,23 @@ impl Thresholds {
             gate == MemoryConditions::Open || line.threshold.signal.resource() != Resource::Memory
         };
         for &place in self.visible.iter() {
-            let line = &self.lines[usize::from(place)];
+            let line = &self.all[usize::from(place)];
             let is_met = line.is_met(seen);
             if passes(line) && (is_met || predicted.contains(&place)) {
                 met.push(Met { by_prediction: !is_met, ..self.met(at, place) });
             }
         }
-        for ripe in self.before.iter().filter(|before| before.ripe) {
+        for ripe in self.before.iter().filter(|before| before.grace_period_over) {
             let line = self.line(*ripe);
             let is_there = |met: &Met| self.line(*met).is_like(line);
             if passes(line) && line.is_unresolved(seen) && !met.iter().any(is_there) {
-                met.push(Met { by_min_reclaim: true, ..self.met(at, ripe.line) });
+                met.push(Met { by_min_reclaim: true, ..self.met(at, ripe.threshold) });
             }
         }
         for met in &mut *met {
             let threshold = &self.line(*met).threshold;
-            met.ripe = since(at, met.first_seen) >= threshold.grace_period;
-            met.fresh = met.ripe && is_fresh(threshold, seen, &self.last);
+            met.grace_period_over = since(at, met.first_seen) >= threshold.grace_period;
+            met.may_evict = met.grace_period_over && has_new_stats(threshold, seen, &self.last);
         }
         self.before.clear();
         self.before.extend_from_slice(met);
@@ -163,21 +163,22 @@ impl Thresholds {
     /// Whether any threshold that counts, visible or not, hard or soft, is still short of its
     /// minimum reclaim: how `reclaimNodeLevelResources` judges its success.
     pub(crate) fn any_unresolved(&self, seen: &Observations) -> bool {
-        let is_unresolved = |&place: &u8| self.lines[usize::from(place)].is_unresolved(seen);
+        let is_unresolved = |&place: &u8| self.all[usize::from(place)].is_unresolved(seen);
         self.effective.iter().any(is_unresolved)
     }
 
     /// Whether one threshold is still short of its minimum reclaim.
     pub(crate) fn is_unresolved(&self, place: u8, seen: &Observations) -> bool {
-        self.lines.get(usize::from(place)).is_some_and(|line| line.is_unresolved(seen))
+        self.all.get(usize::from(place)).is_some_and(|line| line.is_unresolved(seen))
     }
 
     /// Those that a pass over these observations would find met, whatever their grace period.
     pub(crate) fn met_by(&self, seen: &Observations) -> impl Iterator<Item = (u8, &ResolvedThreshold)> {
-        let visible = self.visible.iter().filter(|&&place| self.lines[usize::from(place)].is_met(seen));
-        let kept = self.before.iter().filter(|before| before.ripe).map(|before| &before.line);
-        let kept = kept.filter(|&&place| self.lines[usize::from(place)].is_unresolved(seen));
-        visible.chain(kept).map(|&place| (place, &self.lines[usize::from(place)]))
+        let visible = self.visible.iter().filter(|&&place| self.all[usize::from(place)].is_met(seen));
+        let kept =
+            self.before.iter().filter(|before| before.grace_period_over).map(|before| &before.threshold);
+        let kept = kept.filter(|&&place| self.all[usize::from(place)].is_unresolved(seen));
+        visible.chain(kept).map(|&place| (place, &self.all[usize::from(place)]))
     }
 
     /// Those that the last pass found met, as far as they are known by their value.
@@ -189,30 +190,37 @@ impl Thresholds {
                 value: text_of(&threshold.value),
                 grace_period: threshold.grace_period,
                 first_seen: met.first_seen,
-                ripe: met.ripe,
+                grace_period_over: met.grace_period_over,
             }
         })
     }
 
     /// Takes one over that was met before, if there still is such a threshold.
-    pub(crate) fn recall(&mut self, met: &MetSince) {
+    pub(crate) fn restore(&mut self, met: &MetSince) {
         let is_it = |line: &ResolvedThreshold| {
             let threshold = &line.threshold;
             (threshold.signal, threshold.grace_period) == (met.signal, met.grace_period)
                 && text_of(&threshold.value) == met.value
         };
-        let place = self.lines.iter().position(is_it).and_then(|place| u8::try_from(place).ok());
+        let place = self.all.iter().position(is_it).and_then(|place| u8::try_from(place).ok());
         if let Some(line) = place
-            && !self.before.iter().any(|before| before.line == line)
+            && !self.before.iter().any(|before| before.threshold == line)
         {
-            let &MetSince { first_seen, ripe, .. } = met;
+            let &MetSince { first_seen, grace_period_over: ripe, .. } = met;
             let (by_min_reclaim, by_prediction, fresh) = (false, false, false);
-            self.before.push(Met { line, first_seen, by_min_reclaim, by_prediction, ripe, fresh });
+            self.before.push(Met {
+                threshold: line,
+                first_seen,
+                by_min_reclaim,
+                by_prediction,
+                grace_period_over: ripe,
+                may_evict: fresh,
+            });
         }
     }
 
     fn line(&self, met: Met) -> &ResolvedThreshold {
-        &self.lines[usize::from(met.line)]
+        &self.all[usize::from(met.threshold)]
     }
 
     /// Other thresholds in the place of these. Those that are the same have been met as long
@@ -223,36 +231,36 @@ impl Thresholds {
             new.derive_containerfs(room, layout);
             new.show_all();
         }
-        let place_of = |old: &ResolvedThreshold| new.lines.iter().position(|line| line.is_like(old));
+        let place_of = |old: &ResolvedThreshold| new.all.iter().position(|line| line.is_like(old));
         let moved = |met: &Met| {
             let place = u8::try_from(place_of(self.line(*met))?).ok()?;
-            Some(Met { line: place, ..*met })
+            Some(Met { threshold: place, ..*met })
         };
         let before = self.before.iter().filter_map(moved).collect();
         Self { before, last: self.last, ..new }
     }
 
     /// Takes the next figures for new ones, whatever their time.
-    pub(crate) fn forget_figures(&mut self) {
+    pub(crate) fn forget_observations(&mut self) {
         self.last = Observations::default();
     }
 
     /// `helpers.go: thresholdsFirstObservedAt`.
     fn met(&self, at: Timestamp, line: u8) -> Met {
-        let before = self.before.iter().find(|met| met.line == line);
+        let before = self.before.iter().find(|met| met.threshold == line);
         Met {
-            line,
+            threshold: line,
             first_seen: before.map_or(at, |met| met.first_seen),
             by_min_reclaim: false,
             by_prediction: false,
-            ripe: false,
-            fresh: false,
+            grace_period_over: false,
+            may_evict: false,
         }
     }
 }
 
 /// `helpers.go: thresholdsUpdatedStats`.
-fn is_fresh(threshold: &Threshold, seen: &Observations, last: &Observations) -> bool {
+fn has_new_stats(threshold: &Threshold, seen: &Observations, last: &Observations) -> bool {
     let Some(now) = seen.get(threshold.signal) else {
         return false;
     };
@@ -350,7 +358,8 @@ pub struct MetSince {
     /// Since when.
     pub first_seen: Timestamp,
     /// Its grace period is over, so that it holds until its minimum reclaim.
-    pub ripe: bool,
+    #[serde(rename = "ripe")]
+    pub grace_period_over: bool,
 }
 
 /// The value of a threshold as a memory has it.

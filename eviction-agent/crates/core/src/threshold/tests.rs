@@ -24,7 +24,7 @@ fn observe(thresholds: &mut Thresholds, seconds: i64, node: &NodeStats) -> Vec<M
 
 fn memory(thresholds: &mut Thresholds, seconds: i64, available: u64) -> Vec<(u8, bool)> {
     let met = observe(thresholds, seconds, &node(available, 900, at(seconds)));
-    met.iter().map(|met| (met.line, met.by_min_reclaim)).collect()
+    met.iter().map(|met| (met.threshold, met.by_min_reclaim)).collect()
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn no_observation_is_never_met_and_forgets() {
     observe(&mut thresholds, 0, &node(1, 900, at(0)));
     assert_eq!(observe(&mut thresholds, 5, &NodeStats::default()), []);
     let met = observe(&mut thresholds, 10, &node(1, 900, at(10)));
-    assert!(!met[0].ripe, "the grace period starts anew");
+    assert!(!met[0].grace_period_over, "the grace period starts anew");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn figures_without_a_time_are_always_new() {
         ..NodeStats::default()
     };
     for seconds in [1, 1, 2] {
-        assert!(observe(&mut thresholds, seconds, &node)[0].fresh);
+        assert!(observe(&mut thresholds, seconds, &node)[0].may_evict);
     }
 }
 
@@ -104,7 +104,7 @@ fn containerfs_follows_nodefs_or_a_dedicated_imagefs() {
 #[test]
 fn a_given_containerfs_threshold_is_replaced_or_lost() {
     let given = [hard(ContainerFsAvailable, "7"), hard(NodeFsAvailable, "1")];
-    let replaced = |by| vec![Replacement { place: 0, by, at_once: true }];
+    let replaced = |by| vec![Replacement { index: 0, by, at_once: true }];
     let followed = Some(hard(ContainerFsAvailable, "1"));
     assert_eq!(derive(&given, 0, SHARED).replaced, replaced(followed));
     assert_eq!(derive(&given, 0, DEDICATED).replaced, replaced(None));

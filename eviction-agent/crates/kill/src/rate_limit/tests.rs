@@ -70,7 +70,7 @@ fn a_soft_victim_never_holds_up_a_hard_one() {
     assert_eq!(kill(&mut pacing, &target(2, 1, true, 0), 1), Ok(Admission::Hurry { decision: 1 }));
     assert_eq!(
         kill(&mut pacing, &target(3, 1, true, 0), 2),
-        Err(KillRejection::AlreadyGoing { decision: 1 })
+        Err(KillRejection::AlreadyTerminating { decision: 1 })
     );
     // Now it is a hard victim and holds up the next hard one.
     assert!(kill(&mut pacing, &target(4, 2, true, 0), 2).is_err());
@@ -190,7 +190,7 @@ proptest! {
                     prop_assert_ne!(before.unwrap_err(), then.err().unwrap_or(KillRejection::Empty));
                 }
                 Err(refused) => {
-                    let expected = matches!(refused, KillRejection::AlreadyGoing { .. } | KillRejection::Busy { .. });
+                    let expected = matches!(refused, KillRejection::AlreadyTerminating { .. } | KillRejection::Busy { .. });
                     prop_assert!(expected, "{}", refused);
                 }
             }

@@ -106,7 +106,7 @@ impl Phase {
             }
             KillProgress::Answered { answered, .. } => match answered {
                 ApiResult::Accepted => Self::Goes,
-                ApiResult::Gone | ApiResult::Another => Self::Gone,
+                ApiResult::Terminated | ApiResult::Replaced => Self::Gone,
                 ApiResult::Rejected { .. } => Self::Stays,
                 ApiResult::Unknown { .. } => Self::Unknown,
                 _ => Self::Same,
@@ -220,7 +220,7 @@ mod tests {
             signal: "memory.available",
             hard: Some(true),
             grace_period_seconds: 1,
-            takes_over: false,
+            shortens_grace: false,
             ignores_budget: false,
             message: "The node was low on resource: memory. ".into(),
             annotations: Some(BTreeMap::from([("starved_resource", "memory".to_owned())])),
@@ -256,7 +256,7 @@ mod tests {
         decided(&mut evictions, 7);
         let why = || "".into();
         for result in [
-            ApiResult::Budget { why: why() },
+            ApiResult::PdbDenied { why: why() },
             ApiResult::Throttled { pause: Duration::ZERO },
             ApiResult::Unknown { why: why() },
             ApiResult::NotSent { why: why() },
@@ -286,12 +286,12 @@ mod tests {
         let told = step(&mut evictions, 7, &GONE, 3).unwrap();
         assert_eq!((&*told.note, told.at), ("The node was low on resource: memory. ", at(1)));
         assert_eq!(step(&mut evictions, 7, &GONE, 4), None);
-        for answered in [ApiResult::Unknown { why: "".into() }, ApiResult::Gone] {
+        for answered in [ApiResult::Unknown { why: "".into() }, ApiResult::Terminated] {
             let progress = KillProgress::Answered { asked: ApiOperation::Condition, answered, is_dry: false };
             assert_eq!(step(&mut evictions, 8, &progress, 4), None);
         }
         assert_eq!(step(&mut evictions, 8, &GONE, 4), None, "it went by itself");
-        let restored = step(&mut evictions, 3, &answered(ApiResult::Another), 5).unwrap();
+        let restored = step(&mut evictions, 3, &answered(ApiResult::Replaced), 5).unwrap();
         assert_eq!((&*restored.note, restored.at), (DECIDED, at(5)), "another agent has decided that");
     }
 

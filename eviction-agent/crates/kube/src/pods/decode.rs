@@ -7,7 +7,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use eviction_core::pod as core;
-use eviction_core::pods::is_asked_for;
+use eviction_core::pods::is_used_annotation;
 use eviction_core::sorted_map::SortedMap;
 use eviction_core::time::Timestamp;
 
@@ -216,7 +216,7 @@ where
         fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
             let mut kept = Vec::new();
             while let Some(key) = members.next_key::<Box<str>>()? {
-                if is_asked_for(&key) {
+                if is_used_annotation(&key) {
                     kept.push((key, members.next_value::<Option<Box<str>>>()?.unwrap_or_default()));
                 } else {
                     members.next_value::<IgnoredAny>()?;

@@ -36,7 +36,7 @@ fn a_budget_says_no_with_and_without_a_time_to_wait() {
     let details = json!({"causes": [{"reason": "DisruptionBudget", "message": why}]});
     assert_eq!(
         evict(&status(429, "TooManyRequests", message, &details)),
-        ApiResult::Budget { why: why.into() }
+        ApiResult::PdbDenied { why: why.into() }
     );
     let why = "The disruption budget web is still being processed by the server.";
     let details = json!({
@@ -44,10 +44,10 @@ fn a_budget_says_no_with_and_without_a_time_to_wait() {
     });
     let mut early = status(429, "TooManyRequests", message, &details).unwrap();
     early.retry_after = Some(Duration::from_secs(10));
-    assert_eq!(evict(&Ok(early)), ApiResult::Budget { why: why.into() });
+    assert_eq!(evict(&Ok(early)), ApiResult::PdbDenied { why: why.into() });
     let two =
         "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-    assert_eq!(evict(&status(500, "", two, &Value::Null)), ApiResult::Budget { why: two.into() });
+    assert_eq!(evict(&status(500, "", two, &Value::Null)), ApiResult::PdbDenied { why: two.into() });
     assert!(matches!(
         judge(ApiOperation::Deletion, &status(500, "", two, &Value::Null)),
         ApiResult::Unknown { .. }
@@ -74,7 +74,7 @@ fn throttling_is_no_budget() {
 fn a_pod_that_is_gone_is_told_from_a_path_that_is_not_served() {
     let message = r#"pods "web" not found"#;
     let details = json!({"name": "web", "kind": "pods"});
-    assert_eq!(evict(&status(404, "NotFound", message, &details)), ApiResult::Gone);
+    assert_eq!(evict(&status(404, "NotFound", message, &details)), ApiResult::Terminated);
     let unserved = evict(&answer(404, "404 page not found\n"));
     assert!(matches!(unserved, ApiResult::Rejected { status: 404, .. }), "{unserved:?}");
 }
@@ -82,12 +82,12 @@ fn a_pod_that_is_gone_is_told_from_a_path_that_is_not_served() {
 #[test]
 fn another_pod_is_told_from_a_conflict() {
     let message = "Operation cannot be fulfilled on pods \"web\": the UID in the precondition (a) does not match the UID in record (b). The object might have been deleted and then recreated";
-    assert_eq!(evict(&status(409, "Conflict", message, &Value::Null)), ApiResult::Another);
+    assert_eq!(evict(&status(409, "Conflict", message, &Value::Null)), ApiResult::Replaced);
     let message = "Operation cannot be fulfilled on pods \"web\": the object has been modified";
     assert!(matches!(evict(&status(409, "Conflict", message, &Value::Null)), ApiResult::Rejected { .. }));
     let message = "Pod \"web\" is invalid: metadata.uid: Invalid value: \"a\": field is immutable";
     let patched = status(422, "Invalid", message, &Value::Null);
-    assert_eq!(judge(ApiOperation::Condition, &patched), ApiResult::Another);
+    assert_eq!(judge(ApiOperation::Condition, &patched), ApiResult::Replaced);
     assert!(matches!(evict(&patched), ApiResult::Rejected { .. }));
 }
 
@@ -140,7 +140,10 @@ fn texts_are_of_one_line_and_bounded() {
 
 /// Whether a request may have been carried out decides whether a pod may be asked for again.
 fn may_have_been_done(answered: &ApiResult) -> bool {
-    matches!(answered, ApiResult::Accepted | ApiResult::Unknown { .. } | ApiResult::Gone | ApiResult::Another)
+    matches!(
+        answered,
+        ApiResult::Accepted | ApiResult::Unknown { .. } | ApiResult::Terminated | ApiResult::Replaced
+    )
 }
 
 proptest! {
@@ -153,14 +156,14 @@ proptest! {
             "\\{\"kind\":\"(Status|Pod|X)\",\"(status|reason|message|details|code)\":(1|\"[a-zA-Z ]{0,9}\"|null|\\{\\}|\\[\\])[}]?".prop_map(String::into_bytes),
         ],
     ) {
-        for asked in [ApiOperation::Eviction, ApiOperation::Deletion, ApiOperation::Condition, ApiOperation::Look] {
+        for asked in [ApiOperation::Eviction, ApiOperation::Deletion, ApiOperation::Condition, ApiOperation::GetPod] {
             let answer = Response { status: code, retry_after: retry_after.map(Duration::from_secs), body: body.clone().into() };
             let answered = judge(asked, &Ok(answer));
             // Success is believed of an object only; a failure of the server's is never one of ours.
             if answered == ApiResult::Accepted {
                 prop_assert!((200..300).contains(&code) && serde_json::from_slice::<Value>(&body).is_ok());
             }
-            prop_assert_eq!((200..300).contains(&code) || (500..600).contains(&code), may_have_been_done(&answered) && !matches!(answered, ApiResult::Gone | ApiResult::Another));
+            prop_assert_eq!((200..300).contains(&code) || (500..600).contains(&code), may_have_been_done(&answered) && !matches!(answered, ApiResult::Terminated | ApiResult::Replaced));
         }
     }
 }

@@ -120,7 +120,7 @@ impl Node {
             std::thread::sleep(Duration::from_millis(2));
         }
         let (seen, looking) = counted(|| self.look(with_pods));
-        let end = seen.0.pass().unwrap().end;
+        let end = seen.0.evaluation().unwrap().end;
         let ((), recycling) = counted(|| self.recycle(seen));
         (end, looking + recycling)
     }
@@ -146,8 +146,8 @@ fn the_figures_of_a_look_are_those_of_its_pods() {
     let (decision, snapshot) = node.look(true);
     assert_eq!(snapshot.len(), 2);
     let stats = snapshot.pod(1).unwrap();
-    assert_eq!((stats.uid(), stats.figures().memory_working_set), (UIDS[1], Some(200 * MIB)));
-    assert_eq!(stats.figures().process_count, Some(7));
+    assert_eq!((stats.uid(), stats.values().memory_working_set), (UIDS[1], Some(200 * MIB)));
+    assert_eq!(stats.values().process_count, Some(7));
     node.recycle((decision, snapshot));
     assert!(node.look(false).1.is_empty(), "nothing is left of them in the next one");
 }
@@ -177,7 +177,7 @@ fn who_would_go_first_is_read_again_once() {
     let look = node.eyes.look_at_node(node.clock.now(), &node.clock, &[]);
     let working_set = |node: &mut Node, builder| {
         let snapshot = node.eyes.finish(builder, node.engine.pods());
-        snapshot.pod(1).unwrap().figures().memory_working_set
+        snapshot.pod(1).unwrap().values().memory_working_set
     };
     let builder = node.eyes.snapshot_with_pods(&look, &node.roster, Tasks::Leave);
     assert_eq!(working_set(&mut node, builder), Some(200 * MIB), "as it was read last");
@@ -196,5 +196,5 @@ fn the_order_ahead_is_the_order_of_the_pass() {
     let mut ahead = Vec::new();
     node.engine.rank_ahead(&snapshot, &mut ahead);
     assert_eq!(ahead.len(), 2);
-    assert_eq!(ahead, decision.pass().unwrap().ranked);
+    assert_eq!(ahead, decision.evaluation().unwrap().ranked);
 }

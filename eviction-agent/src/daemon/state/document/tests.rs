@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::daemon::state::RateLimitState;
-use eviction_core::condition::Raised;
+use eviction_core::condition::RaisedCondition;
 use eviction_core::eviction::{Basis, ExpectedRelease};
 use eviction_core::in_flight::{ApiPhase, Ended, Failure, InFlightEviction};
 use eviction_core::node_conditions::pressure::{CONDITIONS, PublishedCondition, Status};
@@ -56,16 +56,16 @@ fn state() -> LoopState {
     LoopState {
         number: 0,
         engine: EngineState {
-            looked: Some(at(999)),
+            last_sync: Some(at(999)),
             met: vec![MetSince {
                 signal: Signal::MemoryAvailable,
                 value: "100Mi".into(),
                 grace_period: GoDuration::from_secs(60),
                 first_seen: at(990),
-                ripe: false,
+                grace_period_over: false,
             }],
-            conditions: vec![Raised { condition: NodeCondition::PidPressure, at: at(995) }],
-            flights: vec![InFlightEviction {
+            conditions: vec![RaisedCondition { condition: NodeCondition::PidPressure, at: at(995) }],
+            in_flight: vec![InFlightEviction {
                 pod: pod(),
                 signal: "memory.available",
                 hard: true,
@@ -82,15 +82,15 @@ fn state() -> LoopState {
             }],
             counted: vec![CountedEviction {
                 at: at(992),
-                account: Arc::new(RateLimitKey {
+                key: Arc::new(RateLimitKey {
                     uid: "v".into(),
                     namespace: "shop".into(),
                     owner: Some("rs".into()),
                 }),
             }],
             oom_killed: vec![PodEventTime { uid: "w".into(), at: at(991) }],
-            forbidden: vec![PodEventTime { uid: "x".into(), at: at(993) }],
-            held_until: Some(at(1_020)),
+            pdb_refused: vec![PodEventTime { uid: "x".into(), at: at(993) }],
+            paused_until: Some(at(1_020)),
         },
         rate_limits: RateLimitState { by_api: vec![kill(17, 96)], by_kill: vec![kill(16, 90), kill(15, 95)] },
         decisions: 17,
@@ -132,7 +132,7 @@ fn another_hand_goes_on_with_nothing_that_this_one_has_begun() {
     let mut value = written();
     value["act"] = json!("evict-dry-run");
     let LoopState { engine, rate_limits, decisions, .. } = read_value(&value).unwrap().state;
-    assert!(engine.flights.is_empty() && engine.counted.is_empty());
+    assert!(engine.in_flight.is_empty() && engine.counted.is_empty());
     assert_eq!(rate_limits, RateLimitState::default());
     assert_eq!((engine.conditions.len(), engine.oom_killed.len(), decisions), (1, 1, 17));
 }
@@ -140,12 +140,12 @@ fn another_hand_goes_on_with_nothing_that_this_one_has_begun() {
 #[test]
 fn how_an_eviction_ended_is_kept() {
     for ended in [
-        Ended::Gone,
+        Ended::Terminated,
         Ended::Failed(Failure::Expired),
         Ended::Failed(Failure::Reported("2 processes outlive SIGKILL".into())),
     ] {
         let mut state = state();
-        state.engine.flights[0].ended = Some(ended);
+        state.engine.in_flight[0].ended = Some(ended);
         assert_eq!(read_bytes(&write_state(&state)).unwrap().state, state);
     }
 }

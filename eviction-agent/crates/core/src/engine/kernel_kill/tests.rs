@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::eviction::EvaluationEnd;
 use crate::fixture::{
-    at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, tell, victims,
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, step, victims,
 };
 use crate::input::Event;
 use crate::pod::Pod;
@@ -24,7 +24,7 @@ use crate::policy::eviction_settings::KernelKill;
 const LINE: &str = "100";
 
 fn on(policy: Policy) -> Policy {
-    Policy { reflex: KernelKill::HardMemory, ..policy }
+    Policy { kernel_kill: KernelKill::HardMemory, ..policy }
 }
 
 fn with(policy: Policy, pods: Vec<Pod>) -> Engine {
@@ -42,7 +42,7 @@ fn look(available: u64) -> Arc<Snapshot> {
 }
 
 fn standing(engine: &Engine, look: &Snapshot) -> Result<ArmedKillOrder, NotArmedReason> {
-    engine.standing(at(1), look, 500)
+    engine.kill_order(at(1), look, 500)
 }
 
 fn refused(policy: Policy, pods: Vec<Pod>) -> NotArmedReason {
@@ -55,20 +55,20 @@ fn it_is_the_decision_that_a_crossing_brings() {
         [policy(vec![hard(MemoryAvailable, LINE)]), enhanced(vec![hard(MemoryAvailable, LINE)], |_| ())]
     {
         let mut engine = with(policy, two());
-        tell(&mut engine, 1, Event::Sample(look(300)));
+        step(&mut engine, 1, Event::Sample(look(300)));
         let verdict = standing(&engine, &look(300)).unwrap();
         assert_eq!(&*verdict.victim.pod.uid, "a");
-        assert_eq!((verdict.distance(), verdict.line()), (200, 900));
+        assert_eq!((verdict.headroom(), verdict.max_working_set()), (200, 900));
         // Nothing has happened: the same again.
         assert_eq!(&*standing(&engine, &look(300)).unwrap().victim.pod.uid, "a");
         // A real crossing.
         let crossed = snapshot(node(99, 900, at(2)), &[memory_of("a", 300), memory_of("b", 200)]);
-        let decision = tell(&mut engine.clone(), 2, Event::Sample(crossed));
+        let decision = step(&mut engine.clone(), 2, Event::Sample(crossed));
         assert_eq!(victims(&decision), victims(&verdict.decision));
         // And the kernel side's own.
-        let decision = tell(&mut engine, 2, Event::Sample(verdict.crossed_at(at(2)).unwrap()));
+        let decision = step(&mut engine, 2, Event::Sample(verdict.met_at(at(2)).unwrap()));
         assert_eq!(victims(&decision), victims(&verdict.decision));
-        assert_eq!(decision.pass().unwrap().end, EvaluationEnd::Evicted);
+        assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::Evicted);
     }
 }
 
@@ -81,21 +81,24 @@ fn off_unless_asked_for() {
 
 #[test]
 fn never_for_a_soft_threshold() {
-    assert_eq!(refused(policy(vec![soft(MemoryAvailable, LINE, 30)]), two()), NotArmedReason::NoHardLine);
-    assert_eq!(refused(policy(vec![hard(PidAvailable, "10")]), two()), NotArmedReason::NoHardLine);
-    assert_eq!(refused(policy(vec![hard(MemoryAvailable, "0")]), two()), NotArmedReason::NoHardLine);
+    assert_eq!(
+        refused(policy(vec![soft(MemoryAvailable, LINE, 30)]), two()),
+        NotArmedReason::NoHardThreshold
+    );
+    assert_eq!(refused(policy(vec![hard(PidAvailable, "10")]), two()), NotArmedReason::NoHardThreshold);
+    assert_eq!(refused(policy(vec![hard(MemoryAvailable, "0")]), two()), NotArmedReason::NoHardThreshold);
     // A soft one beside a hard one changes nothing, met or not.
     let both = policy(vec![hard(MemoryAvailable, LINE), soft(MemoryAvailable, "400", 30)]);
     let mut engine = with(both, two());
-    tell(&mut engine, 1, Event::Sample(look(300)));
+    step(&mut engine, 1, Event::Sample(look(300)));
     let verdict = standing(&engine, &look(300)).unwrap();
-    assert_eq!(verdict.met_below, 100);
+    assert_eq!(verdict.threshold, 100);
 }
 
 #[test]
 fn the_nearest_of_several_lines_is_guarded() {
     let lines = vec![hard(MemoryAvailable, "50"), hard(MemoryAvailable, "200")];
-    assert_eq!(standing(&with(policy(lines), two()), &look(300)).unwrap().met_below, 200);
+    assert_eq!(standing(&with(policy(lines), two()), &look(300)).unwrap().threshold, 200);
 }
 
 #[test]
@@ -103,9 +106,9 @@ fn only_near_a_line_and_before_it() {
     let engine = with(policy(vec![hard(MemoryAvailable, LINE)]), two());
     for (available, expected) in [
         (601, NotArmedReason::Far),
-        (100, NotArmedReason::AtTheLine),
-        (99, NotArmedReason::CrossedAlready),
-        (0, NotArmedReason::CrossedAlready),
+        (100, NotArmedReason::AtThreshold),
+        (99, NotArmedReason::ThresholdMet),
+        (0, NotArmedReason::ThresholdMet),
     ] {
         assert_eq!(standing(&engine, &look(available)).unwrap_err(), expected, "{available}");
     }
@@ -126,7 +129,7 @@ fn not_where_the_kernel_side_cannot_tell_that_the_line_is_crossed() {
     let pressure = |told: &mut Preferences| {
         told.memory.psi = Some(MemoryPsi { kind: PsiKind::Some, avg10: Some(10.0), trigger: None });
     };
-    assert_eq!(refused_by(pressure), NotArmedReason::AsksForMore);
+    assert_eq!(refused_by(pressure), NotArmedReason::MoreConditions);
 }
 
 #[test]
@@ -134,7 +137,7 @@ fn never_a_critical_pod() {
     let critical = |uid| Pod { priority: Some(2_000_000_000), ..pod(uid, "50") };
     let lines = || policy(vec![hard(MemoryAvailable, LINE)]);
     let all = vec![critical("a"), critical("b")];
-    assert_eq!(refused(lines(), all), NotArmedReason::NobodyGoes(EvaluationEnd::OnlyCritical));
+    assert_eq!(refused(lines(), all), NotArmedReason::NoCandidate(EvaluationEnd::OnlyCritical));
     let verdict = standing(&with(lines(), vec![critical("a"), pod("b", "50")]), &look(300)).unwrap();
     assert_eq!(&*verdict.victim.pod.uid, "b", "as the pipeline says");
 }
@@ -161,7 +164,7 @@ fn never_a_pod_that_opts_out_in_either_profile() {
 fn not_where_chance_decides() {
     let engine = with(policy(vec![hard(MemoryAvailable, LINE)]), two());
     let alike = snapshot(node(300, 900, at(1)), &[memory_of("a", 300), memory_of("b", 300)]);
-    assert_eq!(standing(&engine, &alike).unwrap_err(), NotArmedReason::Alike);
+    assert_eq!(standing(&engine, &alike).unwrap_err(), NotArmedReason::EqualRank);
     let one_unknown = snapshot(node(300, 900, at(1)), &[memory_of("b", 300)]);
     assert_eq!(
         standing(&engine, &one_unknown).unwrap_err(),
@@ -174,34 +177,34 @@ fn not_where_chance_decides() {
 fn not_while_somebody_is_on_the_way_or_something_else_drives() {
     let mut engine = with(enhanced(vec![hard(MemoryAvailable, LINE)], |_| ()), two());
     let crossed = snapshot(node(90, 900, at(1)), &[memory_of("a", 300), memory_of("b", 200)]);
-    assert_eq!(victims(&tell(&mut engine, 1, Event::Sample(crossed))).len(), 1);
-    let why = engine.standing(at(2), &look(300), 500).unwrap_err();
-    assert_eq!(why, NotArmedReason::NobodyGoes(EvaluationEnd::ReleaseInProgress));
+    assert_eq!(victims(&step(&mut engine, 1, Event::Sample(crossed))).len(), 1);
+    let why = engine.kill_order(at(2), &look(300), 500).unwrap_err();
+    assert_eq!(why, NotArmedReason::NoCandidate(EvaluationEnd::ReleaseInProgress));
     let waits = |thresholds: Vec<Threshold>| Event::Propose(Box::new(on(enhanced(thresholds, |_| ()))));
     let mut engine = with(enhanced(vec![hard(MemoryAvailable, LINE)], |_| ()), two());
-    tell(&mut engine, 1, waits(vec![hard(MemoryAvailable, "900")]));
-    assert_eq!(standing(&engine, &look(300)).unwrap_err(), NotArmedReason::PolicyWaits);
+    step(&mut engine, 1, waits(vec![hard(MemoryAvailable, "900")]));
+    assert_eq!(standing(&engine, &look(300)).unwrap_err(), NotArmedReason::ConfigPending);
 }
 
 #[test]
 fn every_reason_has_a_name_of_its_own() {
     let all = [
         NotArmedReason::Off,
-        NotArmedReason::NoHardLine,
+        NotArmedReason::NoHardThreshold,
         NotArmedReason::OtherMeasure,
-        NotArmedReason::AsksForMore,
+        NotArmedReason::MoreConditions,
         NotArmedReason::Unknown(UnknownReason::Stale),
-        NotArmedReason::CrossedAlready,
-        NotArmedReason::AtTheLine,
+        NotArmedReason::ThresholdMet,
+        NotArmedReason::AtThreshold,
         NotArmedReason::Far,
-        NotArmedReason::PolicyWaits,
-        NotArmedReason::NobodyGoes(EvaluationEnd::NoPods),
-        NotArmedReason::GoesForSomethingElse,
-        NotArmedReason::GoesAlready,
+        NotArmedReason::ConfigPending,
+        NotArmedReason::NoCandidate(EvaluationEnd::NoPods),
+        NotArmedReason::OtherSignal,
+        NotArmedReason::EvictionInFlight,
         NotArmedReason::Critical,
         NotArmedReason::Protected,
         NotArmedReason::UsageUnknown,
-        NotArmedReason::Alike,
+        NotArmedReason::EqualRank,
     ];
     let names: std::collections::BTreeSet<_> = all.iter().map(|why| why.name()).collect();
     assert_eq!(names.len(), all.len());

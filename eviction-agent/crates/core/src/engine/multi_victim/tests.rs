@@ -12,11 +12,11 @@ use crate::fixture;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{
     at, container, engine, engine as engine_of, hard, limits, memory_of, node, pod, policy as kubelet,
-    quantity, set, snapshot, soft, tell, victims,
+    quantity, set, snapshot, soft, step, victims,
 };
 use crate::input::{Event, Input};
 use crate::pod::Pod;
-use crate::policy::{Policy, SoftGrace, Threshold, VictimsPerPass};
+use crate::policy::{Policy, SoftGrace, Threshold, VictimsPerSync};
 use crate::progress::EvictionResult;
 use crate::reading::{Reading, UnknownReason};
 use crate::record::{DecisionRecord, RecordSubject};
@@ -44,7 +44,7 @@ fn outcome(uid: &str, result: Result<(), &str>) -> Event {
 }
 
 fn hastened(decision: &Decision) -> Vec<(&str, i64)> {
-    let uid = |eviction: &Eviction| &*decision.pass().unwrap().pods.get(eviction.place).unwrap().pod.uid;
+    let uid = |eviction: &Eviction| &*decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid;
     let hasten = |action: &Action| match action {
         Action::ShortenGrace(eviction) => Some((*eviction, eviction.grace_period_seconds)),
         _ => None,
@@ -53,7 +53,7 @@ fn hastened(decision: &Decision) -> Vec<(&str, i64)> {
 }
 
 fn end(decision: &Decision) -> EvaluationEnd {
-    decision.pass().unwrap().end
+    decision.evaluation().unwrap().end
 }
 
 /// `available 100`, with a minimum reclaim.
@@ -76,9 +76,9 @@ fn a_hard_threshold_drives_whatever_soft_ones_are_met_and_memory_goes_first() {
     ];
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(enhanced(thresholds), &pods);
-    tell(&mut engine, 1, look(1, 150, &[("a", 300)]));
-    let decision = tell(&mut engine, 9, look(9, 50, &[("a", 300)]));
-    assert_eq!(decision.pass().unwrap().handled, Some(3));
+    step(&mut engine, 1, look(1, 150, &[("a", 300)]));
+    let decision = step(&mut engine, 9, look(9, 50, &[("a", 300)]));
+    assert_eq!(decision.evaluation().unwrap().driving, Some(3));
     assert_eq!(victims(&decision), [("a", 1)]);
 }
 
@@ -90,8 +90,8 @@ fn soft_evictions_grant_what_the_pod_asks_for_up_to_the_cap() {
         let mut policy = enhanced(vec![soft(MemoryAvailable, "100", 1)]);
         policy.rules.soft_grace = SoftGrace::Own { cap };
         let mut engine = engine(policy, &set(vec![one]));
-        tell(&mut engine, 1, look(1, 50, &[("a", 300)]));
-        victims(&tell(&mut engine, 2, look(2, 50, &[("a", 300)])))[0].1
+        step(&mut engine, 1, look(1, 50, &[("a", 300)]));
+        victims(&step(&mut engine, 2, look(2, 50, &[("a", 300)])))[0].1
     };
     assert_eq!(granted(Some(3600), None), 3600);
     assert_eq!(granted(Some(3600), Some(60)), 60);
@@ -107,10 +107,10 @@ fn as_many_go_as_it_takes_and_at_most_three() {
     let usage = [("a", 100), ("b", 90), ("c", 80), ("d", 70), ("e", 60)];
     let gone = |reclaim: &str| {
         let mut engine = engine(enhanced(vec![hard_with_reclaim(reclaim)]), &pods);
-        let decision = tell(&mut engine, 1, look(1, 50, &usage));
-        let pass = decision.pass().unwrap();
+        let decision = step(&mut engine, 1, look(1, 50, &usage));
+        let pass = decision.evaluation().unwrap();
         let deficit = &pass.deficits[0];
-        (victims(&decision).len(), deficit.lacking(), deficit.open())
+        (victims(&decision).len(), deficit.lacking(), deficit.remaining())
     };
     assert_eq!(gone("50"), (1, 100, 0));
     assert_eq!(gone("51"), (2, 101, -89));
@@ -131,18 +131,18 @@ fn a_pod_that_frees_next_to_nothing_waits_for_one_of_its_class() {
     };
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
     let usage = [figures("cache", 300, 0), figures("real", 200, 150), figures("within", 400, 400)];
-    let decision = tell(&mut engine, 1, Event::Sample(snapshot(node(0, 900, at(1)), &usage)));
+    let decision = step(&mut engine, 1, Event::Sample(snapshot(node(0, 900, at(1)), &usage)));
     assert_eq!(victims(&decision), [("real", 1)]);
-    let passed_over = decision.pass().unwrap().deficits[0].passed_over[0];
-    assert_eq!((passed_over.place, passed_over.open), (0, 100));
-    assert_eq!(passed_over.why, SkipReason::FreesNextToNothing);
+    let passed_over = decision.evaluation().unwrap().deficits[0].skipped[0];
+    assert_eq!((passed_over.pod, passed_over.remaining), (0, 100));
+    assert_eq!(passed_over.why, SkipReason::FreesTooLittle);
     assert_eq!(passed_over.release.basis, Basis::Anonymous);
 
     // Nobody is better in its class: its turn comes before that of those within their request.
     let usage = [figures("cache", 300, 0), figures("within", 400, 400)];
     let pods = set(vec![pod("cache", "1"), pod("within", "500")]);
     let mut other = engine_of(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    let decision = tell(&mut other, 1, Event::Sample(snapshot(node(0, 900, at(1)), &usage)));
+    let decision = step(&mut other, 1, Event::Sample(snapshot(node(0, 900, at(1)), &usage)));
     assert_eq!(victims(&decision), [("cache", 1), ("within", 1)]);
 }
 
@@ -157,20 +157,20 @@ fn that_all_are_critical_is_said_for_each_threshold() {
     let processes =
         ProcessStats { max: Some(100), running: Some(95), time: Some(at(1)), ..ProcessStats::default() };
     let stats = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(1)) };
-    let decision = tell(&mut engine, 1, Event::Sample(snapshot(stats, &[("a", figures)])));
-    let ends: Vec<_> = decision.pass().unwrap().deficits.iter().map(|deficit| deficit.end).collect();
+    let decision = step(&mut engine, 1, Event::Sample(snapshot(stats, &[("a", figures)])));
+    let ends: Vec<_> = decision.evaluation().unwrap().deficits.iter().map(|deficit| deficit.end).collect();
     assert_eq!(ends, [EvaluationEnd::OnlyCritical; 2]);
     let report = DecisionRecord::of(&decision);
     let RecordSubject::Evaluated(pass) = report.subject else { panic!("no pass") };
-    assert_eq!(pass.spared.len(), 1, "named once");
+    assert_eq!(pass.critical_pods.len(), 1, "named once");
 }
 
 #[test]
 fn an_unknown_usage_counts_as_the_request() {
     let pods = set(vec![pod("unseen", "80"), pod("b", "10"), pod("c", "10")]);
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    let decision = tell(&mut engine, 1, look(1, 20, &[("b", 3), ("c", 2)]));
-    let unseen = decision.pass().unwrap().deficits[0].victims.iter().find(|victim| victim.place == 0);
+    let decision = step(&mut engine, 1, look(1, 20, &[("b", 3), ("c", 2)]));
+    let unseen = decision.evaluation().unwrap().deficits[0].victims.iter().find(|victim| victim.pod == 0);
     assert_eq!(unseen.map(|it| (it.release.amount, it.release.basis)), Some((80, Basis::Request)));
 }
 
@@ -181,9 +181,9 @@ fn reclaim_was_enough_when_its_own_threshold_is_resolved() {
     let end_of = |policy: Policy| {
         let mut engine = engine(policy, &pods);
         let first = Event::Sample(seen(node(400, 50, at(1)), &[("a", 300)]));
-        assert!(tell(&mut engine, 1, first).awaits_reclaim());
+        assert!(step(&mut engine, 1, first).awaits_reclaim());
         let second = seen(node(400, 150, at(1)), &[("a", 300)]);
-        end(&tell(&mut engine, 1, Event::Reclaimed(Ok(second))))
+        end(&step(&mut engine, 1, Event::Reclaimed(Ok(second))))
     };
     assert_eq!(end_of(enhanced(thresholds.clone())), EvaluationEnd::Reclaimed);
     assert_eq!(end_of(kubelet(thresholds)), EvaluationEnd::Evicted);
@@ -197,11 +197,11 @@ fn what_reclaim_has_freed_is_not_evicted_for() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(enhanced(vec![threshold]), &pods);
     let usage = [("a", disk(300))];
-    let first = tell(&mut engine, 1, Event::Sample(snapshot(node(900, 50, at(1)), &usage)));
-    assert_eq!(first.pass().unwrap().deficits[0].lacking(), 550);
+    let first = step(&mut engine, 1, Event::Sample(snapshot(node(900, 50, at(1)), &usage)));
+    assert_eq!(first.evaluation().unwrap().deficits[0].lacking(), 550);
     let second = snapshot(node(900, 590, at(2)), &usage);
-    let decision = tell(&mut engine, 2, Event::Reclaimed(Ok(second)));
-    assert_eq!(decision.pass().unwrap().deficits.last().unwrap().lacking(), 10);
+    let decision = step(&mut engine, 2, Event::Reclaimed(Ok(second)));
+    assert_eq!(decision.evaluation().unwrap().deficits.last().unwrap().lacking(), 10);
     assert_eq!(end(&decision), EvaluationEnd::Evicted);
 }
 
@@ -218,30 +218,30 @@ fn a_pod_above_its_own_limits_goes_once_and_holds_up_no_threshold() {
         let usage = [("limited", full), memory_of("b", 300)];
         Event::Sample(snapshot(node(50, 900, at(seconds)), &usage))
     };
-    let decision = tell(&mut engine, 1, look(1));
+    let decision = step(&mut engine, 1, look(1));
     assert_eq!(victims(&decision), [("limited", 1), ("b", 1)]);
-    assert!(tell(&mut engine, 2, look(2)).actions.is_empty());
+    assert!(step(&mut engine, 2, look(2)).actions.is_empty());
 }
 
 #[test]
 fn a_look_at_pods_is_wanted_while_nobody_makes_up_for_what_is_lacking() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    assert!(!engine.wants_pods(&node(100, 900, at(1))));
-    assert!(engine.wants_pods(&node(99, 900, at(1))));
-    tell(&mut engine, 1, look(1, 50, &[("a", 300)]));
-    assert!(!engine.wants_pods(&node(50, 900, at(2))));
-    tell(&mut engine, 2, outcome("a", Err("refused")));
-    assert!(engine.wants_pods(&node(50, 900, at(3))));
+    assert!(!engine.needs_pods(&node(100, 900, at(1))));
+    assert!(engine.needs_pods(&node(99, 900, at(1))));
+    step(&mut engine, 1, look(1, 50, &[("a", 300)]));
+    assert!(!engine.needs_pods(&node(50, 900, at(2))));
+    step(&mut engine, 2, outcome("a", Err("refused")));
+    assert!(engine.needs_pods(&node(50, 900, at(3))));
     // Whom a hard threshold would have to hurry may not be among the pods any more.
     let lines = vec![soft(MemoryAvailable, "200", 1), hard(MemoryAvailable, "100")];
     let mut engine = engine_of(enhanced(lines), &pods);
-    tell(&mut engine, 1, look(1, 150, &[("a", 300)]));
-    assert_eq!(victims(&tell(&mut engine, 3, look(3, 150, &[("a", 300)]))), [("a", 30)]);
-    assert!(!engine.wants_pods(&node(150, 900, at(4))));
-    assert!(engine.wants_pods(&node(99, 900, at(4))));
+    step(&mut engine, 1, look(1, 150, &[("a", 300)]));
+    assert_eq!(victims(&step(&mut engine, 3, look(3, 150, &[("a", 300)]))), [("a", 30)]);
+    assert!(!engine.needs_pods(&node(150, 900, at(4))));
+    assert!(engine.needs_pods(&node(99, 900, at(4))));
     let other = Engine::new(kubelet(vec![]));
-    assert!(other.wants_pods(&node(1, 1, at(1))), "it decides by itself what it looks at");
+    assert!(other.needs_pods(&node(1, 1, at(1))), "it decides by itself what it looks at");
 }
 
 #[test]
@@ -249,10 +249,10 @@ fn the_kubelets_rules_remember_nobody() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(kubelet(vec![hard(MemoryAvailable, "100")]), &pods);
     for seconds in 1..4 {
-        let decision = tell(&mut engine, seconds, look(seconds, 50, &[("a", 300)]));
+        let decision = step(&mut engine, seconds, look(seconds, 50, &[("a", 300)]));
         assert_eq!(victims(&decision), [("a", 1)]);
-        let pass = decision.pass().unwrap();
-        assert!(pass.flights.is_empty() && pass.deficits.is_empty());
+        let pass = decision.evaluation().unwrap();
+        assert!(pass.in_flight.is_empty() && pass.deficits.is_empty());
     }
 }
 
@@ -261,9 +261,9 @@ fn pods_that_went_while_garbage_was_collected_are_not_chosen() {
     let pods = set(vec![pod("a", "10"), pod("b", "10")]);
     let mut engine = engine(enhanced(vec![hard(NodeFsAvailable, "100")]), &pods);
     let first = Event::Sample(seen(node(900, 50, at(1)), &[("a", 1), ("b", 1)]));
-    assert!(tell(&mut engine, 1, first).awaits_reclaim());
-    tell(&mut engine, 1, Event::Pods(set(vec![pod("b", "10")])));
-    let decision = tell(&mut engine, 1, Event::Reclaimed(Err(UnknownReason::Failed)));
+    assert!(step(&mut engine, 1, first).awaits_reclaim());
+    step(&mut engine, 1, Event::Pods(set(vec![pod("b", "10")])));
+    let decision = step(&mut engine, 1, Event::Reclaimed(Err(UnknownReason::Failed)));
     assert_eq!(victims(&decision), [("b", 1)]);
 }
 
@@ -274,7 +274,7 @@ struct Leaving(BTreeSet<Box<str>>);
 impl Leaving {
     fn note(&mut self, event: &Event) {
         match event {
-            Event::Pods(pods) => self.0.retain(|uid| pods.place(uid).is_some()),
+            Event::Pods(pods) => self.0.retain(|uid| pods.index_of(uid).is_some()),
             Event::Evicted(outcome) => drop(self.0.remove(&outcome.uid)),
             _ => {}
         }
@@ -283,8 +283,8 @@ impl Leaving {
 
 fn sized(policy: Policy) -> Option<(Policy, u32)> {
     match policy.rules.victims {
-        VictimsPerPass::Sized { most } => Some((policy, most)),
-        VictimsPerPass::One => None,
+        VictimsPerSync::Sized { most } => Some((policy, most)),
+        VictimsPerSync::One => None,
     }
 }
 
@@ -299,10 +299,10 @@ proptest! {
         let mut leaving = Leaving::default();
         for Input { event, .. } in inputs {
             leaving.note(&event);
-            let decision = tell(&mut engine, 0, event);
+            let decision = step(&mut engine, 0, event);
             for action in &decision.actions {
                 let uid = |eviction: &Eviction| {
-                    decision.pass().unwrap().pods.get(eviction.place).unwrap().pod.uid.clone()
+                    decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid.clone()
                 };
                 match action {
                     Action::Evict(eviction) => prop_assert!(leaving.0.insert(uid(eviction))),
@@ -320,10 +320,10 @@ proptest! {
         let mut engine = Engine::new(policy);
         for input in inputs {
             let decision = engine.step(input);
-            for deficit in decision.pass().map_or(&[][..], |pass| &pass.deficits) {
+            for deficit in decision.evaluation().map_or(&[][..], |pass| &pass.deficits) {
                 prop_assert!(deficit.victims.len() <= most as usize);
                 if let Some(last) = deficit.victims.last() {
-                    prop_assert!(deficit.open().saturating_add(last.release.amount) > 0);
+                    prop_assert!(deficit.remaining().saturating_add(last.release.amount) > 0);
                 }
                 prop_assert!(deficit.in_flight >= 0 && deficit.chosen() >= 0);
             }
@@ -341,13 +341,13 @@ proptest! {
         let pods = set(uids.iter().map(|uid| pod(uid, "1")).collect());
         let usage: Vec<_> = uids.iter().map(String::as_str).zip(holds.iter().copied()).collect();
         let mut policy = enhanced(vec![hard(MemoryAvailable, "100")]);
-        policy.rules.victims = VictimsPerPass::Sized { most: 100 };
+        policy.rules.victims = VictimsPerSync::Sized { most: 100 };
         let mut engine = engine(policy, &pods);
-        let first = tell(&mut engine, 0, look(0, available, &usage));
-        let pass = first.pass().unwrap();
-        let covered = pass.deficits[0].open() <= 0;
+        let first = step(&mut engine, 0, look(0, available, &usage));
+        let pass = first.evaluation().unwrap();
+        let covered = pass.deficits[0].remaining() <= 0;
         prop_assert_eq!(covered, holds.iter().sum::<u64>() >= 100 - available);
-        let again = tell(&mut engine, more, look(more, available, &usage));
+        let again = step(&mut engine, more, look(more, available, &usage));
         prop_assert!(victims(&again).is_empty(), "{:?}", again.actions);
     }
 }
@@ -370,9 +370,9 @@ fn every_part_of_the_sum_is_in_the_report() {
     let usage =
         [figures("slow", 110, 100), figures("b", 100, 90), figures("cache", 95, 0), figures("c", 60, 55)];
     let look = |seconds, available| Event::Sample(snapshot(node(available, 900, at(seconds)), &usage));
-    tell(&mut engine, 0, look(0, 350));
-    tell(&mut engine, 1, look(1, 350));
-    let decision = tell(&mut engine, 2, look(2, 60));
+    step(&mut engine, 0, look(0, 350));
+    step(&mut engine, 1, look(1, 350));
+    let decision = step(&mut engine, 2, look(2, 60));
     let report = DecisionRecord::of(&decision);
     insta::assert_json_snapshot!(report);
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use crate::decision::Decision;
 use crate::engine::Engine;
-use crate::fixture::{at, engine, hard, node, policy, set, snapshot, soft, tell};
+use crate::fixture::{at, engine, hard, node, policy, set, snapshot, soft, step};
 use crate::input::Event;
 use crate::node as api;
 use crate::node_conditions;
@@ -21,11 +21,11 @@ fn memory_engine() -> Engine {
 }
 
 fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
-    tell(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &[])))
+    step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &[])))
 }
 
 fn memory(pressures: &mut Pressures, decision: &Decision) -> Pressure {
-    pressures.take(decision, PERIOD)[MemoryPressure as usize]
+    pressures.update(decision, PERIOD)[MemoryPressure as usize]
 }
 
 #[test]
@@ -43,16 +43,19 @@ fn a_condition_is_as_bad_as_the_worst_threshold_of_its_period() {
         status: Status::True,
         since: Some(at(10)),
         severity: Some(Severity::Soft),
-        cause: Cause::Met { line: 0 },
+        cause: Cause::Met { threshold: 0 },
     };
     assert_eq!(soft, expected);
     let hard = see(20, 50);
-    assert_eq!(hard, Pressure { severity: Some(Severity::Hard), cause: Cause::Met { line: 1 }, ..expected });
+    assert_eq!(
+        hard,
+        Pressure { severity: Some(Severity::Hard), cause: Cause::Met { threshold: 1 }, ..expected }
+    );
     // What was hard stays so for its own period, whatever is met meanwhile.
     assert_eq!(see(100, 150), Pressure { severity: Some(Severity::Hard), ..expected });
     assert_eq!(see(319, 150).severity, Some(Severity::Hard));
     assert_eq!(see(320, 150).severity, Some(Severity::Soft));
-    let over = Cause::Over { since: at(320) };
+    let over = Cause::Transition { since: at(320) };
     assert_eq!(see(330, 500), Pressure { cause: over, ..expected });
     assert_eq!(see(619, 500), Pressure { cause: over, ..expected });
     let cleared = see(620, 500);
@@ -104,7 +107,7 @@ fn what_held_before_the_start_holds_for_the_rest_of_its_period() {
         status: Status::True,
         since: None,
         severity: Some(Severity::Hard),
-        cause: Cause::Over { since: at(100) },
+        cause: Cause::Transition { since: at(100) },
     };
     assert_eq!(see(250), held, "and it is no change");
     assert_eq!(see(399), held);
@@ -138,20 +141,20 @@ fn a_condition_that_is_met_when_it_was_last_said_is_so_until_the_next_heartbeat(
 #[test]
 fn the_next_agent_goes_on_with_what_was_said() {
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
-    assert_eq!(pressures.said(), None);
+    assert_eq!(pressures.published(), None);
     memory(&mut pressures, &look(&mut engine, 10, 500));
     memory(&mut pressures, &look(&mut engine, 20, 50));
-    let said = pressures.said().unwrap();
+    let said = pressures.published().unwrap();
     let expected = PublishedCondition { status: Status::True, since: Some(at(20)), hard_at: Some(at(20)) };
     assert_eq!(said[MemoryPressure as usize], expected);
     // Nobody has written it to the node yet: the time of the change is not lost, nor how bad it was.
     let mut next = Pressures::default();
-    next.recall(&said);
+    next.restore(&said);
     let mut engine = memory_engine();
     let pressure = memory(&mut next, &look(&mut engine, 30, 150));
     assert_eq!((pressure.since, pressure.severity), (Some(at(20)), Some(Severity::Hard)));
     let mut next = Pressures::default();
-    next.recall(&said);
+    next.restore(&said);
     let mut engine = memory_engine();
     assert_eq!(memory(&mut next, &look(&mut engine, 30, 500)).since, Some(at(30)), "it has changed since");
 }
@@ -178,7 +181,7 @@ proptest! {
             prop_assert_eq!(pressure.severity.is_some(), pressure.status == Status::True);
             if available < 100 {
                 prop_assert_eq!(pressure.severity, Some(Severity::Hard));
-                prop_assert_eq!(pressure.cause, Cause::Met { line: 1 });
+                prop_assert_eq!(pressure.cause, Cause::Met { threshold: 1 });
             } else if available < 200 {
                 prop_assert_eq!(pressure.status, Status::True);
             }

@@ -26,7 +26,7 @@ fn an_eviction_that_failed_explains_what_ended_until_then_and_no_more() {
     let mut engine = watcher();
     evict_a(&mut engine, 1);
     ended(&mut engine, 2, cgroup());
-    tell(&mut engine, 5, eviction_failed("a"));
+    step(&mut engine, 5, eviction_failed("a"));
     ended(&mut engine, 9, ContainerEnded { instance: Some("i2".into()), ..cgroup() });
     let verdicts: Vec<_> = later(&mut engine).iter().map(ContainerTerminated::cause).collect();
     assert_eq!(verdicts, [TerminationCause::EvictedByAgent, TerminationCause::Other]);
@@ -37,7 +37,7 @@ fn a_kill_inside_an_eviction_is_both_in_order_and_counts_once_in_each() {
     let mut engine = watcher();
     evict_a(&mut engine, 1);
     let told = killed(&mut engine, 2, kill(7, OomVictimRole::Main));
-    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(kill)) = &told.subject else { panic!() };
+    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(kill)) = &told.kind else { panic!() };
     assert_eq!(kill.evicting_since, Some(at(1)));
     let verdict = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
     assert_eq!(

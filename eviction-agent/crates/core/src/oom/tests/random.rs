@@ -15,10 +15,10 @@ use crate::time::Timestamp;
 
 fn records() -> BoxedStrategy<Vec<Input>> {
     let record = prop_oneof![
-        4 => oom_kill().prop_map(|kill| Event::OomKill(Box::new(kill))),
-        4 => container_ended().prop_map(|end| Event::ContainerEnded(Box::new(end))),
-        1 => Just(Event::Pods(set(vec![pod("a", "1"), pod("b", "1")]))),
-        1 => Just(Event::Evicted(EvictionResult { uid: "a".into(), result: Err("left".into()) })),
+    4 => oom_kill().prop_map(|kill| Event::OomKill(Box::new(kill))),
+    4 => container_ended().prop_map(|end| Event::ContainerEnded(Box::new(end))),
+    1 => Just(Event::Pods(set(vec![pod("a", "1"), pod("b", "1")]))),
+    1 => Just(Event::Evicted(EvictionResult { uid: "a".into(), result: Err("left".into()) })),
     ];
     let close = (0..60i64).prop_map(at);
     prop::collection::vec((close, record).prop_map(|(at, event)| Input { at, event }), 0..60).boxed()
@@ -32,7 +32,7 @@ fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
     let end = Input { at: Timestamp::MAX, event: Event::Pods(set(Vec::new())) };
     for input in inputs.into_iter().chain([end]) {
         let decision = engine.step(input);
-        match &decision.subject {
+        match &decision.kind {
             DecisionKind::Oom(OomUpdate::Kill(kill)) => kills += u64::from(!kill.repeated),
             DecisionKind::Oom(OomUpdate::End(end)) => {
                 counted += u64::from(end.handling == EndHandling::Noted)
@@ -70,28 +70,28 @@ fn twice(inputs: &[Input]) -> Vec<Input> {
 }
 
 proptest! {
-    #[test]
-    fn the_figures_add_up(inputs in records()) {
-        run(inputs)?;
-    }
+#[test]
+fn the_figures_add_up(inputs in records()) {
+run(inputs)?;
+}
 
-    #[test]
-    fn the_figures_add_up_among_everything_else(inputs in inputs()) {
-        run(inputs)?;
-    }
+#[test]
+fn the_figures_add_up_among_everything_else(inputs in inputs()) {
+run(inputs)?;
+}
 
-    #[test]
-    fn kills_told_twice_count_once(inputs in records()) {
-        let dated = |input: &Input| match &input.event {
-            Event::OomKill(kill) => kill.pid != 0 && kill.at.is_some_and(|at| at <= input.at),
-            _ => false,
-        };
-        let kills: Vec<Input> = inputs.into_iter().filter(dated).collect();
-        let total = |inputs: Vec<Input>| {
-            let mut engine = Engine::new(policy(Vec::new()));
-            inputs.into_iter().for_each(|input| { engine.step(input); });
-            engine.oom().kills().clone()
-        };
-        prop_assert_eq!(total(twice(&kills)), total(kills));
-    }
+#[test]
+fn kills_told_twice_count_once(inputs in records()) {
+let dated = |input: &Input| match &input.event {
+Event::OomKill(kill) => kill.pid != 0 && kill.at.is_some_and(|at| at <= input.at),
+_ => false,
+};
+let kills: Vec<Input> = inputs.into_iter().filter(dated).collect();
+let total = |inputs: Vec<Input>| {
+let mut engine = Engine::new(policy(Vec::new()));
+inputs.into_iter().for_each(|input| { engine.step(input); });
+engine.oom().kills().clone()
+};
+prop_assert_eq!(total(twice(&kills)), total(kills));
+}
 }

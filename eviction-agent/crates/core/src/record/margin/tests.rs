@@ -9,7 +9,7 @@ use proptest::sample::select;
 
 use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
-use crate::fixture::{at, container, hard, node, policy, requests, set, tell};
+use crate::fixture::{at, container, hard, node, policy, requests, set, step};
 use crate::input::Event;
 use crate::pod::Pod;
 use crate::reading::Reading;
@@ -62,9 +62,9 @@ fn evaluation(signal: Signal, world: &[Figures]) -> EvaluationRecord {
     };
     let policy = policy(vec![hard(signal, "1000")]);
     let mut engine = Engine::new(policy.clone());
-    tell(&mut engine, 0, Event::Pods(set(world.iter().enumerate().map(pod).collect())));
+    step(&mut engine, 0, Event::Pods(set(world.iter().enumerate().map(pod).collect())));
     let layout = DiskLayout { dedicated_image_fs: true, split_image_fs: false };
-    tell(&mut engine, 0, Event::DiskLayout(Ok(layout)));
+    step(&mut engine, 0, Event::DiskLayout(Ok(layout)));
     let mut builder = SnapshotBuilder::new();
     let mut stats = node(1, 1, at(1));
     stats.processes =
@@ -87,7 +87,7 @@ fn evaluation(signal: Signal, world: &[Figures]) -> EvaluationRecord {
         };
         builder.pod(&format!("{place:02}"), of_pod).container("main", logs);
     }
-    let decision = tell(&mut engine, 1, Event::Sample(Arc::new(builder.finish())));
+    let decision = step(&mut engine, 1, Event::Sample(Arc::new(builder.finish())));
     match DecisionRecord::of(&decision).subject {
         RecordSubject::Evaluated(evaluation) => *evaluation,
         other => panic!("no pass: {other:?}"),
@@ -130,8 +130,8 @@ proptest! {
         prop_assert_eq!(record.candidates.iter().any(|one| one.margin.is_some()), world.len() > 1);
         for candidate in &record.candidates {
             let Some(margin) = candidate.margin else { continue };
-            let instead = match candidate.fate {
-                CandidateOutcome::Goes => &record.candidates[margin.against].pod.uid,
+            let instead = match candidate.outcome {
+                CandidateOutcome::Evicted => &record.candidates[margin.against].pod.uid,
                 _ => &candidate.pod.uid,
             };
             let changes = [
@@ -157,7 +157,7 @@ proptest! {
         for candidate in &record.candidates {
             let margin = candidate.margin.unwrap();
             let figures = &world[place(candidate)];
-            let goes = candidate.fate == CandidateOutcome::Goes;
+            let goes = candidate.outcome == CandidateOutcome::Evicted;
             let who = |figure, by| victim_with(signal, &world, place(candidate), figure, by);
             if let (None, Some(usage)) = (margin.usage, figures.usage) {
                 let most = if goes { -usage.max(0) } else { i64::MAX - usage.max(0) };
@@ -180,10 +180,10 @@ proptest! {
         let least = record.candidates.iter().filter_map(|one| one.margin?.usage).map(i64::unsigned_abs).min();
         prop_assert_eq!(record.nearest.as_ref().map(|nearest| nearest.usage.unsigned_abs()), least);
         if let Some(nearest) = &record.nearest {
-            prop_assert_eq!(Some(nearest.stays.uid.to_string()), victim(&record));
+            prop_assert_eq!(Some(nearest.kept.uid.to_string()), victim(&record));
             let place = nearest.pod.uid.parse().unwrap();
             let goes = victim_with(signal, &world, place, Figure::Usage, nearest.usage);
-            prop_assert_eq!(goes, Some(nearest.goes.uid.to_string()));
+            prop_assert_eq!(goes, Some(nearest.evicted.uid.to_string()));
         }
     }
 }

@@ -46,7 +46,7 @@ proptest! {
                     decisions.push(engine.step(Input { at: input.at, event: Event::Propose(changed.into()) }));
                 }
                 if place % 7 == 6 {
-                    decisions.push(engine.step(Input { at: input.at, event: Event::Accept }));
+                    decisions.push(engine.step(Input { at: input.at, event: Event::ApplyProposed }));
                 }
                 decisions.push(engine.step(input));
             }
@@ -59,16 +59,16 @@ proptest! {
         };
         prop_assert_eq!(bytes(&once), bytes(&twice));
         for decision in &once {
-            let Some(pass) = decision.pass() else { continue };
-            for refused in &pass.sight.refused {
-                prop_assert_eq!(pass.seen.reading(refused.signal), Reading::Unknown(UnknownReason::Implausible));
+            let Some(pass) = decision.evaluation() else { continue };
+            for refused in &pass.context.rejected {
+                prop_assert_eq!(pass.observations.reading(refused.signal), Reading::Unknown(UnknownReason::Implausible));
             }
             for met in &pass.met {
-                let signal = pass.line(met.line).unwrap().threshold.signal;
-                let seen = pass.seen.get(signal);
+                let signal = pass.threshold(met.threshold).unwrap().threshold.signal;
+                let seen = pass.observations.get(signal);
                 prop_assert!(seen.is_some_and(|seen| seen.available <= seen.capacity));
                 if signal.resource() == Resource::Memory {
-                    prop_assert_eq!(pass.sight.gate, MemoryConditions::Open);
+                    prop_assert_eq!(pass.context.memory_conditions, MemoryConditions::Open);
                 }
             }
         }

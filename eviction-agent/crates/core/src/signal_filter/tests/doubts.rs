@@ -17,7 +17,7 @@ fn doubtful() -> Engine {
 }
 
 fn refusals(decision: &Decision) -> Vec<(Signal, Implausible)> {
-    decision.pass().unwrap().sight.refused.iter().map(|it| (it.signal, it.why)).collect()
+    decision.evaluation().unwrap().context.rejected.iter().map(|it| (it.signal, it.why)).collect()
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn less_than_nothing_and_more_than_there_is_are_never_believed() {
         let decision = look(&mut engine, seconds + 5, node);
         assert_eq!(refusals(&decision), [(NodeFsAvailable, Implausible::AvailableAboveCapacity)]);
         assert_eq!(
-            decision.pass().unwrap().seen.reading(NodeFsAvailable),
+            decision.evaluation().unwrap().observations.reading(NodeFsAvailable),
             Reading::Unknown(UnknownReason::Implausible)
         );
     }
@@ -46,7 +46,7 @@ fn a_limit_of_process_ids_can_be_below_those_that_run() {
     let node = NodeStats { processes: Reading::Known(processes), ..node(900, 900, at(0)) };
     let decision = look(&mut engine, 0, node);
     assert_eq!(refusals(&decision), []);
-    let seen = decision.pass().unwrap().seen.get(PidAvailable).unwrap();
+    let seen = decision.evaluation().unwrap().observations.get(PidAvailable).unwrap();
     assert_eq!((seen.available, seen.capacity), (-200, 1000));
 }
 
@@ -93,7 +93,7 @@ fn what_explains_a_sudden_nothing() {
         let mut engine = doubtful();
         look(&mut engine, 0, memory(500, 500, 0));
         for _ in 0..kills {
-            tell(&mut engine, 1, Event::OomKill(Box::default()));
+            step(&mut engine, 1, Event::OomKill(Box::default()));
         }
         assert_eq!(evicts(&look(&mut engine, 1, near(|_| ()))), goes, "{kills} kills");
     }
@@ -131,10 +131,10 @@ fn a_second_look_that_cannot_be_true_evicts_nobody() {
         NodeStats { node_fs: Reading::Known(fs), ..node(900, 900, at(seconds)) }
     };
     let decision = look(&mut engine, 1, with_disk(9, 1));
-    assert_eq!(decision.pass().unwrap().end, EvaluationEnd::AwaitingReclaim);
+    assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::AwaitingReclaim);
     let again = snapshot(with_disk(2000, 2), &[]);
-    let decision = tell(&mut engine, 2, Event::Reclaimed(Ok(again)));
-    assert_eq!(decision.pass().unwrap().end, EvaluationEnd::Reclaimed);
+    let decision = step(&mut engine, 2, Event::Reclaimed(Ok(again)));
+    assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::Reclaimed);
 }
 
 #[test]
@@ -144,14 +144,14 @@ fn a_signal_that_is_unknown_for_long_is_blind_and_sees_again() {
         |seconds| NodeStats { memory: Reading::Unknown(UnknownReason::Failed), ..node(1, 900, at(seconds)) };
     for (seconds, blind) in [(0, false), (1, false), (2, true), (3, true)] {
         let decision = look(&mut engine, seconds, dark(seconds));
-        assert_eq!(decision.blind.contains(MemoryAvailable), blind, "at {seconds}");
-        assert!(!decision.blind.contains(PidAvailable), "no threshold asks for it");
+        assert_eq!(decision.unavailable.contains(MemoryAvailable), blind, "at {seconds}");
+        assert!(!decision.unavailable.contains(PidAvailable), "no threshold asks for it");
         let unknown: Vec<_> = decision.unknown_conditions().collect();
         assert_eq!(unknown, if blind { vec![NodeCondition::MemoryPressure] } else { vec![] });
     }
-    let failed = tell(&mut engine, 4, Event::SampleFailed(UnknownReason::Failed));
-    assert!(failed.blind.contains(MemoryAvailable) && !failed.blind.contains(NodeFsAvailable));
-    assert!(look(&mut engine, 5, node(500, 900, at(5))).blind.is_empty());
+    let failed = step(&mut engine, 4, Event::SampleFailed(UnknownReason::Failed));
+    assert!(failed.unavailable.contains(MemoryAvailable) && !failed.unavailable.contains(NodeFsAvailable));
+    assert!(look(&mut engine, 5, node(500, 900, at(5))).unavailable.is_empty());
 }
 
 #[test]
@@ -160,12 +160,12 @@ fn what_a_node_does_not_have_blinds_nobody() {
     let without =
         |seconds| NodeStats { node_fs: Reading::Unknown(UnknownReason::Absent), ..node(500, 1, at(seconds)) };
     for seconds in 0..5 {
-        assert!(look(&mut engine, seconds, without(seconds)).blind.is_empty());
+        assert!(look(&mut engine, seconds, without(seconds)).unavailable.is_empty());
     }
     look(&mut engine, 5, node(500, 900, at(5)));
     for seconds in 6..9 {
         let decision = look(&mut engine, seconds, without(seconds));
-        assert_eq!(decision.blind.contains(NodeFsAvailable), seconds == 8, "there was one");
+        assert_eq!(decision.unavailable.contains(NodeFsAvailable), seconds == 8, "there was one");
     }
 }
 
@@ -176,7 +176,7 @@ fn a_condition_that_is_not_known_blinds_as_well() {
         preferences.unavailable_after_samples = 1;
     }));
     let decision = look(&mut engine, 1, node(50, 900, at(1)));
-    assert!(decision.blind.contains(MemoryAvailable) && !evicts(&decision));
+    assert!(decision.unavailable.contains(MemoryAvailable) && !evicts(&decision));
 }
 
 #[test]
@@ -184,9 +184,9 @@ fn the_kubelet_believes_everything() {
     let mut engine = watching(policy(vec![hard(MemoryAvailable, "100")]));
     look(&mut engine, 0, memory(500, 500, 0));
     let decision = look(&mut engine, 1, memory(0, 1000, 1));
-    assert!(evicts(&decision) && decision.blind.is_empty());
-    let pass = decision.pass().unwrap();
-    assert!(pass.sight.slopes.iter().all(Option::is_none) && pass.sight.refused.is_empty());
+    assert!(evicts(&decision) && decision.unavailable.is_empty());
+    let pass = decision.evaluation().unwrap();
+    assert!(pass.context.slopes.iter().all(Option::is_none) && pass.context.rejected.is_empty());
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn the_measure_decides_and_all_are_told() {
         let mut engine = measured_by(measure);
         let decision = look(&mut engine, 1, seen(1));
         assert_eq!(evicts(&decision), goes, "{measure:?}");
-        let observed = decision.pass().unwrap().seen.get(MemoryAvailable).unwrap();
+        let observed = decision.evaluation().unwrap().observations.get(MemoryAvailable).unwrap();
         assert_eq!((observed.available, observed.capacity), (available, 1000));
         let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
         let memory = &report["pass"]["memory"];
@@ -58,12 +58,15 @@ fn without_stalls_a_threshold_is_not_met() {
             })
         };
         let calm = look(&mut engine, 1, share(1, Reading::Known(1249)));
-        assert!(calm.pass().unwrap().met.is_empty());
-        assert_eq!(calm.pass().unwrap().sight.gate, MemoryConditions::TooLittleStall);
+        assert!(calm.evaluation().unwrap().met.is_empty());
+        assert_eq!(calm.evaluation().unwrap().context.memory_conditions, MemoryConditions::TooLittleStall);
         assert!(calm.conditions.is_empty(), "not met is not met");
         let unknown = look(&mut engine, 2, share(2, Reading::Unknown(UnknownReason::Stale)));
         assert!(!evicts(&unknown));
-        assert_eq!(unknown.pass().unwrap().sight.gate, MemoryConditions::Unknown(UnknownReason::Stale));
+        assert_eq!(
+            unknown.evaluation().unwrap().context.memory_conditions,
+            MemoryConditions::Unknown(UnknownReason::Stale)
+        );
         assert!(evicts(&look(&mut engine, 3, share(3, Reading::Known(1250)))));
     }
 }
@@ -120,5 +123,5 @@ fn what_is_asked_of_memory_is_not_asked_of_disks() {
         let pressure = MemoryPsi { kind: PsiKind::Some, avg10: Some(50.0), trigger: None };
         preferences.memory.psi = Some(pressure);
     }));
-    assert_eq!(look(&mut engine, 1, node(500, 900, at(1))).pass().unwrap().met.len(), 1);
+    assert_eq!(look(&mut engine, 1, node(500, 900, at(1))).evaluation().unwrap().met.len(), 1);
 }

@@ -26,7 +26,7 @@ fn a_threshold_about_to_be_met_is_told_raises_or_evicts() {
             assert!(!evicts(&decision) && decision.conditions.is_empty(), "too few samples");
         }
         let decision = look(&mut engine, 3, falling(3));
-        assert_eq!(decision.pass().unwrap().sight.imminent, [0], "{predict:?}");
+        assert_eq!(decision.evaluation().unwrap().context.imminent, [0], "{predict:?}");
         assert_eq!((decision.conditions.len(), evicts(&decision)), (raised, goes), "{predict:?}");
         let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
         let pass = &report["pass"];
@@ -84,7 +84,7 @@ fn the_pods_that_grow_fastest_are_told() {
             memory_of("fast", used(50, 30)),
             memory_of("shrinks", used(500, -40)),
         ];
-        last = Some(tell(&mut engine, second, Event::Sample(snapshot(node(900, 900, at(second)), &usage))));
+        last = Some(step(&mut engine, second, Event::Sample(snapshot(node(900, 900, at(second)), &usage))));
     }
     let report = DecisionRecord::of(&last.unwrap());
     let report = serde_json::to_value(report).unwrap();
@@ -92,6 +92,6 @@ fn the_pods_that_grow_fastest_are_told() {
     let told: Vec<_> = growing.iter().map(|it| (&it["uid"], &it["per_second"])).collect();
     assert_eq!(told, [(&"fast".into(), &30.0.into()), (&"slow".into(), &1.0.into())]);
     let no_pods = look(&mut engine, 6, node(900, 900, at(6)));
-    let told = no_pods.pass().unwrap().sight.growing;
+    let told = no_pods.evaluation().unwrap().context.growing;
     assert_eq!(told, Growing::default(), "the look saw none of them for long enough");
 }
