@@ -7,8 +7,10 @@
 
 pub mod cli;
 pub mod daemon;
+pub mod error;
 pub mod scenario;
 pub mod source;
+mod spsc;
 pub mod telemetry;
 
 /// Tests of the path of reaction count what it asks the allocator for.

@@ -41,7 +41,7 @@ pub fn record(input: &[u8]) -> bool {
     let text = match &event {
         Event::OomKill(kill) => format!("{} {}", kill.comm_lossy(), kill.trigger_comm_lossy()),
         Event::OomMark(mark) => mark.comm_lossy().to_string(),
-        Event::Struck(struck) => struck.comm_lossy().to_string(),
+        Event::KernelKill(kill) => kill.comm_lossy().to_string(),
         other => format!("{other:?}"),
     };
     assert!(text.len() < 1 << 20, "a record of {} bytes makes {}", record.len(), text.len());

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::error::Failure;
+use crate::error::Failure;
 use eviction_config::Capacities;
 use eviction_core::reading::Reading;
 use eviction_core::units::Quantity;

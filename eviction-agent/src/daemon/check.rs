@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::cluster::{self, ClusterOptions};
 use super::configuration::ConfigurationFiles;
 use super::effective_config::EffectiveConfig;
-use super::error::{Failure, chain};
+use crate::error::{Failure, chain};
 use crate::source::pods::parse_pod_list;
 use eviction_bpf::preflight::{Fact, probe};
 use eviction_bpf::{BackendInfo, LoadOptions, load::load};

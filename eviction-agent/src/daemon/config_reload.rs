@@ -8,9 +8,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::configuration::{Configuration, ConfigurationFiles, KubeletSaid, Service};
-use super::error::{Failure, chain};
 use super::file_watch::FileWatch;
 use super::saved_config::{SaveResult, SavedConfigFile};
+use crate::error::{Failure, chain};
 use eviction_core::policy::Policy;
 use eviction_core::policy::preferences::Profile;
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::capacities::NodeFacts;
 use super::configz::Caller;
-use super::error::Failure;
+use crate::error::Failure;
 use eviction_config::{
     Action, ActionSettings, AgentConfiguration, DryRun, Effective, EvictionRequests, KubeletConfiguration,
     MarginMode, MemoryLimits, MetricsSettings, Probes, Problems, Server, Setting, ThresholdSource,

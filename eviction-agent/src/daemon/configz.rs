@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::error::Failure;
+use crate::error::Failure;
 use eviction_config::{Configz, Effective};
 use eviction_kube::{Access, CONFIGZ_PATH, KubeletAddress, RequestError, Response, fetch_configz};
 

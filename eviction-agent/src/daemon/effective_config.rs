@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::configuration::{Configuration, ConfigurationFiles};
-use super::error::Failure;
+use crate::error::Failure;
 use eviction_config::Setting;
 use eviction_core::policy::Threshold;
 use eviction_core::policy::preferences::Profile;

@@ -18,7 +18,7 @@ pub(crate) struct EventBatch {
     /// It was, or one before it was, that of the group of all pods.
     pub(crate) of_pods: bool,
     /// The standing verdict was carried out. One stands at a time, and a look follows.
-    pub(crate) struck: Option<KernelKill>,
+    pub(crate) kernel_kill: Option<KernelKill>,
     /// Cgroups came or went.
     pub(crate) tree_changed: bool,
     /// Processes that the kernel killed.
@@ -41,7 +41,7 @@ impl EventBatch {
             }
             Event::CgroupMade(_) | Event::CgroupGone(_) => self.tree_changed = true,
             Event::TaskAlarm(alarm) => self.alarms.push(alarm),
-            Event::Struck(struck) => self.struck = Some(struck),
+            Event::KernelKill(kill) => self.kernel_kill = Some(kill),
         }
     }
 }

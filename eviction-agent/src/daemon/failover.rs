@@ -8,7 +8,7 @@ use std::time::Duration;
 use eviction_bpf::load::load;
 use eviction_bpf::{BackendInfo, BpfHandle, EventClass, LoadError, LoadOptions, Loaded, attach_methods};
 
-use super::error::chain;
+use crate::error::chain;
 
 /// So much cannot be charged without a batch that a rung that sees every charge tells of.
 const UNSEEN_BYTES: u64 = 16 << 20;

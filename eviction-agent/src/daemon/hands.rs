@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::error::{Failure, chain};
+use crate::error::{Failure, chain};
 use crate::telemetry::metrics::{Metrics, ResultLabels};
 use eviction_config::{ActionSettings, EvictionRequests};
 use eviction_core::policy::VictimsPerSync;

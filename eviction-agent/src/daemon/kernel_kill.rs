@@ -107,9 +107,9 @@ pub(crate) struct GuardedLevel {
     pub(crate) room: Option<u64>,
 }
 
-/// What is kept from look to look.
+/// The armed kill order, and the choices that orders were made of.
 #[derive(Debug, Default)]
-pub(crate) struct KernelKill {
+pub(crate) struct KillOrders {
     epoch: Option<SampleEpoch>,
     /// The last one is the present one, if `stands`.
     choices: VecDeque<Arc<VictimChoice>>,
@@ -126,7 +126,7 @@ pub(crate) fn reach(memory_capacity: u64) -> u64 {
     (memory_capacity / SHARE).max(LEAST_BYTES)
 }
 
-impl KernelKill {
+impl KillOrders {
     /// Marks the sample that was just taken of a level that is near its line, or lets the kernel side rest where the line is far.
     pub(crate) fn mark(&mut self, hook: &mut BpfMonitor, near: Option<u64>) {
         self.epoch = match near {
@@ -195,11 +195,11 @@ impl KernelKill {
     /// Lets nothing stand; whether what stood was carried out before.
     pub(crate) fn withdraw(&mut self, hook: &mut BpfMonitor) -> bool {
         self.is_chosen = false;
-        let is_struck = hook.stand_down();
-        if is_struck {
+        let is_carried_out = hook.stand_down();
+        if is_carried_out {
             self.await_record();
         }
-        is_struck
+        is_carried_out
     }
 
     /// A verdict was carried out, and it was not told yet.

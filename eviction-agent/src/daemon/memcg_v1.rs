@@ -15,9 +15,9 @@ use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::memcg_v1_threshold::{self, GRAIN, ThresholdError, UsageThreshold};
 
-use super::error::chain;
 use super::failover::BackendFailure;
 use super::notify_plan::{self, ThresholdPlan};
+use crate::error::chain;
 
 /// Working sets and usage drift apart all the time; more often is not worth its cost.
 const SELDOM: Duration = Duration::from_secs(1);

@@ -4,6 +4,7 @@ mod counts;
 mod replace;
 
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::queue::BpfLosses;
 use eviction_bpf::load::ProgramLogReader;
 use eviction_bpf::{
     ArmError, ArmedOrder, AsyncRing, AttachWhen, BackendInfo, BpfHandle, CgroupGrowth, EventClass,
@@ -18,7 +19,6 @@ use super::failover::{self, BackendFailover, BackendFailure};
 use super::limit_monitor;
 use super::notify_plan::{GrowthSource, ThresholdPlan};
 use super::on_demand::{DetachPolicy, NearTracker};
-pub(crate) use counts::LossBaseline;
 use eviction_node::clock::mono_ns;
 pub(crate) use replace::BackendChanged;
 
@@ -36,9 +36,9 @@ pub(crate) struct BpfMonitor {
     charged: [Option<(u64, GrossCharge)>; 2],
     range: NearTracker,
     way_down: DetachPolicy,
-    losses: LossBaseline,
+    losses: BpfLosses,
     /// The last of programs that are gone, not told yet.
-    last: Option<LossBaseline>,
+    last: Option<BpfLosses>,
     invalid: u64,
     beside: DeferredEvents,
     /// It was said that something cannot be armed.
@@ -88,8 +88,8 @@ impl BpfMonitor {
         self.loaded = Some((kernel, AsyncRing::new(ring)?));
         self.log = log;
         // What the programs count begins anew, and nothing is armed.
-        let LossBaseline { lost: _, invalid, programs } = self.losses;
-        self.losses = LossBaseline { lost: LossCounters::default(), invalid, programs: programs + 1 };
+        let BpfLosses { lost: _, invalid, programs } = self.losses;
+        self.losses = BpfLosses { lost: LossCounters::default(), invalid, programs: programs + 1 };
         (self.withheld, self.runs_missed, self.walks_cut, self.is_cut) = Default::default();
         self.tasks_line = None;
         self.lapses.clear();
@@ -267,7 +267,7 @@ impl BpfMonitor {
             Ok(number) => Some(number),
             Err(error) => {
                 if !std::mem::replace(&mut self.is_full, true) {
-                    tracing::warn!(error = %super::error::chain(&error), "arming a group: samples see it");
+                    tracing::warn!(error = %crate::error::chain(&error), "arming a group: samples see it");
                 }
                 None
             }
@@ -309,9 +309,9 @@ impl BpfMonitor {
     }
 
     /// Whether the kernel side can carry out a verdict.
-    pub(crate) fn has_reflex(&self) -> bool {
+    pub(crate) fn has_kernel_kill(&self) -> bool {
         let is_watched = self.charge().is_some_and(|info| !self.is_lost(info.source));
-        is_watched && self.loaded.as_ref().is_some_and(|(kernel, _)| kernel.has_reflex())
+        is_watched && self.loaded.as_ref().is_some_and(|(kernel, _)| kernel.has_kernel_kill())
     }
 
     /// Marks the sample that was just taken.
@@ -355,7 +355,7 @@ impl BpfMonitor {
 
 /// What came of telling the kernel side something, which the fallbacks do without.
 fn told<T>(what: &'static str, told: Result<T, ArmError>) -> Option<T> {
-    told.map_err(|error| tracing::warn!(error = %super::error::chain(&error), what, "the reflex")).ok()
+    told.map_err(|error| tracing::warn!(error = %crate::error::chain(&error), what, "kernel kill")).ok()
 }
 
 /// The id of the group that stands for the node.

@@ -8,15 +8,7 @@ use eviction_node::backend_selection::BackendSelection;
 use super::cluster::ClusterOptions;
 use super::configuration::ConfigurationFiles;
 use super::saved_config::SavedConfigFile;
-
-/// How events are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// One line of text an event.
-    Text,
-    /// JSON lines.
-    Json,
-}
+use crate::telemetry::event_log::Output;
 
 /// Options of `run`.
 #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::cluster::{BOOT_ID, read_boot_id};
 use super::control_loop::StateSender;
-use super::error::Failure;
 use super::options::Options;
 use super::state::{DurableRevision, Identity, RestoredState, StateWriter, keeper, restore};
+use crate::error::Failure;
 use crate::telemetry::metrics::Metrics;
 use eviction_config::ActionSettings;
 

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use eviction_bpf::{Alarm, BpfHandle, ReclaimTime, TaskAlarm, TaskCount};
-use eviction_core::pods::KnownPod;
 use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::parse_pids_events;
 use eviction_node::cgroup::sampler::Sampler;
@@ -15,6 +14,7 @@ use eviction_node::file::read_once;
 
 use super::oom_attribution::KillCgroups;
 use crate::telemetry::event_log;
+use crate::telemetry::pod_rates::{PodActivity, PodTaskDelta};
 use eviction_node::pod_index::PodIndex;
 
 /// Between two looks at the counts.
@@ -25,46 +25,6 @@ const SWEEP_NS: u64 = 60_000_000_000;
 
 /// How long an alarm that was told is not told again.
 const REARM_NS: u64 = 10_000_000_000;
-
-/// What the tasks of a pod, or of everything outside of pods, did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PodActivity {
-    pub(crate) forks: u64,
-    pub(crate) execs: u64,
-    pub(crate) exits: u64,
-    pub(crate) reclaims: u64,
-    pub(crate) stalled_ns: u64,
-    pub(crate) reclaimed: u64,
-}
-
-impl PodActivity {
-    fn each(self, other: Self, op: impl Fn(u64, u64) -> u64) -> Self {
-        Self {
-            forks: op(self.forks, other.forks),
-            execs: op(self.execs, other.execs),
-            exits: op(self.exits, other.exits),
-            reclaims: op(self.reclaims, other.reclaims),
-            stalled_ns: op(self.stalled_ns, other.stalled_ns),
-            reclaimed: op(self.reclaimed, other.reclaimed),
-        }
-    }
-
-    /// What was added since; all of it where a count began anew.
-    fn since(self, before: Self) -> Self {
-        self.each(before, |now, before| if now < before { now } else { now - before })
-    }
-
-    fn add(&mut self, more: Self) {
-        *self = self.each(more, u64::saturating_add);
-    }
-}
-
-/// What a pod's tasks did between two looks; without a pod, all those that are of no known one.
-#[derive(Clone, Debug)]
-pub(crate) struct PodTaskDelta {
-    pub(crate) pod: Option<Arc<KnownPod>>,
-    pub(crate) figures: PodActivity,
-}
 
 /// What the counts were.
 #[derive(Debug, Default)]
@@ -118,16 +78,16 @@ impl TaskTotals {
         let pods = sampler.pods();
         // By pod, and not by group: there are two of a pod while the kubelet's driver is being changed.
         let mut tallies: BTreeMap<Option<&str>, PodTaskDelta> = BTreeMap::new();
-        for (id, figures) in &now {
-            let since = figures.since(self.before.get(id).copied().unwrap_or_default());
+        for (id, activity) in &now {
+            let since = activity.since(self.before.get(id).copied().unwrap_or_default());
             let group = pods.owner(*id).and_then(|owner| pods.pods.get(owner.pod));
             let pod = group.and_then(|group| roster.pod_of(group));
             let entry = tallies.entry(pod.map(|known| &*known.pod.uid));
             let tally = entry.or_insert_with(|| PodTaskDelta {
                 pod: pod.map(Arc::clone),
-                figures: PodActivity::default(),
+                activity: PodActivity::default(),
             });
-            tally.figures.add(since);
+            tally.activity.add(since);
         }
         let tallies = tallies.into_values().collect();
         self.before = now;
@@ -139,12 +99,12 @@ impl TaskTotals {
 fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, ReclaimTime)]) -> HashMap<u64, PodActivity> {
     let mut groups: HashMap<u64, PodActivity> = HashMap::with_capacity(tasks.len());
     for (id, TaskCount { forks, exits, execs, process_forks: _, process_exits: _ }) in tasks {
-        let figures = groups.entry(*id).or_default();
-        (figures.forks, figures.execs, figures.exits) = (*forks, *execs, *exits);
+        let activity = groups.entry(*id).or_default();
+        (activity.forks, activity.execs, activity.exits) = (*forks, *execs, *exits);
     }
     for (id, ReclaimTime { count, ns, reclaimed }) in stalls {
-        let figures = groups.entry(*id).or_default();
-        (figures.reclaims, figures.stalled_ns, figures.reclaimed) = (*count, *ns, *reclaimed);
+        let activity = groups.entry(*id).or_default();
+        (activity.reclaims, activity.stalled_ns, activity.reclaimed) = (*count, *ns, *reclaimed);
     }
     groups
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::cluster::WatchedPods;
-use super::error::{Failure, chain};
+use crate::error::{Failure, chain};
 use crate::source::pods::{PodErrors, parse_pod_list};
 use crate::telemetry::metrics::Metrics;
 use eviction_core::pod::Pod;

@@ -9,9 +9,9 @@ use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::psi_trigger::{EVENTS, PRESSURE, Trigger, TriggerError};
 
-use super::error::chain;
 use super::failover::BackendFailure;
 use super::realtime;
+use crate::error::chain;
 
 type Register = fn(&Path) -> Result<Trigger, TriggerError>;
 

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::configuration::{AskConfigz, Configuration, ConfigurationFiles, KubeletSaid};
-use super::error::Failure;
+use crate::error::Failure;
 use eviction_config::{KubeletFiles, drop_in_files};
 use eviction_core::policy::preferences::Profile;
 

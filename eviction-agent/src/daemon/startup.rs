@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::error::Failure;
+use crate::error::Failure;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::{BackendInfo, LoadOptions, load::ProgramLog, load::load, online_cpus};
 use eviction_config::Probes;
 use eviction_core::engine::Engine;
 use eviction_core::policy::Policy;
-use eviction_core::policy::eviction_settings::KernelKill::HardMemory;
+use eviction_core::policy::eviction_settings::KernelKillMode::HardMemory;
 use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::KillUpdate;
 use eviction_core::signal::Signal;
@@ -31,11 +31,10 @@ use super::cluster::{self, Cluster, Evictions, NodeStatusSender, PendingUpdate};
 use super::config_reload::ConfigChange;
 use super::configuration::{Configuration, Service};
 use super::container_status::ContainerStatusTracker;
-use super::control_loop::{Command, ControlLoop, Gauges, RecordPermits, State, StateSender};
-use super::decision_id::DecisionIds;
+use super::control_loop::{Command, ControlLoop, Gauges, State, StateSender};
 use super::file_watch::FileWatch;
 use super::hands::{executor, hand_config, pacing};
-use super::kernel_kill::KernelKill;
+use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memcg_v1::MemcgV1Threshold;
 use super::monitor::BpfMonitor;
@@ -46,9 +45,10 @@ use super::pod_activity::TaskTotals;
 use super::psi_triggers::PsiTriggers;
 use super::realtime;
 use super::saved_config::SavedConfigFile;
-use super::spsc::Receiver;
 use super::state::RestoredState;
 use super::watchdog::Heartbeat;
+use crate::spsc::Receiver;
+use crate::telemetry::decision_id::DecisionIds;
 use crate::telemetry::event_log;
 use crate::telemetry::exporter::SignalFiles;
 use crate::telemetry::log_writer;
@@ -105,7 +105,7 @@ impl Plan {
 
     /// Where to read what the machine keeps free, if somebody wants to know: `/proc` of the host.
     pub(crate) fn kept_free_at(&self) -> Option<PathBuf> {
-        (self.load.reflex && self.root.whole_machine).then(|| self.host.proc.clone())
+        (self.load.kernel_kill && self.root.whole_machine).then(|| self.host.proc.clone())
     }
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
     let (keep, kept, recalled) = persisted::open(options, state_dir.as_deref(), action, metrics)?;
     // Without it the programs cannot send a signal at all.
-    let reflex = policy.kernel_kill == HardMemory && action.kills();
+    let kernel_kill = policy.kernel_kill == HardMemory && action.kills();
     let plan = Plan {
         policy,
         profile,
@@ -187,7 +187,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         recalled,
         records: options.record.is_some(),
         dry_run: action.is_dry(),
-        load: LoadOptions { choice: options.choice.clone(), log, reflex, ..LoadOptions::default() },
+        load: LoadOptions { choice: options.choice.clone(), log, kernel_kill, ..LoadOptions::default() },
     };
     Ok((plan, change))
 }
@@ -304,7 +304,7 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         oom_counters,
         oom_notice,
         hook,
-        reflex: KernelKill::default(),
+        kill_orders: KillOrders::default(),
         kept_free,
         v1,
         v2,
@@ -314,7 +314,6 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         node,
         outcomes,
         notes,
-        copies: RecordPermits::default(),
         gauges,
         pulse,
         metrics,
@@ -387,11 +386,8 @@ fn load_hook(options: &LoadOptions, hooks: &Probes) -> (BpfMonitor, Vec<BackendI
     }
 }
 
-/// The rung of a source that nothing tells of.
-pub const NO_RUNG: &str = "none";
-
 pub(crate) fn source_event(info: BackendInfo) -> event_log::Backend {
     let BackendInfo { source, rung, reason, sees_every_charge: _, grain_bytes: _ } = info;
-    let rung = if rung.is_empty() { NO_RUNG } else { rung };
+    let rung = if rung.is_empty() { event_log::NO_BACKEND } else { rung };
     event_log::Backend { source: source.to_owned(), backend: rung.to_owned(), reason }
 }

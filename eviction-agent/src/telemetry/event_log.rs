@@ -42,6 +42,18 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
+/// The backend of a source that has none.
+pub const NO_BACKEND: &str = "none";
+
+/// How events are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// One line of text for each event.
+    Text,
+    /// JSON lines.
+    Json,
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]

@@ -28,17 +28,15 @@ use eviction_node::async_fd::{register, take_count};
 use super::pod_rates::PodRateExporter;
 use super::status::EngineStatus;
 use super::stdout::Printer;
-use crate::daemon::cluster::oom_event;
-use crate::daemon::decision_id::DecisionIds;
-use crate::daemon::error::Failure;
-use crate::daemon::monitor::LossBaseline;
-use crate::daemon::options::Output;
-use crate::daemon::pod_memory;
-use crate::daemon::spsc::{Next, Receiver};
-use crate::daemon::startup::NO_RUNG;
+use crate::error::Failure;
+use crate::spsc::{Next, Receiver};
+use crate::telemetry::decision_id::DecisionIds;
 use crate::telemetry::decision_log::writer::Recorder;
+use crate::telemetry::event_log::Output;
 use crate::telemetry::event_log::{self, Event, Line};
-use crate::telemetry::queue::TelemetryEvent;
+use crate::telemetry::kube_events::oom_event;
+use crate::telemetry::pod_memory;
+use crate::telemetry::queue::{BpfLosses, TelemetryEvent};
 use eviction_node::clock::{Clock, Instant};
 pub(crate) use files::SignalFiles;
 
@@ -66,7 +64,7 @@ pub(crate) struct TelemetryExporter {
     /// Told when another configuration came into force.
     took_effect: Arc<Notify>,
     pods: event_log::Pods,
-    losses: LossBaseline,
+    losses: BpfLosses,
     tallies: PodRateExporter,
     status_mismatch: StatusMismatch,
     /// Kubernetes Events, where the agent writes them.
@@ -134,7 +132,7 @@ impl TelemetryExporter {
             status,
             took_effect,
             pods: event_log::Pods::default(),
-            losses: LossBaseline::default(),
+            losses: BpfLosses::default(),
             tallies: PodRateExporter::default(),
             status_mismatch: StatusMismatch::default(),
             events,
@@ -294,20 +292,20 @@ impl TelemetryExporter {
             !replaced
         });
         self.metrics.backend.get_or_create(&now).set(1);
-        let is_degraded = backend == NO_RUNG || preferred.is_some();
+        let is_degraded = backend == event_log::NO_BACKEND || preferred.is_some();
         let labels = SourceLabels { source: source.clone() };
         self.metrics.backend_degraded.get_or_create(&labels).set(i64::from(is_degraded));
         let may_be_lost =
             EventClass::ALL.map(EventClass::name).contains(&&*now.source) || BESIDE.contains(&&*now.source);
-        if may_be_lost && backend != NO_RUNG {
+        if may_be_lost && backend != event_log::NO_BACKEND {
             self.metrics.backend_failures.get_or_create(&now);
         }
         self.sources.push(now);
     }
 
     /// The note has totals: one that was dropped takes nothing away.
-    fn lost(&mut self, losses: LossBaseline, at: Instant) {
-        let LossBaseline { lost, invalid, programs } = losses;
+    fn lost(&mut self, losses: BpfLosses, at: Instant) {
+        let BpfLosses { lost, invalid, programs } = losses;
         if programs != self.losses.programs {
             self.losses.lost = LossCounters::default();
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::daemon::spsc::{Receiver, Sender, lane};
+use crate::spsc::{Receiver, Sender, lane};
 
 /// Lines that wait for the reader.
 const LINES: usize = 512;

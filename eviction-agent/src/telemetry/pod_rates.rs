@@ -1,14 +1,55 @@
-//! What tasks did, as metrics and as figures beside a decision's candidates. On the slow side.
+//! What tasks did, as metrics and as rates beside a decision's candidates. On the slow side.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::telemetry::metrics::{Metrics, PodLabels};
 
-use crate::daemon::pod_activity::{PodActivity, PodTaskDelta};
+use eviction_core::pods::KnownPod;
 use eviction_node::clock::Instant;
 
 /// How long the series of a pod stay after nothing was heard of it: some scrapes.
 const KEPT_NS: u64 = 5 * 60 * 1_000_000_000;
+
+/// What the tasks of a pod did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PodActivity {
+    pub(crate) forks: u64,
+    pub(crate) execs: u64,
+    pub(crate) exits: u64,
+    pub(crate) reclaims: u64,
+    pub(crate) stalled_ns: u64,
+    pub(crate) reclaimed: u64,
+}
+
+impl PodActivity {
+    fn each(self, other: Self, op: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            forks: op(self.forks, other.forks),
+            execs: op(self.execs, other.execs),
+            exits: op(self.exits, other.exits),
+            reclaims: op(self.reclaims, other.reclaims),
+            stalled_ns: op(self.stalled_ns, other.stalled_ns),
+            reclaimed: op(self.reclaimed, other.reclaimed),
+        }
+    }
+
+    /// What was added since; all of it where a count began anew.
+    pub(crate) fn since(self, before: Self) -> Self {
+        self.each(before, |now, before| if now < before { now } else { now - before })
+    }
+
+    pub(crate) fn add(&mut self, more: Self) {
+        *self = self.each(more, u64::saturating_add);
+    }
+}
+
+/// What the tasks of a pod did between two reads; without a pod, the tasks that belong to no known one.
+#[derive(Clone, Debug)]
+pub(crate) struct PodTaskDelta {
+    pub(crate) pod: Option<Arc<KnownPod>>,
+    pub(crate) activity: PodActivity,
+}
 
 /// What a pod did in the last interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,15 +75,15 @@ pub(crate) struct PodRateExporter {
 }
 
 impl PodRateExporter {
-    pub(crate) fn take(&mut self, tallies: Vec<PodTaskDelta>, at: Instant, metrics: &Metrics) {
+    pub(crate) fn take(&mut self, deltas: Vec<PodTaskDelta>, at: Instant, metrics: &Metrics) {
         let interval_ns = self.before_ns.replace(at.mono_ns).and_then(|then| at.mono_ns.checked_sub(then));
-        for PodTaskDelta { pod, figures } in tallies {
+        for PodTaskDelta { pod, activity } in deltas {
             let labels = pod.map_or_else(PodLabels::default, |known| PodLabels {
                 namespace: known.pod.namespace.to_string(),
                 pod: known.pod.name.to_string(),
             });
-            export(&labels, figures, metrics);
-            let rates = interval_ns.filter(|ns| *ns > 0).map(|ns| Rates::of(figures, ns));
+            export(&labels, activity, metrics);
+            let rates = interval_ns.filter(|ns| *ns > 0).map(|ns| Rates::of(activity, ns));
             self.pods.insert(labels, PodRates { heard_ns: at.mono_ns, rates });
         }
         self.pods.retain(|labels, kept| {
@@ -64,17 +105,17 @@ impl PodRateExporter {
 
 impl Rates {
     #[expect(clippy::cast_precision_loss, reason = "shown with a few digits")]
-    fn of(figures: PodActivity, interval_ns: u64) -> Self {
+    fn of(activity: PodActivity, interval_ns: u64) -> Self {
         let seconds = interval_ns as f64 / 1e9;
         Self {
-            forks_per_second: figures.forks as f64 / seconds,
-            reclaim_stall: figures.stalled_ns as f64 / interval_ns as f64,
+            forks_per_second: activity.forks as f64 / seconds,
+            reclaim_stall: activity.stalled_ns as f64 / interval_ns as f64,
         }
     }
 }
 
-fn export(labels: &PodLabels, figures: PodActivity, metrics: &Metrics) {
-    let PodActivity { forks, execs, exits, reclaims, stalled_ns, reclaimed } = figures;
+fn export(labels: &PodLabels, activity: PodActivity, metrics: &Metrics) {
+    let PodActivity { forks, execs, exits, reclaims, stalled_ns, reclaimed } = activity;
     metrics.pod_forks.get_or_create(labels).inc_by(forks);
     metrics.pod_execs.get_or_create(labels).inc_by(execs);
     metrics.pod_exits.get_or_create(labels).inc_by(exits);
@@ -97,33 +138,33 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn tally(name: &str, figures: PodActivity) -> PodTaskDelta {
-        PodTaskDelta { pod: Some(Arc::new(KnownPod::new(pod(name, "1Mi"), &policy(Vec::new())))), figures }
+    fn tally(name: &str, activity: PodActivity) -> PodTaskDelta {
+        PodTaskDelta { pod: Some(Arc::new(KnownPod::new(pod(name, "1Mi"), &policy(Vec::new())))), activity }
     }
 
     #[test]
     fn a_pod_is_exported_while_it_is_there_and_some_minutes_more() {
         let metrics = Metrics::new("0", "0");
-        let mut tallies = PodRateExporter::default();
+        let mut deltas = PodRateExporter::default();
         let clock = Clock::start();
-        let figures =
+        let activity =
             PodActivity { forks: 30, reclaims: 2, stalled_ns: SECOND / 2, ..PodActivity::default() };
-        tallies.take(vec![tally("web", figures)], clock.at(SECOND), &metrics);
-        tallies.take(vec![tally("web", figures)], clock.at(11 * SECOND), &metrics);
+        deltas.take(vec![tally("web", activity)], clock.at(SECOND), &metrics);
+        deltas.take(vec![tally("web", activity)], clock.at(11 * SECOND), &metrics);
         let text = metrics.encode().unwrap();
-        let pod = tallies.pods.keys().next().unwrap().clone();
+        let pod = deltas.pods.keys().next().unwrap().clone();
         let series = |name: &str, value: &str| {
             format!("eviction_agent_{name}{{namespace=\"{}\",pod=\"{}\"}} {value}\n", pod.namespace, pod.pod)
         };
         assert!(text.contains(&series("pod_forks_total", "60")), "{text}");
         assert!(text.contains(&series("pod_reclaim_stall_seconds_total", "1.0")), "{text}");
-        let rates = tallies.rates(&pod.namespace, &pod.pod).unwrap();
+        let rates = deltas.rates(&pod.namespace, &pod.pod).unwrap();
         assert_eq!(rates, Rates { forks_per_second: 3.0, reclaim_stall: 0.05 });
 
-        tallies.take(Vec::new(), clock.at(12 * SECOND), &metrics);
-        assert_eq!(tallies.rates(&pod.namespace, &pod.pod), None, "nothing of the last interval");
+        deltas.take(Vec::new(), clock.at(12 * SECOND), &metrics);
+        assert_eq!(deltas.rates(&pod.namespace, &pod.pod), None, "nothing of the last interval");
         assert!(metrics.encode().unwrap().contains("pod=\""));
-        tallies.take(Vec::new(), clock.at(11 * SECOND + KEPT_NS), &metrics);
+        deltas.take(Vec::new(), clock.at(11 * SECOND + KEPT_NS), &metrics);
         assert!(!metrics.encode().unwrap().contains("pod=\""));
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use prometheus_client::metrics::counter::Counter;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::telemetry::decision_log::DecisionInputs;
 use crate::telemetry::metrics::{Metrics, Queue};
@@ -19,18 +20,20 @@ use eviction_core::reading::UnknownReason;
 use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 
-use crate::daemon::control_loop::RecordPermit;
-use crate::daemon::error::Failure;
-use crate::daemon::monitor::LossBaseline;
-use crate::daemon::pod_activity::PodTaskDelta;
-use crate::daemon::pod_memory::PodMemory;
-use crate::daemon::spsc::{Receiver, Sender, lane};
+use crate::error::Failure;
+use crate::spsc::{Receiver, Sender, lane};
 use crate::telemetry::event_log;
+use crate::telemetry::pod_memory::PodMemory;
+use crate::telemetry::pod_rates::PodTaskDelta;
+use eviction_bpf::LossCounters;
 use eviction_node::clock::Instant;
 use eviction_node::sampler::MemoryUsage;
 
 /// Some seconds of the busiest node; each is a few hundred bytes.
 const QUEUE: usize = 1024;
+
+/// Decisions that wait for their record, at most: each has the values of all pods.
+const DECISIONS: usize = 16;
 
 /// Something that people or metrics should know.
 #[derive(Debug)]
@@ -57,7 +60,7 @@ pub(crate) enum TelemetryEvent {
     /// A changed configuration cannot be used; everything that is wrong with it.
     ConfigurationInvalid(Vec<String>, Instant),
     /// What the kernel side lost, in all.
-    Lost(Box<LossBaseline>, Instant),
+    Lost(Box<BpfLosses>, Instant),
     /// A cgroup forks too fast or is near its limit of tasks.
     TaskAlarm(Box<event_log::TaskAlarm>, Instant),
     /// A cgroup is near its memory limit, or no longer.
@@ -70,6 +73,22 @@ pub(crate) enum TelemetryEvent {
     ApiServer(ApiReachability, Instant),
     /// A source has another backend now.
     Backend(event_log::Backend, Instant),
+}
+
+/// The events that the loaded BPF programs lost in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BpfLosses {
+    pub(crate) lost: LossCounters,
+    pub(crate) invalid: u64,
+    /// How often programs were loaded: each time the counters begin at 0.
+    pub(crate) programs: u32,
+}
+
+impl BpfLosses {
+    /// The counters of losses among them.
+    pub(crate) fn counters(&self) -> impl PartialEq + use<> {
+        (self.lost.by_record(), self.lost.by_map(), self.invalid)
+    }
 }
 
 /// A decision with the circumstances of its sample.
@@ -89,7 +108,7 @@ pub(crate) struct DecisionEvent {
     pub(crate) inputs: Option<Box<DecisionInputs>>,
     /// Bounds how many there are at once.
     #[expect(dead_code, reason = "what counts is when it is dropped")]
-    pub(crate) permit: RecordPermit,
+    pub(crate) permit: OwnedSemaphorePermit,
 }
 
 impl DecisionEvent {
@@ -120,6 +139,7 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) struct TelemetryQueue {
     queue: Sender<TelemetryEvent>,
+    decisions: Arc<Semaphore>,
     dropped: Counter,
 }
 
@@ -132,18 +152,26 @@ impl TelemetryQueue {
         queue.touch(&mut receiver, || {
             TelemetryEvent::Unknown(Signal::MemoryAvailable, None, Instant::default())
         });
-        Ok((Self { queue, dropped: metrics.dropped(Queue::Events) }, receiver))
+        let decisions = Arc::new(Semaphore::new(DECISIONS));
+        Ok((Self { queue, decisions, dropped: metrics.dropped(Queue::Events) }, receiver))
     }
 
-    /// Never waits: what does not fit is lost and counted.
+    /// Never waits: what does not fit is dropped and counted.
     pub(crate) fn send(&mut self, note: TelemetryEvent) {
         if self.queue.send(note).is_err() {
             self.lose();
         }
     }
 
-    /// Counts a note that is not even offered.
-    pub(crate) fn lose(&self) {
+    /// Sends a decision, unless too many wait for their record: then it is dropped and counted.
+    pub(crate) fn send_decision(&mut self, event: impl FnOnce(OwnedSemaphorePermit) -> DecisionEvent) {
+        match Arc::clone(&self.decisions).try_acquire_owned() {
+            Ok(permit) => self.send(TelemetryEvent::Decision(Box::new(event(permit)))),
+            Err(_) => self.lose(),
+        }
+    }
+
+    fn lose(&self) {
         self.dropped.inc();
     }
 }

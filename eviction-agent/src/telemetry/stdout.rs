@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::telemetry::metrics::{Metrics, Queue};
 
-use crate::daemon::error::Failure;
+use crate::error::Failure;
 
 /// Lines that wait for the reader: with the notes before them, a storm of some thousand kills.
 /// That channel takes memory as it fills.

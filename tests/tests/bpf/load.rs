@@ -134,9 +134,10 @@ fn a_lockdown_costs_the_reflex_and_not_the_hook_for_charges() {
     let mut facts = capabilities::facts();
     facts.lockdown = capabilities::Lockdown::Confidentiality;
     let loaded =
-        eviction_bpf::load::load_on(&facts, &LoadOptions { reflex: true, ..LoadOptions::default() }).unwrap();
+        eviction_bpf::load::load_on(&facts, &LoadOptions { kernel_kill: true, ..LoadOptions::default() })
+            .unwrap();
     assert!(loaded.kernel.charge().is_some(), "{:?}", loaded.missing);
-    assert!(!loaded.kernel.has_reflex());
+    assert!(!loaded.kernel.has_kernel_kill());
 }
 
 /// Of this kernel.

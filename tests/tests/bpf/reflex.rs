@@ -28,7 +28,7 @@ fn rig() -> Rig {
 }
 
 fn rig_with(options: LoadOptions) -> Rig {
-    let mut rig = Rig::with(&LoadOptions { reflex: true, ..options });
+    let mut rig = Rig::with(&LoadOptions { kernel_kill: true, ..options });
     if !rig.kernel.charge().unwrap().sees_every_charge {
         rig.attach(AttachWhen::NearLine);
     }
@@ -86,7 +86,7 @@ fn withheld(rig: &Rig, why: &str) -> u64 {
 /// Nothing was carried out, and this is why.
 fn assert_let_be(rig: &mut Rig, why: &str) {
     rig.drain();
-    assert_eq!(rig.told.struck, []);
+    assert_eq!(rig.told.kernel_kills, []);
     assert!(withheld(rig, why) > 0, "{why:?}: {:?}", rig.kernel.withheld().unwrap());
 }
 
@@ -103,8 +103,8 @@ fn a_runaway_of_the_victim_stops_at_the_line() {
         let number = rig.kernel.stand(&verdict).unwrap();
         process.tell(TOO_MUCH);
         assert_eq!(process.ended_by(), Some(9), "round {round}: {:?}", rig.kernel.withheld().unwrap());
-        rig.wait("the record", |told| told.struck.len() > round);
-        let struck = *rig.told.struck.last().unwrap();
+        rig.wait("the record", |told| told.kernel_kills.len() > round);
+        let struck = *rig.told.kernel_kills.last().unwrap();
         assert_eq!((struck.verdict, struck.error), (number.0, None));
         assert_eq!((struck.victim_id, struck.leaf_id), (node.victim.id(), container.id()));
         assert_eq!((struck.tgid, struck.pid), (process.pid(), process.pid()));
@@ -119,7 +119,7 @@ fn a_runaway_of_the_victim_stops_at_the_line() {
         container.reset_peak();
         assert!(rig.kernel.stand_down().unwrap(), "it was carried out");
     }
-    assert_eq!(rig.told.struck.len(), 8);
+    assert_eq!(rig.told.kernel_kills.len(), 8);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn nobody_is_killed_without_a_record() {
     // There is room now, and the verdict stands as before.
     process.tell("touch 16");
     assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
-    rig.wait("the record", |told| told.struck.len() == 1);
+    rig.wait("the record", |told| told.kernel_kills.len() == 1);
 }
 
 #[test]
@@ -159,8 +159,8 @@ fn threads_grow_their_process_together() {
     let (mut process, mut rig, _) = node.begin(&node.victim);
     process.tell("touch-by-threads 160");
     assert_eq!(process.ended_by(), Some(9));
-    rig.wait("the record", |told| !told.struck.is_empty());
-    assert_eq!(rig.told.struck[0].tgid, process.pid());
+    rig.wait("the record", |told| !told.kernel_kills.is_empty());
+    assert_eq!(rig.told.kernel_kills[0].tgid, process.pid());
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn a_child_that_grows_goes_alone() {
     assert_eq!(process.answer(), "ended 9", "{child}");
     assert_eq!(process.answer(), "ok", "its parent has not grown");
     process.step("touch 1");
-    rig.wait("the record", |told| !told.struck.is_empty());
-    assert_eq!(format!("child {}", rig.told.struck[0].tgid), child);
+    rig.wait("the record", |told| !told.kernel_kills.is_empty());
+    assert_eq!(format!("child {}", rig.told.kernel_kills[0].tgid), child);
 }
 
 #[test]
@@ -200,8 +200,8 @@ fn a_vforked_child_in_its_parents_memory_goes_alone() {
     let child: u32 = process.answer().strip_prefix("child ").unwrap().parse().unwrap();
     assert_eq!(process.answer(), "ended 9");
     assert_eq!(process.answer(), "ok", "the parent goes on");
-    rig.wait("the record", |told| !told.struck.is_empty());
-    assert_eq!(rig.told.struck[0].tgid, child);
+    rig.wait("the record", |told| !told.kernel_kills.is_empty());
+    assert_eq!(rig.told.kernel_kills[0].tgid, child);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_process_outside_of_the_node_is_not_even_counted() {
     rig.kernel.stand(&verdict).unwrap();
     process.step(TOO_MUCH);
     rig.drain();
-    assert_eq!(rig.told.struck, []);
+    assert_eq!(rig.told.kernel_kills, []);
     assert_eq!(rig.kernel.withheld().unwrap().iter().map(|(_, count)| count).sum::<u64>(), 0);
 }
 
@@ -296,8 +296,8 @@ fn never_twice_by_one_verdict() {
         process.tell(TOO_MUCH);
     }
     let survivors = processes.iter_mut().map(Stepper::answer).filter(|answer| answer == "ok").count();
-    rig.wait("the record", |told| !told.struck.is_empty());
-    assert_eq!((survivors, rig.told.struck.len()), (3, 1));
+    rig.wait("the record", |told| !told.kernel_kills.is_empty());
+    assert_eq!((survivors, rig.told.kernel_kills.len()), (3, 1));
     assert!(withheld(&rig, "consumed") > 0);
     // Another one would be a second victim before anybody has read of the first.
     let verdict = node.verdict(&mut rig);
@@ -324,8 +324,8 @@ fn programs_in_the_place_of_others_give_no_number_twice() {
     let number = after.kernel.stand(&verdict).unwrap();
     process.tell(TOO_MUCH);
     assert_eq!(process.ended_by(), Some(9));
-    after.wait("the record", |told| !told.struck.is_empty());
-    assert_eq!(after.told.struck[0].verdict, number.0);
+    after.wait("the record", |told| !told.kernel_kills.is_empty());
+    assert_eq!(after.told.kernel_kills[0].verdict, number.0);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn nothing_stands_after_it_was_withdrawn_or_the_programs_are_gone() {
     let verdict = node.verdict(&mut rig);
     rig.kernel.stand(&verdict).unwrap();
     rig.drain();
-    assert_eq!(rig.told.struck, []);
+    assert_eq!(rig.told.kernel_kills, []);
     drop(rig);
     process.step(TOO_MUCH);
 }
@@ -353,7 +353,7 @@ fn nothing_stands_after_it_was_withdrawn_or_the_programs_are_gone() {
 fn without_being_asked_for_there_is_none() {
     need_bpf!();
     let mut rig = Rig::load();
-    assert!(!rig.kernel.has_reflex());
+    assert!(!rig.kernel.has_kernel_kill());
     assert!(matches!(rig.kernel.mark_sample(1), Err(ArmError::Absent)));
 }
 

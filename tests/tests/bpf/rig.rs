@@ -136,7 +136,7 @@ pub(crate) struct Told {
     pub(crate) made: Vec<Change>,
     pub(crate) gone: Vec<Change>,
     pub(crate) alarms: Vec<TaskAlarm>,
-    pub(crate) struck: Vec<KernelKill>,
+    pub(crate) kernel_kills: Vec<KernelKill>,
     pub(crate) events: u64,
 }
 
@@ -211,7 +211,7 @@ impl Rig {
             Event::CgroupMade(change) => told.made.push(Change::of(&change)),
             Event::CgroupGone(change) => told.gone.push(Change::of(&change)),
             Event::TaskAlarm(alarm) => told.alarms.push(alarm),
-            Event::Struck(struck) => told.struck.push(struck),
+            Event::KernelKill(kill) => told.kernel_kills.push(kill),
         });
         assert_eq!((drained.malformed, drained.why), (0, None));
         told.events += drained.events;

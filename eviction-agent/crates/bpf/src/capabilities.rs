@@ -95,7 +95,7 @@ pub enum Lockdown {
 impl Lockdown {
     /// The offsets that programs may use. In confidentiality the helper that reads any address is
     /// withheld; what follows typed pointers alone still runs. The charge hooks need the helper for
-    /// the counts of out-of-memory events, which they can do without, and for the reflex, which there is
+    /// the counts of out-of-memory events, which they can do without, and for the kernel_kill, which there is
     /// none of then; the fork hook for the groups' own limits of tasks.
     pub(super) fn readable(self, offsets: Offsets) -> Offsets {
         match self {

@@ -59,7 +59,7 @@ impl CgroupIds {
             | Event::OomKill(_)
             | Event::OomMark(_)
             | Event::TaskAlarm(_)
-            | Event::Struck(_) => {}
+            | Event::KernelKill(_) => {}
         }
     }
 

@@ -88,7 +88,7 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event<'_>, DecodeError> 
         Kind::CgroupMade => Event::CgroupMade(fields.cgroup_change(stamp, kind)?),
         Kind::CgroupGone => Event::CgroupGone(fields.cgroup_change(stamp, kind)?),
         Kind::TaskAlarm => Event::TaskAlarm(fields.task_alarm(stamp)?),
-        Kind::Struck => Event::Struck(fields.struck(stamp)?),
+        Kind::Struck => Event::KernelKill(fields.kernel_kill(stamp)?),
     };
     match fields.rest.len() {
         0 => Ok(event),
@@ -281,7 +281,7 @@ impl<'a> Fields<'a> {
         Ok(TaskAlarm { stamp, alarm: alarm.into(), leaf_id, key_id, tasks, bound, tgid, level })
     }
 
-    fn struck(&mut self, stamp: Stamp) -> Result<KernelKill, DecodeError> {
+    fn kernel_kill(&mut self, stamp: Stamp) -> Result<KernelKill, DecodeError> {
         let verdict = self.u64()?;
         let victim_id = self.u64()?;
         let leaf_id = self.u64()?;

@@ -34,7 +34,7 @@ pub enum Event<'a> {
     /// There are, or come, too many tasks.
     TaskAlarm(TaskAlarm),
     /// The standing verdict was carried out.
-    Struck(KernelKill),
+    KernelKill(KernelKill),
 }
 
 impl Event<'_> {
@@ -45,7 +45,7 @@ impl Event<'_> {
             Self::OomKill(kill) | Self::OomMark(kill) => kill.stamp,
             Self::CgroupMade(change) | Self::CgroupGone(change) => change.stamp,
             Self::TaskAlarm(alarm) => alarm.stamp,
-            Self::Struck(struck) => struck.stamp,
+            Self::KernelKill(kill) => kill.stamp,
         }
     }
 }

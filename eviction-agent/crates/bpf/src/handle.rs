@@ -1,6 +1,7 @@
 //! The handle on what is loaded: arming, the dirty set, task counts.
 
 mod kernel_kill;
+pub(crate) mod task_counters;
 
 use std::collections::HashMap;
 
@@ -15,8 +16,9 @@ use super::{
     on_demand::OnDemandProbe,
     plan::BackendInfo,
     sys::{self, MapEntry},
-    task_counters::TaskCounterMaps,
 };
+
+use task_counters::TaskCounterMaps;
 
 /// What is to be told about a cgroup, in bytes. Each edge that is set fires once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,7 +100,7 @@ pub struct BpfHandle {
     pub(super) near: Option<OnDemandProbe>,
     pub(super) sources: Vec<BackendInfo>,
     pub(super) page_bytes: u64,
-    pub(super) reflex: Option<KernelKillMaps>,
+    pub(super) kernel_kill: Option<KernelKillMaps>,
     stocks: u32,
     generation: u64,
     armed: HashMap<u64, (u64, KernelThreshold)>,
@@ -107,7 +109,7 @@ pub struct BpfHandle {
 impl BpfHandle {
     pub(super) fn new(
         maps: Maps,
-        reflex: Option<KernelKillMaps>,
+        kernel_kill: Option<KernelKillMaps>,
         links: Vec<(EventClass, Link)>,
         near: Option<OnDemandProbe>,
         sources: Vec<BackendInfo>,
@@ -120,7 +122,7 @@ impl BpfHandle {
             near,
             sources,
             page_bytes: rustix::param::page_size() as u64,
-            reflex,
+            kernel_kill,
             stocks,
             generation: 0,
             armed: HashMap::with_capacity(levels),

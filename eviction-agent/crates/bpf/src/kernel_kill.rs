@@ -49,7 +49,7 @@ pub struct OrderNumber(pub u64);
 #[derive(Debug, Error)]
 pub enum ArmError {
     /// The programs were loaded without it, or this kernel does not show them what they need.
-    #[error("the programs were loaded without the reflex")]
+    #[error("the programs were loaded without kernel kill")]
     Absent,
     /// A distance of nothing: any process would have grown by as much.
     #[error("arm a verdict at the line itself")]
@@ -69,7 +69,7 @@ pub struct LastOrderNumbers {
     pub(super) verdict: u64,
 }
 
-/// The maps of the reflex, and what stands.
+/// The maps of kernel kills, and the armed order.
 pub(super) struct KernelKillMaps {
     pub(super) mark: Array<MapData, u64>,
     pub(super) verdict: Array<MapData, MapEntry<KillOrder>>,

@@ -35,7 +35,6 @@ pub mod ring;
 pub mod sequence;
 mod switch;
 mod sys;
-pub mod task_counters;
 
 /// How many CPUs are online. A quota or an affinity of this process, which the standard library counts in, says nothing of
 /// how fast others fill the memory.
@@ -55,6 +54,7 @@ pub use event::{
     Alarm, Ancestor, CgroupChange, Edge, Event, KernelKill, OomContext, OomKill, Stamp, TaskAlarm,
     ThresholdCrossed,
 };
+pub use handle::task_counters::{NodePidThreshold, ReclaimTime, TaskCount};
 pub use handle::{
     BpfHandle, CgroupGrowth, Detached, Generation, GrossCharge, KernelThreshold, SetThresholdError,
 };
@@ -65,4 +65,3 @@ pub use load::{LoadError, LoadOptions, Loaded, ProgramLog, ProgramLogReader, loa
 pub use loss_counters::LossCounters;
 pub use plan::BackendInfo;
 pub use ring::{AsyncRing, Drained, Ring};
-pub use task_counters::{NodePidThreshold, ReclaimTime, TaskCount};

@@ -18,14 +18,16 @@ use super::{
     attach_method::EventClass,
     capabilities::{self, KernelFacts},
     error_summary::brief,
-    handle::{BpfHandle, Maps},
+    handle::{
+        BpfHandle, Maps,
+        task_counters::{self, TaskCounterMaps},
+    },
     kernel_kill::KernelKillMaps,
     map_sizes,
     object::with_object,
     plan::{self, BackendInfo, ClassPlan},
     ring::Ring,
     sys::MapEntry,
-    task_counters::{self, TaskCounterMaps},
 };
 
 /// How much of the programs' own diagnostics is logged, through the `log` facade.
@@ -71,7 +73,7 @@ pub struct LoadOptions {
     pub log: ProgramLog,
     /// Whether a verdict may stand ([`BpfHandle::stand`]). Without it the verifier sees to it that no
     /// program can send a signal.
-    pub reflex: bool,
+    pub kernel_kill: bool,
 }
 
 /// A build on a machine of many cores makes some thousand processes in a second; what makes more in one
@@ -87,7 +89,7 @@ impl Default for LoadOptions {
             choice: BackendSelection::default(),
             fork_storm: FORK_STORM,
             log: ProgramLog::Off,
-            reflex: false,
+            kernel_kill: false,
         }
     }
 }
@@ -137,7 +139,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, LoadError> {
 
 /// The same on facts that are known already.
 pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, LoadError> {
-    let LoadOptions { choice, log, reflex, .. } = options;
+    let LoadOptions { choice, log, kernel_kill, .. } = options;
     let plans = plan::plan(facts, choice);
     let setup = program_config(facts, options);
     if plans.iter().all(|plan| plan.candidates.is_empty()) {
@@ -200,12 +202,13 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     let shows_growth = offsets.task_mm != ABSENT && offsets.mm_anon != ABSENT;
     let stocks = facts.btf.as_ref().map_or(1, |btf| btf.resolved.stocks);
     let taken = take_maps(&mut ebpf, levels).and_then(|(maps, ring)| {
-        let reflex = (*reflex && shows_growth).then(|| take_reflex(&mut ebpf)).transpose()?;
-        Ok((maps, reflex, ring))
+        let kernel_kill =
+            (*kernel_kill && shows_growth).then(|| take_kernel_kill_maps(&mut ebpf)).transpose()?;
+        Ok((maps, kernel_kill, ring))
     });
     match taken {
-        Ok((maps, reflex, ring)) => {
-            let kernel = BpfHandle::new(maps, reflex, links, near, sources, stocks);
+        Ok((maps, kernel_kill, ring)) => {
+            let kernel = BpfHandle::new(maps, kernel_kill, links, near, sources, stocks);
             Ok(Loaded { kernel, ring, missing, log })
         }
         Err(error) => Err(failed(brief(&error), missing)),
@@ -223,7 +226,7 @@ fn program_config(facts: &KernelFacts, options: &LoadOptions) -> ProgramConfig {
             reclaimed_first: btf.resolved.reclaimed.start,
             reclaimed_events: btf.resolved.reclaimed.len() as u32,
             storm_forks: task_counters::forks_in_window(options.fork_storm),
-            reflex: options.reflex.into(),
+            reflex: options.kernel_kill.into(),
             offsets: facts.lockdown.readable(btf.resolved.offsets),
         },
         _ => ProgramConfig::NONE,
@@ -244,7 +247,8 @@ fn refused(plans: Vec<ClassPlan>, why: Option<String>) -> LoadError {
 
 /// Makes the maps.
 fn open(setup: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, reflex: _ } = options;
+    let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, kernel_kill: _ } =
+        options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
     let present = map_sizes::read_cgroups();
@@ -283,7 +287,7 @@ fn raise_memlock() {
     }
 }
 
-fn take_reflex(ebpf: &mut Ebpf) -> Result<KernelKillMaps, MapError> {
+fn take_kernel_kill_maps(ebpf: &mut Ebpf) -> Result<KernelKillMaps, MapError> {
     let mut take =
         |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
     Ok(KernelKillMaps {

@@ -1,17 +1,23 @@
 //! Patches of the node's own object: how the agent's conditions and taints differ from what they are to
 //! be, and the request that makes the difference go.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_core::node::{Condition, Node};
-use eviction_core::node_conditions::pressure::CONDITIONS;
-use eviction_core::node_conditions::{self, Due, TaintChange, condition_type, taints, wanted};
+use eviction_core::node_conditions::pressure::{CONDITIONS, Pressure};
+use eviction_core::node_conditions::{
+    self, ConditionInputs, Due, TaintChange, condition_type, taints, wanted,
+};
+use eviction_core::policy::eviction_settings::NodeStatusSettings;
 use eviction_core::progress::{ApiOperation, ApiResult};
+use eviction_core::signal::NodeCondition;
+use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::time::Timestamp;
+use eviction_core::units::GoDuration;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::node_status::NodeStatusUpdate;
 use crate::nodes::parse_node;
 use crate::rbac::Rights;
 use crate::request::{Request, to_json};
@@ -25,6 +31,35 @@ const JSON_PATCH: &str = "application/json-patch+json";
 
 /// Short, so that a patch which hangs on a dead connection is soon sent over another.
 const WITHIN: Duration = Duration::from_secs(4);
+
+/// The desired state of the node's object.
+#[derive(Clone, Debug)]
+pub struct NodeStatusUpdate {
+    /// From 1 on.
+    pub number: u64,
+    /// Of each condition.
+    pub pressures: [Pressure; NodeCondition::COUNT],
+    /// What texts of conditions name.
+    pub thresholds: Arc<[ResolvedThreshold]>,
+    /// For how long a condition stays after the pressure.
+    pub period: GoDuration,
+    /// What is written at all.
+    pub settings: NodeStatusSettings,
+}
+
+impl NodeStatusUpdate {
+    /// Whether nothing but the number differs.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self { number: _, pressures, thresholds, period, settings } = self;
+        (pressures, period, settings) == (&other.pressures, &other.period, &other.settings)
+            && Arc::ptr_eq(thresholds, &other.thresholds)
+    }
+
+    /// What texts of conditions are made from.
+    pub(crate) fn inputs(&self) -> ConditionInputs<'_> {
+        ConditionInputs { pressures: &self.pressures, thresholds: &self.thresholds, period: self.period }
+    }
+}
 
 /// What the agent owns in a node's object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

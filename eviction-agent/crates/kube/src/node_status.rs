@@ -9,21 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_core::node::Node;
-use eviction_core::node_conditions::pressure::Pressure;
-use eviction_core::node_conditions::{ConditionInputs, Due};
-use eviction_core::policy::eviction_settings::NodeStatusSettings;
+use eviction_core::node_conditions::Due;
 use eviction_core::progress::ApiResult;
-use eviction_core::signal::NodeCondition;
-use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::time::{Timestamp, since};
-use eviction_core::units::GoDuration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::identity::Version;
-use crate::node_patch::{Difference, NodePatcher, NodeResponse, PatchKind};
+use crate::node_patch::{Difference, NodePatcher, NodeResponse, NodeStatusUpdate, PatchKind};
 use crate::object_store::StoreView;
 
 /// How long conditions wait for the taints of the same update: those test the version, which a condition
@@ -42,35 +37,6 @@ const REFUSED: Duration = Duration::from_secs(30);
 
 /// After so many conflicts in a row nobody waits any longer, and the pauses grow.
 const CONFLICTS: u32 = 4;
-
-/// The desired state of the node's object.
-#[derive(Clone, Debug)]
-pub struct NodeStatusUpdate {
-    /// From 1 on.
-    pub number: u64,
-    /// Of each condition.
-    pub pressures: [Pressure; NodeCondition::COUNT],
-    /// What texts of conditions name.
-    pub thresholds: Arc<[ResolvedThreshold]>,
-    /// For how long a condition stays after the pressure.
-    pub period: GoDuration,
-    /// What is written at all.
-    pub settings: NodeStatusSettings,
-}
-
-impl NodeStatusUpdate {
-    /// Whether nothing but the number differs.
-    pub fn is_same(&self, other: &Self) -> bool {
-        let Self { number: _, pressures, thresholds, period, settings } = self;
-        (pressures, period, settings) == (&other.pressures, &other.period, &other.settings)
-            && Arc::ptr_eq(thresholds, &other.thresholds)
-    }
-
-    /// What texts of conditions are made from.
-    pub(crate) fn inputs(&self) -> ConditionInputs<'_> {
-        ConditionInputs { pressures: &self.pressures, thresholds: &self.thresholds, period: self.period }
-    }
-}
 
 /// The kinds of patches.
 pub const PATCH_KINDS: [&str; 2] = [PatchKind::Taints.name(), PatchKind::Conditions.name()];

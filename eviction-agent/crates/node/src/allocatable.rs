@@ -14,7 +14,7 @@ use eviction_core::snapshot::{MemoryStats, SourceId};
 use eviction_core::threshold::ThresholdLevels;
 
 use crate::clock::Instant;
-use crate::sampler::MemoryUsage;
+use crate::memory_usage::MemoryUsage;
 
 /// The group as it was read for a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ pub mod fs;
 pub mod kv_file;
 pub mod memcg_oom_events;
 pub mod memcg_v1_threshold;
+mod memory_usage;
 pub mod pod_index;
 pub mod pods_file;
 pub mod proc;

@@ -24,6 +24,7 @@ use eviction_core::snapshot::{
 
 use crate::allocatable::{Allocatable, PodsRootSample};
 use crate::clock::{Clock, Instant};
+pub use crate::memory_usage::MemoryUsage;
 use crate::pod_index::PodIndex;
 
 /// The most memory.stat files that are read before a decision, those of the groups that use most:
@@ -37,24 +38,6 @@ pub struct Capacity {
     pub memory: u64,
     /// Process ids.
     pub pids: u64,
-}
-
-/// The node's memory at a look, bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryUsage {
-    /// Bytes in use, page cache included.
-    pub usage: u64,
-    /// Bytes in use less inactive page cache.
-    pub working_set: u64,
-}
-
-impl MemoryUsage {
-    /// The same where another measure than the working set says what is available: what it
-    /// does not call available is used. No measure loses more than is charged.
-    pub fn by_measure(self, capacity: u64, available: Option<i64>) -> Self {
-        let used = available.map(|available| capacity.saturating_sub(available.max(0).unsigned_abs()));
-        Self { working_set: used.unwrap_or(self.working_set), ..self }
-    }
 }
 
 /// The measures of available memory.

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use eviction_config::DryRun;
 use eviction_kube::{Clean, NodePatcher, clean_node};
 
-use super::super::error::Failure;
 use super::identity::NodeName;
 use super::watching::connect;
+use crate::error::Failure;
 
 /// What `cleanup` was asked for.
 #[derive(Clone, Debug)]

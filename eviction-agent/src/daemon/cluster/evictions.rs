@@ -10,9 +10,9 @@ use eviction_kill::RateLimitPolicy;
 use eviction_kube::{EvictionRequest, Evictor};
 use eviction_node::async_fd::{register, take_count};
 
-use super::super::error::Failure;
-use super::super::spsc::{Next, Receiver, Sender, lane};
 use super::super::state::DurableRevision;
+use crate::error::Failure;
+use crate::spsc::{Next, Receiver, Sender, lane};
 
 /// More than may be on their way at a time.
 const ORDERS: usize = 64;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::daemon::error::{Failure, chain};
+use crate::error::{Failure, chain};
 use eviction_core::node::Node;
 use eviction_kube::parse_node;
 use eviction_kube::{Client, Request, Response};

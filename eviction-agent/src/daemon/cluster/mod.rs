@@ -1,7 +1,6 @@
 //! A node of a cluster: what goes to the API server, and what comes from there.
 
 mod cleanup;
-mod events;
 mod evictions;
 mod figures;
 mod identity;
@@ -18,11 +17,10 @@ use eviction_kill::RateLimitPolicy;
 use eviction_kube::Client;
 use eviction_kube::{Evictor, EvictorConfig};
 
-use super::error::Failure;
-use super::spsc::Receiver;
 use super::state::DurableRevision;
+use crate::error::Failure;
+use crate::spsc::Receiver;
 pub use cleanup::{CleanOptions, Cleaned, clean_nodes};
-pub(crate) use events::oom_event;
 pub(crate) use evictions::Evictions;
 pub(crate) use figures::Exports;
 pub(crate) use identity::{BOOT_ID, NodeName, read_boot_id};

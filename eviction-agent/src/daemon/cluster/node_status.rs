@@ -13,10 +13,10 @@ use eviction_kube::{
 use eviction_node::async_fd::{register, take_count};
 
 use super::super::control_loop::Command;
-use super::super::error::Failure;
-use super::super::spsc::{Next, Receiver};
 use super::super::state::DurableRevision;
 use super::node_status_sender::{PendingUpdate, as_shown};
+use crate::error::Failure;
+use crate::spsc::{Next, Receiver};
 use crate::telemetry::metrics::{KindLabels, Metrics, PatchLabels};
 use eviction_node::clock::Clock;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::super::error::Failure;
-use super::super::spsc::{Receiver, Sender, lane};
+use crate::error::Failure;
+use crate::spsc::{Receiver, Sender, lane};
 use eviction_core::decision::Decision;
 use eviction_core::node_conditions::pressure::{Cause, InitialConditions, Pressures, PublishedCondition};
 use eviction_core::policy::Policy;
@@ -117,7 +117,7 @@ impl NodeStatusSender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::spsc::Next;
+    use crate::spsc::Next;
     use eviction_core::fixture::{at, engine, hard, node, policy, set, snapshot, step};
     use eviction_core::input::Event;
     use eviction_core::signal::Signal::MemoryAvailable;

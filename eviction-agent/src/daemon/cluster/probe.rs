@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::identity::{self, Found, NodeName, message};
 use super::watching::{ClusterOptions, connect, source};
-use crate::daemon::error::Failure;
+use crate::error::Failure;
 use crate::telemetry::event_log::Backend;
 use eviction_kube::{Client, Request};
 

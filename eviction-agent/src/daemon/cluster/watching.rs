@@ -9,16 +9,16 @@ use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::events;
 use super::identity::{self, Found, NodeName};
 use super::node_status::NodeStatusKeeper;
 use super::node_status_sender::PendingUpdate;
 use super::pods::{self, WatchedPods};
 use crate::daemon::control_loop::Command;
-use crate::daemon::error::Failure;
-use crate::daemon::spsc;
 use crate::daemon::state::DurableRevision;
+use crate::error::Failure;
+use crate::spsc;
 use crate::telemetry::event_log;
+use crate::telemetry::kube_events;
 use crate::telemetry::metrics::Metrics;
 use eviction_core::node::Node;
 use eviction_core::policy::Policy;
@@ -144,7 +144,7 @@ impl Membership {
     /// Starts to write Events of the node and its pods. Needs the runtime that it was joined on.
     pub(crate) fn events(&mut self, metrics: Arc<Metrics>) -> EventSink {
         let name = self.name.to_string();
-        let recorder = Recorder::new(&name, events::tally(metrics));
+        let recorder = Recorder::new(&name, kube_events::counter(metrics));
         self.telling = Some(tokio::spawn(recorder.clone().run(self.client.clone())));
         EventSink::new(recorder, &name)
     }

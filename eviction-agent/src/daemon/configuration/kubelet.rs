@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::super::configz;
-use super::super::error::Failure;
 use super::{ConfigurationFiles, problems};
+use crate::error::Failure;
 use eviction_config::{
     AgentConfiguration, Effective, KubeletConfiguration, KubeletFiles, Problems, ThresholdSource,
     load_kubelet,

@@ -9,8 +9,8 @@ use eviction_config::PodMetrics;
 use eviction_core::snapshot::Snapshot;
 use eviction_node::cgroup::sample::Tasks;
 
-use super::super::pod_memory;
 use super::ControlLoop;
+use crate::telemetry::pod_memory;
 use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::sampler::CompleteSample;
 

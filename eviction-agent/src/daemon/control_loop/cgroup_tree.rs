@@ -9,9 +9,9 @@ use eviction_core::input::{Event, Input};
 use eviction_core::time::nanos;
 use eviction_node::cgroup::sample::Changes;
 
-use super::super::error::chain;
 use super::super::event_batch::EventBatch;
 use super::ControlLoop;
+use crate::error::chain;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::clock::mono_ns;
@@ -33,12 +33,12 @@ const POSTPONED: Duration = Duration::from_secs(1);
 impl ControlLoop {
     /// Kills and alarms are told at once; a change of the tree is taken in when it has settled.
     pub(super) fn take_told(&mut self, told: EventBatch) -> Option<ThresholdCrossed> {
-        let EventBatch { crossed, of_pods, struck, tree_changed, kills, alarms, missed, lost } = told;
+        let EventBatch { crossed, of_pods, kernel_kill, tree_changed, kills, alarms, missed, lost } = told;
         if of_pods {
             self.eyes.allocatable.hurry();
         }
-        if let Some(struck) = struck {
-            self.take_struck(&struck);
+        if let Some(kill) = kernel_kill {
+            self.take_kernel_kill(&kill);
         }
         if let Some(lapse) = lost {
             self.tell_lapse(&lapse);

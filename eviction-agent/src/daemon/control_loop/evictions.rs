@@ -25,7 +25,7 @@ const FULL_NS: u64 = 1_000_000_000;
 impl ControlLoop {
     pub(super) fn carry_out(&mut self, decision: &Decision, decided_mono_ns: u64) {
         let Some(pass) = decision.evaluation() else { return };
-        let is_struck_instead = self.is_struck_instead(decision);
+        let is_killed_in_kernel = self.is_killed_in_kernel(decision);
         for action in &decision.actions {
             // The executor tells by itself whom it has to hurry.
             let (Action::Evict(eviction) | Action::ShortenGrace(eviction)) = action else { continue };
@@ -46,7 +46,7 @@ impl ControlLoop {
                 api: is_asked.then_some(ApiPhase::Asked),
                 killing: false,
             };
-            let begun = match is_struck_instead {
+            let begun = match is_killed_in_kernel {
                 true => Err(KillRejection::KilledInKernel),
                 false => self.begin(&target, eviction.ignores_budget),
             };
@@ -61,7 +61,7 @@ impl ControlLoop {
                     self.update(decision, ExecutorUpdate::Shortened { grace_period_seconds, killing });
                 }
                 Err(refused) => {
-                    // Whom the kernel struck begins in a moment, and is waited for then.
+                    // The eviction of the pod that the kernel killed in begins in a moment, and is waited for then.
                     if refused != KillRejection::KilledInKernel {
                         self.rest(decided_mono_ns);
                     }

@@ -31,12 +31,12 @@ impl ControlLoop {
     /// there is to be a look.
     pub(super) fn move_on(&mut self) -> bool {
         let Some(BackendChanged { told, sources }) = self.hook.move_on(&self.metrics) else { return false };
-        let is_struck = told.struck.is_some();
+        let is_carried_out = told.kernel_kill.is_some();
         let crossed = self.take_told(told);
         // Nothing is armed there yet, and nobody has told what came and went in between.
         self.state.look_anew();
         self.tell_sources(sources);
-        is_struck || crossed.is_some()
+        is_carried_out || crossed.is_some()
     }
 
     /// Nothing of the kernel side is left, for now.

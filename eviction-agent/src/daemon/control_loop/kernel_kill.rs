@@ -1,4 +1,4 @@
-//! The reflex: a verdict stands after each look, and what the kernel carried out is finished.
+//! Kernel kill: arms a kill order after each sample, and finishes what the kernel carried out.
 
 use std::sync::Arc;
 
@@ -25,30 +25,30 @@ use eviction_node::sampler::CompleteSample;
 const SEEN_BY: &str = "kernel_kill";
 
 impl ControlLoop {
-    /// Says so where the reflex is asked for, and cannot be had.
-    pub(super) fn warn_of_no_reflex(&self) {
-        if self.engine.policy().kernel_kill == eviction_settings::KernelKill::HardMemory
-            && !self.hook.has_reflex()
+    /// Logs that kernel kill is configured and not available.
+    pub(super) fn warn_without_kernel_kill(&self) {
+        if self.engine.policy().kernel_kill == eviction_settings::KernelKillMode::HardMemory
+            && !self.hook.has_kernel_kill()
         {
             tracing::warn!(
                 help = "it takes --action kill, a charge hook, and to be on when the agent starts",
-                "the reflex is on, but no verdict will stand"
+                "kernel kill is on, but no kill order will be armed"
             );
         }
     }
 
     /// Marks the sample that was just taken, where a verdict may come of it.
     pub(super) fn mark_sample(&mut self, memory: Reading<i64>, mono_ns: u64) {
-        if !self.hook.has_reflex() {
-            if self.reflex.is_marked() {
-                self.reflex.mark(&mut self.hook, None);
+        if !self.hook.has_kernel_kill() {
+            if self.kill_orders.is_marked() {
+                self.kill_orders.mark(&mut self.hook, None);
             }
             self.metrics.kernel_kill_armed.set(0);
             return;
         }
-        let wanted = self.engine.policy().kernel_kill == eviction_settings::KernelKill::HardMemory;
-        if wanted && self.reflex.is_young(mono_ns) && self.victim_goes_by(mono_ns).is_some() {
-            return self.reflex.keep();
+        let wanted = self.engine.policy().kernel_kill == eviction_settings::KernelKillMode::HardMemory;
+        if wanted && self.kill_orders.is_young(mono_ns) && self.victim_goes_by(mono_ns).is_some() {
+            return self.kill_orders.keep();
         }
         let reach = reach(self.eyes.capacity().memory);
         let lines = &self.memory_lines;
@@ -57,7 +57,7 @@ impl ControlLoop {
                 lines.may_be_met(available) || lines.distance(available).is_some_and(|left| left <= reach)
             });
         let near = root_id(&self.eyes.sampler).filter(|_| near);
-        self.reflex.mark(&mut self.hook, near);
+        self.kill_orders.mark(&mut self.hook, near);
         if near.is_none() {
             self.metrics.kernel_kill_armed.set(0);
         }
@@ -65,7 +65,7 @@ impl ControlLoop {
 
     /// Lets a verdict stand until the next look, if one may.
     pub(super) fn stand(&mut self, look: &CompleteSample) {
-        if !self.reflex.is_marked() {
+        if !self.kill_orders.is_marked() {
             return;
         }
         match self.try_stand(look) {
@@ -74,8 +74,8 @@ impl ControlLoop {
             }
             // What stands since the look before is on whoever takes the next page.
             Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold))
-                if self.reflex.victim(look.at.mono_ns).is_some() => {}
-            Err(idle) => self.reflex.stay_idle(idle, &mut self.hook, &self.metrics),
+                if self.kill_orders.victim(look.at.mono_ns).is_some() => {}
+            Err(idle) => self.kill_orders.stay_idle(idle, &mut self.hook, &self.metrics),
         }
         self.hook.export_withheld(&self.metrics);
     }
@@ -83,18 +83,18 @@ impl ControlLoop {
     /// Others go by an ordinary decision than the victim of the verdict that stands: it stands no more, so that one
     /// crossing costs one pod. True if it was carried out already: then that one goes, when its record is read, and
     /// they do not.
-    pub(super) fn is_struck_instead(&mut self, decision: &Decision) -> bool {
-        let Some(victim) = self.reflex.victim(mono_ns()) else { return false };
+    pub(super) fn is_killed_in_kernel(&mut self, decision: &Decision) -> bool {
+        let Some(victim) = self.kill_orders.victim(mono_ns()) else { return false };
         let goes = self.evictions_of(victim).next().is_some() || number_of(decision, 0, victim).is_some();
         let evicts =
             decision.actions.iter().any(|it| matches!(it, Action::Evict(_) | Action::ShortenGrace(_)));
-        evicts && !goes && self.reflex.withdraw(&mut self.hook)
+        evicts && !goes && self.kill_orders.withdraw(&mut self.hook)
     }
 
     /// The ordinary decision by which the victim of the verdict that stands goes: somebody saw the crossing come, and
     /// until the grace period is over the victim may go on growing.
     fn victim_goes_by(&self, mono_ns: u64) -> Option<u64> {
-        let mut evictions = self.evictions_of(self.reflex.victim(mono_ns)?);
+        let mut evictions = self.evictions_of(self.kill_orders.victim(mono_ns)?);
         evictions.find(|it| it.hard && it.resource() == Resource::Memory)?.decision
     }
 
@@ -108,12 +108,12 @@ impl ControlLoop {
         };
         let available = self.eyes.capacity().memory.saturating_sub(seen.working_set);
         let distance = self.memory_lines.distance(i64::try_from(available).unwrap_or(i64::MAX));
-        if goes_by.is_none() && self.reflex.wants_choice(look.at, distance.unwrap_or(0)) {
+        if goes_by.is_none() && self.kill_orders.wants_choice(look.at, distance.unwrap_or(0)) {
             self.choose(look)?;
         }
         let is_all = !self.eyes.sampler.root().whole_machine;
         let room = self.kept_free.room(look.free).filter(|_| !is_all);
-        self.reflex.stand(&mut self.hook, GuardedLevel { id, is_all, room }, seen, look.at, goes_by)
+        self.kill_orders.stand(&mut self.hook, GuardedLevel { id, is_all, room }, seen, look.at, goes_by)
     }
 
     /// Asks the engine who would go, and the hand whether it would take him.
@@ -130,28 +130,28 @@ impl ControlLoop {
         let [group] = target.groups.as_slice() else { return Err(KernelKillIdle::SeveralCgroups) };
         let victim_id = group.id.ok_or(KernelKillIdle::SeveralCgroups)?;
         self.executor.would_begin(&target).map_err(|_| KernelKillIdle::KillerRefuses)?;
-        self.reflex.choose(verdict, victim_id, look.at);
+        self.kill_orders.choose(verdict, victim_id, look.at);
         Ok(())
     }
 
     /// The kernel has killed a process by a verdict. The engine is told of the crossing as the
     /// verdict supposed it, so that its decision is in force, and the ordinary hand does the rest.
-    pub(super) fn take_struck(&mut self, struck: &KernelKill) {
-        let carried_out = self.clock.at(struck.stamp.ktime_ns);
-        let Some(choice) = self.reflex.choice_of(struck.verdict) else {
+    pub(super) fn take_kernel_kill(&mut self, kill: &KernelKill) {
+        let carried_out = self.clock.at(kill.stamp.ktime_ns);
+        let Some(choice) = self.kill_orders.choice_of(kill.verdict) else {
             tracing::error!(
-                verdict = struck.verdict,
-                pid = struck.tgid,
+                verdict = kill.verdict,
+                pid = kill.tgid,
                 "the kernel carried out a verdict that nobody made"
             );
             return;
         };
-        self.reflex.forget();
+        self.kill_orders.forget();
         self.hook.stand_down();
-        if let Some(error) = struck.error {
+        if let Some(error) = kill.error {
             tracing::warn!(
-                verdict = struck.verdict,
-                pid = struck.tgid,
+                verdict = kill.verdict,
+                pid = kill.tgid,
                 error,
                 "the kernel refused to carry out a verdict"
             );
@@ -167,14 +167,14 @@ impl ControlLoop {
             decision_id: None,
             pod: event_log::PodRef::new(&victim.pod.namespace, &victim.pod.name),
             pod_uid: victim.pod.uid.to_string(),
-            pid: struck.tgid,
-            comm: struck.comm_lossy().to_string(),
+            pid: kill.tgid,
+            comm: kill.comm_lossy().to_string(),
             threshold_bytes: choice.verdict.threshold,
             available: choice.verdict.available,
-            growth: struck.grown,
-            usage: struck.usage,
+            growth: kill.grown,
+            usage: kill.usage,
             armed_mono_ns: choice.chosen.mono_ns,
-            killed_mono_ns: struck.stamp.ktime_ns,
+            killed_mono_ns: kill.stamp.ktime_ns,
             received_mono_ns: mono_ns(),
         };
         self.notes.send(TelemetryEvent::KernelKill(Box::new(told), carried_out));

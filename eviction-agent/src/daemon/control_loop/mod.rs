@@ -49,8 +49,7 @@ use eviction_node::timer::Timer;
 
 use super::cluster::{Evictions, NodeStatusSender};
 use super::container_status::ContainerStatusTracker;
-use super::error::Failure;
-use super::kernel_kill::KernelKill;
+use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memcg_v1::MemcgV1Threshold;
 use super::monitor::BpfMonitor;
@@ -58,6 +57,7 @@ use super::oom_counters::OomCounters;
 use super::pod_activity::TaskTotals;
 use super::psi_triggers::PsiTriggers;
 use super::watchdog::Heartbeat;
+use crate::error::Failure;
 use crate::telemetry::queue::TelemetryQueue;
 use eviction_core::threshold::ThresholdLevels;
 use eviction_node::clock::{Clock, mono_ns};
@@ -67,7 +67,6 @@ use eviction_node::proc::watermarks::Watermarks;
 use eviction_node::sampler::NodeSampler;
 pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;
-pub(crate) use publish::{RecordPermit, RecordPermits};
 pub(crate) use state::State;
 use trigger::{Trigger, Wake};
 
@@ -99,7 +98,7 @@ pub(crate) struct ControlLoop {
     pub(crate) oom_counters: OomCounters,
     pub(crate) oom_notice: MemcgOomEvents,
     pub(crate) hook: BpfMonitor,
-    pub(crate) reflex: KernelKill,
+    pub(crate) kill_orders: KillOrders,
     pub(crate) kept_free: Watermarks,
     pub(crate) v1: MemcgV1Threshold,
     pub(crate) v2: PsiTriggers,
@@ -111,7 +110,6 @@ pub(crate) struct ControlLoop {
     pub(crate) node: Option<NodeStatusSender>,
     pub(crate) outcomes: Receiver<KillUpdate>,
     pub(crate) notes: TelemetryQueue,
-    pub(crate) copies: RecordPermits,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) gauges: Gauges,
     pub(crate) pulse: Heartbeat,
@@ -137,7 +135,7 @@ impl ControlLoop {
     pub(crate) async fn run(mut self, mut commands: Receiver<Command>) -> Result<(), Failure> {
         let roster = std::mem::take(&mut self.roster);
         self.take_pods(roster);
-        self.warn_of_no_reflex();
+        self.warn_without_kernel_kill();
         self.look(Trigger::Start, None);
         self.end_turn();
         while let Some(wake) = self.next(&mut commands).await? {

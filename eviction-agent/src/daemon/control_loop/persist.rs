@@ -10,10 +10,10 @@ use eviction_core::state::PERSIST_INTERVAL;
 use eviction_kill::KillStarted;
 
 use super::super::cluster::{Evictions, NodeStatusSender};
-use super::super::spsc::Sender;
 use super::super::state::{LoopState, RateLimitState, RestoredState};
 use super::ControlLoop;
 use super::evictions::grace_of;
+use crate::spsc::Sender;
 use crate::telemetry::queue::Step;
 use eviction_node::clock::mono_ns;
 

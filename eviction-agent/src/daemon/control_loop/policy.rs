@@ -56,7 +56,7 @@ impl ControlLoop {
         let roster = std::mem::take(&mut self.roster).under(policy);
         self.take_pods(roster);
         self.follow_pace(victims);
-        self.warn_of_no_reflex();
+        self.warn_without_kernel_kill();
     }
 
     /// Who waits for whom is another matter now; those under way are so still.

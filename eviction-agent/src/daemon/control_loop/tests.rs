@@ -12,13 +12,14 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::super::ConfigurationFiles;
-use super::super::options::{Options, Output};
+use super::super::options::Options;
 use super::super::pod_source::PodSource;
-use super::super::spsc::{Next, Receiver};
 use super::super::startup::{self, TelemetryOutputs};
 use super::super::watchdog::Heartbeat;
 use super::sync::SyncResult;
 use super::{Command, ControlLoop, Trigger, Wake};
+use crate::spsc::{Next, Receiver};
+use crate::telemetry::event_log::Output;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 use eviction_config::PodMetrics;

@@ -1,26 +1,11 @@
 //! What the kernel side did not tell, counted.
 
 use crate::telemetry::metrics::{Metrics, ProgramLabels, ReasonLabels};
-use eviction_bpf::{Drained, EventClass, LossCounters};
+use eviction_bpf::{Drained, EventClass};
 
 use super::super::realtime;
 use super::BpfMonitor;
-
-/// What the present programs lost in all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LossBaseline {
-    pub(crate) lost: LossCounters,
-    pub(crate) invalid: u64,
-    /// How often programs were loaded: each time they count anew.
-    pub(crate) programs: u32,
-}
-
-impl LossBaseline {
-    /// What of it is a loss: the rest counts what went well.
-    fn figures(&self) -> impl PartialEq + use<> {
-        (self.lost.by_record(), self.lost.by_map(), self.invalid)
-    }
-}
+use crate::telemetry::queue::BpfLosses;
 
 impl BpfMonitor {
     /// Exports why crossings were not answered.
@@ -73,14 +58,14 @@ impl BpfMonitor {
     }
 
     /// What was lost in all, if that has grown since the last question.
-    pub(crate) fn losses(&mut self) -> Option<LossBaseline> {
+    pub(crate) fn losses(&mut self) -> Option<BpfLosses> {
         if self.last.is_some() {
             return self.last.take();
         }
         let (kernel, _) = self.loaded.as_ref()?;
-        let losses = LossBaseline { lost: kernel.lost().ok()?, invalid: self.invalid, ..self.losses };
+        let losses = BpfLosses { lost: kernel.lost().ok()?, invalid: self.invalid, ..self.losses };
         let before = std::mem::replace(&mut self.losses, losses);
-        (before.figures() != losses.figures()).then_some(losses)
+        (before.counters() != losses.counters()).then_some(losses)
     }
 
     /// Counts what came; true if something else did not, or made no sense.

@@ -157,13 +157,13 @@ impl BpfMonitor {
     /// The last that the present one tells. No verdict stands there any more, and the record of one that was carried out
     /// is waited for: nobody reads this ring again.
     fn last_told(&mut self, metrics: &Metrics) -> EventBatch {
-        let is_struck = self.stand_down();
+        let is_carried_out = self.stand_down();
         let mut told = EventBatch::default();
         for _ in 0..RECORD_TRIES {
             let Some((_, ring)) = &mut self.loaded else { break };
             let drained = ring.drain(|event| self.beside.take(event, &mut told));
             told.missed |= self.count(drained, metrics);
-            if !is_struck || told.struck.is_some() {
+            if !is_carried_out || told.kernel_kill.is_some() {
                 break;
             }
             std::thread::sleep(RECORD_PAUSE);

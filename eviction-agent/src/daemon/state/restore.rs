@@ -5,8 +5,8 @@ use std::path::Path;
 use super::LoopState;
 use super::document::{self, Document, Identity};
 use super::file::StateFile;
-use crate::daemon::decision_id::DecisionIds;
-use crate::daemon::error::chain;
+use crate::error::chain;
+use crate::telemetry::decision_id::DecisionIds;
 use eviction_core::time::{Timestamp, since};
 use eviction_node::clock::{Clock, mono_ns};
 

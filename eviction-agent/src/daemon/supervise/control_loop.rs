@@ -7,8 +7,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::STOP_TIMEOUT;
 use crate::daemon::control_loop::Command;
-use crate::daemon::error::Failure;
 use crate::daemon::startup::{self, Plan, Ready, TelemetryOutputs};
+use crate::error::Failure;
 use eviction_node::pod_index::PodIndex;
 
 /// Commands that wait for the loop.

@@ -11,7 +11,7 @@ use crate::telemetry::metrics::Metrics;
 use eviction_core::decision::Decision;
 use eviction_core::record::DecisionRecord;
 
-use crate::daemon::error::Failure;
+use crate::error::Failure;
 use crate::telemetry::stdout::Printer;
 
 /// The file is rotated at this length, and one former file is kept.

@@ -82,7 +82,7 @@ fn grow_with_the_cache_full(
     process.tell(step);
     if hits {
         assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
-        rig.wait("the record", |told| !told.struck.is_empty());
+        rig.wait("the record", |told| !told.kernel_kills.is_empty());
     } else {
         assert_eq!(process.answer(), "ok");
         assert_let_be(&mut rig, "usage_not_grown");
@@ -98,7 +98,7 @@ fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
         let still_until_ns = if young { u64::MAX } else { 0 };
         let change = |verdict| ArmedOrder { line: None, still_until_ns, ..verdict };
         let rig = grow_with_the_cache_full("touch 96", |node| &node.root, change, young);
-        assert!(rig.told.struck.iter().all(|struck| struck.usage <= 256 * MIB), "usage stood still");
+        assert!(rig.told.kernel_kills.iter().all(|struck| struck.usage <= 256 * MIB), "usage stood still");
     }
 }
 
@@ -114,7 +114,7 @@ fn with_a_full_page_cache_it_hits_who_takes_huge_pages() {
     for _ in 0..4 {
         let change = |verdict| ArmedOrder { line: None, still_until_ns: u64::MAX, ..verdict };
         let rig = grow_with_the_cache_full("touch-huge 96", |node| &node.root, change, true);
-        let struck = &rig.told.struck[0];
+        let struck = &rig.told.kernel_kills[0];
         assert!(struck.grown <= DISTANCE + 5 * MIB, "not at the huge page after the next: {struck:?}");
         later += u32::from(struck.grown > DISTANCE + 3 * MIB);
     }
@@ -146,13 +146,13 @@ fn growth_counts_from_the_verdicts_own_sample() {
     rig.kernel.stand(&second).unwrap();
     process.step("touch 32");
     rig.drain();
-    assert_eq!(rig.told.struck, [], "64 MiB in all, but 32 since the sample");
+    assert_eq!(rig.told.kernel_kills, [], "64 MiB in all, but 32 since the sample");
     // The next sample is marked, and the verdict of the one before still stands.
     rig.kernel.mark_sample(node.root.id()).unwrap();
     process.tell(TOO_MUCH);
     assert_eq!(process.ended_by(), Some(9));
-    rig.wait("the record", |told| !told.struck.is_empty());
-    assert!(rig.told.struck[0].usage < second.line.unwrap() + 3 * MIB, "{:?}", rig.told.struck);
+    rig.wait("the record", |told| !told.kernel_kills.is_empty());
+    assert!(rig.told.kernel_kills[0].usage < second.line.unwrap() + 3 * MIB, "{:?}", rig.told.kernel_kills);
 }
 
 #[test]
@@ -163,5 +163,5 @@ fn processes_that_come_and_go_have_not_grown() {
     process.step("touch 40");
     process.step("forks 20");
     rig.drain();
-    assert_eq!(rig.told.struck, []);
+    assert_eq!(rig.told.kernel_kills, []);
 }

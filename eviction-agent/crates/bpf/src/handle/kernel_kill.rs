@@ -11,8 +11,8 @@ use crate::sys::MapEntry;
 
 impl BpfHandle {
     /// Whether a verdict can stand.
-    pub fn has_reflex(&self) -> bool {
-        self.reflex.is_some()
+    pub fn has_kernel_kill(&self) -> bool {
+        self.kernel_kill.is_some()
     }
 
     /// Marks a sample of this cgroup, just after it was read: what a process and the cgroup grow from
@@ -21,12 +21,12 @@ impl BpfHandle {
     /// # Errors
     /// See [`ArmError`].
     pub fn mark_sample(&mut self, level_id: u64) -> Result<SampleEpoch, ArmError> {
-        let reflex = self.reflex.as_mut().ok_or(ArmError::Absent)?;
-        reflex.last_epoch += 1;
-        reflex.mark.set(MARK_LEVEL, level_id, 0)?;
-        reflex.mark.set(MARK_EPOCH, reflex.last_epoch, 0)?;
-        reflex.is_marked = true;
-        Ok(SampleEpoch(reflex.last_epoch))
+        let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
+        kernel_kill.last_epoch += 1;
+        kernel_kill.mark.set(MARK_LEVEL, level_id, 0)?;
+        kernel_kill.mark.set(MARK_EPOCH, kernel_kill.last_epoch, 0)?;
+        kernel_kill.is_marked = true;
+        Ok(SampleEpoch(kernel_kill.last_epoch))
     }
 
     /// Lets a verdict stand instead of the one before. From now on until it expires, or another
@@ -41,14 +41,14 @@ impl BpfHandle {
         if self.stand_down()? {
             return Err(ArmError::CarriedOut);
         }
-        let reflex = self.reflex.as_mut().ok_or(ArmError::Absent)?;
+        let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
         let ArmedOrder { epoch, victim_id, level_id, line, distance, room, expires_ns, still_until_ns } =
             *standing;
         if distance == 0 {
             return Err(ArmError::NoDistance);
         }
-        reflex.last_verdict += 1;
-        let generation = reflex.last_verdict;
+        kernel_kill.last_verdict += 1;
+        let generation = kernel_kill.last_verdict;
         // With this page more the line is crossed, and not only reached.
         let growth = distance / page + 1;
         let mut verdict = KillOrder {
@@ -65,9 +65,9 @@ impl BpfHandle {
         };
         verdict.check = verdict.checked();
         // The ticket first: without it nothing is carried out, and it alone does nothing.
-        reflex.ticket.insert(generation, 1, 0)?;
-        reflex.stands = Some(generation);
-        if let Err(error) = reflex.verdict.set(0, MapEntry(verdict), 0) {
+        kernel_kill.ticket.insert(generation, 1, 0)?;
+        kernel_kill.stands = Some(generation);
+        if let Err(error) = kernel_kill.verdict.set(0, MapEntry(verdict), 0) {
             let _ = self.stand_down();
             return Err(error.into());
         }
@@ -80,12 +80,12 @@ impl BpfHandle {
     /// # Errors
     /// If the kernel side cannot be told. The verdict expires all the same.
     pub fn stand_down(&mut self) -> Result<bool, ArmError> {
-        let Some(reflex) = &mut self.reflex else { return Ok(false) };
-        let Some(generation) = reflex.stands.take() else { return Ok(false) };
+        let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
+        let Some(generation) = kernel_kill.stands.take() else { return Ok(false) };
         // Who does not get the ticket kills nobody, whatever the verdict says. It is gone already
         // when the verdict was carried out.
-        let removed = reflex.ticket.remove(&generation);
-        reflex.verdict.set(0, MapEntry(KillOrder::NONE), 0)?;
+        let removed = kernel_kill.ticket.remove(&generation);
+        kernel_kill.verdict.set(0, MapEntry(KillOrder::NONE), 0)?;
         match removed {
             Ok(()) => Ok(false),
             Err(error) if is_absent(&error) => Ok(true),
@@ -94,19 +94,19 @@ impl BpfHandle {
     }
 
     /// The numbers that were given last: programs that are loaded in the place of these go on from them,
-    /// so that a record of either tells which verdict it is of. None were given without the reflex.
+    /// so that a record of either tells which verdict it is of. None were given without kernel kill.
     pub fn last_numbers(&self) -> LastOrderNumbers {
-        let numbers = |reflex: &KernelKillMaps| LastOrderNumbers {
-            epoch: reflex.last_epoch,
-            verdict: reflex.last_verdict,
+        let numbers = |kernel_kill: &KernelKillMaps| LastOrderNumbers {
+            epoch: kernel_kill.last_epoch,
+            verdict: kernel_kill.last_verdict,
         };
-        self.reflex.as_ref().map(numbers).unwrap_or_default()
+        self.kernel_kill.as_ref().map(numbers).unwrap_or_default()
     }
 
     /// Goes on from the numbers of earlier programs.
     pub fn go_on_from(&mut self, last: LastOrderNumbers) {
-        if let Some(reflex) = &mut self.reflex {
-            (reflex.last_epoch, reflex.last_verdict) = (last.epoch, last.verdict);
+        if let Some(kernel_kill) = &mut self.kernel_kill {
+            (kernel_kill.last_epoch, kernel_kill.last_verdict) = (last.epoch, last.verdict);
         }
     }
 
@@ -116,11 +116,11 @@ impl BpfHandle {
     /// As [`BpfHandle::stand_down`].
     pub fn rest(&mut self) -> Result<(), ArmError> {
         self.stand_down()?;
-        if let Some(reflex) = &mut self.reflex
-            && reflex.is_marked
+        if let Some(kernel_kill) = &mut self.kernel_kill
+            && kernel_kill.is_marked
         {
-            reflex.mark.set(MARK_EPOCH, 0, 0)?;
-            reflex.is_marked = false;
+            kernel_kill.mark.set(MARK_EPOCH, 0, 0)?;
+            kernel_kill.is_marked = false;
         }
         Ok(())
     }
@@ -131,9 +131,9 @@ impl BpfHandle {
     /// If the map cannot be read.
     pub fn withheld(&self) -> Result<[(&'static str, u64); WITHHELD_REASONS], MapError> {
         let mut all = Suppressed::ALL.map(|why| (why.name(), 0));
-        if let Some(reflex) = &self.reflex {
+        if let Some(kernel_kill) = &self.kernel_kill {
             for (why, (_, sum)) in Suppressed::ALL.into_iter().zip(&mut all) {
-                let per_cpu = reflex.withheld.get(&(why as u32), 0)?;
+                let per_cpu = kernel_kill.withheld.get(&(why as u32), 0)?;
                 *sum = per_cpu.iter().map(|MapEntry(on_cpu)| on_cpu.count).sum();
             }
         }

@@ -28,7 +28,7 @@ use super::problem::{Problem, Problems, member};
 use super::read::read;
 pub use action::{Action, ActionSettings, DryRun};
 use eviction_core::policy::eviction_settings::EvictionSettings;
-use eviction_core::policy::eviction_settings::KernelKill;
+use eviction_core::policy::eviction_settings::KernelKillMode;
 use eviction_core::policy::preferences::{Preferences, Profile};
 pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
 pub use probes::Probes;
@@ -63,7 +63,7 @@ pub struct AgentConfiguration {
     /// When the expensive kernel probes are attached.
     pub probes: Probes,
     /// Which evictions a BPF program may carry out in the kernel, in either profile.
-    pub kernel_kill: KernelKill,
+    pub kernel_kill: KernelKillMode,
     /// How evictions are carried out, in either profile.
     pub eviction: EvictionSettings,
     /// Eviction requests to the API server.

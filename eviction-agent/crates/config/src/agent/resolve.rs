@@ -9,8 +9,8 @@ use eviction_core::units::GoDuration;
 impl AgentConfiguration {
     /// The kubelet's settings as this profile takes them.
     pub fn over(&self, kubelet: Policy) -> Policy {
-        let (reflex, hands) = (self.kernel_kill, self.eviction);
-        let mut policy = Policy { rules: Rules::kubelet(), kernel_kill: reflex, eviction: hands, ..kubelet };
+        let (kernel_kill, eviction) = (self.kernel_kill, self.eviction);
+        let mut policy = Policy { rules: Rules::kubelet(), kernel_kill, eviction, ..kubelet };
         if self.profile == Profile::Enhanced {
             policy.thresholds = with_own_thresholds(&policy.thresholds, &self.policy.signals);
             policy.rules = Rules::enhanced(&self.policy);

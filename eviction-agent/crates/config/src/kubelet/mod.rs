@@ -25,7 +25,7 @@ use super::read::read;
 pub use configz::Effective;
 pub use drop_in::files_of;
 use eviction_core::policy::eviction_settings::EvictionSettings;
-use eviction_core::policy::eviction_settings::KernelKill;
+use eviction_core::policy::eviction_settings::KernelKillMode;
 use eviction_core::policy::{Policy, Rules, Threshold};
 pub use fields::KubeletFields;
 use fields::{default_eviction_hard, retain_known};
@@ -135,7 +135,7 @@ fn policy(fields: &KubeletFields, (thresholds, list_room): (Vec<Threshold>, usiz
         local_storage_capacity_isolation: fields.local_storage_capacity_isolation.unwrap_or(true),
         gates: gates::resolve(&fields.feature_gates.clone().unwrap_or_default()),
         rules: Rules::kubelet(),
-        kernel_kill: KernelKill::Off,
+        kernel_kill: KernelKillMode::Off,
         eviction: EvictionSettings::default(),
     }
 }

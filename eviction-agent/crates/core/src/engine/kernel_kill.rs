@@ -1,4 +1,4 @@
-//! The reflex: a decision made ahead, for the kernel side to carry out.
+//! Kernel kill: a decision made ahead, for a BPF program to carry out.
 //!
 //! Waking anybody costs a schedule, which a node without memory and CPU may not grant for tens of
 //! milliseconds. So it is decided on each sample who would go if the nearest hard line of memory
@@ -22,7 +22,7 @@ use crate::input::{Event, Input};
 use crate::observation::Observations;
 use crate::pods::{EvictionOrder, KnownPod, opts_out};
 use crate::policy::Rules;
-use crate::policy::eviction_settings::KernelKill;
+use crate::policy::eviction_settings::KernelKillMode;
 use crate::policy::preferences::MemoryMeasure;
 use crate::rank::{Candidate, OverRequestClass};
 use crate::reading::{Reading, UnknownReason};
@@ -46,7 +46,7 @@ impl Engine {
         snapshot: &Snapshot,
         reach: u64,
     ) -> Result<ArmedKillOrder, NotArmedReason> {
-        if self.policy.kernel_kill == KernelKill::Off {
+        if self.policy.kernel_kill == KernelKillMode::Off {
             return Err(NotArmedReason::Off);
         }
         if self.proposal.is_some() {

@@ -85,7 +85,8 @@ impl NodeStatusSettings {
 
 /// Which evictions a BPF program may carry out in the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum KernelKill {
+#[schemars(rename = "KernelKill")]
+pub enum KernelKillMode {
     /// None.
     #[default]
     Off,

@@ -3,7 +3,7 @@
 pub mod eviction_settings;
 pub mod preferences;
 
-use eviction_settings::{EvictionSettings, KernelKill};
+use eviction_settings::{EvictionSettings, KernelKillMode};
 use preferences::{ApplyChanges, MemoryPreferences, PredictionMode, Preferences};
 
 use crate::signal::Signal;
@@ -33,7 +33,7 @@ pub struct Policy {
     /// Where the profiles differ.
     pub rules: Rules,
     /// Which decisions the kernel side may carry out by itself.
-    pub kernel_kill: KernelKill,
+    pub kernel_kill: KernelKillMode,
     /// How evictions are carried out.
     pub eviction: EvictionSettings,
 }

@@ -18,13 +18,13 @@ use crate::snapshot::{NodeStats, Snapshot};
 
 use crate::engine::kernel_kill::ArmedKillOrder;
 use crate::engine::kernel_kill::NotArmedReason;
-use crate::policy::eviction_settings::KernelKill;
+use crate::policy::eviction_settings::KernelKillMode;
 
 /// Of the 1,000 bytes that the fixture's node has.
 const LINE: &str = "100";
 
 fn on(policy: Policy) -> Policy {
-    Policy { kernel_kill: KernelKill::HardMemory, ..policy }
+    Policy { kernel_kill: KernelKillMode::HardMemory, ..policy }
 }
 
 fn with(policy: Policy, pods: Vec<Pod>) -> Engine {

@@ -12,7 +12,8 @@ use eviction_common::{
     STORM_WINDOW_NS, TaskCount as RawTaskCount,
 };
 
-use super::{handle::BpfHandle, sys::MapEntry};
+use super::BpfHandle;
+use crate::sys::MapEntry;
 
 /// Tasks that a cgroup made and ended since the programs were attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub enum NodePidThreshold {
 }
 
 /// How many forks in a window are so many in a second.
-pub(super) fn forks_in_window(per_second: u32) -> u32 {
+pub(crate) fn forks_in_window(per_second: u32) -> u32 {
     let windows = 1_000_000_000 / STORM_WINDOW_NS as u32;
     match per_second {
         0 => 0,
@@ -65,7 +66,7 @@ pub(super) fn forks_in_window(per_second: u32) -> u32 {
     }
 }
 
-pub(super) struct TaskCounterMaps {
+pub(crate) struct TaskCounterMaps {
     tasks: Array<MapData, MapEntry<RawTaskCount>>,
     /// Where in `tasks`.
     places: BpfHashMap<MapData, u64, u32>,
@@ -82,7 +83,7 @@ pub(super) struct TaskCounterMaps {
 }
 
 /// Lays out the places where tasks are counted: before a program runs that takes one.
-pub(super) fn lay_out_places(ebpf: &mut Ebpf) -> Result<(), MapError> {
+pub(crate) fn lay_out_places(ebpf: &mut Ebpf) -> Result<(), MapError> {
     fn map<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Map, MapError> {
         ebpf.map_mut(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
     }
@@ -92,7 +93,7 @@ pub(super) fn lay_out_places(ebpf: &mut Ebpf) -> Result<(), MapError> {
 }
 
 impl TaskCounterMaps {
-    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, MapError> {
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapError> {
         let mut take = |name: &str| -> Result<Map, MapError> {
             ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
         };

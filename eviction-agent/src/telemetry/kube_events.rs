@@ -57,7 +57,7 @@ fn facts(kill: &OomKill) -> BTreeMap<Box<str>, Box<str>> {
 }
 
 /// Counts what becomes of each occurrence.
-pub(super) fn tally(metrics: Arc<Metrics>) -> impl Fn(Reason, Fate, u64) + Send + 'static {
+pub(crate) fn counter(metrics: Arc<Metrics>) -> impl Fn(Reason, Fate, u64) + Send + 'static {
     for (reason, fate) in Reason::ALL.into_iter().flat_map(|reason| Fate::ALL.map(|fate| (reason, fate))) {
         let labels = EventLabels { reason: reason.name(), result: fate.name() };
         metrics.kube_events.get_or_create(&labels);
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn each_reason_and_result_is_counted_from_0() {
         let metrics = Arc::new(Metrics::new("0", "0"));
-        let count = tally(Arc::clone(&metrics));
+        let count = counter(Arc::clone(&metrics));
         assert_eq!(metrics.kube_events.len(), Reason::ALL.len() * Fate::ALL.len());
         count(Reason::Evicted, Fate::Created, 2);
         let of = |result| metrics.kube_events.get_or_create(&EventLabels { reason: "Evicted", result }).get();
