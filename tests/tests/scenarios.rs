@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use eviction_agent::scenario::diff::compare;
+use eviction_agent::scenario::expected::compare;
 use eviction_agent::scenario::read;
 use eviction_agent::scenario::run::run;
 use serde_json::Value;

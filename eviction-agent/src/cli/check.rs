@@ -4,14 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-
-use super::backends::BackendArgs;
-use super::cluster::ClusterArgs;
-use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
-use super::output::{Ended, Format, Out, columns, complain, table, wrap};
-use crate::daemon::{self, EffectiveConfig, Findings, NO_BACKEND, NodeFacts};
-use crate::telemetry::event_log::Backend;
 use eviction_config::Setting;
+
+use crate::cli::configuration::{CapacityArgs, ClusterArgs, ConfigurationArgs, ServiceArgs};
+use crate::cli::output::{Ended, Format, Out, columns, complain, table, wrap};
+use crate::daemon;
+use crate::daemon::{EffectiveConfig, Findings, NO_BACKEND, NodeFacts};
+use crate::telemetry::event_log::Backend;
 
 /// The width of the table where there is no terminal.
 const COLUMNS: u16 = 80;
@@ -179,6 +178,44 @@ fn complaints(findings: &Findings, has_help: bool) -> String {
     let unusable = facts.iter().filter(|fact| has_help && !fact.usable);
     let helps = unusable.filter_map(|fact| Some(format!("help: {}: {}", fact.subject.name(), fact.help?)));
     errors.chain(helps.map(|help| wrap(&help, columns))).collect()
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Kernel")]
+pub(super) struct BackendArgs {
+    /// Use only this backend for its source, for example "kprobe page_counter_try_charge";
+    /// repeatable. `check -o wide` lists the backends.
+    #[arg(long = "backend", value_name = "NAME", value_parser = known)]
+    only: Vec<String>,
+    /// Do not use this backend; repeatable.
+    #[arg(long = "disable-backend", value_name = "NAME", value_parser = can_be_disabled)]
+    disabled: Vec<String>,
+}
+
+impl From<BackendArgs> for daemon::BackendSelection {
+    fn from(args: BackendArgs) -> Self {
+        let BackendArgs { only, disabled } = args;
+        Self { only, deny: disabled, lost: Vec::new() }
+    }
+}
+
+fn known(name: &str) -> Result<String, String> {
+    match daemon::rung_names().any(|known| known == name) {
+        true => Ok(name.to_owned()),
+        false => {
+            let names: Vec<_> = daemon::rung_names().map(|name| format!("`{name}`")).collect();
+            Err(format!("no such backend; the backends are {}", names.join(", ")))
+        }
+    }
+}
+
+fn can_be_disabled(name: &str) -> Result<String, String> {
+    match known(name)? {
+        name if name == daemon::TIMER => {
+            Err("the timer cannot be disabled: every other backend falls back to it".to_owned())
+        }
+        name => Ok(name),
+    }
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use eviction_config::Setting;
 
-use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::{Ended, Format, Out, columns, table, wrap};
+use crate::cli::configuration::ClusterArgs;
 use crate::daemon::{self, EffectiveConfig, EffectiveThreshold, NodeFacts};
-use eviction_config::Setting;
 
 /// Print the configuration that `run` would use: every value, and where it comes from
 #[derive(Debug, Args)]

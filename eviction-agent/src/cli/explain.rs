@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
-
-use super::output::{Ended, Out, StreamFormat, complain, is_coloured};
-use super::profile::ProfileArg;
-use super::replay;
-use crate::scenario::read;
-use crate::scenario::run::{Explained, explain_under};
 use eviction_core::explain::{Explainer, Style};
 use eviction_core::oom::OomUpdate;
 use eviction_core::pod::PodName;
 use eviction_core::record::{DecisionRecord, RecordSubject};
 use eviction_core::signal::Signal;
+use serde::Serialize;
+
+use super::output::{Ended, Out, StreamFormat, complain, is_coloured};
+use super::replay;
+use crate::cli::configuration::ProfileArg;
+use crate::scenario::read;
+use crate::scenario::run::{Explained, explain_under};
 
 /// Explain the eviction decisions in recordings: which pods were chosen, which were not, and why
 #[derive(Debug, Args)]

@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use eviction_config::load_agent;
 
 use super::output::{Ended, Out, StreamFormat, columns, complain, table};
-use super::profile::ProfileArg;
+use crate::cli::configuration::ProfileArg;
 use crate::daemon::Failure;
-use crate::scenario::diff::{Difference, compare};
+use crate::scenario::expected::{Difference, compare};
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, Found};
 use crate::scenario::run::{Overrides, run_under};
 use crate::telemetry::decision_log::EvictedPod;
-use eviction_config::load_agent;
 
 /// Decide recordings and scenarios again with this version, and print the decisions
 #[derive(Debug, Args)]

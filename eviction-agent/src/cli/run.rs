@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::backends::BackendArgs;
-use super::cluster::ClusterArgs;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::{Ended, StreamFormat};
+use crate::cli::check::BackendArgs;
+use crate::cli::configuration::ClusterArgs;
 use crate::daemon::{self, NodeFacts, Options, Output};
 
 /// Run the agent: watch the node's memory and process IDs, and evict pods when an eviction threshold is met

@@ -5,18 +5,26 @@ mod kubelet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::capacities::NodeFacts;
-use super::configz::Caller;
-use crate::error::Failure;
 use eviction_config::{
     Action, ActionSettings, AgentConfiguration, DryRun, Effective, EvictionRequests, KubeletConfiguration,
     MarginMode, MemoryLimits, MetricsSettings, Probes, Problems, Server, Setting, ThresholdSource,
     load_agent,
 };
-use eviction_core::policy::Policy;
 use eviction_core::policy::preferences::Profile;
+use eviction_core::policy::{Policy, Threshold};
+use eviction_core::signal::Resource;
+use eviction_core::units::ThresholdValue;
+use eviction_node::backend_selection::BackendSelection;
 use kubelet::Kubelet;
 pub(crate) use kubelet::KubeletSaid;
+use serde::Serialize;
+
+use crate::daemon::check::NodeFacts;
+use crate::daemon::cluster::ClusterOptions;
+use crate::daemon::config_reload::Caller;
+use crate::daemon::saved_config::SavedConfigFile;
+use crate::error::Failure;
+use crate::telemetry::event_log::Output;
 
 /// Where the configuration is, and what the command line says in its place.
 #[derive(Clone, Debug, Default)]
@@ -241,4 +249,121 @@ impl Configuration {
 fn problems(whose: &str, Problems(problems): Problems) -> impl Iterator<Item = String> {
     let start = format!("read {whose} configuration");
     problems.into_iter().map(move |problem| format!("{start}: {problem}"))
+}
+
+/// What is decided by.
+#[derive(Debug, Serialize)]
+pub struct EffectiveConfig {
+    /// Whose decisions.
+    pub profile: Profile,
+    /// When the agent acts: the thresholds after all of the settings.
+    pub thresholds: Vec<EffectiveThreshold>,
+    /// Every value, and where it came from.
+    pub settings: Vec<Setting>,
+    /// What is accepted but will surprise.
+    pub notes: Vec<String>,
+}
+
+/// A threshold of the agent.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EffectiveThreshold {
+    /// What is measured.
+    pub signal: &'static str,
+    /// Whether `run` watches it: disks it does not, and `replay` alone decides by them.
+    pub watched: bool,
+    /// Less than this is too little: a quantity, or a percentage.
+    pub below: String,
+    /// For how long it must be met; nothing where it acts at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_period: Option<String>,
+    /// How much more must be available before it counts as resolved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_reclaim: Option<String>,
+}
+
+/// Reads the configuration, and says what it comes to.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn configured(files: &ConfigurationFiles) -> Result<EffectiveConfig, Failure> {
+    files.load().map(EffectiveConfig::of)
+}
+
+impl EffectiveConfig {
+    pub(super) fn of(configuration: Configuration) -> Self {
+        let Configuration { policy, profile, service: _, kubelet: _, settings, notes } = configuration;
+        let thresholds = policy.thresholds.iter().map(acts_below).collect();
+        Self { profile, thresholds, settings, notes }
+    }
+}
+
+fn acts_below(threshold: &Threshold) -> EffectiveThreshold {
+    let Threshold { signal, value, grace_period, min_reclaim } = threshold;
+    EffectiveThreshold {
+        signal: signal.name(),
+        watched: matches!(signal.resource(), Resource::Memory | Resource::Pids),
+        below: written(value),
+        grace_period: (!threshold.is_hard()).then(|| grace_period.to_string()),
+        min_reclaim: min_reclaim.as_ref().map(written),
+    }
+}
+
+fn written(value: &ThresholdValue) -> String {
+    match value {
+        ThresholdValue::Quantity(quantity) => quantity.to_string(),
+        // As short as a share of 32 bits allows.
+        ThresholdValue::Percentage(share) => format!("{}%", (f64::from(*share) * 1e6).round() / 1e4),
+    }
+}
+
+/// Options of `run`.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The files of the configuration.
+    pub configuration: ConfigurationFiles,
+    /// Directory for state that outlives the process: the state of this boot and the configuration in force.
+    pub state_dir: Option<PathBuf>,
+    /// Changes of the configuration take effect at once.
+    pub apply_config_now: bool,
+    /// PodList file.
+    pub pods_file: Option<PathBuf>,
+    /// The cluster that the pods come from, if there is no such file.
+    pub cluster: Option<ClusterOptions>,
+    /// The cgroup that stands for the node.
+    pub cgroup_root: PathBuf,
+    /// Memory that the node has, a quantity.
+    pub memory_capacity: Option<String>,
+    /// Process ids that the node has.
+    pub pid_capacity: Option<u64>,
+    /// How to reach the API server; without it, the service account of the agent's pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// File in which decisions are recorded.
+    pub record: Option<PathBuf>,
+    /// How events are written.
+    pub output: Output,
+    /// Backends that are selected or disabled.
+    pub choice: BackendSelection,
+    /// Log the debug messages of the BPF programs.
+    pub bpf_debug_log: bool,
+}
+
+/// The default state directory of an agent in a pod. It should be in memory: eviction requests wait until the state is
+/// written.
+const STATE_DIR: &str = "/run/eviction-agent";
+
+impl Options {
+    /// The state directory of an agent with this action; none if no state is kept.
+    pub(super) fn state_dir(&self, action: ActionSettings) -> Option<PathBuf> {
+        let in_pod = self.kubeconfig.is_none() && (self.cluster.is_some() || action.asks_server());
+        self.state_dir.clone().or_else(|| (in_pod && !action.is_dry()).then(|| STATE_DIR.into()))
+    }
+
+    /// Where an earlier agent may have left the configuration that the kubelet reported. The action is part of the
+    /// configuration, and so not known yet.
+    pub(super) fn saved_kubelet_config(&self) -> Option<PathBuf> {
+        let in_pod = self.kubeconfig.is_none() && self.cluster.is_some();
+        let dir = self.state_dir.clone().or_else(|| in_pod.then(|| STATE_DIR.into()));
+        dir.map(|dir| SavedConfigFile::within(&dir).said())
+    }
 }

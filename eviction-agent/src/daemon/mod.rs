@@ -13,15 +13,12 @@
 //! Nothing on the main thread can delay the reaction thread, and whoever reads the output can
 //! delay neither.
 
-pub(crate) mod capacities;
 pub(crate) mod check;
 pub(crate) mod cluster;
 pub(crate) mod config_reload;
 pub(crate) mod configuration;
-pub(crate) mod configz;
 pub(crate) mod container_status;
 pub(crate) mod control_loop;
-pub(crate) mod effective_config;
 pub(crate) mod event_batch;
 pub(crate) mod failover;
 pub(crate) mod file_watch;
@@ -34,7 +31,6 @@ pub(crate) mod notify_plan;
 pub(crate) mod on_demand;
 pub(crate) mod oom_attribution;
 pub(crate) mod oom_counters;
-pub(crate) mod options;
 pub(crate) mod persisted;
 pub(crate) mod pod_activity;
 pub(crate) mod pod_source;
@@ -47,23 +43,20 @@ pub(crate) mod supervise;
 pub(crate) mod token_bucket;
 pub(crate) mod watchdog;
 
-pub use crate::telemetry::event_log::Output;
-pub use crate::telemetry::log_writer::{LogQueue, LogWriter};
-pub use capacities::NodeFacts;
-pub use check::{Findings, check};
+pub use check::{Findings, NodeFacts, check};
 pub use cluster::{CleanOptions, Cleaned, ClusterOptions, clean_nodes};
-pub use configuration::{AskConfigz, ConfigurationFiles};
-pub use configz::Caller;
-pub use effective_config::{EffectiveConfig, EffectiveThreshold, configured};
-pub use options::Options;
-pub use supervise::run;
-
-pub use crate::error::Failure;
-pub use crate::telemetry::event_log::NO_BACKEND;
-
+pub use config_reload::Caller;
+pub use configuration::{
+    AskConfigz, ConfigurationFiles, EffectiveConfig, EffectiveThreshold, Options, configured,
+};
 pub use eviction_config::{Action, ActionSettings, DryRun};
 pub use eviction_node::backend_selection::BackendSelection;
 pub use eviction_node::timer::RUNG as TIMER;
+pub use supervise::run;
+
+pub use crate::error::Failure;
+pub use crate::telemetry::event_log::{NO_BACKEND, Output};
+pub use crate::telemetry::log_writer::{LogQueue, LogWriter};
 
 /// Version, commit and the layout of the kernel side's records.
 pub const VERSION: &str = concat!(

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use eviction_config::ActionSettings;
+
 use super::cluster::{BOOT_ID, read_boot_id};
 use super::control_loop::StateSender;
-use super::options::Options;
 use super::state::{DurableRevision, Identity, RestoredState, StateWriter, keeper, restore};
+use crate::daemon::configuration::Options;
 use crate::error::Failure;
 use crate::telemetry::metrics::Metrics;
-use eviction_config::ActionSettings;
 
 /// The file of a state directory that has what outlives the agent within a boot.
 const STATE_FILE: &str = "state.json";

@@ -1,10 +1,25 @@
 //! What the engine is told between two passes of a scenario.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use eviction_core::condition::RaisedCondition;
+use eviction_core::disk_layout::Reclaim;
+use eviction_core::message;
+use eviction_core::message::{REASON_EVICTED, REASON_THRESHOLD_MET};
+use eviction_core::pod::{Pod, PodCondition};
+use eviction_core::pods::KnownPod;
+use eviction_core::reading::{Reading, UnknownReason};
+use eviction_core::record::{DecisionRecord, EvictionRecord};
+use eviction_core::signal::Resource;
+use eviction_core::snapshot::MemoryDetail;
+use eviction_core::time::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use eviction_core::reading::{Reading, UnknownReason};
-use eviction_core::snapshot::MemoryDetail;
+use crate::scenario::expected::ExpectedStep;
+use crate::scenario::format::{AdmitOutcome, ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
+use crate::scenario::run::StoryBrief;
 
 /// What came of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -69,4 +84,112 @@ pub struct Proposed {
     pub kubelet_configuration: Option<Value>,
     /// The agent's own.
     pub agent_configuration: Option<Value>,
+}
+
+const WARNING: &str = "Warning";
+
+/// A step on its way to its outcome.
+pub(super) struct Record {
+    outcome: StepOutcome,
+    evictions: Vec<(usize, EvictionOutcome, EventOutcome)>,
+    /// By uid the last place among the active pods.
+    places: HashMap<Box<str>, usize>,
+}
+
+impl Record {
+    pub(super) fn new(at: Timestamp, active: &[Arc<KnownPod>]) -> Self {
+        let places = active.iter().enumerate();
+        Self {
+            outcome: StepOutcome { at: at.to_string(), ..StepOutcome::default() },
+            evictions: Vec::new(),
+            places: places.map(|(place, known)| (known.pod.uid.clone(), place)).collect(),
+        }
+    }
+
+    pub(super) fn announce(&mut self, resource: Resource) {
+        self.outcome.events.push(EventOutcome {
+            object: "Node/node".to_owned(),
+            kind: WARNING.to_owned(),
+            reason: REASON_THRESHOLD_MET.to_owned(),
+            message: message::announcement(resource),
+        });
+    }
+
+    pub(super) fn reclaim(&mut self, reclaim: Reclaim) {
+        self.outcome.reclaim.push(reclaim.name().to_owned());
+    }
+
+    pub(super) fn evict(&mut self, eviction: &EvictionRecord, pod: &Pod, kill_error: &str) {
+        let EvictionRecord { message, annotations, hard, grace_period_seconds, .. } = eviction;
+        let annotations = annotations.as_ref().map(|annotations| {
+            annotations.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+        });
+        let event = EventOutcome {
+            object: format!("Pod/{}/{}", pod.namespace, pod.name),
+            kind: WARNING.to_owned(),
+            reason: REASON_EVICTED.to_owned(),
+            message: message.clone(),
+        };
+        let outcome = EvictionOutcome {
+            uid: pod.uid.to_string(),
+            name: pod.name.to_string(),
+            namespace: pod.namespace.to_string(),
+            grace_period_seconds: *grace_period_seconds,
+            phase: "Failed".to_owned(),
+            reason: REASON_EVICTED.to_owned(),
+            conditions: conditions(pod, hard.map(|_| message)),
+            message: message.clone(),
+            annotations,
+            kill_error: kill_error.to_owned(),
+        };
+        let place = self.places.get(&pod.uid).copied().unwrap_or(usize::MAX);
+        self.evictions.push((place, outcome, event));
+    }
+
+    pub(super) fn answer(&mut self, answer: AdmitOutcome) {
+        self.outcome.admit.push(answer);
+    }
+
+    pub(super) fn report(&mut self, report: &DecisionRecord, StoryBrief { oom_kills, ended }: StoryBrief) {
+        self.outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(report) });
+    }
+
+    pub(super) fn finish(mut self, conditions: &[RaisedCondition]) -> StepOutcome {
+        self.evictions.sort_by_key(|(place, ..)| *place);
+        for (_, eviction, event) in self.evictions {
+            self.outcome.evictions.push(eviction);
+            self.outcome.events.push(event);
+        }
+        let names = conditions.iter().map(|raised| raised.condition.to_string());
+        self.outcome.node_conditions = names.collect();
+        self.outcome.node_conditions.sort();
+        self.outcome
+    }
+}
+
+/// The conditions of an evicted pod: its own, and `DisruptionTarget` in the place of an older
+/// one or at the end, if it was evicted for a threshold of the node.
+fn conditions(pod: &Pod, disruption: Option<&String>) -> Vec<ConditionOutcome> {
+    let outcome = |condition: &PodCondition| ConditionOutcome {
+        kind: condition.kind.to_string(),
+        status: condition.status.to_string(),
+        reason: condition.reason.to_string(),
+        message: condition.message.to_string(),
+        observed_generation: condition.observed_generation,
+    };
+    let mut conditions: Vec<_> = pod.conditions.iter().map(outcome).collect();
+    if let Some(message) = disruption {
+        let target = ConditionOutcome {
+            kind: "DisruptionTarget".to_owned(),
+            status: "True".to_owned(),
+            reason: "TerminationByKubelet".to_owned(),
+            message: message.clone(),
+            observed_generation: pod.generation,
+        };
+        match conditions.iter_mut().find(|other| other.kind == target.kind) {
+            Some(older) => *older = target,
+            None => conditions.push(target),
+        }
+    }
+    conditions
 }

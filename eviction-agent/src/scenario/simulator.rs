@@ -5,11 +5,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
-use super::inputs::Evicted;
-use super::record::Record;
-use super::story::StoryBrief;
-use crate::source::summary::Summary;
 use eviction_core::decision::{Action, Decision, DecisionKind, ProposalState};
 use eviction_core::disk_layout::DiskLayout;
 use eviction_core::engine::Engine;
@@ -22,6 +17,12 @@ use eviction_core::progress::EvictionResult;
 use eviction_core::reading::UnknownReason;
 use eviction_core::record::{DecisionRecord, ProposalRecord};
 use eviction_core::snapshot::Snapshot;
+
+use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
+use super::inputs::Evicted;
+use crate::scenario::inputs::Record;
+use crate::scenario::run::StoryBrief;
+use crate::source::summary::Summary;
 
 /// An engine, and everything that it hears from.
 pub(super) struct Simulator {

@@ -1,5 +1,5 @@
-use super::diff::compare;
 use super::format::{EvictionOutcome, Outcome, StepOutcome};
+use crate::scenario::expected::compare;
 
 fn outcome(messages: &[&str]) -> Outcome {
     let eviction =

@@ -4,12 +4,9 @@
 //! field; see [`Problems`].
 
 mod agent;
-mod document;
-mod examples;
 mod kubelet;
 mod problem;
 mod read;
-mod renamed;
 pub mod yaml;
 
 pub use agent::{
@@ -17,9 +14,8 @@ pub use agent::{
     MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, Probes, Server, SignalMargin,
     ThresholdMargin, ThresholdSettings, ThresholdSource, load_agent, parse_agent, with_own_thresholds,
 };
-pub use kubelet::files_of as drop_in_files;
 pub use kubelet::{
-    Effective, KubeletConfiguration, KubeletError, KubeletFields, Origin, Setting, kubelet_policy,
-    load_kubelet,
+    Effective, KubeletConfiguration, KubeletError, KubeletFields, Origin, Setting, files_of as drop_in_files,
+    kubelet_policy, load_kubelet,
 };
 pub use problem::{Problem, Problems};

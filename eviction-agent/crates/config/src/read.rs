@@ -2,15 +2,14 @@
 //! document is read again, so that all errors are reported at once.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use serde_path_to_error::Segment;
 
-use super::document::got;
-use super::examples::example;
-use super::problem::{Problem, did_you_mean, member, quoted};
-use crate::renamed;
+use crate::problem::{Problem, did_you_mean, member, quoted};
+use crate::yaml;
 
 /// A document with more errors than this is something else.
 const MAX_PROBLEMS: usize = 100;
@@ -46,7 +45,7 @@ pub(super) fn read<T: DeserializeOwned>(mut document: Value, problems: &mut Vec<
         match (document.pointer_mut(&pointer(parents))?, last) {
             (Value::Object(object), Segment::Map { key }) => {
                 let value = object.remove(key)?;
-                if let Some(new) = renamed::key(&name(parents), key).filter(|new| !new.contains('.')) {
+                if let Some(new) = renamed_key(&name(parents), key).filter(|new| !new.contains('.')) {
                     object.entry(new).or_insert(value);
                 }
             }
@@ -118,7 +117,7 @@ fn problem(path: String, segments: &[Segment], cause: &str, value: &Value) -> Pr
         (segments.split_last(), found.starts_with("unknown field "))
     {
         let parent = name(parents);
-        return match renamed::key(&parent, key) {
+        return match renamed_key(&parent, key) {
             Some(new) if parent.is_empty() => Problem::new(path, format!("was renamed to `{new}`")),
             Some(new) => Problem::new(path, format!("was renamed to `{parent}.{new}`")),
             None => Problem::new(path, "is not known here").with_help(did_you_mean(key, names)),
@@ -126,7 +125,7 @@ fn problem(path: String, segments: &[Segment], cause: &str, value: &Value) -> Pr
     }
     if found.starts_with("unknown variant ") {
         let text = value.as_str().unwrap_or_default();
-        if let Some(new) = renamed::value(&name(segments), text) {
+        if let Some(new) = renamed_value(&name(segments), text) {
             return Problem::new(path, format!("the value `{text}` was renamed to `{new}`"));
         }
         let one_of = if names.len() > 1 { "one of " } else { "" };
@@ -156,4 +155,163 @@ fn in_words(expected: &str) -> &str {
         name if name.starts_with("struct ") => "an object",
         other => other,
     }
+}
+
+/// Larger files are no configuration.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Reads a file of the given kind: an object.
+pub(super) fn read_document(
+    file: &Path,
+    api_version: &str,
+    kind: &str,
+) -> Result<Map<String, Value>, Vec<Problem>> {
+    let wrong = |cause: String| vec![Problem::new("", cause).in_file(Some(file))];
+    let text = read_text(file).map_err(wrong)?;
+    let object = parse_object(&text).map_err(wrong)?;
+    let header = wrong_header(&object, api_version, kind);
+    if header.is_empty() {
+        return Ok(object);
+    }
+    Err(header.into_iter().map(|problem| problem.in_file(Some(file))).collect())
+}
+
+fn read_text(file: &Path) -> Result<String, String> {
+    let metadata = std::fs::metadata(file).map_err(|error| error.to_string())?;
+    if metadata.is_dir() {
+        return Err("is a directory, not a file".to_owned());
+    }
+    if metadata.len() > MAX_BYTES {
+        return Err(format!("has {} bytes; a configuration has at most {MAX_BYTES}", metadata.len()));
+    }
+    let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|error| format!("not UTF-8 text: {}", error.utf8_error()))
+}
+
+/// The object in a YAML text; JSON is YAML.
+pub(super) fn parse_object(text: &str) -> Result<Map<String, Value>, String> {
+    if text.trim().is_empty() {
+        return Err("is empty".to_owned());
+    }
+    let json = text.trim_start().starts_with('{');
+    let value = if json {
+        // Flow mappings of YAML begin the same way.
+        serde_json::from_str(text)
+            .or_else(|error| yaml::from_str(text).map_err(|_| format!("not JSON: {error}")))?
+    } else {
+        yaml::from_str(text)?
+    };
+    match value {
+        Value::Object(object) => Ok(object),
+        other => Err(format!("must be an object, got {}", got(&other))),
+    }
+}
+
+/// What is wrong with `apiVersion` and `kind`.
+fn wrong_header(object: &Map<String, Value>, api_version: &str, kind: &str) -> Vec<Problem> {
+    let right = [("apiVersion", api_version), ("kind", kind)].into_iter();
+    right
+        .filter_map(|(key, wanted)| {
+            let got = match object.get(key) {
+                Some(Value::String(text)) if text == wanted => return None,
+                Some(Value::String(text)) => format!("got `{text}`"),
+                Some(Value::Null) | None => "got nothing".to_owned(),
+                Some(other) => format!("got {}", got(other)),
+            };
+            Some(Problem::new(key, format!("must be `{wanted}`, {got}")))
+        })
+        .collect()
+}
+
+/// A value as an error about it quotes it.
+pub(super) fn got(value: &Value) -> String {
+    match value {
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        Value::String(text) => format!("{text:?}"),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
+    }
+}
+
+/// An integer as Go's decoder takes it: neither a point nor an exponent, but `-0`.
+pub(super) fn integer(value: &Value) -> Option<i64> {
+    let negative_zero = |value: &f64| *value == 0.0 && value.is_sign_negative();
+    let zero = || value.as_f64().filter(negative_zero).map(|_| 0);
+    value.as_i64().or_else(zero)
+}
+
+/// For the error text of a parser.
+pub(super) fn example(cause: &str) -> Option<String> {
+    let example = if cause.starts_with("time: ") {
+        "a duration is written as 30s or 1m30s"
+    } else if cause.starts_with("strconv.ParseFloat") {
+        "a percentage is written as 5% or 7.5%"
+    } else if cause.starts_with("quantities must") || cause.starts_with("unable to parse") {
+        "a quantity is written as 500Mi or 1.5Gi"
+    } else if cause == "invalid socket address syntax" {
+        "an address with a port is written as 127.0.0.1:9095"
+    } else {
+        return None;
+    };
+    Some(example.to_owned())
+}
+
+/// Where the key is (with new names, `[]` for an index), its old name, its new name from the same place.
+pub(super) const KEYS: &[(&str, &str, &str)] = &[
+    ("", "act", "action"),
+    ("", "advance", "thresholdMargin"),
+    ("thresholdMargin", "when", "mode"),
+    ("thresholdMargin", "by", "value"),
+    ("thresholdMargin", "atLeast", "minimum"),
+    ("thresholdMargin", "signals", "perSignal"),
+    ("thresholdMargin.perSignal[]", "by", "value"),
+    ("", "reflex", "kernelKill"),
+    ("", "hands", "eviction"),
+    ("eviction", "hardAction", "hardMode"),
+    ("eviction", "apiUnreachable", "whenAPIServerDown"),
+    ("eviction", "node", "nodeStatus"),
+    ("", "hooks", "probes"),
+    ("probes", "nearPercent", "nearThresholdPercent"),
+    ("probes", "calmAfter", "detachAfter"),
+    ("memoryLimits", "nearPercent", "warnPercent"),
+    ("", "requests", "evictionRequests"),
+    ("", "endpoints", "server"),
+    ("server", "listen", "listenAddress"),
+    ("thresholds", "given", "inline"),
+    ("policy", "maxVictimsPerPass", "maxEvictionsPerSync"),
+    ("policy", "maxUnknown", "unavailableAfterSamples"),
+    ("policy", "acceptChanges", "applyChanges"),
+    ("policy", "limits", "rateLimits"),
+    ("policy", "predict", "prediction.mode"),
+    ("policy", "predictWithin", "prediction.horizon"),
+    ("policy.protection[]", "evict", "order"),
+    ("policy.soft", "evictBarePods", "evictPodsWithoutController"),
+    ("policy.memory", "pressure", "psi"),
+    ("policy.memory.psi", "stalled", "kind"),
+    ("policy.memory", "swapUsed", "swapUsedAtLeast"),
+];
+
+/// The field (with new names), an old value, what to write instead. Those that only changed their case
+/// need no row: the error for them names the new one.
+pub(super) const VALUES: &[(&str, &str, &str)] = &[
+    ("action", "dry-run", "action: None"),
+    ("action", "evict-dry-run", "action: Evict` and `dryRun: Server"),
+    ("eviction.whenAPIServerDown", "hold", "Wait"),
+    ("thresholds.source", "given", "Inline"),
+    ("policy.applyChanges", "byHand", "Manually"),
+    ("policy.applyChanges", "atOnce", "Immediately"),
+];
+
+/// The new name of a key.
+pub(crate) fn renamed_key(parent: &str, old: &str) -> Option<&'static str> {
+    find(KEYS, parent, old)
+}
+
+/// What to write in the place of a value.
+pub(crate) fn renamed_value(field: &str, old: &str) -> Option<&'static str> {
+    find(VALUES, field, old)
+}
+
+fn find(table: &[(&str, &str, &'static str)], place: &str, old: &str) -> Option<&'static str> {
+    table.iter().find(|row| (row.0, row.1) == (place, old)).map(|row| row.2)
 }

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use super::super::configz;
-use super::{ConfigurationFiles, problems};
-use crate::error::Failure;
 use eviction_config::{
     AgentConfiguration, Effective, KubeletConfiguration, KubeletFiles, Problems, ThresholdSource,
     load_kubelet,
 };
+
+use super::{ConfigurationFiles, problems};
+use crate::daemon::config_reload;
+use crate::error::Failure;
 
 /// The kubelet's settings.
 pub(super) struct Kubelet {
@@ -54,7 +55,7 @@ impl Kubelet {
     ) -> Result<Self, Failure> {
         let answer = match given.are_copies {
             true => Err(Failure::failed("the kubelet is not asked")),
-            false => configz::read(&given.caller, &agent.thresholds.configz),
+            false => config_reload::read(&given.caller, &agent.thresholds.configz),
         };
         let why = match answer {
             Ok(effective) => return of_answer(effective, false, Vec::new()),
@@ -124,7 +125,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::super::configz::Caller;
+    use super::super::super::config_reload::Caller;
     use super::super::AskConfigz;
     use super::*;
 

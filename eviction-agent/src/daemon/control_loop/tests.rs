@@ -8,20 +8,6 @@ use std::time::Duration;
 
 use ::tests::allocations::{Asked, traced};
 use ::tests::node::{MIB, Node, PodSpec};
-use serde_json::json;
-use tokio::sync::mpsc;
-
-use super::super::ConfigurationFiles;
-use super::super::options::Options;
-use super::super::pod_source::PodSource;
-use super::super::startup::{self, TelemetryOutputs};
-use super::super::watchdog::Heartbeat;
-use super::sync::SyncResult;
-use super::{Command, ControlLoop, Trigger, Wake};
-use crate::spsc::{Next, Receiver};
-use crate::telemetry::event_log::Output;
-use crate::telemetry::metrics::Metrics;
-use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 use eviction_config::PodMetrics;
 use eviction_core::decision::Action;
 use eviction_core::eviction::EvaluationEnd;
@@ -34,6 +20,20 @@ use eviction_node::backend_selection::BackendSelection;
 use eviction_node::clock::mono_ns;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::super::ConfigurationFiles;
+use super::super::pod_source::PodSource;
+use super::super::startup::{self, TelemetryOutputs};
+use super::super::watchdog::Heartbeat;
+use super::sync::SyncResult;
+use super::{Command, ControlLoop, Trigger, Wake};
+use crate::daemon::configuration::Options;
+use crate::spsc::{Next, Receiver};
+use crate::telemetry::event_log::Output;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 
 /// A guard against a loop that hangs.
 const GUARD: Duration = Duration::from_secs(60);

@@ -1,35 +1,35 @@
 //! The main thread of the daemon: starts its parts, runs until it is to end, and stops them.
 
-mod control_loop;
-mod health;
 mod start;
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
-
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinHandle;
 
 use eviction_core::input::ApiReachability;
 use eviction_core::policy::Policy;
+use eviction_node::clock::{Clock, mono_ns};
+use eviction_node::pod_index::PodIndex;
+use rustix::thread::Pid;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
-use super::cluster::Membership;
-use super::config_reload::Reload;
-use super::control_loop::Command;
-use super::options::Options;
-use super::pod_source::PodSource;
-use super::realtime;
-use super::startup;
+use crate::daemon::cluster::{Exports, Membership};
+use crate::daemon::config_reload::Reload;
+use crate::daemon::configuration::Options;
+use crate::daemon::control_loop::Command;
+use crate::daemon::pod_source::PodSource;
+use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
+use crate::daemon::watchdog::Heartbeat;
+use crate::daemon::{realtime, startup};
 use crate::error::Failure;
 use crate::telemetry::exporter::TelemetryExporter;
+use crate::telemetry::http::Health;
 use crate::telemetry::metrics::{Metrics, Queue};
 use crate::telemetry::queue::TelemetryEvent;
-use control_loop::ControlLoopThread;
-use eviction_node::clock::Clock;
-use eviction_node::pod_index::PodIndex;
-use health::State;
 
 /// A SIGTERM ends the agent within a second; the control loop gets most of it.
 const STOP_TIMEOUT: Duration = Duration::from_millis(800);
@@ -254,4 +254,88 @@ impl Signals {
 
 fn watch_signal(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|error| Failure::because("watch for signals", &error))
+}
+
+/// What `/healthz` and `/readyz` answer from.
+struct State {
+    pulse: Heartbeat,
+    pods_known: AtomicBool,
+    exports: Option<Exports>,
+}
+
+impl Health for State {
+    fn healthy(&self) -> Result<(), String> {
+        match self.pulse.missing_ns(mono_ns()) {
+            None => Ok(()),
+            Some(ns) => {
+                let seconds = ns / 1_000_000_000;
+                Err(format!("the reaction loop has not turned for {seconds} s after it was due"))
+            }
+        }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.healthy()?;
+        match self.pods_known.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err("pods are not known".to_owned()),
+        }
+    }
+
+    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            if let Some(exports) = &self.exports {
+                exports.refresh();
+            }
+        })
+    }
+}
+
+/// Commands that wait for the loop.
+const COMMANDS: usize = 4;
+
+/// The running thread.
+struct ControlLoopThread {
+    thread: thread::JoinHandle<Result<(), Failure>>,
+    id: Pid,
+    commands: mpsc::Sender<Command>,
+}
+
+impl ControlLoopThread {
+    /// Starts the thread and waits until its loop runs.
+    ///
+    /// # Errors
+    /// Why the loop could not start.
+    async fn start(plan: Plan, pods: PodIndex, outputs: TelemetryOutputs) -> Result<(Self, Ready), Failure> {
+        let (commands, receiver) = mpsc::channel(COMMANDS);
+        let (ready_sender, ready) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("control-loop".to_owned())
+            .spawn(move || startup::react(plan, pods, outputs, receiver, ready_sender))
+            .map_err(|error| Failure::because("start the control loop", &error))?;
+        match ready.await {
+            Ok(ready) => Ok((Self { thread, id: ready.thread, commands }, ready)),
+            Err(_) => {
+                joined(thread)?;
+                Err(Failure::failed("start: the control loop ended at once"))
+            }
+        }
+    }
+
+    /// Ends the loop and waits for the thread.
+    async fn stop(self) -> Result<(), Failure> {
+        let Self { thread, id: _, commands } = self;
+        // A full queue means that the thread is busy; dropping the sender ends it as well.
+        drop(commands.try_send(Command::Stop));
+        drop(commands);
+        let join = tokio::task::spawn_blocking(move || joined(thread));
+        match tokio::time::timeout(STOP_TIMEOUT, join).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) | Err(_) => Err(Failure::failed("stop: the control loop did not end in time")),
+        }
+    }
+}
+
+fn joined(thread: thread::JoinHandle<Result<(), Failure>>) -> Result<(), Failure> {
+    thread.join().unwrap_or_else(|_| Err(Failure::failed("run: the control loop panicked")))
 }

@@ -3,24 +3,26 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use eviction_config::{ActionSettings, Server};
+use eviction_core::policy::preferences::Profile;
+use eviction_kube::Client;
+use eviction_node::clock::Clock;
+use eviction_node::pod_index::PodIndex;
+use eviction_node::proc::watermarks::Watermarks;
+use eviction_node::timer::Timer;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
-use eviction_config::{ActionSettings, Server};
-use eviction_core::policy::preferences::Profile;
-use eviction_node::timer::Timer;
-
-use super::control_loop::ControlLoopThread;
-use super::health::State;
 use super::{Daemon, Signals, begin_namespaces, watch_signal};
 use crate::daemon::VERSION;
 use crate::daemon::cluster::{Cluster, Exports, Membership, PendingUpdate};
 use crate::daemon::config_reload::{ConfigChange, Reload};
-use crate::daemon::options::Options;
+use crate::daemon::configuration::Options;
 use crate::daemon::pod_source::PodSource;
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::state::{DurableRevision, StateWriter};
+use crate::daemon::supervise::{ControlLoopThread, State};
 use crate::daemon::watchdog::{self, Heartbeat};
 use crate::error::Failure;
 use crate::spsc;
@@ -31,10 +33,6 @@ use crate::telemetry::http::{self, Health};
 use crate::telemetry::metrics::{Group, Metrics};
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::stdout::Printer;
-use eviction_kube::Client;
-use eviction_node::clock::Clock;
-use eviction_node::pod_index::PodIndex;
-use eviction_node::proc::watermarks::Watermarks;
 
 /// Events of the main thread that wait for the exporter, which takes them at once.
 const OWN_EVENTS: usize = 64;

@@ -4,37 +4,58 @@
 //! [`core::preferences`](eviction_core::policy::preferences).
 //! The JSON schema in `schema/` is made from these types.
 
-mod action;
-mod inline;
-mod labels;
 mod margin;
-mod probes;
-mod resolve;
 mod rules;
-mod server;
+mod settings;
 #[cfg(test)]
 mod tests;
-mod thresholds;
 
-use std::path::{Path, PathBuf};
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-
-use super::document::{got, read_document};
-use super::kubelet::{Origin, Setting};
-use super::problem::{Problem, Problems, member};
-use super::read::read;
-pub use action::{Action, ActionSettings, DryRun};
+use crate::kubelet::KubeletConfiguration;
+use crate::kubelet::Origin;
+use crate::kubelet::Setting;
+use crate::kubelet::resolve_given;
+use crate::problem::Problem;
+use crate::problem::Problems;
+use crate::problem::member;
+use crate::read::got;
+use crate::read::read;
+use crate::read::read_document;
+use eviction_core::policy::Policy;
+use eviction_core::policy::Rules;
+use eviction_core::policy::Threshold;
 use eviction_core::policy::eviction_settings::EvictionSettings;
 use eviction_core::policy::eviction_settings::KernelKillMode;
-use eviction_core::policy::preferences::{Preferences, Profile};
-pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
-pub use probes::Probes;
-pub use resolve::with_own_thresholds;
-pub use server::{EvictionRequests, MemoryLimits, MetricsSettings, PodMetrics, Server};
-pub use thresholds::{Configz, KubeletFiles, ThresholdSettings, ThresholdSource};
+use eviction_core::policy::preferences::Preferences;
+use eviction_core::policy::preferences::Profile;
+use eviction_core::policy::preferences::SignalThresholds;
+use eviction_core::signal::Signal;
+use eviction_core::units::GoDuration;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+use serde_json::Map;
+use serde_json::Value;
+use std::path::Path;
+use std::path::PathBuf;
+
+pub use margin::Capacities;
+pub use margin::MarginMode;
+pub use margin::MarginValue;
+pub use margin::SignalMargin;
+pub use margin::ThresholdMargin;
+pub use settings::Action;
+pub use settings::ActionSettings;
+pub use settings::Configz;
+pub use settings::DryRun;
+pub use settings::EvictionRequests;
+pub use settings::KubeletFiles;
+pub use settings::MemoryLimits;
+pub use settings::MetricsSettings;
+pub use settings::PodMetrics;
+pub use settings::Probes;
+pub use settings::Server;
+pub use settings::ThresholdSettings;
+pub use settings::ThresholdSource;
 
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";
 const KIND: &str = "AgentConfiguration";
@@ -248,4 +269,85 @@ fn flatten(path: String, value: &Value, given: Option<&Value>, file: Option<&Pat
             into.push(Setting { path, value, origin });
         }
     }
+}
+
+const PLACE: &str = "thresholds.inline";
+
+impl AgentConfiguration {
+    /// What `thresholds.inline` comes to, read as a kubelet would read it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn resolve_inline(&self) -> Result<KubeletConfiguration, Problems> {
+        let file = self.file.as_deref();
+        let Ok(Value::Object(object)) = serde_json::to_value(&self.thresholds.inline) else {
+            // Never the defaults in the place of what was given.
+            return Err(Problem::new(PLACE, "is missing").in_file(file).into());
+        };
+        let placed = |problem: Problem| {
+            let path = format!("{PLACE}.{}", problem.path);
+            Problem { path, ..problem }.in_file(file)
+        };
+        let mut resolved = resolve_given(object, file)
+            .map_err(|Problems(problems)| Problems(problems.into_iter().map(placed).collect()))?;
+        resolved.notes = resolved.notes.into_iter().map(placed).collect();
+        Ok(resolved)
+    }
+}
+
+impl AgentConfiguration {
+    /// The kubelet's settings as this profile takes them.
+    pub fn over(&self, kubelet: Policy) -> Policy {
+        let (kernel_kill, eviction) = (self.kernel_kill, self.eviction);
+        let mut policy = Policy { rules: Rules::kubelet(), kernel_kill, eviction, ..kubelet };
+        if self.profile == Profile::Enhanced {
+            policy.thresholds = with_own_thresholds(&policy.thresholds, &self.policy.signals);
+            policy.rules = Rules::enhanced(&self.policy);
+        }
+        policy
+    }
+}
+
+/// The kubelet's thresholds, of which those of the signals given are replaced. The copies that
+/// hold allocatable memory to the hard threshold of memory follow it.
+pub fn with_own_thresholds(kubelet: &[Threshold], own: &[SignalThresholds]) -> Vec<Threshold> {
+    let replaced = |signal: Signal| own.iter().any(|own| own.signal == signal);
+    let hard_memory: Vec<&Threshold> = kubelet
+        .iter()
+        .filter(|threshold| threshold.signal == Signal::MemoryAvailable && threshold.is_hard())
+        .collect();
+    let is_copy = |threshold: &Threshold| {
+        threshold.signal == Signal::AllocatableMemoryAvailable
+            && threshold.is_hard()
+            && hard_memory.iter().any(|memory| memory.value == threshold.value)
+    };
+    let copied = kubelet.iter().any(is_copy);
+    let drops = |threshold: &Threshold| {
+        replaced(threshold.signal) || replaced(Signal::MemoryAvailable) && is_copy(threshold)
+    };
+    let mut thresholds: Vec<Threshold> =
+        kubelet.iter().filter(|threshold| !drops(threshold)).cloned().collect();
+    for own in own {
+        let SignalThresholds { signal, hard, soft, grace_period, min_reclaim } = own;
+        let min_reclaim = min_reclaim.as_ref().map(|limit| limit.value().clone());
+        let threshold = |signal, value, grace_period| Threshold {
+            signal,
+            value,
+            grace_period,
+            min_reclaim: min_reclaim.clone(),
+        };
+        if let Some(hard) = hard {
+            thresholds.push(threshold(*signal, hard.value().clone(), GoDuration::ZERO));
+            if copied && *signal == Signal::MemoryAvailable && !replaced(Signal::AllocatableMemoryAvailable) {
+                let copy = Signal::AllocatableMemoryAvailable;
+                thresholds.push(threshold(copy, hard.value().clone(), GoDuration::ZERO));
+            }
+        }
+        if let (Some(soft), Some(grace_period)) = (soft, grace_period) {
+            thresholds.push(threshold(*signal, soft.value().clone(), *grace_period));
+        }
+    }
+    // Hard ones first; the sort is stable.
+    thresholds.sort_by_key(|threshold| !threshold.is_hard());
+    thresholds
 }

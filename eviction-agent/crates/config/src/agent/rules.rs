@@ -3,11 +3,10 @@
 
 use std::cmp::Ordering;
 
+use eviction_core::units::{GoDuration, Limit, Quantity, ThresholdValue};
 use serde_json::Value;
 
-use super::super::problem::{Problem, member, quoted};
-use super::labels;
-use eviction_core::units::{GoDuration, Limit, Quantity, ThresholdValue};
+use crate::problem::{Problem, member, quoted};
 
 /// Numbers: the least and the most. The schema says the same.
 pub(super) const RANGES: &[(&str, f64, f64)] = &[
@@ -192,14 +191,14 @@ fn protection(rule: &Value, path: &str, problems: &mut Vec<Problem>) {
         problems.push(Problem::new(path, cause));
     }
     let mut found = Vec::new();
-    texts(rule, "namespaces[]", &mut found, |name| labels::check_name(name, 63));
-    texts(rule, "priorityClasses[]", &mut found, |name| labels::check_name(name, 253));
+    texts(rule, "namespaces[]", &mut found, |name| check_name(name, 63));
+    texts(rule, "priorityClasses[]", &mut found, |name| check_name(name, 253));
     let expressions = "selector.matchExpressions[]";
-    texts(rule, &format!("{expressions}.key"), &mut found, labels::check_key);
-    texts(rule, &format!("{expressions}.values[]"), &mut found, labels::check_value);
+    texts(rule, &format!("{expressions}.key"), &mut found, check_key);
+    texts(rule, &format!("{expressions}.values[]"), &mut found, check_value);
     for (key, value) in rule["selector"]["matchLabels"].as_object().into_iter().flatten() {
-        let wrong_value = value.as_str().and_then(|value| labels::check_value(value).err());
-        let cause = labels::check_key(key).err().or(wrong_value);
+        let wrong_value = value.as_str().and_then(|value| check_value(value).err());
+        let cause = check_key(key).err().or(wrong_value);
         found.extend(cause.map(|cause| Problem::new(member("selector.matchLabels", key), cause)));
     }
     for (path, expression) in at(rule, expressions) {
@@ -216,4 +215,49 @@ fn protection(rule: &Value, path: &str, problems: &mut Vec<Problem>) {
     problems.extend(
         found.into_iter().map(|problem| Problem { path: format!("{path}.{}", problem.path), ..problem }),
     );
+}
+
+/// `IsDNS1123Subdomain`, or `IsDNS1123Label` for at most 63 characters.
+pub(super) fn check_name(name: &str, most: usize) -> Result<(), String> {
+    let part = |part: &str| {
+        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    let whole = if most > 63 { name.split('.').all(part) } else { part(name) };
+    if whole && name.len() <= most {
+        return Ok(());
+    }
+    Err(format!("`{name}` is no name: lower case letters, digits and `-`, at most {most} characters"))
+}
+
+/// `IsQualifiedName`: a name, before which there may be a domain and a slash.
+pub(super) fn check_key(key: &str) -> Result<(), String> {
+    let (domain, name) = match key.split_once('/') {
+        Some((domain, name)) => (Some(domain), name),
+        None => (None, key),
+    };
+    let right =
+        domain.is_none_or(|domain| check_name(domain, 253).is_ok()) && !name.is_empty() && is_word(name);
+    if right {
+        return Ok(());
+    }
+    Err(format!("`{key}` is no label key, such as `app` or `example.com/app`"))
+}
+
+/// `IsValidLabelValue`: a word, or nothing.
+pub(super) fn check_value(value: &str) -> Result<(), String> {
+    if value.is_empty() || is_word(value) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{value}` is no label value: letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or a digit"
+    ))
+}
+
+fn is_word(text: &str) -> bool {
+    let outer = |c: char| c.is_ascii_alphanumeric();
+    text.len() <= 63
+        && text.starts_with(outer)
+        && text.ends_with(outer)
+        && text.chars().all(|c| outer(c) || matches!(c, '-' | '_' | '.'))
 }

@@ -24,7 +24,7 @@ fn errors_at(path: &str, value: &Value) -> Vec<Problem> {
 
 #[test]
 fn every_old_key_is_refused_with_its_new_name() {
-    for (parent, old, new) in crate::renamed::KEYS {
+    for (parent, old, new) in crate::read::KEYS {
         let within = |key: &str| if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") };
         let (path, expected) = (within(old), format!("was renamed to `{}`", within(new)));
         let errors = errors_at(&path, &json!({}));
@@ -38,7 +38,7 @@ fn every_old_key_is_refused_with_its_new_name() {
 
 #[test]
 fn every_old_value_is_refused_with_its_new_name() {
-    for (field, old, new) in crate::renamed::VALUES {
+    for (field, old, new) in crate::read::VALUES {
         let errors = errors_at(field, &json!(old));
         let expected = format!("the value `{old}` was renamed to `{new}`");
         let at = field.replace("[]", "[0]");
@@ -162,13 +162,13 @@ fn an_enum_of_another_type_names_its_values() {
     }
 }
 
+use eviction_core::policy::preferences::SignalThresholds;
+use eviction_core::policy::{Policy, Rules, Threshold};
+use eviction_core::units::Limit;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::kubelet::kubelet_policy;
-use eviction_core::policy::preferences::SignalThresholds;
-use eviction_core::policy::{Policy, Rules, Threshold};
-use eviction_core::units::Limit;
 
 fn resolved(policy: Value) -> Result<AgentConfiguration, Problems> {
     let object = json!({ "policy": policy });
@@ -320,10 +320,10 @@ fn names_and_labels_are_those_of_kubernetes() {
         ("", false),
         (long.as_str(), false),
     ] {
-        assert_eq!(labels::check_key(key).is_ok(), right, "{key}");
+        assert_eq!(rules::check_key(key).is_ok(), right, "{key}");
     }
     for (value, right) in [("", true), ("A1", true), ("a b", false), ("é", false), (long.as_str(), false)] {
-        assert_eq!(labels::check_value(value).is_ok(), right, "{value}");
+        assert_eq!(rules::check_value(value).is_ok(), right, "{value}");
     }
     for (name, label, subdomain) in [
         ("kube-system", true, true),
@@ -334,8 +334,8 @@ fn names_and_labels_are_those_of_kubernetes() {
         ("", false, false),
         (long.as_str(), false, true),
     ] {
-        assert_eq!(labels::check_name(name, 63).is_ok(), label, "{name}");
-        assert_eq!(labels::check_name(name, 253).is_ok(), subdomain, "{name}");
+        assert_eq!(rules::check_name(name, 63).is_ok(), label, "{name}");
+        assert_eq!(rules::check_name(name, 253).is_ok(), subdomain, "{name}");
     }
 }
 

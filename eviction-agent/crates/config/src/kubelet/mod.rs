@@ -3,35 +3,29 @@
 //! Mirrors what kubelet v1.36.3 makes of it at start: decoding, defaults, drop-in files and
 //! `ParseThresholdConfig`. KubeletFields that do not count here are ignored.
 
-mod configz;
-mod drop_in;
 mod fields;
-mod gates;
-mod layers;
-mod notes;
+mod files;
 mod replay;
-mod settings;
 #[cfg(test)]
 mod tests;
 mod thresholds;
 
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
+use eviction_core::policy::eviction_settings::{EvictionSettings, KernelKillMode};
+use eviction_core::policy::{Policy, Rules, Threshold};
+use eviction_core::units::{GoDuration, ThresholdValue, parse_percentage};
+pub use fields::KubeletFields;
+use fields::{StringMap, default_eviction_hard, retain_known};
+pub use files::{Effective, files_of};
+use files::{Layers, Origins};
+pub use replay::{KubeletError, kubelet_policy};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::document::read_document;
-use super::problem::{Problem, Problems};
-use super::read::read;
-pub use configz::Effective;
-pub use drop_in::files_of;
-use eviction_core::policy::eviction_settings::EvictionSettings;
-use eviction_core::policy::eviction_settings::KernelKillMode;
-use eviction_core::policy::{Policy, Rules, Threshold};
-pub use fields::KubeletFields;
-use fields::{default_eviction_hard, retain_known};
-use layers::Layers;
-pub use replay::{KubeletError, kubelet_policy};
-pub use settings::{Origin, Setting};
+use crate::problem::{Problem, Problems, member};
+use crate::read::{read, read_document};
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
@@ -68,7 +62,7 @@ pub fn load_kubelet(
     let mut notes = Vec::new();
     if let Some(dir) = drop_in_dir {
         layers.omit_empty();
-        match drop_in::list(dir) {
+        match files::list(dir) {
             Ok(found) => {
                 for file in found.files {
                     match read_document(&file, API_VERSION, KIND) {
@@ -117,9 +111,9 @@ fn finish(
         return Err(Problems(problems.into_iter().map(located).collect()));
     }
     let policy = policy(&fields, thresholds);
-    let surprises = notes::collect(&fields, &policy).into_iter().map(&located);
+    let surprises = collect(&fields, &policy).into_iter().map(&located);
     Ok(KubeletConfiguration {
-        settings: settings::list(&fields, &policy, &origins),
+        settings: list(&fields, &policy, &origins),
         notes: notes.into_iter().map(&located).chain(surprises).collect(),
         policy,
     })
@@ -133,9 +127,150 @@ fn policy(fields: &KubeletFields, (thresholds, list_room): (Vec<Threshold>, usiz
         pressure_transition_period: fields.pressure_transition_period(),
         max_pod_grace_period_seconds: fields.eviction_max_pod_grace_period.unwrap_or(0).into(),
         local_storage_capacity_isolation: fields.local_storage_capacity_isolation.unwrap_or(true),
-        gates: gates::resolve(&fields.feature_gates.clone().unwrap_or_default()),
+        gates: fields::resolve(&fields.feature_gates.clone().unwrap_or_default()),
         rules: Rules::kubelet(),
         kernel_kill: KernelKillMode::Off,
         eviction: EvictionSettings::default(),
     }
+}
+
+/// A value of the resolved configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// The field, such as `evictionHard["memory.available"]`.
+    pub path: String,
+    /// Its value as it would be written in a file.
+    pub value: String,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Origin {
+    /// Nobody said anything, or zero.
+    Default,
+    /// A file.
+    File(PathBuf),
+    /// A drop-in file over it.
+    DropIn(PathBuf),
+    /// The kubelet itself, asked at this address.
+    Configz(String),
+    /// A variable of the environment.
+    Environment(String),
+    /// An option on the command line.
+    CommandLine,
+}
+
+impl Origin {
+    /// Whether nobody said anything.
+    pub fn is_default(&self) -> bool {
+        matches!(self, Self::Default)
+    }
+
+    /// The file in which it stands.
+    fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(file) | Self::DropIn(file) => Some(file),
+            Self::Default | Self::Configz(_) | Self::Environment(_) | Self::CommandLine => None,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(file) => write!(f, "{}", file.display()),
+            Self::DropIn(file) => write!(f, "drop-in {}", file.display()),
+            Self::Configz(url) => write!(f, "configz {url}"),
+            Self::Environment(variable) => write!(f, "environment {variable}"),
+            Self::CommandLine => f.write_str("command line"),
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, value, origin } = self;
+        write!(f, "{path} = {value} ({origin})")
+    }
+}
+
+/// All of them, in the order of the documentation.
+fn list(fields: &KubeletFields, policy: &Policy, origins: &Origins) -> Vec<Setting> {
+    let origin = |path: &str| origins.get(path).cloned().unwrap_or(Origin::Default);
+    let setting = |path: &str, value: String| Setting { path: path.to_owned(), value, origin: origin(path) };
+    let map = |field: &str, map: &Option<StringMap>| -> Vec<Setting> {
+        map.iter().flatten().map(|(key, value)| setting(&member(field, key), value.clone())).collect()
+    };
+    let mut settings = map("evictionHard", &fields.eviction_hard);
+    settings.extend(map("evictionSoft", &fields.eviction_soft));
+    settings.extend(map("evictionSoftGracePeriod", &fields.eviction_soft_grace_period));
+    settings.extend(map("evictionMinimumReclaim", &fields.eviction_minimum_reclaim));
+    settings.extend([
+        setting("evictionPressureTransitionPeriod", policy.pressure_transition_period.to_string()),
+        setting("evictionMaxPodGracePeriod", policy.max_pod_grace_period_seconds.to_string()),
+        setting("localStorageCapacityIsolation", policy.local_storage_capacity_isolation.to_string()),
+        setting("enforceNodeAllocatable", format!("[{}]", fields.enforced().join(", "))),
+        setting("featureGates.KubeletSeparateDiskGC", policy.gates.separate_disk_gc.to_string()),
+        setting("featureGates.PodLevelResources", policy.gates.pod_level_resources.to_string()),
+    ]);
+    settings
+}
+
+/// Notes on a configuration that is right.
+fn collect(fields: &KubeletFields, policy: &Policy) -> Vec<Problem> {
+    let mut notes = Vec::new();
+    let has = |map: &Option<StringMap>, key: &str| map.as_ref().is_some_and(|map| map.contains_key(key));
+    for (field, map) in [("evictionHard", &fields.eviction_hard), ("evictionSoft", &fields.eviction_soft)] {
+        for (signal, text) in map.iter().flatten() {
+            let mut note = |cause: &str| notes.push(Problem::new(member(field, signal), cause));
+            if text == "0%" || text == "100%" {
+                note("makes no threshold: 0% and 100% turn the signal off");
+            }
+            if text.ends_with('%') && parse_percentage(text).is_ok_and(f32::is_nan) {
+                note("is not a number and is never met");
+            }
+            if signal.starts_with("containerfs.") {
+                note("is ignored: containerfs follows nodefs or imagefs");
+            }
+        }
+    }
+    let mut note = |path: String, cause: &str| notes.push(Problem::new(path, cause));
+    const IDLE: &str = "is idle: there is no such threshold";
+    for (key, text) in fields.eviction_soft_grace_period.iter().flatten() {
+        let path = member("evictionSoftGracePeriod", key);
+        if !has(&fields.eviction_soft, key) {
+            note(path, IDLE);
+        } else if GoDuration::parse(text) == Ok(GoDuration::ZERO) {
+            note(path, "is zero, which makes the soft threshold a hard one");
+        }
+    }
+    for key in fields.eviction_minimum_reclaim.iter().flatten().map(|(key, _)| key) {
+        if !has(&fields.eviction_hard, key) && !has(&fields.eviction_soft, key) {
+            note(member("evictionMinimumReclaim", key), IDLE);
+        }
+    }
+    for threshold in &policy.thresholds {
+        if let Some(ThresholdValue::Percentage(share)) = threshold.min_reclaim
+            && (share > 1.0 || share.is_nan())
+        {
+            let path = member("evictionMinimumReclaim", threshold.signal.name());
+            note(path, "is more than all there is: once met, never resolved");
+        }
+    }
+    let period = "evictionPressureTransitionPeriod".to_owned();
+    if fields.eviction_pressure_transition_period == Some(GoDuration::ZERO) {
+        note(period, "zero means the default, 5m0s");
+    } else if policy.pressure_transition_period < GoDuration::ZERO {
+        note(period, "is negative: node conditions never show");
+    }
+    let soft = policy.thresholds.iter().any(|threshold| !threshold.is_hard());
+    if soft && policy.max_pod_grace_period_seconds <= 0 {
+        let cause = "is not above zero: soft evictions give pods no time to end";
+        note("evictionMaxPodGracePeriod".to_owned(), cause);
+    }
+    notes
 }

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use super::super::examples::example;
-use super::super::problem::{Problem, did_you_mean, member};
-use super::fields::{KubeletFields, StringMap};
 use eviction_core::policy::Threshold;
 use eviction_core::signal::Signal;
 use eviction_core::threshold::room;
 use eviction_core::units::{GoDuration, Quantity, ThresholdValue, parse_percentage};
+
+use super::super::problem::{Problem, did_you_mean, member};
+use super::fields::{KubeletFields, StringMap};
+use crate::read::example;
 
 /// The thresholds in the kubelet's order; within one map, by signal. And how much room the
 /// kubelet's list of them has.

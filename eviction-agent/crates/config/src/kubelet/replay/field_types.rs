@@ -1,10 +1,10 @@
 //! JSON types of the fields of a `KubeletConfiguration` that do not count here. A wrong one
 //! stops the kubelet as any other decoding error does.
 
+use eviction_core::units::GoDuration;
 use serde_json::{Map, Value};
 
-use super::super::super::document::integer;
-use eviction_core::units::GoDuration;
+use crate::read::integer;
 
 #[derive(Clone, Copy)]
 enum Kind {

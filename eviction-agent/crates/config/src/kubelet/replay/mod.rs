@@ -3,16 +3,15 @@
 //! another version.
 
 mod field_types;
-mod rules;
 
 use eviction_core::policy::Policy;
+use eviction_core::units::GoDuration;
 use serde_json::{Map, Value};
 
-use super::super::document::got;
-use super::super::problem::Problem;
-use super::super::read::read;
-use super::fields::{KubeletFields, default_eviction_hard, retain_known};
-use super::{API_VERSION, KIND, gates, policy, thresholds};
+use crate::kubelet::fields::{FeatureGates, KubeletFields, default_eviction_hard, retain_known};
+use crate::kubelet::{API_VERSION, KIND, fields, policy, thresholds};
+use crate::problem::Problem;
+use crate::read::{got, read};
 
 /// The error that ends the kubelet's start. At stage thresholds the text is the kubelet's;
 /// of several errors it is the first in the order of the maps and, within one, of the keys.
@@ -48,12 +47,12 @@ pub fn kubelet_policy(configuration: &Value) -> Result<Policy, KubeletError> {
         return fail("decode", problem.to_string());
     }
     let given = fields.feature_gates.clone().unwrap_or_default();
-    if let Some(error) = gates::error(&given) {
+    if let Some(error) = fields::error(&given) {
         return fail("featureGates", error);
     }
     let object = Value::Object(map.clone());
-    let invalid = enforcement(&object, &fields.enforced())
-        .or_else(|| rules::broken(&map, &gates::FeatureGates(&given)));
+    let invalid =
+        enforcement(&object, &fields.enforced()).or_else(|| broken(&map, &fields::FeatureGates(&given)));
     if let Some(field) = invalid {
         return fail("validate", format!("{field}: is not valid"));
     }
@@ -95,4 +94,225 @@ fn enforcement(object: &Value, enforced: &[&str]) -> Option<&'static str> {
         is_known && !enforced[..index].contains(option) && object["cgroupsPerQOS"] != false
     };
     (!enforced.iter().enumerate().all(is_valid)).then_some("enforceNodeAllocatable")
+}
+
+const SECOND: i64 = 1_000_000_000;
+
+/// Fields whose numbers have bounds: name, what null means, what zero means, least, most.
+const BOUNDS: &[(&str, i64, i64, i64, i64)] = &[
+    ("nodeLeaseDurationSeconds", 40, 40, 1, MAX),
+    ("eventBurst", 100, 100, 0, MAX),
+    ("eventRecordQPS", 50, 0, 0, MAX),
+    ("healthzPort", 10248, 0, 0, 65535),
+    ("imageGCHighThresholdPercent", 85, 0, 0, 100),
+    ("imageGCLowThresholdPercent", 80, 0, 0, 100),
+    ("iptablesDropBit", 15, 0, 0, 31),
+    ("iptablesMasqueradeBit", 14, 0, 0, 31),
+    ("kubeAPIBurst", 100, 100, 0, MAX),
+    ("kubeAPIQPS", 50, 0, 0, MAX),
+    ("nodeStatusMaxImages", 50, 0, -1, MAX),
+    ("maxOpenFiles", 1_000_000, 1_000_000, 0, MAX),
+    ("maxPods", 110, 110, 0, MAX),
+    ("oomScoreAdj", -999, 0, -1000, 1000),
+    ("podsPerCore", 0, 0, 0, MAX),
+    ("port", 10250, 10250, 1, 65535),
+    ("readOnlyPort", 0, 0, 0, 65535),
+    ("registryBurst", 10, 10, 0, MAX),
+    ("registryPullQPS", 5, 0, 0, MAX),
+    ("maxParallelImagePulls", 1, 0, 1, MAX),
+    ("containerLogMaxWorkers", 1, 0, 1, MAX),
+    ("containerLogMaxFiles", 5, 0, 2, MAX),
+    ("userNamespaces.idsPerPod", 65536, 0, 65536, 0xffff_ffff),
+    ("tracing.samplingRatePerMillion", 0, 0, 0, 1_000_000),
+];
+
+const MAX: i64 = i64::MAX;
+
+/// Fields with a fixed choice of texts; empty is the default.
+const CHOICES: &[(&str, &[&str])] = &[
+    ("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"]),
+    ("topologyManagerScope", &["container", "pod"]),
+    ("hairpinMode", &["none", "hairpin-veth", "promiscuous-bridge"]),
+    ("memorySwap.swapBehavior", &["NoSwap", "LimitedSwap"]),
+    ("memoryReservationPolicy", &["None", "TieredReservation"]),
+    ("logging.format", &["text", "json"]),
+];
+
+/// The first of these fields that the kubelet would not start with.
+fn broken(object: &Map<String, Value>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+    let values = Values { object };
+    let bound = BOUNDS.iter().find(|(path, null, zero, least, most)| {
+        let value = values.integer(path, *null, *zero);
+        value < *least || value > *most
+    });
+    let choice = CHOICES.iter().find(|(path, choices)| {
+        let text = values.text(path);
+        !text.is_empty() && !choices.contains(&text)
+    });
+    bound.map(|(path, ..)| *path).or(choice.map(|(path, _)| *path)).or_else(|| {
+        let rules: [fn(&Values<'_>, &FeatureGates<'_>) -> Option<&'static str>; 5] =
+            [images, shutdown, logs, reservations, gated];
+        rules.into_iter().find_map(|rule| rule(&values, gates))
+    })
+}
+
+fn images(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+    let high = values.integer("imageGCHighThresholdPercent", 85, 0);
+    if values.integer("imageGCLowThresholdPercent", 80, 0) >= high {
+        return Some("imageGCLowThresholdPercent");
+    }
+    let least = values.nanos("imageMinimumGCAge", 120 * SECOND);
+    let most = values.nanos("imageMaximumGCAge", 0);
+    if least < 0 || most < 0 || most > 0 && most <= least {
+        return Some("imageMaximumGCAge");
+    }
+    let serial = values.get("serializeImagePulls").and_then(Value::as_bool);
+    if values.integer("maxParallelImagePulls", 1, 0) > 1 && serial == Some(true) {
+        return Some("serializeImagePulls");
+    }
+    let policy = values.text("imagePullCredentialsVerificationPolicy");
+    let listed = values
+        .get("preloadedImagesVerificationAllowlist")
+        .and_then(Value::as_array)
+        .is_some_and(|list| !list.is_empty());
+    let right = if gates.is_on("KubeletEnsureSecretPulledImages") {
+        let known =
+            ["", "NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"];
+        known.contains(&policy) && (!listed || policy == "NeverVerifyAllowlistedImages")
+    } else {
+        policy.is_empty() && !listed
+    };
+    (!right).then_some("imagePullCredentialsVerificationPolicy")
+}
+
+fn shutdown(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+    let all = values.nanos("shutdownGracePeriod", 0);
+    let critical = values.nanos("shutdownGracePeriodCriticalPods", 0);
+    let by_priority = values
+        .get("shutdownGracePeriodByPodPriority")
+        .and_then(Value::as_array)
+        .is_some_and(|list| !list.is_empty());
+    let some = all > 0 || critical > 0;
+    let short = |nanos: i64| nanos < 0 || nanos > 0 && nanos < SECOND;
+    let wrong = if gates.is_on("GracefulNodeShutdown") {
+        critical > all || short(all) || short(critical)
+    } else {
+        some
+    };
+    let wrong = wrong || by_priority && (some || !gates.is_on("GracefulNodeShutdownBasedOnPodPriority"));
+    wrong.then_some("shutdownGracePeriod")
+}
+
+fn logs(values: &Values<'_>, _: &FeatureGates<'_>) -> Option<&'static str> {
+    // Null is the default, zero is zero.
+    let interval = values.get("containerLogMonitorInterval").and_then(nanos);
+    if interval.is_some_and(|interval| interval < 3 * SECOND) {
+        return Some("containerLogMonitorInterval");
+    }
+    let dir = values.text("podLogsDir");
+    let clean = |dir: &str| {
+        dir == "/"
+            || dir
+                .strip_prefix('/')
+                .is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
+    };
+    let right = dir.is_empty() || clean(dir) && dir.is_ascii();
+    if !right {
+        return Some("podLogsDir");
+    }
+    let on = |path: &str| values.get(path).and_then(Value::as_bool);
+    if on("enableSystemLogQuery") == Some(true) && on("enableSystemLogHandler") == Some(false) {
+        return Some("enableSystemLogQuery");
+    }
+    None
+}
+
+fn reservations(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+    if !values.text("systemCgroups").is_empty() && values.text("cgroupRoot").is_empty() {
+        return Some("systemCgroups");
+    }
+    let cgroups = [values.text("systemReservedCgroup"), values.text("kubeReservedCgroup")];
+    let cpus = values.text("reservedSystemCPUs");
+    if !cpus.is_empty() && (cgroups != ["", ""] || !cpus.split(',').all(is_cpu_range)) {
+        return Some("reservedSystemCPUs");
+    }
+    if values.integer("userNamespaces.idsPerPod", 65536, 0) % 65536 != 0 {
+        return Some("userNamespaces.idsPerPod");
+    }
+    let factor = values.get("memoryThrottlingFactor").and_then(Value::as_f64);
+    if factor.is_some_and(|factor| factor <= 0.0 || factor > 1.0) {
+        return Some("memoryThrottlingFactor");
+    }
+    let tiered = values.text("memoryReservationPolicy") == "TieredReservation";
+    (tiered && !gates.is_on("MemoryQoS")).then_some("memoryReservationPolicy")
+}
+
+/// `5` or `0-3`: `cpuset.Parse`.
+fn is_cpu_range(text: &str) -> bool {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let number = |text: &str| text.parse::<i64>().ok();
+    matches!((number(first), number(last)), (Some(first), Some(last)) if first <= last)
+}
+
+fn gated(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+    if values.get("runOnce") == Some(&Value::Bool(true)) {
+        return Some("runOnce");
+    }
+    let bootstrap = values.get("serverTLSBootstrap") == Some(&Value::Bool(true));
+    if bootstrap && !gates.is_on("RotateKubeletServerCertificate") {
+        return Some("serverTLSBootstrap");
+    }
+    let quota = values.get("cpuCFSQuotaPeriod").and_then(nanos);
+    let quota = quota.unwrap_or(SECOND / 10);
+    let right = match gates.is_on("CustomCPUCFSQuotaPeriod") {
+        true => (SECOND / 1000..=SECOND).contains(&quota),
+        false => quota == SECOND / 10,
+    };
+    if !right {
+        return Some("cpuCFSQuotaPeriod");
+    }
+    let restart = values.get("crashLoopBackOff.maxContainerRestartPeriod").and_then(nanos);
+    let right = match (restart, gates.is_on("KubeletCrashLoopBackOffMax")) {
+        (None, _) => true,
+        (Some(nanos), true) => (1000..=300_000).contains(&(nanos / 1_000_000)),
+        (Some(_), false) => false,
+    };
+    (!right).then_some("crashLoopBackOff.maxContainerRestartPeriod")
+}
+
+fn nanos(value: &Value) -> Option<i64> {
+    GoDuration::parse(value.as_str()?).ok().map(GoDuration::as_nanos)
+}
+
+struct Values<'a> {
+    object: &'a Map<String, Value>,
+}
+
+impl<'a> Values<'a> {
+    /// The value at a dotted path, if it is not null.
+    fn get(&self, path: &str) -> Option<&'a Value> {
+        let mut parts = path.split('.');
+        let first = self.object.get(parts.next()?)?;
+        parts.try_fold(first, |value, part| value.get(part)).filter(|value| !value.is_null())
+    }
+
+    fn text(&self, path: &str) -> &'a str {
+        self.get(path).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn integer(&self, path: &str, null: i64, zero: i64) -> i64 {
+        match self.get(path).and_then(Value::as_i64) {
+            None => null,
+            Some(0) => zero,
+            Some(value) => value,
+        }
+    }
+
+    /// Absent and zero are the default.
+    fn nanos(&self, path: &str, default: i64) -> i64 {
+        match self.get(path).and_then(nanos) {
+            None | Some(0) => default,
+            Some(nanos) => nanos,
+        }
+    }
 }

@@ -1,14 +1,121 @@
-//! What a running kubelet says of its own configuration: `/configz`.
+//! Where a kubelet's fields come from: its file, drop-ins over it, and its `/configz`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::super::document::got;
-use super::super::problem::Problems;
-use super::fields::retain_known;
-use super::layers::Layers;
-use super::settings::Origin;
-use super::{KubeletConfiguration, finish};
+use crate::kubelet::fields::retain_known;
+use crate::kubelet::{KubeletConfiguration, Origin, finish};
+use crate::problem::{Problem, Problems, member};
+use crate::read::got;
+
+/// By field or member of a map, who said so last.
+pub(super) type Origins = BTreeMap<String, Origin>;
+
+/// All files as one.
+#[derive(Default)]
+pub(super) struct Layers {
+    pub(super) object: Map<String, Value>,
+    pub(super) origins: Origins,
+}
+
+impl Layers {
+    /// The first layer.
+    pub(super) fn new(object: Map<String, Value>, origin: &Origin) -> Self {
+        let mut layers = Self { object, origins: Origins::new() };
+        for (key, value) in &layers.object {
+            remember(&mut layers.origins, key, value, origin);
+        }
+        layers
+    }
+
+    /// Lays a JSON merge patch over what is there: null takes away, and maps are merged.
+    pub(super) fn lay_over(&mut self, patch: Map<String, Value>, origin: &Origin) {
+        let Self { object, origins } = self;
+        for (key, value) in patch {
+            remember(origins, &key, &value, origin);
+            match (object.get_mut(&key), value) {
+                (_, Value::Null) => {
+                    object.remove(&key);
+                    origins.retain(|path, _| path.split(['[', '.']).next() != Some(&key));
+                }
+                (Some(Value::Object(map)), Value::Object(mut patch)) => {
+                    map.retain(|name, _| patch.get(name).is_none_or(|value| !value.is_null()));
+                    patch.retain(|_, value| !value.is_null());
+                    map.extend(patch);
+                }
+                (_, mut value) => {
+                    if let Value::Object(map) = &mut value {
+                        map.retain(|_, value| !value.is_null());
+                    }
+                    object.insert(key, value);
+                }
+            }
+        }
+    }
+
+    /// What is lost when the kubelet writes its configuration as JSON in order to lay drop-in
+    /// files over it: empty maps and lists become absent.
+    pub(super) fn omit_empty(&mut self) {
+        for key in [
+            "evictionHard",
+            "evictionSoft",
+            "evictionSoftGracePeriod",
+            "evictionMinimumReclaim",
+            "enforceNodeAllocatable",
+        ] {
+            if self.object.get(key).is_some_and(|value| *value == json!({}) || *value == json!([])) {
+                self.object.remove(key);
+                self.origins.remove(key);
+            }
+        }
+    }
+}
+
+fn remember(origins: &mut Origins, key: &str, value: &Value, origin: &Origin) {
+    let members = value.as_object().into_iter().flat_map(Map::keys).map(|name| member(key, name));
+    origins.extend(members.chain([key.to_owned()]).map(|path| (path, origin.clone())));
+}
+
+pub(super) struct DropIns {
+    pub(super) files: Vec<PathBuf>,
+    /// Notes on files that are passed over.
+    pub(super) skipped: Vec<Problem>,
+}
+
+/// `*.conf` by name, directories included, symbolic links to directories not: `WalkDir`.
+pub(super) fn list(dir: &Path) -> Result<DropIns, Problem> {
+    let mut found = DropIns { files: Vec::new(), skipped: Vec::new() };
+    walk(dir, &mut found)?;
+    Ok(found)
+}
+
+/// The files that count, for whoever keeps copies of them.
+pub fn files_of(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    Ok(list(dir).map_err(|problem| std::io::Error::other(problem.to_string()))?.files)
+}
+
+fn walk(dir: &Path, found: &mut DropIns) -> Result<(), Problem> {
+    let wrong = |cause: std::io::Error| Problem::new("", cause).in_file(Some(dir));
+    let mut entries =
+        std::fs::read_dir(dir).and_then(Iterator::collect::<std::io::Result<Vec<_>>>).map_err(wrong)?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let kind = entry.file_type().map_err(wrong)?;
+        let path = entry.path();
+        if kind.is_dir() {
+            walk(&path, found)?;
+        } else if entry.file_name().as_encoded_bytes().ends_with(b".conf") {
+            found.files.push(path);
+        } else {
+            let note = Problem::new("", "is passed over: its name does not end in .conf");
+            found.skipped.push(note.in_file(Some(&path)));
+        }
+    }
+    Ok(())
+}
 
 /// The fields that count of a kubelet's configuration in force: its files, its command line and its defaults
 /// together.
@@ -63,8 +170,8 @@ impl Effective {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::kubelet_policy;
     use super::Effective;
+    use crate::kubelet::kubelet_policy;
 
     const URL: &str = "https://127.0.0.1:10250/configz";
 
