@@ -95,6 +95,24 @@ pub struct Offsets {
     pub pids_counter: u32,
     /// `pids_cgroup.limit`.
     pub pids_limit: u32,
+    /// `cgroup.self`, the css through which its parent is found.
+    pub cgroup_self: u32,
+    /// `inode.i_sb`.
+    pub inode_sb: u32,
+    /// `inode.i_wb`; [`ABSENT`] where write-back knows no cgroups.
+    pub inode_wb: u32,
+    /// `bdi_writeback.memcg_css`; as before.
+    pub wb_memcg_css: u32,
+    /// `super_block.s_dev`.
+    pub sb_dev: u32,
+    /// `super_block.s_blocksize_bits`.
+    pub sb_block_bits: u32,
+    /// `ext4_allocation_request.inode`.
+    pub ext4_ar_inode: u32,
+    /// `ext4_allocation_request.len`.
+    pub ext4_ar_len: u32,
+    /// `ext4_allocation_request.flags`.
+    pub ext4_ar_flags: u32,
 }
 
 impl Offsets {
@@ -140,6 +158,15 @@ impl Offsets {
         cset_pids: ABSENT,
         pids_counter: ABSENT,
         pids_limit: ABSENT,
+        cgroup_self: ABSENT,
+        inode_sb: ABSENT,
+        inode_wb: ABSENT,
+        wb_memcg_css: ABSENT,
+        sb_dev: ABSENT,
+        sb_block_bits: ABSENT,
+        ext4_ar_inode: ABSENT,
+        ext4_ar_len: ABSENT,
+        ext4_ar_flags: ABSENT,
     };
 }
 
@@ -184,4 +211,4 @@ impl ProgramConfig {
     };
 }
 
-const _: () = assert!(size_of::<ProgramConfig>() == 4 * (8 + 40));
+const _: () = assert!(size_of::<ProgramConfig>() == 4 * (8 + 49));

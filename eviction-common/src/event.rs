@@ -32,12 +32,21 @@ pub enum Kind {
     TaskAlarm = 5,
     /// A program carried out the standing verdict: [`crate::KernelKill`].
     Struck = 6,
+    /// A threshold on a file system was crossed: [`crate::DiskThresholdCrossed`].
+    DiskCrossed = 7,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 6] =
-        [Self::Crossed, Self::OomKill, Self::CgroupMade, Self::CgroupGone, Self::TaskAlarm, Self::Struck];
+    pub const ALL: [Self; 7] = [
+        Self::Crossed,
+        Self::OomKill,
+        Self::CgroupMade,
+        Self::CgroupGone,
+        Self::TaskAlarm,
+        Self::Struck,
+        Self::DiskCrossed,
+    ];
 
     /// The kind with this number.
     pub const fn from_raw(raw: u16) -> Option<Self> {
@@ -48,6 +57,7 @@ impl Kind {
             4 => Some(Self::CgroupGone),
             5 => Some(Self::TaskAlarm),
             6 => Some(Self::Struck),
+            7 => Some(Self::DiskCrossed),
             _ => None,
         }
     }
@@ -61,6 +71,7 @@ impl Kind {
             Self::CgroupGone => "cgroup_removed",
             Self::TaskAlarm => "task_alarm",
             Self::Struck => "kernel_kill",
+            Self::DiskCrossed => "disk_threshold_crossed",
         }
     }
 }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod disk;
 mod event;
 mod judge;
 mod kernel_kill;
@@ -17,6 +18,7 @@ mod map;
 mod task;
 
 pub use config::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, ProgramConfig};
+pub use disk::{DISKS, DiskResource, DiskThreshold, DiskThresholdCrossed, DiskTotal, DiskUsage, DiskUser};
 pub use event::{
     Ancestor, CgroupChange, Edge, Header, Kind, NAME_BYTES, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
     ThresholdCrossed, UNLIMITED_BYTES, ancestor_flag, oom_flag,
@@ -37,4 +39,4 @@ pub use task::{
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 11;
+pub const ABI_VERSION: u16 = 12;

@@ -39,11 +39,11 @@ pub const fn armed_bit(id: u64) -> (u32, u64) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct FireToken {
-    /// The cgroup.
+    /// The cgroup, or the device of a [`crate::DiskThreshold`].
     pub id: u64,
-    /// [`MemcgThreshold::generation`].
+    /// [`MemcgThreshold::generation`], or that of the other.
     pub generation: u64,
-    /// An [`crate::Edge`].
+    /// An [`crate::Edge`], or a [`crate::DiskResource`].
     pub edge: u32,
     /// Explicit padding.
     pub pad: u32,
@@ -171,11 +171,15 @@ pub enum Counter {
     /// Reclaims that began twice or ended without a beginning, as those that were under way when the
     /// programs were attached.
     ReclaimOdd = 14,
+    /// `DiskThresholdCrossed` records that did not fit.
+    LostDiskCrossed = 15,
+    /// Cgroups that found no room in `DISK_USAGE`.
+    DiskUsageFull = 16,
 }
 
 impl Counter {
     /// How many there are.
-    pub const COUNT: u32 = 15;
+    pub const COUNT: u32 = 17;
 }
 
 const _: () = {

@@ -8,6 +8,7 @@ use eviction_common::{Alarm, AlarmKey, CgroupChange, Counter, Kind, OomCounts, P
 
 use crate::{
     config::{hierarchy, is_ours, offset},
+    disk,
     events::{header, lost, routine},
     maps::{ALARMS_SENT, CHARGED_CGROUPS, EVENTS, OOM_COUNTS, RECLAIM_TIME, THRESHOLDS, count},
     memcg::id_of_cgroup,
@@ -35,6 +36,8 @@ pub(crate) fn cgroup_mkdir(ctx: BtfTracePointContext) -> i32 {
 pub(crate) fn cgroup_rmdir(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: a `cgroup` and a string, which the loader checks in BTF.
     if let Some(id) = unsafe { on_change(ctx.arg(0), ctx.arg(1), Kind::CgroupGone) } {
+        // SAFETY: the same `cgroup`.
+        unsafe { disk::leave_to_parent(ctx.arg(0), id) };
         let _ = OOM_COUNTS.remove(id);
         task::forget(id);
         let _ = RECLAIM_TIME.remove(id);

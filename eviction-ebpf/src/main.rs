@@ -14,6 +14,7 @@
 mod ancestors;
 mod cgroup;
 mod config;
+mod disk;
 mod events;
 mod kernel_kill;
 mod maps;

@@ -8,9 +8,9 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, Queue, RingBuf},
 };
 use eviction_common::{
-    AlarmKey, ChargedCgroup, Counter, FireToken, HostTasks, LAST_GROUPS, LAST_HOOKS, LastSeen,
-    MemcgThreshold, OomContext, OomCounts, PidThreshold, PidsCache, ReclaimStart, ReclaimTime,
-    THRESHOLD_WORDS, TaskCgroupCache, TaskCount,
+    AlarmKey, ChargedCgroup, Counter, DISKS, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken,
+    HostTasks, LAST_GROUPS, LAST_HOOKS, LastSeen, MemcgThreshold, OomContext, OomCounts, PidThreshold,
+    PidsCache, ReclaimStart, ReclaimTime, THRESHOLD_WORDS, TaskCgroupCache, TaskCount,
 };
 
 /// Everything that is told to user space.
@@ -109,6 +109,19 @@ pub(crate) static RECLAIM_ACTIVE: Array<u64> = Array::with_max_entries(1, 0);
 #[map]
 pub(crate) static RECLAIM_TIME: HashMap<u64, ReclaimTime> =
     HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
+
+/// Thresholds on file systems, by the kernel's device number.
+#[map]
+pub(crate) static DISK_THRESHOLDS: HashMap<u32, DiskThreshold> = HashMap::with_max_entries(DISKS, 0);
+
+/// See [`DiskTotal`].
+#[map]
+pub(crate) static DISK_TOTALS: Array<DiskTotal> = Array::with_max_entries(DISKS, 0);
+
+/// What memory cgroups took of those file systems. Memory is taken at the first of it.
+#[map]
+pub(crate) static DISK_USAGE: HashMap<DiskUser, DiskUsage> =
+    HashMap::with_max_entries(8192, BPF_F_NO_PREALLOC);
 
 /// See [`Counter`].
 #[map]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use eviction_bpf::{Event, KernelKill, OomKill, TaskAlarm, ThresholdCrossed};
+use eviction_bpf::{DiskThresholdCrossed, Event, KernelKill, OomKill, TaskAlarm, ThresholdCrossed};
 
 use super::failover::BackendFailure;
 
@@ -19,6 +19,8 @@ pub(crate) struct EventBatch {
     pub(crate) of_pods: bool,
     /// The standing verdict was carried out. One stands at a time, and a look follows.
     pub(crate) kernel_kill: Option<KernelKill>,
+    /// The last crossing of a threshold on a file system.
+    pub(crate) disk_crossed: Option<DiskThresholdCrossed>,
     /// Cgroups came or went.
     pub(crate) tree_changed: bool,
     /// Processes that the kernel killed.
@@ -42,6 +44,7 @@ impl EventBatch {
             Event::CgroupMade(_) | Event::CgroupGone(_) => self.tree_changed = true,
             Event::TaskAlarm(alarm) => self.alarms.push(alarm),
             Event::KernelKill(kill) => self.kernel_kill = Some(kill),
+            Event::DiskCrossed(crossed) => self.disk_crossed = Some(crossed),
         }
     }
 }

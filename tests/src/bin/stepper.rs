@@ -8,7 +8,8 @@
 //! a file of so much, bit by bit to the disk, and removes it; `child MIB` starts a process that the kernel
 //! likes to kill and that touches so much, says `child PID` before it does and `ended SIGNAL` after; `watch FOLDER` keeps what
 //! the kernel tells of files that are closed in it, which is charged to this process whoever closes them; `open FOLDER` opens
-//! many there, which are closed with the process's end, and `stir FOLDER` opens and closes as many.
+//! many there, which are closed with the process's end, and `stir FOLDER` opens and closes as many; `file WHAT PATH BYTES` does
+//! something to a file, see [`change_file`].
 //! It ends with its input.
 
 use std::{
@@ -22,7 +23,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use rustix::{
     fs::inotify,
-    mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap},
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap},
     process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit},
 };
 use tests::folder::on_disk;
@@ -146,7 +147,7 @@ impl Drop for Region {
 
 fn main() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
-    let (mut regions, mut watchers) = (Vec::new(), Vec::new());
+    let (mut regions, mut watchers, mut files) = (Vec::new(), Vec::new(), Vec::new());
     let mut out = io::stdout();
     for line in io::stdin().lock().lines() {
         let line = line.context("read a step")?;
@@ -198,6 +199,8 @@ fn main() -> Result<()> {
             "write" => write(number()?)?,
             "child" => child(number()?)?,
             "prefer" => prefer()?,
+            "file" => files.extend(change_file(argument)?),
+            "close" => files.clear(),
             _ => bail!("unknown step {line:?}"),
         }
         writeln!(out, "ok").context("say ok")?;
@@ -237,6 +240,67 @@ fn write(mib: usize) -> Result<()> {
             file.sync_data().context("write a file to the disk")?;
         }
     }
+    Ok(())
+}
+
+/// Appends to it (`append`), writes over its beginning (`rewrite`), cuts it off (`truncate`), removes it
+/// (`unlink`), gives it blocks (`fallocate`), writes to it by memory (`map`), writes it back (`sync`), makes a directory
+/// (`mkdir`), or writes it, removes it and keeps it open until `close` (`keep`).
+fn change_file(step: &str) -> Result<Option<File>> {
+    let mut words = step.split(' ');
+    let mut word = || words.next().with_context(|| format!("step file {step:?}"));
+    let (what, path) = (word()?, Path::new(word()?));
+    let bytes = word()?.parse::<u64>().context("how many bytes")?;
+    let open = || {
+        let mut options = File::options();
+        options.create(true).truncate(false).read(true).write(true).open(path).context("open a file")
+    };
+    match what {
+        "append" => {
+            let mut file = File::options().create(true).append(true).open(path).context("open a file")?;
+            fill(&mut file, bytes)?;
+        }
+        "rewrite" => fill(&mut open()?, bytes)?,
+        "truncate" => open()?.set_len(bytes).context("cut a file off")?,
+        "unlink" => fs::remove_file(path).context("remove a file")?,
+        "fallocate" => {
+            rustix::fs::fallocate(open()?, rustix::fs::FallocateFlags::empty(), 0, bytes)
+                .context("allocate blocks")?;
+        }
+        "map" => write_by_memory(&open()?, bytes as usize)?,
+        "sync" => open()?.sync_all().context("write a file back")?,
+        "mkdir" => fs::create_dir(path).context("make a directory")?,
+        "keep" => {
+            let mut file = open()?;
+            fill(&mut file, bytes)?;
+            fs::remove_file(path).context("remove a file")?;
+            return Ok(Some(file));
+        }
+        other => bail!("unknown change of a file {other:?}"),
+    }
+    Ok(None)
+}
+
+fn fill(file: &mut File, bytes: u64) -> Result<()> {
+    let block = vec![1; 64 << 10];
+    let mut left = bytes as usize;
+    while left > 0 {
+        let part = left.min(block.len());
+        file.write_all(&block[..part]).context("write a file")?;
+        left -= part;
+    }
+    Ok(())
+}
+
+fn write_by_memory(file: &File, bytes: usize) -> Result<()> {
+    if file.metadata().context("size a file")?.len() < bytes as u64 {
+        file.set_len(bytes as u64).context("make a file longer")?;
+    }
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping at an address that the kernel chooses.
+    let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0) };
+    let region = Region { start: start.context("map a file")?.cast(), bytes };
+    region.touch();
     Ok(())
 }
 

@@ -6,6 +6,7 @@ mod arming;
 mod cgroups;
 mod charge;
 mod churn;
+mod disk;
 mod groups;
 mod ladder;
 mod load;

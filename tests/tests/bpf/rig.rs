@@ -12,8 +12,8 @@ use std::{
 use eviction_bpf::capabilities::{self, Lockdown};
 use eviction_bpf::event::Alarm;
 use eviction_bpf::{
-    self, AttachWhen, BpfHandle, CgroupChange, Event, EventClass, Generation, KernelKill, KernelThreshold,
-    LoadOptions, Loaded, OomKill, Ring, TaskAlarm, ThresholdCrossed,
+    self, AttachWhen, BpfHandle, CgroupChange, DiskThresholdCrossed, Event, EventClass, Generation,
+    KernelKill, KernelThreshold, LoadOptions, Loaded, OomKill, Ring, TaskAlarm, ThresholdCrossed,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::process::HANG;
@@ -137,6 +137,7 @@ pub(crate) struct Told {
     pub(crate) gone: Vec<Change>,
     pub(crate) alarms: Vec<TaskAlarm>,
     pub(crate) kernel_kills: Vec<KernelKill>,
+    pub(crate) disk: Vec<DiskThresholdCrossed>,
     pub(crate) events: u64,
 }
 
@@ -212,6 +213,7 @@ impl Rig {
             Event::CgroupGone(change) => told.gone.push(Change::of(&change)),
             Event::TaskAlarm(alarm) => told.alarms.push(alarm),
             Event::KernelKill(kill) => told.kernel_kills.push(kill),
+            Event::DiskCrossed(crossed) => told.disk.push(crossed),
         });
         assert_eq!((drained.malformed, drained.why), (0, None));
         told.events += drained.events;

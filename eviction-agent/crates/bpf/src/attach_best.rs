@@ -10,10 +10,9 @@ use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramF
 use aya::{Btf, Ebpf};
 
 use super::attach::{self, Link};
-use super::attach_method::{AttachMethod, AttachWhen, HookPoint, ProgramHook};
+use super::attach_method::{AttachMethod, HookPoint, ProgramHook};
 use super::capabilities::Lockdown;
 use super::error_summary::brief;
-use super::on_demand::OnDemandProbe;
 use super::plan::{self, BackendInfo, ClassPlan, RejectedMethod};
 
 /// The rung of a family that holds.
@@ -109,10 +108,4 @@ fn load_program(hook: &ProgramHook, ebpf: &mut Ebpf, btf: &Btf) -> Result<(Owned
             loaded(program.fd()?, program.info()?)
         }
     }
-}
-
-/// The program of a rung for a time, which is taken off.
-pub(super) fn keep(attached: Vec<AttachedProgram>, when: AttachWhen) -> io::Result<Option<OnDemandProbe>> {
-    let first = attached.into_iter().next();
-    first.map(|AttachedProgram { at, program, link }| OnDemandProbe::new(when, at, program, link)).transpose()
 }

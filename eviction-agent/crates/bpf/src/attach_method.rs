@@ -23,11 +23,24 @@ pub enum EventClass {
     Reclaim,
     /// Cgroups made and removed.
     Cgroup,
+    /// Blocks and inodes of ext4: allocated and freed.
+    Disk,
+    /// Blocks of ext4 that buffered writes reserve, by hooks that cost too much to be attached all the time.
+    DiskNear,
 }
 
 impl EventClass {
     /// Every family.
-    pub const ALL: [Self; 6] = [Self::Charge, Self::Near, Self::Oom, Self::Task, Self::Reclaim, Self::Cgroup];
+    pub const ALL: [Self; 8] = [
+        Self::Charge,
+        Self::Near,
+        Self::Oom,
+        Self::Task,
+        Self::Reclaim,
+        Self::Cgroup,
+        Self::Disk,
+        Self::DiskNear,
+    ];
 
     /// How it is called in logs, metrics and `check`.
     pub const fn name(self) -> &'static str {
@@ -38,7 +51,16 @@ impl EventClass {
             Self::Task => "task",
             Self::Reclaim => "reclaim",
             Self::Cgroup => "cgroup",
+            Self::Disk => "disk",
+            Self::DiskNear => "disk near",
         }
+    }
+
+    /// Whether it is loaded only where a threshold on a disk is configured ([`LoadOptions::disks`]).
+    ///
+    /// [`LoadOptions::disks`]: crate::LoadOptions::disks
+    pub const fn is_of_disks(self) -> bool {
+        matches!(self, Self::Disk | Self::DiskNear)
     }
 }
 
@@ -69,7 +91,7 @@ pub struct AttachMethod {
 /// What a hook that is attached for a time is good for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompanionProbe {
-    /// The rungs for charges that it goes with.
+    /// The rungs for charges, or for disks, that it goes with.
     pub(super) rungs: &'static [&'static str],
     /// When it is attached.
     pub(super) when: AttachWhen,
@@ -82,6 +104,8 @@ pub enum AttachWhen {
     NearLine,
     /// While it is to be seen how pressure ends: the other sees no memory given back.
     WayDown,
+    /// While a threshold on a disk is near: the other sees what is written by write-back only.
+    NearDisk,
 }
 
 /// How far a cgroup can grow before a rung sees it.

@@ -19,8 +19,16 @@ const COUNTER: &[&str] = &["css_ss", "task_cgroups", "cset_memory"];
 const OOM_CONTROL: &[&str] = &["oc_memcg", "oc_chosen"];
 const CGROUP: &[&str] = &["cgroup_kn", "kn_id", "cgroup_root", "cgroup_level", "root_hierarchy"];
 
+const EXT4_REQUEST: &[&str] = &["ext4_ar_inode", "ext4_ar_len", "ext4_ar_flags", "task_mm"];
+const INODE_FIELDS: &[&str] = &["inode_sb", "sb_dev", "sb_block_bits"];
+const OWNER: &[&str] = &["task_cgroups", "cset_memory"];
+
 const TRY_CHARGE: &[Expected] = &[Expected::Struct("page_counter"), Expected::Number, Expected::Pointer];
 const CHARGE: &[Expected] = &[Expected::Struct("page_counter"), Expected::Number];
+
+const INODE: &[Expected] = &[Expected::Struct("inode")];
+const INODE_AND_BLOCKS: &[Expected] = &[Expected::Struct("inode"), Expected::Number];
+const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
 
 const OOM_KILL: &[Expected] = &[Expected::Struct("oom_control")];
 const VICTIM: &[Expected] = &[Expected::Struct("task_struct")];
@@ -34,7 +42,12 @@ pub const FALLBACKS: [&str; 4] =
 pub fn ladder(family: EventClass) -> impl Iterator<Item = &'static str> {
     let behind = match family {
         EventClass::Charge | EventClass::Near => FALLBACKS.as_slice(),
-        EventClass::Oom | EventClass::Task | EventClass::Reclaim | EventClass::Cgroup => &[],
+        EventClass::Oom
+        | EventClass::Task
+        | EventClass::Reclaim
+        | EventClass::Cgroup
+        | EventClass::Disk
+        | EventClass::DiskNear => &[],
     };
     let own = RUNGS.iter().filter(move |rung| rung.family == family).map(|rung| rung.name);
     own.chain(behind.iter().copied())
@@ -364,5 +377,75 @@ pub static RUNGS: &[AttachMethod] = &[
         sees_every_charge: false,
         grain: Granularity::None,
         beside: None,
+    },
+    AttachMethod {
+        name: EXT4,
+        family: EventClass::Disk,
+        hooks: &[
+            ProgramHook {
+                program: "disk_ext4_allocate",
+                at: HookPoint::Tracepoint("ext4_allocate_blocks"),
+                arguments: &[Expected::Struct("ext4_allocation_request")],
+            },
+            ProgramHook {
+                program: "disk_ext4_free",
+                at: HookPoint::Tracepoint("ext4_free_blocks"),
+                arguments: &[Expected::Struct("inode"), Expected::Number, Expected::Number],
+            },
+            ProgramHook {
+                program: "disk_ext4_allocate_inode",
+                at: HookPoint::Tracepoint("ext4_allocate_inode"),
+                arguments: INODE,
+            },
+            ProgramHook {
+                program: "disk_ext4_free_inode",
+                at: HookPoint::Tracepoint("ext4_free_inode"),
+                arguments: INODE,
+            },
+        ],
+        needs: &[IDENTITY, OWNER, INODE_FIELDS, EXT4_REQUEST],
+        sees_every_charge: false,
+        grain: Granularity::None,
+        beside: None,
+    },
+    AttachMethod {
+        name: "tp_btf ext4_da_reserve_space(inode, blocks), ext4_da_release_space",
+        family: EventClass::DiskNear,
+        hooks: &[
+            ProgramHook {
+                program: "disk_ext4_reserve",
+                at: HookPoint::Tracepoint("ext4_da_reserve_space"),
+                arguments: INODE_AND_BLOCKS,
+            },
+            ProgramHook {
+                program: "disk_ext4_release",
+                at: HookPoint::Tracepoint("ext4_da_release_space"),
+                arguments: INODE_AND_BLOCKS,
+            },
+        ],
+        needs: &[IDENTITY, OWNER, INODE_FIELDS],
+        sees_every_charge: true,
+        grain: Granularity::None,
+        beside: Some(CompanionProbe { rungs: &[EXT4], when: AttachWhen::NearDisk }),
+    },
+    AttachMethod {
+        name: "tp_btf ext4_da_reserve_space(inode), ext4_da_release_space",
+        family: EventClass::DiskNear,
+        hooks: &[
+            ProgramHook {
+                program: "disk_ext4_reserve_one",
+                at: HookPoint::Tracepoint("ext4_da_reserve_space"),
+                arguments: INODE,
+            },
+            ProgramHook {
+                program: "disk_ext4_release",
+                at: HookPoint::Tracepoint("ext4_da_release_space"),
+                arguments: INODE_AND_BLOCKS,
+            },
+        ],
+        needs: &[IDENTITY, OWNER, INODE_FIELDS],
+        sees_every_charge: true,
+        grain: Granularity::None,
+        beside: Some(CompanionProbe { rungs: &[EXT4], when: AttachWhen::NearDisk }),
     },
 ];

@@ -59,7 +59,8 @@ impl CgroupIds {
             | Event::OomKill(_)
             | Event::OomMark(_)
             | Event::TaskAlarm(_)
-            | Event::KernelKill(_) => {}
+            | Event::KernelKill(_)
+            | Event::DiskCrossed(_) => {}
         }
     }
 

@@ -3,14 +3,15 @@
 
 use bytes::{Buf, TryGetError};
 use eviction_common::{
-    ABI_VERSION, Alarm, Edge, Kind, MAX_CHAIN, NAME_BYTES, PATH_BYTES, UNLIMITED_BYTES, ancestor_flag,
-    oom_flag,
+    ABI_VERSION, Alarm, DiskResource, Edge, Kind, MAX_CHAIN, NAME_BYTES, PATH_BYTES, UNLIMITED_BYTES,
+    ancestor_flag, oom_flag,
 };
 use thiserror::Error;
 
+use super::disk::user_device;
 use super::event::{
-    Ancestor, CgroupChange, Event, KernelKill, OomContext, OomEvents, OomKill, Rss, Stamp, TaskAlarm,
-    ThresholdCrossed,
+    Ancestor, CgroupChange, DiskThresholdCrossed, Event, KernelKill, OomContext, OomEvents, OomKill, Rss,
+    Stamp, TaskAlarm, ThresholdCrossed,
 };
 
 /// Why the bytes of a record are none.
@@ -89,6 +90,7 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event<'_>, DecodeError> 
         Kind::CgroupGone => Event::CgroupGone(fields.cgroup_change(stamp, kind)?),
         Kind::TaskAlarm => Event::TaskAlarm(fields.task_alarm(stamp)?),
         Kind::Struck => Event::KernelKill(fields.kernel_kill(stamp)?),
+        Kind::DiskCrossed => Event::DiskCrossed(fields.disk_crossed(stamp)?),
     };
     match fields.rest.len() {
         0 => Ok(event),
@@ -295,6 +297,23 @@ impl<'a> Fields<'a> {
         comm.copy_from_slice(self.slice(16)?);
         let error = (error != 0).then_some(error);
         Ok(KernelKill { stamp, verdict, victim_id, leaf_id, usage, grown, tgid, pid, error, comm })
+    }
+
+    fn disk_crossed(&mut self, stamp: Stamp) -> Result<DiskThresholdCrossed, DecodeError> {
+        let generation = self.u64()?;
+        let leaf_id = self.u64()?;
+        let beyond = self.u64()?;
+        let device = self.u32()?;
+        let resource = self.u32()?;
+        let tgid = self.u32()?;
+        let pid = self.u32()?;
+        let resource = DiskResource::from_raw(resource).ok_or(DecodeError::Field {
+            kind: Kind::DiskCrossed.name(),
+            field: "resource",
+            value: resource.into(),
+        })?;
+        let device = user_device(device);
+        Ok(DiskThresholdCrossed { stamp, device, resource, generation, beyond, leaf_id, tgid, pid })
     }
 
     fn cgroup_change(&mut self, stamp: Stamp, kind: Kind) -> Result<CgroupChange<'a>, DecodeError> {

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, ffi::OsStr, fmt, os::unix::ffi::OsStrExt as _};
 
-pub use eviction_common::Edge;
+pub use eviction_common::{DiskResource, Edge};
 
 /// When and where the kernel side wrote a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub enum Event<'a> {
     TaskAlarm(TaskAlarm),
     /// The standing verdict was carried out.
     KernelKill(KernelKill),
+    /// A threshold on a file system was crossed.
+    DiskCrossed(DiskThresholdCrossed),
 }
 
 impl Event<'_> {
@@ -46,6 +48,7 @@ impl Event<'_> {
             Self::CgroupMade(change) | Self::CgroupGone(change) => change.stamp,
             Self::TaskAlarm(alarm) => alarm.stamp,
             Self::KernelKill(kill) => kill.stamp,
+            Self::DiskCrossed(crossed) => crossed.stamp,
         }
     }
 }
@@ -89,6 +92,28 @@ impl ThresholdCrossed {
         let (leaf_id, edge) = (level_id, Edge::UsageAbove);
         Self { stamp, level_id, leaf_id, generation, edge, usage: 0, gross: 0, tgid: 1, pid: 1 }
     }
+}
+
+/// A threshold on a file system was crossed. Comes once for each setting and resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskThresholdCrossed {
+    /// When and where.
+    pub stamp: Stamp,
+    /// The file system, as `st_dev` of its files has it.
+    pub device: u64,
+    /// What of it.
+    pub resource: DiskResource,
+    /// Which setting it was: [`Generation`](super::Generation) as
+    /// [`set_disk_threshold`](super::BpfHandle::set_disk_threshold) gave it.
+    pub generation: u64,
+    /// How much more than the headroom was taken, bytes or inodes.
+    pub beyond: u64,
+    /// The memory cgroup that took what crossed it; 0 if that is not known.
+    pub leaf_id: u64,
+    /// The process that ran then: who wrote, or a worker of the kernel.
+    pub tgid: u32,
+    /// Its thread.
+    pub pid: u32,
 }
 
 /// The standing verdict was carried out: a process of the victim was sent SIGKILL at its own charge,

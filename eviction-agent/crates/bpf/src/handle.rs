@@ -12,6 +12,7 @@ use thiserror::Error;
 use super::{
     attach::Link,
     attach_method::{AttachWhen, EventClass},
+    disk::DiskMaps,
     kernel_kill::KernelKillMaps,
     on_demand::OnDemandProbe,
     plan::BackendInfo,
@@ -91,18 +92,19 @@ pub(super) struct Maps {
     pub(super) dirty: MapData,
     pub(super) counters: PerCpuArray<MapData, u64>,
     pub(super) tally: TaskCounterMaps,
+    pub(super) disks: DiskMaps,
 }
 
 /// What is loaded into the kernel. Dropping it detaches every program.
 pub struct BpfHandle {
     pub(super) maps: Maps,
     pub(super) links: Vec<(EventClass, Link)>,
-    pub(super) near: Option<OnDemandProbe>,
+    pub(super) near: Vec<OnDemandProbe>,
     pub(super) sources: Vec<BackendInfo>,
     pub(super) page_bytes: u64,
     pub(super) kernel_kill: Option<KernelKillMaps>,
     stocks: u32,
-    generation: u64,
+    pub(super) generation: u64,
     armed: HashMap<u64, (u64, KernelThreshold)>,
 }
 
@@ -111,7 +113,7 @@ impl BpfHandle {
         maps: Maps,
         kernel_kill: Option<KernelKillMaps>,
         links: Vec<(EventClass, Link)>,
-        near: Option<OnDemandProbe>,
+        near: Vec<OnDemandProbe>,
         sources: Vec<BackendInfo>,
         stocks: u32,
     ) -> Self {
@@ -153,29 +155,31 @@ impl BpfHandle {
     /// # Errors
     /// If the kernel has refused it.
     pub fn ask(&mut self, when: AttachWhen, wanted: bool) -> std::io::Result<()> {
-        let Some(near) = self.near.as_mut().filter(|near| near.when == when) else { return Ok(()) };
-        let asked = near.ask(wanted);
+        let Some(place) = self.near.iter().position(|near| near.when == when) else { return Ok(()) };
+        let asked = self.near[place].ask(wanted);
         if asked.is_err() {
-            self.near = None;
-            self.sources.retain(|info| info.source != EventClass::Near.name());
+            let family = self.near.remove(place).family;
+            self.sources.retain(|info| info.source != family.name());
         }
         asked
     }
 
     /// Whether that hook is attached.
     pub fn is_attached(&self, when: AttachWhen) -> bool {
-        self.near.as_ref().is_some_and(|near| near.when == when && near.is_attached())
+        self.near.iter().any(|near| near.when == when && near.is_attached())
     }
 
     /// Whether what was asked for is not yet done.
     pub fn is_changing(&self) -> bool {
-        self.near.as_ref().is_some_and(OnDemandProbe::is_changing)
+        self.near.iter().any(OnDemandProbe::is_changing)
     }
 
     /// Asks the kernel which programs are not where they were attached any more.
     pub fn detached(&self) -> impl Iterator<Item = Detached> {
-        let near = self.near.as_ref().and_then(|near| near.link(Link::verify));
-        let near = near.map(|verified| (EventClass::Near, verified));
+        let near = self.near.iter().flat_map(|near| {
+            let verified = near.links(|links| links.iter().map(Link::verify).collect::<Vec<_>>());
+            verified.into_iter().flatten().map(|verified| (near.family, verified))
+        });
         let links = self.links.iter().map(|(family, link)| (*family, link.verify()));
         links.chain(near).filter_map(|(family, verified)| {
             let source = verified.err()?;
@@ -186,7 +190,8 @@ impl BpfHandle {
 
     /// The kernel's ids of the attached programs, as `bpftool prog` lists them.
     pub fn program_ids(&self) -> Vec<u32> {
-        let near = self.near.as_ref().and_then(|near| near.link(|link| link.program));
+        let programs = |links: &[Link]| links.iter().map(|link| link.program).collect::<Vec<_>>();
+        let near = self.near.iter().filter_map(|near| near.links(programs)).flatten();
         self.links.iter().map(|(_, link)| link.program).chain(near).collect()
     }
 

@@ -7,16 +7,17 @@ use aya::{
     maps::{MapData, MapError, RingBuf},
 };
 use aya_log::EbpfLogger;
-use eviction_common::{ABI_VERSION, ABSENT, ProgramConfig};
+use eviction_common::{ABI_VERSION, ABSENT, DISKS, ProgramConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
 use eviction_node::backend_selection::BackendSelection;
 
 use super::{
-    attach_best::{AttachedMethod, AttachedProgram, climb, keep},
+    attach_best::{AttachedMethod, AttachedProgram, climb},
     attach_method::EventClass,
     capabilities::{self, KernelFacts},
+    disk::DiskMaps,
     error_summary::brief,
     handle::{
         BpfHandle, Maps,
@@ -25,6 +26,7 @@ use super::{
     kernel_kill::KernelKillMaps,
     map_sizes,
     object::with_object,
+    on_demand::OnDemandProbe,
     plan::{self, BackendInfo, ClassPlan},
     ring::Ring,
     sys::MapEntry,
@@ -74,6 +76,9 @@ pub struct LoadOptions {
     /// Whether a verdict may stand ([`BpfHandle::stand`]). Without it the verifier sees to it that no
     /// program can send a signal.
     pub kernel_kill: bool,
+    /// Whether thresholds on disks may be set ([`BpfHandle::set_disk_threshold`]). Without it no program for
+    /// disks is loaded.
+    pub disks: bool,
 }
 
 /// A build on a machine of many cores makes some thousand processes in a second; what makes more in one
@@ -90,6 +95,7 @@ impl Default for LoadOptions {
             fork_storm: FORK_STORM,
             log: ProgramLog::Off,
             kernel_kill: false,
+            disks: false,
         }
     }
 }
@@ -140,7 +146,8 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, LoadError> {
 /// The same on facts that are known already.
 pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, LoadError> {
     let LoadOptions { choice, log, kernel_kill, .. } = options;
-    let plans = plan::plan(facts, choice);
+    let mut plans = plan::plan(facts, choice);
+    plans.retain(|plan| options.disks || !plan.family.is_of_disks());
     let setup = program_config(facts, options);
     if plans.iter().all(|plan| plan.candidates.is_empty()) {
         return Err(refused(plans, None));
@@ -158,22 +165,26 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     let mut links = Vec::new();
     let mut sources = Vec::new();
     let mut missing = Vec::new();
-    let mut near = None;
-    let mut charge = "";
+    let mut near = Vec::new();
+    let (mut charge, mut disk) = ("", "");
     for mut plan in plans {
         let family = plan.family;
-        if family == EventClass::Near {
-            plan.only_beside(charge);
+        match family {
+            EventClass::Near => plan.only_beside(charge),
+            EventClass::DiskNear => plan.only_beside(disk),
+            _ => {}
         }
         match climb(plan, &mut ebpf, &btf, facts.lockdown) {
             Ok(AttachedMethod { info, rung, attached }) => {
-                if family == EventClass::Charge {
-                    charge = rung.name;
+                match family {
+                    EventClass::Charge => charge = rung.name,
+                    EventClass::Disk => disk = rung.name,
+                    _ => {}
                 }
                 match rung.beside {
                     // What costs too much for every day has shown that it can be attached.
-                    Some(beside) => match keep(attached, beside.when) {
-                        Ok(kept) => near = kept,
+                    Some(beside) => match OnDemandProbe::new(family, beside.when, attached) {
+                        Ok(kept) => near.push(kept),
                         Err(error) => {
                             missing.push(BackendInfo { rung: "", reason: brief(&error), ..info });
                             continue;
@@ -247,7 +258,7 @@ fn refused(plans: Vec<ClassPlan>, why: Option<String>) -> LoadError {
 
 /// Makes the maps.
 fn open(setup: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, kernel_kill: _ } =
+    let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, kernel_kill: _, disks } =
         options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
@@ -262,14 +273,15 @@ fn open(setup: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf
         .override_global(aya_log::LEVEL, &level, true)
         .map_max_entries("EVENTS", ring_bytes.max(page))
         .map_max_entries("THRESHOLDS", levels)
-        // Three edges, and the tickets of an arming go when the next one's are in.
-        .map_max_entries("FIRE_TOKENS", levels.saturating_mul(6).max(8))
+        // Three edges, and the tickets of an arming go when the next one's are in; two of a disk.
+        .map_max_entries("FIRE_TOKENS", levels.saturating_mul(6).saturating_add(4 * DISKS))
         .map_max_entries("CHARGED_CGROUPS", cgroups)
         .map_max_entries("OOM_COUNTS", cgroups)
         .map_max_entries("TASK_STATS", cgroups)
         .map_max_entries("TASK_STATS_INDEX", cgroups)
         .map_max_entries("TASK_STATS_FREE", cgroups)
         .map_max_entries("RECLAIM_TIME", cgroups)
+        .map_max_entries("DISK_USAGE", if *disks { cgroups.saturating_mul(2) } else { 1 })
         .map_max_entries("ALARMS_SENT", levels);
     if *log == ProgramLog::Off {
         loader.map_max_entries("AYA_LOGS", page);
@@ -318,6 +330,7 @@ fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {
         },
         counters: take("COUNTERS")?.try_into()?,
         tally,
+        disks: DiskMaps::take(ebpf)?,
     };
     Ok((maps, Ring::new(ring)))
 }

@@ -5,6 +5,7 @@ use eviction_common::{Counter, Kind};
 
 use super::attach_method::EventClass;
 use super::handle::BpfHandle;
+use super::on_demand::OnDemandProbe;
 
 /// What the kernel side counted since it was loaded: what it lost, and what it saw in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct LossCounters {
     pub cgroup_gone: u64,
     /// Alarms about tasks that did not fit.
     pub task_alarm: u64,
+    /// Crossings of disks that did not fit.
+    pub disk_crossed: u64,
     /// Charging cgroups that found no room in the dirty set.
     pub dirty_full: u64,
     /// Cgroups whose event counts found no room.
@@ -33,6 +36,8 @@ pub struct LossCounters {
     pub stalls_full: u64,
     /// Tasks in reclaim that found no room.
     pub reclaiming_full: u64,
+    /// Cgroups whose usage of a disk found no room.
+    pub disk_usage_full: u64,
     /// Reclaims that began twice or ended without a beginning, as those that were under way when
     /// the programs were attached.
     pub reclaim_odd: u64,
@@ -49,18 +54,19 @@ impl LossCounters {
     }
 
     /// Records that did not fit, by what they tell.
-    pub fn by_record(&self) -> [(&'static str, u64); 5] {
+    pub fn by_record(&self) -> [(&'static str, u64); 6] {
         [
             (Kind::Crossed.name(), self.crossed),
             (Kind::OomKill.name(), self.oom_kill),
             (Kind::CgroupMade.name(), self.cgroup_made),
             (Kind::CgroupGone.name(), self.cgroup_gone),
             (Kind::TaskAlarm.name(), self.task_alarm),
+            (Kind::DiskCrossed.name(), self.disk_crossed),
         ]
     }
 
     /// What found no room, by what it is about.
-    pub fn by_map(&self) -> [(&'static str, u64); 6] {
+    pub fn by_map(&self) -> [(&'static str, u64); 7] {
         [
             ("charged_cgroups", self.dirty_full),
             ("oom_counts", self.seen_full),
@@ -68,6 +74,7 @@ impl LossCounters {
             ("alarms_sent", self.alarmed_full),
             ("reclaim_time", self.stalls_full),
             ("reclaim_start", self.reclaiming_full),
+            ("disk_usage", self.disk_usage_full),
         ]
     }
 }
@@ -81,9 +88,8 @@ impl BpfHandle {
         EventClass::ALL.map(|family| {
             let links = self.links.iter().filter(|(its, _)| *its == family);
             let always: u64 = links.filter_map(|(_, link)| link.runs_missed().ok()).sum();
-            let near = self.near.as_ref().filter(|_| family == EventClass::Near);
-            let near = near.and_then(|near| near.runs_missed().ok());
-            (family, always.saturating_add(near.unwrap_or(0)))
+            let near = self.near.iter().filter(|near| near.family == family);
+            (family, always.saturating_add(near.map(OnDemandProbe::runs_missed).sum()))
         })
     }
 
@@ -99,12 +105,14 @@ impl BpfHandle {
             cgroup_made: count(Counter::LostCgroupMade)?,
             cgroup_gone: count(Counter::LostCgroupGone)?,
             task_alarm: count(Counter::LostTaskAlarm)?,
+            disk_crossed: count(Counter::LostDiskCrossed)?,
             dirty_full: count(Counter::DirtyFull)?,
             seen_full: count(Counter::SeenFull)?,
             tasks_full: count(Counter::TasksFull)?,
             alarmed_full: count(Counter::AlarmedFull)?,
             stalls_full: count(Counter::StallsFull)?,
             reclaiming_full: count(Counter::ReclaimingFull)?,
+            disk_usage_full: count(Counter::DiskUsageFull)?,
             reclaim_odd: count(Counter::ReclaimOdd)?,
             walk_cut: count(Counter::WalkCut)?,
             charges: count(Counter::Charges)?,

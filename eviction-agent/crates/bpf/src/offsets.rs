@@ -27,6 +27,10 @@ pub const WANTED: BtfQuery<'static> = BtfQuery {
         "pids_cgroup",
         "oom_control",
         "memcg_stock_pcp",
+        "inode",
+        "super_block",
+        "bdi_writeback",
+        "ext4_allocation_request",
     ],
     typedef_prefix: "btf_trace_",
     enumerators: &[
@@ -129,6 +133,16 @@ pub fn resolve(btf: &Btf<'_>) -> ResolvedOffsets {
         cset_pids: take("cset_pids", css_of(btf, "css_set", "pids_cgrp_id")),
         pids_counter: take("pids_counter", pids(btf, "counter")),
         pids_limit: take("pids_limit", pids(btf, "limit")),
+        cgroup_self: take("cgroup_self", at("cgroup", "self")),
+        inode_sb: take("inode_sb", at("inode", "i_sb")),
+        // Nothing is lacking without: the owner of a write-back is not known then.
+        inode_wb: at("inode", "i_wb").unwrap_or(ABSENT),
+        wb_memcg_css: at("bdi_writeback", "memcg_css").unwrap_or(ABSENT),
+        sb_dev: take("sb_dev", at("super_block", "s_dev")),
+        sb_block_bits: take("sb_block_bits", at("super_block", "s_blocksize_bits")),
+        ext4_ar_inode: take("ext4_ar_inode", at("ext4_allocation_request", "inode")),
+        ext4_ar_len: take("ext4_ar_len", at("ext4_allocation_request", "len")),
+        ext4_ar_flags: take("ext4_ar_flags", at("ext4_allocation_request", "flags")),
     };
     ResolvedOffsets {
         offsets,

@@ -4,32 +4,37 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::attach::{self, Link};
-use super::attach_method::{AttachWhen, HookPoint};
+use super::attach_best::AttachedProgram;
+use super::attach_method::{AttachWhen, EventClass};
 use super::switch::DetachSwitch;
 
-/// A program that was loaded, and proved that it can be attached.
+/// Programs that were loaded, and proved that they can be attached.
 #[derive(Debug)]
 pub(super) struct OnDemandProbe {
+    pub(super) family: EventClass,
     pub(super) when: AttachWhen,
-    switch: DetachSwitch<Link>,
+    switch: DetachSwitch<Vec<Link>>,
     /// Kept for what the kernel counts of it, which outlives each link.
-    program: OwnedFd,
+    programs: Vec<OwnedFd>,
 }
 
 impl OnDemandProbe {
-    /// Takes the program off.
+    /// Takes the programs off.
     ///
     /// # Errors
-    /// If the thread that attaches it cannot be started.
-    pub(super) fn new(when: AttachWhen, at: HookPoint, program: OwnedFd, link: Link) -> io::Result<Self> {
-        let id = link.program;
-        drop(link);
-        let kept = program.try_clone()?;
-        Ok(Self {
-            when,
-            switch: DetachSwitch::new("hook", move || Link::new(at, &program, id))?,
-            program: kept,
-        })
+    /// If the thread that attaches them cannot be started.
+    pub(super) fn new(
+        family: EventClass,
+        when: AttachWhen,
+        attached: Vec<AttachedProgram>,
+    ) -> io::Result<Self> {
+        let (mut programs, mut again) = (Vec::new(), Vec::new());
+        for AttachedProgram { at, program, link } in attached {
+            programs.push(program.try_clone()?);
+            again.push((at, program, link.program));
+        }
+        let attach = move || again.iter().map(|(at, program, id)| Link::new(*at, program, *id)).collect();
+        Ok(Self { family, when, switch: DetachSwitch::new("hook", attach)?, programs })
     }
 
     pub(super) fn is_attached(&self) -> bool {
@@ -49,12 +54,12 @@ impl OnDemandProbe {
     }
 
     /// See [`attach::runs_missed`].
-    pub(super) fn runs_missed(&self) -> io::Result<u64> {
-        attach::runs_missed(&self.program)
+    pub(super) fn runs_missed(&self) -> u64 {
+        self.programs.iter().filter_map(|program| attach::runs_missed(program).ok()).sum()
     }
 
-    /// Looks at the link, if there is one.
-    pub(super) fn link<R>(&self, look: impl FnOnce(&Link) -> R) -> Option<R> {
-        self.switch.look(look)
+    /// Looks at the links, if there are any.
+    pub(super) fn links<R>(&self, look: impl FnOnce(&[Link]) -> R) -> Option<R> {
+        self.switch.look(|links| look(links))
     }
 }

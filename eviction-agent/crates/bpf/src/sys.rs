@@ -12,8 +12,9 @@ use aya::{
     sys::SyscallError,
 };
 use eviction_common::{
-    AlarmKey, ChargedCgroup, FireToken, HostTasks, KillOrder, MemcgThreshold, OomCounts, PidThreshold,
-    ProgramConfig, ReclaimStart, ReclaimTime, SuppressedCount, TaskCount,
+    AlarmKey, ChargedCgroup, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken, HostTasks, KillOrder,
+    MemcgThreshold, OomCounts, PidThreshold, ProgramConfig, ReclaimStart, ReclaimTime, SuppressedCount,
+    TaskCount,
 };
 
 /// A shared type as aya takes it.
@@ -42,6 +43,10 @@ pod!(
     ReclaimTime,
     KillOrder,
     SuppressedCount,
+    DiskThreshold,
+    DiskTotal,
+    DiskUser,
+    DiskUsage,
     u64
 );
 

@@ -33,7 +33,17 @@ const POSTPONED: Duration = Duration::from_secs(1);
 impl ControlLoop {
     /// Kills and alarms are told at once; a change of the tree is taken in when it has settled.
     pub(super) fn take_told(&mut self, told: EventBatch) -> Option<ThresholdCrossed> {
-        let EventBatch { crossed, of_pods, kernel_kill, tree_changed, kills, alarms, missed, lost } = told;
+        let EventBatch {
+            crossed,
+            of_pods,
+            kernel_kill,
+            tree_changed,
+            kills,
+            alarms,
+            missed,
+            lost,
+            disk_crossed: _,
+        } = told;
         if of_pods {
             self.eyes.allocatable.hurry();
         }

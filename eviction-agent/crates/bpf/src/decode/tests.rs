@@ -67,6 +67,40 @@ fn a_crossing() {
 }
 
 #[test]
+fn a_crossing_of_a_disk() {
+    let mut bytes = record(Kind::DiskCrossed, size_of::<raw::DiskThresholdCrossed>());
+    for (place, value) in [
+        (offset_of!(raw::DiskThresholdCrossed, generation), 11_u64),
+        (offset_of!(raw::DiskThresholdCrossed, leaf_id), 12),
+        (offset_of!(raw::DiskThresholdCrossed, beyond), 4096),
+    ] {
+        put(&mut bytes, place, &value.to_ne_bytes());
+    }
+    for (place, value) in [
+        (offset_of!(raw::DiskThresholdCrossed, device), 7 << 20 | 3_u32),
+        (offset_of!(raw::DiskThresholdCrossed, resource), DiskResource::Inodes as u32),
+        (offset_of!(raw::DiskThresholdCrossed, tgid), 15),
+        (offset_of!(raw::DiskThresholdCrossed, pid), 16),
+    ] {
+        put(&mut bytes, place, &value.to_ne_bytes());
+    }
+    let crossed = DiskThresholdCrossed {
+        stamp: STAMP,
+        device: rustix::fs::makedev(7, 3),
+        resource: DiskResource::Inodes,
+        generation: 11,
+        beyond: 4096,
+        leaf_id: 12,
+        tgid: 15,
+        pid: 16,
+    };
+    assert_eq!(decode(&bytes, PAGE), Ok(Event::DiskCrossed(crossed)));
+    put(&mut bytes, offset_of!(raw::DiskThresholdCrossed, resource), &2_u32.to_ne_bytes());
+    let error = decode(&bytes, PAGE).unwrap_err().to_string();
+    assert_eq!(error, "record of kind disk_threshold_crossed has 2 as its resource");
+}
+
+#[test]
 fn a_kill_with_what_is_known_and_without_what_is_not() {
     let mut bytes = record(Kind::OomKill, size_of::<raw::OomKill>());
     put(&mut bytes, offset_of!(raw::OomKill, comm), b"java\0garbage");

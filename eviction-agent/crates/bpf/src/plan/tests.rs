@@ -19,6 +19,7 @@ fn structure(name: &str) -> Argument {
 /// A kernel that has everything.
 fn rich() -> KernelFacts {
     let task = || structure("task_struct");
+    let inode = || structure("inode");
     let tracepoints = BTreeMap::from([
         ("mod_memcg_state", vec![structure("mem_cgroup"), Argument::Number, Argument::Number]),
         ("count_memcg_events", vec![structure("mem_cgroup"), Argument::Number, Argument::Number]),
@@ -31,6 +32,12 @@ fn rich() -> KernelFacts {
         ("mm_vmscan_memcg_reclaim_end", vec![Argument::Number]),
         ("cgroup_mkdir", vec![structure("cgroup"), Argument::Pointer]),
         ("cgroup_rmdir", vec![structure("cgroup"), Argument::Pointer]),
+        ("ext4_allocate_blocks", vec![structure("ext4_allocation_request"), Argument::Number]),
+        ("ext4_free_blocks", vec![inode(), Argument::Number, Argument::Number, Argument::Number]),
+        ("ext4_allocate_inode", vec![inode(), inode(), Argument::Number]),
+        ("ext4_free_inode", vec![inode()]),
+        ("ext4_da_reserve_space", vec![inode(), Argument::Number]),
+        ("ext4_da_release_space", vec![inode(), Argument::Number]),
     ]);
     let counter = || structure("page_counter");
     let functions = BTreeMap::from([
@@ -83,6 +90,8 @@ fn a_rich_kernel_gets_the_best_rung_of_each_family() {
             "task: tp_btf sched_process_fork, sched_process_exec, sched_process_exit | ",
             "reclaim: tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end | ",
             "cgroup: tp_btf cgroup_mkdir, cgroup_rmdir | ",
+            "disk: tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode | ",
+            "disk near: tp_btf ext4_da_reserve_space(inode, blocks), ext4_da_release_space, tp_btf ext4_da_reserve_space(inode), ext4_da_release_space | ",
         ]
     );
 }
@@ -128,8 +137,30 @@ fn a_hook_for_a_time_goes_with_its_rung() {
     }
     for beside in RUNGS.iter().filter_map(|rung| rung.beside) {
         let named = beside.rungs.iter().filter(|name| !name.is_empty());
-        named.for_each(|name| assert!(ladder(EventClass::Charge).any(|rung| rung == *name), "{name}"));
+        named.for_each(|name| assert!(crate::attach_methods::names().any(|rung| rung == *name), "{name}"));
     }
+}
+
+#[test]
+fn a_missing_hook_on_disks_costs_its_class_alone_and_is_named() {
+    let mut facts = rich();
+    btf(&mut facts).tracepoints.remove("ext4_da_release_space");
+    let all = told(&facts, &BackendSelection::default());
+    let why = "this kernel has no tracepoint ext4_da_release_space";
+    assert_eq!(all[7], format!("disk near:  | {why}, {why}"));
+    assert!(all[6].starts_with("disk: tp_btf"), "{all:?}");
+    let one = vec![structure("inode")];
+    btf(&mut facts).tracepoints.insert("ext4_da_reserve_space", one);
+    btf(&mut facts).tracepoints.insert("ext4_da_release_space", vec![structure("inode"), Argument::Number]);
+    assert!(told(&facts, &BackendSelection::default())[7].starts_with(
+        "disk near: tp_btf ext4_da_reserve_space(inode), ext4_da_release_space | argument 2 of ext4_da_reserve_space is absent"
+    ));
+    let mut near = plan(&rich(), &BackendSelection::default()).remove(7);
+    near.only_beside("");
+    assert!(
+        near.candidates.is_empty()
+            && near.rejected[0].why.starts_with("requires tp_btf ext4_allocate_blocks")
+    );
 }
 
 #[test]

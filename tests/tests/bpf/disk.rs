@@ -1,0 +1,327 @@
+//! Blocks and inodes of ext4: what is counted per cgroup is what du finds, and a threshold is reported once.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use eviction_bpf::capabilities::{self, KernelFacts};
+use eviction_bpf::{
+    self, AttachWhen, DiskHeadroom, DiskResource, DiskThresholdCrossed, DiskUsage, EventClass, Generation,
+    LoadOptions,
+};
+use rustix::fs::statfs;
+use tests::file_system::{FileSystem, Kind};
+
+use crate::groups::{Cgroup, mount};
+use crate::rig::{MIB, Rig, Stepper, need_bpf, report_skip};
+
+const BLOCK: u64 = 4096;
+const ONLY_COUNT: DiskHeadroom = DiskHeadroom { bytes: None, inodes: None };
+
+fn load() -> Rig {
+    Rig::with(&LoadOptions { disks: true, ..LoadOptions::default() })
+}
+
+/// Mounts an ext4 with blocks of 4 KiB, or ends the test.
+macro_rules! mount_ext4 {
+    () => {
+        match FileSystem::new(Kind::Ext4, 1024 * MIB, "eviction-bpf-disk") {
+            Ok(mounted) => mounted,
+            Err(why) => {
+                report_skip(&format!("no ext4 can be mounted here: {why:#}"));
+                return;
+            }
+        }
+    };
+}
+
+fn device(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().dev()
+}
+
+/// Bytes and inodes below and with a directory; a file with several names counts once.
+fn du(path: &Path) -> (i64, i64) {
+    fn walk(path: &Path, seen: &mut HashSet<u64>) -> u64 {
+        let meta = fs::symlink_metadata(path).unwrap();
+        let mut blocks = if seen.insert(meta.ino()) { meta.blocks() } else { 0 };
+        if meta.is_dir() {
+            blocks +=
+                fs::read_dir(path).unwrap().map(|entry| walk(&entry.unwrap().path(), seen)).sum::<u64>();
+        }
+        blocks
+    }
+    let mut seen = HashSet::new();
+    let blocks = walk(path, &mut seen);
+    ((blocks * 512) as i64, seen.len() as i64)
+}
+
+/// What a cgroup took of the device.
+fn taken(rig: &Rig, cgroup: u64, device: u64) -> (i64, i64) {
+    let mut all = Vec::new();
+    rig.kernel.read_disk_usage(&mut all).unwrap();
+    let own = all.iter().find(|usage| (usage.cgroup, usage.device) == (cgroup, device));
+    own.map_or((0, 0), |DiskUsage { bytes, inodes, .. }| (*bytes, *inodes))
+}
+
+/// The crossings of one setting that came so far.
+fn crossings(rig: &mut Rig, generation: Generation) -> Vec<DiskThresholdCrossed> {
+    rig.drain();
+    let all = rig.told.disk.iter();
+    all.filter(|crossed| crossed.generation == generation.0).copied().collect()
+}
+
+/// A pod's group, its process and its folder.
+struct Pod {
+    group: Cgroup,
+    process: Stepper,
+    folder: String,
+    before: (i64, i64),
+}
+
+impl Pod {
+    fn new(mounted: &FileSystem, name: &str) -> Self {
+        let group = Cgroup::new();
+        let folder = mounted.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        let before = du(&folder);
+        let process = Stepper::start(&group);
+        Self { group, process, folder: folder.display().to_string(), before }
+    }
+
+    fn file(&mut self, what: &str, name: &str, bytes: u64) {
+        self.process.step(&format!("file {what} {}/{name} {bytes}", self.folder));
+    }
+
+    /// What du finds more than at the beginning.
+    fn grown(&self) -> (i64, i64) {
+        let (bytes, inodes) = du(Path::new(&self.folder));
+        (bytes - self.before.0, inodes - self.before.1)
+    }
+}
+
+/// Numbers that look random and are the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+/// Does one of the changes that there are to a file of the pod; keeps which files it has.
+fn change(pod: &mut Pod, numbers: &mut Numbers, files: &mut Vec<String>, serial: u64) {
+    let what =
+        ["append", "append", "append", "rewrite", "truncate", "unlink", "fallocate", "map", "sync", "mkdir"];
+    let what = what[numbers.next(what.len() as u64) as usize];
+    let bytes = 1 + numbers.next(2 * MIB);
+    if what == "mkdir" {
+        return pod.file(what, &format!("dir{serial}"), 0);
+    }
+    let place = numbers.next(files.len() as u64 + 3) as usize;
+    let name = files.get(place).cloned().unwrap_or_else(|| format!("file{serial}"));
+    if what == "unlink" && place < files.len() {
+        files.remove(place);
+        return pod.file(what, &name, 0);
+    }
+    pod.file(if what == "unlink" { "append" } else { what }, &name, bytes);
+    if place >= files.len() {
+        files.push(name);
+    }
+}
+
+#[test]
+fn what_is_counted_per_cgroup_is_what_du_finds() {
+    need_bpf!();
+    let mounted = mount_ext4!();
+    let device = device(mounted.path());
+    let free = || statfs(mounted.path()).unwrap().f_bfree;
+    let mut pods = ["a", "b", "c"].map(|name| Pod::new(&mounted, name));
+    let mut rig = load();
+    rig.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    rig.attach(AttachWhen::NearDisk);
+    let before = free();
+    let [pod, ..] = &mut pods;
+    pod.file("append", "first", 8 * MIB);
+    pod.file("fallocate", "first", 16 * MIB);
+    assert_eq!(taken(&rig, pod.group.id(), device), pod.grown(), "blocks that are reserved already");
+    let mut numbers = Numbers(31);
+    let mut files = [const { Vec::new() }; 3];
+    for serial in 0..400 {
+        for (pod, files) in pods.iter_mut().zip(&mut files) {
+            change(pod, &mut numbers, files, serial);
+        }
+        if serial % 100 == 99 {
+            assert_all_is_counted(&rig, &pods, device);
+        }
+    }
+    assert_all_is_counted(&rig, &pods, device);
+    let total = rig.kernel.disk_total(device).unwrap();
+    assert_eq!(total.bytes(), ((before - free()) * BLOCK) as i64, "what statfs tells");
+    assert_eq!(rig.kernel.lost().unwrap().disk_usage_full, 0);
+
+    // No du finds this.
+    let [pod, ..] = &mut pods;
+    let (bytes, inodes) = taken(&rig, pod.group.id(), device);
+    pod.file("keep", "deleted", 100 * MIB);
+    let held = (bytes + 100 * MIB as i64, inodes + 1);
+    assert_eq!(taken(&rig, pod.group.id(), device), held);
+    pod.process.step("close 0");
+    assert_eq!(taken(&rig, pod.group.id(), device), (bytes, inodes));
+}
+
+/// Each pod has what du finds, but for the map blocks of files in many pieces that workers of the kernel take and
+/// give back: the root group has those on cgroup v1, where nothing tells whose they are. Nothing is counted twice or
+/// lost.
+fn assert_all_is_counted(rig: &Rig, pods: &[Pod], device: u64) {
+    let (root, _) = taken(rig, fs::metadata(mount()).unwrap().ino(), device);
+    let (mut found, mut counted) = ((0, 0), root);
+    for pod in pods {
+        let (own, grown) = (taken(rig, pod.group.id(), device), pod.grown());
+        assert_eq!(own.1, grown.1);
+        assert!(own.0.abs_diff(grown.0) <= 16 * BLOCK, "{own:?} of {grown:?}, root {root}");
+        counted += own.0;
+        found = (found.0 + grown.0, found.1 + grown.1);
+    }
+    let total = rig.kernel.disk_total(device).unwrap();
+    assert_eq!((total.bytes(), total.inodes), found);
+    assert_eq!(counted, found.0);
+}
+
+#[test]
+fn a_threshold_on_bytes_is_reported_at_the_block_that_crosses_it_and_once() {
+    need_bpf!();
+    let mounted = mount_ext4!();
+    let device = device(mounted.path());
+    let mut pod = Pod::new(&mounted, "pod");
+    pod.file("append", "log", BLOCK);
+    let mut rig = load();
+    rig.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    rig.attach(AttachWhen::NearDisk);
+    for (what, beyond) in [("append", BLOCK), ("map", BLOCK), ("fallocate", 32 * MIB)] {
+        let headroom = DiskHeadroom { bytes: Some(32 * MIB), inodes: None };
+        let set = rig.kernel.set_disk_threshold(device, headroom, None).unwrap();
+        pod.file("append", &format!("{what}-below"), 32 * MIB - BLOCK);
+        assert_eq!(crossings(&mut rig, set), [], "{what}: not before");
+        pod.file(what, what, 32 * MIB);
+        pod.file("append", "log", MIB);
+        let all = crossings(&mut rig, set);
+        let [crossed] = all.as_slice() else { panic!("one crossing by {what}, not {all:?}") };
+        assert_eq!((crossed.device, crossed.resource), (device, DiskResource::Bytes));
+        assert_eq!((crossed.leaf_id, crossed.tgid), (pod.group.id(), pod.process.pid()));
+        assert!(crossed.beyond < beyond, "{what}: {crossed:?}");
+    }
+    // What is written while a sample is taken counts.
+    let since = rig.kernel.disk_total(device);
+    pod.file("append", "since", 8 * MIB);
+    let headroom = DiskHeadroom { bytes: Some(16 * MIB), inodes: None };
+    let set = rig.kernel.set_disk_threshold(device, headroom, since).unwrap();
+    pod.file("append", "since", 4 * MIB);
+    assert_eq!(crossings(&mut rig, set), []);
+    pod.file("append", "since", 4 * MIB);
+    assert_eq!(crossings(&mut rig, set).len(), 1);
+}
+
+#[test]
+fn a_threshold_on_inodes_is_reported_at_the_inode_that_crosses_it_and_once() {
+    need_bpf!();
+    let mounted = mount_ext4!();
+    let device = device(mounted.path());
+    let mut pod = Pod::new(&mounted, "pod");
+    let mut rig = load();
+    let headroom = DiskHeadroom { bytes: None, inodes: Some(20) };
+    let set = rig.kernel.set_disk_threshold(device, headroom, None).unwrap();
+    for serial in 0..19 {
+        pod.file("mkdir", &serial.to_string(), 0);
+    }
+    assert_eq!(crossings(&mut rig, set), []);
+    for serial in 19..23 {
+        pod.file("append", &serial.to_string(), 0);
+    }
+    let all = crossings(&mut rig, set);
+    let [crossed] = all.as_slice() else { panic!("one crossing, not {all:?}") };
+    assert_eq!((crossed.resource, crossed.beyond), (DiskResource::Inodes, 0));
+    rig.kernel.clear_disk_threshold(device);
+    assert_eq!(taken(&rig, pod.group.id(), device), (0, 0));
+    let (_, tokens) = rig.kernel.levels_held().unwrap();
+    assert_eq!(tokens, 0, "nothing is left of it");
+}
+
+#[test]
+fn without_the_dense_hook_what_is_written_back_counts_once() {
+    need_bpf!();
+    let mounted = mount_ext4!();
+    let device = device(mounted.path());
+    let mut pod = Pod::new(&mounted, "pod");
+    let mut rig = load();
+    rig.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    pod.file("append", "before", 16 * MIB);
+    assert!(taken(&rig, pod.group.id(), device).0 <= BLOCK as i64, "it is not on the disk yet");
+    pod.file("sync", "before", 0);
+    assert_eq!(taken(&rig, pod.group.id(), device), pod.grown());
+    rig.attach(AttachWhen::NearDisk);
+    pod.file("append", "near", 16 * MIB);
+    assert_eq!(taken(&rig, pod.group.id(), device), pod.grown());
+    rig.detach(AttachWhen::NearDisk);
+    pod.file("sync", "near", 0);
+    assert_eq!(taken(&rig, pod.group.id(), device), pod.grown(), "it was counted when it was reserved");
+}
+
+#[test]
+fn what_a_removed_cgroup_took_is_its_parents_and_other_devices_are_not_counted() {
+    need_bpf!();
+    let mounted = mount_ext4!();
+    let device = device(mounted.path());
+    let pod = Cgroup::new();
+    let container = pod.child("container");
+    let mut process = Stepper::start(&container);
+    let mut rig = load();
+    rig.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    let volume = mounted.path().join("volume").display().to_string();
+    process.step(&format!("file fallocate {volume} {}", 4 * MIB));
+    let beside = mounted.outside().join("beside").display().to_string();
+    process.step(&format!("file fallocate {beside} {MIB}"));
+    let held = (4 * MIB as i64, 1);
+    assert_eq!(taken(&rig, container.id(), device), held);
+    let (id, parent) = (container.id(), pod.id());
+    process.end();
+    container.remove();
+    rig.wait("the removal", |told| told.gone.iter().any(|gone| gone.id == id));
+    assert_eq!((taken(&rig, id, device), taken(&rig, parent, device)), ((0, 0), held));
+    let mut all = Vec::new();
+    rig.kernel.read_disk_usage(&mut all).unwrap();
+    assert!(all.iter().all(|usage| usage.device == device));
+}
+
+#[test]
+fn no_program_for_disks_is_loaded_unless_asked_for() {
+    need_bpf!();
+    let mut rig = Rig::load();
+    let of_disks = EventClass::ALL.into_iter().filter(|family| family.is_of_disks());
+    for family in of_disks {
+        assert!(rig.kernel.sources().iter().all(|info| info.source != family.name()));
+    }
+    let refused = rig.kernel.set_disk_threshold(1, ONLY_COUNT, None).unwrap_err();
+    assert_eq!(refused.to_string(), "no program for disks is attached");
+}
+
+#[test]
+fn the_programs_for_other_kernels_are_accepted_by_the_verifier() {
+    need_bpf!();
+    let options = LoadOptions { disks: true, ..LoadOptions::default() };
+    let rung = |facts: &KernelFacts, family: EventClass| {
+        let loaded = eviction_bpf::load::load_on(facts, &options).unwrap();
+        assert_eq!(loaded.missing, []);
+        loaded.kernel.sources().iter().find(|info| info.source == family.name()).unwrap().rung
+    };
+    // Up to 6.1 each reservation is one block.
+    let mut facts = capabilities::facts();
+    let btf = facts.btf.as_mut().unwrap();
+    btf.tracepoints.get_mut("ext4_da_reserve_space").unwrap().truncate(1);
+    let reserve = rung(&facts, EventClass::DiskNear);
+    assert_eq!(reserve, "tp_btf ext4_da_reserve_space(inode), ext4_da_release_space");
+    // On cgroup v2 the owner of a write-back is read.
+    facts.hierarchy = Ok(0);
+    assert!(rung(&facts, EventClass::Disk).starts_with("tp_btf ext4_allocate_blocks"));
+}
